@@ -1,4 +1,4 @@
-"""Fit the polynomials of `tinycore/lower/elementary.py` and `sine.py`, and print them.
+"""Fit the polynomials of `tinycore/lower/elementary.py`, and print them.
 
     python benchmarks/fit_polynomials.py        # needs mpmath
 

@@ -22,7 +22,14 @@ from collections.abc import Callable
 from typing import Any
 
 from tinycore._locks import in_child, lock, recursive_lock
-from tinycore.device.backend import API_VERSION, Backend, Deferred, deferred
+from tinycore.device.backend import (
+    API_VERSION,
+    Backend,
+    Deferred,
+    Interface,
+    InterfaceState,
+    deferred,
+)
 from tinycore.device.discovery import DeviceState, State
 from tinycore.device.elf import ElfImage
 from tinycore.device.elf_file import ElfFile
@@ -67,7 +74,6 @@ from tinycore.device.hooks import (
     tinycore_schedule_created,
     tinycore_select_device,
 )
-from tinycore.device.interface import Interface, InterfaceState
 from tinycore.device.protocols import (
     ALIGNMENT_BYTES,
     CAPABILITIES,

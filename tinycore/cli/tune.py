@@ -21,8 +21,8 @@ from tinycore.device.protocols import Toolchain
 from tinycore.device.registry import OpenDevice
 from tinycore.engine import plan_cache
 from tinycore.engine.compile import programs
+from tinycore.engine.counters import LaunchProfiler, profilers
 from tinycore.engine.plan_cache import TunedPlan
-from tinycore.engine.profiler import LaunchProfiler, profilers
 from tinycore.engine.search import tune
 from tinycore.errors import ArgumentError
 from tinycore.render.base import Renderer

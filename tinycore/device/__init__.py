@@ -2,7 +2,7 @@
 
 Floor 1. The files, in the order in which a device is found, opened and used:
 
-- `protocols.py`, `extent.py`, `backend.py`, `interface.py`: what a plugin declares and implements
+- `protocols.py`, `extent.py`, `backend.py`: what a plugin declares and implements
 - `target.py`: the text of DEV; `discovery.py`: installed backends and their states
 - `asking.py`, `asked.py`, `apart.py`: probes, run in another process
 - `registry.py`, `opened.py`: devices by name, and a device in use

@@ -1,7 +1,9 @@
 """`Backend`: the one light object by which a plugin declares a device.
 
-Floor 1. Imports `protocols`, `interface`, `config`. `deferred` keeps everything heavy out of the
-declaration, so importing a plugin costs nothing.
+Floor 1. Imports `protocols`, `config`. `deferred` keeps everything heavy out of the declaration, so
+importing a plugin costs nothing. Where a backend reaches its devices in several ways, such as a
+kernel driver and the PCI bus, it declares an `Interface` for each: `discovery` asks their probes,
+and the device string `PCI+AMD` or the variable AMD_IFACE=PCI names one.
 """
 
 from __future__ import annotations
@@ -15,11 +17,50 @@ from typing import Any, Final, Self, TypeGuard
 from tinycore._deferred import Deferred, deferred
 from tinycore.config import PluginSettings
 from tinycore.device.exported import ExportedModel
-from tinycore.device.interface import Interface
 from tinycore.device.protocols import CAPABILITIES, DeviceRuntime, Toolchain
 from tinycore.errors import PluginError
 
-__all__ = ["API_VERSION", "Backend", "Deferred", "api_objection", "deferred"]
+__all__ = [
+    "API_VERSION",
+    "Backend",
+    "Deferred",
+    "Interface",
+    "InterfaceState",
+    "api_objection",
+    "deferred",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interface:
+    """A way to reach the devices of a backend."""
+
+    probe: Callable[[], str] | None = None
+    """Why no device can be reached through it, and what to do about it; "" when all is well. Opens
+    nothing. None: `Backend.probe` answers."""
+    count: Callable[[], int] | None = None
+    """Number of devices reached through it. Opens nothing. None: `Backend.count` answers."""
+    automatic: bool = True
+    """True if it may be used without being named. False for an interface that changes the machine
+    (takes a card from its kernel driver, needs root), and for stand-ins."""
+    platforms: tuple[str, ...] = ()
+    """Values of `sys.platform` it exists on; those of the backend when empty."""
+
+
+@dataclass(frozen=True)
+class InterfaceState:
+    """State of one interface of a backend."""
+
+    name: str
+    reason: str
+    """Why no device can be reached through it; "" when one can."""
+    automatic: bool
+
+    @property
+    def is_available(self) -> bool:
+        """True if a device can be reached through it."""
+        return not self.reason
+
 
 API_VERSION: Final = (1, 13)
 """(major, minor) of the contract. A plugin names the lowest it needs; its major must be this one.

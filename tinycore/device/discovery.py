@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tinycore._locks import recursive_lock
 from tinycore.config import PluginSettings, settings
-from tinycore.device.backend import API_VERSION, Backend, Deferred, api_objection
-from tinycore.device.interface import InterfaceState
+from tinycore.device.backend import API_VERSION, Backend, Deferred, InterfaceState, api_objection
 from tinycore.device.protocols import Toolchain
 from tinycore.errors import CompilerUnavailable, PluginError, SettingError
 

@@ -24,8 +24,7 @@ from tinycore.engine.search_process import COMMAND, Worker, WorkerLost, WorkerRe
 from tinycore.engine.search_worker import binary_from_json, binary_to_json
 from tinycore.engine.trial import Outcome, Trial
 from tinycore.errors import TinycoreError
-from tinycore.lower.plan_text import plan_to_text
-from tinycore.lower.tile import Plan
+from tinycore.lower.tile import Plan, plan_to_text
 from tinycore.render.base import Renderer
 from tinycore.uop.node import UOp
 from tinycore.uop.text import to_text

@@ -1,4 +1,4 @@
-"""Counters of launches: `GlobalCounters`, and the line that DEBUG=2 prints per kernel.
+"""Counters of launches: `GlobalCounters`, the line of DEBUG=2 per kernel, and launch profilers.
 
 Floor 4.
 """
@@ -96,3 +96,24 @@ def stats_line(name: str, device: str, estimate: Estimate, seconds: float | None
         f"{head} {seconds * 1e6:9.1f} us {estimate.ops / seconds / 1e9:8.2f} GFLOP/s"
         f" {estimate.bytes / seconds / 1e9:8.2f} GB/s"
     )
+
+
+class LaunchProfiler:
+    """Launch counts and times, by program. While one is active, every launch is synchronous."""
+
+    def __init__(self) -> None:
+        self.seen: dict[int, tuple[object, int, float]] = {}
+
+    def record(self, runner: object, seconds: float | None) -> None:
+        """Add a completed launch; `seconds` is None for one that was not timed."""
+        _, launches, total = self.seen.get(id(runner), (runner, 0, 0.0))
+        self.seen[id(runner)] = runner, launches + 1, total + (seconds or 0.0)
+
+    def of(self, runner: object) -> tuple[int, float]:
+        """Number of launches of a program, and their total time in seconds."""
+        _, launches, seconds = self.seen.get(id(runner), (runner, 0, 0.0))
+        return launches, seconds
+
+
+profilers: Final[list[LaunchProfiler]] = []
+"""The active profilers."""

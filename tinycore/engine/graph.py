@@ -20,8 +20,7 @@ from tinycore.device.buffer import Buffer
 from tinycore.device.protocols import Graph, Handle, Launch
 from tinycore.device.registry import Device
 from tinycore.engine.compile import CompiledRunner
-from tinycore.engine.counters import Estimate, GlobalCounters
-from tinycore.engine.profiler import profilers
+from tinycore.engine.counters import Estimate, GlobalCounters, profilers
 from tinycore.engine.run import CopyRunner, ExecItem
 from tinycore.errors import UnsupportedError
 

@@ -16,8 +16,7 @@ from tinycore import cache
 from tinycore.device.protocols import Toolchain
 from tinycore.device.registry import OpenDevice
 from tinycore.errors import ArgumentError, FileFormatError
-from tinycore.lower.plan_text import plan_from_text, plan_to_text
-from tinycore.lower.tile import Plan, apply_checked
+from tinycore.lower.tile import Plan, apply_checked, plan_from_text, plan_to_text
 from tinycore.render.base import Renderer
 from tinycore.uop.node import UOp
 from tinycore.uop.text import to_text

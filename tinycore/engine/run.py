@@ -16,9 +16,8 @@ from tinycore.device.buffer import Buffer
 from tinycore.device.hooks import hooks
 from tinycore.device.registry import Device
 from tinycore.engine.compile import runner_for
-from tinycore.engine.counters import Estimate, trace, update_stats
+from tinycore.engine.counters import Estimate, profilers, trace, update_stats
 from tinycore.engine.estimate import estimate
-from tinycore.engine.profiler import profilers
 from tinycore.schedule.items import ScheduleItem
 from tinycore.trace import Trace
 from tinycore.uop.node import UOp

@@ -22,7 +22,7 @@ from tinycore.device.protocols import ProgramInfo
 from tinycore.device.registry import Device
 from tinycore.engine.binary import Binary
 from tinycore.engine.trial import Trial
-from tinycore.lower.plan_text import plan_from_text
+from tinycore.lower.tile import plan_from_text
 from tinycore.uop.parse import from_text
 
 Json = dict[str, Any]

@@ -23,8 +23,7 @@ from typing import Final
 from tinycore._locks import in_child, lock, writing
 from tinycore.device.buffer import Buffer
 from tinycore.engine.compile import CompiledRunner
-from tinycore.engine.counters import trace, update_stats
-from tinycore.engine.profiler import profilers
+from tinycore.engine.counters import profilers, trace, update_stats
 from tinycore.engine.run import ExecItem, recordings
 from tinycore.errors import DeviceError
 from tinycore.schedule.device_memory import buffer_of

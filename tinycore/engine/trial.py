@@ -1,24 +1,190 @@
 """A kernel on trial: candidates run on scratch memory, timed, compared with the reference plan's.
 
-Floor 4. Runs in a worker process, or in this one where a device cannot be opened twice.
+Floor 4. Runs in a worker process, or in this one where a device cannot be opened twice. A user's
+tensors are never touched: scratch memory is as large as the kernel's own, filled at random and
+compared after. Its content depends on the kernel alone, so every process tries it on the same
+numbers.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
-from tinycore.device.protocols import Program, Toolchain
+import numpy
+
+from tinycore.device.buffer import Buffer
+from tinycore.device.protocols import Handle, Program, Toolchain
 from tinycore.device.registry import OpenDevice
+from tinycore.dtype import DType, ImageDType, PointerDType, dtypes, float_layout, to_numpy_dtype
 from tinycore.engine.binary import Binary, build
 from tinycore.engine.compile import as_generated
-from tinycore.engine.scratch import Scratch, middle_values, values_for
 from tinycore.lower.tile import Plan
-from tinycore.render.base import Renderer
+from tinycore.render.base import Renderer, pointer_of
 from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+
+Array: TypeAlias = numpy.ndarray[Any, numpy.dtype[Any]]
+
+PATTERN: Final = 65_521
+"""Elements that are drawn; they repeat. A prime, so that no two rows of a matrix are alike."""
+POISON: Final = 0x3C
+"""The byte that outputs hold before a run: of every float a small number, of every integer one."""
+MOST_ULPS: Final = 4
+"""Tolerance of floats that NumPy lacks, in units of the last place."""
+
+
+class Scratch:
+    """A kernel's buffers on a device, by slot. Raises OutOfMemory."""
+
+    def __init__(self, ast: UOp, device: str) -> None:
+        self.slots = sorted(
+            (n for n in ast.toposort() if n.op is Op.DEFINE_GLOBAL), key=lambda n: n.arg
+        )
+        self.initial = [content_of(slot, ast) for slot in self.slots]
+        self.buffers = [
+            memory_like(slot, device).copyin(array.data.cast("B"))
+            for slot, array in zip(self.slots, self.initial, strict=True)
+        ]
+        self.written = sorted(
+            {
+                pointer_of(n.src[0]).arg
+                for n in ast.toposort()
+                if n.op is Op.STORE and pointer_of(n.src[0]).op is Op.DEFINE_GLOBAL
+            }
+        )
+
+    @property
+    def handles(self) -> list[Handle]:
+        """The buffers' handles, as a program takes them."""
+        return [buffer.handle for buffer in self.buffers]
+
+    def reset(self) -> None:
+        """Restore the initial content of all buffers that a run writes."""
+        for slot in self.written:
+            self.buffers[slot].copyin(self.initial[slot].data.cast("B"))
+
+    def results(self) -> list[Array]:
+        """The content of the written buffers."""
+        return [self.buffers[slot].numpy() for slot in self.written]
+
+    def difference(self, expected: list[Array]) -> str:
+        """First difference of the written buffers from those expected, in words; "" if none.
+
+        Integers are equal bit by bit, floats as far as their precision goes.
+        """
+        for slot, reference, found in zip(self.written, expected, self.results(), strict=True):
+            wrong = numpy.flatnonzero(~agrees(found, reference, self.buffers[slot].dtype))
+            if wrong.size:
+                first = int(wrong[0])
+                return (
+                    f"{wrong.size} of {found.size} elements of buffer {slot} differ, the first at "
+                    f"{first}: {found[first]} instead of {reference[first]}"
+                )
+        return ""
+
+
+def middle_values(ast: UOp) -> dict[str, int]:
+    """A value for each variable of a kernel: the middle of what it may be."""
+    variables = [n.arg for n in ast.toposort() if n.op is Op.DEFINE_VAR]
+    return {name: (least + greatest) // 2 for name, least, greatest in variables}
+
+
+def memory_like(slot: UOp, device: str) -> Buffer:
+    """Memory for a slot."""
+    kind = slot.dtype
+    assert isinstance(kind, PointerDType)
+    image = kind if isinstance(kind, ImageDType) else None
+    return Buffer(device, kind.size, kind.base, image=image)
+
+
+def content_of(slot: UOp, ast: UOp) -> Array:
+    """The initial content of a buffer of a trial."""
+    assert isinstance(slot.dtype, PointerDType)
+    dtype, size = slot.dtype.base, slot.dtype.size
+    written = {pointer_of(n.src[0]) for n in ast.toposort() if n.op is Op.STORE}
+    read = {pointer_of(n.src[0]) for n in ast.toposort() if n.op is Op.LOAD}
+    if slot in written - read:
+        return numpy.full(size * dtype.itemsize, POISON, numpy.uint8).view(to_numpy_dtype(dtype))
+    generator = numpy.random.default_rng(slot.arg)
+    drawn = random_values(generator, min(size, PATTERN), dtype, integers_below(slot, ast))
+    return numpy.resize(drawn, size)
+
+
+def random_values(generator: numpy.random.Generator, size: int, dtype: DType, below: int) -> Array:
+    """Random elements of a dtype: floats mostly positive, so that sums keep their digits."""
+    stored = to_numpy_dtype(dtype)
+    if dtype is dtypes.bool:
+        return generator.integers(0, 2, size).astype(stored)
+    if dtype.kind != "float":
+        return generator.integers(0, below, size).astype(stored)
+    if stored.kind == "f":
+        return generator.uniform(-0.5, 1.0, size).astype(stored)
+    layout = float_layout(dtype)
+    middle = (1 << (layout.exponent_bits - 1)) - 1
+    exponents = generator.integers(middle - 2, middle, size)
+    signs = generator.integers(0, 4, size) == 0
+    fractions = generator.integers(0, 1 << layout.mantissa_bits, size)
+    codes = (signs << layout.exponent_bits | exponents) << layout.mantissa_bits | fractions
+    bits: Array = codes.astype(stored)
+    return bits
+
+
+def integers_below(slot: UOp, ast: UOp) -> int:
+    """Bound on the integers of a buffer that keeps the addresses made of them inside memory."""
+    addresses = [n for n in ast.toposort() if n.op is Op.INDEX]
+    loads = [n for n in ast.toposort() if n.op is Op.LOAD and pointer_of(n.src[0]) is slot]
+    made = [n for n in addresses if any(load in n.src[1].toposort() for load in loads)]
+    below = 100
+    while made and below > 1 and not all(stays_inside(n, loads, below) for n in made):
+        below //= 2
+    return below
+
+
+def stays_inside(index: UOp, loads: list[UOp], below: int) -> bool:
+    """True if an address is inside its buffer when the integers it loads are below a number."""
+    values = {
+        load: UOp.variable(f"loaded{number}", 0, below - 1, load.dtype)
+        for number, load in enumerate(loads)
+    }
+    place, pointer = index.src[1].substitute(dict(values)), index.src[0].dtype
+    assert isinstance(pointer, PointerDType)
+    return bool(place.vmin >= 0 and place.vmax < pointer.size)
+
+
+def agrees(found: Array, expected: Array, dtype: DType) -> Array:
+    """Element by element, whether two results are the same as far as their dtype can tell."""
+    if dtype.kind != "float":
+        return numpy.asarray(found == expected)
+    if expected.dtype.kind != "f":
+        return numpy.asarray(abs(in_order(found, dtype) - in_order(expected, dtype)) <= MOST_ULPS)
+    with numpy.errstate(all="ignore"):
+        relative = math.sqrt(float(numpy.finfo(expected.dtype).eps)) / 4
+        finite = numpy.isfinite(expected)
+        size = numpy.abs(numpy.where(finite, expected, 0)).astype(numpy.float64)
+        far = numpy.abs(found.astype(numpy.float64) - expected.astype(numpy.float64))
+        near = far <= relative * (size + (size.mean() if size.size else 0.0))
+        both_nan = numpy.isnan(found) & numpy.isnan(expected)
+        return numpy.asarray(numpy.where(finite, near, both_nan | (found == expected)))
+
+
+def in_order(bits: Array, dtype: DType) -> Array:
+    """The codes of floats as integers that are in the order of the floats."""
+    half = 1 << (dtype.itemsize * 8 - 1)
+    code = bits.astype(numpy.int64)
+    return numpy.where(code >= half, half - code, code)
+
+
+def values_for(names: tuple[str, ...], values: Mapping[str, int]) -> list[int]:
+    """The values of a program's variables, in its order."""
+    return [values[name] for name in names]
+
+
+# --- timing
 
 Verdict = Literal["right", "slow", "wrong", "failed"]
 

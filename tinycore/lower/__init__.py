@@ -8,7 +8,7 @@ Floor 3'. The files, in the order in which a kernel passes them:
     - `strategies/`: a file each proposes plans by these facts; `loops.py` and `grid.py` list them
     - `cost.py`: what a proposal costs on a machine (`Limits`)
     - `draft.py`, `borders.py`, `packing.py`, `threads.py`: the means of strategies
-    - `plan_neighbors.py`: plans near a plan, which BEAM measures; `plan_text.py`: plans on disk
+    - `plan_neighbors.py`: plans near a plan, which BEAM measures
 - `tile.py`: the tile language, whose steps are a file each in `steps/`; `legality.py` is what they
   ask before they object, `loops.py` finds and exchanges loops
 - `fragments.py`: what each lane holds of the operands of a matrix unit
@@ -16,7 +16,7 @@ Floor 3'. The files, in the order in which a kernel passes them:
 - `cooperative.py`: what the threads of a workgroup reduce and fill together
 - `predicate.py`: gates of loads and stores
 - `registers.py`: accumulators, `dims.py`: launch indices, `align.py`, `image_access.py`: accesses
-- `dtypes.py`, `math.py`, `elementary.py`, `sine.py`, `scalars.py`: what the target lacks
+- `dtypes.py`, `math.py`, `elementary.py`, `scalars.py`: what the target lacks
 - `async_copies.py`: fills of shared memory that a device does by itself
 - `hints.py`: non-temporal stores and prefetching
 - `linearize.py`: the order in which everything happens

@@ -1,4 +1,4 @@
-"""Exponentials and logarithms by polynomials and the bits of floats, for float32 and float64.
+"""Exponentials, logarithms and the sine by polynomials and the bits of float32 and float64.
 
 Floor 3'. Every step is one that vectorizes. Argument reduction after Cody & Waite, "Software Manual
 for the Elementary Functions" (1980); coefficients and their errors come from
@@ -9,7 +9,7 @@ units in the last place, denormal results and arguments, infinities and NaN incl
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from tinycore.dtype import DType, dtypes
@@ -261,3 +261,233 @@ def with_limits(x: UOp, result: UOp) -> UOp:
     inf, nan = x.const_like(math.inf), x.const_like(math.nan)
     positive = (x < math.inf).where(result, inf)
     return (x > 0.0).where(positive, x.eq(0.0).where(x.const_like(-math.inf), nan))
+
+
+# --- the sine, by integer argument reduction and two polynomials
+
+# The reduction is exact for every finite argument: a float is an integer times a power of 2, so x *
+# 2/pi modulo 4 is the product of that integer with a window of the digits of 2/pi (Payne & Hanek,
+# "Radian reduction for trigonometric functions", 1983). One path serves all magnitudes, since
+# vector code would compute both of two paths. It needs 64-bit integers, and float64 where there is
+# one. Measured: below 1.7 units in the last place.
+
+ToRadians = Callable[[UOp, Sequence[UOp]], UOp]
+"""From the remainder of a quarter turn, and the words that follow it, to radians."""
+
+TWO_OVER_PI: Final = (
+    "a2f9836e4e441529fc2757d1f534ddc0db6295993c439041fe5163abdebbc561b7246e3a424dd2e006492eea09d1921c"
+    "fe1deb1cb129a73ee88235f52ebb4484e99c7026b45f7e413991d639835339f49c845f8bbdf9283b1ff897ffde05980f"
+    "ef2f118b5a0a6d1f6d367ecf27cb09b74f463f669e5fea2d7527bac7ebe5f17b3d0739f78a5292ea6bfb5fb11f8d5d08"
+    "56033046"
+)
+"""The digits of 2/pi after the point, in hexadecimal (`benchmarks/fit_polynomials.py`)."""
+
+PI_2: Final = (1.570796012878418, 3.139164786504813e-07)
+"""pi/2 as a number of 22 digits, and the rest."""
+
+WORD_BITS: Final = 32
+MASK: Final = 0xFFFFFFFF
+
+
+def parts(value: float, digits: int, count: int) -> tuple[float, ...]:
+    """A number as a sum of numbers of so many binary digits, the greatest first."""
+    found = []
+    for _ in range(count):
+        unit = 2.0 ** (math.frexp(value)[1] - digits)
+        found.append(math.trunc(value / unit) * unit)
+        value -= found[-1]
+    return tuple(found)
+
+
+HALF_DIGITS: Final = 12
+"""Products of two float32 with so many digits are exact."""
+PI_2_PARTS: Final = parts(math.pi / 2, HALF_DIGITS, 3)
+
+
+class Reduction(NamedTuple):
+    """Range reduction of the arguments of one float type, and the polynomials for the remainder."""
+
+    unsigned: DType
+    mantissa: int
+    bias: int
+    zeros: int
+    """Words of zeros in front of the digits of 2/pi, for arguments near 1."""
+    words: int
+    """Words of the whole table."""
+    window: int
+    """Words of the digits that matter: argument, cancellation and precision together."""
+    sin: Sequence[float]
+    cos: Sequence[float]
+
+
+SINGLE_REDUCTION: Final = Reduction(
+    unsigned=dtypes.uint32,
+    mantissa=23,
+    bias=127,
+    zeros=1,
+    words=8,
+    window=3,
+    # (sin(r)/r - 1) / r**2, in r**2
+    sin=(-0.00019587890880412386, 0.008332748270629749, -0.1666666466231438),
+    # (cos(r) - 1 + r**2/2) / r**4, in r**2
+    cos=(2.4547942085071572e-05, -0.0013888303035894866, 0.04166666465950221),
+)
+
+DOUBLE_REDUCTION: Final = Reduction(
+    unsigned=dtypes.uint64,
+    mantissa=52,
+    bias=1023,
+    zeros=2,
+    words=39,
+    window=6,
+    sin=(
+        1.5918129294866608e-10,
+        -2.5051131845003624e-08,
+        2.755731610255244e-06,
+        -0.00019841269836758574,
+        0.008333333333330948,
+        -0.16666666666666666,
+    ),
+    cos=(
+        -1.1382632425521717e-11,
+        2.08761462684032e-09,
+        -2.7557317271729793e-07,
+        2.480158729876569e-05,
+        -0.0013888888888887398,
+        0.041666666666666664,
+    ),
+)
+
+ARGUMENT_REDUCTIONS: Final = {dtypes.float32: SINGLE_REDUCTION, dtypes.float64: DOUBLE_REDUCTION}
+
+
+def sin_without_double(x: UOp) -> UOp:
+    """sin(x) of float32 on a target without float64."""
+    return sin(x, in_radians_by_parts)
+
+
+def sin(x: UOp, to_radians: ToRadians | None = None) -> UOp:
+    """sin(x) == +-sin(r) or +-cos(r), where |x| == q * pi/2 + r and |r| <= pi/4."""
+    reduction = ARGUMENT_REDUCTIONS[x.dtype.scalar()]
+    bits = x.bitcast(lanes(x, reduction.unsigned))
+    top = x.dtype.bits - 1
+    magnitude = bits & ((1 << top) - 1)
+    quadrant, r = reduce_argument(magnitude, x.dtype, reduction, to_radians or in_radians)
+    square = r * r
+    sine = polynomial(square, reduction.sin) * (square * r) + r
+    cosine = polynomial(square, reduction.cos) * (square * square) + (1.0 - square * 0.5)
+    value = (quadrant & 1).ne(0).where(cosine, sine).bitcast(bits.dtype)
+    sign = (bits >> top) ^ ((quadrant >> 1) & 1).cast(bits.dtype)
+    result = (value ^ (sign << top)).bitcast(x.dtype)
+    finite = magnitude < (2 * reduction.bias + 1 << reduction.mantissa)
+    return finite.where(result, x.const_like(math.nan))
+
+
+def reduce_argument(
+    magnitude: UOp, dtype: DType, reduction: Reduction, to_radians: ToRadians
+) -> tuple[UOp, UOp]:
+    """(q, r) with |x| == q * pi/2 + r modulo 2 pi; q is a uint32, of which two bits count."""
+    exponent = (magnitude >> reduction.mantissa).cast(dtypes.uint32)
+    # The first digit of the window weighs 2: what is above adds multiples of 2 pi.
+    start = exponent + (WORD_BITS * reduction.zeros - reduction.bias - reduction.mantissa - 2)
+    window = digits(start, reduction)
+    fraction = (1 << reduction.mantissa) - 1
+    integer = (magnitude & fraction) | (fraction + 1)
+    product = multiplied(window, limbs(integer))
+    high = product[-1].cast(dtypes.uint64) << WORD_BITS | product[-2].cast(dtypes.uint64)
+    quadrant = (high + (1 << 61)) >> 62
+    remainder = (high - (quadrant << 62)).bitcast(lanes(high, dtypes.int64))
+    r = to_radians(remainder, product[-3:-5:-1]).cast(dtype.scalar())
+    small = exponent < reduction.bias - 1  # below 1/2 it is its own remainder
+    zero = exponent.const_like(0)
+    return small.where(zero, quadrant.cast(dtypes.uint32)), small.where(magnitude.bitcast(dtype), r)
+
+
+def in_radians(remainder: UOp, below: Sequence[UOp]) -> UOp:
+    """remainder / 2**62 quarter turns in radians, as float64; `below` are the words that follow.
+
+    The upper half times the first part of pi/2 is exact, so one rounding counts; it is rounded to
+    nearest, so that it is 0 when the remainder is small.
+    """
+    real = dtypes.float64
+    half = (remainder + (1 << WORD_BITS - 1)) >> WORD_BITS
+    upper = half.cast(dtypes.int32).cast(real)
+    lower = (remainder - (half << WORD_BITS)).cast(dtypes.int32).cast(real)
+    for place, word in enumerate(below, 1):
+        lower = lower + word.cast(real) * 2.0 ** (-WORD_BITS * place)
+    upper, lower = upper * 2.0 ** (WORD_BITS - 62), lower * 2.0**-62
+    first, second = PI_2
+    return upper * first + (upper * second + lower * (first + second))
+
+
+def in_radians_by_parts(remainder: UOp, below: Sequence[UOp]) -> UOp:
+    """remainder / 2**62 quarter turns in radians, as float32.
+
+    Of no float32 is the remainder so small that the words below it would count. The product of the
+    upper digits of both factors is exact, so one rounding counts.
+    """
+    real = dtypes.float32
+    value = remainder.cast(real)
+    rest = (remainder - value.cast(dtypes.int64)).cast(real)
+    mask = (1 << 32) - (1 << 24 - HALF_DIGITS)
+    upper = (value.bitcast(lanes(value, dtypes.uint32)) & mask).bitcast(value.dtype)
+    lower = value - upper
+    first, second, third = (part * 2.0**-62 for part in PI_2_PARTS)
+    small = upper * third + (lower * second + rest * first)
+    return upper * first + (upper * second + lower * first + small)
+
+
+def digits(start: UOp, reduction: Reduction) -> list[UOp]:
+    """The words of the window that begins at digit `start` of the table, the last words first."""
+    text = "0" * (8 * reduction.zeros) + TWO_OVER_PI
+    words = [start.const_like(int(text[8 * i : 8 * i + 8], 16)) for i in range(reduction.words)]
+    step = 1 << (reduction.words - reduction.window - 1).bit_length() - 1
+    while step:  # move the table up by as many words as each bit of the start says
+        moved = (start & (WORD_BITS * step)).ne(0)
+        kept = reduction.window + step
+        words = [
+            moved.where(words[i + step], words[i]) if i + step < len(words) else words[i]
+            for i in range(min(kept, len(words)))
+        ]
+        step >>= 1
+    shift = start & (WORD_BITS - 1)
+    back = WORD_BITS - 1 - shift.cast(dtypes.uint32)
+    window = [(words[i] << shift) | ((words[i + 1] >> 1) >> back) for i in range(reduction.window)]
+    return window[::-1]
+
+
+def limbs(integer: UOp) -> list[UOp]:
+    """An integer as 32-bit words, the last first."""
+    low = integer.cast(dtypes.uint32)
+    if integer.dtype.itemsize == 4:
+        return [low]
+    return [low, (integer >> WORD_BITS).cast(dtypes.uint32)]
+
+
+def multiplied(a: Sequence[UOp], b: Sequence[UOp]) -> list[UOp]:
+    """The product of two numbers of 32-bit words, cut to the length of the first."""
+    wide = dtypes.uint64
+    columns: list[list[UOp]] = [[] for _ in range(len(a) + 1)]
+    for i, x in enumerate(a):
+        for j, y in enumerate(b):
+            if i + j == len(a) - 1:  # the upper half would be cut off
+                columns[i + j].append((x * y).cast(wide))
+            elif i + j < len(a):
+                partial = x.cast(wide) * y.cast(wide)
+                columns[i + j].append(partial & MASK)
+                columns[i + j + 1].append(partial >> WORD_BITS)
+    words = []
+    carry: list[UOp] = []
+    for column in columns[: len(a)]:
+        total = sum_of(column + carry)
+        words.append(total.cast(dtypes.uint32))
+        carry = [total >> WORD_BITS]
+    return words
+
+
+def sum_of(terms: Sequence[UOp]) -> UOp:
+    """The sum of one or more values."""
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total

@@ -12,8 +12,16 @@ from functools import cache
 from typing import Final
 
 from tinycore.dtype import dtypes
-from tinycore.lower.elementary import exp, exp2, lanes, layout_of, log, log2
-from tinycore.lower.sine import sin, sin_without_double
+from tinycore.lower.elementary import (
+    exp,
+    exp2,
+    lanes,
+    layout_of,
+    log,
+    log2,
+    sin,
+    sin_without_double,
+)
 from tinycore.render.base import Renderer
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, Op

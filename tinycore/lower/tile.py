@@ -2,14 +2,18 @@
 
 Floor 3'. A plan is a tuple of steps, each a class in a file of `steps/`: what it does (`apply`),
 when it must not be done (`objection`), its text. Steps change loops and never values, so a plan
-that is legal is right; what it costs is the business of `cost.py`.
+that is legal is right; what it costs is the business of `cost.py`. As text, a step is written as
+graphs write arguments: `Split((1,), 8)`. Text comes from anywhere, so it is parsed, never
+evaluated, and checked for legality before it is applied.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any, get_args
 
-from tinycore.errors import ArgumentError
+from tinycore.errors import ArgumentError, FileFormatError
 from tinycore.lower.legality import Loops
 from tinycore.lower.steps.accumulate import Accumulate
 from tinycore.lower.steps.bind import Bind
@@ -22,8 +26,10 @@ from tinycore.lower.steps.stage import MOST_SCRATCH, Stage, scratch_bytes
 from tinycore.lower.steps.tensorize import Tensorize
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
+from tinycore.uop.parse import Reader
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.symbolic import simplify
+from tinycore.uop.text import argument_text, register_argument
 
 __all__ = [
     "Accumulate",
@@ -40,6 +46,8 @@ __all__ = [
     "Tensorize",
     "apply_checked",
     "apply_plan",
+    "plan_from_text",
+    "plan_to_text",
 ]
 
 Step = Split | Bind | Reorder | Fuse | Peel | Stage | Accumulate | Pair | Tensorize
@@ -72,3 +80,35 @@ def apply_checked(kernel: UOp, plan: Iterable[Step], limits: Limits) -> UOp:
         if isinstance(step, Stage) and (size := scratch_bytes(kernel, kept)) > most:
             raise ArgumentError(f"{step!r} cannot be done: {size} bytes of scratch are too many")
     return kernel
+
+
+# --- plans as text
+
+STEP_TYPES: tuple[type[Any], ...] = get_args(Step)
+"""Every kind of step."""
+
+
+def fields_of(step: Any) -> tuple[Any, ...]:
+    """The fields of a step, in order."""
+    return tuple(getattr(step, field.name) for field in fields(step))
+
+
+register_argument(Tail, lambda tail: (tail.value,), Tail)
+for kind in STEP_TYPES:
+    register_argument(kind, fields_of, kind)
+
+
+def plan_to_text(plan: Plan) -> str:
+    """A plan on one line."""
+    return argument_text(tuple(plan), {})
+
+
+def plan_from_text(text: str) -> Plan:
+    """The plan that a line says. Raises FileFormatError for text that is no plan."""
+    reader = Reader(text, 1, {})
+    found = reader.argument(0)
+    if not reader.at_end() or not isinstance(found, tuple):
+        raise FileFormatError(f"plan text: {text[:80]!r} is no plan")
+    if wrong := [step for step in found if not isinstance(step, STEP_TYPES)]:
+        raise FileFormatError(f"plan text: {wrong[0]!r} is no step of a plan")
+    return found

@@ -11,11 +11,11 @@ Floor 3. The files, in the order in which a graph passes them:
 - `storage.py`, `buffer_limit.py`: which values are stored, and why; all others are fused
 - `split_reduction.py`: split-K, and sums of products
 - `dependence.py`, `group.py`, `hazards.py`: which stored values share a kernel, and what is saved
-- `emit.py`, `ranges.py`, `merging.py`, `image_stores.py`, `templates.py`: the graph of each kernel
+- `emit.py`, `ranges.py`, `templates.py`: the graph of each kernel
 - `numbering.py`: memory gets numbers; `results.py`: which nodes are replaced by it
 - `items.py`, `order.py`: launches, ordered so that memory is freed early
 - `launch.py`, `row_fusion.py`: neighbors over the same rows become one kernel
-- `placement.py`, `memory.py`, `donation.py`: the memory plan, where temporary values lie
+- `memory.py`: the memory plan, where temporary values lie
 - `device_memory.py`: the buffers behind BUFFER nodes
 - `relink.py`: no pass, the graph of kernels as they run, for `Tensor.kernelize`
 

@@ -14,7 +14,6 @@ from functools import cached_property
 from tinycore.dtype import dtypes
 from tinycore.schedule.dependence import KernelGroup
 from tinycore.schedule.group import KernelGroups
-from tinycore.schedule.image_stores import pixels_of
 from tinycore.schedule.kernel import (
     Kernel,
     custom_of,
@@ -25,7 +24,7 @@ from tinycore.schedule.kernel import (
     without_unread,
 )
 from tinycore.schedule.partial_writes import is_ordered, is_partial, loops_over, store, values_of
-from tinycore.schedule.ranges import RegionReader
+from tinycore.schedule.ranges import RegionReader, pixels_of
 from tinycore.schedule.storage import is_stored
 from tinycore.schedule.templates import Region, kernel_of, region_of
 from tinycore.uop.movement import base_of

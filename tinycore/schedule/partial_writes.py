@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from tinycore.dtype import ImageDType, dtypes
-from tinycore.schedule.image_stores import store_pixel
-from tinycore.schedule.ranges import ZERO, Point, RegionReader, flatten, read_through
+from tinycore.schedule.ranges import ZERO, Point, RegionReader, flatten, read_through, store_pixel
 from tinycore.schedule.storage import is_leaf
 from tinycore.uop.node import UOp
 from tinycore.uop.op import PARTIAL_WRITES, AxisKind, Op

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from tinycore.dtype import PointerDType, dtypes
-from tinycore.schedule.merging import merged
+from tinycore.dtype import ImageDType, PointerDType, dtypes
+from tinycore.errors import UnsupportedError
+from tinycore.schedule.kernel import numel
 from tinycore.uop.node import UOp, as_index, as_scalar
-from tinycore.uop.op import ALU, MOVEMENT, SAME_VALUE, AxisKind, Op
+from tinycore.uop.op import ALU, MOVEMENT, PARTIAL_WRITES, SAME_VALUE, AxisKind, Merge, Op
 from tinycore.uop.shape import Shape
 from tinycore.uop.size import greatest, greatest_shape
 
@@ -354,3 +356,148 @@ def gated_load(pointer: UOp, offset: UOp, gate: UOp | None) -> UOp:
         return UOp(Op.LOAD, base, (UOp(Op.INDEX, pointer.dtype, (pointer, offset)),))
     index = UOp(Op.INDEX, pointer.dtype, (pointer, offset, gate))
     return UOp(Op.LOAD, base, (index, UOp.const(base, 0)))
+
+
+# --- merges: a MERGE_AXIS as arithmetic over loop counters, sorted runs in independent pieces
+
+# Element t of a piece is the first that is left of two runs, of equal ones that of the first run.
+# How many the first run has given before the piece is found by bisection: O. Green, S. Odeh & Y.
+# Birk, "Merge path: a visually intuitive approach to parallel merging" (2014). From there on it is
+# a recurrence. See docs/decisions/0041-merges.md.
+
+Read = Callable[[UOp, Point], UOp]
+"""The value of a node at a point."""
+
+GIVEN_COUNT = UOp(Op.STATE, dtypes.index, (), 0)
+"""Number of elements that the first run has given."""
+FOUND = UOp(Op.STATE, dtypes.index, (), 1)
+"""Lower bound of that number."""
+
+
+def merged(read: Read, node: UOp, point: Point) -> UOp:
+    """The value of a MERGE_AXIS at a point, whose last counter is that of a loop in order."""
+    keys, values = node.src
+    how: Merge = node.arg
+    *outer, piece, step = point
+    first = piece * how.piece
+    pair = Pair(
+        read, keys, tuple(outer), first // how.kept * (2 * how.run), first % how.kept, how.run
+    )
+    start = pair.given_before(len(point)) if how.piece < how.kept else UOp.index(0)
+    following = GIVEN_COUNT + pair.takes_first(GIVEN_COUNT, step).cast(dtypes.index)
+    given = UOp(Op.RECUR, dtypes.index, (start, following, step), GIVEN_COUNT.arg)
+    here, there = pair.in_first(given), pair.in_second(given, step)
+    if values is keys:
+        return pair.takes_first(given, step).where(pair.key(here), pair.key(there))
+    return read(values, (*outer, pair.takes_first(given, step).where(here, there)))
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two sorted runs, the second right after the first; less may be left of the last ones."""
+
+    read: Read
+    keys: UOp
+    outer: Point
+    start: UOp
+    """Start of the first run."""
+    done: UOp
+    """Number of elements of both runs before the piece that is merged."""
+    run: int
+    """The elements of a run."""
+
+    @property
+    def size(self) -> int:
+        """The elements of all runs."""
+        return self.keys.shape[-1]
+
+    @property
+    def length(self) -> UOp:
+        """Length of the second run; 0 if there is none."""
+        left = UOp.index(self.size - self.run) - self.start
+        return left.minimum(self.run).maximum(0)
+
+    def key(self, place: UOp) -> UOp:
+        """The key of an element."""
+        return self.read(self.keys, (*self.outer, place))
+
+    def inside(self, place: UOp) -> UOp:
+        """A place, or that of the last element of all: what is read there counts for nothing."""
+        return place.minimum(self.size - 1)
+
+    def in_first(self, given: UOp) -> UOp:
+        """The place of an element of the first run; after the last one, of the second run's."""
+        return self.start + given
+
+    def in_second(self, given: UOp, step: UOp) -> UOp:
+        """The place of the element of the second run that is next when the first has given some."""
+        return self.inside(self.start + self.run + self.done + step - given)
+
+    def takes_first(self, given: UOp, step: UOp) -> UOp:
+        """True if the next element is the first run's."""
+        lesser = self.key(self.in_first(given)) <= self.key(self.in_second(given, step))
+        left = given < self.run
+        over = self.done + step - given >= self.length
+        return over | (left & lesser)
+
+    def given_before(self, number: int) -> UOp:
+        """Elements of the first run before the piece, by bisection in a loop of that number."""
+        least = (self.done - self.length).maximum(0)
+        most = self.done.minimum(self.run)
+        halving = UOp.range(self.run.bit_length(), number, AxisKind.ORDERED)
+        more = UOp.index(self.run) >> halving
+        last = FOUND + more - 1
+        other = self.start + self.run + self.done - 1 - last
+        lesser = self.key(self.inside(self.start + last)) <= self.key(self.inside(other))
+        following = ((last < most) & lesser).where(FOUND + more, FOUND)
+        return UOp(Op.ITERATE, dtypes.index, (least, following, halving), FOUND.arg)
+
+
+# --- images: whole pixels, four neighboring elements at a time
+
+PIXEL_CHANNELS = ImageDType.CHANNELS
+
+
+def pixels_of(node: UOp) -> Point:
+    """A counter for each axis of what is stored, the last in steps of a pixel; where that axis is
+    not made of whole pixels, one counter of pixels.
+    """
+    refuse_parts(node)
+    shape = node.shape
+    whole = has_whole_pixels(shape)
+    rest = (*shape[:-1], shape[-1] // PIXEL_CHANNELS) if whole else (numel(node) // PIXEL_CHANNELS,)
+    return tuple(
+        [UOp.range(n, axis, AxisKind.LOOP) if n != 1 else ZERO for axis, n in enumerate(rest)]
+    )
+
+
+def has_whole_pixels(shape: Shape) -> bool:
+    """True if rows along the last axis are whole pixels."""
+    return bool(shape) and shape[-1] % PIXEL_CHANNELS == 0
+
+
+def store_pixel(reader: RegionReader, node: UOp, point: Point, pointer: UOp) -> UOp:
+    """The STORE of the pixel at a point of `pixels_of`."""
+    value, shape = node.src[1] if node.op is Op.ASSIGN else node, node.shape
+    *outer, last = point
+    channels = [last * PIXEL_CHANNELS + channel for channel in range(PIXEL_CHANNELS)]
+    if has_whole_pixels(shape):
+        places: list[Point] = [(*outer, channel) for channel in channels]
+        start = flatten(places[0], shape)
+    else:
+        places = [unflatten(channel, shape) for channel in channels]
+        start = channels[0]
+    lanes = tuple([reader.read(value, place) for place in places])
+    index = UOp(Op.INDEX, pointer.dtype, (pointer, start))
+    pixel = UOp(Op.VECTORIZE, lanes[0].dtype.vec(PIXEL_CHANNELS), lanes)
+    return UOp(Op.STORE, dtypes.void, (index, pixel))
+
+
+def refuse_parts(node: UOp) -> None:
+    """Raise UnsupportedError for a change of some elements of an image."""
+    change = node.src[1] if node.op is Op.ASSIGN else node
+    if change.op in PARTIAL_WRITES and change.src[0] is node.src[0]:
+        raise UnsupportedError(
+            "an image is written as a whole: no part of it can be changed in place. Change a copy "
+            "in plain memory, x.clone(), and write all of it: x.assign(copy)"
+        )

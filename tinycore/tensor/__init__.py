@@ -9,13 +9,13 @@ order in which a program passes them:
 - elements: `operands.py`, `elementwise.py`, `remainder.py`, `functions.py`, `special.py`,
   `powers.py`, `activations.py`
 - shapes: `movement.py`, `joining.py`, `index_parsing.py`, `indexing.py`, `selection.py`
-- folds: `reduce.py`, `scan.py`, `prefix_scan.py`, `merge_sort.py`, `sorting.py`
+- folds: `reduce.py`, `scan.py`, `prefix_scan.py`, `sorting.py`
 - products: `linalg.py`, `elimination.py`, `decompositions.py`, `spectral.py`, `windows.py`,
   `attention.py`, `losses.py`, `composed.py`, `digest.py`
 - images, many devices, kernels by hand: `image_products.py`, `pixels.py`, `multi.py`, `custom.py`,
   `placeholder.py`, `races.py`
-- gradients: `grad.py`, `rules.py`, `rules_elementwise.py`, `rules_movement.py`, `adjoint.py`,
-  `polyphase.py`, `history.py`
+- gradients: `grad.py`, `rules.py`, `adjoint.py`,
+  `history.py`
 - computing: `realize.py`, `realization.py`, `value_cache.py`, `runtime.py`
 - writing: `inplace.py`, `view_writes.py` (where a write lands), `views.py`, `aliases.py`,
   `living.py`, `atomic_writes.py`, `change_tracking.py`

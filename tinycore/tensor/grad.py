@@ -10,7 +10,6 @@ from typing import Final
 
 from tinycore.dtype import dtypes
 from tinycore.errors import GradientError
-from tinycore.tensor import rules_elementwise, rules_movement  # noqa: F401  they register
 from tinycore.tensor.rules import GRADIENT_RULES
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op

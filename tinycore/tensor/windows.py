@@ -16,10 +16,10 @@ from tinycore.config import settings
 from tinycore.dtype import DTypeLike, dtypes, least_upper_dtype
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph
+from tinycore.tensor.adjoint import added_up
 from tinycore.tensor.checks import counter_dtype, resolve_axes, same_device, same_size
 from tinycore.tensor.digest import Digest
 from tinycore.tensor.pixels import product_operands
-from tinycore.tensor.polyphase import added_up
 from tinycore.uop.node import Skew, UOp
 
 Ints = int | Sequence[int]

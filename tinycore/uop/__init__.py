@@ -9,8 +9,7 @@ Floor 1. The files, in the order in which a graph is made, changed and checked:
 - `pattern.py`, `matcher.py`, `rewrite.py`: rules, compiled to functions, and the driver that
   applies them
 - `identities.py`, `logic.py`, `casts.py`, `sums.py`, `divmod.py`, `compare.py`: rules by subject;
-  `algebra.py`, `symbolic.py`: their unions; `conditional.py`: rules under a predicate; `order.py`:
-  the order of terms
+  `symbolic.py`: their union, and simplification under a predicate
 - `bounds.py`, `affine.py`, `evaluate.py`, `threefry.py`: ranges of values, strides, and values
 - `stages.py`, `verify.py`, `verify_tensor.py`, `verify_linear.py`: legality at each stage
 - `text.py`, `parse.py`: graphs as text, and back

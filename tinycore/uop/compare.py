@@ -12,13 +12,13 @@ from typing import Final
 from tinycore.dtype import dtypes
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
-from tinycore.uop.order import order_of
 from tinycore.uop.pattern import Const, RuleSet, const, node, var
 from tinycore.uop.sums import (
     Terms,
     bounds_of_terms,
     common_factor,
     is_index,
+    order_of,
     scaled,
     sum_of,
     terms_of,

@@ -71,7 +71,7 @@ class UOp:
     _gradient: tuple[int, ...] | None  # the parameters that a gradient goes to (history.py)
     _memory: object  # the Buffer of a BUFFER or BUFFER_VIEW (schedule/order.py)
     _normal: int  # one bit per rule set that leaves this node as it is (rewrite.py)
-    _order: tuple[Any, ...]  # where it goes among the terms of a sum (order.py)
+    _order: tuple[Any, ...]  # where it goes among the terms of a sum (sums.py)
     _ranges: frozenset[UOp] | None  # None until somebody asks
     _shape: Shape | None
     _terms: tuple[dict[UOp, int], int]  # this index expression as a sum (sums.py)

@@ -2,21 +2,63 @@
 
 Floor 1. Holds for dtype `index`, which never overflows. A term is a base times a nonzero constant;
 `a - b` becomes `a + b*-1` and products distribute over sums, so equal sums become one node.
+Terms are ordered by their innermost loop, then by what they are: what varies in outer loops comes
+first, so that compilers can hoist it, and the order is the same in every process.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from math import gcd
-from typing import Final
+from typing import Any, Final
+from zlib import crc32
 
 from tinycore.dtype import dtypes
 from tinycore.uop.node import UOp, interned
 from tinycore.uop.op import Op
-from tinycore.uop.order import order_of
 from tinycore.uop.pattern import Const, RuleSet, const, node, var
 
-__all__ = ["bounds_of_terms", "is_index", "scaled", "sum_of", "sums", "term_of", "terms_of"]
+__all__ = [
+    "bounds_of_terms",
+    "is_index",
+    "order_of",
+    "scaled",
+    "sum_of",
+    "sums",
+    "term_of",
+    "terms_of",
+]
+
+Order = tuple[tuple[int, ...], int, str, int]
+
+LEAF_RANKS = {Op.DEFINE_VAR: 0, Op.SPECIAL: 1, Op.RANGE: 2}
+OTHER = 3
+
+
+def order_of(node: UOp) -> Order:
+    """Sort key of a node: (innermost loop, kind of node, name, digest)."""
+    try:
+        found: Any = node._order
+    except AttributeError:
+        found = node.derive("_order", derived_order)
+    return found  # type: ignore[no-any-return]
+
+
+def derived_order(node: UOp) -> Order:
+    """The order of one node, given those of its sources.
+
+    The digest is a hash of the structure, made of integers only, for which Python's is repeatable.
+    """
+    what = crc32(f"{node.op.name} {node.arg!r}".encode())
+    digest = hash((what, *[s._order[3] for s in node.src]))
+    loop = max([s._order[0] for s in node.src], default=())
+    if node.op is Op.RANGE:
+        loop = max(loop, node.arg.number)
+    name = (
+        str(node.arg[0] if node.op is Op.DEFINE_VAR else node.arg) if node.op in LEAF_RANKS else ""
+    )
+    return loop, LEAF_RANKS.get(node.op, OTHER), name or node.op.name, digest
+
 
 Terms = dict[UOp, int]
 

@@ -9,7 +9,7 @@ import pytest
 
 from tinycore import Context
 from tinycore.cli.main import main
-from tinycore.engine.profiler import LaunchProfiler
+from tinycore.engine.counters import LaunchProfiler
 
 SCRIPT = """
 import sys

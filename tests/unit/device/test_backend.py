@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from tinycore.device.backend import API_VERSION, Backend, deferred
-from tinycore.device.interface import Interface
+from tinycore.device.backend import API_VERSION, Backend, Interface, deferred
 from tinycore.device.protocols import ABILITIES, CAPABILITIES
 from tinycore.errors import PluginError
 

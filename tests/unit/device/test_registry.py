@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tinycore.config import Context, settings
-from tinycore.device.backend import API_VERSION, Backend
+from tinycore.device.backend import API_VERSION, Backend, Interface
 from tinycore.device.discovery import (
     BACKEND_GROUP,
     BUILT_IN,
@@ -22,7 +22,6 @@ from tinycore.device.discovery import (
     State,
     _groups,
 )
-from tinycore.device.interface import Interface
 from tinycore.device.registry import Device, Registry
 from tinycore.device.target import Target
 from tinycore.errors import (

@@ -12,8 +12,7 @@ from typing import Any
 
 from tinycore.engine import search_worker, trial
 from tinycore.engine.search_worker import Service, binary_from_json, binary_to_json
-from tinycore.lower.plan_text import plan_from_text
-from tinycore.lower.tile import Split
+from tinycore.lower.tile import Split, plan_from_text
 
 CRASHES, HANGS, IS_WRONG, IS_HUNGRY, CRASHES_EARLY = 3, 5, 7, 9, 11
 FAULT = re.compile(rb"# fault (\d+)")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tinycore import Context, Tensor, TinyJit
-from tinycore.engine.profiler import LaunchProfiler, profilers
+from tinycore.engine.counters import LaunchProfiler, profilers
 
 
 @pytest.fixture

@@ -32,10 +32,9 @@ from tinycore.engine.candidate_runner import (
 )
 from tinycore.engine.compile import runner_for
 from tinycore.engine.plan_cache import TunedPlan
-from tinycore.engine.scratch import Scratch, agrees, integers_below, random_values
 from tinycore.engine.search import Report, search, tune, tuned_plan
 from tinycore.engine.search_process import Worker
-from tinycore.engine.trial import Outcome, Trial
+from tinycore.engine.trial import Outcome, Scratch, Trial, agrees, integers_below, random_values
 from tinycore.lower.plan import plan_for
 from tinycore.lower.tile import Split
 from tinycore.uop.node import UOp

@@ -22,8 +22,16 @@ from tinycore.engine.compile import info_of
 from tinycore.errors import ArgumentError, DeviceError, UnsupportedError, VerifyError
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
-from tinycore.lower.plan_text import plan_from_text, plan_to_text
-from tinycore.lower.tile import Bind, Plan, Split, Stage, Tail, apply_checked
+from tinycore.lower.tile import (
+    Bind,
+    Plan,
+    Split,
+    Stage,
+    Tail,
+    apply_checked,
+    plan_from_text,
+    plan_to_text,
+)
 from tinycore.render.base import LATE, Limits, LinearKernel, pointer_of
 from tinycore.render.cstyle import CStyle, MatrixCall
 from tinycore.tensor.host_bytes import decode, encode

@@ -16,8 +16,8 @@ from tinycore import Context, Tensor, dtypes
 from tinycore.dtype import DType, PointerDType
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
-from tinycore.lower.plan_text import plan_from_text, plan_to_text
 from tinycore.lower.steps.stage import Stage
+from tinycore.lower.tile import plan_from_text, plan_to_text
 from tinycore.render.base import Limits, LinearKernel, Renderer, pointer_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op

@@ -22,9 +22,19 @@ from tinycore.lower.plan_neighbors import (
     neighbors,
     starts,
 )
-from tinycore.lower.plan_text import plan_from_text, plan_to_text
 from tinycore.lower.steps.stage import Stage
-from tinycore.lower.tile import Bind, Fuse, Peel, Plan, Reorder, Split, Step, apply_checked
+from tinycore.lower.tile import (
+    Bind,
+    Fuse,
+    Peel,
+    Plan,
+    Reorder,
+    Split,
+    Step,
+    apply_checked,
+    plan_from_text,
+    plan_to_text,
+)
 from tinycore.render import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op

@@ -30,8 +30,17 @@ from tinycore.engine.compile import info_of
 from tinycore.errors import ArgumentError
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
-from tinycore.lower.plan_text import plan_from_text, plan_to_text
-from tinycore.lower.tile import Bind, Plan, Reorder, Split, Stage, Tensorize, apply_checked
+from tinycore.lower.tile import (
+    Bind,
+    Plan,
+    Reorder,
+    Split,
+    Stage,
+    Tensorize,
+    apply_checked,
+    plan_from_text,
+    plan_to_text,
+)
 from tinycore.render.base import Limits, LinearKernel, Renderer, pointer_of
 from tinycore.schedule.target import cut_for
 from tinycore.tensor.host_bytes import decode, encode

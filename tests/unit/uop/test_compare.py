@@ -1,10 +1,9 @@
 """Comparisons, conjunctions of bounds, extremes, and what a gate says about an index."""
 
 from tinycore.dtype import dtypes
-from tinycore.uop.conditional import simplify_under
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
-from tinycore.uop.symbolic import simplified
+from tinycore.uop.symbolic import simplified, simplify_under
 
 i = UOp.range(8, 0)
 j = UOp.range(56, 1)
