@@ -12,11 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.lower.test_tensorize import CARD
 from tinycore.cli.main import main
 from tinycore.device.registry import Device
+from tinycore.dtype import dtypes
 from tinycore.errors import DeviceError, PluginError, SettingError
+from tinycore.lower.steps.stage import Stage
 from tinycore.plugin import Backend, deferred
 from tinycore.testing.accelerator.device import CORRECT, Memory, Span, backend_of
+from tinycore.testing.kernels import product
+from tinycore.testing.suite import shared
 from tinycore.testing.suite.case import CASES, Case, Level, NotApplicable, Trial, trials
 from tinycore.testing.suite.judge import Outcome, Skips, Verdict
 from tinycore.testing.suite.report import Report
@@ -57,6 +62,19 @@ def test_trials_have_names_of_their_own() -> None:
     names = [trial.name for trial in trials(Level.PERFORMANCE)]
 
     assert len(set(names)) == len(names) > 900
+
+
+@pytest.mark.parametrize("units", [0, 132])
+def test_trials_of_shared_memory_apply_to_any_number_of_units(
+    monkeypatch: pytest.MonkeyPatch, units: int
+) -> None:
+    limits = replace(CARD, units=units, unit_threads=2048, unit_registers=65536)
+    subject = Subject("PYTHON")
+    monkeypatch.setattr(shared, "grid_limits", lambda subject: (limits, limits.grid))
+
+    plan, _ = shared.sharing_plan(subject, product(32, 16, 32, dtypes.float32))
+
+    assert any(isinstance(step, Stage) for step in plan)
 
 
 @pytest.mark.slow

@@ -48,6 +48,7 @@ def sharing_plan(subject: Subject, kernel: UOp, copies: int = 1) -> tuple[Plan, 
     wanted = min(THREADS, limits.block_threads)
     room = limits.shared_bytes // copies
     limits = replace(limits, threads=1, block_wanted=wanted, shared_is_near=True, shared_bytes=room)
+    limits = replace(limits, units=0)  # small tiles for all units would share nothing
     return plan_for(kernel, limits), limits
 
 
