@@ -29,6 +29,7 @@ SUITES: Final = {
     "AMD-AQL": "plugins/tiny_amd/tests/conformance.py",
     "AMD-GFX1201": "plugins/tiny_amd/tests/conformance.py",
     "AMD-GFX942": "plugins/tiny_amd/tests/conformance.py",
+    "AMD-PCI": "plugins/tiny_amd/tests/conformance.py",
     "AMD-USB": "plugins/tiny_amd/tests/conformance.py",
     "AMD:HIP": "plugins/tiny_amd/tests/conformance.py",
     "AMD:HIP-AQL": "plugins/tiny_amd/tests/conformance.py",
@@ -50,7 +51,7 @@ SUITES: Final = {
 }
 """Every device with a table, and the file that says why it does without some capabilities. What
 follows a "-" says which hardware is played."""
-LEVELS: Final = {"AMD-USB": 1}
+LEVELS: Final = {"AMD-PCI": 1, "AMD-USB": 1}
 """Devices whose table ends at a level, the others being those of the same driver over KFD."""
 GRADES: Final = "suite"
 

@@ -53,6 +53,7 @@ STANDINS: Final = {
     "AMD-AQL": StandIn("tiny_amd", "simulated_amd:BACKEND_AQL"),
     "AMD-GFX1201": StandIn("tiny_amd", "simulated_amd:BACKEND_RDNA4"),
     "AMD-GFX942": StandIn("tiny_amd", "simulated_amd:BACKEND_CDNA3"),
+    "AMD-PCI": StandIn("tiny_amd", "simulated_am:BACKEND"),
     "AMD-USB": StandIn("tiny_amd", "simulated_usb:BACKEND"),
     "AMD:HIP": StandIn("tiny_amd", "simulated_amd:BACKEND"),
     "AMD:HIP-AQL": StandIn("tiny_amd", "simulated_amd:BACKEND_AQL"),

@@ -23,6 +23,7 @@ __all__ = ["Fault", "Seeded"]
 Fault: TypeAlias = tuple[str, str, str]
 """A file, a text that is in it once, and what is put in its place."""
 
+NO_FAULT: Final = ("", "", "")
 ROOT: Final = Path(__file__).parents[2]
 FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 OPTIONS: Final = ("-p", "no:cacheprovider", "--override-ini=addopts=")
@@ -51,15 +52,16 @@ class Seeded:
     """Folders of modules that the tests take beside the copy, where that is no package."""
 
     def found_by(self, fault: Fault) -> str:
-        """Name of the first test that fails on a copy with the fault; "" where none does."""
+        """Name of the first test that fails on a copy with the fault; "" where none does.
+
+        A fault of no file is none.
+        """
         name, old, new = fault
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder) / self.package.name
             shutil.copytree(self.package, copy, ignore=shutil.ignore_patterns("__pycache__"))
-            file = copy / self.folder / name
-            changed = file.read_text("utf-8")
-            assert changed.count(old) == 1, f"{name} has {old!r} {changed.count(old)} times"
-            file.write_text(changed.replace(old, new), "utf-8")
+            if name:
+                put_in(copy / self.folder / name, old, new)
             environment = {**os.environ, "PYTHONPATH": folder, "WAIT_TIMEOUT_MS": str(self.wait_ms)}
             paths = " ".join(map(str, (copy, *self.modules)))
             by_paths = (f"--override-ini=pythonpath={paths}", BY_PATHS) if self.modules else ()
@@ -87,31 +89,46 @@ class Seeded:
             return failed[1] if failed else f"pytest ends with status {done.returncode}"
 
     def try_all(self, first: int, last: int) -> dict[Fault, str]:
-        """Try faults by their numbers: the test that finds each, "" for those that none does."""
+        """Try faults by their numbers: the test that finds each, "" for those that none does.
+
+        Files are named from the package's folder on.
+        """
         found = {}
         for number, fault in enumerate(self.faults[first:last], first):
-            found[fault] = test = self.found_by(fault)
-            print(f"{number:3} {test or 'NOT FOUND'}  {fault[0]}: {fault[1]!r}", flush=True)
+            name, old, new = fault
+            test = self.found_by(fault)
+            found[str(Path(self.folder) / name), old, new] = test
+            print(f"{number:3} {test or 'NOT FOUND'}  {name}: {old!r}", flush=True)
         print(f"{sum(map(bool, found.values()))} of {len(found)} are found")
         return found
 
     def main(self, arguments: Sequence[str], *others: Seeded) -> int:
         """Try the faults that the command line asks for: all, or those from a number to another.
 
-        `--page FILE` writes a table. 1 when a fault is not found. Those of others follow where all
-        are tried.
+        `--page FILE` writes a table, if the tests pass where there is no fault. 1 when a fault is
+        not found. Those of others follow where all are tried.
         """
         parser = argparse.ArgumentParser()
         parser.add_argument("bounds", nargs="*", type=int)
         parser.add_argument("--page", type=Path)
         asked = parser.parse_args(arguments)
         bounds = asked.bounds or [0, len(self.faults)]
-        found = self.try_all(bounds[0], bounds[-1])
-        for other in () if asked.bounds else others:
-            found |= other.try_all(0, len(other.faults))
-        if asked.page is not None:
-            asked.page.write_text(page_of(self, found), "utf-8")
+        found: dict[Fault, str] = {}
+        for seeded in (self, *(() if asked.bounds else others)):
+            first, last = (bounds[0], bounds[-1]) if seeded is self else (0, len(seeded.faults))
+            if asked.page is not None and (failed := seeded.found_by(NO_FAULT)):
+                raise SystemExit(f"without a fault {failed} fails: that would find every one")
+            found |= seeded.try_all(first, last)
+            if asked.page is not None:  # after each, as all of them take long
+                asked.page.write_text(page_of(self, found), "utf-8")
         return 0 if all(found.values()) else 1
+
+
+def put_in(file: Path, old: str, new: str) -> None:
+    """Change a text of a file, which must be in it once."""
+    content = file.read_text("utf-8")
+    assert content.count(old) == 1, f"{file.name} has {old!r} {content.count(old)} times"
+    file.write_text(content.replace(old, new), "utf-8")
 
 
 def page_of(seeded: Seeded, found: Mapping[Fault, str]) -> str:

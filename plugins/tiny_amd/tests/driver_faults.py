@@ -1,8 +1,10 @@
 """Seeded faults: the driver with one thing wrong at a time, which its tests must find.
 
-    python plugins/tiny_amd/tests/driver_faults.py          all of them, some minutes
-    python plugins/tiny_amd/tests/driver_faults.py 3 7      numbers 3 to 6
+    python plugins/tiny_amd/tests/driver_faults.py               some minutes
+    python plugins/tiny_amd/tests/driver_faults.py 3 7           numbers 3 to 6
+    python plugins/tiny_amd/tests/driver_faults.py --page FILE   a table
 
+Without numbers those of `am_faults.py`, `usb_faults.py` and `renderer_faults.py` follow.
 Each fault is a change of one text of the plugin, in a copy of it. The tests of the driver run on
 the copy; a fault that passes them all is printed, and the status is 1.
 """
@@ -15,6 +17,9 @@ from typing import Final
 
 sys.path.append(str(Path(__file__).parents[3] / "tests/support"))  # where this is run as a program
 
+import am_faults
+import renderer_faults
+import usb_faults
 from seeded_faults import Fault, Seeded
 
 TESTS: Final = Path(__file__).parent
@@ -107,4 +112,5 @@ SEEDED: Final = Seeded(TESTS, SOURCES, "", RUN, CHOSEN, 2000, FAULTS)
 
 
 if __name__ == "__main__":
-    sys.exit(SEEDED.main(sys.argv[1:]))
+    others = (am_faults.SEEDED, usb_faults.SEEDED, renderer_faults.SEEDED)
+    sys.exit(SEEDED.main(sys.argv[1:], *others))

@@ -1,6 +1,6 @@
 """The suite's cases of memory and order through the driver, for both kinds of queues; its kernels,
-which are the same for both, through PM4, and a sample of them through AQL and on other families.
-`docs/generate_conformance.py` runs all of it.
+which are the same for both, through PM4, and a sample of them through AQL, on other families, and
+on cards that are driven by their registers. `docs/generate_conformance.py` runs all of it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ pytest.importorskip("llvmlite")
 
 from kfd_standin import Machine
 from kfd_standin.cards import MI300, NAVI31, NAVI48
+from pci_standin.machine import PciMachine
+from simulated_am import backend_of as backend_of_registers
 from simulated_amd import backend_of
 from trials import run_trial
 
@@ -27,9 +29,11 @@ CHURN = "test_freed_memory_comes_back"
 """Takes two seconds: it is slow with one of the two queues."""
 OTHERS = {"host_memory", "external_pointer", "varied", "image"}
 SAMPLE = 12
-"""AQL and each other family run one kernel in so many."""
+"""AQL, each other family and the interface PCI run one kernel in so many."""
 CARDS = {"PM4": NAVI31, "AQL": NAVI31, "RDNA4": NAVI48, "CDNA3": MI300}
 """Kinds of queues, or families, which have queues of PM4."""
+KINDS = (*CARDS, "PCI")
+"""PCI: two cards by their registers, with queues of PM4."""
 
 
 def chosen(level: Level) -> list[Trial]:
@@ -41,17 +45,20 @@ def kernels() -> list[tuple[str, Trial]]:
     """Kinds of queues or cards, and the trials of kernels that run through them."""
     return [
         (queue, trial)
-        for queue in CARDS
+        for queue in KINDS
         for trial in chosen(Level.COMPUTE)
         if queue == "PM4" or zlib.crc32(trial.name.encode()) % SAMPLE == 0
     ]
 
 
-@pytest.fixture(scope="module", params=CARDS)
+@pytest.fixture(scope="module", params=KINDS)
 def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
     """Two cards of a stand-in."""
-    card = CARDS[request.param]
-    register(backend_of(Machine((card, card)), aql=request.param == "AQL"))
+    if request.param == "PCI":
+        register(backend_of_registers(PciMachine(2)))
+    else:
+        card = CARDS[request.param]
+        register(backend_of(Machine((card, card)), aql=request.param == "AQL"))
     found = Subject("AMD")
     with found.chosen():
         yield found
@@ -67,7 +74,7 @@ def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
             id=f"{queue}-{t.name}",
             marks=[pytest.mark.slow] if t.name == CHURN and queue != "PM4" else [],
         )
-        for queue in CARDS
+        for queue in KINDS
         for t in chosen(Level.MEMORY)
     ],
     indirect=["subject"],
