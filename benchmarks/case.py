@@ -85,7 +85,7 @@ class Case:
     by_default: bool = True
 
     def suits(self, peer: str) -> bool:
-        """Whether this way of driving a peer is one of its own for this case."""
+        """True if this way of driving a peer is one of its own for this case."""
         return self.kind is not Kind.TOOL or not peer.endswith("-jit")
 
     def program_of(self, peer: str) -> Program | None:

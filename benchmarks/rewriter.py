@@ -105,7 +105,7 @@ def interpreted(rules: RuleSet, op: Op) -> Matcher | None:
 
 
 def agrees(pattern: Pattern, node: UOp, captures: dict[str, UOp]) -> bool:
-    """Whether a node matches; fills `captures`."""
+    """True if a node matches; fills `captures`."""
     if pattern.ops is not None and node.op not in pattern.ops:
         return False
     if pattern.arg is not ANY_ARGUMENT and node.arg != pattern.arg:

@@ -36,7 +36,7 @@ class Summary:
     high: float
     kept: int
     disturbed: bool
-    """Whether a processor was taken away during most of the samples it stands for."""
+    """True if a processor was taken away during most of the samples it stands for."""
 
     @property
     def spread(self) -> float:
@@ -77,7 +77,7 @@ def undisturbed(samples: Sequence[Sample], enough: int = ENOUGH) -> list[Sample]
 
 
 def is_enough(samples: Sequence[Sample]) -> bool:
-    """Whether disturbed samples can be left out."""
+    """True if disturbed samples can be left out."""
     return sum(sample.switches == 0 for sample in samples) >= ENOUGH
 
 

@@ -57,12 +57,12 @@ GRADES: Final = "suite"
 
 
 def page_of(name: str) -> Path:
-    """Where a table is: CPU:CLANG in cpu-clang.md."""
+    """Path of a table's page: cpu-clang.md for CPU:CLANG."""
     return FOLDER / f"{name.lower().replace(':', '-')}.md"
 
 
 def command(name: str) -> list[str]:
-    """What writes a page."""
+    """Command that writes a page."""
     page = str(page_of(name))
     if name == GRADES:
         return [sys.executable, "-m", "tinycore.testing.grading", "--markdown", page]

@@ -207,7 +207,7 @@ def signature(name: str, value: Any) -> str:
 
 
 def docstring(value: Any) -> str:
-    """What is written on a member, or here on a field, which Python keeps no text for."""
+    """Docstring of a member; of a field, which Python keeps none for, from the sources."""
     if inspect.ismemberdescriptor(value):
         return FIELDS[value.__name__]
     return inspect.getdoc(getattr(value, "__func__", value)) or ""
@@ -267,7 +267,7 @@ def fields(kind: type) -> Iterator[str]:
 
 
 def is_text(node: ast.stmt | None) -> Any:
-    """Whether a statement is a string."""
+    """True if a statement is a string."""
     return (
         isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 @cache
 def exits_of(code: CodeType) -> frozenset[int]:
-    """Where a `with` is left in an orderly way: `__exit__(None, None, None)`.
+    """Offsets at which a `with` is left in an orderly way: `__exit__(None, None, None)`.
 
     A trace sees its line once more there. The interpreter looks for no signal before it is called.
     """

@@ -26,7 +26,7 @@ from tinycore.engine.run import ExecItem
 from tinycore.errors import CompileError, OutOfMemory
 
 SECONDS = 20
-"""What no statement takes, by far; then this process ends with the stacks of its threads."""
+"""Time limit, which no statement nearly takes; then this process ends with its threads' stacks."""
 
 Numbers = list[list[float]]
 
@@ -117,7 +117,7 @@ def expected(make: Callable[[], Case]) -> list[Numbers]:
 
 
 def verdict(case: Case, states: list[Numbers]) -> str:
-    """What is wrong after an interrupted step; "" where nothing is."""
+    """The mistake after an interrupted step; "" for none."""
     now = case.state()
     if now not in states[:2]:
         return f"holds {now}, want {states[0]} or {states[1]}"
@@ -130,7 +130,7 @@ def verdict(case: Case, states: list[Numbers]) -> str:
 
 
 def wrong_after(make: Callable[[], Case], states: list[Numbers], moment: Moment) -> tuple[str, str]:
-    """What is wrong after an interrupt at a line of a step, and where that was."""
+    """The mistake after an interrupt at a line of a step, and where that was."""
     case = make()
     faulthandler.dump_traceback_later(SECONDS, exit=True)
     place = ""

@@ -34,7 +34,7 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 
 def complaints(text: str, name: str) -> str:
-    """What the examples of a document print that they do not say; all blocks are one session."""
+    """Differences between what a document's examples print and say; all blocks are one session."""
     session = "\n".join(block for block in fenced(text) if ">>> " in block)
     test = doctest.DocTestParser().get_doctest(session, {}, name, name, 0)
     told: list[str] = []

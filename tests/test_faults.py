@@ -32,7 +32,7 @@ from tests.faults.patching import marked, set_mark
 
 
 def changes(text: str) -> set[str]:
-    """What may stand in place of the lines of a source."""
+    """Texts that may stand in place of the lines of a source."""
     source = Source("toy.py", text)
     edits = [edit for line in source.edits.values() for edit in line]
     return {fault.after for edit in edits if (fault := source.fault(edit)) is not None}

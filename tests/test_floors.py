@@ -53,7 +53,7 @@ FLOORS: dict[str, tuple[float, str]] = {
 """Each part of the core: how high it lies, and who its neighbors are not."""
 
 FACE = {"plugin", "render", "uop", "dtype", "errors", "config", "trace", "cache"}
-"""What a backend may import of the core, and the core's own two backends as well."""
+"""Modules of the core that a backend may import, and the core's own two backends as well."""
 
 IMPORTS_BY_NAME = {"tinycore/_deferred.py"}
 """The one place that imports a module at run time: `deferred`."""
@@ -237,7 +237,7 @@ def words_of(text: str) -> frozenset[str]:
 
 
 def backend_names_in(source: str) -> Iterator[tuple[int, str]]:
-    """Where code, that is neither comment nor docstring, names a backend."""
+    """Places where code, that is neither comment nor docstring, names a backend."""
     tree = ast.parse(source)
     prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):

@@ -7,6 +7,7 @@ a method is said with its object, a function often without its module.
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -18,7 +19,7 @@ import pytest
 ROOT: Final = Path(__file__).resolve().parent.parent
 
 PARTS: Final = ("core", "testing", *sorted(path.name for path in ROOT.glob("plugins/tiny_*")))
-"""What names are counted in: the core, the test kit, and each plugin."""
+"""Parts in which names are counted: the core, the test kit, and each plugin."""
 
 SHARED_FUNCTIONS: Final = {
     "__getattr__": "Python's protocol of modules (PEP 562)",
@@ -42,6 +43,12 @@ SHARED_CONSTANTS: Final = {
     "FUZZER": "protocol of fuzzers: the object that `python -m tinycore.testing` finds",
 }
 """Constants that have a value per module, for the same reason."""
+
+CLAUSE: Final = re.compile(r'^ *r?"""(?:What|Whether|That|How|Where|Which|Who|Of)\b', re.MULTILINE)
+"""Beginning of a docstring that describes a thing by a clause in place of naming it."""
+
+FOLDERS: Final = ("tinycore", "plugins", "tests", "docs", "benchmarks", "examples")
+"""Folders of all sources."""
 
 
 def files_of(part: str) -> Iterator[Path]:
@@ -82,7 +89,7 @@ def constants_in(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def is_constant_name(name: str) -> bool:
-    """Whether a name is in capitals and no type variable: those have one letter."""
+    """True if a name is in capitals and no type variable: those have one letter."""
     return name.isupper() and len(name.strip("_")) > 1
 
 
@@ -120,6 +127,25 @@ def test_no_constant_name_has_two_values(part: str) -> None:
     found = ambiguous(modules_of(part))
 
     assert {name: found[name] for name in found if name not in SHARED_CONSTANTS} == {}
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_docstrings_name_things_by_a_term_or_say_true_if(folder: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {text[match.start() :].strip().splitlines()[0]}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for text in [path.read_text("utf-8")]
+        for match in CLAUSE.finditer(text)
+    ]
+
+    assert found == []
+
+
+def test_a_clause_is_found_and_a_term_is_not() -> None:
+    assert CLAUSE.search('def f():\n    """Whether it is so."""')
+    assert CLAUSE.search('"""Of both."""')
+    assert not CLAUSE.search('"""True if it is so."""')
+    assert not CLAUSE.search('"""Offsets of both."""')
 
 
 def test_every_exception_is_needed() -> None:

@@ -60,7 +60,7 @@ def last_name(expression: ast.expr) -> str:
 
 
 def is_frozen(node: ast.ClassDef) -> bool:
-    """Whether instances cannot change: a named tuple, an enum, a frozen dataclass."""
+    """True if instances cannot change: a named tuple, an enum, a frozen dataclass."""
     bases = {last_name(base) for base in node.bases}
     decorators = " ".join(map(ast.unparse, node.decorator_list))
     return bool(bases & IMMUTABLE_BASES) or "frozen=True" in decorators
@@ -73,7 +73,7 @@ def stateful_classes(trees: Mapping[str, ast.Module]) -> frozenset[str]:
 
 
 def is_state(value: ast.expr | None, annotation: str, stateful: frozenset[str]) -> bool:
-    """Whether a module-level value is made to change: an empty container, a lock, an object."""
+    """True if a module-level value is made to change: an empty container, a lock, an object."""
     if value is None or "Mapping[" in annotation:
         return False
     if isinstance(value, ast.Dict):
@@ -144,7 +144,7 @@ def memoized_functions(tree: ast.Module) -> Iterator[str]:
 
 
 def found_in_sources(memoized: bool) -> set[str]:
-    """What the sources have: "file name" of each mutable global, or of each memoized function."""
+    """State in the sources: "file name" of each mutable global, or of each memoized function."""
     trees = sources()
     stateful = stateful_classes(trees)
     return {
@@ -155,7 +155,7 @@ def found_in_sources(memoized: bool) -> set[str]:
 
 
 def listed(section: str) -> set[str]:
-    """What a section of the page lists: file and name are the first two words of a row."""
+    """Rows of a section of the page: file and name are the first two words of a row."""
     text = PAGE.read_text("utf-8")
     body = text.split(f"## {section}\n")[1].split("\n## ")[0]
     rows = [row.split("|")[1] for row in body.splitlines() if row.startswith("| `")]

@@ -86,7 +86,7 @@ class Run:
 
     @property
     def is_late(self) -> bool:
-        """Whether time ran out."""
+        """True if time ran out."""
         return time.monotonic() > self.until
 
     def unjudged(self, *words: str) -> list[tuple[int, Fault]]:

@@ -58,7 +58,7 @@ class Edit(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What stands there."""
+        """The text that stands there."""
         return self.new if isinstance(self.new, str) else f"({ast.unparse(self.new)})"
 
 
@@ -78,7 +78,7 @@ class Fault:
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """What tells it from others, whatever lines are added above."""
+        """Key that tells it from others, whatever lines are added above."""
         return self.file, self.scope, self.before, self.after
 
     def __str__(self) -> str:
@@ -163,7 +163,7 @@ class Source:
         return tuple(whole), tuple(bound_names(statement))
 
     def is_in_function(self, statement: ast.stmt) -> bool:
-        """Whether a statement runs when a function is called, not at import."""
+        """True if a statement runs when a function is called, not at import."""
         return any(
             isinstance(scope, ast.FunctionDef)
             and scope.body[0].lineno <= statement.lineno <= last
@@ -248,7 +248,7 @@ def edits_below(source: Source, node: ast.AST) -> Iterator[Edit]:
 
 
 def children(node: ast.AST) -> Iterator[ast.AST]:
-    """What is in a node but annotations, texts, errors and output for people."""
+    """Children of a node, but annotations, texts, errors and output for people."""
     if isinstance(node, ast.FunctionDef):
         calls = [d for d in node.decorator_list if isinstance(d, ast.Call)]
         yield from (argument for call in calls for argument in call.args)
@@ -261,7 +261,7 @@ def children(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def is_left_alone(node: ast.AST) -> bool:
-    """Whether a node is no part of what a program computes."""
+    """True if a node is no part of what a program computes."""
     match node:
         case ast.Raise() | ast.Assert() | ast.Import() | ast.ImportFrom() | ast.JoinedStr():
             return True
@@ -283,13 +283,13 @@ def is_left_alone(node: ast.AST) -> bool:
 
 
 def is_text(node: ast.expr) -> bool:
-    """Whether an expression is a text as it is written, for people most likely."""
+    """True if an expression is a text as it is written, for people most likely."""
     is_string = isinstance(node, ast.Constant) and isinstance(node.value, str)
     return is_string or isinstance(node, ast.JoinedStr)
 
 
 def is_traced(test: ast.expr) -> bool:
-    """Whether a condition asks for debug output."""
+    """True if a condition asks for debug output."""
     return any(isinstance(n, ast.Attribute) and n.attr == "on" for n in ast.walk(test))
 
 
@@ -350,7 +350,7 @@ def negated_filters(source: Source, node: ast.comprehension) -> Iterator[Edit]:
 
 
 def dropped_blocks(source: Source, node: ast.If) -> Iterator[Edit]:
-    """What is done under a condition, never done."""
+    """Edits by which what is done under a condition is never done."""
     if not node.orelse:
         yield replaced(source, "statement dropped", node.test, "False")
 
@@ -405,17 +405,17 @@ def changed_calls(source: Source, node: ast.Call) -> Iterator[Edit]:
 
 
 def is_stream(node: ast.expr) -> bool:
-    """Whether an expression is a generator, whose parentheses may be those of a call."""
+    """True if an expression is a generator, whose parentheses may be those of a call."""
     return isinstance(node, ast.GeneratorExp)
 
 
 def is_named(node: ast.expr) -> bool:
-    """Whether an expression is a text, an op or a dtype by name."""
+    """True if an expression is a text, an op or a dtype by name."""
     return is_text(node) or (isinstance(node, ast.Attribute) and is_module(node.value))
 
 
 def is_module(node: ast.expr) -> bool:
-    """Whether an expression is likely to be a module or a class."""
+    """True if an expression is likely to be a module or a class."""
     return isinstance(node, ast.Name) and (node.id[0].isupper() or node.id in MODULES)
 
 
@@ -475,7 +475,7 @@ EDITS: Final[dict[type[ast.AST], tuple[Callable[[Source, Any], Iterable[Edit]], 
     ast.List: (dropped_entries,),
     ast.FunctionDef: (dropped_rules,),
 }
-"""Which edits there are of which nodes."""
+"""Edits of each type of node."""
 
 
 # Choosing

@@ -38,7 +38,7 @@ CRASHED: Final = 70
 """The exit status of a run that pytest did not end."""
 
 MOST_BYTES: Final = 16 << 30
-"""Of addresses that one process of tests may use: a fault may ask for any amount of memory."""
+"""Address space that one process of tests may use: a fault may ask for any amount of memory."""
 
 LINKED: Final = ("plugins", "docs", "examples", "benchmarks", "noxfile.py", "README.md")
 
@@ -134,7 +134,7 @@ class Scratch:
 
 
 def ended(process: int, seconds: float) -> int | None:
-    """How a forked process ended; None for one that took too long, and was killed."""
+    """Exit status of a forked process; None for one that took too long, and was killed."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         found, status = os.waitpid(process, os.WNOHANG)
@@ -182,7 +182,7 @@ def files_of_tests(root: Path) -> list[str]:
 
 
 class Known:
-    """What is known of the tests in each file, kept by the content of the file and of the core."""
+    """Cache of the tests in each file, keyed by the content of the file and of the core."""
 
     def __init__(self, root: Path, folder: Path, faults: str) -> None:
         self.root, self.folder = root, folder / "trials"
@@ -190,7 +190,7 @@ class Known:
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def place(self, file: str) -> Path:
-        """Where the trials of a file are kept."""
+        """Path of the cached trials of a file."""
         return self.folder / f"{digest([self.root / file], *self.words, file)}.json"
 
     def write(self, file: str, trials: Iterable[Trial]) -> None:

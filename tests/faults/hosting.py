@@ -40,7 +40,7 @@ Failure = tuple[str, str]
 
 
 class Ran(NamedTuple):
-    """What a fork told: the first test that failed and why, and the trials of those that passed."""
+    """Result of a fork: the first test that failed and why, and the trials of those that passed."""
 
     failure: Failure | None
     trials: list[Trial]
@@ -194,7 +194,7 @@ def processor_seconds() -> float:
 
 
 def lines_from(reader: int, expected: Mapping[str, float]) -> Iterator[list[Any]]:
-    """What a fork writes; a line `hang` where a test takes too long."""
+    """Lines that a fork writes; a line `hang` where a test takes too long."""
     rest, limit = b"", LEAST_SECONDS
     end = time.monotonic() + limit
     while True:
@@ -215,7 +215,7 @@ def lines_from(reader: int, expected: Mapping[str, float]) -> Iterator[list[Any]
 
 
 def told(lines: Iterable[list[Any]]) -> Ran:
-    """What a fork wrote, as one result. One that stops in the middle of a test crashed in it."""
+    """Result of the lines a fork wrote. One that stops in the middle of a test crashed in it."""
     trials: list[Trial] = []
     failure: Failure | None = None
     running = ""

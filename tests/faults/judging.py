@@ -32,12 +32,12 @@ NOTHING_RAN: Final = 5
 """The exit status of pytest where it has no tests to run."""
 
 DEPTH: Final = 3
-"""How many tables are followed that are made of tables."""
+"""Depth to which tables made of tables are followed."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a fault, by which test, how many execute the changed line, how many ran.
+    """Verdict on a fault, by which test, how many execute the changed line, how many ran.
 
     "at import": a process that has imported the core cannot tell.
     """
@@ -74,7 +74,7 @@ class Readers:
 
 
 def is_read(node: ast.expr) -> bool:
-    """Whether a name or an attribute is read, not bound."""
+    """True if a name or an attribute is read, not bound."""
     return isinstance(getattr(node, "ctx", None), ast.Load)
 
 
@@ -155,7 +155,7 @@ class Court:
         return verdict("at import" if ran_at_import or fault.names else "survived", "")
 
     def is_sound(self, names: Sequence[str], failed: str, file: str) -> bool:
-        """Whether a test passes in a sound tree after the tests that ran before it."""
+        """True if a test passes in a sound tree after the tests that ran before it."""
         self.host.scratch.put(file, None)
         place = names.index(failed)
         again = names[max(0, place - BEFORE) : place + 1]
@@ -209,7 +209,7 @@ def noticing(fault: Fault, scratch: Scratch, names: Sequence[str], seconds: floa
 
 
 def is_sound(scratch: Scratch, name: str) -> bool:
-    """Whether a test passes alone in a sound tree."""
+    """True if a test passes alone in a sound tree."""
     status, _ = scratch.pytest([name, *BRIEFLY], 120)
     return status == 0
 

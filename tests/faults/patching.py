@@ -40,12 +40,12 @@ class DifferentShape(Exception):
 
 
 def place_of(code: CodeType) -> PLACE:
-    """What tells a function of a tree from others."""
+    """Key that tells a function of a tree from others."""
     return code.co_filename, code.co_qualname, code.co_firstlineno
 
 
 def is_below(folder: Path, code: CodeType) -> bool:
-    """Whether code is of a file in a folder."""
+    """True if code is of a file in a folder."""
     return code.co_filename.startswith(f"{folder}/")
 
 
@@ -65,7 +65,7 @@ def pairs(before: CodeType, after: CodeType) -> Iterator[Pair]:
 
 
 def own_parts(code: CodeType) -> tuple[Any, ...]:
-    """What some code does itself, without the functions in it."""
+    """Code of a function itself, without the functions in it."""
     constants = [(type(c), repr(c)) for c in code.co_consts if not isinstance(c, CodeType)]
     return code.co_code, constants, code.co_names, code.co_varnames, code.co_freevars
 

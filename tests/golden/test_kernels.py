@@ -66,7 +66,7 @@ def small_floats() -> UOp:
 
 
 def exponential() -> UOp:
-    """What e**x becomes."""
+    """A kernel of e**x."""
     return elementwise(lambda a: [a.alu(Op.EXP)], [dtypes.float32], 64)
 
 
@@ -100,7 +100,7 @@ def variable_size() -> UOp:
 
 
 def matmul() -> UOp:
-    """What the heuristic makes of a product: threads, a tile of rows, vectors of columns."""
+    """A product under the default plan: threads, a tile of rows, vectors of columns."""
     return product(64, 64, 64, dtypes.float32)
 
 

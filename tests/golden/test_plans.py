@@ -1,4 +1,4 @@
-"""What the scheduler and the planner make of the benchmark cases, and of sizes between them.
+"""Schedules and plans of the benchmark cases, and of sizes between them.
 
 One file per case and target: kernels in order, each with its plan as DEBUG=3 prints it, and the
 bytes of new memory. Nothing is compiled or run, and the limits are stated here, so that the texts
@@ -58,7 +58,7 @@ Call = Callable[[], Any]
 
 
 def realized(result: Any) -> None:
-    """What a benchmark's harness does with a result."""
+    """Realize a result, as a benchmark's harness does."""
     if isinstance(result, Tensor):
         result.realize()
 
@@ -181,7 +181,7 @@ SEARCHED: Final[dict[str, Callable[[Any], Any]]] = {
     "row sums": lambda tensor: tensor.empty(64, 100).sum(1),
 }
 NEIGHBORS: Final = 6
-"""How many neighbors of each start of a search are written down."""
+"""Number of neighbors of each start of a search that are written down."""
 
 
 @pytest.fixture
@@ -205,7 +205,7 @@ def plan_line(plan: Plan) -> str:
 
 
 def launch_line(item: ScheduleItem, limits: Limits) -> str:
-    """What a launch is called, and how its kernel is tiled."""
+    """The name of a launch, and the tiling of its kernel."""
     if item.ast.op is Op.COPY:
         return f"copy {item.bufs[0].nbytes:,} B"
     return f"{kernel_name(item.ast)}: {plan_line(plan_for(item.ast, limits))}"

@@ -88,7 +88,7 @@ def kernel_of(expressions: list[UOp], leaves: list[UOp], lanes: int, kind: AxisK
 
 
 def values_for(random: Random, leaf: UOp) -> Array:
-    """What a leaf is in each element."""
+    """Value of a leaf in each element."""
     kind = to_numpy_dtype(leaf.dtype)
     return numpy.array([random_leaf_value(random, leaf) for _ in range(SIZE)], kind)
 
@@ -100,7 +100,7 @@ def differences(found: Array, expected: Array) -> list[int]:
 
 
 def compares_zeros(expression: UOp, values: dict[UOp, Scalar]) -> bool:
-    """Whether a MAX or MIN meets 0.0 and -0.0, of which it may return either."""
+    """True if a MAX or MIN meets 0.0 and -0.0, of which it may return either."""
     extremes = [n for n in expression.toposort() if n.op in (Op.MAX, Op.MIN)]
     return any(
         n.dtype.kind == "float" and all(evaluate(s, values) == 0 for s in n.src) for n in extremes

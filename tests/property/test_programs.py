@@ -18,7 +18,7 @@ from tinycore.testing.programs.twins import realizes_twins
 GROUPS = "PYTHON:PYTHON:groups=16"
 """Plans of a graphics card: threads that share sums and operands."""
 COUNTS = {"CPU:LLVM": 40, "CPU:CLANG": 20, "PYTHON": 24, GROUPS: 24}
-"""How many programs each target runs; no two run the same one."""
+"""Number of programs that each target runs; no two run the same one."""
 
 FIRST = {"CPU:LLVM": 0, "CPU:CLANG": 1000, "PYTHON": 2000, GROUPS: 3000}
 
@@ -40,7 +40,7 @@ def test_programs_compute_what_torch_computes(target: str, part: int) -> None:
 
 
 DIGEST = "4a68ff9117f751da"
-"""Of the first programs; a change of the generator changes it."""
+"""Digest of the first programs; a change of the generator changes it."""
 
 
 def test_a_seed_makes_the_same_program_everywhere() -> None:

@@ -26,7 +26,7 @@ def test_what_programs_read_is_what_the_model_says(part: int) -> None:
 
 
 DIGEST = "9c44e8e4cb95e081"
-"""Of the first programs; a change of the generator changes it."""
+"""Digest of the first programs; a change of the generator changes it."""
 
 
 def test_a_seed_makes_the_same_program_everywhere() -> None:

@@ -40,7 +40,7 @@ class Seeded:
     package: Path
     """The folder of the plugin's package."""
     folder: str
-    """Where the files of the faults are inside of the package."""
+    """Folder of the files with faults, inside of the package."""
     run: tuple[str, ...]
     """The files of tests."""
     chosen: str

@@ -1,4 +1,4 @@
-"""What types there are, what is asked of them, and what they promote to."""
+"""Dtypes: which there are, their properties, and their promotion."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ BESIDE = {
     ),
     "bool": {"weakint": "weakint", "weakfloat": "weakfloat"},
 }
-"""What a Python number and a tensor's dtype promote to, where that is not the tensor's dtype."""
+"""Promotion of a Python number with a tensor's dtype, where it is not the tensor's dtype."""
 
 
 @pytest.mark.parametrize("weak", BESIDE)

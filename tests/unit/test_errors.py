@@ -84,7 +84,7 @@ def test_compile_error_crosses_processes() -> None:
 
 
 def raised(source: str, file: str = "train.py", **names: object) -> errors.TinycoreError:
-    """What a program raises, given as text that stands in no file."""
+    """The error of a program, given as text that stands in no file."""
     try:
         exec(compile(source, file, "exec"), {"__name__": "train", "Tensor": Tensor, **names})
     except TinycoreError as error:

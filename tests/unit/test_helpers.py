@@ -1,4 +1,4 @@
-"""What programs import from tinycore.helpers."""
+"""Names that programs import from tinycore.helpers."""
 
 import gzip
 import hashlib

@@ -24,7 +24,7 @@ SOURCES = [
     if file != CORE / "_locks.py"
 ]
 BARE = frozenset({"Lock", "RLock", "Semaphore", "BoundedSemaphore", "allocate_lock"})
-"""What a fork leaves held, of the modules `threading` and `_thread`."""
+"""Locks of `threading` and `_thread` that a fork leaves held."""
 
 
 def bare_locks(source: str) -> Iterator[tuple[int, str]]:

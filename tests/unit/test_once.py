@@ -30,12 +30,12 @@ from tinycore.uop.size import notes, noting, sealed, seals
 
 SEED = random.SystemRandom().getrandbits(32)
 XDG = "error: XDG_RUNTIME_DIR is invalid or not set in the environment.\n"
-"""What a driver of Vulkan in software says, whoever uses it."""
+"""Message of a driver of Vulkan in software, whoever uses it."""
 SAMPLE = [] if os.environ.get("ONCE") == "all" else ["--lines", "8"]
 
 
 def run(*arguments: str) -> str:
-    """What `python -m tests.once` prints. Fails where something was wrong, or it hangs."""
+    """Output of `python -m tests.once`. Fails where something was wrong, or it hangs."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.once", "--seed", str(SEED), *arguments],
         env=os.environ | {"VERIFY": "0", "DEV": "CPU"},
@@ -71,7 +71,7 @@ OPENED: dict[str, Opened] = {
     "a scope of computed values": (value_cache.isolated, lambda: value_cache.scope.open),
     "changes of tensors": (tracking_changes, lambda: dict(change_sets)),
 }
-"""What a capture opens, and what is open."""
+"""State that a capture opens, with a test whether it is open."""
 
 
 @pytest.mark.parametrize("name", OPENED)

@@ -24,11 +24,11 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
 SECONDS = 60
-"""What no program here may take, by far."""
+"""Time limit, which no program here nearly takes."""
 
 
 def output_of(program: str, tmp_path: Path, **variables: str) -> str:
-    """What a program prints in a process of its own. Fails if it hangs, crashes or complains."""
+    """Output of a program in a process of its own. Fails if it hangs, crashes or complains."""
     file = tmp_path / "program.py"
     file.write_text(program)
     environment = os.environ | {"VERIFY": "0"} | variables

@@ -1,4 +1,4 @@
-"""Which dtypes a function of the standard takes, and what several of them combine to.
+"""Dtypes that a function of the standard takes, and the one that several of them promote to.
 
 Floor 6. `Tensor` itself promotes across kinds as its users are accustomed to; the standard leaves
 that undefined, and here it is refused, so that a program that runs is a portable one. A Python

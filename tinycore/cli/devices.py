@@ -104,7 +104,7 @@ def interface_line(device: str, found: Row) -> str:
 
 
 def conclusion(found: Survey) -> str:
-    """Which device is used, and who says so, or why none is."""
+    """The device that is used, and who chose it; or why there is none."""
     if not found.default:
         return found.objection
     if settings.DEV:

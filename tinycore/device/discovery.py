@@ -1,4 +1,4 @@
-"""Which backends are installed, and in which state each of them is.
+"""Discovery: the installed backends, and the state of each.
 
 Floor 1. Imports `backend`, `interface`, `config`, `errors`. Nothing is looked for before the first
 need; then the entry points are read once, and a plugin is imported when its own device is asked

@@ -1,4 +1,4 @@
-"""Which device is wanted: the text of `DEV`, and the older spellings of the same.
+"""The wanted device: the text of `DEV`, and the older spellings of the same.
 
 Floor 1. Imports `config` and `errors`. In: text. Out: `Target`s, nothing of which is looked up yet.
 """

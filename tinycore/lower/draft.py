@@ -54,7 +54,7 @@ class Draft:
     nest: Nest | None = None
     """The part of the kernel to plan; None: all of it."""
     rank: int = 0
-    """Which of the proposals to take, in the order of their costs: the search tries the first."""
+    """Rank by cost of the proposal to take; the search tries the cheapest, 0, first."""
     known: KernelFacts | None = None
     """The facts that were asked for last."""
 

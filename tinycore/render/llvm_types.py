@@ -53,7 +53,7 @@ def suffix(dtype: DType) -> str:
 
 
 def comparison_kind(dtype: DType) -> str:
-    """Which predicates compare values of `dtype`."""
+    """The family of predicates that compare values of `dtype`."""
     return {"index": "int", "bool": "uint"}.get(dtype.kind, dtype.kind)
 
 

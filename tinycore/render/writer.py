@@ -37,7 +37,7 @@ class Writer:
         self.kernel = kernel
         self.inline = inlinable(kernel.uops)
         self.place = 0
-        """Which of the kernel's nodes is being written."""
+        """Index of the kernel's node that is being written."""
         self.texts: dict[UOp, str] = {}
         self.lines: list[str] = []
         self.depth = 1

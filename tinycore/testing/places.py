@@ -34,11 +34,11 @@ class Places:
         self.memory: Array = value.ravel().copy()
         self.places: Array = numpy.arange(value.size).reshape(value.shape)
         self.repeats = False
-        """Whether it was made by repeating elements, and so cannot be written."""
+        """True if it was made by repeating elements, and so cannot be written."""
         self.is_plain = True
-        """Whether it is its memory in another shape at most."""
+        """True if it is its memory, at most in another shape."""
         self.is_number = value.ndim == 0
-        """Whether it began as numbers that take no memory."""
+        """True if it began as numbers that take no memory."""
 
     def _take(self, memory: Array, places: Array, like: Places) -> None:
         self.memory, self.places = memory, places

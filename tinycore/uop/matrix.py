@@ -48,7 +48,7 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class LaneMap:
-    """Which element of a matrix each lane holds in each of its places; None is a bit of neither."""
+    """Element of a matrix that each lane holds in each of its places; None is a bit of neither."""
 
     lanes: tuple[Bit | None, ...]
     elements: tuple[Bit | None, ...]
@@ -233,7 +233,7 @@ class MatrixUnit:
     rounds: bool = False
     """True if it rounds operands to fewer bits than their type has, as ALLOW_TF32=1 permits."""
     load: MatrixLoad | MatrixDescriptor | None = None
-    """How operands in shared memory are loaded, where lanes need not do so; with a MatrixDescriptor
+    """Instruction that loads operands from shared memory in place of lanes; with a MatrixDescriptor
     both must be there."""
 
     def __post_init__(self) -> None:

@@ -26,7 +26,7 @@ printer: Callable[[UOp], str] = repr
 
 
 class Axis(NamedTuple):
-    """Which loop a RANGE is: a number (a path, longer after every split) and what becomes of it."""
+    """Identity of a RANGE: its number (a path, longer after every split) and its kind."""
 
     number: tuple[int, ...]
     kind: AxisKind

@@ -1,4 +1,4 @@
-"""Which graphs are legal at which stage, stated as checks.
+"""The verifier: the graphs that are legal at each stage, stated as checks.
 
 Floor 1. Stages: "tensor" (what the frontend builds), "kernel" (what the scheduler hands to
 lowering), "lowered" (after the passes of lowering, before linearization) and "linear" (a list in

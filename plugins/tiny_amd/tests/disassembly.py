@@ -59,7 +59,7 @@ HEAD: Final = (
     "| mnemonics | unknown to llvm-objdump | mismatches |"
 )
 UNKNOWN: Final = ".long"
-"""What llvm-objdump writes for words that it does not know."""
+"""Text that llvm-objdump writes for words that it does not know."""
 OUTCOMES: Final = "outcomes.json"
 
 
@@ -100,7 +100,7 @@ class Kernels:
 
 
 class Outcomes:
-    """How tests ended, by their names."""
+    """Outcomes of tests, by their names."""
 
     def __init__(self) -> None:
         self.found: dict[str, str] = {}

@@ -71,7 +71,7 @@ def module_of(function: str) -> str:
 def on_card(
     function: str, result: str, sources: list[str], *values: Array, arch: str = "gfx1100"
 ) -> tuple[Array, Emulator]:
-    """What the emulator makes of a function, for each element."""
+    """Result of a function on the emulator, for each element."""
     body = ""
     for n, kind in enumerate(sources):
         body += at(f"a{n}", f"%p{n + 1}", kind)
@@ -87,7 +87,7 @@ def on_card(
 
 
 def on_processor(function: str, result: str, sources: list[str], *values: Array) -> Array:
-    """What this machine makes of it."""
+    """Result of a function on this machine's processor."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     pointers = ", ".join(f"ptr %p{n}" for n in range(1 + len(sources)))

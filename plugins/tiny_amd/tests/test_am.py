@@ -78,7 +78,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def refusal(machine: PciMachine, index: int = 0) -> str:
-    """What opening says, which nothing is left of."""
+    """The error of an open of which nothing is left."""
     before = list(machine.drivers)
     with pytest.raises(DeviceUnavailable) as found:
         opened(machine, index)

@@ -1,4 +1,4 @@
-"""What the plugin says of itself, its code objects, and kernels compiled for each architecture."""
+"""The plugin's declaration, its code objects, and kernels compiled for each architecture."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def aql(kind: str) -> bool:
-    """Whether compute goes through queues of AQL packets."""
+    """True if compute goes through queues of AQL packets."""
     return kind == "AQL"
 
 
@@ -125,7 +125,7 @@ def written(device: AmdDevice, numbers: Any) -> HCQBuffer:
 
 
 def content(device: AmdDevice, buffer: HCQBuffer) -> Any:
-    """What memory of the card holds."""
+    """Content of memory of the card."""
     found = bytearray(buffer.size)
     device.allocator.read(memoryview(found), buffer)
     return numpy.frombuffer(found, "i")

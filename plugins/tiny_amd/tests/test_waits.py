@@ -217,7 +217,7 @@ OTHERS: Final = {
     "gfx1201": {"EXP": 0xF8000000, "VIMAGE": 0xD0000000, "VSAMPLE": 0xE4000000},
     "gfx942": {"EXP": 0xC4000000, "MIMG": 0xF0000000, "GDS": 0xD8710000},
 }
-"""What expcnt, samplecnt and bvhcnt count: none of it is in a kernel that computes."""
+"""Instructions that expcnt, samplecnt and bvhcnt count: none is in a kernel that computes."""
 
 
 @pytest.mark.parametrize(

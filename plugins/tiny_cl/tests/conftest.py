@@ -1,4 +1,4 @@
-"""What the tests of tiny_cl share: the first device, if there is one."""
+"""Fixtures of the tests of tiny_cl: the first device, if there is one."""
 
 from __future__ import annotations
 

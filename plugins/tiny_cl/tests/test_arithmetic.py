@@ -69,7 +69,7 @@ def real_numbers(dtype: DType, seed: int = 0) -> Array:
 def both(
     kernel: UOp, kernels: Bench, reference: Bench, *arrays: Array
 ) -> list[tuple[Array, Array]]:
-    """What the device and the interpreter store in each buffer."""
+    """Buffers as the device stores them, and as the interpreter does."""
     found, expected = kernels.run(kernel, *arrays), reference.run(kernel, *arrays)
     return list(zip(found, expected, strict=True))
 

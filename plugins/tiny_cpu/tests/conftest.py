@@ -1,4 +1,4 @@
-"""What the tests of tiny_cpu share: two kernels by hand, in the language of each compiler."""
+"""Fixtures of the tests of tiny_cpu: two kernels by hand, in the language of each compiler."""
 
 from __future__ import annotations
 

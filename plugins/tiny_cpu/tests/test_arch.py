@@ -1,4 +1,4 @@
-"""Which processor is meant, and what it can do."""
+"""The processor that is meant, and its features."""
 
 import pytest
 

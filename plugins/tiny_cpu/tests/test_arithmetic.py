@@ -1,4 +1,4 @@
-"""What kernels compute, by both compilers: each type, scalars and vectors, odd cases included."""
+"""Arithmetic of kernels by both compilers: each type, scalars and vectors, odd cases included."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_choice(cpu: Bench, dtype: DType) -> None:
 
 
 def converted(values: Array, target: DType) -> Array:
-    """What a conversion yields; `tiny_cpu.render` says what becomes of floats that do not fit."""
+    """Expected result of a conversion; `tiny_cpu.render` has the rule for those that do not fit."""
     kind = to_numpy_dtype(target)
     if target.kind == "bool":
         return values != 0

@@ -48,7 +48,7 @@ TASKS = Path("/proc/self/task")
 
 
 def switches(task: Path) -> int:
-    """How often a thread of this process went to sleep."""
+    """Number of times that a thread of this process went to sleep."""
     status = (task / "status").read_text()
     return int(re.findall(r"(?m)^voluntary_ctxt_switches:\s*(\d+)", status)[0])
 

@@ -16,7 +16,7 @@ from tinycore.uop.op import TRANSCENDENTAL, AxisKind, Op
 NATIVE = (dtypes.bool, *dtypes.ints, dtypes.float16, dtypes.float32, dtypes.float64)
 ARCHS = ("x86_64", "x86_64,sandybridge", "x86_64,x86-64-v3", "x86_64,x86-64-v4", "aarch64")
 PROVIDED = {"memset", "memcpy", "memmove"}
-"""What compilers put in on their own account, and loaders provide."""
+"""Functions that compilers put in on their own account, and loaders provide."""
 
 SINGLE = dtypes.float32
 

@@ -1,4 +1,4 @@
-"""What the tests of tiny_metal share: a mocked Mac, and its GPU.
+"""Fixtures of the tests of tiny_metal: a mocked Mac, and its GPU.
 
 The mock is imported by the fixtures that need it: where there is no clang, or no runtime of
 Objective-C, they skip and say how to get it.

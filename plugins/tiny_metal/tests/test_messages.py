@@ -97,7 +97,7 @@ PLAIN = {
         "NSUInteger",
     ),
 }
-"""What Apple's types are in C; enumerations are of the width of their base."""
+"""C equivalents of Apple's types; enumerations are of the width of their base."""
 
 
 def plain(kind: str) -> str:

@@ -30,7 +30,7 @@ PRODUCTS: Final = ("test_matrix.py", "-k", "(numpy or lanes or units or language
 WAIT_SECONDS: Final = "5"
 """Time that the mock waits for what a fault keeps from happening."""
 FAILED: Final = 1
-"""What pytest returns where a test failed."""
+"""Exit status of pytest where a test failed."""
 
 LEAST: Final = 30
 """Number of faults that the driver's and the renderer's tests have to find."""

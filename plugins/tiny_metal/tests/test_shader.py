@@ -27,7 +27,7 @@ GROUPS = 5
 
 
 def ran(body: str, frame: str = FRAME, kinds: str = "ff") -> numpy.ndarray:
-    """What a kernel of 5 groups of 64 threads makes of 0, 1, 2, ..."""
+    """Result of a kernel of 5 groups of 64 threads for 0, 1, 2, ..."""
     from shader.compiler import compiled  # noqa: PLC0415
     from shader.launch import Executor, Memory, Span, ffi  # noqa: PLC0415
 
@@ -198,7 +198,7 @@ def test_matrices_of_a_simd_group() -> None:
 
 
 def test_matrices_are_loaded_and_stored_where_lanes_hold_them() -> None:
-    """What a lane has of a matrix with 16 elements a row is what the maps of the units say."""
+    """A lane's elements of a matrix with 16 elements a row are those of the units' maps."""
     frame = MATRIX_FRAME[: MATRIX_FRAME.index("  out[")] + "}\n"
     body = """simdgroup_load(a, in, 16);
   out[group.x * 64 + i] = a.thread_elements()[0] * 1000 + a.thread_elements()[1];"""

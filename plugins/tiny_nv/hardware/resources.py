@@ -26,7 +26,7 @@ HEAD = f"| {' | '.join(COLUMNS)} |\n|---|---|{'---:|' * 6}---|"
 
 @dataclass(frozen=True)
 class Resources:
-    """What one thread of a kernel takes."""
+    """Registers and memory that one thread of a kernel takes."""
 
     registers: int
     spilled: int
@@ -34,7 +34,7 @@ class Resources:
 
     @classmethod
     def of(cls, compiler: NvrtcCompiler | PtxCompiler, source: str) -> Resources:
-        """Of a kernel as a compiler leaves it. Raises CompileError."""
+        """Resources of a kernel as a compiler leaves it. Raises CompileError."""
         logs: dict[bytes, str] = {}
 
         def assemble(text: str) -> tuple[bytes, str]:
@@ -47,12 +47,12 @@ class Resources:
 
 
 def by_nvrtc(source: str, arch: str) -> Resources:
-    """Of CUDA C. Raises CompileError."""
+    """Resources of CUDA C compiled by NVRTC. Raises CompileError."""
     return Resources.of(NvrtcCompiler(arch), source)
 
 
 def by_ptxas(source: str, arch: str) -> Resources:
-    """Of our PTX, whatever architecture it names. Raises CompileError."""
+    """Resources of our PTX, whatever architecture it names. Raises CompileError."""
     needed = max([*re.findall(r"(?m)^\.version (\S+)", source), version_of(arch)])
     source = re.sub(r"(?m)^\.version .*", f".version {needed}", source, count=1)
     source = re.sub(r"(?m)^\.target .*", f".target {arch}", source, count=1)

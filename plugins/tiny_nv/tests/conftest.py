@@ -1,4 +1,4 @@
-"""What the tests of tiny_nv share: a driver without a card, and cards that the executor plays.
+"""Fixtures of the tests of tiny_nv: a driver without a card, and cards that the executor plays.
 
 The plugin is imported by the fixtures that need it: tests of the executor itself need none.
 """

@@ -35,7 +35,7 @@ FORMAT_BYTE, FORMAT_HALF, FORMAT_BYTES = 2, 3, 4
 
 @dataclass(frozen=True)
 class Code:
-    """What a .text section holds."""
+    """Content of a .text section."""
 
     name: str
     text: bytes
@@ -47,7 +47,7 @@ class Code:
     barriers: int
     parameter_bytes: int
     address: int = 0
-    """Where it is, as relocated, and ADDEND."""
+    """Its address, as relocated, and ADDEND."""
 
     HEADER: ClassVar = struct.Struct("<8sIIIIIIIIIIII")
     HEADER_BYTES: ClassVar[int] = HEADER.size
@@ -67,7 +67,7 @@ class Code:
 
     @classmethod
     def size_of(cls, header: bytes) -> int | None:
-        """How long the code is that begins like this; None for what is none."""
+        """Size of the code that begins with a header; None for what is none."""
         fields = cls.HEADER.unpack(header)
         return fields[1] if fields[0] == MAGIC else None
 
@@ -91,7 +91,7 @@ class Names:
         self.data = b"\0"
 
     def add(self, name: str) -> int:
-        """Where a name is."""
+        """Add a name; returns its offset."""
         self.data += name.encode() + b"\0"
         return len(self.data) - len(name) - 1
 
@@ -181,7 +181,7 @@ def small(number: int, value: int, form: int = FORMAT_HALF) -> bytes:
 
 
 def code_of(module: Module, name: str, text: bytes, arch: int) -> Code:
-    """What a kernel needs."""
+    """Code of a kernel, with the resources that it needs."""
     kernel = Kernel(module, name)
     function = kernel.function
     barriers = any(i.opcode in ("bar", "barrier") for i in function.instructions)

@@ -58,11 +58,11 @@ class Chip:
     ends_by_reset: bool = True
     enabled: bool = True
     iommu: str = ""
-    """What kind of addresses its group of the IOMMU has; "" without one."""
+    """Kind of addresses of its IOMMU group; "" without one."""
     mapped: set[int] = field(default_factory=set)
     resets: int = 0
     at: int = 0
-    """Where its registers are mapped."""
+    """Address at which its registers are mapped."""
 
     def __post_init__(self) -> None:
         self.file = os.memfd_create("registers")

@@ -104,7 +104,7 @@ class Buffer:
 
     @property
     def bytes(self) -> memoryview:
-        """What is in it."""
+        """Its content."""
         return memoryview((ctypes.c_char * self.size).from_address(self.host)).cast("B")
 
     def word(self, offset: int, value: int | None = None, width: int = 4) -> int:

@@ -139,7 +139,7 @@ class Instrument(ast.NodeTransformer):
         return node
 
     def statement(self, node: ast.AST) -> Iterator[ast.AST]:
-        """What a statement becomes."""
+        """Statements that take the place of a statement."""
         if isinstance(node, ast.stmt) and is_refusal(node):
             number = self.rule("otherwise", node)
             yield ast.Expr(ast.Call(ast.Name(NOTE, ast.Load()), [number], []))

@@ -44,12 +44,12 @@ STATIC_SHARED: Final = 48 << 10
 
 
 class Mistake(AssertionError):
-    """What a card would do something undefined about."""
+    """A mistake that is undefined on a card."""
 
 
 @dataclass(frozen=True)
 class Card:
-    """What a card says of itself."""
+    """Properties of a card."""
 
     name: str = "A card that is not there"
     capability: tuple[int, int] = (9, 0)
@@ -106,7 +106,7 @@ class Driver:
     calls: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     failures: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     log: bytes = b""
-    """What the assembler says of every module; it fails unless that is nothing."""
+    """Log of the assembler for every module; it fails unless that is empty."""
     sticky: int = 0
     """The status that every call returns once a kernel has lost the context."""
     memory: dict[int, tuple[int, bytearray]] = field(default_factory=dict)
@@ -140,7 +140,7 @@ class Driver:
 
     @property
     def left(self) -> dict[str, int]:
-        """How many things of each kind were not given back."""
+        """Number of things of each kind that were not given back."""
         kinds = {kind: len(things) for kind, things in self._alive.items()}
         kinds |= {"memory": len(self.memory), "pinned": len(self._pinned)}
         return {kind: count for kind, count in kinds.items() if count}

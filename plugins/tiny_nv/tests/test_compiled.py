@@ -166,7 +166,7 @@ def ptxas() -> str:
 
 
 def assembled(source: str, arch: str, ptxas: str, folder: Path) -> str:
-    """What ptxas says of a kernel that it has taken."""
+    """Log of ptxas for a kernel that it has taken."""
     file = folder / "kernel.ptx"
     file.write_text(source)
     command = [ptxas, f"-arch={arch}", "-v", "-o", str(folder / "kernel.cubin"), str(file)]

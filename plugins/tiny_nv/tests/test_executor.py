@@ -136,7 +136,7 @@ def numbers(kind: str, generator: numpy.random.Generator, count: int = 256) -> A
 
 
 def compute(statement: str, result: str, sources: Sequence[str], *values: Array) -> Array:
-    """What an instruction makes of arrays."""
+    """Result of an instruction for arrays."""
     wanted = numpy.uint16 if result == "bf16" else TYPES[result]
     found = numpy.zeros(values[0].shape, wanted)
     run(elementwise(statement, result, *sources), found, *values, blocks=2, threads=128)

@@ -19,7 +19,7 @@ SCRIPT = TESTS.parent / "hardware/run"
 SUPPORT = TESTS.parents[2] / "tests/support"
 FIGURES_FILE = TESTS.parent / "hardware/figures.py"
 STEPS = 20
-"""Of the probe."""
+"""Number of the probe's steps."""
 FIGURES = 43
 TOLERANCES = {"f32": 1e-5, "tf32": 1e-5, "f16": 3e-3, "bf16": 3e-2}
 

@@ -333,7 +333,7 @@ def test_arrays_whose_description_is_refused(
 
 
 def copied(driver: Driver) -> bytes:
-    """What arrives on a second card, of two copies."""
+    """Bytes that arrive on a second card, of two copies."""
     with _lib.use(driver):
         first, second = CudaDevice(0, ""), CudaDevice(1, "")
         source, target = first.allocator.alloc(8), second.allocator.alloc(8)

@@ -40,7 +40,7 @@ SAME = {
     "va_space": "vaspace",
     "channel_group": "group",
 }
-"""What the stand-in calls a structure that NVIDIA's headers number."""
+"""The stand-in's names for structures that NVIDIA's headers number."""
 
 
 @contextmanager

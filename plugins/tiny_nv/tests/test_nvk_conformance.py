@@ -36,7 +36,7 @@ PAIRS = tuple(name.removeprefix("NV:PTX-").replace("-", "_") for name in NVS)
 SHARING = tuple(name for name in PAIRS if name not in WHOLE)
 """Cards and branches that share the cases of memory and order: each has others."""
 SAMPLE = 4
-"""Of the kernels, each of PAIRS but FULL runs one in so many of its share."""
+"""Each of PAIRS but FULL runs one kernel in so many of its share."""
 
 
 def chosen(level: Level) -> list[Trial]:

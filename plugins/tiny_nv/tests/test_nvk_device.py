@@ -101,7 +101,7 @@ def filled(device: NvDevice, *, first: int = 0) -> HCQBuffer:
 
 
 def content(device: NvDevice, buffer: HCQBuffer) -> numpy.ndarray:
-    """What a buffer holds."""
+    """Content of a buffer."""
     found = numpy.zeros(BYTES // 4, numpy.uint32)
     device.allocator.read(memoryview(found).cast("B"), buffer)
     return found

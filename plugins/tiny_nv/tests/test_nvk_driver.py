@@ -153,7 +153,7 @@ def written(device: NvDevice, numbers: Any) -> HCQBuffer:
 
 
 def content(device: NvDevice, buffer: HCQBuffer) -> Any:
-    """What memory of the card holds."""
+    """Content of memory of the card."""
     found = bytearray(buffer.size)
     device.allocator.read(memoryview(found), buffer)
     return numpy.frombuffer(found, "i")

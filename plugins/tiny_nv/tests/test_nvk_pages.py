@@ -122,7 +122,7 @@ def test_a_card_beside_managed_ones_has_to_be_managed_too(make: Make) -> None:
 
 
 def pinned(machine: Machine) -> int:
-    """How often pages of the process were given to the driver."""
+    """Number of times that pages of the process were given to the driver."""
     return machine.requested.count("alloc 0x71")
 
 

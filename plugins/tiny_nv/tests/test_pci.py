@@ -34,7 +34,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def refusal(machine: PciMachine, index: int = 0) -> str:
-    """What opening says, which nothing is left of."""
+    """The error of an open of which nothing is left."""
     before = [chip.driver for chip in machine.chips]
     with use_system(machine), pytest.raises(DeviceUnavailable) as found:
         NvDevice(index, "PCI")

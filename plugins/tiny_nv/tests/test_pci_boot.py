@@ -58,7 +58,7 @@ def check_back(machine: PciMachine, driver: str) -> None:
 
 
 def refusal(machine: PciMachine, driver: str = "nvidia") -> str:
-    """What opening says, after which the card is back."""
+    """The error of an open, after which the card is back."""
     with pytest.raises(DeviceUnavailable) as found:
         opened(machine)
     check_back(machine, driver)

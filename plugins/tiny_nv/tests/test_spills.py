@@ -17,7 +17,7 @@ PTX: Final = ".visible .entry k() .maxntid 16, 8, 1 {}"
 
 
 def log_of(spilled: int) -> str:
-    """What ptxas says of a kernel."""
+    """Log of ptxas for a kernel."""
     return f"    0 bytes stack frame, {spilled} bytes spill stores, {spilled} bytes spill loads\n"
 
 

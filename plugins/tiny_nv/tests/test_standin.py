@@ -49,7 +49,7 @@ class Program:
         return int(self.driver.cuCtxSetCurrent(ffi.cast("CUcontext", 0x1000 + card)))
 
     def made(self, kind: str, name: str, *arguments: Any) -> Any:
-        """What a call makes."""
+        """The object that a call makes."""
         place = ffi.new(f"{kind} *")
         assert getattr(self.driver, name)(place, *arguments) == 0
         return place[0]

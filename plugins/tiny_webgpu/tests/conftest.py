@@ -1,4 +1,4 @@
-"""What the tests of tiny_webgpu share: an adapter, or the reason why there is none."""
+"""Fixtures of the tests of tiny_webgpu: an adapter, or the reason why there is none."""
 
 from __future__ import annotations
 

@@ -23,11 +23,11 @@ SHARED_WINDOW: Final = 0x7F00_0000_0000_0000
 LOCAL_WINDOW: Final = 0x7E00_0000_0000_0000
 WINDOW: Final = 1 << 24
 FIRST_SHARED: Final = 1024
-"""Where variables of shared memory begin: the system keeps the first KiB on sm_90."""
+"""Offset of variables in shared memory: the system keeps the first KiB on sm_90."""
 FIRST_LOCAL: Final = 64
 UNSIGNED: Final = {1: numpy.uint8, 2: numpy.uint16, 4: numpy.uint32, 8: numpy.uint64}
 GARBAGE: Final = 0xCB
-"""What memory holds that nobody has written: floats of it are -2.7e7, indices are far outside."""
+"""Byte of memory that nobody has written: floats of it are -2.7e7, indices are far outside."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ class GlobalMemory:
 
     def __init__(self) -> None:
         self.table: tuple[list[int], list[Region]] = ([], [])
-        """Where allocations begin, and what they are; replaced as one, so that others may read."""
+        """Starts of allocations, and the allocations; replaced as one, so that others may read."""
         self.lock = threading.Lock()
 
     @property
@@ -162,7 +162,7 @@ def check_alignment(addresses: Array, bytes_at_once: int) -> None:
 
 @dataclass
 class Race:
-    """Who touched each granule of shared memory last, and when. One row per block."""
+    """Last access to each granule of shared memory: its thread and time. One row per block."""
 
     blocks: int
     granules: int
@@ -201,11 +201,11 @@ class SharedMemory:
     ) -> None:
         self.warp_threads = warp_threads
         self.warps_in_order = warps_in_order
-        """Whether accesses of one warp happen in the order of its instructions."""
+        """True if accesses of one warp happen in the order of its instructions."""
         self.first = first
-        """Where its addresses begin."""
+        """Its first address."""
         self.watched = min(watched, blocks)
-        """How many of the blocks, from the first on, are watched for races."""
+        """Number of blocks, from the first on, that are watched for races."""
         self.size = first + size
         self.size += -self.size % 16
         self.block_threads = block_threads
@@ -279,7 +279,7 @@ class SharedMemory:
         return found
 
     def clashes(self, who: Array, threads: Array, when: Array, now: Array) -> Array:
-        """Which earlier accesses are by another thread and not ordered before the present ones."""
+        """Mask of earlier accesses by another thread that are not ordered before these."""
         same_epoch: Array = (when >> 32) == (now >> 32)
         if not same_epoch.any():
             return same_epoch

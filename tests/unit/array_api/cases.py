@@ -1,4 +1,4 @@
-"""What each function is asked: pieces of code that every namespace of the standard runs.
+"""Cases of each function: pieces of code that every namespace of the standard runs.
 
 The first of each also runs in the interpreter. Elementwise functions are in test_elementwise.py.
 """
@@ -333,4 +333,4 @@ FOLDED: Final[dict[str, tuple[Case, ...]]] = {
 CASES: Final = {
     **SHAPES, **CREATED, **FOUND, **FOLDED, **PRODUCTS, **TYPED, **LINEAR, **INSPECTED,
 }  # fmt: skip
-"""What each function that is not elementwise is asked."""
+"""Cases of each function that is not elementwise."""

@@ -1,4 +1,4 @@
-"""What functions of dtypes are asked, over all pairs, and what a namespace says of itself."""
+"""Cases of functions of dtypes, over all pairs, and what a namespace says of itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def dtype_pairs(xp: Any) -> list[tuple[Any, Any]]:
 
 
 def or_refusal(function: Any, *arguments: Any) -> Any:
-    """What a function finds, or that it refuses the dtypes."""
+    """Result of a function, or its refusal of the dtypes."""
     try:
         return function(*arguments)
     except TypeError:

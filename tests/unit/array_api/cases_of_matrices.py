@@ -1,4 +1,4 @@
-"""What functions of matrices are asked: products, and the linear algebra extension."""
+"""Cases of functions of matrices: products, and the linear algebra extension."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def positive(xp: Any, *shape: int) -> Any:
 
 
 def whole(xp: Any, x: Any, **how: Any) -> Any:
-    """What `svd` finds, but for what is not unique: signs of columns."""
+    """Result of `svd`, but for what is not unique: signs of columns."""
     u, s, vh = xp.linalg.svd(x, **how)
     size = s.shape[-1]
     products = (xp.matmul(xp.matrix_transpose(u), u), xp.matmul(vh, xp.matrix_transpose(vh)))
@@ -66,7 +66,7 @@ def symmetric(xp: Any, *shape: int) -> Any:
 
 
 def apart(xp: Any, x: Any) -> Any:
-    """What `eigh` finds, but for signs of eigenvectors."""
+    """Result of `eigh`, but for signs of eigenvectors."""
     values, vectors = xp.linalg.eigh(x)
     turned = xp.matrix_transpose(vectors)
     return values, xp.matmul(vectors * values[..., None, :], turned), xp.matmul(turned, vectors)

@@ -27,7 +27,7 @@ DTYPES: Final = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 
 """The dtypes of the standard that are here."""
 
 ROUNDINGS = 8
-"""How many times the dtype's epsilon a result may be off, relative to the float64 reference."""
+"""Tolerance in multiples of the dtype's epsilon, relative to the float64 reference."""
 
 
 def dtype_name(dtype: Any) -> str:

@@ -1,4 +1,4 @@
-"""Where the arrays of these tests live, and the report on the standard's functions.
+"""Devices of the arrays of these tests, and the report on the standard's functions.
 
 The defaults are 64 bits wide, as those of the namespace they are compared with.
 """
@@ -16,13 +16,13 @@ from tinycore import Context
 TARGETS = chosen()
 COMPILED = [target for target in TARGETS if target != "PYTHON"]
 FULL = "CPU:LLVM" if "CPU:LLVM" in COMPILED else (COMPILED or TARGETS)[0]
-"""Where every case runs; the interpreter runs one of each function."""
+"""Device that runs every case; the interpreter runs one of each function."""
 
 BEHAVIOR = {"test_elementwise.py", "test_functions.py"}
-"""Where functions are run and not only asked for."""
+"""Files in which functions are run and not only looked up."""
 
 passed: dict[str, bool] = {}
-"""Whether all tests of a function passed, of those that ran."""
+"""True if all tests of a function passed, of those that ran."""
 
 
 @pytest.fixture(autouse=True)

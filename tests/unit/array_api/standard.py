@@ -1,4 +1,4 @@
-"""What revision 2024.12 of the standard demands: every name, and how each function is called.
+"""Revision 2024.12 of the standard: every name, and how each function is called.
 
 https://data-apis.org/array-api/2024.12/API_specification
 """

@@ -45,7 +45,7 @@ NOTES = {
     "array.device": 'a name, such as `"CPU"`',
     "array.to_device": "takes no stream",
 }
-"""What there is to say on a name that is here."""
+"""Notes on names that are here."""
 
 OBJECT = [f"array.{name}" for name in (*ATTRIBUTES, *METHODS)]
 EVERYTHING = {
@@ -65,7 +65,7 @@ def reason(name: str) -> str | None:
 
 
 def is_here(name: str) -> bool:
-    """Whether the namespace, or the array, has a name."""
+    """True if the namespace, or the array, has a name."""
     owner, _, attribute = name.rpartition(".")
     if owner == "array":
         found = getattr(Tensor, attribute, None)

@@ -51,7 +51,7 @@ UNSIGNED_ZERO = {"maximum", "minimum", "sign"}
 """Functions for which the standard does not say which zero they give."""
 
 SLACK: dict[str, float] = {}
-"""Where a result is further off than a few roundings, and why."""
+"""Results that are further off than a few roundings, and why."""
 
 
 def integers_for(name: str, dtype: str) -> tuple[list[int], list[int]]:

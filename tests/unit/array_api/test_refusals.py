@@ -1,4 +1,4 @@
-"""What is an error in the standard is one here, of a class of `tinycore.errors`."""
+"""Errors of the standard are errors here, of a class of `tinycore.errors`."""
 
 from __future__ import annotations
 

@@ -41,14 +41,14 @@ def counter(size: UOp | int, number: int) -> UOp:
 
 
 def axes(uops: tuple[UOp, ...]) -> int:
-    """How many axes the loops of a program are."""
+    """Number of axes that the loops of a program are."""
     items = nest_of("kernel", uops)
     find_axes(items)
     return count_levels(items)
 
 
 def both_ways(monkeypatch: pytest.MonkeyPatch, launch: Callable[[], Any]) -> Any:
-    """What a launch computes, which is the same with few values at once as with many."""
+    """Result of a launch, which is the same with few values at once as with many."""
     whole = launch()
     for most in (1, 5, 24):
         monkeypatch.setattr(interpreter, "VALUES_AT_ONCE", most)

@@ -45,7 +45,7 @@ def working(name: str, priority: int = 100, more: str = "") -> str:
 
 @pytest.fixture(autouse=True)
 def own_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was said in other tests is forgotten."""
+    """Forget the answers of other tests."""
     monkeypatch.setattr(settings, "CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(asking, "_memories", {})
 

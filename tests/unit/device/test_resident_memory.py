@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(
 
 MB = 1 << 20
 CONSTANT = 48 * MB
-"""What graphs, code of kernels and Python itself may take beside the plan of a step."""
+"""Allowance for graphs, code of kernels and Python itself beside the plan of a step."""
 
 RESIDENT = """
 import json
@@ -74,7 +74,7 @@ print(json.dumps(found))
 
 
 def numbers_of(script: str) -> list[int]:
-    """What a script prints, run in a process of its own."""
+    """Numbers that a script prints, run in a process of its own."""
     command = (sys.executable, "-c", RESIDENT + script)
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr

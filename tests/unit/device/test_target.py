@@ -1,4 +1,4 @@
-"""What DEV and its older spellings mean, and what is said about a malformed one."""
+"""Meaning of DEV and of its older spellings, and the errors for a malformed one."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_replays_on_other_inputs(setting: int) -> None:
 
 
 def parts(jitted: TinyJit[Any, Any]) -> list[Part]:
-    """How a replay asks for its launches."""
+    """Parts in which a replay asks for its launches."""
     jitted(*map(Tensor, arrays(1)))
     assert jitted.captured is not None
     assert jitted.captured.graphs is not None
@@ -145,7 +145,7 @@ class Told:
         self.buffers: list[Handle] = []
         self.values: list[int] = []
         self.left = -1
-        """How often it is told something until it is interrupted."""
+        """Number of calls left until it is interrupted."""
 
     def set_buffer(self, launch: int, slot: int, handle: Handle) -> None:
         self.graph.set_buffer(launch, slot, handle)

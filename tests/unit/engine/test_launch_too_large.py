@@ -27,7 +27,7 @@ class Card:
 
     most: int
     told: int = 0
-    """How many threads the error says; `most` for 0."""
+    """Number of threads in the error; `most` for 0."""
     loaded: list[int] = field(default_factory=list)
     """Threads in a group of the kernels that were loaded."""
     refused: list[int] = field(default_factory=list)

@@ -21,7 +21,7 @@ def profiler() -> Iterator[LaunchProfiler]:
 
 
 def launches(profiler: LaunchProfiler) -> list[int]:
-    """How often each program ran; all of them took time."""
+    """Number of launches of each program; all of them took time."""
     assert all(seconds > 0 for _, _, seconds in profiler.seen.values())
     return [count for _, count, _ in profiler.seen.values()]
 

@@ -115,7 +115,7 @@ def test_products_with_many_rows_and_short_sums_are_not_held() -> None:
 
 @pytest.mark.parametrize("columns", [256, 1024])
 def test_held_sums_are_made_once_however_many_threads_there_are(columns: int) -> None:
-    """What is filled before the loop that threads share would be filled anew for each chunk."""
+    """A fill before the loop that threads share would be repeated for each chunk."""
     ast = kernels(matmul(buffer(1, 4096), buffer(4096, columns)))[-1].arg.ast
     plan = plan_for(ast, AVX2)
     filled = [n.src[1] for n in apply_plan(ast, plan).toposort() if n.op is Op.AFTER]

@@ -47,7 +47,7 @@ def widest(linear: LinearKernel, op: Op = Op.DEFINE_GLOBAL) -> int:
 
 
 def values_of(index: UOp, generator: random.Random) -> list[int]:
-    """What an index is for some values of its loops and threads."""
+    """Values of an index for some values of its loops and threads."""
     counters = [n for n in UOp.sink(index).toposort() if n.op in (Op.RANGE, Op.SPECIAL)]
     return [
         int(evaluate(index, {c: generator.randrange(c.src[0].arg) for c in counters}))

@@ -18,7 +18,7 @@ def load(place: UOp) -> UOp:
 
 
 def by_substitution(root: UOp, counters: tuple[UOp, ...]) -> list[UOp]:
-    """What copies must be: counters replaced one by one, and simplified."""
+    """Expected copies: counters replaced one by one, and simplified."""
     steps = itertools.product(*[map(UOp.index, range(c.extent)) for c in counters])
     return [simplified(root.substitute(dict(zip(counters, s, strict=True)))) for s in steps]
 

@@ -33,7 +33,7 @@ def weight_gradient(images: int, inputs: int, outputs: int, size: int, window: i
 
 
 def extents(ast: UOp, plan: Plan, kind: AxisKind) -> list[int]:
-    """How long the loops of a kind are, sorted."""
+    """Lengths of the loops of a kind, sorted."""
     return sorted(r.extent for r in counters(apply_plan(ast, plan)) if r.arg.kind is kind)
 
 
@@ -105,7 +105,7 @@ def row_sums(rows: int, columns: int) -> UOp:
 
 
 def streams(ast: UOp, limits: Limits = NARROW) -> int:
-    """How many rows a plan reads beside each other."""
+    """Number of rows that a plan reads side by side."""
     return math.prod(extents(ast, plan_for(ast, limits), AxisKind.UNROLL))
 
 

@@ -65,7 +65,7 @@ def lowered(ast: UOp, limits: Limits, plan: Plan | None = None) -> LinearKernel:
 
 
 def run(linear: LinearKernel) -> list[Array]:
-    """What a kernel leaves in its buffers, which hold random numbers before."""
+    """Buffers after a kernel, with random numbers before."""
     device = Device["PYTHON"]
     toolchain = device.toolchain
     binary = toolchain.compiler.compile(toolchain.renderer.render(linear))

@@ -45,7 +45,7 @@ BARE, NARROW = (
 
 
 def computed(op: Op, *arguments: Array, lanes: int = 1, bench: Bench = BARE) -> Array:
-    """What the lowered op makes of arrays of one type."""
+    """Result of the lowered op for arrays of one type."""
     dtype = dtypes.by_name[arguments[0].dtype.name]
     inputs = [dtype] * len(arguments)
     size = arguments[0].size

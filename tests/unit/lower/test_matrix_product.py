@@ -1,4 +1,4 @@
-"""Which loops become the rows, the columns and the lines of a register tile."""
+"""Plans of matrix products: the loops that become rows, columns and lines of a register tile."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def converted_product(rows: int, inner: int, columns: int, dtype: str) -> UOp:
 
 
 def casts_of_steps(ast: UOp, limits: Limits) -> int:
-    """How many conversions the steps of a sum do, under its plan."""
+    """Number of conversions in the steps of a sum, under its plan."""
     tiled = apply_plan(ast, plan_for(ast, limits))
     sums = [n for n in tiled.toposort() if n.op is Op.REDUCE]
     below = {n for root in sums for n in root.toposort(lambda n: n.op is not Op.AFTER)}
@@ -50,7 +50,7 @@ def casts_of_steps(ast: UOp, limits: Limits) -> int:
 
 
 def accumulators(ast: UOp, limits: Limits) -> int:
-    """How many sums the innermost loops of a plan keep in registers."""
+    """Number of sums that the innermost loops of a plan keep in registers."""
     tiled = apply_plan(ast, plan_for(ast, limits))
     (end,) = (n for n in tiled.src if n.op is Op.END)
     count = 1
@@ -150,7 +150,7 @@ def test_rows_that_share_taps_leave_a_register_more() -> None:
 
 
 def end_of(ast: UOp, plan: Plan) -> UOp:
-    """What closes the loops over the outputs."""
+    """The END of the loops over the outputs."""
     (end,) = (n for n in apply_plan(ast, plan).src if n.op is Op.END)
     return end
 

@@ -1,4 +1,4 @@
-"""Which stores go past the caches: those that fill lines of large arrays nobody reads here."""
+"""Non-temporal stores: those that fill lines of large arrays nobody reads here."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def computed(
 
 
 def dots(ast: UOp, plan: Plan) -> set[int]:
-    """How many lanes the DOTs of a kernel have."""
+    """Numbers of lanes of a kernel's DOTs."""
     return {n.dtype.count for n in expand(apply_plan(ast, plan)).toposort() if n.op is Op.DOT}
 
 
@@ -195,7 +195,7 @@ def test_what_no_instruction_folds_is_not_paired(dtype: str, limits: Limits) -> 
 
 
 def test_windows_along_an_image_are_not_paired() -> None:
-    """Of so few channels that results are not scattered: lanes lie along the image."""
+    """With so few channels that results are not scattered, lanes lie along the image."""
     image = Tensor.empty(2, 3, 20, 20, dtype="int8", device="PYTHON")
     weight = Tensor.empty(16, 3, 3, 3, dtype="int8", device="PYTHON")
     ast = image.conv2d(weight, dtype="int32").schedule()[-1].ast

@@ -1,4 +1,4 @@
-"""Which loads fetch the next row: those of one pass, where rows of a large array have several."""
+"""Prefetches of the next row: loads of one pass, where rows of a large array have several."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def rows(summed: Value, stored: Value, pitch: int = COLUMNS) -> UOp:
 
 
 def fetches(kernel: UOp, limits: Limits = LIMITS, plan: Plan = LANES) -> list[int]:
-    """How many bytes ahead each load fetches that does."""
+    """Bytes that each prefetching load fetches ahead."""
     linear = lower(kernel, Renderer(limits), "rows", plan)
     loads = [u for u in linear.uops if u.op is Op.LOAD and u.arg is not None]
     assert all(pointer_of(u.src[0]).arg == 1 for u in loads)

@@ -26,7 +26,7 @@ NARROW = replace(CPU, vector_bytes=32, vector_registers=16, threads=1)
 
 
 def fills(kernel: UOp) -> list[int]:
-    """How often each array of a kernel's own is filled, by the loops that do."""
+    """Number of fills of each array of a kernel's own, by the loops that fill it."""
     after = [n for n in kernel.toposort() if n.op is Op.AFTER and n.src[0].op is Op.DEFINE_LOCAL]
     arrays = dict.fromkeys(n.src[0] for n in after)
     ends = {a: {s for n in after for s in n.src[1:] if n.src[0] is a} for a in arrays}
@@ -79,7 +79,7 @@ def test_loops_stay_where_operands_lie_in_different_orders() -> None:
 
 
 def test_sums_of_what_is_not_loaded_have_a_plan() -> None:
-    """Of the numbers of a loop's steps, which are computed."""
+    """Such as the numbers of a loop's steps, which are computed."""
     with Context(DEV="PYTHON"):
         counted = Tensor.arange(40).reshape(5, 8).float().sin().sum()
     ast = counted.schedule()[-1].ast

@@ -43,7 +43,7 @@ GRID = Limits(
     grid=(1 << 16,) * 3, block=(64, 64, 64), block_threads=64, block_wanted=16, shared_bytes=1 << 15
 )
 NEAR = 2
-"""How many neighbors of each plan are run."""
+"""Number of neighbors of each plan that are run."""
 
 
 def ast_of(name: str) -> UOp:

@@ -54,7 +54,7 @@ def stages_of(plan: Plan) -> int:
 
 
 def loads_of_buffers(linear: LinearKernel) -> int:
-    """How many elements of buffers all threads load."""
+    """Number of elements of buffers that all threads load."""
     threads = math.prod((*linear.launch("grid"), *linear.launch("block")))
     steps, total = [threads], 0
     for u in linear.uops:
@@ -68,7 +68,7 @@ def loads_of_buffers(linear: LinearKernel) -> int:
 
 
 def results(linear: LinearKernel, arrays: list[Array]) -> Array:
-    """What a kernel leaves in its first buffer."""
+    """Content of a kernel's first buffer after a launch."""
     device = Device["PYTHON"]
     toolchain = device.toolchain
     binary = toolchain.compiler.compile(toolchain.renderer.render(linear))

@@ -136,7 +136,7 @@ def test_every_value_is_launched_and_computed(make: Callable[[Variable], Tensor]
 def test_every_value_is_computed_within_other_limits(
     make: Callable[[Variable], Tensor], limits: str
 ) -> None:
-    """Where an axis holds few groups, loops lie on several, for some values on fewer."""
+    """If an axis holds few groups, loops lie on several, for some values on fewer."""
     varying = replace(LIMITS[limits], grid_varies=True)
     for value in (1, 64, 149):
         linear = assert_right(ast_of(make), varying, value)
@@ -210,7 +210,7 @@ def test_a_loop_that_may_be_empty_reads_and_stores_nothing(
 
 
 def test_what_divides_reads_nothing_past_the_end() -> None:
-    """Of other elements nobody knows whether they are 0. Rows of 128 are whole groups."""
+    """Nobody knows whether other elements are 0. Rows of 128 are whole groups."""
     whole = Variable("size", 1, 128).bind(5)
     x = empty(2, 128)[:, :whole]
     clamped = []

@@ -68,7 +68,7 @@ def test_repeated_elements_under_their_plan(size: int) -> None:
 @pytest.mark.parametrize("lanes", [4, 8, 16])
 @pytest.mark.parametrize("times", [2, 3, 4, 6, 8, 12, 16])
 def test_repeated_elements_under_any_lanes(times: int, lanes: int) -> None:
-    """Where lanes begin in the middle of what is repeated, each reads its own."""
+    """Lanes that begin in the middle of what is repeated read their own elements."""
     ast = enlarged(16, times)
     column = ast.src[0].src[-1].arg.number
     plan = (Split(column, lanes), Bind((*column, 1), AxisKind.VECTOR))

@@ -1,4 +1,4 @@
-"""Where the tensors of these tests run: layers on every target, what is made of them on one.
+"""Targets of the tensors of these tests: layers on every target, what is made of them on one.
 
 Optimizers, schedulers, recurrent layers and the like are compositions of tensor operations, each of
 which `tests/unit/tensor` proves on every target; running them all again would only take time.

@@ -170,7 +170,7 @@ FORMULAS: dict[str, tuple[Any, Any]] = {
 
 
 def stepped(make: Make, start: Any, gradients: Any, dtype: DType) -> Any:
-    """Where a parameter ends after the given gradients."""
+    """The parameter after steps with the given gradients."""
     param = Tensor(start, dtype=dtype)
     optimizer = make([param])
     with Context(TRAINING=1):

@@ -21,7 +21,7 @@ from tinycore.errors import DTypeError, FileFormatError
 from tinycore.nn.state import TensorIO, tar_extract, torch_load, zip_extract
 
 FORMATS = [True, False]
-"""Whether the file is an archive, or one of before torch 1.6."""
+"""True for an archive, False for a file from before torch 1.6."""
 
 DTYPES = "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64".split()
 
@@ -89,7 +89,7 @@ def test_a_checkpoint(tmp_path: Path, archive: bool) -> None:
 
 
 class Harm:
-    """What a hostile file would have run."""
+    """Code that a hostile file would have run."""
 
     def __reduce__(self) -> Any:
         return os.mkdir, ("harm",)

@@ -43,7 +43,7 @@ def in_order(*roots: UOp) -> tuple[UOp, ...]:
 
 
 def stored_expression(value: UOp) -> str:
-    """What is stored when `value` is."""
+    """The expression that a store of `value` writes."""
     scalar = value.dtype.scalar()
     place = element(0, scalar, 64, UOp.index(0))
     return body(*in_order(store(place, value)))[-1].split(" = ")[1].removesuffix(";")

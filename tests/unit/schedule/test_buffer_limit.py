@@ -46,7 +46,7 @@ def device() -> Iterator[None]:
 
 
 def launches(result: Tensor) -> list[int]:
-    """How many buffers each kernel of a result takes."""
+    """Number of buffers of each kernel of a result."""
     return [len(item.bufs) for item in result.schedule() if item.ast.op is not Op.COPY]
 
 

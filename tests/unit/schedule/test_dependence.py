@@ -1,4 +1,4 @@
-"""Which kernel in the making waits for which: levels give the answer of a search of everything."""
+"""Dependences between kernel groups: levels give the answer of a search of everything."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tinycore.uop.op import Op
 
 
 def searched(graph: DependenceGraph, later: KernelGroup, group: KernelGroup) -> bool:
-    """Whether a group waits for another, by looking at all that it waits for."""
+    """True if a group waits for another, by looking at all that it waits for."""
     stack, seen = [later], set()
     while stack:
         found = stack.pop()

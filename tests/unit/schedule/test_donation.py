@@ -43,7 +43,7 @@ def blocks() -> list[Block]:
 
 
 def overwritten(program: Callable[[Tensor], Tensor]) -> int:
-    """How many results overwrite; the numbers are those of memory on its own."""
+    """Number of results that overwrite; the values are those of memory on its own."""
     x = square().realize()
     compiled.schedules.clear()
     found = program(x).numpy()

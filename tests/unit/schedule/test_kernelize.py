@@ -1,4 +1,4 @@
-"""Which kernels a graph is cut into, and in which order."""
+"""Kernels that a graph is cut into, and their order."""
 
 import pytest
 

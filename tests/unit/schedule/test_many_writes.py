@@ -29,7 +29,7 @@ def written(change: Callable[[Tensor, int], None], count: int) -> Tensor:
 
 
 def calls(function: Callable[[], object]) -> int:
-    """How many functions, of Python and of C, are called."""
+    """Number of calls of functions, of Python and of C."""
     count = 0
 
     def note(frame: Any, event: str, argument: Any) -> None:

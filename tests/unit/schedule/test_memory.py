@@ -17,7 +17,7 @@ from tinycore.schedule.compiled import Schedule
 from tinycore.schedule.memory import ALIGNMENT, Life, pack, peak_bytes
 
 BOUND = 1.1
-"""How much larger than what lives at once a block may be."""
+"""Largest ratio of a block to the most bytes that live at once."""
 
 
 @st.composite

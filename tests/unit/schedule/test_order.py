@@ -33,7 +33,7 @@ def step(writes: int, *reads: int) -> Step:
 
 
 def order(steps: list[Step], sizes: list[int], parameters: int, *lasting: int) -> list[int]:
-    """Which step comes when, by what it writes."""
+    """Order of steps, by what they write."""
     found = order_for_liveness(steps, [memory(size) for size in sizes], parameters, lasting)
     assert sorted(s.places for s in found) == sorted(s.places for s in steps)
     return [s.places[0] for s in found]

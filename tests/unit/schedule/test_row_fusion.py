@@ -1,4 +1,4 @@
-"""Which kernels go through their rows together, and that they compute what they did apart."""
+"""Row fusion: kernels that go through their rows together compute what they did apart."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def numbers(*shape: int, seed: int = 0) -> Any:
 
 
 def launches(result: Tensor) -> int:
-    """How many kernels compute a result."""
+    """Number of kernels that compute a result."""
     return len(result.schedule())
 
 
@@ -102,7 +102,7 @@ def test_scores_have_memory_for_a_strip_only() -> None:
 
 
 def test_strips_do_not_ask_for_gradients() -> None:
-    """What no gradient flows through is a strip's own as well."""
+    """A value that no gradient flows through is a strip's own as well."""
     q, k, v = (Tensor(numbers(2, 64, 16, seed=s)).realize().detach() for s in range(3))
     before = GlobalCounters.kernel_count
     q.scaled_dot_product_attention(k, v).realize()
@@ -260,7 +260,7 @@ def test_nests_that_transpose_what_others_transposed() -> None:
 
 
 def test_like_layers_are_like_kernels() -> None:
-    """Of a long chain two products at a time go through the rows together, and are lowered once."""
+    """Two products of a long chain at a time go through the rows together, and are lowered once."""
     x = numbers(16, 32)
     weights = [numbers(32, 32, seed=n) / 6 for n in range(12)]
     result, expected = Tensor(x), x

@@ -83,7 +83,7 @@ def test_pieces_of_a_long_axis(monkeypatch: pytest.MonkeyPatch, shape: tuple[int
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_a_scan_of_equal_numbers_begins_anew_in_each_row(axis: int) -> None:
-    """What is folded depends on no other loop, and yet each row has sums of its own."""
+    """The folded value depends on no other loop, and yet each row has sums of its own."""
     ones = UOp(Op.CONST, buffer(1).dtype, (DEVICE,), 1.0)
     whole = graph.expand(graph.reshape(ones, (1, 1, 1)), (9, 11, 19))
     ast = kernels(graph.scan(whole, Op.ADD, axis))[-1].arg.ast

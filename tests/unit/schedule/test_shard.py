@@ -109,7 +109,7 @@ KEPT = [
     ("windows beside", lambda x: UOp(Op.SKEW, x.dtype, (x,), Skew(1, 2, 1, 1, 2)), 0, 0),
     ("contiguous", lambda x: UOp(Op.CONTIGUOUS, x.dtype, (x,)), 2, 2),
 ]
-"""What needs no copy: an op, the axis of the parts before and after."""
+"""Ops that need no copy, and the axis of the parts before and after."""
 
 
 @pytest.mark.parametrize(("name", "op", "axis", "after"), KEPT, ids=[case[0] for case in KEPT])

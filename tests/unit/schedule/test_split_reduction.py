@@ -1,4 +1,4 @@
-"""Which long reductions are cut in parts, and into how many."""
+"""Split reductions: those that are cut in parts, and into how many."""
 
 import functools
 
@@ -90,7 +90,7 @@ def test_steps_that_no_number_of_parts_divides_are_left_over(size: int) -> None:
 
 
 def sum_of_products(count: int, rows: int, inner: int, columns: int) -> UOp:
-    """What the slope is of an operand that some layers read: added before it is summed."""
+    """The gradient of an operand that some layers read: added before it is summed."""
     whole = (rows, columns, inner)
     terms = [
         expand(reshape(buffer(rows, inner), (rows, 1, inner)), whole)

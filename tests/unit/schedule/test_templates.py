@@ -19,7 +19,7 @@ DEVICE = "PYTHON"
 
 @pytest.fixture(autouse=True)
 def made(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """What is made for itself, from no templates on."""
+    """Kernels that are lowered on their own, with no templates at the start."""
     found: list[object] = []
     original = KernelEmitter.loop_nest
 

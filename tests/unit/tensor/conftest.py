@@ -41,7 +41,7 @@ class Rule:
     targets: tuple[str, ...]
     one_in: int
     names: str
-    """Of files, without `test_`."""
+    """Names of files, without `test_`."""
 
 
 RULES: Final = (
@@ -74,8 +74,8 @@ RULE_OF: Final = {f"test_{name}.py": rule for rule in RULES for name in rule.nam
 OTHERS: Final = Rule(USUAL, 1, "")
 
 EVERY: Final = 3
-"""Of the tests that are slow on CPU:CLANG one in so many runs on it: with a process per kernel they
-take longer than on all other targets together. Plans are those of CPU:LLVM, and
+"""Sampling rate of tests that are slow on CPU:CLANG: one in so many runs. With a process per kernel
+they take longer than on all other targets together. Plans are those of CPU:LLVM, and
 plugins/tiny_cpu/tests has every operation on every type through both compilers.
 """
 
@@ -127,7 +127,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def is_repeated(item: pytest.Item) -> bool:
-    """Whether CPU:CLANG leaves a test of this folder to other targets."""
+    """True if CPU:CLANG leaves a test of this folder to other targets."""
     mark = item.get_closest_marker("target")
     if mark is None or mark.args[0] != CLANG or asked() or item.path.parent != FOLDER:
         return False
@@ -150,7 +150,7 @@ def target(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def is_lacking(target: str, error: UnsupportedError) -> bool:
-    """Whether a device refused a kernel for a dtype that its backend does not claim, or for what a
+    """True if a device refused a kernel for a dtype that its backend does not claim, or for what a
     driver in software does to it.
     """
     if "and this driver ends them after" in str(error):

@@ -1,4 +1,4 @@
-"""What the grids of dtypes, shapes and special values are made of.
+"""Contents of the grids of dtypes, shapes and special values.
 
 Expected values come from NumPy's long double or torch's float64; distances are measured in units in
 the last place of the result's dtype, as the table of an operation states them.

@@ -1,4 +1,4 @@
-"""What tests of DLPack share: memory by address, and another library that lends its own."""
+"""Helpers of tests of DLPack: memory by address, and another library that lends its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of tensors over several devices share."""
+"""Helpers of tests of tensors over several devices."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def numbers(*shape: int, seed: int = 0) -> Any:
 
 
 def spreads(result: Tensor) -> int:
-    """How many UNSKEWs are in the graph of a result."""
+    """Number of UNSKEWs in the graph of a result."""
     return sum(n.op is Op.UNSKEW for n in result.uop.toposort())
 
 

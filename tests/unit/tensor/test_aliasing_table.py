@@ -23,7 +23,7 @@ REFUSALS = (AliasError, RuntimeError, ValueError)
 
 
 def relation(x: Any, expression: str, scope: dict[str, Any]) -> str:
-    """What the result of an expression is to `x`: view, value, read or refused."""
+    """Relation of the result of an expression to `x`: view, value, read or refused."""
     result = eval(expression, {**scope, "x": x})
     x[...] = 50.0
     shows = bool((numpy.array(result.tolist()) == 50.0).any())

@@ -221,7 +221,7 @@ def test_queries_that_see_nothing_in_pieces() -> None:
 
 @pytest.mark.usefixtures("in_pieces")
 def test_scores_far_apart_in_pieces() -> None:
-    """What is found for each piece has a maximum of its own."""
+    """Each piece has a maximum of its own."""
     q, k = numbers(4, 4), numbers(9, 4, seed=1)
     k[3:6] *= 300
     k[6:] *= 0.01
@@ -275,7 +275,7 @@ def test_the_second_derivative() -> None:
 
 @pytest.mark.usefixtures("in_pieces")
 def test_dropout_in_pieces_keeps_the_mean() -> None:
-    """What is left of weights is made larger; the gradient is that of what was left."""
+    """The weights that are left are scaled up; the gradient is that of what was left."""
     with Tensor.train():
         Tensor.manual_seed(5)
         q, k, v = Tensor.zeros(400, 2), Tensor.zeros(7, 2), Tensor.ones(7, 1)
@@ -293,7 +293,7 @@ def test_dropout_in_pieces_keeps_the_mean() -> None:
 def test_no_scores_are_kept(
     monkeypatch: pytest.MonkeyPatch, is_causal: bool, dropout_p: float
 ) -> None:
-    """Of all scores, a few pieces are there at a time, whether a gradient is wanted or not.
+    """A few pieces of all scores exist at a time, whether a gradient is wanted or not.
 
     So it is with dropout outside of training, where it does nothing.
     """

@@ -70,7 +70,7 @@ def wide(x: Tensor) -> Array:
 
 
 def bound(x: Array, dtype: DType) -> float:
-    """How far factors may be off for a matrix of greatest absolute value 1: a backward error.
+    """Bound of the error of factors for a matrix of greatest absolute value 1: a backward error.
 
     Householder's and Jacobi's methods are off by a small multiple of size * rounding (Higham,
     Accuracy and Stability of Numerical Algorithms, 19.4).
@@ -177,7 +177,7 @@ def test_gradient_of_qr(shape: tuple[int, ...]) -> None:
 
 
 def test_gradient_of_qr_at_triangles_and_zeros() -> None:
-    """Where nothing is left to clear, a small change still turns Q."""
+    """A small change still turns Q although nothing is left to clear."""
     triangle = numpy.array([[2.0, 1.0], [0.0, 3.0]])
     compare(lambda x: x.qr(), torch.linalg.qr, triangle, dtypes_used=[dtypes.float64])
     for matrix in (numpy.zeros((2, 2)), numpy.ones((3, 2))):
@@ -196,7 +196,7 @@ def sum_of(parts: tuple[Any, ...]) -> Any:
 
 
 def without_signs(parts: Any) -> Any:
-    """What is the same for every choice of signs: squares, and products of pairs of columns."""
+    """Parts that no choice of signs changes: squares, and products of pairs of columns."""
     u, s, vt = parts
     k = s.shape[-1]
     return u[..., :k] ** 2, s, vt[..., :k, :] ** 2, u[..., :k] @ vt[..., :k, :]

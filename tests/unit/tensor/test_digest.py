@@ -27,7 +27,7 @@ SIZES: dict[Algorithm, int] = {
 
 
 def expected(name: Algorithm, message: bytes) -> bytes:
-    """What Python's own library computes."""
+    """Digest by Python's own library."""
     if name == "shake_128":
         return hashlib.shake_128(message).digest(SIZES[name])
     if name == "shake_256":

@@ -50,7 +50,7 @@ ACTIVATIONS = "elu hardsigmoid hardswish logsigmoid mish relu6 selu silu softplu
 
 
 def differences(ours: Callable[..., Any], theirs: Callable[..., Any], *columns: Any) -> list[str]:
-    """Where values or gradients of two functions of rows of numbers differ."""
+    """Differences in values or gradients of two functions of rows of numbers."""
     mine = [Tensor(column, dtype="float32", requires_grad=True) for column in columns]
     peer = [torch.tensor(column, dtype=torch.float32, requires_grad=True) for column in columns]
     y, z = ours(*mine), theirs(*peer)

@@ -48,7 +48,7 @@ class Unary(NamedTuple):
     high: float = 1e30
     """Magnitudes that are tried."""
     smooth: bool = True
-    """Whether it has derivatives, which are compared."""
+    """True if it has derivatives, which are compared."""
 
 
 def erf(x: Array) -> Array:
@@ -206,7 +206,7 @@ def test_unary(row: Unary, target: str) -> None:
 
 
 def is_different(name: str, argument: float) -> bool:
-    """Whether the table of differences explains one."""
+    """True if the table of differences explains one."""
     return name in DIFFERENT and bool(DIFFERENT[name][0](argument))
 
 
@@ -290,7 +290,7 @@ def test_binary(row: Binary, target: str) -> None:
 
 
 def far_apart(a: float, b: float) -> bool:
-    """Whether a quotient is beyond what remainders follow; torch yields NaN for most of these."""
+    """True if a quotient is beyond what remainders follow; torch yields NaN for most of these."""
     return b != 0 and abs(a) / 2.0**40 >= abs(b)
 
 
@@ -302,7 +302,7 @@ DIFFERENT_PAIRS: dict[str, tuple[Callable[[float, float], bool], str]] = {
 
 
 def is_different_pair(name: str, a: float, b: float) -> bool:
-    """Whether the table of differences explains one."""
+    """True if the table of differences explains one."""
     return name in DIFFERENT_PAIRS and DIFFERENT_PAIRS[name][0](a, b)
 
 
@@ -394,7 +394,7 @@ def test_division_toward_zero_shifts_and_signs(dtype: DType) -> None:
 
 
 def torch_result(function: Function, *arguments: torch.Tensor) -> torch.Tensor | None:
-    """What torch yields, None where it refuses."""
+    """Result of torch, None where it refuses."""
     try:
         result = function(*arguments)
     except (RuntimeError, NotImplementedError):
@@ -500,7 +500,7 @@ OPERANDS_DIFFERENT = {
     ("mod", 0): RIGHT == 0,
     ("mod", 1): RIGHT == 0,
 }
-"""Where the derivative by an operand differs from torch's on purpose."""
+"""Operands by which the derivative differs from torch's on purpose."""
 
 
 @pytest.mark.parametrize(("name", "ours", "theirs"), PAIRS, ids=[name for name, *_ in PAIRS])
@@ -579,7 +579,7 @@ def test_casts(source: DType, target: str) -> None:
 
 
 def cast_values(source: DType) -> torch.Tensor:
-    """What a dtype holds and others may hold: halves, whole numbers, the extremes of integers."""
+    """Values of a dtype that others may hold: halves, whole numbers, the extremes of integers."""
     if source is dtypes.bool:
         return torch.tensor([False, True])
     if dtypes.is_float(source):
@@ -592,7 +592,7 @@ ODD_FLOATS = [numpy.nan, numpy.inf, -numpy.inf, 3e9, -3e9, 1e19, -1e19, 300.0, -
 
 @pytest.mark.parametrize("goal", dtypes.ints, ids=[d.name for d in dtypes.ints])
 def test_floats_that_fit_no_integer_are_cut_to_its_width(goal: DType) -> None:
-    """What is made of them, see docs/decisions/0013."""
+    """The rule is in docs/decisions/0013."""
     narrow = goal.itemsize < 4 or goal is dtypes.int32
     least = -(2**31) if narrow else -(2**63)
     end = 2**64 if goal is dtypes.uint64 else -least

@@ -107,7 +107,7 @@ def translated(rng: random.Random, index: Any) -> Any:
 
 
 def axes_of(entry: Any) -> int:
-    """How many axes of an array an entry stands for."""
+    """Number of axes of an array that an entry stands for."""
     if entry is None or entry is ...:
         return 0
     return entry.ndim if isinstance(entry, numpy.ndarray) and entry.dtype == bool else 1
@@ -173,7 +173,7 @@ def test_random_indices(seed: int, target: str) -> None:
 
 PLACES = (torch.tensor([0, 1, 1]), torch.tensor([[1], [0]]), torch.tensor(1))
 ENTRIES: list[Any] = [1, None, ..., slice(None), slice(1, None), *PLACES]
-"""What torch takes, which knows no backward slices."""
+"""Entries that torch takes, which knows no backward slices."""
 
 
 @pytest.mark.slow
@@ -250,7 +250,7 @@ def test_gradient_of_reading(target: str) -> None:
 
 
 def test_gradient_of_writing(target: str) -> None:
-    """What was there gets none where it was replaced; what was written gets that of its place."""
+    """Replaced elements get no gradient; the value written gets that of its place."""
     x, weights = numbers(3, 4), numbers(3, 4, seed=1)
     for name in list(FORMS)[:: EVERY.get(target, 1)]:
         index = listed(FORMS[name])

@@ -37,7 +37,7 @@ OPERATIONS: dict[str, Function] = {
     "unfold": lambda x: x.unfold(-1, 1, 2),
     "repeat_interleave": lambda x: [x.repeat_interleave(n, -1) for n in (0, 1, 3)],
 }
-"""What is spelled the same here and in torch."""
+"""Operations that are spelled the same here and in torch."""
 
 SPELLED: dict[str, tuple[Function, Function]] = {
     "repeat": (lambda x: x.repeat(2, *[3] * x.ndim), lambda x: x.repeat(2, *[3] * x.ndim)),

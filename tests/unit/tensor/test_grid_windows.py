@@ -320,7 +320,7 @@ def test_resizing_of_a_solid(mode: str) -> None:
 
 
 def nearest(old: int, count: int, exact: bool) -> list[int]:
-    """Which pixel each new one shows, in exact arithmetic."""
+    """The old pixel that each new one shows, in exact arithmetic."""
     shift = Fraction(1, 2) if exact else Fraction(0)
     return [floor((i + shift) * Fraction(old, count)) for i in range(count)]
 

@@ -1,4 +1,4 @@
-"""What is around a captured function: seen when it changes, put there again, or refused."""
+"""The environment of a captured function: changes are seen, put there again, or refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a replay would get wrong without a word: each is refused, or comes out right."""
+"""Programs that an unguarded replay would silently get wrong: refused, or computed right."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ Mistake = tuple[str, Callable[["Operands"], Any], type[Exception], str]
 
 
 class Operands:
-    """What the table's mistakes are made with."""
+    """Operands of the table's mistakes."""
 
     def __init__(self) -> None:
         self.x: Any = Tensor.ones(2, 3)
@@ -300,7 +300,7 @@ def annotated_parameters() -> list[tuple[str, str]]:
 PARAMETERS = annotated_parameters()
 
 BEFORE: dict[str, tuple[Any, ...]] = {"alu": (Op.ADD,), "broadcasted": ("add",), "einsum": ("ij",)}
-"""What comes before a parameter that takes all further arguments."""
+"""Arguments before a parameter that takes all further arguments."""
 
 
 def test_most_methods_are_held_to_their_annotations() -> None:

@@ -107,14 +107,14 @@ truths: dict[str, list[Any]] = {}
 
 
 def truth(name: str) -> list[Any]:
-    """What one device computes."""
+    """Result of one device."""
     if name not in truths:
         truths[name] = both(OPS[name], *inputs())
     return truths[name]
 
 
 LAYOUTS = [(2, 0, 0), (4, 1, 0), (3, None, 1), (2, 1, 1), (4, 0, 0), (2, 0, None), (3, 1, 1)]
-"""How many devices, and the axes along which the two operands lie on them."""
+"""Numbers of devices, and the axes along which the two operands lie on them."""
 
 ALL = os.environ.get("MULTI_TESTS") == "all"
 CASES = [

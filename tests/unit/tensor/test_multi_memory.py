@@ -1,4 +1,4 @@
-"""Where tensors over several devices lie, what is written to them, and mistakes with them."""
+"""Memory of tensors over several devices: where it lies, writes to it, and mistakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the code of a captured function names."""
+"""Names in the code of a captured function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is a view of its operand and what is not, as torch has it."""
+"""Operations that give a view of their operand and those that do not, as in torch."""
 
 from __future__ import annotations
 

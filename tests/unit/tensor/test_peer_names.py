@@ -1,4 +1,4 @@
-"""What programs for tinygrad pass and import, and this package takes as it is."""
+"""Names and arguments of tinygrad's programs, taken as they are."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def test_the_greatest_draw_stays_inside(dtype: DType, monkeypatch: pytest.Monkey
 
 
 ACCEPTED = 1.95
-"""What the distance exceeds for one sample in a thousand (Kolmogorov 1933)."""
+"""Distance that one sample in a thousand exceeds (Kolmogorov 1933)."""
 
 
 def distance(sample: Array, cumulative: Callable[[float], float]) -> float:

@@ -273,7 +273,7 @@ FLOAT_LOOSE: dict[str, tuple[Function, Function]] = {
     "eq": (lambda x, y: x == y, numpy.equal),
     "ne": (lambda x, y: x != y, numpy.not_equal),
 }
-"""Of these the sign of a zero is not promised."""
+"""Functions for which the sign of a zero is not promised."""
 
 
 @pytest.mark.parametrize("name", ["float16", "float32", "float64"])

@@ -26,7 +26,7 @@ def on_every_target(target: str) -> None:
 
 
 def values(codes: numpy.ndarray[Any, Any], dtype: DType) -> torch.Tensor:
-    """What torch reads, in float32."""
+    """The codes as torch reads them, in float32."""
     return torch.tensor(codes).view(torch_dtype(dtype)).float()
 
 

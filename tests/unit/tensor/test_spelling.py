@@ -1,4 +1,4 @@
-"""What programs for torch, NumPy and tinygrad call arguments, dtypes and methods: taken or told."""
+"""Names of arguments, dtypes and methods in torch, NumPy and tinygrad: taken or explained."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ LAYERS = 5
 
 @pytest.fixture(autouse=True)
 def nothing_held() -> None:
-    """What other tests left behind is gone."""
+    """Collect the values that other tests left behind."""
     gc.collect()
 
 

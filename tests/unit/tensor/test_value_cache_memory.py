@@ -1,4 +1,4 @@
-"""What ends a held value: memory of others, captures, the last tensor; and which are never held.
+"""The end of cached values: memory of others, captures, the last tensor; and values never cached.
 
 See docs/decisions/0042-held-values.md.
 """
@@ -22,7 +22,7 @@ from tinycore.tensor.value_cache import CacheEntry, value_cache
 
 @pytest.fixture
 def held_here() -> Callable[[], list[CacheEntry]]:
-    """What this test holds; a tensor that lives on from another test may hold something, too."""
+    """Values cached in this test; a tensor that lives on from another may have some, too."""
     gc.collect()
     before = set(value_cache.entries)
     return lambda: [entry for key, entry in value_cache.entries.items() if key not in before]

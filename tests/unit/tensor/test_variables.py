@@ -150,7 +150,7 @@ DECIDED: dict[str, Case] = {
     "roll": (lambda x, n: x.roll(n, 0), lambda x, n: numpy.roll(x, n, 0)),
     "cut and joined": (lambda x, n: x[:n].cat(x[n:]), lambda x, n: x),
 }
-"""Where numbers may decide what is computed."""
+"""Cases in which numbers may decide what is computed."""
 
 
 @pytest.mark.sample(4)

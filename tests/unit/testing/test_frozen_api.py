@@ -62,7 +62,7 @@ def rendering() -> str:
 
 
 def linear_program() -> str:
-    """What stands in a linear program: each op with its sources and its meaning."""
+    """Description of a linear program: each op with its sources and its meaning."""
     lines = [f"version {'.'.join(map(str, API_VERSION))}"]
     for op in Op:
         if op in LEGAL["linear"]:

@@ -50,7 +50,7 @@ TOY: Fuzzer[Lines] = Fuzzer(
 
 @pytest.fixture(autouse=True, scope="module")
 def _freeze() -> Iterator[None]:
-    """What a run froze may be collected again; modules and tests stay frozen (conftest.py)."""
+    """Let what a run froze be collected again; modules and tests stay frozen (conftest.py)."""
     yield
     gc.unfreeze()
     gc.collect()

@@ -31,12 +31,12 @@ IN_C = blocks("write-a-backend-in-c.md")
 QUEUES = blocks("write-a-queue-backend.md")
 
 SAMPLE = ("ADD", "IDIV", "SHR", "BITCAST", "float32-int32", "movement", "reduction[ADD")
-"""What is in the names of the trials of level 2 that are run here; the packages run them all."""
+"""Parts of the names of the trials of level 2 that are run here; the packages run them all."""
 
 
 @pytest.fixture(scope="module")
 def pages() -> Iterator[dict[str, Any]]:
-    """What both pages define, with their devices registered; their last blocks compute."""
+    """Names that both pages define, with their devices registered; their last blocks compute."""
     scope: dict[str, Any] = {"__name__": "pages"}
     exec("\n".join(IN_C[:3]), scope)
     try:

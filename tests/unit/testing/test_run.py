@@ -133,7 +133,7 @@ class LosingMemory(Memory):
     """Memory of a device that is lost by its third block; opened anew, it works."""
 
     lives = 1
-    """How many devices of this process are lost so."""
+    """Number of devices of this process that are lost so."""
 
     def alloc(self, size: int) -> Span:
         """`size` bytes, while there is a device."""

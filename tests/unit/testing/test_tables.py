@@ -9,7 +9,7 @@ import pytest
 
 FOLDER = Path(__file__).parents[3] / "docs/conformance"
 PAGES = ("suite", "training", "walk")
-"""What is no table of a device."""
+"""Pages that are no table of a device."""
 LEVELS = {"amd-pci": 1, "amd-usb": 1}
 """Tables that end before the last level."""
 TABLES = sorted(path for path in FOLDER.glob("*.md") if path.stem not in PAGES)

@@ -25,7 +25,7 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTIL
 DEVICE_BLOCKS, DECLARATION, USE, AUTHORS_FILE = BLOCKS[:7], *BLOCKS[7:]
 
 SAMPLE = ("ADD", "IDIV", "SHR", "WHERE", "SQRT", "float32-int32", "movement", "reduction[ADD")
-"""What is in the names of the trials of level 2 that are run here; the package runs them all."""
+"""Parts of the names of the trials of level 2 that are run here; the package runs them all."""
 
 
 def code_lines(source: str) -> list[str]:
@@ -42,7 +42,7 @@ def code_lines(source: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def page() -> Iterator[dict[str, Any]]:
-    """What the page defines, with its device registered."""
+    """Names that the page defines, with its device registered."""
     scope: dict[str, Any] = {"__name__": "page"}
     exec("\n".join([*DEVICE_BLOCKS, DECLARATION, USE]), scope)
     with Context(DEV="TOY"):

@@ -1,4 +1,4 @@
-"""How an index moves with loops."""
+"""Strides of an index along loops."""
 
 from __future__ import annotations
 

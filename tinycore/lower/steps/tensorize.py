@@ -23,7 +23,7 @@ from tinycore.uop.node import Axis, UOp
 from tinycore.uop.op import AxisKind, Op, Part
 
 LANES, ELEMENTS, ROWS, COLUMNS, STEPS = range(5)
-"""Which of the loops of a unit: what follows Part.UNIT in their numbers."""
+"""The loops of a unit: the number that follows Part.UNIT in their paths."""
 
 
 @dataclass(frozen=True)

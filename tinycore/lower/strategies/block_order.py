@@ -20,7 +20,7 @@ from tinycore.uop.op import AxisKind
 __all__ = ["band_of", "order_blocks"]
 
 LEAST_GAIN: Final = 1.1
-"""How many more operands a wave must read in the order of rows than in bands."""
+"""Ratio of operands that a wave must read in the order of rows to those it reads in bands."""
 
 
 def order_blocks(draft: Draft, row: UOp, column: UOp, depth: int, itemsize: int) -> None:

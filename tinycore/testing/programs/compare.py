@@ -108,7 +108,7 @@ def near(value: Value, found: tuple[Array, Any], truth: Array, allowed: Array | 
 
 
 def right(value: Value, array: Array, truth: Array, allowed: Array | float) -> Array:
-    """Which elements are near enough; where the allowed distance is not finite, all are."""
+    """Mask of elements that are near enough; where the allowed distance is not finite, all are."""
     if not dtypes.is_float(value.dtype):
         return numpy.asarray((array.astype(truth.dtype) == truth) | (numpy.asarray(allowed) > 0))
     floor = LAST_BITS * unit_of(value.dtype) * numpy.abs(truth) + 2 * underflow_of(value.dtype)

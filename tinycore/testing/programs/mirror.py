@@ -134,7 +134,7 @@ class Mirror:
         self.program = program
         self.sample = sample
         self.overflow = False
-        """Whether some float16 came near its limit, also as a gradient on the way back."""
+        """True if some float16 came near its limit, also as a gradient on the way back."""
         self.generator = torch_module().Generator().manual_seed(sample or 0)
         self.gates: dict[str, list[bool]] = {}
         self.gradients = program.needs_gradients()
@@ -224,7 +224,7 @@ class Mirror:
         return x if exact or self.sample is None else self.moved(x)
 
     def truth(self, x: Any) -> Any:
-        """Which numbers are not zero. What rounding may have left of a zero is, in some samples."""
+        """Mask of numbers that are not zero; rounding errors of a zero are, in some samples."""
         if self.sample is None or not x.is_floating_point():
             return x.bool()
         assert self.step is not None

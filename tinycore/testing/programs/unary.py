@@ -24,7 +24,7 @@ class Unary(NamedTuple):
     most: float
     rounding: Rounding = Rounding.ROUNDED
     widens: bool = True
-    """Whether it makes floats of integers."""
+    """True if it makes floats of integers."""
     cancels: float = 0.0
     """The size of what cancels in it, or in its derivative, where little is left."""
 

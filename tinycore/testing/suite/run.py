@@ -54,7 +54,7 @@ class Plan:
     registers: tuple[str, ...] = ()
     """Backends to register first, as "package.module:BACKEND"."""
     claimed: bool = False
-    """Whether to leave out trials of what is not claimed."""
+    """True to leave out trials of what is not claimed."""
 
 
 @dataclass(frozen=True)

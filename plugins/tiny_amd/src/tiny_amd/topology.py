@@ -107,7 +107,7 @@ def known_cards() -> list[Card]:
 
 
 def is_supported(card: Card) -> bool:
-    """Whether the plugin supports the card's architecture."""
+    """True if the plugin supports the card's architecture."""
     return card.arch in DRIVEN and card.units > 0 and card.xccs == 1
 
 

@@ -70,7 +70,7 @@ NOTHING: Final = frozenset(
 
 @dataclass(frozen=True)
 class Descriptor:
-    """What a kernel descriptor (`name.kd`) says."""
+    """Content of a kernel descriptor (`name.kd`)."""
 
     entry: int
     """Address of the first instruction."""
@@ -94,7 +94,7 @@ class Descriptor:
 
     @property
     def user_registers(self) -> int:
-        """How many scalar registers the dispatcher fills before the group's numbers."""
+        """Number of scalar registers that the dispatcher fills before the group's numbers."""
         return self.rsrc2 >> 1 & 31
 
     @property
@@ -138,7 +138,7 @@ class Emulator:
         """The instruction set: that of RDNA3 or RDNA4."""
         self.decoded: dict[int, Ready] = {}
         self.executed: dict[str, int] = {}
-        """How often each instruction was executed, by name."""
+        """Number of executions of each instruction, by name."""
         self.most_instructions = MOST_INSTRUCTIONS
         self.watched_groups = WATCHED_GROUPS
 
@@ -420,7 +420,7 @@ class Run:
 
 
 def branch_if(code: int, is_zero: bool) -> Callable[[State, Who], Array]:
-    """Whether a scalar register is zero, or is not."""
+    """Condition of a branch: a scalar register is zero, or is not."""
 
     def holds(state: State, who: Who) -> Array:
         value = state.scalars[SCC] if code == SCC else read_mask(state, None, code)

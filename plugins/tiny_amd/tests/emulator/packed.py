@@ -84,7 +84,7 @@ def half(
 
 
 def operand_count(name: str) -> int:
-    """How many operands a packed instruction reads: the third of two is encoded, as s0 for one."""
+    """Number of operands a packed instruction reads: the third of two is encoded, as s0 for one."""
     if name in PAIRS:
         return PAIRS[name][0]
     return 2 if name in HALVES and "mad" not in name and "fma" not in name else 3

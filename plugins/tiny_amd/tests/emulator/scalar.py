@@ -221,7 +221,7 @@ MASKS: Final[dict[str, Callable[[Array, Array], Array]]] = {
     "and_not1": lambda s, e: s & ~e,
     "or_not1": lambda s, e: s | ~e,
 }
-"""What s_*_saveexec and s_*_wrexec make of EXEC."""
+"""New EXEC of s_*_saveexec and s_*_wrexec."""
 
 COMPARISONS: Final[dict[str, Callable[[Array, Array], Array]]] = {
     "eq": numpy.equal,
@@ -234,7 +234,7 @@ COMPARISONS: Final[dict[str, Callable[[Array, Array], Array]]] = {
 
 
 def sign_bits(a: Array) -> Array:
-    """How many bits at the top equal the sign; all ones where all bits do."""
+    """Number of bits at the top that equal the sign; all ones where all bits do."""
     value = numpy.where(a.view(I32) < 0, ~a, a)
     return numpy.where(value == 0, U32(0xFFFFFFFF), leading_zeros(value))
 

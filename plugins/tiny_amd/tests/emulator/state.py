@@ -93,7 +93,7 @@ class State:
     """True if a FLAT instruction has loaded: its registers are pending by two counters."""
 
     finished: dict[str, Array] = field(init=False)
-    """How many of them have arrived for sure, by counter."""
+    """Number of them that have arrived for sure, by counter."""
     accessed: dict[str, Array] = field(init=False)
     """Number of the latest access of memory that waves share, by counter."""
 
@@ -115,7 +115,7 @@ class State:
         return self.active if who is None else self.active[who]
 
     def count(self, who: Who) -> int:
-        """How many waves execute."""
+        """Number of waves that execute."""
         return self.waves if who is None else len(who)
 
     def numbers(self, who: Who) -> Array:

@@ -83,7 +83,7 @@ class Lanes:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody takes part."""
+        """True if nobody takes part."""
         return not self.threads.size
 
 
@@ -184,7 +184,7 @@ def moved(name: str) -> tuple[int, int, Any, str]:
 
 
 def fill(lanes: Lanes, register: int, pieces: list[Array], wanted: Any, half: str) -> list[int]:
-    """What a load brought to its registers; which these are."""
+    """Write what a load brought to its registers; returns their numbers."""
     if wanted is None:
         for index, piece in enumerate(pieces):
             lanes.write(register + index, piece)
@@ -202,7 +202,7 @@ def fill(lanes: Lanes, register: int, pieces: list[Array], wanted: Any, half: st
 
 
 def taken(lanes: Lanes, register: int, width: int, count: int, half: str) -> list[Array]:
-    """What a store takes from its registers."""
+    """Content of the registers that a store takes."""
     if width == 4:
         return [lanes.read(register + i) for i in range(count)]
     word = lanes.read(register)

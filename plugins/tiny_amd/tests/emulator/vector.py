@@ -977,7 +977,7 @@ def pair_step(instruction: Instruction) -> Step:
 
 
 def pair_half(half: Instruction) -> Callable[[State, Who], Array]:
-    """What one half of a pair computes, as words."""
+    """Function of one half of a pair, to words."""
     name = half.name.replace("v_dual_", "v_")
     constant = numpy.full((1, 1), U32(half.literal)).view(numpy.float32)
 

@@ -22,7 +22,7 @@ class CardFacts:
     saved_bytes: int
     """`ctx_save_restore_size`, the control stack included."""
     saved_buffer: int
-    """What the buffer of saved waves and their debugging area must have."""
+    """Required bytes of the buffer of saved waves and of their debugging area."""
     memory_bytes: int = 4 << 30
     scratch_slots: int = 32
     engines_sdma: int = 2

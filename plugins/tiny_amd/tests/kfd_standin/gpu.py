@@ -28,7 +28,7 @@ Dims = tuple[int, int, int]
 
 
 class Mistake(AssertionError):
-    """What a card would do something undefined about, or the kernel would not notice."""
+    """A mistake that is undefined on a card, or that the kernel would not notice."""
 
 
 class MemoryFault(Exception):
@@ -63,7 +63,7 @@ class Gpu:
     node: int
     minor: int
     memory: GlobalMemory = field(default_factory=GlobalMemory)
-    """What it addresses: its page table."""
+    """Memory that it addresses: its page table."""
     used_bytes: int = 0
     drm_file: int | None = None
     """The file whose VM this process has acquired."""

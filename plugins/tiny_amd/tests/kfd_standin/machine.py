@@ -219,7 +219,7 @@ class Machine(StandInFiles):
         return self.backing.map(0, size, protection, flags, place)
 
     def doorbells_of(self, gpu: Gpu) -> int:
-        """Where the doorbells of a card are in the backing file."""
+        """Offset of a card's doorbells in the backing file."""
         if gpu.doorbells is None:
             offset = self.backing.take(DOORBELLS)
             gpu.doorbells = self.backing.data[offset : offset + DOORBELLS].view(numpy.uint64)
@@ -348,7 +348,7 @@ class Machine(StandInFiles):
     # --- queues
 
     def is_buffer(self, gpu: Gpu, address: int, size: int) -> bool:
-        """Whether exactly these bytes are an allocation that the card addresses."""
+        """True if exactly these bytes are an allocation that the card addresses."""
         return any(
             m.va == address and m.size == size and gpu.gpu_id in m.mapped
             for m in self.memory.values()

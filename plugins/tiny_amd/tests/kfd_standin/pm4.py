@@ -35,7 +35,7 @@ RELEASED: Final = {21: "GL2_WB"}
 COHER_SEEN: Final = {18: "TC_WB", 22: "TCL1", 23: "TC", 27: "SH_KCACHE", 29: "SH_ICACHE"}
 COHER_INSTRUCTIONS: Final = 1 << 29
 COHER_RELEASED: Final = {15: "TC_WB"}
-"""Of CDNA: bits of CP_COHER_CNTL, and of RELEASE_MEM."""
+"""Bits of CP_COHER_CNTL and of RELEASE_MEM on CDNA."""
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Processor:
         self.begun: list[Dispatch] = []
         """Dispatches that nothing has waited for."""
         self.is_fresh = False
-        """Whether caches hold nothing from before others' work that was waited for."""
+        """True if caches hold nothing from before others' work that was waited for."""
         self.forgets_code = False
         self.packets: dict[int, Callable[[list[int]], bool]] = {
             0x10: lambda body: True,

@@ -18,7 +18,7 @@ __all__ = ["Ring", "RingPlace"]
 
 @dataclass(frozen=True)
 class RingPlace:
-    """Where a queue is, as CREATE_QUEUE was told."""
+    """Place of a queue, as CREATE_QUEUE was told."""
 
     number: int
     ring: int
@@ -45,7 +45,7 @@ class Ring(ABC):
 
     @property
     def written(self) -> int:
-        """How far the doorbell says that packets go."""
+        """End of the written packets, by the doorbell."""
         assert self.gpu.doorbells is not None
         written = self.doorbell(int(self.gpu.doorbells[self.place.slot]))
         if written < self.read or written - self.read > self.size:
@@ -56,7 +56,7 @@ class Ring(ABC):
         return written
 
     def doorbell(self, value: int) -> int:
-        """How far packets go, by the value of the doorbell."""
+        """End of the written packets, for a value of the doorbell."""
         return value
 
     def report(self) -> None:

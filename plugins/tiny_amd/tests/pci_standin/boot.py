@@ -40,7 +40,7 @@ class SecurityProcessor:
     def __init__(self, card: PciGpu) -> None:
         self.card = card
         self.hangs_at = ""
-        """What it does not answer: "loader", "ring", "fence" or "autoload"."""
+        """Request that it does not answer: "loader", "ring", "fence" or "autoload"."""
         self.refuses = 0
         """The type of firmware that it refuses."""
         self.reset()
@@ -169,7 +169,7 @@ class PowerController:
         self.card = card
         self.is_alive = False
         self.answer = 1
-        """What it answers; 0 for nothing."""
+        """Its answer; 0 for none."""
         self.sent: list[tuple[int, int]] = []
 
     def message(self, number: int, argument: int) -> tuple[int, int]:

@@ -61,7 +61,7 @@ HUB_REGISTERS: Final = {
     "END_LOW": (0x1733, 0x7EB),
     "END_HIGH": (0x1734, 0x7EC),
 }
-"""Of GFXHUB and of MMHUB: gc_11_0_0_offset.h and mmhub_3_0_0_offset.h."""
+"""Registers of GFXHUB and of MMHUB: gc_11_0_0_offset.h and mmhub_3_0_0_offset.h."""
 NAMES: Final = {
     0xDE3: "MEMORY_SIZE",
     0x0: "MEMORY_INDEX",
@@ -126,9 +126,9 @@ class PciGpu(Gpu):
     """The card's own address of the start of its memory."""
     is_gone: bool = False
     is_hung: bool = False
-    """Whether the queue of kernels does not end when it is asked to."""
+    """True if the queue of kernels does not end when it is asked to."""
     acknowledges: bool = True
-    """Whether hubs answer that translations are forgotten."""
+    """True if hubs answer that translations are forgotten."""
 
     def __post_init__(self) -> None:
         self.vram_offset = self.backing.take(self.vram_bytes)
@@ -144,7 +144,7 @@ class PciGpu(Gpu):
         self.reports_places = False
         self.firmware: Firmware
         self.pending: list[tuple[int, bytes]] = []
-        """What the host has written to memory and not flushed."""
+        """Writes of the host to memory that are not flushed."""
         self.values: dict[str, int] = {}
         self.banks: dict[tuple[int, str], int] = {}
         """Registers of contexts and queues, by what SELECT selects."""
@@ -292,7 +292,7 @@ class PciGpu(Gpu):
         return bytes(content)
 
     def flush_host(self) -> None:
-        """What the host has written arrives."""
+        """Let the host's writes arrive."""
         for place, content in self.pending:
             self.put(place, content)
         self.pending.clear()

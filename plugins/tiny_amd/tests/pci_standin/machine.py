@@ -61,7 +61,7 @@ class PciMachine(StandInFiles):
             self.put_firmware(gpu)
 
     def put_firmware(self, gpu: PciGpu) -> None:
-        """What a card is made of, and the firmware that it accepts."""
+        """Write the card's discovery table, and the firmware that it accepts."""
         table = discovery_table()
         begin = gpu.vram_bytes - (64 << 10)
         gpu.vram[begin : begin + len(table)] = list(table)

@@ -1,4 +1,4 @@
-"""What a card addresses: its tables of pages, walked as the hubs walk them, and their caches.
+"""Address translation of a card: page tables, walked as the hubs walk them, and their caches.
 
 Linux, drivers/gpu/drm/amd/amdgpu/amdgpu_vm.h. A walk turns tables into spans of memory, which the
 card keeps until its hub is told to forget them; a span that is used and has changed meanwhile is a

@@ -29,7 +29,7 @@ class Completed(Exception):
 
 
 class Memory(Protocol):
-    """What lies behind the BARs of a card."""
+    """Memory behind the BARs of a card."""
 
     def read(self, bar: int, offset: int, size: int) -> bytes: ...
 
@@ -66,7 +66,7 @@ class BarShape:
     """A BAR as its card is made."""
 
     bits: int
-    """Of size: it has 1 << bits bytes."""
+    """Logarithm of its size: it has 1 << bits bytes."""
     wide: bool = False
     prefetchable: bool = False
     resizable: tuple[int, ...] = ()

@@ -20,7 +20,7 @@ POWER_MS = 2000
 
 @dataclass
 class Stream:
-    """What the next bulk transfer does."""
+    """Effect of the next bulk transfer."""
 
     to_host: bool
     left: int

@@ -71,7 +71,7 @@ class UsbMachine:
 
     @property
     def firmware(self) -> Firmware:
-        """That of the first device."""
+        """Firmware of the first device."""
         firmware = self.library.devices[0].firmware
         assert firmware is not None
         return firmware

@@ -1,4 +1,4 @@
-"""Which devices there are, and what each can do. Opens none."""
+"""The devices there are, and what each can do. Opens none."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ClInfo:
     extensions: frozenset[str]
     is_processor: bool
     shares_memory: bool
-    """Whether the host can address a buffer while kernels use it."""
+    """True if the host can address a buffer while kernels use it."""
     group_threads: int
     group_axes: tuple[int, int, int]
     units: int

@@ -1,4 +1,4 @@
-"""Which processor code is made for: "native", or words such as "x86_64,znver2,avx2,-avx512f".
+"""The processor that code is made for: "native", or words such as "x86_64,znver2,avx2,-avx512f".
 
 The first word is the machine, the second a processor as LLVM names it, the others features to add
 or, with a minus, to leave out. Nothing, or "native", is the processor we run on. Both compilers
@@ -129,7 +129,7 @@ class Arch:
 
     @cached_property
     def known_features(self) -> frozenset[str]:
-        """Which features of _IMPLIED this processor has; none where it is no x86."""
+        """Features of _IMPLIED that this processor has; none where it is no x86."""
         if self.machine != "x86_64":
             return frozenset()
         found = set(_host_features() if self.processor == NATIVE else _IMPLIED[self.processor])

@@ -96,7 +96,7 @@ class Metal:
         return self.send(kind, "stringWithUTF8String:", text.encode())
 
     def responds(self, receiver: Object, selector: str) -> bool:
-        """Whether an object responds to a selector."""
+        """True if an object responds to a selector."""
         return bool(self.send(receiver, "respondsToSelector:", self.selectors[selector]))
 
 

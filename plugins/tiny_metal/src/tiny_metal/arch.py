@@ -53,12 +53,12 @@ class Family:
     has_bfloat: bool
     """Support for the type bfloat: Metal Shading Language 3.1 and later."""
     has_matrices: bool
-    """Whether SIMD groups multiply matrices of 8 by 8."""
+    """True if SIMD groups multiply matrices of 8 by 8."""
     shared_bytes: int = 32 << 10
 
     @property
     def is_apple(self) -> bool:
-        """Whether its cores are Apple's."""
+        """True if its cores are Apple's."""
         return self.number < FIRST_OF_OTHERS
 
 
@@ -86,7 +86,7 @@ class Arch:
 
     @property
     def has_bfloat(self) -> bool:
-        """Whether kernels can compute with bfloat."""
+        """True if kernels can compute with bfloat."""
         return self.facts.has_bfloat and self.language >= NEWEST
 
     @property

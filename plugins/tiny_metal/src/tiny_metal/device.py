@@ -90,7 +90,7 @@ class MetalDevice:
         self._failed: set[int] = set()
         """Numbers of the command buffers that failed, from 1 on."""
         self.holds_graphs = not self.info.is_virtual
-        """Whether pipelines support indirect command buffers."""
+        """True if pipelines support indirect command buffers."""
         self.queue = self.send(self.handle, "newCommandQueue")
         if self.queue == NIL:
             self.send(self.handle, "release")

@@ -74,7 +74,7 @@ def graph_of_one(device: MetalDevice, launches: Sequence[Launch]) -> EncodedGrap
 
 
 def reachable(steps: Sequence[Step]) -> bool:
-    """Whether every span's offset is below the limit of indirect commands."""
+    """True if every span's offset is below the limit of indirect commands."""
     return all(memory.start < _FARTHEST for step in steps for memory in step.buffers)
 
 

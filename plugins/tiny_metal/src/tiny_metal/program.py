@@ -85,7 +85,7 @@ class MetalProgram:
         self.info = info
         self.device = device
         self.is_indirect = False
-        """Whether the pipeline supports indirect command buffers."""
+        """True if the pipeline supports indirect command buffers."""
         self.pipeline = self._pipeline(binary.decode())
         device.keep(self, self.pipeline)
         self._verify_threads()

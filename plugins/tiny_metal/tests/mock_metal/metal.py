@@ -39,7 +39,7 @@ SLOTS: Final = 31
 COMPUTE_COMMANDS: Final = 32
 NOT_ENQUEUED, ENQUEUED, COMMITTED, SCHEDULED, COMPLETED, FAILED = range(6)
 WAIT_SECONDS: Final = float(os.environ.get("MOCK_METAL_WAIT_SECONDS", "60"))
-"""How long anything is waited for: longer is a deadlock."""
+"""Longest wait for anything: a longer one is a deadlock."""
 
 
 @dataclass
@@ -53,29 +53,29 @@ class Gpu:
     unified: bool = True
     has_indirect: bool = True
     needs_pipelines_first: bool = False
-    """Whether a pipeline of an indirect command must have been set on the encoder before."""
+    """True if a pipeline of an indirect command must have been set on the encoder before."""
     math_mode: bool = True
-    """Whether compile options know setMathMode:."""
+    """True if compile options know setMathMode:."""
     most_bytes: int = 1 << 32
     memory_bytes: int = 1 << 33
     shared_bytes: int = 32 << 10
     most_threads: int = 1024
-    """What pipelines say that fits into a group."""
+    """Threads that pipelines say fit into a group."""
     registry: int = 0x1000
 
 
 @dataclass
 class Plan:
-    """What goes wrong, and how long things take."""
+    """Planned failures and delays."""
 
     failures: dict[int, tuple[int, str]] = field(default_factory=dict)
     """Command buffers that fail, by their number from 0 on, with a code and a text."""
     fails_next: dict[str, tuple[int, str]] = field(default_factory=dict)
     """By the name of a GPU: how the next command buffer that it begins fails."""
     no_memory_after: int | None = None
-    """How many more buffers can be made."""
+    """Number of further buffers that can be made."""
     warnings: str = ""
-    """What the compiler warns of, beside a library."""
+    """Warnings that the compiler gives beside a library."""
     delay: tuple[float, float] = (0.0, 0.0)
     """The shortest and the longest time before a command buffer runs."""
     seed: int = 1
@@ -306,7 +306,7 @@ class Device(Mocked):
         return None if code is None else Library(self, code)
 
     def compile(self, text: str, language: tuple[int, int]) -> tuple[Compiled | None, str]:
-        """What a source compiles to, and what is said against it."""
+        """A compiled source, and the compiler's messages."""
         if language > self.gpu.language or language < (2, 0):
             return None, "program_source: error: invalid value in '-std=', language not supported"
         has_bfloat = language >= (3, 1) and max(self.gpu.families) >= 1006 and self.gpu.unified
@@ -604,7 +604,7 @@ class CommandBuffer(Mocked):
 
 
 class Encoder(Mocked):
-    """What encoders share."""
+    """The common part of encoders."""
 
     def __init__(self, commands: CommandBuffer) -> None:
         super().__init__()
@@ -626,7 +626,7 @@ class Encoder(Mocked):
 
 @dataclass
 class Bound:
-    """What a slot has: a buffer and an offset, or bytes."""
+    """Content of a slot: a buffer and an offset, or bytes."""
 
     memory: Memory
     start: int
@@ -940,7 +940,7 @@ class Mac:
 
     @property
     def left(self) -> dict[str, int]:
-        """What is alive, and devices that somebody else than the Mac still holds."""
+        """Living objects, and devices that somebody else than the Mac still holds."""
         found = dict(self.world.left())
         held = sum(device.references > 1 for device in self.devices)
         found.pop("Device", None)
@@ -948,5 +948,5 @@ class Mac:
 
     @property
     def misuses(self) -> list[str]:
-        """What was done wrong."""
+        """Misuses so far."""
         return self.world.misuses

@@ -45,7 +45,7 @@ ffi.cdef("""
 
 
 class Misuse(Exception):
-    """What Metal's validation would stop a program for."""
+    """A misuse for which Metal's validation would stop a program."""
 
 
 def world_reason() -> str:
@@ -139,7 +139,7 @@ class World:
                 item.release()
 
     def left(self) -> Counter[str]:
-        """How many objects of each class are alive."""
+        """Number of living objects of each class."""
         with self.lock:
             return Counter(type(item).__name__ for item in self.alive.values())
 
@@ -199,7 +199,7 @@ class Mocked:
 
     @method("respondsToSelector:", "BOOL", "SEL")
     def responds_to_selector(self, selector: Any) -> bool:
-        """Whether there is a method for a selector."""
+        """True if there is a method for a selector."""
         return bool(libobjc().class_respondsToSelector(class_of(type(self)), selector))
 
     @method("alloc", "id", on_class=True)
@@ -267,7 +267,7 @@ def add(where: Any, selector: str, types: tuple[str, ...], calls: Callable[..., 
 def answer(
     kind: type[Mocked], selector: str, function: Any, types: tuple[str, ...]
 ) -> Callable[..., Any]:
-    """What a method of an instance does when it is called from C."""
+    """The function by which C calls a method of an instance."""
     gives_object, gives_nothing = types[0] == "id", types[0] == "void"
 
     def calls(receiver: Any, _: Any, *arguments: Any) -> Any:
@@ -290,7 +290,7 @@ def answer(
 def answer_of_class(
     kind: type[Mocked], selector: str, function: Any, types: tuple[str, ...]
 ) -> Callable[..., Any]:
-    """What a method of a class does when it is called from C."""
+    """The function by which C calls a method of a class."""
 
     def calls(receiver: Any, _: Any, *arguments: Any) -> Any:
         world().sent[selector] += 1

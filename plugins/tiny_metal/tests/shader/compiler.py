@@ -68,7 +68,7 @@ struct msl_position { unsigned group[3], local[3], groups[3], threads[3]; };
 
 
 class CompileFailure(Exception):
-    """What clang says against a source."""
+    """A source refused by clang, with its messages."""
 
 
 @dataclass(frozen=True)
@@ -105,9 +105,9 @@ class Compiled:
     functions: dict[str, Function]
     arrays: tuple[Array, ...]
     anchor: int
-    """Where `msl_run` is in the library."""
+    """Address of `msl_run` in the library."""
     meets: bool
-    """Whether threads of a group meet: at barriers, or as a SIMD group."""
+    """True if threads of a group meet: at barriers, or as a SIMD group."""
 
 
 @cache
@@ -129,7 +129,7 @@ def toolchain() -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 @cache
 def folder() -> Path:
-    """Where libraries lie as long as this process lives."""
+    """Folder of libraries, which lives as long as this process."""
     made = tempfile.TemporaryDirectory(prefix="msl-")
     _kept.append(made)
     return Path(made.name)
@@ -148,7 +148,7 @@ def target() -> tuple[str, ...]:
 
 
 def run(command: Sequence[str], source: str = "") -> bytes:
-    """What a command writes. Raises CompileFailure with what it says."""
+    """Output of a command. Raises CompileFailure with its messages."""
     done = subprocess.run(command, input=source.encode(), capture_output=True, check=False)
     if done.returncode:
         raise CompileFailure(done.stderr.decode(errors="replace"))
@@ -219,7 +219,7 @@ def linked(text: str, language: tuple[int, int]) -> bytes:
 
 
 def name_of(symbol: str) -> str:
-    """What a source calls a static array: temp0 for _ZZ8kernel_E5temp0, or for k_.temp0."""
+    """Name of a static array in the source: temp0 for _ZZ8kernel_E5temp0, or for k_.temp0."""
     found = re.search(r"E\d+([A-Za-z_]\w*)$", symbol)
     return found[1] if found else symbol.rpartition(".")[2]
 
@@ -230,7 +230,7 @@ def split(parameters: str) -> list[str]:
 
 
 def function_of(name: str, parameters: str) -> Function:
-    """What a launch has to know of a kernel. Raises CompileFailure for what Metal refuses."""
+    """Launch information of a kernel. Raises CompileFailure for what Metal refuses."""
     buffers = []
     for text in split(parameters):
         found = PARAMETER.match(text)
@@ -259,7 +259,7 @@ def trampoline(found: tuple[str, str]) -> str:
 
 
 def argument(text: str) -> str:
-    """What a trampoline passes for a parameter."""
+    """Argument that a trampoline passes for a parameter."""
     found = PARAMETER.match(text)
     assert found is not None
     if found["what"] == "buffer":

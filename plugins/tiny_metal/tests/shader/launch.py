@@ -61,7 +61,7 @@ _READ_WRITE: Final = 3
 
 
 class UndefinedFault(Fault):
-    """What the language gives no meaning: a quotient by zero, a shift too far, a misaligned access,
+    """Undefined behavior of the language: a quotient by zero, a shift too far, a misaligned access,
     ...
     """
 
@@ -116,7 +116,7 @@ class Memory:
 
 @dataclass
 class Span:
-    """What is bound to a slot: memory, and the byte where it starts."""
+    """Memory bound to a slot, and the byte where it starts."""
 
     memory: Memory
     start: int = 0
@@ -194,7 +194,7 @@ class Executor:
         function: Function,
         buffers: Mapping[int, Span],
     ) -> tuple[list[dict[str, Any]], list[str]]:
-        """What a kernel may touch: its buffers, each once, and arrays of the group."""
+        """Memory that a kernel may touch: its buffers, each once, and arrays of the group."""
         found: dict[int, tuple[Memory, bool, str]] = {}
         for parameter in function.parameters:
             memory = buffers[parameter.slot].memory
@@ -216,7 +216,7 @@ class Executor:
         return regions, names
 
     def _array(self, compiled: Compiled, name: str, size: int) -> Memory:
-        """Where it is kept who touched an array of the group."""
+        """Shadow memory of an array of the group: who touched it."""
         key = (str(compiled.path), name)
         if key not in self.array_memory:
             self.array_memory[key] = Memory(size)
@@ -262,7 +262,7 @@ def region_of(
 
 
 def fault_of(launch: Any, function: Function, names: Sequence[str]) -> Fault:
-    """What went wrong, in words."""
+    """The fault of a launch, in words."""
     who = f"{function.name}: thread {launch.thread} of group {launch.group}"
     action = "writes" if launch.is_write else "reads"
     if launch.kind == DIVERGED:

@@ -161,7 +161,7 @@ class WarpgroupInstruction:
 
     @property
     def lines(self) -> tuple[str, str, str]:
-        """What stands before the instruction, behind it, and behind that.
+        """The lines before the instruction, those behind it, and those behind these.
 
         It waits for the sums at once: registers must not be touched before, nor shared memory.
         """

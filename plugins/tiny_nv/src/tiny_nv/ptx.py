@@ -531,7 +531,7 @@ class Ptx(Renderer):
         text.values[u] = tuple(targets)
 
     def write_descriptor(self, u: UOp, text: Text) -> None:
-        """Where an operand begins that a unit reads by itself, in a register for all lanes."""
+        """Write the descriptor of an operand in shared memory, in a register for all lanes."""
         base, _, offset = self.address(u.src[0], text).strip("[]").partition("+")
         place = text.new(UINT, "add.u32", base, offset) if offset else base
         place = text.new(UINT, "bfe.u32", place, "4", "14")  # bits 17 to 4

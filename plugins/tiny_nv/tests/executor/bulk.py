@@ -493,4 +493,4 @@ BULK_STEPS: Final[dict[str, Callable[[Instruction], Step]]] = {
     "mbarrier": mbarrier_step,
     "wgmma": wgmma_step,
 }
-"""How each opcode of this file is made into a step."""
+"""Translation of each opcode of this file to a step."""

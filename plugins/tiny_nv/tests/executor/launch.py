@@ -48,7 +48,7 @@ RUNNING, WAITING, DONE = 0, 1, 2
 
 @dataclass(frozen=True)
 class Limits:
-    """What a card takes."""
+    """Limits of a card."""
 
     block_threads: int = 1024
     shared_bytes: int = 227 << 10
@@ -276,7 +276,7 @@ class Run:
         self.barrier = numpy.zeros(threads, numpy.int64)
         self.executed = 0
         self.seen = -1
-        """What had happened to mbarriers when they were last asked for."""
+        """Progress of mbarriers when they were last asked for."""
 
     def go(self) -> None:
         """Run until all threads have ended."""
@@ -430,12 +430,12 @@ class Run:
 
 
 def is_all(active: Who, chosen: Array) -> bool:
-    """Whether a guard has let all threads through."""
+    """True if a guard has let all threads through."""
     return active is None or active.size == chosen.size
 
 
 def garbage(register: Register, threads: int) -> Array:
-    """What a register holds that nobody has written."""
+    """Content of a register that nobody has written."""
     if register.is_predicate:
         return numpy.arange(threads) % 2 == 0
     kind: Any = UNSIGNED[register.width]

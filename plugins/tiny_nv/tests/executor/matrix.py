@@ -39,7 +39,7 @@ Fragment = tuple[Array, Array]
 
 
 def a_fragment(k: int, bits: int) -> Fragment:
-    """Of A with 16 rows (8 for f64): pairs of registers step down by 8 rows, then across."""
+    """Fragment of A with 16 rows (8 for f64): pairs of registers step 8 rows down, then across."""
     per = max(32 // bits, 1)
     if bits == 64:
         return GROUP[:, None], IN_GROUP[:, None]
@@ -51,7 +51,7 @@ def a_fragment(k: int, bits: int) -> Fragment:
 
 
 def b_fragment(k: int, bits: int) -> Fragment:
-    """Of B with 8 columns, as (k, n)."""
+    """Fragment of B with 8 columns, as (k, n)."""
     per = max(32 // bits, 1)
     elements = numpy.arange(8 * k // 32)
     register, within = elements // per, elements % per
@@ -60,7 +60,7 @@ def b_fragment(k: int, bits: int) -> Fragment:
 
 
 def c_fragment(m: int) -> Fragment:
-    """Of C and D with 8 columns: two neighbors, then eight rows below."""
+    """Fragment of C and D with 8 columns: two neighbors, then eight rows below."""
     elements = numpy.arange(m * 8 // 32)
     rows = GROUP[:, None] + 8 * (elements // 2)[None]
     return rows, IN_GROUP[:, None] * 2 + (elements % 2)[None]
@@ -258,4 +258,4 @@ MATRIX_STEPS: Final[dict[str, Callable[[Instruction], Step]]] = {
     "stmatrix": stmatrix_step,
     "movmatrix": movmatrix_step,
 }
-"""How each matrix opcode is made into a step."""
+"""Translation of each matrix opcode to a step."""

@@ -51,7 +51,7 @@ def space_of(instruction: Instruction) -> str:
 
 
 def count_in(instruction: Instruction) -> int:
-    """How many elements a vector access moves."""
+    """Number of elements that a vector access moves."""
     return next((int(m[1:]) for m in instruction.modifiers if m in ("v2", "v4", "v8")), 1)
 
 
@@ -186,7 +186,7 @@ def cvta_step(instruction: Instruction) -> Step:
 
 
 def apply_atomic(name: str, kind: str) -> Callable[[Any, Any, Any], Any]:
-    """What an atomic makes of the old value, its operand, and a third."""
+    """Function of an atomic: of the old value, its operand, and a third."""
     is_float = kind[0] == "f"
     table: dict[str, Callable[[Any, Any, Any], Any]] = {
         "add": lambda old, b, c: old + b,
@@ -536,4 +536,4 @@ STEPS: Final[dict[str, Callable[[Instruction], Step]]] = {
     **MATRIX_STEPS,
     **BULK_STEPS,
 }
-"""How each opcode of movement is made into a step."""
+"""Translation of each opcode of movement to a step."""

@@ -137,7 +137,7 @@ def float_step(instruction: Instruction, kind: str) -> Step:
 
 
 def float_function(instruction: Instruction, kind: str) -> Operation:
-    """What an instruction computes from floats."""
+    """Function of floats that an instruction computes."""
     opcode = instruction.opcode
     if opcode in ("fma", "mad"):
         return fused(kind)
@@ -477,7 +477,7 @@ def compare_floats(name: str, a: Array, b: Array) -> Array:
 
 
 def comparison(instruction: Instruction, kind: str) -> Operation:
-    """What setp and set compute of two operands."""
+    """Function of two operands that setp and set compute."""
     name = instruction.modifiers[0]
     if kind in FLOATS:
         is_flushed = "ftz" in instruction.modifiers
@@ -661,4 +661,4 @@ STEPS: Final[dict[str, Callable[[Instruction], Step]]] = {
     "dp2a": dp2a_step,
     "dp4a": dp4a_step,
 }
-"""How each arithmetic opcode is made into a step."""
+"""Translation of each arithmetic opcode to a step."""

@@ -77,7 +77,7 @@ class State:
     pending: list[Any] = field(default_factory=list)
     """Asynchronous copies that have begun, oldest first."""
     groups: Array = field(init=False)
-    """How many groups of copies each thread has committed."""
+    """Number of groups of copies that each thread has committed."""
     barriers: dict[tuple[int, int], Any] = field(default_factory=dict)
     """mbarrier objects by block and address."""
     yields: Array = field(init=False)
@@ -85,7 +85,7 @@ class State:
     unfenced: Array = field(init=False)
     """Threads that stored to shared memory since their last fence.proxy.async."""
     progress: int = 0
-    """What has happened to mbarriers so far."""
+    """Count of events of mbarriers so far."""
 
     def __post_init__(self) -> None:
         self.numbers = numpy.arange(self.threads)
@@ -99,12 +99,12 @@ class State:
 
 
 def count_of(state: State, who: Who) -> int:
-    """How many threads execute."""
+    """Number of threads that execute."""
     return state.threads if who is None else len(who)
 
 
 def reader(operand: Operand, kind: str, line: int = 0) -> Read:
-    """How an operand is read as a PTX type."""
+    """Function that reads an operand as a PTX type."""
     wanted = ARRAY_TYPES[kind]
     width = 1 if kind == "pred" else numpy.dtype(wanted).itemsize
     match operand:
@@ -183,7 +183,7 @@ def immediate(value: float, kind: str) -> Any:
 
 
 def writer(operand: Operand, kind: str, line: int = 0) -> Write:
-    """How a result of a PTX type is written to an operand."""
+    """Function that writes a result of a PTX type to an operand."""
     if isinstance(operand, Sink):
         return lambda state, who, value: None
     if not isinstance(operand, Register):

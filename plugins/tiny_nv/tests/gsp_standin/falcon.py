@@ -154,7 +154,7 @@ class FalconModel:
         return {MOD_SEL: 1, UCODE_ID: p.number, ENGIDMASK: p.engine_mask, PARAADDR: p.patch}
 
     def fault(self) -> str:
-        """What the boot ROM finds wrong; "" for nothing."""
+        """The fault that the boot ROM finds; "" for none."""
         p = self.program
         if self.has_riscv and self.core:
             return "the falcon's core is not chosen"

@@ -60,7 +60,7 @@ class Gsp:
         page = chip.bytes[DOORBELLS : DOORBELLS + 0x10000]
         self.resources.doorbells[self.machine.gpus[0]] = Pages(len(page), page)
         self.complaint = ""
-        """What the booter found wrong."""
+        """The fault that the booter found."""
         self.booter_status = 0
         """A status that the booter ends with, whatever it finds."""
         self.fwsec_error = 0
@@ -76,7 +76,7 @@ class Gsp:
             *(4, SCRATCH[0], 2),
             *(5, 6, 7, 8),
         ]
-        """What it has the host do while it starts."""
+        """Requests to the host while it starts."""
         self.reset()
 
     def reset(self) -> None:
@@ -161,7 +161,7 @@ class Gsp:
         self.begin(self.arguments)
 
     def begin(self, arguments: int) -> None:
-        """What the GSP's system does first: find its regions and its queues."""
+        """Start the GSP's system: find its regions and its queues."""
         rows = struct.iter_unpack("<QQQBB6x", self.memory.read(arguments, 6 * 32))
         regions = {}
         for name, at, size, kind, location in rows:

@@ -16,7 +16,7 @@ __all__ = ["BOOTER", "BOOTLOADER", "FUSE", "FWSEC", "IMAGE", "SIGNED", "Program"
 FUSE: Final = 3
 """Versions up to it are revoked, in bits: the oldest one allowed is 3."""
 MAPPER, BUFFER = 0x140, 0x200
-"""Where FWSEC's DMEM mapper and buffer of commands are in its data."""
+"""Offsets of FWSEC's DMEM mapper and of its buffer of commands in its data."""
 
 
 def noise(name: str, size: int) -> bytes:
@@ -80,7 +80,7 @@ IMAGE: Final = noise("image", (2 << 20) + 3 * 4096 + 100)
 SIGNED: Final = noise("signature of the image", 4096)
 BOOTLOADER: Final = noise("bootloader", 0x3000)
 BOOT_OFFSETS: Final = (0x1000, 0x2000, 0x2800)
-"""Of code, data and manifest in the bootloader."""
+"""Offsets of code, data and manifest in the bootloader."""
 BOOT_VERSION: Final = 0x1234
 
 

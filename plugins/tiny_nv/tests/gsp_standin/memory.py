@@ -124,7 +124,7 @@ class Memory:
         return numpy.ctypeslib.as_array((ctypes.c_uint64 * 512).from_address(at))
 
     def walk(self, root: int, first: int = 0, aperture: int = TABLE_SYSTEM) -> list[Run]:
-        """What tables map, neighbors joined."""
+        """Runs that page tables map, neighbors joined."""
         found: list[Run] = []
         for run in self._walk(self.table(root, aperture), first, 0):
             last = found[-1] if found else None

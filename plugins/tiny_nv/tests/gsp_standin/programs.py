@@ -39,7 +39,7 @@ def frts_of(data: bytearray, memory_bytes: int) -> tuple[int, int] | None:
 
 
 def read_radix3(memory: Memory, root: int, size: int) -> bytes:
-    """What three levels of page tables name."""
+    """Content of the pages that three levels of page tables name."""
     pages = [root]
     count = -(-size // PAGE)
     for level in (2, 1, 0):
@@ -52,7 +52,7 @@ def read_radix3(memory: Memory, root: int, size: int) -> bytes:
 
 
 def check_meta(memory: Memory, content: bytes, frts: int, memory_bytes: int) -> str:
-    """What the booter finds wrong in GspFwWprMeta; "" for nothing."""
+    """The fault that the booter finds in GspFwWprMeta; "" for none."""
     m = dict(zip(META_FIELDS, struct.unpack_from("<27Q", content), strict=True))
     order = ("open_heap", "begin", "heap", "firmware", "boot", "frts", "end", "vga", "memory")
     places = [m[name] for name in order]

@@ -39,7 +39,7 @@ OWN_TABLES: Final = 8
 
 
 class GspResources(Resources):
-    """What the messages of one host make."""
+    """Resources that the messages of one host make."""
 
     def __init__(self, machine: Machine, memory: Physical) -> None:
         super().__init__(machine)

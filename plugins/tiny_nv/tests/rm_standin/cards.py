@@ -13,10 +13,10 @@ __all__ = ["A100", "AD102", "B200", "CARDS", "GA102", "GB202", "H200", "CardFact
 
 @dataclass(frozen=True)
 class Bank:
-    """Where the code of an architecture expects the driver's words in constant bank 0."""
+    """Offsets of the driver's words in constant bank 0, as an architecture's code expects them."""
 
     parameters: int
-    """Where a kernel's own parameters begin."""
+    """Offset of a kernel's own parameters."""
     block: int = 0x0
     grid: int = 0xC
     shared_window: int = 0x18
@@ -71,7 +71,7 @@ class CardFacts:
     absent_sms: int = 0
     """Multiprocessors that the counts of units have, and the card has not."""
     warps: int = 48
-    """That a multiprocessor holds."""
+    """Warps that a multiprocessor holds."""
     address_bits: int = 49
     semaphore_bits: int = 40
     has_extended_base: bool = False

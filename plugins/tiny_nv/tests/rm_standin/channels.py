@@ -92,7 +92,7 @@ class Ring:
         self.get = self.put = 0
         self.is_stopped = False
         self.segments: deque[Segment | None] = deque()
-        """Of the entries from `get` to `put`; None for those without a pushbuffer."""
+        """Segments of the entries from `get` to `put`; None for those without a pushbuffer."""
         self.fetched: list[int] = []
         """The same entries as numbers."""
         self.writes: deque[Write] = deque()
@@ -181,7 +181,7 @@ class Ring:
 
     @property
     def is_idle(self) -> bool:
-        """Whether all that the doorbell told of is done."""
+        """True if all that the doorbell told of is done."""
         return not self.writes and not self.segments
 
     # --- methods

@@ -65,7 +65,7 @@ class Compute:
         self.inline_qmd = [0, 0]
         self.qmd_words: dict[int, int] = {}
         self.is_fresh = False
-        """Whether caches hold nothing from before others' work that was waited for."""
+        """True if caches hold nothing from before others' work that was waited for."""
         self.forgets_code = False
         self.seen: dict[int, bytes] = {}
 

@@ -26,13 +26,13 @@ class Pages:
 
     size: int
     data: Array
-    """What may be touched: `size` bytes or a few less."""
+    """Bytes that may be touched: `size` or a few less."""
     backing: Backing | None = None
     offset: int = 0
     gpu: Gpu | None = None
     """The card whose memory it is; None for pages of the system."""
     host_address: int = 0
-    """Of pages that were the process's own before."""
+    """Address of pages that were the process's own before."""
     is_cached: bool = False
     holders: int = 1
 
@@ -86,12 +86,12 @@ class Gpu:
 
     @property
     def gpu_id(self) -> int:
-        """How the resource manager calls it."""
+        """Number by which the resource manager calls it."""
         return 0x100 * (self.index + 1)
 
     @property
     def minor(self) -> int:
-        """Of its file: not the order in which cards are listed."""
+        """Minor number of its file: not the order in which cards are listed."""
         return self.index
 
     def clock(self) -> int:

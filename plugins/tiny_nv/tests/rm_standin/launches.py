@@ -24,7 +24,7 @@ __all__ = ["Launcher", "Settings"]
 LOWEST_ADDRESS_BITS: Final = 40
 CODE_ALIGNMENT: Final = 128
 PREFETCHED: Final = 2048
-"""What must be readable after code: the instruction cache reads ahead."""
+"""Bytes that must be readable after code: the instruction cache reads ahead."""
 SYSTEM_SHARED: Final = 0x400
 SHARED_UNIT: Final = 128
 GRID_OF_BLOCKS, GRID_OF_CLUSTERS = 2, 3
@@ -43,7 +43,7 @@ MODULES: Final[dict[bytes, Module]] = {}
 
 @dataclass
 class Settings:
-    """What methods have set before a launch."""
+    """State that methods have set before a launch."""
 
     numbers: dict[str, dict[int, int]] = field(default_factory=dict)
 
@@ -206,7 +206,7 @@ class Launcher:
         return found
 
     def check_code(self, qmd: Qmd, code: Code) -> None:
-        """What the code needs, the descriptor must grant."""
+        """Check that the descriptor grants what the code needs."""
         for name in ("registers", "barriers"):
             granted, needed = qmd.get(name), getattr(code, name)
             if granted < needed:

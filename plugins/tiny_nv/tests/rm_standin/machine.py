@@ -84,17 +84,17 @@ class OpenFile:
     control: OpenFile | None = None
     """The nvidiactl that a device's file was registered with."""
     mapping: Mapped | None = None
-    """What RM_MAP_MEMORY has prepared for mmap."""
+    """Mapping that RM_MAP_MEMORY has prepared for mmap."""
     uvm: Uvm | None = None
 
 
 @dataclass(frozen=True)
 class Mapped:
-    """What mmap of a file gives."""
+    """Mapping that mmap of a file gives."""
 
     thing: Memory | Usermode
     offset: int
-    """Of its pages in the backing."""
+    """Offset of its pages in the backing."""
     size: int
     is_bar: bool
 
@@ -134,7 +134,7 @@ class Machine(StandInFiles):
         self.stuck: set[int] = set()
         """Channels, by their ids, that execute nothing more."""
         self.tells_faults = False
-        """Whether what a kernel does wrong is told by the card alone, and not raised here."""
+        """True if what a kernel does wrong is told by the card alone, and not raised here."""
         self.interrupts = 0
         self.armed: dict[int, set[int]] = {}
         """Notifications that are told, by the handle of the subdevice."""
@@ -459,7 +459,7 @@ class Machine(StandInFiles):
                     ring.guarded(ring.ring)
 
     def waiting(self) -> list[str]:
-        """What each channel waits for that does not go on."""
+        """The wait of each channel that does not go on."""
         return [
             f"channel {ring.channel.id} waits for {ring.waits_for or 'its turn'}"
             for channel in self.resources.channels

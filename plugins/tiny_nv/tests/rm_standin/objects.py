@@ -98,12 +98,12 @@ class Subdevice(Object):
 
 
 class Debugger(Object):
-    """What errors of multiprocessors are read from."""
+    """Object from which errors of multiprocessors are read."""
 
 
 @dataclass(eq=False)
 class Event(Object):
-    """What wakes a waiting file."""
+    """Event that wakes a waiting file."""
 
     file: int = 0
     index: int = 0
@@ -138,7 +138,7 @@ class VaSpace(Object):
     base: int = 0
     limit: int = 0
     is_external: bool = False
-    """Whether UVM owns the page tables."""
+    """True if UVM owns the page tables."""
     memory: GlobalMemory = field(default_factory=GlobalMemory)
     mapped: dict[int, Mapping] = field(default_factory=dict)
     next_free: int = 1 << 36
@@ -156,13 +156,13 @@ class VaSpace(Object):
         self.mapped.pop(address).pages.release()
 
     def overlaps(self, address: int, size: int) -> bool:
-        """Whether something is mapped among these bytes."""
+        """True if something is mapped among these bytes."""
         return any(a < address + size and address < a + m.size for a, m in self.mapped.items())
 
 
 @dataclass(frozen=True)
 class Mapping:
-    """Where pages are, in an address space."""
+    """Pages in an address space."""
 
     pages: Pages
     offset: int
@@ -209,12 +209,12 @@ class Channel(Object):
     engine: int = 1
     is_scheduled: bool = False
     is_registered: bool = False
-    """Whether UVM knows it, so that its context has memory."""
+    """True if UVM knows it, so that its context has memory."""
     ring: Ring | None = None
     fault: dict[str, Any] = field(default_factory=dict)
 
     @property
     def token(self) -> int:
-        """What the doorbell is rung with."""
+        """Token that the doorbell is rung with."""
         runlist = 0 if self.engine == 1 else self.engine
         return runlist << 16 | self.id | self.gpu.facts.token_bits

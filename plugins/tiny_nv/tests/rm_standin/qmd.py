@@ -64,7 +64,7 @@ RELEASE_PLACES: Final = {
 }
 """First bits of the address' low and high part, the bits of the latter, and of the payload."""
 RELEASE_BLOCKS_3: Final = (0, 128, 896)
-"""How far the blocks of version 3 lie behind the first one."""
+"""Offsets of the blocks of version 3 from the first one."""
 Place = tuple[int, int, int]
 
 

@@ -100,7 +100,7 @@ class Resources:
                     yield found.default
 
     def is_open(self, gpu: Gpu) -> bool:
-        """Whether the process has the file of a card open."""
+        """True if the process has the file of a card open."""
         files = self.machine.files.values()
         return any(file.gpu is gpu and file.control is not None for file in files)
 
@@ -113,7 +113,7 @@ class Resources:
         return self.doorbells[gpu]
 
     def context_bytes(self, channel: Channel) -> int:
-        """What a channel's context needs."""
+        """Bytes that a channel's context needs."""
         return CONTEXT_BYTES if channel.engine == ENGINE_GRAPHICS else 0x10000
 
     # --- RM_ALLOC
@@ -330,13 +330,13 @@ class Resources:
         return Status.OK
 
     def is_mapped_by_host(self, address: int, size: int) -> bool:
-        """Whether the process has all of these pages."""
+        """True if the process has all of these pages."""
         vector = (ctypes.c_uint8 * (size // PAGE))()
         place = (ctypes.c_void_p(address), ctypes.c_size_t(size))
         return not self.machine.libc.mincore(*place, vector)
 
     def mappable(self, r: Record) -> tuple[Memory | Usermode, int, int]:
-        """What RM_MAP_MEMORY is about: the object, where it is in the backing file, and bytes."""
+        """Target of RM_MAP_MEMORY: the object, its offset in the backing file, and bytes."""
         client = self.client(r["hClient"])
         thing = client.objects.get(r["hMemory"])
         above = client.objects.get(r["hDevice"])

@@ -8,7 +8,7 @@ __all__ = ["Mistake", "Refused", "Status"]
 
 
 class Mistake(AssertionError):
-    """What a card would do something undefined about, or the kernel would not notice."""
+    """A mistake that is undefined on a card, or that the kernel would not notice."""
 
 
 class Status(enum.IntEnum):

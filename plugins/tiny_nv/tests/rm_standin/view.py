@@ -1,4 +1,4 @@
-"""What a channel addresses: accesses that the page table does not allow are faults of the MMU."""
+"""Memory as a channel addresses it: accesses that page tables do not allow are MMU faults."""
 
 from __future__ import annotations
 

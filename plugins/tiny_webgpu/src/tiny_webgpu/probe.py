@@ -1,4 +1,4 @@
-"""Which adapters there are: the GPUs, or drivers in software, that Dawn can reach.
+"""The adapters there are: GPUs, or drivers in software, that Dawn can reach.
 
 Dawn gives one adapter for each way of asking, so it is asked in every way; those that are the same
 are told apart from those that differ by what they say of themselves. The Null backend, which runs

@@ -43,7 +43,7 @@ LENGTHS: Final = {"I": {WAIT: 5, SIGNAL: 5, TIMESTAMP: 3, BARRIER: 1, EXEC: 6, C
 }
 PAGE: Final = 4096
 THREADS: Final = 32
-"""That run at once, each with scratch of its own."""
+"""Threads that run at once, each with scratch of its own."""
 Function = Callable[[list[memoryview], tuple[int, ...]], None]
 
 
@@ -129,7 +129,7 @@ class Bus:
 
 
 class Fault(Exception):
-    """What the hardware finds wrong with a command."""
+    """A fault that the hardware finds in a command."""
 
 
 class Stopped(Exception):
@@ -238,7 +238,7 @@ def pairs(words: list[int]) -> list[int]:
 
 
 class Commands(HWQueue):
-    """What both queues have in common."""
+    """The common part of both queues."""
 
     def __init__(self, device: QueuedDevice, engine: Engine) -> None:
         super().__init__()
@@ -304,7 +304,7 @@ class ComputeCommands(Commands):
 
 
 class EveryCommand(ComputeCommands):
-    """Of a device without a queue for copies."""
+    """Commands of a device without a queue for copies."""
 
     def copy(self, dst: Number, src: Number, size: int) -> Self:
         return self.command(COPY, dst, src, size)
@@ -356,7 +356,7 @@ class QueuedAllocator(HCQAllocator):
         self.pinned = 0
         self.mappings = 0
         self.peer_access = True
-        """Whether memory of other devices, and not only the host's, can be mapped."""
+        """True if memory of other devices, and not only the host's, can be mapped."""
         self.strangers: set[HCQCompiled] = set()
         """Devices of which no memory can be mapped."""
 
@@ -478,7 +478,7 @@ class QueuedDevice(HCQCompiled):
 
 
 shared: Final = Bus()
-"""What devices opened by name are on."""
+"""Bus of the devices opened by name."""
 
 
 def backend() -> Backend:

@@ -22,7 +22,7 @@ CELLS: Final = 6
 BYTES: Final = 8
 MASK: Final = (1 << 64) - 1
 Step = tuple[list[tuple[int, int]], int | None]
-"""What a launch works on, as device and cell, and its value; a copy has none."""
+"""Cells of a launch, as device and cell, and its value; a copy has none."""
 
 
 def mixed(a: int, b: int, value: int) -> int:
@@ -123,7 +123,7 @@ class Stress:
         return target.copier(BYTES, source), buffers, []
 
     def follow(self, places: list[tuple[int, int]], value: int | None) -> None:
-        """What a step makes of the cells."""
+        """Apply a step to the expected cells."""
         found = [self.expected[device][cell] for device, cell in places]
         device, cell = places[0]
         self.expected[device][cell] = (

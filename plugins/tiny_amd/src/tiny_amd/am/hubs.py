@@ -54,7 +54,7 @@ class HubPlaces:
     contexts: Register
     """VM_CONTEXT0_CNTL, and what follows it."""
     has_semaphore: bool
-    """Whether firmware uses its invalidation engine too."""
+    """True if firmware uses its invalidation engine too."""
 
 
 def _places(

@@ -206,7 +206,7 @@ class AmDriver:
         )
 
     def open_faults(self) -> AmFaults:
-        """What the card tells of faults."""
+        """The card's reports of faults."""
         self._faults = AmFaults(self)
         return self._faults
 

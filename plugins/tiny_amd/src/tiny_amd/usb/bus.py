@@ -20,7 +20,7 @@ from tinycore.plugin import lock
 __all__ = ["BarView", "SramView", "UsbBus"]
 
 SRAM_ADDRESS: Final = 0x20_0000
-"""Where the card sees SRAM."""
+"""Address of SRAM as the card sees it."""
 _LOW_WORD: Final = 0xFFFFFFFF
 
 

@@ -60,9 +60,9 @@ class EnumeratedCard:
     device: int
     bars: dict[int, AssignedBar]
     lanes: int
-    """Of its own link."""
+    """Width of its own link."""
     generation: int
-    """Of its own link's speed: 3 for 8 GT/s."""
+    """Generation of its own link's speed: 3 for 8 GT/s."""
 
     def __str__(self) -> str:
         return f"card {self.vendor:04x}:{self.device:04x} on bus {self.bus}"

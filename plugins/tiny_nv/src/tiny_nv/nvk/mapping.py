@@ -38,7 +38,7 @@ class UvmMapping:
 
     space_flags: Final = _OWNED_BY_UVM
     has_peers: Final = True
-    """Whether one card's memory can be mapped for another, and the system's for all."""
+    """True if one card's memory can be mapped for another, and the system's for all."""
 
     def __init__(self, uvm: UnifiedMemory) -> None:
         self.uvm = uvm
