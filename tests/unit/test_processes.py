@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -105,12 +106,12 @@ def test_threads_that_train_at_once_do_not_disturb_each_other() -> None:
 
 def test_a_capture_sees_the_launches_of_its_own_thread_only() -> None:
     inside, launched = threading.Event(), threading.Event()
-    runs = itertools.count(1)
+    runs = Mock(side_effect=itertools.count(1))
 
     @TinyJit
     def step(x: Tensor) -> Tensor:
         y = (x * 2).realize()
-        if next(runs) == 2:
+        if runs() == 2:
             inside.set()
             assert launched.wait(SECONDS)
         return (y + 1).realize()
@@ -136,12 +137,12 @@ def captured_beside(
 ) -> tuple[TinyJit[..., Tensor], list[float]]:
     """Five calls of a function, the second of which waits inside for what another thread does."""
     began, ended = threading.Event(), threading.Event()
-    runs = itertools.count(1)
+    runs = Mock(side_effect=itertools.count(1))
 
     @TinyJit
     def step(x: Tensor) -> Tensor:
         result = inside(x)
-        if next(runs) == 2:
+        if runs() == 2:
             began.set()
             assert ended.wait(SECONDS)
         return (result + 1).realize()

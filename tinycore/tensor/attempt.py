@@ -25,6 +25,7 @@ from tinycore.tensor.change_tracking import ChangeSet, tracking_changes
 from tinycore.tensor.environment import Change, Walk
 from tinycore.tensor.guard import form_of_value
 from tinycore.tensor.guard_keys import ATOM, FORM, Role, is_plain, shortened
+from tinycore.tensor.host_streams import is_iterator, positions, random_generators
 from tinycore.tensor.living import live_tensors
 from tinycore.tensor.proxies import ArgumentProxies
 from tinycore.tensor.recorded_call import Output, RecordedCall, SideOutput, State, realized_buffers
@@ -141,6 +142,8 @@ class Attempt:
         """Other changes of what is around the function."""
         self.gradients: list[tuple[Tensor, Before]] = []
         self.change_set = ChangeSet()
+        self.generators = random_generators(walk.referred, walk.names)
+        self.positions = positions(self.generators)
 
     def run(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -240,6 +243,7 @@ class Attempt:
             compare(self.name, self.known.first, Run.of(recording))
         self.check_changes()
         self.check_arrays(recording)
+        self.check_streams()
         self.check_survivors(recording)
         if not self.is_settled():
             return None
@@ -278,6 +282,19 @@ class Attempt:
                 f"{self.name} takes data from the host and finds a large NumPy array around it "
                 f"({self.walk.hidden[0]}), whose changes replays would not see. Make a Tensor of "
                 "it outside, or make it read-only: array.setflags(write=False)"
+            )
+
+    def check_streams(self) -> None:
+        """Raises JitError where the host drew a number, or would take the next item."""
+        if positions(self.generators) != self.positions:
+            raise JitError(
+                f"{self.name} draws random numbers of Python or NumPy, and replays would repeat "
+                "what these decided. Pass the number as an argument, or use Tensor.rand"
+            )
+        if found := [value for value in self.walk.referred if is_iterator(value)]:
+            raise JitError(
+                f"{self.name} finds an iterator around it ({shortened(found[0])}), from which "
+                "replays would take nothing. Take the item outside, and pass it as an argument"
             )
 
     def check_replaced(self, recording: Recording) -> None:

@@ -30,7 +30,6 @@ from tinycore.tensor.change_tracking import tracking_changes
 from tinycore.tensor.environment import Environment
 from tinycore.tensor.guard import Guard
 from tinycore.tensor.history import history
-from tinycore.tensor.living import replace_nodes
 from tinycore.tensor.proxies import ArgumentProxies, finish_writes, rename_sizes
 from tinycore.tensor.recorded_call import (
     Output,
@@ -191,15 +190,15 @@ class Capture:
             self.note(conditions)
             recorded = attempt.make_record(recording, result)
         except Exception:
-            replace_nodes(proxies.back)
+            proxies.restore()
             proxies.write_back()
             self.guard = self.around.walk(given.objects).guard()
             raise
         except BaseException:
-            replace_nodes(proxies.back)
+            proxies.restore()
             proxies.write_back()
             raise
-        replace_nodes(proxies.back)
+        proxies.restore()
         if recorded is None:
             self.guard = self.around.walk(given.objects).guard()
         else:

@@ -6,8 +6,10 @@ by their code, defaults and closure, and objects, classes and modules by the nam
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import os
+import threading
 import types
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -255,6 +257,14 @@ def read_array(box: Any) -> Values:
     return box.shape, box.dtype.str, box.tobytes() if box.nbytes <= MOST_COMPARED_BYTES else None
 
 
+def read_variable(box: Any) -> Values:
+    """The value of a context variable in this context; the class of the error if it has none."""
+    try:
+        return (box.get(),)
+    except LookupError:
+        return (LookupError,)
+
+
 def container_reader(value: Any) -> Reader | None:
     """Return the reader of a built-in container; None for anything else."""
     if not isinstance(value, (list, tuple, dict, set, frozenset, deque)):
@@ -285,12 +295,13 @@ WRAPPERS: Final[dict[type, Reader]] = {
     classmethod: Reader(lambda m: (m.__func__,), ("function",)),
     functools.cached_property: Reader(lambda p: (p.func,), ("function",)),
     type(os.environ): Reader(lambda e: (vars(e).get("_data", len(e)),), ("",)),
+    contextvars.ContextVar: Reader(read_variable, ("value",)),
     bytearray: Reader(
         lambda b: (bytes(b),) if len(b) <= MOST_COMPARED_BYTES else (len(b),), ("content",)
     ),
 }
 """Objects of Python with others inside."""
-NAMESPACES: Final = (types.SimpleNamespace,)
+NAMESPACES: Final = (types.SimpleNamespace, threading.local)
 """Classes of Python whose objects have attributes that users give them."""
 
 

@@ -18,7 +18,7 @@ from tinycore.schedule.kernel import memory_of
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.arguments import Arguments, is_realized, rebuilt
 from tinycore.tensor.change_tracking import change_sets, changed_elsewhere
-from tinycore.tensor.living import live_tensors
+from tinycore.tensor.living import become, live_tensors, replace_nodes
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.bindings import exchanging
 from tinycore.uop.movement import base_of
@@ -63,6 +63,12 @@ class ArgumentProxies:
     def gradient_of(self, original: Tensor) -> Tensor | None:
         """The proxy of a tensor's gradient."""
         return None if original.grad is None else self.made.get(id(original.grad))
+
+    def restore(self) -> None:
+        """Show the memory of the arguments again in all living tensors, not that of proxies."""
+        replace_nodes(self.back)
+        plain = [t for t in live_tensors() if base_of(t.uop) in self.back]
+        become(plain, [t.uop.substitute(self.back) for t in plain])
 
     def write_back(self) -> None:
         """Copy changes of proxies to their arguments, if the capture failed.

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import gc
+import itertools
 import pickle
+import random
+import threading
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy
@@ -303,6 +307,24 @@ def test_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     obeys(TinyJit(step), lambda k: monkeypatch.setenv("FACTOR", str(k)))
 
 
+def test_context_variables_and_data_of_threads() -> None:
+    chosen: contextvars.ContextVar[float] = contextvars.ContextVar("chosen")
+    data = threading.local()
+
+    obeys(TinyJit(lambda x: x * chosen.get(1.0)), chosen.set)
+    obeys(TinyJit(lambda x: x * data.k), lambda k: setattr(data, "k", k))
+
+
+def test_a_context_variable_that_is_given_a_value() -> None:
+    chosen: contextvars.ContextVar[float] = contextvars.ContextVar("chosen")
+    step = TinyJit(lambda x: x * chosen.get(1.0))
+    assert [step(host(3)).item() for _ in range(4)] == [3.0] * 4
+
+    chosen.set(2.0)
+
+    assert [step(host(3)).item() for _ in range(4)] == [6.0] * 4
+
+
 def test_arguments_that_are_looked_into() -> None:
     box = types.SimpleNamespace(values=[2.0])
     step = TinyJit(lambda x, box: x * box.values[0])
@@ -545,6 +567,57 @@ def test_a_counter_is_refused() -> None:
     step(host(1))
     with pytest.raises(JitError, match=r"closure variable box.count in each call .from 1 to 2"):
         step(host(1))
+
+
+python_numbers, numpy_numbers = random.Random(1), numpy.random.default_rng(1)
+
+DRAWN: dict[str, Callable[[], float]] = {
+    "a function of random": lambda: random.uniform(0.0, 1.0),
+    "a method of random's generator": random.random,
+    "a generator of random": lambda: python_numbers.uniform(0.0, 1.0),
+    "a function of numpy.random": lambda: numpy.random.uniform(0.0, 1.0),
+    "a generator of numpy.random": lambda: numpy_numbers.uniform(0.0, 1.0),
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_number_drawn_by_the_host_is_refused_though_it_decides_alike(name: str) -> None:
+    draw = DRAWN[name]
+    step = TinyJit(lambda x: x * 2 if draw() < 2 else x)
+    step(host(1))
+
+    with pytest.raises(JitError, match="draws random numbers of Python or NumPy"):
+        step(host(1))
+
+
+def test_numbers_drawn_in_the_first_call_only_are_taken() -> None:
+    weights: list[Tensor] = []
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        if not weights:
+            weights.append(host(numpy_numbers.random()))
+        return x * weights[0]
+
+    found = [step(host(i)).item() for i in range(4)]
+
+    assert found == [i * found[1] for i in range(4)]
+
+
+def ones() -> Iterator[float]:
+    while True:
+        yield 1.0
+
+
+@pytest.mark.parametrize("items", [ones(), itertools.cycle([1.0]), iter([1.0] * 9)])
+def test_an_iterator_is_refused_though_its_items_are_alike(items: Iterator[float]) -> None:
+    around = TinyJit(lambda x: x * next(items))
+    given = TinyJit(lambda x, items: x * next(items))
+
+    for step, arguments in ((around, ()), (given, (items,))):
+        step(host(1), *arguments)
+        with pytest.raises(JitError, match="finds an iterator around it"):
+            step(host(1), *arguments)
 
 
 def test_a_changed_container_among_the_arguments_is_refused() -> None:

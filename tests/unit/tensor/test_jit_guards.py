@@ -116,6 +116,20 @@ def test_branching_on_data_is_refused() -> None:
 # --- results and arguments
 
 
+def test_a_write_to_a_result_that_is_an_argument_shows_in_it() -> None:
+    step = TinyJit(lambda x: (x, x.reshape(2, 1), x[1:], x + 1))
+
+    for i in range(4):
+        x = host(i, i + 1)
+        whole, column, tail, _ = step(x)
+        whole += 10
+        column += 100
+        tail += 1000
+        assert x.tolist() == [i + 110.0, i + 1111.0]
+        x[0] = 5
+        assert whole.tolist() == column.reshape(2).tolist() == [5.0, i + 1111.0]
+
+
 def test_a_result_that_is_a_view_of_an_argument_shows_it() -> None:
     step = TinyJit(lambda x: ((x + 1).realize(), x[1:], x))
 
