@@ -2,8 +2,8 @@
 
 For tests only. `PciMachine` takes the place of the operating system. It answers what the kernel
 answers, drivers/pci/pci-sysfs.c, drivers/base/bus.c and drivers/vfio of Linux 6.12, and a `Mistake`
-is what the kernel would let pass and a card or its driver would not survive. Cards of Ampere and
-Ada have a GSP (gsp_standin).
+is what the kernel would let pass and a card or its driver would not survive. Cards have a GSP
+(gsp_standin).
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from typing import Any, Final
 import numpy
 from gsp_standin import Gsp, Memory
 from gsp_standin.images import firmware, rom
+from gsp_standin.memory import Entries2, Entries3
 from rm_standin import Mistake
-from rm_standin.cards import AD102, GA102
+from rm_standin.cards import AD102, B200, GA102, GB202, H200
 
 from tinycore.plugin import LinuxSystem
 from tinycore.testing.standin import StandInFiles
@@ -34,8 +35,8 @@ FIRST_FILE: Final = 1 << 20
 STARTED: Final = {0x17: 0x118234, 0x18: 0x200BC, 0x19: 0x118234, 0x1A: 0x200BC, 0x1B: 0xAD00BC}
 WPR2: Final = {0x1A: 0x88A828, 0x1B: 0x88A828}
 CHIPS: Final = {0x17: "ga102", 0x18: "gh100", 0x19: "ad102", 0x1A: "gb100", 0x1B: "gb202"}
-SIGNATURES: Final = {0x17: "ga10x", 0x19: "ad10x"}
-FACTS: Final = {0x17: GA102, 0x19: AD102}
+SIGNATURES: Final = {0x17: "ga10x", 0x18: "gh100", 0x19: "ad10x", 0x1A: "gb10x", 0x1B: "gb20x"}
+FACTS: Final = {0x17: GA102, 0x18: H200, 0x19: AD102, 0x1A: B200, 0x1B: GB202}
 ADDRESS: Final = "0000:01:00.0"
 ROM_AT: Final = 0x300000
 CONFIG_BYTES: Final = 256
@@ -71,13 +72,15 @@ class Chip:
         self.words: Any = numpy.frombuffer(memory, numpy.uint32)
         self.bytes: Any = self.words.view(numpy.uint8)
         self.command = 2
-        self.memory = Memory(self.memory_mib << 20)
+        has_fsp = self.architecture in (0x18, 0x1A, 0x1B)
+        self.memory = Memory(self.memory_mib << 20, Entries3 if has_fsp else Entries2)
         self.bytes[ROM_AT : ROM_AT + len(rom())] = numpy.frombuffer(rom(), numpy.uint8)
-        has_gsp = self.architecture in FACTS
-        self.gsp = Gsp(self, FACTS[self.architecture], self.memory) if has_gsp else None
+        facts = FACTS.get(self.architecture)
+        wpr2 = WPR2.get(self.architecture, 0x1FA828)
+        self.gsp = Gsp(self, facts, self.memory, wpr2) if facts else None
         self.set(0x0, 0xB72000A1)
         self.set(0xA00, self.architecture << 24 | 2 << 20 | 0xA1000)
-        self.set(0x1183A4, self.memory_mib if self.architecture < 0x1A else 0xBADF5040)
+        self.set(0x1183A4, self.memory_mib)
         self.set(WPR2.get(self.architecture, 0x1FA828), 0x17FFF0 if self.runs else 0)
         self.set(STARTED.get(self.architecture, 0), 0x3FF if self.starts else 0x21)
 

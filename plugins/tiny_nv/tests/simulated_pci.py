@@ -20,7 +20,7 @@ from tiny_nv import NV
 from tiny_nv.nvk.device import NvDevice
 from tinycore.plugin import Backend, HCQSignal, Interface, use_system
 
-__all__ = ["BACKEND", "BACKEND_ADA", "backend_of", "opened"]
+__all__ = ["BACKEND", "BACKEND_ADA", "BACKEND_BLACKWELL", "BACKEND_HOPPER", "backend_of", "opened"]
 
 
 class Simulated(NvDevice):
@@ -69,3 +69,5 @@ def backend_of(machine: PciMachine) -> Backend:
 
 BACKEND: Final = backend_of(PciMachine(Chip(0x17)))
 BACKEND_ADA: Final = backend_of(PciMachine(Chip(0x19, driver="vfio-pci", iommu="DMA")))
+BACKEND_HOPPER: Final = backend_of(PciMachine(Chip(0x18)))
+BACKEND_BLACKWELL: Final = backend_of(PciMachine(Chip(0x1B, driver="vfio-pci", iommu="DMA")))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import struct
 from collections.abc import Callable, Iterator
+from typing import Final
 
 import numpy
 import pytest
+from gsp_standin.fsp import FspModel
 from gsp_standin.gsp import Gsp
-from gsp_standin.images import FWSEC, IMAGE, rom
+from gsp_standin.images import FMC, FORMS, FWSEC, IMAGE, firmware, fmc_file, rom
 from gsp_standin.messages import Queues
 from nv_pci_standin import ADDRESS, ROM_AT, Chip, PciMachine
 from pci_faults import SEEDED
@@ -18,18 +20,22 @@ from simulated_pci import Simulated, opened
 
 from tiny_nv.nvk import classes as gsp_classes
 from tiny_nv.nvk.device import NvDevice
-from tiny_nv.pci import bring_up, falcon, gsp, messages
+from tiny_nv.pci import bring_up, falcon, fsp, gsp, messages
+from tiny_nv.pci.layout import requested_memory
 from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory
 from tinycore.plugin import bytes_at
 
 KERNEL_FILES, BY_VFIO = ("nvidia", ""), ("vfio-pci", "DMA")
+ARCHS: Final = {0x17: "sm_86", 0x18: "sm_90", 0x19: "sm_89", 0x1A: "sm_100", 0x1B: "sm_120"}
+"""By the architecture's number."""
 
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits long for what does not come."""
     monkeypatch.setattr(bring_up, "START_SECONDS", 0.01)
-    monkeypatch.setattr(falcon, "_SECONDS", 0.01)
+    for module in (falcon, fsp):
+        monkeypatch.setattr(module, "_SECONDS", 0.01)
     monkeypatch.setattr(gsp, "_START_SECONDS", 0.05)
     monkeypatch.setattr(gsp, "_ANSWER_SECONDS", 0.05)
 
@@ -66,7 +72,7 @@ def refusal(machine: PciMachine, driver: str = "nvidia") -> str:
 
 
 @pytest.mark.parametrize(("driver", "iommu"), [KERNEL_FILES, BY_VFIO])
-@pytest.mark.parametrize("architecture", [0x17, 0x19])
+@pytest.mark.parametrize("architecture", [*ARCHS])
 def test_a_card_is_started_and_given_back(architecture: int, driver: str, iommu: str) -> None:
     machine = machine_of(architecture, driver, iommu)
     (chip,) = machine.chips
@@ -74,8 +80,11 @@ def test_a_card_is_started_and_given_back(architecture: int, driver: str, iommu:
     device = opened(machine)
 
     found = gsp_of(machine)
-    assert found.falcon.runs == found.booter.runs - 1 == 1  # the sequence resumes by the booter
-    assert device.arch == {0x17: "sm_86", 0x19: "sm_89"}[architecture]
+    if found.fsp is None:  # the sequence resumes by the booter
+        assert found.gsp_of_booter.runs == found.booter.runs - 1 == 1
+    else:
+        assert found.fsp.messages == 1
+    assert device.arch == ARCHS[architecture]
     assert chip.words[0x1400 // 4] == 0xFF50
     assert chip.memory.is_master
     device.close()
@@ -189,7 +198,7 @@ def test_fwsec_that_was_changed_does_not_run() -> None:
     said = refusal(machine)
     assert "FWSEC" in said
     assert "protects 0x0" in said
-    assert "not what was signed" in gsp_of(machine).falcon.refused or machine.chips[0].resets
+    assert "not what was signed" in gsp_of(machine).gsp_of_booter.refused or machine.chips[0].resets
 
 
 def test_signatures_that_are_revoked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +217,7 @@ def test_fwsec_that_tells_an_error() -> None:
 
 def test_a_falcon_that_does_not_halt(soon: None) -> None:
     machine = machine_of()
-    gsp_of(machine).falcon.never_halts = True
+    gsp_of(machine).gsp_of_booter.never_halts = True
     assert "GSP does not halt" in refusal(machine)
 
 
@@ -259,13 +268,131 @@ def test_a_channel_that_is_refused_leaves_nothing() -> None:
     check_back(machine, "nvidia")
 
 
+# --- the security processor
+
+BY_FSP = pytest.mark.parametrize("architecture", [0x18, 0x1A, 0x1B])
+
+
+def fsp_of(machine: PciMachine) -> FspModel:
+    """The security processor of the one card."""
+    found = gsp_of(machine).fsp
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"is_busy": True}, "takes no message"),
+        ({"is_silent": True}, "security processor does not answer"),
+        ({"status": 0x9E}, "refuses message 0x14: error 0x9e"),
+        ({"kind": 0x13}, "about 0x13; it was asked for 0x14"),
+        ({"head": (0x80000000, 0x1510DE7E)}, "answers 0x80000000"),
+        ({"head": (0xC0000000, 0x1510DE7F)}, "0x1510de7f"),
+    ],
+)
+def test_a_security_processor_that_does_not_do_it(
+    change: dict[str, object], said: str, soon: None
+) -> None:
+    machine = machine_of(0x18)
+    vars(fsp_of(machine)).update(change)
+    assert said in refusal(machine)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"error": 0x2B}, "ended with error 0x2b"),
+        ({"never_unlocks": True}, "its GSP is not unlocked"),
+        ({"never_runs": True}, "does not run"),
+    ],
+)
+def test_a_first_program_that_fails(change: dict[str, object], said: str, soon: None) -> None:
+    machine = machine_of(0x1B)
+    vars(gsp_of(machine).gsp_of_fsp).update(change)
+    assert said in refusal(machine)
+
+
+@BY_FSP
+def test_a_first_program_that_is_not_the_signed_one(
+    architecture: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = machine_of(architecture)
+    monkeypatch.setattr("gsp_standin.fsp.FMC", FMC[:-1] + b"\0")
+    assert "error 0xa1" in refusal(machine)
+    assert fsp_of(machine).complaint == "image" or machine.chips[0].resets
+
+
+@pytest.mark.parametrize("place", [b"image", b"hash", b"publickey", b"signature"])
+def test_a_file_without_a_part_of_the_first_program(
+    place: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = firmware("gb20x")["fmc"].replace(
+        b"\0" + place + b"\0", b"\0XXX".ljust(len(place) + 2, b"\0")
+    )
+    monkeypatch.setitem(firmware("gb20x"), "fmc", content)
+    assert f"as its {place.decode()}" in refusal(machine_of(0x1B))
+
+
+def test_a_key_of_another_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(firmware("gh100"), "fmc", firmware("gb20x")["fmc"])
+    assert "97 bytes as its publickey, not 384 bytes" in refusal(machine_of(0x18))
+
+
+def test_a_first_program_that_is_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(firmware("gh100"), "fmc", fmc_file(FORMS[0x18], damage=4))
+    assert "the checksum of its image differs" in refusal(machine_of(0x18))
+
+
+def test_firmware_signed_for_other_chips_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(firmware("gh100"), "gsp", firmware("gb20x")["gsp"])
+    assert "no section .fwsignature_gh100; it has: " in refusal(machine_of(0x18))
+
+
+def test_protected_memory_that_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = machine_of(0x1B)
+    monkeypatch.setattr(fsp_of(machine), "protect", lambda low, high: None)
+    assert "protects 0x0 to 0x0" in refusal(machine)
+
+
+def test_a_card_that_does_not_tell_its_memory() -> None:
+    for architecture in (0x17, 0x18):
+        machine = machine_of(architecture)
+        machine.chips[0].set(0x1183A4, 0xBADF5040)
+        assert "does not tell how much memory it has" in refusal(machine)
+
+
+def test_a_gsp_that_asks_to_be_started_again() -> None:
+    machine = machine_of(0x18)
+    gsp_of(machine).sequence = [8]
+    assert "asks to be started again" in refusal(machine)
+
+
+@BY_FSP
+def test_a_heap_grows_with_the_memory(architecture: int) -> None:
+    open_heap, pmu = (2 << 20, 0) if architecture == 0x18 else (0x220000, 0x1820000)
+    found = [requested_memory(gib << 30, open_heap, pmu).heap_bytes >> 20 for gib in (8, 32, 141)]
+    assert found == [133, 135, 146]
+
+
+def test_no_memory_is_given_out_that_is_protected() -> None:
+    for architecture in ARCHS:
+        machine = machine_of(architecture)
+        device = opened(machine)
+        card = device.card
+        assert isinstance(card, bring_up.OpenedCard)
+        low, high = card.registers.protected_memory(card.processor.architecture)
+        assert card.processor.way.first_protected < low < high <= machine.chips[0].memory.size
+        device.close()
+
+
 # --- a card that runs
 
 
-@pytest.fixture
-def device() -> Iterator[NvDevice]:
+@pytest.fixture(params=[0x17, 0x18], ids=["ampere", "hopper"])
+def device(request: pytest.FixtureRequest) -> Iterator[NvDevice]:
     """A card that runs, closed in the end."""
-    found = opened(machine_of())
+    found = opened(machine_of(request.param))
     yield found
     found.close()
 
@@ -440,9 +567,61 @@ def table_that_is_cached(machine: PciMachine) -> None:
     memory.walk(0x40000000)
 
 
+def hopper_of(machine: PciMachine) -> FspModel:
+    """The security processor of another card, with a message that can be read."""
+    del machine
+    return fsp_of(machine_of(0x18))
+
+
+def message_of_no_kind(machine: PciMachine) -> None:
+    found = hopper_of(machine)
+    found.write(0x8F2AC0, 1 << 24)
+    for _ in range(4):
+        found.write(0x8F2AC4, 0)
+    found.write(0x8F2C04, 12)
+    found.write(0x8F2C00, 0)
+
+
+def window_that_does_not_advance(machine: PciMachine) -> None:
+    found = hopper_of(machine)
+    found.write(0x8F2AC0, 0)
+    found.write(0x8F2AC4, 0)
+
+
+def message_longer_than_what_was_written(machine: PciMachine) -> None:
+    found = hopper_of(machine)
+    found.write(0x8F2AC0, 1 << 24)
+    found.write(0x8F2AC4, 0)
+    found.write(0x8F2C04, 12)
+    found.write(0x8F2C00, 0)
+
+
+def answer_that_there_is_not(machine: PciMachine) -> None:
+    found = hopper_of(machine)
+    found.write(0x8F2AC0, 1 << 25)
+    found.read(0x8F2AC4)
+
+
+def gsp_that_is_locked(machine: PciMachine) -> None:
+    del machine
+    gsp_of(machine_of(0x18)).write(0x110080, 1)
+
+
+def page_of_privilege(machine: PciMachine) -> None:
+    del machine
+    memory = machine_of(0x18).chips[0].memory
+    memory._page(1 | 2 << 3 | 6 << 8, 0, 4096)
+
+
 @pytest.mark.parametrize(
     "action",
     [
+        message_of_no_kind,
+        window_that_does_not_advance,
+        message_longer_than_what_was_written,
+        answer_that_there_is_not,
+        gsp_that_is_locked,
+        page_of_privilege,
         unpinned,
         without_bus_mastering,
         during_reset,

@@ -1,6 +1,6 @@
 """The suite's cases of memory and order through the interface PCI, and a sample of its kernels: on
-a card of Ampere by the kernel's files, and a sample of all on one of Ada by vfio. Both cards have
-4 GiB, and a BAR1 of 256 MiB.
+a card of Ampere by the kernel's files, and a sample of all on one of Ada by vfio, on a Hopper and
+on a Blackwell. Each card has 4 GiB, and a BAR1 of 256 MiB.
 """
 
 from __future__ import annotations
@@ -25,10 +25,15 @@ LONG = {
     "test_freed_memory_comes_back",
     "test_thousands_of_launches",
 }
-CARDS = {"ampere": (0x17, "nvidia", ""), "ada-vfio": (0x19, "vfio-pci", "DMA")}
-SAMPLES = {("ada-vfio", Level.MEMORY): 6, ("ada-vfio", Level.ORDER): 6}
+CARDS = {
+    "ampere": (0x17, "nvidia", ""),
+    "ada-vfio": (0x19, "vfio-pci", "DMA"),
+    "hopper": (0x18, "nvidia", ""),
+    "blackwell-vfio": (0x1B, "vfio-pci", "DMA"),
+}
+SAMPLES = {(card, level): 6 for card in [*CARDS][1:] for level in (Level.MEMORY, Level.ORDER)}
 """One trial of so many runs on a card; all without a row."""
-KERNELS = 24
+KERNELS = 48
 """One trial of kernels of so many runs on each card, each other ones."""
 
 

@@ -1,10 +1,11 @@
-"""A card of Ampere or Ada at its registers, without a kernel driver of NVIDIA's.
+"""A card at its registers, without a kernel driver of NVIDIA's.
 
 For tests only.
 
     images.py     firmware and a video BIOS in the forms that NVIDIA's have
     memory.py     pages that are pinned, the card's memory, and walks of page tables
     falcon.py     the falcons: reset, DMA, signed programs
+    fsp.py        the security processor of Hopper and Blackwell, and the GSP that it starts
     programs.py   what FWSEC and the booter check and do
     messages.py   the GSP's side of the message queues
     gsp.py        the GSP: its start, and RPCs, which the resource manager of rm_standin answers

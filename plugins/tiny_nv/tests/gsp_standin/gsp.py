@@ -17,8 +17,10 @@ from rm_standin.layouts import Record
 from rm_standin.objects import Channel, VaSpace
 from rm_standin.status import Refused
 
+from gsp_standin import fsp
 from gsp_standin.falcon import MAILBOX0, MAILBOX1, FalconModel
-from gsp_standin.images import BOOT_VERSION, BOOTER, FUSE, FWSEC
+from gsp_standin.fsp import FspModel, LockedFalcon
+from gsp_standin.images import BOOT_VERSION, BOOTER, FORMS, FUSE, FWSEC
 from gsp_standin.memory import PAGE, Memory
 from gsp_standin.messages import Queues
 from gsp_standin.programs import check_meta, frts_of
@@ -35,7 +37,7 @@ QUEUE_HEAD: Final = 0x110C00
 INVALIDATE: Final = 0xB830B0
 DOORBELLS: Final = 0xBB0000
 FUSES: Final = {0x8241C0 + 4 * (FWSEC.number - 1), 0x824140 + 4 * (BOOTER.number - 1)}
-WPR2_LOW, WPR2_HIGH, FRTS_ERROR = 0x1FA824, 0x1FA828, 0x1438
+FRTS_ERROR: Final = 0x1438
 SCRATCH: Final = (0x1400, 0x1404)
 LOGS: Final = (b"LOGINIT", b"LOGINTR", b"LOGRM", b"LOGMNOC", b"LOGKRNL")
 SYSTEM_INFO, REGISTRY, INIT_DONE, SEQUENCE = 0x48, 0x49, 0x1001, 0x1002
@@ -53,8 +55,9 @@ FILLED: Final = {0, 2, 9, 10, 11}
 class Gsp:
     """A card's own processor, from reset on."""
 
-    def __init__(self, chip: Chip, facts: CardFacts, memory: Memory) -> None:
-        self.chip, self.memory = chip, memory
+    def __init__(self, chip: Chip, facts: CardFacts, memory: Memory, wpr2: int) -> None:
+        """`wpr2`: the register with the end of the memory that is protected."""
+        self.chip, self.memory, self.wpr2 = chip, memory, wpr2
         self.machine = Machine((facts,), version="570.144")
         self.machine.resources = self.resources = GspResources(self.machine, memory)
         page = chip.bytes[DOORBELLS : DOORBELLS + 0x10000]
@@ -74,7 +77,7 @@ class Gsp:
             *(2, SCRATCH[0], 0xFFFF, 0xFF50, 10, 1),
             *(3, 1),
             *(4, SCRATCH[0], 2),
-            *(5, 6, 7, 8),
+            *(() if chip.architecture in FORMS else (5, 6, 7, 8)),
         ]
         """Requests to the host while it starts."""
         self.reset()
@@ -82,8 +85,16 @@ class Gsp:
     def reset(self) -> None:
         """The state after a reset of the function."""
         has_riscv = True
-        self.falcon = FalconModel(self.memory, FWSEC, self.run_fwsec, riscv=has_riscv)
+        self.gsp_of_fsp = LockedFalcon()
+        self.gsp_of_booter = FalconModel(self.memory, FWSEC, self.run_fwsec, riscv=has_riscv)
         self.booter = FalconModel(self.memory, BOOTER, self.run_booter, riscv=False)
+        form = FORMS.get(self.chip.architecture)
+        self.fsp = (
+            FspModel(self.memory, form, self.gsp_of_fsp, self.protect, self.begin) if form else None
+        )
+        self.falcons: dict[int, FalconModel | LockedFalcon] = (
+            {GSP: self.gsp_of_fsp} if form else {GSP: self.gsp_of_booter, SEC2: self.booter}
+        )
         self.queues: Queues | None = None
         self.told: list[int] = []
         """Functions of the messages so far."""
@@ -101,7 +112,9 @@ class Gsp:
 
     def read(self, register: int) -> int | None:
         """A register that is not only kept."""
-        for base, falcon in ((GSP, self.falcon), (SEC2, self.booter)):
+        if self.fsp is not None and fsp.BASE <= register < fsp.END:
+            return self.fsp.read(register)
+        for base, falcon in self.falcons.items():
             if base <= register < base + SIZE and register != QUEUE_HEAD:
                 return falcon.read(register - base)
         if register in FUSES:
@@ -116,7 +129,10 @@ class Gsp:
         if register == QUEUE_HEAD:
             self.serve()
             return True
-        for base, falcon in ((GSP, self.falcon), (SEC2, self.booter)):
+        if self.fsp is not None and fsp.BASE <= register < fsp.END:
+            self.fsp.write(register, value)
+            return True
+        for base, falcon in self.falcons.items():
             if base <= register < base + SIZE:
                 falcon.write(register - base, value)
                 return True
@@ -130,7 +146,17 @@ class Gsp:
             return True
         return register in SCRATCH and self.chip.set(register, value) is None
 
+    @property
+    def falcon(self) -> FalconModel | LockedFalcon:
+        """The GSP's own."""
+        return self.gsp_of_booter if self.fsp is None else self.gsp_of_fsp
+
     # --- start
+
+    def protect(self, low: int, high: int) -> None:
+        """Show which memory is protected."""
+        self.chip.set(self.wpr2 - 4, low >> 12 << 4)
+        self.chip.set(self.wpr2, high >> 12 << 4)
 
     def run_fwsec(self, falcon: FalconModel) -> None:
         """FWSEC: FRTS."""
@@ -139,14 +165,13 @@ class Gsp:
             self.chip.set(FRTS_ERROR, (self.fwsec_error or 1) << 16)
             return
         self.frts, end = found
-        self.chip.set(WPR2_LOW, self.frts >> 12 << 4)
-        self.chip.set(WPR2_HIGH, end >> 12 << 4)
+        self.protect(self.frts, end)
 
     def run_booter(self, falcon: FalconModel) -> None:
         """The booter: verify, copy, start."""
         if self.starts:  # again, for the GSP that asked for it
             falcon.registers[MAILBOX0] = 0
-            self.falcon.is_active = True
+            self.gsp_of_booter.is_active = True
             return
         meta = falcon.registers[MAILBOX1] << 32 | falcon.registers[MAILBOX0]
         content = self.memory.read(meta, 256)
@@ -154,10 +179,10 @@ class Gsp:
         falcon.registers[MAILBOX0] = self.booter_status or (0x31 if self.complaint else 0)
         if falcon.registers[MAILBOX0]:
             return
-        registers = self.falcon.registers
+        registers = self.gsp_of_booter.registers
         self.arguments = registers[MAILBOX1] << 32 | registers[MAILBOX0]
         self.starts += 1
-        self.falcon.is_active = True
+        self.gsp_of_booter.is_active = True
         self.begin(self.arguments)
 
     def begin(self, arguments: int) -> None:
@@ -249,7 +274,7 @@ class Gsp:
             self.set_directory(content)
         elif function == UPDATE_BAR:
             kind, entry, shift = struct.unpack("<I4xQQ", content)
-            if (kind, shift) != (0, 47):
+            if (kind, shift) != (0, self.memory.entries.SHIFTS[0]):
                 raise Mistake(f"BAR {kind} gets an entry of level {shift}")
             self.bar1 = entry
             self.memory.show(entry)
@@ -417,7 +442,7 @@ class Gsp:
         space = self.resources.client(client).get(handle, VaSpace)
         if space.parent is None or space.parent.handle != device or pasid != 0xFFFFFFFF:
             raise Mistake(f"page tables for address space {handle:#x} of device {device:#x}")
-        if (count, flags, part) != (4, 1 << 3 | 1, 1):
+        if (count, flags, part) != (self.memory.entries.ROOT, 1 << 3 | 1, 1):
             raise Mistake(f"page tables of {count} entries with flags {flags:#x}")
         self.resources.roots[space] = root
         self.resources.refresh(space)

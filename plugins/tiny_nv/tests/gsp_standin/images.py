@@ -7,11 +7,25 @@ from __future__ import annotations
 
 import random
 import struct
+import zlib
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Final
 
-__all__ = ["BOOTER", "BOOTLOADER", "FUSE", "FWSEC", "IMAGE", "SIGNED", "Program", "firmware", "rom"]
+__all__ = [
+    "BOOTER",
+    "BOOTLOADER",
+    "FMC",
+    "FORMS",
+    "FUSE",
+    "FWSEC",
+    "IMAGE",
+    "SIGNED",
+    "FmcForm",
+    "Program",
+    "firmware",
+    "rom",
+]
 
 FUSE: Final = 3
 """Versions up to it are revoked, in bits: the oldest one allowed is 3."""
@@ -82,6 +96,31 @@ BOOTLOADER: Final = noise("bootloader", 0x3000)
 BOOT_OFFSETS: Final = (0x1000, 0x2000, 0x2800)
 """Offsets of code, data and manifest in the bootloader."""
 BOOT_VERSION: Final = 0x1234
+FMC: Final = noise("first program", 0x5000 + 24)
+"""The program that a security processor starts on the GSP."""
+
+
+@dataclass(frozen=True)
+class FmcForm:
+    """A chain of trust, and the memory that it has to leave."""
+
+    signature_name: str
+    version: int
+    key: bytes
+    signature: bytes
+    open_heap: int
+    pmu: int
+    free: int
+    """Bytes behind what is protected."""
+    digest: bytes = noise("digest", 48)
+
+
+FORMS: Final = {
+    0x18: FmcForm("gh100", 1, noise("key", 384), noise("trust", 384), 2 << 20, 0, 2 << 20),
+    0x1A: FmcForm("gb10x", 2, noise("key", 97), noise("trust", 96), 2 << 20, 0x1820000, 28 << 20),
+    0x1B: FmcForm("gb20x", 2, noise("key", 97), noise("trust", 96), 0x220000, 0x1820000, 28 << 20),
+}
+"""By the architecture's number."""
 
 
 def in_file(header: bytes, data: bytes, more: bytes = b"") -> bytes:
@@ -133,10 +172,29 @@ def elf(sections: dict[str, bytes]) -> bytes:
     return bytes(content) + b"".join(rows)
 
 
+def fmc_file(form: FmcForm, damage: int = 0) -> bytes:
+    """An ELF file of 32 bits, whose sections have checksums."""
+    parts = {"image": FMC, "hash": form.digest, "publickey": form.key, "signature": form.signature}
+    names = b"\0" + b"".join(name.encode() + b"\0" for name in (*parts, ".shstrtab"))
+    content, rows = b"", [bytes(40)]
+    begin = 52 + 40 * (len(parts) + 2)
+    for name, data in {**parts, ".shstrtab": names}.items():
+        where = names.index(b"\0" + name.encode() + b"\0") + 1
+        check = zlib.crc32(data) ^ damage if name in parts else 0
+        kind = 1 if name in parts else 3
+        row = (where, kind, 0, 0, begin + len(content), len(data), 0, check, 1, 0)
+        rows.append(struct.pack("<10I", *row))
+        content += data
+    identity = b"\x7fELF\x01\x01\x01".ljust(16, b"\0")
+    head = (identity, 0, 0, 1, 0, 0, 52, 0, 52, 0, 0, 40, len(rows), len(rows) - 1)
+    return struct.pack("<16sHHIIIIIHHHHHH", *head) + b"".join(rows) + content
+
+
 @cache
 def firmware(signature: str) -> dict[str, bytes]:
     """The files by their names."""
     other = "ga10x" if signature == "ad10x" else "ad10x"
+    form = next((form for form in FORMS.values() if form.signature_name == signature), None)
     sections = {
         ".fwversion": b"570.144\0",
         ".fwimage": IMAGE,
@@ -147,7 +205,7 @@ def firmware(signature: str) -> dict[str, bytes]:
         "booter_load": booter_file(),
         "bootloader": bootloader_file(),
         "gsp": elf(sections),
-        "fmc": b"",
+        "fmc": fmc_file(form) if form else b"",
     }
 
 

@@ -1,6 +1,7 @@
 """Physical memory as a card addresses it: pages of the system that are pinned, and its own.
 
-Page tables are walked as the unit does, version 2: open-gpu-kernel-modules, dev_mmu.h of tu102.
+Page tables are walked as the unit does: open-gpu-kernel-modules, dev_mmu.h of tu102 (version 2) and
+of gh100 (version 3).
 """
 
 from __future__ import annotations
@@ -20,17 +21,75 @@ from rm_standin import Mistake
 
 from tinycore.plugin import LinuxSystem
 
-__all__ = ["Memory", "Run"]
+__all__ = ["Entries2", "Entries3", "Memory", "Run"]
 
 Array = numpy.ndarray[Any, Any]
 PAGE, HUGE = 4096, 2 << 20
 FIXED: Final = 0x10
-SHIFTS: Final = (47, 38, 29, 21, 12)
 VALID, VIDEO, SYSTEM = 1, 0, 2
 TABLE_VIDEO, TABLE_SYSTEM = 1, 2
-ADDRESS: Final = (1 << 46) - 1
-"""Bits 53 to 8 of an entry."""
 GENERIC: Final = 6
+
+
+class Entries2:
+    """Entries of version 2."""
+
+    SHIFTS: Final = (47, 38, 29, 21, 12)
+    ROOT: Final = 4
+    """Entries of the root."""
+    STEP: Final = 1 << 8
+    """Difference of the entries of pages that follow each other."""
+
+    @staticmethod
+    def address(entry: int) -> int:
+        """The address in an entry: bits 53 to 8."""
+        return (entry >> 8 & (1 << 46) - 1) << 12
+
+    @staticmethod
+    def is_cached_table(entry: int) -> bool:
+        """True if the card caches a table."""
+        return not entry >> 3 & 1
+
+    @staticmethod
+    def is_cached_page(entry: int) -> bool:
+        """True if the card caches a page."""
+        return not entry >> 3 & 1
+
+    @staticmethod
+    def is_plain(entry: int) -> bool:
+        """True if a page is of the usual kind, read, written and for everyone."""
+        return entry >> 56 == GENERIC and not entry >> 5 & 7
+
+
+class Entries3:
+    """Entries of version 3."""
+
+    SHIFTS: Final = (56, 47, 38, 29, 21, 12)
+    ROOT: Final = 2
+    STEP: Final = 1 << 12
+
+    @staticmethod
+    def address(entry: int) -> int:
+        """The address in an entry: bits 51 to 12."""
+        return entry & ((1 << 52) - 1) & -PAGE
+
+    @staticmethod
+    def is_cached_table(entry: int) -> bool:
+        """True if the card caches a table: PCF is VALID_CACHED."""
+        return entry >> 3 & 7 not in (1, 3)
+
+    @staticmethod
+    def is_cached_page(entry: int) -> bool:
+        """True if the card caches a page: PCF is even."""
+        return not entry >> 3 & 1
+
+    @staticmethod
+    def is_plain(entry: int) -> bool:
+        """True if a page is of the usual kind, PCF REGULAR_RW_ATOMIC with access counters."""
+        return entry >> 8 & 15 == GENERIC and entry >> 3 & 31 in (0, 1) and not entry >> 52
+
+
+Entries = type[Entries2] | type[Entries3]
 
 
 @dataclass(frozen=True)
@@ -46,8 +105,8 @@ class Run:
 class Memory:
     """Memory of the system by bus addresses, of the card by its own."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self, size: int, entries: Entries = Entries2) -> None:
+        self.size, self.entries = size, entries
         self.host = LinuxSystem()
         self.file = os.memfd_create("video memory")
         os.ftruncate(self.file, size)
@@ -140,11 +199,11 @@ class Memory:
         return found
 
     def _walk(self, table: Array, level: int, base: int) -> Iterator[Run]:
-        shift = SHIFTS[level]
-        if level == len(SHIFTS) - 1:
+        shift = self.entries.SHIFTS[level]
+        if level == len(self.entries.SHIFTS) - 1:
             yield from self._pages(table, base)
             return
-        is_dual = level == len(SHIFTS) - 2
+        is_dual = level == len(self.entries.SHIFTS) - 2
         for place in numpy.flatnonzero(table).tolist():
             entry = int(table[place])
             index = place // 2 if is_dual else place
@@ -157,9 +216,9 @@ class Memory:
             aperture = entry >> 1 & 3
             if aperture not in (TABLE_VIDEO, TABLE_SYSTEM):
                 raise Mistake(f"an entry {entry:#x} names a table in aperture {aperture}")
-            if aperture == TABLE_SYSTEM and not entry >> 3 & 1:
+            if aperture == TABLE_SYSTEM and self.entries.is_cached_table(entry):
                 raise Mistake(f"a table of the system's memory is cached by the card: {entry:#x}")
-            below = self.table((entry >> 8 & ADDRESS) << 12, aperture)
+            below = self.table(self.entries.address(entry), aperture)
             yield from self._walk(below, level + 1, at)
 
     def _pages(self, table: Array, base: int) -> Iterator[Run]:
@@ -168,8 +227,9 @@ class Memory:
         if not used.size:
             return
         entries = table[used]
-        steps = (numpy.diff(used) != 1) | (numpy.diff(entries) != 1 << 8)
-        steps |= (entries[1:] >> 8 & 0x1FF) == 0  # a huge page of the system ends here
+        step = self.entries.STEP
+        steps = (numpy.diff(used) != 1) | (numpy.diff(entries) != step)
+        steps |= (entries[1:] // step & 0x1FF) == 0  # a huge page of the system ends here
         cuts = [0, *(numpy.flatnonzero(steps) + 1).tolist(), used.size]
         for begin, end in itertools.pairwise(cuts):
             place, count = int(used[begin]), end - begin
@@ -178,11 +238,11 @@ class Memory:
     def _page(self, entry: int, at: int, page: int, count: int = 1) -> Run:
         """Pages of the same kind from an entry on, within 2 MiB."""
         size = page * count
-        aperture, address = entry >> 1 & 3, (entry >> 8 & ADDRESS) << 12
-        if not entry & VALID or entry >> 56 != GENERIC or address % page or entry >> 5 & 7:
+        aperture, address = entry >> 1 & 3, self.entries.address(entry)
+        if not entry & VALID or address % page or not self.entries.is_plain(entry):
             raise Mistake(f"the entry of {at:#x} is {entry:#x}")
         if aperture == SYSTEM:
-            if not entry >> 3 & 1:
+            if self.entries.is_cached_page(entry):
                 raise Mistake(f"the card caches the system's memory at {at:#x}")
             return Run(at, size, self.host_of(address, size), aperture)
         if aperture != VIDEO:
@@ -212,7 +272,7 @@ class Memory:
         """Put the card's memory behind BAR1, as the table below an entry of its root says."""
         if entry & VALID or entry >> 1 & 3 != TABLE_SYSTEM:
             raise Mistake(f"the root of BAR1 gets {entry:#x}")
-        runs = {run.address: run for run in self.walk((entry >> 8 & ADDRESS) << 12, 1)}
+        runs = {run.address: run for run in self.walk(self.entries.address(entry), 1)}
         if not self.bar1_at:
             return
         for place, run in self._windows.items():

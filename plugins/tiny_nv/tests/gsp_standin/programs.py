@@ -8,10 +8,10 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from gsp_standin.images import BOOT_OFFSETS, BOOTLOADER, BUFFER, IMAGE, MAPPER, SIGNED
+from gsp_standin.images import BOOT_OFFSETS, BOOTLOADER, BUFFER, IMAGE, MAPPER, SIGNED, FmcForm
 from gsp_standin.memory import PAGE, Memory
 
-__all__ = ["META_FIELDS", "check_meta", "frts_of", "read_radix3"]
+__all__ = ["META_FIELDS", "check_meta", "check_request", "frts_of", "read_radix3"]
 
 MEBIBYTE: Final = 1 << 20
 VERIFIED_AT: Final = 248
@@ -75,9 +75,40 @@ def check_meta(memory: Memory, content: bytes, frts: int, memory_bytes: int) -> 
         "sizes": all(sizes),
         "frts": m["frts"] == frts,
         "memory": m["memory"] == memory_bytes,
+        **check_images(memory, m),
+    }
+    return ", ".join(name for name, holds in found.items() if not holds)
+
+
+def check_images(memory: Memory, m: dict[str, int]) -> dict[str, bool]:
+    """Parts of the firmware in the system's memory, and True for those that were signed."""
+    return {
         "image": read_radix3(memory, m["radix3"], m["image_bytes"]) == IMAGE,
         "bootloader": memory.read(m["bootloader"], m["bootloader_bytes"]) == BOOTLOADER,
         "offsets": (m["code"], m["data"], m["manifest"]) == BOOT_OFFSETS,
         "signature": memory.read(m["signature"], m["signature_bytes"]) == SIGNED,
+    }
+
+
+PLACES: Final = "reserved open_heap begin heap firmware boot frts end memory vga boot_count rpc"
+PMU_AT: Final = 244
+
+
+def check_request(memory: Memory, content: bytes, form: FmcForm) -> str:
+    """Complaints of the first program about GspFwWprMeta, whose places it chooses itself."""
+    m = dict(zip(META_FIELDS, struct.unpack_from("<27Q", content), strict=True))
+    (pmu,) = struct.unpack_from("<I", content, PMU_AT)
+    gib = -(-memory.size >> 30)
+    heap = 132 * MEBIBYTE + gib * (96 << 10)
+    found = {
+        "magic": (m["magic"], m["revision"]) == (0xDC3AAE21371A60B3, 1),
+        "verified": not any(content[VERIFIED_AT:]) and not any(content[216:PMU_AT]),
+        "places": not any(m[name] for name in PLACES.split()),
+        "open heap": m["open_heap_bytes"] == form.open_heap,
+        "heap": heap <= m["heap_bytes"] < heap + MEBIBYTE and not m["heap_bytes"] % MEBIBYTE,
+        "frts": m["frts_bytes"] == MEBIBYTE,
+        "workspace": m["vga_bytes"] == 128 << 10,
+        "pmu": pmu == form.pmu,
+        **check_images(memory, m),
     }
     return ", ".join(name for name, holds in found.items() if not holds)

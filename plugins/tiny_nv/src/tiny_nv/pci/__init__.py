@@ -11,7 +11,10 @@ firmware.py     files that the card's own processors need
 vbios.py        the program FWSEC in the video BIOS
 falcon.py       signed programs on small processors
 layout.py       the part of the card's memory that is protected
-gsp.py          start of the card's own processor (GSP), and calls to it
+images.py       firmware of the card's own processor (GSP), in pinned memory
+booter.py       its start by FWSEC and the booter: Ampere, Ada
+fsp.py          its start by the security processor: Hopper, Blackwell
+gsp.py          its start, whichever way, and calls to it
 messages.py     its message queues
 sequencer.py    register accesses that it asks for
 manager.py      objects of the resource manager, by messages

@@ -1,8 +1,8 @@
 """Bring-up of a card without a kernel driver: the steps in order, and all of them taken back.
 
 Nothing is changed before the user has named the card in NV_PCI_TAKE, and whatever ends the
-bring-up, the card goes back to the driver that had it. Cards of Ampere (GA10x) and Ada are started;
-one of Hopper or Blackwell is inspected and given back: its security processor is not driven.
+bring-up, the card goes back to the driver that had it. Cards of Ampere (GA10x), Ada, Hopper and
+Blackwell are started; the chip of Ampere without FRTS data (GA100) is inspected and given back.
 """
 
 from __future__ import annotations
@@ -28,10 +28,13 @@ __all__ = ["OpenedCard", "card_count", "obstacle", "open_card"]
 START_SECONDS: Final = 4.0
 """Time that a card has to start by itself, after a reset too."""
 _CLASSES: Final = {
-    "Ampere": ChipClasses(0xC7C0, 0xC7B5, 0xC56F),
-    "Ada": ChipClasses(0xC9C0, 0xC7B5, 0xC56F),
+    "ga102": ChipClasses(0xC7C0, 0xC7B5, 0xC56F),
+    "ad102": ChipClasses(0xC9C0, 0xC7B5, 0xC56F),
+    "gh100": ChipClasses(0xCBC0, 0xC8B5, 0xC86F),
+    "gb100": ChipClasses(0xCDC0, 0xC9B5, 0xC96F),
+    "gb202": ChipClasses(0xCEC0, 0xCAB5, 0xCA6F),
 }
-"""Classes of GA10x and AD10x."""
+"""Classes by the first chip of each architecture."""
 _CARDS_KEPT: Final = "tiny_nv cards of PCI"
 """Attribute of a machine that holds its open cards, by their addresses."""
 
@@ -110,7 +113,7 @@ class OpenedCard(GspCard):
     ) -> None:
         card = taken.card
         bar1 = access.map_bar(1), card.bar_bytes[1]
-        classes = _CLASSES[ready.architecture.name]
+        classes = _CLASSES[ready.architecture.chip]
         super().__init__(ready.registers, memory, processor, classes, bar1)
         self.taken = taken
         self.process = os.getpid()
@@ -171,14 +174,12 @@ def _ready(taken: TakenCard, access: Access) -> _Ready:
 def _start(taken: TakenCard, ready: _Ready, access: Access, undo: ExitStack) -> OpenedCard:
     """Start the processor of a card that is ready. Raises DeviceUnavailable and OutOfMemory."""
     registers, architecture = ready.registers, ready.architecture
-    if architecture.name not in _CLASSES or registers.is_ga100:
-        told = registers.memory_bytes(architecture)
-        memory = f"{told >> 20:,} MiB" if told else "memory not told"
-        way = "the security processor" if architecture.has_fsp else "a chip without FRTS"
+    if registers.is_ga100:
+        memory = registers.memory_bytes(architecture)
         raise DeviceUnavailable(
-            f"{registers.card} is ready ({architecture.name}, {memory}), its firmware is there, "
-            f"and NV cannot start its processor: {way} is not driven yet. Use DEV=NV, over "
-            "NVIDIA's kernel driver"
+            f"{registers.card} is ready ({architecture.name}, {memory >> 20:,} MiB), its firmware "
+            "is there, and NV cannot start its processor: a chip without FRTS is not driven yet. "
+            "Use DEV=NV, over NVIDIA's kernel driver"
         )
     firmware = load_firmware(taken.machine, architecture)
     system_memory = SystemMemory(access)

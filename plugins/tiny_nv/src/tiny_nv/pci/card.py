@@ -20,7 +20,7 @@ from tiny_nv.nvk.classes import GENERATIONS, Class, Control, arch_of_sm
 from tiny_nv.nvk.layouts import Record
 from tiny_nv.pci.gsp import UPDATE_BAR_PDE, GspProcessor
 from tiny_nv.pci.manager import PROMOTED, GspManager
-from tiny_nv.pci.page_tables import VERSION_2, Aperture, PageTables
+from tiny_nv.pci.page_tables import VERSION_2, VERSION_3, Aperture, PageTables
 from tiny_nv.pci.pages import PinnedMemory, SystemMemory
 from tiny_nv.pci.registers import Registers
 from tinycore.errors import DeviceError, UnsupportedError
@@ -34,7 +34,6 @@ _ALL_ADDRESSES, _ALL_DIRECTORIES, _MEMORY_BARRIER, _TRIGGER = 1 << 0, 1 << 1, 1 
 _INVALIDATE_SECONDS: Final = 2.0
 _FIRST_BYTE: Final = 16 << 20
 """Memory below it is left to the card's own processor."""
-_BAR1_SHIFT: Final = 47
 _BAR1: Final = 0
 _UPDATE_BAR: Final = struct.Struct("<I4xQQ")
 _INSTANCE_BYTES, _RAMFC_BYTES, _METHOD_BYTES = 4096, 512, 0x5000
@@ -101,10 +100,11 @@ class Bar1Windows:
 
     def __init__(self, card: GspCard, at: int, size: int) -> None:
         self.at, self.size = at, size
-        self.tables = PageTables(card.system, VERSION_2, card.invalidate, first=1)
+        entries = card.page_format
+        self.tables = PageTables(card.system, entries, card.invalidate, first=1)
         self._free = Addresses((0, size))
-        entry = VERSION_2.table(self.tables.root.memory.bus())
-        content = _UPDATE_BAR.pack(_BAR1, entry, _BAR1_SHIFT)
+        entry = entries.table(self.tables.root.memory.bus())
+        content = _UPDATE_BAR.pack(_BAR1, entry, entries.shifts[0])
         card.processor.call(UPDATE_BAR_PDE, content, "page tables of BAR1")
 
     def open(self, physical: int, size: int) -> int:
@@ -143,7 +143,8 @@ class GspCard:
         self.generation = next(each for each in GENERATIONS if each.compute == classes.compute)
         self.doorbell = bytes_at(registers.at + _USERMODE + DOORBELL, 4).cast("I")
         self.low, self.high = Addresses(LOW), Addresses(HIGH)
-        self.video = Addresses((_FIRST_BYTE, processor.layout.open_heap))
+        self.video = Addresses((_FIRST_BYTE, processor.way.first_protected))
+        self.page_format = VERSION_3 if processor.architecture.trust else VERSION_2
         self.users = 1
         self.rm = GspManager(processor)
         self._open_objects()
@@ -162,13 +163,13 @@ class GspCard:
         self.subdevice = rm.alloc(
             self.device, Class.NV20_SUBDEVICE_0, rm.record("subdevice"), what=f"part 0 of {self}"
         )
-        self.tables = PageTables(self.system, VERSION_2, self.invalidate)
+        self.tables = PageTables(self.system, self.page_format, self.invalidate)
         space = rm.record(
             "va_space", vaBase=_FIRST_ADDRESS, vaSize=_ADDRESS_BYTES, flags=_OWNED_BY_US
         )
         self.va_space = rm.alloc(self.device, Class.FERMI_VASPACE_A, space, what="an address space")
         root = self.tables.root.memory.bus()
-        rm.set_page_directory(self.device, self.va_space, root, VERSION_2.root_entries)
+        rm.set_page_directory(self.device, self.va_space, root, self.page_format.root_entries)
 
     def invalidate(self) -> None:
         """Have the card forget what it has cached of page tables. Raises DeviceUnavailable."""

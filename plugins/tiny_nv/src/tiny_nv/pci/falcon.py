@@ -22,7 +22,7 @@ BLOCK: Final = 256
 """Bytes that one DMA moves."""
 _MAILBOX_0, _MAILBOX_1, _OS = 0x40, 0x44, 0x80
 _HARDWARE_CONFIG_2: Final = 0xF4
-_HAS_RISCV, _IS_SCRUBBING = 1 << 10, 1 << 12
+_HAS_RISCV, _IS_SCRUBBING, _IS_LOCKED_DOWN = 1 << 10, 1 << 12, 1 << 13
 _CPU_CONTROL, _BOOT_VECTOR, _DMA_CONTROL, _CPU_CONTROL_ALIAS = 0x100, 0x104, 0x10C, 0x130
 _START, _HALTED, _HAS_ALIAS = 1 << 1, 1 << 4, 1 << 6
 _DMA_BASE, _DMA_TO, _DMA_COMMAND, _DMA_FROM, _DMA_BASE_HIGH = 0x110, 0x114, 0x118, 0x11C, 0x128
@@ -122,7 +122,7 @@ class Falcon:
             self.wait_for_halt()
         finally:
             self.memory.free(memory)
-        return self._read(_MAILBOX_0), self._read(_MAILBOX_1)
+        return self.mailboxes
 
     def _allow_dma(self) -> None:
         """Let it read coherent memory of the system by bus addresses."""
@@ -195,6 +195,21 @@ class Falcon:
     def set_version(self, version: int) -> None:
         """Tell the version of the program that runs on the other core."""
         self._write(_OS, version)
+
+    @property
+    def mailboxes(self) -> tuple[int, int]:
+        """Both mailboxes, where programs leave results."""
+        return self._read(_MAILBOX_0), self._read(_MAILBOX_1)
+
+    @property
+    def locks(self) -> int:
+        """Register that says who may access it: no value of its own where the host may not."""
+        return self._read(_HARDWARE_CONFIG_2)
+
+    @property
+    def is_locked_down(self) -> bool:
+        """True if its boot ROM keeps the host from most registers."""
+        return bool(self.locks & _IS_LOCKED_DOWN)
 
     @property
     def is_active(self) -> bool:

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import lzma
 import struct
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from tiny_nv.pci.machine import read_bytes
-from tiny_nv.pci.registers import Architecture
+from tiny_nv.pci.registers import Architecture, Trust
 from tinycore.errors import DeviceUnavailable
 from tinycore.plugin import System
 
 __all__ = [
     "FIRMWARE_VERSION",
     "Bootloader",
+    "FirstProgram",
     "SecureImage",
     "bootloader_of",
     "firmware_files",
+    "first_program_of",
     "load_firmware",
     "sections_of",
     "secure_image_of",
@@ -42,8 +45,10 @@ _LOAD_HEADER: Final = struct.Struct("<5I")
 _APPLICATION: Final = struct.Struct("<4I")
 _META: Final = struct.Struct("<3I")
 _RISCV: Final = struct.Struct("<19I")
-_ELF_HEADER: Final = struct.Struct("<16sHHIQQQIHHHHHH")
-_SECTION: Final = struct.Struct("<IIQQQQIIQQ")
+_ELF_HEADERS: Final = {1: struct.Struct("<16sHHIIIIIHHHHHH"), 2: struct.Struct("<16sHHIQQQIHHHHHH")}
+"""Headers of ELF files by their classes: of 32 and of 64 bits."""
+_SECTIONS: Final = {1: struct.Struct("<IIIIIIIIII"), 2: struct.Struct("<IIQQQQIIQQ")}
+_DIGEST_BYTES: Final = 48
 
 
 @dataclass(frozen=True)
@@ -80,9 +85,20 @@ class Bootloader:
     version: int
 
 
+@dataclass(frozen=True)
+class FirstProgram:
+    """Program that a security processor starts on the GSP (FMC), with what proves it."""
+
+    image: bytes
+    digest: bytes
+    """Its SHA-384."""
+    key: bytes
+    signature: bytes
+
+
 def firmware_files(of: Architecture) -> list[str]:
     """Files that an architecture needs, below a folder of firmware."""
-    names = _BY_FSP if of.has_fsp else _BY_BOOTER
+    names = _BY_FSP if of.trust else _BY_BOOTER
     return [f"{of.chip}/gsp/{name}-{FIRMWARE_VERSION}.bin" for name in names]
 
 
@@ -186,18 +202,41 @@ def bootloader_of(content: bytes) -> Bootloader:
     return Bootloader(data, monitor_code, monitor_data, manifest, found[7])
 
 
-def sections_of(content: bytes) -> Mapping[str, bytes]:
-    """Sections of the GSP's ELF file by their names. Raises DeviceUnavailable."""
-    what = "the GSP's firmware"
-    if content[:5] != b"\x7fELF\x02":
-        raise DeviceUnavailable(f"{what} is no ELF file of 64 bits")
-    header = _unpack(_ELF_HEADER, content, 0, what)
-    first, count, names_index = header[6], header[12], header[13]
-    rows = [_unpack(_SECTION, content, first + n * _SECTION.size, what) for n in range(count)]
-    names_at = rows[names_index][4]
-    return {
-        content[names_at + row[0] : names_at + row[0] + 64]
-        .partition(b"\0")[0]
-        .decode("ascii", "replace"): content[row[4] : row[4] + row[5]]
-        for row in rows
+def first_program_of(content: bytes, trust: Trust) -> FirstProgram:
+    """The GSP's first program. Raises DeviceUnavailable for a file of another form."""
+    what = "the GSP's first program"
+    sections = sections_of(content, what)
+    sizes = {
+        "image": 0,
+        "hash": _DIGEST_BYTES,
+        "publickey": trust.key_bytes,
+        "signature": trust.signature_bytes,
     }
+    for name, size in sizes.items():
+        found = len(sections.get(name, b""))
+        if not found or (size and found != size):
+            wanted = f"{size} bytes" if size else "something"
+            raise DeviceUnavailable(f"{what} has {found} bytes as its {name}, not {wanted}")
+    return FirstProgram(*(sections[name] for name in sizes))
+
+
+def sections_of(content: bytes, what: str) -> Mapping[str, bytes]:
+    """Sections of an ELF file by their names. Raises DeviceUnavailable, also for a section whose
+    checksum, which some files have, is another's.
+    """
+    kind = content[4] if len(content) > 4 else 0
+    if content[:4] != b"\x7fELF" or kind not in _ELF_HEADERS:
+        raise DeviceUnavailable(f"{what} is no ELF file")
+    header = _unpack(_ELF_HEADERS[kind], content, 0, what)
+    first, count, names_index = header[6], header[12], header[13]
+    form = _SECTIONS[kind]
+    rows = [_unpack(form, content, first + n * form.size, what) for n in range(count)]
+    names_at = rows[names_index][4] if names_index < count else 0
+    found: dict[str, bytes] = {}
+    for row in rows:
+        at = names_at + row[0]
+        name = content[at : at + 64].partition(b"\0")[0].decode("ascii", "replace")
+        found[name] = content[row[4] : row[4] + row[5]]
+        if kind == 1 and row[7] and zlib.crc32(found[name]) != row[7]:
+            raise DeviceUnavailable(f"{what} is damaged: the checksum of its {name} differs")
+    return found

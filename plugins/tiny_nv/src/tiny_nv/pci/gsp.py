@@ -1,9 +1,9 @@
-"""The GSP of Ampere and Ada, from a card that has started by itself to RPCs that are answered.
+"""The GSP of a card, from a card that has started by itself to RPCs that are answered.
 
-FWSEC puts the FRTS data into protected memory, the booter copies the GSP's firmware beside it and
-starts it, and messages tell it about the system. NVIDIA/open-gpu-kernel-modules 570.144:
-gsp_fw_wpr_meta.h, gsp_init_args.h, gsp_static_config.h, libos_init_args.h, rpc_global_enums.h.
-No card was at hand: docs/hardware.md says what of this is uncertain.
+It is started by the booter or by the security processor (booter.py, fsp.py), and messages tell it
+about the system. NVIDIA/open-gpu-kernel-modules 570.144: gsp_init_args.h, gsp_static_config.h,
+libos_init_args.h, rpc_global_enums.h. No card was at hand: docs/hardware.md says what of this is
+uncertain.
 """
 
 from __future__ import annotations
@@ -13,23 +13,19 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
+from tiny_nv.pci.booter import BooterStart
 from tiny_nv.pci.bus import PciCard
-from tiny_nv.pci.falcon import GSP, SEC2, Falcon
-from tiny_nv.pci.firmware import bootloader_of, sections_of, secure_image_of
-from tiny_nv.pci.layout import ProtectedMemory, protected_memory
+from tiny_nv.pci.fsp import FspStart
+from tiny_nv.pci.images import KeptMemory
 from tiny_nv.pci.machine import PAGE
 from tiny_nv.pci.messages import Message, MessageQueues
-from tiny_nv.pci.pages import PinnedMemory, SystemMemory
+from tiny_nv.pci.pages import SystemMemory
 from tiny_nv.pci.registers import LEAST_LOOKS, Architecture, Registers
 from tiny_nv.pci.sequencer import run_sequence
-from tiny_nv.pci.vbios import FRTS_BYTES, fwsec_of, rom_reader
 from tinycore.errors import DeviceError, DeviceUnavailable
 
 __all__ = ["GspProcessor"]
 
-_WPR2_LOW: Final = 0x1FA824
-_FRTS_ERROR: Final = 0x1438
-"""Scratch register whose upper half FWSEC leaves an error in."""
 _QUEUE_HEAD: Final = 0x110C00
 _GSP_LOG_BYTES: Final = 64 << 10
 _LOGS: Final = ("LOGINIT", "LOGINTR", "LOGRM", "LOGMNOC", "LOGKRNL")
@@ -67,115 +63,32 @@ class GspProcessor:
     ) -> None:
         """Start it. Raises DeviceUnavailable."""
         self.card, self.registers, self.architecture = card, registers, architecture
-        self.memory = memory
-        self.falcon = Falcon(registers, GSP, memory)
-        self.booter_falcon = Falcon(registers, SEC2, memory)
         self.errors: list[str] = []
         """Errors that the GSP has logged since it runs."""
         self.channel_error = 0
         """Code of the last error that stopped a channel (Xid); 0 without one."""
         self.is_lost = False
         """True once it did not answer: nothing more is asked."""
-        self._kept: list[PinnedMemory] = []
-        self.bootloader = bootloader_of(firmware["bootloader"])
-        self.booter = secure_image_of(firmware["booter_load"])
-        sections = sections_of(firmware["gsp"])
-        self._image = self._section(sections, ".fwimage")
-        self._signature = self._section(sections, f".fwsignature_{architecture.signature}")
-        self.layout = self._layout()
+        self.kept = KeptMemory(memory)
+        starts = FspStart if architecture.trust else BooterStart
+        self.way: BooterStart | FspStart = starts(registers, architecture, self.kept, firmware)
+        self.falcon = self.way.falcon
         self.queues = MessageQueues(memory, lambda: registers.write(_QUEUE_HEAD, 0))
         self._start()
-
-    def _section(self, sections: Mapping[str, bytes], name: str) -> bytes:
-        if not sections.get(name):
-            names = ", ".join(sorted(sections))
-            raise DeviceUnavailable(f"the GSP's firmware has no section {name}; it has: {names}")
-        return sections[name]
-
-    def _layout(self) -> ProtectedMemory:
-        size = self.registers.memory_bytes(self.architecture)
-        if not size:
-            raise DeviceUnavailable(f"{self.card} does not tell how much memory it has")
-        return protected_memory(size, len(self._image), len(self.bootloader.image))
 
     # --- start
 
     def _start(self) -> None:
-        self._run_fwsec()
+        self.way.prepare()
         self._offer()
-        arguments = self._libos_arguments()
-        self.falcon.reset()
-        self._arguments_at = (arguments & 0xFFFFFFFF, arguments >> 32)
-        self.falcon.write_mailboxes(*self._arguments_at)
-        self._run_booter()
-        self.falcon.set_version(self.bootloader.version)
-        self.registers.wait_until(
-            lambda: self.falcon.is_active, 4.0, lambda: f"its GSP does not run: {self.state()}"
-        )
+        self.way.start(self._libos_arguments(), self.state)
         self._wait_for_start()
-
-    def _run_fwsec(self) -> None:
-        """Have FRTS put where the layout says, and protected."""
-        registers, frts = self.registers, self.layout.frts
-        self.falcon.run(fwsec_of(rom_reader(registers), frts))
-        error = registers.read(_FRTS_ERROR) >> 16
-        low = registers.read(_WPR2_LOW) >> 4 << 12
-        high = registers.read(self.architecture.wpr2) >> 4 << 12
-        if error or low != frts or high <= low:
-            raise DeviceUnavailable(
-                f"FWSEC of {self.card} ended with error {error:#x} and protects {low:#x} to "
-                f"{high:#x}; {frts:#x} to {frts + FRTS_BYTES:#x} was asked for"
-            )
-
-    def _run_booter(self) -> None:
-        """Have the firmware copied into protected memory, verified, and started."""
-        meta = self._keep(
-            self.layout.meta(
-                (self._radix3(self._image), len(self._image)),
-                (self._keep(self.bootloader.image).bus(), len(self.bootloader.image)),
-                (
-                    self.bootloader.code_offset,
-                    self.bootloader.data_offset,
-                    self.bootloader.manifest_offset,
-                ),
-                (self._keep(self._signature).bus(), len(self._signature)),
-            )
-        ).bus()
-        status, _ = self.booter_falcon.run(self.booter, (meta & 0xFFFFFFFF, meta >> 32))
-        if status:
-            raise DeviceUnavailable(f"the booter of {self.card} ended with status {status:#x}")
-
-    def _keep(self, content: bytes) -> PinnedMemory:
-        """Content in pinned memory as long as the GSP runs. Contiguous."""
-        made = self.memory.allocate(len(content))
-        made.view[: len(content)] = content
-        self._kept.append(made)
-        if not made.is_contiguous:
-            raise DeviceUnavailable(f"{len(content):,} bytes of firmware lie in several pieces")
-        return made
-
-    def _radix3(self, image: bytes) -> int:
-        """Bus address of the root of a tree of three levels of page tables over an image."""
-        memory = self.memory.allocate(len(image))
-        memory.view[: len(image)] = image
-        self._kept.append(memory)
-        pages = memory.pages()
-        for _ in range(3):
-            pages = self._table_of(pages)
-        assert len(pages) == 1, "the firmware is larger than three levels name"
-        return pages[0]
-
-    def _table_of(self, pages: list[int]) -> list[int]:
-        table = self.memory.allocate(8 * len(pages))
-        table.view[: 8 * len(pages)] = struct.pack(f"<{len(pages)}Q", *pages)
-        self._kept.append(table)
-        return table.pages()
 
     def _libos_arguments(self) -> int:
         """Bus address of the list of regions that the GSP's system begins with."""
         regions = []
         for name in _LOGS:
-            log = self._keep(bytes(_GSP_LOG_BYTES))
+            log = self.kept.keep(bytes(_GSP_LOG_BYTES))
             pages = log.pages()
             log.view[8 : 8 + 8 * len(pages)] = struct.pack(f"<{len(pages)}Q", *pages)
             regions.append((name, log.bus(), _GSP_LOG_BYTES))
@@ -187,14 +100,14 @@ class GspProcessor:
             queues.status_offset,
             *(0, 0, 0, 0, 1, 0, 0),
         )
-        regions.append(("RMARGS", self._keep(arguments.ljust(PAGE, b"\0")).bus(), PAGE))
+        regions.append(("RMARGS", self.kept.keep(arguments.ljust(PAGE, b"\0")).bus(), PAGE))
         packed = (
             _LIBOS_PART.pack(
                 int.from_bytes(name.encode(), "big"), at, size, _CONTIGUOUS, _IN_SYSTEM
             )
             for name, at, size in regions
         )
-        return self._keep(b"".join(packed)).bus()
+        return self.kept.keep(b"".join(packed)).bus()
 
     # --- messages
 
@@ -293,13 +206,8 @@ class GspProcessor:
         self.falcon.wait_for_halt()
 
     def resume(self) -> None:
-        """Have the RISC-V core run again: by the booter, which has halted."""
-        self.falcon.reset()
-        self.falcon.write_mailboxes(*self._arguments_at)
-        self.booter_falcon.start()
-        self.registers.wait_until(
-            lambda: self.falcon.is_active, 4.0, lambda: f"its GSP does not resume: {self.state()}"
-        )
+        """Have the RISC-V core run again."""
+        self.way.resume(self.state)
 
     def close(self) -> None:
         """Tell the GSP to end. Its memory stays until the card is reset. Never raises."""

@@ -10,9 +10,16 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
+from tiny_nv.pci.images import GspImages
 from tiny_nv.pci.vbios import FRTS_BYTES
 
-__all__ = ["WPR_META", "ProtectedMemory", "protected_memory"]
+__all__ = [
+    "WPR_META",
+    "ProtectedMemory",
+    "RequestedMemory",
+    "protected_memory",
+    "requested_memory",
+]
 
 _MEBIBYTE: Final = 1 << 20
 _HEAP_BYTES: Final = 0x8100000
@@ -21,8 +28,14 @@ _VGA_BYTES: Final = _MEBIBYTE
 _META_BYTES: Final = 4096
 _WPR_ALIGNMENT: Final = 128 << 10
 _MAGIC, _REVISION = 0xDC3AAE21371A60B3, 1
+_WORKSPACE_BYTES: Final = 128 << 10
+_SYSTEM_HEAP_BYTES: Final = 22 * _MEBIBYTE
+_MANAGER_HEAP_BYTES: Final = 14 * _MEBIBYTE
+_CHANNELS_HEAP_BYTES: Final = 96 * _MEBIBYTE
+_HEAP_BYTES_PER_GIB: Final = 96 << 10
+_LEAST_HEAP_BYTES, _MOST_HEAP_BYTES = 88 * _MEBIBYTE, 280 * _MEBIBYTE
 
-WPR_META: Final = struct.Struct("<2Q2Q2Q3Q2Q Q2QQ2QQQ2QQQ2QQ Q2H5IB7xQ")
+WPR_META: Final = struct.Struct("<2Q2Q2Q3Q2Q Q2QQ2QQQ2QQQ2QQ Q2H5IB3xIQ")
 """GspFwWprMeta, 256 bytes."""
 
 
@@ -40,33 +53,65 @@ class ProtectedMemory:
     vga: int
     memory_bytes: int
 
-    def meta(
-        self,
-        image: tuple[int, int],
-        bootloader: tuple[int, int],
-        offsets: tuple[int, int, int],
-        signature: tuple[int, int],
-    ) -> bytes:
-        """GspFwWprMeta. Pairs are a bus address and a size: of the image's page table and image, of
-        the bootloader, of the signature; `offsets` those of code, data and manifest in the
-        bootloader.
-        """
+    def meta(self, images: GspImages) -> bytes:
+        """GspFwWprMeta for the booter, which copies to these places."""
         return WPR_META.pack(
-            *(_MAGIC, _REVISION),
-            *image,
-            *bootloader,
-            *offsets,
-            *signature,
+            *_head(images),
             *(self.open_heap, self.open_heap, self.begin - self.open_heap),
             *(self.begin, self.heap, _HEAP_BYTES),
             *(self.firmware, self.bootloader),
             *(self.frts, FRTS_BYTES),
             *(self.end, self.memory_bytes),
             *(self.vga, self.memory_bytes - self.vga),
-            *(0, 0, 0, 0),
-            *(0, 0, 0, 0, 0),
-            *(0, 0),
+            *_tail(0),
         )
+
+
+@dataclass(frozen=True)
+class RequestedMemory:
+    """Sizes of parts whose places the GSP's first program chooses."""
+
+    open_heap_bytes: int
+    heap_bytes: int
+    pmu_bytes: int
+
+    def meta(self, images: GspImages) -> bytes:
+        """GspFwWprMeta without places."""
+        return WPR_META.pack(
+            *_head(images),
+            *(0, 0, self.open_heap_bytes),
+            *(0, 0, self.heap_bytes),
+            *(0, 0),
+            *(0, FRTS_BYTES),
+            *(0, 0),
+            *(0, _WORKSPACE_BYTES),
+            *_tail(self.pmu_bytes),
+        )
+
+
+def _head(images: GspImages) -> tuple[int, ...]:
+    """Head of the structure: where the firmware lies in the system's memory."""
+    return (
+        *(_MAGIC, _REVISION),
+        *images.image,
+        *images.bootloader,
+        *images.offsets,
+        *images.signature,
+    )
+
+
+def _tail(pmu_bytes: int) -> tuple[int, ...]:
+    """Tail of the structure: no boot before, no partitions, nothing verified."""
+    return (0, *(0, 0, 0), *(0, 0, 0, 0, 0), *(0, pmu_bytes, 0))
+
+
+def requested_memory(memory_bytes: int, open_heap_bytes: int, pmu_bytes: int) -> RequestedMemory:
+    """Sizes for a card, of which the heap grows with its memory (gsp_fw_heap.h)."""
+    tables = -(-memory_bytes >> 30) * _HEAP_BYTES_PER_GIB
+    heap = _SYSTEM_HEAP_BYTES + _MANAGER_HEAP_BYTES + _CHANNELS_HEAP_BYTES + tables
+    heap = -(-heap // _MEBIBYTE) * _MEBIBYTE
+    heap = min(max(heap, _LEAST_HEAP_BYTES), _MOST_HEAP_BYTES)
+    return RequestedMemory(open_heap_bytes, heap, pmu_bytes)
 
 
 def protected_memory(

@@ -16,7 +16,7 @@ from tiny_nv.pci.machine import register_calls
 from tinycore.errors import DeviceUnavailable
 from tinycore.plugin import System
 
-__all__ = ["ARCHITECTURES", "LEAST_LOOKS", "Architecture", "Registers"]
+__all__ = ["ARCHITECTURES", "LEAST_LOOKS", "Architecture", "Registers", "Trust"]
 
 _BOOT_0, _BOOT_42 = 0x0, 0xA00
 _GONE: Final = 0xFFFFFFFF
@@ -28,6 +28,20 @@ LEAST_LOOKS: Final = 10
 _GA100: Final = 0x170
 _DONE: Final = 0xFF
 _MEBIBYTE: Final = 1 << 20
+_WORD: Final = 4
+
+
+@dataclass(frozen=True)
+class Trust:
+    """Chain of trust of a security processor, and what its program is asked to leave free."""
+
+    version: int
+    key_bytes: int
+    signature_bytes: int
+    open_heap_bytes: int
+    """Memory for the GSP in front of what is protected."""
+    pmu_bytes: int
+    """Memory for the power management unit behind it."""
 
 
 @dataclass(frozen=True)
@@ -41,20 +55,25 @@ class Architecture:
     """Register whose low byte is 0xFF when the card has started by itself."""
     wpr2: int
     """Upper bound of the memory that a running GSP protects; 0 without one."""
-    memory: int | None
-    """Register with the memory in MiB; None where none is known."""
+    memory: int
+    """Register with the memory in MiB."""
     signature: str
-    """Suffix of the section with its signature of the GSP's firmware; "" where none is known."""
-    has_fsp: bool
-    """True if a security processor starts the GSP, not FWSEC and the booter."""
+    """Suffix of the section with its signature of the GSP's firmware."""
+    trust: Trust | None = None
+    """Chain of trust, where a security processor starts the GSP; None for FWSEC and the booter."""
 
+
+_PMU_BYTES: Final = 0x1820000
+_GH100: Final = Trust(1, 384, 384, 0x200000, 0)
+_GB10X: Final = Trust(2, 97, 96, 0x200000, _PMU_BYTES)
+_GB20X: Final = Trust(2, 97, 96, 0x220000, _PMU_BYTES)
 
 ARCHITECTURES: Final[Mapping[int, Architecture]] = {
-    0x17: Architecture("Ampere", "ga102", 0x118234, 0x1FA828, 0x1183A4, "ga10x", has_fsp=False),
-    0x18: Architecture("Hopper", "gh100", 0x200BC, 0x1FA828, 0x1183A4, "", has_fsp=True),
-    0x19: Architecture("Ada", "ad102", 0x118234, 0x1FA828, 0x1183A4, "ad10x", has_fsp=False),
-    0x1A: Architecture("Blackwell", "gb100", 0x200BC, 0x88A828, None, "", has_fsp=True),
-    0x1B: Architecture("Blackwell", "gb202", 0xAD00BC, 0x88A828, None, "", has_fsp=True),
+    0x17: Architecture("Ampere", "ga102", 0x118234, 0x1FA828, 0x1183A4, "ga10x"),
+    0x18: Architecture("Hopper", "gh100", 0x200BC, 0x1FA828, 0x1183A4, "gh100", _GH100),
+    0x19: Architecture("Ada", "ad102", 0x118234, 0x1FA828, 0x1183A4, "ad10x"),
+    0x1A: Architecture("Blackwell", "gb100", 0x200BC, 0x88A828, 0x1183A4, "gb10x", _GB10X),
+    0x1B: Architecture("Blackwell", "gb202", 0xAD00BC, 0x88A828, 0x1183A4, "gb20x", _GB20X),
 }
 """By the field ARCHITECTURE of BOOT_42."""
 
@@ -100,12 +119,17 @@ class Registers:
         """True for the chip of Ampere that has no FRTS data."""
         return self.read(_BOOT_42) >> 20 & 0x3FF == _GA100
 
-    def memory_bytes(self, of: Architecture) -> int | None:
-        """Bytes of the card's memory; None where no register tells it."""
-        if of.memory is None:
-            return None
+    def memory_bytes(self, of: Architecture) -> int:
+        """Bytes of the card's memory. Raises DeviceUnavailable for a card that does not tell."""
         told = self.read(of.memory)
-        return None if told & 0xFFFF0000 == _NO_ACCESS else told * _MEBIBYTE
+        if not told or told & 0xFFFF0000 == _NO_ACCESS:
+            raise DeviceUnavailable(f"{self.card} does not tell how much memory it has: {told:#x}")
+        return told * _MEBIBYTE
+
+    def protected_memory(self, of: Architecture) -> tuple[int, int]:
+        """First and last addresses of the memory that a GSP protects, 0 and 0 without one."""
+        low, high = self.read(of.wpr2 - _WORD), self.read(of.wpr2)
+        return low >> 4 << 12, high >> 4 << 12
 
     def has_protected_memory(self, of: Architecture) -> bool:
         """True if a GSP runs already, which only a reset ends."""
