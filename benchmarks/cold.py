@@ -233,7 +233,7 @@ def kernels_of(name: str) -> tuple[float, list[Any]]:
         found.extend(items)
         return []
 
-    realize: Any = pkgutil.resolve_name("tinycore.engine.realize")
+    realize: Any = pkgutil.resolve_name("tinycore.engine.engine")
     runs = realize.run_schedule, realize.lower_all
     realize.run_schedule = realize.lower_all = note
     try:

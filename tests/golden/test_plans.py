@@ -20,14 +20,14 @@ import pytest
 import tinycore
 from tinycore import Context, Tensor
 from tinycore.device.buffer import Buffer
-from tinycore.engine import realize
+from tinycore.engine import engine
 from tinycore.lower.plan import plan_for
 from tinycore.lower.plan_neighbors import candidate_of, finished, neighbors, starts
 from tinycore.lower.tile import Plan, Step
 from tinycore.render import Limits
 from tinycore.schedule.items import ScheduleItem
 from tinycore.schedule.kernel import kernel_name
-from tinycore.schedule.target import cut_for
+from tinycore.schedule.limits import cut_for
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -193,8 +193,8 @@ def scheduled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ScheduleItem]]:
         items.extend(found)
         return []
 
-    monkeypatch.setattr(realize, "run_schedule", note)
-    monkeypatch.setattr(realize, "lower_all", note)  # of runs that write to memory from before
+    monkeypatch.setattr(engine, "run_schedule", note)
+    monkeypatch.setattr(engine, "lower_all", note)  # of runs that write to memory from before
     with Context(DEV="NULL", VERIFY=0):
         yield items
 

@@ -20,7 +20,7 @@ from tinycore.engine.export import Shaped, export_schedule, resident
 from tinycore.errors import ArgumentError, UnsupportedError
 from tinycore.plugin import deferred
 from tinycore.schedule.device_memory import buffer_of
-from tinycore.schedule.target import cut_for
+from tinycore.schedule.limits import cut_for
 from tinycore.tensor import graph
 from tinycore.uop.movement import base_of
 

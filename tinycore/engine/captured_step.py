@@ -20,7 +20,7 @@ from tinycore.config import in_force
 from tinycore.device.buffer import Buffer
 from tinycore.device.hooks import hooks
 from tinycore.engine.counters import trace as trace_run
-from tinycore.engine.graph import Part, Single, graph_parts
+from tinycore.engine.device_graph import Part, Single, graph_parts
 from tinycore.engine.hoisting import hoist_invariants
 from tinycore.engine.memory_plan import plan_memory
 from tinycore.engine.run import ExecItem, Recording, Repeated, recordings

@@ -14,12 +14,12 @@ Floor 3. The files, in the order in which a graph passes them:
 - `emit.py`, `ranges.py`, `templates.py`: the graph of each kernel
 - `numbering.py`: memory gets numbers; `results.py`: which nodes are replaced by it
 - `items.py`, `order.py`: launches, ordered so that memory is freed early
-- `launch.py`, `row_fusion.py`: neighbors over the same rows become one kernel
+- `access.py`, `row_fusion.py`: neighbors over the same rows become one kernel
 - `memory.py`: the memory plan, where temporary values lie
 - `device_memory.py`: the buffers behind BUFFER nodes
 - `relink.py`: no pass, the graph of kernels as they run, for `Tensor.kernelize`
 
-`kernel.py` defines `Kernel`, and `target.py` the limits that everything is decided for.
+`kernel.py` defines `Kernel`, and `limits.py` the limits that everything is decided for.
 """
 
 from tinycore.schedule.device_memory import buffer_of, buffers

@@ -9,8 +9,8 @@ from __future__ import annotations
 from itertools import combinations
 
 from tinycore.errors import VerifyError
+from tinycore.schedule.access import Launch
 from tinycore.schedule.kernel import numel
-from tinycore.schedule.launch import Launch
 from tinycore.schedule.memory import live_ranges
 from tinycore.schedule.state import State
 from tinycore.schedule.storage import ALWAYS_STORED, is_leaf

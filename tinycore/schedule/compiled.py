@@ -23,11 +23,11 @@ from tinycore.schedule import disk
 from tinycore.schedule.canonical import CanonicalGraph
 from tinycore.schedule.device_memory import buffer_of, buffers, new_memory
 from tinycore.schedule.items import ScheduleItem, Step
+from tinycore.schedule.limits import elsewhere
 from tinycore.schedule.memory import Block, Layout
 from tinycore.schedule.pipeline import run_passes
 from tinycore.schedule.results import CachedValue, Replacements, RetentionPolicy, select_exclusive
 from tinycore.schedule.state import State
-from tinycore.schedule.target import elsewhere
 from tinycore.uop.bindings import exchanging
 from tinycore.uop.node import UOp, made_anew
 from tinycore.uop.op import Op

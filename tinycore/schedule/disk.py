@@ -22,7 +22,7 @@ from tinycore.errors import FileFormatError, TinycoreError
 from tinycore.schedule.canonical import CanonicalGraph
 from tinycore.schedule.items import Step
 from tinycore.schedule.kernel import Kernel
-from tinycore.schedule.target import elsewhere, limits_of
+from tinycore.schedule.limits import elsewhere, limits_of
 from tinycore.trace import Trace
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from tinycore.dtype import ImageDType, dtypes
-from tinycore.schedule.target import is_image
+from tinycore.schedule.limits import is_image
 from tinycore.uop.node import UOp, unique
 from tinycore.uop.op import Op
 from tinycore.uop.size import greatest_shape

@@ -22,9 +22,9 @@ from typing import Final, NamedTuple
 
 from tinycore.dtype import dtypes
 from tinycore.render.base import Limits, pointer_of
+from tinycore.schedule.access import elements
 from tinycore.schedule.items import Step
 from tinycore.schedule.kernel import Kernel, image_of
-from tinycore.schedule.launch import elements
 from tinycore.schedule.results import Replacements
 from tinycore.schedule.row_fusion import row_limits
 from tinycore.trace import Trace

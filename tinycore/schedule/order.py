@@ -12,8 +12,8 @@ import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Sequence
 
+from tinycore.schedule.access import Launch
 from tinycore.schedule.items import Step
-from tinycore.schedule.launch import Launch
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 

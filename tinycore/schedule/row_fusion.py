@@ -7,7 +7,7 @@ goes through all three while it is in a near cache, and a value that no later st
 the scores of attention, is stored for one strip at a time in thread-local memory.
 
 Legality is a question of addresses alone: every access to memory that one kernel of a group writes
-and another reads stays within the current row (`launch.py`). Halide calls the result `compute_at`
+and another reads stays within the current row (`access.py`). Halide calls the result `compute_at`
 a loop over strips of rows; decision 0033 says why it is decided on finished kernels.
 See docs/decisions/0033-strips.md.
 """
@@ -24,10 +24,10 @@ from typing import Any, Final
 from tinycore.dtype import PointerDType, dtypes
 from tinycore.errors import DeviceError
 from tinycore.render.base import Limits, pointer_of
+from tinycore.schedule.access import Launch, Spans, elements, widen
 from tinycore.schedule.items import Step
 from tinycore.schedule.kernel import Kernel, kernel_name
-from tinycore.schedule.launch import Launch, Spans, elements, widen
-from tinycore.schedule.target import limits_of
+from tinycore.schedule.limits import limits_of
 from tinycore.trace import Trace
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op

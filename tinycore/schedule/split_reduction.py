@@ -17,8 +17,8 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from tinycore.schedule.kernel import numel
+from tinycore.schedule.limits import limits_of
 from tinycore.schedule.storage import Storage, is_leaf
-from tinycore.schedule.target import limits_of
 from tinycore.uop.movement import axis_along
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op

@@ -15,8 +15,8 @@ from enum import Enum
 from functools import cached_property
 
 from tinycore.schedule.kernel import custom_of, numel
+from tinycore.schedule.limits import limits_of
 from tinycore.schedule.ranges import TRANSPARENT
-from tinycore.schedule.target import limits_of
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, COMPARISON, DIVISIONS, MOVEMENT, SAME_VALUE, TRANSCENDENTAL, Op

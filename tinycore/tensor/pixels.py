@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="Core")
 
-is_image: Final[Callable[[ImageDType, str], bool]] = deferred("tinycore.schedule.target:is_image")
+is_image: Final[Callable[[ImageDType, str], bool]] = deferred("tinycore.schedule.limits:is_image")
 
 LONGEST: Final = 16_384
 """Columns and rows that every device with images takes (OpenCL 3.0, table 32, in its full profile).

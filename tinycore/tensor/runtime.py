@@ -113,7 +113,7 @@ class Runtime(Protocol):
         """A few words on a BUFFER, for `repr`."""
 
 
-ENGINE: Final[Callable[[], Runtime]] = deferred("tinycore.engine.realize:Engine")
+ENGINE: Final[Callable[[], Runtime]] = deferred("tinycore.engine.engine:Engine")
 """The engine, which takes as long to import as the frontend: at the first tensor, not before."""
 
 

@@ -10,7 +10,7 @@ import pytest
 from tiny_cl.device import ClDevice
 from tiny_cl.program import ClProgram
 from tinycore import Context, Tensor, TinyJit, Variable
-from tinycore.engine.graph import HeldLaunches
+from tinycore.engine.device_graph import HeldLaunches
 from tinycore.errors import UnsupportedError
 from tinycore.plugin import ProgramInfo
 

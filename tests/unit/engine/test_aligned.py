@@ -14,7 +14,7 @@ from tinycore.builtin.interpreter import PythonProgram, PythonRenderer, PythonRu
 from tinycore.builtin.interpreter import toolchain as interpreted
 from tinycore.device.buffer import Buffer
 from tinycore.dtype import dtypes
-from tinycore.engine.graph import Alone, HeldLaunches, Single
+from tinycore.engine.device_graph import Alone, HeldLaunches, Single
 from tinycore.plugin import Backend, Launch, ProgramInfo, Toolchain, register, unregister
 from tinycore.render.base import Renderer
 

@@ -11,7 +11,7 @@ import pytest
 
 from tinycore import Context, Device, GlobalCounters, Tensor, TinyJit, Variable
 from tinycore.device.protocols import Graph, Handle, Launch
-from tinycore.engine.graph import Alone, HeldLaunches, Part
+from tinycore.engine.device_graph import Alone, HeldLaunches, Part
 from tinycore.errors import UnsupportedError
 from tinycore.schedule.device_memory import buffer_of
 from tinycore.uop.movement import base_of

@@ -42,7 +42,7 @@ from tinycore.lower.tile import (
     plan_to_text,
 )
 from tinycore.render.base import Limits, LinearKernel, Renderer, pointer_of
-from tinycore.schedule.target import cut_for
+from tinycore.schedule.limits import cut_for
 from tinycore.tensor.host_bytes import decode, encode
 from tinycore.testing.kernels import Array
 from tinycore.uop.matrix import MatrixUnit

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.unit.schedule.test_memory import apart, training
 from tinycore import Context, GlobalCounters, Tensor, TinyJit, dtypes, nn
 from tinycore._lru import Lru
-from tinycore.engine import realize
+from tinycore.engine import engine
 from tinycore.schedule import compiled, memory, pipeline
 from tinycore.schedule.compiled import Schedule
 from tinycore.schedule.memory import Block
@@ -126,7 +126,7 @@ def test_peak_memory_goes_down() -> None:
 @pytest.mark.slow
 @on_loops
 def test_training_takes_less_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(realize, "run_schedule", lambda *_: None)
+    monkeypatch.setattr(engine, "run_schedule", lambda *_: None)
     monkeypatch.setattr(pipeline, "fuse_rows", fuse_rows)
     first, second, last = nn.Conv2d(1, 8, 3), nn.Conv2d(8, 16, 3), nn.Linear(16, 10)
     x = Tensor.rand(4, 1, 24, 24).realize()

@@ -9,8 +9,8 @@ import pytest
 from tests.unit.schedule.graphs import buffer, kernels, permute
 from tinycore.dtype import ImageDType, dtypes
 from tinycore.render.base import Limits, Renderer
-from tinycore.schedule import target
-from tinycore.schedule.target import cut_for, is_image
+from tinycore.schedule import limits
+from tinycore.schedule.limits import cut_for, is_image
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -106,7 +106,7 @@ def test_a_device_says_itself_whether_it_has_images(
         has=lambda ability: has and ability == "image",
         toolchain=SimpleNamespace(renderer=Renderer(WITH)),
     )
-    monkeypatch.setattr(target, "Device", {"ACME": device})
+    monkeypatch.setattr(limits, "Device", {"ACME": device})
 
     assert is_image(KIND, "ACME") is has
     assert not is_image(dtypes.imagef((65, 3)), "ACME")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tinycore import Context, GlobalCounters, Tensor, TinyJit, nn
 from tinycore._lru import Lru
-from tinycore.engine import realize
+from tinycore.engine import engine
 from tinycore.schedule import compiled
 from tinycore.schedule.compiled import Schedule
 from tinycore.schedule.memory import ALIGNMENT, Life, pack, peak_bytes
@@ -121,9 +121,7 @@ def transformer_forward() -> Callable[[], Tensor]:
 def test_blocks_are_hardly_larger_than_what_lives_at_once(
     program: Callable[[], Callable[[], Tensor]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        realize, "run_schedule", lambda *_: None
-    )  # where values lie is known before
+    monkeypatch.setattr(engine, "run_schedule", lambda *_: None)  # where values lie is known before
     step = program()
     monkeypatch.setattr(compiled, "schedules", Lru(1024))
     step()

@@ -12,7 +12,7 @@ import torch
 from tinycore import Context, Variable
 from tinycore.dtype import PointerDType, dtypes
 from tinycore.engine.counters import GlobalCounters
-from tinycore.schedule.launch import Launch, row_size
+from tinycore.schedule.access import Launch, row_size
 from tinycore.schedule.row_fusion import MOST_PRODUCTS, Refusal, footprint
 from tinycore.tensor import Tensor
 from tinycore.uop.node import UOp
@@ -198,7 +198,7 @@ def test_the_rows_of_equal_accesses_are_analyzed_once(monkeypatch: pytest.Monkey
         analyzed.append(index)
         return row_size(launch, index, depth)
 
-    monkeypatch.setattr("tinycore.schedule.launch.row_size", counted)
+    monkeypatch.setattr("tinycore.schedule.access.row_size", counted)
     x, y = (Tensor(numbers(8, 16, seed=seed)).realize() for seed in range(2))
 
     assert launch_of(x + y).stays_in_rows(1) == {0, 1, 2}

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.schedule.graphs import buffer, expand, kernels, matmul, permute, reshape, total
 from tinycore.render.base import Limits
 from tinycore.schedule.kernel import memory_of
-from tinycore.schedule.target import cut_for
+from tinycore.schedule.limits import cut_for
 from tinycore.tensor import Tensor
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op

@@ -23,9 +23,9 @@ from tinycore.schedule.canonical import CanonicalGraph
 from tinycore.schedule.compiled import BoundSchedule, schedule_for
 from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.schedule.items import ScheduleItem
+from tinycore.schedule.limits import is_image
 from tinycore.schedule.pipeline import kernelize_as_run
 from tinycore.schedule.results import OnResult, Realized, Replacements, RetentionPolicy, RunResult
-from tinycore.schedule.target import is_image
 from tinycore.uop.bindings import sizes_below
 from tinycore.uop.node import UOp, unique
 from tinycore.uop.op import Op

@@ -1,10 +1,10 @@
-"""A captured step on devices that take many launches at once.
+"""Device graphs: many launches of a captured step, submitted by one call.
 
-Floor 4. Neighboring launches on one device that can hold them (capability `graph`) are asked for
-with one call, and so are those of several devices that wait for each other (`queues`), with the
-copies between them; before each replay only what changes from call to call is put in its place.
-Anything else is run as it was captured. What runs here is counted, and told to nobody: where
-somebody listens, `CapturedStep.replay` makes launches that are told one by one.
+Floor 4. Neighboring launches on one device that can hold them (capability `graph`) are submitted
+together, and so are those of several devices that wait for each other (`queues`), with the copies
+between them; a replay patches only what changes from call to call. Anything else runs as it was
+captured. Launches of a graph are counted but not reported: where a hook or a trace listens,
+`CapturedStep.replay` launches them one by one.
 """
 
 from __future__ import annotations
