@@ -68,11 +68,12 @@ def noted() -> Iterator[Sources]:
 
 
 def for_few_threads(backend: Backend) -> Backend:
-    """A backend whose devices few threads keep busy, so that small products get large tiles."""
+    """A backend whose devices have one unit, which few threads keep busy: small products get its
+    matrix instructions, and large tiles."""
 
     def made(toolchain: Callable[[str], Toolchain[Any]], arch: str) -> Toolchain[Any]:
         found = toolchain(arch)
-        limits = replace(found.renderer.limits, threads=1)
+        limits = replace(found.renderer.limits, threads=1, units=1)
         return replace(found, renderer=replace(found.renderer, limits=limits))
 
     renderers = {name: partial(made, toolchain) for name, toolchain in backend.renderers.items()}

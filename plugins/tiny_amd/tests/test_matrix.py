@@ -188,7 +188,7 @@ def test_a_product_of_another_family_is_numpys(
 ) -> None:
     unit, tools = found.unit, toolchain(arch)
     rows, inner, columns = size
-    limits = replace(tools.renderer.limits, threads=1)
+    limits = replace(tools.renderer.limits, threads=1, units=1)
     shapes = ((rows, inner), (inner, columns))
     left, right = (Tensor.empty(*shape, dtype=unit.a, device="NULL") for shape in shapes)
     ast = left.matmul(right, dtype=unit.out).schedule()[-1].ast
