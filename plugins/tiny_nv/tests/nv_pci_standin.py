@@ -12,6 +12,7 @@ import errno
 import mmap
 import os
 import struct
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -128,6 +129,10 @@ class PciMachine(StandInFiles):
         """Ends of paths, and the errno of writing or opening them."""
         self.pinned: dict[int, int] = {}
         """Bytes of this process's memory that cards may address, by address."""
+        self.users: dict[str, list[str]] = {}
+        """Processes that have device files open, by those."""
+        self.locked: set[str] = set()
+        """Files that another process has locked."""
         self.group_status = 1
         self.containers: dict[int, set[str]] = {}
         self.pages_moved = False
@@ -149,6 +154,10 @@ class PciMachine(StandInFiles):
             found[f"{folder}/subsystem_device"] = "0x14c3\n"
             found[f"{folder}/revision"] = "0xa1\n"
             found[f"{folder}/enable"] = f"{int(chip.enabled)}\n"
+            found[f"{folder}/drm/card1/dev"] = "226:1\n"
+            if chip.driver == "nvidia":
+                minor = f"Model: X\nDevice Minor: \t {number - 4}\n"
+                found[f"/proc/driver/nvidia/gpus/{chip.address}/information"] = minor
             found[f"{folder}/resource"] = "".join(
                 f"0x{begin:016x} 0x{begin + size - 1 if size else 0:016x} 0x{bool(size):016x}\n"
                 for begin, size in chip.bars
@@ -211,6 +220,8 @@ class PciMachine(StandInFiles):
     def move(self, driver: str, name: str, address: str) -> None:
         """Take a card from a driver, or give it to one."""
         chip = self.chip_of(address)
+        if name == "unbind" and any(self.users.values()):
+            raise Mistake(f"{driver} waits for ever before it gives {address} away")
         if chip.driver != (driver if name == "unbind" else ""):
             raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), driver)
         if chip.mapped or chip.memory.is_master:
@@ -229,6 +240,16 @@ class PciMachine(StandInFiles):
         number = FIRST_FILE + len(self.files)
         self.files[number] = path
         return number
+
+    def lock_file(self, path: str) -> int:
+        """flock."""
+        if path in self.locked or path in self.files.values():
+            raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK), path)
+        return self.open(path)
+
+    def holders(self, files: Collection[str]) -> list[str]:
+        """Processes that have one of some files open."""
+        return [who for path in files for who in self.users.get(path, [])]
 
     def close(self, file: int) -> None:
         if not self.files.get(file):

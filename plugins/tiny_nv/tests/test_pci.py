@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import mmap
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +17,10 @@ from rm_standin.cards import H200
 from tiny_nv import NV
 from tiny_nv.nvk.device import NvDevice
 from tiny_nv.pci import bring_up
-from tiny_nv.pci.bus import cards_on_bus
+from tiny_nv.pci.bus import cards_on_bus, device_files
+from tiny_nv.pci.machine import holders, lock_file
 from tinycore.errors import DeviceUnavailable
-from tinycore.plugin import use_system
+from tinycore.plugin import LinuxSystem, use_system
 
 TAKE = [f"drivers/nvidia/unbind {ADDRESS}", f"devices/{ADDRESS}/enable 1"]
 GIVE_BACK = [f"drivers/nvidia/bind {ADDRESS}"]
@@ -165,6 +169,66 @@ def test_a_driver_that_does_not_take_it_back(consent: None, soon: None) -> None:
 
 def test_cards_there_are_not() -> None:
     assert "no PCI+NV:1; there are: card 0000:01:00.0" in refusal(PciMachine(Chip()), 1)
+
+
+@pytest.mark.parametrize("file", ["/dev/nvidia3", "/dev/dri/card1"])
+def test_a_card_that_programs_use_is_not_taken(consent: None, file: str) -> None:
+    machine = PciMachine(Chip())
+    machine.users[file] = ["812 (Xorg)", "999 (python)"]
+    said = refusal(machine)
+    assert "in use by 812 (Xorg), 999 (python)" in said
+    assert "end them first" in said
+    assert not machine.written
+
+
+def test_without_a_number_all_cards_of_nvidia_count(consent: None) -> None:
+    machine = PciMachine(Chip())
+    texts = machine.texts
+
+    def without() -> dict[str, str]:
+        told = {path: text for path, text in texts().items() if "/information" not in path}
+        return {**told, "/dev/nvidia0": "", "/dev/nvidia1": "", "/dev/nvidiactl": ""}
+
+    machine.texts = without  # type: ignore[method-assign]
+    machine.users["/dev/nvidia1"] = ["3 (x)"]
+    assert "in use by 3 (x)" in refusal(machine)
+
+
+def test_programs_of_another_driver_count_by_its_displays(consent: None) -> None:
+    machine = PciMachine(Chip(driver="nouveau", starts=False))
+    machine.users["/dev/nvidia0"] = ["3 (x)"]
+    (card,) = cards_on_bus(machine)
+    assert device_files(machine, card) == ["/dev/dri/card1"]
+
+
+def test_a_card_that_another_process_has_taken(consent: None) -> None:
+    machine = PciMachine(Chip(driver=""))
+    machine.locked.add(f"/sys/bus/pci/devices/{ADDRESS}/enable")
+    assert "another process uses PCI+NV" in refusal(machine)
+    assert not machine.written
+
+
+def test_linux_tells_who_has_a_file_open_or_mapped(tmp_path: Path) -> None:
+    machine, path = LinuxSystem(), tmp_path / "file"
+    path.write_bytes(bytes(4096))
+    wanted = f"{os.getpid()} ("
+    assert holders(machine, [str(path)]) == []
+    with path.open("r+b") as file:
+        assert holders(machine, [str(path)])[0].startswith(wanted)
+        mapped = mmap.mmap(file.fileno(), 4096)
+    assert holders(machine, [str(path)])[0].startswith(wanted)
+    mapped.close()
+    assert holders(machine, [str(path)]) == []
+
+
+def test_linux_locks_a_file_until_it_is_closed(tmp_path: Path) -> None:
+    machine, path = LinuxSystem(), tmp_path / "file"
+    path.touch()
+    first = lock_file(machine, str(path))
+    with pytest.raises(BlockingIOError):
+        lock_file(machine, str(path))
+    machine.close(first)
+    machine.close(lock_file(machine, str(path)))
 
 
 def test_the_driver_of_nvidia_is_not_asked() -> None:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from tiny_nv.pci.machine import write_text
+from tiny_nv.pci.machine import holders, lock_file, write_text
 from tinycore.errors import DeviceUnavailable
 from tinycore.plugin import System
 
@@ -23,6 +23,7 @@ VFIO: Final = "vfio-pci"
 """Driver that lets a process have a card."""
 _DEVICES: Final = "/sys/bus/pci/devices"
 _DRIVERS: Final = "/sys/bus/pci/drivers"
+_INFORMATION: Final = "/proc/driver/nvidia/gpus/{}/information"
 _ADDRESS: Final = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _NVIDIA: Final = 0x10DE
 _DISPLAY: Final = 0x03
@@ -104,6 +105,17 @@ def _is_bound(machine: System, driver: str, address: str) -> bool:
     return address in machine.names(f"{_DRIVERS}/{driver}")
 
 
+def device_files(machine: System, card: PciCard) -> list[str]:
+    """Device files by which programs use a card through its driver, displays among them."""
+    found = [f"/dev/dri/{name}" for name in machine.names(f"{card.folder}/drm")]
+    if card.driver == "nvidia":
+        text = machine.read_text(_INFORMATION.format(card.address))
+        told = re.search(r"Device Minor:\s*(\d+)", text)
+        names = [f"nvidia{told[1]}"] if told else machine.names("/dev")
+        found += [f"/dev/{name}" for name in names if re.fullmatch(r"nvidia\d+", name)]
+    return found
+
+
 class TakenCard:
     """A card that this process has to itself, until `give_back`. vfio-pci keeps one that it has."""
 
@@ -113,18 +125,40 @@ class TakenCard:
         self.complaint = ""
         """Work that was left to the user when the card was given back."""
         self.was_enabled = machine.read_text(f"{card.folder}/enable").strip() not in ("", "0")
+        self._lock = -1
+        """File that is locked while the card is taken; -1 for vfio-pci, which admits one itself."""
         if card.driver == VFIO:
             return
         try:
+            self._lock = lock_file(machine, f"{card.folder}/enable")
+            self._verify_unused()
             if card.driver:
                 write_text(machine, f"{_DRIVERS}/{card.driver}/unbind", card.address)
             write_text(machine, f"{card.folder}/enable", "1")
+        except BlockingIOError as error:
+            raise DeviceUnavailable(f"{card} is taken: another process uses PCI+NV") from error
         except OSError as error:
             complaint = self.give_back()
             raise DeviceUnavailable(
                 f"{card} cannot be taken from the kernel: {error}. It needs root, and a system "
                 f"that lets root do so.{complaint}"
             ) from error
+
+    def _verify_unused(self) -> None:
+        """Raise DeviceUnavailable, with the lock given up, if programs use the card."""
+        card = self.card
+        who = holders(self.machine, device_files(self.machine, card)) if card.driver else []
+        if who:
+            self._unlock()
+            raise DeviceUnavailable(
+                f"{card} is in use by {', '.join(who)}: end them first. Its driver {card.driver} "
+                "waits for them, without a limit, before it gives the card away"
+            )
+
+    def _unlock(self) -> None:
+        if self._lock >= 0:
+            self.machine.close(self._lock)
+            self._lock = -1
 
     def reset(self) -> None:
         """Reset the function. Raises DeviceUnavailable where the kernel knows no way."""
@@ -135,6 +169,12 @@ class TakenCard:
 
     def give_back(self) -> str:
         """Let its driver have it again; what is left to do by hand, or "". Never raises."""
+        try:
+            return self._bind()
+        finally:
+            self._unlock()
+
+    def _bind(self) -> str:
         card, machine = self.card, self.machine
         if not card.driver:
             if not self.was_enabled:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias, runtime_checkable
 
@@ -19,7 +20,9 @@ __all__ = [
     "Load",
     "Store",
     "SupportsPci",
+    "holders",
     "ioctl_value",
+    "lock_file",
     "read_at",
     "read_bytes",
     "register_calls",
@@ -59,6 +62,14 @@ class SupportsPci(Protocol):
 
     def ioctl_value(self, file: int, request: int, argument: int | bytearray) -> int:
         """ioctl(2) with a result. Raises OSError."""
+        ...
+
+    def lock_file(self, path: str) -> int:
+        """Open a file and lock it. Raises OSError, BlockingIOError where another process has it."""
+        ...
+
+    def holders(self, files: Collection[str]) -> list[str]:
+        """Processes that have one of some files open or mapped."""
         ...
 
     def load_register(self, address: int) -> int:
@@ -113,6 +124,45 @@ def ioctl_value(machine: System, file: int, request: int, argument: int | bytear
     if isinstance(machine, SupportsPci):
         return machine.ioctl_value(file, request, argument)
     return fcntl.ioctl(file, request, argument)
+
+
+def lock_file(machine: System, path: str) -> int:
+    """An open file that no other process has locked, until it is closed or this process ends.
+
+    Raises OSError, BlockingIOError where another process has the lock.
+    """
+    if isinstance(machine, SupportsPci):
+        return machine.lock_file(path)
+    file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def holders(machine: System, files: Collection[str]) -> list[str]:
+    """Processes that have one of some files open or mapped, by number and name; of other users only
+    where this process may see their files.
+    """
+    if isinstance(machine, SupportsPci):
+        return machine.holders(files)
+    return [
+        f"{process} ({machine.read_text(f'/proc/{process}/comm').strip()})"
+        for process in machine.names("/proc")
+        if process.isdecimal() and _holds(machine, process, files)
+    ]
+
+
+def _holds(machine: System, process: str, files: Collection[str]) -> bool:
+    folder = f"/proc/{process}/fd"
+    for name in machine.names(folder):
+        with suppress(OSError):  # it was closed meanwhile
+            if os.readlink(f"{folder}/{name}") in files:
+                return True
+    lines = machine.read_text(f"/proc/{process}/maps").splitlines()
+    return any(line.rpartition(" ")[2] in files for line in lines)
 
 
 def register_calls(machine: System, address: int, size: int) -> tuple[Load, Store]:
