@@ -67,7 +67,9 @@ def __getattr__(name: str) -> object:
     if name.startswith("_"):
         raise AttributeError(f"module 'tinycore' has no attribute {name!r}")
     foreign_names = _module_named("tinycore.tensor.foreign_names")
-    raise foreign_names.unknown_name("tinycore", name, foreign_names.OF_PACKAGE, __all__)
+    functions, types = [_deferred(_WHERE[owner]).resolve() for owner in ("Tensor", "dtypes")]
+    known = foreign_names.of_package(name, functions, types)
+    raise foreign_names.unknown_name("tinycore", name, known, __all__)
 
 
 def __dir__() -> list[str]:

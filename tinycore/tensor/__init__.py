@@ -25,7 +25,22 @@ order in which a program passes them:
 - other libraries: `interop.py`, `dlpack.py`, `ufuncs.py`
 """
 
+import sys
+from types import ModuleType
+from typing import NoReturn
+
+from tinycore.errors import ArgumentTypeError
 from tinycore.tensor.living import live_tensors, replace_nodes
 from tinycore.tensor.tensor import Tensor
 
 __all__ = ["Tensor", "live_tensors", "replace_nodes"]
+
+
+class _Module(ModuleType):
+    """This module, which is called by those who know `torch.tensor(data)`."""
+
+    def __call__(self, *args: object, **kwargs: object) -> NoReturn:
+        raise ArgumentTypeError("tinycore.tensor is a module; a tensor is made by Tensor(data)")
+
+
+sys.modules[__name__].__class__ = _Module

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import traceback
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from tinycore.errors import (
     UnknownNameError,
 )
 from tinycore.tensor import Tensor
+from tinycore.tensor.foreign_names import OF_TENSOR
 
 ROWS = [[1.0, 2.0], [3.0, 4.0]]
 
@@ -171,6 +173,13 @@ ELSEWHERE: list[tuple[Callable[[], Any], str]] = [
     (lambda: nn.Linaer, "did you mean Linear"),  # type: ignore[attr-defined]
     (lambda: tinycore.compile, "TinyJit"),
     (lambda: tinycore.Tensr, "did you mean Tensor"),
+    (lambda: tinycore.zeros, "tinycore has no 'zeros'; here it is Tensor.zeros"),
+    (lambda: tinycore.float32, "here it is dtypes.float32"),
+    (lambda: tinycore.addmm, "here it is x [+] a @ b"),
+    (lambda: tinycore.cuda, r"here it is x.to\(device\); DEV=device"),
+    (lambda: nn.optim.RMSprop, r"nn.optim has no 'RMSprop'; here it is Adam\("),  # type: ignore[attr-defined]
+    (lambda: nn.optim.Adamw, "did you mean Adam or AdamW"),  # type: ignore[attr-defined]
+    (lambda: x().max(0).values, "x.max.axis. gives the greatest alone"),
 ]
 
 
@@ -204,6 +213,59 @@ def test_names_of_other_libraries_are_not_listed() -> None:
     for listed in (dir(Tensor), dir(x())):
         assert "reshape" in listed
         assert {"cuda", "astype", "lazydata"}.isdisjoint(listed)
+
+
+COMPUTED: dict[str, Callable[[Any], Any]] = {
+    "scatter_add": lambda x: x.scatter_add(0, torch.tensor([[1, 0]]), x),
+    "take": lambda x: x.take(torch.tensor([[1, 0]])),
+    "take_along_dim": lambda x: x.take_along_dim(torch.tensor([[1, 0]]), 0),
+    "t": lambda x: x.t(),
+    "rot90": lambda x: x.rot90(),
+    "fliplr": lambda x: x.fliplr(),
+    "flipud": lambda x: x.flipud(),
+    "absolute": lambda x: x.absolute(),
+    "floor_divide": lambda x: x.floor_divide(x.T),
+    "remainder": lambda x: x.remainder(x.T),
+    "float_power": lambda x: x.float_power(x.T),
+    "fmax": lambda x: x.fmax(x.T),
+    "fmin": lambda x: x.fmin(x.T),
+    "clamp_min": lambda x: x.clamp_min(2),
+    "clamp_max": lambda x: x.clamp_max(2),
+    "frac": lambda x: x.frac(),
+    "deg2rad": lambda x: x.deg2rad(),
+    "addcmul": lambda x: x.addcmul(x, x.T, value=3),
+    "addcdiv": lambda x: x.addcdiv(x, x.T, value=3),
+    "addmm": lambda x: x.addmm(x, x.T),
+    "dist": lambda x: x.dist(x.T),
+    "nansum": lambda x: x.nansum(0),
+    "nanmean": lambda x: x.nanmean(0),
+    "nan_to_num": lambda x: x.nan_to_num(),
+    "count_nonzero": lambda x: x.count_nonzero(0),
+    "msort": lambda x: x.msort(),
+    "argwhere": lambda x: x.argwhere(),
+    "prelu": lambda x: x.prelu(torch.tensor([3.0])),
+    "moveaxis": lambda x: x.moveaxis(0, 1),
+}
+"""Methods of torch that have an equivalent by another name, in torch's words."""
+OPERANDS: dict[str, Any] = {"low": 2, "high": 2, "axis": 0, "value": 3, "weight": 3.0}
+OPERANDS |= {"destination": 1, "math": math}
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_an_equivalent_is_what_torch_computes(name: str) -> None:
+    rows = [[1.5, float("nan") if name.startswith("nan") else -2.0], [0.0, 4.0]]
+    mine, theirs = Tensor(rows), torch.tensor(rows)
+    source = mine if name == "scatter_add" else 0
+    scope = {"x": mine, "a": mine, "b": mine.T, "index": Tensor([[1, 0]]), "source": source}
+
+    found = eval(OF_TENSOR[name].split(";")[0], OPERANDS | scope)
+
+    numpy.testing.assert_allclose(found.numpy(), COMPUTED[name](theirs).numpy(), 1e-6)
+
+
+def test_a_module_that_is_called_like_a_function_of_torch() -> None:
+    with pytest.raises(ArgumentTypeError, match=r"a tensor is made by Tensor\(data\)"):
+        tinycore.tensor([1.0])  # type: ignore[operator]
 
 
 def test_unknown_names_are_attribute_errors() -> None:

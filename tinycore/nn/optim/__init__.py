@@ -6,12 +6,15 @@ train in half precision (`GradScaler`, `compute_in`). All of it is tensors, so t
 everything, is one graph that a TinyJit captures.
 """
 
+from typing import TYPE_CHECKING
+
 from tinycore.nn.optim import lr_scheduler
 from tinycore.nn.optim.clipping import clip_grad_norm_, clip_grad_value_
 from tinycore.nn.optim.descent import LARS, SGD, Muon
 from tinycore.nn.optim.moments import LAMB, Adam, AdamW
 from tinycore.nn.optim.optimizer import Optimizer, OptimizerGroup
 from tinycore.nn.optim.precision import GradScaler, compute_in
+from tinycore.tensor.foreign_names import OF_OPTIM, unknown_name
 
 __all__ = [
     "LAMB",
@@ -28,3 +31,8 @@ __all__ = [
     "compute_in",
     "lr_scheduler",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        raise unknown_name("nn.optim", name, OF_OPTIM, () if name.startswith("_") else __all__)
