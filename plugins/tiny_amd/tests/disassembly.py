@@ -6,8 +6,12 @@
 
 The tests run on the stand-in. Each kernel's machine code, once however many tests launch it, is
 listed by llvm-objdump and decoded by the emulator: mnemonics and lengths must agree, instruction by
-instruction. A row is added to the page for each run. `--keep FOLDER` keeps the kernels and how the
-tests ended, to which later runs add theirs; without tests only what is kept is compared.
+instruction. A row is added to the page for each run. `--keep FOLDER` keeps the kernels, their
+graphs and how the tests ended, to which later runs add theirs; without tests only what is kept is
+compared. `--graphs FOLDER` compiles the graphs that a run of another architecture has kept:
+
+    plugins/tiny_amd/tests/disassembly.py page.md --keep rdna3 tests/unit/tensor
+    plugins/tiny_amd/tests/disassembly.py page.md --standin AMD-GFX942 --keep cdna3 --graphs rdna3
 
 Needs llvm-objdump 19 or later (Debian: llvm-19), or the one OBJDUMP names. Words that it does not
 know are asked of a newer LLVM's library, if LIBLLVM names one (the wheel llvm-nanobind has one).
@@ -30,7 +34,7 @@ from collections import Counter
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pluggy
 import pytest
@@ -40,7 +44,13 @@ sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "tests/support")]
 
 from listings import disagreement, plain  # noqa: E402  the paths are set above
 
-from tinycore.plugin import register_observer  # noqa: E402
+from tiny_amd.device import toolchain  # noqa: E402
+from tinycore.engine import compile as compiling  # noqa: E402
+from tinycore.errors import TinycoreError  # noqa: E402
+from tinycore.plugin import Toolchain, register_observer  # noqa: E402
+from tinycore.uop.node import UOp  # noqa: E402
+from tinycore.uop.parse import from_text  # noqa: E402
+from tinycore.uop.text import to_text  # noqa: E402
 
 ARCHS: Final = {"AMD": "gfx1100", "AMD-GFX1201": "gfx1201", "AMD-GFX942": "gfx942"}
 """Architectures of the stand-ins."""
@@ -61,6 +71,8 @@ HEAD: Final = (
 UNKNOWN: Final = ".long"
 """Text that llvm-objdump writes for words that it does not know."""
 OUTCOMES: Final = "outcomes.json"
+ALIGNED, ANYWHERE = "aligned", "anywhere"
+"""First line of a kept graph: where the buffers of its kernel start."""
 
 
 def objdump() -> str:
@@ -97,6 +109,37 @@ class Kernels:
         """Note a kernel, if an AMD card is to run it: ELF of machine 224."""
         if binary[:4] == b"\x7fELF" and binary[18:20] == b"\xe0\x00":
             self.found[binary] = None
+
+
+class Graphs:
+    """Graphs of kernels as text, each with whether its buffers are aligned."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, None] = {}
+
+    def observe(self) -> None:
+        """Note what is compiled from now on."""
+        compile_one = compiling.compile_kernel
+
+        def noted(ast: UOp, toolchain: Toolchain[Any], plan: Any = None) -> Any:
+            is_aligned = toolchain.renderer.limits.buffers_aligned
+            self.found[f"{ALIGNED if is_aligned else ANYWHERE}\n{to_text(ast)}"] = None
+            return compile_one(ast, toolchain, plan)
+
+        compiling.compile_kernel = noted
+
+
+def compile_all(folder: Path, arch: str) -> Counter[str]:
+    """Compile kept graphs for an architecture; what was said of those that it does not take."""
+    tools, refused = toolchain(arch), Counter[str]()
+    for file in sorted(folder.glob("*.graph")):
+        said, _, text = file.read_text("utf-8").partition("\n")
+        try:
+            aligned = tools if said == ALIGNED else compiling.unaligned(tools)
+            compiling.compile_kernel(from_text(text), aligned)
+        except TinycoreError as error:
+            refused[f"{type(error).__name__}: {error}".splitlines()[0][:120]] += 1
+    return refused
 
 
 class Outcomes:
@@ -156,9 +199,11 @@ def compare(objects: list[bytes], arch: str) -> tuple[Counter[str], int, Counter
     return mnemonics, unknown, wrong
 
 
-def add_kept(folder: Path, kernels: Kernels, outcomes: Outcomes) -> None:
+def add_kept(folder: Path, kernels: Kernels, graphs: Graphs, outcomes: Outcomes) -> None:
     """Add to a run what earlier ones have left in a folder, and leave all of it there."""
     folder.mkdir(parents=True, exist_ok=True)
+    for text in graphs.found:
+        (folder / f"{sha256(text.encode()).hexdigest()[:24]}.graph").write_text(text, "utf-8")
     for data in kernels.found:
         (folder / f"{sha256(data).hexdigest()[:24]}.o").write_bytes(data)
     kernels.found = dict.fromkeys(file.read_bytes() for file in sorted(folder.glob("*.o")))
@@ -188,26 +233,31 @@ def main() -> int:
     parser.add_argument("tests", nargs="*")
     parser.add_argument("--standin", default="AMD", choices=ARCHS)
     parser.add_argument("--one-in", default="1", help="run one test in so many")
-    parser.add_argument("--keep", type=Path, help="a folder of kernels and outcomes")
+    parser.add_argument("--keep", type=Path, help="a folder of kernels, graphs and outcomes")
+    parser.add_argument("--graphs", type=Path, help="a folder that a run before has kept")
     given = parser.parse_intermixed_args()
     os.environ |= {"STANDIN": given.standin, "CCACHE": "0"}
-    kernels, outcomes = Kernels(), Outcomes()
+    kernels, graphs, outcomes = Kernels(), Graphs(), Outcomes()
     register_observer(kernels)
+    graphs.observe()
     if given.tests:
         pytest.main(["-q", *OPTIONS, "--one-in", given.one_in, *given.tests], plugins=[outcomes])
-    if given.keep:
-        add_kept(given.keep, kernels, outcomes)
     arch = ARCHS[given.standin]
+    refused = compile_all(given.graphs, arch) if given.graphs else Counter[str]()
+    if given.keep:
+        add_kept(given.keep, kernels, graphs, outcomes)
     mnemonics, unknown, wrong = compare(list(kernels.found), arch)
     share = "" if given.one_in == "1" else f", one in {given.one_in}"
     folders = sorted({"/".join(name.split("/")[:3]) for name in outcomes.found})
+    if given.graphs:
+        share = f"compiled from graphs of those above, {refused.total()} refused"
     row: list[object] = [arch, " ".join(folders) + share]
     row += [f"{outcomes.count(name):,}" for name in ("passed", "skipped", "failed")]
     row += [f"{len(kernels.found):,}", f"{mnemonics.total():,}"]
     row += [f"{sum(mnemonics[name] for name in PADDING):,}", len(mnemonics), unknown, wrong.total()]
     before = given.page.read_text("utf-8") if given.page.exists() else about()
     given.page.write_text(f"{before}| {' | '.join(map(str, row))} |\n", "utf-8")
-    print(row, *wrong.most_common(20), sep="\n")
+    print(row, *refused.most_common(20), *wrong.most_common(20), sep="\n")
     return 1 if wrong or not kernels.found else 0
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Final
 
 import llvmlite.binding as llvm
@@ -79,6 +80,7 @@ def emulated_name(mnemonic: str, arch: str) -> str:
     return mnemonic
 
 
+@cache
 def disagreement(mnemonic: str, code: bytes, arch: str) -> str:
     """Disagreement of the decoder with a listed instruction, in words; "" for none."""
     try:
