@@ -25,7 +25,7 @@ from emulator.cdna3 import (
     mfma_step,
 )
 from emulator.decode import FIRST_VGPR, NULL, Decoder, Instruction, decode
-from emulator.packed import PAIRS, operand_count, vop3p_step
+from emulator.packed import PAIRS, dot_step, operand_count, vop3p_step
 from emulator.rdna4 import TTMP7, TTMP9, Rdna4Decoder, matrix_step, waits
 from emulator.scalar import reads_of, sop1, sop2, sopc, sopk
 from emulator.state import (
@@ -474,6 +474,8 @@ def make(instruction: Instruction) -> Step | Control:
         return mfma_step(instruction)
     if name.startswith("v_accvgpr"):
         return accumulator_step(instruction)
+    if name.startswith("v_dot") and instruction.encoding == "VOP2":
+        return dot_step(instruction)
     makers: dict[str, Callable[[Instruction], Step]] = {
         "SOP1": sop1,
         "SOP2": sop2,

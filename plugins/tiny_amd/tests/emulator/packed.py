@@ -184,37 +184,63 @@ def pieces(word: Array, bits: int, is_signed: bool) -> list[Array]:
     return found
 
 
+def third_of(instruction: Instruction) -> int:
+    """The source to which a dot product is added: in VOP2 it is the destination."""
+    if instruction.encoding == "VOP2":
+        return FIRST_VGPR + instruction.destination
+    return instruction.sources[2]
+
+
 def dot_step(instruction: Instruction) -> Step:
-    """v_dot4 and v_dot8 of integers, v_dot2 of halves."""
-    name = instruction.name
-    bits = {"dot4": 8, "dot8": 4, "dot2": 16}[name[2:6]]
-    if "i16" in name or "u16" in name:
-        raise SyntaxFault(f"{instruction} is not supported")
-    is_signed = "_i32_" in name
+    """v_dot2, v_dot4 and v_dot8: of floats, or of integers."""
+    if instruction.lanes is not None:
+        raise SyntaxFault(f"{instruction}: lanes that read others are not supported")
+    return (
+        dot_of_floats(instruction) if "_f32_" in instruction.name else dot_of_integers(instruction)
+    )
+
+
+def dot_of_floats(instruction: Instruction) -> Step:
+    """Two halves each, the sum in double precision rounded once."""
+    is_bfloat, is_short = "bf16" in instruction.name, instruction.encoding == "VOP2"
+
+    def factor(state: State, who: Who, index: int, upper: bool) -> Array:
+        if is_short:
+            code = instruction.sources[index]
+            word = read_vector(state, who, code, "b32", instruction.literal, False)
+            part = (word >> U32(16 * upper) & U32(0xFFFF)).astype(U16)
+        else:
+            part = half(state, who, instruction, index, "b16", upper)
+        value = bfloat_to_float(part) if is_bfloat else part.view(numpy.float16)
+        return value.astype(numpy.float64)
 
     def step(state: State, who: Who) -> None:
-        a, b = (
-            read_vector(state, who, instruction.sources[i], "b32", instruction.literal, False)
-            for i in (0, 1)
+        added = read_vector(state, who, third_of(instruction), "f32", instruction.literal, False)
+        total = added.astype(numpy.float64)
+        for upper in (False, True):
+            total = total + factor(state, who, 0, upper) * factor(state, who, 1, upper)
+        write_vector(state, who, instruction.destination, "f32", total.astype(numpy.float32))
+
+    return step
+
+
+def dot_of_integers(instruction: Instruction) -> Step:
+    """Two, four or eight integers each; sums wrap, or saturate."""
+    name = instruction.name
+    bits = {"dot8": 4, "dot4": 8, "dot2": 16}[name[2:6]]
+    is_signed = "_i32_" in name
+    signs = [is_signed] * 2
+    if "iu" in name:
+        signs = [bool(instruction.negated >> i & 1) for i in (0, 1)]
+    chosen = (instruction.select & 3, instruction.select_high & 3)
+    if bits == 16 and instruction.encoding == "VOP3P" and chosen != (0, 3):
+        raise SyntaxFault(f"{instruction}: halves that change places are not supported")
+
+    def step(state: State, who: Who) -> None:
+        codes = (*instruction.sources[:2], third_of(instruction))
+        a, b, c = (
+            read_vector(state, who, code, "b32", instruction.literal, False) for code in codes
         )
-        if bits == 16:
-            c = read_vector(state, who, instruction.sources[2], "f32", instruction.literal, False)
-            total = c.astype(numpy.float64)
-            for upper in (False, True):
-                x, y = (half(state, who, instruction, i, "b16", upper) for i in (0, 1))
-                if "bf16" in name:
-                    product = bfloat_to_float(x).astype(numpy.float64) * bfloat_to_float(y)
-                else:
-                    product = x.view(numpy.float16).astype(numpy.float64) * y.view(numpy.float16)
-                total = total + product
-            write_vector(state, who, instruction.destination, "f32", total.astype(numpy.float32))
-            return
-        signs = (
-            [bool(instruction.negated >> i & 1) for i in (0, 1)]
-            if "iu" in name
-            else [is_signed] * 2
-        )
-        c = read_vector(state, who, instruction.sources[2], "b32", instruction.literal, False)
         products = [
             x * y for x, y in zip(pieces(a, bits, signs[0]), pieces(b, bits, signs[1]), strict=True)
         ]
