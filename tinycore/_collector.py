@@ -50,7 +50,7 @@ without_collecting: Final = Pause()
 
 
 def begin_anew() -> None:
-    """In a forked process there are none of the threads that were inside."""
+    """Reset the pause in a forked process, which has none of the threads that were inside."""
     if without_collecting.inside and without_collecting.was_on:
         gc.enable()
     without_collecting.__init__()  # type: ignore[misc]

@@ -72,7 +72,7 @@ class FloatLayout(NamedTuple):
         return self.magnitude(self.beyond - 1)
 
     def magnitude(self, code: int) -> float:
-        """The number that a code without its sign stands for, taken as one of a number."""
+        """The number that a code without its sign stands for."""
         exponent, mantissa = divmod(code, 1 << self.mantissa_bits)
         digits = mantissa + ((1 << self.mantissa_bits) if exponent else 0)
         return math.ldexp(digits, max(exponent, 1) - self.bias - self.mantissa_bits)

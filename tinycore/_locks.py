@@ -21,18 +21,18 @@ from typing import Any, Final
 __all__ = ["Busy", "Turn", "in_child", "lock", "recursive_lock", "replaced", "writing"]
 
 Busy: Final = Empty
-"""Raised on entering `Turn.at_once` while somebody has the turn."""
+"""Raised on entering `Turn.at_once` while another thread has the turn."""
 
 locks: Final[dict[int, weakref.ref[Any]]] = {}
-"""Every lock and Turn that was made here and lives, by id; a WeakSet would run more Python."""
+"""Every living lock and Turn that was made here, by id; a WeakSet would run more Python."""
 writing: Final = threading.RLock()
-"""Held while memory that tensors show is written to, until they show that: one thread at a time."""
+"""Held by the one thread that writes to memory of tensors, until these show the change."""
 renewals: Final[list[Callable[[], None]]] = []
-"""Further actions of a forked child."""
+"""Further actions to take in a forked child."""
 
 
 def register(made: Any) -> None:
-    """Have a lock opened in every forked child, as long as it lives."""
+    """Register a lock to be released in every forked child, as long as it lives."""
     key = id(made)
     locks[key] = weakref.ref(made, partial(locks.pop, key))
 
@@ -41,21 +41,21 @@ register(writing)
 
 
 def lock() -> threading.Lock:
-    """A lock that is open in a forked child."""
+    """A lock that is released in a forked child."""
     made = threading.Lock()
     register(made)
     return made
 
 
 def recursive_lock() -> threading.RLock:
-    """A lock that a thread may take again while it has it, open in a forked child."""
+    """A lock that its owner may acquire again; released in a forked child."""
     made = threading.RLock()
     register(made)
     return made
 
 
 def in_child(renewal: Callable[[], None]) -> None:
-    """Call a function in every forked child, after its locks are open."""
+    """Register a function to be called in every forked child, after its locks are released."""
     renewals.append(renewal)
 
 
@@ -89,7 +89,7 @@ def manager(enter: Callable[..., object], leave: Callable[..., None]) -> Any:
 
 @contextmanager
 def replaced(box: object, name: str, value: object) -> Iterator[None]:
-    """Give an attribute another value inside the block, and its own behind it."""
+    """Set an attribute to another value inside the block, and restore it afterwards."""
     before = getattr(box, name)
     try:
         try:  # an interrupt may come right after the change, or right before it is undone
@@ -102,7 +102,7 @@ def replaced(box: object, name: str, value: object) -> Iterator[None]:
 
 
 def begin_anew() -> None:
-    """In a forked child: the threads that held locks stayed behind in the parent."""
+    """Release all locks in a forked child: the threads that held them exist in the parent only."""
     for reference in list(locks.values()):
         if (made := reference()) is not None:
             made._at_fork_reinit()

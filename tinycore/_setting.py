@@ -17,7 +17,7 @@ from tinycore.errors import SettingError
 PREFIX: Final = "TINYCORE_"
 
 OF_ANY_PROGRAM: Final = frozenset({"DEBUG", "TRACE"})
-"""Variables that many programs read: a value that is none of ours is told, and changes nothing."""
+"""Variables that many programs read: a value that we do not know is reported and ignored."""
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ class Process(dict[str, Any]):
 
 
 class Overrides(dict[str, Any]):
-    """Values inside a `Context`; all others are asked of the process."""
+    """Values inside a `Context`; all others come from the process."""
 
     def __missing__(self, name: str) -> Any:
         return process[name]
@@ -57,11 +57,11 @@ process: Final = Process()
 current: Final[ContextVar[dict[str, Any]]] = ContextVar("tinycore settings", default=process)
 
 in_force: Final[Callable[[], dict[str, Any]]] = current.get
-"""Every setting's value here and now, by name."""
+"""The current value of every setting, by name."""
 
 
 def reader_of(names: Sequence[str]) -> Callable[[], tuple[Any, ...]]:
-    """A function that gives the values of several settings here and now."""
+    """A function that returns the current values of several settings."""
     pick = itemgetter(*names)
     return lambda: pick(in_force())
 
@@ -99,7 +99,7 @@ class Setting(Generic[T]):
 
     @property
     def value(self) -> T:
-        """The value in force here and now."""
+        """The current value."""
         found: T = current.get()[self.name]
         return found
 
@@ -167,7 +167,7 @@ class Setting(Generic[T]):
 
 
 class PluginSettings:
-    """The settings of a plugin: a table of its own, a row per attribute of a subclass.
+    """The settings of a plugin: a separate table, with a row per attribute of a subclass.
 
         class ToySettings(PluginSettings):
             TOY_QUEUES = number(2, "Queues that kernels are spread over", 1, 8)
@@ -236,7 +236,7 @@ def number(default: int, doc: str, least: int, most: int | None = None) -> Setti
 
 
 def text(default: str, doc: str, allowed: str) -> Setting[str]:
-    """Free text; whoever uses it judges it."""
+    """Free text, validated by its user."""
 
     def convert(value: object) -> str:
         if not isinstance(value, str | os.PathLike):

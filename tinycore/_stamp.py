@@ -23,19 +23,19 @@ INDECISIVE_SETTINGS: Final = frozenset(
     | {"DEFAULT_FLOAT", "DEFAULT_INT", "CCACHE", "CACHE_DIR", "CACHE_SIZE"}
     | {"BEAM", "BEAM_SECONDS", "TUNED", "PARALLEL"}
 )
-"""Settings that do not matter to how a given graph is lowered; a new one is taken to."""
+"""Settings that do not affect how a given graph is lowered; new settings are assumed to."""
 
 
 def decisive_settings() -> list[str]:
-    """The settings that may matter, each with its value."""
+    """The settings that may affect lowering, each with its value."""
     return [f"{s.name}={s.value}" for s in settings if s.name not in INDECISIVE_SETTINGS]
 
 
 @cache
 def stamp(parts: tuple[str, ...], modules: tuple[str, ...] = ()) -> str:
-    """A digest of the files of parts of this package and beside modules.
+    """A digest of the source files of parts of this package, and of those next to modules.
 
-    Of their content: sizes and times stay where a package is rebuilt with clamped times.
+    Content is hashed, as sizes and times stay where a package is rebuilt with clamped times.
     """
     here = Path(__file__).parent
     folders = {here / part for part in parts}

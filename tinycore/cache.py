@@ -38,7 +38,7 @@ _DIGEST_BYTES: Final = 20
 _HEADER_BYTES: Final = len(_MAGIC) + _DIGEST_BYTES
 _TEMPORARY: Final = ".writing-"
 _SWEPT: Final = ".swept"
-"""A file whose time is that of the last sweep, by any process."""
+"""A file whose modification time is that of the last sweep by any process."""
 _ABANDONED_SECONDS: Final = 3600.0
 _TOUCH_SECONDS: Final = 3600.0
 _SWEEP_SECONDS: Final = 3600.0
@@ -49,7 +49,7 @@ trace = Trace("cache")
 
 
 class DiskCache:
-    """A folder of entries, at most about `limit_bytes` of them; those unused for longest go first.
+    """A folder of at most about `limit_bytes`; the least recently used entries are removed first.
 
     Threads and processes may use one folder at once. Methods never raise for what is wrong with the
     folder or a file in it: reading then finds nothing, and writing does nothing.
@@ -116,7 +116,7 @@ class DiskCache:
         return self._usable is not False and (self._usable or self._examine(create=True))
 
     def _examine(self, *, create: bool) -> bool:
-        """Look at the folder once: is it there, is it a folder, is it ours to trust?"""
+        """Check once that the folder exists, is a folder, and is owned by us."""
         with self._lock:
             if self._usable is not None:
                 return self._usable
@@ -145,7 +145,7 @@ class DiskCache:
             )
 
     def _sweep_when_due(self, written_bytes: int) -> None:
-        """Sweep after each sixteenth of the limit, and at the first write if nobody did for long.
+        """Sweep after each sixteenth of the limit, and at a first write long after the last sweep.
 
         To go through 300,000 entries takes seconds, more than most processes compile for.
         """
@@ -215,7 +215,7 @@ def _write_whole(path: Path, entry: bytes) -> None:
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """All files in tables of `folder`; what vanishes meanwhile is passed over."""
+    """All files in tables of `folder`; files that vanish meanwhile are skipped."""
     for parent, _, names in os.walk(folder):
         for name in names:
             if name == _SWEPT:
@@ -244,7 +244,7 @@ def _touch(path: Path) -> None:
 
 
 def distrust(folder: Path) -> str:
-    """Why what is in a folder, which may be run as machine code, is not to be trusted, or ""."""
+    """Why the content of a folder, which may run as machine code, cannot be trusted; or ""."""
     facts = folder.stat()
     if not stat.S_ISDIR(facts.st_mode):
         return "it is not a folder"

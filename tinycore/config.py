@@ -90,7 +90,7 @@ _INTS: Final = {"int8": "int8", "char": "int8", "int16": "int16", "short": "int1
 
 
 class Settings:
-    """The table. `settings` is its one instance."""
+    """The table of settings. `settings` is its one instance."""
 
     __slots__ = ()
 

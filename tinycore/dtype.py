@@ -68,7 +68,7 @@ class dtypes:  # noqa: N801  the name tinygrad's users know
     """All types by name, and questions about them."""
 
     void: Final = scalar("void", "void", 0, -1)
-    """No value at all: the type of what is done, such as a STORE."""
+    """No value: the type of statements, such as a STORE."""
     index: Final = scalar("index", "index", 8, 0)
     """Loop counters and addresses; renderers map it to the target's natural signed integer."""
     bool: Final = scalar("bool", "bool", 1, 0)
@@ -229,7 +229,7 @@ def name_of(dtype: object) -> str:
 
 
 def to_dtype(dtype: DTypeLike) -> DType:
-    """The dtype of elements that a DType, its name or alias asks for.
+    """The dtype that a DType, a name or an alias stands for.
 
     weakint and weakfloat ask for the default integer and float: they are the types that Python
     numbers have in promotion, and no tensor is of them. A number beside a tensor takes the dtype
@@ -294,7 +294,7 @@ def least_upper_dtype(*types: DType) -> DType:
 
 @cache
 def least_upper(*types: DType) -> DType:
-    """The same in the lattice, where signed integers and uint64 meet in weakfloat."""
+    """Least upper bound in the lattice, where signed integers and uint64 meet in weakfloat."""
     if odd := [d for d in types if d not in PROMOTES_TO]:
         raise DTypeError(f"cannot promote {', '.join(map(repr, odd))}")
     return min(frozenset.intersection(*map(ancestors, types)), key=lambda d: d.priority)

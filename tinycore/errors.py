@@ -49,7 +49,7 @@ __all__ = [
 
 
 class TinycoreError(RuntimeError):
-    """The root of the family; never raised itself. Notes where it was that tinycore was called."""
+    """The root of the family, never raised itself. It notes the line that called into tinycore."""
 
     def __init__(self, *arguments: object) -> None:
         super().__init__(*arguments)
@@ -85,7 +85,7 @@ class IndexRangeError(TinycoreError, IndexError):
 
 
 class GradientError(TinycoreError):
-    """Raised when a gradient is asked of something that has none, or of more than one number."""
+    """Raised when a gradient is requested of a tensor that has none, or of more than one number."""
 
 
 class AliasError(TinycoreError, ValueError):
@@ -132,7 +132,7 @@ class UnsupportedError(DeviceError, NotImplementedError):
 
 
 class OutOfMemory(DeviceError, MemoryError):
-    """Raised when a device cannot give the bytes asked for, also after its cache was released."""
+    """Raised when a device cannot allocate memory, even after its cache was released."""
 
 
 class LaunchTooLarge(UnsupportedError):
@@ -224,7 +224,7 @@ def calling_line() -> str | None:
 
 
 def calling_frame() -> FrameType | None:
-    """The innermost frame that called this package; what a device's package does is passed over."""
+    """The innermost frame that called this package; frames of device packages are skipped."""
     frame: FrameType | None = sys._getframe(1)
     inside = False
     while frame is not None:

@@ -222,7 +222,7 @@ def unregister(name: str) -> None:
 
 
 def register_observer(observer: object, name: str | None = None) -> None:
-    """Let an object's functions marked by `pluggy.HookimplMarker("tinycore")` be called."""
+    """Register an object whose functions are marked by `pluggy.HookimplMarker("tinycore")`."""
     hooks.register(observer, name)
 
 

@@ -1,4 +1,4 @@
-"""Trace channels: what tinycore says about its work, when asked.
+"""Trace channels: what tinycore reports of its work, on request.
 
 Floor 0. Imports `config`, whose CHANNELS lists the channels.
 `DEBUG=n` turns on every channel of level n and below, `TRACE=run,source` turns channels on by name.
@@ -43,12 +43,12 @@ class Trace:
 
     @property
     def on(self) -> bool:
-        """True if the channel is wanted here and now."""
+        """True if the channel is on."""
         values = in_force()  # asked in every launch, so without a call for each setting
         return values["DEBUG"] >= self.level or self.channel in values["TRACE"]
 
     def is_on(self, values: Mapping[str, Any]) -> bool:
-        """`on` under settings that were read before."""
+        """`on` for settings that were read before."""
         return values["DEBUG"] >= self.level or self.channel in values["TRACE"]
 
     def __call__(self, line: str, body: str = "") -> None:

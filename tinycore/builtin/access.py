@@ -21,7 +21,7 @@ from tinycore.uop.sums import terms_of
 __all__ = ["Access", "both", "is_window"]
 
 COUNTERS: Final = frozenset({Op.SPECIAL, Op.RANGE, Op.DEFINE_VAR})
-"""Indices whose numbers follow each other."""
+"""Indices whose numbers are consecutive."""
 
 
 def is_window(index: UOp) -> bool:
@@ -40,7 +40,7 @@ class Access:
         axis_of: Callable[[UOp], int | None],
         verb: str,
     ) -> None:
-        """`verb` is what an error says of it: kernel so-and-so reads, or writes."""
+        """`verb` describes the access in errors: a kernel reads, or writes."""
         self.lanes = lanes
         self.verb = verb
         self.position = slots[index.src[1]]
@@ -101,7 +101,7 @@ class Access:
         return total
 
     def wanted(self, frame: Frame) -> Array | None:
-        """Mask by the gate; None means everywhere."""
+        """Mask of the gate; None means everywhere."""
         return None if self.gate is None else frame.values[self.gate]
 
     def out_of_bounds(self, frame: Frame, memory: Memory, index: Array, wrong: Array) -> NoReturn:
@@ -115,7 +115,7 @@ class Access:
 
 
 def both(mask: Array | None, gate: Array | None) -> Any:
-    """The threads for which both hold; None means all."""
+    """The threads for which both masks hold; None means all."""
     if mask is None or gate is None:
         return gate if mask is None else mask
     return mask & gate

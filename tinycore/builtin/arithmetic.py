@@ -92,7 +92,7 @@ def fp8_values(dtype: DType) -> Array:
 
 
 def from_storage(stored: Array, dtype: DType) -> Array:
-    """Values from what lies in memory."""
+    """Values from their storage in memory."""
     scalar = dtype.scalar()
     if scalar is dtypes.bfloat16:
         wide: Array = (stored.astype(numpy.uint32) << 16).view(numpy.float32)
@@ -103,7 +103,7 @@ def from_storage(stored: Array, dtype: DType) -> Array:
 
 
 def to_storage(values: Array, dtype: DType) -> Array:
-    """Values as they lie in memory."""
+    """Values in their storage in memory."""
     scalar = dtype.scalar()
     return small_float_bits(values, scalar) if scalar in SMALL_FLOATS else values
 

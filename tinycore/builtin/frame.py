@@ -76,7 +76,7 @@ class Memory:
         self.size = size
         self.label = label
         self.base = base
-        """Start of the part of each thread's owner; None where there is one part."""
+        """Start of the part of each thread's owner; None if there is one part."""
         self.accesses: Accesses | None = None
         """Accesses of threads to shared memory that is watched."""
 
@@ -114,7 +114,7 @@ class Frame:
         self.groups = {f"grid{axis}": count for axis, count in enumerate(groups)}
         self.values: list[Any] = list(values)
         self.spans: dict[int, Span] = {}
-        """The numbers that each index stands for at this time: SPECIAL, RANGE and variables."""
+        """The present numbers of each index: SPECIAL, RANGE and variables."""
         self.mask: Array | None = None
         """The threads that are still inside the loops entered so far; None means all."""
         self.watched: list[Accesses] = []
@@ -165,7 +165,7 @@ class Frame:
         return Memory(array, dtype.base.scalar(), size, label, base)
 
     def thread(self, wrong: Array) -> str:
-        """The first thread for which something holds; nothing where it holds for all alike."""
+        """The first thread for which a condition holds; nothing if it holds for all alike."""
         axes = self.axes
         if all(wrong.shape[axes.of[name]] == 1 for name in axes.threads):
             return ""

@@ -61,7 +61,7 @@ class PythonRenderer(Renderer):
 
 
 class PythonCompiler:
-    """Checks that the text can be read, and keeps it as the binary."""
+    """Checks that the text can be read, and returns it as the binary."""
 
     name = "PYTHON"
     key = "PYTHON 1"
@@ -78,7 +78,7 @@ class PythonCompiler:
 
 
 def toolchain(arch: str) -> Toolchain[Renderer]:
-    """The one toolchain of PYTHON. Its ARCH may ask for the plans of a graphics card: `groups=64`.
+    """The one toolchain of PYTHON. Its ARCH may select the plans of a graphics card: `groups=64`.
 
     Such plans have groups of so many threads, which share sums and operands, and vectors. They take
     longer here; what they compute is checked like all else. Raises SettingError.
@@ -99,7 +99,7 @@ def toolchain(arch: str) -> Toolchain[Renderer]:
 
 
 def threads_in_groups(arch: str) -> int:
-    """The threads of a group that an ARCH asks for; 1 where it asks for none."""
+    """The threads of a group that an ARCH selects; 1 by default."""
     if not arch:
         return 1
     name, _, number = arch.partition("=")
@@ -204,7 +204,7 @@ class PythonProgram:
 
 
 class PythonRuntime:
-    """The device. Its index only tells it from others of its kind."""
+    """The device. Its index distinguishes it from others of its kind."""
 
     fxn_for_op: Final[dict[Op, Callable[..., Any]]] = OPERATIONS
     """Function of each op on arrays; see docs/spec-map.md."""

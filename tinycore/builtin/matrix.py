@@ -132,7 +132,7 @@ def load_step(
 def check_together(
     frame: Frame, outer: tuple[int, ...], block: tuple[int, ...], name: str, threads: int
 ) -> None:
-    """Raise DeviceError where a part of a subgroup has left the loop that the others are in."""
+    """Raise DeviceError if part of a subgroup has left the loop that the others are in."""
     if frame.mask is None:
         return
     inside = by_subgroup(frame.mask, outer, block, threads)

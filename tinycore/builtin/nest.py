@@ -31,7 +31,7 @@ __all__ = [
 DEFINITIONS: Final = frozenset(
     {Op.DEFINE_GLOBAL, Op.DEFINE_LOCAL, Op.DEFINE_REG, Op.DEFINE_VAR, Op.SPECIAL, Op.CONST}
 )
-"""Nodes whose value is there before the first step."""
+"""Nodes whose value exists before the first step."""
 AT_ONCE: Final = (
     ALU | DEFINITIONS | {Op.LOAD, Op.STORE, Op.INDEX, Op.PIXEL, Op.VECTORIZE, Op.EXTRACT, Op.GROUP}
 )
@@ -60,7 +60,7 @@ class Loop:
     counter: UOp
     body: list[Item] = field(default_factory=list)
     level: int | None = None
-    """The axis of arrays that stands for its steps; None where they are done one by one."""
+    """The array axis of its steps; None if they are sequential."""
     folds: dict[UOp, Fold] = field(default_factory=dict)
     """The register of each fold over the steps of this loop and of loops inside of it."""
     cleared: list[UOp] = field(default_factory=list)
@@ -81,7 +81,7 @@ Item = UOp | Loop
 
 
 def nest_of(name: str, uops: Iterable[UOp]) -> list[Item]:
-    """The nodes of a program, those of a loop inside a `Loop`. Raises where one is not closed."""
+    """The nodes of a program, those of a loop inside a `Loop`. Raises if a loop is not closed."""
     body: list[Item] = []
     enclosing: list[tuple[Loop, list[Item]]] = []
     for u in uops:
@@ -129,7 +129,7 @@ def count_levels(items: Iterable[Item]) -> int:
 
 
 def can_be_axis(loop: Loop) -> bool:
-    """True if all steps can be done at once; notes what becomes of the registers they write."""
+    """True if all steps can be done at once; records what becomes of the registers they write."""
     loop.folds.clear()
     loop.cleared.clear()
     if not all(can_be_axis(inner) for inner in loop.loops) or not same_for_all(loop.counter.src[0]):
@@ -185,5 +185,5 @@ def fold_in(touched: list[tuple[Loop, UOp]], nodes: list[UOp]) -> Fold | None:
 
 
 def users(u: UOp, nodes: list[UOp]) -> list[UOp]:
-    """The nodes that have this one as a source, as often as they are done."""
+    """The nodes that have this one as a source, counted by the executions of each."""
     return [node for node in nodes if u in node.src]

@@ -23,7 +23,7 @@ NAME: Final = "NULL"
 
 
 class OtherRenderers(Mapping[str, Callable[[str], Toolchain[Any]]]):
-    """The renderers of all other backends, looked up when they are asked for."""
+    """The renderers of all other backends, looked up on demand."""
 
     def __getitem__(self, name: str) -> Callable[[str], Toolchain[Any]]:
         return installed_renderers(NAME)[name]
@@ -53,7 +53,7 @@ class NullAllocator:
         """Nothing to free."""
 
     def write(self, dst: NullMemory, src: memoryview) -> None:
-        """Nothing is kept."""
+        """Discard the data."""
 
     def read(self, dst: memoryview, src: NullMemory) -> None:
         """Zeros, if a setting allows. Raises DeviceError otherwise."""

@@ -45,7 +45,7 @@ from tinycore.uop.op import ALU, COMPOUND, Op
 __all__ = ["Plan"]
 
 SILENT: Final = COMPOUND | {Op.INDEX, Op.AFTER, Op.PIXEL}
-"""Nodes that have no step of their own."""
+"""Nodes without a step."""
 
 ACCESSES: Final = (Op.LOAD, Op.STORE, Op.MATRIX_LOAD)
 Step = Callable[[Frame], None]
@@ -387,7 +387,7 @@ class Plan:
 
 
 def barrier(frame: Frame) -> None:
-    """Watched state begins anew, since threads in lockstep have all reached it.
+    """Reset the watched state, since threads in lockstep have all reached the barrier.
 
     Raises DeviceError where a part of a group has left the loop that the others are in, and so
     never comes.
@@ -406,7 +406,7 @@ def commit(frame: Frame) -> None:
 
 
 def wait(frame: Frame, left: int) -> None:
-    """All groups of copies but the latest have ended."""
+    """Wait for all groups of copies but the latest."""
     frame.pending.wait(left)
 
 
@@ -427,14 +427,14 @@ def needed(uops: Iterable[UOp]) -> set[UOp]:
 
 
 def makes_array(u: UOp) -> bool:
-    """True if a node makes an array of its own each time."""
+    """True if a node makes a new array each time."""
     if u.op is Op.LOAD:
         return not is_register(pointer_of(u.src[0]))
     return u.op in ALU and u.op is not Op.BITCAST
 
 
 def once(u: UOp, nodes: Iterable[UOp]) -> bool:
-    """True if a node has just one user, who uses it once."""
+    """True if a node has one user, which uses it once."""
     return sum(node.src.count(u) for node in nodes) == 1
 
 

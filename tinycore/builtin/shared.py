@@ -34,7 +34,7 @@ class Accesses:
         self.is_copied = numpy.zeros(size, numpy.bool_)
 
     def barrier(self) -> None:
-        """All threads see what the others have done."""
+        """Make the writes of each thread visible to all."""
         self.reader.fill(NO_THREAD)
         self.writer.fill(NO_THREAD)
 
@@ -98,7 +98,7 @@ class Pending:
     """Count of committed groups."""
 
     def wait(self, left: int) -> None:
-        """End the copies of all groups but the latest `left`; the threads that asked see them."""
+        """Complete the copies of all groups but the latest `left`; the waiting threads see them."""
         ended = [copy for copy in self.copies if copy.group < self.groups - left]
         self.copies = [copy for copy in self.copies if copy.group >= self.groups - left]
         for copy in ended:

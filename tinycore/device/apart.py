@@ -26,7 +26,7 @@ Row = dict[str, Any]
 """An object that the command printed."""
 
 PACKAGE_ROOT: Final = Path(__file__).parents[2]
-"""Folder of this package, so that the other process finds it wherever it starts."""
+"""Folder of this package, so that the subprocess finds it in any working directory."""
 
 FIXES: Final = {
     "SIGSEGV": "the driver or its compiler touched memory that is not its own: update it",
@@ -119,7 +119,7 @@ def _pass_on(stream: IO[str], lines: Queue[str | None]) -> None:
 
 
 def _object(line: str) -> Row | None:
-    """The object on a line; None for another line, as a driver may print, too."""
+    """The object on a line; None for other lines, which a driver may print."""
     try:
         found = json.loads(line) if line.startswith("{") else None
     except ValueError:

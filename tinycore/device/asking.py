@@ -41,11 +41,11 @@ ANSWER_SECONDS: Final = 20.0
 SLOW_START: Final = 3
 """Factor of that time for a process that did not even start in time."""
 REMEMBERED_SECONDS: Final = 3600.0
-"""Seconds that an answer holds which does not say what it depends on, or never came."""
+"""Seconds for which an answer without stated dependences, or a missing one, is valid."""
 ANSWERS_TABLE: Final = "devices"
 CHILD: Final = "tinycore.device.asked"
 VARIABLES: Final = ("$PATH", "$LD_LIBRARY_PATH")
-"""Files and variables that any plugin's answer depends on, beside its own files."""
+"""Files and variables that any plugin's answer depends on, in addition to its own files."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ class Answer:
     reason: str = ""
     priority: int = 0
     driver: tuple[str, ...] | None = None
-    """Files and variables it depends on; None where the backend does not say."""
+    """Files and variables it depends on; None if the backend does not state them."""
     lost: bool = False
-    """True if the process that asked it ended, or was ended."""
+    """True if the subprocess that was to give it ended or was killed."""
 
     @property
     def is_ready(self) -> bool:
@@ -68,12 +68,12 @@ class Answer:
 
     @property
     def is_broken(self) -> bool:
-        """True if the plugin is at fault, and not the machine: its user should be told."""
+        """True if the plugin is at fault, not the machine: its user should be told."""
         return self.lost or self.state in (State.IMPORT_FAILED.value, State.INCOMPATIBLE.value)
 
 
 def answer_of(claim: Candidate, interface: str = "") -> Answer:
-    """Answer of a backend, asked in this process, about the interface named or about all."""
+    """Answer of a backend, computed in this process, about the interface named or about all."""
     claim.check(interface)
     driver: tuple[str, ...] | None = None
     if claim.backend is not None and claim.backend.driver is not None:
@@ -84,7 +84,7 @@ def answer_of(claim: Candidate, interface: str = "") -> Answer:
 
 
 def answers_of(claims: Sequence[Candidate]) -> list[Answer]:
-    """Answers of several backends, cached, or asked in another process."""
+    """Answers of several backends, from the cache or from a subprocess."""
     if not claims:
         return []
     if getattr(sys, "frozen", False) or not sys.executable:  # there is no Python to start
@@ -105,7 +105,7 @@ def answers_of(claims: Sequence[Candidate]) -> list[Answer]:
 
 
 def asked_apart(claims: Sequence[Candidate]) -> list[Answer]:
-    """Answers of backends, asked in turn by another process, restarted after each that ends it."""
+    """Answers of backends, probed one by one in a subprocess that is restarted after crashes."""
     found: dict[str, Answer] = {}
     seconds = ANSWER_SECONDS
     while left := [claim for claim in claims if claim.name not in found]:
@@ -126,7 +126,7 @@ def asked_apart(claims: Sequence[Candidate]) -> list[Answer]:
 def _asked_in_turn(
     claims: Sequence[Candidate], seconds: float, found: dict[str, Answer]
 ) -> tuple[str, Ended]:
-    """Add what one process finds out; the backend it asked last, and how it ended."""
+    """Add the answers of one subprocess; returns the backend it probed last, and how it ended."""
     facts = [[c.name, c.reference, c.distribution, c.version] for c in claims]
     rows = apart([CHILD, json.dumps(facts), json.dumps(sys.path)], seconds)
     asked = ""
@@ -143,7 +143,7 @@ def _asked_in_turn(
 
 
 def answer_all(facts: str, path: str) -> None:
-    """Body of the asking process: ask each backend, saying which is asked next."""
+    """Body of the subprocess: probe each backend, announcing which is next."""
     sys.path[:] = json.loads(path)
     for name, reference, distribution, version in json.loads(facts):
         _say({"asking": name})
@@ -169,7 +169,7 @@ _memories: Final[dict[str, Memory]] = {}
 
 @dataclass(frozen=True)
 class Memory:
-    """Answers, when they were given, and what each thing that they depend on was like then."""
+    """Answers, their time, and the state of each dependence at that time."""
 
     answers: list[dict[str, Any]]
     facts: dict[str, Any] = field(default_factory=dict)
@@ -178,7 +178,7 @@ class Memory:
 
 
 def answers_key(claims: Iterable[Candidate]) -> str:
-    """All that decides the answers besides the machine: this Python, our code, the plugins'."""
+    """Everything that determines the answers but the machine: this Python and all code."""
     parts: list[object] = [sys.executable, sys.version, sys.path, API_VERSION, platform.node()]
     parts += [
         sys.platform,
@@ -215,7 +215,7 @@ def fact_of(thing: str) -> object:
 
 
 def recalled(key: str) -> list[Answer] | None:
-    """Answers given before, where what they depend on is as it was."""
+    """Cached answers whose dependences are unchanged."""
     memory = _memories.get(key)
     if memory is None:
         content = cache.get(ANSWERS_TABLE, key)

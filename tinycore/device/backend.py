@@ -76,7 +76,7 @@ def one_device() -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Backend:
-    """A kind of device, declared. What is heavy is a `deferred`.
+    """Declaration of a kind of device. Anything heavy is `deferred`.
 
     Raises PluginError when a field breaks the contract.
     """

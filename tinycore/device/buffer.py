@@ -69,10 +69,10 @@ class Buffer:
             raise ArgumentError(f"a buffer cannot have {size} elements")
         self._handle: Handle = None
         self._lease: Lease | None = None
-        """Gives the memory back, at the latest when the buffer dies; None for views."""
+        """Frees the memory, at the latest when the buffer dies; None for views."""
         self._owner: object = None
         self._origin = 0
-        """Start of memory of somebody else."""
+        """Address of memory that is owned by others."""
         self.device = Device.canonicalize(device)
         self.size = size
         self.dtype = dtype
@@ -87,7 +87,7 @@ class Buffer:
 
     @classmethod
     def like(cls, other: Buffer) -> Buffer:
-        """A buffer of the same kind as another, in memory of its own."""
+        """A buffer of the same kind as another, in new memory."""
         made = object.__new__(cls)
         made.device, made.size, made.dtype = other.device, other.size, other.dtype
         made._handle = made._lease = made._owner = made.base = None
@@ -169,7 +169,7 @@ class Buffer:
         return self
 
     def deallocate(self) -> None:
-        """Give the memory back now; what it held is lost, and views of it are of no use."""
+        """Free the memory now; its content is lost, and views of it are invalid."""
         lease, self._lease, self._handle = self._lease, None, None
         if lease is not None:
             lease.end()
@@ -188,7 +188,7 @@ class Buffer:
         image: ImageDType | None = None,
         start: int = 0,
     ) -> Buffer:
-        """Memory that somebody else owns, at an address of the device; `owner` is kept alive.
+        """Memory owned by others, at an address of the device; `owner` is kept alive.
 
         Where the pointer names a buffer object, it begins at byte `start` of that. With `image` it
         is one of the device. Raises UnsupportedError on devices without the
@@ -263,7 +263,7 @@ class Buffer:
         return self
 
     def _copied_from_peer(self, source: Buffer) -> bool:
-        """Copy between devices of one backend; False where these two cannot without the host."""
+        """Copy between devices of one backend; False if these two cannot without the host."""
         here, there = Device[self.device], Device[source.device]
         if here.backend is not there.backend or not here.has("peer_copy"):
             return False
@@ -391,7 +391,7 @@ class Lease(weakref.ref[Buffer]):
 
 
 leases: Final[dict[int, Lease]] = {}
-"""The leases that have not ended: a weak reference that nobody holds would tell nobody."""
+"""The leases that have not ended; a weak reference alone would die before it could call back."""
 
 
 @cache

@@ -40,13 +40,13 @@ CORE: Final = "tinycore"
 """The distribution that this package comes in."""
 
 DENIED: Final = "TINYCORE_PLUGINS_DENY names {}; take it out of there to use it"
-"""Why a backend is left out that the setting names."""
+"""Reason for a backend that the setting excludes."""
 
 BUILT_IN: Final = {
     "NULL": "tinycore.builtin.null:BACKEND",
     "PYTHON": "tinycore.builtin.python:BACKEND",
 }
-"""The core's own entry points, for where its metadata is missing: frozen apps, a bare source tree.
+"""The core's own entry points, for when its metadata is missing: frozen apps, a bare source tree.
 """
 
 
@@ -139,7 +139,7 @@ def _distribution_name(distribution: metadata.Distribution) -> str:
 
 
 def entry_points(group: str) -> tuple[EntryPoint, ...]:
-    """The entry points of a group, those of one distribution each once."""
+    """The entry points of a group, each distribution counted once."""
     return _groups().get(group, ())
 
 
@@ -167,9 +167,9 @@ class Candidate:
     reason: str = ""
     error: BaseException | None = field(default=None, repr=False)
     priority_here: int | None = None
-    """The backend's answer for the hardware that is here, once it was asked."""
+    """The backend's priority on this hardware, once it was probed."""
     interface: str = ""
-    """The interface that `state` speaks of; "" for those that need not be named."""
+    """The interface that `state` is about; "" for those that need not be named."""
 
     @property
     def priority(self) -> int:
@@ -198,7 +198,7 @@ class Candidate:
         self.state, self.reason, self.error = state, reason, error
 
     def load(self) -> Backend | None:
-        """The declaration, imported at the first call; None when it cannot be used."""
+        """The declaration, imported at the first call; None if it cannot be used."""
         if self.backend is None and self.state is State.FOUND:
             self._import()
         return self.backend
@@ -233,7 +233,7 @@ class Candidate:
             self.state = State.READY
 
     def interface_states(self) -> tuple[InterfaceState, ...]:
-        """States of all interfaces, also those that must be named; () if there are none.
+        """States of all interfaces, including those that must be named; () if there are none.
 
         A backend that cannot be loaded here has none.
         """
@@ -269,7 +269,7 @@ class Candidate:
         return f"importing {self.reference} raised {told(error)}"
 
     def _missing(self, error: ModuleNotFoundError) -> str:
-        """Tell a plugin whose own module is gone from one that lacks something it depends on."""
+        """Distinguish a plugin whose own module is missing from one that lacks a dependency."""
         module = self.reference.partition(":")[0]
         missing = error.name or "?"
         if module == missing or module.startswith(f"{missing}."):
@@ -344,7 +344,7 @@ def reported_obstacle(backend: Backend, interface: str) -> str:
 
 
 def _obstacle(backend: Backend, interface: str) -> str:
-    """Why no device can be reached through one interface; "" stands for a backend without any."""
+    """Why no device can be reached through one interface; "" for a backend without interfaces."""
     one = backend.interface_table.get(interface)
     if one is not None and (reason := wrong_platform(one.platforms)):
         return reason
@@ -374,7 +374,7 @@ def _answer(
 
 
 def wanted_of_core(error: ImportError) -> str:
-    """Message about names that a plugin imports and this core lacks; "" for other errors."""
+    """Message about names that a plugin imports but the core lacks; "" for other errors."""
     module = error.name or ""
     if module != CORE and not module.startswith(f"{CORE}."):
         return ""
@@ -393,7 +393,7 @@ def told(error: BaseException) -> str:
 
 
 class Plugins:
-    """All backends by name. Settings that allow or deny them are obeyed at every question."""
+    """All backends by name. Settings that allow or deny them are read at every query."""
 
     def __init__(self, entries: Iterable[EntryPoint] | None = None) -> None:
         self._given = None if entries is None else tuple(entries)
@@ -403,22 +403,22 @@ class Plugins:
 
     @property
     def names(self) -> list[str]:
-        """The names of all installed and registered backends, also of those that cannot be used."""
+        """The names of all installed and registered backends, usable or not."""
         return sorted(self._all().keys() | self._registered.keys())
 
     def register(self, backend: Backend) -> None:
-        """Add a backend of this program; it goes before an installed one of the same name."""
+        """Add a backend of this program; it precedes an installed one of the same name."""
         if objection := api_objection(backend.api):
             raise PluginError(f"{backend.name} {objection}")
         where = Candidate(backend.name, "", "this program", "", backend)
         self._registered[backend.name] = where
 
     def unregister(self, name: str) -> None:
-        """Take back what `register` added."""
+        """Undo `register`."""
         self._registered.pop(name, None)
 
     def find(self, name: str) -> Candidate | None:
-        """The one backend with this name, None when there is none; imports nothing.
+        """The backend with this name, or None; imports nothing.
 
         Where a setting leaves it out, or two packages claim the name, the state is BLOCKED.
         """
@@ -457,7 +457,7 @@ class Plugins:
         return found
 
     def settings(self) -> dict[str, PluginSettings | Exception]:
-        """The settings of every backend that states some, by name; what a broken one raised."""
+        """Settings of every backend that states some, by name, and the errors of broken ones."""
         found: dict[str, PluginSettings | Exception] = {}
         for claim in [claim for name in self.names if (claim := self.find(name)) is not None]:
             claim.load()

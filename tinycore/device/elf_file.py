@@ -74,7 +74,7 @@ class Symbol(NamedTuple):
 
 
 class ElfRelocation(NamedTuple):
-    """One relocation; the addend is None where it stands in the place that is relocated."""
+    """One relocation; the addend is None if it is stored in the relocated place."""
 
     offset: int
     kind: int
@@ -83,7 +83,7 @@ class ElfRelocation(NamedTuple):
 
 
 class Note(NamedTuple):
-    """One note: who wrote it, of what type, and what."""
+    """One note: its owner, its type, and its content."""
 
     owner: str
     kind: int
@@ -111,7 +111,7 @@ class ElfFile:
         raise FileFormatError(f"{self.name} is no ELF object that can be loaded: {problem}")
 
     def span(self, offset: int, size: int, what: str) -> bytes:
-        """Bytes of the file, which must be there."""
+        """Bytes of the file, which must exist."""
         if offset < 0 or size < 0 or offset + size > len(self._data):
             self.refuse(
                 f"{what} takes bytes {offset} to {offset + size}, the file has {len(self._data)}"
@@ -209,7 +209,7 @@ class ElfFile:
 
 
 def text_at(table: bytes, at: int) -> str | None:
-    """The zero-terminated text at a place of a string table; None outside of it."""
+    """The zero-terminated text at an offset of a string table; None outside of it."""
     end = table.find(b"\0", at)
     if at >= len(table) or end < 0:
         return None

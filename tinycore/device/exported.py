@@ -30,7 +30,7 @@ class ExportedSpan:
 
 @dataclass(frozen=True)
 class ExportedTensor:
-    """A tensor by name, and where it lies."""
+    """A tensor by name, and its place."""
 
     name: str
     dtype: DType
@@ -40,7 +40,7 @@ class ExportedTensor:
 
 @dataclass(frozen=True)
 class ExportedKernel:
-    """A compiled kernel, and what is needed to launch it."""
+    """A compiled kernel, and its launch information."""
 
     binary: bytes
     info: ProgramInfo

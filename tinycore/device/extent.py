@@ -22,7 +22,7 @@ OPERATORS: Final[dict[str, Callable[[int, int], int]]] = {
 }
 """Functions that the code of an Extent may call."""
 VALUE: Final = "#"
-"""Begins the name of a value in the code of an Extent: #0 is that of the first variable."""
+"""Prefix of a value in the code of an Extent: #0 is that of the first variable."""
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def specification(function: Specification) -> Specification:
 
 
 def first_result(function: Specification) -> Specification:
-    """As `specification`; the first observer that returns something but None decides."""
+    """A `specification` that ends with the first observer that returns something but None."""
     specifications[function.__name__] = function, True
     return function
 
@@ -61,7 +61,7 @@ def tinycore_backend_closing(device: str) -> None:
 
 @first_result
 def tinycore_select_device(candidates: Sequence[str]) -> str | None:
-    """The device to use where DEV names none, out of those that are ready, best first; or None."""
+    """The device to use if DEV names none, of those that are ready, best first; or None."""
 
 
 @specification
@@ -114,10 +114,10 @@ class Hooks:
         self._scanned = False
         self._active: dict[str, Caller | None] = {}
         self.generation = 0
-        """Grows whenever somebody begins or ceases to listen."""
+        """Incremented whenever an observer is added or removed."""
 
     def active(self, name: str) -> Caller | None:
-        """The hook to call, by keywords only, or None when nobody listens."""
+        """The hook to call, by keywords only, or None without observers."""
         try:
             return self._active[name]
         except KeyError:
@@ -193,7 +193,7 @@ class Hooks:
         return manager
 
     def _scan(self) -> None:
-        """Register the observers that are installed, once. A broken one is told and left out."""
+        """Register the installed observers, once. A broken one is reported and left out."""
         if self._scanned:
             return
         self._scanned = True
@@ -217,7 +217,7 @@ class Hooks:
                 )
 
     def _tell(self, message: str, error: BaseException | None = None) -> None:
-        """Say what is wrong with an observer. Raises PluginError with TINYCORE_STRICT."""
+        """Report the error of an observer. Raises PluginError with TINYCORE_STRICT."""
         message = f"the observer {message}"
         if settings.TINYCORE_STRICT:
             raise PluginError(message) from error

@@ -40,7 +40,7 @@ trace: Final = Trace("device")
 
 
 class OpenDevice:
-    """An open device. `name` is what tensors say: "CPU", "CPU:1"."""
+    """An open device. `name` is the name of tensors' devices: "CPU", "CPU:1"."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class OpenDevice:
         self._targets = targets
         self._toolchains: dict[tuple[str, str], Toolchain[Any]] = {}
         self.closing: Final[list[Callable[[OpenDevice], None]]] = []
-        """Called once when the device is closed: caches drop there what belongs to it."""
+        """Callbacks for when the device is closed: caches drop their entries of it."""
         self._lock = lock()
         self._process = os.getpid()
 
@@ -74,7 +74,7 @@ class OpenDevice:
 
     @property
     def toolchain(self) -> Toolchain[Any]:
-        """The renderer and compiler that DEV asks for here and now, else the best that is there."""
+        """The renderer and compiler that DEV selects now, else the best available."""
         renderer = arch = ""
         for target in self._targets():
             if target.device == self.backend.name:
@@ -139,11 +139,11 @@ class OpenDevice:
         return program
 
     def synchronize(self) -> None:
-        """Wait until everything asked of the device is done."""
+        """Wait until all submitted work is done."""
         self.runtime.synchronize()
 
     def close(self) -> None:
-        """Release the device; a second time does nothing, nor does a fork of who opened it."""
+        """Release the device. No effect the second time, or in a forked process."""
         if self.allocator.closed or self._process != os.getpid():
             return
         if closing := hooks.active("tinycore_backend_closing"):
@@ -206,7 +206,7 @@ def via(interface: str) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """Why something did not work: the text of our own exceptions, and any other with its class."""
+    """The reason of a failure: the text of our own exceptions, and any other with its class."""
     if isinstance(error, DeviceUnavailable | CompilerUnavailable):
         return str(error)
     return told(error)
@@ -217,7 +217,7 @@ ALLOCATOR: Final = ("alloc", "free", "write", "read", "offset")
 
 
 def verify_protocol(backend: Backend, runtime: object) -> None:
-    """Raise PluginError when what `open` returned lacks a method that every device has."""
+    """Raise PluginError if the result of `open` lacks a method that every device has."""
     _verify_methods(
         f"{backend.name}: open() returned {class_shown(runtime)}, which", runtime, RUNTIME
     )
@@ -236,12 +236,12 @@ def _verify_methods(role: str, owner: object, names: tuple[str, ...]) -> None:
 
 
 def class_shown(value: object) -> str:
-    """A value by its class, None as itself."""
+    """The class of a value, None as itself."""
     return "None" if value is None else f"a {type(value).__name__}"
 
 
 def verified(backend: Backend, name: str, found: object) -> Toolchain[Any]:
-    """A toolchain whose compiler has what a compiler must have. Raises PluginError."""
+    """A toolchain whose compiler has the required methods. Raises PluginError."""
     if not isinstance(found, Toolchain):
         raise PluginError(
             f"{backend.name}: its renderer {name} returned {class_shown(found)}, no Toolchain"
@@ -268,7 +268,7 @@ def verify_abilities(backend: Backend, runtime: DeviceRuntime) -> None:
 
 
 def choose_toolchain(backend: Backend, renderer: str, arch: str) -> Toolchain[Any]:
-    """A toolchain of a backend: the one named, which never falls back, or the best there is."""
+    """A toolchain of a backend: the one named, which never falls back, or the best available."""
     ranked: Mapping[str, Callable[[str], Toolchain[Any]]] = backend.renderers
     if renderer:
         if renderer not in ranked:

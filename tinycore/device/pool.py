@@ -61,7 +61,7 @@ class MemoryStats:
         return sum(pool.highest for pool in list(self._pools))
 
     def reset_peak(self) -> None:
-        """Count the peak from what is in use now."""
+        """Reset the peak to the memory in use now."""
         for pool in list(self._pools):
             pool.reset_highest()
 
@@ -81,7 +81,7 @@ class MemoryStats:
 memory: Final = MemoryStats()
 
 Kind: TypeAlias = int | ImageDType
-"""Kind of an allocation: so many bytes, or an image."""
+"""Kind of an allocation: a number of bytes, or an image."""
 
 
 def size_bytes(kind: Kind) -> int:
@@ -166,7 +166,7 @@ class LRUAllocator:
         return None
 
     def free(self, handle: Handle, kind: Kind) -> None:
-        """Give back what `alloc` returned for `kind`. Never waits, never raises."""
+        """Free an allocation of `alloc` for `kind`. Never waits, never raises."""
         if self.closed:
             return
         returned = self._returned
@@ -249,7 +249,7 @@ class LRUAllocator:
         return handle
 
     def _take_back(self) -> None:
-        """Put what was returned in the cache, shrink that to its bound, and leave no old block."""
+        """Put freed memory in the cache, shrink the cache to its bound, and free old blocks."""
         if self._changing:
             self._count_again()
         now = self._clock()
@@ -274,12 +274,12 @@ class LRUAllocator:
             self._leave_out(now - AGE_SECONDS)
 
     def _bound(self, used: int) -> int:
-        """The most bytes that may wait while so many are in use."""
+        """The most cached bytes while this number of bytes is in use."""
         spare = max(int(self.peak * SPARE), LEAST_SPARE_BYTES)
         return max(self.peak - used, 0) + spare
 
     def _count_again(self) -> None:
-        """Count what waits, and so what is in use, after a change that was interrupted."""
+        """Recount cached and used bytes after a change that was interrupted."""
         self._waiting = OrderedDict((k, b) for k, b in self._waiting.items() if b)
         cached = sum(size_bytes(kind) * len(blocks) for kind, blocks in self._waiting.items())
         self._used += self._cached - cached
@@ -307,7 +307,7 @@ class LRUAllocator:
         trace(f"{self.device:<8} {sum(map(size_bytes, old))} B given back, unused for long")
 
     def _wait(self) -> None:
-        """Wait for the kernels that may still use what is given back."""
+        """Wait for the kernels that may still use freed memory."""
         try:
             self._synchronize()
         except DeviceError as error:  # a device that failed runs nothing any more

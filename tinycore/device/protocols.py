@@ -137,7 +137,7 @@ class SupportsImages(Protocol):
     """
 
     def image(self, height: int, width: int, channel_bytes: int) -> Handle:
-        """Pixels of four floats of 4 or 2 bytes, not cleared; given back by `free`.
+        """Allocate pixels of four floats of 4 or 2 bytes, not cleared; freed by `free`.
 
         `write` and `read` take all pixels, row by row with nothing in between, however the device
         lays them. `offset`, `map` and copies between devices are not asked of an image. Raises
@@ -154,7 +154,7 @@ class SupportsExternalImages(Protocol):
     """
 
     def wrap_image(self, pointer: int, height: int, width: int, channel_bytes: int) -> Handle:
-        """The image whose first pixel is at an address, its rows as far apart as those of `image`.
+        """An image over memory at an address, with the row pitch of `image`.
 
         Its owner gives it back. Raises DeviceError where it cannot be used.
         """
@@ -226,11 +226,11 @@ class SupportsExchange(Protocol):
         ...
 
     def let_wait(self, stream: int | None) -> None:
-        """Let a stream wait for all that was asked of this device. The host may wait instead."""
+        """Let a stream wait for all present work of this device. The host may wait instead."""
         ...
 
     def wait_for(self, stream: int | None) -> None:
-        """Let what is asked of this device from now on wait for all that a stream was asked."""
+        """Let all later work of this device wait for the present work of a stream."""
         ...
 
 
@@ -240,7 +240,7 @@ class Compiler(Protocol):
     name: str
     """As in DEV: CLANG."""
     key: str
-    """All that decides the binary besides the source: version, flags, target. Keys the disk cache.
+    """Everything but the source that determines the binary: version, flags, target. A cache key.
     """
 
     def compile(self, source: str) -> bytes:
@@ -279,7 +279,7 @@ class ProgramInfo:
     buffers: int
     """Number of buffers that it takes."""
     values: tuple[str, ...] = ()
-    """The variables given at launch, by name, in the order in which their values are passed."""
+    """The variables given at launch, by name, in the order in which values are passed."""
     parallel: int = 1
     """Steps of the loop that may be shared out among threads, the most where their number varies;
     1 when there is none."""
@@ -308,7 +308,7 @@ class ProgramInfo:
         return x, y, z
 
     def steps(self, values: Sequence[int]) -> int:
-        """Steps of the loop that may be shared out among threads, with these values."""
+        """Iterations of the loop that threads may share, with these values."""
         extent = self.parallel_extent
         return self.parallel if extent is None else extent.of(values)
 
@@ -342,19 +342,19 @@ class DeviceRuntime(Protocol):
 
     @property
     def allocator(self) -> Allocator:
-        """Its memory; always the same object."""
+        """Its allocator; always the same object."""
         ...
 
     def load(self, binary: bytes, info: ProgramInfo) -> Program:
-        """Make what any toolchain of this backend compiled ready to launch."""
+        """Load a binary of any toolchain of this backend."""
         ...
 
     def synchronize(self) -> None:
-        """Wait until everything asked of this device is done."""
+        """Wait until all submitted work is done."""
         ...
 
     def close(self) -> None:
-        """Wait, then release the device. Nothing is asked of it afterwards."""
+        """Wait, then release the device. Not called twice."""
         ...
 
 
@@ -367,7 +367,7 @@ class SupportsArch(Protocol):
 
     @property
     def arch(self) -> str:
-        """Architecture for which toolchains are made where DEV names no ARCH."""
+        """Architecture of toolchains if DEV names no ARCH."""
         ...
 
 
@@ -393,7 +393,7 @@ class Graph(Protocol):
 
 @runtime_checkable
 class SupportsGraph(Protocol):
-    """Capability `graph`, of a DeviceRuntime: many launches are asked for at once."""
+    """Capability `graph`, of a DeviceRuntime: many launches submitted by one call."""
 
     def graph(self, launches: Sequence[Launch]) -> Graph:
         """Launches of this device's programs, ready to be run in order again and again; where the
@@ -411,7 +411,7 @@ class SupportsVariety(Protocol):
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """Capabilities of this device; only those that the backend declares count."""
+        """Capabilities of this device; only those that the backend declares are used."""
         ...
 
 
@@ -443,4 +443,4 @@ CAPABILITIES: Final[dict[str, str]] = {
     "local_memory": "threads of a group share memory and meet at barriers",
     **{dtype.name: f"kernels load, store and compute {dtype.name}" for dtype in dtypes.all},
 }
-"""Every word a backend may declare, and what it claims."""
+"""Every word that a backend may declare, and its claim."""

@@ -46,7 +46,7 @@ trace: Final = Trace("device")
 
 USABLE: Final = frozenset({State.READY, State.OPEN})
 PROCESSORS: Final = 100
-"""Backends with a lower priority may be slower than this; to end up on one is told the user."""
+"""Priority of processors: a device below it may be slower, which the user is told."""
 
 
 class Registry:
@@ -193,14 +193,14 @@ class Registry:
             self.forget_choice()
 
     def unregister(self, name: str) -> None:
-        """Take back what `register` added, closing its devices."""
+        """Undo `register`, closing its devices."""
         with self._lock:
             self.close(name)
             self.plugins.unregister(name)
             self.forget_choice()
 
     def forget_choice(self) -> None:
-        """Choose again when next asked: plugins or the environment changed."""
+        """Choose the default device again at its next use: plugins or the environment changed."""
         self._automatic = self._older = None
         self._wanted.clear()
         self._spellings.clear()
@@ -317,7 +317,7 @@ class Registry:
         )
 
     def _answers(self) -> list[Answer]:
-        """Answers of all backends, the preferred first. Plugins are asked in another process."""
+        """Answers of all backends, the preferred first. Plugins are probed in a subprocess."""
         if settings.TINYCORE_STRICT:
             self.plugins.check_all()  # raises for what is broken
         interfaces = self._named_interfaces()
@@ -335,7 +335,7 @@ class Registry:
         return sorted(answers, key=lambda answer: (-answer.priority, answer.name))
 
     def _tell_of_broken(self, answers: list[Answer]) -> None:
-        """A line for each plugin that is at fault; missing hardware is nobody's."""
+        """A line for each plugin that is at fault; missing hardware is no fault."""
         for answer in answers:
             claim = self.plugins.find(answer.name)
             if claim is not None and (answer.is_broken or claim.is_contested):
@@ -346,7 +346,7 @@ class Registry:
                 )
 
     def _ranked(self) -> list[str]:
-        """The candidates, asked in this process."""
+        """The candidates, probed in this process."""
         ready = [
             claim
             for claim in self.plugins.check_all(self._named_interfaces())

@@ -190,14 +190,14 @@ class Machine(NamedTuple):
     name: str
     rows: Mapping[int, Relocation]
     stub: Callable[[int], bytes] | None
-    """A jump to an address anywhere in memory; None where nothing outside can be called."""
+    """Code that jumps to any address; None if nothing outside can be called."""
     harmless: frozenset[int] = frozenset()
     """Section types that are marked writable but hold nothing that code writes."""
     unloaded: tuple[str, ...] = ()
     """Beginnings of the names of sections that are allocated but no part of the image, such as
     memory that a launch reserves."""
     implicit_addends: bool = False
-    """True if relocations may come without addends (SHT_REL): these stand where the value goes."""
+    """True if relocations may come without addends (SHT_REL): these are in the relocated place."""
 
     @property
     def widths(self) -> Mapping[int, int]:
@@ -218,7 +218,7 @@ ENTRIES: Final = frozenset(
 
 
 def implicit_addend(machine: Machine, kind: int, content: bytes, offset: int) -> int:
-    """The addend that stands in the place of a relocation without one, as two's complement."""
+    """The addend in the place of a relocation without one, as two's complement."""
     width = machine.rows[kind].width
     return int.from_bytes(content[offset : offset + width], "little", signed=True)
 

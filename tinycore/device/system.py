@@ -45,11 +45,11 @@ class System(Protocol):
     """System calls of a driver. Paths are absolute."""
 
     def names(self, folder: str) -> list[str]:
-        """Sorted names in a folder; [] where there is none, or none that may be read."""
+        """Sorted names in a folder; [] if it is missing or unreadable."""
         ...
 
     def read_text(self, path: str) -> str:
-        """The content of a file; "" where there is none, or none that may be read."""
+        """The content of a file; "" if it is missing or unreadable."""
         ...
 
     def exists(self, path: str) -> bool:
@@ -65,7 +65,7 @@ class System(Protocol):
         ...
 
     def close(self, file: int) -> None:
-        """Close a file. What is mapped from it stays mapped."""
+        """Close a file. Its mappings remain."""
         ...
 
     def ioctl(self, file: int, request: int, argument: int) -> int:
@@ -159,13 +159,13 @@ _systems: Final[list[System]] = [LinuxSystem()]
 
 
 def system() -> System:
-    """The machine, or what stands in for it."""
+    """The machine, or a stand-in for it."""
     return _systems[-1]
 
 
 @contextmanager
 def use_system(other: System) -> Iterator[None]:
-    """Have a stand-in in place of the machine, for a `with` block of any thread."""
+    """Use a stand-in in place of the machine, for a `with` block in any thread."""
     _systems.append(other)
     try:
         yield

@@ -37,7 +37,7 @@ _KNOWN_SETTINGS: Final = frozenset(row.name for row in settings)
 
 @dataclass(frozen=True)
 class Target:
-    """A device as a user asked for it; what is empty is left to us."""
+    """A device as the user requested it; empty fields are chosen automatically."""
 
     device: str
     index: int = 0
@@ -218,5 +218,5 @@ def absent_older_spelling(installed: Collection[str]) -> tuple[str, str]:
 
 
 def target_for(name: str, targets: Iterable[Target]) -> Target:
-    """The target that was asked of the backend `name`."""
+    """The requested target of the backend `name`."""
     return next((target for target in targets if target.device == name), Target(name))

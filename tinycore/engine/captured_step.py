@@ -31,7 +31,7 @@ trace = Trace("jit")
 
 @contextmanager
 def capture(refuses: bool = True) -> Iterator[Recording]:
-    """Note every launch made inside by this thread, in order.
+    """Record every launch of this thread inside the block, in order.
 
     Reading values back raises JitError, unless `refuses` is false.
     """
@@ -66,7 +66,7 @@ class CapturedStep:
         outputs: tuple[Buffer, ...],
         prune: bool = False,
     ) -> CapturedStep:
-        """The step of a recording. It does not keep the memory of inputs and of results.
+        """The step of a recording. It does not retain the memory of inputs and results.
 
         With `prune`, what is the same in every replay is done now, and left out of them.
         """
@@ -95,12 +95,12 @@ class CapturedStep:
 
     @cached_property
     def used(self) -> frozenset[Buffer]:
-        """Buffers that every replay works on: state, constants, and what is between launches."""
+        """Buffers that every replay uses: state, constants, and intermediates."""
         found = {b for item in self.items for b in item.bufs}
         return frozenset(found - set(self.inputs) - set(self.fresh_outputs))
 
     def free_intermediates(self) -> None:
-        """Give back the memory of what lies between launches, until the next replay."""
+        """Free the memory of intermediates, until the next replay."""
         with self.lock:
             self.graphs = None
             between = self.made - set(self.fresh_outputs)
@@ -181,7 +181,7 @@ def loaded(
     made: list[int],
     repeated: list[tuple[int | None, Any]],
 ) -> CapturedStep:
-    """A step from what `__reduce__` kept, its programs compiled for the devices that are here."""
+    """A step from its pickled form, its programs compiled for the devices of this process."""
     bufs: dict[int, Buffer] = {}
 
     def buffer(number: int) -> Buffer:

@@ -59,7 +59,7 @@ class Counters:
 
     @property
     def mem_used_per_device(self) -> dict[str, int]:
-        """The same by device."""
+        """The bytes in use, by device."""
         return memory.per_device
 
 

@@ -31,13 +31,13 @@ SHORTEST: int = 2
 
 
 HANDLE: Final = attrgetter("_handle")
-"""Handle of a Buffer, without a call of Python; None before it is allocated."""
+"""Handle of a Buffer, without a Python call; None before it is allocated."""
 NOTHING: Final = object()
-"""No handle and no number: what a graph holds in a place while that is being changed."""
+"""Placeholder of a handle or number while it is being changed."""
 
 
 class HeldLaunches:
-    """Launches that a device holds, and where what changes stands in them.
+    """Launches that a device holds, and the places of their changing buffers and numbers.
 
     A graph is told only of what is not as in the run before. What it holds is forgotten before it
     is told, so that a run after an interrupt tells it again.
@@ -64,10 +64,10 @@ class HeldLaunches:
         self.places = tuple(places.values())
         """Launches and slots of each buffer that is exchanged."""
         self.handles: list[Any] = [exchange[buffer].handle for buffer in places]
-        """Handles that the graph holds there now."""
+        """Handles that the graph holds now."""
         needs = needs_of(items, exchange)
         self.needs = [needs.get(buffer, 1) for buffer in places]
-        """The alignment in bytes that programs of the graph need of these buffers."""
+        """The alignment in bytes that programs of the graph require of these buffers."""
         self.positions = dict(positions)
         """Launches and positions of each variable."""
         self.numbers: dict[str, Any] = {name: values[name] for name in positions}
@@ -76,7 +76,7 @@ class HeldLaunches:
         self.estimate = Estimate(sum(w.ops for w in work), sum(w.bytes for w in work))
 
     def run(self, exchange: Mapping[Buffer, Buffer], values: Mapping[str, int]) -> None:
-        """Launch all, with buffers exchanged for others, and numbers for variables."""
+        """Launch all, with replaced buffers, and numbers for variables."""
         buffers = [*map(exchange.__getitem__, self.exchanged)]
         changed = [*compress(count(), map(is_not, map(HANDLE, buffers), self.handles))]
         if changed:
@@ -107,12 +107,12 @@ class HeldLaunches:
 
 @dataclass(frozen=True)
 class Single:
-    """A launch that is asked for alone."""
+    """A launch outside of any graph."""
 
     item: ExecItem
 
     def run(self, exchange: Mapping[Buffer, Buffer], values: Mapping[str, int]) -> None:
-        """Launch it, with buffers exchanged for others."""
+        """Launch it, with replaced buffers."""
         item = self.item
         bufs = tuple([exchange.get(b, b) for b in item.bufs])
         ExecItem(item.runner, bufs, item.metadata).run(values, jit=True)
@@ -120,14 +120,14 @@ class Single:
 
 @dataclass(frozen=True)
 class Alone:
-    """A program that is launched alone, with what does not change ready in its place."""
+    """A program that is launched alone, with its fixed arguments prepared."""
 
     single: Single
     runner: CompiledRunner
     handles: tuple[Buffer | Handle, ...]
     """By slot: a buffer that is exchanged, or the handle of one that is not."""
     changing: tuple[int, ...]
-    """The slots of those that are."""
+    """The slots of the changing buffers."""
     aligned: tuple[Buffer, ...]
     """The buffers that are exchanged, where the program needs them to be aligned."""
 
@@ -144,7 +144,7 @@ class Alone:
         return cls(single, runner, handles, changing, aligned)
 
     def run(self, exchange: Mapping[Buffer, Buffer], values: Mapping[str, int]) -> None:
-        """Launch it, with buffers exchanged for others."""
+        """Launch it, with replaced buffers."""
         if profilers or (
             self.aligned and not self.runner.accepts([exchange[b] for b in self.aligned])
         ):
@@ -164,7 +164,7 @@ Part: TypeAlias = HeldLaunches | Alone | Single
 def graph_parts(
     items: Iterable[ExecItem], values: Mapping[str, int], exchange: Mapping[Buffer, Buffer]
 ) -> list[Part]:
-    """A step as parts, as few as can be. `exchange` has what stands for buffers that change."""
+    """A step as few parts as possible. `exchange` has placeholders for buffers that change."""
     parts: list[Part] = []
     for together, neighbors in groupby(items, key=holder):
         parts += held_or_alone(list(neighbors), together is not None, values, exchange)
@@ -195,7 +195,7 @@ def is_launch(item: ExecItem) -> bool:
 
 
 def by_device(items: Iterable[ExecItem]) -> Iterable[list[ExecItem]]:
-    """Launches apart by their devices, which share no memory where no copy is between them."""
+    """Launches grouped by device, if no copy is between them."""
     found: dict[str, list[ExecItem]] = {}
     for item in items:
         found.setdefault(item.runner.device, []).append(item)
@@ -203,7 +203,7 @@ def by_device(items: Iterable[ExecItem]) -> Iterable[list[ExecItem]]:
 
 
 def holder(item: ExecItem) -> tuple[str, ...] | None:
-    """The graph class that can hold a launch, of one device or of several; None if none can."""
+    """The graph class for a launch, of one device or of several; None if there is none."""
     runner = item.runner
     device = Device[runner.device]
     if not device.has("graph"):
@@ -238,7 +238,7 @@ def launch_of(
 def hold(
     items: Sequence[ExecItem], values: Mapping[str, int], exchange: Mapping[Buffer, Buffer]
 ) -> HeldLaunches | None:
-    """Launches handed to their device; None where it cannot hold them."""
+    """Launches handed to their device; None if it cannot hold them."""
     device = items[0].runner.device
     try:
         launches = [launch_of(item, values, exchange) for item in items]

@@ -92,7 +92,7 @@ class Engine:
             recordings.innermost.host.append(hash(fingerprint))
 
     def to_host(self, buffer: UOp) -> HostArray:
-        """The content of a realized BUFFER or BUFFER_VIEW, as a flat array of its own.
+        """The content of a realized BUFFER or BUFFER_VIEW, copied to a flat array.
 
         Raises JitError inside a step being captured, which must not depend on what it computes.
         """
@@ -104,7 +104,7 @@ class Engine:
         return result
 
     def shared(self, buffer: UOp) -> HostArray | None:
-        """The memory itself of a realized BUFFER or BUFFER_VIEW, as a flat array that keeps it.
+        """The memory of a realized BUFFER or BUFFER_VIEW, as a flat array that keeps it alive.
 
         None where the host cannot address it. Raises JitError inside a step being captured.
         """
@@ -131,7 +131,7 @@ class Engine:
         return node
 
     def exchange_kind(self, device: str) -> tuple[int, int] | None:
-        """The DLDevice of a device, as (type, number); None where it takes no part in DLPack."""
+        """The DLDevice of a device, as (type, number); None if it does not support DLPack."""
         kinds = () if is_group(device) else Device.backend(device).dlpack_kinds
         return exchanged(kinds[0], device) if kinds else None
 
@@ -141,7 +141,7 @@ class Engine:
         return kind in kinds and exchanged(kind, device) == (kind, number)
 
     def device_for(self, kind: int, number: int) -> str | None:
-        """A device that works on memory of a DLDevice, the default one if it does; else None."""
+        """A device that uses memory of a DLDevice, the default one if it does; else None."""
         for name in self._places():
             word = device_and_index(name)[0]
             if kind not in Device.backend(word).dlpack_kinds:
@@ -166,7 +166,7 @@ class Engine:
         return buffer_of(buffer).lend()
 
     def _places(self) -> Iterator[str]:
-        """The default device, then the others; these are looked for only when it will not do."""
+        """The default device, then the others, which are searched only if it does not fit."""
         yield Device.DEFAULT
         yield from Device.get_available_devices()
 
@@ -218,7 +218,7 @@ class Engine:
         return computed
 
     def finish(self) -> None:
-        """Do what an interrupt left undone."""
+        """Complete the work that an interrupt left undone."""
         transactions.finish_interrupted()
 
     def describe(self, buffer: UOp) -> str:
@@ -227,7 +227,7 @@ class Engine:
 
 
 def ignore_result(computed: RunResult) -> None:
-    """The callback of a run whose result nobody waits for."""
+    """The callback of a run whose result is not needed."""
 
 
 def replace_none(roots: list[UOp], memory: Replacements) -> Realized:
@@ -236,7 +236,7 @@ def replace_none(roots: list[UOp], memory: Replacements) -> Realized:
 
 
 def fresh_buffer(size: int | ImageDType, dtype: DType, device: str) -> UOp:
-    """A new BUFFER, of so many elements or in an image."""
+    """A new BUFFER of a number of elements, or in an image."""
     return UOp(Op.BUFFER, dtype, (UOp(Op.DEVICE, dtypes.void, (), device), unique()), size)
 
 

@@ -73,7 +73,7 @@ def export_schedule(
     outputs: Mapping[str, Shaped],
     weights: Mapping[str, Shaped],
 ) -> ExportedModel:
-    """The model that computes `outputs`; of `weights`, those that are read are kept.
+    """The model that computes `outputs`; those of `weights` that are read are included.
 
     Raises UnsupportedError for a schedule that copies between devices or takes variables.
     """
@@ -99,6 +99,6 @@ def export_schedule(
 
 
 def resident(items: Sequence[ScheduleItem]) -> list[Buffer]:
-    """The memory that a schedule reads and that is there before it runs."""
+    """The memory that a schedule reads and that exists before it runs."""
     whole = dict.fromkeys(buffer.base or buffer for item in items for buffer in item.bufs)
     return [buffer for buffer in whole if buffer.is_allocated]

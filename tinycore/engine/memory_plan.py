@@ -18,7 +18,7 @@ from tinycore.schedule.memory import Life, pack
 
 
 def plan_memory(recording: Recording, kept: Collection[Buffer]) -> tuple[ExecItem, ...]:
-    """The launches of a capture on packed temporaries; `kept` buffers stay where they are."""
+    """The launches of a capture on packed temporaries; `kept` buffers are not moved."""
     lives = lifetimes(recording, set(kept))
     by_device: dict[str, list[Buffer]] = defaultdict(list)
     for buffer in lives:
@@ -38,7 +38,7 @@ def plan_memory(recording: Recording, kept: Collection[Buffer]) -> tuple[ExecIte
 
 
 def lifetimes(recording: Recording, kept: set[Buffer]) -> dict[Buffer, Life]:
-    """The lifetime of each temporary: first and last launch that uses it. Images are left out."""
+    """The live range of each temporary: first and last launch that uses it. Images are left out."""
     forgotten = {buffer for node, buffer in recording.persistent if node() is None}
     temporary = (recording.temporary | forgotten) - kept
     first: dict[Buffer, int] = {}

@@ -66,7 +66,7 @@ def plan_key(ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer]) -> st
 
 
 def load_plan(ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer]) -> TunedPlan | None:
-    """The cached plan of a kernel, if there is one and it is legal."""
+    """The cached plan of a kernel, if it exists and is legal."""
     content = cache.get(PLANS_TABLE, plan_key(ast, device, toolchain))
     if content is None:
         return None

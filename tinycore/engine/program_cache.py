@@ -35,7 +35,7 @@ LOWERING: Final = (
     *("engine/compile.py", "engine/program_cache.py", "schedule/kernel.py"),
     *("device/protocols.py", "device/extent.py"),
 )
-"""The source files that determine the program made from a kernel."""
+"""The source files that determine the program of a kernel."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def load_program(
 
 
 def restored(kind: Any, plain: Any) -> Any:
-    """A value of a type as JSON has kept it: dataclasses from their fields, tuples, frozensets."""
+    """A value of a type from its JSON form: dataclasses from their fields, tuples, frozensets."""
     if isinstance(kind, type) and is_dataclass(kind):
         hints = hints_of(kind)
         return kind(**{name: restored(hints[name], value) for name, value in plain.items()})

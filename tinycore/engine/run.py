@@ -48,7 +48,7 @@ class Runner(Protocol):
     def launch(
         self, bufs: tuple[Buffer, ...], values: Mapping[str, int], wait: bool
     ) -> float | None:
-        """Run once; the seconds it took if `wait`, else None."""
+        """Launch once; the seconds it took if `wait`, else None."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class CopyRunner:
 
 @dataclass(slots=True, eq=False)
 class ExecItem:
-    """One launch: what to run, and on which memory."""
+    """One launch: its runner, and its memory."""
 
     runner: Runner
     bufs: tuple[Buffer, ...]
@@ -108,7 +108,7 @@ def lower_item(item: ScheduleItem, others: Iterable[tuple[UOp, str]] = ()) -> Ex
 
 
 def lower_schedule(items: Iterable[ScheduleItem]) -> Iterator[ExecItem]:
-    """ExecItems for schedule items, each made when it is asked for."""
+    """ExecItems for schedule items, each created on demand."""
     order = tuple(items)
     kernels = ((i.ast, i.bufs[0].device) for i in order if i.ast.op is not Op.COPY)
     for item in order:
@@ -127,7 +127,7 @@ class Recording:
     """True if reading values back is refused."""
     items: list[ExecItem] = field(default_factory=list)
     values: set[tuple[str, int]] = field(default_factory=set)
-    """Bound variables in what is computed, by the names of their nodes, and their numbers."""
+    """Numbers of bound variables in a computation, by the names of their nodes."""
     made: set[Buffer] = field(default_factory=set)
     temporary: set[Buffer] = field(default_factory=set)
     """Memory of intermediate results, which no tensor shows."""
@@ -171,7 +171,7 @@ def run_schedule(items: Iterable[ScheduleItem], values: Mapping[str, int] | None
 
 
 def announce(items: Iterable[ScheduleItem]) -> Iterator[ExecItem]:
-    """ExecItems for schedule items, of which hooks and TRACE are told."""
+    """ExecItems for schedule items, each reported to hooks and traces."""
     if created := hooks.active("tinycore_schedule_created"):
         items = tuple(items)
         created(schedule=items)

@@ -55,7 +55,7 @@ TOO_SHORT: Final = 2e-6
 
 @dataclass(frozen=True)
 class Entrant:
-    """A candidate that was measured: what it grows from, what was run, and how fast it was."""
+    """A measured candidate: its plan, its parent, and its time."""
 
     start: Candidate
     plan: Plan
@@ -72,7 +72,7 @@ class Report:
     seconds: float = 0.0
 
     def note(self, plan: Plan, outcome: Outcome) -> None:
-        """Count an outcome; tell of it if the candidate was wrong or lost."""
+        """Count an outcome; report it if the candidate was wrong or lost."""
         self.verdicts[outcome.verdict] += 1
         if outcome.verdict in ("wrong", "failed"):
             steps = " ".join(map(str, plan))
@@ -98,7 +98,7 @@ class Search:
         self.beam: list[Entrant] = []
 
     def run(self, more: Sequence[Plan], seconds: float) -> TunedPlan:
-        """Search for so many seconds at most (0: to its end), from `more` plans too.
+        """Search for at most some seconds (0: to its end), starting from `more` plans, too.
 
         Raises CandidateLost when not even the heuristic's plan can be run.
         """
@@ -117,7 +117,7 @@ class Search:
         return candidate_of(self.ast, plan, self.limits)
 
     def enter_reference(self, plan: Plan) -> Entrant:
-        """Measure the default plan, the reference of all others. Raises CandidateLost."""
+        """Measure the default plan, the reference for all others. Raises CandidateLost."""
         start = Candidate(plan, self.ast)
         (binary,) = self.runner.build_all([plan])
         if isinstance(binary, CandidateLost):
@@ -143,7 +143,7 @@ class Search:
                     break
 
     def next_candidates(self, number: int) -> list[Candidate]:
-        """Neighbors of the beam that were not seen yet, those of the best first."""
+        """New neighbors of the beam, those of the best first."""
         found: list[Candidate] = []
         for entrant in list(self.beam):
             near = neighbors(self.ast, entrant.start, self.limits, seed=number)
@@ -216,7 +216,7 @@ def search(
     seconds: float = 0,
     worker: Callable[[], Worker] | None = None,
 ) -> tuple[TunedPlan, Report]:
-    """Search for a kernel's best plan, whatever is on disk, and keep nothing.
+    """Search for a kernel's best plan without the disk cache.
 
     Raises CandidateLost when not even the heuristic's plan can be run.
     """
@@ -227,7 +227,7 @@ def search(
 
 
 def tuned_plan(ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer]) -> Plan | None:
-    """The plan that settings ask for, cached or searched for; None for the default plan.
+    """The plan that settings select, cached or searched for; None for the default plan.
 
     With BEAM=n a kept plan of a search at least as wide is taken, and else a search made. With
     TUNED=1 a kept plan is taken if there is one.
@@ -252,7 +252,7 @@ def tune(
     more: Sequence[Plan] = (),
     seconds: float = 0,
 ) -> TunedPlan | None:
-    """Search for a kernel's best plan and keep it; None when the kernel cannot be tried out."""
+    """Search for a kernel's best plan and cache it; None if the kernel cannot be tried out."""
     try:
         with searching:
             found, report = search(ast, device, toolchain, width, more=more, seconds=seconds)

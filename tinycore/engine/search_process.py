@@ -26,11 +26,11 @@ SAID_BYTES: Final = 2000
 
 
 class WorkerLost(Exception):
-    """A worker that died or did not answer in time, and is gone; the message says which."""
+    """A worker that died or did not answer in time, and was ended; the message says which."""
 
 
 class WorkerRefused(Exception):
-    """A worker that is well, and answers that what it was asked for ended in an error."""
+    """A request that ended in an error of a healthy worker."""
 
 
 class Worker:
@@ -119,7 +119,7 @@ class Worker:
 
 
 def environment() -> dict[str, str]:
-    """The variables of a worker: as here, as many threads, but quiet, searching nothing."""
+    """The environment of a worker: that of this process, but quiet, without a search."""
     path = os.pathsep.join(entry for entry in sys.path if entry)
     chosen = {"CPU_COUNT": str(cpu_count()), "BEAM": "0", "TUNED": "0", "DEBUG": "0", "TRACE": ""}
     chosen |= {"NOOPT": "0", "LRU": "0"}

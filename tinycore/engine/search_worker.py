@@ -28,9 +28,9 @@ from tinycore.uop.parse import from_text
 Json = dict[str, Any]
 
 MORE_BYTES: Final = 2 << 30
-"""Memory that compiling and running one candidate may take beyond what is in use before."""
+"""Memory that compiling and running one candidate may use in addition to that used before."""
 GRACE_SECONDS: Final = 2
-"""Seconds by which the worker's own alarm is later than the parent's."""
+"""Seconds between the parent's time limit and the worker's own alarm."""
 
 
 class Service:
@@ -40,7 +40,7 @@ class Service:
         self.trial: Trial | None = None
 
     def open(self, request: Json) -> Json:
-        """Open a device and take a kernel on trial; says what compiles here."""
+        """Open a device and prepare a kernel; returns the name of its compiler."""
         device = Device[request["device"]]
         toolchain = device.toolchain_for(request["toolchain"], request["arch"])
         self.trial = Trial(from_text(request["ast"]), device, toolchain)
@@ -57,7 +57,7 @@ class Service:
         return {"seconds": self.trial.set_reference(binary_from_json(request["binary"]))}
 
     def measure(self, request: Json) -> Json:
-        """Time a candidate and compare what it makes."""
+        """Time a candidate and compare its results."""
         assert self.trial is not None, "`open` comes first"
         return asdict(self.trial.measure(binary_from_json(request["binary"]), request["to_beat"]))
 
@@ -68,7 +68,7 @@ class Service:
         return {"seconds": self.trial.compare(binaries)}
 
     def answer(self, request: Json) -> Json:
-        """The answer to a request: what it asks for, or the error that it ended in."""
+        """The response to a request, or the error that it ended in."""
         limit_resources(request["seconds"])
         try:
             answer = REQUESTS[request["do"]](self, request)
@@ -128,7 +128,7 @@ def end_limits() -> None:
 
 
 def data_bytes() -> int | None:
-    """Bytes of private data that this process has; None where the system does not say."""
+    """Bytes of private data of this process; None if the system does not say."""
     try:
         with open("/proc/self/status", encoding="ascii") as file:
             line = next(line for line in file if line.startswith("VmData:"))

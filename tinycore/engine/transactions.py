@@ -89,7 +89,7 @@ class Transaction:
             update_stats(runner.name, runner.device, runner.estimate, seconds)
 
     def give_up(self) -> None:
-        """Report the results that are complete; the others are computed anew when needed."""
+        """Report the results that are complete; the others are recomputed when needed."""
         left = self.items[len(self.done) :]
         missing = {base_buffer(item.bufs[slot]) for item in left for slot in item.written}
         given = {

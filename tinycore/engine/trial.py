@@ -31,7 +31,7 @@ from tinycore.uop.op import Op
 Array: TypeAlias = numpy.ndarray[Any, numpy.dtype[Any]]
 
 PATTERN: Final = 65_521
-"""Elements that are drawn; they repeat. A prime, so that no two rows of a matrix are alike."""
+"""Elements that are drawn and repeated. A prime, so that no two rows of a matrix are equal."""
 POISON: Final = 0x3C
 """The byte that outputs hold before a run: of every float a small number, of every integer one."""
 MOST_ULPS: Final = 4
@@ -73,7 +73,7 @@ class Scratch:
         return [self.buffers[slot].numpy() for slot in self.written]
 
     def difference(self, expected: list[Array]) -> str:
-        """First difference of the written buffers from those expected, in words; "" if none.
+        """The first difference of the written buffers from the expected ones, in words; "" if none.
 
         Integers are equal bit by bit, floats as far as their precision goes.
         """
@@ -89,7 +89,7 @@ class Scratch:
 
 
 def middle_values(ast: UOp) -> dict[str, int]:
-    """A value for each variable of a kernel: the middle of what it may be."""
+    """A value for each variable of a kernel: the middle of its bounds."""
     variables = [n.arg for n in ast.toposort() if n.op is Op.DEFINE_VAR]
     return {name: (least + greatest) // 2 for name, least, greatest in variables}
 
@@ -116,7 +116,7 @@ def content_of(slot: UOp, ast: UOp) -> Array:
 
 
 def random_values(generator: numpy.random.Generator, size: int, dtype: DType, below: int) -> Array:
-    """Random elements of a dtype: floats mostly positive, so that sums keep their digits."""
+    """Random elements of a dtype: floats mostly positive, so that sums retain precision."""
     stored = to_numpy_dtype(dtype)
     if dtype is dtypes.bool:
         return generator.integers(0, 2, size).astype(stored)
@@ -157,7 +157,7 @@ def stays_inside(index: UOp, loads: list[UOp], below: int) -> bool:
 
 
 def agrees(found: Array, expected: Array, dtype: DType) -> Array:
-    """Element by element, whether two results are the same as far as their dtype can tell."""
+    """Mask of the elements that are equal as far as their dtype can tell."""
     if dtype.kind != "float":
         return numpy.asarray(found == expected)
     if expected.dtype.kind != "f":
@@ -193,9 +193,9 @@ MOST_RUNS: Final = 100
 ENOUGH_SECONDS: Final = 0.03
 """Runs go on until they took this long together."""
 HOPELESS: Final = 2.0
-"""A first run so many times as long as what must be beaten is the only one."""
+"""Ratio to the time to beat from which the first run is the only one."""
 NEARLY: Final = 1.2
-"""Factor over the time to beat within which a candidate is still compared and kept."""
+"""Ratio to the time to beat within which a candidate is still compared and retained."""
 FINAL_ROUNDS: Final = 9
 """Turns that two programs take in the final comparison."""
 
@@ -210,7 +210,7 @@ class Outcome:
 
 
 class Trial:
-    """Scratch memory for a kernel, and what the reference made of it."""
+    """Scratch memory for a kernel, and the reference's results."""
 
     def __init__(self, ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer]) -> None:
         self.ast = ast
@@ -223,7 +223,7 @@ class Trial:
         return build(self.ast, self.toolchain, plan)
 
     def set_reference(self, reference: Binary) -> float:
-        """Allocate memory and note what the reference makes of it; the seconds of its best run."""
+        """Allocate memory and record the reference's results; the seconds of its best run."""
         self.scratch = Scratch(self.ast, self.device.name)
         program = self.load(reference)
         self.run(program)
@@ -253,7 +253,7 @@ class Trial:
         return best
 
     def measure(self, candidate: Binary, to_beat: float) -> Outcome:
-        """Time a candidate; compare what it makes if it is nearly as fast as `to_beat` seconds."""
+        """Time a candidate; compare its results if it is nearly as fast as `to_beat` seconds."""
         assert self.scratch is not None, "`set_reference` comes first"
         program = self.load(candidate)
         first = min(self.run(program), self.run(program))

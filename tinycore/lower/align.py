@@ -20,7 +20,7 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
 WIDEST: Final = 1 << 6
-"""Lanes beyond which no alignment is asked for."""
+"""Lanes beyond which no alignment is required."""
 
 
 def align_accesses(kernel: UOp, limits: Limits) -> UOp:
@@ -37,7 +37,7 @@ def align_accesses(kernel: UOp, limits: Limits) -> UOp:
 
 
 def cut_of(node: UOp, limits: Limits, known: dict[UOp, int]) -> int | None:
-    """The lanes at a time that a LOAD or STORE may move; None where it needs no cut."""
+    """The lanes that a LOAD or STORE may move at a time; None if it needs no cut."""
     if node.op not in (Op.LOAD, Op.STORE) or node.src[0].op is not Op.INDEX:
         return None
     index = node.src[0]

@@ -36,7 +36,7 @@ def begin_copies(kernel: UOp, limits: Limits) -> UOp:
 
 
 def copy_of(store: UOp, limits: Limits) -> UOp | None:
-    """The ASYNC_COPY that does what a STORE does; None where there is none."""
+    """The ASYNC_COPY equivalent to a STORE; None if there is none."""
     to, value = store.src
     source = copied_from(value)
     dtype = value.dtype

@@ -72,7 +72,7 @@ def shared_fold(reduce: UOp, threads: list[UOp], numbers: count[int], limits: Li
 def folded_by_lanes(
     own: UOp, op: Op, mine: UOp, others: list[UOp], numbers: count[int], subgroup: int
 ) -> UOp:
-    """Parts of neighboring threads joined by SHUFFLE, then those of subgroups in shared memory.
+    """Parts of neighboring threads combined by SHUFFLE, then those of subgroups in shared memory.
 
     In each step lanes whose numbers differ in one bit join what they have: all end with the same.
     """
@@ -97,7 +97,7 @@ class Parts:
         """Type of a result, which may be a vector."""
 
     def fold(self, op: Op, first: UOp, step: int, times: int) -> UOp:
-        """So many of them joined by `op`, a step apart."""
+        """A number of partial results combined by `op`, a step apart."""
         counter = UOp.range(times, (self.number, Part.FOLD), AxisKind.REDUCE)
         place = (self.start + first + counter * step) * self.kind.count
         index = UOp(Op.INDEX, self.memory.dtype, (self.memory, place))
@@ -113,7 +113,7 @@ def left(
     numbers: count[int],
     speaks: UOp | None = None,
 ) -> Parts:
-    """Shared memory, after the first `size` threads along `mine` have left their values there.
+    """Shared memory, after the first `size` threads along `mine` have stored their values.
 
     Where threads have the same place, those do for which `speaks` holds.
     """
@@ -144,7 +144,7 @@ MOST_WRITTEN_OUT: Final = 8
 """Steps of a thread up to which they are written out."""
 
 NOT_AROUND: Final = (*LAUNCHED_KINDS, AxisKind.FRAGMENT, *WITHIN)
-"""Loops that no part of a kernel stands inside of when it runs."""
+"""Kinds of loops that enclose no part of a kernel when it runs."""
 
 
 class Turn(NamedTuple):
@@ -230,7 +230,7 @@ def filled_together(
 
 
 def filled_ahead(fills: list[UOp], turn: Turn, threads: list[UOp]) -> dict[UOp, UOp]:
-    """Replacements of fills of several copies: each step begins that of `copies` - 1 steps on.
+    """Multi-buffered fills: each step begins the fill for `copies` - 1 steps ahead.
 
     The first ones are begun before the loop. Each step waits for its own, then for the others of
     the group: by then all of them have read what the step before read, which is filled next.
@@ -254,7 +254,7 @@ def committed(
     threads: list[UOp],
     when: str,
 ) -> UOp:
-    """Fills for a step of a loop, where there is one, as a group of copies."""
+    """Fills for a step of a loop, if there is one, committed as a group of copies."""
     begun = []
     for fill in fills:
         end = fill.src[1]

@@ -86,13 +86,13 @@ def varying_sizes(kernel: UOp, limits: Limits) -> dict[str, UOp]:
 
 
 def is_known_at_launch(size: UOp) -> bool:
-    """True if whoever launches a kernel can compute a size from the values of its variables."""
+    """True if a size can be computed from the values of a kernel's variables at the launch."""
     leaves = (Op.CONST, Op.DEFINE_VAR)
     return all(n.op in leaves or n.op in OPERATOR_OF for n in size.toposort())
 
 
 def extent_of(size: UOp, values: Sequence[str]) -> Extent:
-    """A size over variables, at least 1, for launches that are given these variables' values."""
+    """A size over variables, at least 1, as an Extent for launches with these variables."""
     return Extent((*code_of(size, values), 1, "max"))
 
 
@@ -112,7 +112,7 @@ class Launched(NamedTuple):
     places: dict[UOp, UOp]
     """Replacement of each counter."""
     gates: list[UOp]
-    """Conditions that keep the counters in their extents."""
+    """Conditions that counters are within their extents."""
     sizes: dict[str, UOp]
     """The sizes of the axes, by the names of their indices."""
 
@@ -151,7 +151,7 @@ def product(counters: list[UOp]) -> UOp:
 
 
 def launches(extents: list[int], prefix: str, most: Dims) -> bool:
-    """True if loops can become as many groups or threads, whatever axes they are laid on."""
+    """True if loops can become groups or threads, whatever axes they are mapped to."""
     if folded_axes(extents, most) is not None:
         return True
     try:
@@ -166,7 +166,7 @@ def special(prefix: str, axis: int, size: int) -> UOp:
 
 
 def taken_apart(position: UOp, counters: list[UOp]) -> dict[UOp, UOp]:
-    """The counters that a position in their nest stands for, the innermost first."""
+    """The counters of a position in their nest, the innermost first."""
     places = {}
     for counter in counters[:-1]:
         places[counter] = position % counter.src[0]
@@ -190,7 +190,7 @@ def folded_axes(extents: list[int], most: Dims) -> list[tuple[int, int]] | None:
 
 
 def cut_to_fit(total: int, prefix: str, most: Dims) -> list[int]:
-    """Sizes of axes for one that is too long; exactly as many where a divisor allows it."""
+    """Sizes of axes for one that is too long; exact if a divisor allows it."""
     sizes = []
     for limit in most:
         needed = -(-total // limit)

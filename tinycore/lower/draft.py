@@ -46,7 +46,7 @@ class Nest:
 
 @dataclass
 class Draft:
-    """Builds a plan step by step, looking at the kernel as the steps so far have made it."""
+    """Builds a plan step by step, on the kernel as the steps so far have made it."""
 
     kernel: UOp
     limits: Limits
@@ -56,11 +56,11 @@ class Draft:
     rank: int = 0
     """Rank by cost of the proposal to take; the search tries the cheapest, 0, first."""
     known: KernelFacts | None = None
-    """The facts that were asked for last."""
+    """The facts of the present kernel, once computed."""
 
     @property
     def facts(self) -> KernelFacts:
-        """The access table of what is planned, as the steps so far have made it."""
+        """The access table of the part to plan, after the steps so far."""
         if self.known is None or self.known.kernel is not self.kernel:
             nest, kernel, varies = self.nest, self.kernel, self.limits.grid_varies
             self.known = (
@@ -72,7 +72,7 @@ class Draft:
 
     @property
     def around(self) -> tuple[Number, ...]:
-        """The loops over strips of rows around what is planned, outermost first."""
+        """The loops over strips of rows around the part to plan, outermost first."""
         return () if self.nest is None else self.nest.around
 
     def do(self, *steps: Step) -> None:
@@ -85,7 +85,7 @@ class Draft:
         return replace(self, steps=list(self.steps))
 
     def become(self, other: Draft) -> None:
-        """Take over what was tried on a copy."""
+        """Adopt the steps of a copy."""
         self.kernel, self.steps, self.known = other.kernel, other.steps, other.known
 
     @cached_property
@@ -99,7 +99,7 @@ class Draft:
 
 
 def order_reductions(draft: Draft) -> None:
-    """Put reduced loops in the order in which what they read lies, the longest moves outside.
+    """Order reduced loops by the strides of their loads, the longest outside.
 
     So windows are inside of channels: what neighboring windows share is read again at once.
     Left as they are where two operands want different orders.

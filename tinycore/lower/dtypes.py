@@ -31,7 +31,7 @@ ROUNDED: Final = "rounded"
 """The argument of a CAST to a wider float that takes the value as memory would hold it."""
 
 STORAGE: Final = {1: dtypes.uint8, 2: dtypes.uint16}
-"""The integer that holds a type of so many bytes."""
+"""The integer with the size of a type, by bytes."""
 
 READS: Final = frozenset({Op.LOAD, Op.MATRIX_LOAD})
 
@@ -88,7 +88,7 @@ def is_lane_of(u: UOp, dtype: DType) -> bool:
 
 
 def unrounded(dtype: DType, value: UOp) -> UOp:
-    """A float32 that stands for a value of `dtype`."""
+    """A float32 that represents a value of `dtype` without rounding."""
     return UOp(Op.CAST, dtype.vec(value.dtype.count), (value,), UNROUNDED)
 
 
@@ -103,7 +103,7 @@ def storage(dtype: DType) -> DType:
 
 
 def float32(dtype: DType) -> DType:
-    """float32 with as many lanes."""
+    """float32 with the same number of lanes."""
     return dtypes.float32.vec(dtype.count)
 
 
@@ -197,7 +197,7 @@ class Forms:
         return root.with_src(tuple(map(self.as_rounded, root.src)))
 
     def cast_to(self, root: UOp) -> UOp | None:
-        """A conversion to the type rounds to it. What is unrounded already is left alone."""
+        """A conversion to the type rounds to it. An unrounded value is unchanged."""
         source = root.src[0]
         is_float32 = source.dtype.scalar() is dtypes.float32
         if root.arg == UNROUNDED or (self.is_converted(root) and is_float32):
@@ -209,7 +209,7 @@ class Forms:
         return encode(wide, root.dtype.scalar()).bitcast(root.dtype)
 
     def cast_from(self, root: UOp, value: UOp) -> UOp | None:
-        """A conversion from the type is one from float32, rounded if an integer is asked for.
+        """A conversion from the type is one from float32, rounded for integers.
 
         A wider float takes the value unrounded: sums of products would pay for it at each element.
         """
@@ -223,7 +223,7 @@ class Forms:
         return None if found is root else found
 
     def matrix_operands(self, root: UOp) -> UOp | None:
-        """A matrix unit takes the bits of what it multiplies."""
+        """A matrix unit takes the bits of its operands."""
         src = tuple([self.bits_of(s) if self.holds(s) else s for s in root.src])
         return None if src == root.src else root.with_src(src)
 
@@ -247,7 +247,7 @@ class Forms:
 
 
 def stored(pointer: UOp) -> UOp:
-    """An INDEX, AFTER or DEFINE of the type as one of what is kept there in its place."""
+    """An INDEX, AFTER or DEFINE of the type as one of its storage type."""
     kind = pointer.dtype
     assert isinstance(kind, PointerDType)
     if pointer.op in (Op.INDEX, Op.AFTER):
@@ -365,7 +365,7 @@ def encode(value: UOp, dtype: DType) -> UOp:
 
 
 def decode(code: UOp, dtype: DType) -> UOp:
-    """The float32 that `code`, the bits of a value of `dtype`, stands for: exactly."""
+    """The exact float32 of `code`, the bits of a value of `dtype`."""
     bits = code.cast(dtypes.uint32)
     real = dtypes.float32.vec(code.dtype.count)
     if dtype is dtypes.bfloat16:

@@ -17,7 +17,7 @@ from tinycore.uop.node import UOp
 
 
 class Domain(NamedTuple):
-    """Arguments beyond which an exponential does not change, which themselves are like those."""
+    """Bounds of the arguments of an exponential; beyond, its result is that at the bound."""
 
     zero: float
     infinite: float
@@ -290,7 +290,7 @@ MASK: Final = 0xFFFFFFFF
 
 
 def parts(value: float, digits: int, count: int) -> tuple[float, ...]:
-    """A number as a sum of numbers of so many binary digits, the greatest first."""
+    """A number as a sum of numbers with few binary digits, the greatest first."""
     found = []
     for _ in range(count):
         unit = 2.0 ** (math.frexp(value)[1] - digits)
@@ -300,7 +300,7 @@ def parts(value: float, digits: int, count: int) -> tuple[float, ...]:
 
 
 HALF_DIGITS: Final = 12
-"""Products of two float32 with so many digits are exact."""
+"""Products of two float32 with this number of digits are exact."""
 PI_2_PARTS: Final = parts(math.pi / 2, HALF_DIGITS, 3)
 
 

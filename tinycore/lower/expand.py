@@ -28,11 +28,11 @@ from tinycore.uop.sums import sum_of, terms_of
 from tinycore.uop.symbolic import simplify
 
 LONGEST_STRIDE = 4
-"""Stride up to which lanes are picked out of whole vectors; beyond, each is a load of its own."""
+"""Stride up to which lanes are selected from whole vectors; beyond, each is a separate load."""
 WRITTEN_OUT = (AxisKind.UNROLL, AxisKind.PARTIAL)
 """Kinds of loops that become copies of their body."""
 LINEAR: Final = frozenset({Op.ADD, Op.MUL})
-"""Ops of index expressions that `terms_of` takes apart."""
+"""Ops of index expressions that `terms_of` decomposes."""
 
 
 def counters_of(closer: UOp, *kinds: AxisKind) -> tuple[UOp, ...]:
@@ -47,7 +47,7 @@ def without(closer: UOp, counters: Iterable[UOp]) -> tuple[UOp, ...]:
 
 
 class Sum(NamedTuple):
-    """An index expression in which counters are terms of their own, taken apart from the rest."""
+    """An index expression with its counters as separate terms."""
 
     rest: UOp
     constant: int
@@ -75,7 +75,7 @@ class Body:
         self.moving = [n for n in found if not self.gone.isdisjoint(n.ranges)]
 
     def is_rebuilt(self, node: UOp) -> bool:
-        """True if a node depends on the counters, and not as a sum that is made at once."""
+        """True if a node depends on the counters other than as a sum of them."""
         if self.gone.isdisjoint(node.ranges):
             return False
         if node.op in LINEAR and (found := self.sum_of(node)) is not None:
@@ -84,7 +84,7 @@ class Body:
         return True
 
     def sum_of(self, node: UOp) -> Sum | None:
-        """A sum with the counters taken apart; None where they are in other terms, too."""
+        """A sum with its counters as separate terms; None if they are in other terms, too."""
         if node.dtype is not dtypes.index:
             return None
         terms, constant = terms_of(node)
@@ -94,7 +94,7 @@ class Body:
         return Sum(sum_of(rest, 0), constant, tuple([terms.get(c, 0) for c in self.counters]))
 
     def at(self, steps: tuple[int, ...]) -> UOp:
-        """The root for one step of each counter; what does not depend on them is shared."""
+        """The root for one step of each counter; nodes that do not depend on them are shared."""
         new = dict(zip(self.counters, map(UOp.index, steps), strict=True))
         get = new.get
         for n in self.moving:
@@ -107,7 +107,7 @@ class Body:
 
 
 def instances(root: UOp, counters: tuple[UOp, ...]) -> list[UOp]:
-    """A node once for every combination of the counters' values, found in one walk."""
+    """A node for every combination of the counters' values, in one walk."""
     body = Body(root, counters)
     return [body.at(steps) for steps in itertools.product(*[range(c.extent) for c in counters])]
 
@@ -235,7 +235,7 @@ def fragments_of_one_sum(root: UOp) -> UOp | None:
 
 
 def fold_lanes(vector: UOp, op: Op) -> UOp:
-    """All lanes of a vector joined by `op`: halves on halves."""
+    """All lanes of a vector combined by `op`: halves with halves."""
     while (count := vector.dtype.count) > 1:
         if count % 2:
             return fold_balanced([lane(vector, i) for i in range(count)], op)

@@ -100,7 +100,7 @@ def lies_together(value: UOp, turn: UOp) -> bool:
 def tiles_of(
     value: UOp, held: Fragment, loops: dict[str, UOp], lane: UOp, load: MatrixLoad
 ) -> UOp | None:
-    """The fragment of an operand in shared memory, loaded by tiles; None where that cannot be."""
+    """The fragment of an operand in shared memory, loaded by tiles; None if that is impossible."""
     is_load = value.op is Op.LOAD and len(value.src) == 1
     if not is_load or pointer_of(value.src[0]).op is not Op.DEFINE_LOCAL:
         return None
@@ -158,7 +158,7 @@ def described(value: UOp, held: Fragment, loops: dict[str, UOp], load: MatrixDes
 
 
 def row_at(index: UOp, places: dict[UOp, UOp], across: UOp, load: MatrixLoad) -> UOp | None:
-    """The first element of a row of a tile; None unless the row lies together, and aligned."""
+    """The first element of a row of a tile; None unless the row is contiguous and aligned."""
     assert isinstance(index.dtype, PointerDType)
     size = load.row_bytes // index.dtype.base.itemsize
     step = UOp.range(size, (*across.arg.number, Part.TURN), AxisKind.VECTOR)

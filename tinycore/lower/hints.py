@@ -31,7 +31,7 @@ LEAST_VECTOR_BYTES = 16
 
 
 def mark_nontemporal(kernel: UOp, limits: Limits) -> UOp:
-    """The kernel with STOREs marked that a device with these limits does past its caches."""
+    """The kernel with large STOREs marked as non-temporal, within these limits."""
     if not limits.stream_bytes:
         return kernel
     order = kernel.toposort()
@@ -48,7 +48,7 @@ def mark_nontemporal(kernel: UOp, limits: Limits) -> UOp:
 
 
 def marked(kernel: UOp, said: Mapping[UOp, Any]) -> UOp:
-    """The kernel with other `arg`s in some nodes, of which one may be below another."""
+    """The kernel with other `arg`s in some nodes, which may be nested."""
     if not said:
         return kernel
     new: dict[UOp, UOp] = {}
@@ -96,7 +96,7 @@ def fills(stores: list[UOp], counter: UOp) -> bool:
 
 
 def terms_of_place(place: UOp) -> tuple[dict[UOp, int], int]:
-    """The terms of a place and its constant; what moves the last vector of a row back is undone."""
+    """The terms of an address and its constant, without the shift of the last vector of a row."""
     terms, constant = terms_of(place)
     found: dict[UOp, int] = {}
     for base, factor in terms.items():
@@ -148,7 +148,7 @@ def mark_prefetches(kernel: UOp, limits: Limits) -> UOp:
 
 
 def pass_of(load: UOp) -> Pass | None:
-    """The pass over rows that a LOAD is in; None where its place is not a sum over counters."""
+    """The pass over rows that a LOAD is in; None if its address is not a sum of counters."""
     terms, _ = terms_of(load.src[0].src[1])
     if not terms or any(base.op is not Op.RANGE for base in terms):
         return None

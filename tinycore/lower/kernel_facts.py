@@ -22,7 +22,7 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, COMPOUND, RECURRENCES, AxisKind, Op
 
 WORK: Final = ALU | {Op.DOT, Op.LOAD, Op.STORE}
-"""Ops that take time, but for those of addresses."""
+"""Ops that take time, other than those of addresses."""
 NEVER_IN_VECTORS: Final = ("index", "bool", "void")
 """Kinds of types that no vector register is filled with."""
 SMALL_LOOP: Final = 4
@@ -32,7 +32,7 @@ LEAST_REUSE: Final = 4
 
 
 class KernelFacts:
-    """Facts of a kernel, or of some statements of it, as the steps of a plan have made it so far.
+    """Facts of a kernel, or of some statements of it, after the steps of a plan so far.
 
     Arrays that are filled `elsewhere`, by other statements, count as memory.
     """
@@ -127,7 +127,7 @@ class KernelFacts:
 
     @cached_property
     def reduced(self) -> list[UOp]:
-        """The loops over what is reduced, each once: those of fixed length, and as in `outputs`."""
+        """The reduced loops, each once: those of fixed length, and as in `outputs`."""
         loops = [r for n in self.reductions for r in n.src[1:] if r.op is Op.RANGE]
         return list(dict.fromkeys(r for r in loops if self.may_cut(r)))
 
@@ -140,7 +140,7 @@ class KernelFacts:
 
     @cached_property
     def accesses(self) -> list[UOp]:
-        """Every INDEX: what is loaded and stored."""
+        """Every INDEX of a load or store."""
         return [n for n in self.nodes if n.op is Op.INDEX]
 
     @cached_property
@@ -154,7 +154,7 @@ class KernelFacts:
         return frozenset(n for r in self.reductions for n in self.below(r) if n.op is Op.INDEX)
 
     def stride(self, access: UOp, loop: UOp) -> int | None:
-        """Elements between the places of neighboring steps of a loop; None where that varies."""
+        """Distance in elements between accesses of neighboring steps; None if it varies."""
         key = access.src[1], loop
         if key not in self.strides:
             self.strides[key] = coefficient(*key)

@@ -22,7 +22,7 @@ PLAIN_KINDS: Final = (AxisKind.LOOP, AxisKind.REDUCE)
 
 @dataclass(frozen=True)
 class Loops:
-    """The loops of a kernel, and what is closed, stored and filled in them."""
+    """The loops of a kernel, with the nodes that close, store and fill in them."""
 
     kernel: UOp
 
@@ -41,7 +41,7 @@ class Loops:
         return [n for n in self.nodes if n.op in CLOSERS and counter in n.src[1:]]
 
     def undecided(self, axis: Number, varies: bool = False) -> str | None:
-        """Why a loop is not free to be changed; `varies` says that its length may be symbolic."""
+        """Why a loop cannot be changed; `varies` permits a symbolic length."""
         counter = self.by_number.get(axis)
         if counter is None:
             return f"there is no loop {axis}"

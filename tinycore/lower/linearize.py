@@ -95,7 +95,7 @@ def writes_memory(node: UOp) -> bool:
 
 
 def resolved(body: list[UOp], order: list[UOp]) -> tuple[UOp, ...]:
-    """The list with AFTER taken out, now that order says what it said; definitions first.
+    """The list without AFTER, whose order it already has; definitions first.
 
     `order` has all nodes of the kernel, sources first.
     """

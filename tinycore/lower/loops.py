@@ -47,7 +47,7 @@ def numbered(counter: UOp, *marks: int) -> UOp:
 
 
 def closing(node: UOp, exchange: dict[UOp, tuple[UOp, ...]]) -> UOp:
-    """An END or REDUCE whose ranges are exchanged for others; its body is left alone."""
+    """An END or REDUCE with other ranges and the same body."""
     ranges = [new for r in node.src[1:] for new in exchange.get(r, (r,))]
     return node.with_src((node.src[0], *ranges))
 
@@ -65,7 +65,7 @@ def substitute_once(kernel: UOp, replacements: dict[UOp, UOp]) -> UOp:
 
 
 def loops_within(closer: UOp, around: tuple[UOp, ...], counter: UOp) -> list[UOp]:
-    """The loops that are run anew within each step of `counter`.
+    """The loops that run within each step of `counter`.
 
     Not those that give the same in every step, such as what fills an array that all steps read.
     """
@@ -83,7 +83,7 @@ def overwrites_what_it_reads(end: UOp) -> bool:
 
 
 def stores_of(end: UOp) -> list[UOp]:
-    """The STOREs that an END closes over, and not those that fill what its values read."""
+    """The STOREs that an END closes over, other than those that fill memory its values read."""
     below = end.toposort(lambda n: n.op in COMPOUND)
     return [n for n in below if n.op is Op.STORE]
 

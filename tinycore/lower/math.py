@@ -35,7 +35,7 @@ LEAST_PAIR_BYTES: Final = 16
 
 @cache
 def lower_math(renderer: Renderer) -> RuleSet:
-    """The rules that leave no arithmetic but what the renderer has."""
+    """The rules that lower all arithmetic that the renderer lacks."""
     rules = lowering_of(ALU - renderer.native_ops, dtypes.float64 not in renderer.lacking)
     return rules + lower_pairs(renderer.limits.pair_bytes)
 

@@ -42,7 +42,7 @@ def merge_sums(root: UOp, first: UOp, second: UOp) -> UOp | None:
 
 
 def merge_lanes(first: UOp, second: UOp) -> UOp | None:
-    """Two sums that have like lanes and other loops, joined lane by lane."""
+    """Two sums with the same lanes and different loops, added lane by lane."""
     own, other = lanes_of(first), lanes_of(second)
     if own is None or other is None or form_of(own) != form_of(other):
         return None
@@ -59,7 +59,7 @@ def lanes_of(total: UOp) -> UOp | None:
 
 
 def drop_loops(total: UOp, outer: Iterable[UOp]) -> UOp:
-    """A sum without some of its loops, such as lanes: what each step of these adds up."""
+    """A sum without some of its loops, such as lanes: the addend of each step of these."""
     gone = set(outer)
     loops = [r for r in loops_of(total) if r not in gone]
     values = values_of(total)
@@ -69,7 +69,7 @@ def drop_loops(total: UOp, outer: Iterable[UOp]) -> UOp:
 
 
 def fold_balanced(values: list[UOp], op: Op) -> UOp:
-    """All values joined by `op`, as a balanced tree."""
+    """All values combined by `op`, as a balanced tree."""
     while len(values) > 1:
         pairs = [a.alu(op, b) for a, b in zip(values[::2], values[1::2], strict=False)]
         values = pairs + values[len(pairs) * 2 :]

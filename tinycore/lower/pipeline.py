@@ -70,17 +70,17 @@ def launch(kernel: UOp, renderer: Renderer) -> UOp:
 
 
 def align(kernel: UOp, renderer: Renderer) -> UOp:
-    """Vector accesses that may lie across their alignment are cut."""
+    """Cut vector accesses that may cross their alignment."""
     return align_accesses(kernel, renderer.limits)
 
 
 def lower_gates(kernel: UOp, renderer: Renderer) -> UOp:
-    """Gated loads take over what a WHERE around them says."""
+    """Merge the conditions of WHEREs around gated loads into the loads."""
     return rewrite(kernel, simplify + gates, name="gates")
 
 
 def lower_values(kernel: UOp, renderer: Renderer) -> UOp:
-    """Types and functions that the target lacks become what it has."""
+    """Lower types and functions that the target lacks to those it has."""
     kernel = stage_bits(kernel, renderer)
     rules = lower_dtypes(renderer) + lower_math(renderer)
     return rewrite(kernel, rules, name="lower values")
@@ -92,17 +92,17 @@ def tidy(kernel: UOp, renderer: Renderer) -> UOp:
 
 
 def split_vectors(kernel: UOp, renderer: Renderer) -> UOp:
-    """Arithmetic on vectors becomes that of their lanes, where the target has none on vectors."""
+    """Lower arithmetic on vectors to that on lanes, for targets without the former."""
     return kernel if renderer.vector_ops else rewrite(kernel, scalars + simplify, name="scalars")
 
 
 def copy_ahead(kernel: UOp, renderer: Renderer) -> UOp:
-    """Fills of shared memory are left to asynchronous copies, where the device has them."""
+    """Fill shared memory by asynchronous copies, on devices that have them."""
     return begin_copies(kernel, renderer.limits)
 
 
 def stream(kernel: UOp, renderer: Renderer) -> UOp:
-    """Large results are stored past the caches, and what large operands are next is fetched."""
+    """Store large results non-temporally, and prefetch large operands."""
     return mark_prefetches(mark_nontemporal(kernel, renderer.limits), renderer.limits)
 
 
@@ -198,7 +198,7 @@ def with_rules(kernel: UOp, added: Mapping[str, RuleSet], stage: str) -> UOp:
 
 
 def refuse_lacking(kernel: UOp, renderer: Renderer) -> None:
-    """Raise UnsupportedError for a kernel with a type that the target has not at all."""
+    """Raise UnsupportedError for a kernel with a type that the target lacks."""
     if not renderer.lacking:
         return
     for node in kernel.toposort():

@@ -28,7 +28,7 @@ def plan_for(kernel: UOp, limits: Limits) -> Plan:
 
 
 def planned(kernel: UOp, limits: Limits) -> tuple[Plan, UOp]:
-    """A plan for `kernel` on a device with these limits, and the kernel with all of it done."""
+    """A plan for `kernel` on a device with these limits, and the kernel after it."""
     draft = drafted(kernel, limits)
     if trace.on:
         trace(" ".join(map(str, draft.steps)) or "as it stands")

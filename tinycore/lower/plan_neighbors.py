@@ -41,7 +41,7 @@ PROPOSALS: Final = 3
 """Number of the planner's proposals from which a search starts."""
 ACCUMULATORS: Final = (2, 4, 8)
 SIZES: Final = (2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512)
-"""Sizes to which a split may be changed, if near to its own."""
+"""Sizes for a split to try, if close to its own."""
 NEAR: Final = 2
 """Number of sizes up and down that are near."""
 MOST_CANDIDATE_NODES: Final = 4000
@@ -57,12 +57,12 @@ class Candidate:
 
 
 def candidate_of(kernel: UOp, plan: Plan, limits: Limits) -> Candidate | None:
-    """A plan with what it makes; None when it is illegal or makes too much."""
+    """A plan with the kernel after it; None if it is illegal or too large."""
     return grown(Candidate((), kernel), plan, limits)
 
 
 def grown(start: Candidate, more: Plan, limits: Limits) -> Candidate | None:
-    """A candidate with more steps; None when one is illegal or they make too much."""
+    """A candidate with more steps; None if one is illegal or the kernel too large."""
     try:
         tiled = apply_checked(start.tiled, more, limits)
     except ArgumentError:
@@ -72,7 +72,7 @@ def grown(start: Candidate, more: Plan, limits: Limits) -> Candidate | None:
 
 
 def nodes_written(tiled: UOp) -> int:
-    """About how many nodes there will be when loops are written out."""
+    """Approximate number of nodes after unrolling."""
     kinds = (AxisKind.UNROLL, AxisKind.PARTIAL)
     total = 0
     for node in tiled.toposort():
@@ -96,7 +96,7 @@ def starts(kernel: UOp, limits: Limits) -> tuple[Plan, ...]:
 
 
 def finished(start: Candidate, limits: Limits) -> Candidate:
-    """A candidate as it is run, with what is undecided given to threads.
+    """A candidate as it is run, its undecided loops given to threads.
 
     On a CPU that is the outermost loops, where that pays; on a grid all that can be launched.
     """
@@ -155,7 +155,7 @@ def grown_by(tiled: UOp, limits: Limits) -> Iterator[Plan]:
 
 
 def cut_and_bind(loop: UOp, size: int, kind: AxisKind) -> Plan:
-    """The first `size` steps of every block of a loop given a kind; the whole loop if it fits."""
+    """Candidates that bind the first `size` steps of every block, or a whole loop if it fits."""
     number = loop.arg.number
     if size == loop.extent:
         return (Bind(number, kind),)
@@ -163,14 +163,14 @@ def cut_and_bind(loop: UOp, size: int, kind: AxisKind) -> Plan:
 
 
 def as_lanes(loop: UOp, lanes: int) -> Iterator[Plan]:
-    """A loop as lanes: as many as a register has, half of it, two of it."""
+    """Candidates with a loop as lanes: a register of them, half, and two."""
     for width in dict.fromkeys((lanes, lanes // 2, lanes * 2)):
         if 1 < width <= loop.extent:
             yield cut_and_bind(loop, width, AxisKind.VECTOR)
 
 
 def written_out(loop: UOp) -> Iterator[Plan]:
-    """A loop written out, in sums of their own too if it is reduced."""
+    """Candidates with a loop unrolled, into separate accumulators too if it is reduced."""
     sizes = (*COPIES_TRIED, loop.extent) if loop.extent <= max(COPIES_TRIED) * 2 else COPIES_TRIED
     for size in dict.fromkeys(sizes):
         if 1 < size <= loop.extent:
@@ -182,7 +182,7 @@ def written_out(loop: UOp) -> Iterator[Plan]:
 
 
 def among_threads(loop: UOp) -> Iterator[Plan]:
-    """A loop given to the threads of a group, in groups of several sizes."""
+    """Candidates with a loop given to the threads of a group, in groups of several sizes."""
     number = loop.arg.number
     for size in GROUP_SIZES:
         if loop.arg.kind is AxisKind.REDUCE:
@@ -202,7 +202,7 @@ def in_blocks(loop: UOp, own: list[UOp]) -> Iterator[Plan]:
 
 
 def interchanged(own: list[UOp]) -> Iterator[Plan]:
-    """One loop moved to the outside or to the inside of the others."""
+    """Candidates with one loop moved to the outside or to the inside of the others."""
     numbers = [r.arg.number for r in own]
     for number in numbers:
         others = [n for n in numbers if n != number]
@@ -255,7 +255,7 @@ def panels(outputs: list[UOp]) -> Iterator[Dimension]:
 
 
 def revised(plan: Plan) -> Iterator[Plan]:
-    """The plan with one step changed or left out, and what depended on it left out too."""
+    """The plan with one step changed or removed, along with the steps that depended on it."""
     for place, step in enumerate(plan):
         before, after = plan[:place], plan[place + 1 :]
         for other in (*others_than(step), *stages_elsewhere(step, plan)):
@@ -278,7 +278,7 @@ def others_than(step: Step) -> Iterator[Step]:
 
 
 def stages_elsewhere(step: Step, plan: Plan) -> Iterator[Step]:
-    """A Stage at other loops that the plan names."""
+    """Variants of a Stage at other loops that the plan names."""
     if isinstance(step, Stage):
         named = (axis for s in plan if isinstance(s, Reorder) for axis in s.axes)
         for at in dict.fromkeys((None, *named)):

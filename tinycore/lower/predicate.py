@@ -53,7 +53,7 @@ def gate_stores(kernel: UOp, gate: UOp, inside: UOp | None = None) -> UOp:
 
 
 def gate_loads(kernel: UOp, gate: UOp, counter: UOp | None = None) -> UOp:
-    """The kernel with nothing loaded where `gate` does not hold: what is used is 0.
+    """The kernel with loads gated by `gate`: where it does not hold, 0 is used.
 
     With `counter`, a loop, only the loads in it.
     """
@@ -75,7 +75,7 @@ def with_gate(index: UOp, gate: UOp) -> UOp:
 
 
 def gate_sums(kernel: UOp, gate: UOp, counter: UOp) -> UOp:
-    """The kernel with what is folded over a loop left out where `gate` does not hold."""
+    """The kernel with the terms of a reduction masked by `gate`."""
 
     def gated(node: UOp, new: UOp) -> UOp:
         if node.op is not Op.REDUCE or counter not in node.src[1:]:
@@ -87,7 +87,7 @@ def gate_sums(kernel: UOp, gate: UOp, counter: UOp) -> UOp:
 
 
 def left_out(value: UOp, gate: UOp, op: Op) -> UOp:
-    """A value to fold by `op`, or what changes nothing where `gate` does not hold.
+    """A value to fold by `op`, or the neutral element where `gate` does not hold.
 
     Of a product all factors are 0 there, so that the test is where a factor is made: what is staged
     is tested once, however many sums read it.

@@ -26,7 +26,7 @@ class Column(NamedTuple):
     lanes: int  # as many as rows
 
     def substitute(self, replaced: dict[UOp, UOp]) -> Column:
-        """The column with some of the nodes that it is made of replaced."""
+        """The column with some of its nodes replaced."""
         pointer, address = (n.substitute(replaced) for n in (self.pointer, self.address))
         return self._replace(pointer=pointer, address=address)
 
@@ -52,7 +52,7 @@ def transpose_loads(kernel: UOp) -> UOp:
 
 
 def column_of(node: UOp) -> tuple[Column, int] | None:
-    """The gather that a VECTORIZE is, and where it starts; None for any other."""
+    """The gather of a VECTORIZE, and its start; None for other nodes."""
     count = len(node.src)
     if count & (count - 1) or not all(s.op is Op.LOAD and len(s.src) == 1 for s in node.src):
         return None

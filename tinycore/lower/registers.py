@@ -28,7 +28,7 @@ def loops_of(reduce: UOp) -> tuple[UOp, ...]:
 
 
 def reduction_depths(reduces: list[UOp]) -> dict[UOp, int]:
-    """For each reduction, the most other reductions on a path below it."""
+    """For each reduction, the largest number of reductions on a path below it."""
     depth: dict[UOp, int] = {}
     below: dict[UOp, int] = {}
     for node in UOp.sink(*reduces).toposort():
@@ -41,7 +41,7 @@ def reduction_depths(reduces: list[UOp]) -> dict[UOp, int]:
 
 
 def nests_of(kernel: UOp) -> dict[Nest, list[UOp]]:
-    """The reductions of a kernel, those that share a pass together, inner ones first."""
+    """The reductions of a kernel, grouped by shared passes, inner ones first."""
     reduces = [n for n in kernel.toposort() if n.op in LOOPS_WITH_VALUE]
     depth = reduction_depths(reduces)
     nests: dict[Nest, list[UOp]] = defaultdict(list)
@@ -51,7 +51,7 @@ def nests_of(kernel: UOp) -> dict[Nest, list[UOp]]:
 
 
 def passes_apart(kernel: UOp) -> UOp:
-    """The kernel with loops of its own for every pass, where passes run over the same counters.
+    """The kernel with separate loops for every pass, where passes run over the same counters.
 
     Of two such passes the inner one moves to new counters, and what is inside of it with it. No
     pass inside of it closes these counters itself, as it would have been moved before.
@@ -144,7 +144,7 @@ def one_pass(
     outside: frozenset[UOp],
     done: dict[UOp, UOp],
 ) -> dict[UOp, UOp]:
-    """Reductions that share loops, each with what its value becomes."""
+    """Reductions that share loops, each with the expression of its value."""
     order = sorted(outside, key=lambda r: r.arg.number)
     updates: list[UOp] = []
     registers: list[tuple[UOp, UOp]] = []

@@ -23,7 +23,7 @@ MOST_REPEATED: Final = 4
 
 
 def share_among_threads(draft: Draft) -> None:
-    """Give the outermost loops to threads, if there is enough to do."""
+    """Distribute the outermost loops over threads, if there is enough work."""
     root, limits = draft.kernel.src[0], draft.limits
     if limits.threads < 2 or root.op is not Op.END or draft.work < limits.wake_operations:
         return

@@ -104,7 +104,7 @@ def plan_to_text(plan: Plan) -> str:
 
 
 def plan_from_text(text: str) -> Plan:
-    """The plan that a line says. Raises FileFormatError for text that is no plan."""
+    """The plan of a line of text. Raises FileFormatError for text that is no plan."""
     reader = Reader(text, 1, {})
     found = reader.argument(0)
     if not reader.at_end() or not isinstance(found, tuple):

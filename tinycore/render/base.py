@@ -83,7 +83,7 @@ class Limits:
     of these as they are, and convert what they read. What `Renderer.emulated` has of them is
     computed in float32 between CASTs, which the renderer writes."""
     async_bytes: tuple[int, ...] = ()
-    """The sizes in bytes of what ASYNC_COPY moves at once; none: the device has no such copies."""
+    """Sizes in bytes of the elements that ASYNC_COPY moves; none: the device has no such copies."""
     buffers: int | None = None
     """The most buffers a kernel may take; None: as many as there are."""
     image: tuple[int, int] | None = None
@@ -255,14 +255,14 @@ class Renderer:
 
     name: ClassVar[str] = "renderer"
     native_ops: ClassVar[frozenset[Op]] = ALU
-    """Arithmetic this language has; what is missing is lowered to what is there."""
+    """Arithmetic that the language has; missing ops are lowered to these."""
     emulated: ClassVar[frozenset[DType]] = frozenset()
     """Types the language can only store; their values are computed in float32."""
     vector_ops: ClassVar[bool] = True
     """True if the language computes with vectors; where it only loads and stores them, arithmetic
     is lowered to lanes."""
     lacking: ClassVar[frozenset[DType]] = frozenset()
-    """Types the language has not at all; kernels with them are refused."""
+    """Types that the language lacks; kernels with them are refused."""
 
     def render(self, kernel: LinearKernel) -> str:
         """The source text of a kernel."""

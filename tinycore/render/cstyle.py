@@ -36,7 +36,7 @@ from tinycore.uop.op import ALU, SHIFTS, Op
 SUM_OPS: Final = frozenset({Op.ADD, Op.SUB, Op.MUL})
 """Ops that mean the same as a summand without their parentheses."""
 TEMPLATE_OPS: Final = ALU - {Op.CAST, Op.BITCAST}
-"""Ops whose text is made by a template."""
+"""Ops that are written by a template."""
 VALUE_OPS: Final = ALU | {Op.EXTRACT, Op.VECTORIZE}
 """Ops whose text is an expression."""
 INTEGERS: Final = frozenset({"int", "uint", "index"})
@@ -46,13 +46,13 @@ class MatrixCall(NamedTuple):
     """The code of a MATRIX by one unit, whose fragments are vectors."""
 
     expression: str
-    """The template of the sum: {0} and {1} are what is multiplied, {2} what it is added to."""
+    """The template of the sum: {0} and {1} are multiplied, {2} is added."""
     definition: str = ""
     """Code before the kernel."""
 
 
 class CStyle(Renderer):
-    """C and what looks like it."""
+    """C and similar languages."""
 
     types: ClassVar[Mapping[DType, str]] = {
         dtypes.void: "void",
@@ -219,7 +219,7 @@ class CStyle(Renderer):
         return self.type_name(dtype, writer)
 
     def constant(self, dtype: DType, value: Scalar) -> str:
-        """A literal that stands for exactly this value."""
+        """A literal of exactly this value."""
         if dtype.kind == "bool":
             return str(int(bool(value)))
         if dtype.kind == "float":
@@ -242,7 +242,7 @@ class CStyle(Renderer):
     # --- one node
 
     def write(self, u: UOp, writer: Writer) -> None:
-        """Add what one node stands for."""
+        """Write the text of one node."""
         if u.op in VALUE_OPS:  # most are: without this they fail each case below
             return writer.value(u, self.expression(u, writer))
         match u.op:
@@ -369,7 +369,7 @@ class CStyle(Renderer):
         writer.value(u, text)
 
     def loaded(self, u: UOp, text: str, writer: Writer) -> str:
-        """The value of what was read from memory."""
+        """The value of a loaded element."""
         return text
 
     def stored(self, u: UOp, text: str, writer: Writer) -> str:
@@ -473,7 +473,7 @@ class CStyle(Renderer):
         return self.expressions[op]
 
     def alu(self, u: UOp, operands: Sequence[str], writer: Writer) -> str:
-        """Arithmetic, by its template; integers wrap, and what C leaves undefined is guarded."""
+        """Arithmetic, by its template; integers wrap, and undefined behavior of C is guarded."""
         if u.op in UNDEFINED_IN_C and u.op not in self.defined:
             if u.op in SHIFTS:
                 operands = [operands[0], self.shift_amount(u, operands[1], writer)]
@@ -538,7 +538,7 @@ class CStyle(Renderer):
         return self.vector.format(type=kind, lanes=lanes)
 
     def dot(self, u: UOp, writer: Writer) -> str:
-        """Products of neighboring lanes, where `Limits.pair_bytes` says that there are any."""
+        """Products of neighboring lanes, if `Limits.pair_bytes` is not 0."""
         raise self.refusal(u.op)
 
     def matrix_sum(self, u: UOp, writer: Writer) -> str:

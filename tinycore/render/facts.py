@@ -13,7 +13,7 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 
 WRAPPING: Final = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.SHL, Op.MULACC})
-"""Signed overflow of these is undefined in C, so signed integers go by way of unsigned ones."""
+"""Ops whose signed overflow is undefined in C, so signed integers are computed as unsigned ones."""
 
 BOOL_ARITHMETIC: Final = {Op.ADD: Op.OR, Op.MUL: Op.AND, Op.MAX: Op.OR, Op.MIN: Op.AND}
 """Ops that have the meaning of arithmetic on bool."""
@@ -66,7 +66,7 @@ def is_vector_access(index: UOp, dtype: DType) -> bool:
 
 
 def wraps_as(u: UOp) -> DType | None:
-    """The unsigned type to compute a node in so that it wraps, None where it needs none.
+    """The unsigned type to compute a node in so that it wraps, None if it needs none.
 
     Types below 32 bits are promoted to int by C, so they too must be cut to size afterwards.
     """

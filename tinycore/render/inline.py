@@ -20,9 +20,9 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, COMPOUND, Op
 
 TEXTS: Final = frozenset({Op.CONST, Op.INDEX, Op.PIXEL, Op.AFTER})
-"""Ops whose text is written anew at every use."""
+"""Ops whose text is repeated at every use."""
 ORDERING: Final = frozenset({Op.BARRIER, Op.COMMIT, Op.WAIT})
-"""Ops whose sources only say what comes first."""
+"""Ops whose sources only state an order."""
 
 
 UNWRITTEN: Final = ORDERING | COMPOUND | {Op.AFTER}
@@ -43,7 +43,7 @@ them are in, by the place of its END (None where that is not one). A plain tuple
 thousands of them."""
 
 OUTSIDE: Final = -1
-"""The loop of what is in none."""
+"""The loop of nodes outside of all loops."""
 NO_USES: Final[Uses] = (0, 0, None)
 
 
@@ -85,7 +85,7 @@ def inlinable(uops: Sequence[UOp]) -> frozenset[int]:
 
 
 def written_sources(u: UOp) -> tuple[UOp, ...]:
-    """The sources whose text is part of this node's; the others only say what comes first."""
+    """The sources whose text is part of this node's; the others only state an order."""
     if u.op is Op.AFTER:
         return u.src[:1]
     return () if u.op in UNWRITTEN else u.src

@@ -76,9 +76,9 @@ class MatrixIntrinsic(NamedTuple):
     name: str
     """The intrinsic, without `llvm.`."""
     operand: str
-    """The type in which it takes what is multiplied; fragments of others are the same bits."""
+    """The type of multiplied operands; fragments of other types are passed as the same bits."""
     arguments: tuple[str, ...]
-    """In order: what is multiplied, what it is added to, and constants with their types."""
+    """The arguments in order: multiplied operands, the sum, and constants with their types."""
 
 
 class Llvm(Renderer):
@@ -144,7 +144,7 @@ class Llvm(Renderer):
     # --- one node
 
     def write(self, u: UOp, writer: Writer) -> None:
-        """Add what one node stands for."""
+        """Write the instructions of one node."""
         match u.op:
             case Op.DEFINE_GLOBAL:
                 writer.values[u] = f"%data{u.arg}"
@@ -176,7 +176,7 @@ class Llvm(Renderer):
                 writer.values[u] = self.expression(u, writer)
 
     def write_barrier(self, u: UOp, writer: Writer) -> None:
-        """Wait for the workgroup; nothing where there is none."""
+        """Wait for the workgroup; nothing if there is none."""
 
     def special(self, u: UOp, writer: Writer) -> str:
         """The index of this thread."""
@@ -386,7 +386,7 @@ class Llvm(Renderer):
         return convert(source, u.dtype, text, writer)
 
     def truncation(self, target: DType, source: DType, text: str, writer: Writer) -> str:
-        """A float to an integer; what does not fit becomes the least of a carrier type."""
+        """A float to an integer; values out of range become the least of a carrier type."""
         if not self.safe_integers:
             op = "fptoui" if target.kind == "uint" else "fptosi"
             return writer.add(f"{op} {type_name(source)} {text} to {type_name(target)}")
@@ -435,7 +435,7 @@ class Llvm(Renderer):
         return value
 
     def dot(self, u: UOp, writer: Writer) -> str:
-        """Products of neighboring lanes, where `Limits.pair_bytes` says that there are any."""
+        """Products of neighboring lanes, if `Limits.pair_bytes` is not 0."""
         raise self.refusal(u.op)
 
     def shuffle(self, u: UOp, writer: Writer) -> str:

@@ -58,7 +58,7 @@ def comparison_kind(dtype: DType) -> str:
 
 
 def constant(dtype: DType, value: Scalar) -> str:
-    """A scalar literal that stands for exactly this value."""
+    """A scalar literal of exactly this value."""
     if dtype.kind == "bool":
         return "true" if value else "false"
     if dtype.kind != "float":

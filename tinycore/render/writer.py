@@ -68,7 +68,7 @@ class Writer:
         return f"{prefix}{number}"
 
     def unique(self, name: str) -> str:
-        """The name itself, or with a suffix where it is taken."""
+        """The name itself, or with a suffix if it is in use."""
         number = self.taken.get(name, 0)
         self.taken[name] = number + 1
         return f"{name}_{number}" if number else name
@@ -77,7 +77,7 @@ class Writer:
         return self.texts[u]
 
     def value(self, u: UOp, text: str) -> None:
-        """Give `u` the value `text`: under a name of its own, or in place where it is used."""
+        """Define `u` as the value `text`: under a name, or inlined where it is used."""
         if self.place in self.inline and len(text) <= INLINE_COLUMNS:
             self.texts[u] = text
             return

@@ -137,7 +137,7 @@ class Launch:
         return {}
 
     def footprint(self, depth: int) -> tuple[Spans, Spans]:
-        """(bytes re-read by every row of the outer `depth` loops, bytes of one row of its own)."""
+        """(bytes re-read by every row of the outer `depth` loops, bytes read by one row only)."""
         if (found := self.footprints.get(depth)) is None:
             reread: Spans = {}
             own: Spans = {}

@@ -25,7 +25,7 @@ def limit_buffers(storage: Storage) -> Storage:
 def values_over_limit(
     graph: Iterable[UOp], is_memory: Callable[[UOp], bool], limits: Mapping[str, int]
 ) -> list[UOp]:
-    """Values to store so that fewer kernels exceed the limit; repeat until there are none.
+    """Values to store so that fewer kernels exceed the limit; call until it is empty.
 
     The graph is in topological order.
     """
@@ -52,7 +52,7 @@ class BufferCount:
         return self.reads.get(node, frozenset())
 
     def cut_operands(self, node: UOp, limit: int) -> list[UOp]:
-        """The operands of a node to store; its kernel has one output beside what it reads."""
+        """The operands of a node to store; its kernel has one output in addition to its inputs."""
         sources = [s for s in node.src if s.shape_or_none is not None]
         stored: list[UOp] = []
         while len(found := frozenset[UOp]().union(*map(self.below, sources))) >= limit:

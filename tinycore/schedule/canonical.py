@@ -45,7 +45,7 @@ class CanonicalGraph(NamedTuple):
     assigned: list[UOp]
     """The ASSIGNs below the roots, sources first."""
     cached: Mapping[UOp, UOp]
-    """Nodes in the value cache, and the memory that is read in their place."""
+    """Nodes in the value cache, and the memory that is read instead of them."""
 
     @property
     def values(self) -> dict[str, int]:
@@ -147,5 +147,5 @@ def mark(number: int) -> UOp:
 
 
 def parameter(buffer: UOp, number: int) -> UOp:
-    """The BUFFER that stands for a parameter."""
+    """The BUFFER of a parameter."""
     return interned(Op.BUFFER, buffer.dtype, (buffer.src[0], mark(number)), buffer.arg)

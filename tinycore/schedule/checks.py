@@ -36,7 +36,7 @@ def sharded(state: State) -> None:
 
 
 def writes(state: State) -> None:
-    """The graph with partial writes in memory is legal, and every root is still there."""
+    """The graph with in-place partial writes is legal, and no root is lost."""
     parts = state.sharded.parts
     for node in parts:
         if state.rewritten[node].shape != node.shape:

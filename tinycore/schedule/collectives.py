@@ -80,7 +80,7 @@ def in_new_memory(x: UOp) -> UOp:
 
 
 def copy_to(x: UOp, device: str) -> UOp:
-    """The value on a device: itself where it is there, a constant rebuilt, else a copy."""
+    """The value on a device: itself if it is there, a constant rebuilt, else a copy."""
     if x.device == device:
         return x
     base = below_movement(x)
@@ -147,7 +147,7 @@ def all_reduce(op: Op, parts: Sequence[UOp]) -> UOp:
 
 
 ALWAYS = 2
-"""The value of RING that asks for the ring whatever the size."""
+"""The value of RING that selects the ring for all sizes."""
 
 
 def direct_all_reduce(op: Op, parts: Sequence[UOp]) -> list[UOp]:

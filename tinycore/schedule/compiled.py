@@ -41,10 +41,10 @@ class Schedule:
     """The canonical graph, the key of the cache; held so that its nodes stay interned."""
     steps: tuple[Step, ...]
     memory: tuple[UOp, ...]
-    """By number, BUFFERs and views as they stand in the canonical graph."""
+    """BUFFERs and views of the canonical graph, by memory number."""
     parameters: int
     results: Replacements
-    """Nodes that are replaced by memory, both as they stand in the canonical graph."""
+    """Nodes of the canonical graph that are replaced by memory, and that memory."""
     cached: Replacements = field(default_factory=dict)
     """Nodes whose value temporary memory could cache, likewise."""
     layouts: dict[frozenset[UOp], Layout] = field(default_factory=dict)
@@ -123,7 +123,7 @@ class Schedule:
 
 
 class BoundSchedule:
-    """One use of a schedule: a Buffer for each memory number, and the nodes that stand for it.
+    """One use of a schedule: a Buffer for each memory number, and the nodes of this graph.
 
     Without a layout every value has memory of its own, to be looked at afterwards.
     """
@@ -211,7 +211,7 @@ schedules: Lru[Key, Schedule] = Lru(1024)
 def schedule_for(
     canonical: CanonicalGraph, policy: RetentionPolicy, on_disk: bool = False
 ) -> Schedule:
-    """The schedule of a canonical graph, from the cache, or compiled; `on_disk` looks there too."""
+    """The schedule of a canonical graph, cached or compiled; `on_disk` searches the disk, too."""
     key = canonical.sink, policy, settings.RING, elsewhere.get()
     if (found := schedules.find(key)) is not None:
         return found
@@ -223,7 +223,7 @@ def schedule_for(
 
 
 def load_or_compile(canonical: CanonicalGraph, policy: RetentionPolicy) -> Schedule:
-    """The schedule from disk, else a new one, which goes there."""
+    """The schedule from disk, else a new one, which is stored there."""
     key = disk.schedule_key(canonical, policy)
     if key is not None and (found := disk.find(key, canonical)) is not None:
         steps, memory, results, cached = found

@@ -28,7 +28,7 @@ class KernelGroup:
 
     outputs: list[UOp]
     inputs: dict[UOp, None]
-    """Stored nodes read, as they stand in the tensor graph, in order."""
+    """Stored nodes read, as nodes of the tensor graph, in order."""
     saved: dict[UOp, UOp] = field(default_factory=dict)
     """Versions of memory that are overwritten too early, and the saved copies read instead."""
     computed: dict[UOp, UOp] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class DependenceGraph:
         self.note(group, group.outputs, group.inputs)
 
     def merge(self, home: KernelGroup, group: KernelGroup) -> None:
-        """Let one group store what another, not added, would have stored."""
+        """Let one group store the values of another, which has not been added."""
         more = [n for n in group.inputs if n not in home.inputs]
         home.outputs += group.outputs
         home.inputs.update(group.inputs)
@@ -102,7 +102,7 @@ class DependenceGraph:
         return [g for g in found if g is not group]
 
     def readers(self, version: UOp) -> list[KernelGroup]:
-        """The groups that read memory as one particular ASSIGN, or none, left it."""
+        """The groups that read memory in the version that a given ASSIGN, or none, left."""
         return [g for g in self.reading.get(version, ()) if version not in g.saved]
 
     def depends(self, later: Iterable[KernelGroup], group: KernelGroup) -> bool:

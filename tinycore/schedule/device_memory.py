@@ -21,7 +21,7 @@ class Buffers:
     """
 
     def get(self, node: UOp) -> Buffer | None:
-        """The memory of a node; None where it has none yet."""
+        """The memory of a node; None if it has none yet."""
         return getattr(node, "_memory", None)
 
     def __getitem__(self, node: UOp) -> Buffer:

@@ -48,7 +48,7 @@ Parts = tuple[tuple[Step, ...], tuple[UOp, ...], dict[UOp, UOp], dict[UOp, UOp]]
 
 
 def schedule_key(canonical: CanonicalGraph, policy: Callable[..., Any]) -> str | None:
-    """Everything that a schedule depends on; None for one that is not kept on disk."""
+    """Everything that a schedule depends on; None for one that is not cached on disk."""
     if not settings.CCACHE or settings.VERIFY or trace.on or elsewhere.get() is not None:
         return None
     if len(canonical.nodes) < FEWEST_NODES:
@@ -69,7 +69,7 @@ def devices_of(nodes: Iterable[UOp]) -> list[str]:
 
 
 def find(key: str, canonical: CanonicalGraph) -> Parts | None:
-    """The schedule that some process compiled for a canonical graph; None where there is none."""
+    """The schedule that any process compiled for a canonical graph; None if there is none."""
     content = cache.get(SCHEDULES, key)
     if content is None:
         return None
@@ -106,7 +106,7 @@ def to_entry(canonical: CanonicalGraph, parts: Parts) -> str:
 
 
 def from_entry(text: str, canonical: CanonicalGraph) -> Parts:
-    """A schedule from its text. Raises what parsing a wrong text raises."""
+    """A schedule from its text. Raises the errors of parsing malformed text."""
     head, _, graph = text.partition("\n")
     header = json.loads(head)
     nodes = program_from_text(graph)[-1].src
@@ -140,7 +140,7 @@ def fresh(memory: Sequence[UOp]) -> list[UOp]:
 
 
 def markers(first: int) -> Iterator[UOp]:
-    """UNIQUEs in their place, numbered on from the parameters of the canonical graph."""
+    """UNIQUEs for new memory, numbered on from the parameters of the canonical graph."""
     number = first
     while True:
         yield UOp(Op.UNIQUE, dtypes.void, (), -1 - number)

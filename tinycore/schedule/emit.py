@@ -92,7 +92,7 @@ class KernelEmitter:
 
     @cached_property
     def pending(self) -> list[UOp]:
-        """The ASSIGNs of kernels of earlier calls that have not run yet."""
+        """The ASSIGNs of kernels of earlier calls that have not run."""
         return [n for n in UOp.sink(*self.roots).toposort() if n.op is Op.ASSIGN and is_stored(n)]
 
     def metadata(self, group: KernelGroup) -> tuple[str, ...]:

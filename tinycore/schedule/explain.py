@@ -20,7 +20,7 @@ def value(node: UOp) -> str:
 
 
 def no_lines(state: State) -> Iterator[str]:
-    """No line: what this pass decides is seen in the next."""
+    """No line: the decisions of this pass show in the next one."""
     yield from ()
 
 

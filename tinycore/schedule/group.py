@@ -38,7 +38,7 @@ class Refusal(Enum):
 
 
 class KernelGroups:
-    """The groups of a graph, with what decides their kernels: regions, loops, output memory."""
+    """The groups of a graph, and what determines their kernels: regions, loops, output memory."""
 
     def __init__(self, storage: Storage, values: Iterable[StoredValue] = ()) -> None:
         self.storage = storage
@@ -86,7 +86,7 @@ class KernelGroups:
         return self.outputs[node]
 
     def memory_of(self, node: UOp) -> UOp:
-        """The memory behind something stored, found once: it may have a thousand versions."""
+        """The memory behind a stored value, memoized: it may have a thousand versions."""
         passed = []
         while node not in self.targets and node.op in (Op.ASSIGN, Op.RESHAPE):
             passed.append(node)
@@ -136,7 +136,7 @@ class Grouper:
             self.recent.setdefault(key, []).append(group)
 
     def loops_key(self, node: UOp) -> object | None:
-        """A key under which values can share loops, or None for a node that shares with no one."""
+        """A key under which values can share loops, or None for a node that shares with none."""
         alone = node.op in (Op.COPY, Op.SCAN_AXIS) or is_partial(node)
         if alone or self.groups.image_of(node) is not None:
             return None

@@ -58,7 +58,7 @@ def reads_in_place(groups: KernelGroups, group: KernelGroup, target: UOp) -> boo
 
 
 def saved_copy(groups: KernelGroups, version: UOp) -> UOp:
-    """A copy of the present content of a buffer, made by a kernel of its own."""
+    """A copy of the present content of a buffer, made by a separate kernel."""
     copy = UOp(Op.CONTIGUOUS, version.dtype, (version,), "saved")
     if copy not in groups.dependences.home:
         groups.dependences.add(KernelGroup([copy], {version: None}))

@@ -118,7 +118,7 @@ def slot(memory: UOp, number: int) -> UOp:
 
 
 def image_of(memory: UOp) -> ImageDType | None:
-    """The image that stored memory is, None for plain memory."""
+    """The image of stored memory, None for plain memory."""
     memory = memory_of(memory)
     if not isinstance(memory.arg, ImageDType) or not is_image(memory.arg, memory.device):
         return None
@@ -126,7 +126,7 @@ def image_of(memory: UOp) -> ImageDType | None:
 
 
 def new_buffer(node: UOp) -> UOp:
-    """A BUFFER as large as a node, on its device; the image that is asked for, if one is."""
+    """A BUFFER for the value of a node, on its device; an image if one was requested."""
     device = UOp(Op.DEVICE, dtypes.void, (), node.device)
     asked = node.op is Op.CONTIGUOUS and isinstance(node.arg, ImageDType)
     return UOp(Op.BUFFER, node.dtype, (device, unique()), node.arg if asked else numel(node))

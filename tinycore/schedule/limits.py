@@ -29,7 +29,7 @@ def cut_for(limits: Limits) -> Iterator[None]:
 
 
 def is_image(image: ImageDType, device: str) -> bool:
-    """True if a device keeps memory asked to be an image as one; else it is plain memory."""
+    """True if a device stores requested images as images; else they are plain memory."""
     if elsewhere.get() is None and not Device[device].has("image"):
         return False  # it may render kernels as another device does, whose memory it has not
     largest = limits_of(device).image

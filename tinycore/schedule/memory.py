@@ -78,7 +78,7 @@ def pack(lives: Sequence[Life]) -> Packed:
 
 
 def overlaps(lives: Sequence[Life]) -> list[list[int]]:
-    """For each value those that are alive at some step at which it is."""
+    """For each value, the values whose live ranges overlap with its own."""
     return [
         [n for n, (_, first, last) in enumerate(lives) if first <= life.last and life.first <= last]
         for life in lives
@@ -99,7 +99,7 @@ def place_in_order(
 
 
 def smallest_gap(taken: Sequence[tuple[int, int]], room: int) -> int:
-    """The start of the smallest gap that fits, else the end of all that is taken."""
+    """The start of the smallest gap that fits, else the end of the used part."""
     best, best_room, end = -1, 0, 0
     for start, stop in taken:
         if start > end:
@@ -262,7 +262,7 @@ def bytes_of_buffer(buffer: UOp) -> int:
 NOT_ELEMENTWISE: Final = RECURRENCES | frozenset(
     {Op.AFTER, Op.SCAN, Op.DEFINE_LOCAL, Op.DEFINE_REG, Op.SPECIAL, Op.BARRIER}
 )
-"""Ops of kernels that do more than compute each element of a result on its own."""
+"""Ops of kernels whose results do not depend on one element each."""
 SHORT_REDUCTION: Final = 16
 """Terms of a reduction up to which a kernel is bound by memory, not by arithmetic."""
 TILE_ROWS: Final = 4

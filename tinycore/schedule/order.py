@@ -30,7 +30,7 @@ def order_for_liveness(
 
 
 class ListScheduler:
-    """The state of one list scheduling: steps done so far, and uses left of temporary memory."""
+    """The state of one list scheduling: scheduled steps, and remaining uses of temporary memory."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class ListScheduler:
         return [n for n in found if self.is_ready(n) and self.bytes_freed(n) > 0]
 
     def bytes_freed(self, number: int) -> int:
-        """Bytes of the values that die at a step, less those of the values that begin there."""
+        """Bytes of the values that die at a step, minus those of the values that it defines."""
         total = 0
         for place in dict.fromkeys(self.steps[number].places):
             is_first = self.users[place][0] == number

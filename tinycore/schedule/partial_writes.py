@@ -59,7 +59,7 @@ def write_into(node: UOp, done: dict[UOp, UOp], memory: UOp) -> UOp:
 
 
 def loops_over(node: UOp) -> Point:
-    """A counter for each axis of what a node computes; in order for a scan, a merge, a SCATTER."""
+    """A counter for each axis of a node's result; sequential for a scan, a merge, a SCATTER."""
     shape, ordered = node.shape, None
     if node.op is Op.SCAN_AXIS:
         ordered = node.arg[1]
@@ -110,7 +110,7 @@ def store_insert(reader: RegionReader, change: UOp, point: Point, pointer: UOp) 
 
 
 def store_scatter(reader: RegionReader, change: UOp, point: Point, pointer: UOp) -> UOp:
-    """The STORE of a SCATTER, after what earlier steps of its loop stored."""
+    """The STORE of a SCATTER, after those of earlier steps of its loop."""
     (memory, index, rows), (op, axis) = change.src, change.arg
     if point[axis].op is Op.RANGE:
         pointer = UOp(Op.AFTER, pointer.dtype, (pointer, point[axis]))

@@ -37,14 +37,14 @@ trace = Trace("schedule")
 
 
 class Pass(NamedTuple):
-    """One step of scheduling: what it does to a state, and what holds afterwards."""
+    """One step of scheduling: its function of a state, and the invariant it establishes."""
 
     name: str
     run: Callable[[State], State]
     check: Callable[[State], None]
-    """Raise VerifyError, or what an illegal graph raises, for a state that breaks an invariant."""
+    """Raise VerifyError, or the error of an illegal graph, for a state that breaks an invariant."""
     told: Callable[[State], Iterable[str]]
-    """Lines of DEBUG=3 on what was decided."""
+    """Lines of DEBUG=3 on the decisions."""
 
 
 def shard(state: State) -> State:

@@ -338,7 +338,7 @@ def repeated_constant(node: UOp) -> UOp | None:
 
 
 def repeat_sum(value: UOp, counts: list[UOp]) -> UOp:
-    """The sum of as many equal values as the product of some counts."""
+    """The sum of equal values, as many as the product of some counts."""
     known = math.prod(c.arg for c in counts if c.op is Op.CONST)
     if known != 1:
         value = value * value.const_like(as_scalar(known, value.dtype))
@@ -375,7 +375,7 @@ FOUND = UOp(Op.STATE, dtypes.index, (), 1)
 
 
 def merged(read: Read, node: UOp, point: Point) -> UOp:
-    """The value of a MERGE_AXIS at a point, whose last counter is that of a loop in order."""
+    """The value of a MERGE_AXIS at a point, whose last counter is that of a sequential loop."""
     keys, values = node.src
     how: Merge = node.arg
     *outer, piece, step = point
@@ -394,7 +394,7 @@ def merged(read: Read, node: UOp, point: Point) -> UOp:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two sorted runs, the second right after the first; less may be left of the last ones."""
+    """Two adjacent sorted runs; the last ones may be shorter."""
 
     read: Read
     keys: UOp
@@ -422,7 +422,7 @@ class Pair:
         return self.read(self.keys, (*self.outer, place))
 
     def inside(self, place: UOp) -> UOp:
-        """A place, or that of the last element of all: what is read there counts for nothing."""
+        """A position, clamped to that of the last element, where the value read does not matter."""
         return place.minimum(self.size - 1)
 
     def in_first(self, given: UOp) -> UOp:
@@ -430,7 +430,7 @@ class Pair:
         return self.start + given
 
     def in_second(self, given: UOp, step: UOp) -> UOp:
-        """The place of the element of the second run that is next when the first has given some."""
+        """The position of the next element of the second run when the first has given some."""
         return self.inside(self.start + self.run + self.done + step - given)
 
     def takes_first(self, given: UOp, step: UOp) -> UOp:

@@ -25,7 +25,7 @@ def relink(state: State) -> Replacements:
 
 
 class Relinking:
-    """New ASSIGNs in place of those whose kernel was fused, or depends on one that was."""
+    """New ASSIGNs in place of those whose kernel was fused, or depends on a fused one."""
 
     def __init__(self, state: State) -> None:
         self.state = state

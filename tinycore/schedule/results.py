@@ -51,7 +51,7 @@ It may look at the graph only: its answer is reused for every graph with the sam
 
 
 def select_exclusive(cached: Replacements, free: set[UOp]) -> Replacements:
-    """Cached values that fill free memory which no other of them lies in."""
+    """Cached values that fill free memory which no other one occupies."""
     found: Replacements = {}
     for node, memory in cached.items():
         below = [m for m in memory.toposort() if m.op in (Op.BUFFER, Op.BUFFER_VIEW)]

@@ -42,7 +42,7 @@ MOST_PRODUCTS: Final = 2
 """Members that are matrix products with shared weights. Fusing more saves only the intermediate
 rows, and multiplies the time that lowering takes."""
 FEWEST_STRIPS: Final = 16
-"""Strips below which they are made narrower than the cache asks for, to have one per thread."""
+"""Strips below which they are made narrower than the cache requires, to have one per thread."""
 PARALLEL_BYTES: Final = 64 << 10
 """Bytes a group touches from which its strips are shared among threads."""
 MOST_STRIP_BYTES: Final = 1 << 20
@@ -92,7 +92,7 @@ class FusionGroup:
         return frozenset().union(*(m.written for m in self.members))
 
     def admit(self, launch: Launch) -> Refusal | None:
-        """Add a kernel if it can share the loop over rows and gains by it; else say why not.
+        """Add a kernel if it can share the loop over rows and gains by it; else return why not.
 
         The shared loops are the longest common prefix of loop extents for which every member stays
         in its row; a strip that fits the cache may need more loops outside, which is a shorter row.
@@ -142,7 +142,7 @@ Run = tuple[list[Step], FusionGroup | None]
 def fuse_rows(
     steps: Sequence[Step], memory: Sequence[UOp], parameters: int, persistent: frozenset[int]
 ) -> list[tuple[Step, list[Step]]]:
-    """The steps, with neighbors that can share one loop over rows made one kernel: and its members.
+    """The steps after row fusion, and the members of each.
 
     `memory` is by number. Memory beyond the first `parameters` that is not `persistent` is
     temporary: it is dead when all steps are done.
@@ -243,7 +243,7 @@ def stays_in_row(members: Sequence[Launch], shape: tuple[int, ...]) -> bool:
 def cut_rows(
     members: Sequence[Launch], shape: tuple[int, ...], limits: Limits
 ) -> tuple[int, int] | None:
-    """(loops over rows, rows of a strip); None where no strip suits the cache.
+    """(loops over rows, rows of a strip); None if no strip suits the cache.
 
     The innermost of these loops is the one that is cut into strips.
     """
@@ -267,7 +267,7 @@ def cut_rows(
 
 
 def footprint(members: Sequence[Launch], depth: int) -> tuple[int, int]:
-    """(bytes that every row re-reads, bytes of a row of its own) of some kernels together."""
+    """(bytes that every row re-reads, bytes that one row reads) of several kernels together."""
     reread: Spans = {}
     own: Spans = {}
     for member in members:

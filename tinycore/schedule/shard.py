@@ -97,6 +97,6 @@ def is_on_group(node: UOp) -> bool:
 
 
 def axis_of(node: UOp) -> int | None:
-    """The axis along which a node on a group is sharded; None where it is replicated."""
+    """The axis along which a node on a group is sharded; None if it is replicated."""
     axis: int | None = ShardedGraph([node]).done[node].arg
     return axis

@@ -111,7 +111,7 @@ def of_arithmetic(node: UOp, sources: Sources) -> UOp:
 
 @rule(*(MOVEMENT - {Op.SHRINK, Op.FLIP}))
 def of_movement(node: UOp, sources: Sources) -> UOp:
-    """Shard by shard, if need be after resharding along an axis that the movement keeps whole."""
+    """Shard by shard, after resharding along an axis that the movement preserves if necessary."""
     (source,) = sources
     count = len(source.src)
     for axis in layouts(source):
@@ -122,7 +122,7 @@ def of_movement(node: UOp, sources: Sources) -> UOp:
 
 
 def layouts(source: UOp) -> Iterator[int | None]:
-    """Layouts to try: the present one, along other axes, whole."""
+    """Layouts to try: the present one, other axes, replicated."""
     yield source.arg
     if source.arg is not None:
         for axis in range(len(source.shape)):
@@ -143,7 +143,7 @@ def local_argument(node: UOp, axis: int | None, count: int) -> Any:
 
 @rule(Op.SHRINK)
 def of_shrink(node: UOp, sources: Sources) -> UOp:
-    """As any movement; a small box across shards is gathered from those it touches."""
+    """Like any movement; a small box across shards is gathered from those it touches."""
     (source,) = sources
     axis, count = source.arg, len(source.src)
     if axis is None or node.arg[axis] == (0, source.shape[axis]):
@@ -236,7 +236,7 @@ def inside_parts(index: UOp, size: int) -> UOp:
 
 @rule(Op.SCATTER)
 def of_scatter(node: UOp, sources: Sources) -> UOp:
-    """Along axes beside the scattered one part by part; along that one, each device what it has."""
+    """Part by part along other axes; along the scattered one, each device its own elements."""
     x, index, rows = sources
     op, axis = node.arg
     beside = next((s.arg for s in (x, rows, index) if s.arg not in (None, axis)), None)
@@ -262,7 +262,7 @@ def neutral(x: UOp, op: Op) -> UOp:
 
 @rule(Op.INSERT)
 def of_insert(node: UOp, sources: Sources) -> UOp:
-    """Part by part where the view shows each part's own elements, or a box; else in the whole."""
+    """Part by part if the view shows elements of each part, or a box; else as a whole."""
     x, view, value = sources
     if all(shows(v, s) for v, s in zip(view.src, x.src, strict=True)):
         return each(node, [x, view, reshard(value, view.arg)], x.arg)
@@ -299,7 +299,7 @@ def undone(step: UOp, value: UOp) -> UOp:
 
 
 def inserted_across(x: UOp, box: tuple[tuple[int, int], ...], value: UOp) -> UOp:
-    """A value of the size of a box put there; parts outside of the box stay what they are."""
+    """A value of the size of a box inserted; parts outside of the box are unchanged."""
     axis, results = x.arg, []
     start, stop = box[axis]
     for number, part in enumerate(x.src):

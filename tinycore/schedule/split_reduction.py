@@ -41,7 +41,7 @@ LEAST_AGAIN: Final = 8
 SMALLER: Final = 4
 """Elements read for each partial result, at least."""
 LEAST_TERMS: Final = 1 << 6
-"""Terms of a sum from which storing its result is cheap beside computing it."""
+"""Terms of a sum from which storing its result is cheap compared with computing it."""
 LEAST_PRODUCT: Final = 1 << 20
 """Multiply-adds of a contraction from which one more kernel launch is amortized."""
 
@@ -103,7 +103,7 @@ def split_below(node: UOp, is_memory: IsMemory) -> tuple[UOp, list[UOp]]:
 
 
 def shorter_contractions(found: list[Reduction]) -> list[UOp]:
-    """Contractions of one kernel whose K is shorter than the longest; each gets its own kernel.
+    """Contractions of one kernel whose K is shorter than the longest; each gets a separate kernel.
 
     In one kernel each would have loops of its own, and no tiling suits both.
     """

@@ -25,14 +25,14 @@ def replace_all(roots: list[UOp], memory: Replacements) -> Realized:
 
 @dataclass(frozen=True)
 class State:
-    """A graph on its way to launches. Each pass fills in what it decides, and nothing before it."""
+    """A graph on its way to launches. Each pass fills in its decisions and changes none before."""
 
     roots: tuple[UOp, ...]
     policy: RetentionPolicy = replace_all
     parameters: tuple[UOp, ...] = ()
     """Memory that exists before the launches, which is numbered first."""
     known: Collection[UOp] = ()
-    """The nodes whose replacement matters; the passes make others."""
+    """The nodes whose replacement matters; passes create others."""
     pending: frozenset[UOp] = frozenset()
     """KERNELs of earlier calls that stay as they are, and are no steps."""
     sharded: ShardedGraph = field(default_factory=lambda: ShardedGraph(()))
@@ -47,7 +47,7 @@ class State:
     """All memory by number, parameters first."""
     steps: tuple[Step, ...] = ()
     members: tuple[tuple[Step, ...], ...] = ()
-    """For each step, those that row fusion made it of."""
+    """For each step, the steps that row fusion joined in it."""
     results: Replacements = field(default_factory=dict)
     """Nodes that are replaced by memory, and that memory."""
     cached: Replacements = field(default_factory=dict)

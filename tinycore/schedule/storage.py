@@ -52,7 +52,7 @@ COSTS = (
 """Costs of ops, where not 1. A comparison is counted with what it selects."""
 ALWAYS_STORED = frozenset({Op.CONTIGUOUS, Op.COPY, Op.ASSIGN, Op.SCAN_AXIS, Op.MERGE_AXIS})
 READ_ONCE = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP, Op.UNSKEW}) | TRANSPARENT
-"""Ops that read each element of their source at most once, at a place of their own."""
+"""Ops that read each element of their source at most once."""
 REARRANGING = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP})
 """Ops that read each element of their source once."""
 NEVER_STORED = frozenset({Op.BUFFER, Op.BUFFER_VIEW, Op.CONST, Op.DEVICE, Op.KERNEL, Op.BIND})
@@ -116,7 +116,7 @@ class Storage:
         self.reasons = dict.fromkeys(self.roots, Reason.ASKED)
         """The stored nodes, and why they are stored."""
         self.cuts: set[UOp] = set()
-        """Nodes stored to end a kernel: no other kernel may take them from registers."""
+        """Nodes stored to end a kernel: other kernels must load them."""
         self.reduced_above: set[UOp] = set()
         self.cost: dict[UOp, int] = {}
         self.depth: dict[UOp, int] = {}
@@ -168,7 +168,7 @@ class Storage:
             self.store(node, Reason.OPERAND)
 
     def store_required(self) -> None:
-        """Store what the graph asks for, and the operands of ops that read memory."""
+        """Store the values that the graph requires, and the operands of ops that read memory."""
         for node in self.graph:
             if is_leaf(node):
                 continue
@@ -263,7 +263,7 @@ class Storage:
     def count(
         self, node: UOp, known: dict[UOp, int], own: int, join: Callable[[Iterable[int]], int]
     ) -> int:
-        """The work fused into a node, with its own if it is arithmetic."""
+        """The cost fused into a node, including its own."""
         below = join([0 if s in self.reasons else known.get(s, 0) for s in node.src] or [0])
         return min(below + (own if node.op in ALU else 0), MOST_COUNTED)
 

@@ -23,15 +23,15 @@ SIGNIFICANT: Final = frozenset({0.0, 1.0, -1.0})
 """Constants that rewrite rules test for; they stay in the key."""
 
 Slot = Callable[[UOp], UOp | None]
-"""The slot that a node is loaded from; None for one that is computed."""
+"""The slot that a node is loaded from; None if it is computed."""
 
 
 class Region(NamedTuple):
-    """The structure of what a kernel computes, without memory and values of constants."""
+    """The structure of a kernel's computation, without memory and values of constants."""
 
     key: tuple[Hashable, ...]
     constants: tuple[UOp, ...]
-    """Constants whose values are not in the key, as they stand in the tensor graph."""
+    """Constants whose values are not in the key, as nodes of the tensor graph."""
 
 
 class Template(NamedTuple):
@@ -50,7 +50,7 @@ templates: Final[Lru[tuple[Hashable, ...], Template]] = Lru(512)
 def region_of(
     outputs: Iterable[UOp], nodes: Iterable[UOp], slot: Slot, about: Hashable
 ) -> Region | None:
-    """The region that `nodes` are, sources first; `about` is what else its kernel depends on.
+    """The region of `nodes`, sources first; `about` is what else its kernel depends on.
 
     None where a source is not among them, so that they do not tell all.
     """
@@ -83,7 +83,7 @@ def is_hole(node: UOp) -> bool:
 
 
 def kernel_of(region: Region, make: Callable[[Mapping[UOp, UOp]], UOp]) -> UOp:
-    """The kernel of a region; `make` makes one, given the hole of each constant."""
+    """The kernel of a region; `make` builds one, given the hole of each constant."""
     template = templates.find(region.key)
     if template is None:
         holes = tuple(map(hole, range(len(region.constants)), dtypes_of(region.constants)))

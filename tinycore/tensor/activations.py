@@ -44,7 +44,7 @@ class Activations(Special):
         return (self > 0).where(self, self * neg_slope)
 
     def hardtanh(self, min_val: Scalar = -1, max_val: Scalar = 1) -> Self:
-        """a kept between two values; no gradient at or beyond them.
+        """a clamped between two values; no gradient at or beyond them.
 
         >>> Tensor([-3.0, 0.5, 3.0]).hardtanh().tolist()
         [-1.0, 0.5, 1.0]
@@ -53,7 +53,7 @@ class Activations(Special):
         return inside.where(self, self.detach().clamp(min_val, max_val))
 
     def hardsigmoid(self, alpha: float = 1 / 6, beta: float = 0.5) -> Self:
-        """alpha * a + beta kept between 0 and 1.
+        """alpha * a + beta clamped between 0 and 1.
 
         >>> Tensor([-4.0, 0.0, 4.0]).hardsigmoid().tolist()
         [0.0, 0.5, 1.0]

@@ -26,7 +26,7 @@ Change = Callable[[UOp, int], UOp]
 
 
 def unskew(x: UOp, how: Skew) -> UOp:
-    """UNSKEW of a graph: as windows of a padded image where it is made of such, else the op."""
+    """UNSKEW of a graph: windows of a padded image if it is made of these, else the op."""
     fixed = all(isinstance(size, int) for size in (*x.shape, how.size))
     if fixed and how.stride == 1:
         found = Spread(how).of(x, how.axis, how.window_axis)
@@ -43,7 +43,7 @@ class Spread:
         self.known: dict[tuple[UOp, int], bool] = {}
 
     def of(self, node: UOp, axis: int, window: int) -> UOp | None:
-        """UNSKEW of a node over two of its axes; None where no image can be told from weights."""
+        """UNSKEW of a node over two of its axes; None if image and weights cannot be separated."""
         if not self.varies(node, window):
             return self.windows(node, axis, window)
         inner: UOp | None = None
@@ -84,7 +84,7 @@ class Spread:
         return (*node.shape[:axis], self.how.size, *node.shape[axis + 1 :])
 
     def windows(self, node: UOp, axis: int, window: int) -> UOp:
-        """UNSKEW of what is the same at every place of a window: windows of the padded image."""
+        """UNSKEW of a value equal at every place of a window: windows of the padded image."""
         places, size = node.shape[window], self.how.size
         reach = (places - 1) * self.how.dilation
         around = (reach, size - node.shape[axis])
@@ -107,7 +107,7 @@ class Spread:
         return self.known[place]
 
     def varies_anew(self, node: UOp, axis: int) -> bool:
-        """`varies` of a node that was not asked yet."""
+        """`varies` of a node, computed."""
         if node.op in ALU:
             return any(self.varies(s, axis) for s in node.src)
         if node.op is Op.EXPAND and node.src[0].shape[axis] == 1:
@@ -117,7 +117,7 @@ class Spread:
 
 
 def below(node: UOp, axis: int, change: Change) -> UOp:
-    """A node after a change of one of its axes, made as far down as ops on other axes let it."""
+    """A node after a change of one of its axes, applied as far down as ops on other axes allow."""
     place = source_axis(node, axis)
     if place is None:
         return change(node, axis)

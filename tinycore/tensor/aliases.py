@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 VIEW_OPS: Final = MOVEMENT | {Op.DETACH}
 """Ops whose result is a view of their source."""
 MOST_NEW: Final = 4096
-"""Tensors that may be made between two queries; with more, the next query rebuilds all groups."""
+"""Tensors created between two queries; with more, the next query rebuilds all groups."""
 
 
 def base_of_view(node: UOp) -> UOp:
@@ -102,7 +102,7 @@ class AliasIndex:
         self.is_whole = True
 
     def place_new(self) -> None:
-        """Put new tensors in their groups; each counts as new until it is there."""
+        """Put new tensors into their groups; each counts as new until then."""
         new = self.new
         while waiting := new.copy():
             for reference in dict(zip(map(id, waiting), waiting, strict=True)).values():

@@ -49,7 +49,7 @@ def is_record(value: Any) -> bool:
 
 
 def container_items(value: Any) -> list[tuple[str, Any]] | None:
-    """Items of a container, each with the text that leads to it; None for other values."""
+    """Items of a container, each with the text of its access; None for other values."""
     if isinstance(value, (list, tuple)):
         return [(f"[{place}]", item) for place, item in enumerate(value)]
     if isinstance(value, dict):
@@ -61,7 +61,7 @@ def container_items(value: Any) -> list[tuple[str, Any]] | None:
 
 
 def leaves(value: Any, path: str) -> Iterator[Leaf]:
-    """Everything inside nested containers with where it stands; of containers, their classes."""
+    """All leaves of nested containers with their paths; for containers, their classes."""
     inner = container_items(value)
     if inner is None:
         yield path, value
@@ -72,7 +72,7 @@ def leaves(value: Any, path: str) -> Iterator[Leaf]:
 
 
 def rebuilt(value: Any, kind: type, new: Callable[[Any], Any]) -> Any:
-    """The same nest of containers with every instance of a class replaced."""
+    """The same nested containers with every instance of a class replaced."""
     if isinstance(value, kind):
         return new(value)
     if isinstance(value, tuple):
@@ -112,7 +112,7 @@ class Whole:
 
 
 def form_of(node: UOp) -> UOp:
-    """View by which a realized node shows its buffers, whichever buffers and numbers these are."""
+    """The view by which a realized node shows its buffers, whichever these are."""
     base = base_of(node)
     if base.op is Op.BUFFER:
         whole = stand_in(base, 0)
@@ -122,12 +122,12 @@ def form_of(node: UOp) -> UOp:
 
 
 def stand_in(buffer: UOp, number: int) -> UOp:
-    """A BUFFER that stands for any other of its kind; `unique` makes none like it."""
+    """A placeholder BUFFER for any other of its kind; `unique` makes a distinct one."""
     return buffer.with_src((buffer.src[0], UOp(Op.UNIQUE, dtypes.void, (), -1 - number)))
 
 
 def is_realized(node: UOp) -> bool:
-    """True if a node only shows memory in which nothing is left to be written."""
+    """True if a node only shows memory without pending writes."""
     if base_of(node).op is Op.BUFFER:
         return True
     nodes = node.toposort()
@@ -135,7 +135,7 @@ def is_realized(node: UOp) -> bool:
 
 
 class Arguments:
-    """The arguments of one call, taken apart: tensors realized, the rest as plain values.
+    """The arguments of one call: tensors realized, the rest as plain values.
 
     `key` is all that captured launches depend on, besides the content of buffers and the numbers.
     """
@@ -144,9 +144,9 @@ class Arguments:
         self.given = args, kwargs
         self.tensors: list[Tensor] = []
         self.naming: Naming | None = None
-        """The names under which the function finds the bound variables, if there are any."""
+        """The names under which the function sees the bound variables, if there are any."""
         self.objects: list[Any] = []
-        """Objects that are told by themselves, and looked into like what is around a function."""
+        """Objects compared by identity; their content is guarded like a function's environment."""
         key: list[Any] = []
         for value in args:
             if type(value) is Tensor:
@@ -167,7 +167,7 @@ class Arguments:
         self.key = tuple(key)
 
     def note(self, value: Any, key: list[Any]) -> None:
-        """Add an argument to a key: of containers their classes and what leads to their parts."""
+        """Add an argument to a key: for containers their classes and the paths to their parts."""
         kind = type(value)
         key.append(kind)
         if kind is Tensor:
@@ -236,7 +236,7 @@ class Arguments:
         return nodes
 
     def realize(self, tensors: list[Tensor]) -> None:
-        """Compute what is no memory yet, and give memory to what is a constant."""
+        """Compute unrealized tensors, and give memory to constants."""
         tensors = [t for t in tensors if base_of(t.uop).op is not Op.BUFFER]
         for tensor in tensors:
             if is_constant(tensor.uop):
@@ -246,13 +246,13 @@ class Arguments:
 
     @property
     def leaves(self) -> list[Leaf]:
-        """Everything inside of the arguments, with where it stands."""
+        """All leaves of the arguments, with their paths."""
         args, kwargs = self.given
         return [*leaves(args, "argument "), *leaves(kwargs, "argument ")]
 
     @property
     def named_tensors(self) -> list[tuple[str, Tensor]]:
-        """The tensors, with where they stand."""
+        """The tensors, with their paths."""
         found = [(path, value) for path, value in self.leaves if isinstance(value, Tensor)]
         return found + [(f"{path}.grad", t.grad) for path, t in found if t.grad is not None]
 
@@ -274,7 +274,7 @@ class Arguments:
 
     @property
     def facts(self) -> list[tuple[str, Hashable]]:
-        """The key with the names of what it tells."""
+        """The key with the names of its parts."""
         facts = [
             (p, kind_of(v.uop) if isinstance(v, Tensor) else constant_key(v))
             for p, v in self.leaves
@@ -288,7 +288,7 @@ class Arguments:
 
 
 def first_occurrences(nodes: list[UOp]) -> tuple[int, ...]:
-    """For each node, the number of its first occurrence among those that differ."""
+    """For each node, the index of its first occurrence among the distinct ones."""
     number = {b: i for i, b in enumerate(dict.fromkeys(nodes))}
     return tuple([number[b] for b in nodes])
 

@@ -76,7 +76,7 @@ def compare(name: str, first: Run, second: Run) -> None:
 
 @dataclass(eq=False, slots=True)
 class Before:
-    """A living tensor before the function ran. It keeps no memory alive that a tensor was in."""
+    """A living tensor before the function ran. It keeps no memory alive."""
 
     tensor: weakref.ref[Any]
     node: weakref.ref[UOp]
@@ -98,7 +98,7 @@ class Before:
 
     @classmethod
     def all(cls) -> list[Before]:
-        """All that live now."""
+        """All tensors that are alive now."""
         living = live_tensors()
         known = {id(tensor): cls.of(tensor) for tensor in living}
         for tensor in living:
@@ -113,20 +113,20 @@ class Before:
         )
 
     def shown(self) -> list[Buffer | None]:
-        """The buffers of a value that was computed; None for each that is gone."""
+        """The buffers of a computed value; None for each that is gone."""
         if self.pending is not None:
             return list(realized_buffers(self.pending))
         return [reference() for reference in self.memory]
 
     def read(self) -> list[Buffer | None]:
-        """The buffers of a value, or those that it was to be computed from."""
+        """The buffers of a value, or those it was to be computed from."""
         if self.pending is not None:
             return [buffers.get(n) for n in buffers_below(self.pending)]
         return self.shown()
 
 
 class Attempt:
-    """A run of a function on stand-ins, with what was there before."""
+    """A run of a function on proxies, with a record of the state before."""
 
     def __init__(
         self, known: Capture, walk: Walk, given: Arguments, proxies: ArgumentProxies
@@ -139,7 +139,7 @@ class Attempt:
         self.kept: list[Change] = []
         """Tensors that were put somewhere."""
         self.other: list[Change] = []
-        """Other changes of what is around the function."""
+        """Other changes of the function's environment."""
         self.gradients: list[tuple[Tensor, Before]] = []
         self.change_set = ChangeSet()
         self.generators = random_generators(walk.referred, walk.names)
@@ -155,7 +155,7 @@ class Attempt:
             return self.run_on(function, stands, held)
 
     def run_on(self, function: Callable[..., Any], stands: Any, held: list[tuple[str, int]]) -> Any:
-        """Run the function on stand-ins, of which it is known what they hold; its result."""
+        """Run the function on proxies of known content; its result."""
         result = function(*stands[0], **stands[1])
         if (path := first_difference(held, identities(stands))) is not None:
             raise JitError(
@@ -185,7 +185,7 @@ class Attempt:
 
     @property
     def replaced(self) -> list[Before]:
-        """Tensors in whose place those were put."""
+        """Tensors that were replaced by those."""
         known = {id(tensor): b for b in self.before if (tensor := b.tensor()) is not None}
         tensors = [tensor for change in self.kept for tensor in tensors_in(change.before)]
         found = [known.get(id(tensor)) or Before.of(tensor) for tensor in tensors]
@@ -266,7 +266,7 @@ class Attempt:
                 )
 
     def check_changes(self) -> None:
-        """Raises JitError where the function changes what is around it in each call."""
+        """Raises JitError if the function changes its environment in each call."""
         for change in self.other:
             if change.path in self.known.changed:
                 raise JitError(
@@ -298,7 +298,7 @@ class Attempt:
             )
 
     def check_replaced(self, recording: Recording) -> None:
-        """Raises JitError where a tensor was read and another one put in its place."""
+        """Raises JitError if a tensor was read and then replaced by another one."""
         used = {b for item in recording.items for b in item.bufs} - recording.made
         for replaced in self.replaced:
             if used.intersection(replaced.read()):
@@ -392,7 +392,7 @@ class Attempt:
         )
 
     def found_flags(self, state: list[State]) -> tuple[tuple[weakref.ref[Any], bool | None], ...]:
-        """Tensors around the function beside those of `state`, and if they require gradients."""
+        """Tensors of the environment other than those of `state`, and if they require gradients."""
         known = {id(entry.tensor()) for entry in state} | self.passing
         found = {
             id(value): value
@@ -466,7 +466,7 @@ def tensors_in(value: Any) -> list[Tensor]:
 def changed_gradients(
     before: Iterable[Before], change_set: ChangeSet
 ) -> list[tuple[Tensor, Before]]:
-    """The tensors whose gradient is another one now, less those to which other threads gave it."""
+    """The tensors whose gradient was replaced, except by other threads."""
     now = [(entry.tensor(), entry) for entry in before]
     changed = [(t, entry) for t, entry in now if t is not None and not entry.has_grad(t.grad)]
     return [(t, entry) for t, entry in changed if id(t) not in change_set.graded_elsewhere]

@@ -33,7 +33,7 @@ PIECE_BYTES: Final = 512 << 10
 """Bytes read again for every row: keys and values of a piece, or queries and slopes."""
 LEAST_PIECE: Final = 128
 MOST_KEPT: Final = 512 * 512
-"""Scores of a head up to which the gradient reads them; more are computed anew for it."""
+"""Scores of a head up to which the gradient reads them; more are recomputed for it."""
 
 T = TypeVar("T", bound="Attention")
 
@@ -272,7 +272,7 @@ class Anew:
         return added(query) * self.scale, added(key) * self.scale, added(value)
 
     def of_mask(self) -> Attention:
-        """The gradient of what was added to the scores, of their shape."""
+        """The gradient of a mask added to the scores, in their shape."""
         first, *others = map(self.rows, self.keys)
         return first.cat(*others, dim=-1) if others else first
 
@@ -311,7 +311,7 @@ def masked(scores: T, mask: T | int | None, across: bool = False) -> T:
 
 
 def part_of(mask: T | int | None, queries: slice, keys: slice) -> T | int | None:
-    """A mask for some queries and keys; None where these see all of those."""
+    """The part of a mask for some queries and keys; None if these see all of those."""
     if isinstance(mask, int):
         start = mask + queries.start - keys.start
         return None if start >= keys.stop - keys.start - 1 else start
@@ -365,7 +365,7 @@ def finite(top: T) -> T:
 
 
 def turned(x: T) -> T:
-    """Rows as columns: `mT`, which a later file of Tensor adds, for the shapes checked here."""
+    """Transposed: `mT`, which a later file of Tensor adds, for the shapes checked here."""
     return x.transpose(-2, -1)
 
 

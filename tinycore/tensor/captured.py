@@ -45,7 +45,7 @@ from tinycore.uop.node import UOp
 from tinycore.uop.size import Conditions, noting, sealed
 
 UNREAD: Final = ()
-"""Values around a function that nobody asks for."""
+"""Environment values that nothing reads."""
 MOST_ADMITTED = 4096
 """Most numbers that are remembered to satisfy the guards."""
 
@@ -63,7 +63,7 @@ class Capture:
     first: Run | None = None
     """Record of the first run; None before it."""
     changed: frozenset[str] = frozenset()
-    """Paths that runs of the function have changed around it, except for tensors left there."""
+    """Paths in the environment that the function has changed, but for tensors left there."""
     recorded: RecordedCall | None = None
     """The recorded call; None until the capture is complete."""
     facts: list[tuple[str, Hashable]] = field(default_factory=list)
@@ -83,7 +83,7 @@ class Capture:
         return None if self.recorded is None else self.recorded.step
 
     def find(self, given: Arguments) -> Sequence[Any] | None:
-        """Values around the function, if this capture is for them and the numbers; else None.
+        """Values of the environment, if this capture is for them and the numbers; else None.
 
         UNREAD, if a replay puts nothing there.
         """
@@ -111,7 +111,7 @@ class Capture:
         return [*given.facts, *around]
 
     def forget(self) -> None:
-        """Give up what was captured: the next two calls run the function again."""
+        """Drop the capture: the next two calls run the function again."""
         self.first = self.recorded = None
         self.conditions, self.admitted = {}, set()
 
@@ -133,7 +133,7 @@ class Capture:
         return [c.told(numbers) for c in self.conditions if not c.holds(numbers)]
 
     def note(self, found: Conditions) -> None:
-        """Add what numbers decided in a call."""
+        """Add the conditions on numbers that were decided in a call."""
         self.conditions |= found
         self.admitted = set()
 
@@ -146,7 +146,7 @@ class Capture:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """The first run, noting what it did."""
+        """The first run, with a record of its effects."""
         assert self.around is not None, "there is a function to run"
         finish_writes()
         walk, before = self.around.walk(given.objects), Before.all()

@@ -57,7 +57,7 @@ def close(thread: int, before: list[ChangeSet]) -> None:
 
 
 def record_changes(tensors: Iterable[object]) -> None:
-    """Record that this thread gives tensors other nodes."""
+    """Record that this thread changes the nodes of tensors."""
     for change_set in change_sets.get(get_ident(), ()):
         change_set.changed.update(map(id, tensors))
 

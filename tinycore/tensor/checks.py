@@ -47,7 +47,7 @@ def broadcast_shapes(name: str, *shapes: Shape) -> Shape:
 
 
 def shared_size(sizes: Sequence[int]) -> int | None:
-    """The size that all but those of 1 have now, fixed if one is; None where they differ."""
+    """The common size of all but those of 1, fixed if one is; None if they differ."""
     wide = [size for size in sizes if size != 1]
     first = next((size for size in wide if not is_size(size)), wide[0])
     return first if all(same_number(size, first) for size in wide) else None
@@ -173,7 +173,7 @@ def number_dtype(name: str, value: Scalar, dtype: DType | None) -> DType:
 
 NUMBER_TYPES: Final = frozenset({bool, int, float})
 LARGEST_FLOAT_BITS = 1023
-"""Integers of so many bits can be converted to a Python float."""
+"""Bits of the largest integers that can be converted to a Python float."""
 
 
 def spread(values: tuple[object, ...]) -> tuple[object, ...]:

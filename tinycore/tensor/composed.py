@@ -23,7 +23,7 @@ Ints = int | Sequence[int]
 
 
 class Composed(Losses):
-    """Methods by the names that torch and NumPy use, made of others."""
+    """Methods by the names of torch and NumPy, composed of others."""
 
     __slots__ = ()
 
@@ -66,7 +66,7 @@ class Composed(Losses):
         return zero.where(0.0, zero.where(1.0, total).sqrt())
 
     def median(self, axis: int | None = None, keepdim: bool = False) -> Self | tuple[Self, Self]:
-        """The middle element in order, the lower of two; along an axis also where it stands.
+        """The middle element in order, the lower of two; along an axis also its index.
 
         NaN where there is one. Raises ShapeError of no elements.
 
@@ -83,7 +83,7 @@ class Composed(Losses):
         return (values, places) if keepdim else (values.squeeze(place), places.squeeze(place))
 
     def _middle(self, axis: int) -> tuple[Self, Self]:
-        """The lower median along an axis of a size of its own, and where it stands."""
+        """The lower median along an axis, which becomes of size 1, and its index."""
         size = self.shape[axis]
         if not size:
             raise ShapeError(f"median: no elements along axis {axis} of shape {self.shape}")
@@ -272,7 +272,7 @@ class Composed(Losses):
         return self.reshape(-1, 1) * x.reshape(1, -1)
 
     def kron(self, x: Self) -> Self:
-        """Every element times a whole other tensor, in blocks.
+        """The Kronecker product: every element times a whole other tensor, in blocks.
 
         >>> Tensor([1, 10]).kron(Tensor([1, 2])).tolist()
         [1, 2, 10, 20]

@@ -45,7 +45,7 @@ from tinycore.uop.size import greatest_shape
 
 
 class Core:
-    """A tensor's identity: `uop`, what it computes; `grad`, filled by `backward`."""
+    """A tensor's identity: `uop`, its value as a node; `grad`, filled by `backward`."""
 
     __slots__ = ("__weakref__", "_value", "grad", "requires_grad", "uop")
 
@@ -129,7 +129,7 @@ class Core:
         return self
 
     def _as_view(self, node: UOp) -> Self:
-        """A tensor of elements of this one: what is written to either shows in the other."""
+        """A tensor of elements of this one: a write to either shows in the other."""
         result = self._from_node(node)
         self._share(result)
         return result
@@ -282,7 +282,7 @@ class Core:
         return self._as_view(UOp(Op.DETACH, self.dtype, (self.uop,)))
 
     def contiguous(self, arg: object = None) -> Self:
-        """This tensor, kept in memory row by row; a copy where it shows elements otherwise.
+        """This tensor in row-major memory; a copy if it shows elements otherwise.
 
         `arg`, which tinygrad's users pass to its scheduler, says nothing here.
 

@@ -47,7 +47,7 @@ def sizes_from(name: str, shape: tuple[object, ...]) -> Shape:
 
 
 def float_or(dtype: DTypeLike | None) -> DType:
-    """The dtype asked for, else the default float."""
+    """The given dtype, else the default float."""
     return dtypes.default_float if dtype is None else to_dtype(dtype)
 
 
@@ -80,7 +80,7 @@ class Creation(Scan):
     def invalids(
         cls, *shape: Ints, device: str | None = None, dtype: DTypeLike | None = None
     ) -> Self:
-        """Memory of its own that holds nothing yet: `empty` by another name.
+        """New uninitialized memory: `empty` by another name.
 
         >>> Tensor.invalids(2, 3).shape
         (2, 3)
@@ -343,7 +343,7 @@ class Creation(Scan):
 
 
 def constant_in_memory(node: UOp) -> UOp:
-    """A constant in memory of its own."""
+    """A constant in new memory."""
     memory = graph.new_buffer(node.shape, node.dtype, node.device)
     return graph.store_value(memory, node) if 0 not in node.shape else node
 

@@ -162,7 +162,7 @@ class Custom(Interop):
 
 
 def kernel_operands(tensors: Sequence[Core], written: Sequence[int]) -> list[UOp]:
-    """The nodes that a kernel works on: memory to store to, and what is read, by slot.
+    """The operands of a kernel: memory to store to, and memory to read, by slot.
 
     Raises ArgumentError when two of the tensors stored to share memory.
     """

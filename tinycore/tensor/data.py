@@ -68,7 +68,7 @@ def node_from_data(data: Data, device: str, dtype: DType | None) -> UOp:
 
 
 def from_bytes(content: HostArray, device: str, dtype: DType | None) -> UOp:
-    """Bytes as elements of a dtype, as they are. Raises ShapeError where some are left over."""
+    """Bytes reinterpreted as elements of a dtype. Raises ShapeError if some are left over."""
     target = dtype or dtypes.uint8
     if content.size % target.itemsize:
         raise ShapeError(
@@ -96,7 +96,7 @@ def as_python(value: numpy.generic, dtype: DType) -> Scalar:
 
 
 def from_array(array: HostArray, device: str, dtype: DType | None) -> UOp:
-    """A NumPy array in a buffer of its own."""
+    """A NumPy array in a new buffer."""
     target = dtype or from_numpy_dtype(array.dtype)
     if array.size == 0:
         return graph.full(array.shape, target, 0, device)
@@ -105,7 +105,7 @@ def from_array(array: HostArray, device: str, dtype: DType | None) -> UOp:
 
 
 def from_flat(values: list[Scalar], shape: Shape, chosen: DType | None, device: str) -> UOp:
-    """Python numbers in row-major order in a buffer of their own.
+    """Python numbers in row-major order in a new buffer.
 
     Integers wrap to a dtype that was chosen; the default one must hold them.
     """

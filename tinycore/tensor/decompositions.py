@@ -139,7 +139,7 @@ def magnitude(x: AnyTensor) -> AnyTensor:
 
 
 def advanced(x: AnyTensor, axis: int, places: int) -> AnyTensor:
-    """Element i of an axis is what element i + places was, the first ones coming last."""
+    """An axis rotated to the left by some places."""
     size = x.shape[axis]
     start = places % size
     if not start:
@@ -315,7 +315,7 @@ def tangents(x: AnyTensor, partner: AnyTensor) -> AnyTensor:
 def followed(
     x: AnyTensor, u: AnyTensor, s: AnyTensor, v: AnyTensor
 ) -> tuple[AnyTensor, AnyTensor, AnyTensor]:
-    """The same factors, through which gradients flow to the matrix.
+    """The same factors, with gradients to the matrix.
 
     A step of Ogita and Aishima (Iterative refinement for singular value decomposition, 2020) leads
     from the factors of a matrix to those of one nearby, with an error that is quadratic in the

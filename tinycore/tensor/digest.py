@@ -187,7 +187,7 @@ def folded_rows(state: AnyTensor) -> AnyTensor:
 
 
 def around(x: AnyTensor, places: int) -> AnyTensor:
-    """Element i of the last axis is what element i + places was, modulo its size 5."""
+    """The last axis rotated to the left by some places, modulo its size 5."""
     return x.repeat((1, 1, 2))[..., places : places + 5]
 
 

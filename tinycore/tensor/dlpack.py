@@ -138,7 +138,7 @@ class Origin(NamedTuple):
 def capsule_of(
     array: HostArray, dtype: DType, versioned: bool, copied: bool, origin: Origin | None = None
 ) -> object:
-    """A capsule over the memory of an array, which holds `dtype`; it keeps the array alive.
+    """A capsule over the memory of an array of `dtype`; it keeps the array alive.
 
     The array may lie in memory of a device, at addresses that are never read here.
     """
@@ -159,7 +159,7 @@ def capsule_of(
 
 
 def contents(capsule: object) -> tuple[bytes, Any]:
-    """The name of a capsule that nobody has consumed, and the managed tensor in it."""
+    """The name of an unconsumed capsule, and its managed tensor."""
     for name, kind in CAPSULE_TYPES.items():
         if capsule_is(capsule, name):
             return name, kind.from_address(capsule_pointer(capsule, name))
@@ -173,7 +173,7 @@ def contents(capsule: object) -> tuple[bytes, Any]:
 
 
 class Lease:
-    """Memory of another library, which is told when nobody here uses it any more."""
+    """Memory of another library, which is released when it is no longer used here."""
 
     def __init__(self, managed: Any) -> None:
         self.address = ctypes.addressof(managed)
@@ -195,7 +195,7 @@ class Lent(NamedTuple):
     read_only: bool
     lease: object
     start: int = 0
-    """Bytes from what `pointer` names to the first element, where it names a buffer object."""
+    """Bytes from the address of `pointer` to the first element, if it names a buffer object."""
 
     def order(self) -> tuple[int, ...] | None:
         """The axes from outermost to innermost when the elements fill memory without a gap.
@@ -221,7 +221,7 @@ class Lent(NamedTuple):
         return True
 
     def array(self) -> HostArray:
-        """The elements in the bytes of `to_numpy_dtype`, where they lie in this process."""
+        """The elements in the bytes of `to_numpy_dtype`, in memory of this process."""
         size = self.dtype.itemsize
         reach = [s * (n - 1) * size for s, n in zip(self.strides, self.shape, strict=True)]
         low, high = sum(min(0, r) for r in reach), sum(max(0, r) for r in reach)
@@ -259,7 +259,7 @@ def lent(x: Any, copy: bool | None, exchange: SupportsExchange | None = None) ->
 
 
 def lent_by_interface(x: Any, exchange: SupportsExchange | None) -> Lent:
-    """Take the memory that `__cuda_array_interface__` describes, after what its stream computes.
+    """Import the memory that `__cuda_array_interface__` describes, after the work of its stream.
 
     The array is kept alive with it. Raises SharingError for what cannot be taken.
     """
@@ -283,13 +283,13 @@ def lent_by_interface(x: Any, exchange: SupportsExchange | None) -> Lent:
 
 
 def interface_dtypes() -> dict[str, DType]:
-    """The dtypes that array interfaces have, by what they call them."""
+    """The dtypes of array interfaces, by their names there."""
     native = [dtype for dtype in dtypes.all if dtype not in OWN_CODES]
     return {to_numpy_dtype(dtype).str: dtype for dtype in native}
 
 
 def requested(x: Any, copy: bool | None, order: dict[str, int | None]) -> object:
-    """A capsule from a producer of any age, which is told the stream in `order`."""
+    """A capsule from a producer of any age, with `order` as its stream."""
     asked: dict[str, Any] = {"max_version": VERSION, **order}
     if copy is False:
         asked["copy"] = False
@@ -300,7 +300,7 @@ def requested(x: Any, copy: bool | None, order: dict[str, int | None]) -> object
 
 
 def dtype_of(found: DataType) -> DType:
-    """Our name of a DLDataType. Raises SharingError where there is none."""
+    """Our name of a DLDataType. Raises SharingError if there is none."""
     dtype = DLPACK_DTYPES.get((found.code, found.bits))
     if dtype is None or found.lanes != 1:
         kind = CODE_NAMES.get(found.code, f"type code {found.code}")
@@ -313,7 +313,7 @@ def dtype_of(found: DataType) -> DType:
 
 
 def rows(shape: Shape) -> Shape:
-    """The strides of elements that lie row by row."""
+    """The strides of row-major elements."""
     strides, expected = [], 1
     for size in reversed(shape):
         strides.append(expected)

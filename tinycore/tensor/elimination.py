@@ -183,7 +183,7 @@ class Reduced(NamedTuple, Generic[AnyTensor]):
     """Result of reducing a matrix to the identity."""
 
     pivots: AnyTensor
-    """(.., n): what each column was divided by; one is 0 when the matrix is singular."""
+    """(.., n): the divisor of each column; one is 0 when the matrix is singular."""
     order: AnyTensor
     """(.., n): the row in which each pivot stood."""
     solution: AnyTensor

@@ -39,7 +39,7 @@ def has_more(function: types.FunctionType) -> bool:
 
 
 class Seen(NamedTuple):
-    """A box while it is made, with the container and its values."""
+    """A box under construction, with the container and its values."""
 
     box: Box
     container: Any
@@ -47,7 +47,7 @@ class Seen(NamedTuple):
 
 
 class Walk:
-    """All boxes from some roots on."""
+    """All boxes reachable from some roots."""
 
     def __init__(self, roots: Values, labels: tuple[str, ...], names: Names) -> None:
         self.roots, self.labels, self.names = roots, labels, names
@@ -79,7 +79,7 @@ class Walk:
     def look(
         self, parent: int, place: int, value: Any, path: str, reader: Reader, queue: Any
     ) -> None:
-        """Note a container, and what is in it for later."""
+        """Record a container, and its content for later."""
         values = reader.read(value if reader.scope is None else reader.scope(value))
         number = len(self.seen) + 1
         roles = self.enter(number, values, reader.labels, path, queue)

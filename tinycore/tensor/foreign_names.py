@@ -386,7 +386,7 @@ class ForeignName:
 def unknown_name(
     owner: str, name: str, ours: dict[str, str], known: Iterable[str], hint: str = ""
 ) -> Exception:
-    """The error for a name that an owner has not; `hint` is told where none is spelled like it."""
+    """The error for an unknown name; `hint` is added where no name is spelled like it."""
     text = f"{owner} has no {name!r}"
     if name in ours:
         return UnknownNameError(f"{text}; here it is {ours[name]}")

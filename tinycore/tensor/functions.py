@@ -142,7 +142,7 @@ class Functions(Elementwise):
         return negative(right).where(-left.abs(), left.abs())
 
     def clamp(self, min_: Self | Scalar | None = None, max_: Self | Scalar | None = None) -> Self:
-        """Not below `min_` and not above `max_`. Raises ArgumentError when neither is given.
+        """Clamped to [`min_`, `max_`]. Raises ArgumentError when neither is given.
 
         >>> Tensor([-3, 1, 9]).clamp(0, 5).tolist(), Tensor([-3, 1, 9]).clamp(max_=5).tolist()
         ([0, 1, 5], [-3, 1, 5])
@@ -176,7 +176,7 @@ class Functions(Elementwise):
         return self.alu(Op.CMPNE, self)
 
     def isinf(self, detect_positive: bool = True, detect_negative: bool = True) -> Self:
-        """True where an element is infinite, of the signs asked for."""
+        """True where an element is infinite, of the chosen signs."""
         found = self.const_like(False, dtypes.bool)
         if not dtypes.is_float(self.dtype):
             return found

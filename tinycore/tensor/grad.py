@@ -17,10 +17,10 @@ from tinycore.uop.op import Op
 STOPS: Final = frozenset(
     {Op.BUFFER, Op.BUFFER_VIEW, Op.BIND, Op.CONST, Op.ARANGE, Op.DETACH, Op.BITCAST, Op.TRUNC}
 )
-"""Ops of floats whose sources get no gradient: leaves, and what is constant almost everywhere."""
+"""Ops of floats whose sources get no gradient: leaves, and functions constant almost everywhere."""
 
 LEAF: Final = "leaf"
-"""The argument of an ASSIGN to what requires a gradient: what is written there is data."""
+"""The argument of an ASSIGN to a leaf that requires a gradient: the content written is data."""
 
 
 def gradients(root: UOp, seed: UOp, targets: Iterable[UOp]) -> dict[UOp, UOp]:
@@ -46,7 +46,7 @@ def gradients(root: UOp, seed: UOp, targets: Iterable[UOp]) -> dict[UOp, UOp]:
 
 
 def add_gradients(a: UOp, b: UOp) -> UOp:
-    """The sum of two gradients; a CUSTOM keeps those of its results apart."""
+    """The sum of two gradients; a CUSTOM keeps those of its results separate."""
     return UOp.sink(*a.src, *b.src) if a.op is Op.SINK else a + b
 
 

@@ -58,7 +58,7 @@ def arange(size: int, dtype: DType, device: str) -> UOp:
 
 
 def new_buffer(shape: Shape, dtype: DType, device: str) -> UOp:
-    """Memory of its own, filled with nothing in particular; on each device of a group.
+    """New uninitialized memory; on each device of a group.
 
     Where sizes vary it is as large as they may be, and the first elements of each axis are shown.
     """
@@ -74,7 +74,7 @@ def new_buffer(shape: Shape, dtype: DType, device: str) -> UOp:
 
 
 def new_memory_like(x: UOp, dtype: DType | None = None) -> UOp:
-    """Memory of its own in the shape, and in the parts, in which `x` lies on its devices."""
+    """New memory in the shape of `x`, in the same parts on its devices."""
     kind = dtype or x.dtype
     if not is_group(x.device) or (axis := axis_of(x)) is None:
         return new_buffer(x.shape, kind, x.device)
@@ -216,7 +216,7 @@ def bitcast(x: UOp, dtype: DType) -> UOp:
 
 
 UNSIGNED = {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}
-"""The unsigned integer of so many bytes."""
+"""The unsigned integer of a size in bytes."""
 
 
 def shifted_parts(x: UOp, op: Op, width: int) -> UOp:
@@ -246,7 +246,7 @@ def merge(keys: UOp, values: UOp, how: Merge) -> UOp:
 
 
 def sum_to(x: UOp, shape: Shape) -> UOp:
-    """Undo `broadcast_to`: what was repeated is added up. Narrow floats are added in float32."""
+    """Undo `broadcast_to`: repeated elements are added up. Narrow floats are added in float32."""
     extra = len(x.shape) - len(shape)
     axes = [
         *range(extra),
@@ -318,7 +318,7 @@ def insert(x: UOp, view: UOp, value: UOp) -> UOp:
 
 
 def replace_nodes(root: UOp, changed: dict[UOp, UOp]) -> UOp:
-    """A graph with nodes replaced, in which the view of an INSERT still shows what it changes.
+    """A graph with nodes replaced, in which the view of an INSERT still shows its target.
 
     A part of a value may have been computed on its own. Where to write has nothing to do with that.
     """
@@ -334,7 +334,7 @@ def replace_nodes(root: UOp, changed: dict[UOp, UOp]) -> UOp:
 
 
 def shows(insert: UOp) -> set[UOp]:
-    """The nodes of the view of an INSERT, less what it is a view of."""
+    """The nodes of the view of an INSERT, less its base."""
     memory, node, _ = insert.src
     found = set()
     while node is not memory:
@@ -371,18 +371,18 @@ def copied(x: UOp) -> UOp:
 
 
 def called(value: UOp, arguments: Sequence[UOp], gradient: Callable[..., Any]) -> UOp:
-    """A value with a gradient of its own: `gradient(g, node)` gives that of each argument."""
+    """A value with a custom gradient: `gradient(g, node)` gives that of each argument."""
     return UOp(Op.CALL, value.dtype, (value, *arguments), gradient)
 
 
 def value(x: UOp) -> UOp:
-    """A node that is no view: of memory, or of what will be, its value alone."""
+    """A node that is no view: for memory, present or future, its value alone."""
     base = base_of_view(x)
     return UOp(Op.VALUE, x.dtype, (x,)) if is_memory(base) or is_copy(base) else x
 
 
 def is_copy(x: UOp) -> bool:
-    """True if a node is made by `copied`, with or without elements changed since."""
+    """True if a node was made by `copied`, with or without elements changed since."""
     while x.op in PARTIAL_WRITES:
         x = x.src[0]
     return is_alone(x)
@@ -420,7 +420,7 @@ def is_buffer(x: UOp) -> bool:
 
 
 def viewed(node: UOp) -> Iterator[UOp]:
-    """A node, and what it shows parts of, each element once."""
+    """A node, and the base that it shows parts of, each element once."""
     yield node
     while node.op in MOVEMENT and node.op not in (Op.EXPAND, Op.PAD, Op.UNSKEW):
         if node.op is Op.SKEW and node.shape[node.arg.window_axis] != 1:

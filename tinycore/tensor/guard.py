@@ -28,7 +28,7 @@ from tinycore.tensor.tensor import Tensor
 
 
 class Box(NamedTuple):
-    """A container: where it is found, how it is read, and what its values were."""
+    """A container: its path, its reader, and its values at the capture."""
 
     parent: int
     place: int
@@ -60,7 +60,7 @@ class Box(NamedTuple):
 
 
 def meets(role: Role, value: Any) -> bool:
-    """True if a value is what its role expects."""
+    """True if a value satisfies its role."""
     if role.means == ATOM:
         return alike(role.of, value)
     if role.means == CONTENT:
@@ -87,7 +87,7 @@ def join_path(path: str, label: str) -> str:
 
 
 class Guard:
-    """Check that a function's environment is as it was when it was captured."""
+    """Check that a function's environment is as it was at the capture."""
 
     def __init__(self, boxes: tuple[Box, ...], referred: list[Any], more: Values) -> None:
         self.boxes, self.more = boxes, more
@@ -96,7 +96,7 @@ class Guard:
         ]
         """Fields of each box that `find` reads, in one tuple."""
         self.is_possible = True
-        """True if all objects that must be found again are there."""
+        """True if all objects that must be found again exist."""
         self.is_same: Callable[[Values], bool] | None = None
         """A quick `find` from the first replay on (`guard_code.py`). Its False decides nothing."""
         self.kept: list[Any] = []
@@ -114,7 +114,7 @@ class Guard:
                 self.kept.append(value)
 
     def holds(self, roots: Values) -> bool:
-        """True if nothing has changed. For use where `is_same` says no, or is not there yet."""
+        """True if nothing has changed. Used if `is_same` says no, or does not exist yet."""
         if self.find(roots) is None:
             return False
         if self.is_same is None:
@@ -122,7 +122,7 @@ class Guard:
         return True
 
     def find(self, roots: Values) -> list[Values] | None:
-        """The values of all boxes, those of the roots first; None where something has changed."""
+        """The values of all boxes, those of the roots first; None if something has changed."""
         if not self.is_possible:
             return None
         found: list[Values] = [(*roots, *self.more) if self.more else roots]

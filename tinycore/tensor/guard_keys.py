@@ -28,7 +28,7 @@ PLAIN_TYPES: Final = (
     type,
     Variable,
 )
-"""Values that are equal when they say the same; floats are told apart by their bits."""
+"""Types whose values are equal by content; floats are compared by their bits."""
 
 
 Values = tuple[Any, ...]
@@ -47,7 +47,7 @@ of its own; any tensors of this form, as the function puts them there."""
 
 
 class Same:
-    """An object itself, as part of a key, which does not keep it alive."""
+    """An object's identity as part of a key, which does not keep it alive."""
 
     __slots__ = ("number", "reference")
 

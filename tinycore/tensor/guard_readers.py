@@ -37,7 +37,7 @@ MOST_COMPARED_BYTES: Final = 1 << 12
 
 
 class Reader(NamedTuple):
-    """Access to a container: its values, their labels, and how one is put in its place.
+    """Access to a container: its values, their labels, and how one is replaced.
 
     It is quick to read where both functions are Python's own.
     """
@@ -46,7 +46,7 @@ class Reader(NamedTuple):
     labels: tuple[str, ...]
     store: Callable[[Any, int, Any], None] | None = None
     scope: Callable[[Any], Any] | None = None
-    """Maps a container to what is read in its place, such as a function to its globals."""
+    """Maps a container to the one that is read instead, such as a function to its globals."""
     source: Source | None = None
     """The same reads as text, where they give the same objects each time."""
 
@@ -62,7 +62,7 @@ def read_nothing(_: Any) -> Values:
 
 
 def picked(names: tuple[str, ...], present: Mapping[str, Any]) -> Callable[[Any], Values]:
-    """A function that reads some names of a dict; None for what is not there."""
+    """A function that reads some names of a dict; None for missing ones."""
     if len(names) > 1 and all(name in present for name in names):
         return itemgetter(*names)
     if len(names) == 1:
@@ -266,7 +266,7 @@ def read_variable(box: Any) -> Values:
 
 
 def container_reader(value: Any) -> Reader | None:
-    """Return the reader of a built-in container; None for anything else."""
+    """The reader of a built-in container; None for anything else."""
     if not isinstance(value, (list, tuple, dict, set, frozenset, deque)):
         return None
     if len(value) > MOST_ITEMS:

@@ -77,7 +77,7 @@ class HistoryEntry(NamedTuple):
     graph: UOp | None
     group: RunGraphs
     reads: tuple[UOp, ...] = ()
-    """While there is no graph, other memory of its run that it may read, which has to live on."""
+    """Other memory of its run that the graph may read, which must be retained until it is made."""
 
 
 class FormerContent:
@@ -104,7 +104,7 @@ class GradientHistory:
         """By the id of the BUFFER, the oldest first."""
         self.size = 0
         self.former: weakref.WeakKeyDictionary[UOp, weakref.ref[UOp]] = weakref.WeakKeyDictionary()
-        """From the stand-in of overwritten content to the BUFFER that held it."""
+        """Map from the stand-in of overwritten content to the BUFFER that held it."""
         self.pending: dict[int, weakref.ref[UOp]] = {}
         """From the id of memory to the pending ASSIGN that will overwrite it."""
         in_child(self.renew)

@@ -25,7 +25,7 @@ class Images(Custom):
 
     @property
     def image(self) -> ImageDType | None:
-        """The image that the tensor is asked to be kept in, None for plain memory.
+        """The requested image of the tensor, None for plain memory.
 
         A device without images, or with smaller ones, has it in plain memory all the same.
 

@@ -43,7 +43,7 @@ class Flag(NamedTuple):
 
 
 class Parsed(NamedTuple):
-    """An index taken apart."""
+    """An index after parsing."""
 
     boxes: list[AxisIndex]  # one per axis of the tensor
     layout: list[int | None]  # axes of the result of the boxes that stay; None for a new one
@@ -97,7 +97,7 @@ def axes_of(entry: Any) -> int:
 
 
 def spelled_out(entries: list[Any], shape: Shape) -> list[Any]:
-    """The entries, and whole slices after the ellipsis or at the end for the axes left out.
+    """The entries, with whole slices for the ellipsis and for the axes left out at the end.
 
     Raises IndexRangeError for too many entries, or for a second ellipsis.
     """
@@ -217,7 +217,7 @@ def bound(place: Any, entry: slice, step: int, axis: int, shape: Shape) -> int:
 
 
 def outside(entry: Any, axis: int, shape: Shape) -> IndexRangeError:
-    """The error for what reaches outside of an axis with the numbers that Variables hold now."""
+    """The error for an index outside of an axis, with the present numbers of Variables."""
     what = repr(entry)
     if isinstance(entry, slice):
         what = ":".join(["" if n is None else repr(n) for n in (entry.start, entry.stop)])
@@ -225,7 +225,7 @@ def outside(entry: Any, axis: int, shape: Shape) -> IndexRangeError:
 
 
 def from_front(places: Sequence[Any], size: int) -> list[int]:
-    """Places on an axis, those below 0 counted from its end."""
+    """Indices on an axis, negative ones counted from its end."""
     found = int_arguments("index", places, "an index is an int")
     return [n + size if n < 0 else n for n in found]
 
@@ -239,5 +239,5 @@ def slice_bounds(entry: slice, size: int) -> tuple[int, int, int]:
 
 
 def adjacent(places: Sequence[int]) -> bool:
-    """True if places follow each other."""
+    """True if indices are consecutive."""
     return all(b == a + 1 for a, b in pairwise(places))

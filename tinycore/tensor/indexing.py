@@ -203,7 +203,7 @@ class Indexing(Creation):
 
 
 def sizes_laid_out(parsed: Parsed, box: UOp) -> Shape:
-    """The shape of what slices and integers leave, in the layout of the result."""
+    """The shape that slices and integers leave, in the layout of the result."""
     sizes = box.shape
     return tuple([1 if axis is None else sizes[axis] for axis in parsed.layout])
 
@@ -217,7 +217,7 @@ def span(box: AxisIndex) -> tuple[int, int]:
 
 
 def take_box(node: UOp, axis: int, box: AxisIndex) -> UOp:
-    """One axis reduced to what a box takes of it."""
+    """One axis reduced to its part of a box."""
     pairs = [(0, n) for n in node.shape]
     pairs[axis] = span(box)
     node = graph.shrink(node, pairs)

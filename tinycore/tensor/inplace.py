@@ -14,16 +14,16 @@ from tinycore.errors import DTypeError, ShapeError
 from tinycore.tensor.realize import Realization
 
 KIND_RANKS: Final = {"bool": 0, "uint": 1, "int": 1, "float": 2}
-"""Numbers are written into tensors of their kind, and of those above."""
+"""Kinds of dtypes by rank: numbers are written into tensors of their kind, and of those above."""
 
 
 class InPlace(Realization):
-    """Writing what an operation computes."""
+    """In-place methods: each writes the result of an operation."""
 
     __slots__ = ()
 
     def _written(self, name: str, result: Self) -> Self:
-        """Assign what an operation gave. Raises ShapeError and DTypeError where it does not fit."""
+        """Assign the result of an operation. Raises ShapeError or DTypeError if it does not fit."""
         if result.shape != self.shape:
             raise ShapeError(
                 f"{name}: the result has shape {result.shape}, and is written into shape "
@@ -165,7 +165,7 @@ class InPlace(Realization):
         return self.assign(self.const_like(0))
 
     def uniform_(self, low: float = 0.0, high: float = 1.0) -> Self:
-        """Draw every element anew, uniform in [low, high); returns itself.
+        """Redraw every element, uniform in [low, high); returns itself.
 
         Raises ArgumentError unless low < high.
 
@@ -177,7 +177,7 @@ class InPlace(Realization):
         return self.assign(drawn)
 
     def normal_(self, mean: float = 0.0, std: float = 1.0) -> Self:
-        """Draw every element anew from a normal distribution; returns itself.
+        """Redraw every element from a normal distribution; returns itself.
 
         Raises ArgumentError for a negative deviation.
 
@@ -242,7 +242,7 @@ class InPlace(Realization):
         return self._written("trunc_", self.trunc())
 
     def relu_(self) -> Self:
-        """Write 0 over what is negative in place; returns itself.
+        """Replace negative elements by 0 in place; returns itself.
 
         >>> Tensor([-1.0, 2.0]).relu_().tolist()
         [0.0, 2.0]

@@ -46,7 +46,7 @@ fetch: Final = deferred("tinycore.helpers:fetch")
 
 
 NO_STREAM: Final = -1
-"""Stream of DLPack by which a consumer says that it orders its work itself."""
+"""Stream of DLPack by which a consumer says that it orders its work by itself."""
 
 
 class Interop(InPlace):
@@ -130,7 +130,7 @@ class Interop(InPlace):
     # --- DLPack
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """The DLDevice that others get it from, as (type, number): the one that holds it.
+        """The DLDevice of the memory as others see it, as (type, number).
 
         The host, where DLPack's consumers have no use for a device's memory: they get what
         `__array__` gives, a copy where the host cannot address it.
@@ -266,7 +266,7 @@ class Interop(InPlace):
 
     @classmethod
     def _from_described(cls, x: Any, device: str | None, copy: bool | None) -> Self:
-        """A tensor over what the CUDA array interface describes, which names no card."""
+        """A tensor over memory described by the CUDA array interface, which names no card."""
         target = None if device is None else canonical(device)
         kind = None if target is None else runtime().exchange_kind(target)
         if target is None or kind is None or kind[0] != dlpack.CARD_KIND:
@@ -349,7 +349,7 @@ class Interop(InPlace):
 
     @classmethod
     def from_url(cls, url: str, gunzip: bool = False, device: str | None = None) -> Self:
-        """The bytes that a URL names, uint8 of one axis; with `gunzip`, what they unpack to.
+        """The bytes at a URL, uint8 of one axis; with `gunzip`, unpacked.
 
         A `file:` URL or a path is read where it lies; http and https are downloaded once into the
         cache folder, with a progress bar on a terminal. Raises OSError when that fails, and
@@ -379,7 +379,7 @@ class Interop(InPlace):
         return result
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """A tensor of equal values and gradient in memory of its own, computed from nothing."""
+        """A tensor of equal values and gradient in new memory, as a leaf."""
         constant = graph.is_constant(self.uop) or not self.numel()
         result = self._from_node(self.uop) if constant else self.detach().clone()
         memo[id(self)] = result
@@ -397,7 +397,7 @@ class Interop(InPlace):
 
 
 def reason_to_copy(found: dlpack.Lent, place: str, target: str) -> str | None:
-    """Why a tensor on `target` cannot work on what was lent at `place`, or None."""
+    """Why a tensor on `target` cannot use memory lent at `place`, or None."""
     if place != target:
         return f"it is on {place}, not on {target}"
     if found.read_only:
@@ -430,7 +430,7 @@ def shared_node(found: dlpack.Lent, place: str) -> UOp:
 def unpickled(
     cls: type[Interop], array: HostArray, dtype: DType, device: str, requires_grad: bool | None
 ) -> Interop:
-    """A tensor from what `__reduce__` kept."""
+    """A tensor from its pickled form."""
     try:
         node = array_in_memory(array, dtype, runtime().canonicalize(device))
     except DeviceError as error:
@@ -446,7 +446,7 @@ def unpickled(
 
 
 def array_in_memory(array: HostArray, dtype: DType, device: str) -> UOp:
-    """An array of the bytes of `dtype` in a buffer of its own."""
+    """An array of the bytes of `dtype` in a new buffer."""
     if not array.size:
         return graph.full(array.shape, dtype, 0, device)
     flat = numpy.ascontiguousarray(array).reshape(-1)

@@ -33,9 +33,9 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 MOST_CAPTURES: Final = 64
-"""Ways to call one function that are kept apart; more are refused."""
+"""Captures of one function at the same time; more are refused."""
 MOST_RESTARTS: Final = 8
-"""Most times that a capture is given up because its tensors were replaced."""
+"""Number of times that a capture is restarted because its tensors were replaced."""
 
 Key = tuple[Any, ...]
 
@@ -60,7 +60,7 @@ class TinyJit(Generic[Parameters, Result]):
         self.fxn = fxn
         self.prune = prune
         self.kinds: dict[Key, list[Capture]] = {}
-        """Captures by what the arguments are; those in a list differ in what is around."""
+        """Captures by the key of the arguments; those in a list differ in their environment."""
         self.last: Capture | None = None
         self.bound: dict[int, tuple[Callable[[], Any], TinyJit[..., Result]]] = {}
         self.around = None if fxn is None else Environment(fxn)
@@ -84,12 +84,12 @@ class TinyJit(Generic[Parameters, Result]):
         return found[1]
 
     def reset(self) -> None:
-        """Forget what was captured; the next two calls run the function again."""
+        """Drop all captures; the next two calls run the function again."""
         self.kinds, self.last = {}, None
 
     @property
     def captures(self) -> dict[tuple[Key, int], Capture]:
-        """All captures, by what the arguments are and a number for what is around."""
+        """All captures, by the key of the arguments and a number for the environment."""
         return {
             (key, number): capture
             for key, captures in self.kinds.items()
@@ -143,7 +143,7 @@ class TinyJit(Generic[Parameters, Result]):
         return [t for c in self.kinds.get(given.key, ()) for t in c.broken(given.numbers)]
 
     def give_up(self, capture: Capture) -> None:
-        """Forget what was captured. Raises JitError where that happens again and again."""
+        """Drop the captures. Raises JitError if that happens again and again."""
         capture.invalidations += 1
         capture.forget()
         if capture.invalidations > MOST_RESTARTS:
@@ -179,7 +179,7 @@ class TinyJit(Generic[Parameters, Result]):
         return result
 
     def tell(self, found: Capture) -> None:
-        """A line of DEBUG on what was captured."""
+        """Print a line of DEBUG on a capture."""
         if trace.on and (step := found.step) is not None:
             between = sum(b.nbytes for b in step.made - set(step.fresh_outputs))
             trace(

@@ -29,7 +29,7 @@ class Joining(Movement):
     __slots__ = ()
 
     def roll(self, shifts: Ints, dims: Ints | None = None) -> Self:
-        """Elements moved along axes, those pushed out coming in again.
+        """Elements moved along axes; those moved past the end reappear at the beginning.
 
         Without `dims`, over the flat tensor. Raises ArgumentError unless both name equally many.
 
@@ -120,13 +120,13 @@ class Joining(Movement):
         return self._from_node(graph.value(graph.pad_with(node, outer, value)))
 
     def _cropped(self, pairs: Sequence[tuple[int, int]]) -> Self:
-        """Elements taken away at both ends of each axis, as many as the negative amounts say."""
+        """Elements cut off at both ends of each axis, by the negative amounts."""
         if any(n + a + b < 0 for n, (a, b) in zip(self.shape, pairs, strict=True)):
             raise ShapeError(f"pad: {tuple(pairs)} takes away more than shape {self.shape} has")
         return self.shrink([(-a, n + b) for n, (a, b) in zip(self.shape, pairs, strict=True)])
 
     def _extended(self, axis: int, before: int, after: int, mode: PadMode) -> Self:
-        """One axis made longer by its own elements. Raises ShapeError when it has too few."""
+        """One axis extended by its own elements. Raises ShapeError when it has too few."""
         size = self.shape[axis]
         most = {"reflect": size - 1, "circular": size, "replicate": max(before, after)}[mode]
         if max(before, after) > (most if size else 0):
@@ -271,7 +271,7 @@ def check_joined(name: str, shapes: Sequence[Shape], axis: int) -> None:
 
 
 def concatenate(nodes: Sequence[UOp], axis: int) -> UOp:
-    """Nodes side by side: each is padded to the whole, and a place takes what lies there.
+    """Nodes side by side: each is padded to the whole, and each place selects its node.
 
     Not their sum: that would make 0.0 of -0.0.
     """

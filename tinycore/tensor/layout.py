@@ -19,7 +19,7 @@ MEMORY: Final = frozenset({Op.BUFFER, Op.BUFFER_VIEW, Op.ASSIGN})
 
 
 def memory_below(node: UOp) -> UOp | None:
-    """The memory that a node shows, moved or not; None for what is computed."""
+    """The memory that a node shows, moved or not; None for a computed node."""
     base = moved_from(node)
     return base if base.op in MEMORY else None
 
@@ -63,7 +63,7 @@ def expanded(node: UOp, x: HostArray) -> HostArray | None:
 
 
 def skewed(node: UOp, x: HostArray) -> HostArray | None:
-    """SKEW that takes every so many elements of an axis."""
+    """SKEW that takes every nth element of an axis."""
     how = node.arg
     if x.shape[how.window_axis] != 1:
         return None

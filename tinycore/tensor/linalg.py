@@ -21,7 +21,7 @@ from tinycore.tensor.sorting import Sorting
 
 
 class Linalg(Sorting):
-    """Matrix products and what is made of them."""
+    """Matrix products, and methods based on them."""
 
     __slots__ = ()
 

@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from tinycore.tensor.core import Core
 
 living: Final[dict[int, weakref.ref[Core]]] = {}
-"""Every tensor that somebody holds, by id, in order of creation."""
+"""Every living tensor, by id, in order of creation."""
 
 
 alias_index: Final = AliasIndex(living.values)
-"""The same by what they show."""
+"""Living tensors by the base that they show."""
 
 
 def live_tensors() -> list[Core]:
-    """Every tensor that somebody holds, in order of creation."""
+    """Every living tensor, in order of creation."""
     found: list[Any] = [*map(call, list(living.values()))]
     return [*compress(found, map(is_not, found, NONE))]
 
@@ -77,7 +77,7 @@ def view_over(view: UOp, base: UOp, new: UOp) -> UOp:
 
 
 def replace_nodes(replacements: dict[UOp, UOp], owners: Container[int] = frozenset()) -> None:
-    """Put every replaced node's value in its place, in the graphs of all living tensors.
+    """Replace nodes by their values in the graphs of all living tensors.
 
     Where tensors that are no views of each other come to show the same memory by that, it belongs
     to those among `owners`, which are ids; the others keep the value.
@@ -142,7 +142,7 @@ def owned_apart(
 
 
 def shared_values(tensors: list[Core]) -> list[Value]:
-    """Values that several of these tensors show; a value with no other tensor is released."""
+    """Values shared by several of these tensors; a value with no other tensor is released."""
     found: dict[Value, None] = {}
     for tensor in tensors:
         value = tensor._value

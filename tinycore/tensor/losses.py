@@ -19,7 +19,7 @@ Reduction = Literal["mean", "sum", "none"]
 
 
 class Losses(Windows):
-    """One number that says how wrong a prediction is."""
+    """Loss functions: one number for the error of a prediction."""
 
     __slots__ = ()
 

@@ -263,7 +263,7 @@ class Movement(Core):
         return self._as_view(graph.windows(self.uop, axis, size, step))
 
     def repeat(self, *repeats: Ints) -> Self:
-        """The tensor beside itself, so often along each axis; axes are aligned at the end.
+        """The tensor repeated along each axis; axes are aligned at the end.
 
         Raises ShapeError for fewer counts than axes, or a negative one.
 
@@ -282,7 +282,7 @@ class Movement(Core):
         return self._from_node(graph.value(wide.uop))
 
     def repeat_interleave(self, repeats: int, dim: int | None = None) -> Self:
-        """Each element so often in a row along an axis; without `dim` over the flat tensor.
+        """Each element repeated in a row along an axis; without `dim` over the flat tensor.
 
         Raises ArgumentError for a negative number.
 

@@ -33,7 +33,7 @@ class Multi(Images):
 
     @property
     def sharded_axis(self) -> int | None:
-        """The axis along which devices hold parts; None where each holds everything."""
+        """The axis along which devices hold parts; None if each holds everything."""
         return graph.axis_of(self.uop) if is_group(self.device) else None
 
     def shard(self, devices: str | Sequence[str], axis: int | None = None) -> Self:
@@ -83,7 +83,7 @@ class Multi(Images):
 
 
 def group_named(name: str, devices: str | Sequence[str]) -> tuple[str, ...]:
-    """The full names of some devices. Raises ArgumentError for none, DeviceError for two alike."""
+    """Full names of some devices. Raises ArgumentError for none, DeviceError for a repeated one."""
     joined = devices if isinstance(devices, str) else BETWEEN_NAMES.join(devices)
     if not joined:
         raise ArgumentError(f"{name}: needs at least one device, got {devices!r}")
@@ -117,7 +117,7 @@ def sharded(x: UOp, names: tuple[str, ...], axis: int | None) -> UOp:
 
 
 def shards_of(x: UOp, names: tuple[str, ...], axis: int | None) -> list[UOp]:
-    """Shards of a node: the part of each device, in memory of its own."""
+    """Shards of a node: the part of each device, in new memory."""
     found = []
     for number, name in enumerate(names):
         part = x if axis is None else part_of(x, axis, number, len(names))
@@ -135,12 +135,12 @@ def part_of(x: UOp, axis: int, number: int, count: int) -> UOp:
 
 
 def copy_to_device(x: UOp, device: str) -> UOp:
-    """The value copied to a device; itself where it is there."""
+    """The value copied to a device; itself if it is there."""
     return x if x.device == device else UOp(Op.COPY, x.dtype, (x, device_node(device)))
 
 
 def in_memory(constant: UOp, names: tuple[str, ...], axis: int) -> UOp:
-    """A constant in memory of its own, a part on each device."""
+    """A constant in new memory, a part on each device."""
     shape = part_of(constant, axis, 0, len(names)).shape
     parts = [graph.new_buffer(shape, constant.dtype, name) for name in names]
     memory = UOp(Op.MULTI, constant.dtype, tuple(parts), axis)
@@ -149,7 +149,7 @@ def in_memory(constant: UOp, names: tuple[str, ...], axis: int) -> UOp:
 
 @rule(Op.MULTI)
 def of_multi(node: UOp, g: UOp) -> Gradients:
-    """To each part the gradient of its place; of parts that are alike the first gets all of it."""
+    """Each part gets the gradient of its place; of replicas the first gets all of it."""
     if node.arg is None:
         return (copy_to_device(g, node.src[0].device), *[None] * (len(node.src) - 1))
     count = len(node.src)

@@ -18,10 +18,10 @@ LIBRARIES: Final = sys.stdlib_module_names
 OWN: Final = ("llm", "cli", "testing")
 """Packages of tinycore that are looked into, as programs are."""
 LAYERS: Final = "tinycore.nn"
-"""Package of the classes all of whose attributes decide what their objects do."""
+"""Packages of classes whose attributes all decide what their objects do."""
 
 BY_NAME: Final = frozenset({"getattr", "setattr", "hasattr", "attrgetter", "methodcaller"})
-"""Functions that are given the name of an attribute as text."""
+"""Functions that take the name of an attribute as text."""
 ATTRIBUTES: Final = frozenset(
     {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "STORE_ATTR", "DELETE_ATTR", "IMPORT_FROM"}
 )
@@ -38,7 +38,7 @@ class Named(NamedTuple):
     """Attributes that it sets."""
     modules: frozenset[str]
     is_open: bool
-    """True if it may reach attributes by names that are made while it runs."""
+    """True if it may reach attributes by names that are computed at run time."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -70,7 +70,7 @@ def names_of(code: types.CodeType) -> Named:
 
 
 def pieces(code: types.CodeType) -> Iterator[types.CodeType]:
-    """A piece of code, and those inside of it."""
+    """A code object, and those nested in it."""
     yield code
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
@@ -89,11 +89,11 @@ def is_library(module: str) -> bool:
 
 
 class Names:
-    """All that the functions name that have been met so far."""
+    """All names in the functions met so far."""
 
     def __init__(self, home: str) -> None:
         self.home = home.partition(".")[0]
-        """The package of the function, which is looked into wherever it lies."""
+        """The package of the function, which is searched wherever it lies."""
         self.codes: set[types.CodeType] = set()
         self.attributes: set[str] = set()
         self.stored: set[str] = set()
@@ -128,7 +128,7 @@ class Names:
         return any(name in scope for scope in self.scopes.values())
 
     def imported(self) -> tuple[Any, ...]:
-        """Modules that code imports while it runs, and the environment if it asks for that."""
+        """Modules that code imports while it runs, and `os.environ` if it reads that."""
         found = [sys.modules.get(name) for name in sorted(self.modules) if self.opens(name)]
         environment = not self.attributes.isdisjoint(("environ", "getenv"))
         return (*filter(None, found), *((os.environ,) if environment else ()))

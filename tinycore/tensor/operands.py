@@ -57,14 +57,14 @@ class Operands(Joining):
     def _broadcasted(
         self, name: str, *others: Self | Scalar, promote: bool = True
     ) -> tuple[Self, ...]:
-        """This tensor and others on one device, in one shape and (unless told not) one dtype.
+        """This tensor and others on one device, in one shape and (unless disabled) one dtype.
 
         Raises ShapeError and DeviceError naming the operation and its operands.
         """
         return tuple(map(self._from_node, self._nodes(name, others, promote)))
 
     def _nodes(self, name: str, others: Iterable[Self | Scalar], promote: bool = True) -> list[UOp]:
-        """The nodes of this tensor and others, as `_broadcasted` brings them together."""
+        """The nodes of this tensor and others after `_broadcasted`."""
         nodes = on_one_device(name, [self.uop, *[self._node(x) for x in others]])
         shape = broadcast_shapes(name, *[node.shape for node in nodes])
         if promote:
@@ -80,7 +80,7 @@ class Operands(Joining):
         return graph.scalar(dtype, cast(Scalar, x), self.device)
 
     def _binary(self, name: str, op: Op, other: Self | Scalar, reverse: bool = False) -> Self:
-        """The op between broadcast, promoted operands; between bools what it means in logic."""
+        """The op between broadcast, promoted operands; between bools its logical meaning."""
         left, right = self._nodes(name, (other,))
         if left.dtype is dtypes.bool:
             op = BOOL_ARITHMETIC.get(op, op)
@@ -100,7 +100,7 @@ class Operands(Joining):
         return math.copysign(math.inf, x)
 
     def _choices(self, x: Self | Scalar, y: Self | Scalar) -> tuple[Self, Self]:
-        """The two sides of `where` in their common dtype; numbers follow the tensor beside them."""
+        """The two sides of `where` in their common dtype; numbers follow the tensor they meet."""
         if isinstance(x, Operands):
             yes, no = x, x.ufix(y)
         elif isinstance(y, Operands):
@@ -112,7 +112,7 @@ class Operands(Joining):
 
 
 def scalar_dtype(value: Scalar | Size, beside: DType) -> DType:
-    """The dtype of a number beside a tensor: the tensor's, unless that could not hold its kind."""
+    """The dtype of a number that meets a tensor: the tensor's, unless it lacks the kind."""
     if dtypes.is_float(beside) or (not isinstance(value, float) and dtypes.is_int(beside)):
         return beside
     if isinstance(value, bool) and beside is dtypes.bool:
@@ -121,10 +121,10 @@ def scalar_dtype(value: Scalar | Size, beside: DType) -> DType:
 
 
 OPERANDS = (Operands, bool, int, float, NumpyScalar, UOp, Size)
-"""Types of operands beside a tensor."""
+"""Types that may meet a tensor in an operation."""
 
 COMPARED = (*OPERANDS, complex, NumpyArray)
-"""Types that == and != take, or refuse by an error; to any other a tensor is not equal."""
+"""Types that == and != take, or refuse by an error; a tensor is unequal to any other."""
 
 
 def no_bools(name: str, dtype: DType) -> None:

@@ -31,13 +31,13 @@ LONGEST: Final = 16_384
 """Columns and rows that every device with images takes (OpenCL 3.0, table 32, in its full profile).
 """
 IN_HALVES: Final = 2
-"""The value of IMAGE that keeps operands in halves."""
+"""The value of IMAGE that keeps operands in float16."""
 COPY_ACCESSES: Final = 2
 """Accesses to plain memory for each element that is copied into an image: a read and a write."""
 
 
 def cast(x: UOp, dtype: DTypeLike) -> UOp:
-    """Every element converted; kept in an image where one is asked for."""
+    """Every element converted; to an image if one is requested."""
     if not isinstance(dtype, ImageDType):
         target = to_dtype(dtype)
         return x if x.dtype is target else x.cast(target)
@@ -54,7 +54,7 @@ def new_image(shape: Shape, kind: ImageDType, device: str) -> UOp:
 
 
 def image_of(x: UOp) -> ImageDType | None:
-    """The image that a value is asked to be kept in; None for plain memory."""
+    """The requested image of a value; None for plain memory."""
     while x.op in (Op.RESHAPE, Op.ASSIGN):
         x = x.src[0]
     asked = x.op in (Op.BUFFER, Op.CONTIGUOUS) and isinstance(x.arg, ImageDType)
@@ -80,7 +80,7 @@ def is_fixed(shape: Shape) -> bool:
 
 
 def product_operands(operands: Sequence[T], extents: Sequence[int | Size]) -> list[T]:
-    """Operands of a product whose loops have these extents, in images where those can pay.
+    """Operands of a product with these loop extents, in images where that can pay off.
 
     An element is used extents / size times, so texture units can save as many accesses to plain
     memory at most; the copy costs COPY_ACCESSES. The weight of a product with one row is read
@@ -91,7 +91,7 @@ def product_operands(operands: Sequence[T], extents: Sequence[int | Size]) -> li
 
 
 def pays(x: Core, terms: int) -> bool:
-    """True if the copy of an operand into an image can pay in a product of so many terms."""
+    """True if copying an operand into an image can pay off in a product of this many terms."""
     return is_fixed(x.shape) and terms > COPY_ACCESSES * math.prod(x.shape)
 
 

@@ -60,20 +60,20 @@ class Placeholder:
         return math.prod(self.shape)
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> UOp:
-        """The value there: one number or index expression per axis."""
+        """The element at one number or index expression per axis."""
         return self.load(index)
 
     def load(
         self, index: Index | tuple[Index, ...], gate: UOp | None = None, otherwise: Scalar = 0
     ) -> UOp:
-        """The value there; where `gate` is false nothing is read, and it is `otherwise`."""
+        """The element there; where `gate` is false, nothing is read: it is `otherwise`."""
         alternative = () if gate is None else (UOp.const(self.dtype, otherwise),)
         return UOp(Op.LOAD, self.dtype, (self.place(index, gate), *alternative))
 
     def store(
         self, index: Index | tuple[Index, ...], value: UOp | Scalar, gate: UOp | None = None
     ) -> UOp:
-        """The writing of a value there, where `gate` holds. Raises DTypeError for another dtype."""
+        """A store of a value there, where `gate` holds. Raises DTypeError for another dtype."""
         node = value if isinstance(value, UOp) else UOp.const(self.dtype, value)
         if node.dtype is not self.dtype:
             raise DTypeError(
@@ -166,7 +166,7 @@ def problems(sink: UOp, pointers: set[UOp]) -> Iterable[str]:
 
 
 def beyond_the_end(node: UOp) -> Iterable[str]:
-    """An INDEX that may leave its memory; what is loaded or carried along nobody can foresee."""
+    """An INDEX that may leave its memory; loaded or carried values are unpredictable."""
     pointer, place = node.src[:2]
     size = pointer.dtype.size  # type: ignore[attr-defined]
     if len(node.src) == 3 or any(n.op in UNFORESEEN for n in place.toposort()):

@@ -163,7 +163,7 @@ def slopes_of_power(g: UOp, call: UOp) -> list[Powers | None]:
 
 
 def uniform(node: UOp) -> float | None:
-    """The number that a constant has everywhere; None of any other node."""
+    """The value of a uniform constant; None for any other node."""
     while node.op in (Op.EXPAND, Op.RESHAPE, Op.CAST):
         node = node.src[0]
     return float(node.arg) if node.op is Op.CONST else None

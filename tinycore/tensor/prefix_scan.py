@@ -21,9 +21,9 @@ from tinycore.uop.op import Op, neutral_element
 LONGEST_DIRECT: Final = 32
 """Axis size up to which every prefix is folded for itself."""
 LONGEST_SCAN: Final = 512
-"""Axis size up to which a scan goes step by step, however few rows there are."""
+"""Axis size up to which a scan is sequential, however few rows there are."""
 MANY_ROWS: Final = 256
-"""Rows that keep a device busy, each gone through step by step."""
+"""Number of rows that keeps a device busy with sequential scans."""
 STEPS_TOGETHER: Final = 2
 """Doubling steps that are computed in one go: each further one doubles the reads."""
 
@@ -61,7 +61,7 @@ def running_fold(x: UOp, op: Op) -> UOp:
 def scan_last_axis(
     x: UOp, prefixes: Prefixes, combine: Combine, neutral: Scalar, longest: int = LONGEST_DIRECT
 ) -> UOp:
-    """The last axis folded so far, by the two ways to fold that are given.
+    """The prefix scan of the last axis, by two ways to fold.
 
     An axis of at most `longest` is given to `prefixes` whole.
     """
@@ -83,14 +83,14 @@ def scan_last_axis(
 
 
 def shifted(x: UOp, distance: int, value: Scalar) -> UOp:
-    """The last axis moved to the right; `value` enters, and what leaves is lost."""
+    """The last axis shifted to the right; `value` enters, and the end is dropped."""
     *outer, size = x.shape
     kept = graph.shrink(x, [*whole_axes(outer), (0, max(0, size - distance))])
     return graph.pad_with(kept, [(0, 0)] * len(outer) + [(min(distance, size), 0)], value)
 
 
 def prefix_windows(x: UOp, neutral: Scalar) -> UOp:
-    """For each element of the last axis a window that ends there, on an axis of its own."""
+    """For each element of the last axis a window that ends there, along a new axis."""
     last, size = len(x.shape) - 1, x.shape[-1]
     filled = graph.pad_with(x, [(0, 0)] * last + [(size - 1, 0)], neutral)
     return graph.windows(filled, last, size)

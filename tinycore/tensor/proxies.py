@@ -65,7 +65,7 @@ class ArgumentProxies:
         return None if original.grad is None else self.made.get(id(original.grad))
 
     def restore(self) -> None:
-        """Show the memory of the arguments again in all living tensors, not that of proxies."""
+        """Make living tensors show the memory of the arguments again instead of the proxies'."""
         replace_nodes(self.back)
         plain = [t for t in live_tensors() if base_of(t.uop) in self.back]
         become(plain, [t.uop.substitute(self.back) for t in plain])
@@ -117,7 +117,7 @@ class ArgumentProxies:
 
 @contextmanager
 def naming_variables(given: Arguments) -> Iterator[None]:
-    """Inside, tensors show bound variables under the names under which a function is given them.
+    """Inside, tensors show bound variables under the names that a captured function sees.
 
     Names that tell nothing of the numbers, so that captured launches serve all, and no variable
     that was bound elsewhere is taken for one of them.
@@ -138,7 +138,7 @@ def naming_variables(given: Arguments) -> Iterator[None]:
 
 
 def rename_sizes(given: Arguments, arguments: Any) -> Any:
-    """Arguments in which Sizes are over the names under which a function is given variables."""
+    """Arguments with Sizes over the names that a captured function sees."""
     naming = given.naming
     return arguments if naming is None else rebuilt(arguments, Size, naming.held)
 

@@ -58,7 +58,7 @@ def races(stores: tuple[UOp, ...]) -> tuple[str, ...]:
 
 
 def found_races(stores: tuple[UOp, ...]) -> Iterator[str]:
-    """The same, found anew."""
+    """`races`, without the cache."""
     met: dict[UOp, list[Numbers]] = {}
     for store in stores:
         index = inline(store.src[0].src[1])
@@ -136,7 +136,7 @@ def places_of(store: UOp) -> tuple[Numbers, Numbers] | None:
 
 
 def first_steps(sizes: list[int]) -> list[int]:
-    """Steps of each loop to try: as many of each, as far as it has them."""
+    """Steps of each loop to try: equally many of each, as far as it has them."""
     left, chosen = MOST_TRIED_STEPS, dict.fromkeys(range(len(sizes)), 1)
     waiting = sorted(range(len(sizes)), key=sizes.__getitem__)
     for number, loop in enumerate(waiting):

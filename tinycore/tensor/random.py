@@ -35,7 +35,7 @@ from tinycore.uop.size import greatest_shape
 Ints = int | Sequence[int]
 
 LONGEST_RANKED = 1 << 16
-"""Length up to which a permutation is found by comparing all with all, in one kernel."""
+"""Length up to which a permutation is found by comparing all pairs, in one kernel."""
 
 
 class Random(Attention):
@@ -215,7 +215,7 @@ class Random(Attention):
         device: str | None = None,
         dtype: DTypeLike = dtypes.int32,
     ) -> Self:
-        """Integers from low below high, each as likely as any other to 2**-16, or 2**-32 for many.
+        """Integers in [low, high), uniform to within 2**-16, or 2**-32 for many.
 
         Raises DTypeError for a dtype that is no integer, ArgumentError for an empty range or one
         that the dtype does not hold.
@@ -256,7 +256,7 @@ class Random(Attention):
 
     @classmethod
     def kaiming_uniform(cls, *shape: Ints, a: float = 0.01, **options: Any) -> Self:
-        """Uniform within sqrt(6 / ((1 + a*a) * inputs)), by He and others (2015); `a`: slope."""
+        """Uniform within sqrt(6 / ((1 + a*a) * inputs)) (He et al., 2015); `a`: slope."""
         sizes = sizes_from("kaiming_uniform", shape)
         first_size("kaiming_uniform", sizes)
         bound = math.sqrt(6 / ((1 + a * a) * max(1, math.prod(sizes[1:]))))
@@ -264,7 +264,7 @@ class Random(Attention):
 
     @classmethod
     def kaiming_normal(cls, *shape: Ints, a: float = 0.01, **options: Any) -> Self:
-        """Normal with deviation sqrt(2 / ((1 + a*a) * inputs)), by He and others (2015)."""
+        """Normal with deviation sqrt(2 / ((1 + a*a) * inputs)) (He et al., 2015)."""
         sizes = sizes_from("kaiming_normal", shape)
         first_size("kaiming_normal", sizes)
         return cls.normal(
@@ -304,7 +304,7 @@ class Random(Attention):
 
     @classmethod
     def randperm(cls, n: int, device: str | None = None, dtype: DTypeLike = dtypes.int32) -> Self:
-        """The integers below n in random order, as the order of random numbers says.
+        """The integers below n in random order, that of random keys.
 
         Raises ShapeError for a negative n.
 
@@ -383,7 +383,7 @@ class Random(Attention):
 
 
 def fitting(drawn: UOp, shape: Shape) -> UOp:
-    """The first elements along each axis of what was drawn for the greatest shape.
+    """The first elements along each axis of a draw for the greatest shape.
 
     So a draw takes as many counters in each launch, whatever the Variables hold in it.
     """

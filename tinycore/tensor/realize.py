@@ -70,7 +70,7 @@ class Realization(Random):
         return self
 
     def kernelize(self, *lst: Self) -> Self:
-        """Cut the graph into kernels without running them: what follows loads the results.
+        """Partition the graph into kernels without running them; consumers load the results.
 
         May be called again and again, to place the borders between kernels.
 
@@ -96,7 +96,7 @@ class Realization(Random):
     # --- reading back
 
     def _host_array(self) -> HostArray:
-        """The elements in the bytes of `to_numpy_dtype`, as an array of its own."""
+        """The elements in the bytes of `to_numpy_dtype`, as a new array."""
         if not self.numel():
             return numpy.empty(self.shape, to_numpy_dtype(self.dtype))
         if sizes_below([self.uop]):
@@ -110,7 +110,7 @@ class Realization(Random):
         return content(base_of(node)).reshape(self.shape)
 
     def _symbolic_array(self) -> HostArray:
-        """The elements of a graph with Sizes, as many as there are with the numbers of now."""
+        """The elements of a graph with Sizes, for their present numbers."""
         if graph.is_memory(base_of_view(self.uop)):
             self.realize()  # a slice of memory, with what is still to be written there
         found = numbers_shown(self.uop)
@@ -120,7 +120,7 @@ class Realization(Random):
         return found.reshape(known(self.uop).shape)
 
     def numpy(self) -> HostArray:
-        """The elements as a NumPy array of its own; bfloat16 and fp8 become float32.
+        """The elements as a new NumPy array; bfloat16 and fp8 become float32.
 
         >>> Tensor([[1, 2], [3, 4]]).numpy()
         array([[1, 2],
@@ -351,7 +351,7 @@ class Realization(Random):
         return any(t.requires_grad for t in live_tensors() if t.uop in nodes)
 
     def _seed_gradient(self, gradient: Self | None) -> UOp:
-        """The gradient of this tensor itself: 1, or what is given. Raises GradientError."""
+        """The gradient of this tensor itself: 1, or the given one. Raises GradientError."""
         if not dtypes.is_float(self.dtype):
             raise GradientError(f"backward: only floats have gradients, got {self.dtype!r}")
         if gradient is None:
@@ -399,7 +399,7 @@ def derivatives(root: UOp, seed: UOp, targets: Sequence[Core]) -> dict[Core, UOp
 
 
 def numbers_shown(node: UOp) -> HostArray | None:
-    """The elements of what shows realized memory, sizes as they are now; None for anything else."""
+    """The elements of a view of realized memory, with present sizes; None for anything else."""
     base = moved_from(node)
     if graph.is_buffer(base):
         whole = content(base)

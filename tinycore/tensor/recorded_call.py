@@ -75,7 +75,7 @@ class SideOutput(NamedTuple):
 
 
 COUNTS: Final = getattr(sys, "_is_gil_enabled", lambda: True)()
-"""True if counts of references tell who else has seen a tensor."""
+"""True if reference counts tell whether others hold a tensor."""
 
 
 Reference = Callable[[], Any]
@@ -182,12 +182,12 @@ class Expected:
 
 
 class ReusableGradient(NamedTuple):
-    """A gradient that a replay made; the next one reuses its memory if nobody else refers to it."""
+    """A gradient made by a replay; the next one reuses its memory if nothing else refers to it."""
 
     number: int
-    """Its place in `left`."""
+    """Its index in `left`."""
     place: int
-    """Its place among the outputs of the step."""
+    """Its index among the outputs of the step."""
     owner: weakref.ref[Any]
     tensor: Tensor
     shown: UOp
@@ -203,7 +203,7 @@ COUNTED: Final = 4
 
 
 class ReusableGradients:
-    """The gradients that a replay made, and how often each was referred to when it was left."""
+    """The gradients made by a replay, and their reference counts at its end."""
 
     def __init__(self, rows: Sequence[ReusableGradient] = (), known: Sequence[int] = ()) -> None:
         self.rows = rows
@@ -225,7 +225,7 @@ class ReusableGradients:
         """True if the references to all of them were counted."""
 
     def count(self) -> None:
-        """See how often the new ones are referred to, now that nobody has seen them."""
+        """Count the references to the new ones, before anyone else has seen them."""
         self.known += [*map(getrefcount, self.counted)][len(self.known) :]
         self.is_counted = True
 
@@ -267,7 +267,7 @@ def put_back(
     counts: Sequence[int],
     known: Sequence[int],
 ) -> bool:
-    """Put a gradient back in its place, if it is unchanged and nothing new refers to it."""
+    """Restore a gradient if it is unchanged and nothing new refers to it."""
     owner = reference()
     if owner is None or tensor.uop is not shown:
         return False
@@ -301,7 +301,7 @@ class RecordedCall:
     expected: Expected | None = field(init=False)
     """The contents of `state`, `flags` and `side_outputs` in columns, for quick comparison."""
     gradients: ReusableGradients = field(init=False, default_factory=ReusableGradients)
-    """Gradients that the last replay left in memory of their own."""
+    """Gradients that the last replay left in separate memory."""
 
     def __post_init__(self) -> None:
         self.expected = Expected.of(self)
@@ -361,7 +361,7 @@ def node_of(recorded: RecordedCall, place: int, buffer: Buffer) -> UOp:
 
 
 def leaves_of(result: Any) -> list[tuple[str, Output]]:
-    """The Outputs in a result that was kept."""
+    """The Outputs in a recorded result."""
     found: list[tuple[str, Output]] = []
     rebuilt(result, Output, lambda output: found.append(("", output)))
     return found

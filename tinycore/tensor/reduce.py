@@ -239,7 +239,7 @@ class Reduce(Activations):
         return self._argbest("argmin", axis, keepdim, greatest=False)
 
     def _argbest(self, name: str, axis: int | None, keepdim: bool, greatest: bool) -> Self:
-        """The first index, as the default integer, at which the extreme stands."""
+        """The first index of the extreme, in the default integer."""
         if axis is None:
             found = self.reshape(-1)._argbest(name, 0, False, greatest)
             return found.reshape((1,) * self.ndim) if keepdim else found

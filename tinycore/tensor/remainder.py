@@ -24,7 +24,7 @@ class Halving(NamedTuple):
     dropped: int
     """Bits of a number that are not in its leading half."""
     digits: int
-    """Bits of the quotient that are taken at a time."""
+    """Bits of the quotient that are computed at a time."""
     steps: int
 
 

@@ -124,7 +124,7 @@ def of_sin(node: UOp, g: UOp) -> Gradients:
 
 @rule(Op.MAX, Op.MIN)
 def of_extreme(node: UOp, g: UOp) -> Gradients:
-    """The gradient goes to the operand that was taken, half to each of equals."""
+    """The gradient goes to the selected operand, half to each of equals."""
     a, b = node.src
     first = (b < a) if node.op is Op.MAX else (a < b)
     second = (a < b) if node.op is Op.MAX else (b < a)
@@ -134,7 +134,7 @@ def of_extreme(node: UOp, g: UOp) -> Gradients:
 
 @rule(Op.WHERE)
 def of_where(node: UOp, g: UOp) -> Gradients:
-    """The gradient goes to the side that was taken."""
+    """The gradient goes to the selected side."""
     condition = condition_by_result(node)
     return None, condition.where(g, zero(g)), condition.where(zero(g), g)
 
@@ -172,7 +172,7 @@ def of_contiguous(node: UOp, g: UOp) -> Gradients:
 
 @rule(Op.CONTIGUOUS_BACKWARD)
 def of_contiguous_backward(node: UOp, g: UOp) -> Gradients:
-    """Passed on through memory of its own."""
+    """Passed on as a contiguous copy."""
     return (UOp(Op.CONTIGUOUS, g.dtype, (g,)),)
 
 
@@ -184,7 +184,7 @@ def of_copy(node: UOp, g: UOp) -> Gradients:
 
 @rule(Op.ASSIGN)
 def of_assign(node: UOp, g: UOp) -> Gradients:
-    """Gradient of the written value; what was there before has none.
+    """Gradient of the written value; the previous content has none.
 
     A CUSTOM has several results, and is told which one a gradient is of.
     """

@@ -26,7 +26,7 @@ Refresh = Callable[[], HostArray]
 
 
 class Runtime(Protocol):
-    """Everything a tensor asks of the floors below. Arrays hold the bytes of `to_numpy_dtype`."""
+    """Interface to the floors below for tensors. Arrays hold the bytes of `to_numpy_dtype`."""
 
     def default_device(self) -> str:
         """The device of tensors that name none."""
@@ -49,10 +49,10 @@ class Runtime(Protocol):
         """
 
     def to_host(self, buffer: UOp) -> HostArray:
-        """The content of a realized BUFFER or BUFFER_VIEW, as a flat array of its own."""
+        """The content of a realized BUFFER or BUFFER_VIEW, copied to a flat array."""
 
     def shared(self, buffer: UOp) -> HostArray | None:
-        """The memory itself of a realized BUFFER or BUFFER_VIEW, as a flat array that keeps it.
+        """The memory of a realized BUFFER or BUFFER_VIEW, as a flat array that keeps it alive.
 
         None where the host cannot address it.
         """
@@ -68,16 +68,16 @@ class Runtime(Protocol):
         """
 
     def exchange_kind(self, device: str) -> tuple[int, int] | None:
-        """The DLDevice of a device, as (type, number); None where it takes no part in DLPack."""
+        """The DLDevice of a device, as (type, number); None if it does not support DLPack."""
 
     def takes(self, device: str, kind: int, number: int) -> bool:
         """True if a device works on memory of a DLDevice."""
 
     def device_for(self, kind: int, number: int) -> str | None:
-        """A device that works on memory of a DLDevice, the default one if it does; else None."""
+        """A device that uses memory of a DLDevice, the default one if it does; else None."""
 
     def exchange(self, device: str) -> SupportsExchange | None:
-        """Ordered exchange of a device's memory with streams; None where there is none."""
+        """Ordered exchange of a device's memory with streams; None if unsupported."""
 
     def lend(self, buffer: UOp) -> tuple[HostArray, int]:
         """A realized BUFFER or BUFFER_VIEW as a flat array that keeps it and lies where others find
@@ -101,7 +101,7 @@ class Runtime(Protocol):
         """
 
     def finish(self) -> None:
-        """Compute what an interrupt left half done, if it wrote to memory from before."""
+        """Complete the work that an interrupt left undone, if it wrote to existing memory."""
 
     def kernelize(self, roots: list[UOp], policy: RetentionPolicy) -> dict[UOp, UOp]:
         """The nodes that `policy` replaces by kernels, cut from the graph as they would run."""

@@ -63,7 +63,7 @@ class Scan(Reduce):
         return self._running_best("cummin", Op.MIN, axis)
 
     def logcumsumexp(self, axis: int = 0) -> Self:
-        """The logarithm of running sums of exp(a); each piece has a peak of its own.
+        """The logarithm of running sums of exp(a); each piece has its own maximum.
 
         >>> Tensor([0.0, 0.0, 0.0]).logcumsumexp().numpy().round(4)
         array([0.    , 0.6931, 1.0986], dtype=float32)
@@ -87,7 +87,7 @@ class Scan(Reduce):
         return self._from_node(a).logaddexp(self._from_node(b)).uop
 
     def _running_best(self, name: str, op: Op, axis: int) -> tuple[Self, Self]:
-        """Running extremes and their places; the gradient goes to those places."""
+        """Running extremes and their indices; the gradient goes to these indices."""
         place = resolve_axis(name, axis, self.ndim)
         if not self.ndim or not self.numel():
             return self, self.const_like(0, dtypes.default_int)

@@ -185,7 +185,7 @@ class Selection(Indexing):
         return result.div(counts.maximum(1), rounding_mode=rounding).cast(self.dtype)
 
     def _folded_in(self, axis: int, index: Self, source: Self, op: Op | None) -> Self:
-        """This tensor after SCATTER in the corner that the index runs beside."""
+        """This tensor after SCATTER to the corner that the index covers."""
         corner = graph.shrink(self.uop, box_of(self, index, axis))
         changed = graph.scatter(corner, index.uop, source.uop, op, axis)
         return self._from_node(graph.value(graph.insert(self.uop, corner, changed)))
@@ -207,7 +207,7 @@ class Selection(Indexing):
 
 
 def box_of(x: Selection, index: Selection, axis: int) -> list[tuple[int, int]]:
-    """The part of `x` that an index can reach: all of its axis, the index's size of the others."""
+    """The box of `x` that an index can reach: all of its axis, the index's size of the others."""
     return [
         (0, n if a == axis else m)
         for a, (n, m) in enumerate(zip(x.shape, index.shape, strict=True))

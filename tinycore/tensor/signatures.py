@@ -50,7 +50,7 @@ def is_dtype_name(value: Any) -> bool:
 
 
 class Accepted(NamedTuple):
-    """The values that an annotation stands for."""
+    """The values that an annotation accepts."""
 
     words: tuple[str, ...]
     classes: tuple[type, ...] = ()
@@ -58,7 +58,7 @@ class Accepted(NamedTuple):
 
     @property
     def described(self) -> str:
-        """All of them in words."""
+        """Description of all of them."""
         contained = ("a bool", "an int") if "a number" in self.words else ()
         return " or ".join(dict.fromkeys(word for word in self.words if word not in contained))
 
@@ -76,7 +76,7 @@ ACCEPTED_TYPES = {
     str: Accepted(("a string",), (str,)),
     DType: Accepted(("a dtype",), (DType,), (is_dtype_name,)),
 }
-"""Annotations that stand for something else than the instances of a class."""
+"""Annotations that accept other values than the instances of a class."""
 
 
 class Contract:
@@ -86,7 +86,7 @@ class Contract:
         self.name, self.function, self.tensor = name, function, tensor
 
     def hint(self, parameter: str) -> Any:
-        """The annotation of a parameter as an object; Any where only a type checker can tell."""
+        """The annotation of a parameter as an object; Any if only type checkers understand it."""
         function: Any = unwrap(self.function)
         text = function.__annotations__.get(parameter, self.tensor if parameter == "self" else Any)
         alone = types.SimpleNamespace(__annotations__={parameter: text})
@@ -157,7 +157,7 @@ class Contract:
     def with_tensors(
         self, given: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Arguments with tensors of NumPy arrays, where one is asked for, and devices joined."""
+        """Arguments with NumPy arrays made tensors where these are expected, and devices joined."""
         every = (*given, *named.values())
         beside: Any = next((v for v in every if isinstance(v, self.tensor)), None)
 
@@ -175,7 +175,7 @@ class Contract:
         )
 
     def look(self, given: Sequence[Any], named: dict[str, Any]) -> bool:
-        """The same, without haste."""
+        """`check` without the shortcut."""
         parameters, arrays = self.parameters, False
         names = chain(self.positional, cycle(self.repeated))
         for name, value in chain(zip(names, given, strict=False), named.items()):
@@ -190,7 +190,7 @@ class Contract:
         return arrays
 
     def refuse(self, parameter: str, accepted: Accepted, value: Any) -> NoReturn:
-        """Raises with the operation, the parameter, what it takes and what it was given."""
+        """Raises with the operation, the parameter, the accepted types and the value."""
         what = f"{self.name}: {parameter} is {SHORT.repr(value)} of type {type(value).__name__}"
         wanted = f"{what}; it must be {accepted.described}"
         if "a dtype" in accepted.words:
@@ -206,7 +206,7 @@ class Contract:
         raise ArgumentTypeError(wanted + (". Tensor(...) makes one of it" if makes_tensor else ""))
 
     def accepted(self, annotation: Any) -> Accepted:
-        """The types that an annotation stands for; anything when that cannot be told."""
+        """The types that an annotation accepts; anything if that is unknown."""
         if annotation in (Any, object):
             return ANYTHING
         origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
@@ -231,7 +231,7 @@ class Contract:
         )
 
     def row(self, origin: Any, inner: Sequence[Any]) -> Accepted:
-        """Sequences and arrays of what is accepted inside, or None, which some methods know."""
+        """Sequences and arrays of accepted items, or of None, which some methods know."""
         item = ANYTHING if Any in inner else self.either([a for a in inner if a is not Ellipsis])
         count = len(inner) if origin is tuple and Ellipsis not in inner else None
 
@@ -246,7 +246,7 @@ class Contract:
         return Accepted((f"a {many} {plural(item.described)}",), (), (fits,))
 
     def plain(self, annotation: Any) -> Accepted:
-        """The instances of a class, or what PLAIN says."""
+        """The instances of a class, or the entry of ACCEPTED_TYPES."""
         if annotation is types.NoneType:
             annotation = None
         if annotation is float:
@@ -318,7 +318,7 @@ TOLD_AS: Final = {
     "__getitem__": "index",
     "__setitem__": "setitem",
 }
-"""The methods behind Python's syntax, and the operation that each is told as."""
+"""The methods behind Python's syntax, and the name of each in errors."""
 
 MISTAKES: Final = (ArgumentError, DTypeError, GradientError, IndexRangeError, ShapeError)
 """Errors of a caller, to be raised with the name of the operation that was called."""
@@ -367,7 +367,7 @@ def called_wrongly(name: str, error: TypeError) -> str:
 def with_argument_checks(
     name: str, function: Callable[..., Any], tensor: type
 ) -> Callable[..., Any]:
-    """A method that checks its arguments first, unless a tensor's own method is the caller."""
+    """A method that checks its arguments, except for calls from this folder."""
     contract = Contract(name, function, tensor)
 
     @wraps(function)

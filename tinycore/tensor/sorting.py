@@ -30,7 +30,7 @@ PLACE_MASK: Final = (1 << PLACE_BITS) - 1
 RANK_SORTED: Final = 16
 """Length of the runs that are sorted by counting."""
 LONGEST_PIECE: Final = 256
-"""Elements that are merged one after the other; pieces are merged at once."""
+"""Elements that are merged sequentially; pieces are merged in parallel."""
 FEWEST_PIECES: Final = 16
 """Pieces of an axis that are preferred to longer ones."""
 
@@ -57,7 +57,7 @@ def first_places(keys: UOp, count: int, bits: int) -> UOp:
 
 
 def numbered(keys: UOp, bits: int) -> Keys:
-    """Keys with their places: in their low bits if these are free, else beside them."""
+    """Keys with their positions: in their low bits if these are free, else as a second key."""
     places = graph.broadcast_to(graph.arange(keys.shape[-1], keys.dtype, keys.device), keys.shape)
     if bits > PLACE_BITS:
         return keys, places
@@ -78,7 +78,7 @@ def cut(x: UOp, count: int) -> UOp:
 
 
 def filled(x: UOp, size: int, value: Scalar) -> UOp:
-    """The last axis made longer."""
+    """The last axis padded."""
     pairs = [(0, 0)] * (len(x.shape) - 1) + [(0, size - x.shape[-1])]
     return graph.pad_with(x, pairs, value)
 
@@ -96,7 +96,7 @@ def join_runs(runs: Keys) -> Keys:
 
 
 def store_keys(keys: Keys) -> Keys:
-    """The keys in memory of their own."""
+    """The keys in new memory."""
     return tuple([UOp(Op.CONTIGUOUS, key.dtype, (key,)) for key in keys])
 
 
@@ -112,7 +112,7 @@ def less(left: Keys, right: Keys) -> UOp:
 
 
 def by_counting(runs: Keys) -> Keys:
-    """Every run sorted: an element goes where as many stand as come before it."""
+    """Every run sorted by rank: the number of elements that come before each."""
     last, size = len(runs[0].shape), runs[0].shape[-1]
     numbers = graph.arange(size, dtypes.int32, runs[0].device)
     here = graph.insert_axis(graph.broadcast_to(numbers, runs[0].shape), last, size)
@@ -124,7 +124,7 @@ def by_counting(runs: Keys) -> Keys:
 
 
 def total(x: UOp) -> UOp:
-    """The sum along the last axis, which goes."""
+    """The sum along the last axis, which is dropped."""
     last = len(x.shape) - 1
     return graph.drop_axes(graph.fold(x, Op.ADD, [last]), [last])
 
@@ -197,7 +197,7 @@ class Sorting(Selection):
         return self._from_node(found).cast(kind).movedim(-1, axis).contiguous()
 
     def _ordered_integers(self) -> Self:
-        """int64 numbers in the order of the elements: of 32 bits for elements of as many."""
+        """int64 numbers in the order of the elements, of as many bits as these."""
         if self.dtype is dtypes.uint64:
             return self.bitcast(dtypes.int64) ^ int(dtypes.min(dtypes.int64))
         if self.dtype is dtypes.uint32:

@@ -19,7 +19,7 @@ from tinycore.uop.node import UOp
 SERIES_BELOW: Final = 0.5
 """Magnitude below which exp(x) - 1 is summed as a series."""
 EXP_ALONE: Final = 20.0
-"""Magnitude from which exp(-x) is nothing beside exp(x) in every dtype."""
+"""Magnitude from which exp(-x) is negligible next to exp(x) in every dtype."""
 FLAT: Final = math.tan(math.pi / 8)
 """Tangent below which an angle is summed as a series."""
 HUGE: Final = 1e8
@@ -71,7 +71,7 @@ class Special(Powers):
 
     @in_wide_float
     def log1p(self) -> Self:
-        """log(1 + a), accurate near 0: what rounding 1 + a lost is put back.
+        """log1p: log(1 + a), accurate near 0: the rounding error of 1 + a is compensated.
 
         >>> Tensor([1e-6]).log1p().numpy().round(8)
         array([1.e-06], dtype=float32)

@@ -106,7 +106,7 @@ class Spectral(Elimination):
         return result
 
     def matrix_norm(self, ord: MatrixNorm = "fro", keepdim: bool = False) -> Self:  # noqa: A002
-        """The norm of matrices, of which `ord` says which one.
+        """The norm of matrices that `ord` selects.
 
         "fro" is of all elements; 1 and -1 are by columns, inf and -inf by rows; 2, -2 and "nuc" the
         greatest, the least and the sum of singular values. Raises ArgumentError for another.
@@ -135,7 +135,7 @@ class Spectral(Elimination):
 
 
 def negligible(x: AnyTensor, values: AnyTensor, rtol: float | AnyTensor | None) -> AnyTensor:
-    """The singular value up to which others count as 0, of each matrix, as (.., 1)."""
+    """The threshold below which singular values count as 0, of each matrix, as (.., 1)."""
     if rtol is None:
         rtol = max(x.shape[-2:]) * 2.0 ** -float_layout(values.dtype).mantissa_bits
     relative = rtol.unsqueeze(-1) if isinstance(rtol, Elimination) else rtol

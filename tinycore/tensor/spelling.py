@@ -39,7 +39,7 @@ NEUTRAL_ARGUMENTS: Final = {
     "initial": None,
     "copy": None,
 }
-"""Arguments that NumPy's functions hand to methods, and the value with which each asks nothing."""
+"""Arguments that NumPy's functions pass to methods, and the value of each that has no effect."""
 
 
 def spelled(

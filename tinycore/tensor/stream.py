@@ -20,14 +20,14 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
 SHORT_SPAN = 1 << 16
-"""So many different numbers are drawn from 32 bits, each as likely as any other to 2**-16."""
+"""Largest span that is drawn from 32 bits, uniform to within 2**-16."""
 
 
 blake2b: Final = deferred("hashlib:blake2b")
 
 
 class Stream:
-    """The key and how many counters were taken."""
+    """The key, and the number of counters used."""
 
     def __init__(self) -> None:
         self.lock = lock()

@@ -45,7 +45,7 @@ NO_ENTRIES: Final[Mapping[UOp, UOp]] = MappingProxyType({})
 
 
 class Scope(threading.local):
-    """The owner of entries that this thread makes: None, or a function that is being captured."""
+    """The owner of entries that this thread adds: None, or a function that is being captured."""
 
     def __init__(self) -> None:
         self.open: list[object] = []
@@ -153,14 +153,14 @@ class ValueCache:
                     self.entries.pop(key, None)
 
     def mark_escaped(self, memory: UOp) -> None:
-        """Never rely again on memory that others may write to from now on."""
+        """Exclude memory that others may write to from now on."""
         escaped = buffers_below(memory)
         self.escaped.update(escaped)
         self.invalidate(escaped)
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
-        """Give the block a scope of its own, whose entries end with it.
+        """Give the block a separate scope, whose entries end with it.
 
         A replay would not recompute values from outside, and it overwrites all that it made.
         """
@@ -178,6 +178,6 @@ value_cache: Final = ValueCache()
 
 
 def depends_on(reads: Iterable[UOp], dependencies: Mapping[int, frozenset[int]]) -> frozenset[int]:
-    """The ids of BUFFERs, and of those that the cached values in them were computed from."""
+    """The ids of BUFFERs, including those from which cached values in them were computed."""
     numbers = frozenset(map(id, reads))
     return numbers.union(*(dependencies[number] for number in numbers & dependencies.keys()))

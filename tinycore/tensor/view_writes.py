@@ -73,7 +73,7 @@ def target_of(tensor: Core, node: UOp) -> tuple[UOp, UOp, list[Core]]:
 
 
 def show(tensor: Core, tensors: list[Core], base: UOp, new: UOp) -> None:
-    """Put a new value in the place of `base`, which a tensor and others show."""
+    """Replace the value of `base`, which a tensor and others show."""
     history.mark_pending(new)
     new = graph.reshape(new, base.shape)
     value = tensor._value
@@ -87,7 +87,7 @@ def show(tensor: Core, tensors: list[Core], base: UOp, new: UOp) -> None:
 
 
 def in_own_memory(node: UOp) -> UOp:
-    """A value in memory of its own."""
+    """A value in new memory."""
     return graph.store_value(graph.new_memory_like(node), node)
 
 

@@ -161,7 +161,7 @@ class Windows(Digest):
         ceil_mode: bool = False,
         count_include_pad: bool = True,
     ) -> Self:
-        """Averages of windows over the last axes, as many as `kernel_size` has.
+        """Averages of windows over the last axes, one axis per entry of `kernel_size`.
 
         With `ceil_mode` a last window may hang over the end. Padded zeros count unless
         `count_include_pad` is false; what hangs over never counts.
@@ -212,7 +212,7 @@ class Windows(Digest):
         ceil_mode: bool = False,
         return_indices: bool = False,
     ) -> Self | tuple[Self, Self]:
-        """Greatest elements of windows over the last axes, as many as `kernel_size` has.
+        """Maxima of windows over the last axes, one axis per entry of `kernel_size`.
 
         With `return_indices` also where they stand, counted over the pooled axes of the input.
 
@@ -252,7 +252,7 @@ class Windows(Digest):
         padding: Ints = 0,
         output_size: Sequence[int] | None = None,
     ) -> Self:
-        """Elements put back where `max_pool2d` found them, zeros elsewhere.
+        """Elements put back at the places that `max_pool2d` found, zeros elsewhere.
 
         An index outside the result is left out; where several are equal the last one wins.
         """

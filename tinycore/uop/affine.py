@@ -22,7 +22,7 @@ DIVISIONS_BY_CONSTANT: Final = REMAINDERS | {Op.IDIV, Op.FLOORDIV}
 
 
 def coefficient(expression: UOp, counter: UOp) -> int | None:
-    """By how much `expression` grows with each step of `counter`; None where that varies.
+    """The stride of `expression` per step of `counter`; None where it varies.
 
     The expression is a sum in normal form, as `simplify` leaves it.
     """
@@ -35,7 +35,7 @@ def coefficient(expression: UOp, counter: UOp) -> int | None:
 
 
 def interval(expression: UOp, still: Collection[UOp]) -> tuple[int, int]:
-    """The places that an index addresses, from the first to behind the last.
+    """The range of elements that an index addresses, from the first to one past the last.
 
     All counters run but some, which stand still at 0: this is the footprint of one of their steps.
     """
@@ -53,7 +53,7 @@ def interval(expression: UOp, still: Collection[UOp]) -> tuple[int, int]:
 
 
 def repetition(expression: UOp, counter: UOp) -> int | None:
-    """After how many steps of `counter` the expression grows by 1; None where it moves otherwise.
+    """Steps of `counter` after which the expression grows by 1; None if it moves otherwise.
 
     So it does where the counter, plus what stands still, is divided by that number.
     """

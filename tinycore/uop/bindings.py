@@ -38,7 +38,7 @@ def sizes_below(roots: Iterable[UOp]) -> list[Size]:
 
 
 def exchanged(argument: Any, new: Callable[[Size], int | Size]) -> Any:
-    """An argument with its Sizes exchanged."""
+    """An argument with its Sizes replaced."""
     if isinstance(argument, Size):
         return new(argument)
     if not isinstance(argument, tuple):
@@ -48,7 +48,7 @@ def exchanged(argument: Any, new: Callable[[Size], int | Size]) -> Any:
 
 
 def with_sizes(roots: Iterable[UOp], new: Callable[[Size], int | Size]) -> dict[UOp, UOp]:
-    """Every node below some roots with the Sizes in its graph exchanged."""
+    """Every node below some roots, with the Sizes in its graph replaced."""
     done: dict[UOp, UOp] = {}
     for node in UOp.sink(*roots).toposort()[:-1]:
         argument = exchanged(node.arg, new) if node.op in SIZED else node.arg
@@ -58,7 +58,7 @@ def with_sizes(roots: Iterable[UOp], new: Callable[[Size], int | Size]) -> dict[
 
 
 class Naming:
-    """Names for bound variables that tell nothing of their numbers, in the order they are met.
+    """Canonical names for bound variables, independent of their numbers, in the order they are met.
 
     Graphs that differ in numbers only are equal under such names. Each binding has its own: two of
     one Variable are two variables.
@@ -86,7 +86,7 @@ class Naming:
             self.numbers[new] = held[name]
 
     def name_for(self, name: str) -> str:
-        """A new name; one that a captured function was given stays."""
+        """A new name; a variable that a captured function was given keeps its name."""
         base, holds, _ = name.partition(HOLDS)
         if not holds and self.keeps_given:
             return name
@@ -98,26 +98,26 @@ class Naming:
         return new
 
     def free(self, size: Size) -> Size:
-        """A Size over the new names, holding nothing."""
+        """A Size over the new names, unbound."""
         self.note(size)
         return size.over(self.nodes, {}).free()
 
     def held(self, size: Size) -> Size:
-        """A Size over the new names, holding what it holds."""
+        """A Size over the new names, bound to the same numbers."""
         self.note(size)
         return size.over(self.nodes, self.numbers)
 
     def back(self, size: Size) -> Size:
-        """A Size over the old names, holding what these say."""
+        """A Size over the old names, bound to the numbers of these."""
         old = {new: node for node, new in self.nodes.items()}
         return size.over(old, {node.arg[0]: self.numbers[new.arg[0]] for new, node in old.items()})
 
 
 def exchanging(node: UOp, new: Callable[[Size], int | Size]) -> UOp:
-    """A graph with its Sizes exchanged."""
+    """A graph with its Sizes replaced."""
     return with_sizes([node], new)[node] if sizes_below([node]) else node
 
 
 def known(node: UOp) -> UOp:
-    """A graph with the numbers that its Sizes have now in their place."""
+    """A graph with its Sizes replaced by their present numbers."""
     return exchanging(node, Size.known)

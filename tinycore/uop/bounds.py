@@ -44,7 +44,7 @@ def corners(function: Callable[[int, int], int], a: Interval, b: Interval) -> In
 
 
 def divided(function: Callable[[int, int], int], a: Interval, b: Interval) -> Interval:
-    """The extremes of a division; all is possible when the divisor may be 0."""
+    """The extremes of a division; unbounded if the divisor may be 0."""
     return corners(function, a, b) if b[0] > 0 or b[1] < 0 else (-math.inf, math.inf)
 
 

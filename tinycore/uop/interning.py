@@ -23,7 +23,7 @@ Key: TypeAlias = "tuple[Op, DType, tuple[UOp, ...], Any]"
 
 
 class Reference(weakref.ref["UOp"]):
-    """A weak reference to a node that knows the key under which it stands in the table."""
+    """A weak reference to a node that knows its key in the table."""
 
     __slots__ = ("key",)
 
@@ -31,11 +31,11 @@ class Reference(weakref.ref["UOp"]):
 
 
 nodes: Final[dict[Key, Reference]] = {}
-"""Every living node by what it is made of."""
+"""Every living node, by its op, dtype, sources and argument."""
 
 
 def enter(key: Key, node: UOp) -> UOp:
-    """Put a new node into the table, until it dies; the one of another thread if that was first."""
+    """Enter a new node into the table until it dies, unless another thread was first."""
     reference = Reference(node, forget)
     reference.key = key
     while (first := nodes.setdefault(key, reference)) is not reference:
@@ -46,5 +46,5 @@ def enter(key: Key, node: UOp) -> UOp:
 
 
 def forget(reference: weakref.ref[UOp]) -> None:
-    """Remove the entry of a node that died; one that belongs to a newer equal node stays."""
+    """Remove the entry of a node that died, unless it belongs to a newer equal node."""
     remove_dead(nodes, reference.key)  # type: ignore[attr-defined]

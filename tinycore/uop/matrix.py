@@ -26,7 +26,7 @@ Number = TypeVar("Number", bound=Any)
 
 ATOM_BYTES: Final = 16
 BANKS_BYTES: Final = 128
-"""Bytes that swizzled rows keep together, and a line of shared memory has."""
+"""Bytes of a line of shared memory, which swizzled rows keep together."""
 BIT: Final = re.compile(r"([mnk])(\d+)|-")
 
 
@@ -66,7 +66,7 @@ class LaneMap:
 
     @cached_property
     def neighbors(self) -> tuple[str, int]:
-        """The axis along which elements of a lane lie side by side from the first on, how many."""
+        """Axis along which elements of a lane are adjacent from the first on, and their number."""
         first = next(iter(runs_of(self.elements)), None)
         if first is None or first.start != 1 or first.power != 1:
             return "k", 1
@@ -89,7 +89,7 @@ def runs_of(bits: Iterable[Bit | None]) -> Iterator[Run]:
 
 @lru_cache(maxsize=256)
 def lane_map(text: str) -> LaneMap:
-    """The map that a text says. Raises ArgumentError."""
+    """The map that a text describes. Raises ArgumentError."""
     lanes, bar, elements = text.partition("|")
     if not bar:
         raise ArgumentError(
@@ -111,7 +111,7 @@ def bit_of(word: str) -> Bit | None:
 
 @dataclass(frozen=True)
 class Fragment:
-    """One operand of a matrix unit: its axes, its type, and where its elements are."""
+    """One operand of a matrix unit: its axes, its type, and its lane map."""
 
     axes: str
     dtype: DType
@@ -119,12 +119,12 @@ class Fragment:
 
     @property
     def count(self) -> int:
-        """The elements of a lane."""
+        """The number of elements of a lane."""
         return 1 << len(self.map.elements)
 
     @property
     def vector(self) -> DType:
-        """The type of what a lane holds."""
+        """The vector type of a lane's elements."""
         return self.dtype.vec(self.count) if self.count > 1 else self.dtype
 
 
@@ -141,7 +141,7 @@ class MatrixLoad:
     tiles: int = 4
     """The most tiles at once."""
     turned_bytes: int = 0
-    """The size of elements whose tiles it can turn; 0: of none."""
+    """The size of elements whose tiles it can transpose; 0 if none."""
     rows: int = 8
     row_bytes: int = 16
     word_bytes: int = 4
@@ -188,7 +188,7 @@ class MatrixDescriptor:
     row_bytes: int = 64
     turned_bytes: ClassVar[int] = 0
     is_turned: ClassVar[bool] = False
-    """Both as a MatrixLoad has them that turns nothing."""
+    """True if rows and columns are exchanged as by a MatrixLoad that does not transpose."""
 
     @property
     def alignment(self) -> int:

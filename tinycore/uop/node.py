@@ -79,7 +79,7 @@ class UOp:
     def __new__(  # noqa: PYI034  there are no subclasses
         cls, op: Op, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None
     ) -> UOp:
-        """The one node made of these: the living one if there is one, else a new one."""
+        """The unique node of these fields: the living one if there is one, else a new one."""
         return interned(op, dtype, src, arg)
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
@@ -155,7 +155,7 @@ class UOp:
         return UOp.const(self.dtype, value)
 
     def operand(self, other: UOp | Scalar | Launched) -> UOp:
-        """`other` as a node that can meet this one in an operation."""
+        """`other` as an operand of the same dtype as this node."""
         if isinstance(other, UOp):
             return other
         return other.expression if isinstance(other, Launched) else self.const_like(other)
@@ -388,7 +388,7 @@ def interned(op: Op, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None) -
 
 
 def new(key: Key, arg: Any) -> UOp:
-    """A node that is not there yet, unless another thread is first. A float differs in its key."""
+    """A new node, unless another thread makes it first. A float differs in its key."""
     node = blank(UOp)
     node.op, node.dtype, node.src, _ = key
     node.arg = arg
@@ -488,7 +488,7 @@ def unique() -> UOp:
 
 
 def made_anew(like: UOp) -> UOp:
-    """A new BUFFER of the kind of another. No node can be there that has its UNIQUE."""
+    """A new BUFFER of the same size and kind as another, with a fresh UNIQUE."""
     number, size = next(counter), like.arg
     mark = new((Op.UNIQUE, dtypes.void, (), number), number)
     return new((Op.BUFFER, like.dtype, (like.src[0], mark), size), size)

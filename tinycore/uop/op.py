@@ -199,7 +199,7 @@ class AxisKind(enum.Enum):
 
 
 class Part(enum.IntEnum):
-    """Purpose of a loop, in its number after that of the loop which it was made of.
+    """Role of a loop in its path: the last number, after that of the loop it was made from.
 
     A part differs from every number: the copy (7, Part.COPY) is no inner loop of a split (7, 4).
     """
@@ -250,16 +250,16 @@ MOVEMENT: Final = frozenset(
     {Op.RESHAPE, Op.EXPAND, Op.PERMUTE, Op.PAD, Op.SHRINK, Op.FLIP, Op.SKEW, Op.UNSKEW}
 )
 SAME_VALUE: Final = frozenset({Op.DETACH, Op.CONTIGUOUS_BACKWARD, Op.CALL})
-"""Ops that say something about gradients, and change neither a value nor where it lies."""
+"""Ops that concern gradients and change neither a value nor its place."""
 PARTIAL_WRITES: Final = frozenset({Op.SCATTER, Op.INSERT})
-"""Ops that change some elements of their first source, and so are done in its memory or a copy."""
+"""Ops that change some elements of their first source, in its memory or in a copy."""
 UNARY: Final = frozenset(
     {Op.CAST, Op.BITCAST, Op.NEG, Op.RECIPROCAL, Op.SQRT, Op.EXP2, Op.LOG2, Op.EXP, Op.LOG, Op.SIN}
     | {Op.TRUNC}
 )
 COMPARISON: Final = frozenset({Op.CMPLT, Op.CMPNE, Op.CMPEQ})
 DIVISIONS: Final = frozenset({Op.IDIV, Op.MOD, Op.FLOORDIV, Op.FLOORMOD})
-"""Those of integers."""
+"""Division ops of integers."""
 SHIFTS: Final = frozenset({Op.SHL, Op.SHR})
 BINARY: Final = frozenset(
     {Op.ADD, Op.SUB, Op.MUL, Op.FDIV, Op.MAX, Op.MIN, Op.AND, Op.OR, Op.XOR, Op.THREEFRY}
@@ -276,7 +276,7 @@ TRANSCENDENTAL: Final = frozenset({Op.EXP2, Op.LOG2, Op.EXP, Op.LOG, Op.SIN})
 CLOSERS: Final = frozenset({Op.END, Op.REDUCE})
 """Ops that close the loops among their sources after the first."""
 COMPOUND: Final = frozenset({Op.END, Op.GROUP, Op.SINK})
-"""Statements made of statements: a walk through these finds STOREs, and not what they store."""
+"""Statements made of statements: a walk through them finds STOREs, but not stored values."""
 RECURRENCES: Final = frozenset({Op.RECUR, Op.ITERATE})
 REDUCTIONS: Final = frozenset({Op.ADD, Op.MUL, Op.MAX, Op.MIN})
 

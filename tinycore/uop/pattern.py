@@ -314,7 +314,7 @@ class RuleSet:
         self.addends: tuple[RuleSet, ...] = ()
         """The sets that this one is the sum of."""
         self.covers = Covers(self)
-        """The bits of `UOp._normal` that each say of a node of an op that no rule here applies."""
+        """Bits of `UOp._normal` that each imply that no rule here applies to a node of an op."""
 
     def __repr__(self) -> str:
         return f"<RuleSet {self.name}: {len(self.rules)} rules>"
@@ -357,7 +357,7 @@ class RuleSet:
         return tuple([r for r in self.rules if r.pattern.ops is None or op in r.pattern.ops])
 
     def recording(self, tell: Tell) -> Matchers:
-        """Matchers that tell of every rule that fires: the rule, the node, what it became."""
+        """Matchers that report every rule that fires: the rule, the node before and after."""
         return Matchers(self, tell)
 
     def apply(self, node: UOp, context: object = None) -> UOp | None:

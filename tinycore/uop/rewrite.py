@@ -25,13 +25,13 @@ __all__ = ["count_hits", "observe", "rewrite"]
 trace: Final = Trace("rewrite")
 
 observers: Final[list[Tell]] = []
-"""Those who want to know of every rule that fires."""
+"""The observers of every rule that fires."""
 
 MAX_PENDING: Final = 100_000
-"""Results that may wait for one another. Only endless rewriting gets there, never a real graph."""
+"""Limit of pending results; only endless rewriting reaches it, never a real graph."""
 
 MOST_SAMPLED: Final = 200
-"""Pending results looked at to name the rules that rewrite endlessly."""
+"""Pending results to inspect for the names of the rules that rewrite endlessly."""
 
 
 def rewrite(root: UOp, rules: RuleSet, context: object = None, *, name: str = "") -> UOp:
@@ -154,7 +154,7 @@ def endless(rules: RuleSet, pending: list[UOp], context: object) -> VerifyError:
 
 
 def teller(label: str) -> Tell:
-    """Passes what fires on to the observers and to the trace."""
+    """A function that passes rule firings on to the observers and to the trace."""
 
     def tell(rule: Rule, before: UOp, after: UOp) -> None:
         for observer in observers:

@@ -45,19 +45,19 @@ __all__ += [
 __all__ += ["variables_in"]
 
 Values = tuple[tuple[str, int], ...]
-"""The numbers that variables are bound to, by the names of their nodes, in the order of these."""
+"""The numbers that variables are bound to, in the order of the names of their nodes."""
 
 HOLDS: Final = "="
-"""Between the name of a variable and its number, in the name of the node of one that is bound."""
+"""Separator between a variable's name and its number, in the name of a bound node."""
 APART: Final = "#"
-"""Before the number by which variables of one name are told apart."""
+"""Separator before the number that distinguishes variables of the same name."""
 GIVEN_MARK: Final = "@"
-"""Before the number of a binding that a captured function is given."""
+"""Mark before the number of a binding that a captured function is given."""
 MARKS: Final = {ord(mark): f"%{ord(mark):02X}" for mark in f"%{HOLDS}{APART}{GIVEN_MARK}"}
 
 
 class Sealed(threading.local):
-    """Number of captures of this thread that forbid to look at the numbers."""
+    """Count of open captures of this thread that forbid reading the numbers."""
 
     depth = 0
 
@@ -95,7 +95,7 @@ class Condition(NamedTuple):
         return (self.low <= value <= self.high) is self.truth
 
     def told(self, numbers: Mapping[str, int]) -> str:
-        """The comparison, and the numbers for which it is asked, as text."""
+        """The comparison, and the numbers for which it was decided, as text."""
         left, right = (str(n.free()) if is_size(n) else str(n) for n in (self.left, self.right))
         found = f"{left} {self.sign} {right}"
         names = [n.arg[0] for n in variables_in(self.difference.expression)]
@@ -129,7 +129,7 @@ def noting() -> Iterator[Conditions]:
 
 @dataclass(frozen=True)
 class Variable:
-    """An integer between `least` and `greatest` inclusive, which each launch is given anew.
+    """An integer between `least` and `greatest` inclusive, which is bound anew for each launch.
 
     Bind it to a number where it is used in a shape, an offset or a bound: programs are made once
     for all numbers. Arithmetic on it gives an expression that holds no number, whose bounds can be
@@ -182,7 +182,7 @@ class Variable:
 
     @property
     def unbound(self) -> Size:
-        """It as an expression that holds no number."""
+        """The variable as an expression that holds no number."""
         return Size(UOp.variable(self.name.translate(MARKS), self.least, self.greatest), ())
 
     def __add__(self, other: Any) -> Any:
@@ -229,7 +229,7 @@ def number_beside(value: Any) -> Any:
 
 
 def shown_name(name: str) -> str:
-    """The name of a node as its variable was called, with what tells it from others of the name."""
+    """The name of a node as its variable was called, with a number if the name is not unique."""
     for mark in (HOLDS, GIVEN_MARK):
         name = name.partition(mark)[0]
     base, apart, number = name.partition(APART)
@@ -279,7 +279,7 @@ class Size(Launched):
 
     values: Values
     number: int | None
-    """The number it has, once it was asked for."""
+    """Its number, once it was read."""
 
     def __init__(self, expression: UOp, values: Values) -> None:
         self.expression = expression
@@ -327,7 +327,7 @@ class Size(Launched):
 
     @property
     def value(self) -> int:
-        """The number it has now.
+        """The present number.
 
         Raises JitError inside a function being captured, where it would be frozen.
         """
@@ -340,7 +340,7 @@ class Size(Launched):
         return self.known()
 
     def known(self) -> int:
-        """The number it has now, for those who must know it wherever they are."""
+        """The present number, readable also during a capture."""
         if self.number is None:
             held = dict(self.values)
             nodes = variables_in(self.expression)
@@ -359,11 +359,11 @@ class Size(Launched):
         return variable_of(self.expression), self.known()
 
     def free(self) -> Size:
-        """The same expression, its variables holding nothing."""
+        """The same expression, with its variables unbound."""
         return Size(self.expression, ())
 
     def holding(self, numbers: Mapping[str, int]) -> Size:
-        """The same expression, its variables holding these numbers, by the names of nodes."""
+        """The same expression, with its variables bound to these numbers, by the names of nodes."""
         names = sorted(n.arg[0] for n in variables_in(self.expression))
         return Size(self.expression, tuple([(n, numbers[n]) for n in names if n in numbers]))
 
@@ -540,14 +540,14 @@ def greatest_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def same_number(left: int, right: int) -> bool:
-    """True if two sizes are equal now: by their expressions, else by the numbers that they have."""
+    """True if two sizes are equal now: by their expressions, else by their present numbers."""
     if left == right:
         return True
     return bool(is_size(left) or is_size(right)) and left >= right and left <= right
 
 
 def quotient(sizes: Iterable[int], divisors: Iterable[int]) -> int:
-    """The product of sizes divided by that of others, those left out that are in both."""
+    """The quotient of two products of sizes, common factors canceled."""
     left, below = list(sizes), []
     for divisor in divisors:
         if divisor in left:
@@ -572,5 +572,5 @@ def positive_part(size: int) -> int:
 
 
 def plain(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A shape with the numbers that its Sizes have now."""
+    """A shape with its Sizes replaced by their present numbers."""
     return tuple([n.known() if is_size(n) else n for n in shape])

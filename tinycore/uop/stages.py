@@ -59,7 +59,7 @@ LEGAL: Final[dict[Stage, frozenset[Op]]] = {
 """The ops that may occur at each stage."""
 
 EVERYWHERE: Final = ALU - {Op.FLOORDIV, Op.FLOORMOD, Op.THREEFRY}
-"""Arithmetic that every renderer has, or has it lowered to what it has."""
+"""Arithmetic that every renderer has, or that is lowered to what it has."""
 
 LAUNCH_NAMES: Final = frozenset(
     f"{prefix}{axis}" for prefix in ("grid", "block") for axis in range(3)

@@ -89,7 +89,7 @@ def terms_of(node: UOp) -> tuple[Terms, int]:
 
 
 def derived_terms(node: UOp) -> tuple[Terms, int]:
-    """`terms_of`, computed."""
+    """`terms_of`, computed from the node."""
     terms: Terms = {}
     constant = 0
     stack = [node]

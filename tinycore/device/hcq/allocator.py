@@ -32,14 +32,14 @@ _PINNED_PIECES: Final = 2
 
 @dataclass
 class Lent:
-    """A staging buffer in use, and when it is free again; None for at once."""
+    """A staging buffer in use, and the time at which it is free again; None for at once."""
 
     buffer: HCQBuffer
     until: Moment | None = None
 
 
 class HCQAllocator(ABC):
-    """Memory of one device. `device` is set before anything is asked of it."""
+    """Memory of one device. `device` is set before the first call."""
 
     device: HCQCompiled
 
@@ -154,7 +154,7 @@ class HCQAllocator(ABC):
         return self.staging_buffers > 0 and self.device.can_copy
 
     def _pinned(self, memory: memoryview) -> HCQBuffer | None:
-        """Host memory that is copied as a whole, which pays for itself where there is much."""
+        """Host memory that is copied as a whole, which pays off for large copies."""
         return self.pin(memory) if memory.nbytes >= _PINNED_PIECES * self.staging_bytes else None
 
     def _copy_pinned(self, dst: HCQBuffer, src: HCQBuffer, pinned: HCQBuffer, size: int) -> None:
@@ -211,7 +211,7 @@ class HCQAllocator(ABC):
             self._staging.append((lent.buffer, lent.until))
 
     def _take_staging(self) -> HCQBuffer:
-        """An unused staging buffer: a new one as long as there are few, then the oldest."""
+        """An unused staging buffer: a new one while there are few, then the oldest."""
         if self._staging and (self._staged >= self.staging_buffers or self._is_idle()):
             buffer, moment = self._staging.popleft()
             if moment is not None:

@@ -20,7 +20,7 @@ __all__ = ["ArgumentArena"]
 
 
 class ArgumentArena:
-    """A ring buffer in two halves: before one half is used again, what borrowed from it is done.
+    """A ring buffer in two halves: a half is reused once all work that borrowed from it is done.
 
     Called with the device's lock held, or within a submission.
     """

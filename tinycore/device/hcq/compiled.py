@@ -115,7 +115,7 @@ class HCQCompiled(ABC):
         self._owned: set[HCQBuffer] = set()
         self._is_closed = False
         self.loaded_programs: weakref.WeakSet[HCQProgram] = weakref.WeakSet()
-        """Programs loaded here, for those who ask what lies at an address."""
+        """Programs loaded here, to find out what an address belongs to."""
         self.recent: deque[tuple[int, int, Sequence[str]]] = deque(maxlen=REMEMBERED)
         """Era, timeline value and kernels of submissions, the latest last; "" is a copy."""
         self.sources: dict[HCQCompiled, int] = {}
@@ -138,7 +138,7 @@ class HCQCompiled(ABC):
         """Memory that threads spill to; replaced when a kernel needs more."""
         self.scratch_address = Symbol(f"address of the scratch of {name}")
         self.known: dict[Symbol, int] = {self.awaited_number: 0}
-        """Numbers that every submission gives: `scratch_address`, and what a driver adds."""
+        """Numbers that every submission provides: `scratch_address`, and those of a driver."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}: {self.state()}>"
@@ -147,14 +147,14 @@ class HCQCompiled(ABC):
 
     @abstractmethod
     def load(self, binary: bytes, info: ProgramInfo) -> HCQProgram:
-        """Make what a toolchain of this backend compiled ready to launch."""
+        """Load a binary of a toolchain of this backend."""
 
     def fault(self) -> str:
         """Fault reported by the hardware; "" without one. Polled while waiting."""
         return ""
 
     def sleep(self, signal: HCQSignal, value: int, waited_seconds: float) -> None:
-        """Wait a little for a signal, milliseconds at most; by an interrupt if there is one."""
+        """Wait briefly for a signal, milliseconds at most; by an interrupt if there is one."""
         pause(waited_seconds)
 
     def clock(self) -> tuple[int, int]:
@@ -182,7 +182,7 @@ class HCQCompiled(ABC):
         return 0
 
     def scratch_size(self, bytes_per_thread: int) -> int:
-        """Scratch for all threads that may run at once, of kernels that spill so many bytes each.
+        """Scratch for all threads that may run at once, if each spills this number of bytes.
 
         Raises UnsupportedError where kernels cannot spill.
         """
@@ -191,12 +191,12 @@ class HCQCompiled(ABC):
         )
 
     def release(self) -> None:  # noqa: B027  memory may be all there is
-        """Release the hardware. Everything else has been given back."""
+        """Release the hardware. All other resources have been released."""
 
     # --- submissions
 
     def ready(self) -> None:
-        """Check that work can be submitted, and begin the timeline anew when it is due.
+        """Check that work can be submitted, and restart the timeline when it is due.
 
         Called with the lock held, before the first word of a submission is made. Raises DeviceError
         when the device is lost.
@@ -236,7 +236,7 @@ class HCQCompiled(ABC):
         return moment
 
     def note(self, names: Sequence[str]) -> None:
-        """Remember what the submission being made runs, and free now and then what can be."""
+        """Record what the present submission uses, and free discarded memory from time to time."""
         value = self.timeline_value
         self.recent.append((self.era, value, names))
         if not value % REAPED_EVERY:
@@ -281,7 +281,7 @@ class HCQCompiled(ABC):
 
     @property
     def is_idle(self) -> bool:
-        """True if all that was asked of it is done."""
+        """True if all submitted work is done."""
         return self.timeline_signal.value >= self.timeline_value - 1
 
     def _last(self) -> Moment:
@@ -299,7 +299,7 @@ class HCQCompiled(ABC):
             raise
 
     def synchronize(self) -> None:
-        """Wait until everything asked of this device is done.
+        """Wait until all submitted work is done.
 
         Raises DeviceError when it hangs; after that, as it is lost, returns at once.
         """
@@ -308,13 +308,13 @@ class HCQCompiled(ABC):
             self.sources.clear()
 
     def fail(self, reason: str, cause: BaseException | None = None) -> None:
-        """Give the device up: all that is asked of it from now on raises DeviceError."""
+        """Mark the device as lost: all later calls raise DeviceError."""
         if self.error_state is None:
             self.error_state = cause if isinstance(cause, DeviceError) else DeviceError(reason)
             trace(f"{self.name:<8} lost: {reason}")
 
     def lost(self, reason: str) -> DeviceError:
-        """The error that says why this device is lost, which it is from now on."""
+        """The error of this device, which is lost from now on."""
         ran = f". What ran: {found}" if (found := self.under_way()) else ""
         text = f"{self.name} is lost, {reason}{ran} ({self._progress()})"
         self.fail(reason, DeviceError(text))
@@ -322,7 +322,7 @@ class HCQCompiled(ABC):
         return self.error_state
 
     def trouble(self) -> str:
-        """Why waiting for this device is of no use, here or in a device it waits for; else ""."""
+        """Why waiting for this device is useless: it or a device it waits for is lost; else ""."""
         for device in (self, *list(self.sources)):
             name = "" if device is self else f"it waits for {device.name}, where "
             if device.error_state is not None:
@@ -370,7 +370,7 @@ class HCQCompiled(ABC):
     # --- signals, programs, graphs
 
     def new_signal(self, value: int = 0) -> HCQSignal:
-        """A signal of its own, which goes back when it is dropped."""
+        """A signal from the pool, returned when it is dropped."""
         while True:
             try:
                 return self.SIGNAL(self.free_slots.popleft(), value)
@@ -460,7 +460,7 @@ class HCQCompiled(ABC):
         return HCQGraph(self, launches)
 
     def need_scratch(self, bytes_per_thread: int) -> None:
-        """Have scratch for a kernel that spills so many bytes. Called with the lock held.
+        """Ensure scratch for a kernel that spills this number of bytes. Called with the lock held.
 
         Commands name scratch by `scratch_address`, so those that are bound take the new memory at
         their next submission. Raises UnsupportedError, OutOfMemory.
@@ -485,12 +485,12 @@ class HCQCompiled(ABC):
     # --- the end
 
     def own(self, buffer: HCQBuffer) -> HCQBuffer:
-        """Hold memory of the driver's own until `discard`, or until the device is closed."""
+        """Keep memory of the driver alive until `discard`, or until the device is closed."""
         self._owned.add(buffer)
         return buffer
 
     def discard(self, buffer: HCQBuffer, after: Moment | None) -> None:
-        """Free memory of the driver's own some time after a moment. Never waits."""
+        """Free memory of the driver some time after a moment. Never waits."""
         if not self._is_closed:  # else it went with the device
             self._owned.discard(buffer)
             self._discarded.append((buffer, after))
@@ -501,7 +501,7 @@ class HCQCompiled(ABC):
             self._kept.append((thing, until))
 
     def reap(self) -> None:
-        """Free what was discarded and is no longer used."""
+        """Free discarded memory that is no longer used."""
         if not self._kept and not self._discarded:
             return
         with self.lock:
@@ -518,7 +518,7 @@ class HCQCompiled(ABC):
                     self._discarded.append((buffer, after))
 
     def reclaim(self) -> bool:
-        """Free all that was discarded, waiting for it; whether there was anything."""
+        """Free all discarded memory, waiting for it; True if there was any."""
         with self.lock:
             if not self._discarded and not self._kept:
                 return False

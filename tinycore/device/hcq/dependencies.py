@@ -24,7 +24,7 @@ class Access(NamedTuple):
 
 
 def dependencies(launches: Iterable[Sequence[Access]]) -> list[frozenset[int]]:
-    """For each launch those before it that it must come after.
+    """For each launch, the earlier launches that it depends on.
 
     It comes after the last writers of all it touches, and after the readers of what it writes.
     """

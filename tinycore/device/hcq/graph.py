@@ -46,7 +46,7 @@ _OUTSIDE: Final = "memory that somebody else owns"
 
 
 class Node:
-    """One launch of a graph, with what it works on at present."""
+    """One launch of a graph, with its present buffers and values."""
 
     __slots__ = ("axes", "buffers", "groups", "lane", "program", "symbols", "values")
 
@@ -78,7 +78,7 @@ class Node:
         )
 
     def _lane(self) -> LaneKey:
-        """The queue of a program's own device; of a copy, an engine of its source."""
+        """The queue of a program's device; for a copy, a copy engine of its source."""
         if not isinstance(self.program, HCQTransfer):
             return self.program.device, KERNELS
         source, (dst, src) = self.program.source, self.buffers
@@ -96,7 +96,7 @@ class Node:
 
     @property
     def accesses(self) -> list[Access]:
-        """The memory it touches, by slots, and what its threads spill to."""
+        """The memory it accesses, by slots, and its scratch."""
         found = [self.access(slot) for slot in range(len(self.buffers))]
         if isinstance(self.program, HCQProgram) and self.program.scratch_bytes:
             found.append(Access((_SCRATCH, self.program.device), 0, 1, True))
@@ -129,7 +129,7 @@ LaneKey: TypeAlias = "tuple[HCQCompiled, int]"
 
 
 class Lane(NamedTuple):
-    """A static queue with the signal that tells how far it is, and the devices it touches."""
+    """A static queue with a signal of its progress, and the devices it touches."""
 
     queue: HWQueue
     signal: HCQSignal
@@ -137,7 +137,7 @@ class Lane(NamedTuple):
 
 
 class Instance:
-    """Commands of a run, with memory for arguments, and what the next run has to change in them."""
+    """Commands of a run, with memory for arguments, and the patches for the next run."""
 
     def __init__(self, nodes: Sequence[Node], devices: Sequence[HCQCompiled]) -> None:
         self.arguments: list[HCQArgsState | None] = [None] * len(nodes)
@@ -159,7 +159,7 @@ class Instance:
             self._place_arguments(nodes, device)
 
     def _place_arguments(self, nodes: Sequence[Node], device: HCQCompiled) -> None:
-        """Arguments of all programs of one device, in one piece of memory of the graph's own."""
+        """Allocate the arguments of all programs of one device in one block of the graph."""
         programs = [
             (number, node, node.program)
             for number, node in enumerate(nodes)
@@ -182,7 +182,7 @@ class Instance:
 
     @property
     def is_under_way(self) -> bool:
-        """True if queues may still read what it holds."""
+        """True if queues may still read its memory."""
         return not all(map(_PASSED, self.last))
 
     def apply(self, nodes: Sequence[Node]) -> None:
@@ -324,7 +324,7 @@ class HCQGraph:
         return end.seconds - begin.seconds if len(self.devices) == 1 else perf_counter() - began
 
     def profile(self) -> list[LaunchTime]:
-        """Submit all launches, wait, and say when each of them ran.
+        """Submit all launches, wait, and return when each of them ran.
 
         Timestamps stand around each, so launches of one queue do not overlap. Raises DeviceError
         when a device is lost.
@@ -428,7 +428,7 @@ class HCQGraph:
             self._watch(instance)
 
     def _watch(self, instance: Instance) -> None:
-        """Note which devices wait for each other."""
+        """Record which devices wait for each other."""
         by_device = dict(zip(self.devices, instance.last, strict=True))
         for (device, _), lane in instance.lanes.items():
             for other in lane.devices - {device}:
@@ -438,7 +438,7 @@ class HCQGraph:
     # --- order
 
     def _follow_moves(self) -> None:
-        """Order the launches anew where other memory overlaps now than before."""
+        """Recompute dependences where other memory overlaps now than before."""
         for node in self._copies:
             node.lane[0].reach(node.buffers[0])
         overlap = self._overlap_as_before()

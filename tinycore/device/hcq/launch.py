@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 __all__ = ["ArgumentBlocks", "EncodedLaunch", "EncodedLaunches"]
 
 MOST_LAUNCHES: Final = 128
-"""Encoded launches of one program: what a device has to do while the host asks for more."""
+"""Most encoded launches of one program: the work of a device while the host prepares more."""
 REAPED_EVERY: Final = 256
-"""Submissions after which what was discarded is freed."""
+"""Submissions after which discarded memory is freed."""
 KEPT_BYTES: Final = 1 << 16
 """Memory for the arguments of all encoded launches of one program."""
 
@@ -141,7 +141,7 @@ class EncodedLaunches:
         return value
 
     def _begin_anew(self) -> None:
-        """Drop launches that signal what was the timeline before."""
+        """Drop launches that signal the previous timeline."""
         self._give_back(self._ring)
         self._ring.clear()
         self._era, self._done = self._device.era, 0
@@ -149,7 +149,7 @@ class EncodedLaunches:
     def _another(
         self, program: HCQProgram, buffers: Sequence[HCQBuffer], values: Sequence[int]
     ) -> EncodedLaunch | None:
-        """One launch more, where there is room."""
+        """One more launch, if there is room."""
         count = len(self._ring) + 1
         if count > self._most or program.argument_bytes * count > KEPT_BYTES:
             return None

@@ -33,7 +33,7 @@ class HostView(Protocol):
         """The bytes from a start to an end."""
 
     def __setitem__(self, part: slice, content: bytes | memoryview) -> None:
-        """Write as many bytes."""
+        """Write all of the bytes."""
 
     def word(self, offset: int) -> int:
         """The 64 bits at an offset, read at once."""
@@ -67,7 +67,7 @@ class Part:
 
 
 class Words:
-    """The words of a view by their numbers, as those of `memoryview.cast("Q")`."""
+    """The words of a view by index, like `memoryview.cast("Q")`."""
 
     __slots__ = ("view",)
 
@@ -128,7 +128,7 @@ class HCQBuffer:
         self.window = window
         self.readable = readable
         self.mapped: set[HCQCompiled] = set()
-        """Other devices that can address it; kept on the base."""
+        """Other devices that can address it; stored on the base."""
 
     def __repr__(self) -> str:
         return f"<HCQBuffer {self.address:#x}, {self.size} bytes of {self.owner.name}>"

@@ -91,7 +91,7 @@ class HCQArgsState:
 
 
 class HCQProgram:
-    """A program of one device. Calling it launches it, after all that was asked before."""
+    """A program of one device. Calling it launches it, after all earlier submissions."""
 
     ARGS_STATE: ClassVar[type[HCQArgsState]] = HCQArgsState
     VALUE_FORMAT: ClassVar[str] = "q"
@@ -107,7 +107,7 @@ class HCQProgram:
         argument_bytes: int = 0,
         scratch_bytes: int = 0,
     ) -> None:
-        """`scratch_bytes` is what one thread spills to the device's scratch."""
+        """`scratch_bytes` is the scratch of one thread."""
         self.device = device
         self.info = info
         self.scratch_bytes = scratch_bytes
@@ -138,7 +138,7 @@ class HCQProgram:
 
     @property
     def last_launch(self) -> Moment | None:
-        """When the last launch is done; None before the first."""
+        """The end of the last launch; None before the first."""
         if not self._value:
             return None
         return Moment(self.device, self._era, self.device.timeline_signal, self._value)
@@ -148,7 +148,7 @@ class HCQProgram:
         self._era, self._value = moment.era, moment.value
 
     def launched_until(self, moment: Moment) -> None:
-        """Take a later moment for that of the last launch."""
+        """Record a later moment as the end of the last launch."""
         self._era, self._value = max((self._era, self._value), (moment.era, moment.value))
 
     def owns(self, buffer: HCQBuffer) -> HCQBuffer:
@@ -160,7 +160,7 @@ class HCQProgram:
         return buffer
 
     def covers(self, address: int) -> bool:
-        """True if memory of its own contains an address."""
+        """True if the memory of the program contains an address."""
         return any(b.address <= address < b.address + b.size for b in self.owned)
 
     def arguments(
@@ -190,7 +190,7 @@ class HCQProgram:
     def _launch_once(
         self, buffers: Sequence[HCQBuffer], values: Sequence[int], wait: bool
     ) -> float | None:
-        """Launch by commands that are not kept. Called with the lock held."""
+        """Launch by commands that are not cached. Called with the lock held."""
         device, info = self.device, self.info
         place = device.kernel_arguments.take(self.argument_bytes, self.ARGUMENT_ALIGNMENT)
         arguments = self.arguments(place, buffers, values)

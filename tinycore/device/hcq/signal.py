@@ -52,7 +52,7 @@ class HCQSignal:
     """
 
     BYTES: ClassVar[int] = 16
-    """A power of two: what signals are aligned to, as well."""
+    """Size, and alignment: a power of two."""
     TIMESTAMP_OFFSET: ClassVar[int] = 8
     """From the value to the timestamp, in bytes."""
 
@@ -98,7 +98,7 @@ class HCQSignal:
         timeout_ms: float | None = None,
         unless: Callable[[], bool] | None = None,
     ) -> None:
-        """Wait until the value is at least `value`, or `unless` says that nobody need wait.
+        """Wait until the value is at least `value`, or until `unless` says that nobody needs it.
 
         Each change of the value starts the time limit (WAIT_TIMEOUT_MS) anew. Raises DeviceError
         naming the device and its state when it is lost, or when nothing changed for that long.
@@ -135,7 +135,7 @@ def words_of(buffer: HCQBuffer) -> memoryview | Words:
 
 
 def pause(waited_seconds: float) -> None:
-    """Let others run, the longer the longer this has been waiting."""
+    """Yield to other threads, for longer the longer the wait has been."""
     eager = waited_seconds < _EAGER_SECONDS
     time.sleep(0 if eager else min(waited_seconds / 4, _LONGEST_SLEEP_SECONDS))
 

@@ -53,7 +53,7 @@ class HCQTransfer:
             return device.finish(queue.copy(dst.address, src.address, self.size))
 
     def _across(self, dst: HCQBuffer, src: HCQBuffer) -> Moment:
-        """The source's queue copies when both devices are ready; then the destination goes on."""
+        """Copy on the source's queue when both devices are ready; then the destination goes on."""
         device, source = self.device, self.source
         first, second = sorted((device, source), key=lambda one: one.number)
         with first.lock, second.lock:

@@ -17,7 +17,7 @@ _HALF: Final = 32
 
 
 class Symbol:
-    """A number given at each submission. `name` is for people: symbols are told apart by identity.
+    """A number given at each submission. `name` is for people: symbols are compared by identity.
 
     `symbol + 8` is a Word.
     """
@@ -58,7 +58,7 @@ class Word:
 
     @property
     def mask(self) -> int:
-        """All of its bits."""
+        """Mask of all of its bits."""
         return (1 << self.bits) - 1
 
 

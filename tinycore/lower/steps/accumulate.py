@@ -36,15 +36,15 @@ class Accumulate:
         return f"accumulate({text_of(*self.outputs)} in {text_of(*self.reduced)})"
 
     def apply(self, kernel: UOp) -> UOp:
-        """The kernel with this step done. Raises ArgumentError where no sum is over these loops."""
+        """The kernel with this step done. Raises ArgumentError if no sum is over these loops."""
         return accumulate(kernel, self)
 
     def objection(self, loops: Loops, limits: Limits) -> None:
-        """None: what cannot be done is refused when it is tried."""
+        """None: an illegal step is refused when it is applied."""
 
 
 def accumulate(kernel: UOp, step: Accumulate) -> UOp:
-    """One Accumulate. Raises ArgumentError where no sum is over these loops."""
+    """Apply one Accumulate. Raises ArgumentError if no sum is over these loops."""
     loops = {n.arg.number: n for n in kernel.toposort() if n.op is Op.RANGE}
     outputs = [loops[number] for number in step.outputs]
     around = [loops[number] for number in step.reduced]
@@ -88,7 +88,7 @@ def clearing(total: UOp, array: UOp, outputs: list[UOp]) -> UOp:
 
 
 def updating(total: UOp, array: UOp, outputs: list[UOp], around: list[UOp], cleared: UOp) -> UOp:
-    """The STORE that adds to one element what a step of the loops around brings."""
+    """The STORE that adds the value of a step of the loops around to one element."""
     own = {r: numbered(r, Part.HELD, 1) for r in outputs}
     left = tuple(s for s in total.src[1:] if s not in around)
     value = total.with_src((total.src[0], *left)) if left else total.src[0]
@@ -98,7 +98,7 @@ def updating(total: UOp, array: UOp, outputs: list[UOp], around: list[UOp], clea
 
 
 def closed(stores: list[UOp], *around: UOp) -> UOp:
-    """Stores side by side, done for every step of the loops around and of their own."""
+    """Adjacent stores, closed over the loops around and their own."""
     own = dict.fromkeys(r for s in stores for r in own_loops(s))
     body = stores[0] if len(stores) == 1 else UOp(Op.GROUP, dtypes.void, tuple(stores))
     return UOp(Op.END, dtypes.void, (body, *around, *own))

@@ -28,11 +28,11 @@ ON_GRIDS: Final = {
     },
     AxisKind.REDUCE: {AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.PARTIAL, AxisKind.GROUP},
 }
-"""The same on a device that runs a grid."""
+"""Kinds of loops on a device that runs a grid."""
 COPYING: Final = (*WRITTEN_OUT, AxisKind.VECTOR)
 """Kinds of loops that become copies of their body, or lanes."""
 MOST_COPIES: Final = 512
-"""Copies of a value that steps may ask for, lanes included."""
+"""Copies of a value that steps may create, lanes included."""
 LONGEST_VECTOR: Final = 64
 """Lanes."""
 
@@ -53,7 +53,7 @@ class Bind:
         return kernel.substitute({counter: counter.replace(arg=Axis(self.axis, self.kind))})
 
     def objection(self, loops: Loops, limits: Limits) -> str | None:
-        """Why the step must not be done; None when it may."""
+        """Why the step is illegal; None if it is legal."""
         varies = self.kind is AxisKind.GRID and limits.grid_varies
         varies |= self.kind is AxisKind.PARALLEL and limits.parallel_varies
         if problem := loops.undecided(self.axis, varies):

@@ -18,7 +18,7 @@ from tinycore.uop.symbolic import simplify
 
 @dataclass(frozen=True)
 class Fuse:
-    """Make one loop of two, the inner right inside the outer; it keeps the number of `outer`."""
+    """Fuse two loops, the inner right inside the outer, to one; it keeps the number of `outer`."""
 
     outer: Number
     inner: Number
@@ -38,7 +38,7 @@ class Fuse:
         return rewrite(kernel, simplify, name="simplify fused loops")
 
     def objection(self, loops: Loops, limits: Limits) -> str | None:
-        """Why the step must not be done; None when it may."""
+        """Why the step is illegal; None if it is legal."""
         if problem := loops.undecided(self.outer) or loops.undecided(self.inner):
             return problem
         a, b = loops.by_number[self.outer], loops.by_number[self.inner]

@@ -42,7 +42,7 @@ class Pair:
         return pair(Split(self.axis, 2).apply(kernel), (*self.axis, INNER))
 
     def objection(self, loops: Loops, limits: Limits) -> None:
-        """None: what cannot be done is refused when it is tried."""
+        """None: an illegal step is refused when it is applied."""
 
 
 def pair(kernel: UOp, number: Number) -> UOp:
@@ -81,7 +81,7 @@ def fits_int16(value: UOp) -> bool:
 
 
 def narrowed(value: UOp) -> UOp:
-    """A value that fits int16, as int16: what it was before it was widened, if it was."""
+    """A value that fits int16, as int16: the source of its widening cast, if it has one."""
     inner = value.src[0] if value.op is Op.CAST else value
     same = inner.dtype.kind in ("int", "uint") and inner.bounds == value.bounds
     source = inner if same else value

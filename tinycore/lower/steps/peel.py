@@ -22,7 +22,7 @@ MOST_PEELED: Final = 5
 
 @dataclass(frozen=True)
 class Peel:
-    """Cut a loop into loops of their own at some steps: (axis, 0), (axis, 1), ... in order."""
+    """Split a loop into consecutive loops at some steps: (axis, 0), (axis, 1), ... in order."""
 
     axis: Number
     at: tuple[int, ...]
@@ -37,7 +37,7 @@ class Peel:
         return kernel.substitute({c: peeled(c, counter, edges) for c in closer_of(kernel, counter)})
 
     def objection(self, loops: Loops, limits: Limits) -> str | None:
-        """Why the step must not be done; None when it may."""
+        """Why the step is illegal; None if it is legal."""
         axis, at = self.axis, self.at
         if problem := loops.undecided(axis):
             return problem
@@ -55,7 +55,7 @@ class Peel:
 
 
 def peeled(closer: UOp, counter: UOp, edges: tuple[int, ...]) -> UOp:
-    """An END or a REDUCE over the parts of a loop, one after the other."""
+    """An END or a REDUCE over the consecutive parts of a loop."""
     number, kind = counter.arg
     place = closer.src.index(counter) if closer.op is Op.END else 1
     around = closer.src[1:place]

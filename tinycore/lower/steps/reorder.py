@@ -37,7 +37,7 @@ class Reorder:
         return substitute_once(kernel, replacements)
 
     def objection(self, loops: Loops, limits: Limits) -> str | None:
-        """Why the step must not be done; None when it may."""
+        """Why the step is illegal; None if it is legal."""
         axes = self.axes
         if missing := [a for a in axes if a not in loops.by_number]:
             return f"there is no loop {missing[0]}"

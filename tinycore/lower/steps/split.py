@@ -39,7 +39,7 @@ class Tail(enum.Enum):
     """SHIFT for an output, unless the kernel overwrites what it reads; then, and in a reduction,
     REMAINDER."""
     REMAINDER = "remainder"
-    """The rest becomes a loop of its own, (axis, 2)."""
+    """A remainder loop, (axis, 2)."""
     SHIFT = "shifted"
     """The last step starts early. An output is computed twice there; in a reduction the rest has a
     loop of its own, (axis, 2), as long as the others, and what was folded before is masked."""
@@ -81,7 +81,7 @@ class Split:
         return with_remainder(kernel, counter, by)
 
     def objection(self, loops: Loops, limits: Limits) -> str | None:
-        """Why the step must not be done; None when it may."""
+        """Why the step is illegal; None if it is legal."""
         axis, by, tail = self.axis, self.by, self.tail
         varies = limits.grid_varies and tail is Tail.GUARD
         if problem := loops.undecided(axis, varies):
@@ -162,7 +162,7 @@ def is_within(access: UOp, counter: UOp, value: UOp) -> bool:
 
 
 def masked_tail(kernel: UOp, axis: Number, by: int) -> UOp:
-    """A split with a remainder of as many steps as the others have, the first ones masked."""
+    """A split with a remainder as long as the other steps, whose first iterations are masked."""
     rest = counter_of(kernel, (*axis, REST))
     longer = UOp.range(by, *rest.arg)
     again = by - rest.extent

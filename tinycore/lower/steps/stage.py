@@ -26,7 +26,7 @@ from tinycore.uop.rewrite import rewrite
 from tinycore.uop.symbolic import simplify
 
 WITHIN: Final = (AxisKind.UNROLL, AxisKind.PARTIAL, AxisKind.VECTOR, AxisKind.PAIR)
-"""Kinds of loops that are inside of every other when the code is made."""
+"""Kinds of loops that are innermost in generated code."""
 ALIASING_BYTES: Final = 4096
 """Addresses this far apart share a set of a cache of 8 ways and 32 KB."""
 LINE_BYTES: Final = 64
@@ -41,15 +41,15 @@ LEAST_PIECE_BYTES: Final = 16
 """Bytes that stay together in a swizzled row at least: the widest access of a thread."""
 PIECE_SIZES: Final = (LEAST_PIECE_BYTES, 32, 64)
 MOST_IN_TURN: Final = 8
-"""Arrays that steps use in turn: filling begins so many steps ahead, less one."""
+"""Multi-buffering limit: arrays that steps use in turn; fills begin up to one less steps ahead."""
 
 Dimension = tuple[tuple[Number, int], ...]
-"""One dimension of a stage: a place along it is the sum of these loops times these factors."""
+"""One dimension of a stage: a position is the sum of these loops times these factors."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Copy what moves with the loops of `dimensions` to a scratch array, inside the loop `at`.
+    """Copy values that vary with the loops of `dimensions` to scratch memory, inside the loop `at`.
 
     The array is laid out row by row in these dimensions, each row with `padding` elements behind it
     that nothing is put into: rows that start in other banks are read at once. With `at` None the
@@ -89,7 +89,7 @@ class Stage:
         return stage(rewrite(kernel, simplify, name="simplify before a stage"), self)
 
     def objection(self, loops: Loops, limits: Limits) -> str | None:
-        """Why the step must not be done; what fits no value is refused when it is tried."""
+        """Why the step is illegal; a step that fits no value is refused when it is applied."""
         if self.padding < 0:
             return f"rows cannot be padded by {self.padding}"
         if self.swizzle and (problem := self.problem_of_swizzle()):
@@ -106,7 +106,7 @@ class Stage:
         return None
 
     def problem_of_swizzle(self) -> str | None:
-        """The error in what rows exchange, as text; None if it is valid."""
+        """The error in a swizzle, as text; None if it is valid."""
         pieces, size = self.swizzle, self.piece_bytes
         if size not in PIECE_SIZES:
             return f"pieces of rows have {' or '.join(map(str, PIECE_SIZES))} bytes, not {size}"
@@ -129,7 +129,7 @@ def term_text(term: tuple[Number, int]) -> str:
 
 
 def nest_of(kernel: UOp) -> list[UOp]:
-    """The loops around the innermost value, outermost first: outputs, then what is reduced."""
+    """The loops around the innermost value, outermost first: outputs, then reduced ones."""
     nodes = kernel.toposort()
     outputs = [r for n in reversed(nodes) if n.op is Op.END for r in n.src[1:]]
     reduced = [r for n in nodes if n.op is Op.REDUCE for r in n.src[1:] if r.op is Op.RANGE]
@@ -137,7 +137,7 @@ def nest_of(kernel: UOp) -> list[UOp]:
 
 
 def loops_around(kernel: UOp, at: Number | None) -> frozenset[UOp]:
-    """The loops that are open where a copy inside the loop `at` is made."""
+    """The loops that are open where the copy of a stage at the loop `at` is made."""
     if at is None:
         return frozenset()
     nest = [r for r in nest_of(kernel) if r.arg.kind not in (*WITHIN, *THREADS)]
@@ -185,7 +185,7 @@ def shared_form(value: UOp, types: tuple[DType, ...]) -> UOp:
 
 
 def before_widening(value: UOp, dtype: DType) -> UOp | None:
-    """The value of a type that gives another when it is widened; None if there is none."""
+    """The value of a narrow type that is widened to another; None if there is none."""
     if value.dtype.itemsize <= dtype.itemsize:
         return None
     if value.op is Op.CAST:
@@ -244,7 +244,7 @@ def pitches_of(extents: list[int], itemsize: int, padding: int = 0) -> list[int]
 
 @dataclass(frozen=True)
 class Layout:
-    """Pitches of a staged array, and pieces of so many elements that its rows exchange."""
+    """Pitches of a staged array, and the size of the pieces that swizzled rows exchange."""
 
     pitches: list[int]
     swizzle: int = 0
@@ -270,7 +270,7 @@ def layout_of(extents: list[int], itemsize: int, step: Stage) -> Layout:
 
 
 def element_of(array: UOp, places: list[UOp], layout: Layout, start: UOp) -> UOp:
-    """The element at a place along each dimension, of what starts somewhere in an array."""
+    """The index of the element at a position along each dimension, in an array."""
     if layout.swizzle:
         row_size = layout.pitches[-2]
         outer = zip(places[:-1], layout.pitches[:-1], strict=True)
@@ -281,7 +281,7 @@ def element_of(array: UOp, places: list[UOp], layout: Layout, start: UOp) -> UOp
 
 
 def swizzled(column: UOp, row: UOp, layout: Layout) -> UOp:
-    """Column of a swizzled row where the element of a column lies.
+    """The column of an element in a swizzled row.
 
     Where rows have no more pieces with an odd factor than `swizzle`, those that begin at the same
     bank are a multiple of the period apart: divided by it, their numbers tell them apart, so that
@@ -294,9 +294,9 @@ def swizzled(column: UOp, row: UOp, layout: Layout) -> UOp:
 
 
 def scratch_bytes(kernel: UOp, kept: tuple[DType, ...] = ()) -> int:
-    """Bytes of all staged arrays, with words of 4 for what a device may keep in such.
+    """Bytes of all staged arrays, with words of 4 for types that a device may widen.
 
-    That is not so for operands of matrix units and for rounded values of the types `kept`.
+    Operands of matrix units and rounded values of the types `kept` are not widened.
     """
     nodes = kernel.toposort()
     units = [n.arg for n in nodes if n.op is Op.MATRIX]

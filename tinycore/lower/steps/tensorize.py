@@ -60,7 +60,7 @@ class Tensorize:
         return tensorize(kernel, self)
 
     def objection(self, loops: Loops, limits: Limits) -> str | None:
-        """Why the step must not be done; None when it may."""
+        """Why the step is illegal; None if it is legal."""
         unit = self.unit
         of_several = isinstance(unit.load, MatrixDescriptor) and limits.subgroup > 1
         rest = unit.threads % limits.subgroup if of_several else unit.threads
@@ -147,7 +147,7 @@ def factors_of(closer: UOp, m: UOp | None, n: UOp | None, unit: MatrixUnit) -> t
 
 
 def narrowed(value: UOp, dtype: DType) -> UOp | None:
-    """A value before it was widened, if it was of this type; None where it was not."""
+    """The narrow value that was widened, if it was of this type; else None."""
     inner = value.src[0] if value.op is Op.CAST else value
     for found in (value, inner):
         if found.dtype is dtype:
