@@ -71,10 +71,10 @@ SHARED = frozenset({"cpu", "llvm"})
 No name or single word may contain them but those below; a message of several words may."""
 
 HOST_NAMES = frozenset(
-    {"CPU_COUNT", "cpu_count", "from_cpu", "fromCPU", "to_cpu", "toCPU"}
+    {"CPU_COUNT", "cpu_count", "from_cpu", "fromCPU", "is_cpu", "to_cpu", "toCPU"}
     | {"cpu.max", "cpu/cpu.cfs_period_us", "cpu/cpu.cfs_quota_us"}
 )
-"""Texts that are about the processor this program runs on."""
+"""Texts about the processor that this program runs on, and names of other libraries."""
 
 LANGUAGES = {"tinycore.render.llvm", "tinycore.render.llvm_types", "tinycore.render.llvm_writer"}
 """The modules that write LLVM IR, whose names may be said."""
