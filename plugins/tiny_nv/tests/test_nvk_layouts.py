@@ -5,6 +5,7 @@ tags 570.144, 580.142, 595.45.04, 610.43.03).
 from __future__ import annotations
 
 import pytest
+from nvk_headers import PAGE, TAGS, bit_of, is_named, own, structure_rows
 
 from tiny_nv.nvk.layouts import BRANCHES, Record, branch_of, layouts_of
 from tinycore.errors import DeviceUnavailable
@@ -156,3 +157,20 @@ def test_a_record_holds_numbers_and_bytes() -> None:
     assert record.data[24:28] == b"\xff" * 4
     assert record.number("rmCtrlFd") == 0xFFFFFFFF
     assert record.size == 40
+
+
+def test_structures_are_those_that_a_compiler_lays_out() -> None:
+    part = PAGE.read_text("utf-8").partition("## Structures")[2].partition("## Launch")[0]
+    rows = [line for line in part.splitlines() if line.startswith("| ")][2:]
+
+    assert structure_rows({tag: own(branch) for branch, tag in TAGS.items()}) == rows
+    assert {row.split(" | ")[0][2:] for row in rows} == layouts_of(580).keys()
+
+
+def test_headers_are_read_as_they_are_written() -> None:
+    assert bit_of("927", 3) == 927
+    assert bit_of("(1055+(i)*64)", 2) == 1183
+    assert is_named("RELEASE_ADDRESS_LOWER", {"RELEASE_SEMAPHORE_ADDR_LOWER"})
+    assert is_named("GRID_WIDTH", {"CTA_RASTER_WIDTH"})
+    assert not is_named("GRID_WIDTH", {"CTA_RASTER_HEIGHT"})
+    assert not is_named("BARRIER_COUNT", set())

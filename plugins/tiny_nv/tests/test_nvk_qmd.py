@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from nvk_headers import PAGE, qmd_rows, qmd_spans
 
 from tiny_nv.nvk import qmd
 from tiny_nv.nvk.qmd import BYTES, FIELDS, Launch, descriptor, put, put_release, read
@@ -147,3 +148,10 @@ def test_a_release_is_one_of_three(version: int, index: int) -> None:
     assert read(content, version, "RELEASE_PAYLOAD_LOWER", index) == 7
     assert read(content, version, "RELEASE_PAYLOAD_UPPER", index) == 1 << 8
     assert read(content, version, "RELEASE_STRUCTURE_SIZE", index) == 2
+
+
+def test_fields_are_those_of_the_headers() -> None:
+    part = PAGE.read_text("utf-8").partition("## Launch")[2]
+    rows = [line for line in part.splitlines() if line.startswith("| ")][2:]
+
+    assert qmd_rows(qmd_spans()) == rows

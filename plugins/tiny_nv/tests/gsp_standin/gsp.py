@@ -211,6 +211,8 @@ class Gsp:
 
     def serve(self) -> None:
         """Answer all messages that have come."""
+        if self.fsp is not None and self.fsp.answer:
+            raise Mistake("an answer of the security processor is not taken")
         while self.queues is not None and self.falcon.is_active:
             found = self.queues.receive()
             if found is None:
