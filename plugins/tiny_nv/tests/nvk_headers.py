@@ -22,10 +22,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tiny_nv.nvk.layouts import Layout, layouts_of
+from tiny_nv.nvk.layouts import Layout, layout, layouts_of
 from tiny_nv.nvk.qmd import FIELDS
+from tiny_nv.pci.firmware import FIRMWARE_VERSION
+from tiny_nv.pci.fsp import BOOT, CHAIN
+from tiny_nv.pci.gsp import RM_ARGUMENTS
+from tiny_nv.pci.layout import WPR_META
+from tiny_nv.pci.manager import OF_GSP
 
-__all__ = ["PAGE", "Measured", "qmd_rows", "structure_rows"]
+__all__ = ["PAGE", "Measured", "gsp_rows", "qmd_rows", "structure_rows"]
 
 PAGE: Final = Path(__file__).parents[3] / "benchmarks/results/2026-11-26-nv-headers.md"
 TAGS: Final = {570: "570.144", 580: "580.142", 590: "590.48.01", 595: "595.45.04"}
@@ -36,6 +41,16 @@ FOLDERS: Final = (
     "kernel-open/nvidia-uvm",
     "kernel-open/common/inc",
 )
+GSP_FOLDERS: Final = (
+    "src/common/sdk/nvidia/inc",
+    "src/nvidia/arch/nvalloc/common/inc",
+    "src/nvidia/inc",
+)
+GSP_INCLUDES: Final = (
+    "stddef.h stdio.h nvtypes.h nvos.h alloc/alloc_channel.h class/cl0000.h "
+    "ctrl/ctrl2080/ctrl2080internal.h ctrl/ctrl2080/ctrl2080gpu.h gsp/gsp_fw_wpr_meta.h "
+    "gsp/gspifpub.h kernel/gpu/fsp/kern_fsp_cot_payload.h kernel/gpu/gsp/gsp_init_args.h"
+).split()
 INCLUDES: Final = (
     "stddef.h stdio.h nvtypes.h nvos.h nv-ioctl.h nv-unix-nvos-params-wrappers.h "
     "alloc/alloc_channel.h class/cl0080.h class/cl2080.h class/cl0005.h class/cl83de.h "
@@ -98,6 +113,23 @@ STRUCTURES: Final[Mapping[str, str]] = {
     "uvm_unregister_gpu": "UVM_UNREGISTER_GPU_PARAMS uuid=gpu_uuid",
 }
 """C names of structures, and of fields whose names differ; `*` is put before all others."""
+GSP_STRUCTURES: Final[Mapping[str, str]] = {
+    "root": "NV0000_ALLOC_PARAMETERS",
+    "static_gr_info": "NV2080_CTRL_INTERNAL_STATIC_GR_GET_INFO_PARAMS "
+    "infos=engineInfo[0].infoList[0]",
+    "context_buffers": "NV2080_CTRL_INTERNAL_STATIC_GR_GET_CONTEXT_BUFFERS_INFO_PARAMS "
+    "buffers=engineContextBuffersInfo[0].engine[0]",
+    "promote": "NV2080_CTRL_GPU_PROMOTE_CTX_PARAMS entries=promoteEntry[0]",
+    "promoted": "NV2080_CTRL_GPU_PROMOTE_CTX_BUFFER_ENTRY",
+    "memory_place": "NV_MEMORY_DESC_PARAMS",
+    "channel": "NV_CHANNEL_ALLOC_PARAMS hUserdMemory=hUserdMemory[0] userdOffset=userdOffset[0]",
+    "wpr_meta": "GspFwWprMeta",
+    "chain_of_trust": "NVDM_PAYLOAD_COT",
+    "boot_arguments": "GSP_FMC_BOOT_PARAMS descriptor=bootGspRmParams.gspRmDescOffset "
+    "is_manager=bootGspRmParams.bIsGspRmBoot arguments=gspRmParams.bootArgsOffset",
+    "arguments": "GSP_ARGUMENTS_CACHED",
+}
+"""The same of structures for the firmware of a card without a kernel driver."""
 PREFIXES: Final = {("gid_info", "uuid"): "the first 16 bytes of 256 that depend on a flag"}
 """Fields that are a part of the header's."""
 HEADERS: Final = {
@@ -124,32 +156,71 @@ class Measured(NamedTuple):
     fields: Mapping[str, tuple[int, int]]
 
 
-def measure(modules: Path, tag: str, layouts: Mapping[str, Layout]) -> dict[str, Measured]:
+PACKED: Final = (
+    layout(
+        "wpr_meta",
+        WPR_META.size,
+        "magic@0:8 sysmemAddrOfRadix3Elf@16:8 bootloaderManifestOffset@64:8 nonWprHeapSize@104:8 "
+        "gspFwHeapSize@128:8 frtsSize@160:8 fbSize@176:8 vgaWorkspaceSize@192:8 "
+        "pmuReservedSize@244",
+    ),
+    layout(
+        "chain_of_trust",
+        CHAIN.size,
+        "version@0:2 size@2:2 gspFmcSysmemOffset@4:8 frtsSysmemOffset@12:8 frtsSysmemSize@20 "
+        "frtsVidmemOffset@24:8 frtsVidmemSize@32 hash384@36:48 publicKey@84:384 signature@468:384 "
+        "gspBootArgsSysmemOffset@852:8",
+    ),
+    layout("boot_arguments", BOOT.size, "descriptor@16:8 is_manager@36:1 arguments@48:8"),
+    layout(
+        "arguments",
+        RM_ARGUMENTS.size,
+        "messageQueueInitArguments@0:32 srInitArguments@32:12 gpuInstance@44 profilerArgs@56:16",
+    ),
+)
+"""Structures that are packed by `struct`, whose sizes are the driver's."""
+
+
+def gsp_layouts() -> dict[str, Layout]:
+    """Structures for the firmware."""
+    return {each.name: each for each in (*OF_GSP, *PACKED)}
+
+
+def measure(
+    modules: Path,
+    tag: str,
+    layouts: Mapping[str, Layout],
+    structures: Mapping[str, str] = STRUCTURES,
+    folders: tuple[str, ...] = FOLDERS,
+    includes: list[str] = INCLUDES,
+) -> dict[str, Measured]:
     """The structures of a release, by gcc."""
     with tempfile.TemporaryDirectory() as folder:
-        command = ["git", "-C", str(modules), "archive", tag, *FOLDERS]
+        command = ["git", "-C", str(modules), "archive", tag, *folders]
         packed = subprocess.run(command, capture_output=True, check=True).stdout
         with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
             archive.extractall(folder, filter="data")
         source = Path(folder) / "measure.c"
-        lines = [*(f"#include <{name}>" for name in INCLUDES), "int main(void) {"]
-        lines += [line for name, each in layouts.items() for line in measurements(name, each)]
+        lines = [*(f"#include <{name}>" for name in includes), "int main(void) {"]
+        for each in layouts.values():
+            lines += measurements(structures[each.name], each)
         source.write_text("\n".join([*lines, "return 0; }"]), "utf-8")
         program = source.with_suffix("")
-        paths = [f"-I{folder}/{name}" for name in FOLDERS]
+        paths = [f"-I{folder}/{name}" for name in folders]
         options = ["-w", "-DNV_UNIX", "-DNV_LINUX", *paths]
         subprocess.run(["gcc", *options, str(source), "-o", str(program)], check=True)
         told = subprocess.run([program], capture_output=True, check=True, text=True).stdout
     return parsed(told)
 
 
-def measurements(name: str, layout: Layout) -> Iterator[str]:
+def measurements(names_in_c: str, structure: Layout) -> Iterator[str]:
     """Statements that print a structure."""
-    kind, *pairs = STRUCTURES[name].split()
+    kind, *pairs = names_in_c.split()
     names = dict(pair.split("=") for pair in pairs)
     before = names.pop("*", "")
+    name = structure.name
     yield f'printf("{name} . %zu 0\\n", sizeof({kind}));'
-    for field in layout.fields:
+    for field in structure.fields:
         member = names.get(field, before + field)
         size = f"sizeof((({kind} *)0)->{member})"
         yield f'printf("{name} {field} %zu %zu\\n", offsetof({kind}, {member}), {size});'
@@ -169,24 +240,36 @@ def parsed(told: str) -> dict[str, Measured]:
     return found
 
 
-def structure_rows(found: Mapping[str, Mapping[str, Measured]]) -> list[str]:
+def structure_rows(
+    found: Mapping[str, Mapping[str, Measured]], names: Mapping[str, str] = STRUCTURES
+) -> list[str]:
     """Rows of the page, one for each layout of a structure, from structures by tags and names."""
     rows = []
-    for name in STRUCTURES:
+    for name in names:
         by_layout: dict[str, list[str]] = {}
         for tag, structures in found.items():
-            measured = structures[name]
-            fields = (f"{f}@{at}:{size}" for f, (at, size) in measured.fields.items())
-            by_layout.setdefault(f"{measured.size} | {' '.join(fields)}", []).append(tag)
-        kind = STRUCTURES[name].split()[0]
+            one = structures[name]
+            fields = (f"{f}@{at}:{size}" for f, (at, size) in one.fields.items())
+            by_layout.setdefault(f"{one.size} | {' '.join(fields)}", []).append(tag)
+        kind = names[name].split()[0]
         for shown, tags in by_layout.items():
             rows.append(f"| {name} | `{kind}` | {', '.join(tags)} | {shown} |")
     return rows
 
 
+def gsp_rows(found: Mapping[str, Measured]) -> list[str]:
+    """Rows of the page about structures for the firmware."""
+    return structure_rows({FIRMWARE_VERSION: found}, GSP_STRUCTURES)
+
+
+def measured(layouts: Mapping[str, Layout]) -> dict[str, Measured]:
+    """Structures as NV has them."""
+    return {name: Measured(each.size, each.fields) for name, each in layouts.items()}
+
+
 def own(branch: int) -> dict[str, Measured]:
-    """The structures as NV has them."""
-    return {name: Measured(each.size, each.fields) for name, each in layouts_of(branch).items()}
+    """The structures of a branch as NV has them."""
+    return measured(layouts_of(branch))
 
 
 # --- launch descriptors
@@ -255,6 +338,14 @@ def main(arguments: list[str]) -> int:
         for name, ours in own(branch).items()
         if structures[name] != ours
     ]
+    firmware = measure(
+        asked.modules, FIRMWARE_VERSION, gsp_layouts(), GSP_STRUCTURES, GSP_FOLDERS, GSP_INCLUDES
+    )
+    wrong += [
+        f"firmware {FIRMWARE_VERSION}, {name}: {firmware[name]}, NV has {ours}"
+        for name, ours in measured(gsp_layouts()).items()
+        if firmware[name] != ours
+    ]
     told = {version: header_spans(asked.doc, version) for version in HEADERS}
     spans = qmd_spans()
     wrong += [
@@ -263,15 +354,21 @@ def main(arguments: list[str]) -> int:
         for span in each
         if not is_named(name, told[version].get(span, set()))
     ]
-    fields = sum(len(each.fields) for structures in found.values() for each in structures.values())
+    every = (*found.values(), firmware)
+    fields = sum(len(each.fields) for structures in every for each in structures.values())
     count = sum(map(len, spans.values()))
     print("\n".join(wrong) or f"{fields} fields and {count} spans are where the headers have them")
     if asked.page is not None and not wrong:
-        asked.page.write_text(page_of(found, fields, count), "utf-8")
+        asked.page.write_text(page_of(found, firmware, fields, count), "utf-8")
     return int(bool(wrong))
 
 
-def page_of(found: Mapping[str, Mapping[str, Measured]], fields: int, spans: int) -> str:
+def page_of(
+    found: Mapping[str, Mapping[str, Measured]],
+    firmware: Mapping[str, Measured],
+    fields: int,
+    spans: int,
+) -> str:
     """The page."""
     lines = (
         "# Structures and launch descriptors of NV, by NVIDIA's headers",
@@ -289,6 +386,14 @@ def page_of(found: Mapping[str, Mapping[str, Measured]], fields: int, spans: int
         "| structure | in C | releases | bytes | fields, with their first byte and bytes |",
         "| --- | --- | --- | --- | --- |",
         *structure_rows(found),
+        "",
+        "## Structures for firmware",
+        "",
+        "Those that a card's own processors get where no kernel driver is between.",
+        "",
+        "| structure | in C | release | bytes | fields, with their first byte and bytes |",
+        "| --- | --- | --- | --- | --- |",
+        *gsp_rows(firmware),
         "",
         "## Launch descriptors",
         "",

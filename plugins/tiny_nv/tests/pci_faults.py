@@ -227,7 +227,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ("sequencer.py", "POLL: 5", "POLL: 4"),
     ("manager.py", "_ALL_CHANNELS: Final = 1 << 3", "_ALL_CHANNELS: Final = 1 << 2"),
     ("manager.py", "_SYSTEM_COHERENT: Final = 1", "_SYSTEM_COHERENT: Final = 0"),
-    ("manager.py", "GR_INFOS: Final = 0x3B", "GR_INFOS: Final = 0x3A"),
+    ("manager.py", "GR_INFOS: Final = 0x3A", "GR_INFOS: Final = 0x3B"),
     (
         "manager.py",
         "self._verify(_ALLOC_HEADER.unpack_from(answer)[4]",

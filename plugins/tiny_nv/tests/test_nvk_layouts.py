@@ -5,7 +5,17 @@ tags 570.144, 580.142, 595.45.04, 610.43.03).
 from __future__ import annotations
 
 import pytest
-from nvk_headers import PAGE, TAGS, bit_of, is_named, own, structure_rows
+from nvk_headers import (
+    PAGE,
+    TAGS,
+    bit_of,
+    gsp_layouts,
+    gsp_rows,
+    is_named,
+    measured,
+    own,
+    structure_rows,
+)
 
 from tiny_nv.nvk.layouts import BRANCHES, Record, branch_of, layouts_of
 from tinycore.errors import DeviceUnavailable
@@ -160,11 +170,18 @@ def test_a_record_holds_numbers_and_bytes() -> None:
 
 
 def test_structures_are_those_that_a_compiler_lays_out() -> None:
-    part = PAGE.read_text("utf-8").partition("## Structures")[2].partition("## Launch")[0]
+    part = PAGE.read_text("utf-8").partition("## Structures")[2].partition("## Structures for")[0]
     rows = [line for line in part.splitlines() if line.startswith("| ")][2:]
 
     assert structure_rows({tag: own(branch) for branch, tag in TAGS.items()}) == rows
     assert {row.split(" | ")[0][2:] for row in rows} == layouts_of(580).keys()
+
+
+def test_structures_for_firmware_are_those_that_a_compiler_lays_out() -> None:
+    part = PAGE.read_text("utf-8").partition("for firmware")[2].partition("## Launch")[0]
+    rows = [line for line in part.splitlines() if line.startswith("| ")][2:]
+
+    assert gsp_rows(measured(gsp_layouts())) == rows
 
 
 def test_headers_are_read_as_they_are_written() -> None:

@@ -304,7 +304,7 @@ def test_a_security_processor_that_does_not_do_it(
     [
         ({"error": 0x2B}, "ended with error 0x2b"),
         ({"never_unlocks": True}, "its GSP is not unlocked"),
-        ({"never_runs": True}, "does not run"),
+        ({"never_runs": True}, "(10de:2b85) does not run"),
     ],
 )
 def test_a_first_program_that_fails(change: dict[str, object], said: str, soon: None) -> None:
@@ -515,8 +515,11 @@ def test_a_gsp_that_stops_to_answer(device: NvDevice, soon: None) -> None:
 def test_errors_that_the_gsp_logs_are_told(device: NvDevice) -> None:
     text = struct.pack("<III", 31, 0, 1) + b"MMU fault of engine GRAPHICS\0"
     queues_of(device).send(0x1006, text)
-    queues_of(device).send(0x1004, struct.pack("<IIII", 1, 1, 0, 31))
-    assert "Xid 31" in "".join(device.fault() for _ in range(3))
+    told = (1, 1, 0, 4, 31, 1, 0, 0, 0x7654_3210_0000, 2)
+    queues_of(device).send(0x1004, struct.pack("<6IHHQI", *told) + bytes(8))
+    said = "".join(device.fault() for _ in range(3))
+    assert "Xid 31" in said
+    assert "an access at 0x765432100000: nothing is mapped there" in said
     card = device.card
     assert isinstance(card, bring_up.OpenedCard)
     assert "MMU fault of engine GRAPHICS" in card.processor.state()

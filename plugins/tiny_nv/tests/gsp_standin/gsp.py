@@ -257,7 +257,8 @@ class Gsp:
         if len(content) != 928 or fields != expected:
             raise Mistake(f"the system is told as {len(content)} bytes, {fields}")
         device_id = self.machine.gpus[0].facts.device_id
-        if ids != (0x88000, 0x1000, device_id << 16 | 0x10DE, 0x14C31043, 0xA1):
+        mirror = 0x88000 if self.fsp is None else 0x92000
+        if ids != (mirror, 0x1000, device_id << 16 | 0x10DE, 0x14C31043, 0xA1):
             raise Mistake(f"the card is told as {ids}")
 
     # --- answers
@@ -381,7 +382,7 @@ class Gsp:
 
     def gr_info(self, client: int, params: bytearray) -> None:
         """INTERNAL_STATIC_KGR_GET_INFO."""
-        if len(params) != 8 * 59 * 8:
+        if len(params) != 8 * 58 * 8:
             raise Mistake(f"facts of the graphics engine in {len(params)} bytes")
         facts = self.machine.gpus[0].facts
         known = {
@@ -391,7 +392,7 @@ class Gsp:
             23: facts.tpcs,
             32: facts.sms,
         }
-        for index in range(59):
+        for index in range(58):
             struct.pack_into("<II", params, 8 * index, index, known.get(index, 0))
 
     def contexts(self, client: int, params: bytearray) -> None:

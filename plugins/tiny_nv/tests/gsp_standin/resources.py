@@ -52,7 +52,7 @@ class GspResources(Resources):
     def alloc_root(self, file: int, r: Record) -> int:
         """A client, by the host's number."""
         handle = r["hObjectNew"]
-        if not handle or handle != r["hRoot"] or handle in self.clients or r["paramsSize"] != 108:
+        if not handle or handle != r["hRoot"] or handle in self.clients or r["paramsSize"] != 120:
             return Status.INVALID_ARGUMENT
         if struct.unpack_from("<I", ctypes.string_at(r["pAllocParms"], 8))[0] != handle:
             return Status.INVALID_CLIENT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -387,6 +388,7 @@ class Card:
 
     channel_error: Final = 0
     """The driver tells of errors by notifiers alone."""
+    channel_faults: Sequence[str] = ()
 
     def register_channel(self, handle: int, undo: ExitStack) -> None:
         """Have the contexts mapped that a channel needs."""

@@ -90,7 +90,8 @@ class Faults:
     def poll(self) -> str:
         """Look at the notifier, and ask for more when it tells of an error."""
         if not self.found and (code := self.group.error):
-            told = [*self._accesses(), *self._warps()]
+            accesses = [*self._accesses()] or self.group.card.channel_faults
+            told = [*accesses, *self._warps()]
             what = CHANNEL_ERRORS.get(code, "an error")
             self.found = f"{what} (Xid {code})" + "".join(f": {each}" for each in told[:1])
             self.found += "".join(f"; {each}" for each in told[1:])

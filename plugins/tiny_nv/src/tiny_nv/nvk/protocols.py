@@ -6,6 +6,7 @@ The resource manager is the same program behind both carriers: requests to NVIDI
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Protocol
 
@@ -103,6 +104,11 @@ class OpenCard(Protocol):
     @property
     def channel_error(self) -> int:
         """Code of an error that was told of beside the notifiers; 0 without one."""
+        ...
+
+    @property
+    def channel_faults(self) -> Sequence[str]:
+        """Accesses that were told of with it, in words."""
         ...
 
     def register_channel(self, handle: int, undo: ExitStack) -> None:

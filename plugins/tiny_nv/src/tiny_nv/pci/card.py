@@ -8,7 +8,7 @@ host sees of it lies in windows of BAR1, which have page tables too. NVIDIA/open
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Final
@@ -322,6 +322,11 @@ class GspCard:
         with suppress(DeviceError):
             self.processor.next_message()
         return self.processor.channel_error
+
+    @property
+    def channel_faults(self) -> Sequence[str]:
+        """Accesses of which the GSP has told with an error."""
+        return self.processor.channel_faults
 
     def close(self) -> None:
         """Give up the objects, when this was its last user."""

@@ -21,7 +21,7 @@ from tiny_nv.pci.registers import Architecture, Registers, Trust
 from tiny_nv.pci.vbios import FRTS_BYTES
 from tinycore.errors import DeviceError, DeviceUnavailable
 
-__all__ = ["FspStart", "SecurityProcessor", "boot_arguments"]
+__all__ = ["BOOT", "CHAIN", "FspStart", "SecurityProcessor", "boot_arguments"]
 
 _CONTROL, _DATA = 0x8F2AC0, 0x8F2AC4
 """Window into its memory (EMEM), of the driver's channel."""
@@ -37,8 +37,8 @@ _VENDOR: Final = 0x10DE << 8 | 0x7E
 _CHAIN_OF_TRUST, _ANSWER = 0x14, 0x15
 _TOLD: Final = struct.Struct("<III")
 """Task, kind of the command, error."""
-_CHAIN: Final = struct.Struct("<HHQQIQI48s384s384sQ")
-_BOOT: Final = struct.Struct("<I4x IIQQIB3x I4xQ I4xQI4x")
+CHAIN: Final = struct.Struct("<HHQQIQI48s384s384sQ")
+BOOT: Final = struct.Struct("<I4x IIQQIB3x I4xQ I4xQI4x")
 """GSP_FMC_BOOT_PARAMS: 80 bytes."""
 _COHERENT_SYSTEM: Final = 1
 _HUGE: Final = 2 << 20
@@ -109,9 +109,9 @@ class SecurityProcessor:
 def chain_of_trust(trust: Trust, program: FirstProgram, program_at: int, arguments: int) -> bytes:
     """The message that has the first program verified and started."""
     reserved = trust.open_heap_bytes + trust.pmu_bytes
-    return _CHAIN.pack(
+    return CHAIN.pack(
         trust.version,
-        _CHAIN.size,
+        CHAIN.size,
         program_at,
         *(0, 0),  # no FRTS data in the system's memory
         *(-(-reserved // _HUGE) * _HUGE, FRTS_BYTES),
@@ -126,7 +126,7 @@ def boot_arguments(meta: int, arguments: int) -> bytes:
     """Arguments of the first program: a description of the GSP's firmware, and the arguments that
     this is started with, both by bus addresses.
     """
-    return _BOOT.pack(
+    return BOOT.pack(
         0,
         *(_COHERENT_SYSTEM, WPR_META.size, meta, 0, 0, 1),
         *(_COHERENT_SYSTEM, arguments),

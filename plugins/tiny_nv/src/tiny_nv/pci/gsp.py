@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
+from tiny_nv.nvk.faults import FAULT_KINDS
 from tiny_nv.pci.booter import BooterStart
 from tiny_nv.pci.bus import PciCard
 from tiny_nv.pci.fsp import FspStart
@@ -24,21 +25,24 @@ from tiny_nv.pci.registers import LEAST_LOOKS, Architecture, Registers
 from tiny_nv.pci.sequencer import run_sequence
 from tinycore.errors import DeviceError, DeviceUnavailable
 
-__all__ = ["GspProcessor"]
+__all__ = ["RM_ARGUMENTS", "GspProcessor"]
 
 _QUEUE_HEAD: Final = 0x110C00
 _GSP_LOG_BYTES: Final = 64 << 10
 _LOGS: Final = ("LOGINIT", "LOGINTR", "LOGRM", "LOGMNOC", "LOGKRNL")
 _LIBOS_PART: Final = struct.Struct("<QQQBB6x")
 _CONTIGUOUS, _IN_SYSTEM = 1, 1
-_RM_ARGUMENTS: Final = struct.Struct("<QI4xQQ IIB3xI B7x QQ")
+RM_ARGUMENTS: Final = struct.Struct("<QI4xQQ IIB3xI B7x QQ")
 """GSP_ARGUMENTS_CACHED: queues, suspended state, instance, profiler; 72 bytes."""
 _SYSTEM_INFO_BYTES: Final = 928
 _SYSTEM_INFO: Final = struct.Struct("<4QQ2QQQQ5I")
-_CONFIG_MIRROR, _CONFIG_MIRROR_BYTES = 0x88000, 0x1000
+_CONFIG_MIRROR_BYTES: Final = 0x1000
 _LARGEST_ADDRESS: Final = 0x7FFFFFFFF000
 SET_SYSTEM_INFO, SET_REGISTRY, UNLOADING, UPDATE_BAR_PDE = 0x48, 0x49, 0x2F, 0x46
 INIT_DONE, RUN_SEQUENCE, CHANNEL_ERROR, ERROR_LOG = 0x1001, 0x1002, 0x1004, 0x1006
+_TRIGGERED: Final = struct.Struct("<6I4xQI")
+"""rpc_rc_triggered: engine, channel, function, level, code, scope, address and kind of a fault."""
+_MMU_FAULT: Final = 31
 _START_SECONDS: Final = 60.0
 _ANSWER_SECONDS: Final = 10.0
 _POLL_REST_SECONDS: Final = 1e-5
@@ -67,6 +71,8 @@ class GspProcessor:
         """Errors that the GSP has logged since it runs."""
         self.channel_error = 0
         """Code of the last error that stopped a channel (Xid); 0 without one."""
+        self.channel_faults: list[str] = []
+        """Accesses that stopped a channel, in words."""
         self.is_lost = False
         """True once it did not answer: nothing more is asked."""
         self.kept = KeptMemory(memory)
@@ -93,7 +99,7 @@ class GspProcessor:
             log.view[8 : 8 + 8 * len(pages)] = struct.pack(f"<{len(pages)}Q", *pages)
             regions.append((name, log.bus(), _GSP_LOG_BYTES))
         queues = self.queues
-        arguments = _RM_ARGUMENTS.pack(
+        arguments = RM_ARGUMENTS.pack(
             queues.memory.bus(),
             queues.page_count,
             queues.command_offset,
@@ -123,7 +129,7 @@ class GspProcessor:
             card.bus_device_function,
             *(0, 0, 0, 0),
             _LARGEST_ADDRESS,
-            *(_CONFIG_MIRROR, _CONFIG_MIRROR_BYTES),
+            *(self.architecture.config, _CONFIG_MIRROR_BYTES),
             card.device_id << 16 | 0x10DE,
             card.subsystem,
             card.revision,
@@ -164,8 +170,12 @@ class GspProcessor:
             text = message.content[12:].partition(b"\0")[0].decode("ascii", "replace")
             self.errors.append(f"Xid {code}: {text}")
             return None
-        if message.function == CHANNEL_ERROR and len(message.content) >= 16:
-            self.channel_error = int.from_bytes(message.content[12:16], "little")
+        if message.function == CHANNEL_ERROR and len(message.content) >= _TRIGGERED.size:
+            _, _, _, _, self.channel_error, _, *fault = _TRIGGERED.unpack_from(message.content)
+            address, kind = fault
+            if self.channel_error == _MMU_FAULT:
+                why = FAULT_KINDS.get(kind, f"fault of type {kind:#x}")
+                self.channel_faults.append(f"an access at {address:#x}: {why}")
             return None
         return message
 

@@ -19,7 +19,7 @@ from tiny_nv.pci.gsp import GspProcessor
 from tinycore.errors import OutOfMemory
 from tinycore.plugin import recursive_lock
 
-__all__ = ["GspManager"]
+__all__ = ["OF_GSP", "GspManager"]
 
 BRANCH: Final = 570
 """Branch of the firmware."""
@@ -39,12 +39,12 @@ _ALL_CHANNELS: Final = 1 << 3
 _SYSTEM_COHERENT: Final = 1
 """Field APERTURE of SET_PAGE_DIRECTORY."""
 _ENGINES: Final = 8
-GR_INFOS: Final = 0x3B
+GR_INFOS: Final = 0x3A
 CONTEXT_BUFFERS: Final = 0x1A
 PROMOTED: Final = 16
 
-_OF_GSP: Final = (
-    layout("root", 108, "hClient@0 processID@4"),
+OF_GSP: Final = (
+    layout("root", 120, "hClient@0 processID@4"),
     layout("static_gr_info", 8 * GR_INFOS * _ENGINES, "infos@0:8"),
     layout("context_buffers", 8 * CONTEXT_BUFFERS * _ENGINES, "buffers@0:8"),
     layout("promote", 48 + 32 * PROMOTED, "engineType@0 hClient@4 ChID@8 hChanClient@12 hObject@16 "
@@ -66,7 +66,7 @@ class GspManager:
     def __init__(self, processor: GspProcessor) -> None:
         self.processor = processor
         self.layouts: Mapping[str, Layout] = MappingProxyType(
-            {**layouts_of(BRANCH), **{each.name: each for each in _OF_GSP}}
+            {**layouts_of(BRANCH), **{each.name: each for each in OF_GSP}}
         )
         self._lock = recursive_lock()
         self._next = _FIRST_HANDLE

@@ -57,23 +57,26 @@ class Architecture:
     """Upper bound of the memory that a running GSP protects; 0 without one."""
     memory: int
     """Register with the memory in MiB."""
+    config: int
+    """Registers that mirror its configuration space."""
     signature: str
     """Suffix of the section with its signature of the GSP's firmware."""
     trust: Trust | None = None
     """Chain of trust, where a security processor starts the GSP; None for FWSEC and the booter."""
 
 
+_PCFG, _PCFGM = 0x88000, 0x92000
 _PMU_BYTES: Final = 0x1820000
 _GH100: Final = Trust(1, 384, 384, 0x200000, 0)
 _GB10X: Final = Trust(2, 97, 96, 0x200000, _PMU_BYTES)
 _GB20X: Final = Trust(2, 97, 96, 0x220000, _PMU_BYTES)
 
 ARCHITECTURES: Final[Mapping[int, Architecture]] = {
-    0x17: Architecture("Ampere", "ga102", 0x118234, 0x1FA828, 0x1183A4, "ga10x"),
-    0x18: Architecture("Hopper", "gh100", 0x200BC, 0x1FA828, 0x1183A4, "gh100", _GH100),
-    0x19: Architecture("Ada", "ad102", 0x118234, 0x1FA828, 0x1183A4, "ad10x"),
-    0x1A: Architecture("Blackwell", "gb100", 0x200BC, 0x88A828, 0x1183A4, "gb10x", _GB10X),
-    0x1B: Architecture("Blackwell", "gb202", 0xAD00BC, 0x88A828, 0x1183A4, "gb20x", _GB20X),
+    0x17: Architecture("Ampere", "ga102", 0x118234, 0x1FA828, 0x1183A4, _PCFG, "ga10x"),
+    0x18: Architecture("Hopper", "gh100", 0x200BC, 0x1FA828, 0x1183A4, _PCFGM, "gh100", _GH100),
+    0x19: Architecture("Ada", "ad102", 0x118234, 0x1FA828, 0x1183A4, _PCFG, "ad10x"),
+    0x1A: Architecture("Blackwell", "gb100", 0x200BC, 0x88A828, 0x1183A4, _PCFGM, "gb10x", _GB10X),
+    0x1B: Architecture("Blackwell", "gb202", 0xAD00BC, 0x88A828, 0x1183A4, _PCFGM, "gb20x", _GB20X),
 }
 """By the field ARCHITECTURE of BOOT_42."""
 
