@@ -82,10 +82,12 @@ def table(found: Survey) -> list[str]:
         mark = "*" if row["name"] == default else " "
         origin = f"{row['distribution']} {row['version']}".strip()
         lines.append(f"{mark} {row['name']:<8} {row['state']:<14} {origin}")
-        lines += textwrap.wrap(
-            row["reason"], 90, initial_indent=" " * 11, subsequent_indent=" " * 11
-        )
-        if len(row["interfaces"]) > 1:  # one alone is what the line above speaks of
+        several = len(row["interfaces"]) > 1  # one alone is what the reason speaks of
+        if not (several and repeats_interfaces(row)):
+            lines += textwrap.wrap(
+                row["reason"], 90, initial_indent=" " * 11, subsequent_indent=" " * 11
+            )
+        if several:
             for one in row["interfaces"]:
                 lines += textwrap.wrap(
                     interface_line(row["name"], one),
@@ -94,6 +96,12 @@ def table(found: Survey) -> list[str]:
                     subsequent_indent=" " * 13,
                 )
     return lines
+
+
+def repeats_interfaces(row: Row) -> bool:
+    """True if the reason of a backend is made of those of its interfaces, which are listed too."""
+    reasons = [one["reason"] for one in row["interfaces"] if one["automatic"]]
+    return bool(reasons) and all(reason and reason in row["reason"] for reason in reasons)
 
 
 def interface_line(device: str, found: Row) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import struct
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -231,3 +233,18 @@ def test_one_buffer_read_and_written_by_many_launches(
 
     assert content(device, read) == struct.pack("<f", 70.0)
     assert content(device, written) == struct.pack("<f", 69.0)
+
+
+def test_a_program_without_a_desktop_prints_what_it_prints() -> None:
+    program = "from tinycore import Tensor; print((Tensor([1]) + 1).tolist())"
+    environment = {
+        name: os.environ[name] for name in os.environ if name not in probe._DEVICE_SELECT
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment | {"DEV": "WEBGPU"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("[2]\n", "")

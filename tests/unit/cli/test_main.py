@@ -82,6 +82,22 @@ def test_devices_says_how_each_interface_is_chosen() -> None:
     ]
 
 
+def test_devices_says_once_why_an_interface_is_not_available() -> None:
+    interfaces = [
+        {"name": "KFD", "reason": "/dev/kfd is missing", "automatic": True},
+        {"name": "PCI", "reason": "no card", "automatic": False},
+    ]
+    reason = "/dev/kfd is missing; used only where it is named: DEV=PCI+TOY"
+    row = {"name": "TOY", "state": "no-hardware", "reason": reason, "distribution": "tiny-toy"}
+    found = Survey(None, "", [row | {"version": "0.3", "interfaces": interfaces}])
+
+    assert table(found) == [
+        "  TOY      no-hardware    tiny-toy 0.3",
+        "           KFD: /dev/kfd is missing",
+        "           PCI: no card; used only where it is named: DEV=PCI+TOY",
+    ]
+
+
 def test_interfaces_of_a_device_that_was_surveyed() -> None:
     backend = Backend(
         name="TOY",

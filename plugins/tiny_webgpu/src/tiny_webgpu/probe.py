@@ -7,7 +7,10 @@ nothing and says it succeeded, is never asked for.
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -42,6 +45,12 @@ _CPU: Final = 3
 _UNSET, _LOW_POWER, _HIGH_PERFORMANCE = 0, 1, 2
 _WAYS: Final = ((_HIGH_PERFORMANCE, 0), (_LOW_POWER, 0), (_UNSET, 1))
 """(power preference, whether a driver in software is asked for): each may give another adapter."""
+_NO_DEVICE_SELECT: Final = "NODEVICE_SELECT"
+_DEVICE_SELECT: Final = (
+    *("XDG_RUNTIME_DIR", "DRI_PRIME", "MESA_VK_DEVICE_SELECT"),
+    *("MESA_VK_DEVICE_SELECT_FORCE_DEFAULT_DEVICE", _NO_DEVICE_SELECT),
+)
+"""Environment variables that decide what Mesa's layer device_select does."""
 _ADVICE: Final = {
     "linux": "Install a Vulkan driver and the loader libvulkan.so.1; the Debian packages "
     "libvulkan1 and mesa-vulkan-drivers hold one in software, too.",
@@ -72,12 +81,30 @@ def request(backend: BackendType, way: tuple[int, int]) -> tuple[Pointer, str]:
         backendType=int(backend),
         forceFallbackAdapter=software,
     )
-    found, adapter, message = library.wait_for_object(
-        lambda info: library.lib.wgpuInstanceRequestAdapter2(library.instance, options, info)
-    )
+    with without_device_select():
+        found, adapter, message = library.wait_for_object(
+            lambda info: library.lib.wgpuInstanceRequestAdapter2(library.instance, options, info)
+        )
     if not found:
         return None, message
     return owned(adapter, library.lib.wgpuAdapterRelease), ""
+
+
+@contextmanager
+def without_device_select() -> Iterator[None]:
+    """Leave out Mesa's Vulkan layer device_select where there is no desktop whose card it finds.
+
+    It asks Wayland, which writes to stderr that XDG_RUNTIME_DIR is missing. A user who names a card
+    by one of the layer's own variables keeps it.
+    """
+    if any(name in os.environ for name in _DEVICE_SELECT):
+        yield
+        return
+    os.environ[_NO_DEVICE_SELECT] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(_NO_DEVICE_SELECT, None)
 
 
 def described(pointer: Pointer, backend: BackendType, way: tuple[int, int]) -> Adapter:
