@@ -49,8 +49,7 @@ class ZigCompiler:
 def toolchain(arch: str = "") -> Toolchain[AmdHip]:
     """HIP by zig's clang."""
     name = arch or "gfx1100"
-    limits = replace(limits_of(arch_of(name)), matrix=())
-    return Toolchain("HIP", name, AmdHip(limits), ZigCompiler(name))
+    return Toolchain("HIP", name, AmdHip(limits_of(arch_of(name))), ZigCompiler(name))
 
 
 def of_hip_by_clang(backend: Backend) -> Backend:

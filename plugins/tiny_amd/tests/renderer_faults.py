@@ -51,7 +51,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ("render.py", '        writer.line("call void @llvm.amdgcn.s.barrier()")\n', ""),
     ("render.py", "        writer.line('fence syncscope(\"workgroup\") release')\n", ""),
     ("render.py", 'Op.DEFINE_REG: "5"', 'Op.DEFINE_REG: "3"'),
-    ("render.py", "if u.arg.threads != WMMA_LANES or is_added_to:", "if True:"),
+    ("render.py", "if u.arg.threads != WMMA_LANES or is_added_to(u, writer.kernel):", "if True:"),
     (
         "render.py",
         '{"grid": "workgroup", "block": "workitem"}',
@@ -115,6 +115,13 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ("hip.py", 'f"void *unused{i}"', 'f"int unused{i}"'),
     ("hip.py", 'f"long long {writer[u]}_"', 'f"int {writer[u]}_"'),
     ("hip.py", "frozenset({dtypes.bfloat16, *dtypes.fp8s})", "frozenset({*dtypes.fp8s})"),
+    (
+        "hip.py",
+        "if u.arg.threads != WMMA_LANES or is_added_to(u, writer.kernel):",
+        "if True:",
+    ),
+    ("hip.py", '"b": "as<X>(b)"', '"b": "as<X>(a)"'),
+    ("hip.py", 'family = ["gfx12"] if "rdna4"', 'family = [] if "rdna4"'),
     # code objects
     (
         "code.py",

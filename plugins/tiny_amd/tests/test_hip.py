@@ -6,6 +6,7 @@ Kernels that clang makes of it run on the emulator through the driver, as those 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 import numpy
@@ -15,16 +16,25 @@ pytest.importorskip("llvmlite")
 pytest.importorskip("ziglang")
 
 from code_object import run
-from hip_by_clang import ZigCompiler, of_hip_by_clang
+from emulator.dispatch import Emulator
+from hip_by_clang import ZigCompiler, of_hip_by_clang, toolchain
 from kfd_standin import Machine
 from kfd_standin.cards import MI300, NAVI31, NAVI48
+from listings import DECODERS
+from matrix_programs import SIZES, small_integers
 from simulated_amd import backend_of
 from tensor_programs import TensorPrograms
 
 from tiny_amd import comgr
+from tiny_amd.arch import ARCHS
+from tiny_amd.hip import AmdHip
+from tiny_amd.matrix import Instruction
 from tinycore import Context, Tensor, dtypes
 from tinycore.errors import CompileError, CompilerUnavailable
+from tinycore.lower.pipeline import lower
+from tinycore.lower.plan import plan_for
 from tinycore.plugin import register, unregister
+from tinycore.tensor.host_bytes import encode
 from tinycore.testing.suite.case import Level, Trial, trials
 from tinycore.testing.suite.subject import Subject
 
@@ -94,6 +104,53 @@ def test_accesses_that_may_lie_anywhere_are_of_bytes() -> None:
 )
 def test_lanes_exchange_values_as_the_suite_says(trial: Trial, card: None) -> None:
     trial.run(Subject("AMD"))
+
+
+# --- matrix instructions
+
+
+@pytest.mark.sample(6)
+@pytest.mark.parametrize("size", SIZES[:4], ids=str)
+@pytest.mark.parametrize(
+    ("arch", "found"),
+    [
+        pytest.param(arch, found, id=f"{arch}-{found.unit.name}")
+        for arch in CARDS
+        for found in ARCHS[arch].matrix
+    ],
+)
+def test_a_product_is_numpys(arch: str, found: Instruction, size: tuple[int, int, int]) -> None:
+    """Some sizes leave lanes without a place to store to: all of them execute WMMA nevertheless."""
+    unit, tools = found.unit, toolchain(arch)
+    rows, inner, columns = size
+    limits = replace(tools.renderer.limits, threads=1, units=1)
+    shapes = ((rows, inner), (inner, columns))
+    left, right = (Tensor.empty(*shape, dtype=unit.a, device="NULL") for shape in shapes)
+    ast = left.matmul(right, dtype=unit.out).schedule()[-1].ast
+    linear = lower(ast, AmdHip(limits), "k", plan_for(ast, limits))
+    a, b = (small_integers(*shape, seed=seed) for seed, shape in enumerate(shapes))
+    sums = numpy.zeros(rows * columns, "i" if unit.out is dtypes.int32 else "f")
+    given = [encode(x.astype("f").ravel(), unit.a) for x in (a, b)]
+
+    emulator = run(
+        *(tools.compiler.compile(tools.renderer.render(linear)), [sums, *given]),
+        *(linear.launch("grid"), linear.launch("block"), "k", Emulator(decoder=DECODERS[arch])),
+    )
+
+    assert numpy.array_equal(sums.reshape(rows, columns), a @ b)
+    assert any(name.startswith(("v_wmma", "v_mfma")) for name in emulator.executed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", [name for name, facts in ARCHS.items() if facts.matrix])
+def test_products_of_each_architecture_compile(arch: str) -> None:
+    for found in ARCHS[arch].matrix:
+        limits = replace(toolchain(arch).renderer.limits, threads=1, units=1)
+        left, right = (Tensor.empty(64, 64, dtype=found.unit.a, device="NULL") for _ in range(2))
+        ast = left.matmul(right, dtype=found.unit.out).schedule()[-1].ast
+        source = AmdHip(limits).render(lower(ast, AmdHip(limits), "k", plan_for(ast, limits)))
+        assert found.unit.name in source
+        assert ZigCompiler(arch).compile(source)[:4] == b"\x7fELF"
 
 
 # --- COMGR itself

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
@@ -50,8 +50,7 @@ def toolchain(arch: str = "") -> Toolchain[AmdLlvm]:
 def toolchain_hip(arch: str = "") -> Toolchain[AmdHip]:
     """HIP source compiled by COMGR for an architecture. Raises CompilerUnavailable."""
     name = arch or DEFAULT_ARCH
-    limits = replace(limits_of(arch_of(name)), matrix=())
-    return Toolchain("HIP", name, AmdHip(limits), ComgrCompiler(name))
+    return Toolchain("HIP", name, AmdHip(limits_of(arch_of(name))), ComgrCompiler(name))
 
 
 class FaultReports(Protocol):

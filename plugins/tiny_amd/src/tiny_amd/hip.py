@@ -6,8 +6,8 @@ that of LLVM IR does (`render.py`):
     extern "C" __attribute__((global, ...)) void NAME(float *data0, ..., long long n)
 
 Vectors are only moved: `vec<float, 4>` is a struct of aligned lanes, which one instruction loads or
-stores. bfloat16 and the fp8s are integers in memory and float32 between; a bool is a byte. Products
-of matrices take no matrix instructions: those are for LLVM IR.
+stores. bfloat16 and the fp8s are integers in memory and float32 between; a bool is a byte. Matrix
+instructions are clang's builtins (clang, BuiltinsAMDGPU.def), each within a function.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from tiny_amd.render import SWIZZLED_LANES, swizzle_offset
+from tiny_amd.matrix import FAMILIES, Instruction
+from tiny_amd.render import SWIZZLED_LANES, WMMA_LANES, is_added_to, swizzle_offset
 from tinycore.dtype import DType, dtypes
 from tinycore.render.base import pointer_of
-from tinycore.render.cstyle import CStyle
+from tinycore.render.cstyle import CStyle, MatrixCall
 from tinycore.render.facts import is_safe_shift
 from tinycore.render.literals import as_stored
 from tinycore.render.writer import Writer, unwrapped
@@ -58,6 +59,48 @@ BARRIER: Final = (
     '__builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup"); __builtin_amdgcn_s_barrier(); '
     '__builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");'
 )
+HELD: Final = """\
+template <class C> FUNCTION C held(C c) {
+  asm volatile("" : "+v"(c));
+  return c;
+}"""
+"""An empty instruction that every lane executes: see `AmdLlvm.matrix_sum`."""
+ELEMENTS: Final = {"half": "_Float16", "bfloat": "__bf16", "i16": "short", "i32": "int"}
+"""Elements of LLVM's vectors, as clang names them."""
+SCALARS: Final = {"float": "float", "i64": "long"}
+
+
+def clang_type(kind: str) -> str:
+    """A type of LLVM, as clang writes it: `<8 x half>` as a vector."""
+    if kind in SCALARS:
+        return SCALARS[kind]
+    count, _, element = kind.strip("<>").split()
+    return f"{ELEMENTS[element]} __attribute__((ext_vector_type({count})))"
+
+
+def builtin(instruction: Instruction) -> str:
+    """Clang's name of a matrix instruction; that of WMMA says whose it is, and not its types."""
+    words = instruction.intrinsic.name.split(".")
+    if instruction.unit.threads == WMMA_LANES:
+        family = ["gfx12"] if "rdna4" in instruction.unit.name else []
+        words = [*words[:-2], "w32", *family]
+    return f"__builtin_{'_'.join(words)}"
+
+
+def matrix_call(instruction: Instruction) -> MatrixCall:
+    """A function of fragments, which passes their bits to a builtin."""
+    unit, intrinsic = instruction.unit, instruction.intrinsic
+    sums = "int" if unit.out.kind == "int" else "float"
+    passed = {"a": "as<X>(a)", "b": "as<X>(b)", "c": "as<S>(c)"}
+    arguments = (passed.get(name, name.split()[-1]) for name in intrinsic.arguments)
+    return MatrixCall(
+        f"{unit.name}({{0}}, {{1}}, {{2}})",
+        f"template <class A, class C> FUNCTION C {unit.name}(A a, A b, C c) {{\n"
+        f"  typedef {clang_type(intrinsic.operand)} X;\n"
+        f"  typedef {sums} S __attribute__((ext_vector_type({unit.fragment('out').count})));\n"
+        f"  return as<C>({builtin(instruction)}({', '.join(arguments)}));\n"
+        "}",
+    )
 
 
 @dataclass(frozen=True)
@@ -104,6 +147,9 @@ class AmdHip(CStyle):
     vector_load: ClassVar[str] = "load<{type}>({pointer})"
     vector_store: ClassVar[str] = "store<{type}>({pointer}, {value});"
     bitcast_template: ClassVar[str] = "as<{type}>({0})"
+    matrix: ClassVar[Mapping[str, MatrixCall]] = {
+        found.unit.name: matrix_call(found) for family in FAMILIES for found in family
+    }
 
     # --- the frame
 
@@ -200,6 +246,16 @@ class AmdHip(CStyle):
             writer.define(LANE)
             call = f"__builtin_amdgcn_ds_bpermute((lane() ^ {u.arg}) << 2, {word})"
         return f"as<{writer.type(u.dtype)}>({call})"
+
+    def matrix_sum(self, u: UOp, writer: Writer) -> str:
+        """A sum by a matrix instruction, which every lane executes: see `AmdLlvm.matrix_sum`."""
+        text = super().matrix_sum(u, writer)
+        if u.arg.threads != WMMA_LANES or is_added_to(u, writer.kernel):
+            return text
+        writer.define(HELD)
+        vector = f"{'int' if u.dtype.kind == 'int' else 'float'}"
+        kind = f"{vector} __attribute__((ext_vector_type({u.dtype.count})))"
+        return f"as<{writer.type(u.dtype)}>(held(as<{kind}>({text})))"
 
     def alu(self, u: UOp, operands: Sequence[str], writer: Writer) -> str:
         """Arithmetic; a shift takes its amount modulo the width."""

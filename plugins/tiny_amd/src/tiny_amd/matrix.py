@@ -15,7 +15,7 @@ from tinycore.dtype import DType, dtypes
 from tinycore.render.llvm import MatrixIntrinsic
 from tinycore.uop.matrix import MatrixUnit
 
-__all__ = ["CDNA2", "CDNA3", "CDNA4", "INTRINSICS", "RDNA3", "RDNA4", "Instruction"]
+__all__ = ["CDNA2", "CDNA3", "CDNA4", "FAMILIES", "INTRINSICS", "RDNA3", "RDNA4", "Instruction"]
 
 TYPE_NAMES: Final = {
     dtypes.float16: "f16",
@@ -126,7 +126,6 @@ CDNA4: Final = (
     mfma(dtypes.fp8e4m3, 32, "i64", ".fp8.fp8"),
     mfma(dtypes.fp8e5m2, 32, "i64", ".bf8.bf8"),
 )
-INTRINSICS: Final = {
-    found.unit.name: found.intrinsic for found in {*RDNA3, *RDNA4, *CDNA2, *CDNA3, *CDNA4}
-}
+FAMILIES: Final = (RDNA3, RDNA4, CDNA2, CDNA3, CDNA4)
+INTRINSICS: Final = {found.unit.name: found.intrinsic for family in FAMILIES for found in family}
 """By the name of the unit."""

@@ -16,7 +16,7 @@ from typing import ClassVar, Final
 
 from tiny_amd.matrix import INTRINSICS
 from tinycore.dtype import DType, PointerDType, dtypes
-from tinycore.render.base import SHARED_ALIGNMENT
+from tinycore.render.base import SHARED_ALIGNMENT, LinearKernel
 from tinycore.render.llvm import Llvm, MatrixIntrinsic
 from tinycore.render.llvm_types import storage_name, type_name
 from tinycore.render.llvm_writer import Writer, reinterpreted
@@ -44,6 +44,11 @@ def swizzle_offset(mask: int) -> int:
 
 WMMA_LANES: Final = 32
 """Lanes of a wave that has WMMA; MFMA is of waves of 64."""
+
+
+def is_added_to(u: UOp, kernel: LinearKernel) -> bool:
+    """True if a sum of a matrix instruction is what another one adds to."""
+    return any(n.op is Op.MATRIX and n.src[2] is u for n in kernel.uops)
 
 
 @dataclass(frozen=True)
@@ -138,8 +143,7 @@ class AmdLlvm(Llvm):
         the last sum of each chain where all lanes still are.
         """
         value = super().matrix_sum(u, writer)
-        is_added_to = any(n.op is Op.MATRIX and n.src[2] is u for n in writer.kernel.uops)
-        if u.arg.threads != WMMA_LANES or is_added_to:
+        if u.arg.threads != WMMA_LANES or is_added_to(u, writer.kernel):
             return value
         kind = type_name(u.dtype)
         return writer.add(f'call {kind} asm "", "=v,0"({kind} {value}) convergent')
