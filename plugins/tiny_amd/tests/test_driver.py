@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -478,3 +479,30 @@ def test_the_stand_in_decodes_code_that_comes_back_where_other_code_was() -> Non
         gpu.memory.remove(address)
 
     assert found == ["s_nop", "s_endpgm", "s_nop"]
+
+
+def test_nothing_is_finalized_in_the_middle_of_a_packet(
+    device: AmdDevice, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A finalizer may wait for the card, which would run the packet again."""
+    seen, own = [], machine.gpus[0].run
+
+    class Cycle:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            seen.append(machine.is_running)
+
+    def run(*arguments: Any) -> None:
+        Cycle()
+        assert len([[] for _ in range(5000)]) == 5000  # the collector would come
+        own(*arguments)
+
+    monkeypatch.setattr(machine.gpus[0], "run", run)
+    program = device.load(compile_kernel(ADD, device.arch), INFO)
+    target = device.allocator.alloc(BYTES)
+    program([target, written(device, range(64))], [5], wait=True)
+    gc.collect()
+
+    assert seen == [False]

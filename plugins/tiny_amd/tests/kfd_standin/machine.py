@@ -25,6 +25,7 @@ from kfd_standin.gpu import Array, Gpu, MemoryFault, Mistake, region_of
 from kfd_standin.pm4 import Pm4Ring
 from kfd_standin.queues import Ring, RingPlace
 from kfd_standin.sdma import SdmaRing
+from tinycore._collector import without_collecting
 from tinycore.testing.standin import StandInFiles
 
 __all__ = ["Machine"]
@@ -142,6 +143,7 @@ class Machine(StandInFiles):
         protect, so without it an access a little too far goes unseen."""
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
+        self.is_running = False
         self.last_fault = ""
         self._handles = 0
         self._numbers = 0
@@ -465,7 +467,22 @@ class Machine(StandInFiles):
     # --- what cards do
 
     def pump(self) -> None:
-        """Let queues run, a packet of each in turn, until all of them wait."""
+        """Let queues run, a packet of each in turn, until all of them wait.
+
+        Nothing is finalized meanwhile: what waits for a card in the middle of one of its packets
+        would run that packet again.
+        """
+        if self.is_running:
+            raise Mistake("a packet is waited for by what it runs")
+        self.is_running = True
+        try:
+            with without_collecting:
+                self.run_queues()
+        finally:
+            self.is_running = False
+
+    def run_queues(self) -> None:
+        """Run packets until none can."""
         moved = True
         while moved:
             moved = False
