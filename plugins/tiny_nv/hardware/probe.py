@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from tiny_nv.nvk import methods
 from tiny_nv.nvk.card import USERMODE_BYTES, Card, Driver
 from tiny_nv.nvk.channel import Channel, ChannelGroup
 from tiny_nv.nvk.classes import FIRST_OF_BAR1, STATUSES, USERMODES, Class, Control, Escape, Uvm
+from tiny_nv.nvk.layouts import Layouts, layouts_of
 from tiny_nv.nvk.mapping import ADDRESS_BYTES, FIRST_ADDRESS, DmaMapping
 from tiny_nv.nvk.rm import CardInfo, ResourceManager
 from tiny_nv.nvk.uvm import UnifiedMemory
@@ -26,29 +27,31 @@ __all__ = ["rows"]
 
 WAIT_SECONDS: Final = 5.0
 COPIED_BYTES: Final = 4096
-STATUS_PLACES: Final = {
-    Escape.RM_ALLOC_MEMORY: 40,
-    Escape.RM_FREE: 12,
-    Escape.RM_CONTROL: 28,
-    Escape.RM_ALLOC: 28,
-    Escape.RM_MAP_MEMORY: 40,
-    Escape.RM_UNMAP_MEMORY: 24,
-    Escape.RM_MAP_MEMORY_DMA: 56,
-    Escape.RM_UNMAP_MEMORY_DMA: 40,
+STRUCTURES: Final[Mapping[int, str]] = {
+    Escape.RM_ALLOC_MEMORY: "NVOS02",
+    Escape.RM_FREE: "NVOS00",
+    Escape.RM_CONTROL: "NVOS54",
+    Escape.RM_ALLOC: "NVOS21",
+    Escape.RM_MAP_MEMORY: "NVOS33",
+    Escape.RM_UNMAP_MEMORY: "NVOS34",
+    Escape.RM_MAP_MEMORY_DMA: "NVOS46",
+    Escape.RM_UNMAP_MEMORY_DMA: "NVOS47",
 }
-"""Offset of the status in the structure of a request to nvidiactl or nvidia0."""
-UVM_PLACES: Final = {
-    Uvm.INITIALIZE: 8,
-    Uvm.MM_INITIALIZE: 4,
-    Uvm.REGISTER_GPU: 36,
-    Uvm.UNREGISTER_GPU: 16,
-    Uvm.REGISTER_GPU_VASPACE: 28,
-    Uvm.UNREGISTER_GPU_VASPACE: 16,
-    Uvm.REGISTER_CHANNEL: 48,
-    Uvm.CREATE_EXTERNAL_RANGE: 16,
-    Uvm.MAP_EXTERNAL_ALLOCATION: 9260,
-    Uvm.UNMAP_EXTERNAL: 32,
-    Uvm.ENABLE_PEER_ACCESS: 32,
+"""Structures of requests to nvidiactl or nvidia0 that have a status."""
+UVM_STRUCTURES: Final[Mapping[int, str]] = {
+    Uvm.INITIALIZE: "uvm_initialize",
+    Uvm.MM_INITIALIZE: "uvm_mm_initialize",
+    Uvm.REGISTER_GPU: "uvm_register_gpu",
+    Uvm.UNREGISTER_GPU: "uvm_unregister_gpu",
+    Uvm.REGISTER_GPU_VASPACE: "uvm_register_gpu_vaspace",
+    Uvm.UNREGISTER_GPU_VASPACE: "uvm_unregister_gpu",
+    Uvm.REGISTER_CHANNEL: "uvm_register_channel",
+    Uvm.UNREGISTER_CHANNEL: "uvm_unregister_channel",
+    Uvm.CREATE_EXTERNAL_RANGE: "uvm_create_external_range",
+    Uvm.MAP_EXTERNAL_ALLOCATION: "uvm_map_external",
+    Uvm.UNMAP_EXTERNAL: "uvm_unmap_external",
+    Uvm.ENABLE_PEER_ACCESS: "uvm_enable_peer",
+    Uvm.FREE: "uvm_free",
 }
 CLASS_PLACE, COMMAND_PLACE = 12, 8
 MEMORY_VIRTUAL: Final = 0x70
@@ -87,6 +90,8 @@ class Recorder:
     def __init__(self, machine: Any) -> None:
         self.machine = machine
         self.answers: list[str] = []
+        self.layouts: Layouts = layouts_of(580)
+        """Structures of the driver's branch, once it has told that."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.machine, name)
@@ -114,7 +119,7 @@ class Recorder:
     def ioctl(self, file: int, request: int, argument: int) -> int:
         """Ask a driver."""
         failed: int = self.machine.ioctl(file, request, argument)
-        name, place = described(request, argument)
+        name, place = described(request, argument, self.layouts)
         answer = f"errno {failed}" if failed else "ok"
         if not failed and place is not None:
             status = int.from_bytes(bytes_at(argument + place, 4), "little")
@@ -123,7 +128,7 @@ class Recorder:
         return failed
 
 
-def described(request: int, argument: int) -> tuple[str, int | None]:
+def described(request: int, argument: int, layouts: Layouts) -> tuple[str, int | None]:
     """Name of a request, and where its status is."""
     escape = request & 0xFF
 
@@ -131,7 +136,9 @@ def described(request: int, argument: int) -> tuple[str, int | None]:
         return int.from_bytes(bytes_at(argument + place, 4), "little")
 
     if request in set(Uvm):
-        return f"UVM_{Uvm(request).name}", UVM_PLACES.get(Uvm(request))
+        structure = UVM_STRUCTURES.get(request)
+        place = layouts[structure].fields["rmStatus"][0] if structure else None
+        return f"UVM_{Uvm(request).name}", place
     if escape not in set(Escape):
         return f"request {request:#x}", None
     name = Escape(escape).name
@@ -139,7 +146,8 @@ def described(request: int, argument: int) -> tuple[str, int | None]:
         name += f" {word(CLASS_PLACE):#x}"
     if escape == Escape.RM_CONTROL:
         name += f" {word(COMMAND_PLACE):#x}"
-    return name, STATUS_PLACES.get(Escape(escape))
+    structure = STRUCTURES.get(escape)
+    return name, layouts[structure].fields["status"][0] if structure else None
 
 
 class Probe:
@@ -174,6 +182,7 @@ class Probe:
     def client(self) -> str:
         """nvidiactl, the driver's version, a root"""
         self.rm = ResourceManager(self.machine)
+        self.machine.layouts = self.rm.layouts
         return f"version {self.rm.version}, root {self.rm.root:#x}"
 
     def list_cards(self) -> str:

@@ -33,7 +33,7 @@ from tiny_nv.pci.manager import OF_GSP
 __all__ = ["PAGE", "Measured", "gsp_rows", "qmd_rows", "structure_rows"]
 
 PAGE: Final = Path(__file__).parents[3] / "benchmarks/results/2026-11-26-nv-headers.md"
-TAGS: Final = {570: "570.144", 580: "580.142", 590: "590.48.01", 595: "595.45.04"}
+TAGS: Final = {570: "570.144", 575: "575.64.05", 580: "580.142", 590: "590.48.01", 595: "595.45.04"}
 """A release of each branch whose source is published; 610 was not at hand."""
 FOLDERS: Final = (
     "src/common/sdk/nvidia/inc",

@@ -252,6 +252,16 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ("bring_up.py", "    undo.callback(system_memory.close)\n", ""),
     ("bring_up.py", "    undo.callback(_stop, access)\n", ""),
     ("bring_up.py", "        undo.callback(_give_back, taken)\n", ""),
+    ("bus.py", "            self._verify_unused()\n", ""),
+    (
+        "bus.py",
+        "        finally:\n            self._unlock()\n",
+        "        finally:\n            pass\n",
+    ),
+    ("machine.py", "fcntl.LOCK_EX | fcntl.LOCK_NB", "fcntl.LOCK_SH | fcntl.LOCK_NB"),
+    ("machine.py", 'line.rpartition(" ")[2] in files', "line in files"),
+    ("gsp.py", '"<6I4xQI"', '"<5I8xQI"'),
+    ("registers.py", "_PCFGM = 0x88000, 0x92000", "_PCFGM = 0x92000, 0x88000"),
 )
 
 SEEDED: Final = Seeded(TESTS, SOURCES, "pci", RUN, CHOSEN, 1000, FAULTS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import runpy
@@ -11,15 +12,21 @@ from pathlib import Path
 
 import numpy
 import pytest
+from rm_standin import Machine
+from rm_standin.cards import H200
 
 from tinycore import Context, Tensor
+from tinycore.plugin import use_system
 
 TESTS = Path(__file__).parent
 SCRIPT = TESTS.parent / "hardware/run"
 SUPPORT = TESTS.parents[2] / "tests/support"
 FIGURES_FILE = TESTS.parent / "hardware/figures.py"
+PROBE_FILE = TESTS.parent / "hardware/probe.py"
 STEPS = 20
 """Number of the probe's steps."""
+STEPS_BEFORE_DEVICE = 17
+"""Those that open no device of tensors."""
 FIGURES = 43
 TOLERANCES = {"f32": 1e-5, "tf32": 1e-5, "f16": 3e-3, "bf16": 3e-2}
 
@@ -48,6 +55,20 @@ def test_the_probe_tells_every_status(tmp_path: Path) -> None:
         "RM_ALLOC 0x70",
     ):
         assert said in text, said
+
+
+@pytest.mark.parametrize("version", ["570.144", "575.64.05", "590.48.01", "610.43.03"])
+def test_the_probe_finds_the_statuses_of_a_branch(version: str) -> None:
+    rows = runpy.run_path(str(PROBE_FILE))["rows"]
+    machine = Machine((H200,), version=version)
+
+    with use_system(machine):
+        text = "\n".join(itertools.islice(rows(), STEPS_BEFORE_DEVICE))
+
+    assert "**" not in text
+    assert "RM_MAP_MEMORY_DMA: INVALID_OBJECT_HANDLE 0x33" in text
+    assert "UVM_FREE: ok" in text
+    assert "UVM_UNREGISTER_CHANNEL: ok" in text
 
 
 @pytest.mark.usefixtures("nvrtc")

@@ -27,7 +27,7 @@ from tiny_nv.nvk.rm import Refused
 from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory, UnsupportedError
 from tinycore.plugin import bytes_at, use_system
 
-VERSIONS = ("570.144", "580.159.03", "590.48.01", "610.43.03")
+VERSIONS = ("570.144", "575.64.05", "580.159.03", "590.48.01", "610.43.03")
 SAME = {
     "NVOS00": "free",
     "NVOS02": "alloc_memory",
@@ -250,7 +250,7 @@ def test_a_boost_of_clocks_that_is_refused_does_no_harm() -> None:
 def test_a_driver_that_is_not_known_is_refused() -> None:
     machine = Machine((H200,), version="999.10")
     with use_system(machine):
-        with pytest.raises(DeviceUnavailable, match=r"999\.10.*570, 580.*DEV=CUDA"):
+        with pytest.raises(DeviceUnavailable, match=r"999\.10.*570, 575, 580.*DEV=CUDA"):
             driver_of_process()
         assert "999.10" in probe.reason()
         assert probe.count() == 0

@@ -362,7 +362,7 @@ def test_without_unified_memory_a_card_computes(facts: CardFacts, make: Make) ->
     assert first.peer_group != second.peer_group
 
 
-@pytest.mark.parametrize("version", ["570.144", "590.48.01", "610.43.03"])
+@pytest.mark.parametrize("version", ["570.144", "575.64.05", "590.48.01", "610.43.03"])
 def test_other_branches_of_the_driver_compute(version: str, make: Make) -> None:
     device = make(Machine((H200,), version=version))
     program, buffer = loaded(device), filled(device)

@@ -29,33 +29,33 @@ SIZES = {
     "NVOS21": 32,
     "NVOS33": 56,
     "NVOS34": 32,
-    "NVOS46": {570: 56, 580: 64, 590: 64, 595: 64, 610: 64},
+    "NVOS46": {570: 56, 575: 56, 580: 64, 590: 64, 595: 64, 610: 64},
     "NVOS47": 48,
     "NVOS54": 32,
     "device": 56,
     "subdevice": 4,
-    "va_space": {570: 48, 580: 56, 590: 56, 595: 56, 610: 56},
+    "va_space": {570: 48, 575: 48, 580: 56, 590: 56, 595: 56, 610: 56},
     "memory": 128,
     "channel_group": 20,
     "context_share": 12,
-    "channel": {570: 368, 580: 368, 590: 368, 595: 368, 610: 376},
+    "channel": {570: 368, 575: 368, 580: 368, 590: 368, 595: 368, 610: 376},
     "debugger": 12,
     "id_info": 32,
     "gid_info": 268,
     "gr_info": 32,
-    "schedule": {570: 2, 580: 3, 590: 3, 595: 3, 610: 3},
+    "schedule": {570: 2, 575: 3, 580: 3, 590: 3, 595: 3, 610: 3},
     "sm_errors": 4824,
     "mmu_faults": 72,
     "uvm_initialize": 16,
     "uvm_register_gpu": 40,
     "uvm_register_gpu_vaspace": 32,
     "uvm_register_channel": 56,
-    "uvm_unregister_channel": {570: 28, 580: 28, 590: 12, 595: 12, 610: 12},
+    "uvm_unregister_channel": {570: 28, 575: 28, 580: 28, 590: 12, 595: 12, 610: 12},
     "uvm_create_external_range": 24,
     "uvm_map_external": 9264,
     "uvm_mapping": 36,
     "uvm_unmap_external": 40,
-    "uvm_free": {570: 24, 580: 24, 590: 16, 595: 16, 610: 16},
+    "uvm_free": {570: 24, 575: 24, 580: 24, 590: 16, 595: 16, 610: 16},
     "uvm_enable_peer": 36,
     "uvm_unregister_gpu": 20,
 }
@@ -79,8 +79,8 @@ OFFSETS = {
     ("NVOS33", "status"): 40,
     ("NVOS33", "fd"): 48,
     ("NVOS46", "flags"): 32,
-    ("NVOS46", "dmaOffset"): {570: 40, 580: 48, 590: 48, 595: 48, 610: 48},
-    ("NVOS46", "status"): {570: 48, 580: 56, 590: 56, 595: 56, 610: 56},
+    ("NVOS46", "dmaOffset"): {570: 40, 575: 40, 580: 48, 590: 48, 595: 48, 610: 48},
+    ("NVOS46", "status"): {570: 48, 575: 48, 580: 56, 590: 56, 595: 56, 610: 56},
     ("NVOS47", "dmaOffset"): 24,
     ("NVOS47", "status"): 40,
     ("card_info", "gpu_id"): 16,
@@ -97,17 +97,17 @@ OFFSETS = {
     ("channel", "gpFifoOffset"): 8,
     ("channel", "gpFifoEntries"): 16,
     ("channel", "hContextShare"): 24,
-    ("channel", "hUserdMemory"): {570: 32, 580: 32, 590: 32, 595: 32, 610: 36},
-    ("channel", "userdOffset"): {570: 64, 580: 64, 590: 64, 595: 64, 610: 72},
-    ("channel", "engineType"): {570: 128, 580: 128, 590: 128, 595: 128, 610: 136},
-    ("channel", "instanceMem"): {570: 144, 580: 144, 590: 144, 595: 144, 610: 152},
-    ("channel", "internalFlags"): {570: 244, 580: 244, 590: 244, 595: 244, 610: 252},
+    ("channel", "hUserdMemory"): {570: 32, 575: 32, 580: 32, 590: 32, 595: 32, 610: 36},
+    ("channel", "userdOffset"): {570: 64, 575: 64, 580: 64, 590: 64, 595: 64, 610: 72},
+    ("channel", "engineType"): {570: 128, 575: 128, 580: 128, 590: 128, 595: 128, 610: 136},
+    ("channel", "instanceMem"): {570: 144, 575: 144, 580: 144, 590: 144, 595: 144, 610: 152},
+    ("channel", "internalFlags"): {570: 244, 575: 244, 580: 244, 590: 244, 595: 244, 610: 252},
     ("uvm_map_external", "attributes"): 24,
     ("uvm_map_external", "count"): 9240,
     ("uvm_map_external", "hMemory"): 9256,
     ("uvm_map_external", "rmStatus"): 9260,
-    ("uvm_free", "rmStatus"): {570: 16, 580: 16, 590: 8, 595: 8, 610: 8},
-    ("uvm_unregister_channel", "hChannel"): {570: 20, 580: 20, 590: 4, 595: 4, 610: 4},
+    ("uvm_free", "rmStatus"): {570: 16, 575: 16, 580: 16, 590: 8, 595: 8, 610: 8},
+    ("uvm_unregister_channel", "hChannel"): {570: 20, 575: 20, 580: 20, 590: 4, 595: 4, 610: 4},
     ("sm_errors", "mmuFaultInfo"): 4808,
     ("sm_errors", "startingSM"): 4820,
     ("mmu_faults", "count"): 64,
@@ -148,7 +148,13 @@ def test_no_field_lies_in_another_or_behind_the_structure(branch: int) -> None:
 
 @pytest.mark.parametrize(
     ("version", "branch"),
-    [("570.144", 570), ("580.159.03", 580), ("590.48.01", 590), ("595.45.04", 595)],
+    [
+        ("570.144", 570),
+        ("575.64.05", 575),
+        ("580.159.03", 580),
+        ("590.48.01", 590),
+        ("595.45.04", 595),
+    ],
 )
 def test_the_version_decides_the_branch(version: str, branch: int) -> None:
     assert branch_of(version) == branch
@@ -156,7 +162,7 @@ def test_the_version_decides_the_branch(version: str, branch: int) -> None:
 
 @pytest.mark.parametrize("version", ["560.35.03", "620.10", "", "unknown"])
 def test_another_branch_is_refused(version: str) -> None:
-    with pytest.raises(DeviceUnavailable, match=r"570, 580, 590, 595, 610.*DEV=CUDA"):
+    with pytest.raises(DeviceUnavailable, match=r"570, 575, 580, 590, 595, 610.*DEV=CUDA"):
         branch_of(version)
 
 

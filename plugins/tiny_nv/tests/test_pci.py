@@ -215,9 +215,9 @@ def test_linux_tells_who_has_a_file_open_or_mapped(tmp_path: Path) -> None:
     assert holders(machine, [str(path)]) == []
     with path.open("r+b") as file:
         assert holders(machine, [str(path)])[0].startswith(wanted)
-        mapped = mmap.mmap(file.fileno(), 4096)
+        mapped = machine.map(0, 4096, mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), 0)
     assert holders(machine, [str(path)])[0].startswith(wanted)
-    mapped.close()
+    machine.unmap(mapped, 4096)
     assert holders(machine, [str(path)]) == []
 
 

@@ -67,8 +67,8 @@ def test_fields_lie_within_their_structures_and_apart() -> None:
 
 
 def test_branches() -> None:
-    versions = ("565.57.01", "570.144", "580.159.03", "595.45.04", "610.43.03")
-    assert [branch_of(v) for v in versions] == [570, 570, 580, 590, 610]
+    versions = ("565.57.01", "570.144", "575.64.05", "580.159.03", "595.45.04", "610.43.03")
+    assert [branch_of(v) for v in versions] == [570, 570, 575, 580, 590, 610]
 
 
 # --- files

@@ -1,7 +1,7 @@
 """Structures of requests by their offsets, as each branch of the driver has them.
 
-open-gpu-kernel-modules 570.144, 580.142, 595.45.04 and 610.43: nvos.h, nv-ioctl.h, uvm_ioctl.h,
-ctrl*.h and alloc_channel.h. Written independently of the driver under test.
+open-gpu-kernel-modules 570.144, 575.64.05, 580.142, 595.45.04 and 610.43: nvos.h, nv-ioctl.h,
+uvm_ioctl.h, ctrl*.h and alloc_channel.h. Written independently of the driver under test.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 __all__ = ["BRANCHES", "Layout", "Record", "branch_of", "layouts_of"]
 
-BRANCHES: Final = (570, 580, 590, 610)
+BRANCHES: Final = (570, 575, 580, 590, 610)
 """The first version of each branch whose structures differ."""
 
 
@@ -230,6 +230,8 @@ def layouts_of(branch: int) -> dict[str, Layout]:
     found = dict(COMMON)
     if branch < 580:
         found |= OF_570
+    if branch == 575:
+        found["schedule"] = COMMON["schedule"]
     if branch >= 590:
         found |= SINCE_590
     if branch >= 610:

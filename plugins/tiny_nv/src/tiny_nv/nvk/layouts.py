@@ -1,6 +1,6 @@
 """Structures of NVIDIA's kernel driver, by their offsets, and what differs between its branches.
 
-NVIDIA/open-gpu-kernel-modules, tags 570.144, 580.142, 595.45.04 and 610.43.03: nvos.h,
+NVIDIA/open-gpu-kernel-modules, tags 570.144, 575.64.05, 580.142, 595.45.04, 610.43.03: nvos.h,
 alloc_channel.h, ctrl*.h, nv-ioctl*.h, uvm_ioctl.h. The driver checks sizes exactly, so a branch
 that is not known is refused.
 """
@@ -161,13 +161,14 @@ _COMMON: Final = (
 )  # fmt: skip
 """As branch 580 has them."""
 
-_OF_570: Final = (
+_UNTIL_575: Final = (
     layout("NVOS46", 56, "hClient@0 hDevice@4 hDma@8 hMemory@12 offset@16:8 length@24:8 flags@32 "
            "dmaOffset@40:8 status@48"),
     layout("va_space", 48, "index@0 flags@4 vaSize@8:8 vaStartInternal@16:8 vaLimitInternal@24:8 "
            "bigPageSize@32 vaBase@40:8"),
-    layout("schedule", 2, "bEnable@0:1 bSkipSubmit@1:1"),
 )  # fmt: skip
+
+_OF_570: Final = (layout("schedule", 2, "bEnable@0:1 bSkipSubmit@1:1"),)
 
 _SINCE_590: Final = (
     layout("uvm_free", 16, "base@0:8 rmStatus@8"),
@@ -182,7 +183,8 @@ _SINCE_610: Final = (
 )  # fmt: skip
 
 BRANCHES: Final[Mapping[int, tuple[Layout, ...]]] = {
-    570: (*_COMMON, *_OF_570),
+    570: (*_COMMON, *_UNTIL_575, *_OF_570),
+    575: (*_COMMON, *_UNTIL_575),
     580: _COMMON,
     590: (*_COMMON, *_SINCE_590),
     595: (*_COMMON, *_SINCE_590),
