@@ -16,8 +16,8 @@ from typing import Final
 
 from tinycore import Device
 from tinycore.config import settings
-from tinycore.device.apart import Ended, Row, apart
 from tinycore.device.discovery import BUILT_IN, DENIED
+from tinycore.device.isolated import Ended, Row, run_isolated
 from tinycore.errors import CompilerUnavailable, DeviceUnavailable, TinycoreError
 
 __all__ = ["Survey", "add", "computing_on", "conclusion", "run", "survey", "survey_here", "table"]
@@ -217,7 +217,9 @@ def survey(seconds: float) -> Survey:
 def _surveyed(seconds: float, without: tuple[str, ...]) -> tuple[Survey | None, str, Ended]:
     """The survey that another process makes, whose driver it asked last, and how it ended."""
     denied = ",".join([*settings.TINYCORE_PLUGINS_DENY, *without])
-    asking = apart(["tinycore", "devices", "--stream"], seconds, {"TINYCORE_PLUGINS_DENY": denied})
+    asking = run_isolated(
+        ["tinycore", "devices", "--stream"], seconds, {"TINYCORE_PLUGINS_DENY": denied}
+    )
     found, asked = None, ""
     while True:
         try:

@@ -19,8 +19,8 @@ import numpy
 from tinycore import Tensor
 from tinycore.cli.devices import Survey, computing_on, survey, survey_here, table
 from tinycore.config import misspelt_variables
-from tinycore.device.apart import Ended, Row, apart
 from tinycore.device.hooks import hooks
+from tinycore.device.isolated import Ended, Row, run_isolated
 from tinycore.errors import DeviceUnavailable, TinycoreError
 
 __all__ = ["CHECKS", "add", "run"]
@@ -189,7 +189,7 @@ def checked_apart(name: str, seconds: float) -> Iterator[Row]:
     """
     known = list(all_checks())
     count = 0
-    checking = apart(["tinycore", "doctor", name, "--json", "--in-process"], seconds)
+    checking = run_isolated(["tinycore", "doctor", name, "--json", "--in-process"], seconds)
     while True:
         try:
             row = next(checking)

@@ -15,7 +15,7 @@ from typing import Any
 from tinycore import Context, Device, Tensor, nn
 from tinycore.device.buffer import Buffer
 from tinycore.device.exported import ExportedModel
-from tinycore.device.opened import choose_toolchain
+from tinycore.device.open_device import choose_toolchain
 from tinycore.engine.export import Shaped, export_schedule, resident
 from tinycore.errors import ArgumentError, UnsupportedError
 from tinycore.plugin import deferred

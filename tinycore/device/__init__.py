@@ -4,8 +4,8 @@ Floor 1. The files, in the order in which a device is found, opened and used:
 
 - `protocols.py`, `extent.py`, `backend.py`: what a plugin declares and implements
 - `target.py`: the text of DEV; `discovery.py`: installed backends and their states
-- `asking.py`, `asked.py`, `apart.py`: probes, run in another process
-- `registry.py`, `opened.py`: devices by name, and a device in use
+- `probing.py`, `probe_process.py`, `isolated.py`: probes, run in another process
+- `registry.py`, `open_device.py`: devices by name, and a device in use
 - `pool.py`, `buffer.py`: memory
 - `system.py`, `_native.py`, `_cdef.py`: the operating system, as drivers in Python use it
 - `hooks.py`: observers
@@ -16,7 +16,7 @@ Floor 1. The files, in the order in which a device is found, opened and used:
 
 from tinycore.device.buffer import Buffer
 from tinycore.device.discovery import DeviceState, State
-from tinycore.device.opened import OpenDevice
+from tinycore.device.open_device import OpenDevice
 from tinycore.device.pool import LRUAllocator, MemoryStats, memory
 from tinycore.device.registry import Device
 from tinycore.device.target import Target

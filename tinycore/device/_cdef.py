@@ -1,4 +1,4 @@
-"""The C declarations of which `_native.py` is made: system calls of a driver.
+"""C declarations of `_native.py`: system calls of a driver.
 
 Floor 1. After a change run `python -m tinycore.testing.native` on this file; a test holds the two
 together.

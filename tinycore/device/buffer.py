@@ -1,4 +1,4 @@
-"""`Buffer`: a typed span of device memory, allocated at the first use and freed when dropped.
+"""`Buffer`: a typed span of device memory, allocated at first use and freed when dropped.
 
 Floor 1. Imports `dtype`, `errors`, `registry`. All that is asked of a device about memory is
 checked here, so allocators need not. NumPy is imported only where arrays are asked for.

@@ -1,4 +1,4 @@
-"""ELF objects, as compilers emit them, laid out and relocated: bytes that run at an address.
+"""ELF loader: object files laid out and relocated to an image at an address.
 
 Floor 1. Imports `errors`. In: an object that `elf_file` has read, for x86-64, AArch64, or a machine
 whose relocations a plugin states. Out: an `ElfImage`: how much memory it needs, its symbols, and

@@ -1,4 +1,4 @@
-"""A checked reader of 64-bit little-endian ELF files, whatever machine they are for.
+"""A checked reader of 64-bit little-endian ELF files, for any machine.
 
 Floor 1. Imports `errors`. In: the bytes of a relocatable object, an executable or a shared object.
 Out: sections, segments, symbols, relocations and notes, as they stand in the file. Every length,

@@ -1,4 +1,4 @@
-"""A model as kernels to be launched one after another, for backends that write it to files.
+"""Exported models: kernels and launches, for backends that write them to files.
 
 Floor 1, of the device side. `tinycore export` makes it; `Backend.export` gets it.
 """

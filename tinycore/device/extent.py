@@ -1,4 +1,4 @@
-"""`Extent`: a size of a launch that depends on the values of its variables.
+"""`Extent`: a launch dimension as a function of the variables of a launch.
 
 Floor 1. Imports nothing. A kernel over `x[:, :n]` is launched with the groups that this `n` needs.
 """

@@ -1,4 +1,4 @@
-"""Observers: pluggy's many-to-one side, which costs nothing where nobody listens.
+"""Hooks for observers, by pluggy; free of cost without observers.
 
 Floor 1. Imports `config`, `errors` and `discovery`. An observer is a package with an entry
 point in the group `tinycore.hooks`, or any object given to `hooks.register`; it marks its functions

@@ -1,4 +1,4 @@
-"""Memory of one device, kept for reuse: `LRUAllocator`, and the count of what is in use.
+"""`LRUAllocator`: a caching allocator, and the statistics of memory in use.
 
 Floor 1. Imports `config`, `errors`, `trace`, `protocols`.
 A freed block waits, by its size, for the next allocation of that size; an image for its like. What

@@ -1,4 +1,4 @@
-"""The interface of a backend: memory, compilers, programs, and a device that holds them together.
+"""The interface of a backend: allocators, compilers, programs, and the device runtime.
 
 Floor 1, beside `uop`. Imports `dtype`. These are protocols: a backend inherits from nothing.
 

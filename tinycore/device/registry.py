@@ -1,4 +1,4 @@
-"""`Device`: the devices by name, the default one, and why another cannot be used.
+"""`Device`: the devices by name, the default device, and reasons of unavailability.
 
 Floor 1. The top of the device floor: imports `asking`, `discovery`, `target`, `opened` and `hooks`.
 A choice that a user made (DEV, or a name in code) is obeyed or fails. The automatic choice takes
@@ -16,11 +16,11 @@ from typing import Final, NoReturn
 
 from tinycore._locks import recursive_lock
 from tinycore.config import in_force, settings
-from tinycore.device.asking import Answer, answer_of, answers_of
 from tinycore.device.backend import Backend
 from tinycore.device.discovery import Candidate, DeviceState, Plugins, State, extras
 from tinycore.device.hooks import hooks
-from tinycore.device.opened import OpenDevice, open_device, reason_of
+from tinycore.device.open_device import OpenDevice, open_device, reason_of
+from tinycore.device.probing import Answer, answer_of, answers_of
 from tinycore.device.target import (
     Target,
     absent_older_spelling,

@@ -1,4 +1,4 @@
-"""The relocations that compilers emit for freestanding code: what each one writes, and where.
+"""ELF relocations of freestanding code: the value and the encoding of each.
 
 Floor 1. Imports nothing of tinycore. One table per processor: a relocation is a row. In the rows,
 S is the symbol's address, A the addend, P the place, G the address of the symbol's table entry.

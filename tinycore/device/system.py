@@ -1,4 +1,4 @@
-"""The operating system as a driver uses it: device files, requests (ioctl), mapped memory.
+"""System calls for drivers in Python: device files, ioctl requests, mapped memory.
 
 Floor 1. Imports nothing of this floor. A driver that talks to a kernel driver by itself asks
 `system()` for all of this, so that a stand-in of the kernel driver takes its place by `use_system`,

@@ -1,4 +1,4 @@
-"""Background compilation: the kernels of a schedule, several at a time, before their first launch.
+"""Background compilation of a schedule's kernels on a thread pool.
 
 Floor 4. Lowering holds the interpreter lock and is serialized; compilers are native code or
 subprocesses and run in parallel to it. Threads inherit the settings of the caller.

@@ -1,4 +1,4 @@
-"""From a kernel and a plan to a binary, with no cache in between, and what a launch must know.
+"""Uncached compilation of a kernel under a given plan, for the search.
 
 Floor 4.
 """

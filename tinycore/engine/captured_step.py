@@ -1,4 +1,4 @@
-"""A captured step: the launches of one call of a function, ready to run again on other inputs.
+"""A captured step: the recorded launches of one call, replayable on other inputs.
 
 Floor 4. What tensors are and where they stand in arguments is the frontend's business
 (`tensor/captured.py`); here a step is a list of launches over buffers.

@@ -1,4 +1,4 @@
-"""Compilation: a kernel's graph lowered, rendered, compiled and loaded, each step once.
+"""Compilation: kernels lowered, rendered, compiled and loaded, cached at each step.
 
 Floor 4. Loaded programs are cached per device and graph; binaries also on disk, keyed by the source
 and by everything that affects the compiler's output.

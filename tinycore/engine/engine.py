@@ -1,4 +1,4 @@
-"""`Engine`: what the frontend asks of the floors below it.
+"""`Engine`: the implementation of the frontend's `Runtime` by scheduler, compiler and devices.
 
 Floor 4. The one object that joins schedule, compiler and devices behind `tensor.runtime.Runtime`.
 """
@@ -25,7 +25,7 @@ from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.schedule.items import ScheduleItem
 from tinycore.schedule.limits import is_image
 from tinycore.schedule.pipeline import kernelize_as_run
-from tinycore.schedule.results import OnResult, Realized, Replacements, RetentionPolicy, RunResult
+from tinycore.schedule.retention import OnResult, Realized, Replacements, RetentionPolicy, RunResult
 from tinycore.uop.bindings import sizes_below
 from tinycore.uop.node import UOp, unique
 from tinycore.uop.op import Op

@@ -1,4 +1,4 @@
-"""From scheduled kernels to a model that can be written to files.
+"""Export: the kernels and launches of a model, to be written to files.
 
 Floor 4. The kernels are compiled for a toolchain, whose device need not be there; memory is told
 apart by what it is: given, computed on the way, or there from the start.

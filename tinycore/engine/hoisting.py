@@ -1,4 +1,4 @@
-"""Hoisting of replay-invariant launches: those that do the same in every replay run once.
+"""Hoisting of replay-invariant launches out of a captured step.
 
 Floor 4. `TinyJit(prune=True)` asks for it; loop-invariant code motion with the replay as the loop.
 A launch varies if it reads an argument, the number of a Variable, random numbers or the output of

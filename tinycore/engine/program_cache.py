@@ -1,4 +1,4 @@
-"""Disk cache of compiled programs, which spares later processes the lowering.
+"""Disk cache of compiled programs: later processes skip lowering.
 
 Floor 4. The key is the kernel's graph as text, the toolchain, every setting that affects lowering,
 and a hash of the source files that implement it, so that editing them invalidates the cache.

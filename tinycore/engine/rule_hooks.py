@@ -1,4 +1,4 @@
-"""Rewrite-rule hooks: rules that plugins add to the passes of lowering, collected once per target.
+"""Rewrite-rule hooks: rules of plugins for the passes of lowering.
 
 Floor 4. The hook is `tinycore_rewrite_rules`; the stages are those of `lower.pipeline`. Cached
 programs are keyed by the rules.

@@ -1,4 +1,4 @@
-"""Run a schedule: each item becomes an `ExecItem`, which launches a program or copies memory.
+"""Execution of a schedule: each item becomes an `ExecItem`, a launch or a copy.
 
 Floor 4.
 """

@@ -1,4 +1,4 @@
-"""BEAM: the best plan for a kernel by measuring many, remembered on disk.
+"""BEAM search: the fastest plan of a kernel by measurement, cached on disk.
 
 Floor 4. A search begins with the default plan, the cheapest proposal of the strategies, and with
 further proposals and plain loops. Each round tries plans one step away from the best `width` found

@@ -1,4 +1,4 @@
-"""A worker process as its parent sees it: asked with a time limit, and replaced when it dies.
+"""Worker processes of the search, with time limits and replacement after a crash.
 
 Floor 4.
 """

@@ -1,4 +1,4 @@
-"""The process in which candidates are compiled and run: what happens to it happens to nobody else.
+"""Body of a worker process: compiles and runs candidates in isolation.
 
 Floor 4. `python -m tinycore.engine.search_worker` answers lines of JSON with lines of JSON, one
 request at a time. A request says how many seconds it may take; where the system can, an alarm ends

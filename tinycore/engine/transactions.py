@@ -1,4 +1,4 @@
-"""Transactions: launches that update memory in place, each executed exactly once.
+"""Transactions: launches that update memory in place are each executed exactly once.
 
 Floor 4. A launch into fresh memory is idempotent; an update in place is not. A transaction first
 does everything that can fail (compile, allocate), then makes all launches inside one call of C
@@ -27,7 +27,7 @@ from tinycore.engine.counters import profilers, trace, update_stats
 from tinycore.engine.run import ExecItem, recordings
 from tinycore.errors import DeviceError
 from tinycore.schedule.device_memory import buffer_of
-from tinycore.schedule.results import OnResult, RunResult
+from tinycore.schedule.retention import OnResult, RunResult
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 

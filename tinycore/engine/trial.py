@@ -1,4 +1,4 @@
-"""A kernel on trial: candidates run on scratch memory, timed, compared with the reference plan's.
+"""Measurement of candidate plans on scratch memory, with results checked against a reference.
 
 Floor 4. Runs in a worker process, or in this one where a device cannot be opened twice. A user's
 tensors are never touched: scratch memory is as large as the kernel's own, filled at random and

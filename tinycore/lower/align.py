@@ -1,4 +1,4 @@
-"""Cut vector accesses to what is provably aligned, on devices that need it.
+"""Alignment: vector accesses are split to what is provably aligned.
 
 Floor 3'. A device says in `Limits.access_alignment` at what multiple of bytes a vector access must
 start. The proof is by the divisors of the index (`affine.divisor`) and the alignment of the memory:

@@ -1,4 +1,4 @@
-"""Fills of shared memory that a device does by itself while its threads go on.
+"""Asynchronous copies: fills of shared memory that overlap with computation.
 
 Floor 3'. A STORE to shared memory that says EARLY or LATE may be done by an ASYNC_COPY: where it
 stores what it loads from a buffer, as it is or zero, in a size that `Limits.async_bytes` has. What

@@ -1,4 +1,4 @@
-"""Loop peeling: borders of padded operands get loops of their own, so that the rest needs no gates.
+"""Loop peeling at the borders of padded operands, so that the interior needs no gates.
 
 Floor 3'. A gate compares an index with a constant; where the loop crosses it, it is cut in two.
 """

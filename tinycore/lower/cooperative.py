@@ -1,4 +1,4 @@
-"""Workgroup reductions (split-K inside of a group) and cooperative loads, by shared memory.
+"""Workgroup cooperation in shared memory: reductions (split-K within a group) and loads.
 
 Floor 3'. A REDUCE over a GROUP loop becomes: every thread folds the steps that are its own and puts
 the result into shared memory; a few threads fold what several have left there, once more into

@@ -1,4 +1,4 @@
-"""Cost model: use of lanes, speed of register tiles, and the cheapest of the proposals.
+"""Cost model: estimated cycles of proposals, and the choice of the cheapest.
 
 Floor 3'. In terms of the machine (`Limits`) and of facts. A proposal costs cycles for each access
 that its lanes do, and then what it waits for memory; the cheapest one is applied. Where constants

@@ -1,4 +1,4 @@
-"""Map GRID, BLOCK and GROUP loops to the indices a device launches with.
+"""Launch dimensions: GRID, BLOCK and GROUP loops mapped to launch indices.
 
 Floor 3'. A launch has up to three axes of groups and three of threads, each with a limit. Loops
 that do not fit are folded: neighbors become one axis, which is taken apart again by division, and

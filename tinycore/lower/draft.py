@@ -1,4 +1,4 @@
-"""A plan in the making: its steps so far, and the kernel after them.
+"""`Draft`: a plan under construction, with the kernel after its steps.
 
 Floor 3'. The facts behind a decision are in `kernel_facts.py`. Here, too, are two preparations of
 plans on loops: the order of reduced loops, and the fusion of loops that are one.

@@ -1,4 +1,4 @@
-"""Types that a target can only store: computed in float32, converted where they meet memory.
+"""Emulated dtypes: stored as integers, computed in float32.
 
 Floor 3'. `Renderer.emulated` names them (bfloat16, the fp8s, float16 on some targets). In memory
 they are unsigned integers of their width. A value of such a type takes one of two forms while the

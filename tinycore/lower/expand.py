@@ -1,4 +1,4 @@
-"""Write out UNROLL loops and turn VECTOR loops into lanes.
+"""Expansion: unrolled loops are replicated, vector loops become lanes.
 
 Floor 3'. An unrolled loop becomes copies of its body, one for each value of the counter; nodes
 that do not depend on the counter are the same node in every copy, so sharing is free. A vector loop

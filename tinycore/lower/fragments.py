@@ -1,4 +1,4 @@
-"""Fragments: the elements of a matrix unit's operands that each lane holds, as vectors of loads.
+"""Fragments: the elements of a matrix unit's operands held by each lane, as vector loads.
 
 Floor 3'. A fragment is a vector: one load where neighboring elements lie side by side in memory, as
 the map of the unit says and the address allows, else one for each element.

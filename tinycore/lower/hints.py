@@ -1,4 +1,4 @@
-"""Hints to the memory of a processor: non-temporal stores, and prefetching of the next row.
+"""Memory hints: non-temporal stores, and prefetching of the next row.
 
 Floor 3'. An ordinary store reads the line that it changes first. Where a loop fills whole lines of
 an array that the last cache does not hold, and that the kernel does not read, this is a third of

@@ -1,4 +1,4 @@
-"""Places in an image: from element numbers to columns, rows and channels.
+"""Image access: element numbers become columns, rows and channels of pixels.
 
 Floor 3'. Until here an image is an array of elements, four to a pixel. A device reads and writes
 whole pixels, as four float32 whatever the image keeps. A load becomes the pixels that hold its

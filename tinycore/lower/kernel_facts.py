@@ -1,4 +1,4 @@
-"""`KernelFacts`: the access table of a kernel, which every strategy asks.
+"""`KernelFacts`: the access table of a kernel, from which strategies propose plans.
 
 Floor 3'. Loops, memory accesses, the stride of each access by each loop, footprint, reuse, overlap,
 reductions and work: what TVM calls the features of a program. Each fact is computed once, at the

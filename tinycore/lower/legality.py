@@ -1,4 +1,4 @@
-"""`Loops`: the questions that a tile step's `objection` asks of a kernel; each step has its rules.
+"""`Loops`: queries on a kernel by which tile steps check their legality.
 
 Floor 3'. Strategies propose legal plans by how they are written. A plan from elsewhere, a search or
 the disk, is applied by `tile.apply_checked`, which asks each step for its objection.

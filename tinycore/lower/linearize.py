@@ -1,4 +1,4 @@
-"""Put a kernel's nodes in the order in which they happen.
+"""Linearization: a kernel's nodes in execution order.
 
 Floor 3'. Every node belongs to the innermost loop it depends on, so what does not depend on a loop
 is outside of it without further ado. Loops nest as their ENDs say. Within a loop, nodes keep an

@@ -1,4 +1,4 @@
-"""The loops of a kernel: finding them, their closers, numbers for new ones, and exchanging them.
+"""Loop utilities: closers of loops, numbers for new loops, substitution of counters.
 
 Floor 3'. A loop is named by its number, a path that grows whenever a loop is made out of it:
 splitting (1,) gives (1, 0) outside and (1, 1) inside; what else loops are made for, a `Part` says.

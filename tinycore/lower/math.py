@@ -1,4 +1,4 @@
-"""Arithmetic that a target lacks, in terms of what it has.
+"""Lowering of arithmetic that a target lacks to ops that it has.
 
 Floor 3'. One function per op, each under its equation; `lower_math` gathers those whose op is not
 in `Renderer.native_ops`. What they build is made of plain arithmetic, comparisons, WHERE, shifts

@@ -1,4 +1,4 @@
-"""Merge reductions over loops alike: the tail of a row is added together with the row.
+"""Merging of reductions over equal loops: the tail of a row joins the row.
 
 Floor 3'. A split of a reduced loop leaves two sums, of whole steps and of the rest. Where loops of
 one are like those of the other, one pass goes through both; where just lanes are, these are added

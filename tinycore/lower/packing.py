@@ -1,4 +1,4 @@
-"""Packing: whether a copy of a tile of an operand pays, and how the loops that make it run.
+"""Packing of operand tiles: profitability, and the loops of the copy.
 
 Floor 3'. `Stage` is the packing of BLIS, `cache_read` of TVM. Decided by facts: how often what is
 packed is read again, how large it is, and how its address moves with each loop.

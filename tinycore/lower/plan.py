@@ -1,4 +1,4 @@
-"""The plan of a kernel, and what DEBUG=3 prints of it.
+"""The default plan of a kernel: the cheapest proposal of the strategies.
 
 Floor 3'. Which strategies may propose plans depends on the device, which runs loops or a grid, and
 on how many nests of loops the kernel has.

@@ -1,4 +1,4 @@
-"""Plans near a plan: what a search may try next, made from a kernel's loops alone.
+"""Neighbors of a plan in the search space of BEAM.
 
 Floor 3'. A plan has two kinds of neighbors. One step more: a loop becomes lanes, is written out, is
 cut into blocks, changes places. And one step different: another number in a split, another kind, or

@@ -1,4 +1,4 @@
-"""Predicates: stores, loads and reductions that happen only where a gate holds.
+"""Predication: gated stores, loads and reductions.
 
 Floor 3'. Threads of a grid come in whole groups, so some may have no step of their own. They run
 along, since all threads of a group must meet at its barriers, and read what the last step reads:

@@ -1,4 +1,4 @@
-"""Gathers that together read whole blocks become vector loads and a transposition in registers.
+"""Register transposes: gathers that together read blocks become vector loads and shuffles.
 
 Floor 3'. A loop over columns, written out, beside lanes over rows reads with each of its copies one
 element of every row. Where the copies are neighbors in memory, the rows can be loaded as vectors;

@@ -1,4 +1,4 @@
-"""Turn REDUCE into loops over accumulators held in registers, and SCAN into accumulators.
+"""Register accumulators: REDUCE and SCAN become loops over accumulators.
 
 Floor 3'. A REDUCE becomes: set the accumulator, run the loops adding to it, read it. Reductions
 over the same loops at the same place share one pass of these loops, however many accumulators that

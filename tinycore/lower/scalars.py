@@ -1,4 +1,4 @@
-"""Arithmetic on vectors as arithmetic on their lanes, for languages that only move vectors.
+"""Scalarization: vector arithmetic lane by lane, for languages that only move vectors.
 
 Floor 3'. Loads, stores and variables keep their vectors; between them stand lanes, which an EXTRACT
 takes out and a VECTORIZE puts side by side. Where one meets the other both vanish.

@@ -1,4 +1,4 @@
-"""The outermost loops of a kernel, shared among the threads of a processor.
+"""Distribution of the outermost loops over the threads of a processor.
 
 Floor 3'. For devices that run loops; those with a grid launch threads for them.
 """

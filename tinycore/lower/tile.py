@@ -1,4 +1,4 @@
-"""The tile language: how the loops of a kernel are cut, ordered and mapped to the device.
+"""The tile language: plans as tuples of steps, their application, and their text.
 
 Floor 3'. A plan is a tuple of steps, each a class in a file of `steps/`: what it does (`apply`),
 when it must not be done (`objection`), its text. Steps change loops and never values, so a plan

@@ -1,4 +1,4 @@
-"""Attention with several heads.
+"""Multi-head attention.
 
 Floor 6. Imports the public API and the errors.
 """

@@ -1,4 +1,4 @@
-"""Layers that slide a window over an image, a signal or a volume.
+"""Convolutional layers.
 
 Floor 6. Imports the public API and the errors.
 """

@@ -1,4 +1,4 @@
-"""The layer that forgets on purpose.
+"""Dropout.
 
 Floor 6. Imports the public API and the errors.
 """

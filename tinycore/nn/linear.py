@@ -1,4 +1,4 @@
-"""Layers that are one matrix: a linear map, and a table of vectors.
+"""Linear and embedding layers.
 
 Floor 6. Imports the public API and the errors.
 """

@@ -1,4 +1,4 @@
-"""Layers that bring values to mean zero and variance one, over different axes.
+"""Normalization layers.
 
 Floor 6. Imports the public API, the settings and the errors.
 """

@@ -1,4 +1,4 @@
-"""Recurrent layers: cells that take one step, and stacks of them that walk a whole sequence.
+"""Recurrent layers and cells.
 
 Floor 6. Imports the public API and the errors.
 A step is one function of the inputs, already multiplied by their weights, and the state before.

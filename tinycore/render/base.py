@@ -1,4 +1,4 @@
-"""The base of every renderer: the device's limits, the linear kernel, and the `Renderer` itself.
+"""The interface of renderers: `Limits`, `LinearKernel`, and `Renderer`.
 
 Floor 2. In: a tuple of UOps in order (see `LinearKernel`). Out: source text for one compiler.
 """

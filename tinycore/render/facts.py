@@ -1,4 +1,4 @@
-"""Questions that renderers ask about a node before they guard it.
+"""Facts of nodes by which renderers omit guards.
 
 Floor 2.
 """

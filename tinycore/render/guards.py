@@ -1,4 +1,4 @@
-"""Helper functions that define what C leaves undefined: quotients by zero, floats out of range.
+"""Guards: helper functions that define undefined behavior of C, such as division by zero.
 
 Floor 2. `cstyle.py` calls them wherever a dialect does not list the op in `defined`. A vector goes
 through its lanes one by one; a dialect with vector instructions for it overrides `alu` and `cast`.

@@ -1,4 +1,4 @@
-"""Inlining: values of a kernel that are written where they are used, instead of getting a name.
+"""Inlining: values that are written as part of an expression instead of a named variable.
 
 Floor 2. In: a linear kernel. Out: the places in it whose value a C-like renderer may inline. Always
 sound, never needed: naming every value would give the same program with more lines.

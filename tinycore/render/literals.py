@@ -1,4 +1,4 @@
-"""Decimal literals that read back as exactly the value they stand for.
+"""Decimal literals that read back exactly.
 
 Floor 2.
 """

@@ -1,4 +1,4 @@
-"""Types and constants as LLVM IR spells them.
+"""Types and constants in LLVM IR.
 
 Floor 2. See `llvm.py` for the family that uses them.
 """

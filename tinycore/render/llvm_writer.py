@@ -1,4 +1,4 @@
-"""The text of one LLVM function while it grows, and conversions that are plain instructions.
+"""The text of an LLVM function under construction, and its plain conversions.
 
 Floor 2. See `llvm.py` for the family that uses it.
 """

@@ -1,4 +1,4 @@
-"""The text of one kernel in a C-like language while it grows.
+"""The text of a function in a C-like language, under construction.
 
 Floor 2. Holds names, lines, and what must be defined before the kernel; `cstyle.py` decides what to
 write.

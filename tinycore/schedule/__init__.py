@@ -12,7 +12,7 @@ Floor 3. The files, in the order in which a graph passes them:
 - `split_reduction.py`: split-K, and sums of products
 - `dependence.py`, `group.py`, `hazards.py`: which stored values share a kernel, and what is saved
 - `emit.py`, `ranges.py`, `templates.py`: the graph of each kernel
-- `numbering.py`: memory gets numbers; `results.py`: which nodes are replaced by it
+- `numbering.py`: memory gets numbers; `retention.py`: which nodes are replaced by it
 - `items.py`, `order.py`: launches, ordered so that memory is freed early
 - `access.py`, `row_fusion.py`: neighbors over the same rows become one kernel
 - `memory.py`: the memory plan, where temporary values lie

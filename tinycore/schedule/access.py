@@ -1,4 +1,4 @@
-"""Access analysis of a kernel over numbered memory: what it reads and writes, row by row.
+"""Access analysis of a kernel over numbered memory: reads and writes, row by row.
 
 Floor 3. Row fusion (`row_fusion.py`) asks the same questions for each candidate of a group, so all
 answers are memoized.

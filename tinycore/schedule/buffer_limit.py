@@ -1,4 +1,4 @@
-"""The buffer limit: values stored so that no kernel takes more buffers than its device binds.
+"""Buffer limit: store values so that no kernel binds more buffers than its device can.
 
 Floor 3. Where a fused value reads too many buffers, the operand that reads the most of them gets
 memory of its own, and counts as one buffer from then on.

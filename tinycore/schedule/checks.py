@@ -1,4 +1,4 @@
-"""The verifier of scheduling: what holds of the state after each pass, checked under VERIFY=1.
+"""The verifier of scheduling: invariants of the state after each pass (VERIFY=1).
 
 Floor 3. `uop.verify` knows which nodes are legal at a stage; here are the invariants of a whole
 graph. A check raises VerifyError: a fault of a pass, never of a user.

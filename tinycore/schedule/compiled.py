@@ -1,4 +1,4 @@
-"""Compiled schedules: launches over numbered memory, and the cache of those compiled lately.
+"""Compiled schedules: launches over numbered memory, and their cache.
 
 Floor 3. Scheduling takes a thousand times as long as a lookup, so it is done once per canonical
 graph (`canonical.py`). A `Schedule` holds the launches, each with the numbers of the memory in its
@@ -26,7 +26,7 @@ from tinycore.schedule.items import ScheduleItem, Step
 from tinycore.schedule.limits import elsewhere
 from tinycore.schedule.memory import Block, Layout
 from tinycore.schedule.pipeline import run_passes
-from tinycore.schedule.results import CachedValue, Replacements, RetentionPolicy, select_exclusive
+from tinycore.schedule.retention import CachedValue, Replacements, RetentionPolicy, select_exclusive
 from tinycore.schedule.state import State
 from tinycore.uop.bindings import exchanging
 from tinycore.uop.node import UOp, made_anew

@@ -1,4 +1,4 @@
-"""The device memory behind BUFFER nodes: a Buffer per node, created at first use.
+"""Device memory of BUFFER nodes: a Buffer per node, created at first use.
 
 Floor 3.
 """

@@ -1,4 +1,4 @@
-"""The disk cache of compiled schedules: a later process schedules no graph a second time.
+"""The disk cache of compiled schedules: later processes skip scheduling.
 
 Floor 3. The key is the canonical graph as text, the limits of its devices, the settings that
 matter, and a stamp of the code. An entry is text as well, parsed and never evaluated: memory and

@@ -1,4 +1,4 @@
-"""Explanations by DEBUG=3: why a value is stored and a kernel not joined (rows: row_fusion.py).
+"""Explanations of decisions (DEBUG=3): why a value is stored, why kernels are not fused.
 
 Floor 3. A line names a value by its op, dtype and shape.
 """

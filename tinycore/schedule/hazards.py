@@ -1,4 +1,4 @@
-"""Hazards: content that a kernel needs after an ASSIGN has overwritten it is copied first.
+"""Hazards (write after read): memory that is overwritten before its last read is copied first.
 
 Floor 3. The dependence graph orders readers of a version of memory before its writer. That fails
 for a reader that depends on the writer, or that is the writer's own kernel and moves elements

@@ -1,4 +1,4 @@
-"""Launches before they are compiled: `Step` over numbered memory, `ScheduleItem` over buffers.
+"""Launches before compilation: `Step` over numbered memory, `ScheduleItem` over buffers.
 
 Floor 3. The sources of a KERNEL node are all its dependencies, so every topological order of a
 graph is a legal order of its launches; `order.py` chooses a better one.

@@ -1,4 +1,4 @@
-"""`Kernel`, the argument of a KERNEL node: what one launch computes, and the memory it works on.
+"""`Kernel`, the argument of a KERNEL node: a computation and the memory it uses.
 
 Floor 3.
 """

@@ -1,4 +1,4 @@
-"""The limits that kernels are cut for: those of the device, unless they are for another one.
+"""The limits for which kernels are scheduled: the device's, or those of an export target.
 
 Floor 3. An exported model is computed elsewhere, on a device that may not be here.
 """

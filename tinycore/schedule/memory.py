@@ -25,7 +25,7 @@ from tinycore.render.base import Limits, pointer_of
 from tinycore.schedule.access import elements
 from tinycore.schedule.items import Step
 from tinycore.schedule.kernel import Kernel, image_of
-from tinycore.schedule.results import Replacements
+from tinycore.schedule.retention import Replacements
 from tinycore.schedule.row_fusion import row_limits
 from tinycore.trace import Trace
 from tinycore.uop.node import UOp

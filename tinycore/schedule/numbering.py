@@ -1,7 +1,7 @@
-"""Numbering of memory: kernels become steps over numbers, and nodes give way to their memory.
+"""Numbering of memory: kernels become steps over memory numbers.
 
 Floor 3. Parameters, which exist before the launches, have the first numbers. The retention policy
-(`results.py`) says which nodes are replaced by memory, and which stay and are only cached in it.
+(`retention.py`) says which nodes are replaced by memory, and which stay and are only cached in it.
 """
 
 from __future__ import annotations

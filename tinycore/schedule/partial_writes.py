@@ -1,4 +1,4 @@
-"""Partial writes: SCATTER and INSERT change some elements of memory in place.
+"""Partial writes: SCATTER and INSERT as in-place assignments of some elements.
 
 Floor 3. Both say what a tensor is after some of its elements changed. Assigned to the very memory
 that they change, a kernel writes those elements and touches no other. Anywhere else the unchanged

@@ -23,7 +23,7 @@ from tinycore.schedule.numbering import number_memory
 from tinycore.schedule.order import order_for_liveness
 from tinycore.schedule.partial_writes import place_partial_writes
 from tinycore.schedule.relink import relink
-from tinycore.schedule.results import Replacements, RetentionPolicy
+from tinycore.schedule.retention import Replacements, RetentionPolicy
 from tinycore.schedule.row_fusion import fuse_rows
 from tinycore.schedule.shard import ShardedGraph
 from tinycore.schedule.split_reduction import split_reductions

@@ -1,4 +1,4 @@
-"""Turn a region of the tensor graph into arithmetic over loop counters.
+"""Range analysis: a region of the tensor graph as arithmetic over loop counters.
 
 Floor 3. Every tensor value is read at a *point*: one index expression per axis. Movement ops only
 change the point on the way down, so nothing like a view object exists: a permute swaps two

@@ -1,4 +1,4 @@
-"""Relinking, for `Tensor.kernelize` and no pass: launches become a graph of KERNELs, as they run.
+"""Relinking of launches to a graph of KERNELs, for `Tensor.kernelize`.
 
 Floor 3. Steps know memory by number only. Here each becomes a KERNEL again whose sources are its
 memory and all it depends on, and each node with memory an ASSIGN(BUFFER, KERNEL). Emission links
@@ -11,7 +11,7 @@ from collections import defaultdict
 
 from tinycore.schedule.items import Step
 from tinycore.schedule.kernel import memory_of
-from tinycore.schedule.results import Replacements
+from tinycore.schedule.retention import Replacements
 from tinycore.schedule.state import State
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op

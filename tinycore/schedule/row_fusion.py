@@ -1,4 +1,4 @@
-"""Row fusion: a softmax is one kernel; neighbors over the same rows are joined, strip by strip.
+"""Row fusion: neighboring kernels over the same rows become one, such as a softmax.
 
 Floor 3. Row-blocked loop fusion, on devices that run loops; on a grid each stays a kernel of its
 own. The maxima, the sums and the quotients of a softmax are three kernels: a sum must be complete

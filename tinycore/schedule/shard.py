@@ -1,4 +1,4 @@
-"""Sharding: a graph over several devices becomes one graph per device, and copies between them.
+"""Sharding: a graph over several devices becomes a graph per device, with collectives.
 
 Floor 3. The frontend builds nodes of full shape on a group of devices, over MULTIs that hold the
 shards (GSPMD calls this partitioning). Here each such node becomes a MULTI of its shards, sources

@@ -1,4 +1,4 @@
-"""Sharding rules: how each op is done shard by shard, one row per op.
+"""Sharding rules: each op on shards, one row per op.
 
 Floor 3. A rule gets a node of full shape and its sources, each already a MULTI of shards or, if it
 is on no device, a plain node; it gives the MULTI of the results. It decides along which axis they

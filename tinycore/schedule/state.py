@@ -1,4 +1,4 @@
-"""`State`, what scheduling has decided about a graph so far.
+"""`State`: the decisions of scheduling about a graph so far.
 
 Floor 3. See `pipeline.py` for the passes that fill it in.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from tinycore.schedule.group import KernelGroups
 from tinycore.schedule.items import Step
 from tinycore.schedule.memory import Layout
-from tinycore.schedule.results import Realized, Replacements, RetentionPolicy
+from tinycore.schedule.retention import Realized, Replacements, RetentionPolicy
 from tinycore.schedule.shard import ShardedGraph
 from tinycore.schedule.split_reduction import StoredValue
 from tinycore.schedule.storage import Storage

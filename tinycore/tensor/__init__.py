@@ -18,7 +18,7 @@ order in which a program passes them:
   `history.py`
 - computing: `realize.py`, `realization.py`, `value_cache.py`, `runtime.py`
 - writing: `inplace.py`, `view_writes.py` (where a write lands), `views.py`, `aliases.py`,
-  `living.py`, `atomic_writes.py`, `change_tracking.py`
+  `liveness.py`, `atomic_writes.py`, `change_tracking.py`
 - captures: `jit.py`, `arguments.py`, `guard_keys.py`, `names.py`, `guard_readers.py`,
   `environment.py`, `guard.py`, `guard_code.py`, `proxies.py`, `host_streams.py`, `attempt.py`,
   `recorded_call.py`, `captured.py`
@@ -30,7 +30,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from tinycore.errors import ArgumentTypeError
-from tinycore.tensor.living import live_tensors, replace_nodes
+from tinycore.tensor.liveness import live_tensors, replace_nodes
 from tinycore.tensor.tensor import Tensor
 
 __all__ = ["Tensor", "live_tensors", "replace_nodes"]

@@ -1,4 +1,4 @@
-"""The adjoint of sliding windows, as windows again where that can be.
+"""The adjoint of sliding windows, as sliding windows where possible.
 
 Floor 5. UNSKEW puts what belongs to place k of window o at i = o + k*dilation, and zero where there
 is none. Read the other way, place i sees at k what windows of a padded image hold there, last place

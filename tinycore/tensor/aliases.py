@@ -1,4 +1,4 @@
-"""The alias index: from the base of views to the living tensors that show its memory.
+"""The alias index: from a base buffer to the living tensors that are views of it.
 
 Floor 5. An assignment asks the index instead of all living tensors. Tensors enter the group of
 their base (the node under slices and reshapes) at the next query, and only those that are new or

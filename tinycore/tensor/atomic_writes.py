@@ -1,4 +1,4 @@
-"""Atomic writes: a group of in-place writes of which all are recorded, or none.
+"""Atomic writes: a group of in-place writes of which all are recorded or none.
 
 Floor 5. A write waits in the node of a tensor until something is computed. Where several belong
 together, as those of an optimizer's step, an exception between two of them rolls back those that
@@ -13,7 +13,7 @@ from types import TracebackType
 from tinycore.tensor.aliases import base_of_view
 from tinycore.tensor.core import Core
 from tinycore.tensor.history import history
-from tinycore.tensor.living import become, live_tensors
+from tinycore.tensor.liveness import become, live_tensors
 
 __all__ = ["AtomicWrites"]
 

@@ -1,4 +1,4 @@
-"""The capturing run of a function, which refuses what a replay would get wrong.
+"""The capturing run of a function, which refuses whatever a replay would get wrong.
 
 Floor 5. The function runs on tensors that stand for its arguments, so that memory which it also
 reaches in another way is noticed. What it leaves to be computed is computed inside of the capture;
@@ -26,7 +26,7 @@ from tinycore.tensor.environment import Change, Walk
 from tinycore.tensor.guard import form_of_value
 from tinycore.tensor.guard_keys import ATOM, FORM, Role, is_plain, shortened
 from tinycore.tensor.host_streams import is_iterator, positions, random_generators
-from tinycore.tensor.living import live_tensors
+from tinycore.tensor.liveness import live_tensors
 from tinycore.tensor.proxies import ArgumentProxies
 from tinycore.tensor.recorded_call import Output, RecordedCall, SideOutput, State, realized_buffers
 from tinycore.tensor.tensor import Tensor

@@ -1,4 +1,4 @@
-"""Attention, in memory that grows with the sequence and not with its square.
+"""Attention in memory linear in the sequence length (online softmax).
 
 Floor 5. softmax(Q K^T) V goes through the keys a near cache full at a time, and what is found for
 each such piece is put together by its maximum and total (M. Milakov & N. Gimelshein, "Online

@@ -1,4 +1,4 @@
-"""The capture of a function for calls with one key: how it is recorded, and how it is replayed.
+"""A capture of a function for calls with one key: its recording and its replay.
 
 Floor 5. A replay first looks at the tensors whose memory the launches use: it does pending writes
 to them, and the capture is invalid if one of them was replaced by another tensor.

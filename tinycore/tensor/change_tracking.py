@@ -1,4 +1,4 @@
-"""Change tracking: which tensors a thread changes while it captures a function.
+"""Change tracking: which tensors a thread changes during a capture.
 
 Floor 5. A capture looks at all living tensors for those that the function has changed. What other
 threads change meanwhile, or give a gradient, is no part of it, and a write that the function has

@@ -1,4 +1,4 @@
-"""Checks of operands, and the messages for those that fail.
+"""Checks of operands, with their error messages.
 
 Floor 5. Every message names the operation and all operands. A check returns the fact it
 established.

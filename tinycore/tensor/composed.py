@@ -1,4 +1,4 @@
-"""Methods of torch and NumPy that are made of others: norms, statistics, products, losses.
+"""Methods of torch and NumPy composed of other methods: norms, statistics, products, losses.
 
 Floor 5. Names, arguments and edges are torch's. What has a shape that depends on data is computed
 at once.

@@ -1,4 +1,4 @@
-"""`Core`, the base of every tensor: a node of the graph, a gradient, and liveness.
+"""`Core`: the base of every tensor, with its node, its gradient and its lifetime.
 
 Floor 5. `Tensor` is one class written in several files, one per subject, each building on those
 before it: core, movement, joining, operands, elementwise, functions, powers, special, activations,
@@ -32,7 +32,7 @@ from tinycore.tensor.change_tracking import change_sets, record_changes
 from tinycore.tensor.checks import number_dtype, resolve_axis
 from tinycore.tensor.data import Data, node_from_data
 from tinycore.tensor.foreign_names import NO_DEVICES
-from tinycore.tensor.living import alias_index, living
+from tinycore.tensor.liveness import alias_index, living
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.signatures import check_signatures
 from tinycore.tensor.view_writes import in_own_memory, show, target_of

@@ -1,4 +1,4 @@
-"""Tensors from sizes and numbers.
+"""Creation: constants, ranges and memory.
 
 Floor 5. `device` and `dtype` default to the default device and the default float or integer. What
 fills memory (`full`, `zeros`, `ones`, `empty`) has memory of its own, so that it can be trained and

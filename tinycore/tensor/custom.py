@@ -1,4 +1,4 @@
-"""Kernels that users write, and graphs as values: placeholders, calls, schedules.
+"""Custom kernels, and graphs as values: placeholders, calls, schedules.
 
 Floor 5. A kernel written by hand stands in the graph like any other node. It waits for what its
 tensors wait for, is fused with nothing, and is lowered, compiled and captured as the scheduler's

@@ -1,4 +1,4 @@
-"""Conversion of the argument of `Tensor(...)` to a node of the tensor graph.
+"""Conversion of the data argument of `Tensor(...)` to a node.
 
 Floor 5. Host data is copied into a buffer on the target device at once; a Python number becomes a
 constant, which takes no memory.

@@ -1,4 +1,4 @@
-"""Matrices taken apart: QR, singular values, and the polar factor by iteration.
+"""Matrix decompositions: QR, singular values, polar factor.
 
 Floor 5. Every step works on whole matrices whose rows and columns move on by one place, so that the
 pivot is always the first element and all steps launch the same few kernels, compiled once. Their

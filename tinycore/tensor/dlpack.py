@@ -1,4 +1,4 @@
-"""DLPack: memory passed between array libraries of one process, by its address and with its owner.
+"""DLPack: import and export of memory between array libraries of one process.
 
 Floor 5. Structures, type codes and the rules of ownership are those of DLPack 1.1 (dlpack.h) and of
 the data interchange section of the Python array API standard. A capsule named `dltensor_versioned`

@@ -1,4 +1,4 @@
-"""Arithmetic, comparison and selection, element by element.
+"""Elementwise arithmetic, comparison and selection.
 
 Floor 5. Integers wrap, and one divided by 0 gives 0; floats follow IEEE 754. See
 docs/decisions/0013.

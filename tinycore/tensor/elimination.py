@@ -1,4 +1,4 @@
-"""Linear systems: solve, inverse, determinant and Cholesky factor, by elimination.
+"""Linear systems by elimination: solve, inverse, determinant, Cholesky factor.
 
 Floor 5. Gauss-Jordan elimination with partial pivoting. Every step is the same graph: after each
 one the matrix is rolled, so that the next column comes first, and a step's kernels are compiled

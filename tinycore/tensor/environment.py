@@ -1,4 +1,4 @@
-"""The environment of a captured function: a walk over all that its code can reach.
+"""The environment of a captured function: everything that its code can reach.
 
 Floor 5. Reachable from a function are its closure, defaults and decorators, the globals and
 attributes that its code names, their classes, containers and functions, and so on. Everything that

@@ -1,4 +1,4 @@
-"""Signs, limits, and the elementary functions.
+"""Elementwise functions: signs, rounding, limits, exponentials, trigonometry.
 
 Floor 5. Integers become the default float first. A function composed of several steps is computed
 in at least float32 and rounded once.

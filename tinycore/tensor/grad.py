@@ -1,4 +1,4 @@
-"""Reverse-mode differentiation of the tensor graph: from a result back to what it depends on.
+"""Reverse-mode differentiation of the tensor graph.
 
 Floor 5. One rule per op, in the files `rules_...`; here is the walk.
 """

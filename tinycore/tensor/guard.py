@@ -1,4 +1,4 @@
-"""Guards: checks that what a captured function can reach is as it was at the capture.
+"""Guards: checks that the environment of a captured function is unchanged.
 
 Floor 5. A guard is a list of boxes. Each box is found among the values of an earlier one, reads its
 own values (`guard_readers.py`), and compares them by their roles. `guard_code.py` compiles the

@@ -1,4 +1,4 @@
-"""Readers of containers: the values that a guard compares, their labels, and how one is put back.
+"""Readers of containers for guards: their values, labels, and restoration.
 
 Floor 5. `reader_of` chooses by the class of a value: built-in containers are read whole, functions
 by their code, defaults and closure, and objects, classes and modules by the names that code uses.

@@ -1,4 +1,4 @@
-"""Gradient history: the graphs from which the content of memory was computed, for `backward`.
+"""Gradient history: graphs from which memory was computed, retained for `backward`.
 
 Floor 5. An in-place write is done once, so after a run its node is replaced by the memory. If the
 run only had to read a value, the gradient must not end there: the written graph is kept here, by

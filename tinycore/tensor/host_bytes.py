@@ -1,4 +1,4 @@
-"""Host arrays in the bytes that devices use, also for the floats that NumPy lacks.
+"""Host arrays in device formats, including floats that NumPy lacks.
 
 Floor 5. bfloat16 and fp8 travel as the unsigned integers they are stored in; `decode` gives their
 numbers as float32, `encode` rounds to nearest, ties to even.

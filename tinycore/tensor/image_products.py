@@ -1,4 +1,4 @@
-"""Products whose operands lie in images, and what needs a decoder for video.
+"""Products with operands in images (texture memory).
 
 Floor 5. An image (`dtypes.imagef`, `dtypes.imageh`) is memory that graphics cards read through
 their texture units, four floats at a time; see `pixels.py`.

@@ -1,4 +1,4 @@
-"""Operators and methods that write: `x += 1`, `x.mul_(2)`, `x.zero_()`.
+"""In-place operators and methods: `x += 1`, `x.mul_(2)`, `x.zero_()`.
 
 Floor 5. Each computes what its namesake without the mark does and assigns it, so that every tensor
 that is a view of this one shows it. The result keeps this tensor's shape and dtype.

@@ -1,4 +1,4 @@
-"""Tensors and the arrays of other libraries: shared where that is possible, copied where it is not.
+"""Interoperability with arrays of other libraries: shared if possible, else copied.
 
 Floor 5. A tensor that was computed, on a device whose memory the host addresses, gives that memory
 itself, and keeps it alive as long as someone uses it. A tensor that was not is computed for the

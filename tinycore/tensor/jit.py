@@ -1,4 +1,4 @@
-"""`TinyJit`: run a function twice, then only replay what it launched.
+"""`TinyJit`: capture the launches of a function, and replay them.
 
 Floor 5. The first call runs the function as it is, the second notes every launch, later ones replay
 them on their own inputs. Calls that differ in more than the content of tensors and the numbers of

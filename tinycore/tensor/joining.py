@@ -1,4 +1,4 @@
-"""Padding, joining and cutting.
+"""Padding, concatenation and splitting.
 
 Floor 5. Tensors are joined in their common dtype: each is padded to the whole, and a place takes
 what lies there.

@@ -1,4 +1,4 @@
-"""Tensors as NumPy sees memory: which of them show a buffer in strides, and how.
+"""Strided layouts: which tensors are views of a buffer by strides, for NumPy and DLPack.
 
 Floor 5. Movement that only renumbers elements (reshape, permute, slices with a step) is a NumPy
 view of the flat buffer; what repeats, pads or reverses elements is not shared, since no other

@@ -1,4 +1,4 @@
-"""Products of matrices, and einsum.
+"""Matrix products and einsum.
 
 Floor 5. A product is a broadcast multiplication and a sum. `dtype` is the type the sum is
 accumulated in; the result has the operands' common dtype, or `dtype` when that is given.

@@ -1,4 +1,4 @@
-"""Losses.
+"""Loss functions.
 
 Floor 5. `reduction` is "mean", "sum" or "none". Class scores have their classes on axis 1 (or the
 only axis), labels are integers with one axis less, or probabilities of the scores' shape.

@@ -1,4 +1,4 @@
-"""Rearranging elements: shapes, order, boxes, repetition. No arithmetic, no copying.
+"""Movement: reshape, permute, expand, shrink, flip, repeat.
 
 Floor 5. Axes may be negative. A shape or order may be given as one tuple or as separate arguments.
 """

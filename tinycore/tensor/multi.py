@@ -1,4 +1,4 @@
-"""Tensors over several devices: in parts along one axis, or the same on each.
+"""Multi-device tensors: sharded along an axis, or replicated.
 
 Floor 5. Such a tensor has the shape of the whole and is used as any other; what each device does,
 and what travels between them, is found when it is computed (`schedule/shard.py`).

@@ -1,4 +1,4 @@
-"""Names in the code of functions: globals, attributes, and modules that it imports.
+"""Static analysis of a function's code: the globals, attributes and imports that it names.
 
 Floor 5. Only what a captured function and the functions that it may call name decides what they do;
 everything else around them may change freely. Libraries are not looked into.

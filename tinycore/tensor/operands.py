@@ -1,4 +1,4 @@
-"""Operands: tensors and numbers made to fit one another by broadcasting and promotion.
+"""Operands: broadcasting, type promotion and device agreement.
 
 Floor 5. Operands are broadcast together and promoted to their common dtype; a Python number takes
 the tensor's dtype where it can hold it (a float beside integers makes them the default float).

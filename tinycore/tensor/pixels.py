@@ -1,4 +1,4 @@
-"""Tensors kept in images: memory of pixels, each of four neighboring elements.
+"""Image storage of tensors: casts to and from pixels of four elements.
 
 Floor 5. An image is where elements lie, not what they are: a tensor kept in `dtypes.imagef` is of
 float32 and computes as any other. Devices without images keep it in plain memory.

@@ -1,4 +1,4 @@
-"""Kernels written by hand: tensors as placeholders, and the graph that they become.
+"""Placeholders: tensors inside of custom kernels, and the graph built from them.
 
 Floor 5. A user's function gets a Placeholder for each tensor and returns what it stores. Here its
 loops are closed, and what lowering, or the memory beyond a tensor's end, would not forgive is

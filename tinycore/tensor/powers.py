@@ -1,4 +1,4 @@
-"""Powers: by multiplication where that is exact or short, else by logarithms in two parts.
+"""Powers: by multiplication if exact or short, else by double-float logarithms.
 
 Floor 5. The exponent of 2 in `a ** b` = 2 ** (b log2 a) can be as large as 128 (1024), and its
 absolute error becomes the relative error of the power. So log2 is computed as a sum of two numbers

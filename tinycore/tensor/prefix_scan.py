@@ -1,4 +1,4 @@
-"""Prefix scans (cumulative sum, maximum, ...) along the last axis, on the tensor graph.
+"""The algorithm of prefix scans, on the tensor graph.
 
 Floor 5. With enough rows to run in parallel, or a short axis, each row is scanned sequentially.
 Otherwise the axis is cut into blocks: a scan inside each block, a scan over the totals of the

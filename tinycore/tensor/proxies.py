@@ -1,4 +1,4 @@
-"""Argument proxies: tensors in place of the arguments of a call while it is captured.
+"""Argument proxies (tracers): tensors that stand for the arguments of a call during its capture.
 
 Floor 5. A proxy shows the memory of its argument through another BUFFER node (a tracer, in terms
 of JAX), so that a launch tells whether the function reached that memory through the argument or in
@@ -18,7 +18,7 @@ from tinycore.schedule.kernel import memory_of
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.arguments import Arguments, is_realized, rebuilt
 from tinycore.tensor.change_tracking import change_sets, changed_elsewhere
-from tinycore.tensor.living import become, live_tensors, replace_nodes
+from tinycore.tensor.liveness import become, live_tensors, replace_nodes
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.bindings import exchanging
 from tinycore.uop.movement import base_of

@@ -1,4 +1,4 @@
-"""Races of kernels written by hand: steps of parallel loops that store to one element.
+"""Race detection for custom kernels: parallel steps that store to one element.
 
 Floor 5. Where the index of a store can be foreseen, more steps than elements are a race, and so are
 two of the first steps of each loop that meet; so many are tried that a kernel is checked in less

@@ -1,4 +1,4 @@
-"""Random tensors: one counted stream, the same on every device.
+"""Random tensors from one counter-based stream, equal on every device.
 
 Floor 5. `manual_seed` sets the key and puts the counter to 0. Each call takes the next block of
 counters, at the time of the call, whatever is computed later and where; see `stream`.

@@ -1,4 +1,4 @@
-"""Realization: which nodes a run computes, and which nodes of living tensors its memory replaces.
+"""Realization planning: the nodes that a run computes, and those that its memory replaces.
 
 Floor 5. Two promises are kept here. A tensor computed from memory shows what that memory held when
 the tensor was made, also if an assignment came later. And computing a tensor cuts the graph, and
@@ -18,7 +18,7 @@ from tinycore.tensor.aliases import base_of_view
 from tinycore.tensor.core import Core
 from tinycore.tensor.grad import passes_gradient
 from tinycore.tensor.history import history
-from tinycore.tensor.living import alias_index, replace_nodes, waiting_tensors
+from tinycore.tensor.liveness import alias_index, replace_nodes, waiting_tensors
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.value_cache import Snapshot, value_cache
 from tinycore.tensor.view_writes import show
@@ -30,14 +30,14 @@ from tinycore.uop.op import MOVEMENT, Op
 
 if TYPE_CHECKING:
     from tinycore.schedule.canonical import CanonicalGraph
-    from tinycore.schedule.results import CachedValue, Realized, RunResult
+    from tinycore.schedule.retention import CachedValue, Realized, RunResult
 
 canonicalize: Final[Callable[..., CanonicalGraph]] = deferred(
     "tinycore.schedule.canonical:canonicalize"
 )
-make_realized: Final[Callable[..., Realized]] = deferred("tinycore.schedule.results:Realized")
+make_realized: Final[Callable[..., Realized]] = deferred("tinycore.schedule.retention:Realized")
 make_cached_value: Final[Callable[..., CachedValue]] = deferred(
-    "tinycore.schedule.results:CachedValue"
+    "tinycore.schedule.retention:CachedValue"
 )
 
 SOURCES: Final = frozenset({Op.BUFFER, Op.BUFFER_VIEW, Op.ASSIGN, Op.CALL})

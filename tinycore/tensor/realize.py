@@ -1,4 +1,4 @@
-"""From a graph to numbers: realizing, reading back, assigning, moving between devices.
+"""Realization methods: realize, read back, assign, move between devices.
 
 Floor 5. What runs the graph is behind `tinycore.tensor.runtime`. After it has run, every living
 tensor whose graph contains something computed now sees the memory that holds it.
@@ -22,7 +22,7 @@ from tinycore.tensor.grad import gradients
 from tinycore.tensor.history import history
 from tinycore.tensor.host_bytes import decode
 from tinycore.tensor.layout import COPIES, moved_from, show_memory
-from tinycore.tensor.living import live_tensors, replace_nodes
+from tinycore.tensor.liveness import live_tensors, replace_nodes
 from tinycore.tensor.random import Random
 from tinycore.tensor.realization import (
     canonicalize,

@@ -1,4 +1,4 @@
-"""The record of a captured call, and the tensors that a replay expects unchanged (`Expected`).
+"""The record of a captured call, and the tensors that a replay requires unchanged.
 
 Floor 5. It holds the launches, the form of results, state and side outputs. A replay needs
 nothing else; see `captured.py`.

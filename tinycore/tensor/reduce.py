@@ -1,4 +1,4 @@
-"""Folding axes: sums, extremes, statistics, softmax.
+"""Reductions: sums, extremes, statistics, softmax.
 
 Floor 5. `axis` is an axis, several, or None for all; `keepdim` keeps folded axes with size 1.
 Sums are accumulated in at least 32 bits; narrow floats are rounded once, at the end, while bools

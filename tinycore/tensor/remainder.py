@@ -1,4 +1,4 @@
-"""Remainders of floats without rounding, in steps whose products are exact.
+"""Exact remainders of floats.
 
 Floor 5. A quotient is taken a few bits at a time; the divisor is split into two numbers of half the
 digits, so that fusing a product into a sum changes nothing either.

@@ -1,4 +1,4 @@
-"""`Runtime`, the interface of the frontend to the engine: memory, kernels, and device names.
+"""`Runtime`: the interface of the frontend to the engine.
 
 Floor 5. The seam between `Tensor` and what runs it. `use` replaces the runtime, which is how the
 tests run the same tensors on the plain evaluator of `tinycore.testing.reference`. `TinyJit` alone
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tinycore.device.protocols import SupportsExchange
     from tinycore.schedule.canonical import CanonicalGraph
     from tinycore.schedule.items import ScheduleItem
-    from tinycore.schedule.results import OnResult, RetentionPolicy, RunResult
+    from tinycore.schedule.retention import OnResult, RetentionPolicy, RunResult
 
 HostArray: TypeAlias = "numpy.ndarray[Any, numpy.dtype[Any]]"
 Refresh = Callable[[], HostArray]

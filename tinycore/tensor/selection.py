@@ -1,4 +1,4 @@
-"""Picking and placing by index tensors along an axis, triangles, one-hot.
+"""Gather, scatter and masks: selection by index tensors, triangles, one-hot.
 
 Floor 5. `gather` and `scatter` follow torch: `index` runs beside the tensor and names positions
 along one axis.

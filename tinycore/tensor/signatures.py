@@ -1,4 +1,4 @@
-"""Type checks of arguments by a method's annotations, at every call.
+"""Argument checks by a method's annotations, at every public call.
 
 Floor 5. A public method of `Tensor` whose parameters are annotated refuses any other type before it
 does anything else, so that the mistake is told with the name of the operation, the parameter and

@@ -1,4 +1,4 @@
-"""Elementary functions built from series, accurate near 0 and far from it.
+"""Special functions by series and rational approximations.
 
 Floor 5. Near the point where the obvious formula cancels, a Taylor series takes over, as long as
 the dtype needs on its small interval. Both sides of every `where` stay finite, so that gradients do

@@ -1,4 +1,4 @@
-"""Eigenvalues of symmetric matrices, and rank, pseudo-inverse, norms and powers of matrices.
+"""Symmetric eigenvalues, rank, pseudo-inverse, matrix norms and powers.
 
 Floor 5. Matrices are the last two axes, all others are a batch.
 """

@@ -1,4 +1,4 @@
-"""Names that PyTorch, NumPy and tinygrad give to arguments, and what each is called here.
+"""Argument names of PyTorch, NumPy and tinygrad, mapped to ours.
 
 Floor 5. An argument that a method does not know by its name is taken by another name for the same,
 or told with the names that the method has.

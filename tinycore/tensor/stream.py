@@ -1,4 +1,4 @@
-"""The counted stream of random words, and numbers made of them.
+"""The counter-based random stream, and its conversion to numbers.
 
 Floor 5. A word is 64 bits: Threefry-2x32 of a counter and the key with 20 rounds (Salmon et al.,
 "Parallel Random Numbers: As Easy as 1, 2, 3", 2011). Key and counter reach kernels in a small

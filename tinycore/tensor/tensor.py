@@ -1,4 +1,4 @@
-"""`Tensor`: the class that users know.
+"""`Tensor`: the public class.
 
 Floor 5. The subjects are in the files it inherits from, see `core`; here are the names that would
 shadow Python's own in the others, and the training mode.

@@ -1,4 +1,4 @@
-"""The value cache: from nodes that stay in the graph to the memory of their values.
+"""The value cache: memory of computed nodes that stay in the graph.
 
 Floor 5. A node that a gradient flows through keeps its graph when it is computed. The next run
 reads its value from memory, while `backward` sees the node. An entry lives as long as its node, and
@@ -22,7 +22,7 @@ from tinycore.tensor.aliases import base_of_view, buffers_below
 from tinycore.uop.node import UOp
 
 if TYPE_CHECKING:
-    from tinycore.schedule.results import CachedValue
+    from tinycore.schedule.retention import CachedValue
 
 
 class CacheEntry(NamedTuple):

@@ -1,4 +1,4 @@
-"""Writes through views: where a write lands, and the new values of all tensors that show it.
+"""Writes through views: their target, and the new values of all its aliases.
 
 Floor 5. A tensor is a view of its base: memory, a copy of its own, or a value that is not in memory
 yet. The base gets the new value (an ASSIGN to memory, an INSERT of a part), and every view of it
@@ -14,7 +14,7 @@ from tinycore.tensor import graph
 from tinycore.tensor.aliases import base_of_view
 from tinycore.tensor.grad import LEAF
 from tinycore.tensor.history import history
-from tinycore.tensor.living import alias_index, become, view_over
+from tinycore.tensor.liveness import alias_index, become, view_over
 from tinycore.tensor.views import is_detached, is_shared, place_in
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op

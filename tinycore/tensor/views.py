@@ -1,4 +1,4 @@
-"""Aliasing before realization: views of one value not in memory yet, so that a write reaches all.
+"""Views of unrealized values, so that a write reaches all of them.
 
 Floor 5. A view of memory is found by its node (`tinycore.tensor.aliases`): two tensors over one
 BUFFER are the same elements. A node that is still to be computed says nothing of the kind, since

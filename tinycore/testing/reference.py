@@ -19,7 +19,7 @@ from tinycore.dtype import DType, ImageDType, dtypes, to_numpy_dtype
 from tinycore.errors import UnsupportedError
 from tinycore.schedule.canonical import CanonicalGraph, canonicalize
 from tinycore.schedule.kernel import memory_of
-from tinycore.schedule.results import OnResult, RetentionPolicy, RunResult
+from tinycore.schedule.retention import OnResult, RetentionPolicy, RunResult
 from tinycore.tensor import graph, pixels
 from tinycore.tensor.host_bytes import FOREIGN, decode, encode
 from tinycore.tensor.runtime import HostArray, Refresh

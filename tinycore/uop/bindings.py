@@ -1,4 +1,4 @@
-"""The Sizes in a graph: what they hold, and the same graph with others in their place.
+"""Bindings of symbolic sizes: the Sizes in a graph, their numbers, and their replacement.
 
 Floor 1. Schedules and programs are made for graphs whose Sizes are free; the numbers come with each
 launch.

@@ -1,4 +1,4 @@
-"""Conversions between dtypes: those that change nothing, and those that can be one.
+"""Rules of casts: redundant ones are removed, successive ones merged.
 
 Floor 1. A counter cast to a narrower integer that holds all its values is the same number, so
 arithmetic on it is done before the cast, where the algebra of `index` applies.

@@ -1,4 +1,4 @@
-"""The meaning of each arithmetic op, exactly and slowly, on Python scalars.
+"""Reference semantics of each arithmetic op, on Python scalars.
 
 Floor 1. `compute` is the meaning of the ALU rows of the op table: constant folding uses it, and so
 does `evaluate`, the plain interpreter of scalar expressions that rules are tested against.

@@ -1,4 +1,4 @@
-"""Constants folded, and identities of integers and floats.
+"""Constant folding, and identities of integers and floats.
 
 Floor 1. Integers wrap, so for them only what holds modulo 2**n is here; floats keep IEEE exactly,
 signed zeros, infinities and NaN included, so nothing is reassociated. What holds for `index` alone,

@@ -1,4 +1,4 @@
-"""The table of living nodes: building a node twice finds the first one.
+"""The interning table: an equal node is the existing one (hash consing).
 
 Floor 1. The table holds nodes weakly, but a key holds the sources of its node. So an entry has to
 go with its node, or no graph below it is ever freed, nor the device memory of its buffers.

@@ -1,4 +1,4 @@
-"""Booleans, choices between values, and loops that run once.
+"""Rules of booleans, selections, and loops that run once.
 
 Floor 1. Holds for every dtype of the values chosen between.
 """

@@ -1,4 +1,4 @@
-"""Movement ops: the node below them, and the axis of a source that an axis of the result is.
+"""Movement ops: the base below them, and maps between axes of sources and results.
 
 Floor 1. Every walk over views that asks where an axis comes from or goes to asks here. The three
 questions differ: `source_axis` wants the axis as it was, `axis_along` one that moves with it, and

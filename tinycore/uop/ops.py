@@ -1,4 +1,4 @@
-"""Nodes and ops by the names under which tinygrad's users import them.
+"""The names of nodes and ops in tinygrad, importable from one module.
 
 Floor 1. `Ops` is `Op`, `AxisType` is `AxisKind`; code here uses the latter.
 """

@@ -1,4 +1,4 @@
-"""Graphs from text: what `text.py` prints, as the identical nodes.
+"""The text form of graphs: parsing to the identical nodes.
 
 Floor 1. Text comes from anywhere: it is parsed, never evaluated, and what does not fit raises
 FileFormatError with the number of the line.

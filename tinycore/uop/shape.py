@@ -1,4 +1,4 @@
-"""Shapes and devices of tensor-graph nodes, given those of their sources.
+"""Shape and device inference for tensor-graph nodes.
 
 Floor 1. The frontend checks operands before it builds a node, so here only what a node *is* counts.
 """

@@ -1,4 +1,4 @@
-"""`Variable` and `Size`: integers that a launch is given, in the shapes and bounds of tensors.
+"""Symbolic sizes: `Variable` and `Size`, integers known at launch, in shapes and bounds.
 
 Floor 1. A Variable bound to a number is a Size; arithmetic on Sizes gives Sizes or plain ints. A
 Size stands wherever an int may stand in a shape, an offset or a bound, and programs made for it

@@ -1,4 +1,4 @@
-"""The stages of a graph: which ops may occur at each, and the checks that hold there.
+"""The stages of the IR: legal ops, and registered checks of each.
 
 Floor 1. A check looks at one node and returns what is wrong with it, or None.
 """

@@ -1,4 +1,4 @@
-"""Graphs as text.
+"""The text form of graphs: printing.
 
 Floor 1. One line per node, sources before users: `%3 = ADD index (%1, %2)`. An argument stands in
 brackets after the dtype: `%0 = CONST float32 [-0.0]`. What is printed is read back by `parse.py` as

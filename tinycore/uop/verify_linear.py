@@ -1,4 +1,4 @@
-"""Verification of linear programs: every use after its definition, inside the same loops.
+"""The verifier of linear programs: definitions before uses, inside the same loops.
 
 Floor 1. The part of `verify.py` that looks at a whole program and not at one node.
 """

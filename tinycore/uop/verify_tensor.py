@@ -1,4 +1,4 @@
-"""Checks of a tensor graph, before any kernel is cut from it.
+"""The verifier of tensor graphs, before scheduling.
 
 Floor 1. One part of `verify.py`.
 """

@@ -9,7 +9,7 @@ from tiny_cpu import BACKEND, clang
 from tiny_cpu.arch import host_machine
 from tiny_cpu.clang import find_clang, is_clang_installed
 from tinycore.config import Context
-from tinycore.device.opened import OpenDevice
+from tinycore.device.open_device import OpenDevice
 from tinycore.device.registry import Registry
 from tinycore.dtype import dtypes
 from tinycore.errors import CompilerUnavailable, SettingError

@@ -13,8 +13,8 @@ import pytest
 from tinycore import Context, Device
 from tinycore.cli import devices
 from tinycore.cli.main import main
-from tinycore.device.apart import Ended
 from tinycore.device.hooks import hooks
+from tinycore.device.isolated import Ended
 
 listen = pluggy.HookimplMarker("tinycore")
 

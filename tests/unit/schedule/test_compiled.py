@@ -15,7 +15,7 @@ from tinycore.engine import compile as compiling
 from tinycore.schedule import compiled
 from tinycore.schedule.canonical import CanonicalGraph, canonicalize
 from tinycore.schedule.compiled import Schedule, compile_schedule
-from tinycore.schedule.results import RetentionPolicy
+from tinycore.schedule.retention import RetentionPolicy
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from tinycore.schedule import kernelize
 from tinycore.schedule.collectives import concatenate, copy_to
 from tinycore.schedule.kernel import Kernel
 from tinycore.schedule.pipeline import kernelize_as_run
-from tinycore.schedule.results import Realized
+from tinycore.schedule.retention import Realized
 from tinycore.schedule.shard import ShardedGraph, axis_of
 from tinycore.uop.movement import axis_reshaped, base_of
 from tinycore.uop.node import Skew, UOp, unique

@@ -12,16 +12,18 @@ import pytest
 
 import tinycore
 from tinycore import Tensor, nn
-from tinycore.tensor import aliases, core, living
+from tinycore.tensor import aliases, core, liveness
 from tinycore.tensor.aliases import AliasIndex, base_of_view
 
 
 def views_of(tensor: Tensor) -> set[int]:
-    return {id(t) for t in living.alias_index.of(base_of_view(tensor.uop))}
+    return {id(t) for t in liveness.alias_index.of(base_of_view(tensor.uop))}
 
 
 def found_by_looking(tensor: Tensor) -> set[int]:
-    return {id(t) for t in living.live_tensors() if base_of_view(t.uop) is base_of_view(tensor.uop)}
+    return {
+        id(t) for t in liveness.live_tensors() if base_of_view(t.uop) is base_of_view(tensor.uop)
+    }
 
 
 def test_views_are_found_as_they_come_and_go() -> None:
@@ -57,13 +59,13 @@ def test_all_are_looked_at_where_too_many_are_new(monkeypatch: pytest.MonkeyPatc
 
 def test_groups_of_what_is_gone_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aliases, "MOST_NEW", 20)
-    group = AliasIndex(living.living.values)
+    group = AliasIndex(liveness.living.values)
     for _ in range(100):
         x = Tensor([1.0]).realize()
-        group.note(living.living[id(x)])
+        group.note(liveness.living[id(x)])
         group.of(x.uop)
 
-    assert group.count <= 41 + len(living.living)
+    assert group.count <= 41 + len(liveness.living)
 
 
 @pytest.mark.slow

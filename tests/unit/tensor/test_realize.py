@@ -12,7 +12,7 @@ import pytest
 
 from tinycore.dtype import dtypes
 from tinycore.errors import DeviceError, DTypeError, ShapeError
-from tinycore.tensor import Tensor, live_tensors, living
+from tinycore.tensor import Tensor, live_tensors, liveness
 from tinycore.tensor.core import Core
 from tinycore.tensor.views import Value
 from tinycore.uop.op import Op
@@ -39,7 +39,7 @@ def test_views_may_be_made_by_another_thread_while_a_tensor_becomes_memory(
     x = Tensor([1, 2]).realize()
     y, other = x + 1, x + 2
     views: list[Tensor] = []
-    shared_values = living.shared_values
+    shared_values = liveness.shared_values
 
     def meanwhile(tensors: list[Core]) -> list[Value]:
         values = shared_values(tensors)
@@ -49,7 +49,7 @@ def test_views_may_be_made_by_another_thread_while_a_tensor_becomes_memory(
         return values
 
     with monkeypatch.context() as patch:
-        patch.setattr(living, "shared_values", meanwhile)
+        patch.setattr(liveness, "shared_values", meanwhile)
         y.realize()
 
     assert y.tolist() == [2, 3]

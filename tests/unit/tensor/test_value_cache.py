@@ -16,7 +16,7 @@ import pytest
 from tinycore import Tensor
 from tinycore.engine.counters import GlobalCounters
 from tinycore.nn.optim import SGD
-from tinycore.schedule.results import CachedValue
+from tinycore.schedule.retention import CachedValue
 from tinycore.tensor.value_cache import ValueCache
 
 pytestmark = pytest.mark.sample(2)

@@ -1,4 +1,4 @@
-"""`ArgumentArena`: memory that submissions borrow, such as arguments of launches and commands.
+"""`ArgumentArena`: a ring buffer of arguments and commands of submissions.
 
 Floor 1. Imports `errors`. A device has one for arguments; a driver makes others for commands that
 are not bound.

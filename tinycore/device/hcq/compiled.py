@@ -1,4 +1,4 @@
-"""`HCQCompiled`: a device driven through queues, its timeline, and what a launch takes from it.
+"""`HCQCompiled`: a device driven through queues, with its timeline and signals.
 
 Floor 1. Imports the rest of this folder. A driver inherits from it; what comes out is an ordinary
 `DeviceRuntime`, with the capabilities `graph` and `queues`.

@@ -1,4 +1,4 @@
-"""`HCQGraph`: launches of several queues and devices, built once and submitted again and again.
+"""`HCQGraph`: launches over several queues and devices, encoded once and resubmitted.
 
 Floor 1. Imports `protocols`, `dependencies`. Each device has a static queue of programs and one for
 each engine that copies. Launches of a queue may overlap where their memory lets them: one that

@@ -1,4 +1,4 @@
-"""`EncodedLaunches`: commands of a program's launches, encoded once and patched by each use.
+"""`EncodedLaunches`: launch commands of a program, encoded once and patched at each use.
 
 Floor 1. Imports `memory`, `queue`, `signal`. To encode a launch costs several times what it costs
 to write its arguments and a timeline value into commands that exist. So a program that is launched

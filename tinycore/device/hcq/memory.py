@@ -1,4 +1,4 @@
-"""`HCQBuffer`: a span of memory that commands of a queue address, and how the host reaches it.
+"""`HCQBuffer`: memory addressed by queue commands, and its view for the host.
 
 Floor 1. Imports nothing. It is the handle that allocators of such devices return.
 """

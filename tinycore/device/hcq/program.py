@@ -1,4 +1,4 @@
-"""`HCQProgram`: a loaded program launched through a queue, and its arguments in memory.
+"""`HCQProgram`: a loaded program, its launches through a queue, and its arguments.
 
 Floor 1. Imports `protocols`, `signal`. A driver inherits from `HCQProgram` and adds what its
 hardware needs to know of the code.

@@ -1,4 +1,4 @@
-"""`HCQSignal`: sixteen bytes by which queues, devices and the host wait for each other.
+"""`HCQSignal`: sixteen bytes by which queues, devices and the host synchronize.
 
 Floor 1. Imports `config`, `errors`. A signal's value only grows while somebody may wait for it, so
 "at least" is the one comparison there is.

@@ -1,4 +1,4 @@
-"""`HCQTransfer`: a copy between two devices that wait for each other, without the host.
+"""`HCQTransfer`: copies between two devices, synchronized without the host.
 
 Floor 1. It is a program like any other: called with two buffers, or held in a graph.
 """

@@ -1,4 +1,4 @@
-"""Numbers of a command that are known only when it is submitted: `Symbol`, and a `Word` of one.
+"""Symbolic command words: `Symbol`, a number known at submission, and `Word`, a function of one.
 
 Floor 1. Imports nothing. A queue that is submitted again and again is built once; where a command
 needs the timeline's next value or the address of an input, it holds a word that each submission

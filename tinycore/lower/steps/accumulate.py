@@ -1,4 +1,4 @@
-"""Accumulate: sums of a row of outputs in a buffer, while the reduced loops run around them.
+"""Accumulate: the sums of a row of outputs in a buffer, inside the reduced loops.
 
 Floor 3'. A sum down the columns of a matrix, one column after the other, reads far apart at every
 step. Accumulated in a buffer, it reads a few whole rows at a time and adds them to what is in a

@@ -1,4 +1,4 @@
-"""Bind: a loop gets its kind. TVM calls it bind, vectorize, unroll and parallel.
+"""Bind: map a loop to vector lanes, copies, threads or the grid (TVM's vectorize, unroll, bind).
 
 Floor 3'.
 """

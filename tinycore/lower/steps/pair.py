@@ -1,4 +1,4 @@
-"""Pairs: two neighboring steps of a sum folded at once, where products are of narrow integers.
+"""Pair: fold two neighboring products of narrow integers at once (dot-product instructions).
 
 Floor 3'. Processors multiply vectors of int16 and add neighboring products in one instruction,
 which is twice as many products as there are sums. What is multiplied must lie so that the two steps

@@ -1,4 +1,4 @@
-"""Peel: a loop becomes several, one after the other (index set splitting).
+"""Peel: split a loop into consecutive loops (index set splitting).
 
 Floor 3'. A gate that compares the counter with a step at which it was cut is known in each part.
 """

@@ -1,4 +1,4 @@
-"""Reorder: loops change places (loop interchange).
+"""Reorder: permute loops (loop interchange).
 
 Floor 3'.
 """

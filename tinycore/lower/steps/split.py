@@ -1,4 +1,4 @@
-"""Split: a loop is cut into steps of some size, with a tail strategy for what is left.
+"""Split: cut a loop into an outer and an inner one, with a tail strategy.
 
 Floor 3'. The split of Halide and TVM; `Tail` names what Halide calls a TailStrategy.
 """

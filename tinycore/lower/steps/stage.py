@@ -1,4 +1,4 @@
-"""Staging: values that a tile of loops needs, computed once into memory of the thread's own.
+"""Stage: copy the operand of a tile to scratch or shared memory (packing; TVM's cache_read).
 
 Floor 3'. `Stage` is the packing of a panel, the padding of an image and the turning of a matrix:
 which of these is a question of its dimensions. What is staged is found by its loops, never by name:

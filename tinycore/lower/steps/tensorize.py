@@ -1,4 +1,4 @@
-"""Tensorize: three loops of a product of matrices given to a matrix unit.
+"""Tensorize: map three loops of a matrix product to a matrix unit.
 
 Floor 3'. The step of that name in TVM and Exo. What the loops of the product were becomes the lanes
 of a subgroup (AxisKind.LANE, a thread each) and the elements of the sum that a lane holds (a VECTOR

@@ -1,4 +1,4 @@
-"""Write a file so that a reader, or a crash, sees the old content or the new and nothing between.
+"""Atomic file writes: readers and crashes see the old content or the new one.
 
 Floor 6. Imports nothing of tinycore.
 """

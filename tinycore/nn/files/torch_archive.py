@@ -1,4 +1,4 @@
-"""Files of `torch.save`, read without running anything that they contain.
+"""Files of `torch.save`, read without executing anything in them.
 
 Floor 6. Imports `dtype`, `errors` and NumPy.
 Since torch 1.6 a file is a ZIP archive: a pickle that describes the object, and one record for each

@@ -1,4 +1,4 @@
-"""Gradients kept small, between `backward` and the optimizer's step.
+"""Gradient clipping.
 
 Floor 6. Imports the public API and the errors. No number is read back, so it can be captured.
 """

@@ -1,4 +1,4 @@
-"""Optimizers that gather a velocity: SGD, LARS and Muon.
+"""Optimizers with momentum: SGD, LARS and Muon.
 
 Floor 6. Imports the public API and the errors.
 """

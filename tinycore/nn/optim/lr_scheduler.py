@@ -1,4 +1,4 @@
-"""Learning-rate schedules, from step to step.
+"""Learning-rate schedules.
 
 Floor 6. Imports the public API and the errors.
 A scheduler counts its steps in a tensor and assigns the optimizer's `lr`, also a tensor: a step

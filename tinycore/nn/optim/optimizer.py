@@ -1,4 +1,4 @@
-"""The base of optimizers, and groups of them.
+"""The base class of optimizers, and groups of them.
 
 Floor 6. Imports the public API, the settings and the errors.
 An optimizer's state is tensors, so one step is one graph: `schedule_step` builds it and returns

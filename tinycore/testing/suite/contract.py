@@ -14,7 +14,7 @@ from typing import Any, Final
 from tinycore import Device, Tensor
 from tinycore.device.backend import API_VERSION
 from tinycore.device.discovery import obstacle_of
-from tinycore.device.opened import verify_abilities
+from tinycore.device.open_device import verify_abilities
 from tinycore.device.protocols import Toolchain
 from tinycore.device.target import target_for
 from tinycore.errors import (

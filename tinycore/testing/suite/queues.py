@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from tinycore import Device
-from tinycore.device.opened import OpenDevice
+from tinycore.device.open_device import OpenDevice
 from tinycore.device.protocols import Handle, Program
 from tinycore.errors import DeviceError
 from tinycore.testing.suite.case import Level, NotApplicable, Variant, case

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tinycore import Context, Device, Tensor
 from tinycore.device.backend import Backend
 from tinycore.device.discovery import Candidate
-from tinycore.device.opened import OpenDevice
+from tinycore.device.open_device import OpenDevice
 from tinycore.device.protocols import Allocator, DeviceRuntime, Handle, Toolchain
 from tinycore.device.target import Target, parse_targets
 from tinycore.dtype import DType

@@ -13,7 +13,7 @@ import pytest
 
 from tinycore import Tensor
 from tinycore.config import Context, settings
-from tinycore.device import asking
+from tinycore.device import probing
 from tinycore.device.backend import Backend
 from tinycore.device.discovery import EntryPoint, Plugins, _groups
 from tinycore.device.registry import Device, Registry
@@ -47,7 +47,7 @@ def working(name: str, priority: int = 100, more: str = "") -> str:
 def own_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the answers of other tests."""
     monkeypatch.setattr(settings, "CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(asking, "_memories", {})
+    monkeypatch.setattr(probing, "_memories", {})
 
 
 @pytest.mark.sample(3)
@@ -79,7 +79,7 @@ def test_a_bad_plugin_is_a_line_and_the_rest_is_used(
     said: str,
 ) -> None:
     if "5 s" in said:
-        monkeypatch.setattr(asking, "ANSWER_SECONDS", 5.0)
+        monkeypatch.setattr(probing, "ANSWER_SECONDS", 5.0)
     good = install("GOOD", f"good_beside_{module}", working("GOOD"))
     devices = registry(install("BAD", module, body), good)
 
@@ -121,13 +121,13 @@ def test_a_card_goes_before_the_processor_and_software_behind(
 def count_of_asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows by an item whenever another process is started."""
     started: list[int] = []
-    asked_apart = asking.asked_apart
+    probe_isolated = probing.probe_isolated
 
-    def counted(*arguments: object) -> list[asking.Answer]:
+    def counted(*arguments: object) -> list[probing.Answer]:
         started.append(1)
-        return asked_apart(*arguments)  # type: ignore[arg-type]
+        return probe_isolated(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(asking, "asked_apart", counted)
+    monkeypatch.setattr(probing, "probe_isolated", counted)
     return started
 
 
@@ -141,7 +141,7 @@ def test_answers_are_remembered_until_the_driver_changes(
     started = count_of_asked(monkeypatch)
 
     def choose() -> int:
-        asking._memories.clear()  # as another process would
+        probing._memories.clear()  # as another process would
         assert registry(entry).get_available_devices() == ["TOY"]
         return len(started)
 

@@ -1,4 +1,4 @@
-"""The living tensors: all that somebody holds, and new nodes for many of them at once.
+"""The registry of living tensors, and atomic replacement of their nodes.
 
 Floor 5. A write or a realization changes the graphs of all tensors that show a value, in one step
 that no interrupt divides.

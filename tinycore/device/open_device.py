@@ -1,4 +1,4 @@
-"""`OpenDevice`: a device in use, with its memory and the toolchain that DEV chooses for it.
+"""`OpenDevice`: a device in use, with its memory and the toolchain that DEV selects.
 
 Floor 1. Imports `backend`, `pool`, `target`, `hooks`. Made by the registry only.
 """

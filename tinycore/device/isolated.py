@@ -1,4 +1,4 @@
-"""A module run in a process of its own, so that a driver can neither hang nor kill ours.
+"""Run a module in an isolated subprocess, so that a driver can neither hang nor kill this one.
 
 Floor 1. Imports the standard library and the settings. The module prints JSON, an object a line.
 """
@@ -20,7 +20,7 @@ from typing import IO, Any, Final
 
 from tinycore.config import settings
 
-__all__ = ["Ended", "Row", "apart"]
+__all__ = ["Ended", "Row", "run_isolated"]
 
 Row = dict[str, Any]
 """An object that the command printed."""
@@ -67,7 +67,7 @@ class Ended:
         return f"the process was killed by {word}{said}; {fix}"
 
 
-def apart(
+def run_isolated(
     words: Sequence[str], seconds: float, variables: Mapping[str, str] | None = None
 ) -> Generator[Row, None, Ended]:
     """The objects that `python -m *words` prints, each as it comes; then how the process ended.

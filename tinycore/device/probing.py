@@ -1,6 +1,6 @@
-"""Answers of the installed backends, asked in a process of their own and cached.
+"""Probes of the installed backends, run in an isolated subprocess and cached.
 
-Floor 1. Imports `apart`, `cache`, `discovery`. A plugin may hang, crash or end the process that
+Floor 1. Imports `isolated`, `cache`, `discovery`. A plugin may hang, crash or end the process that
 asks it, and a driver may print to it: so the automatic choice imports no plugin but the one it
 takes. Answers are kept in the disk cache with what they depend on: the plugins' own files, the
 settings, and what each backend says in `Backend.driver`. See docs/decisions/0004-device-choice.md.
@@ -28,12 +28,14 @@ from tinycore.device.discovery import Candidate, State
 from tinycore.trace import Trace
 
 if TYPE_CHECKING:
-    from tinycore.device.apart import Ended, Row
+    from tinycore.device.isolated import Ended, Row
 
 __all__ = ["Answer", "answer_of", "answers_of"]
 
 trace: Final = Trace("device")
-apart: Final[Callable[..., Generator[Row, None, Ended]]] = deferred("tinycore.device.apart:apart")
+run_isolated: Final[Callable[..., Generator[Row, None, Ended]]] = deferred(
+    "tinycore.device.isolated:run_isolated"
+)
 """A process whose answers are remembered needs no `subprocess`."""
 
 ANSWER_SECONDS: Final = 20.0
@@ -43,7 +45,7 @@ SLOW_START: Final = 3
 REMEMBERED_SECONDS: Final = 3600.0
 """Seconds for which an answer without stated dependences, or a missing one, is valid."""
 ANSWERS_TABLE: Final = "devices"
-CHILD: Final = "tinycore.device.asked"
+CHILD: Final = "tinycore.device.probe_process"
 VARIABLES: Final = ("$PATH", "$LD_LIBRARY_PATH")
 """Files and variables that any plugin's answer depends on, in addition to its own files."""
 
@@ -93,7 +95,7 @@ def answers_of(claims: Sequence[Candidate]) -> list[Answer]:
     if (found := recalled(key)) is not None:
         return found
     try:
-        asked = asked_apart(claims)
+        asked = probe_isolated(claims)
     except OSError as error:  # a sandbox may allow no second process
         trace(f"plugins are asked in this process: {error}")
         return [answer_of(claim) for claim in claims]
@@ -104,12 +106,12 @@ def answers_of(claims: Sequence[Candidate]) -> list[Answer]:
 # --- in the other process
 
 
-def asked_apart(claims: Sequence[Candidate]) -> list[Answer]:
+def probe_isolated(claims: Sequence[Candidate]) -> list[Answer]:
     """Answers of backends, probed one by one in a subprocess that is restarted after crashes."""
     found: dict[str, Answer] = {}
     seconds = ANSWER_SECONDS
     while left := [claim for claim in claims if claim.name not in found]:
-        asked, ended = _asked_in_turn(left, seconds, found)
+        asked, ended = _probe_in_turn(left, seconds, found)
         if len(found) == len(claims):
             break
         if not asked and ended.status is None and seconds == ANSWER_SECONDS:
@@ -123,12 +125,12 @@ def asked_apart(claims: Sequence[Candidate]) -> list[Answer]:
     return [found[claim.name] for claim in claims]
 
 
-def _asked_in_turn(
+def _probe_in_turn(
     claims: Sequence[Candidate], seconds: float, found: dict[str, Answer]
 ) -> tuple[str, Ended]:
     """Add the answers of one subprocess; returns the backend it probed last, and how it ended."""
     facts = [[c.name, c.reference, c.distribution, c.version] for c in claims]
-    rows = apart([CHILD, json.dumps(facts), json.dumps(sys.path)], seconds)
+    rows = run_isolated([CHILD, json.dumps(facts), json.dumps(sys.path)], seconds)
     asked = ""
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Retention: which computed nodes are replaced by their memory, and which are only cached in it.
+"""Retention policy: which computed nodes are replaced by memory, which only cached in it.
 
 Floor 3. A replaced node is gone: its tensors show the memory. A cached node stays in the graph,
 which is still needed, and its memory is read in its place. See docs/decisions/0042-held-values.md.
