@@ -5,9 +5,10 @@ Kernels that clang makes of it run on the emulator through the driver, as those 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import numpy
 import pytest
@@ -26,14 +27,15 @@ from simulated_amd import backend_of
 from tensor_programs import TensorPrograms
 
 from tiny_amd import comgr
-from tiny_amd.arch import ARCHS
+from tiny_amd.arch import ARCHS, limits_of
 from tiny_amd.hip import AmdHip
 from tiny_amd.matrix import Instruction
 from tinycore import Context, Tensor, dtypes
 from tinycore.errors import CompileError, CompilerUnavailable
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
-from tinycore.plugin import register, unregister
+from tinycore.plugin import SupportsAssembly, register, unregister
+from tinycore.render.base import LinearKernel
 from tinycore.tensor.host_bytes import encode
 from tinycore.testing.suite.case import Level, Trial, trials
 from tinycore.testing.suite.subject import Subject
@@ -109,6 +111,16 @@ def test_lanes_exchange_values_as_the_suite_says(trial: Trial, card: None) -> No
 # --- matrix instructions
 
 
+def product_of(arch: str, found: Instruction, size: tuple[int, int, int]) -> LinearKernel:
+    """A product of matrices that takes an instruction, however small it is."""
+    limits = replace(limits_of(ARCHS[arch]), threads=1, units=1)
+    rows, inner, columns = size
+    shapes = ((rows, inner), (inner, columns))
+    left, right = (Tensor.empty(*shape, dtype=found.unit.a, device="NULL") for shape in shapes)
+    ast = left.matmul(right, dtype=found.unit.out).schedule()[-1].ast
+    return lower(ast, AmdHip(limits), "k", plan_for(ast, limits))
+
+
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("size", SIZES[:4], ids=str)
 @pytest.mark.parametrize(
@@ -123,12 +135,8 @@ def test_a_product_is_numpys(arch: str, found: Instruction, size: tuple[int, int
     """Some sizes leave lanes without a place to store to: all of them execute WMMA nevertheless."""
     unit, tools = found.unit, toolchain(arch)
     rows, inner, columns = size
-    limits = replace(tools.renderer.limits, threads=1, units=1)
-    shapes = ((rows, inner), (inner, columns))
-    left, right = (Tensor.empty(*shape, dtype=unit.a, device="NULL") for shape in shapes)
-    ast = left.matmul(right, dtype=unit.out).schedule()[-1].ast
-    linear = lower(ast, AmdHip(limits), "k", plan_for(ast, limits))
-    a, b = (small_integers(*shape, seed=seed) for seed, shape in enumerate(shapes))
+    linear = product_of(arch, found, size)
+    a, b = small_integers(rows, inner), small_integers(inner, columns, seed=1)
     sums = numpy.zeros(rows * columns, "i" if unit.out is dtypes.int32 else "f")
     given = [encode(x.astype("f").ravel(), unit.a) for x in (a, b)]
 
@@ -145,10 +153,7 @@ def test_a_product_is_numpys(arch: str, found: Instruction, size: tuple[int, int
 @pytest.mark.parametrize("arch", [name for name, facts in ARCHS.items() if facts.matrix])
 def test_products_of_each_architecture_compile(arch: str) -> None:
     for found in ARCHS[arch].matrix:
-        limits = replace(toolchain(arch).renderer.limits, threads=1, units=1)
-        left, right = (Tensor.empty(64, 64, dtype=found.unit.a, device="NULL") for _ in range(2))
-        ast = left.matmul(right, dtype=found.unit.out).schedule()[-1].ast
-        source = AmdHip(limits).render(lower(ast, AmdHip(limits), "k", plan_for(ast, limits)))
+        source = toolchain(arch).renderer.render(product_of(arch, found, (64, 64, 64)))
         assert found.unit.name in source
         assert ZigCompiler(arch).compile(source)[:4] == b"\x7fELF"
 
@@ -168,15 +173,94 @@ def test_what_is_said_without_comgr(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Tried: /nowhere/libamd_comgr.so" in said
 
 
+def comgr_of(*archs: str) -> tuple[comgr.ComgrCompiler, str]:
+    """The library that is here, for the first architecture that it knows; skips where there is
+    none."""
+    said = ""
+    for arch in archs:
+        try:
+            return comgr.ComgrCompiler(arch), arch
+        except CompilerUnavailable as why:
+            said = str(why)
+    pytest.skip(said)
+
+
 def test_comgr_compiles_where_it_is() -> None:
-    try:
-        compiler = comgr.ComgrCompiler("gfx1100")
-    except CompilerUnavailable as why:
-        pytest.skip(str(why))
+    compiler, arch = comgr_of("gfx1100", "gfx1030")
     found = compiler.compile('extern "C" __attribute__((global)) void k(float *p) { *p = 1; }')
 
     assert found[:4] == b"\x7fELF"
-    check_accesses_of_bytes(compiler.compile(ANYWHERE))
+    if arch == "gfx1100":
+        check_accesses_of_bytes(compiler.compile(ANYWHERE))
     with pytest.raises(CompileError, match="COMGR cannot compile a kernel") as raised:
         compiler.compile("void k( {")
     assert "error:" in raised.value.log
+
+
+def test_comgr_shows_the_machine_code() -> None:
+    compiler, _ = comgr_of("gfx1100", "gfx1030")
+    shown = compiler.assembly('extern "C" __attribute__((global)) void k(float *p) { *p = 1; }')
+
+    assert "s_endpgm" in shown
+    assert ".amdhsa_next_free_vgpr" in shown
+    assert isinstance(compiler, SupportsAssembly)
+
+
+def test_comgr_has_the_builtins_of_matrix_instructions() -> None:
+    compiler, arch = comgr_of("gfx1100", "gfx90a")
+    for found in ARCHS[arch].matrix:
+        source = toolchain(arch).renderer.render(product_of(arch, found, (64, 64, 64)))
+        assert re.search(r"v_mfma_|v_wmma_", compiler.assembly(source)), found.unit.name
+
+
+def test_an_architecture_that_comgr_does_not_know() -> None:
+    comgr_of("gfx1100", "gfx1030")
+    with pytest.raises(CompilerUnavailable, match=r"does not compile for gfx1, but for .*gfx900"):
+        comgr.ComgrCompiler("gfx1")
+
+
+@pytest.mark.parametrize(
+    ("version", "language", "actions"), [(2, 4, [2, 6, 2, 7]), (3, 3, [2, 4, 2, 5])]
+)
+def test_versions_of_comgr_number_languages_and_actions(
+    version: int, language: int, actions: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ROCm's amd_comgr.h.in of both: two actions are gone in version 3."""
+    library = Recorded(version)
+    monkeypatch.setattr(comgr, "_opened", [library])
+    compiler = comgr.ComgrCompiler("gfx1100")
+    compiler.compile("")
+    compiler.assembly("")
+
+    assert library.language == language
+    assert library.actions == actions
+
+
+class Recorded:
+    """A library that compiles nothing, and notes what it is asked for."""
+
+    def __init__(self, version: int) -> None:
+        self.version, self.actions, self.language = version, list[int](), 0
+        self.name = comgr.ffi.new("char[]", f"{comgr.PREFIX}gfx1100".encode())
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments: 0
+
+    def amd_comgr_get_version(self, major: Any, minor: Any) -> None:
+        major[0], minor[0] = self.version, 0
+
+    def amd_comgr_get_isa_count(self, count: Any) -> int:
+        count[0] = 1
+        return 0
+
+    def amd_comgr_get_isa_name(self, index: int, name: Any) -> int:
+        name[0] = self.name
+        return 0
+
+    def amd_comgr_action_info_set_language(self, info: Any, language: int) -> int:
+        self.language = language
+        return 0
+
+    def amd_comgr_do_action(self, kind: int, *others: Any) -> int:
+        self.actions.append(kind)
+        return 0

@@ -72,6 +72,8 @@ DECLARATIONS: Final = """
     typedef struct { uint64_t handle; } comgr_handle;
     void amd_comgr_get_version(size_t *major, size_t *minor);
     int amd_comgr_status_string(int status, const char **text);
+    int amd_comgr_get_isa_count(size_t *count);
+    int amd_comgr_get_isa_name(size_t index, const char **name);
     int amd_comgr_create_data(int kind, comgr_handle *data);
     int amd_comgr_release_data(comgr_handle data);
     int amd_comgr_set_data(comgr_handle data, size_t size, const char *bytes);

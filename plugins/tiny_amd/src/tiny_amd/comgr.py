@@ -1,8 +1,8 @@
 """COMGR: AMD's library of compilers, through cffi; HIP source to a relocatable object.
 
 ROCm, amd_comgr.h. The library is looked for where the system finds libraries, in ROCm's folder and
-in wheels; COMGR_LIBRARY names one elsewhere. Kinds of data and of actions are of versions 2 and 3,
-which number the language HIP differently.
+in wheels; COMGR_LIBRARY names one elsewhere. Versions 2 and 3 number languages and actions
+differently.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from tiny_amd._native import ffi
 from tiny_amd.settings import settings
@@ -24,10 +24,25 @@ NAMES: Final = ("libamd_comgr.so.3", "libamd_comgr.so.2", "libamd_comgr.so")
 ROCM: Final = "/opt/rocm/lib"
 WHEELS: Final = {"triton": "third_party/rocm/lib", "_rocm_sdk_core": "lib"}
 """Packages that bring the library, and where in them it is."""
-HIP_OF_VERSION: Final = {2: 4, 3: 3}
-"""Number of the language HIP by major version."""
+
+
+class Numbers(NamedTuple):
+    """Numbers of the library that depend on its version."""
+
+    hip: int
+    """The language."""
+    codegen: int
+    """The action that makes a relocatable object of bitcode."""
+    to_assembly: int
+    """The action that makes text of it."""
+
+
+NUMBERS: Final = {2: Numbers(4, 6, 7), 3: Numbers(3, 4, 5)}
+"""By major version."""
 SOURCE, LOG, BITCODE, RELOCATABLE = 1, 5, 6, 7
-COMPILE, CODEGEN = 2, 6
+COMPILE: Final = 2
+PREFIX: Final = "amdgcn-amd-amdhsa--"
+"""Of the names of architectures."""
 OPTIONS: Final = (
     *("-O3", "-nogpuinc", "-nogpulib", "-std=c++17", "-mcode-object-version=5"),
     *("-ffp-contract=fast", "-fno-strict-aliasing", "-fwrapv", "-Wno-everything"),
@@ -89,21 +104,44 @@ class ComgrCompiler:
         major, minor = ffi.new("size_t *"), ffi.new("size_t *")
         self._library.amd_comgr_get_version(major, minor)
         version = int(major[0])
-        if version not in HIP_OF_VERSION:
+        if version not in NUMBERS:
             raise CompilerUnavailable(
                 f"COMGR {version}.{minor[0]} is here; tiny-amd knows versions "
-                f"{' and '.join(map(str, HIP_OF_VERSION))}. {INSTALL}"
+                f"{' and '.join(map(str, NUMBERS))}. {INSTALL}"
             )
-        self._language = HIP_OF_VERSION[version]
-        self._isa = f"amdgcn-amd-amdhsa--{arch}"
+        if arch not in (known := known_architectures(self._library)):
+            raise CompilerUnavailable(
+                f"COMGR {version}.{minor[0]} does not compile for {arch}, but for "
+                f"{', '.join(known)}: a newer ROCm may. {INSTALL}"
+            )
+        self._numbers = NUMBERS[version]
+        self._isa = f"{PREFIX}{arch}"
         self.key = f"COMGR {version}.{minor[0]} {arch} {' '.join(OPTIONS)}"
 
     def compile(self, source: str) -> bytes:
         """The code object. Raises CompileError with the log."""
-        with _lock, _Action(self._library, self._isa, self._language, source) as action:
+        return self._made(source, self._numbers.codegen, RELOCATABLE)
+
+    def assembly(self, source: str) -> str:
+        """The machine code as text. Raises CompileError with the log."""
+        return self._made(source, self._numbers.to_assembly, SOURCE).decode("utf-8", "replace")
+
+    def _made(self, source: str, last: int, kind: int) -> bytes:
+        """What the last action makes of the bitcode of a source."""
+        hip = self._numbers.hip
+        with _lock, _Action(self._library, self._isa, hip, source) as action:
             bitcode = action.run(COMPILE, action.input(SOURCE, "kernel.hip", source.encode()))
-            relocatable = action.run(CODEGEN, bitcode)
-            return action.content(relocatable, RELOCATABLE)
+            return action.content(action.run(last, bitcode), kind)
+
+
+def known_architectures(lib: Any) -> list[str]:
+    """Architectures that the library compiles for."""
+    count, name, found = ffi.new("size_t *"), ffi.new("char **"), []
+    lib.amd_comgr_get_isa_count(count)
+    for index in range(count[0]):
+        lib.amd_comgr_get_isa_name(index, name)
+        found.append(bytes(ffi.string(name[0])).decode().removeprefix(PREFIX))
+    return found
 
 
 class _Action:
