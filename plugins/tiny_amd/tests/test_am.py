@@ -17,6 +17,7 @@ pytest.importorskip("llvmlite")
 from am_faults import FAULTS, SOURCES
 from code_object import compile_kernel
 from kfd_standin import Mistake
+from kfd_standin.gpu import MemoryFault
 from pci_standin.card import PciGpu
 from pci_standin.machine import ADDRESS, PciMachine
 from simulated_am import opened
@@ -320,6 +321,17 @@ def test_large_memory_takes_huge_pages_and_small_memory_small_ones(
     assert large.address % (2 << 20) == 0
     assert (content(device, large) == data).all()
     assert content(device, small).tolist() == list(range(1025))
+
+
+@pytest.mark.parametrize("size", [4096, 5 << 20])
+def test_memory_that_was_given_back_is_mapped_no_more(
+    size: int, device: AmdDevice, machine: PciMachine
+) -> None:
+    buffer = device.allocator.alloc(size)
+    assert machine.gpus[0].span(buffer.address, 4, "read").size == 4
+    device.allocator.free(buffer)
+    with pytest.raises(MemoryFault):
+        machine.gpus[0].span(buffer.address, 4, "read")
 
 
 def test_memory_is_used_up_and_comes_back(device: AmdDevice, machine: PciMachine) -> None:

@@ -42,7 +42,7 @@ NUMBERS: Final = {2: Numbers(4, 6, 7), 3: Numbers(3, 4, 5)}
 SOURCE, LOG, BITCODE, RELOCATABLE = 1, 5, 6, 7
 COMPILE: Final = 2
 PREFIX: Final = "amdgcn-amd-amdhsa--"
-"""Of the names of architectures."""
+"""Prefix of the names of architectures."""
 OPTIONS: Final = (
     *("-O3", "-nogpuinc", "-nogpulib", "-std=c++17", "-mcode-object-version=5"),
     *("-ffp-contract=fast", "-fno-strict-aliasing", "-fwrapv", "-Wno-everything"),
@@ -127,7 +127,7 @@ class ComgrCompiler:
         return self._made(source, self._numbers.to_assembly, SOURCE).decode("utf-8", "replace")
 
     def _made(self, source: str, last: int, kind: int) -> bytes:
-        """What the last action makes of the bitcode of a source."""
+        """Result of the last action, on the bitcode of a source."""
         hip = self._numbers.hip
         with _lock, _Action(self._library, self._isa, hip, source) as action:
             bitcode = action.run(COMPILE, action.input(SOURCE, "kernel.hip", source.encode()))
