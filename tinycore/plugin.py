@@ -117,6 +117,7 @@ from tinycore.device.system import (
     system,
     use_system,
 )
+from tinycore.tensor_map import TensorMap
 
 __all__ = [
     "ALIGNMENT_BYTES",
@@ -179,6 +180,7 @@ __all__ = [
     "SupportsVariety",
     "Symbol",
     "System",
+    "TensorMap",
     "Toolchain",
     "Word",
     "address_of",

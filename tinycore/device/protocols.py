@@ -45,6 +45,7 @@ from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar, runtime_ch
 
 from tinycore.device.extent import Extent
 from tinycore.dtype import dtypes
+from tinycore.tensor_map import TensorMap
 
 __all__ = [
     "ABILITIES",
@@ -296,6 +297,9 @@ class ProgramInfo:
     size; empty where all are fixed. Only where `Limits.grid_varies`."""
     parallel_extent: Extent | None = None
     """`parallel` as it follows from the values of a launch. Only where `Limits.parallel_varies`."""
+    maps: tuple[TensorMap, ...] = ()
+    """Buffers as tensors of which the program copies boxes, each an argument behind the values,
+    encoded as the device wants it. Only where `Limits.tensor_copies`."""
 
     def groups(self, values: Sequence[int]) -> tuple[int, int, int]:
         """Groups to launch per axis with these values; at least one."""

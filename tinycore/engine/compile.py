@@ -96,6 +96,7 @@ def info_of(linear: LinearKernel, buffers: int) -> ProgramInfo:
         written=linear.written,
         grid_extents=grid if any(grid) else (),
         parallel_extent=linear.sizes.get("parallel"),
+        maps=linear.maps,
     )
 
 

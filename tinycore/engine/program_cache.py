@@ -18,6 +18,7 @@ from tinycore import cache
 from tinycore._stamp import decisive_settings, stamp
 from tinycore.config import settings
 from tinycore.device.protocols import ProgramInfo, Toolchain
+from tinycore.dtype import DType, dtypes
 from tinycore.engine.counters import Estimate
 from tinycore.engine.rule_hooks import describe_rules, hooked_rules, rule_modules
 from tinycore.render.base import Renderer
@@ -59,8 +60,16 @@ def load_program(
     return CachedProgram(restored(ProgramInfo, info), restored(Estimate, estimate), binary)
 
 
+def plain_info(info: ProgramInfo) -> dict[str, Any]:
+    """Launch information as JSON keeps it, which `restored` makes it from."""
+    maps = [asdict(found) | {"dtype": found.dtype.name} for found in info.maps]
+    return asdict(info) | {"written": sorted(info.written), "maps": maps}
+
+
 def restored(kind: Any, plain: Any) -> Any:
     """A value of a type from its JSON form: dataclasses from their fields, tuples, frozensets."""
+    if kind is DType:
+        return getattr(dtypes, plain)
     if isinstance(kind, type) and is_dataclass(kind):
         hints = hints_of(kind)
         return kind(**{name: restored(hints[name], value) for name, value in plain.items()})
@@ -87,8 +96,7 @@ def store_program(
 ) -> None:
     """Write a program to the cache."""
     if settings.CCACHE:
-        info = asdict(program.info) | {"written": sorted(program.info.written)}
-        head = json.dumps([info, asdict(program.estimate)]).encode()
+        head = json.dumps([plain_info(program.info), asdict(program.estimate)]).encode()
         cache.put(PROGRAMS, program_key(ast, toolchain, plan), head + b"\n" + program.binary)
 
 

@@ -21,6 +21,7 @@ from tinycore._deferred import module_named
 from tinycore.device.protocols import ProgramInfo
 from tinycore.device.registry import Device
 from tinycore.engine.binary import Binary
+from tinycore.engine.program_cache import plain_info, restored
 from tinycore.engine.trial import Trial
 from tinycore.lower.tile import plan_from_text
 from tinycore.uop.parse import from_text
@@ -91,18 +92,13 @@ REQUESTS: Final[dict[str, Callable[[Service, Json], Json]]] = {
 
 def binary_to_json(binary: Binary) -> Json:
     """A binary as JSON."""
-    info = asdict(binary.info) | {"written": sorted(binary.info.written)}
-    return {"content": base64.b64encode(binary.content).decode(), "info": info}
+    content = base64.b64encode(binary.content).decode()
+    return {"content": content, "info": plain_info(binary.info)}
 
 
 def binary_from_json(data: Json) -> Binary:
     """A binary from JSON."""
-    info = data["info"]
-    x, y, z = info["grid"]
-    a, b, c = info["block"]
-    fixed = {"values": tuple(info["values"]), "written": frozenset(info["written"])}
-    fixed |= {"grid": (x, y, z), "block": (a, b, c)}
-    return Binary(base64.b64decode(data["content"]), ProgramInfo(**(info | fixed)))
+    return Binary(base64.b64decode(data["content"]), restored(ProgramInfo, data["info"]))
 
 
 def limit_resources(seconds: float) -> None:

@@ -13,7 +13,8 @@ Floor 3'. The files, in the order in which a kernel passes them:
   ask before they object, `loops.py` finds and exchanges loops
 - `fragments.py`: what each lane holds of the operands of a matrix unit
 - `expand.py`, `merge_reductions.py`, `register_transpose.py`: unrolled loops, lanes of vectors
-- `cooperative.py`: what the threads of a workgroup reduce and fill together
+- `cooperative.py`: what the threads of a workgroup reduce and fill together; `tensor_copies.py`:
+  fills that are boxes of a buffer
 - `predicate.py`: gates of loads and stores
 - `registers.py`: accumulators, `dims.py`: launch indices, `align.py`, `image_access.py`: accesses
 - `dtypes.py`, `math.py`, `elementary.py`, `scalars.py`: what the target lacks

@@ -28,6 +28,7 @@ from tinycore.lower.loops import THREADS, closer_of, fills_of, numbered, stores_
 from tinycore.lower.merge_reductions import fold_balanced
 from tinycore.lower.predicate import gate_loads, gate_stores, with_gate
 from tinycore.lower.steps.stage import WITHIN
+from tinycore.lower.tensor_copies import Box, box_of, copied_ahead
 from tinycore.render.base import EARLY, LATE, Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Ahead, AxisKind, Op, Part
@@ -160,7 +161,7 @@ Place = tuple[frozenset[UOp], int, Turn | None]
 """The loops around a fill, how many fills it waits for one after another, and its turn."""
 
 
-def share_fills(kernel: UOp) -> UOp:
+def share_fills(kernel: UOp, limits: Limits) -> UOp:
     """The kernel with its FILL loops dealt out to the threads of a group, and barriers."""
     threads = threads_of(kernel)
     fills = [n for n in fills_of(kernel) if threads or is_dealt(n)]
@@ -169,12 +170,27 @@ def share_fills(kernel: UOp) -> UOp:
         around = frozenset(r for r in fill.ranges if r.arg.kind not in LAUNCHED_KINDS)
         places[around, fill_depth(fill), turn_of(fill, kernel)].append(fill)
     done: dict[UOp, UOp] = {}
+    numbers = count(sum(n.op is Op.DEFINE_LOCAL for n in kernel.toposort()))
     for (around, _, turn), members in sorted(places.items(), key=lambda item: item[0][1]):
         if turn is None:
             done |= filled_together(members, around, threads, done)
+        elif boxes := boxes_of(members, turn, limits):
+            done |= copied_ahead(boxes, turn.loop, turn.copies, threads, next(numbers))
         else:
             done |= filled_ahead(members, turn, threads)
     return kernel.substitute(done)
+
+
+def boxes_of(fills: list[UOp], turn: Turn, limits: Limits) -> dict[UOp, Box]:
+    """The fills as boxes that the device copies by itself; none unless each of them is one.
+
+    Loops around the sum would have to begin with barriers in the phase in which the last left them.
+    """
+    if not limits.tensor_copies or not limits.buffers_aligned or turn.outside:
+        return {}
+    boxes = {fill: box_of(fill, turn.loop, turn.copies) for fill in fills}
+    found = {fill: box for fill, box in boxes.items() if box is not None}
+    return found if len(found) == len(fills) else {}
 
 
 def turn_of(fill: UOp, kernel: UOp) -> Turn | None:

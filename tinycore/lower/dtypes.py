@@ -76,6 +76,7 @@ def emulate(types: frozenset[DType], converted: frozenset[DType] = frozenset()) 
     rules.rule(node(Op.MATRIX, name="root"))(forms.matrix_operands)
     rules.rule(node(Op.LOAD, name="root", when=forms.holds))(forms.load)
     rules.rule(node(Op.STORE, var("index"), value))(forms.store)
+    rules.rule(node(Op.TENSOR_COPY, name="root"))(forms.tensor_copy)
     return rules
 
 
@@ -244,6 +245,14 @@ class Forms:
         assert isinstance(target.dtype, PointerDType)
         kept = self.as_float if target.dtype.base.kind == "float" else self.bits_of
         return UOp(Op.STORE, dtypes.void, (target, kept(value)))
+
+    def tensor_copy(self, root: UOp) -> UOp | None:
+        """A copy of a box moves the integers."""
+        to, barrier, pointer, *coordinates = root.src
+        assert isinstance(pointer.dtype, PointerDType)
+        if pointer.dtype.base.scalar() not in self.types:
+            return None
+        return root.with_src((to, barrier, stored(pointer), *coordinates))
 
 
 def stored(pointer: UOp) -> UOp:

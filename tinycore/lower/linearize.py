@@ -23,8 +23,9 @@ Block = UOp | None
 EMPTY_GROUP: Final = UOp(Op.GROUP, dtypes.void)
 """Operand of the END of a linear kernel, in place of the nodes between it and its RANGE."""
 DROPPED: Final = COMPOUND | {Op.AFTER, Op.RANGE}
-UNLISTED: Final = COMPOUND | {Op.STORE, Op.ASYNC_COPY, Op.COMMIT}
-"""Sources that a COMMIT or a WAIT has in a graph, and not in a list."""
+BEGUN_COPIES: Final = {Op.ASYNC_COPY, Op.COMMIT, Op.PHASES, Op.TENSOR_COPY, Op.WAIT_PHASE}
+UNLISTED: Final = COMPOUND | BEGUN_COPIES | {Op.STORE}
+"""Sources that a BARRIER, a COMMIT or a WAIT has in a graph, and not in a list."""
 DEFINITION_ORDER: Final = (
     Op.DEFINE_GLOBAL,
     Op.DEFINE_VAR,

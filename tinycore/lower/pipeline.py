@@ -51,7 +51,7 @@ class Pass(NamedTuple):
 
 def expand_loops(kernel: UOp, renderer: Renderer) -> UOp:
     """FILL loops are dealt out to threads; UNROLL and VECTOR loops become copies and lanes."""
-    return expand(share_fills(kernel))
+    return expand(share_fills(kernel, renderer.limits))
 
 
 def fold_registers(kernel: UOp, renderer: Renderer) -> UOp:

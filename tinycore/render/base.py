@@ -13,6 +13,7 @@ from typing import ClassVar, Final
 from tinycore.device.extent import Extent
 from tinycore.dtype import DType, PointerDType, dtypes
 from tinycore.errors import UnsupportedError
+from tinycore.tensor_map import TensorMap
 from tinycore.uop.matrix import MatrixDescriptor, MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, AxisKind, Op
@@ -84,6 +85,9 @@ class Limits:
     computed in float32 between CASTs, which the renderer writes."""
     async_bytes: tuple[int, ...] = ()
     """Sizes in bytes of the elements that ASYNC_COPY moves; none: the device has no such copies."""
+    tensor_copies: bool = False
+    """True if one thread can have boxes of buffers copied to shared memory (TENSOR_COPY), as a
+    TensorMap says; programs then take the maps of `ProgramInfo.maps` behind their values."""
     buffers: int | None = None
     """The most buffers a kernel may take; None: as many as there are."""
     image: tuple[int, int] | None = None
@@ -184,12 +188,22 @@ class LinearKernel:
 
     @cached_property
     def alignments(self) -> Mapping[UOp, int]:
-        """Alignment of arrays that a matrix unit reads by itself; others have SHARED_ALIGNMENT."""
-        return {
-            pointer_of(u.src[0]): u.arg.alignment
-            for u in self.uops
-            if u.op is Op.MATRIX_LOAD and isinstance(u.arg, MatrixDescriptor)
-        }
+        """Alignment of arrays that a matrix unit reads, or a copy of a box writes, by itself.
+
+        Others have SHARED_ALIGNMENT.
+        """
+        found: dict[UOp, int] = {}
+        for u in self.uops:
+            if isinstance(u.arg, MatrixDescriptor | TensorMap):
+                array = pointer_of(u.src[0])
+                found[array] = max(u.arg.alignment, found.get(array, SHARED_ALIGNMENT))
+        return found
+
+    @cached_property
+    def maps(self) -> tuple[TensorMap, ...]:
+        """The maps of buffers that a program takes behind its values, in their order."""
+        found = (u.arg for u in self.uops if u.op is Op.TENSOR_COPY)
+        return tuple(dict.fromkeys(found))
 
     @property
     def shared_alignment(self) -> int:

@@ -95,7 +95,7 @@ def writes_of(uops: Sequence[UOp]) -> dict[UOp | None, list[int]]:
     """The places of the stores to each pointer; under None those of the barriers."""
     writes: dict[UOp | None, list[int]] = defaultdict(list)
     for place, u in enumerate(uops):
-        if u.op in (Op.STORE, Op.ASYNC_COPY):
+        if u.op in (Op.STORE, Op.ASYNC_COPY, Op.TENSOR_COPY):
             writes[pointer_of(u.src[0])].append(place)
         elif u.op is Op.BARRIER:
             writes[None].append(place)

@@ -147,6 +147,13 @@ class Op(enum.Enum):
     ASYNC_COPY = 2, nothing, "begin to copy `arg` elements to the first INDEX from the second, or 0"
     COMMIT = ANY, nothing, "the ASYNC_COPYs of each thread since its last COMMIT are a group"
     WAIT = ANY, nothing, "all groups of each thread but the latest `arg` have been copied"
+    PHASES = 1, nothing, "a barrier at the INDEX, each of whose phases is `arg` TENSOR_COPYs"
+    TENSOR_COPY = (
+        ANY,
+        nothing,
+        "copy a box of TensorMap `arg`: to, phases, of, coordinates",
+    )
+    WAIT_PHASE = 2, nothing, "the phase of this parity of the barrier at the INDEX has ended"
 
     # --- the kernel: control
     SPECIAL = 1, given, "the index `arg` (grid0, block0, ...) of this thread, below the source"

@@ -13,6 +13,7 @@ from typing import Any, Final
 from tinycore._deferred import deferred
 from tinycore.dtype import DType, ImageDType, PointerDType
 from tinycore.errors import FileFormatError
+from tinycore.tensor_map import TensorMap
 from tinycore.uop import node as node_module
 from tinycore.uop.matrix import MatrixDescriptor, MatrixLoad, MatrixUnit
 from tinycore.uop.node import Axis, Skew, UOp
@@ -45,6 +46,7 @@ register_argument(Ahead, tuple, Ahead)
 register_argument(MatrixUnit, MatrixUnit.fields, MatrixUnit)
 register_argument(MatrixLoad, MatrixLoad.fields, MatrixLoad)
 register_argument(MatrixDescriptor, MatrixDescriptor.fields, MatrixDescriptor)
+register_argument(TensorMap, TensorMap.fields, TensorMap)
 
 
 # --- printing

@@ -10,6 +10,7 @@ returned by `fail`.
 from __future__ import annotations
 
 import itertools
+import struct
 import threading
 from collections import defaultdict
 from collections.abc import Callable
@@ -41,6 +42,12 @@ PEERS_UNSUPPORTED, PEERS_ALREADY_ENABLED = 217, 704
 FIRST_ADDRESS: Final = 0x7F00_0000_0000
 ALIGNMENT: Final = 512
 STATIC_SHARED: Final = 48 << 10
+ELEMENT_BYTES: Final = {0: 1, 1: 2, 2: 4, 3: 4, 4: 8, 5: 8, 6: 2, 7: 4, 8: 8, 9: 2}
+"""By CUtensorMapDataType."""
+WRITTEN_KINDS: Final = {**{kind: kind for kind in range(8)}, 8: 9, 9: 10}
+"""As the 128 bytes have it, whose order has float32 without subnormal numbers at 8."""
+SWIZZLED_BYTES: Final = {0: 0, 1: 32, 2: 64, 3: 128}
+"""By CUtensorMapSwizzle."""
 
 
 class Mistake(AssertionError):
@@ -91,6 +98,63 @@ class Node:
 
     launched: Launched
     before: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class EncodedMap:
+    """A tensor map as cuTensorMapEncodeTiled is told of it, and what it writes.
+
+    The fields of the 128 bytes are those that ptxas writes for tensormap.replace; a driver writes
+    more, such as the promotion of lines, which no test knows.
+    """
+
+    kind: int
+    address: int
+    sizes: tuple[int, ...]
+    box: tuple[int, ...]
+    steps: tuple[int, ...]
+    strides: tuple[int, ...]
+    swizzle: int
+
+    @property
+    def is_valid(self) -> bool:
+        """True if the driver takes it: CUDA driver API, "Tensor Map Object Management"."""
+        if self.kind not in ELEMENT_BYTES or not 1 <= len(self.sizes) <= 5 or self.address % 16:
+            return False
+        row = self.box[0] * ELEMENT_BYTES[self.kind]
+        span = SWIZZLED_BYTES.get(self.swizzle, -1)
+        return (
+            all(0 < x <= 1 << 32 for x in self.sizes)
+            and all(0 < x < 1 << 40 and x % 16 == 0 for x in self.strides)
+            and all(0 < x <= 256 for x in self.box)
+            and all(0 < x <= 8 for x in self.steps)
+            and row % 16 == 0
+            and (span == 0 or row <= span)
+        )
+
+    @property
+    def reach(self) -> int:
+        """Bytes from the first element to behind the last."""
+        element = ELEMENT_BYTES[self.kind]
+        steps = (element, *self.strides)
+        return sum((n - 1) * step for n, step in zip(self.sizes, steps, strict=True)) + element
+
+    @property
+    def encoded(self) -> bytes:
+        """The 128 bytes."""
+        data = bytearray(128)
+        head = (len(self.sizes) - 1) << 4 | WRITTEN_KINDS[self.kind] << 7 | self.swizzle << 13
+        struct.pack_into("<QI", data, 0, self.address, head)
+        high = sum((stride >> 36) << 4 * i for i, stride in enumerate(self.strides))
+        struct.pack_into("<I", data, 0x1C, high)
+        steps = sum((step - 1) << 3 * i for i, step in enumerate(self.steps))
+        struct.pack_into("<I", data, 0x34, steps)
+        for i, stride in enumerate(self.strides):
+            struct.pack_into("<I", data, 0x0C + 4 * i, stride >> 4 & 0xFFFFFFFF)
+        for i, (size, box) in enumerate(zip(self.sizes, self.box, strict=True)):
+            struct.pack_into("<I", data, 0x20 + 4 * i, size - 1)
+            data[0x37 + i] = box - 1
+        return bytes(data)
 
 
 @dataclass(eq=False)
@@ -468,6 +532,27 @@ class Driver:
         self.launches.append(launched)
         if self.execute is not None:
             self.execute(self, launched)
+        return 0
+
+    # --- maps of tensors
+
+    def cuTensorMapEncodeTiled(  # noqa: N802
+        self, target: Any, kind: int, rank: int, address: Any, *rest: Any
+    ) -> int:
+        sizes, strides, box, steps, interleave, swizzle, promotes, outside = rest
+        if int(ffi.cast("uintptr_t", target)) % 64:
+            raise Mistake("a tensor map is written to a place that 64 does not divide")
+        found = EncodedMap(
+            kind,
+            int(ffi.cast("uintptr_t", address)),
+            *(tuple(x[i] for i in range(rank)) for x in (sizes, box, steps)),
+            tuple(strides[i] for i in range(rank - 1)),
+            swizzle,
+        )
+        if (interleave, outside) != (0, 0) or promotes not in range(4) or not found.is_valid:
+            return INVALID_VALUE
+        self.span(found.address, found.reach)
+        ffi.memmove(target, found.encoded, 128)
         return 0
 
     # --- graphs

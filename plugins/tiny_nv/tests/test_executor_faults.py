@@ -199,6 +199,10 @@ MISTAKES: Final[dict[str, tuple[str, int, type[Fault], str]]] = {
         f"@%p1 st.shared.b32 [%r5], %r0; bar.sync 0; {PRODUCT}",
         *(128, RaceFault, "thread 0 has stored to it since its last fence.proxy.async"),
     ),
+    "a product of what was stored without a fence before the barrier": (
+        f"@%p1 st.shared.b32 [%r5], %r0; bar.sync 0; @%p1 st.shared.b32 [%r5+64], %r0; {PRODUCT}",
+        *(128, RaceFault, "thread 0 has stored to it since its last fence.proxy.async"),
+    ),
     "a product of what was stored without a barrier": (
         f"setp.eq.u32 %p3, %r0, 5; @%p3 st.shared.b32 [%r5], %r0; fence.proxy.async; {PRODUCT}",
         *(128, RaceFault, "no barrier after thread 5's write"),

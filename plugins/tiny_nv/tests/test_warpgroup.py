@@ -22,6 +22,9 @@ from tinycore.dtype import DType
 from tinycore.plugin import register, unregister
 
 MNEMONIC = "wgmma.mma_async"
+COPY = "cp.async.bulk.tensor.2d"
+CALL = {"NVRTC": "copy_box(temp", "PTX": COPY}
+"""Text that begins to copy a box, by the language."""
 THREADS = numpy.arange(128)[:, None]
 
 
@@ -70,7 +73,7 @@ def test_only_the_hopper_that_is_asked_for_has_them() -> None:
 
 @pytest.mark.sample(4)
 @pytest.mark.usefixtures("card")
-@pytest.mark.parametrize("size", [(128, 128, 64), (64, 64, 32), (100, 130, 72)], ids=str)
+@pytest.mark.parametrize("size", [(128, 128, 64), (64, 64, 96), (100, 130, 72)], ids=str)
 @pytest.mark.parametrize("dtype", [dtypes.half, dtypes.bfloat16], ids=lambda dtype: dtype.name)
 def test_a_product_is_numpys(dtype: DType, size: tuple[int, int, int], sources: Sources) -> None:
     m, n, k = size
@@ -82,6 +85,23 @@ def test_a_product_is_numpys(dtype: DType, size: tuple[int, int, int], sources: 
 
     assert numpy.array_equal(found, a @ b.T)
     assert [MNEMONIC in text for text in sources.texts] == [True]
+    assert any(call in sources.texts[0] for call in CALL.values())
+    assert "fence.proxy.async" not in sources.texts[0]  # no thread stores an operand
+
+
+@pytest.mark.sample(1)
+@pytest.mark.usefixtures("card")
+def test_operands_that_are_no_tensor_are_stored_by_threads_and_fenced(sources: Sources) -> None:
+    """Rows of 70 halves lie 140 bytes apart, which are no pieces of 16."""
+    a, b = small_integers(64, 70), small_integers(64, 70, seed=1)
+    x, y = (Tensor(v.astype("f")).half().realize() for v in (a, b))
+    sources.texts.clear()
+
+    found = x.matmul(y.T, dtype=dtypes.float32).numpy()
+
+    assert numpy.array_equal(found, a @ b.T)
+    assert MNEMONIC in sources.texts[0]
+    assert not any(call in sources.texts[0] for call in CALL.values())
     assert "fence.proxy.async" in sources.texts[0]
 
 

@@ -30,6 +30,8 @@ from tinycore.uop.op import DIVISIONS, AxisKind, Op, Part
 OUTER: Final = 0
 INNER: Final = 1
 REST: Final = 2
+MASKED: Final = "masked"
+"""The `arg` of a MIN that keeps a place in range in steps whose results nobody sees."""
 
 
 class Tail(enum.Enum):
@@ -125,7 +127,8 @@ def guarded(kernel: UOp, counter: UOp, by: int) -> UOp:
         kernel = gate_loads(kernel, value < extent, counter)
     kernel = masked(kernel, value < extent, counter)
     if counter.is_fixed or not may_read_past(kernel, counter, value):
-        value = value.minimum(counter.extent - 1 if counter.is_fixed else extent - 1)
+        last = UOp.index(counter.extent - 1) if counter.is_fixed else extent - 1
+        value = UOp(Op.MIN, value.dtype, (value, last), MASKED)
     return replace_counter(kernel, counter, outer, inner, value)
 
 

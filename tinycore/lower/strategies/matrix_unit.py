@@ -180,8 +180,7 @@ def tensorize(given: Draft, unit: MatrixUnit, tile: Tile, sides: Sides, turns: i
             draft.do(Bind((*axis, 0), AxisKind.UNROLL))
     draft.do(*(Bind(counter.arg.number, AxisKind.GRID) for counter in draft.facts.launchable))
     at = block if has(draft, block) else innermost_group(draft)
-    if at != block or counter_of(draft.kernel, block).extent < turns:
-        turns = 1
+    turns = min(turns, counter_of(draft.kernel, block).extent) if at == block else 1
     along = dimension(draft, (*depth, 0), step.number(STEPS))
     for subgroups, axis, part in ((below, down, ROWS), (beside, right, COLUMNS)):
         across = dimension(draft, subgroups, (*axis, 0), step.number(part))

@@ -83,6 +83,11 @@ DECLARATIONS: Final = """
         unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z,
         unsigned int shared_bytes, CUstream stream, void **parameters, void **extra);
 
+    typedef struct { uint64_t words[16]; } CUtensorMap;
+    CUresult cuTensorMapEncodeTiled(CUtensorMap *map, int dtype, uint32_t rank, void *address,
+        const uint64_t *sizes, const uint64_t *strides, const uint32_t *box,
+        const uint32_t *steps, int interleave, int swizzle, int l2_promotion, int outside);
+
     CUresult cuGraphCreate(CUgraph *graph, unsigned int flags);
     CUresult cuGraphDestroy(CUgraph graph);
     CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph,

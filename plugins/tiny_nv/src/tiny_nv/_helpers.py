@@ -133,6 +133,41 @@ template <class T, bool turned> FUNCTION T load_tiles(const void *row) {
 }"""
 """ldmatrix of one, two or four tiles, by the size of what a lane gets."""
 
+PHASES: Final = """\
+struct alignas(64) tensor_map { unsigned char bytes[128]; };
+FUNCTION unsigned in_shared(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
+FUNCTION void begin_phases(const void *barrier, unsigned copies) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\\n"
+    "fence.mbarrier_init.release.cluster;" : : "r"(in_shared(barrier)), "r"(copies) : "memory");
+}
+FUNCTION void wait_phase(const void *barrier, unsigned parity) {
+  unsigned ended;
+  do {
+    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\\n"
+      "selp.u32 %0, 1, 0, p; }"
+      : "=r"(ended) : "r"(in_shared(barrier)), "r"(parity) : "memory");
+  } while (!ended);
+}"""
+"""Barriers whose phases end when all of their copies have come."""
+
+
+def copy_box(rank: int) -> str:
+    """A function that begins to copy a box of so many dimensions, in one phase of a barrier."""
+    numbers = ", ".join(f"int c{axis}" for axis in range(rank))
+    places = ", ".join(f"%{4 + axis}" for axis in range(rank))
+    operands = "".join(f', "r"(c{axis})' for axis in range(rank))
+    return f"""\
+FUNCTION void copy_box(const void *to, const tensor_map &map, const void *barrier, unsigned bytes,
+    {numbers}) {{
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%2], %3;\\n"
+    "cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes "
+    "[%0], [%1, {{{places}}}], [%2];"
+    : : "r"(in_shared(to)), "l"(&map), "r"(in_shared(barrier)), "r"(bytes){operands} : "memory");
+}}"""
+
+
+RANKS: Final = range(1, 6)
+
 HELPERS: Final = {
     "half": HALF_SOURCE,
     "extremes": EXTREMES,
@@ -140,6 +175,7 @@ HELPERS: Final = {
     "quotients": QUOTIENTS,
     "truncations": TRUNCATIONS,
     "asynchronous copies": ASYNC,
+    "tensor copies": "\n".join((PHASES, *map(copy_box, RANKS))),
     "tiles": TILES,
 }
 """Groups of functions by name; each is written where a kernel calls one of them."""

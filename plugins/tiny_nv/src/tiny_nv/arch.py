@@ -100,8 +100,8 @@ def arch_of(name: str) -> Arch:
     return replace(found, is_specific=True) if name.endswith("a") else found
 
 
-def limits_of(arch: Arch) -> Limits:
-    """Limits of a card, which plans respect."""
+def limits_of(arch: Arch, takes_maps: bool = False) -> Limits:
+    """Limits of a card, which plans respect; of a driver that gives programs maps of tensors."""
     return Limits(
         threads=arch.units * THREADS_OF_A_UNIT,
         vector_bytes=VECTOR_BYTES,
@@ -117,6 +117,7 @@ def limits_of(arch: Arch) -> Limits:
         matrix=units_of(arch.number, arch.is_specific),
         shuffles=SHUFFLED,
         async_bytes=ASYNC_BYTES,
+        tensor_copies=takes_maps and arch.is_specific,
         units=arch.units,
         unit_threads=arch.threads,
         unit_registers=REGISTERS_OF_A_UNIT,

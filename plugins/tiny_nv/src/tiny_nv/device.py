@@ -43,7 +43,7 @@ _UNTIMED: Final = 2
 def toolchain(arch: str = "") -> Toolchain[CudaC]:
     """CUDA C compiled by nvrtc for an architecture. Raises CompilerUnavailable."""
     name = arch or DEFAULT_ARCH
-    renderer = CudaC(limits_of(arch_of(name)))
+    renderer = CudaC(limits_of(arch_of(name), takes_maps=True))
     return Toolchain("NVRTC", name, renderer, NvrtcCompiler(name))
 
 
@@ -53,7 +53,8 @@ def ptx_toolchain(arch: str = "") -> Toolchain[Ptx]:
     Raises CompilerUnavailable for what is no architecture of NVIDIA.
     """
     name = arch or DEFAULT_ARCH
-    return Toolchain("PTX", name, Ptx(limits_of(arch_of(name)), arch=name), PtxCompiler(name))
+    renderer = Ptx(limits_of(arch_of(name), takes_maps=True), arch=name)
+    return Toolchain("PTX", name, renderer, PtxCompiler(name))
 
 
 def stream_of(number: int | None) -> Any:

@@ -26,7 +26,7 @@ class Node:
 
     def __init__(self, program: CudaProgram, buffers: Sequence[int], values: Sequence[int]) -> None:
         self.program = program
-        self.arguments = Arguments(program.info)
+        self.arguments = Arguments(program.device, program.info)
         self.arguments.fill(buffers, values)
         self.values = list(values)
         info, shared = program.info, program.shared_bytes
@@ -39,7 +39,7 @@ class Node:
         """Use another value of a variable, and launch as many groups as it asks for."""
         info, parameters = self.program.info, self.parameters
         self.values[position] = value
-        self.arguments.set_number(info.buffers + position, value)
+        self.arguments.set_value(info.buffers + position, value)
         groups = info.groups(self.values)
         parameters.gridDimX, parameters.gridDimY, parameters.gridDimZ = groups
 
@@ -79,7 +79,7 @@ class CudaGraph:
 
     def set_buffer(self, launch: int, slot: int, handle: int) -> None:
         """From now on, launch number `launch` uses `handle` in this slot."""
-        self._nodes[launch].arguments.set_number(slot, handle)
+        self._nodes[launch].arguments.set_buffer(slot, handle)
         self._changed.add(launch)
 
     def set_value(self, launch: int, position: int, value: int) -> None:

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from tinycore.dtype import DType, dtypes
+from tinycore.render.base import LinearKernel, pointer_of
 from tinycore.uop.matrix import MatrixDescriptor, MatrixLoad, MatrixUnit
+from tinycore.uop.op import Op
 
 __all__ = [
     "DESCRIBED",
@@ -25,6 +27,7 @@ __all__ = [
     "Instruction",
     "WarpgroupInstruction",
     "descriptor_bits",
+    "is_written_by_threads",
     "units_of",
 ]
 
@@ -145,6 +148,12 @@ def descriptor_bits(descriptor: MatrixDescriptor) -> int:
     The stride goes from 8 rows to the next; the leading dimension's is not read with a swizzle.
     """
     return SWIZZLES[descriptor.row_bytes] << 62 | descriptor.alignment >> 4 << 32 | 1 << 16
+
+
+def is_written_by_threads(kernel: LinearKernel) -> bool:
+    """True if threads store what matrix units read by themselves, which needs a proxy fence."""
+    stores = (u for u in kernel.uops if u.op in (Op.STORE, Op.ASYNC_COPY))
+    return any(pointer_of(u.src[0]) in kernel.alignments for u in stores)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """CUDA C to a cubin, a cubin to a kernel, and its launches.
 
 A kernel takes one block of arguments: the addresses of its buffers by slot, then its variables, 8
-bytes each.
+bytes each; then maps of buffers whose boxes it copies, 128 bytes each, encoded by the driver.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tiny_nv._lib import ffi
 from tiny_nv.arch import number_of
 from tiny_nv.settings import cuda_settings
 from tiny_nv.spills import VERBOSE, unspilled
+from tinycore.dtype import dtypes
 from tinycore.errors import (
     CompileError,
     CompilerUnavailable,
@@ -26,7 +27,7 @@ from tinycore.errors import (
     LaunchTooLarge,
     UnsupportedError,
 )
-from tinycore.plugin import ProgramInfo, lock
+from tinycore.plugin import ProgramInfo, TensorMap, lock
 
 if TYPE_CHECKING:
     from tiny_nv.device import CudaDevice
@@ -43,6 +44,30 @@ _LOG_BYTES: Final = 8192
 _POINTER: Final = 1
 _SIZE: Final = 2
 _OPTIONS: Final = ("--std=c++17", "--device-as-default-execution-space")
+
+
+# Values of CUtensorMapInterleave, CUtensorMapL2promotion and CUtensorMapFloatOOBfill.
+_NOT_INTERLEAVED: Final = 0
+_PROMOTES_LINES: Final = 2
+"""Lines of 128 bytes are fetched whole."""
+_ZEROS_OUTSIDE: Final = 0
+MAP_BYTES: Final = 128
+MAP_ALIGNMENT: Final = 64
+MAP_SWIZZLES: Final = {0: 0, 32: 1, 64: 2, 128: 3}
+"""CUtensorMapSwizzle by the bytes of a row."""
+MAP_TYPES: Final = {
+    dtypes.int8: 0,
+    dtypes.uint8: 0,
+    dtypes.fp8e4m3: 0,
+    dtypes.fp8e5m2: 0,
+    dtypes.uint16: 1,
+    dtypes.uint32: 2,
+    dtypes.int32: 3,
+    dtypes.float16: 6,
+    dtypes.float32: 7,
+    dtypes.bfloat16: 9,
+}
+"""CUtensorMapDataType by what an element is; it matters for nothing but its size."""
 
 
 def entry_name(name: str) -> str:
@@ -147,14 +172,56 @@ def target_of(number: int, supported: Sequence[int], assembles: bool) -> tuple[s
     return f"compute_{max(older)}", "PTX"
 
 
+class BoundMap:
+    """The map of a buffer as the driver encodes it, anew for each address."""
+
+    def __init__(self, device: CudaDevice, found: TensorMap, kernel: str) -> None:
+        self.map = found
+        self._device = device
+        self._what = f"the map of buffer {found.slot} of kernel {kernel}"
+        self._room = ffi.new("char[]", MAP_BYTES + MAP_ALIGNMENT)
+        start = -int(ffi.cast("uintptr_t", self._room)) % MAP_ALIGNMENT
+        self._target = ffi.cast("CUtensorMap *", self._room + start)
+        self._encoded = ffi.buffer(self._target, MAP_BYTES)
+        self._sizes = ffi.new("uint64_t[]", found.sizes)
+        self._strides = ffi.new("uint64_t[]", found.strides or (0,))
+        self._box = ffi.new("uint32_t[]", found.box)
+        self._steps = ffi.new("uint32_t[]", [1] * len(found.box))
+        self._address = -1
+
+    def at(self, address: int) -> Any:
+        """The 128 bytes of the map of a tensor at an address. Raises DeviceError."""
+        if address != self._address:
+            found = self.map
+            self._device.call(
+                "cuTensorMapEncodeTiled",
+                self._target,
+                MAP_TYPES[found.dtype],
+                len(found.sizes),
+                ffi.cast("void *", address),
+                *(self._sizes, self._strides, self._box, self._steps),
+                *(_NOT_INTERLEAVED, MAP_SWIZZLES[found.swizzle], _PROMOTES_LINES, _ZEROS_OUTSIDE),
+                what=self._what,
+            )
+            self._address = address
+        return self._encoded
+
+
 class Arguments:
     """The arguments of one launch, in a block that CUDA copies when it is asked for."""
 
-    def __init__(self, info: ProgramInfo) -> None:
+    def __init__(self, device: CudaDevice, info: ProgramInfo) -> None:
         self.layout = struct.Struct(f"{info.buffers}Q{len(info.values)}q")
-        self.block = ffi.new("char[]", max(self.layout.size, 8))
+        self._maps_at = -(-self.layout.size // MAP_ALIGNMENT) * MAP_ALIGNMENT
+        maps = [BoundMap(device, found, info.name) for found in info.maps]
+        self._maps: dict[int, list[tuple[BoundMap, int]]] = {}
+        for number, bound in enumerate(maps):
+            places = self._maps.setdefault(bound.map.slot, [])
+            places.append((bound, self._maps_at + number * MAP_BYTES))
+        size = self._maps_at + len(maps) * MAP_BYTES if maps else self.layout.size
+        self.block = ffi.new("char[]", max(size, 8))
         self.view = ffi.buffer(self.block)
-        self._size = ffi.new("size_t *", self.layout.size)
+        self._size = ffi.new("size_t *", size)
         self.extra = ffi.new(
             "void *[]",
             [
@@ -167,11 +234,25 @@ class Arguments:
         )
 
     def fill(self, buffers: Sequence[int], values: Sequence[int]) -> None:
-        """Set all arguments."""
+        """Set all arguments. Raises DeviceError for memory that is no tensor of a map."""
         self.layout.pack_into(self.view, 0, *buffers, *values)
+        for slot in self._maps:
+            self._bind(slot, buffers[slot])
 
-    def set_number(self, position: int, number: int) -> None:
-        """Set one argument, by its position among all."""
+    def _bind(self, slot: int, address: int) -> None:
+        for bound, place in self._maps.get(slot, ()):
+            self.view[place : place + MAP_BYTES] = bound.at(address)
+
+    def set_buffer(self, slot: int, address: int) -> None:
+        """Set the address of one buffer. Raises DeviceError as `fill` does."""
+        self._set_number(slot, address)
+        self._bind(slot, address)
+
+    def set_value(self, position: int, value: int) -> None:
+        """Set one value, by its position among all arguments."""
+        self._set_number(position, value)
+
+    def _set_number(self, position: int, number: int) -> None:
         struct.pack_into("Q" if number >= 0 else "q", self.view, 8 * position, number)
 
 
@@ -206,7 +287,7 @@ class CudaProgram:
         )
         self.shared_bytes = self._dynamic_bytes()
         self._verify_threads()
-        self._arguments = Arguments(info)
+        self._arguments = Arguments(device, info)
         self._sizes = (*info.block, self.shared_bytes, device.stream, ffi.NULL)
         self._lock = lock()
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from tiny_nv.matrix import INSTRUCTIONS, WARPGROUP, descriptor_bits
+from tiny_nv.matrix import INSTRUCTIONS, WARPGROUP, descriptor_bits, is_written_by_threads
 from tiny_nv.program import entry_name
 from tinycore.dtype import DType, PointerDType, Scalar, dtypes
 from tinycore.errors import UnsupportedError
@@ -183,6 +183,8 @@ class Ptx(Renderer):
         x, y, z = kernel.launch("block")
         slots = range(max((u.arg for u in kernel.buffers), default=-1) + 1)
         names = [*(f"data{i}" for i in slots), *(variable_of(u) for u in kernel.variables)]
+        parameters = [f"  .param .u64 {name}" for name in names]
+        parameters += [f"  .param .align 64 .b8 map{i}[128]" for i in range(len(kernel.maps))]
         registers = [f"  .reg {d} {r}<{n}>;" for (r, d), n in sorted(text.counts.items())]
         dynamic = kernel.shared_bytes > STATIC_SHARED_BYTES
         size = "" if dynamic else str(kernel.shared_bytes)
@@ -193,7 +195,7 @@ class Ptx(Renderer):
             ".address_size 64",
             *([f".extern {shared}"] if dynamic else []),
             f".visible .entry {entry_name(kernel.name)}(",
-            ",\n".join(f"  .param .u64 {name}" for name in names),
+            ",\n".join(parameters),
             f") .maxntid {x}, {y}, {z} {{",
             *([f"  {shared}"] if kernel.shared_bytes and not dynamic else []),
             *text.arrays,
@@ -248,7 +250,7 @@ class Ptx(Renderer):
             case Op.STORE:
                 self.write_store(u, text)
             case Op.BARRIER:
-                if text.kernel.alignments:  # matrix units see what was stored before
+                if is_written_by_threads(text.kernel):  # matrix units see what was stored
                     text.put("fence.proxy.async.shared::cta")
                 text.put("bar.sync 0")
             case Op.VECTORIZE:
@@ -269,6 +271,10 @@ class Ptx(Renderer):
                 self.write_shuffle(u, text)
             case Op.ASYNC_COPY:
                 self.write_async_copy(u, text)
+            case Op.PHASES | Op.TENSOR_COPY:
+                self.write_phase(u, text)
+            case Op.WAIT_PHASE:
+                self.write_wait_phase(u, text)
             case Op.COMMIT:
                 text.put("cp.async.commit_group")
             case Op.WAIT:
@@ -505,6 +511,45 @@ class Ptx(Renderer):
             (gate,) = text.values[origin.src[2]]
             operands.append(text.new(UINT, "selp.u32", str(size), "0", gate))
         text.put(f"{guard}cp.async.{cache}.shared.global {', '.join(operands)}")
+
+    def write_phase(self, u: UOp, text: Text) -> None:
+        """A barrier of phases, or a copy of a box in one of them: what one thread does."""
+        gate = u.src[0].src[2:]
+        guard = f"@{text.values[gate[0]][0]} " if gate else ""
+        if u.op is Op.PHASES:
+            barrier = self.address(u.src[0], text)
+            text.put(f"{guard}mbarrier.init.shared::cta.b64 {barrier}, {u.arg}")
+            text.put("fence.mbarrier_init.release.cluster")
+            return
+        to, signal, _, *coordinates = u.src
+        place, barrier = self.address(to, text), self.address(signal, text)
+        source = text.new(ULONG, "mov.b64", f"map{text.kernel.maps.index(u.arg)}")
+        source = text.new(ULONG, "cvta.param.u64", source)
+        numbers = ", ".join(self.coordinate(c, text) for c in coordinates)
+        text.put(
+            f"{guard}mbarrier.arrive.expect_tx.shared::cta.b64 _, {barrier}, {u.arg.box_bytes}"
+        )
+        text.put(
+            f"{guard}cp.async.bulk.tensor.{len(coordinates)}d.shared::cluster.global."
+            f"mbarrier::complete_tx::bytes {place}, [{source}, {{{numbers}}}], {barrier}"
+        )
+
+    def coordinate(self, u: UOp, text: Text) -> str:
+        """A coordinate of a box, in a register of 32 bits."""
+        (value,) = text.values[u]
+        if self.kind(u.dtype, text).bits == "b64" and value.startswith("%"):
+            return text.new(INT, "cvt.u32.u64", value)
+        return self.held(INT, value, text)
+
+    def write_wait_phase(self, u: UOp, text: Text) -> None:
+        """A wait for a phase of a barrier, by its parity."""
+        barrier, parity = self.address(u.src[0], text), self.coordinate(u.src[1], text)
+        label = text.label()
+        text.lines.append(f"{label}:")
+        operands = f"{barrier}, {parity}"
+        ended = text.register(PREDICATE)
+        text.put(f"mbarrier.try_wait.parity.shared::cta.b64 {ended}, {operands}")
+        text.put(f"@!{ended} bra {label}")
 
     @staticmethod
     def together(lanes: Lanes, kind: Kind, bits: int, text: Text) -> str:

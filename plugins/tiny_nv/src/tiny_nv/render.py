@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from tiny_nv._helpers import HELPERS, PRELUDE
-from tiny_nv.matrix import DESCRIBED, DESCRIPTOR, FUNCTIONS, LOAD
+from tiny_nv.matrix import DESCRIBED, DESCRIPTOR, FUNCTIONS, LOAD, is_written_by_threads
 from tiny_nv.program import entry_name
 from tinycore.dtype import DType, dtypes
 from tinycore.render.base import LinearKernel, pointer_of
@@ -32,16 +32,16 @@ from tinycore.uop.op import Op
 __all__ = ["CudaC"]
 
 RESERVED: Final = frozenset(
-    "alignas alignof and and_eq as asm auto bitand bitor bool break case catch char class compl "
-    "const constexpr const_cast continue copy_async decltype default delete described do double "
-    "dynamic_cast else enum explicit export extern false float for friend goto greatest half "
-    "half_bits if inline int least load load_tiles long memcpy mutable namespace new noexcept not "
-    "not_eq nullptr operator or or_eq private protected public quotient register reinterpret_cast "
-    "remainder return root rounded shared short signed sizeof static static_assert static_cast "
-    "store struct switch template this thread_local throw to_float to_half to_int to_long "
-    "to_unsigned_long true try typedef typeid typename union unsigned using vec virtual void "
-    "volatile wchar_t while whole xor xor_eq blockDim blockIdx gridDim threadIdx warpSize "
-    "FUNCTION HALF_BINARY".split()
+    "alignas alignof and and_eq as asm auto begin_phases bitand bitor bool break case catch char "
+    "class compl const constexpr const_cast continue copy_async copy_box decltype default delete "
+    "described do double dynamic_cast else enum explicit export extern false float for friend goto "
+    "greatest half half_bits if in_shared inline int least load load_tiles long memcpy mutable "
+    "namespace new noexcept not not_eq nullptr operator or or_eq private protected public quotient "
+    "register reinterpret_cast remainder return root rounded shared short signed sizeof static "
+    "static_assert static_cast store struct switch template tensor_map this thread_local throw "
+    "to_float to_half to_int to_long to_unsigned_long true try typedef typeid typename union "
+    "unsigned using vec virtual void volatile wait_phase wchar_t while whole xor xor_eq blockDim "
+    "blockIdx gridDim threadIdx warpSize FUNCTION HALF_BINARY".split()
 )
 """Words of C++ and of what stands before a kernel, which nothing else may be called."""
 
@@ -101,6 +101,10 @@ class CudaC(CStyle):
     async_definition: ClassVar[str] = HELPERS["asynchronous copies"]
     commit: ClassVar[str] = 'asm volatile("cp.async.commit_group;" ::: "memory");'
     wait: ClassVar[str] = 'asm volatile("cp.async.wait_group {left};" ::: "memory");'
+    tensor_copy: ClassVar[str] = "copy_box({to}, {map}, {barrier}, {bytes}, {coordinates});"
+    phases: ClassVar[str] = "begin_phases({barrier}, {copies});"
+    wait_phase: ClassVar[str] = "wait_phase({barrier}, {parity});"
+    tensor_definition: ClassVar[str] = HELPERS["tensor copies"]
     shared_array: ClassVar[str] = "{type} *{name} = ({type} *)(shared + {offset});"
 
     # --- the frame
@@ -116,7 +120,7 @@ class CudaC(CStyle):
         return f'extern "C" __global__ void __launch_bounds__({x * y * z}) {name}({parameters})'
 
     def parameters(self, writer: Writer) -> list[str]:
-        """Every slot of the kernel, also one that is not read; then the variables."""
+        """Every slot of the kernel, also one that is not read; the variables; maps of tensors."""
         by_slot = {u.arg: u for u in writer.kernel.buffers}
         slots = range(max(by_slot, default=-1) + 1)
         buffers = [
@@ -125,7 +129,10 @@ class CudaC(CStyle):
             else f"void *unused{i}"
             for i in slots
         ]
-        return buffers + [f"long long {writer[u]}_" for u in writer.kernel.variables]
+        values = [f"long long {writer[u]}_" for u in writer.kernel.variables]
+        numbers = range(len(writer.kernel.maps))
+        maps = [f"const __grid_constant__ tensor_map map{i}" for i in numbers]
+        return buffers + values + maps
 
     def assemble(self, writer: Writer) -> str:
         """Definitions, signature, shared memory and variables as they are used, and the body."""
@@ -153,7 +160,7 @@ class CudaC(CStyle):
 
     def write_barrier(self, u: UOp, writer: Writer) -> None:
         """A barrier; what matrix units read by themselves is made known to them before."""
-        if writer.kernel.alignments:
+        if is_written_by_threads(writer.kernel):
             writer.line('asm volatile("fence.proxy.async.shared::cta;" ::: "memory");')
         super().write_barrier(u, writer)
 

@@ -460,8 +460,8 @@ def note_operand(state: State, thread: int, places: Array) -> None:
     """Raise RaceFault where a unit reads what others stored and it cannot have seen."""
     block, size = thread // state.block_threads, state.shared.granule
     members = slice(block * state.block_threads, (block + 1) * state.block_threads)
-    if state.unfenced[members].any():
-        number = int(numpy.flatnonzero(state.unfenced[members])[0])
+    if state.exposed[members].any():
+        number = int(numpy.flatnonzero(state.exposed[members])[0])
         raise RaceFault(
             f"a matrix unit reads shared memory and thread {number} has stored to it since its "
             "last fence.proxy.async"

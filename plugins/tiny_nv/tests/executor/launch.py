@@ -387,7 +387,7 @@ class Run:
                 self.check_warps(taken, instruction)
             numbers = step.barrier(self.state, active)
             if taken.size == self.state.threads and (numbers == numbers[0]).all():
-                self.state.shared.barrier(numpy.arange(self.blocks))  # all are here: go on
+                self.state.barrier(numpy.arange(self.blocks))  # all are here: go on
                 return False
             self.status[taken], self.barrier[taken] = WAITING, numbers
         return True
@@ -425,7 +425,7 @@ class Run:
                     f"{self.block_threads} threads of block {self.first + int(block)} wait at "
                     f"barrier {', '.join(map(str, numbers))}, the others have ended"
                 )
-        self.state.shared.barrier(numpy.unique(blocks))
+        self.state.barrier(numpy.unique(blocks))
         self.status[waiting] = RUNNING
 
 

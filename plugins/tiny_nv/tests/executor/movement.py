@@ -504,7 +504,7 @@ def fence_step(instruction: Instruction) -> Step:
         return nothing_step(instruction)
 
     def step(state: State, who: Who) -> None:
-        state.unfenced[state.who(who)] = False
+        state.unfenced[state.who(who)] = state.exposed[state.who(who)] = False
 
     return step
 

@@ -84,6 +84,8 @@ class State:
     """Threads that wait in vain for an mbarrier, and let others go first."""
     unfenced: Array = field(init=False)
     """Threads that stored to shared memory since their last fence.proxy.async."""
+    exposed: Array = field(init=False)
+    """Those of them that a barrier followed: units may read what they stored, and see it not."""
     progress: int = 0
     """Count of events of mbarriers so far."""
 
@@ -92,6 +94,13 @@ class State:
         self.groups = numpy.zeros(self.threads, numpy.int64)
         self.yields = numpy.zeros(self.threads, numpy.bool_)
         self.unfenced = numpy.zeros(self.threads, numpy.bool_)
+        self.exposed = numpy.zeros(self.threads, numpy.bool_)
+
+    def barrier(self, blocks: Array) -> None:
+        """A barrier of whole blocks."""
+        self.shared.barrier(blocks)
+        by_block = (-1, self.block_threads)
+        self.exposed.reshape(by_block)[blocks] |= self.unfenced.reshape(by_block)[blocks]
 
     def who(self, who: Who) -> Array:
         """The numbers of the threads that execute."""

@@ -1,0 +1,294 @@
+"""Fills that are boxes of a buffer: which are found, what their maps say, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tinycore import Tensor
+from tinycore.device.extent import Extent
+from tinycore.device.protocols import ProgramInfo
+from tinycore.dtype import dtypes
+from tinycore.engine.binary import Binary
+from tinycore.engine.compile import info_of
+from tinycore.engine.search_worker import binary_from_json, binary_to_json
+from tinycore.errors import UnsupportedError, VerifyError
+from tinycore.lower.pipeline import lower
+from tinycore.lower.steps.stage import nest_of
+from tinycore.lower.tile import Bind, Plan, Split, Stage, Tail, apply_checked
+from tinycore.render.base import Limits, LinearKernel, pointer_of
+from tinycore.render.cstyle import CStyle
+from tinycore.tensor_map import TensorMap
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind, Op, Part
+from tinycore.uop.parse import program_from_text
+from tinycore.uop.text import to_text
+from tinycore.uop.verify import verify
+
+CARD = Limits(
+    vector_bytes=16,
+    access_alignment=16,
+    threads=1,
+    grid=(1 << 20, 1 << 16, 1 << 16),
+    block=(256, 256, 64),
+    block_threads=256,
+    block_wanted=32,
+    shared_bytes=64 << 10,
+    subgroup=32,
+    async_bytes=(4, 8, 16),
+    tensor_copies=True,
+)
+DEPTH = 32
+"""Steps of a sum that are staged at a time: rows of 64 bytes."""
+
+
+class Language(CStyle):
+    """A language that writes no text."""
+
+    builtins = {"grid": "g{0}", "block": "b{0}"}  # noqa: RUF012
+
+
+def product(rows: int, inner: int, columns: int, dtype: str = "float16") -> UOp:
+    """The kernel of a product whose both operands lie along the sum."""
+    left = Tensor.empty(rows, inner, dtype=dtype, device="PYTHON")
+    right = Tensor.empty(columns, inner, dtype=dtype, device="PYTHON")
+    return left.matmul(right.T, dtype="float32").schedule()[-1].ast
+
+
+def plan(
+    ast: UOp,
+    depth: int = DEPTH,
+    swizzle: int = 4,
+    copies: int = 3,
+    *,
+    rows: int = 16,
+) -> Plan:
+    """Both operands of a tile staged, a step of the sum at a time."""
+    *batch, row, column, inner = (r.arg.number for r in nest_of(ast))
+    sides = tuple((((((*side, 1), 1),), (((*inner, 1), 1),))) for side in (row, column))
+    fills = (
+        (*axis, 1, Part.FILL, array)
+        for array, side in enumerate((row, column))
+        for axis in (side, inner)
+    )
+    return (
+        *(Split(row, rows, Tail.GUARD), Split(column, 8, Tail.GUARD)),
+        Split(inner, depth, Tail.GUARD),
+        *(Bind(axis, AxisKind.GRID) for axis in (*batch, (*row, 0), (*column, 0))),
+        *(Bind((*row, 1), AxisKind.BLOCK), Bind((*column, 1), AxisKind.UNROLL)),
+        *(
+            Stage((*inner, 0), side, copies=copies, swizzle=swizzle, narrow=(dtypes.float16,))
+            for side in sides
+        ),
+        *(Bind(axis, AxisKind.FILL) for axis in fills),
+    )
+
+
+def lowered(ast: UOp, limits: Limits = CARD, steps: Plan | None = None) -> LinearKernel:
+    steps = plan(ast) if steps is None else steps
+    apply_checked(ast, steps, limits)
+    return lower(ast, Language(limits), "product", steps)
+
+
+def copies_of(linear: LinearKernel) -> list[UOp]:
+    return [u for u in linear.uops if u.op is Op.TENSOR_COPY]
+
+
+def number_of(linear: LinearKernel, op: Op) -> int:
+    return sum(u.op is op for u in linear.uops)
+
+
+# --- what is found
+
+
+def test_operands_of_a_product_are_boxes_of_two_tensors() -> None:
+    linear = lowered(product(64, 256, 96))
+
+    assert linear.maps == (
+        TensorMap(1, dtypes.float16, (256, 64), (512,), (32, 16), 64),
+        TensorMap(2, dtypes.float16, (256, 96), (512,), (32, 8), 64),
+    )
+    assert number_of(linear, Op.PHASES) == 3  # one for each copy of the stages
+    assert {u.arg for u in linear.uops if u.op is Op.PHASES} == {2}
+    assert number_of(linear, Op.WAIT_PHASE) == 1
+    assert number_of(linear, Op.BARRIER) == 2  # before the loop, and in each step
+    assert not any(u.op in (Op.ASYNC_COPY, Op.COMMIT, Op.WAIT) for u in linear.uops)
+
+
+def test_a_step_waits_and_then_fills_what_the_step_before_read() -> None:
+    ops = [u.op for u in lowered(product(64, 256, 96)).uops]
+    loop = ops[ops.index(Op.RANGE) :]
+
+    assert ops.index(Op.PHASES) < ops.index(Op.BARRIER) < ops.index(Op.TENSOR_COPY)
+    assert ops[: ops.index(Op.RANGE)].count(Op.TENSOR_COPY) == 4  # two steps of two operands
+    assert loop.count(Op.TENSOR_COPY) == 2
+    assert loop.index(Op.WAIT_PHASE) < loop.index(Op.BARRIER) < loop.index(Op.TENSOR_COPY)
+
+
+def test_sizes_are_those_that_gates_say() -> None:
+    linear = lowered(product(50, 200, 90))
+
+    assert [found.sizes for found in linear.maps] == [(200, 50), (200, 90)]
+
+
+def test_each_copy_is_asked_for_by_one_thread_where_there_is_a_step() -> None:
+    linear = lowered(product(64, 256, 96))
+    gates = [to_text(u.src[0].src[2]) for u in copies_of(linear)]
+
+    assert all("block0" in gate for gate in gates)
+    assert all("(2 * 0" in g or "CMPLT" in g for g in gates[4:])
+
+
+def test_a_batch_is_a_longer_tensor() -> None:
+    left = Tensor.empty(4, 64, 256, dtype="float16", device="PYTHON")
+    right = Tensor.empty(4, 96, 256, dtype="float16", device="PYTHON")
+    ast = left.matmul(right.transpose(1, 2), dtype="float32").schedule()[-1].ast
+    linear = lowered(ast)
+
+    assert [found.sizes for found in linear.maps] == [(256, 4 * 64), (256, 4 * 96)]
+
+
+@pytest.mark.parametrize(
+    ("depth", "pieces", "swizzle"), [(16, 2, 32), (32, 4, 64), (64, 8, 128)], ids=str
+)
+def test_each_swizzle_of_a_stage_is_one_of_the_device(
+    depth: int, pieces: int, swizzle: int
+) -> None:
+    ast = product(64, 512, 96)
+    linear = lowered(ast, CARD, plan(ast, depth, pieces))
+
+    assert {found.swizzle for found in linear.maps} == {swizzle}
+    arrays = [pointer_of(u.src[0]) for u in copies_of(linear)]
+    assert {linear.alignments[array] for array in arrays} == {8 * swizzle}
+    assert all(linear.shared_layout[array] % (8 * swizzle) == 0 for array in arrays)
+
+
+# --- what is none
+
+PRODUCT = product(64, 256, 96)
+TALL = product(1024, 256, 96)
+ROOMY = replace(CARD, block=(512, 512, 512), block_threads=512, shared_bytes=227 << 10)
+UNCHANGED = {
+    "a device without": (PRODUCT, replace(CARD, tensor_copies=False), plan(PRODUCT)),
+    "buffers that start anywhere": (PRODUCT, replace(CARD, buffers_aligned=False), plan(PRODUCT)),
+    "another swizzle": (PRODUCT, CARD, plan(PRODUCT, swizzle=2)),
+    "one copy": (PRODUCT, CARD, plan(PRODUCT, copies=1)),
+    "a box of 512 rows": (TALL, ROOMY, plan(TALL, rows=512)),
+}
+
+
+@pytest.mark.parametrize("name", UNCHANGED)
+def test_what_is_no_box_is_copied_by_threads(name: str) -> None:
+    linear = lowered(*UNCHANGED[name])
+
+    assert not copies_of(linear)
+    assert not linear.maps
+
+
+def test_rows_of_an_odd_stride_are_no_tensor() -> None:
+    assert not lowered(product(64, 252, 96)).maps
+
+
+def test_places_that_results_show_cut_to_the_last_one_are_no_size() -> None:
+    """Rows beyond the end are read again for results that are stored: a copy would make them 0."""
+    ast = product(50, 256, 96)
+    row = nest_of(ast)[0]
+    store = next(n for n in ast.toposort() if n.op is Op.STORE)
+    shown = store.with_src((store.src[0], store.src[1].substitute({row: row.minimum(40)})))
+
+    assert not lowered(ast.substitute({store: shown}), steps=plan(ast)).maps
+
+
+# --- maps
+
+
+WRONG = {
+    "0 sizes": TensorMap(0, dtypes.float16, (), (), ()),
+    "1 strides and a box of 1": TensorMap(0, dtypes.float16, (8, 8), (16,), (8,)),
+    "sizes are 1 to": TensorMap(0, dtypes.float16, (0,), (), (8,)),
+    "multiples of 16 bytes, not (24,)": TensorMap(0, dtypes.float16, (12, 8), (24,), (8, 8)),
+    "rows of (16, 8) elements overlap": TensorMap(0, dtypes.float16, (16, 8), (16,), (8, 8)),
+    "1 to 256 elements": TensorMap(0, dtypes.float16, (512,), (), (512,)),
+    "multiples of 16 bytes, not 8": TensorMap(0, dtypes.float16, (8,), (), (4,)),
+    "exchanges no pieces of rows of 64": TensorMap(0, dtypes.float16, (32,), (), (32,), 32),
+    "a swizzle of 48 bytes": TensorMap(0, dtypes.float16, (8,), (), (8,), 48),
+}
+
+
+@pytest.mark.parametrize("problem", WRONG)
+def test_maps_that_no_device_takes(problem: str) -> None:
+    assert problem in (WRONG[problem].problem() or "")
+
+
+def test_a_swizzle_exchanges_pieces_of_a_line_by_the_number_of_the_line() -> None:
+    found = TensorMap(0, dtypes.float16, (64, 64), (128,), (64, 16), 128)
+
+    assert found.problem() is None
+    assert found.place((0, 0)) == 0
+    assert found.place((8, 1)) == 128  # piece 1 of line 1
+    assert found.place((0, 7)) == 7 * 128 + 7 * 16
+    assert found.place((1, 8)) == 8 * 128 + 2
+    assert sorted(found.place((c, r)) for r in range(16) for c in range(64)) == list(
+        range(0, 2048, 2)
+    )
+
+
+def test_a_program_says_its_maps_and_keeps_them_on_its_way_to_a_worker() -> None:
+    linear = lowered(product(64, 256, 96))
+    info = info_of(linear, 3)
+
+    assert info.maps == linear.maps
+    assert binary_from_json(as_sent(Binary(b"code", info))).info == info
+
+
+def test_sizes_that_vary_are_kept_on_the_way_to_a_worker() -> None:
+    extent = Extent(("#0", 63, "+", 64, "//"))
+    info = ProgramInfo("k", 1, ("n",), grid_extents=(extent, None, None), parallel_extent=extent)
+
+    assert binary_from_json(as_sent(Binary(b"code", info))).info == info
+
+
+def as_sent(binary: Binary) -> dict[str, object]:
+    """A binary as the other process reads it."""
+    found: dict[str, object] = json.loads(json.dumps(binary_to_json(binary)))
+    return found
+
+
+# --- what is illegal, and refused
+
+
+def copy_with(**changes: object) -> UOp:
+    found = copies_of(lowered(product(64, 256, 96)))[0]
+    return found.replace(**changes)
+
+
+def test_copies_that_mean_nothing_are_illegal() -> None:
+    good = copy_with()
+    to, barrier, pointer, *coordinates = good.src
+    wrong = {
+        "has a TensorMap": copy_with(arg=None),
+        "a coordinate per dimension": copy_with(src=good.src[:-1]),
+        "from global to local memory": copy_with(src=(to, barrier, barrier, *coordinates)),
+        "coordinates are of type index": copy_with(
+            src=(to, barrier, pointer, UOp.const(dtypes.int32, 0), coordinates[1])
+        ),
+        "1 to 256 elements": copy_with(arg=replace(good.arg, box=(32, 512))),
+        "a number from 1 on": UOp(Op.PHASES, dtypes.void, (barrier,), 0),
+    }
+    verify(good, "lowered")
+    for problem, node in wrong.items():
+        with pytest.raises(VerifyError, match=problem):
+            verify(node, "lowered")
+
+
+def test_a_program_is_the_same_after_text() -> None:
+    uops = lowered(product(64, 256, 96)).uops
+    assert program_from_text(to_text(uops)) == uops
+
+
+def test_a_language_without_words_for_them_says_so() -> None:
+    linear = lowered(product(64, 256, 96))
+    with pytest.raises(UnsupportedError, match="no words for PHASES"):
+        Language(CARD).render(linear)

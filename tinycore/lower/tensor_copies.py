@@ -1,0 +1,285 @@
+"""Fills of shared memory that are a box of a buffer: one thread has the device copy all of it.
+
+Floor 3'. A fill with several copies (`Stage.copies`) is done so where `Limits.tensor_copies` says
+that the device can, every element comes from where a TensorMap says, and its place in the array is
+that of the map's swizzle. Gates that hold inside of a tensor are its sizes: what is beyond is 0.
+
+Each copy of a stage has a barrier of phases. The fill of a step begins one phase of the barrier of
+its turn, and the step waits for that phase; the barrier of the group, behind it, says that all have
+read what the step before read, which is filled next. The pipelines of CUTLASS with TMA are alike,
+but for the second barrier, whose place there is taken by one of phases.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from tinycore.dtype import PointerDType, dtypes
+from tinycore.lower.async_copies import copied_from
+from tinycore.lower.loops import stores_of
+from tinycore.lower.predicate import with_gate
+from tinycore.lower.steps.split import MASKED
+from tinycore.render.base import pointer_of
+from tinycore.tensor_map import SWIZZLES, TensorMap
+from tinycore.uop.affine import coefficient
+from tinycore.uop.compare import conjuncts_of
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+from tinycore.uop.rewrite import rewrite
+from tinycore.uop.sums import sum_of, terms_of
+from tinycore.uop.symbolic import simplify
+
+
+class Box(NamedTuple):
+    """A fill as the copy of a box."""
+
+    map: TensorMap
+    pointer: UOp
+    coordinates: tuple[UOp, ...]
+    """Coordinates of the first element."""
+    start: UOp
+    """Element of the array where the box begins, a function of the loop that has turns."""
+
+
+class Side(NamedTuple):
+    """One dimension of a box: stride in elements, extent, and its loops with their steps."""
+
+    stride: int
+    extent: int
+    steps: dict[UOp, int]
+
+
+def box_of(fill: UOp, loop: UOp, copies: int) -> Box | None:
+    """The box that a fill with so many copies moves in each step of a loop; None if it is none."""
+    end = fill.src[1]
+    (store,) = stores_of(end)
+    own = [r for r in end.src[1:] if r.op is Op.RANGE]
+    source = copied_from(store.src[1])
+    array = pointer_of(store.src[0])
+    if source is None or not all(r.is_fixed for r in own):
+        return None
+    gates = conjuncts_of(source.src[2]) if len(source.src) == 3 else []
+    address, gates = uncut(source.src[1], gates)
+    sides = sides_of(address, own)
+    pointer = pointer_of(source)
+    if sides is None or pointer.dtype.base is not array.dtype.base:  # type: ignore[attr-defined]
+        return None
+    base = simplified(address.substitute({r: UOp.index(0) for r in own}))
+    coordinates = coordinates_of(base, sides)
+    if coordinates is None:
+        return None
+    for gate in gates:
+        set_apart(gate, coordinates, sides)
+    sizes = sizes_of(coordinates, sides, gates)
+    if sizes is None:
+        return None
+    start = simplified(store.src[0].src[1].substitute({r: UOp.index(0) for r in own}))
+    found = map_of(pointer, sides, sizes, store.src[0].src[1], loop)
+    if found is None or start.ranges - {loop}:
+        return None
+    assert isinstance(array.dtype, PointerDType)
+    size = array.dtype.size // copies * array.dtype.base.itemsize
+    return None if size % found.alignment else Box(found, pointer, tuple(coordinates), start)
+
+
+def simplified(node: UOp) -> UOp:
+    """An index expression in normal form."""
+    return rewrite(node, simplify, name="simplify a box")
+
+
+def uncut(address: UOp, gates: Sequence[UOp]) -> tuple[UOp, list[UOp]]:
+    """An address without places that are cut to the last one of a loop, and all gates then.
+
+    What is read beyond the last is in no result: sums leave it out, and stores are masked.
+    """
+    found, places = list(gates), {}
+    for cut in (n for n in address.toposort() if n.op is Op.MIN and n.arg == MASKED):
+        place, last = cut.src
+        if last.op is not Op.CONST:
+            continue
+        gate = place < int(last.arg) + 1
+        places[cut] = place
+        if gate not in found:
+            found.append(gate)
+    return (simplified(address.substitute(places)) if places else address), found
+
+
+def sides_of(address: UOp, own: Iterable[UOp]) -> list[Side] | None:
+    """The dimensions of what the loops of a fill read, the densest first; None if they are none.
+
+    Loops whose steps are those of another with all of its steps count along one dimension.
+    """
+    strides = {r: coefficient(address, r) for r in own}
+    sides: list[Side] = []
+    for loop, stride in sorted(strides.items(), key=lambda item: item[1] or 0):
+        if not stride or stride < 1:
+            return None
+        if sides and stride == sides[-1].stride * sides[-1].extent:
+            last = sides[-1]
+            steps = {**last.steps, loop: last.extent}
+            sides[-1] = Side(last.stride, last.extent * loop.extent, steps)
+        else:
+            sides.append(Side(stride, loop.extent, {loop: 1}))
+    return sides if sides and sides[0].stride == 1 else None
+
+
+def coordinates_of(base: UOp, sides: Sequence[Side]) -> list[UOp] | None:
+    """Coordinates of the first element: a term counts along the longest stride that it is of."""
+    terms, constant = terms_of(base)
+    parts: list[dict[UOp, int]] = [{} for _ in sides]
+    for node, factor in terms.items():
+        axis = max(i for i, side in enumerate(sides) if factor % side.stride == 0)
+        parts[axis][node] = factor // sides[axis].stride
+    constants = [0] * len(sides)
+    for axis in reversed(range(len(sides))):
+        constants[axis], constant = divmod(constant, sides[axis].stride)
+    found = [sum_of(part, number) for part, number in zip(parts, constants, strict=True)]
+    return None if any(c.bounds[0] < 0 for c in found) else found
+
+
+def set_apart(gate: UOp, coordinates: list[UOp], sides: list[Side]) -> None:
+    """Add a dimension for what a gate leaves out of the place it bounds, such as a batch of rows.
+
+    Places along it are whole numbers of the step that all of this has in common.
+    """
+    wanted, _ = terms_of(gate.src[0])
+    for axis, (start, side) in enumerate(zip(coordinates, sides, strict=True)):
+        terms, constant = terms_of(start)
+        others = {node: factor for node, factor in terms.items() if node not in wanted}
+        if wanted.keys() <= terms.keys() | side.steps.keys() and others:
+            step = math.gcd(*others.values())
+            rest = {node: factor for node, factor in terms.items() if node in wanted}
+            coordinates[axis] = sum_of(rest, constant)
+            coordinates.append(sum_of({n: f // step for n, f in others.items()}, 0))
+            sides.append(Side(side.stride * step, 1, {}))
+            return
+
+
+def sizes_of(
+    coordinates: Sequence[UOp], sides: Sequence[Side], gates: Iterable[UOp]
+) -> list[int] | None:
+    """Sizes of a tensor in which just those elements are for which the gates hold."""
+    places = [
+        simplified(sum((loop * step for loop, step in side.steps.items()), start))
+        for start, side in zip(coordinates, sides, strict=True)
+    ]
+    sizes = [int(place.vmax) + 1 for place in places]
+    for gate in gates:
+        bounds = [bound_of(gate, place) for place in places]
+        axis = next((i for i, bound in enumerate(bounds) if bound is not None), None)
+        if axis is None:
+            return None
+        sizes[axis] = min(sizes[axis], bounds[axis] or 0)
+    return sizes
+
+
+def bound_of(gate: UOp, place: UOp) -> int | None:
+    """The size that a place is below just where a gate holds; None if it says something else.
+
+    `e < c` says it of f * e + r, where r is below f, with the size f * c.
+    """
+    if gate.op is not Op.CMPLT or gate.src[1].op is not Op.CONST:
+        return None
+    terms, _ = terms_of(gate.src[0])
+    known, _ = terms_of(place)
+    node = next(iter(terms), None)
+    if node is None or node not in known or known[node] % terms[node]:
+        return None
+    factor = known[node] // terms[node]
+    rest = simplified(place - gate.src[0] * factor)
+    inside = factor > 0 and rest.bounds[0] >= 0 and rest.bounds[1] < factor
+    return factor * int(gate.src[1].arg) if inside else None
+
+
+def map_of(
+    pointer: UOp, sides: Sequence[Side], sizes: Sequence[int], place: UOp, loop: UOp
+) -> TensorMap | None:
+    """The map of a tensor whose boxes lie in shared memory as the places of a fill say."""
+    assert isinstance(pointer.dtype, PointerDType)
+    dtype = pointer.dtype.base
+    strides = tuple([side.stride * dtype.itemsize for side in sides[1:]])
+    box = tuple([side.extent for side in sides])
+    for swizzle in SWIZZLES:
+        found = TensorMap(pointer.arg, dtype, tuple(sizes), strides, box, swizzle)
+        if found.problem() is None and lies_so(place, loop, sides, found):
+            return found
+    return None
+
+
+def lies_so(place: UOp, loop: UOp, sides: Sequence[Side], found: TensorMap) -> bool:
+    """True if the elements of a fill have the places in which a copy puts them.
+
+    Places are sums and XORs of bits of the counters, so each bit alone, and all at once, show it.
+    """
+    steps = {
+        counter: (axis, step)
+        for axis, side in enumerate(sides)
+        for counter, step in side.steps.items()
+    }
+    still = {loop: UOp.index(0), **dict.fromkeys(steps, UOp.index(0))}
+    first = simplified(place.substitute(still))
+    if first.op is not Op.CONST:
+        return False
+    single = [
+        {counter: 1 << bit} for counter in steps for bit in range((counter.extent - 1).bit_length())
+    ]
+    for at in (*single, {counter: counter.extent - 1 for counter in steps}):
+        position = [0] * len(sides)
+        for counter, number in at.items():
+            axis, step = steps[counter]
+            position[axis] += number * step
+        there = {**still, **{counter: UOp.index(number) for counter, number in at.items()}}
+        wanted, rest = divmod(found.place(position), found.dtype.itemsize)
+        if rest or simplified(place.substitute(there)) is not UOp.index(first.arg + wanted):
+            return False
+    return True
+
+
+def copied_ahead(
+    boxes: dict[UOp, Box], loop: UOp, copies: int, threads: Sequence[UOp], number: int
+) -> dict[UOp, UOp]:
+    """Replacements of fills that are boxes: each step begins those of `copies` - 1 steps on.
+
+    `number` is that of the array in which the barriers are.
+    """
+    signals = UOp(Op.DEFINE_LOCAL, dtypes.uint64.ptr(copies, "local"), (), number)
+    alone = one_of(threads)
+
+    def at(turn: UOp, *after: UOp) -> UOp:
+        memory = UOp(Op.AFTER, signals.dtype, (signals, *after)) if after else signals
+        return UOp(Op.INDEX, signals.dtype, (memory, turn))
+
+    def begun(step: UOp, after: UOp) -> tuple[UOp, ...]:
+        """The copies of a step, where there is one."""
+        exists = alone & (step < loop.src[0])
+        found = []
+        for fill, box in boxes.items():
+            memory = UOp(Op.AFTER, fill.dtype, (fill.src[0], after))
+            places = (box.start, *box.coordinates)
+            first, *coordinates = (place.substitute({loop: step}) for place in places)
+            to = with_gate(UOp(Op.INDEX, fill.dtype, (memory, first)), exists)
+            src = (to, at(step % copies, after), box.pointer, *coordinates)
+            found.append(UOp(Op.TENSOR_COPY, dtypes.void, src, box.map))
+        return tuple(found)
+
+    barriers = tuple(
+        UOp(Op.PHASES, dtypes.void, (with_gate(at(UOp.index(turn)), alone),), len(boxes))
+        for turn in range(copies)
+    )
+    ready = UOp(Op.BARRIER, dtypes.void, barriers)
+    first = [copy for step in range(copies - 1) for copy in begun(UOp.index(step), ready)]
+    parity = loop // copies % 2
+    wait = UOp(Op.WAIT_PHASE, dtypes.void, (at(loop % copies, *first), parity))
+    barrier = UOp(Op.BARRIER, dtypes.void, (wait,))
+    following = begun(loop + (copies - 1), barrier)
+    return {fill: fill.with_src((fill.src[0], barrier, *following)) for fill in boxes}
+
+
+def one_of(threads: Sequence[UOp]) -> UOp:
+    """True in the first thread of a group."""
+    alone = UOp.const(dtypes.bool, True)
+    for counter in threads:
+        alone = alone & counter.eq(0)
+    return alone
