@@ -158,6 +158,8 @@ def captured_beside(
         done = threads.submit(other)
         results = [float(step(Tensor([float(i)]).realize()).item()) for i in range(5)]
         done.result()
+    assert step.last is not None
+    assert step.last.invalidations == 0  # the second call was captured for good
     return step, results
 
 

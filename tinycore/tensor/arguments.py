@@ -281,7 +281,7 @@ class Arguments:
             if not isinstance(v, Size)
         ]
         guarded = zip(GUARDED, guarded_values(), strict=True)
-        facts += [(f"setting {name}", constant_key(value)) for name, value in guarded]
+        facts += [(f"setting {name}", value) for name, value in guarded]
         facts.append(("the default device", self.key[-2]))
         facts.append(("which arguments share memory", self.key[-1]))
         return facts

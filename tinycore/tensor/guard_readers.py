@@ -191,8 +191,6 @@ def module_reader(module: Any, names: Names) -> Reader:
         setattr(box, guarded[place], value)
 
     labels = tuple([f".{name}" for name in guarded])
-    if not guarded:
-        return EMPTY_READER
     table = vars(module)
     source = entries_source("__dict__", guarded, table)
     return Reader(picked(guarded, table), labels, store, vars, source)

@@ -28,6 +28,13 @@ RANGES: list[tuple[Any, ...]] = [
 ]
 
 
+def test_a_tensor_of_nothing_is_a_number() -> None:
+    x = Tensor(None, dtype="int16", device="PYTHON")
+
+    assert (x.shape, x.dtype, x.device, x.numel()) == ((), dtypes.int16, "PYTHON", 1)
+    assert Tensor(None, device="PYTHON").dtype is dtypes.float32
+
+
 def test_a_number_in_the_shape_of_a_tensor_is_written_once() -> None:
     x = Tensor([1.0, 2.0]).realize()
     GlobalCounters.reset()

@@ -19,6 +19,7 @@ import pytest
 
 from tinycore import Tensor, TinyJit, nn
 from tinycore.errors import JitError
+from tinycore.tensor.guard import Guard
 
 
 def host(*values: float) -> Tensor:
@@ -305,6 +306,67 @@ def test_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         return x * float(os.environ["FACTOR"]) + 0 * float(os.getenv("FACTOR", "1"))
 
     obeys(TinyJit(step), lambda k: monkeypatch.setenv("FACTOR", str(k)))
+
+
+def test_an_attribute_of_a_function() -> None:
+    def scaled(x: Tensor) -> Tensor:
+        return x * scaled.factor  # type: ignore[attr-defined]
+
+    def plain(x: Tensor) -> Tensor:
+        return x * plain.factor + plain.offset  # type: ignore[attr-defined]
+
+    plain.offset = 0.0  # type: ignore[attr-defined]
+    plain.unused = [1.0]  # type: ignore[attr-defined]
+
+    obeys(TinyJit(lambda x: scaled(x) + 0), lambda k: setattr(scaled, "factor", k))
+    obeys(TinyJit(plain), lambda k: setattr(plain, "factor", k))
+
+
+def test_a_closure_variable_that_is_given_a_value_later() -> None:
+    def make() -> tuple[Callable[[Tensor], Tensor], Callable[[float], None]]:
+        def step(x: Tensor) -> Tensor:
+            try:
+                return x * factor
+            except NameError:
+                return x * 1.0
+
+        def fill(number: float) -> None:
+            nonlocal factor
+            factor = number
+
+        if bool(step):
+            return step, fill
+        factor = 0.0
+        return step, fill
+
+    function, fill = make()
+    step = TinyJit(function)
+    assert [step(host(3)).item() for _ in range(4)] == [3.0] * 4
+
+    fill(2.0)
+
+    assert [step(host(3)).item() for _ in range(4)] == [6.0] * 4
+
+
+def test_a_module_of_which_code_names_nothing() -> None:
+    module = types.ModuleType(__name__)
+    step = TinyJit(lambda x, unused=module: x * (2.0 if unused else 3.0))
+
+    assert [step(host(3)).item() for _ in range(4)] == [6.0] * 4
+    assert len(step.captures) == 1
+
+
+def test_an_object_that_is_gone_is_not_taken_for_one_in_its_place() -> None:
+    class Token:
+        pass
+
+    token = Token()
+    guard = Guard((), [token], ())
+    assert guard.find(()) is not None
+
+    del token
+
+    assert guard.find(()) is None
 
 
 def test_context_variables_and_data_of_threads() -> None:
@@ -601,7 +663,7 @@ def test_numbers_drawn_in_the_first_call_only_are_taken() -> None:
 
     found = [step(host(i)).item() for i in range(4)]
 
-    assert found == [i * found[1] for i in range(4)]
+    assert found == pytest.approx([i * found[1] for i in range(4)])
 
 
 def ones() -> Iterator[float]:

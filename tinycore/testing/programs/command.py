@@ -10,4 +10,12 @@ from typing import Final
 from tinycore.testing.fuzz import Fuzzer
 from tinycore.testing.programs import check, random_program, script, smaller
 
-FUZZER: Final = Fuzzer("tinycore.testing.programs", __doc__, random_program, check, script, smaller)
+FUZZER: Final = Fuzzer(
+    "tinycore.testing.programs",
+    __doc__,
+    random_program,
+    check,
+    script,
+    smaller,
+    accepted=frozenset({"refused"}),
+)
