@@ -115,6 +115,8 @@ class Storage:
                         self.users[source].append(node)
         self.reasons = dict.fromkeys(self.roots, Reason.ASKED)
         """The stored nodes, and why they are stored."""
+        self.computed_once: set[UOp] = set()
+        """Values between a reduction and the stored one that all its uses go into."""
         self.cuts: set[UOp] = set()
         """Nodes stored to end a kernel: other kernels must load them."""
         self.reduced_above: set[UOp] = set()
@@ -206,7 +208,8 @@ class Storage:
             self.place_expanded(node)
         self.cost[node] = self.count(node, self.cost, COSTS.get(node.op, 1), sum)
         self.depth[node] = self.count(node, self.depth, 1, max)
-        if len(self.users[node]) > 1 and self.cost[node] > DEAREST_SHARED:
+        shared = len(self.users[node]) > 1 and node not in self.computed_once
+        if shared and self.cost[node] > DEAREST_SHARED:
             self.store_arithmetic(node, Reason.DEAR_SHARED)
         if self.depth[node] > LONGEST_CHAIN:
             self.store_arithmetic(node, Reason.LONG_CHAIN)
@@ -284,6 +287,7 @@ class Storage:
         # `open_` is a cut through all paths from the node upwards, advanced at its lowest member.
         # Whenever it is a single node, all uses have met there: a place to store.
         last, open_ = node, {node}
+        passed: set[UOp] = set()
         while True:
             current = min(open_, key=self.position.__getitem__)
             users = self.users[current]
@@ -295,6 +299,7 @@ class Storage:
                     return None
                 if current.op in ALU and numel(current) <= numel(node):
                     last = current
+                    self.computed_once |= passed
             elif current in self.reasons:
                 return last
             alone = not open_.difference((current,)) and len(users) == 1
@@ -302,6 +307,7 @@ class Storage:
                 return last
             open_.remove(current)
             open_.update(users)
+            passed.add(current)
 
     @staticmethod
     def takes(user: UOp, node: UOp, alone: bool) -> bool:

@@ -82,6 +82,15 @@ def test_what_uses_a_reduction_twice_and_meets_again_stays_with_it() -> None:
     assert len(kernels(matmul(hidden, buffer(6, 3)) + matmul(hidden, buffer(6, 3)))) == 2
 
 
+def test_a_dear_value_of_a_reduction_that_meets_again_is_computed_once_with_it() -> None:
+    dear = matmul(buffer(8, 4), buffer(4, 6))
+    for _ in range(6):
+        dear = dear.alu(Op.EXP)
+    hidden = dear * dear + dear
+
+    assert len(kernels(matmul(hidden, buffer(6, 3)))) == 2
+
+
 def test_two_matmuls_are_two_kernels() -> None:
     hidden = matmul(buffer(8, 4), buffer(4, 6))
 
