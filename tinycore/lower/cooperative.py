@@ -26,7 +26,7 @@ from tinycore.lower.dims import taken_apart
 from tinycore.lower.expand import counters_of, without
 from tinycore.lower.loops import THREADS, closer_of, fills_of, numbered, stores_of, threads_of
 from tinycore.lower.merge_reductions import fold_balanced
-from tinycore.lower.predicate import gate_loads, gate_stores, with_gate
+from tinycore.lower.predicate import gate_loads, rebuilt, stores_to_buffers, with_gate
 from tinycore.lower.steps.stage import WITHIN
 from tinycore.lower.tensor_copies import Box, box_of, copied_ahead
 from tinycore.render.base import EARLY, LATE, Limits
@@ -38,7 +38,11 @@ MOST_PARTS: Final = 16
 
 
 def group_reductions(kernel: UOp, limits: Limits) -> UOp:
-    """The kernel without REDUCE over GROUP loops; one thread of each group stores the outputs."""
+    """The kernel without REDUCE over GROUP loops.
+
+    Of threads that share sums only, one of each group stores the outputs; of those that share loops
+    over outputs as well, it stores what is outside of these.
+    """
     members = [n for n in kernel.toposort() if n.op is Op.REDUCE and counters_of(n, AxisKind.GROUP)]
     if not members:
         return kernel
@@ -50,8 +54,14 @@ def group_reductions(kernel: UOp, limits: Limits) -> UOp:
     kernel = kernel.substitute(done)
     for counter in threads:
         if counter.arg.kind is AxisKind.GROUP:
-            kernel = gate_stores(kernel, counter.eq(0))
+            kernel = stored_once(kernel, counter)
     return kernel
+
+
+def stored_once(kernel: UOp, counter: UOp) -> UOp:
+    """The kernel with stores to one place of all threads done by the first of them."""
+    common = {n for n in stores_to_buffers(kernel) if counter not in n.src[0].ranges}
+    return rebuilt(kernel, lambda old, new: gated(new, counter.eq(0)) if old in common else new)
 
 
 def shared_fold(reduce: UOp, threads: list[UOp], numbers: count[int], limits: Limits) -> UOp:

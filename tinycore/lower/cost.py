@@ -105,6 +105,18 @@ def width_of(extent: int, lanes: int) -> int:
     return 1 << (min(lanes, extent).bit_length() - 1)
 
 
+def floor_power_of_two(most: int) -> int:
+    """The greatest power of two that is at most `most`, and at least 1."""
+    return 1 << max(most, 1).bit_length() - 1
+
+
+def suits_lanes(facts: KernelFacts, loop: UOp) -> bool:
+    """True if lanes along a loop make every access a vector's or a single element's."""
+    moves = {facts.stride(n, loop) for n in facts.accesses}
+    gated = any(loop in gate.ranges for n in facts.accesses for gate in n.src[2:])
+    return not gated and 1 in moves and moves <= {0, 1}
+
+
 def costs_of_lanes(facts: KernelFacts, limits: Limits) -> dict[UOp, float]:
     """The loops along which lanes beat scalars, each with its cost.
 

@@ -24,6 +24,7 @@ from tinycore.lower.steps.reorder import Reorder
 from tinycore.lower.steps.split import Split, Tail
 from tinycore.lower.steps.stage import MOST_SCRATCH, Stage, scratch_bytes
 from tinycore.lower.steps.tensorize import Tensorize
+from tinycore.lower.steps.unite import Unite
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.parse import Reader
@@ -44,13 +45,14 @@ __all__ = [
     "Step",
     "Tail",
     "Tensorize",
+    "Unite",
     "apply_checked",
     "apply_plan",
     "plan_from_text",
     "plan_to_text",
 ]
 
-Step = Split | Bind | Reorder | Fuse | Peel | Stage | Accumulate | Pair | Tensorize
+Step = Split | Bind | Reorder | Fuse | Peel | Stage | Accumulate | Pair | Tensorize | Unite
 """Every kind of step."""
 Plan = tuple[Step, ...]
 

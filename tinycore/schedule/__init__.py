@@ -14,7 +14,7 @@ Floor 3. The files, in the order in which a graph passes them:
 - `emit.py`, `ranges.py`, `templates.py`: the graph of each kernel
 - `numbering.py`: memory gets numbers; `retention.py`: which nodes are replaced by it
 - `items.py`, `order.py`: launches, ordered so that memory is freed early
-- `access.py`, `row_fusion.py`: neighbors over the same rows become one kernel
+- `access.py`, `row_fusion.py`, `row_inlining.py`: neighbors over the same rows become one kernel
 - `memory.py`: the memory plan, where temporary values lie
 - `device_memory.py`: the buffers behind BUFFER nodes
 - `relink.py`: no pass, the graph of kernels as they run, for `Tensor.kernelize`

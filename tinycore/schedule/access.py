@@ -100,15 +100,20 @@ class Launch:
         found: UOp = known
         return found
 
-    @cached_property
+    @property
     def is_plain(self) -> bool:
         """True if the kernel is one nest of plain, fixed loops that reads nothing it writes."""
-        if len(self.ast.src) != 1 or self.end.op is not Op.END or self.written & self.read:
+        return self.end.op is Op.END and self.is_row
+
+    @cached_property
+    def is_row(self) -> bool:
+        """True if the kernel is such a nest, or stores a single element."""
+        if len(self.ast.src) != 1 or self.written & self.read:
             return False
         found = self.by_op
         if any(r.arg.kind is not AxisKind.LOOP for r in self.loops):
             return False
-        if len(found[Op.END]) != 1 or any(found[op] for op in NOT_A_NEST):
+        if len(found[Op.END]) > 1 or any(found[op] for op in NOT_A_NEST):
             return False
         return all(r.is_fixed and r.arg.kind is not AxisKind.ORDERED for r in found[Op.RANGE])
 
@@ -137,7 +142,10 @@ class Launch:
         return {}
 
     def footprint(self, depth: int) -> tuple[Spans, Spans]:
-        """(bytes re-read by every row of the outer `depth` loops, bytes read by one row only)."""
+        """(bytes re-read by every row of the outer `depth` loops, bytes read by one row only).
+
+        Without such loops all of it is one row.
+        """
         if (found := self.footprints.get(depth)) is None:
             reread: Spans = {}
             own: Spans = {}
@@ -145,7 +153,8 @@ class Launch:
                 start, stop = interval(access.src[1], self.loops[:depth])
                 start, stop = max(start, 0), min(stop, elements(access))
                 size = pointer_of(access).dtype.itemsize
-                kind = own if self.loops[depth - 1] in access.src[1].ranges else reread
+                is_own = not depth or self.loops[depth - 1] in access.src[1].ranges
+                kind = own if is_own else reread
                 widen(kind, number, (start * size, stop * size))
             found = self.footprints[depth] = reread, own
         return found

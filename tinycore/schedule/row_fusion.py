@@ -1,10 +1,10 @@
 """Row fusion: neighboring kernels over the same rows become one, such as a softmax.
 
-Floor 3. Row-blocked loop fusion, on devices that run loops; on a grid each stays a kernel of its
-own. The maxima, the sums and the quotients of a softmax are three kernels: a sum must be complete
-before it divides. But row i of each needs only row i of the others. So a block of rows (a strip)
-goes through all three while it is in a near cache, and a value that no later step reads, such as
-the scores of attention, is stored for one strip at a time in thread-local memory.
+Floor 3. Row-blocked loop fusion, on devices that run loops; `row_inlining.py` says what is done on
+a grid. The maxima, the sums and the quotients of a softmax are three kernels: a sum must be
+complete before it divides. But row i of each needs only row i of the others. So a block of rows (a
+strip) goes through all three while it is in a near cache, and a value that no later step reads,
+such as the scores of attention, is stored for one strip at a time in thread-local memory.
 
 Legality is a question of addresses alone: every access to memory that one kernel of a group writes
 and another reads stays within the current row (`access.py`). Halide calls the result `compute_at`
@@ -28,6 +28,7 @@ from tinycore.schedule.access import Launch, Spans, elements, widen
 from tinycore.schedule.items import Step
 from tinycore.schedule.kernel import Kernel, kernel_name
 from tinycore.schedule.limits import limits_of
+from tinycore.schedule.row_inlining import Objection, RowKernel
 from tinycore.trace import Trace
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
@@ -66,7 +67,7 @@ class Refusal(Enum):
 
     NEST = "one of them is not a single nest of plain loops that writes new memory"
     DEVICE = "they run on different devices"
-    GRID = "the device runs kernels on a grid of threads, or cannot be opened"
+    CLOSED = "the device cannot be opened"
     FULL = f"{MOST_MEMBERS} kernels are fused already"
     UNRELATED = "the second reads too little of what the first touches"
     PRODUCTS = f"{MOST_PRODUCTS} matrix products are fused already"
@@ -136,7 +137,8 @@ class FusionGroup:
 
 # --- which neighbors form a group
 
-Run = tuple[list[Step], FusionGroup | None]
+Group = FusionGroup | RowKernel
+Run = tuple[list[Step], Group | None]
 
 
 def fuse_rows(
@@ -167,12 +169,12 @@ def group_neighbors(steps: Sequence[Step], memory: Sequence[UOp], parameters: in
 
     shared: dict[Hashable, Any] = {}
     run: list[Step] = []
-    group: FusionGroup | None = None
+    group: Group | None = None
     for step in steps:
         launch = Launch(step.ast, step.places, shared)
-        is_nest = launch.is_plain and all(map(is_new, launch.written))
         device = memory[step.places[0]].device
-        refusal: Refusal | None = Refusal.NEST
+        is_nest = is_nest_on(device, launch) and all(map(is_new, launch.written))
+        refusal: Refusal | Objection | None = Refusal.NEST
         if group is not None and is_nest:
             refusal = group.admit(launch) if group.device == device else Refusal.DEVICE
         if run and refusal is None:
@@ -183,33 +185,51 @@ def group_neighbors(steps: Sequence[Step], memory: Sequence[UOp], parameters: in
                 before = memory[run[0].places[0]].device
                 explain(run[-1], step, refusal_without_group(before) or refusal)
             yield run, group
-        limits = row_limits(device) if is_nest else None
-        run, group = [step], FusionGroup(launch, device, limits) if limits is not None else None
+        run, group = [step], group_of(launch, device) if is_nest else None
     if run:
         yield run, group
 
 
-def explain(first: Step, second: Step, refusal: Refusal | None) -> None:
+def explain(first: Step, second: Step, refusal: Refusal | Objection | None) -> None:
     """A line of DEBUG=3 on why two neighbors are two kernels."""
     if refusal is not None:
         names = f"{kernel_name(first.ast)} | {kernel_name(second.ast)}"
         trace(f"{'row fusion':<16} two kernels: {names}: {refusal.value}")
 
 
+def is_nest_on(device: str, launch: Launch) -> bool:
+    """True if a kernel may be joined with others: on a grid a single element is a row, too."""
+    return launch.is_plain or (launch.is_row and row_limits(device) is None)
+
+
+def group_of(launch: Launch, device: str) -> Group | None:
+    """The group that a kernel begins: of strips, or of rows on a grid; None on no device."""
+    limits = device_limits(device)
+    if limits is None:
+        return None
+    kind = FusionGroup if limits.grid is None else RowKernel
+    return kind(launch, device, limits)
+
+
 def refusal_without_group(device: str) -> Refusal | None:
-    """The refusal of every kernel of a device that has no loop over rows."""
-    return Refusal.GRID if row_limits(device) is None else None
+    """The refusal of every kernel of a device that has no limits."""
+    return Refusal.CLOSED if device_limits(device) is None else None
+
+
+def device_limits(device: str) -> Limits | None:
+    """The limits that kernels are cut for; None for a device that cannot be opened."""
+    if is_group(device):
+        return None
+    try:
+        return limits_of(device)
+    except DeviceError:
+        return None  # it cannot compute here, but its kernels can be looked at
 
 
 def row_limits(device: str) -> Limits | None:
     """The limits that strips are cut for; None for a device that runs kernels on a grid."""
-    if is_group(device):
-        return None
-    try:
-        limits = limits_of(device)
-    except DeviceError:
-        return None  # it cannot compute here, but its kernels can be looked at
-    return limits if limits.grid is None else None
+    limits = device_limits(device)
+    return limits if limits is not None and limits.grid is None else None
 
 
 def fused_step(run: Sequence[Step], launch: Launch, memory: Sequence[UOp]) -> Step:

@@ -24,7 +24,7 @@ ON_LOOPS: Final = {
 ON_GRIDS: Final = {
     AxisKind.LOOP: {
         *(AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.GRID, AxisKind.BLOCK, AxisKind.FILL),
-        AxisKind.LANE,
+        *(AxisKind.LANE, AxisKind.GROUP),
     },
     AxisKind.REDUCE: {AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.PARTIAL, AxisKind.GROUP},
 }

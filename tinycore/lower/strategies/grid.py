@@ -16,13 +16,15 @@ from tinycore.lower.cost import (
     Proposal,
     apply_cheapest,
     cycles_of_thread,
+    floor_power_of_two,
+    suits_lanes,
     unevenness,
 )
 from tinycore.lower.draft import Draft, fuse_loops
 from tinycore.lower.kernel_facts import LEAST_REUSE, KernelFacts
 from tinycore.lower.loops import fills_of
 from tinycore.lower.steps.split import may_be_empty
-from tinycore.lower.strategies import grid_shared, matrix_unit
+from tinycore.lower.strategies import grid_rows, grid_shared, matrix_unit
 from tinycore.lower.tile import Bind, Split, Tail
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
@@ -70,6 +72,10 @@ def propose_grid(facts: KernelFacts, limits: Limits, wanted: int) -> Iterator[Pr
     """The proposals of each strategy for workgroups of some threads."""
     if limits.matrix:
         yield from matrix_unit.propose(facts, limits)
+    if (rows := grid_rows.rows_of(facts, limits)) is not None:
+        steps = partial(rows_each, rows=rows, wanted=wanted)
+        yield Proposal("grid rows", None, Cost(cycles_of_thread(wanted)), steps)
+        return
     shared = shared_sum(facts, limits) if wanted > 1 else None
     if shared is None:
         yield Proposal("grid", None, Cost(cycles_of_thread()), partial(thread_each, wanted=wanted))
@@ -89,6 +95,13 @@ def thread_each(draft: Draft, wanted: int) -> None:
         tile_rows(draft)
         unroll_sums(draft)
     launch_outputs(draft, wanted)
+
+
+def rows_each(draft: Draft, rows: grid_rows.Rows, wanted: int) -> None:
+    """Threads for each row, that fold it and then store it, and groups of such rows."""
+    threads = grid_rows.share_row(draft, rows, wanted)
+    outer = [r for r in draft.facts.launchable if r in rows.outer]
+    launch_outputs(draft, max(wanted // threads, 1), outer)
 
 
 # --- threads of a group share a sum
@@ -242,13 +255,6 @@ def give_lanes(draft: Draft) -> None:
             return
 
 
-def suits_lanes(facts: KernelFacts, loop: UOp) -> bool:
-    """True if lanes along a loop make every access a vector's or a single element's."""
-    moves = {facts.stride(n, loop) for n in facts.accesses}
-    gated = any(loop in gate.ranges for n in facts.accesses for gate in n.src[2:])
-    return not gated and 1 in moves and moves <= {0, 1}
-
-
 def tile_rows(draft: Draft) -> None:
     """Several outputs to a thread along a loop over which a load stands still."""
     facts, limits = draft.facts, draft.limits
@@ -288,11 +294,14 @@ def unroll_sums(draft: Draft) -> None:
 # --- the launch
 
 
-def launch_outputs(draft: Draft, wanted: int) -> None:
-    """Groups of up to `wanted` threads, filled from the innermost output on."""
+def launch_outputs(draft: Draft, wanted: int, loops: list[UOp] | None = None) -> None:
+    """Groups of up to `wanted` threads, filled from the innermost output on.
+
+    Of some of the outputs, or of all that can be launched.
+    """
     taken = (AxisKind.GROUP, AxisKind.LANE)
     room = list(draft.limits.block[sum(len(draft.facts.loops_of_kind(k)) for k in taken) :])
-    for loop in reversed(draft.facts.launchable):
+    for loop in reversed(draft.facts.launchable if loops is None else loops):
         number, extent = loop.arg.number, loop.extent
         most = min(wanted, room[0]) if room and not is_filled_inside(draft, loop) else 1
         threads = extent if extent <= most else floor_power_of_two(most)
@@ -313,8 +322,3 @@ def launch_outputs(draft: Draft, wanted: int) -> None:
 def is_filled_inside(draft: Draft, loop: UOp) -> bool:
     """True if a group's shared memory is filled again in each step of a loop."""
     return any(loop in n.ranges for n in fills_of(draft.kernel))
-
-
-def floor_power_of_two(most: int) -> int:
-    """The greatest power of two that is at most `most`, and at least 1."""
-    return 1 << max(most, 1).bit_length() - 1

@@ -1,0 +1,123 @@
+"""Rows that threads of a group fold and store: what each of them holds, and legal plans."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tinycore import Context, Tensor, Variable
+from tinycore.builtin.interpreter import PythonRenderer
+from tinycore.errors import ArgumentError
+from tinycore.lower.legality import Loops
+from tinycore.lower.pipeline import lower
+from tinycore.lower.plan import plan_for
+from tinycore.lower.tile import (
+    Bind,
+    Split,
+    Unite,
+    apply_checked,
+    plan_from_text,
+    plan_to_text,
+)
+from tinycore.render.base import Limits, LinearKernel, pointer_of
+from tinycore.testing.accelerator import CORRECT
+from tinycore.testing.accelerator.device import LIMITS, Rewriter
+from tinycore.testing.grading import accelerator
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind, Op
+
+CARD = replace(LIMITS, threads=1 << 10, block_wanted=64, vector_bytes=16)
+
+
+def softmax(*shape: int) -> UOp:
+    """The kernel of a softmax of rows."""
+    parts = replace(CORRECT, name="CARD", renderer=lambda: Rewriter(CARD), limits=CARD)
+    with accelerator(parts), Context(DEV="CARD"):
+        (item,) = Tensor.empty(*shape).softmax(-1).schedule()
+    return item.ast
+
+
+def lowered(ast: UOp, limits: Limits) -> LinearKernel:
+    return lower(ast, PythonRenderer(limits), "rows")
+
+
+def loads(linear: LinearKernel) -> int:
+    """Loads from memory that the program has written out."""
+    found = (u for u in linear.uops if u.op is Op.LOAD)
+    return sum(pointer_of(u.src[0]).op is Op.DEFINE_GLOBAL for u in found)
+
+
+def test_a_row_that_threads_hold_is_loaded_once() -> None:
+    linear = lowered(softmax(64, 1024), CARD)
+
+    assert linear.launch("block") == (32, 2, 1)
+    assert linear.launch("grid") == (32, 1, 1)
+    assert loads(linear) == 1024 // 4 // 32
+    assert not any(u.op in (Op.RANGE, Op.BARRIER) for u in linear.uops)
+
+
+def test_rows_of_a_subgroup_need_no_barrier() -> None:
+    linear = lowered(softmax(256, 128), CARD)
+
+    assert linear.launch("block") == (8, 8, 1)
+    assert linear.launch("grid") == (32, 1, 1)
+    assert not any(u.op in (Op.BARRIER, Op.DEFINE_LOCAL) for u in linear.uops)
+    assert [u.arg for u in linear.uops if u.op is Op.SHUFFLE] == [1, 2, 4] * 2
+
+
+def test_a_longer_row_is_loaded_for_each_fold() -> None:
+    limits = replace(CARD, block_threads=64)
+    linear = lowered(softmax(64, 4096), limits)
+
+    assert linear.launch("block") == (64, 1, 1)
+    assert loads(linear) == 3 * 4  # of four vectors each
+
+
+def test_threads_that_share_no_sums_have_rows_of_their_own() -> None:
+    linear = lowered(softmax(256, 128), replace(CARD, sums_are_shared=False))
+
+    assert linear.launch("block") == (64, 1, 1)
+    assert linear.launch("grid") == (4, 1, 1)
+
+
+def test_the_plan_is_legal_and_survives_as_text() -> None:
+    ast = softmax(64, 300)
+    plan = plan_for(ast, CARD)
+
+    assert any(isinstance(step, Unite) for step in plan)
+    assert plan_from_text(plan_to_text(plan)) == plan
+    apply_checked(ast, plan, CARD)
+
+
+def test_sums_of_symbolic_length_are_planned_as_before() -> None:
+    length, data = Variable("length", 1, 8), Tensor(list(range(8)), device="PYTHON").realize()
+    total = data[: length.bind(3)].sum() + data[: length.bind(4)].sum()
+
+    assert total.item() == 9
+
+
+def cut(ast: UOp, *steps: Split | Bind) -> UOp:
+    return apply_checked(ast, steps, CARD)
+
+
+def loops(ast: UOp, kind: AxisKind) -> list[tuple[int, ...]]:
+    return [n.arg.number for n in ast.toposort() if n.op is Op.RANGE and n.arg.kind is kind]
+
+
+def test_loops_that_are_not_as_long_are_not_united() -> None:
+    ast = softmax(64, 32)
+    first, second = loops(ast, AxisKind.REDUCE)
+    halved = cut(ast, Split(first, 16))
+
+    with pytest.raises(ArgumentError, match="as long"):
+        apply_checked(halved, (Unite(((*first, 1), second)),), CARD)
+
+
+def test_loops_inside_of_each_other_are_not_united() -> None:
+    ast = softmax(32, 32)
+    row = loops(ast, AxisKind.LOOP)[0]
+    problem = Unite((row, loops(ast, AxisKind.REDUCE)[0])).objection(Loops(ast), CARD)
+
+    assert problem is not None
+    assert "inside of another" in problem
