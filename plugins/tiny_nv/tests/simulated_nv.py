@@ -71,7 +71,8 @@ class Simulated(NvDevice):
         """Let cards run; where waits sleep, only what polls the event does."""
         if self.event is None:
             self.machine.pump()
-        super().sleep(signal, value, waited_seconds)
+        if signal.value < value:
+            super().sleep(signal, value, waited_seconds)
 
     def rest(self) -> None:
         """Let cards run."""

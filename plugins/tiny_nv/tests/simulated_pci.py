@@ -31,7 +31,8 @@ class Simulated(NvDevice):
     def sleep(self, signal: HCQSignal, value: int, waited_seconds: float) -> None:
         """Let the card run."""
         self.machine.pump()
-        super().sleep(signal, value, waited_seconds)
+        if signal.value < value:
+            super().sleep(signal, value, waited_seconds)
 
     def rest(self) -> None:
         """Let the card run."""

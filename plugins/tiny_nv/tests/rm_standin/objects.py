@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -157,7 +158,9 @@ class VaSpace(Object):
 
     def overlaps(self, address: int, size: int) -> bool:
         """True if something is mapped among these bytes."""
-        return any(a < address + size and address < a + m.size for a, m in self.mapped.items())
+        starts = self.memory.starts
+        place = bisect_left(starts, address + size) - 1
+        return place >= 0 and address < starts[place] + self.mapped[starts[place]].size
 
 
 @dataclass(frozen=True)
