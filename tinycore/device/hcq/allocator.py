@@ -99,6 +99,7 @@ class HCQAllocator(ABC):
         return self._allocate(size, place)
 
     def _allocate(self, size: int, place: Place) -> HCQBuffer:
+        self.device.verify_process()
         try:
             return self.allocate_at(size, place)
         except OutOfMemory:
@@ -107,7 +108,9 @@ class HCQAllocator(ABC):
         return self.allocate_at(size, place)
 
     def free(self, handle: HCQBuffer) -> None:
-        """Give an allocation back. Never raises."""
+        """Give an allocation back; in a forked child it stays its parent's. Never raises."""
+        if self.device.is_inherited:
+            return
         for device in handle.mapped:
             device.allocator.unmap_peer(handle)
         handle.mapped.clear()

@@ -206,13 +206,22 @@ class HCQCompiled(ABC):
                 f"{self.name} is lost and takes no more work. Close it and open it again: "
                 f"Device.close(...). What happened: {self.error_state}"
             ) from self.error_state
-        if self._process != forks.count:
+        self.verify_process()
+        if self.timeline_value > self.TIMELINE_LIMIT:
+            self._begin_anew()
+
+    @property
+    def is_inherited(self) -> bool:
+        """True in a forked child: the device, and what it holds, is the parent's."""
+        return self._process != forks.count
+
+    def verify_process(self) -> None:
+        """Raise DeviceError in a forked child."""
+        if self.is_inherited:
             raise DeviceError(
                 f"{self.name} was opened by the parent of this process. Open devices after fork, "
                 "or start processes by spawn."
             )
-        if self.timeline_value > self.TIMELINE_LIMIT:
-            self._begin_anew()
 
     def next_timeline(self) -> int:
         """The value for the submission being made; the next one gets the next."""
@@ -528,7 +537,9 @@ class HCQCompiled(ABC):
             return True
 
     def close(self) -> None:
-        """Wait, then release everything; a second time does nothing."""
+        """Wait, then release everything; a second time does nothing, nor does a forked child."""
+        if self.is_inherited:
+            return
         with self.lock:
             if self._is_closed:
                 return

@@ -828,6 +828,29 @@ def test_a_forked_child_is_told_that_the_device_is_its_parents(device: QueuedDev
     assert os.waitpid(child, 0)[1] == 0
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_gives_nothing_of_its_parent_back(
+    device: QueuedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = zero(device)
+    given_back: list[HCQBuffer] = []
+    monkeypatch.setattr(device.allocator, "release", given_back.append)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        device.allocator.free(memory)
+        device.close()
+        try:
+            device.allocator.alloc(64)
+        except DeviceError as error:
+            os._exit(len(given_back) + 2 * ("opened by the parent" not in str(error)))
+        os._exit(4)
+
+    assert os.waitpid(child, 0)[1] == 0
+    device.allocator.free(memory)
+    assert given_back == [memory]
+
+
 def test_threads_of_the_host_take_turns(make: Make) -> None:
     one, other = make(seed=5), make(seed=6)
     for device in (one, other):
