@@ -15,6 +15,7 @@ from tinycore.dtype import DType, Scalar, dtypes
 from tinycore.uop.bounds import bounds_of
 from tinycore.uop.interning import Key, Reference, enter, forget, nodes
 from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.operators import Operators
 from tinycore.uop.shape import Shape, device_of, shape_of
 
 Fact = TypeVar("Fact")
@@ -49,7 +50,7 @@ class Launched:
     expression: UOp
 
 
-class UOp:
+class UOp(Operators["UOp"]):
     """One node: an op, the dtype of its value, its sources, and an argument.
 
     Build nodes with `UOp(...)` or with the operators below. Never assign to the fields.
@@ -159,83 +160,6 @@ class UOp:
         if isinstance(other, UOp):
             return other
         return other.expression if isinstance(other, Launched) else self.const_like(other)
-
-    def __add__(self, other: UOp | Scalar) -> UOp:
-        return self.alu(Op.ADD, self.operand(other))
-
-    def __radd__(self, other: Scalar) -> UOp:
-        return self.operand(other).alu(Op.ADD, self)
-
-    def __sub__(self, other: UOp | Scalar) -> UOp:
-        return self.alu(Op.SUB, self.operand(other))
-
-    def __rsub__(self, other: Scalar) -> UOp:
-        return self.operand(other).alu(Op.SUB, self)
-
-    def __mul__(self, other: UOp | Scalar) -> UOp:
-        return self.alu(Op.MUL, self.operand(other))
-
-    def __rmul__(self, other: Scalar) -> UOp:
-        return self.operand(other).alu(Op.MUL, self)
-
-    def __truediv__(self, other: UOp | Scalar) -> UOp:
-        return self.alu(Op.FDIV, self.operand(other))
-
-    def __floordiv__(self, other: UOp | Scalar) -> UOp:
-        return self.alu(Op.FLOORDIV, self.operand(other))
-
-    def __mod__(self, other: UOp | Scalar) -> UOp:
-        return self.alu(Op.FLOORMOD, self.operand(other))
-
-    def __neg__(self) -> UOp:
-        return self.alu(Op.NEG)
-
-    def __and__(self, other: UOp | Scalar) -> UOp:
-        return self.alu(Op.AND, self.operand(other))
-
-    def __or__(self, other: UOp | Scalar) -> UOp:
-        return self.alu(Op.OR, self.operand(other))
-
-    def __xor__(self, other: UOp | Scalar) -> UOp:
-        return self.alu(Op.XOR, self.operand(other))
-
-    def __lshift__(self, other: UOp | Scalar) -> UOp:
-        return self.alu(Op.SHL, self.operand(other))
-
-    def __rshift__(self, other: UOp | Scalar) -> UOp:
-        return self.alu(Op.SHR, self.operand(other))
-
-    def __lt__(self, other: UOp | Scalar) -> UOp:
-        return self.alu(Op.CMPLT, self.operand(other))
-
-    def __gt__(self, other: UOp | Scalar) -> UOp:
-        return self.operand(other).alu(Op.CMPLT, self)
-
-    def __ge__(self, other: UOp | Scalar) -> UOp:
-        return (self < other).logical_not()
-
-    def __le__(self, other: UOp | Scalar) -> UOp:
-        return (self > other).logical_not()
-
-    def ne(self, other: UOp | Scalar) -> UOp:
-        """a != b, as a node (`!=` itself compares nodes)."""
-        return self.alu(Op.CMPNE, self.operand(other))
-
-    def eq(self, other: UOp | Scalar) -> UOp:
-        """a == b, as a node (`==` itself compares nodes)."""
-        return self.alu(Op.CMPEQ, self.operand(other))
-
-    def logical_not(self) -> UOp:
-        """The opposite of a bool."""
-        return self.alu(Op.CMPNE, self.const_like(True))
-
-    def maximum(self, other: UOp | Scalar) -> UOp:
-        """The greater of two."""
-        return self.alu(Op.MAX, self.operand(other))
-
-    def minimum(self, other: UOp | Scalar) -> UOp:
-        """The lesser of two."""
-        return self.alu(Op.MIN, self.operand(other))
 
     def where(self, yes: UOp, no: UOp) -> UOp:
         """`yes` where this bool holds, else `no`."""

@@ -19,6 +19,7 @@ from tinycore.errors import ArgumentError
 from tinycore.uop.matcher import ANY_ARGUMENT, IMPLICIT, Matcher, compile_matcher
 from tinycore.uop.node import UOp
 from tinycore.uop.op import COMMUTATIVE, Op
+from tinycore.uop.operators import Operators
 
 Condition: TypeAlias = Callable[[UOp], bool]
 RuleFunction: TypeAlias = Callable[..., UOp | None]
@@ -40,7 +41,7 @@ INTEGER: Final = ("int", "uint", "index")
 
 
 @dataclass(frozen=True, eq=False)
-class Pattern:
+class Pattern(Operators["Pattern"]):
     """Pattern of a node: each field left at its default allows everything.
 
     The same `name` twice in one pattern stands for one and the same node.
@@ -108,70 +109,9 @@ class Pattern:
         """The pattern of `op` over this one and others."""
         return Pattern(ops=frozenset({op}), src=(self, *map(as_pattern, others)))
 
-    def __add__(self, other: Pattern | Scalar) -> Pattern:
-        return self.alu(Op.ADD, other)
-
-    def __sub__(self, other: Pattern | Scalar) -> Pattern:
-        return self.alu(Op.SUB, other)
-
-    def __rsub__(self, other: Scalar) -> Pattern:
-        return as_pattern(other).alu(Op.SUB, self)
-
-    def __mul__(self, other: Pattern | Scalar) -> Pattern:
-        return self.alu(Op.MUL, other)
-
-    def __truediv__(self, other: Pattern | Scalar) -> Pattern:
-        return self.alu(Op.FDIV, other)
-
-    def __floordiv__(self, other: Pattern | Scalar) -> Pattern:
-        return self.alu(Op.FLOORDIV, other)
-
-    def __mod__(self, other: Pattern | Scalar) -> Pattern:
-        return self.alu(Op.FLOORMOD, other)
-
-    def __neg__(self) -> Pattern:
-        return self.alu(Op.NEG)
-
-    def __and__(self, other: Pattern | Scalar) -> Pattern:
-        return self.alu(Op.AND, other)
-
-    def __or__(self, other: Pattern | Scalar) -> Pattern:
-        return self.alu(Op.OR, other)
-
-    def __xor__(self, other: Pattern | Scalar) -> Pattern:
-        return self.alu(Op.XOR, other)
-
-    def __lshift__(self, other: Pattern | Scalar) -> Pattern:
-        return self.alu(Op.SHL, other)
-
-    def __rshift__(self, other: Pattern | Scalar) -> Pattern:
-        return self.alu(Op.SHR, other)
-
-    def __lt__(self, other: Pattern | Scalar) -> Pattern:
-        return self.alu(Op.CMPLT, other)
-
-    def __gt__(self, other: Pattern | Scalar) -> Pattern:
-        return as_pattern(other).alu(Op.CMPLT, self)
-
-    def ne(self, other: Pattern | Scalar) -> Pattern:
-        """a != b."""
-        return self.alu(Op.CMPNE, other)
-
-    def eq(self, other: Pattern | Scalar) -> Pattern:
-        """a == b."""
-        return self.alu(Op.CMPEQ, other)
-
-    def logical_not(self) -> Pattern:
-        """The opposite of a bool, as `UOp.logical_not` builds it."""
-        return self.alu(Op.CMPNE, True)
-
-    def maximum(self, other: Pattern | Scalar) -> Pattern:
-        """The greater of two."""
-        return self.alu(Op.MAX, other)
-
-    def minimum(self, other: Pattern | Scalar) -> Pattern:
-        """The lesser of two."""
-        return self.alu(Op.MIN, other)
+    def operand(self, other: Pattern | Scalar) -> Pattern:
+        """A pattern from itself or from a number."""
+        return as_pattern(other)
 
     def where(self, yes: Pattern | Scalar, no: Pattern | Scalar) -> Pattern:
         """`yes` where this bool holds, else `no`."""
