@@ -89,6 +89,24 @@ def test_a_product_is_numpys(dtype: DType, size: tuple[int, int, int], sources: 
     assert "fence.proxy.async" not in sources.texts[0]  # no thread stores an operand
 
 
+@pytest.mark.sample(2)
+@pytest.mark.usefixtures("card")
+@pytest.mark.parametrize(
+    "dtype", [dtypes.fp8e4m3, dtypes.fp8e5m2, dtypes.int8], ids=lambda dtype: dtype.name
+)
+def test_a_product_of_bytes_is_numpys(dtype: DType, sources: Sources) -> None:
+    a, b = small_integers(100, 144), small_integers(70, 144, seed=1)
+    x, y = (Tensor(v.astype("f")).cast(dtype).realize() for v in (a, b))
+    total = dtypes.int32 if dtype is dtypes.int8 else dtypes.float32
+    sources.texts.clear()
+
+    found = x.matmul(y.T, dtype=total).numpy()
+
+    assert numpy.array_equal(found, a @ b.T)
+    assert [MNEMONIC in text for text in sources.texts] == [True]
+    assert any(call in sources.texts[0] for call in CALL.values())
+
+
 @pytest.mark.sample(1)
 @pytest.mark.usefixtures("card")
 def test_operands_that_are_no_tensor_are_stored_by_threads_and_fenced(sources: Sources) -> None:
@@ -110,12 +128,15 @@ def test_operands_that_are_no_tensor_are_stored_by_threads_and_fenced(sources: S
 def test_nvidias_assembler_takes_a_large_product(
     nvrtc: None, writer: str, sources: Sources
 ) -> None:
+    kinds = (dtypes.bfloat16, dtypes.fp8e4m3, dtypes.int8)
+    totals = (dtypes.float32, dtypes.float32, dtypes.int32)
     with Context(DEV=f"NULL:{writer}:sm_90a", CCACHE=0):
-        x, y = (Tensor.empty(4096, 4096, dtype=dtypes.bfloat16).realize() for _ in range(2))
-        (x @ y.T).realize()
-    (text,) = sources.texts
+        for kind, total in zip(kinds, totals, strict=True):
+            x, y = (Tensor.empty(4096, 4096, dtype=kind).realize() for _ in range(2))
+            x.matmul(y.T, dtype=total).realize()
     compiler = NvrtcCompiler("sm_90a") if writer == "NVRTC" else PtxCompiler("sm_90a")
 
-    assert MNEMONIC in text
-    assert "m64n256k16" in text
-    assert not spilled_bytes(compiler.built(text)[1])
+    for text, steps in zip(sources.texts, (16, 32, 32), strict=True):
+        assert MNEMONIC in text
+        assert f"m64n256k{steps}" in text
+        assert not spilled_bytes(compiler.built(text)[1])

@@ -60,6 +60,9 @@ template <class X, class A> FUNCTION X rounded(A a) {
 }
 """
 FIRST_WITH_FP8: Final = 89
+HALF_BYTES: Final = 2
+STEP_BYTES: Final = 32
+"""Bytes along k that one instruction multiplies."""
 HOPPER: Final = 90
 
 
@@ -165,8 +168,21 @@ class WarpgroupInstruction:
     @property
     def name(self) -> str:
         """Mnemonic of the instruction in PTX, with its modifiers."""
-        kind = PTX_NAMES[self.unit.a]
-        return f"wgmma.mma_async.sync.aligned.m64n{self.unit.n}k{self.unit.k}.f32.{kind}.{kind}"
+        kind, unit = PTX_NAMES[self.unit.a], self.unit
+        total = "s32" if self.is_integer else "f32"
+        return f"wgmma.mma_async.sync.aligned.m64n{unit.n}k{unit.k}.{total}.{kind}.{kind}"
+
+    @property
+    def is_integer(self) -> bool:
+        """True if it adds integers."""
+        return self.unit.out.kind == "int"
+
+    @property
+    def factors(self) -> str:
+        """Operands behind the predicate: signs, and that halves lie along k; of integers none."""
+        if self.is_integer:
+            return ""
+        return ", 1, 1, 0, 0" if self.unit.a.itemsize == HALF_BYTES else ", 1, 1"
 
     @property
     def lines(self) -> tuple[str, str, str]:
@@ -185,14 +201,15 @@ class WarpgroupInstruction:
         """A function of CUDA C, of two descriptors and of the sums that a lane holds."""
         count = self.unit.fragment("out").count
         sums = ", ".join(f"%{i}" for i in range(count))
-        outputs = ", ".join(f'"+f"(c.v[{i}])' for i in range(count))
+        letter = "r" if self.is_integer else "f"
+        outputs = ", ".join(f'"+{letter}"(c.v[{i}])' for i in range(count))
         before, *behind = self.lines
         return (
             f"template <class A, class B, class C> FUNCTION C {self.unit.name}(A a, B b, C c) {{\n"
             "  unsigned long long x, y;\n"
             "  memcpy(&x, &a, 8), memcpy(&y, &b, 8);\n"
             f'  asm volatile("{{ .reg .pred adds; setp.ne.b32 adds, 1, 0; {before};\\n"\n'
-            f'    "{self.name} {{{sums}}}, %{count}, %{count + 1}, adds, 1, 1, 0, 0;\\n"\n'
+            f'    "{self.name} {{{sums}}}, %{count}, %{count + 1}, adds{self.factors};\\n"\n'
             f'    "{"; ".join(behind)}; }}"\n'
             f"    : {outputs}\n"
             '    : "l"(x), "l"(y) : "memory");\n'
@@ -212,25 +229,30 @@ template <class X> FUNCTION X described(const void *p) {{
 """A descriptor in the place of the elements that a lane would hold."""
 
 
-def warpgroup_unit(a: DType, n: int) -> MatrixUnit:
-    """The product of 64 rows and n columns, 16 steps of halves at a time.
+def warpgroup_unit(a: DType, n: int, out: DType = dtypes.float32) -> MatrixUnit:
+    """The product of 64 rows and n columns, 32 bytes of steps at a time.
 
     Where lanes hold sums: PTX ISA 9.0, section 9.7.15.5.1.1, "Register Fragments". Lanes hold no
     operands; their maps name each element once.
     """
     columns = [f"n{1 << bit}" for bit in range((n - 1).bit_length())]
     sums = f"n2 n4 m1 m2 m4 m16 m32 | n1 m8 {' '.join(columns[3:])}"
-    left = "k2 k4 m1 m2 m4 m8 m16 | k1 k8 m32"
-    right = f"k2 k4 {' '.join(columns[:5])} | k1 k8 {' '.join(columns[5:])}"
-    name = f"wgmma_m64n{n}k16_{PTX_NAMES[a]}"
-    maps = (left, right, sums)
-    return MatrixUnit(name, 64, n, 16, a, a, dtypes.float32, 128, *maps, load=DESCRIPTOR)
+    k = STEP_BYTES // a.itemsize
+    lanes, steps = ("k2 k4", "k1 k8") if k == 16 else ("k4 k8", "k1 k2 k16")
+    left = f"{lanes} m1 m2 m4 m8 m16 | {steps} m32"
+    right = f"{lanes} {' '.join(columns[:5])} | {steps} {' '.join(columns[5:])}"
+    name = f"wgmma_m64n{n}k{k}_{PTX_NAMES[a]}"
+    return MatrixUnit(name, 64, n, k, a, a, out, 128, left, right, sums, load=DESCRIPTOR)
 
 
 WARPGROUP: Final[Mapping[str, WarpgroupInstruction]] = {
     unit.name: WarpgroupInstruction(unit)
     for n in (256, 128, 64)
-    for unit in (warpgroup_unit(dtypes.float16, n), warpgroup_unit(dtypes.bfloat16, n))
+    for unit in (
+        *(warpgroup_unit(a, n) for a in (dtypes.float16, dtypes.bfloat16)),
+        *(warpgroup_unit(a, n) for a in (dtypes.fp8e4m3, dtypes.fp8e5m2)),
+        warpgroup_unit(dtypes.int8, n, dtypes.int32),
+    )
 }
 """By the name of the unit; sm_90a alone has them."""
 

@@ -593,7 +593,7 @@ class Ptx(Renderer):
         adds = text.new(PREDICATE, "setp.ne.u32", "1", "0")
         before, *behind = instruction.lines
         text.put(before)
-        text.put(f"{instruction.name} {braced(sums)}, {left}, {right}, {adds}, 1, 1, 0, 0")
+        text.put(f"{instruction.name} {braced(sums)}, {left}, {right}, {adds}{instruction.factors}")
         for line in behind:
             text.put(line)
         text.values[u] = tuple(sums)
