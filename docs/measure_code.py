@@ -38,7 +38,7 @@ PARTICIPLES: Final = frozenset(
 )
 """Irregular participles; others end in "ed"."""
 NO_PARTICIPLES: Final = frozenset({"bed", "embed", "exceed", "feed", "need", "proceed", "seed"})
-BEGINNINGS: Final = ("What", "Whether", "How", "Of", "Where", "Who")
+BEGINNINGS: Final = ("What", "Whether", "That", "How", "Of", "Where", "Which", "Who")
 """Words by which a docstring describes by a clause and not by a noun or a verb."""
 
 
