@@ -129,6 +129,8 @@ class PciMachine(StandInFiles):
         """Ends of paths, and the errno of writing or opening them."""
         self.pinned: dict[int, int] = {}
         """Bytes of this process's memory that cards may address, by address."""
+        self.notes: dict[str, str] = {}
+        """Files that were made, and their texts."""
         self.users: dict[str, list[str]] = {}
         """Processes that have device files open, by those."""
         self.locked: set[str] = set()
@@ -144,6 +146,7 @@ class PciMachine(StandInFiles):
         found[f"{DEVICES}/0000:00:14.0/vendor"] = "0x8086\n"
         found[f"{DEVICES}/0000:01:00.1/vendor"] = "0x10de\n"
         found[f"{DEVICES}/0000:01:00.1/class"] = "0x040300\n"  # its sound
+        found |= self.notes
         found["/proc/self/pagemap"] = found["/dev/vfio/vfio"] = ""
         for number, chip in enumerate(self.chips, 7):
             folder = f"{DEVICES}/{chip.address}"
@@ -246,6 +249,11 @@ class PciMachine(StandInFiles):
         if path in self.locked or path in self.files.values():
             raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK), path)
         return self.open(path)
+
+    def keep_text(self, path: str, text: str) -> None:
+        """Write a file, made where there is none."""
+        self.check(path)
+        self.notes[path] = text
 
     def holders(self, files: Collection[str]) -> list[str]:
         """Processes that have one of some files open."""

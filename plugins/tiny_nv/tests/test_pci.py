@@ -17,8 +17,8 @@ from rm_standin.cards import H200
 from tiny_nv import NV
 from tiny_nv.nvk.device import NvDevice
 from tiny_nv.pci import bring_up
-from tiny_nv.pci.bus import cards_on_bus, device_files
-from tiny_nv.pci.machine import holders, lock_file
+from tiny_nv.pci.bus import TakenCard, cards_on_bus, device_files
+from tiny_nv.pci.machine import holders, keep_text, lock_file
 from tinycore.errors import DeviceUnavailable
 from tinycore.plugin import LinuxSystem, use_system
 
@@ -206,6 +206,53 @@ def test_a_card_that_another_process_has_taken(consent: None) -> None:
     machine.locked.add(f"/sys/bus/pci/devices/{ADDRESS}/enable")
     assert "another process uses PCI+NV" in refusal(machine)
     assert not machine.written
+
+
+def killed_while_it_has(machine: PciMachine) -> None:
+    """Take the card as a process does that is killed then: its files are closed."""
+    (card,) = cards_on_bus(machine)
+    TakenCard(machine, card)
+    machine.files.clear()
+    assert not machine.chips[0].driver
+
+
+def test_the_next_process_gives_back_what_a_killed_one_had_taken(consent: None) -> None:
+    machine = PciMachine(without_frts())
+    killed_while_it_has(machine)
+
+    with use_system(machine), pytest.raises(DeviceUnavailable, match="is ready"):
+        NvDevice(0, "PCI")
+
+    assert machine.chips[0].driver == "nvidia"
+    assert [*machine.notes.values()] == [""]
+    assert machine.written[-1:] == GIVE_BACK
+
+
+def test_the_user_is_told_who_gets_the_card_of_a_killed_process() -> None:
+    machine = PciMachine(Chip())
+    killed_while_it_has(machine)
+    assert "reset it, and give it back to nvidia" in refusal(machine)
+
+
+@pytest.mark.parametrize("former", ["", "nouveau"])
+def test_a_driver_that_there_is_no_more_gets_nothing(consent: None, former: str) -> None:
+    machine = PciMachine(without_frts(driver=""))
+    machine.notes[f"/run/tiny_nv-{ADDRESS}"] = former
+    assert "is ready" in refusal(machine)
+
+
+def test_a_card_is_taken_where_nothing_can_be_noted(consent: None) -> None:
+    machine = PciMachine(without_frts())
+    machine.refused[f"/run/tiny_nv-{ADDRESS}"] = errno.EROFS
+    assert "is ready" in refusal(machine)
+    assert machine.written == TAKE + GIVE_BACK
+
+
+def test_linux_keeps_a_text(tmp_path: Path) -> None:
+    path = str(tmp_path / "note")
+    for text in ("nvidia", ""):
+        keep_text(LinuxSystem(), path, text)
+        assert LinuxSystem().read_text(path) == text
 
 
 def test_linux_tells_who_has_a_file_open_or_mapped(tmp_path: Path) -> None:

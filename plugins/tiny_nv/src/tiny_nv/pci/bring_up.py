@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from tiny_nv.pci.access import Access, open_access
-from tiny_nv.pci.bus import CONSENT, VFIO, PciCard, TakenCard, cards_on_bus
+from tiny_nv.pci.bus import CONSENT, VFIO, PciCard, TakenCard, cards_on_bus, driver_in_the_end
 from tiny_nv.pci.card import ChipClasses, GspCard
 from tiny_nv.pci.firmware import load_firmware, verify_firmware
 from tiny_nv.pci.gsp import GspProcessor
@@ -81,7 +81,8 @@ def verify_consent(card: PciCard) -> None:
         return
     has_driver = card.driver not in ("", VFIO)
     taken = f"take it from its driver {card.driver}, " if has_driver else ""
-    again = f", and give it back to {card.driver}" if has_driver else ""
+    former = driver_in_the_end(system(), card)
+    again = f", and give it back to {former}" if former not in ("", VFIO) else ""
     raise DeviceUnavailable(
         f"DEV=PCI+NV would use {card} without a kernel driver: {taken}enable it, map its "
         f"registers and memory, reset it if its processor runs, start that processor with firmware "

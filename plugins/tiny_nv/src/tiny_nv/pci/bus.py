@@ -11,11 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from tiny_nv.pci.machine import holders, lock_file, write_text
+from tiny_nv.pci.machine import holders, keep_text, lock_file, write_text
 from tinycore.errors import DeviceUnavailable
 from tinycore.plugin import System
 
-__all__ = ["CONSENT", "VFIO", "PciCard", "TakenCard", "cards_on_bus"]
+__all__ = ["CONSENT", "VFIO", "PciCard", "TakenCard", "cards_on_bus", "driver_in_the_end"]
 
 CONSENT: Final = "NV_PCI_TAKE"
 """Environment variable that names the card which may be taken from its driver."""
@@ -23,6 +23,8 @@ VFIO: Final = "vfio-pci"
 """Driver that lets a process have a card."""
 _DEVICES: Final = "/sys/bus/pci/devices"
 _DRIVERS: Final = "/sys/bus/pci/drivers"
+_FORMER: Final = "/run/tiny_nv-{}"
+"""File with the driver that a card was taken from, until it is given back."""
 _INFORMATION: Final = "/proc/driver/nvidia/gpus/{}/information"
 _ADDRESS: Final = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _NVIDIA: Final = 0x10DE
@@ -116,12 +118,21 @@ def device_files(machine: System, card: PciCard) -> list[str]:
     return found
 
 
+def driver_in_the_end(machine: System, card: PciCard) -> str:
+    """Driver that gets a card when it is given back: the one that has it, or had it when a process
+    took it that was killed; "" for none.
+    """
+    former = machine.read_text(_FORMER.format(card.address)).strip()
+    return card.driver or (former if former in machine.names(_DRIVERS) else "")
+
+
 class TakenCard:
     """A card that this process has to itself, until `give_back`. vfio-pci keeps one that it has."""
 
     def __init__(self, machine: System, card: PciCard) -> None:
         """Take it from its driver. Raises DeviceUnavailable, with the card as it was."""
         self.machine, self.card = machine, card
+        self.driver = driver_in_the_end(machine, card)
         self.complaint = ""
         """Work that was left to the user when the card was given back."""
         self.was_enabled = machine.read_text(f"{card.folder}/enable").strip() not in ("", "0")
@@ -133,6 +144,7 @@ class TakenCard:
             self._lock = lock_file(machine, f"{card.folder}/enable")
             self._verify_unused()
             if card.driver:
+                self._note(card.driver)
                 write_text(machine, f"{_DRIVERS}/{card.driver}/unbind", card.address)
             write_text(machine, f"{card.folder}/enable", "1")
         except BlockingIOError as error:
@@ -155,6 +167,11 @@ class TakenCard:
                 "waits for them, without a limit, before it gives the card away"
             )
 
+    def _note(self, driver: str) -> None:
+        """Keep the driver for the next process, should this one be killed. Never raises."""
+        with suppress(OSError):
+            keep_text(self.machine, _FORMER.format(self.card.address), driver)
+
     def _unlock(self) -> None:
         if self._lock >= 0:
             self.machine.close(self._lock)
@@ -176,19 +193,20 @@ class TakenCard:
 
     def _bind(self) -> str:
         card, machine = self.card, self.machine
-        if not card.driver:
+        if not self.driver:
             if not self.was_enabled:
                 with suppress(OSError):
                     write_text(machine, f"{card.folder}/enable", "0")
             return ""
-        if _is_bound(machine, card.driver, card.address):
+        if _is_bound(machine, self.driver, card.address):
             return ""
-        path = f"{_DRIVERS}/{card.driver}/bind"
+        path = f"{_DRIVERS}/{self.driver}/bind"
         try:
             write_text(machine, path, card.address)
         except OSError as error:
             return (
-                f" The driver {card.driver} does not take it back ({error}): "
+                f" The driver {self.driver} does not take it back ({error}): "
                 f"`echo {card.address} > {path}` as root, or start the machine anew."
             )
+        self._note("")
         return ""

@@ -22,6 +22,7 @@ __all__ = [
     "SupportsPci",
     "holders",
     "ioctl_value",
+    "keep_text",
     "lock_file",
     "read_at",
     "read_bytes",
@@ -68,6 +69,10 @@ class SupportsPci(Protocol):
         """Open a file and lock it. Raises OSError, BlockingIOError where another process has it."""
         ...
 
+    def keep_text(self, path: str, text: str) -> None:
+        """Write a file, made where there is none. Raises OSError."""
+        ...
+
     def holders(self, files: Collection[str]) -> list[str]:
         """Processes that have one of some files open or mapped."""
         ...
@@ -91,6 +96,14 @@ def write_text(machine: System, path: str, text: str) -> None:
         os.write(file, text.encode("ascii"))
     finally:
         os.close(file)
+
+
+def keep_text(machine: System, path: str, text: str) -> None:
+    """Write a file, made where there is none, whose text it becomes. Raises OSError."""
+    if isinstance(machine, SupportsPci):
+        machine.keep_text(path, text)
+    else:
+        Path(path).write_text(text, "ascii")
 
 
 def read_bytes(machine: System, path: str) -> bytes:
