@@ -1,6 +1,6 @@
 """Discovery: the installed backends, and the state of each.
 
-Floor 1. Imports `backend`, `interface`, `config`, `errors`. Nothing is looked for before the first
+Floor 1. Imports `backend`, `config`, `errors`. Nothing is looked for before the first
 need; then the entry points are read once, and a plugin is imported when its own device is asked
 for.
 """
@@ -406,6 +406,11 @@ class Plugins:
         """The names of all installed and registered backends, usable or not."""
         return sorted(self._all().keys() | self._registered.keys())
 
+    @property
+    def claims(self) -> list[Candidate]:
+        """All backends by `find`, in the order of their names."""
+        return [claim for name in self.names if (claim := self.find(name)) is not None]
+
     def register(self, backend: Backend) -> None:
         """Add a backend of this program; it precedes an installed one of the same name."""
         if objection := api_objection(backend.api):
@@ -448,7 +453,7 @@ class Plugins:
         PluginError for those that are broken.
         """
         with self._lock:
-            found = [claim for name in self.names if (claim := self.find(name)) is not None]
+            found = self.claims
             for claim in found:
                 claim.check(interfaces.get(claim.name, ""))
         found.sort(key=lambda claim: (-claim.priority, claim.name))
@@ -459,7 +464,7 @@ class Plugins:
     def settings(self) -> dict[str, PluginSettings | Exception]:
         """Settings of every backend that states some, by name, and the errors of broken ones."""
         found: dict[str, PluginSettings | Exception] = {}
-        for claim in [claim for name in self.names if (claim := self.find(name)) is not None]:
+        for claim in self.claims:
             claim.load()
             if claim.backend is None or claim.backend.settings is None:
                 continue
@@ -476,7 +481,7 @@ class Plugins:
         does not compile for an architecture.
         """
         found: dict[str, list[Callable[[str], Toolchain[Any]]]] = {}
-        claims = [claim for name in self.names if (claim := self.find(name)) is not None]
+        claims = self.claims
         for claim in claims:
             claim.load()  # no driver is asked: compiling needs none
         for claim in sorted(claims, key=lambda claim: (-claim.priority, claim.name)):
@@ -487,8 +492,7 @@ class Plugins:
 
     def loaded_owner_of_renderer(self, word: str) -> str:
         """The backend with a renderer of this name, of those imported so far; "" for none."""
-        found = [claim for name in self.names if (claim := self.find(name)) is not None]
-        renderers = {c.name: c.backend.renderers for c in found if c.backend}
+        renderers = {c.name: c.backend.renderers for c in self.claims if c.backend}
         owners = [name for name, r in renderers.items() if isinstance(r, dict) and word in r]
         return owners[0] if owners else ""
 

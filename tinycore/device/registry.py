@@ -1,9 +1,10 @@
 """`Device`: the devices by name, the default device, and reasons of unavailability.
 
-Floor 1. The top of the device floor: imports `asking`, `discovery`, `target`, `opened` and `hooks`.
-A choice that a user made (DEV, or a name in code) is obeyed or fails. The automatic choice takes
-the first that works of: what the hook `tinycore_select_device` says, then the highest priority;
-with DEBUG=1 it says what it took and why not the others. See docs/decisions/0004-device-choice.md.
+Floor 1. The top of the device floor: imports `probing`, `discovery`, `target`, `open_device` and
+`hooks`. A choice that a user made (DEV, or a name in code) is obeyed or fails. The automatic choice
+takes the first that works of: the one that the hook `tinycore_select_device` selects, then the one
+of highest priority; with DEBUG=1 it says what it took and why not the others. See
+docs/decisions/0004-device-choice.md.
 """
 
 from __future__ import annotations
@@ -321,13 +322,13 @@ class Registry:
         if settings.TINYCORE_STRICT:
             self.plugins.check_all()  # raises for what is broken
         interfaces = self._named_interfaces()
-        claims = [claim for name in self.plugins.names if (claim := self.plugins.find(name))]
-        apart = [
+        claims = self.plugins.claims
+        elsewhere = [
             claim
             for claim in claims
             if claim.is_plugin and claim.state is State.FOUND and claim.name not in interfaces
         ]
-        found = {answer.name: answer for answer in answers_of(apart)}
+        found = {answer.name: answer for answer in answers_of(elsewhere)}
         answers = [
             found.get(claim.name) or answer_of(claim, interfaces.get(claim.name, ""))
             for claim in claims
