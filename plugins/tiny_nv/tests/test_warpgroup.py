@@ -14,12 +14,14 @@ from simulated import Simulated, backend_of
 from standin import Card
 
 from tiny_nv.arch import arch_of, limits_of
-from tiny_nv.matrix import DESCRIPTOR, WARPGROUP, descriptor_bits
+from tiny_nv.matrix import DESCRIPTOR, WARPGROUP, descriptor_bits, products_begun_together
 from tiny_nv.program import NvrtcCompiler, PtxCompiler
 from tiny_nv.spills import spilled_bytes
 from tinycore import Context, Tensor, dtypes
 from tinycore.dtype import DType
 from tinycore.plugin import register, unregister
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
 
 MNEMONIC = "wgmma.mma_async"
 COPY = "cp.async.bulk.tensor.2d"
@@ -87,6 +89,54 @@ def test_a_product_is_numpys(dtype: DType, size: tuple[int, int, int], sources: 
     assert [MNEMONIC in text for text in sources.texts] == [True]
     assert any(call in sources.texts[0] for call in CALL.values())
     assert "fence.proxy.async" not in sources.texts[0]  # no thread stores an operand
+
+
+@pytest.mark.sample(1)
+@pytest.mark.usefixtures("card")
+def test_products_of_a_stage_are_waited_for_together(sources: Sources) -> None:
+    x, y = (Tensor(small_integers(64, 128, seed=s).astype("f")).half().realize() for s in (0, 1))
+    sources.texts.clear()
+
+    found = x.matmul(y.T, dtype=dtypes.float32).numpy()
+
+    assert numpy.array_equal(found, small_integers(64, 128) @ small_integers(64, 128, seed=1).T)
+    (text,) = sources.texts
+    assert (text.count(MNEMONIC), text.count("wgmma.wait_group")) == (2, 1)
+
+
+UNIT = WARPGROUP["wgmma_m64n64k16_f16"].unit
+
+
+def product(operand: UOp, total: UOp) -> UOp:
+    """A product of an operand with itself, added to a sum."""
+    return UOp(Op.MATRIX, UNIT.fragment("out").vector, (operand, operand, total), UNIT)
+
+
+def rows_of(*between: UOp, again: bool = False) -> list[int]:
+    """Lengths of the rows that two products make which add to one sum, one behind the other."""
+    operand = UOp.const(dtypes.float16, 1)
+    register = UOp(Op.DEFINE_REG, UNIT.fragment("out").vector.ptr(1, "register"), (), 0)
+    held = UOp(
+        Op.LOAD,
+        UNIT.fragment("out").vector,
+        (UOp(Op.INDEX, register.dtype, (register, UOp.index(0))),),
+    )
+    first = product(operand, held)
+    last = product(operand, first)
+    others = [UOp(Op.STORE, dtypes.void, (held.src[0], first))] if again else []
+    rows = products_begun_together((held, first, *between, last, *others))
+    return sorted(map(len, rows.values()))
+
+
+def test_rows_of_products_end_where_something_stands_between() -> None:
+    register = UOp(Op.DEFINE_REG, UNIT.fragment("out").vector.ptr(1, "register"), (), 0)
+    place = UOp(Op.INDEX, register.dtype, (register, UOp.index(0)))
+    stored = UOp(Op.STORE, dtypes.void, (place, UOp.const(UNIT.fragment("out").vector, 0)))
+
+    assert rows_of() == [2]
+    assert rows_of(UOp(Op.BARRIER, dtypes.void)) == [1, 1]
+    assert rows_of(stored) == [1, 1]
+    assert rows_of(again=True) == [1, 1]
 
 
 @pytest.mark.sample(2)

@@ -8,13 +8,16 @@ floating point type" and "... mma.m16n8k32". Lane bits 0 and 1 are `threadID_in_
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from tinycore.dtype import DType, dtypes
 from tinycore.render.base import LinearKernel, pointer_of
 from tinycore.uop.matrix import MatrixDescriptor, MatrixLoad, MatrixUnit
+from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
 __all__ = [
@@ -28,6 +31,7 @@ __all__ = [
     "WarpgroupInstruction",
     "descriptor_bits",
     "is_written_by_threads",
+    "products_begun_together",
     "units_of",
 ]
 
@@ -188,7 +192,8 @@ class WarpgroupInstruction:
     def lines(self) -> tuple[str, str, str]:
         """The lines before the instruction, those behind it, and those behind these.
 
-        It waits for the sums at once: registers must not be touched before, nor shared memory.
+        Products that add to one sum are one group, and waited for at its end: registers must not
+        be touched before, nor shared memory.
         """
         return (
             "wgmma.fence.sync.aligned",
@@ -196,23 +201,32 @@ class WarpgroupInstruction:
             "wgmma.wait_group.sync.aligned 0",
         )
 
-    @property
-    def function(self) -> str:
-        """A function of CUDA C, of two descriptors and of the sums that a lane holds."""
+    def function(self, steps: int) -> str:
+        """A function of CUDA C, of two descriptors a step and of the sums that a lane holds."""
         count = self.unit.fragment("out").count
         sums = ", ".join(f"%{i}" for i in range(count))
         letter = "r" if self.is_integer else "f"
         outputs = ", ".join(f'"+{letter}"(c.v[{i}])' for i in range(count))
         before, *behind = self.lines
+        numbers = range(steps)
+        parameters = ", ".join(f"A a{i}, B b{i}" for i in numbers)
+        copied = ", ".join(f"memcpy(&x[{i}], &a{i}, 8), memcpy(&y[{i}], &b{i}, 8)" for i in numbers)
+        products = "".join(
+            f'    "{self.name} {{{sums}}}, %{count + 2 * i}, %{count + 2 * i + 1}, '
+            f'adds{self.factors};\\n"\n'
+            for i in numbers
+        )
+        inputs = ", ".join(f'"l"(x[{i}]), "l"(y[{i}])' for i in numbers)
         return (
-            f"template <class A, class B, class C> FUNCTION C {self.unit.name}(A a, B b, C c) {{\n"
-            "  unsigned long long x, y;\n"
-            "  memcpy(&x, &a, 8), memcpy(&y, &b, 8);\n"
+            "template <class A, class B, class C>\n"
+            f"FUNCTION C {self.unit.name}({parameters}, C c) {{\n"
+            f"  unsigned long long x[{steps}], y[{steps}];\n"
+            f"  {copied};\n"
             f'  asm volatile("{{ .reg .pred adds; setp.ne.b32 adds, 1, 0; {before};\\n"\n'
-            f'    "{self.name} {{{sums}}}, %{count}, %{count + 1}, adds{self.factors};\\n"\n'
+            f"{products}"
             f'    "{"; ".join(behind)}; }}"\n'
             f"    : {outputs}\n"
-            '    : "l"(x), "l"(y) : "memory");\n'
+            f'    : {inputs} : "memory");\n'
             "  return c;\n"
             "}"
         )
@@ -258,10 +272,43 @@ WARPGROUP: Final[Mapping[str, WarpgroupInstruction]] = {
 
 
 FUNCTIONS: Final[Mapping[str, str]] = {
-    **{name: instruction.function for name, instruction in INSTRUCTIONS.items()},
-    **{name: instruction.function for name, instruction in WARPGROUP.items()},
+    name: instruction.function for name, instruction in INSTRUCTIONS.items()
 }
-"""Functions of CUDA C by the name of the unit."""
+"""Functions of CUDA C by the name of the unit, of those that one warp has."""
+TOGETHER: Final = frozenset({Op.RANGE, Op.END, Op.BARRIER})
+"""Ops that end a row of products which can be begun together."""
+
+
+@lru_cache(maxsize=8)
+def products_begun_together(uops: tuple[UOp, ...]) -> Mapping[UOp, tuple[UOp, ...]]:
+    """Products of four warps that add to one sum, the first one first, by the last of them.
+
+    A product is begun with the next one where that alone uses its sum, before any barrier or end of
+    a loop, and before the register is written that the first one adds to.
+    """
+    uses = Counter(source for u in uops for source in u.src)
+    found: dict[UOp, tuple[UOp, ...]] = {}
+    open_rows: set[UOp] = set()
+    for u in uops:
+        if u.op is Op.MATRIX and u.arg.name in WARPGROUP:
+            before = u.src[2]
+            if before in open_rows and uses[before] == 1:
+                found[u] = (*found.pop(before), u)
+                open_rows.discard(before)
+            else:
+                found[u] = (u,)
+            open_rows.add(u)
+        elif u.op in TOGETHER:
+            open_rows.clear()
+        elif u.op is Op.STORE:
+            written = pointer_of(u.src[0])
+            open_rows -= {last for last in open_rows if is_sum_in(found[last][0].src[2], written)}
+    return found
+
+
+def is_sum_in(value: UOp, memory: UOp) -> bool:
+    """True if a value is loaded from some memory."""
+    return value.op is Op.LOAD and pointer_of(value.src[0]) is memory
 
 
 def units_of(number: int, is_specific: bool = False) -> tuple[MatrixUnit, ...]:

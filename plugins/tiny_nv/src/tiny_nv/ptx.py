@@ -19,7 +19,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from tiny_nv.matrix import INSTRUCTIONS, WARPGROUP, descriptor_bits, is_written_by_threads
+from tiny_nv.matrix import (
+    INSTRUCTIONS,
+    WARPGROUP,
+    descriptor_bits,
+    is_written_by_threads,
+    products_begun_together,
+)
 from tiny_nv.program import entry_name
 from tinycore.dtype import DType, PointerDType, Scalar, dtypes
 from tinycore.errors import UnsupportedError
@@ -585,15 +591,21 @@ class Ptx(Renderer):
         text.values[u] = (found,) * u.dtype.count
 
     def write_warpgroup_matrix(self, u: UOp, text: Text) -> None:
-        """A product of two operands in shared memory, added to a fragment."""
+        """Products of operands in shared memory, added to a fragment: one, or a row of them."""
+        products = products_begun_together(text.kernel.uops).get(u)
+        if products is None:  # the last of its row has it
+            return
         instruction = WARPGROUP[u.arg.name]
-        left, right = (text.values[s][0] for s in u.src[:2])
         kind = self.kind(u.dtype, text)
-        sums = [text.new(kind, f"mov.{kind.bits}", lane) for lane in text.values[u.src[2]]]
+        total = text.values[products[0].src[2]]
+        sums = [text.new(kind, f"mov.{kind.bits}", lane) for lane in total]
         adds = text.new(PREDICATE, "setp.ne.u32", "1", "0")
         before, *behind = instruction.lines
         text.put(before)
-        text.put(f"{instruction.name} {braced(sums)}, {left}, {right}, {adds}{instruction.factors}")
+        for product in products:
+            left, right = (text.values[s][0] for s in product.src[:2])
+            operands = f"{braced(sums)}, {left}, {right}, {adds}{instruction.factors}"
+            text.put(f"{instruction.name} {operands}")
         for line in behind:
             text.put(line)
         text.values[u] = tuple(sums)

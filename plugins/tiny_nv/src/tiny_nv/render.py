@@ -17,7 +17,15 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from tiny_nv._helpers import HELPERS, PRELUDE
-from tiny_nv.matrix import DESCRIBED, DESCRIPTOR, FUNCTIONS, LOAD, is_written_by_threads
+from tiny_nv.matrix import (
+    DESCRIBED,
+    DESCRIPTOR,
+    FUNCTIONS,
+    LOAD,
+    WARPGROUP,
+    is_written_by_threads,
+    products_begun_together,
+)
 from tiny_nv.program import entry_name
 from tinycore.dtype import DType, dtypes
 from tinycore.render.base import LinearKernel, pointer_of
@@ -163,6 +171,18 @@ class CudaC(CStyle):
         if is_written_by_threads(writer.kernel):
             writer.line('asm volatile("fence.proxy.async.shared::cta;" ::: "memory");')
         super().write_barrier(u, writer)
+
+    def write(self, u: UOp, writer: Writer) -> None:
+        """Add what one node stands for; of products of four warps a row of them at once."""
+        if u.op is not Op.MATRIX or u.arg.name not in WARPGROUP:
+            return super().write(u, writer)
+        products = products_begun_together(writer.kernel.uops).get(u)
+        if products is not None:  # else the last of its row has it
+            writer.define(WARPGROUP[u.arg.name].function(len(products)))
+            operands = [writer[s] for product in products for s in product.src[:2]]
+            total = writer[products[0].src[2]]
+            writer.value(u, f"{u.arg.name}({', '.join((*operands, total))})")
+        return None
 
     # --- types and constants
 
