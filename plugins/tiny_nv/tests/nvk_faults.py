@@ -71,8 +71,13 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ("channel.py", "PUT: Final = 0x8C", "PUT: Final = 0x88"),
     (
         "channel.py",
-        "        if self.pending + entries < ENTRIES:\n            return\n",
-        "        return\n",
+        "self.written + entries - self.taken >= ENTRIES:",
+        "self.written + entries - self.taken >= 2 * ENTRIES:",
+    ),
+    (
+        "channel.py",
+        "before, self.taken = self.taken, self.written - self.pending",
+        "before, self.taken = self.taken, self.written",
     ),
     ("channel.py", "_GRAPHICS: Final = 1", "_GRAPHICS: Final = 2"),
     ("channel.py", "_STATUS, _CODE = 14, 8", "_STATUS, _CODE = 12, 8"),

@@ -229,6 +229,38 @@ def test_rings_are_used_again(make: Make, monkeypatch: Any, entries: int) -> Non
     assert min(device.group.compute.written, device.group.copies.written) > 32
 
 
+class Counted:
+    """A word that notes how often it is read."""
+
+    def __init__(self, word: memoryview) -> None:
+        self.word, self.reads = word, 0
+
+    def __getitem__(self, place: int) -> int:
+        self.reads += 1
+        return int(self.word[place])
+
+
+def test_memory_of_the_card_is_not_read_before_a_ring_may_be_full(
+    make: Make, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("tiny_nv.nvk.channel.ENTRIES", 16)
+    device = make(Machine((H200,)))
+    program = load(device)
+    source, target = written(device, range(64)), device.allocator.alloc(BYTES)
+    device.synchronize()
+    channel = device.group.compute
+    channel._get = counted = Counted(channel._get)
+    free = channel.taken + 15 - channel.written
+
+    for _ in range(free):
+        program([target, source], [1])
+    assert counted.reads == 0
+    device.synchronize()
+    program([target, source], [1])
+    assert counted.reads == 1
+    assert content(device, target).tolist() == list(range(1, 65))
+
+
 def test_signals_have_64_bits(hopper: NvDevice) -> None:
     passed, noted = hopper.new_signal(1 << 33), hopper.new_signal()
     for make_queue in (hopper.compute_queue, hopper.copy_queue):

@@ -197,6 +197,10 @@ class Channel:
         self._put = control[PUT : PUT + 4].cast("I")
         self.written = 0
         """Entries written so far; only grows."""
+        self.taken = 0
+        """Entries that the card is known to have taken. Its own count lies in memory of the card,
+        which the host reads slowly, so it is read only where the ring may be full.
+        """
 
     # --- submission
 
@@ -219,13 +223,13 @@ class Channel:
 
     def wait_for_room(self, entries: int, sleep: Callable[[], None]) -> None:
         """Wait until entries are free. Raises DeviceError when the card takes none."""
-        if self.pending + entries < ENTRIES:
-            return
-        seen, since = self.pending, time.monotonic()
-        while self.pending + entries >= ENTRIES:
-            if self.pending != seen:
-                seen, since = self.pending, time.monotonic()
-            elif time.monotonic() - since > settings.WAIT_TIMEOUT_MS / 1e3:
+        since = 0.0
+        while self.written + entries - self.taken >= ENTRIES:
+            before, self.taken = self.taken, self.written - self.pending
+            if self.taken != before or not since:
+                since = time.monotonic()
+                continue
+            if time.monotonic() - since > settings.WAIT_TIMEOUT_MS / 1e3:
                 raise DeviceError(
                     f"the {self.name} channel of {self.card} is full and has taken nothing for "
                     f"{settings.WAIT_TIMEOUT_MS} ms: {self.state()}"
