@@ -207,7 +207,7 @@ def _digest(file: Path) -> str:
 
 
 def _shown(answer: Any, url: str) -> AbstractContextManager[Any]:
-    """A server's answer, with a progress bar while it is read if there is a terminal."""
+    """A server's answer, read with a progress bar on a terminal."""
     from tqdm import tqdm  # noqa: PLC0415  see __getattr__
 
     size, name = getattr(answer, "length", None), url.rpartition("/")[2]

@@ -39,7 +39,7 @@ ACCEPTED: Final[Mapping[str, frozenset[DType]]] = {
 """Conditions of functions on their operands."""
 
 WIDTHS: Final = {d.itemsize: d for d in dtypes.uints}
-"""The unsigned integer of so many bytes."""
+"""The unsigned integer of a size in bytes."""
 
 
 def array(name: str, x: object, kind: str = "any") -> Tensor:
@@ -86,7 +86,7 @@ def common_dtype(name: str, given: Iterable[object]) -> DType:
 
 
 def check_number(name: str, value: object, beside: DType) -> None:
-    """Raises DTypeError, or ArgumentError when too large, unless a number fits beside a dtype."""
+    """Raises DTypeError, or ArgumentError when too large, unless a number fits a dtype."""
     kind = family(beside)
     fits = {"bool": (bool,), "integral": (int,), "real floating": (int, float)}[kind]
     if not isinstance(value, fits) or (isinstance(value, bool) and kind != "bool"):
@@ -100,7 +100,7 @@ def check_number(name: str, value: object, beside: DType) -> None:
 
 
 def promote_operands(name: str, kind: str, *operands: object) -> tuple[Tensor, ...]:
-    """Arrays and numbers as arrays of their common dtype, of which the kind is asked.
+    """Arrays and numbers as arrays of their common dtype, whose kind is checked.
 
     Raises as `common_dtype` does, and DTypeError for another kind.
     """

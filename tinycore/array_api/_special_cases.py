@@ -13,7 +13,7 @@ from tinycore.dtype import dtypes
 from tinycore.tensor import Tensor
 
 BITS: Final = {1: dtypes.int8, 2: dtypes.int16, 4: dtypes.int32, 8: dtypes.int64}
-"""The integer that shows the bits of a float of so many bytes."""
+"""The integer with the bits of a float, by size."""
 
 
 def in_float32(*operands: Tensor) -> tuple[Tensor, ...]:
@@ -54,7 +54,7 @@ def angle(y: Tensor, x: Tensor) -> Tensor:
 
 
 def length(x: Tensor, y: Tensor) -> Tensor:
-    """sqrt(x*x + y*y) without overflow; infinite when either is, even beside NaN."""
+    """sqrt(x*x + y*y) without overflow; infinite when either is, even with NaN."""
     dtype = x.dtype
     x, y = in_float32(x, y)
     across, up = x.abs(), y.abs()

@@ -14,7 +14,7 @@ __all__ = ["__array_namespace_info__"]
 
 
 class NamespaceInfo:
-    """Devices, dtypes and abilities, asked by methods of the standard."""
+    """Devices, dtypes and abilities, by methods of the standard."""
 
     def capabilities(self) -> dict[str, bool | int | None]:
         """Boolean indexing and shapes that depend on data exist, and there may be any rank."""

@@ -90,7 +90,7 @@ def permute_dims(x: Tensor, /, axes: tuple[int, ...]) -> Tensor:
 
 
 def repeat(x: Tensor, repeats: int | Tensor, /, *, axis: int | None = None) -> Tensor:
-    """Each element so often in a row along an axis; over the flat array by default.
+    """Each element repeated in a row along an axis; over the flat array by default.
 
     An array of counts is computed, as the shape of the result depends on it. Raises ShapeError
     when it has neither one element nor one for each place, ArgumentError for a negative count.
@@ -157,14 +157,14 @@ def stack(arrays: Sequence[Tensor], /, *, axis: int = 0) -> Tensor:
 
 
 def tile(x: Tensor, repetitions: tuple[int, ...], /) -> Tensor:
-    """The array beside itself, so often along each axis; axes are aligned at the end."""
+    """The array repeated along each axis; axes are aligned at the end."""
     counts = tuple(repetitions)
     missing = max(0, array("tile", x).ndim - len(counts))
     return x.repeat((1,) * missing + counts)
 
 
 def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
-    """The slices along an axis, which is gone from them. Raises ShapeError when there is none."""
+    """The slices along an axis, which they lack. Raises ShapeError when there is none."""
     if not array("unstack", x).ndim:
         raise ShapeError("unstack: the array has no axes")
     place = resolve_axis("unstack", axis, x.ndim)

@@ -164,7 +164,7 @@ def unique_all(x: Tensor, /) -> UniqueAll:
 
 
 def unique_counts(x: Tensor, /) -> UniqueCounts:
-    """The distinct elements in order, and how many of each there are. Computes the array."""
+    """The distinct elements in order, and the number of each. Computes the array."""
     found = unique_all(x)
     return UniqueCounts(found.values, found.counts)
 

@@ -34,12 +34,12 @@ def any(x: Tensor, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:  
 
 
 def max(x: Tensor, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:  # noqa: A001
-    """The greatest element; NaN where there is one. Raises ShapeError of no elements."""
+    """The greatest element; NaN if any element is. Raises ShapeError of no elements."""
     return array("max", x, "numeric").max(axis, keepdims)
 
 
 def min(x: Tensor, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:  # noqa: A001
-    """The least element; NaN where there is one. Raises ShapeError of no elements."""
+    """The least element; NaN if any element is. Raises ShapeError of no elements."""
     return array("min", x, "numeric").min(axis, keepdims)
 
 
@@ -113,7 +113,7 @@ def cumulative_sum(
     dtype: DType | None = None,
     include_initial: bool = False,
 ) -> Tensor:
-    """Running sums along an axis, which only one axis need not name; before them 0 if asked for.
+    """Running sums along an axis, which may be omitted for one axis only; optionally after a 0.
 
     Raises ArgumentError when the axis is missing.
     """
@@ -129,7 +129,7 @@ def cumulative_prod(
     dtype: DType | None = None,
     include_initial: bool = False,
 ) -> Tensor:
-    """Running products along an axis; before them 1 if asked for.
+    """Running products along an axis; optionally after a 1.
 
     Raises ArgumentError when the axis is missing and there is more than one.
     """

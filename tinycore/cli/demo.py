@@ -165,7 +165,7 @@ def _classify(model: DigitNet, task: Task) -> numpy.ndarray[tuple[int], numpy.dt
 
 
 def _show(images: numpy.ndarray, said: numpy.ndarray, truth: numpy.ndarray) -> None:
-    """Draw the first few digits, and a mistake if there was one, with what was said of each."""
+    """Draw the first few digits, and a mistake if there was one, with the prediction of each."""
     columns = shutil.get_terminal_size().columns
     fitting = max(1, min(PICTURES, columns // (2 * min(images.shape[-1], PICTURE_SIDE) + 3)))
     wrong = numpy.flatnonzero(said != truth)[:1]

@@ -160,7 +160,7 @@ def survey_here() -> Survey:
 
 
 def stream_survey() -> int:
-    """Body of the surveying process: say whose driver is asked next, and in the end the survey."""
+    """Body of the surveying process: print the driver that is probed next, at last the survey."""
     try:
         for name in Device.plugins.names:
             _tell({"asking": name})
@@ -215,7 +215,7 @@ def survey(seconds: float) -> Survey:
 
 
 def _surveyed(seconds: float, without: tuple[str, ...]) -> tuple[Survey | None, str, Ended]:
-    """The survey that another process makes, whose driver it asked last, and how it ended."""
+    """The survey by another process, the driver it probed last, and how it ended."""
     denied = ",".join([*settings.TINYCORE_PLUGINS_DENY, *without])
     asking = run_isolated(
         ["tinycore", "devices", "--stream"], seconds, {"TINYCORE_PLUGINS_DENY": denied}

@@ -130,7 +130,7 @@ def _compute(name: str) -> str:
 
 
 CHECKS: Final[dict[str, Check]] = {"open": _open, "copy": _copy, "compute": _compute}
-"""The checks in order; each says what it did, or raises."""
+"""The checks in order; each returns what it did, or raises."""
 
 
 def all_checks() -> dict[str, Check]:

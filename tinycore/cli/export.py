@@ -60,7 +60,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Export, and say what was written."""
+    """Export a model, and list the files."""
     function, inputs = made(arguments.model)
     folder = Path(arguments.output)
     model = export(function, inputs, arguments.backend, folder, arguments.arch)
@@ -133,7 +133,7 @@ def export(
 
 
 def named(found: Any) -> dict[str, Tensor]:
-    """The tensors that a model returned, by name. Raises ArgumentError where there are none."""
+    """The tensors that a model returned, by name. Raises ArgumentError if there are none."""
     if isinstance(found, Tensor):
         return {"output": found}
     if isinstance(found, list | tuple):
@@ -149,7 +149,7 @@ def shaped(tensors: Mapping[str, Tensor]) -> dict[str, Shaped]:
 
 
 def memory(tensor: Tensor) -> Buffer:
-    """The buffer that a realized tensor lies in."""
+    """The buffer of a realized tensor."""
     return buffer_of(base_of(tensor.uop))
 
 

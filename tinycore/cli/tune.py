@@ -156,7 +156,7 @@ def _kernels(profiler: LaunchProfiler) -> list[Kernel]:
 def _tuned(
     kernels: list[Kernel], width: int, seconds: float
 ) -> Iterator[tuple[Kernel, TunedPlan | None]]:
-    """Each kernel with what was found for it, within a time for all; None where none was sought."""
+    """Each kernel with its tuned plan, within a time limit for all; None for those not searched."""
     end = time.monotonic() + seconds
     rest = total = sum(kernel.seconds for kernel in kernels)
     for kernel in tqdm(kernels, "tuning", unit=" kernels", disable=None, leave=False):

@@ -181,7 +181,7 @@ BETWEEN: Final = (
     "box['deep'] = [1.0, {'k': 2.0}]",
     "inner.t = inner.t",
 )
-"""Statements between calls, beside changes of values and tensors."""
+"""Statements between calls, other than changes of values and tensors."""
 
 WRAPS: Final = (
     "{}", "{}", "{}", "Tensor.train()({})", "wrapped({})", "hidden({})", "Called({})",
@@ -192,11 +192,11 @@ WRAPS: Final = (
 
 @dataclass
 class World:
-    """A function with what is around it, and its calls."""
+    """A function with its environment, and its calls."""
 
     seed: int
     text: str
-    """The function; what is around every one is WORLD."""
+    """The function; the environment of every one is WORLD."""
     calls: list[tuple[list[str], str]] = field(default_factory=list)
     """Statements before each call, and its arguments."""
 
@@ -560,7 +560,7 @@ def compare_runs(number: int, one: Seen, other: Seen) -> str:
 
 
 def shown(found: World, verdict: Verdict) -> str:
-    """The world, and what is wrong."""
+    """The world, and its error."""
     return f"seed {found.seed}: {verdict.kind}\n{verdict.message}\n{found}"
 
 

@@ -62,7 +62,7 @@ ALL_SCALARS = (dtypes.index, *dtypes.all)
 
 
 class NoInstance(Exception):
-    """The pattern has no instance of the dtype that was asked for."""
+    """The pattern has no instance of the requested dtype."""
 
 
 # --- leaves and constants
@@ -276,7 +276,7 @@ class Instance:
         return self.random.choice(alike)
 
     def allowed(self, pattern: Pattern, dtype: DType | None) -> DType:
-        """A dtype that a pattern allows, the given one if there is one."""
+        """A dtype that a pattern allows, the given one if possible."""
         if dtype is None:
             near = pattern.dtypes or self.known(pattern) or self.random_dtypes()
             dtype = self.random.choice(list(near))
@@ -312,7 +312,7 @@ class Instance:
         return result
 
     def implied(self, pattern: Pattern) -> DType | None:
-        """A dtype that a source of the pattern asks for."""
+        """A dtype that a source of the pattern requires."""
         sources = pattern.src or ()
         chooses = pattern.ops == frozenset({Op.WHERE})
         for source in sources[chooses:]:  # the condition of a WHERE says nothing

@@ -59,7 +59,7 @@ class Fuzzer(Generic[P]):
     smaller: Callable[[P], Iterable[P]] | None = None
     """Candidates with one thing less, of which the first that fails alike is reduced further."""
     accepted: frozenset[str] = frozenset()
-    """Kinds that are no failure, beside ""."""
+    """Kinds that are no failure, in addition to ""."""
     printed: frozenset[str] = frozenset()
     """Kinds that are accepted and printed nevertheless."""
 
@@ -137,7 +137,7 @@ def parser_of(fuzzer: Fuzzer[Any]) -> argparse.ArgumentParser:
 
 
 def outcomes(fuzzer: Fuzzer[Any], options: argparse.Namespace) -> Iterator[Outcome]:
-    """Outcome of each seed, in this process or in as many as are asked for."""
+    """Outcome of each seed, in this process or in several."""
     seeds = range(options.seed, options.seed + options.count)
     check = partial(outcome_on, fuzzer, options.device, not options.no_shrink)
     if options.jobs <= 1:

@@ -43,7 +43,7 @@ class Grade:
 
     @property
     def is_found(self) -> bool:
-        """True if the trial tells the two apart."""
+        """True if the trial distinguishes the two."""
         verdicts = self.faulty.judgement.verdict, self.correct.judgement.verdict
         return verdicts == (Verdict.FAILED, Verdict.PASSED)
 

@@ -57,7 +57,7 @@ class Places:
 
     @property
     def value(self) -> Array:
-        """The elements now, as an array of its own."""
+        """The present elements, copied to an array."""
         return self.memory[self.places]
 
     @property
@@ -207,7 +207,7 @@ class Places:
         return result(numpy.concatenate([self.value, other.value], dim))
 
     def pad(self, pairs: tuple[int, int]) -> Places:
-        """Zeros beside the last axis."""
+        """Zeros around the last axis."""
         wide = [(0, 0)] * (self.ndim - 1) + [pairs]
         return result(numpy.pad(self.value, wide))
 
@@ -342,7 +342,7 @@ def numbers(made: Any) -> Any:
 
 
 def api(make: Callable[..., Any], shown: list[Any]) -> dict[str, Any]:
-    """The names that a program has, and where it tells what it reads."""
+    """The names of a program, and the place where it reports what it reads."""
     return {
         "Tensor": Maker(make),
         "show": lambda x: shown.append(x.tolist()),

@@ -58,7 +58,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out cases above the level that was asked for."""
+    """Leave out cases above the requested level."""
     highest = config.getoption("--level")
     kept: list[pytest.Item] = []
     left: list[pytest.Item] = []
@@ -104,7 +104,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Say what was proven, what works without being claimed, and how fast it was."""
+    """Print what was proven, what works without being claimed, and how fast it was."""
     for target, report in config.stash[reports].items():
         terminalreporter.section(f"conformance of {target}")
         for line in report.summary():
@@ -115,7 +115,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write the JSON file that was asked for: by device."""
+    """Write the requested JSON file, by device."""
     path = session.config.getoption("--conformance-json")
     if path:
         found = {name: r.to_json() for name, r in session.config.stash[reports].items()}

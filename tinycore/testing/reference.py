@@ -43,7 +43,7 @@ def evaluate(root: UOp, memory: Memory) -> HostArray:
 
 
 def evaluate_all(roots: list[UOp], memory: Memory) -> list[HostArray]:
-    """Several graphs at once. Assignments run after everything that reads what was there before."""
+    """Several graphs at once. Assignments run after all reads of the former content."""
     values: dict[UOp, HostArray] = {}
     writes: list[tuple[UOp, HostArray, DType]] = []
     with numpy.errstate(all="ignore"):
@@ -143,7 +143,7 @@ def whole(x: HostArray, dtype: DType) -> HostArray:
 
 
 def modulo_width(b: HostArray) -> HostArray:
-    """The amount of a shift, modulo the width of what is shifted."""
+    """The amount of a shift, modulo the width of the shifted type."""
     return numpy.asarray(b & b.dtype.type(8 * b.dtype.itemsize - 1))
 
 
@@ -307,7 +307,7 @@ class ReferenceRuntime:
         others: Sequence[UOp] = (),
         on_result: OnResult | None = None,
     ) -> RunResult:
-        """Evaluate the roots, and tell what they gave way to."""
+        """Evaluate the roots, and report their replacements."""
         computed = self.evaluated(canonical, policy)
         if on_result is not None:
             on_result(computed)
@@ -317,7 +317,7 @@ class ReferenceRuntime:
         """Nothing is ever left half done that tests look at."""
 
     def evaluated(self, canonical: CanonicalGraph, policy: RetentionPolicy) -> RunResult:
-        """Evaluate the roots, and put what is not memory already into new buffers.
+        """Evaluate the roots, and put results that are not in memory into new buffers.
 
         Sizes are the numbers that they have now: the shapes of results are fixed.
         """

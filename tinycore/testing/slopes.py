@@ -199,7 +199,7 @@ def check(found: Program) -> Verdict:
 
 
 def told(found: Sequence[Any], expected: Sequence[Any], who: str) -> Verdict:
-    """True if gradients are those of somebody else."""
+    """True if gradients are those of torch or of the evaluator."""
     for name, one, other in zip(WEIGHTS, found, expected, strict=True):
         if not numpy.allclose(one, other, rtol=1e-3, atol=1e-3):
             return Verdict("value", f"{name}: {one}, {who} {other}")
@@ -214,7 +214,7 @@ def smaller(found: Program) -> Iterator[Program]:
 
 
 def shown(found: Program, verdict: Verdict) -> str:
-    """The program with its seed, and what is wrong."""
+    """The program with its seed, and its error."""
     return "\n".join((f"# seed {found.seed}: {verdict.kind}: {verdict.message}", *found.lines))
 
 

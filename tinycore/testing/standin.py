@@ -38,7 +38,7 @@ class StandInFiles:
         return set()
 
     def paths(self) -> set[str]:
-        """All files that are there; folders are what lies above them."""
+        """All existing files; folders are their parents."""
         return {*self.device_files(), *self.texts()} - self.missing
 
     def names(self, folder: str) -> list[str]:
@@ -48,7 +48,7 @@ class StandInFiles:
         return sorted({path.split("/")[0] for path in below})
 
     def read_text(self, path: str) -> str:
-        """The content of a file; "" where there is none, or none that may be read."""
+        """The content of a file; "" if it is missing or unreadable."""
         return "" if path in self.missing | self.forbidden else self.texts().get(path, "")
 
     def exists(self, path: str) -> bool:

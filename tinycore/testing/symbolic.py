@@ -137,7 +137,7 @@ def softmax(x: Array, axis: int) -> Array:
 
 
 def data(seed: int) -> tuple[Array, Array, Array]:
-    """Input and caches: 12 rows, so that all slices lie inside."""
+    """Input and caches: 12 rows, so that all slices are inside."""
     made = numpy.random.default_rng(seed)
     shapes = (MOST + 6, WIDTH), (MOST + 6, WIDTH), (WIDTH, MOST + 6)
     x, one, other = (made.integers(-8, 9, shape).astype(numpy.float32) / 8 for shape in shapes)
@@ -208,7 +208,7 @@ def check(found: Function) -> Verdict:
 
 
 def shown(found: Function, verdict: Verdict) -> str:
-    """The function with its seed and calls, and what is wrong."""
+    """The function with its seed and calls, and its error."""
     head = f"# seed {found.seed}: {verdict.kind}: {verdict.message}"
     return f"{head}\n{found.ours}\n# {found.calls}"
 

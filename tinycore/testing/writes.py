@@ -57,7 +57,7 @@ class Writer:
     # --- names
 
     def live(self) -> dict[str, Places]:
-        """The tensors that there are."""
+        """The living tensors."""
         return {name: x for name, x in self.scope.items() if isinstance(x, Places)}
 
     def any(self, suits: Callable[[Places], bool] = lambda x: True) -> str:
@@ -471,7 +471,7 @@ def slope(x: Tensor) -> Tensor:
 
 
 Seen = list[tuple[str, Any]]
-"""After each line, the exception that it raised, and what it showed."""
+"""The exception and the shown values after each line."""
 
 
 def seen_by(found: Program, names: Callable[[list[Any]], dict[str, Any]]) -> Seen:

@@ -75,7 +75,7 @@ class TensorEntry:
 
 
 class SafetensorsFile(Mapping[str, Array]):
-    """A checked file: a mapping from name to a read-only array that lies in the file's bytes.
+    """A checked file: a mapping from name to a read-only array over the file's bytes.
 
     bfloat16 and fp8 appear as the unsigned integers they are stored as; `entries` has the true
     dtype. `header` is the parsed JSON, `metadata` its free text, `data_start` where the data begin.

@@ -166,7 +166,7 @@ CALLS: Final[dict[tuple[str, str], Any]] = {
     **{("torch", name): Element(dtype) for name, dtype in STORAGES.items()},
     ("torch.storage", "UntypedStorage"): Element(dtypes.uint8),
 }
-"""All that a file may name. Nothing here does more than note what it is given."""
+"""Every callable that a file may name. Each only records its arguments."""
 
 
 class Description(pickle.Unpickler):

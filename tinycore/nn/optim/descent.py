@@ -37,7 +37,7 @@ class Descent(Optimizer):
         return None
 
     def _direction(self, step: Tensor) -> Tensor:
-        """The step itself, or one of the same shape in its place."""
+        """The step itself, or one of the same shape instead."""
         return step
 
     def _updates(

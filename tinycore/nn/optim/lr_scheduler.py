@@ -158,7 +158,7 @@ class LinearLR(LRScheduler):
         super().__init__(optimizer)
 
     def rate(self, initial: float, count: Tensor, dtype: DType) -> Tensor:
-        """The factor at the share of `total_iters` that has gone by."""
+        """The factor at a fraction of `total_iters`."""
         done = count.minimum(self.total_iters).cast(dtype) / self.total_iters
         return initial * (self.start_factor * (1 - done) + self.end_factor * done)
 
@@ -291,7 +291,7 @@ class SequentialLR(LRScheduler):
 
 
 class ReduceLROnPlateau:
-    """The rate times `factor` when a result has not become better for more than `patience` steps.
+    """The rate times `factor` when a result has not improved for more than `patience` steps.
 
     Better is less with `mode` "min", more with "max": by `threshold` times the best ("rel"), or by
     `threshold` ("abs"). After a change `cooldown` steps are not counted. No rate falls below

@@ -104,7 +104,7 @@ class Optimizer:
 
     @property
     def rates(self) -> list[Tensor]:
-        """Every learning rate there is, for schedulers."""
+        """All learning rates, for schedulers."""
         return [self.lr]
 
     @property
@@ -201,7 +201,7 @@ class Optimizer:
         return [part.reshape(p.shape) for part, p in zip(parts, self.params, strict=True)]
 
     def _rate(self, like: Tensor) -> Tensor:
-        """The learning rate as precise as what it scales."""
+        """The learning rate in the precision of the values it scales."""
         return self.lr.cast(like.dtype)
 
     def _single(self, value: float) -> Tensor:
@@ -274,7 +274,7 @@ class OptimizerGroup(Optimizer):
 
     @property
     def rates(self) -> list[Tensor]:
-        """Every learning rate there is, for schedulers."""
+        """All learning rates, for schedulers."""
         return [rate for optimizer in self.optimizers for rate in optimizer.rates]
 
     @property

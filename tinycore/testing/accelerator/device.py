@@ -70,9 +70,9 @@ LIMITS: Final = Limits(
     async_bytes=(4, 8, 16),
 )
 REGISTER_BYTES: Final = 64
-"""An array of a thread that is larger lies in memory."""
+"""Size from which an array of a thread is in memory instead of registers."""
 THREADS_AT_ONCE: Final = 64
-"""Threads that have scratch of their own."""
+"""Threads with scratch of their own."""
 INTERPRETER: Final = "PYTHON"
 """The backend that runs the programs."""
 
@@ -81,7 +81,7 @@ INTERPRETER: Final = "PYTHON"
 
 
 class Queue:
-    """Commands, done one after the other by a thread; `asked` counts them, `done` is the signal."""
+    """Commands, executed in order by a thread; `asked` counts them, `done` is the signal."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -146,7 +146,7 @@ class Block:
     is_image: bool = False
     is_freed: bool = False
     address: int = 0
-    """Address of memory of somebody else; our own begins at a multiple of any vector."""
+    """Address of memory owned by others; our own starts at a multiple of any vector."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +194,7 @@ class Memory:
         self.queue.ask(lambda: self.inner.write(self.place(dst), memoryview(staged)))
 
     def read(self, dst: memoryview, src: Span) -> None:
-        """Fill host bytes, after all that was asked before."""
+        """Fill host bytes, after all earlier commands."""
         self.queue.wait(self.queue.asked)
         self.inner.read(dst, self.place(src))
 
@@ -255,7 +255,7 @@ class Rewriter(Renderer):
         return str(interpreter().renderer.render(done))
 
     def changed(self, node: UOp) -> Sequence[UOp]:
-        """The nodes that stand for a node, the last of them in its place."""
+        """The replacements of a node, the last of which takes its place."""
         return (node,)
 
     def ordered(self, line: list[UOp]) -> Sequence[UOp]:
@@ -317,15 +317,15 @@ class Kept:
 
 
 def nothing() -> None:
-    """Wait for a stream that was asked nothing."""
+    """Wait for a stream without work."""
 
 
 streams: Final[dict[int | None, Callable[[], None]]] = {}
-"""Streams of another library, by number: functions that wait until all asked of them is done."""
+"""Streams of another library, by number: functions that wait for all work on them."""
 
 
 class Accelerator:
-    """An open accelerator. Raises DeviceUnavailable for a number that there is none of."""
+    """An open accelerator. Raises DeviceUnavailable for a number that does not exist."""
 
     def __init__(self, index: int, interface: str, parts: Parts) -> None:
         if index >= DEVICES:
@@ -346,7 +346,7 @@ class Accelerator:
         """Memory that threads spill to; it is replaced when a program needs more."""
 
     def need_scratch(self, size: int) -> None:
-        """Have at least so many bytes that threads spill to."""
+        """Ensure scratch of a number of bytes per thread."""
         before = self.scratch
         if not size or (before is not None and before.size >= size):
             return
@@ -416,7 +416,7 @@ class Accelerator:
         self.synchronize()
 
     def wait_for(self, stream: int | None) -> None:
-        """The host waits for what a stream was asked."""
+        """Wait on the host for the work of a stream."""
         streams.get(stream, nothing)()
 
     def graph(self, launches: Sequence[Launch]) -> KeptGraph:
@@ -434,7 +434,7 @@ class Accelerator:
 
 
 class KeptGraph:
-    """Launches that are asked for with one call."""
+    """Launches submitted by one call."""
 
     def __init__(self, device: Accelerator, launches: Sequence[Launch]) -> None:
         self.device = device

@@ -50,11 +50,11 @@ class Builder:
         self.views: dict[str, frozenset[str]] = {}
         """Values that each name may be a view of."""
         self.memory: set[str] = set()
-        """Values that certainly have memory of their own."""
+        """Values that certainly have separate memory."""
         self.perhaps_memory: set[str] = set()
         """Values of which a view was computed, so that they may have memory."""
         self.frozen: set[str] = set()
-        """Values whose graph a run may have taken: no gradient is asked through them."""
+        """Values whose graph a run may have taken: no gradient is requested through them."""
         self.spoken: set[str] = set()
         """Right-hand sides used: equal ones would be one node here, but two values in torch."""
         self.gradients = 0
@@ -126,14 +126,14 @@ class Builder:
         )
 
     def fresh_float(self, shape: Shape, dtype: DType | None = None) -> Value:
-        """A float input; sometimes of whole numbers, so that there are equal ones."""
+        """A float input; sometimes of whole numbers, so that some are equal."""
         chosen = dtype or self.draw.weighted(FLOATS)
         if self.draw.chance(0.15):
             return self.input(shape, chosen, -3, 3, Content.WHOLE)
         return self.input(shape, chosen, -2, 2)
 
     def fresh_integer(self, shape: Shape, dtype: DType | None = None) -> Value:
-        """An integer input, of small numbers or (rarely) of all there are."""
+        """An integer input, of small numbers or (rarely) of the whole range."""
         chosen = dtype or self.draw.weighted(INTEGERS)
         if self.draw.chance(0.1) and chosen.itemsize < 8:
             return self.input(shape, chosen, int(dtypes.min(chosen)), int(dtypes.max(chosen)))

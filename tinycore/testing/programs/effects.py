@@ -44,7 +44,7 @@ def realize(b: Builder) -> None:
 
 
 def realized(b: Builder, values: list[Value]) -> None:
-    """The step, and what is known after it."""
+    """The step, and the facts after it."""
     if not values:
         return
     names = ", ".join(v.name for v in values)
@@ -67,7 +67,7 @@ def realized(b: Builder, values: list[Value]) -> None:
 
 
 def read(b: Builder) -> None:
-    """Take one or two values to the host, and go on with what is there, too."""
+    """Take one or two values to the host, and continue with these, too."""
     full = [v for v in b.live.values() if v.size]
     for value in b.draw.sample(full, min(len(full), b.draw.between(1, 2))):
         new = replace(value, name=b.name("v"))
@@ -168,7 +168,7 @@ def set_item(b: Builder) -> None:
 def written(
     b: Builder, x: Value, value: Value, ours: str, theirs: str, more: tuple[Value, ...] = ()
 ) -> Value:
-    """The step, the new value, and what is known after it."""
+    """The step, the new value, and the facts after it."""
     new = Value(b.name("v"), x.shape, x.dtype, min(x.low, value.low), max(x.high, value.high))
     b.add(
         Kind.WRITE,

@@ -14,7 +14,7 @@ from tinycore.uop.shape import Shape
 
 
 class Rounding(enum.Enum):
-    """Rounding of a step's result, beside the exact function of exact operands."""
+    """Rounding of a step's result, relative to the exact function of exact operands."""
 
     EXACT = "not at all: elements are moved, compared or chosen"
     WHOLE = "by rounding, but not where operands and results are small whole numbers"
@@ -80,7 +80,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Function:
-    """The body of a JIT step: what it returns is the step's outputs, call after call."""
+    """The body of a JIT step: its results are the step's outputs, call after call."""
 
     name: str
     parameters: tuple[Value, ...]

@@ -95,7 +95,7 @@ class Conventions:
         return x
 
     def row(self, x: Any, axis: int, numbers: Any, n: int) -> Any:
-        """Elements at some places of an axis; zeros where there are none at all."""
+        """Elements at some places of an axis; zeros for an empty axis."""
         if not n:
             shape = [len(numbers) if a == axis else m for a, m in enumerate(x.shape)]
             return self.torch.zeros(shape, dtype=x.dtype)
@@ -104,7 +104,7 @@ class Conventions:
     def scattered(
         self, x: Any, axis: int, index: Any, source: Any, kind: str, include_self: bool
     ) -> Any:
-        """scatter_reduce; what is not included takes no share of the derivative of an extreme."""
+        """scatter_reduce; elements not included take no share of the derivative of an extreme."""
         if kind in ("amax", "amin") and not include_self and x.is_floating_point():
             x = x.scatter(axis, index, float("-inf" if kind == "amax" else "inf"))
             include_self = True
@@ -151,7 +151,7 @@ class Conventions:
         return scores.softmax(-1) @ v
 
     def gradients(self, number: Any, targets: Sequence[Any]) -> list[Any]:
-        """Derivatives, which can be differentiated; zeros where there is no path."""
+        """Derivatives, which can be differentiated; zeros without a path."""
         if not number.requires_grad:
             return [self.torch.zeros_like(t) for t in targets]
         found = self.torch.autograd.grad(number, targets, create_graph=True, allow_unused=True)

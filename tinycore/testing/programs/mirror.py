@@ -27,7 +27,7 @@ ROUNDINGS = 4.0
 """Standard deviation of the errors of a sample, in units of roundoff."""
 
 LEFT_OF_ZERO = 2.0**10
-"""Up to how many units of roundoff a number may be what is left of terms that cancel."""
+"""Units of roundoff up to which a number may be the rest of terms that cancel."""
 
 HALF_LIMIT = 6e4
 """Magnitude from which float16 may overflow."""
@@ -238,7 +238,7 @@ class Mirror:
 
 
 class Scope(dict[str, Any]):
-    """The names of a step; an operand is moved anew wherever it stands.
+    """The names of a step; an operand is moved again at each use.
 
     In `v - v` two gradients flow back that cancel but for their roundings.
     """

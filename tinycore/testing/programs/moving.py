@@ -16,7 +16,7 @@ from tinycore.uop.shape import Shape
 
 
 def filled(shape: Shape) -> bool:
-    """True if there is any element, and an axis."""
+    """True if there is an element, and an axis."""
     return len(shape) > 0 and 0 not in shape
 
 
@@ -26,7 +26,7 @@ def moved(b: Builder, x: Value, ours: str, theirs: str, shape: Shape) -> None:
 
 
 def any_with_axes(b: Builder, least: int = 1) -> Value | None:
-    """A value with so many axes."""
+    """A value with this number of axes."""
     x = b.anything(lambda s: len(s) >= least, lambda: b.shape(least))
     return x if len(x.shape) >= least else None
 
@@ -63,7 +63,7 @@ def reshaping(b: Builder) -> None:
 
 
 def regrouped(b: Builder, count: int, most_rank: int = 4) -> Shape:
-    """A random shape of so many elements."""
+    """A random shape of this number of elements."""
     factors, rest, prime = [], count, 2
     while rest > 1:
         while rest % prime == 0:
@@ -155,7 +155,7 @@ def slicing(b: Builder) -> None:
 
 
 def box(b: Builder, shape: Shape, negative: bool = True) -> tuple[list[str], Shape]:
-    """The entries of a basic index, as text, and the shape of what it takes."""
+    """The entries of a basic index, as text, and the shape of its result."""
     entries: list[str] = []
     result: list[int] = []
     for place, n in enumerate(shape):

@@ -14,7 +14,7 @@ from tinycore.testing.programs.draw import Content, Input
 from tinycore.testing.programs.form import Kind, Program, Value, ours_of, theirs_of
 
 FEW = 64
-"""Up to so many elements of an input are written out."""
+"""Elements of an input up to which it is written out."""
 
 
 def smaller(program: Program) -> Iterator[Program]:
@@ -57,7 +57,7 @@ def stand_in(value: Value, seed: int) -> Input:
 
 
 def cleaned(program: Program) -> Program:
-    """Without steps whose results nobody needs."""
+    """Without steps whose results are unused."""
     steps, needed = [], {v.name for v in program.compared}
     for step in reversed(program.steps):
         used = any(v.name in needed for v in step.outputs)

@@ -88,7 +88,7 @@ class Trial:
         return self.case.needs | (self.variant.needs if self.variant else frozenset())
 
     def run(self, subject: object) -> Any:
-        """Run it; raises where the device does not do what is promised."""
+        """Run the case; raises if the device breaks a promise."""
         arguments = (subject,) if self.variant is None else (subject, self.variant.value)
         return self.case.function(*arguments)
 

@@ -51,7 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the trials and write what was asked for. Status 1 when the device does not conform."""
+    """Run the trials and write the requested reports. Status 1 if the device does not conform."""
     target = arguments.device or Device.DEFAULT
     registers = tuple(arguments.register)
     plan = Plan(

@@ -47,7 +47,7 @@ def pixels(kind: ImageDType, seed: int = 0) -> Array:
 
 @contextmanager
 def in_memory(subject: Subject, kind: ImageDType, content: Array) -> Iterator[Handle]:
-    """An image that holds some pixels, given back at the end."""
+    """An image with the given pixels, freed at the end."""
     images = subject.device.ability("image")
     handle = images.image(kind.height, kind.width, kind.itemsize)
     subject.allocator.write(handle, memoryview(content.tobytes()))

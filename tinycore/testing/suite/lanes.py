@@ -44,7 +44,7 @@ FLOATS_TO_INTEGERS: Final = tuple(
 
 
 def lanes_of(subject: Subject, *used: DType) -> int:
-    """Lanes of a vector of these dtypes on a device; 1 where there are no vectors."""
+    """Lanes of a vector of these dtypes on a device; 1 without vectors."""
     return max(1, subject.limits.vector_bytes // max(dtype.itemsize for dtype in used))
 
 

@@ -231,7 +231,7 @@ def test_freed_memory_comes_back(subject: Subject) -> None:
 
 
 def resident_bytes() -> int:
-    """Memory of this process that is in use; 0 where the system does not tell."""
+    """Resident memory of this process; 0 if the system does not tell."""
     if not sys.platform.startswith("linux"):
         return 0
     with open("/proc/self/statm", encoding="ascii") as line:

@@ -30,7 +30,7 @@ MARKS: Final = {
 
 
 def line_of(result: Result) -> str:
-    """A result for people: its mark, its name, and the reason where there is one."""
+    """A result for people: its mark, its name, and the reason if there is one."""
     mark = MARKS[result.judgement.verdict]
     reason = result.judgement.reason or result.figure
     first, *rest = reason.splitlines() or [""]

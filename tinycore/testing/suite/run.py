@@ -44,7 +44,7 @@ LINES_OF_TRACE: Final = 4
 
 @dataclass(frozen=True)
 class Plan:
-    """The trials to run, in a form that another process can be told."""
+    """The trials to run, in a form that can be sent to another process."""
 
     target: str
     highest: int
@@ -100,7 +100,7 @@ def register_named(reference: str) -> None:
 
 
 def chosen_trials(plan: Plan, subject: Subject) -> list[Trial]:
-    """The trials that a plan asks for."""
+    """The trials that a plan selects."""
     found = trials(plan.highest, plan.named)
     if not plan.claimed:
         return found
@@ -119,7 +119,7 @@ def told(error: BaseException) -> str:
 
 
 def attempt(trial: Trial, subject: Subject) -> tuple[Outcome, str, str]:
-    """Run a trial: what it did, the detail, and what it measured."""
+    """Run a trial: its outcome, the detail, and its measurements."""
     try:
         with subject.chosen():
             measured = trial.run(subject)

@@ -139,7 +139,7 @@ class Subject:
 
     @contextmanager
     def memory(self, content: bytes | int) -> Iterator[Handle]:
-        """A block that holds some bytes, or of a size, given back at the end."""
+        """A block with the given bytes, or of a size, freed at the end."""
         size = content if isinstance(content, int) else len(content)
         handle = self.allocator.alloc(size)
         if not isinstance(content, int):

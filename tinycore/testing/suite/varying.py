@@ -30,14 +30,14 @@ __all__ = [
 
 MOST_STEPS: Final = 300
 ELEMENTS: Final = MOST_STEPS + 100
-"""Memory beyond what is computed."""
+"""Size of memory, larger than the computed part."""
 ROWS: Final = 8
 LENGTHS: Final = (1, 2, 63, 64, 65, 299, MOST_STEPS, 7)
 I32: Final = dtypes.int32
 
 
 def length() -> UOp:
-    """A variable of a launch: so many elements are computed."""
+    """A variable of a launch: the number of computed elements."""
     return UOp.variable("n", 1, MOST_STEPS)
 
 
