@@ -19,10 +19,17 @@ from standin import Card, EncodedMap
 from tiny_nv.arch import arch_of, limits_of
 from tiny_nv.program import MAP_BYTES, NvrtcCompiler, PtxCompiler
 from tiny_nv.spills import spilled_bytes
-from tinycore import Context, Tensor, TinyJit, dtypes
+from tinycore import Context, Device, Tensor, TinyJit, dtypes
 from tinycore.dtype import DType
+from tinycore.engine.compile import info_of
 from tinycore.errors import DeviceError
+from tinycore.lower.pipeline import lower
+from tinycore.lower.tile import Bind, Plan, Split, Stage, Tail
 from tinycore.plugin import register, unregister
+from tinycore.tensor.host_bytes import encode
+from tinycore.testing.kernels import element, load, store
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind, Op, Part
 
 COPY = "cp.async.bulk.tensor.2d"
 CALL = "copy_box(temp"
@@ -141,6 +148,65 @@ def test_a_map_is_encoded_once_for_an_address(driver: Changing) -> None:
         product(x, y).realize()
 
     assert driver.calls["cuTensorMapEncodeTiled"] == 2
+
+
+# --- boxes that any threads read
+
+ROWS, COLUMNS, INNER = 24, 16, 96
+
+
+def staged_product(dtype: DType) -> UOp:
+    """The kernel of a product whose both operands lie along the sum, which is float32."""
+    i, j = UOp.range(ROWS, 0), UOp.range(COLUMNS, 1)
+    k = UOp.range(INNER, 2, AxisKind.REDUCE)
+    left = load(element(1, dtype, ROWS * INNER, i * INNER + k), dtype)
+    right = load(element(2, dtype, COLUMNS * INNER, j * INNER + k), dtype)
+    factors = [x if x.dtype is dtypes.float32 else x.cast(dtypes.float32) for x in (left, right)]
+    total = UOp(Op.REDUCE, dtypes.float32, (factors[0] * factors[1], k), Op.ADD)
+    change = store(element(0, dtypes.float32, ROWS * COLUMNS, i * COLUMNS + j), total)
+    return UOp.sink(UOp(Op.END, dtypes.void, (change, i, j)))
+
+
+def plan_of(row_bytes: int, swizzle: int, dtype: DType) -> Plan:
+    """Both operands staged by groups of 16 rows, so many bytes along the sum at a time."""
+    sides = (((((side, 1), 1),), (((2, 1), 1),)) for side in (0, 1))
+    stages = (
+        Stage((2, 0), side, copies=3, swizzle=swizzle // 16, narrow=(dtype,)) for side in sides
+    )
+    fills = ((axis, 1, Part.FILL, array) for array, side in enumerate((0, 1)) for axis in (side, 2))
+    return (
+        *(Split((0,), 16, Tail.GUARD), Split((1,), 8, Tail.GUARD)),
+        Split((2,), row_bytes // dtype.itemsize, Tail.GUARD),
+        *(Bind((0, 0), AxisKind.GRID), Bind((1, 0), AxisKind.GRID)),
+        *(Bind((0, 1), AxisKind.BLOCK), Bind((1, 1), AxisKind.UNROLL)),
+        *stages,
+        *(Bind(axis, AxisKind.FILL) for axis in fills),
+    )
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("swizzle", [0, 32, 64, 128])
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.half], ids=lambda dtype: dtype.name)
+def test_boxes_lie_as_threads_read_them(driver: Changing, dtype: DType, swizzle: int) -> None:
+    device = Device["CUDA"]
+    renderer, compiler = device.toolchain.renderer, device.toolchain.compiler
+    linear = lower(
+        staged_product(dtype), renderer, "staged", plan_of(swizzle or 64, swizzle, dtype)
+    )
+    program = device.runtime.load(compiler.compile(renderer.render(linear)), info_of(linear, 3))
+    a, b = small_integers(ROWS, INNER), small_integers(COLUMNS, INNER, seed=1)
+    found = numpy.zeros((ROWS, COLUMNS), numpy.float32)
+    arrays = (found, *(encode(v.astype(numpy.float32), dtype) for v in (a, b)))
+    allocator = device.runtime.allocator
+    handles = [allocator.alloc(array.nbytes) for array in arrays]
+    for handle, array in zip(handles, arrays, strict=True):
+        allocator.write(handle, array.data.cast("B"))
+
+    program(handles, [], wait=True)
+    allocator.read(found.data.cast("B"), handles[0])
+
+    assert [box.swizzle for box in linear.maps] == [swizzle, swizzle]
+    assert numpy.array_equal(found, a @ b.T)
 
 
 # --- what kernels do wrong
