@@ -1,11 +1,12 @@
-"""Checks of the stand-in of NVIDIA's driver, and the tests that break each of them.
+"""Checks of the stand-ins of NVIDIA's driver and of a card, and tests that break each of them.
 
     python plugins/tiny_nv/tests/rm_checks.py                tests that break no rule by a program
     python plugins/tiny_nv/tests/rm_checks.py --page FILE    a table as well
 
 A rule is one condition before a refusal: an operand of the `if` before `raise`, of the argument of
-`must`, or a call of a helper that raises. They are found in the syntax trees of rm_standin, and
-compiled so that they note the test under which they fail. The status is 1 if a rule has no test.
+`must`, or a call of a helper that raises. They are found in the syntax trees of rm_standin and of
+gsp_standin, and compiled so that they note the test under which they fail. The status is 1 if a
+rule has no test.
 """
 
 from __future__ import annotations
@@ -24,14 +25,17 @@ from typing import Final
 
 import pytest
 
-__all__ = ["PACKAGE", "Rule", "rules"]
+__all__ = ["PACKAGES", "Rule", "rules"]
 
 TESTS: Final = Path(__file__).parent
-PACKAGE: Final = TESTS / "rm_standin"
-RUN: Final = tuple(
-    sorted(path.name for path in TESTS.glob("test_rm_*.py") if path.name != "test_rm_checks.py")
+PACKAGES: Final = (TESTS / "rm_standin", TESTS / "gsp_standin")
+OF_CARDS: Final = ("test_gsp_rules.py", "test_pci.py", "test_pci_boot.py")
+RUN: Final = (
+    *sorted(path.name for path in TESTS.glob("test_rm_*.py") if path.name != "test_rm_checks.py"),
+    *OF_CARDS,
 )
-"""Tests whose programs are made by hand, without the driver."""
+"""Tests whose programs are made by hand, without the driver, and those of cards at their registers.
+"""
 HELPERS: Final = ("must", "below", "aligned", "check_engine")
 """Functions that raise for their caller; conditions are arguments of the first alone."""
 NOTE: Final = "_note_rule"
@@ -150,14 +154,16 @@ class Instrument(ast.NodeTransformer):
 
 def instrumented(path: Path) -> tuple[ast.Module, list[Rule]]:
     """The syntax tree of a module whose rules note when they fail, and the rules."""
-    found = Instrument(path.name)
+    is_first = path.parent == PACKAGES[0]
+    found = Instrument(path.name if is_first else f"{path.parent.name}/{path.name}")
     tree = found.visit(ast.parse(path.read_text("utf-8")))
     return ast.fix_missing_locations(tree), found.rules
 
 
 def rules() -> list[Rule]:
-    """All rules of the stand-in."""
-    return [rule for path in sorted(PACKAGE.glob("*.py")) for rule in instrumented(path)[1]]
+    """All rules of the stand-ins."""
+    files = [path for package in PACKAGES for path in sorted(package.glob("*.py"))]
+    return [rule for path in files for rule in instrumented(path)[1]]
 
 
 # --- noting
@@ -195,10 +201,11 @@ class Finder:
     ) -> importlib.machinery.ModuleSpec | None:
         """The place of a module of the stand-in."""
         package, _, module = name.partition(".")
-        if package != PACKAGE.name:
+        folder = next((each for each in PACKAGES if each.name == package), None)
+        if folder is None:
             return None
-        file = PACKAGE / f"{module or '__init__'}.py"
-        within = None if module else [str(PACKAGE)]
+        file = folder / f"{module or '__init__'}.py"
+        within = None if module else [str(folder)]
         return importlib.util.spec_from_file_location(
             name, file, loader=Loader(name, str(file)), submodule_search_locations=within
         )
@@ -219,11 +226,11 @@ def page_of(found: dict[Rule, str]) -> str:
     """A table of rules, and of the first test that breaks each."""
     told = [found.get(rule, "") for rule in rules()]
     lines = (
-        "# Rules of the stand-in of NVIDIA's driver",
+        "# Rules of the stand-ins of NVIDIA's driver and of a card",
         "",
         "Written by `python plugins/tiny_nv/tests/rm_checks.py --page FILE`. Each rule is one",
-        "condition before a refusal in `plugins/tiny_nv/tests/rm_standin`; beside it is the first",
-        "test that breaks it.",
+        "condition before a refusal in `plugins/tiny_nv/tests/rm_standin`, or in `gsp_standin`, a",
+        "card without a kernel driver; beside it is the first test that breaks it.",
         "",
         f"{sum(map(bool, told))} of {len(told)} rules are broken by a test.",
         "",
