@@ -4,7 +4,7 @@ Floor 2. The files, in the order in which a kernel passes them:
 
 - `base.py`: the interface of a renderer, the linear kernel, and `Limits`, the facts of a device
 - `facts.py`, `inline.py`: what is known of nodes, and which of them are written where they are used
-- `cstyle.py`, `writer.py`, `guards.py`, `literals.py`: C and its relatives
+- `c_tables.py`, `cstyle.py`, `writer.py`, `guards.py`, `literals.py`: the family of C
 - `llvm.py`, `llvm_writer.py`, `llvm_types.py`: LLVM IR
 """
 

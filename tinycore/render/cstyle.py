@@ -16,6 +16,7 @@ from typing import ClassVar, Final, NamedTuple
 
 from tinycore.dtype import DType, PointerDType, Scalar, dtypes
 from tinycore.render.base import LinearKernel, Renderer, pointer_of
+from tinycore.render.c_tables import EXPRESSIONS, SUFFIXES, TYPES
 from tinycore.render.facts import (
     BOOL_ARITHMETIC,
     RANGE_LETTERS,
@@ -54,32 +55,11 @@ class MatrixCall(NamedTuple):
 class CStyle(Renderer):
     """C and similar languages."""
 
-    types: ClassVar[Mapping[DType, str]] = {
-        dtypes.void: "void",
-        dtypes.index: "int",
-        dtypes.bool: "bool",
-        dtypes.int8: "char",
-        dtypes.uint8: "unsigned char",
-        dtypes.int16: "short",
-        dtypes.uint16: "unsigned short",
-        dtypes.int32: "int",
-        dtypes.uint32: "unsigned int",
-        dtypes.int64: "long",
-        dtypes.uint64: "unsigned long",
-        dtypes.float16: "half",
-        dtypes.float32: "float",
-        dtypes.float64: "double",
-    }
+    types: ClassVar[Mapping[DType, str]] = TYPES
     wide_index: ClassVar[str] = ""
     """The type of counters and addresses in kernels that need 64 bits for them; the empty text
     where that of `types` holds them all."""
-    suffixes: ClassVar[Mapping[DType, str]] = {
-        dtypes.uint32: "u",
-        dtypes.int64: "l",
-        dtypes.uint64: "ul",
-        dtypes.float16: "h",
-        dtypes.float32: "f",
-    }
+    suffixes: ClassVar[Mapping[DType, str]] = SUFFIXES
     """Suffixes of literals."""
     vector_type: ClassVar[str] = "{scalar}{count}"
     spaces: ClassVar[Mapping[str, str]] = {"global": "", "local": "", "register": ""}
@@ -140,31 +120,10 @@ class CStyle(Renderer):
     """A wait for the phase of {barrier} with this {parity}."""
     tensor_definition: ClassVar[str] = ""
     """Definitions before a kernel with these three."""
-    expressions: ClassVar[Mapping[Op, str]] = {
-        Op.NEG: "(-{0})",
-        Op.RECIPROCAL: "({one} / {0})",
-        Op.SQRT: "sqrt({0})",
-        Op.TRUNC: "trunc({0})",
-        Op.ADD: "({0} + {1})",
-        Op.SUB: "({0} - {1})",
-        Op.MUL: "({0} * {1})",
-        Op.FDIV: "({0} / {1})",
-        Op.IDIV: "({0} / {1})",
-        Op.MOD: "({0} % {1})",
-        Op.CMPLT: "({0} < {1})",
-        Op.CMPNE: "({0} != {1})",
-        Op.CMPEQ: "({0} == {1})",
-        Op.AND: "({0} & {1})",
-        Op.OR: "({0} | {1})",
-        Op.XOR: "({0} ^ {1})",
-        Op.SHL: "({0} << {1})",
-        Op.SHR: "({0} >> {1})",
-        Op.WHERE: "({0} ? {1} : {2})",
-        Op.MULACC: "({0} * {1} + {2})",
-    }
+    expressions: ClassVar[Mapping[Op, str]] = EXPRESSIONS
     reserved: ClassVar[frozenset[str]] = frozenset()
     """Words of the language that a variable may be called, and must not be here."""
-    native_ops: ClassVar[frozenset[Op]] = frozenset(expressions) | {Op.CAST, Op.BITCAST}
+    native_ops: ClassVar[frozenset[Op]] = frozenset(EXPRESSIONS) | {Op.CAST, Op.BITCAST}
     """A dialect that adds an expression adds its op."""
     defined: ClassVar[frozenset[Op]] = frozenset()
     """Those of UNDEFINED_IN_C whose expressions mean, for all operands, what docs/numerics.md says,
