@@ -112,6 +112,15 @@ def test_a_batch_of_products(driver: Changing) -> None:
     assert numpy.array_equal(found, a @ b.transpose(0, 2, 1))
 
 
+def test_a_part_of_a_tensor(driver: Changing) -> None:
+    whole, y = operands(80, 64, 64)
+    with noted() as sources:
+        found = product(whole[16:], y).numpy()
+
+    assert copies_boxes(sources.texts)
+    assert numpy.array_equal(found, small_integers(80, 64)[16:] @ small_integers(64, 64, seed=1).T)
+
+
 def test_a_captured_step_gets_maps_of_other_memory(driver: Changing) -> None:
     @TinyJit
     def step(x: Tensor, y: Tensor) -> Tensor:

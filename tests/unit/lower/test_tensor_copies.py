@@ -17,6 +17,7 @@ from tinycore.engine.search_worker import binary_from_json, binary_to_json
 from tinycore.errors import UnsupportedError, VerifyError
 from tinycore.lower.pipeline import lower
 from tinycore.lower.steps.stage import nest_of
+from tinycore.lower.tensor_copies import bound_of
 from tinycore.lower.tile import Bind, Plan, Split, Stage, Tail, apply_checked
 from tinycore.render.base import Limits, LinearKernel, pointer_of
 from tinycore.render.cstyle import CStyle
@@ -131,6 +132,29 @@ def test_sizes_are_those_that_gates_say() -> None:
     linear = lowered(product(50, 200, 90))
 
     assert [found.sizes for found in linear.maps] == [(200, 50), (200, 90)]
+
+
+def test_parts_of_a_tensor_begin_at_their_first_row() -> None:
+    whole = Tensor.empty(80, 256, dtype="float16", device="PYTHON")
+    right = Tensor.empty(96, 256, dtype="float16", device="PYTHON")
+    ast = whole[16:].matmul(right.T, dtype="float32").schedule()[-1].ast
+    linear = lowered(ast)
+    first = next(u for u in copies_of(linear) if u.arg.sizes == (256, 80))
+
+    assert [found.sizes for found in linear.maps] == [(256, 80), (256, 96)]
+    assert int(first.src[4].vmin) == 16
+    assert int(first.src[4].vmax) == 80 - 16
+
+
+@pytest.mark.parametrize(("beyond", "expected"), [(8, 40), (9, None)])
+def test_a_gate_says_a_size_where_it_decides_on_whole_pieces(
+    beyond: int, expected: int | None
+) -> None:
+    piece, inside = UOp.range(8, 0), UOp.range(beyond, 1)
+
+    assert bound_of(piece < 5, piece * 8 + inside) == expected
+    assert bound_of(piece < 5, piece + inside) is None
+    assert bound_of(piece.eq(5), piece * 8) is None
 
 
 def test_each_copy_is_asked_for_by_one_thread_where_there_is_a_step() -> None:
