@@ -170,6 +170,12 @@ def test_a_card_that_was_left_clean_starts_warm(make: Make) -> None:
     kept = gpu.vram[trusted : trusted + size].copy()
     written(device, range(size // 4))
     assert (gpu.vram[trusted : trusted + size] == kept).all(), "it belongs to the firmware"
+    driver: Any = device.driver
+    buffers = [device.allocator.alloc(size) for size in [4096] * 8 + [1 << 20] * 8]
+    places = [(driver._places[b.address], b.size) for b in buffers]
+    end = trusted + driver.running._trusted
+    assert driver.running._trusted >= 1 << 20
+    assert [p for p, size in places if p < end and trusted < p + size] == []
 
 
 def test_a_card_whose_driver_died_is_reset(make: Make) -> None:
