@@ -112,19 +112,20 @@ class Kernels:
 
 
 class Graphs:
-    """Graphs of kernels as text, each with whether its buffers are aligned."""
+    """Graphs of kernels as text, each with whether its buffers are aligned: one of each binary."""
 
     def __init__(self) -> None:
-        self.found: dict[str, None] = {}
+        self.found: dict[bytes, str] = {}
 
     def observe(self) -> None:
         """Note what is compiled from now on."""
         compile_one = compiling.compile_kernel
 
         def noted(ast: UOp, toolchain: Toolchain[Any], plan: Any = None) -> Any:
-            is_aligned = toolchain.renderer.limits.buffers_aligned
-            self.found[f"{ALIGNED if is_aligned else ANYWHERE}\n{to_text(ast)}"] = None
-            return compile_one(ast, toolchain, plan)
+            made = compile_one(ast, toolchain, plan)
+            word = ALIGNED if toolchain.renderer.limits.buffers_aligned else ANYWHERE
+            self.found.setdefault(made.binary, f"{word}\n{to_text(ast)}")
+            return made
 
         compiling.compile_kernel = noted
 
@@ -202,8 +203,8 @@ def compare(objects: list[bytes], arch: str) -> tuple[Counter[str], int, Counter
 def add_kept(folder: Path, kernels: Kernels, graphs: Graphs, outcomes: Outcomes) -> None:
     """Add to a run what earlier ones have left in a folder, and leave all of it there."""
     folder.mkdir(parents=True, exist_ok=True)
-    for text in graphs.found:
-        (folder / f"{sha256(text.encode()).hexdigest()[:24]}.graph").write_text(text, "utf-8")
+    for data, text in graphs.found.items():
+        (folder / f"{sha256(data).hexdigest()[:24]}.graph").write_text(text, "utf-8")
     for data in kernels.found:
         (folder / f"{sha256(data).hexdigest()[:24]}.o").write_bytes(data)
     kernels.found = dict.fromkeys(file.read_bytes() for file in sorted(folder.glob("*.o")))
