@@ -334,14 +334,13 @@ def test_what_was_written_and_overwritten_again_is_refused(read: str) -> None:
         x.sum().backward()
 
 
-@pytest.mark.parametrize("read", READS)
-def test_what_was_written_and_overwritten_in_another_shape_is_refused(read: str) -> None:
+def test_what_was_written_and_overwritten_in_another_shape_is_refused() -> None:
     w, x = Tensor([2.0, 3.0], requires_grad=True), Tensor([1.0, 4.0]).realize()
     column = x.reshape(2, 1)
     x.assign(x * 2)
     product = w * x
     column.assign(column * 3)
-    READS[read](x)
+    x.realize()
 
     with pytest.raises(GradientError, match="written to in place"):
         product.sum().backward()
