@@ -155,7 +155,8 @@ def counts_of(kernel: LinearKernel, card: Card) -> Counts:
             counts.instructions += LOOP_COST * times * extent_of(node)
     accesses = accesses_of(kernel)
     counts.instructions += sum(a.times for a in accesses if a.node.op is not Op.ASYNC_COPY)
-    counts.in_flight = bytes_in_flight(accesses)
+    begun = max((int(u.arg) for u in kernel.uops if u.op is Op.WAIT), default=0)
+    counts.in_flight = bytes_in_flight(accesses) * (begun + 1)
     sample = sorted({0, groups // 2, groups - 1})
     nests: dict[tuple[UOp, tuple[UOp, ...], bool], list[Access]] = defaultdict(list)
     for access in accesses:

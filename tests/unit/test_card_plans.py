@@ -84,6 +84,20 @@ def test_plans_for_cards_compute_what_numbers_say(card: Card, name: str) -> None
     assert found.tobytes() == expected.tobytes()
 
 
+@pytest.mark.parametrize("card", [H200, M3], ids=lambda card: card.name)
+def test_parts_of_a_product_are_summed_for_each_unit(card: Card) -> None:
+    limits = replace(limits_of(card), units=4)
+    parts = replace(CORRECT, name="CARD", renderer=lambda: Rewriter(limits), limits=limits)
+    x, y = numbers(32, 2048), numbers(2048, 48)
+    with accelerator(parts):
+        product = Tensor(x, device="CARD").realize() @ Tensor(y, device="CARD").realize()
+        launched = [item for item in product.schedule() if item.ast.op is not Op.COPY]
+        found = product.numpy()
+
+    assert len(launched) == 2
+    assert numpy.array_equal(found, x @ y)
+
+
 def test_rows_of_a_softmax_are_those_of_a_processor() -> None:
     limits = limits_of(H200)
     parts = replace(CORRECT, name="CARD", renderer=lambda: Rewriter(limits), limits=limits)

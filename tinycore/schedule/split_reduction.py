@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
 
+from tinycore.render.base import Limits
 from tinycore.schedule.kernel import numel
 from tinycore.schedule.limits import limits_of
 from tinycore.schedule.storage import Storage, is_leaf
@@ -45,6 +46,20 @@ LEAST_TERMS: Final = 1 << 6
 LEAST_PRODUCT: Final = 1 << 20
 """Multiply-adds of a contraction from which one more kernel launch is amortized."""
 
+GROUP_RESULTS: Final = 1 << 13
+"""Results of a group of a card that reads its operands once for many of them."""
+GROUP_TERMS: Final = 1 << 6
+"""Terms of a part of K, at least: a few fills of shared memory."""
+SMALL_TILES: Final = 3
+"""Time of a contraction in tiles that are small enough for all units, in that of large ones."""
+MULTIPLY_ADDS: Final = 128
+"""Multiply-adds of a unit in a clock; matrix units do several times as many."""
+MATRIX_MULTIPLY_ADDS: Final = 512
+UNIT_RATE: Final = 16.0
+"""Bytes that a unit loads in a clock, where that is not stated."""
+LAUNCH_CLOCKS: Final = 4000
+"""Clocks from a kernel to one that reads what it has stored."""
+
 IsMemory = Callable[[UOp], bool]
 
 
@@ -63,10 +78,10 @@ def split_reductions(storage: Storage) -> tuple[StoredValue, ...]:
     def is_memory(node: UOp) -> bool:
         return storage.is_memory(node) or node in found
 
-    def add(node: UOp) -> None:
-        computed, partials = split_below(node, is_memory)
+    def add(node: UOp, is_part: bool = False) -> None:
+        computed, partials = split_below(node, is_memory, is_part)
         for partial in partials:
-            add(partial)
+            add(partial, is_part=True)
         found[node] = None
         values.append(StoredValue(node, computed))
 
@@ -76,8 +91,11 @@ def split_reductions(storage: Storage) -> tuple[StoredValue, ...]:
     return tuple(values)
 
 
-def split_below(node: UOp, is_memory: IsMemory) -> tuple[UOp, list[UOp]]:
-    """`node` over its reductions after the split, and the partial results they read."""
+def split_below(node: UOp, is_memory: IsMemory, is_part: bool = False) -> tuple[UOp, list[UOp]]:
+    """`node` over its reductions after the split, and the partial results they read.
+
+    `is_part` says that it is such a result itself.
+    """
     replacements: dict[UOp, UOp] = {}
     partials: list[UOp] = []
     unsplit: list[Reduction] = []
@@ -88,7 +106,7 @@ def split_below(node: UOp, is_memory: IsMemory) -> tuple[UOp, list[UOp]]:
     for n in node.toposort(is_fused):
         if n.op is not Op.REDUCE_AXIS or (n is not node and is_memory(n)):
             continue
-        reduction = Reduction(n, is_memory)
+        reduction = Reduction(n, is_memory, is_part)
         if sums := reduction.terms_apart:
             *before, replacements[n] = itertools.accumulate(sums)
             partials += before
@@ -119,6 +137,8 @@ class Reduction:
 
     node: UOp
     is_memory: IsMemory
+    is_part: bool = False
+    """True for a part of a reduction, of which a card has enough for its units."""
 
     @property
     def source(self) -> UOp:
@@ -148,6 +168,11 @@ class Reduction:
         """The elements of each memory that is read."""
         memory = (n for n in self.below if n.op is not Op.CONST)
         return [numel(n) for n in memory if self.is_read(n)]
+
+    @cached_property
+    def bytes_read(self) -> int:
+        """The bytes of all memory that is read."""
+        return sum(numel(n) * n.dtype.itemsize for n in self.below if self.is_read(n))
 
     @cached_property
     def reuses_operands(self) -> bool:
@@ -224,12 +249,31 @@ class Reduction:
         Of equal remainders the larger factor for few results, which has more for threads to share;
         the smaller one for contractions, whose parts are short enough.
         """
+        if (limits := limits_of(self.node.device)).grid is not None and self.has_shared_operands:
+            return 1 if self.is_part else self.factor_for_units(limits)
         if self.length < LONG_PRODUCT or self.most_factor < 2:
             return 1
         size = self.sizes[self.axis]
         most, more = min(self.most_factor, size), 1 if self.reuses_operands else -1
         some = range(max(most // 2, 2), most + 1)
         return min(some, key=lambda n: (size % n, more * n), default=1)
+
+    def factor_for_units(self, limits: Limits) -> int:
+        """The split factor of a contraction that has fewer groups than a card has units.
+
+        1 where partial results take longer than smaller tiles, which have enough groups.
+        """
+        widest = max(n.dtype.itemsize for n in self.below if self.is_read(n))
+        results, size, units = numel(self.node), self.sizes[self.axis], limits.units
+        is_matrix = any(u.a.itemsize == widest and not u.rounds for u in limits.matrix)
+        # Without matrix units groups have twice as many, and wait for their fills: two for a unit.
+        wanted = units * (1 if is_matrix else 4) // max(results // GROUP_RESULTS, 1)
+        computed = self.work / (MATRIX_MULTIPLY_ADDS if is_matrix else MULTIPLY_ADDS)
+        rate = limits.l2_rate or UNIT_RATE
+        saved = (SMALL_TILES - 1) * max(computed, self.bytes_read / rate)
+        moved = 2 * results * self.node.dtype.itemsize / rate
+        most = min(wanted, self.length // GROUP_TERMS, (saved - LAUNCH_CLOCKS * units) // moved)
+        return max((n for n in range(1, int(most) + 1) if size % n == 0), default=1)
 
     # --- sums of products
 

@@ -1,6 +1,7 @@
 """Split reductions: those that are cut in parts, and into how many."""
 
 import functools
+from dataclasses import replace
 
 import numpy
 import pytest
@@ -152,6 +153,25 @@ def test_slopes_of_what_several_layers_read() -> None:
 
 def test_a_grid_is_given_products_whole() -> None:
     assert len(shapes(matmul(buffer(64, 1 << 15), buffer(1 << 15, 32)), GRID)) == 1
+
+
+CARD = replace(GRID, units=16, threads=1 << 14)
+
+
+def test_a_card_has_parts_of_a_product_for_each_of_its_units() -> None:
+    few = shapes(matmul(buffer(64, 1 << 13), buffer(1 << 13, 256)), CARD)
+
+    assert few == [(32 * 64 * 256,), (64 * 256,)]
+    assert shapes(matmul(buffer(64, 1 << 13), buffer(1 << 13, 256)), GRID) == [(64 * 256,)]
+
+
+@pytest.mark.parametrize("size", [(1024, 1 << 10, 1024), (64, 64, 64), (64, 64, 1 << 9)])
+def test_a_product_with_groups_enough_or_little_work_stays_whole_on_a_card(
+    size: tuple[int, int, int],
+) -> None:
+    rows, inner, columns = size
+
+    assert len(shapes(matmul(buffer(rows, inner), buffer(inner, columns)), CARD)) == 1
 
 
 def test_windows_of_an_image_stay_whole() -> None:

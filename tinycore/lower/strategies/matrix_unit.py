@@ -75,6 +75,8 @@ class Tile:
 LARGE_TILES: Final = (Tile(2, 4, 64, 64), Tile(4, 2, 64, 64), Tile(2, 2, 64, 64))
 """Tiles whose sums take most of the registers of a unit, so that one group has it: for devices
 whose copies to shared memory are under way meanwhile."""
+WIDE_TILES: Final = (Tile(1, 4, 64, 32), Tile(1, 4, 32, 32), Tile(1, 4, 16, 32))
+"""Tiles for products of few rows, for devices that have such copies as well."""
 ONE_TILE: Final = Tile(1, 1, 1, 1)
 """One tile of the unit, whatever its size."""
 TILES: Final = (
@@ -94,7 +96,7 @@ def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
     if sides is None:
         return
     for unit in units:
-        for tile in (*LARGE_TILES, *TILES) if limits.units else TILES:
+        for tile in (*LARGE_TILES, *TILES, *WIDE_TILES) if limits.units else TILES:
             if suits(facts, limits, unit, tile, sides):
                 apply = partial(use_unit, unit=unit, tile=tile, sides=sides)
                 name = f"{unit.name} {tile.tall}x{tile.wide} of {tile.rows}x{tile.columns}"
@@ -135,7 +137,7 @@ def suits(facts: KernelFacts, limits: Limits, unit: MatrixUnit, tile: Tile, side
     threads = tile.tall * tile.wide * unit.threads
     if threads > max(limits.block_wanted, unit.threads):
         return False
-    if tile in LARGE_TILES:
+    if tile in LARGE_TILES or tile in WIDE_TILES:
         registers = registers_of_tile(unit, tile)
         if not limits.async_bytes or not resident_groups(limits, threads, registers):
             return False
