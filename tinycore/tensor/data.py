@@ -30,7 +30,7 @@ class SupportsArray(Protocol):
     def __array__(self) -> HostArray: ...
 
 
-Nested: TypeAlias = "Scalar | list[Any] | tuple[Any, ...]"
+Nested: TypeAlias = "Scalar | range | list[Any] | tuple[Any, ...]"
 Data: TypeAlias = (
     "Nested | bytes | bytearray | memoryview | os.PathLike[str] | UOp | Size | SupportsArray | None"
 )
@@ -43,6 +43,8 @@ def node_from_data(data: Data, device: str, dtype: DType | None) -> UOp:
     """
     if isinstance(data, NumpyScalar):
         data = as_python(data, dtype := dtype or from_numpy_dtype(data.dtype))
+    if isinstance(data, range):
+        data = list(data)
     if data is None:
         return graph.scalar(dtype or dtypes.default_float, 0, device)
     if isinstance(data, (bool, int, float)):

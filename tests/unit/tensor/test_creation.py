@@ -35,6 +35,12 @@ def test_a_tensor_of_nothing_is_a_number() -> None:
     assert Tensor(None, device="PYTHON").dtype is dtypes.float32
 
 
+def test_a_tensor_of_a_range() -> None:
+    assert Tensor(range(5, 0, -2)).tolist() == torch.tensor(range(5, 0, -2)).tolist()
+    assert Tensor(range(2), dtype="float32").tolist() == [0.0, 1.0]
+    assert Tensor(range(0)).shape == (0,)
+
+
 def test_a_number_in_the_shape_of_a_tensor_is_written_once() -> None:
     x = Tensor([1.0, 2.0]).realize()
     GlobalCounters.reset()
