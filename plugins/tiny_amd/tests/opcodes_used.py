@@ -4,8 +4,9 @@
     plugins/tiny_amd/tests/opcodes_used.py page.md gfx1100=FOLDER gfx942=FOLDER gfx1201=FOLDER
 
 Each folder holds kernels that `disassembly.py --keep FOLDER` has left. `test_emulator.py`,
-`test_matrix.py` and `test_waits.py` run first: what they execute beside this machine's processor or
-NumPy is tested. Status 1 where a kernel has an opcode that the emulator does not execute.
+`test_dots.py`, `test_matrix.py` and `test_waits.py` run first, unless `--used` is given: what they
+execute beside this machine's processor or NumPy is tested. Status 1 where a kernel has an opcode
+that the emulator does not execute.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from emulator.decode import Decoder, Instruction, decode  # noqa: E402
 from emulator.dispatch import Emulator, make  # noqa: E402
 from listings import DECODERS  # noqa: E402
 
-RUN: Final = ("test_emulator.py", "test_matrix.py", "test_waits.py")
+RUN: Final = ("test_emulator.py", "test_dots.py", "test_matrix.py", "test_waits.py")
 OPTIONS: Final = ("-q", "-p", "no:cacheprovider", "--override-ini=addopts=--import-mode=importlib")
 Names = dict[str, None]
 
@@ -92,15 +93,16 @@ def executed_by_tests() -> dict[type[Decoder], set[str]]:
     return found
 
 
-def main(page: Path, folders: dict[str, Path]) -> int:
+def main(page: Path, folders: dict[str, Path], runs_tests: bool) -> int:
     """Write the page."""
-    tested = executed_by_tests()
+    tested = executed_by_tests() if runs_tests else {}
     lines = [
         f"# Opcodes of AMD's cards on the emulator, {time.strftime('%Y-%m-%d')}",
         "",
         "Written by `plugins/tiny_amd/tests/opcodes_used.py`. Used: opcodes of the kernels that",
-        "the tests of tensors launch. Tested: executed by the emulator's own tests, beside this",
-        "machine's processor or NumPy, over random and special numbers.",
+        "the tests of tensors launch, of which the emulator executes the share that is said.",
+        "Tested: executed by the emulator's own tests, beside this machine's processor or NumPy,",
+        "over random and special numbers; a dash where these were not run for the page.",
         "",
         "| architecture | kernels | opcodes used | executed | of them tested | all executable |",
         "|---|---:|---:|---:|---:|---:|",
@@ -115,19 +117,21 @@ def main(page: Path, folders: dict[str, Path]) -> int:
             except Fault as fault:
                 refused[str(fault)] += 1
         can = executable(decoder) | set(used)
-        both = set(used) & tested[decoder]
+        both = set(used) & tested.get(decoder, set())
         share = 100 if not refused else 100 * (1 - refused.total() / len(files))
+        of_tests = len(both) if runs_tests else "-"
         lines.append(
-            f"| {arch} | {len(files):,} | {len(used)} | {share:.4g} % | {len(both)} | {len(can)} |"
+            f"| {arch} | {len(files):,} | {len(used)} | {share:.4g} % | {of_tests} | {len(can)} |"
         )
         is_wrong |= bool(refused)
         lists += ["", f"## {arch}", ""]
         lists += [f"Refused: {what} ({count})" for what, count in refused.most_common()]
-        lists += [f"Used and tested: {', '.join(sorted(both))}.", ""]
-        lists += [
-            f"Used, and executed in tests of tensors only: {', '.join(sorted(set(used) - both))}.",
-            "",
-        ]
+        if runs_tests:
+            rest = sorted(set(used) - both)
+            lists += [f"Used and tested: {', '.join(sorted(both))}.", ""]
+            lists += [f"Used, and executed in tests of tensors only: {', '.join(rest)}.", ""]
+        else:
+            lists += [f"Used: {', '.join(sorted(used))}.", ""]
         lists += [f"Executable, and in no kernel: {', '.join(sorted(can - set(used)))}."]
     page.write_text("\n".join([*lines, *lists]) + "\n", "utf-8")
     print("\n".join(lines))
@@ -135,5 +139,6 @@ def main(page: Path, folders: dict[str, Path]) -> int:
 
 
 if __name__ == "__main__":
-    given = dict(word.split("=", 1) for word in sys.argv[2:])
-    sys.exit(main(Path(sys.argv[1]), {arch: Path(folder) for arch, folder in given.items()}))
+    words = [word for word in sys.argv[2:] if word != "--used"]
+    named = {arch: Path(folder) for arch, folder in (word.split("=", 1) for word in words)}
+    sys.exit(main(Path(sys.argv[1]), named, "--used" not in sys.argv))
