@@ -178,6 +178,12 @@ def test_a_card_that_was_left_clean_starts_warm(make: Make) -> None:
     assert [p for p, size in places if p < end and trusted < p + size] == []
 
 
+def test_the_ring_of_the_security_processor_is_used_around_its_end(make: Make) -> None:
+    machine = PciMachine(driver="")
+    machine.gpus[0].security.first_word = (0x10000 - 2 * 64) // 4
+    check_adding(make(machine))
+
+
 def test_a_card_whose_driver_died_is_reset(make: Make) -> None:
     machine = PciMachine(driver="")
     make(machine).close()

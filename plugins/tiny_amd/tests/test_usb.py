@@ -357,8 +357,9 @@ def test_a_write_is_done_when_sram_has_it() -> None:
     machine = UsbMachine(bridge(lag=5))
     with use_system(machine):
         chip = opened(machine)
-        chip.sram_write(3, b"later")
-        assert machine.firmware.sram[3 * SLOT_BYTES :][:5] == b"later"
+        for content in (b"later", b"again"):
+            chip.sram_write(3, content)
+            assert machine.firmware.sram[3 * SLOT_BYTES :][:5] == content
 
 
 def test_a_write_that_never_arrives_is_told() -> None:

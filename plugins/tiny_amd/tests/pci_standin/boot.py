@@ -41,6 +41,8 @@ class SecurityProcessor:
         self.card = card
         self.hangs_at = ""
         """Request that it does not answer: "loader", "ring", "fence" or "autoload"."""
+        self.first_word = 0
+        """Place in the ring where its first command is expected."""
         self.refuses = 0
         """The type of firmware that it refuses."""
         self.reset()
@@ -88,6 +90,7 @@ class SecurityProcessor:
         if size != 0x10000 or place % 4096:
             raise Mistake(f"a ring of {size} bytes at {place:#x}")
         self.ring = (place, size)
+        card.set("PSP_WRITTEN", self.first_word)
         card.set("PSP_RING", command if self.hangs_at == "ring" else READY | command)
 
     def submit(self, written: int) -> None:
