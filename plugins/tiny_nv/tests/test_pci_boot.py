@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import struct
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -108,6 +109,35 @@ def test_a_card_can_be_opened_again() -> None:
     for _ in range(2):
         opened(machine).close()
     assert machine.chips[0].resets == 2
+
+
+def test_a_forked_child_does_not_take_the_card_of_its_parent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = machine_of()
+    device = opened(machine)
+    with monkeypatch.context() as child:
+        child.setattr(os, "getpid", lambda: -1)
+        with pytest.raises(DeviceUnavailable, match="another process uses"):
+            opened(machine)
+    assert gsp_of(machine).queues is not None
+    device.close()
+    check_back(machine, "nvidia")
+
+
+def test_an_interrupt_while_a_card_is_brought_up_gives_it_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = machine_of()
+    monkeypatch.setattr(gsp_of(machine), "learn", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        opened(machine)
+    check_back(machine, "nvidia")
+
+
+def interrupted(function: int, content: bytes) -> None:
+    """The user ends the program."""
+    raise KeyboardInterrupt
 
 
 def test_a_card_that_cannot_be_reset_addresses_memory_no_more() -> None:
