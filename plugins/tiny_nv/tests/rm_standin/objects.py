@@ -158,9 +158,13 @@ class VaSpace(Object):
 
     def overlaps(self, address: int, size: int) -> bool:
         """True if something is mapped among these bytes."""
-        starts = self.memory.starts
+        starts, regions = self.memory.table
         place = bisect_left(starts, address + size) - 1
-        return place >= 0 and address < starts[place] + self.mapped[starts[place]].size
+        if place < 0:
+            return False
+        mapping = self.mapped.get(starts[place])  # none where page tables say what is mapped
+        bytes_ = regions[place].data.nbytes if mapping is None else mapping.size
+        return address < starts[place] + bytes_
 
 
 @dataclass(frozen=True)
