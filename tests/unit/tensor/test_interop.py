@@ -252,6 +252,16 @@ def test_copy_shares_memory_and_deepcopy_does_not() -> None:
     assert deep.grad.tolist() == [3.0, 4.0]
 
 
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_a_copy_of_a_view_is_no_view(copied: Callable[[Any], Any]) -> None:
+    x = Tensor([1.0, 2.0, 3.0]).realize()
+
+    whole, tail = copied([x, x[1:]])
+    whole += 1
+
+    assert (whole.tolist(), tail.tolist(), x.tolist()) == ([2, 3, 4], [2, 3], [1, 2, 3])
+
+
 def test_deepcopy_keeps_what_is_one_tensor_one_and_cuts_the_graph() -> None:
     x = Tensor([1.0, 2.0])
     found = copy.deepcopy({"a": x, "b": x, "c": x * 2})
