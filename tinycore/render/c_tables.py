@@ -11,7 +11,7 @@ from typing import Final
 from tinycore.dtype import DType, dtypes
 from tinycore.uop.op import Op
 
-TYPES: Final[Mapping[DType, str]] = {
+C_TYPES: Final[Mapping[DType, str]] = {
     dtypes.void: "void",
     dtypes.index: "int",
     dtypes.bool: "bool",
@@ -28,7 +28,7 @@ TYPES: Final[Mapping[DType, str]] = {
     dtypes.float64: "double",
 }
 
-SUFFIXES: Final[Mapping[DType, str]] = {
+C_SUFFIXES: Final[Mapping[DType, str]] = {
     dtypes.uint32: "u",
     dtypes.int64: "l",
     dtypes.uint64: "ul",
@@ -36,7 +36,7 @@ SUFFIXES: Final[Mapping[DType, str]] = {
     dtypes.float32: "f",
 }
 
-EXPRESSIONS: Final[Mapping[Op, str]] = {
+C_EXPRESSIONS: Final[Mapping[Op, str]] = {
     Op.NEG: "(-{0})",
     Op.RECIPROCAL: "({one} / {0})",
     Op.SQRT: "sqrt({0})",

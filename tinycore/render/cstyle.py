@@ -16,7 +16,7 @@ from typing import ClassVar, Final, NamedTuple
 
 from tinycore.dtype import DType, PointerDType, Scalar, dtypes
 from tinycore.render.base import LinearKernel, Renderer, pointer_of
-from tinycore.render.c_tables import EXPRESSIONS, SUFFIXES, TYPES
+from tinycore.render.c_tables import C_EXPRESSIONS, C_SUFFIXES, C_TYPES
 from tinycore.render.facts import (
     BOOL_ARITHMETIC,
     RANGE_LETTERS,
@@ -55,11 +55,11 @@ class MatrixCall(NamedTuple):
 class CStyle(Renderer):
     """C and similar languages."""
 
-    types: ClassVar[Mapping[DType, str]] = TYPES
+    types: ClassVar[Mapping[DType, str]] = C_TYPES
     wide_index: ClassVar[str] = ""
     """The type of counters and addresses in kernels that need 64 bits for them; the empty text
     where that of `types` holds them all."""
-    suffixes: ClassVar[Mapping[DType, str]] = SUFFIXES
+    suffixes: ClassVar[Mapping[DType, str]] = C_SUFFIXES
     """Suffixes of literals."""
     vector_type: ClassVar[str] = "{scalar}{count}"
     spaces: ClassVar[Mapping[str, str]] = {"global": "", "local": "", "register": ""}
@@ -120,10 +120,10 @@ class CStyle(Renderer):
     """A wait for the phase of {barrier} with this {parity}."""
     tensor_definition: ClassVar[str] = ""
     """Definitions before a kernel with these three."""
-    expressions: ClassVar[Mapping[Op, str]] = EXPRESSIONS
+    expressions: ClassVar[Mapping[Op, str]] = C_EXPRESSIONS
     reserved: ClassVar[frozenset[str]] = frozenset()
     """Words of the language that a variable may be called, and must not be here."""
-    native_ops: ClassVar[frozenset[Op]] = frozenset(EXPRESSIONS) | {Op.CAST, Op.BITCAST}
+    native_ops: ClassVar[frozenset[Op]] = frozenset(C_EXPRESSIONS) | {Op.CAST, Op.BITCAST}
     """A dialect that adds an expression adds its op."""
     defined: ClassVar[frozenset[Op]] = frozenset()
     """Those of UNDEFINED_IN_C whose expressions mean, for all operands, what docs/numerics.md says,
