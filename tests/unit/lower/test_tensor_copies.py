@@ -17,7 +17,7 @@ from tinycore.engine.search_worker import binary_from_json, binary_to_json
 from tinycore.errors import UnsupportedError, VerifyError
 from tinycore.lower.pipeline import lower
 from tinycore.lower.steps.stage import nest_of
-from tinycore.lower.tensor_copies import bound_of
+from tinycore.lower.tensor_copies import Side, bound_of, coordinates_of
 from tinycore.lower.tile import Bind, Plan, Split, Stage, Tail, apply_checked
 from tinycore.render.base import Limits, LinearKernel, pointer_of
 from tinycore.render.cstyle import CStyle
@@ -65,6 +65,7 @@ def plan(
     copies: int = 3,
     *,
     rows: int = 16,
+    columns: int = 8,
 ) -> Plan:
     """Both operands of a tile staged, a step of the sum at a time."""
     *batch, row, column, inner = (r.arg.number for r in nest_of(ast))
@@ -75,7 +76,7 @@ def plan(
         for axis in (side, inner)
     )
     return (
-        *(Split(row, rows, Tail.GUARD), Split(column, 8, Tail.GUARD)),
+        *(Split(row, rows, Tail.GUARD), Split(column, columns, Tail.GUARD)),
         Split(inner, depth, Tail.GUARD),
         *(Bind(axis, AxisKind.GRID) for axis in (*batch, (*row, 0), (*column, 0))),
         *(Bind((*row, 1), AxisKind.BLOCK), Bind((*column, 1), AxisKind.UNROLL)),
@@ -146,6 +147,14 @@ def test_parts_of_a_tensor_begin_at_their_first_row() -> None:
     assert int(first.src[4].vmax) == 80 - 16
 
 
+def test_boxes_begin_at_no_place_before_the_tensor() -> None:
+    sides = [Side(1, 32, {}), Side(256, 16, {})]
+    block = UOp.range(4, 0)
+
+    assert coordinates_of(block * 512 + 32, sides) == [UOp.index(32), block * 2]
+    assert coordinates_of(block * -512 + 32, sides) is None
+
+
 @pytest.mark.parametrize(("beyond", "expected"), [(8, 40), (9, None)])
 def test_a_gate_says_a_size_where_it_decides_on_whole_pieces(
     beyond: int, expected: int | None
@@ -199,6 +208,7 @@ UNCHANGED = {
     "buffers that start anywhere": (PRODUCT, replace(CARD, buffers_aligned=False), plan(PRODUCT)),
     "another swizzle": (PRODUCT, CARD, plan(PRODUCT, swizzle=2)),
     "one copy": (PRODUCT, CARD, plan(PRODUCT, copies=1)),
+    "copies that begin within a swizzle": (PRODUCT, CARD, plan(PRODUCT, columns=4)),
     "a box of 512 rows": (TALL, ROOMY, plan(TALL, rows=512)),
 }
 
