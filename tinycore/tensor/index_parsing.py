@@ -69,7 +69,8 @@ def host_entry(entry: Any) -> Any:
         first = next(e for e in entry if isinstance(e, Creation))
         rows = [first.ufix(e) for e in entry]
         return rows[0].stack(*rows[1:])
-    if isinstance(entry, (list, tuple)):
+    if isinstance(entry, (list, tuple, range)):
+        entry = list(entry) if isinstance(entry, range) else entry
         nested_shape(entry)  # raises for ragged lists, and the next line for what is no number
         dtypes.from_py(entry)
         array = numpy.array(entry)

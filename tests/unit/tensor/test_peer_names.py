@@ -49,6 +49,24 @@ def test_bytes_that_do_not_fit_are_refused() -> None:
         Tensor(b"abc", dtype="float32")
 
 
+def test_ranges_are_indices() -> None:
+    x = Tensor([[1, 2], [3, 4], [5, 6]])
+
+    assert x[range(2, 0, -1)].tolist() == [[5, 6], [3, 4]]
+    assert x[range(2), 1].tolist() == [2, 4]
+    assert x[range(0)].shape == (0, 2)
+    x[range(0, 3, 2)] = 0
+    assert x.tolist() == [[0, 0], [3, 4], [0, 0]]
+
+
+def test_bytes_and_nested_lists_are_positions_as_in_numpy() -> None:
+    rows = numpy.array([[1, 2], [3, 4]])
+    x = Tensor(rows)
+
+    for index in (numpy.array([1, 0, 1], numpy.uint8), [[0, 1], [1, 0]]):
+        assert x[index].tolist() == rows[index].tolist()
+
+
 def test_lists_of_tensors_are_indices() -> None:
     x, i = Tensor([[1, 2], [3, 4], [5, 6]]), Tensor(2)
 
