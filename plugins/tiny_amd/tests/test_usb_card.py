@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from typing import Any
 
 import numpy
 import pytest
@@ -175,8 +176,11 @@ def test_memory_beyond_bar0_is_not_given_to_the_host() -> None:
     machine.bridges[0].fabric.card[0].bars[0].resizable = ()
     machine.bridges[0].fabric.reset()
     device = opened(machine)
+    driver: Any = device.driver
+    before = list(driver.running.vram._rest.free)
     with pytest.raises(OutOfMemory, match="in the 256 MiB that it reaches"):
         device.allocator.alloc_visible(300 << 20)
+    assert driver.running.vram._rest.free == before, "it is given back"
     device.close()
 
 
