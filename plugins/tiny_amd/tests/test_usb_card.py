@@ -151,9 +151,10 @@ def test_what_the_host_sees_is_what_the_card_sees(device: AmdDevice) -> None:
     assert memory.view is None
     assert not memory.readable
     assert memory.window is not None
-    memory.window[3:9] = b"commands"[:6]
-    memory.window.set_word(16, 1 << 40 | 5)
     gpu = machine_of(device).gpus[0]
+    memory.window[3:9] = b"commands"[:6]
+    assert not gpu.pending
+    memory.window.set_word(16, 1 << 40 | 5)
     assert not gpu.pending
     region = gpu.walked.region_at(memory.address)
     assert region is not None
