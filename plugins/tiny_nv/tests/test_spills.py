@@ -57,7 +57,7 @@ def test_the_first_that_spills_least_is_taken(spilled: tuple[int, ...], chosen: 
 
 
 @pytest.mark.slow
-def test_attention_spills_only_where_ptxas_wants_many_blocks(nvrtc: None) -> None:
+def test_no_kernel_of_attention_and_its_gradient_spills(nvrtc: None) -> None:
     found: dict[str, str] = {}
 
     class Kernels:
@@ -68,7 +68,7 @@ def test_attention_spills_only_where_ptxas_wants_many_blocks(nvrtc: None) -> Non
     observer = Kernels()
     register_observer(observer)
     try:
-        with Context(DEV="NULL:NVRTC:sm_80", CCACHE=0):
+        with Context(DEV="NULL:NVRTC:sm_80", CCACHE=0, ALLOW_TF32=1):
             q, k, v = (Tensor.empty(4, 16, 2048, 64).realize() for _ in range(3))
             weight = Tensor.empty(4, 16, 2048, 64).realize()
             loss = (q.scaled_dot_product_attention(k, v) * weight).sum()
@@ -86,5 +86,5 @@ def test_attention_spills_only_where_ptxas_wants_many_blocks(nvrtc: None) -> Non
 
         return spilled_bytes(logs[unspilled(source, assemble)])
 
-    assert any(spilled_bytes(compiler.built(source)[1]) for source in found)
+    assert found
     assert not any(map(spills, found))

@@ -73,6 +73,16 @@ def test_a_tile_whose_sums_fit_no_registers_is_not_chosen(few: Limits) -> None:
     assert groups(product_for(MMA, (128, 64, 256)), few) == (2, 1, 1)
 
 
+def test_sums_of_two_products_in_one_kernel_take_twice_the_registers() -> None:
+    operands = [Tensor.empty(*size, dtype=MMA.a, device="NULL") for size in ((256, 64), (64, 256))]
+    others = [Tensor.empty(*size, dtype=MMA.a, device="NULL") for size in ((256, 64), (64, 256))]
+    one, two = (x.matmul(y, dtype=dtypes.float32) for x, y in (operands, others))
+    single, double = (product.schedule()[-1].ast for product in (one, one * two))
+
+    assert groups(single, UNIT) == (2, 1, 1)
+    assert groups(double, UNIT) == (2, 2, 1)
+
+
 def test_a_thread_has_eight_rows_and_columns_where_registers_are_stated() -> None:
     size = (128, 24, 128)
     ast = singles(*size)

@@ -123,10 +123,12 @@ def groups_of_product(facts: KernelFacts, unit: MatrixUnit, tile: Tile, sides: S
     return down * across * (facts.outputs_launched // (rows * columns))
 
 
-def registers_of_tile(unit: MatrixUnit, tile: Tile) -> int:
-    """Registers of a thread, roughly: its sums, the fragments of one step, and addresses."""
+def registers_of_tile(unit: MatrixUnit, tile: Tile, products: int) -> int:
+    """Registers of a thread, roughly: the sums of so many products of one kernel, the fragments of
+    one step, and addresses.
+    """
     tall, wide = copies(tile.rows, unit.m), copies(tile.columns, unit.n)
-    held = {"a": tall, "b": wide, "out": tall * wide}
+    held = {"a": tall, "b": wide, "out": tall * wide * products}
     fragments = ((unit.fragment(name), times) for name, times in held.items())
     sizes = (f.count * f.dtype.itemsize * times // WORD_BYTES for f, times in fragments)
     return sum(sizes) + REGISTERS_OF_ADDRESSES
@@ -138,7 +140,7 @@ def suits(facts: KernelFacts, limits: Limits, unit: MatrixUnit, tile: Tile, side
     if threads > max(limits.block_wanted, unit.threads):
         return False
     if tile in LARGE_TILES or tile in WIDE_TILES:
-        registers = registers_of_tile(unit, tile)
+        registers = registers_of_tile(unit, tile, len(facts.reductions))
         if not limits.async_bytes or not resident_groups(limits, threads, registers):
             return False
     rows, columns = longest(sides.rows).extent, longest(sides.columns).extent
