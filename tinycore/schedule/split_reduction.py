@@ -261,8 +261,11 @@ class Reduction:
     def factor_for_units(self, limits: Limits) -> int:
         """The split factor of a contraction that has fewer groups than a card has units.
 
-        1 where partial results take longer than smaller tiles, which have enough groups.
+        1 where partial results take longer than smaller tiles, which have enough groups, and for
+        sums of symbolic length.
         """
+        if not self.sizes:
+            return 1
         widest = max(n.dtype.itemsize for n in self.below if self.is_read(n))
         results, size, units = numel(self.node), self.sizes[self.axis], limits.units
         is_matrix = any(u.a.itemsize == widest and not u.rounds for u in limits.matrix)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 import numpy
@@ -175,7 +176,9 @@ def test_what_is_said_without_comgr(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def comgr_of(*archs: str) -> tuple[comgr.ComgrCompiler, str]:
     """The library that is here, for the first architecture that it knows; skips where there is
-    none."""
+    none, and where an OpenCL driver has loaded clang: LLVM ends a process with two of them."""
+    if "libclang-cpp" in Path("/proc/self/maps").read_text("utf-8"):
+        pytest.skip("a driver has loaded clang, beside which Debian's COMGR ends the process")
     said = ""
     for arch in archs:
         try:

@@ -217,7 +217,7 @@ def test_our_ptx_has_every_type(dtype: DType, watch: Watch, ptxas: str, tmp_path
 
 
 def test_our_ptx_moves_vectors_at_once(watch: Watch) -> None:
-    (product,) = ptx_of(watch, "sm_90", "matmul")
+    product = max(ptx_of(watch, "sm_90", "matmul"), key=len)  # the other adds up its parts
 
     wanted = {"ld.global.nc.v4.f32", "ld.shared.v4.f32", "st.shared.v4.f32", "st.global.v4.f32"}
     assert wanted <= accesses(product)

@@ -14,15 +14,23 @@ from tiny_nv import memory, probe, program
 from tiny_nv._cdef import DECLARATIONS
 from tiny_nv._errors import ERRORS
 from tiny_nv._native import ffi
+from tinycore.dtype import dtypes
 
 HEADER = Path("/usr/local/cuda/include/cuda.h")
 ENUMS = {
-    "cuDeviceGetAttribute": "CUdevice_attribute",
-    "cuPointerGetAttribute": "CUpointer_attribute",
-    "cuFuncGetAttribute": "CUfunction_attribute",
-    "cuFuncSetAttribute": "CUfunction_attribute",
+    "cuDeviceGetAttribute": {"attribute": "CUdevice_attribute"},
+    "cuPointerGetAttribute": {"attribute": "CUpointer_attribute"},
+    "cuFuncGetAttribute": {"attribute": "CUfunction_attribute"},
+    "cuFuncSetAttribute": {"attribute": "CUfunction_attribute"},
+    "cuTensorMapEncodeTiled": {
+        "dtype": "CUtensorMapDataType",
+        "interleave": "CUtensorMapInterleave",
+        "swizzle": "CUtensorMapSwizzle",
+        "l2_promotion": "CUtensorMapL2promotion",
+        "outside": "CUtensorMapFloatOOBfill",
+    },
 }
-"""Functions with an enumeration where the plugin has an int."""
+"""Enumerations of parameters for which the plugin has an int."""
 OLDER = {"cuEventElapsedTime"}
 """Functions that the driver has under this name, and a newer header renames."""
 VALUES = {
@@ -43,6 +51,18 @@ VALUES = {
     "(long)CU_LAUNCH_PARAM_BUFFER_SIZE": program._SIZE,
     "(long)CU_LAUNCH_PARAM_END": 0,
     "sizeof(CUDA_KERNEL_NODE_PARAMS_v2)": ffi.sizeof("CUDA_KERNEL_NODE_PARAMS"),
+    "sizeof(CUtensorMap)": ffi.sizeof("CUtensorMap"),
+    "CU_TENSOR_MAP_INTERLEAVE_NONE": program._NOT_INTERLEAVED,
+    "CU_TENSOR_MAP_L2_PROMOTION_L2_128B": program._PROMOTES_LINES,
+    "CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE": program._ZEROS_OUTSIDE,
+    "CU_TENSOR_MAP_SWIZZLE_NONE": program.MAP_SWIZZLES[0],
+    "CU_TENSOR_MAP_SWIZZLE_32B": program.MAP_SWIZZLES[32],
+    "CU_TENSOR_MAP_SWIZZLE_64B": program.MAP_SWIZZLES[64],
+    "CU_TENSOR_MAP_SWIZZLE_128B": program.MAP_SWIZZLES[128],
+    "CU_TENSOR_MAP_DATA_TYPE_UINT8": program.MAP_TYPES[dtypes.uint8],
+    "CU_TENSOR_MAP_DATA_TYPE_FLOAT16": program.MAP_TYPES[dtypes.float16],
+    "CU_TENSOR_MAP_DATA_TYPE_BFLOAT16": program.MAP_TYPES[dtypes.bfloat16],
+    "CU_TENSOR_MAP_DATA_TYPE_FLOAT32": program.MAP_TYPES[dtypes.float32],
     **{name: value for value, name in ERRORS.items()},
 }
 
@@ -52,8 +72,9 @@ def declared() -> Iterator[str]:
     for name, parameters in re.findall(r"CUresult (cu\w+)\(([^)]*)\);", DECLARATIONS, re.DOTALL):
         text = " ".join(parameters.split())
         text = text.replace("CUDA_KERNEL_NODE_PARAMS", "CUDA_KERNEL_NODE_PARAMS_v2")
-        if name in ENUMS:
-            text = re.sub(r"int (attribute)", rf"{ENUMS[name]} \1", text)
+        for parameter, enumeration in ENUMS.get(name, {}).items():
+            text = text.replace(f"int {parameter}", f"{enumeration} {parameter}")
+        text = text.replace("uint32_t", "cuuint32_t").replace("uint64_t", "cuuint64_t")
         text = text.replace("int *options", "CUjit_option *options")
         if name in OLDER:
             yield f"#undef {name}"

@@ -13,6 +13,7 @@ from tinycore.schedule.limits import cut_for
 from tinycore.tensor import Tensor
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
+from tinycore.uop.size import Variable
 
 LOOPS = Limits(vector_bytes=32, threads=2)
 GRID = Limits(grid=(1 << 16,) * 3, block=(64, 1, 1), block_threads=64)
@@ -172,6 +173,14 @@ def test_a_product_with_groups_enough_or_little_work_stays_whole_on_a_card(
     rows, inner, columns = size
 
     assert len(shapes(matmul(buffer(rows, inner), buffer(inner, columns)), CARD)) == 1
+
+
+def test_a_product_of_symbolic_length_stays_whole_on_a_card() -> None:
+    length = Variable("length", 1, 1 << 13).bind(100)
+    left = Tensor.empty(64, 1 << 13, device="NULL")[:, :length]
+    right = Tensor.empty(1 << 13, 256, device="NULL")[:length]
+
+    assert shapes((left @ right).uop, CARD) == [(64 * 256,)]
 
 
 def test_windows_of_an_image_stay_whole() -> None:
