@@ -121,3 +121,16 @@ def test_loops_inside_of_each_other_are_not_united() -> None:
 
     assert problem is not None
     assert "inside of another" in problem
+
+
+def test_a_fold_over_loops_that_others_fold_one_by_one_is_planned_as_before() -> None:
+    """The mean of a window whose padding does not count: a sum, and how many are summed."""
+    parts = replace(CORRECT, name="CARD", renderer=lambda: Rewriter(CARD), limits=CARD)
+    values = [[[[float(k + 4 * j + 20 * i) for k in range(4)] for j in range(5)] for i in range(4)]]
+
+    def means(device: str) -> Tensor:
+        x = Tensor([values], device=device)
+        return x.avg_pool2d((2, 3, 2), 2, padding=(1, 1, 0), count_include_pad=False)
+
+    with accelerator(parts):
+        assert means("CARD").tolist() == means("PYTHON").tolist()

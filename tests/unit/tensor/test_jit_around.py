@@ -310,10 +310,13 @@ def test_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_attribute_of_a_function() -> None:
     def scaled(x: Tensor) -> Tensor:
-        return x * scaled.factor  # type: ignore[attr-defined]
+        factor: float = scaled.factor  # type: ignore[attr-defined]
+        return x * factor
 
     def plain(x: Tensor) -> Tensor:
-        return x * plain.factor + plain.offset  # type: ignore[attr-defined]
+        factor: float = plain.factor  # type: ignore[attr-defined]
+        offset: float = plain.offset  # type: ignore[attr-defined]
+        return x * factor + offset
 
     plain.offset = 0.0  # type: ignore[attr-defined]
     plain.unused = [1.0]  # type: ignore[attr-defined]
@@ -324,6 +327,8 @@ def test_an_attribute_of_a_function() -> None:
 
 def test_a_closure_variable_that_is_given_a_value_later() -> None:
     def make() -> tuple[Callable[[Tensor], Tensor], Callable[[float], None]]:
+        factor = 0.0
+
         def step(x: Tensor) -> Tensor:
             try:
                 return x * factor
@@ -334,9 +339,7 @@ def test_a_closure_variable_that_is_given_a_value_later() -> None:
             nonlocal factor
             factor = number
 
-        if bool(step):
-            return step, fill
-        factor = 0.0
+        del factor
         return step, fill
 
     function, fill = make()

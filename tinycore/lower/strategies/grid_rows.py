@@ -62,6 +62,8 @@ def rows_of(facts: KernelFacts, limits: Limits) -> Rows | None:
     is_nested = not inside <= {*outer}
     if is_nested or not {*outer} <= {*facts.launchable} or not {*folded} <= {*facts.reduced}:
         return None
+    if any(len({*folded} & {*n.src[1:]}) > 1 for n in facts.reductions):
+        return None  # threads have one place in all of these loops, and a fold of two needs two
     steps, stored, terms = (math.prod(r.extent for r in part) for part in (outer, columns, folded))
     if steps * limits.block_threads < limits.threads and stored > MOST_STORED * terms:
         return None
