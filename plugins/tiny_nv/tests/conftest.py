@@ -31,6 +31,17 @@ def nvrtc() -> None:
         pytest.skip(str(error))
 
 
+@pytest.fixture(scope="session")
+def ptxas() -> str:
+    """NVIDIA's assembler."""
+    from tiny_nv import _nvrtc  # noqa: PLC0415
+
+    found = _nvrtc.tool("ptxas")
+    if found is None:
+        pytest.skip("ptxas is not installed; it comes with a CUDA toolkit")
+    return found
+
+
 @pytest.fixture
 def driver() -> Iterator[Driver]:
     """A driver with one card, in place of the machine's."""

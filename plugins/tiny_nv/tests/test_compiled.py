@@ -9,7 +9,6 @@ are loaded as such and nothing is spilled is what only a real compiler says.
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +16,8 @@ from typing import Any
 
 import pluggy
 import pytest
+from assembling import assembled
 
-from tiny_nv import _nvrtc
 from tiny_nv.program import NvrtcCompiler, PtxCompiler
 from tiny_nv.ptx import Ptx
 from tinycore import Context, Tensor, dtypes
@@ -133,9 +132,11 @@ def test_every_type_is_computed_and_converted(dtype: DType, watch: Watch, nvrtc:
 
 
 def assembly_of(watch: Watch, tensor: Tensor) -> str:
-    """The PTX of a tensor's last kernel."""
+    """The PTX of a tensor's longest kernel: kernels of one tensor are compiled in any order."""
+    before = watch.sources.copy()
     tensor.realize()
-    return NvrtcCompiler("sm_90").assembly(list(watch.sources.values())[-1])
+    made = [text for name, text in watch.sources.items() if before.get(name) != text]
+    return NvrtcCompiler("sm_90").assembly(max(made, key=len))
 
 
 def accesses(assembly: str) -> set[str]:
@@ -154,25 +155,6 @@ def test_vectors_are_loaded_and_stored_at_once(watch: Watch, nvrtc: None) -> Non
 
 
 # PTX of our own
-
-
-@pytest.fixture
-def ptxas() -> str:
-    """NVIDIA's assembler."""
-    found = _nvrtc.tool("ptxas")
-    if found is None:
-        pytest.skip("ptxas is not installed; it comes with a CUDA toolkit")
-    return found
-
-
-def assembled(source: str, arch: str, ptxas: str, folder: Path) -> str:
-    """Log of ptxas for a kernel that it has taken."""
-    file = folder / "kernel.ptx"
-    file.write_text(source)
-    command = [ptxas, f"-arch={arch}", "-v", "-o", str(folder / "kernel.cubin"), str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{done.stderr}\n{source}"
-    return done.stderr
 
 
 def ptx_of(watch: Watch, arch: str, *names: str) -> list[str]:

@@ -26,7 +26,7 @@ PROBE_FILE = TESTS.parent / "hardware/probe.py"
 STEPS = 20
 """Number of the probe's steps."""
 STEPS_BEFORE_DEVICE = 17
-"""Those that open no device of tensors."""
+"""Number of its steps that open no device of tensors."""
 FIGURES = 43
 TOLERANCES = {"f32": 1e-5, "tf32": 1e-5, "f16": 3e-3, "bf16": 3e-2}
 

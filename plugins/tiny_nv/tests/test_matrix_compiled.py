@@ -6,14 +6,13 @@ device they are asked for.
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from assembling import assembled
 from matrix_programs import Sources, noted
 
-from tiny_nv import _nvrtc
 from tiny_nv.arch import arch_of, limits_of
 from tiny_nv.matrix import INSTRUCTIONS, Instruction
 from tiny_nv.program import NvrtcCompiler
@@ -42,15 +41,6 @@ def test_products_are_planned_for_the_unit_of_their_type(dtype: DType) -> None:
     assert [s.unit.name for s in plan if isinstance(s, Tensorize)] == [NAMES[dtype].unit.name]
 
 
-@pytest.fixture
-def ptxas() -> str:
-    """NVIDIA's assembler."""
-    found = _nvrtc.tool("ptxas")
-    if found is None:
-        pytest.skip("ptxas is not installed; it comes with a CUDA toolkit")
-    return found
-
-
 def compiled_for(arch: str, renderer: str, instruction: Instruction, sources: Sources) -> str:
     """The source of a product of 512."""
     with Context(DEV=f"NULL:{renderer}:{arch}"):
@@ -73,9 +63,5 @@ def test_assemblers_take_every_unit(
         assert instruction.name in theirs
         assert ".local" not in theirs
         ours = compiled_for(arch, "PTX", instruction, sources)
-        file = tmp_path / "kernel.ptx"
-        file.write_text(ours)
-        command = [ptxas, f"-arch={arch}", "-v", "-o", str(tmp_path / "out"), str(file)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"{done.stderr}\n{ours}"
-        assert "0 bytes spill stores, 0 bytes spill loads" in done.stderr
+        said = assembled(ours, arch, ptxas, tmp_path)
+        assert "0 bytes spill stores, 0 bytes spill loads" in said

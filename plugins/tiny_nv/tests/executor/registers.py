@@ -85,7 +85,7 @@ class State:
     unfenced: Array = field(init=False)
     """Threads that stored to shared memory since their last fence.proxy.async."""
     exposed: Array = field(init=False)
-    """Those of them that a barrier followed: units may read what they stored, and see it not."""
+    """Unfenced threads after a barrier: a unit may read what they stored, and not see it."""
     progress: int = 0
     """Count of events of mbarriers so far."""
 

@@ -41,7 +41,7 @@ class GspImages:
     """The page table of the firmware, and the firmware's size."""
     bootloader: tuple[int, int]
     offsets: tuple[int, int, int]
-    """Those of code, data and manifest in the bootloader."""
+    """Offsets of code, data and manifest in the bootloader."""
     signature: tuple[int, int]
 
 
