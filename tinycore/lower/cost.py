@@ -105,6 +105,11 @@ def width_of(extent: int, lanes: int) -> int:
     return 1 << (min(lanes, extent).bit_length() - 1)
 
 
+def ceil_power_of_two(least: int) -> int:
+    """The smallest power of two that is at least `least`."""
+    return 1 << max(least - 1, 0).bit_length()
+
+
 def floor_power_of_two(most: int) -> int:
     """The greatest power of two that is at most `most`, and at least 1."""
     return 1 << max(most, 1).bit_length() - 1

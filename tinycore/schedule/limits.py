@@ -18,6 +18,12 @@ elsewhere: Final[ContextVar[Limits | None]] = ContextVar("elsewhere", default=No
 """The limits of the device that kernels are cut for, if it is not the one of the tensors."""
 
 
+LAUNCH_CLOCKS: Final = 4000
+"""Clocks between the ends of two kernels of a card of which one reads the other's result."""
+UNIT_RATE: Final = 16.0
+"""Bytes that a unit of a card loads in a clock, where it is not stated."""
+
+
 @contextmanager
 def cut_for(limits: Limits) -> Iterator[None]:
     """Inside, kernels are cut for a device with these limits."""
@@ -34,6 +40,11 @@ def is_image(image: ImageDType, device: str) -> bool:
         return False  # it may render kernels as another device does, whose memory it has not
     largest = limits_of(device).image
     return largest is not None and image.width <= largest[0] and image.height <= largest[1]
+
+
+def rate_of_unit(limits: Limits) -> float:
+    """Bytes that a unit of a card loads in a clock."""
+    return limits.l2_rate or UNIT_RATE
 
 
 def limits_of(device: str) -> Limits:

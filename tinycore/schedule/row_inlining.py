@@ -23,6 +23,7 @@ from tinycore.dtype import dtypes
 from tinycore.render.base import Limits, pointer_of
 from tinycore.schedule.access import Launch, Spans, elements, widen
 from tinycore.schedule.kernel import kernel_name
+from tinycore.schedule.limits import LAUNCH_CLOCKS, rate_of_unit
 from tinycore.trace import Trace
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
@@ -33,10 +34,6 @@ from tinycore.uop.symbolic import simplify
 trace = Trace("schedule")
 
 MOST_MEMBERS: Final = 8
-LAUNCH_CLOCKS: Final = 4000
-"""Clocks between the ends of two kernels of which one reads the other's result."""
-UNIT_RATE: Final = 16.0
-"""Bytes that a unit loads in a clock, where it is not stated."""
 HELD_BYTES: Final = 128
 """Bytes of a row that each thread holds in registers."""
 
@@ -110,7 +107,8 @@ class RowKernel:
     def clocks_apart(self, launch: Launch) -> float:
         """Clocks of the kernels one after another, each spread over all units."""
         moved = sum(bytes_of_row([m], len(m.loops)) * rows_of(m) for m in (*self.members, launch))
-        return moved / (self.rate * self.units) + LAUNCH_CLOCKS * len(self.members)
+        rate = rate_of_unit(self.limits)
+        return moved / (rate * self.units) + LAUNCH_CLOCKS * len(self.members)
 
     def clocks_as_one(self, launch: Launch) -> float:
         """Clocks of one kernel, which has a group for each row, or for several."""
@@ -120,18 +118,13 @@ class RowKernel:
         stored = bytes_of_row([launch], depth, launch.touched - launch.written)
         passes = 1 if read <= HELD_BYTES * self.limits.block_threads else len(members)
         rounds = -(-rows_of(self.members[0]) // self.units)
-        return (passes * read + stored) * rounds / self.rate
+        return (passes * read + stored) * rounds / rate_of_unit(self.limits)
 
     @property
     def units(self) -> int:
         """Units of the device, or as many groups as keep it busy."""
         stated = self.limits.units or self.limits.threads // self.limits.block_wanted
         return max(stated, 1)
-
-    @property
-    def rate(self) -> float:
-        """Bytes that a unit loads in a clock."""
-        return self.limits.l2_rate or UNIT_RATE
 
     # --- the kernel
 
@@ -238,6 +231,7 @@ class RowKernelBuilder:
         done: dict[UOp, UOp] = {}
         values = {n for n in member.by_op[Op.LOAD] if member.accesses[n.src[0]] in self.values}
         apart = {s for n in member.nodes if n not in values for s in n.src}
+        folded = frozenset().union(*(m.written for m in self.folds))
         for node in member.nodes:
             if node.op is Op.RANGE:
                 done[node] = renamed[node] if node in renamed else self.fresh(node)
@@ -245,17 +239,12 @@ class RowKernelBuilder:
                 done[node] = self.value(member, node, done)
             elif node.op is Op.INDEX and node in apart:
                 place = member.accesses[node]
-                if place in self.kept or place not in self.folded:
+                if place in self.kept or place not in folded:
                     where = (done[s] for s in node.src[1:])
                     done[node] = node.with_src((self.slot(place, member), *where))
             elif all(s in done for s in node.src) and node.op is not Op.DEFINE_GLOBAL:
                 done[node] = node.with_src(tuple([done[s] for s in node.src]))
         return done
-
-    @property
-    def folded(self) -> frozenset[int]:
-        """The memory that folds are written to."""
-        return frozenset().union(*(m.written for m in self.folds))
 
     def fresh(self, loop: UOp) -> UOp:
         """A loop of a fold under a number of its own."""

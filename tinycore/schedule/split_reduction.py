@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from tinycore.render.base import Limits
 from tinycore.schedule.kernel import numel
-from tinycore.schedule.limits import limits_of
+from tinycore.schedule.limits import LAUNCH_CLOCKS, limits_of, rate_of_unit
 from tinycore.schedule.storage import Storage, is_leaf
 from tinycore.uop.movement import axis_along
 from tinycore.uop.node import UOp
@@ -55,10 +55,6 @@ SMALL_TILES: Final = 3
 MULTIPLY_ADDS: Final = 128
 """Multiply-adds of a unit in a clock; matrix units do several times as many."""
 MATRIX_MULTIPLY_ADDS: Final = 512
-UNIT_RATE: Final = 16.0
-"""Bytes that a unit loads in a clock, where that is not stated."""
-LAUNCH_CLOCKS: Final = 4000
-"""Clocks from a kernel to one that reads what it has stored."""
 
 IsMemory = Callable[[UOp], bool]
 
@@ -272,7 +268,7 @@ class Reduction:
         # Without matrix units groups have twice as many, and wait for their fills: two for a unit.
         wanted = units * (1 if is_matrix else 4) // max(results // GROUP_RESULTS, 1)
         computed = self.work / (MATRIX_MULTIPLY_ADDS if is_matrix else MULTIPLY_ADDS)
-        rate = limits.l2_rate or UNIT_RATE
+        rate = rate_of_unit(limits)
         saved = (SMALL_TILES - 1) * max(computed, self.bytes_read / rate)
         moved = 2 * results * self.node.dtype.itemsize / rate
         most = min(wanted, self.length // GROUP_TERMS, (saved - LAUNCH_CLOCKS * units) // moved)

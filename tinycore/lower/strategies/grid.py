@@ -15,6 +15,7 @@ from tinycore.lower.cost import (
     Cost,
     Proposal,
     apply_cheapest,
+    ceil_power_of_two,
     cycles_of_thread,
     floor_power_of_two,
     suits_lanes,
@@ -147,7 +148,7 @@ def sum_of_lanes(facts: KernelFacts, limits: Limits) -> UOp | None:
 def sharers_of(facts: KernelFacts, limits: Limits, wanted: int) -> int:
     """Threads of a group that share a sum where the group also shares operands."""
     short = -(-limits.threads // facts.outputs_launched)
-    return min(1 << (short - 1).bit_length(), floor_power_of_two(wanted // LEAST_REUSE**2))
+    return min(ceil_power_of_two(short), floor_power_of_two(wanted // LEAST_REUSE**2))
 
 
 def contiguous_accesses(facts: KernelFacts, loop: UOp) -> int:

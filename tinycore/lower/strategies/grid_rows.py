@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from tinycore.lower.cost import floor_power_of_two, suits_lanes
+from tinycore.lower.cost import ceil_power_of_two, floor_power_of_two, suits_lanes
 from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import KernelFacts
 from tinycore.lower.loops import Number, counter_of
@@ -104,8 +104,10 @@ def threads_of_row(draft: Draft, rows: Rows, along: list[Number], wanted: int) -
         return 1
     held = -(-steps // held_vectors(draft))
     if held > most:  # it is not held: what is loaded again is near, however many threads do it
-        return min(max(floor_power_of_two(wanted), min(power_of_two(busy), most)), most)
-    return min(max(power_of_two(held), min(power_of_two(busy), wanted), LEAST_SHARERS), most)
+        return min(max(floor_power_of_two(wanted), min(ceil_power_of_two(busy), most)), most)
+    return min(
+        max(ceil_power_of_two(held), min(ceil_power_of_two(busy), wanted), LEAST_SHARERS), most
+    )
 
 
 def held_vectors(draft: Draft) -> int:
@@ -132,8 +134,3 @@ def unroll(draft: Draft, number: Number | None) -> None:
         draft.do(Bind(number, AxisKind.UNROLL))
     elif extent % UNROLLED == 0:
         draft.do(Split(number, UNROLLED), Bind((*number, 1), AxisKind.UNROLL))
-
-
-def power_of_two(least: int) -> int:
-    """The smallest power of two that is at least `least`."""
-    return 1 << max(least - 1, 0).bit_length()
