@@ -1,97 +1,124 @@
-"""COMGR: AMD's library of compilers, through cffi; HIP source to a relocatable object.
-
-ROCm, amd_comgr.h. The library is looked for where the system finds libraries, in ROCm's folder and
-in wheels; COMGR_LIBRARY names one elsewhere. Versions 2 and 3 number languages and actions
-differently.
-"""
+"""The client of COMGR: a process of its own compiles HIP, and is replaced where it has ended."""
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+import atexit
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from typing import IO, Final
 
-from tiny_amd._native import ffi
+from tiny_amd.comgr_library import INSTALL
 from tiny_amd.settings import settings
 from tinycore.errors import CompileError, CompilerUnavailable
-from tinycore.plugin import lock
+from tinycore.plugin import in_child, lock
 
-__all__ = ["ComgrCompiler", "library"]
+__all__ = ["ComgrCompiler", "ComgrProcess"]
 
-VARIABLE: Final = "COMGR_LIBRARY"
-NAMES: Final = ("libamd_comgr.so.3", "libamd_comgr.so.2", "libamd_comgr.so")
-ROCM: Final = "/opt/rocm/lib"
-WHEELS: Final = {"triton": "third_party/rocm/lib", "_rocm_sdk_core": "lib"}
-"""Packages that bring the library, and where in them it is."""
+COMMAND: Final = (sys.executable, "-P", "-m", "tiny_amd.comgr_library")
 
 
-class Numbers(NamedTuple):
-    """Numbers of the library that depend on its version."""
+class ComgrProcess:
+    """The process that compiles, one source at a time."""
 
-    hip: int
-    """The language."""
-    codegen: int
-    """The action that makes a relocatable object of bitcode."""
-    to_assembly: int
-    """The action that makes text of it."""
+    def __init__(self, named: str) -> None:
+        """`named`: path of the library, "" if it is to be looked for."""
+        self.named = named
+        self.lock = lock()
+        self.process: subprocess.Popen[bytes] | None = None
+        self.errors: IO[bytes] | None = None
+        atexit.register(self.stop)
+        in_child(self.forget)
+
+    def ask(self, verb: str, arch: str, source: str = "") -> bytes:
+        """The answer to a question. Raises CompilerUnavailable and CompileError."""
+        question = json.dumps([verb, arch, source]).encode() + b"\n"
+        with self.lock:
+            try:
+                error, message, content = self.exchange(question)
+            except BaseException:
+                self.stop()  # an answer that was not read would be taken for the next
+                raise
+            if error == "ended":
+                self.stop()
+        if not error:
+            return content
+        log = content.decode("utf-8", "replace")
+        if verb == "key":
+            last = (log.strip().splitlines() or [""])[-1]
+            loaded = f"{message} as it was loaded: {last or 'it said nothing'}. {INSTALL}"
+            raise CompilerUnavailable(loaded if error == "ended" else message)
+        raise CompileError(f"{message}:", log=log, source=source)
+
+    def exchange(self, question: bytes) -> tuple[str, str, bytes]:
+        """Kind of error, its message, and the content of an answer; "ended" if none comes."""
+        process = self.process
+        if process is None or process.poll() is not None:
+            process = self.start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(question)
+            process.stdin.flush()
+        head = process.stdout.readline()
+        if head:
+            error, message, size = json.loads(head)
+            content = process.stdout.read(size)
+            if len(content) == size:
+                return error, message, content
+        return self.end_of(process)
+
+    def end_of(self, process: subprocess.Popen[bytes]) -> tuple[str, str, bytes]:
+        """Exit status of a process that does not answer, as an answer, with its log."""
+        status = process.wait()
+        assert self.errors is not None
+        self.errors.seek(0)
+        log = self.errors.read()
+        with contextlib.suppress(ValueError):
+            return "ended", f"COMGR was ended by {signal.Signals(-status).name}", log
+        return "ended", f"COMGR ended with status {status}", log
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """A new process."""
+        self.stop()
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115  closed by stop()
+        path = os.pathsep.join(filter(None, sys.path))
+        self.process = subprocess.Popen(
+            [*COMMAND, self.named],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            env={**os.environ, "PYTHONPATH": path},
+            start_new_session=True,  # Ctrl-C is for the program that asks
+        )
+        return self.process
+
+    def forget(self) -> None:
+        """In a forked child: the process belongs to the parent, which reads its answers."""
+        self.process = None
+
+    def stop(self) -> None:
+        """End the process."""
+        process, self.process = self.process, None
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout, self.errors):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
 
 
-NUMBERS: Final = {2: Numbers(4, 6, 7), 3: Numbers(3, 4, 5)}
-"""By major version."""
-SOURCE, LOG, BITCODE, RELOCATABLE = 1, 5, 6, 7
-COMPILE: Final = 2
-PREFIX: Final = "amdgcn-amd-amdhsa--"
-"""Prefix of the names of architectures."""
-OPTIONS: Final = (
-    *("-O3", "-nogpuinc", "-nogpulib", "-std=c++17", "-mcode-object-version=5"),
-    *("-ffp-contract=fast", "-fno-strict-aliasing", "-fwrapv", "-Wno-everything"),
-    *(
-        word
-        for feature in ("-dot7-insts", "-dot8-insts", "-unaligned-access-mode")
-        for word in ("-Xclang", "-target-feature", "-Xclang", feature)
-    ),
-)
-"""LLVM does without dot products of bytes and wide accesses at odd addresses: see `llvm.py`."""
-INSTALL: Final = (
-    "Install ROCm's library (Debian: apt install libamd-comgr2) or a wheel that brings it (pip "
-    f"install --no-deps pytorch-triton-rocm==2.1.0); {VARIABLE} names one elsewhere. DEV=AMD:LLVM "
-    "needs none of it"
-)
-_opened: Final[list[Any]] = []
-_lock: Final = lock()
-
-
-def library() -> Any:
-    """The library. Raises CompilerUnavailable with what was tried."""
-    if _opened:
-        return _opened[0]
-    tried = []
-    for candidate in candidates():
-        try:
-            _opened.append(ffi.dlopen(candidate))
-        except OSError as error:
-            tried.append(f"{candidate} ({str(error).rpartition(': ')[2]})")
-            continue
-        return _opened[0]
-    raise CompilerUnavailable(
-        f"DEV=AMD:HIP needs AMD's compiler library COMGR, which is not here. {INSTALL}. "
-        f"Tried: {'; '.join(tried)}"
-    )
-
-
-def candidates() -> Iterator[str]:
-    """Candidate paths of the library: the system's, ROCm's, a wheel's."""
-    if named := settings.COMGR_LIBRARY:
-        yield named
-        return
-    yield from NAMES
-    folders = [Path(ROCM)]
-    for package, folder in WHEELS.items():
-        spec = importlib.util.find_spec(package)
-        roots = list(spec.submodule_search_locations or ()) if spec is not None else []
-        folders += [Path(root) / folder for root in roots]
-    yield from (str(f / name) for f in folders for name in NAMES if (f / name).exists())
+@cache
+def process_of(named: str) -> ComgrProcess:
+    """The process for a library."""
+    return ComgrProcess(named)
 
 
 class ComgrCompiler:
@@ -100,128 +127,15 @@ class ComgrCompiler:
     name = "COMGR"
 
     def __init__(self, arch: str) -> None:
-        self._library = library()
-        major, minor = ffi.new("size_t *"), ffi.new("size_t *")
-        self._library.amd_comgr_get_version(major, minor)
-        version = int(major[0])
-        if version not in NUMBERS:
-            raise CompilerUnavailable(
-                f"COMGR {version}.{minor[0]} is here; tiny-amd knows versions "
-                f"{' and '.join(map(str, NUMBERS))}. {INSTALL}"
-            )
-        if arch not in (known := known_architectures(self._library)):
-            raise CompilerUnavailable(
-                f"COMGR {version}.{minor[0]} does not compile for {arch}, but for "
-                f"{', '.join(known)}: a newer ROCm may. {INSTALL}"
-            )
-        self._numbers = NUMBERS[version]
-        self._isa = f"{PREFIX}{arch}"
-        self.key = f"COMGR {version}.{minor[0]} {arch} {' '.join(OPTIONS)}"
+        """Raises CompilerUnavailable where there is no library, or none that knows the arch."""
+        self.arch = arch
+        self.process = process_of(settings.COMGR_LIBRARY)
+        self.key = self.process.ask("key", arch).decode()
 
     def compile(self, source: str) -> bytes:
         """The code object. Raises CompileError with the log."""
-        return self._made(source, self._numbers.codegen, RELOCATABLE)
+        return self.process.ask("compile", self.arch, source)
 
     def assembly(self, source: str) -> str:
         """The machine code as text. Raises CompileError with the log."""
-        return self._made(source, self._numbers.to_assembly, SOURCE).decode("utf-8", "replace")
-
-    def _made(self, source: str, last: int, kind: int) -> bytes:
-        """Result of the last action, on the bitcode of a source."""
-        hip = self._numbers.hip
-        with _lock, _Action(self._library, self._isa, hip, source) as action:
-            bitcode = action.run(COMPILE, action.input(SOURCE, "kernel.hip", source.encode()))
-            return action.content(action.run(last, bitcode), kind)
-
-
-def known_architectures(lib: Any) -> list[str]:
-    """Architectures that the library compiles for."""
-    count, name, found = ffi.new("size_t *"), ffi.new("char **"), []
-    lib.amd_comgr_get_isa_count(count)
-    for index in range(count[0]):
-        lib.amd_comgr_get_isa_name(index, name)
-        found.append(bytes(ffi.string(name[0])).decode().removeprefix(PREFIX))
-    return found
-
-
-class _Action:
-    """An action's settings and the sets of data that it makes, given back at its end."""
-
-    def __init__(self, lib: Any, isa: str, language: int, source: str) -> None:
-        self.lib, self.source = lib, source
-        self.sets: list[Any] = []
-        self.info = self.made("create_action_info")
-        self.do("action_info_set_isa_name", self.info, isa.encode())
-        self.do("action_info_set_language", self.info, language)
-        kept = [ffi.new("char[]", option.encode()) for option in OPTIONS]
-        options = ffi.new("char *[]", kept)
-        self.do("action_info_set_option_list", self.info, options, len(kept))
-        self.do("action_info_set_logging", self.info, True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        for each in self.sets:
-            self.lib.amd_comgr_destroy_data_set(each)
-        self.lib.amd_comgr_destroy_action_info(self.info)
-
-    def do(self, name: str, *arguments: Any) -> None:
-        """Call the library. Raises CompileError for any status but success."""
-        if status := getattr(self.lib, f"amd_comgr_{name}")(*arguments):
-            raise CompileError(
-                f"COMGR's {name} failed: {self.told(status)}", log="", source=self.source
-            )
-
-    def told(self, status: int) -> str:
-        """A status in words."""
-        text = ffi.new("char **")
-        self.lib.amd_comgr_status_string(status, text)
-        return bytes(ffi.string(text[0])).decode() if text[0] else str(status)
-
-    def made(self, name: str, *arguments: Any) -> Any:
-        """Result of a call."""
-        place = ffi.new("comgr_handle *")
-        self.do(name, *arguments, place)
-        return place[0]
-
-    def new_set(self) -> Any:
-        """An empty set of data."""
-        self.sets.append(self.made("create_data_set"))
-        return self.sets[-1]
-
-    def input(self, kind: int, name: str, content: bytes) -> Any:
-        """A set with one piece of data."""
-        found, data = self.new_set(), self.made("create_data", kind)
-        self.do("set_data", data, len(content), content)
-        self.do("set_data_name", data, name.encode())
-        self.do("data_set_add", found, data)
-        self.do("release_data", data)
-        return found
-
-    def run(self, kind: int, given: Any) -> Any:
-        """The set that an action makes of another. Raises CompileError with the log."""
-        result = self.new_set()
-        if status := self.lib.amd_comgr_do_action(kind, self.info, given, result):
-            log = self.content(result, LOG).decode("utf-8", "replace")
-            raise CompileError(
-                f"COMGR cannot compile a kernel: {self.told(status)}", log=log, source=self.source
-            )
-        return result
-
-    def content(self, given: Any, kind: int) -> bytes:
-        """The bytes of the first piece of a kind in a set, none where it has none."""
-        count = ffi.new("size_t *")
-        self.do("action_data_count", given, kind, count)
-        if not count[0]:
-            return b""
-        data, size = self.made_in(given, kind), ffi.new("size_t *")
-        self.do("get_data", data, size, ffi.NULL)
-        content = ffi.new("char[]", max(size[0], 1))
-        self.do("get_data", data, size, content)
-        self.do("release_data", data)
-        return bytes(ffi.buffer(content, size[0]))
-
-    def made_in(self, given: Any, kind: int) -> Any:
-        """The first piece of a kind."""
-        return self.made("action_data_get_data", given, kind, 0)
+        return self.process.ask("assembly", self.arch, source).decode("utf-8", "replace")
