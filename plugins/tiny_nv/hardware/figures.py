@@ -304,11 +304,16 @@ def graphed(step: Callable[[], object]) -> Callable[[], object]:
 @contextmanager
 def rounding(is_tf32: bool) -> Iterator[None]:
     """Let products of float32 round their operands to tf32, here and in torch."""
-    if HAS_TORCH:
-        torch.backends.cuda.matmul.allow_tf32 = is_tf32
-        torch.backends.cudnn.allow_tf32 = is_tf32
-    with Context(ALLOW_TF32=int(is_tf32)):
-        yield
+    places = (torch.backends.cuda.matmul, torch.backends.cudnn) if HAS_TORCH else ()
+    before = [place.allow_tf32 for place in places]
+    for place in places:
+        place.allow_tf32 = is_tf32
+    try:
+        with Context(ALLOW_TF32=int(is_tf32)):
+            yield
+    finally:
+        for place, was in zip(places, before, strict=True):
+            place.allow_tf32 = was
 
 
 def line_of(case: Case, aim: float) -> str:

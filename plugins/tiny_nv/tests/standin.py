@@ -593,6 +593,8 @@ class Driver:
         number = int(ffi.cast("uintptr_t", node))
         if nodes is None or number not in nodes:
             return INVALID_HANDLE
+        if not any(number in graph for graph in self._alive["CUgraph"].values()):
+            return INVALID_VALUE  # destroying a graph destroys the nodes that name what is changed
         launched = self._of_node(parameters)
         if isinstance(launched, int):
             return launched

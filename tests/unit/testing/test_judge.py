@@ -21,6 +21,8 @@ NONE: frozenset[str] = frozenset()
         (F16, F16, Outcome.PASSED, Verdict.PASSED),
         (F16, F16, Outcome.FAILED, Verdict.FAILED),
         (F16, F16, Outcome.SKIPPED, Verdict.FAILED),
+        (F16, F16, Outcome.ABSENT, Verdict.NOT_APPLICABLE),
+        (F16, NONE, Outcome.ABSENT, Verdict.NOT_CLAIMED),
         (F16, F16, Outcome.CRASHED, Verdict.FAILED),
         (F16, NONE, Outcome.PASSED, Verdict.UNCLAIMED),
         (F16, NONE, Outcome.FAILED, Verdict.NOT_CLAIMED),

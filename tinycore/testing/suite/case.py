@@ -14,7 +14,18 @@ from typing import Any, Final
 
 from tinycore.errors import PluginError
 
-__all__ = ["CASES", "Case", "Level", "NotApplicable", "Trial", "Variant", "case", "trials"]
+__all__ = [
+    "CASES",
+    "Case",
+    "Level",
+    "NoSecondDevice",
+    "NotApplicable",
+    "Trial",
+    "Variant",
+    "case",
+    "second_device",
+    "trials",
+]
 
 
 class Level(enum.IntEnum):
@@ -42,7 +53,17 @@ LEVELS: Final = {
 
 
 class NotApplicable(Exception):
-    """Raised by a case that cannot be tried on this device, as one that needs two of them."""
+    """Raised by a case that cannot be tried on this device; what it claims is not proven then."""
+
+
+class NoSecondDevice(NotApplicable):
+    """Raised by a case that needs two devices on a machine with one: nobody's claim is at fault."""
+
+
+def second_device(count: int) -> None:
+    """Raise NoSecondDevice unless a backend counts two devices here."""
+    if count < 2:
+        raise NoSecondDevice(f"count() says that there is {count} device")
 
 
 @dataclass(frozen=True)

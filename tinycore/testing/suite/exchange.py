@@ -15,7 +15,7 @@ from tinycore.device.buffer import Buffer
 from tinycore.dtype import DType, dtypes, to_numpy_dtype
 from tinycore.errors import DeviceUnavailable
 from tinycore.tensor.dlpack import HANDLE_KINDS
-from tinycore.testing.suite.case import Level, NotApplicable, Variant, case
+from tinycore.testing.suite.case import Level, NotApplicable, Variant, case, second_device
 from tinycore.testing.suite.kernels import integers
 from tinycore.testing.suite.memory import noise
 from tinycore.testing.suite.order import SIZE, step
@@ -78,9 +78,7 @@ def test_copies_to_every_other_device(subject: Subject) -> None:
 @case(Level.EXCHANGE)
 def test_copies_from_device_to_device(subject: Subject) -> None:
     """Two devices of one backend exchange memory."""
-    count = subject.backend.count()
-    if count < 2:
-        raise NotApplicable(f"count() says that there is {count} device")
+    second_device(subject.backend.count())
     other = f"{subject.target.device}:{1 if subject.target.index == 0 else 0}"
     pair_agrees(subject.name, Device.canonicalize(other))
 
@@ -88,9 +86,7 @@ def test_copies_from_device_to_device(subject: Subject) -> None:
 @case(Level.EXCHANGE)
 def test_a_device_that_is_opened_later_is_reached(subject: Subject) -> None:
     """Memory and work that were there before another device was opened reach it, and come back."""
-    count = subject.backend.count()
-    if count < 2:
-        raise NotApplicable(f"count() says that there is {count} device")
+    second_device(subject.backend.count())
     other = f"{subject.target.device}:{1 if subject.target.index == 0 else 0}"
     Device.close(subject.target.device)
     x = integers(SIZE)

@@ -63,6 +63,7 @@ class Outcome(enum.Enum):
     PASSED = "passed"
     FAILED = "failed"
     SKIPPED = "skipped"
+    ABSENT = "absent"  # the machine has not what the trial needs
     CRASHED = "crashed"
 
 
@@ -110,6 +111,8 @@ def judge(
         reason = "; ".join(skips.get(word, f"{word} is not claimed") for word in missing)
         worked = outcome is Outcome.PASSED
         return Judgement(Verdict.UNCLAIMED if worked else Verdict.NOT_CLAIMED, reason)
+    if outcome is Outcome.ABSENT:
+        return Judgement(Verdict.NOT_APPLICABLE, detail)
     if outcome is Outcome.SKIPPED:
         if needs:
             claimed = ", ".join(sorted(needs))

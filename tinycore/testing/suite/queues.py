@@ -13,8 +13,8 @@ from typing import Any
 from tinycore import Device
 from tinycore.device.open_device import OpenDevice
 from tinycore.device.protocols import Handle, Program
-from tinycore.errors import DeviceError
-from tinycore.testing.suite.case import Level, NotApplicable, Variant, case
+from tinycore.errors import DeviceError, DeviceUnavailable
+from tinycore.testing.suite.case import Level, NotApplicable, Variant, case, second_device
 from tinycore.testing.suite.kernels import integers
 from tinycore.testing.suite.order import SIZE, chained, content, graph_of, step
 from tinycore.testing.suite.subject import Array, Subject
@@ -76,6 +76,8 @@ def neighbor(subject: Subject) -> OpenDevice:
     try:
         found = Device[other]
     except DeviceError as error:
+        if isinstance(error, DeviceUnavailable):
+            second_device(subject.backend.count())
         raise NotApplicable(f"there is no other device: {error}") from error
     if not found.waits_for(subject.device):
         raise NotApplicable(f"{other} is open through another interface")

@@ -20,7 +20,7 @@ from typing import Final
 from tinycore._deferred import Deferred
 from tinycore.device.registry import Device
 from tinycore.errors import PluginError
-from tinycore.testing.suite.case import NotApplicable, Trial, trials
+from tinycore.testing.suite.case import NoSecondDevice, NotApplicable, Trial, trials
 from tinycore.testing.suite.judge import Judgement, Outcome, Skips, claims_of, judge
 from tinycore.testing.suite.subject import Subject
 
@@ -123,6 +123,8 @@ def attempt(trial: Trial, subject: Subject) -> tuple[Outcome, str, str]:
     try:
         with subject.chosen():
             measured = trial.run(subject)
+    except NoSecondDevice as reason:
+        return Outcome.ABSENT, str(reason), ""
     except NotApplicable as reason:
         return Outcome.SKIPPED, str(reason), ""
     except Exception as error:  # a device may raise anything, and the suite goes on

@@ -58,24 +58,20 @@ class CudaGraph:
         self._names = (
             f"a graph of {', '.join(dict.fromkeys(n.program.info.name for n in self._nodes))}"
         )
-        self._executable = self._instantiated()
-        self._finalizer = weakref.finalize(
-            self, device.quietly, "cuGraphExecDestroy", self._executable
-        )
-
-    def _instantiated(self) -> Any:
-        device = self._device
         graph = device.got("CUgraph *", "cuGraphCreate", 0)
-        try:
-            before: list[Any] = []
-            for node in self._nodes:
-                waits = ffi.new("CUgraphNode[]", before) if before else ffi.NULL
-                place = (graph, waits, len(before), node.parameters)
-                node.handle = device.got("CUgraphNode *", "cuGraphAddKernelNode_v2", *place)
-                before = [node.handle]
-            return device.got("CUgraphExec *", "cuGraphInstantiateWithFlags", graph, 0)
-        finally:
-            device.quietly("cuGraphDestroy", graph)
+        # Its nodes name what is changed in the executable graph: it lives as long.
+        weakref.finalize(self, device.quietly, "cuGraphDestroy", graph)
+        self._executable = self._instantiated(graph)
+        weakref.finalize(self, device.quietly, "cuGraphExecDestroy", self._executable)
+
+    def _instantiated(self, graph: Any) -> Any:
+        device, before = self._device, list[Any]()
+        for node in self._nodes:
+            waits = ffi.new("CUgraphNode[]", before) if before else ffi.NULL
+            place = (graph, waits, len(before), node.parameters)
+            node.handle = device.got("CUgraphNode *", "cuGraphAddKernelNode_v2", *place)
+            before = [node.handle]
+        return device.got("CUgraphExec *", "cuGraphInstantiateWithFlags", graph, 0)
 
     def set_buffer(self, launch: int, slot: int, handle: int) -> None:
         """From now on, launch number `launch` uses `handle` in this slot."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from tests.unit.device.hcq.machine import backend
+from tinycore.errors import DeviceUnavailable
 from tinycore.plugin import register, unregister
 from tinycore.testing.suite import Subject, queues
-from tinycore.testing.suite.case import CASES, Level, NotApplicable, Trial, trials
+from tinycore.testing.suite.case import CASES, Level, NoSecondDevice, NotApplicable, Trial, trials
 
 ORDER = [
     trial
@@ -36,3 +38,15 @@ def test_order_holds(subject: Subject, trial: Trial) -> None:
 def test_one_device_has_no_neighbor(subject: Subject) -> None:
     with pytest.raises(NotApplicable, match="there is no other device"):
         queues.neighbor(Subject("NOSUCH"))
+
+
+def test_a_machine_with_one_card_disproves_nothing() -> None:
+    def opened(index: int, interface: str) -> None:
+        raise DeviceUnavailable(f"there is no ALONE:{index}")
+
+    register(replace(backend(), name="ALONE", open=opened, count=lambda: 1))
+    try:
+        with pytest.raises(NoSecondDevice, match=r"count\(\) says that there is 1 device"):
+            queues.neighbor(Subject("ALONE"))
+    finally:
+        unregister("ALONE")
