@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,12 +16,15 @@ pytest.importorskip("llvmlite")
 
 from code_object import compile_kernel
 from driver_faults import FAULTS, SOURCES
-from kfd_standin import Machine, Mistake
+from kfd_standin import Machine, Mistake, queues
 from kfd_standin.cards import MI300, NAVI31
 from kfd_standin.gpu import region_of
+from kfd_standin.queues import Ring
 from simulated_amd import opened
 
 from tiny_amd.device import AmdDevice
+from tiny_amd.hardware_queue import HardwareQueue
+from tiny_amd.queues import Pm4Queue
 from tiny_amd.topology import count, reason
 from tinycore import Context
 from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory, UnsupportedError
@@ -506,3 +510,58 @@ def test_nothing_is_finalized_in_the_middle_of_a_packet(
     gc.collect()
 
     assert seen == [False]
+
+
+def test_a_queue_is_looked_at_between_the_pointer_and_the_doorbell(
+    device: AmdDevice, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One thread submits while another waits: a pointer may be ahead for a moment."""
+    looked, told = threading.Event(), list[BaseException]()
+    ring_doorbell = HardwareQueue.ring_doorbell
+
+    def look() -> None:
+        try:
+            device.faults.poll()
+        except BaseException as error:
+            told.append(error)
+
+    def rung(ring: Ring) -> int:
+        assert ring.gpu.doorbells is not None
+        found = ring.doorbell(int(ring.gpu.doorbells[ring.place.slot]))
+        if ring.write_pointer > found:
+            looked.set()
+        return found
+
+    def slowly(queue: HardwareQueue, written: int, doorbell: int) -> None:
+        if looked.is_set():
+            ring_doorbell(queue, written, doorbell)
+            return
+        with monkeypatch.context() as patch:
+            patch.setattr(Ring, "rung", property(rung))
+            queue._write[0] = written
+            thread = threading.Thread(target=look)
+            thread.start()
+            assert looked.wait(10)
+            queue._doorbell[0] = doorbell
+            thread.join()
+
+    program = device.load(compile_kernel(ADD, device.arch), INFO)
+    target = device.allocator.alloc(BYTES)
+    source = written(device, range(64))
+    monkeypatch.setattr(HardwareQueue, "ring_doorbell", slowly)
+    program([target, source], [5], wait=True)
+
+    assert told == []
+    assert looked.is_set()
+
+
+def test_a_pointer_that_stays_ahead_of_its_doorbell_is_a_mistake(
+    device: AmdDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queues, "BETWEEN_STORES", 0.0)
+    queue = device.compute_queue()
+    assert isinstance(queue, Pm4Queue)
+    queue.hardware._write[0] += 1
+    with pytest.raises(Mistake, match=r"the doorbell says \d+, the write pointer in memory \d+"):
+        device.faults.poll()
+    queue.hardware._write[0] -= 1

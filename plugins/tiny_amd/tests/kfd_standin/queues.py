@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy
 
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from kfd_standin.machine import Machine
 
 __all__ = ["Ring", "RingPlace"]
+
+BETWEEN_STORES: Final = 1.0
+"""Seconds that a write pointer may be ahead of its doorbell."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +50,27 @@ class Ring(ABC):
     @property
     def written(self) -> int:
         """End of the written packets, by the doorbell."""
-        assert self.gpu.doorbells is not None
-        written = self.doorbell(int(self.gpu.doorbells[self.place.slot]))
+        written, pointer = self.rung, self.write_pointer
+        end = time.monotonic() + BETWEEN_STORES
+        while pointer > written and time.monotonic() < end:
+            time.sleep(1e-4)  # another thread may stand between the pointer and the doorbell
+            written, pointer = self.rung, self.write_pointer
         if written < self.read or written - self.read > self.size:
             raise Mistake(f"the doorbell says {written} where {self.read} of {self.size} are read")
-        pointer = int(self.gpu.span(self.place.write_pointer, 8, "read").view(numpy.uint64)[0])
         if pointer != written:
             raise Mistake(f"the doorbell says {written}, the write pointer in memory {pointer}")
         return written
+
+    @property
+    def rung(self) -> int:
+        """End of the written packets, by the doorbell alone."""
+        assert self.gpu.doorbells is not None
+        return self.doorbell(int(self.gpu.doorbells[self.place.slot]))
+
+    @property
+    def write_pointer(self) -> int:
+        """End of the written packets, by the pointer in memory, which is stored first."""
+        return int(self.gpu.span(self.place.write_pointer, 8, "read").view(numpy.uint64)[0])
 
     def doorbell(self, value: int) -> int:
         """End of the written packets, for a value of the doorbell."""
