@@ -235,7 +235,7 @@ class Equivalents:
 
     @classmethod
     def read(cls, file: Path) -> Equivalents:
-        """Those that a file lists."""
+        """The equivalent changes that a file lists."""
         return cls(tomllib.loads(file.read_text("utf-8"))["change"])
 
     def reason(self, fault: Fault) -> str | None:

@@ -118,7 +118,7 @@ class Frame:
         self.mask: Array | None = None
         """The threads that are still inside the loops entered so far; None means all."""
         self.watched: list[Accesses] = []
-        """Those of all shared memory that is watched."""
+        """Accesses to each shared array that is checked for races."""
         self.pending: Pending
         """The asynchronous copies that have begun."""
         self.piece: Mapping[str, Span] = {}

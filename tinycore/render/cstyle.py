@@ -126,7 +126,7 @@ class CStyle(Renderer):
     native_ops: ClassVar[frozenset[Op]] = frozenset(C_EXPRESSIONS) | {Op.CAST, Op.BITCAST}
     """A dialect that adds an expression adds its op."""
     defined: ClassVar[frozenset[Op]] = frozenset()
-    """Those of UNDEFINED_IN_C whose expressions mean, for all operands, what docs/numerics.md says,
+    """Ops of UNDEFINED_IN_C whose expressions mean, for all operands, what docs/numerics.md says,
     or which the dialect guards itself in `alu` and `cast`."""
     function: ClassVar[str] = "static inline {type} {name}({parameters}) {{ {body} }}"
     """A helper function in front of the kernel."""

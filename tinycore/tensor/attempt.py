@@ -135,7 +135,7 @@ class Attempt:
         self.name = known.name
         self.before = Before.all()
         self.tensors: list[Tensor] = []
-        """Those of the result."""
+        """Tensors of the result."""
         self.kept: list[Change] = []
         """Tensors that were put somewhere."""
         self.other: list[Change] = []

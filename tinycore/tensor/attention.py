@@ -257,7 +257,7 @@ class Anew:
         self.queries = pieces(self.query.shape[-2], width)
 
     def gradients(self) -> tuple[Attention, Attention, Attention]:
-        """Those of queries, keys and values."""
+        """Gradients of queries, keys and values."""
         query = [self.product(self.rows(k), self.key[..., k, :]) for k in self.keys]
         key, value = [], []
         for queries in self.queries:

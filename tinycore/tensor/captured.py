@@ -189,14 +189,11 @@ class Capture:
                 result = attempt.run(function, args, kwargs)
             self.note(conditions)
             recorded = attempt.make_record(recording, result)
-        except Exception:
+        except BaseException as error:
             proxies.restore()
             proxies.write_back()
-            self.guard = self.around.walk(given.objects).guard()
-            raise
-        except BaseException:
-            proxies.restore()
-            proxies.write_back()
+            if isinstance(error, Exception):  # an interrupt ends the program without another walk
+                self.guard = self.around.walk(given.objects).guard()
             raise
         proxies.restore()
         if recorded is None:

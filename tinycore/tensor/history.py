@@ -538,7 +538,7 @@ def union(sets: Iterable[frozenset[UOp]]) -> frozenset[UOp]:
 
 
 def nodes_below(nodes: Collection[UOp], order: Sequence[UOp]) -> set[UOp]:
-    """Those of some nodes that others of them are computed from. `order` has all nodes below them,
+    """The nodes among some that others of them are computed from. `order` has all nodes below them,
     sources first.
     """
     if len(nodes) == 1:

@@ -40,7 +40,7 @@ def live_tensors() -> list[Core]:
 
 
 def waiting_tensors() -> list[Core]:
-    """Those of them that are more than one buffer under some shape."""
+    """Living tensors that are more than one buffer under some shape."""
     found = live_tensors()
     others = compress(found, map(is_not, map(OP, found), BUFFER))  # most are plain memory
     return [t for t in others if base_of(t.uop).op is not Op.BUFFER]

@@ -230,7 +230,7 @@ class ReusableGradients:
         self.is_counted = True
 
     def unseen(self) -> ReusableGradients:
-        """Those that the next replay may overwrite, back in their places.
+        """The gradients that the next replay may overwrite, back in their places.
 
         Nothing refers to them that did not when they were left.
         """

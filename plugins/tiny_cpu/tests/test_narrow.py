@@ -77,7 +77,7 @@ def test_windows_of_narrow_floats() -> None:
 @cases
 @pytest.mark.parametrize("dtype", [dtypes.int8, dtypes.int16], ids=lambda d: d.name)
 def test_products_of_narrow_integers(dtype: DType, case: Case) -> None:
-    """Those of int16 wrap, as sums of int32 do."""
+    """Products of int16 wrap, as sums of int32 do."""
     *shapes, left, right = case
     a, b = (integers(shape, dtype, seed) for seed, shape in enumerate(shapes))
     expected = a.numpy().astype(numpy.int32) @ b.numpy().astype(numpy.int32)

@@ -428,7 +428,7 @@ class Machine(StandInFiles):
                     moved = True in [ring.guarded(ring.flush) for ring in rings]
 
     def rings(self) -> list[Ring]:
-        """Those that may run."""
+        """Rings of the channels that may run."""
         return [
             channel.ring
             for channel in self.resources.channels

@@ -77,7 +77,7 @@ class Resources:
         self.clients: dict[int, Client] = {}
         self.doorbells: dict[Gpu, Pages] = {}
         self.channels: list[Channel] = []
-        """Those that are there, in order of age."""
+        """Channels that are open, the oldest first."""
         self.controls = Controls(self)
         self._next_client = 0xC1D00001
         self._next_channel = 1

@@ -7,14 +7,13 @@ Documentation/gpu/nova/core/fwsec.rst. No card was at hand: docs/hardware.md say
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from tiny_nv.pci.falcon import GSP, SEC2, Falcon
 from tiny_nv.pci.firmware import secure_image_of
-from tiny_nv.pci.images import GspFirmware, KeptMemory
+from tiny_nv.pci.images import GspFirmware, StartParts
 from tiny_nv.pci.layout import protected_memory
-from tiny_nv.pci.registers import Architecture, Registers
 from tiny_nv.pci.vbios import FRTS_BYTES, fwsec_of, rom_reader
 from tinycore.errors import DeviceUnavailable
 
@@ -28,17 +27,12 @@ _SECONDS: Final = 4.0
 class BooterStart:
     """The way of a card without a security processor of its own."""
 
-    def __init__(
-        self,
-        registers: Registers,
-        architecture: Architecture,
-        kept: KeptMemory,
-        files: Mapping[str, bytes],
-    ) -> None:
+    def __init__(self, parts: StartParts) -> None:
         """Raises DeviceUnavailable for firmware of another form, before anything is started."""
+        registers, architecture, kept = parts.registers, parts.architecture, parts.kept
         self.registers, self.architecture, self.kept = registers, architecture, kept
-        self.firmware = GspFirmware(architecture, files)
-        self.booter = secure_image_of(files["booter_load"])
+        self.firmware = GspFirmware(architecture, parts.files)
+        self.booter = secure_image_of(parts.files["booter_load"])
         self.falcon = Falcon(registers, GSP, kept.memory)
         self.booter_falcon = Falcon(registers, SEC2, kept.memory)
         self.layout = protected_memory(

@@ -10,14 +10,14 @@ gsp_fw_wpr_meta.h. No card was at hand: docs/hardware.md says what is uncertain.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from tiny_nv.pci.falcon import GSP, Falcon
 from tiny_nv.pci.firmware import FirstProgram, first_program_of
-from tiny_nv.pci.images import GspFirmware, KeptMemory
+from tiny_nv.pci.images import GspFirmware, StartParts
 from tiny_nv.pci.layout import WPR_META, requested_memory
-from tiny_nv.pci.registers import Architecture, Registers, Trust
+from tiny_nv.pci.registers import Registers, Trust
 from tiny_nv.pci.vbios import FRTS_BYTES
 from tinycore.errors import DeviceError, DeviceUnavailable
 
@@ -137,19 +137,14 @@ def boot_arguments(meta: int, arguments: int) -> bytes:
 class FspStart:
     """The way of a card with a security processor."""
 
-    def __init__(
-        self,
-        registers: Registers,
-        architecture: Architecture,
-        kept: KeptMemory,
-        files: Mapping[str, bytes],
-    ) -> None:
+    def __init__(self, parts: StartParts) -> None:
         """Raises DeviceUnavailable for firmware of another form, before anything is started."""
+        registers, architecture, kept = parts.registers, parts.architecture, parts.kept
         assert architecture.trust is not None
         self.registers, self.architecture, self.kept = registers, architecture, kept
         self.trust = architecture.trust
-        self.firmware = GspFirmware(architecture, files)
-        self.program = first_program_of(files["fmc"], self.trust)
+        self.firmware = GspFirmware(architecture, parts.files)
+        self.program = first_program_of(parts.files["fmc"], self.trust)
         self.falcon = Falcon(registers, GSP, kept.memory)
         self.memory_bytes = registers.memory_bytes(architecture)
         self.first_protected = 0

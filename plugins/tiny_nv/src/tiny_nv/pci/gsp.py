@@ -17,7 +17,7 @@ from tiny_nv.nvk.faults import FAULT_KINDS
 from tiny_nv.pci.booter import BooterStart
 from tiny_nv.pci.bus import PciCard
 from tiny_nv.pci.fsp import FspStart
-from tiny_nv.pci.images import KeptMemory
+from tiny_nv.pci.images import KeptMemory, StartParts
 from tiny_nv.pci.machine import PAGE
 from tiny_nv.pci.messages import Message, MessageQueues
 from tiny_nv.pci.pages import SystemMemory
@@ -76,8 +76,8 @@ class GspProcessor:
         self.is_lost = False
         """True once it did not answer: nothing more is asked."""
         self.kept = KeptMemory(memory)
-        starts = FspStart if architecture.trust else BooterStart
-        self.way: BooterStart | FspStart = starts(registers, architecture, self.kept, firmware)
+        parts = StartParts(registers, architecture, self.kept, firmware)
+        self.way = FspStart(parts) if architecture.trust else BooterStart(parts)
         self.falcon = self.way.falcon
         self.queues = MessageQueues(memory, lambda: registers.write(_QUEUE_HEAD, 0))
         self._start()

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from tiny_nv.pci.firmware import Bootloader, bootloader_of, sections_of
 from tiny_nv.pci.pages import PinnedMemory, SystemMemory
-from tiny_nv.pci.registers import Architecture
+from tiny_nv.pci.registers import Architecture, Registers
 from tinycore.errors import DeviceUnavailable
 
-__all__ = ["GspFirmware", "GspImages", "KeptMemory"]
+__all__ = ["GspFirmware", "GspImages", "KeptMemory", "StartParts"]
 
 
 class GspFirmware:
@@ -87,3 +87,14 @@ class KeptMemory:
         table.view[: 8 * len(pages)] = struct.pack(f"<{len(pages)}Q", *pages)
         self._kept.append(table)
         return table.pages()
+
+
+@dataclass(frozen=True)
+class StartParts:
+    """Inputs to the start of a GSP, the same for each way that an architecture takes."""
+
+    registers: Registers
+    architecture: Architecture
+    kept: KeptMemory
+    files: Mapping[str, bytes]
+    """Files of firmware, by what they are for."""
