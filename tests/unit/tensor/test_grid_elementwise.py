@@ -626,6 +626,12 @@ def test_rounding_to_narrow_floats(goal: DType) -> None:
 
 # --- questions and choices
 
+
+def each_pair(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Operands of a comparison of each element with each; torch 2.11's isclose expands none."""
+    return x.expand(len(x), -1), x.unsqueeze(1).expand(-1, len(x))
+
+
 QUESTIONS: list[tuple[str, Function, Function]] = [
     ("isnan", Tensor.isnan, torch.isnan),
     ("isinf", Tensor.isinf, torch.isinf),
@@ -633,11 +639,11 @@ QUESTIONS: list[tuple[str, Function, Function]] = [
     ("isneginf", lambda x: x.isinf(detect_positive=False), torch.isneginf),
     ("isfinite", Tensor.isfinite, torch.isfinite),
     ("logical_not", Tensor.logical_not, torch.logical_not),
-    ("isclose", lambda x: x.isclose(x.unsqueeze(1)), lambda x: torch.isclose(x, x.unsqueeze(1))),
+    ("isclose", lambda x: x.isclose(x.unsqueeze(1)), lambda x: torch.isclose(*each_pair(x))),
     (
         "isclose_nan",
         lambda x: x.isclose(x.unsqueeze(1), 0.5, 0.1, equal_nan=True),
-        lambda x: torch.isclose(x, x.unsqueeze(1), 0.5, 0.1, equal_nan=True),
+        lambda x: torch.isclose(*each_pair(x), 0.5, 0.1, equal_nan=True),
     ),
     ("clamp", lambda x: x.clamp(-1, 2), lambda x: x.clamp(-1, 2)),
     ("clamp_crossed", lambda x: x.clamp(2, -1), lambda x: x.clamp(2, -1)),
