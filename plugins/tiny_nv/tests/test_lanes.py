@@ -41,8 +41,11 @@ def test_lanes_do_as_the_suite_says(trial: Trial) -> None:
 
 
 @pytest.mark.usefixtures("card")
-def test_sums_of_rows_are_folded_by_lanes() -> None:
-    x = numpy.random.default_rng(0).integers(-5, 6, (3, 500)).astype(numpy.float32)
+@pytest.mark.parametrize(
+    ("rows", "length"), [(3, 500), (1 << 14, 100), (1 << 14, 128), (1 << 14, 500)]
+)
+def test_sums_of_rows_are_folded_by_lanes(rows: int, length: int) -> None:
+    x = numpy.random.default_rng(0).integers(-5, 6, (rows, length)).astype(numpy.float32)
     with noted() as sources:
         found = Tensor(x).sum(1).numpy()
 

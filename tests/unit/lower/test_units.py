@@ -179,6 +179,16 @@ def test_lanes_share_short_sums_of_many_rows() -> None:
     assert [u.arg for u in linear.uops if u.op is Op.SHUFFLE] == [1, 2, 4, 8]
 
 
+@pytest.mark.parametrize(("length", "sharers"), [(100, 16), (512, 32)])
+def test_lanes_share_long_sums_of_many_rows(length: int, sharers: int) -> None:
+    ast = sums_of((1024, length), 1)
+    linear, (found, given) = computed(ast, plan_for(ast, SUMMING), SUMMING)
+
+    assert numpy.array_equal(found, given.reshape(1024, length).sum(1))
+    assert linear.launch("block")[0] == sharers
+    assert len([u for u in linear.uops if u.op is Op.SHUFFLE]) == sharers.bit_length() - 1
+
+
 def test_outputs_that_addresses_take_apart_are_two_loops() -> None:
     x, w = (Tensor.empty(*shape, device="PYTHON") for shape in ((4, 1, 64), (4, 64, 32)))
     ast = (x @ w).reshape(1, 128).contiguous().schedule()[-1].ast
