@@ -13,6 +13,9 @@ compared. `--graphs FOLDER` compiles the graphs that a run of another architectu
     plugins/tiny_amd/tests/disassembly.py page.md --keep rdna3 tests/unit/tensor
     plugins/tiny_amd/tests/disassembly.py page.md --standin AMD-GFX942 --keep cdna3 --graphs rdna3
 
+With `--on-cpu` the tests run some ten times as fast: kernels are compiled for the card, and the
+processor executes the same graphs in their place.
+
 Needs llvm-objdump 19 or later (Debian: llvm-19), or the one OBJDUMP names. Words that it does not
 know are asked of a newer LLVM's library, if LIBLLVM names one (the wheel llvm-nanobind has one).
 """
@@ -32,6 +35,8 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -47,7 +52,7 @@ from listings import disagreement, plain  # noqa: E402  the paths are set above
 from tiny_amd.device import toolchain  # noqa: E402
 from tinycore.engine import compile as compiling  # noqa: E402
 from tinycore.errors import TinycoreError  # noqa: E402
-from tinycore.plugin import Toolchain, register_observer  # noqa: E402
+from tinycore.plugin import Toolchain, register, register_observer  # noqa: E402
 from tinycore.uop.node import UOp  # noqa: E402
 from tinycore.uop.parse import from_text  # noqa: E402
 from tinycore.uop.text import to_text  # noqa: E402
@@ -98,6 +103,11 @@ def listing(objects: list[bytes], arch: str) -> Iterator[tuple[str, bytes]]:
             yield plain(found[1].split()[0]), b"".join(words)
 
 
+def is_of_card(binary: bytes) -> bool:
+    """True if an AMD card is to run it: ELF of machine 224."""
+    return binary[:4] == b"\x7fELF" and binary[18:20] == b"\xe0\x00"
+
+
 class Kernels:
     """Machine code of kernels, each once."""
 
@@ -106,8 +116,8 @@ class Kernels:
 
     @pluggy.HookimplMarker("tinycore")
     def tinycore_kernel_compiled(self, binary: bytes) -> None:
-        """Note a kernel, if an AMD card is to run it: ELF of machine 224."""
-        if binary[:4] == b"\x7fELF" and binary[18:20] == b"\xe0\x00":
+        """Note a kernel, if an AMD card is to run it."""
+        if is_of_card(binary):
             self.found[binary] = None
 
 
@@ -124,10 +134,35 @@ class Graphs:
         def noted(ast: UOp, toolchain: Toolchain[Any], plan: Any = None) -> Any:
             made = compile_one(ast, toolchain, plan)
             word = ALIGNED if toolchain.renderer.limits.buffers_aligned else ANYWHERE
-            self.found.setdefault(made.binary, f"{word}\n{to_text(ast)}")
+            if is_of_card(made.binary):
+                self.found.setdefault(made.binary, f"{word}\n{to_text(ast)}")
             return made
 
         compiling.compile_kernel = noted
+
+
+def play_by_cpu(arch: str) -> None:
+    """Have the processor be the card: schedules are the card's, and so are the kernels compiled;
+    what is executed is compiled for the processor, of the same graph."""
+    from tiny_cpu import BACKEND  # noqa: PLC0415  only for who asks for it
+    from tiny_cpu.device import llvm_toolchain  # noqa: PLC0415
+
+    compile_one, cpu = compiling.compile_kernel, llvm_toolchain()
+
+    def twice(ast: UOp, toolchain: Toolchain[Any], plan: Any = None) -> Any:
+        made = compile_one(ast, toolchain, plan)
+        if toolchain.arch != arch:
+            return made
+        aligned = toolchain.renderer.limits.buffers_aligned
+        return compile_one(ast, cpu if aligned else compiling.unaligned(cpu))
+
+    compiling.compile_kernel = twice
+    card = partial(toolchain, arch)
+    register(
+        replace(
+            BACKEND, name="AMD", renderers={"LLVM": lambda _="": card()}, driver=None, dlpack=None
+        )
+    )
 
 
 def compile_all(folder: Path, arch: str) -> Counter[str]:
@@ -234,13 +269,18 @@ def main() -> int:
     parser.add_argument("tests", nargs="*")
     parser.add_argument("--standin", default="AMD", choices=ARCHS)
     parser.add_argument("--one-in", default="1", help="run one test in so many")
+    parser.add_argument("--on-cpu", action="store_true", help="execute graphs on the processor")
     parser.add_argument("--keep", type=Path, help="a folder of kernels, graphs and outcomes")
     parser.add_argument("--graphs", type=Path, help="a folder that a run before has kept")
     given = parser.parse_intermixed_args()
-    os.environ |= {"STANDIN": given.standin, "CCACHE": "0"}
+    device = given.standin.partition("-")[0]
+    os.environ |= {"TENSOR_TESTS": device} if given.on_cpu else {"STANDIN": given.standin}
+    os.environ["CCACHE"] = "0"
     kernels, graphs, outcomes = Kernels(), Graphs(), Outcomes()
     register_observer(kernels)
     graphs.observe()
+    if given.on_cpu:
+        play_by_cpu(ARCHS[given.standin])
     if given.tests:
         pytest.main(["-q", *OPTIONS, "--one-in", given.one_in, *given.tests], plugins=[outcomes])
     arch = ARCHS[given.standin]
