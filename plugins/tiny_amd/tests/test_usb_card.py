@@ -93,6 +93,14 @@ def test_firmware_that_is_missing_gives_the_bridge_back() -> None:
     machine.files = firmware_files()
 
 
+def test_a_bridge_without_a_card_is_given_back() -> None:
+    machine = UsbCards()
+    machine.bridges[0].fabric.card = []
+    with pytest.raises(DeviceUnavailable, match="no card answers"):
+        opened(machine)
+    assert not machine.library.open_things
+
+
 def test_a_card_that_another_process_has() -> None:
     machine = UsbCards()
     machine.devices[0].holder = "another"
@@ -100,9 +108,10 @@ def test_a_card_that_another_process_has() -> None:
         opened(machine)
 
 
-def test_a_bridge_that_is_unplugged_while_the_card_starts() -> None:
+@pytest.mark.parametrize("transfers", [60, 700], ids=["enumerated", "brought_up"])
+def test_a_bridge_that_is_unplugged_while_the_card_starts(transfers: int) -> None:
     machine = UsbCards()
-    machine.library.faults.append(Fault(700, "unplug"))
+    machine.library.faults.append(Fault(transfers, "unplug"))
     with pytest.raises(DeviceUnavailable, match="unplugged or lost its power"):
         opened(machine)
     assert not machine.library.open_things
@@ -168,6 +177,8 @@ def test_sram_is_two_staging_buffers_and_no_more(device: AmdDevice) -> None:
     buffers = [device.allocator.alloc_visible(245_760, Place.STAGING) for _ in range(2)]
     with pytest.raises(OutOfMemory, match="SRAM"):
         device.allocator.alloc_visible(245_760, Place.STAGING)
+    device.allocator.free(buffers.pop())
+    buffers.append(device.allocator.alloc_visible(245_760, Place.STAGING))
     for buffer in buffers:
         device.allocator.free(buffer)
 
