@@ -16,6 +16,7 @@ Floor 3'. The files, in the order in which a kernel passes them:
 - `cooperative.py`: what the threads of a workgroup reduce and fill together; `tensor_copies.py`:
   fills that are boxes of a buffer
 - `predicate.py`: gates of loads and stores
+- `online.py`: folds that take one pass although they depend on each other
 - `registers.py`: accumulators, `dims.py`: launch indices, `align.py`, `image_access.py`: accesses
 - `dtypes.py`, `math.py`, `elementary.py`, `scalars.py`: what the target lacks
 - `async_copies.py`: fills of shared memory that a device does by itself

@@ -15,7 +15,14 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from tinycore.dtype import dtypes
-from tinycore.lower.fragments import added, is_planned, multiplied
+from tinycore.lower.fragments import (
+    added,
+    folded_rows,
+    is_planned,
+    multiplied,
+    operands_of_sums,
+    unit_of,
+)
 from tinycore.lower.loops import numbered
 from tinycore.lower.merge_reductions import drop_loops, fold_balanced, merge_reductions
 from tinycore.lower.register_transpose import transpose_loads
@@ -166,6 +173,16 @@ def unroll_outputs(root: UOp, body: UOp) -> UOp | None:
     ranges = without(root, counters)
     group = UOp(Op.GROUP, dtypes.void, tuple(copies))
     return root.with_src((group, *ranges)) if ranges else group
+
+
+@unroll.rule(node(Op.MATRIX, rest=var()).named("root"))
+def unroll_tiles(root: UOp) -> UOp | None:
+    """a MATRIX over an UNROLL loop == one whose first operand is several, side by side."""
+    counters = counters_of(root, AxisKind.UNROLL)
+    if not counters:
+        return None
+    first, *others = instances(root.src[0], counters)
+    return root.with_src((first, *without(root, counters), *others))
 
 
 vectorize = RuleSet("vectorize")
@@ -322,9 +339,13 @@ class Lanes:
                 return UOp(Op.DOT, node.dtype.vec(self.count), sources)
             case Op.MATRIX:
                 total = self.full(node.src[2])
-                return multiplied(node, total, lambda turn, value: Lanes(turn).full(value))
+                made = [self.full(a) for a in operands_of_sums(node)]
+                return multiplied(node, total, lambda turn, value: Lanes(turn).full(value), made)
             case Op.REDUCE:
                 values = [self.widened(self.done[s]) for s in node.src if s.op is not Op.RANGE]
+                if columns := counters_of(node, AxisKind.FRAGMENT):
+                    left = tuple(r for r in node.src if r.op is Op.RANGE and r not in columns)
+                    return folded_rows(values, left, node.arg, unit_of(node, columns[0]))
                 loops = [
                     s for s in node.src if s.op is Op.RANGE and s.arg.kind is not AxisKind.PAIR
                 ]

@@ -6,11 +6,12 @@ the map of the unit says and the address allows, else one for each element.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tinycore.dtype import PointerDType
 from tinycore.errors import ArgumentError
+from tinycore.lower.merge_reductions import fold_balanced
 from tinycore.render.base import pointer_of
 from tinycore.uop.affine import coefficient, divisor
 from tinycore.uop.matrix import Fragment, MatrixDescriptor, MatrixLoad, MatrixUnit
@@ -35,16 +36,79 @@ def added(total: UOp, value: UOp, op: Op) -> UOp:
     return total.alu(op, value)
 
 
-def multiplied(node: UOp, total: UOp, vector: Vector) -> UOp:
-    """A MATRIX of fragments, added to the fragment `total`."""
+def multiplied(node: UOp, total: UOp, vector: Vector, made: Sequence[UOp] = ()) -> UOp:
+    """A MATRIX of fragments, added to the fragment `total`; `made` of sums is its first operand."""
     unit: MatrixUnit = node.arg
-    a, b, _, m, n, k, lane, _ = node.src
+    a, b, _, m, n, k, lane = node.src[:7]
     loops = {"m": m, "n": n, "k": k}
-    operands = (
-        fragment(value, unit.fragment(name), loops, lane, vector, unit.load)
-        for value, name in ((a, "a"), (b, "b"))
-    )
-    return UOp(Op.MATRIX, total.dtype, (*operands, total), unit)
+
+    def held(value: UOp, name: str) -> UOp:
+        return fragment(value, unit.fragment(name), loops, lane, vector, unit.load)
+
+    left = operand_of_sums(made, unit) if made else held(a, "a")
+    return UOp(Op.MATRIX, total.dtype, (left, held(b, "b"), total), unit)
+
+
+def operands_of_sums(node: UOp) -> tuple[UOp, ...]:
+    """The tiles of the first operand of a planned MATRIX, if it is held as sums are; else none."""
+    return (node.src[0], *node.src[8:]) if node.src[7] in node.src[0].ranges else ()
+
+
+def operand_of_sums(made: Sequence[UOp], unit: MatrixUnit) -> UOp:
+    """The fragment of the operand `a` that is made of tiles of sums, side by side."""
+    places = unit.places_of_sums
+    assert places is not None, f"{unit.name} holds sums otherwise than its operand"
+    return UOp(Op.EXTRACT, unit.fragment("a").vector, tuple(made), places)
+
+
+def unit_of(fold: UOp, columns: UOp) -> MatrixUnit:
+    """The unit whose sums are folded along the columns of its tiles."""
+    found = (n for n in fold.toposort() if is_planned(n) and n.src[4] is columns)
+    unit: MatrixUnit = next(found).arg
+    return unit
+
+
+def folded_rows(values: list[UOp], loops: tuple[UOp, ...], op: Op, unit: MatrixUnit) -> UOp:
+    """Tiles of sums folded along their rows, and over some loops; every lane has its rows' folds.
+
+    Lanes fold what they hold, and then with those that hold other columns. A sum is a sum of lanes
+    until its loops are done; other folds are whole in each step, where others may read them.
+    """
+    held = unit.fragment("out").map
+    rows, total = held.rows, fold_balanced(values, op)
+    columns = [[e for e, at in enumerate(rows) if at == row] for row in sorted(set(rows))]
+    parts = [element_of(total, [found[e] for found in columns]) for e in range(len(columns[0]))]
+    own = fold_balanced(parts, op)
+    others = [1 << at for at, bit in enumerate(held.lanes) if bit and bit.axis == "n"]
+    if op is not Op.ADD:
+        own = folded_lanes(own, op, others)
+    if loops:
+        own = UOp(Op.REDUCE, own.dtype, (own, *loops), op)
+    if op is Op.ADD:
+        own = folded_lanes(own, op, others)
+    return by_element(own, rows)
+
+
+def element_of(vector: UOp, numbers: list[int]) -> UOp:
+    """Some elements of a vector."""
+    return UOp(Op.EXTRACT, vector.dtype.vec(len(numbers)), (vector,), tuple(numbers))
+
+
+def folded_lanes(value: UOp, op: Op, masks: list[int]) -> UOp:
+    """The elements of a vector, each folded with those of lanes whose numbers differ in a bit."""
+    count = value.dtype.count
+    lanes = [value] if count == 1 else [element_of(value, [place]) for place in range(count)]
+    for mask in masks:
+        lanes = [x.alu(op, UOp(Op.SHUFFLE, x.dtype, (x,), mask)) for x in lanes]
+    return lanes[0] if count == 1 else UOp(Op.VECTORIZE, value.dtype, tuple(lanes))
+
+
+def by_element(rows: UOp, places: tuple[int, ...]) -> UOp:
+    """Values of rows, for each element the one of its row."""
+    kind = rows.dtype.scalar().vec(len(places))
+    if rows.dtype.count == 1:
+        return UOp(Op.VECTORIZE, kind, (rows,) * len(places))
+    return UOp(Op.EXTRACT, kind, (rows,), places)
 
 
 def fragment(

@@ -13,6 +13,7 @@ from itertools import count
 from tinycore.dtype import dtypes
 from tinycore.lower.fragments import added
 from tinycore.lower.loops import closer_of, numbered
+from tinycore.lower.online import fold_online, is_online
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op, Part, neutral_element
 
@@ -42,7 +43,8 @@ def reduction_depths(reduces: list[UOp]) -> dict[UOp, int]:
 
 def nests_of(kernel: UOp) -> dict[Nest, list[UOp]]:
     """The reductions of a kernel, grouped by shared passes, inner ones first."""
-    reduces = [n for n in kernel.toposort() if n.op in LOOPS_WITH_VALUE]
+    found = (n for n in kernel.toposort() if n.op in LOOPS_WITH_VALUE)
+    reduces = [n for n in found if not is_online(n)]
     depth = reduction_depths(reduces)
     nests: dict[Nest, list[UOp]] = defaultdict(list)
     for reduce in reduces:
@@ -79,7 +81,7 @@ def reduce_to_registers(kernel: UOp) -> UOp:
     for scan in (n for n in kernel.toposort() if n.op is Op.SCAN):
         around = loops_around(scan.src[1], kernel)
         done[scan] = accumulate_scan(scan, around, len(done), done)
-    return with_recurrences(kernel.substitute(done))
+    return fold_online(with_recurrences(kernel.substitute(done)))
 
 
 def with_recurrences(kernel: UOp) -> UOp:

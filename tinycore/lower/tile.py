@@ -17,6 +17,7 @@ from tinycore.errors import ArgumentError, FileFormatError
 from tinycore.lower.legality import Loops
 from tinycore.lower.steps.accumulate import Accumulate
 from tinycore.lower.steps.bind import Bind
+from tinycore.lower.steps.chain import Chain
 from tinycore.lower.steps.fuse import Fuse
 from tinycore.lower.steps.pair import Pair
 from tinycore.lower.steps.peel import Peel
@@ -35,6 +36,7 @@ from tinycore.uop.text import argument_text, register_argument
 __all__ = [
     "Accumulate",
     "Bind",
+    "Chain",
     "Fuse",
     "Pair",
     "Peel",
@@ -52,7 +54,7 @@ __all__ = [
     "plan_to_text",
 ]
 
-Step = Split | Bind | Reorder | Fuse | Peel | Stage | Accumulate | Pair | Tensorize | Unite
+Step = Split | Bind | Reorder | Fuse | Peel | Stage | Accumulate | Pair | Tensorize | Chain | Unite
 """Every kind of step."""
 Plan = tuple[Step, ...]
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from enum import Enum
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ from tinycore.schedule.access import Launch, Spans, elements, widen
 from tinycore.schedule.items import Step
 from tinycore.schedule.kernel import Kernel, kernel_name
 from tinycore.schedule.limits import limits_of
+from tinycore.schedule.product_chains import ProductChain, first_unit
 from tinycore.schedule.row_inlining import Objection, RowKernel
 from tinycore.trace import Trace
 from tinycore.uop.node import UOp
@@ -39,6 +40,8 @@ from tinycore.uop.symbolic import simplify
 trace = Trace("schedule")
 
 MOST_MEMBERS: Final = 8
+MOST_LOOKED_AT: Final = 16
+"""Steps among which the kernels of a chain of products are looked for."""
 MOST_PRODUCTS: Final = 2
 """Members that are matrix products with shared weights. Fusing more saves only the intermediate
 rows, and multiplies the time that lowering takes."""
@@ -137,7 +140,8 @@ class FusionGroup:
 
 # --- which neighbors form a group
 
-Group = FusionGroup | RowKernel
+Group = FusionGroup | RowKernel | ProductChain
+Kept = Callable[[Sequence[Step]], frozenset[int]]
 Run = tuple[list[Step], Group | None]
 
 
@@ -151,29 +155,92 @@ def fuse_rows(
     """
     uses = Counter(place for step in steps for place in step.places)
     found: list[tuple[Step, list[Step]]] = []
-    for run, group in group_neighbors(steps, memory, parameters):
+
+    def kept_of(run: Sequence[Step]) -> frozenset[int]:
+        inside = Counter(place for step in run for place in step.places)
+        return frozenset(p for p in inside if p in persistent or uses[p] > inside[p])
+
+    for run, group in fusible_runs(steps, memory, parameters, kept_of):
         if group is None or len(run) == 1:
             found += [(step, [step]) for step in run]
             continue
-        inside = Counter(place for step in run for place in step.places)
-        kept = frozenset(p for p in inside if p in persistent or uses[p] > inside[p])
-        found.append((fused_step(run, group.fuse(kept), memory), run))
+        found.append((fused_step(run, group.fuse(kept_of(run)), memory), run))
     return found
+
+
+def fusible_runs(
+    steps: Sequence[Step], memory: Sequence[UOp], parameters: int, kept_of: Kept
+) -> Iterator[Run]:
+    """Runs of neighbors: chains of products, and what lies between these in other groups."""
+    start = place = 0
+    while place < len(steps):
+        found = chain_from(steps[place:], memory, parameters, kept_of)
+        if found is None:
+            place += 1
+            continue
+        chain, members, others = found
+        yield from group_neighbors((*steps[start:place], *others), memory, parameters)
+        yield members, chain
+        start = place = place + len(members) + len(others)
+    yield from group_neighbors(steps[start:], memory, parameters)
+
+
+def chain_from(
+    steps: Sequence[Step], memory: Sequence[UOp], parameters: int, kept_of: Kept
+) -> tuple[ProductChain, list[Step], list[Step]] | None:
+    """The longest chain of products that begins with the first of some steps, if one does.
+
+    With its members, and the steps between these that read nothing of them, and run before them.
+    """
+    device = memory[steps[0].places[0]].device
+    limits = device_limits(device)
+    if limits is None or limits.grid is None or not limits.matrix:
+        return None
+    shared: dict[Hashable, Any] = {}
+    launches = [Launch(step.ast, step.places, shared) for step in steps[:MOST_LOOKED_AT]]
+    unit = first_unit(launches[0], limits)
+    if unit is None or not is_new_memory(launches[0], memory, parameters):
+        return None
+    chain = ProductChain(launches[0], device, limits, unit)
+    members, longest = [steps[0]], 0
+    last = 0
+    for place, (step, launch) in enumerate(zip(steps[1:], launches[1:], strict=False), 1):
+        if not is_new_memory(launch, memory, parameters):
+            break
+        if not launch.read & chain.places.keys():
+            continue
+        if memory[step.places[0]].device != device or not chain.admit(launch):
+            break
+        members.append(step)
+        if chain.is_complete(kept_of(members)):
+            longest, last = len(members), place
+    if not longest:
+        return None
+    chain = ProductChain(launches[0], device, limits, unit)
+    members = members[:longest]
+    for member in members[1:]:
+        chain.admit(Launch(member.ast, member.places, shared))
+    if trace.on:
+        names = ", ".join(kernel_name(member.ast) for member in members)
+        trace(f"{'row fusion':<16} one kernel: {names}: a chain of products")
+    return chain, members, [step for step in steps[: last + 1] if step not in members]
+
+
+def is_new_memory(launch: Launch, memory: Sequence[UOp], parameters: int) -> bool:
+    """True if a kernel writes memory alone that the schedule makes."""
+    return all(p >= parameters and memory[p].op is Op.BUFFER for p in launch.written)
 
 
 def group_neighbors(steps: Sequence[Step], memory: Sequence[UOp], parameters: int) -> Iterator[Run]:
     """Runs of neighbors with their groups; a step that can fuse with none has no group."""
 
-    def is_new(place: int) -> bool:
-        return place >= parameters and memory[place].op is Op.BUFFER
-
     shared: dict[Hashable, Any] = {}
     run: list[Step] = []
-    group: Group | None = None
+    group: FusionGroup | RowKernel | None = None
     for step in steps:
         launch = Launch(step.ast, step.places, shared)
         device = memory[step.places[0]].device
-        is_nest = is_nest_on(device, launch) and all(map(is_new, launch.written))
+        is_nest = is_nest_on(device, launch) and is_new_memory(launch, memory, parameters)
         refusal: Refusal | Objection | None = Refusal.NEST
         if group is not None and is_nest:
             refusal = group.admit(launch) if group.device == device else Refusal.DEVICE
@@ -202,7 +269,7 @@ def is_nest_on(device: str, launch: Launch) -> bool:
     return launch.is_plain or (launch.is_row and row_limits(device) is None)
 
 
-def group_of(launch: Launch, device: str) -> Group | None:
+def group_of(launch: Launch, device: str) -> FusionGroup | RowKernel | None:
     """The group that a kernel begins: of strips, or of rows on a grid; None on no device."""
     limits = device_limits(device)
     if limits is None:

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, Self, TypeVar
 
+from tinycore._deferred import deferred
 from tinycore.config import settings
-from tinycore.dtype import dtypes, least_upper_dtype
+from tinycore.dtype import DType, dtypes, least_upper_dtype
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.checks import broadcast_shapes, floating_dtype
@@ -34,6 +35,10 @@ PIECE_BYTES: Final = 512 << 10
 LEAST_PIECE: Final = 128
 MOST_KEPT: Final = 512 * 512
 """Scores of a head up to which the gradient reads them; more are recomputed for it."""
+
+chains_products: Final[Callable[[str, DType, tuple[int, ...]], bool]] = deferred(
+    "tinycore.schedule.product_chains:chains_products"
+)
 
 T = TypeVar("T", bound="Attention")
 
@@ -124,17 +129,27 @@ class Attention(Composed):
         query, key, value, mask = of_one_shape(self, key, value, mask)
         every = slice(0, query.shape[-2])
         seen = []
-        for keys in pieces(key.shape[-2], key.shape[-1] + value.shape[-1]):
+        are_kept = bool(dropout_p) and settings.TRAINING
+        for keys in query._pieces_of(key, value, are_kept):
             part = part_of(mask, every, keys)
             seen.append(query._seen(key[..., keys, :], value[..., keys, :], part, dropout_p))
         whole = combine_all(seen)
         result = whole.result(query, value)
-        if dropout_p and settings.TRAINING:
+        if are_kept:
             return result
         masks = [] if mask is None or isinstance(mask, int) else [mask]
         given = [t.uop for t in (query, key, value, whole.logarithm(), *masks)]
         backward = Backward(mask if isinstance(mask, int) else None)
         return self._from_node(graph.called(result.uop, given, backward))
+
+    def _pieces_of(self, key: Self, value: Self, are_kept: bool) -> list[slice]:
+        """The keys in pieces; in one where a kernel goes through them without storing scores."""
+        length, width, columns = key.shape[-2], key.shape[-1], value.shape[-1]
+        sizes = (math.prod(self.shape[:-2]), self.shape[-2], length, width, columns)
+        is_whole = not are_kept and self.dtype is key.dtype is value.dtype
+        if is_whole and chains_products(str(self.device), self.dtype, sizes):
+            return [slice(0, length)]
+        return pieces(length, width + columns)
 
     def _seen(
         self, key: Self, value: Self, mask: Self | int | None, dropout_p: float

@@ -27,6 +27,11 @@ Number = TypeVar("Number", bound=Any)
 ATOM_BYTES: Final = 16
 BANKS_BYTES: Final = 128
 """Bytes of a line of shared memory, which swizzled rows keep together."""
+BLOCKS_OF_CHAINS: Final = (64, 32, 16)
+"""Columns of a first product that are operands of a second one at a time, the best first."""
+REGISTERS_OF_CHAINS: Final = 56
+"""Registers of a lane for addresses, fragments of the other operands, and folds of rows."""
+WORD_BYTES: Final = 4
 BIT: Final = re.compile(r"([mnk])(\d+)|-")
 
 
@@ -63,6 +68,13 @@ class LaneMap:
             if run.axis == axis
         ]
         return sum(terms[1:], terms[0]) if terms else 0
+
+    @cached_property
+    def rows(self) -> tuple[int, ...]:
+        """For each element of a lane, in which of the lane's rows (places along m) it is."""
+        places = [self.place("m", 0, element) for element in range(1 << len(self.elements))]
+        order = sorted(set(places))
+        return tuple([order.index(place) for place in places])
 
     @cached_property
     def neighbors(self) -> tuple[str, int]:
@@ -206,6 +218,11 @@ class MatrixDescriptor:
         return tuple(getattr(self, field.name) for field in fields(self))
 
 
+def as_operand(bit: Bit | None) -> Bit | None:
+    """The bit of an operand's map whose steps are columns of sums."""
+    return bit._replace(axis="k") if bit is not None and bit.axis == "n" else bit
+
+
 def bits_below(size: int) -> int:
     """The bits of numbers below a power of two."""
     return size.bit_length() - 1
@@ -261,6 +278,44 @@ class MatrixUnit:
         """The operand `a` or `b`, or the sum `out`."""
         axes = {"a": "mk", "b": "kn", "out": "mn"}[name]
         return Fragment(axes, getattr(self, name), lane_map(self.text_of(name)))
+
+    @cached_property
+    def places_of_sums(self) -> tuple[int, ...] | None:
+        """For each element of the operand `a` its place in tiles of sums that lie side by side.
+
+        None where a lane would need what another lane holds: then sums are no operand as they are.
+        """
+        if self.k % self.n or self.a is not self.b:
+            return None
+        sums, operand = self.fragment("out"), self.fragment("a").map
+        held = {as_operand(bit): 1 << at for at, bit in enumerate(sums.map.elements)}
+        for times in range((self.k // self.n).bit_length() - 1):
+            held[Bit("k", self.n << times)] = sums.count << times
+        is_held = tuple(map(as_operand, sums.map.lanes)) == operand.lanes
+        if not is_held or {*operand.elements} != held.keys():
+            return None
+        weights = [held[bit] for bit in operand.elements]
+        return tuple(
+            sum(weight for at, weight in enumerate(weights) if element >> at & 1)
+            for element in range(1 << len(weights))
+        )
+
+    def block_of_chain(self, columns: int, steps: int, between: int, registers: int) -> int | None:
+        """The columns of a first product, a multiple of k, that a lane holds while it adds them to
+        sums of a second; None if there are no such products, or no registers for them.
+
+        `steps` is the length of sums of the first product, `columns` the width of the second.
+        """
+        if self.places_of_sums is None or columns % self.n or steps % self.k:
+            return None
+        words = self.a.itemsize / WORD_BYTES
+        lanes = self.m / self.threads
+        kept = lanes * (columns * self.out.itemsize / WORD_BYTES + steps * words)
+        for block in (size for size in BLOCKS_OF_CHAINS if size % self.k == 0):
+            own = lanes * block * (self.out.itemsize / WORD_BYTES + words)
+            if between % block == 0 and kept + own + REGISTERS_OF_CHAINS <= registers:
+                return block
+        return None
 
     def problem_of(self, name: str) -> str | None:
         """The error in a map, as text; None if it is valid."""

@@ -422,8 +422,8 @@ NO_RANGES: Final[frozenset[UOp]] = frozenset()
 CLOSING: Final = frozenset({Op.REDUCE, Op.ITERATE, Op.END, Op.MATRIX})
 """Ops that run the loops among their sources: whoever uses them is outside of these.
 
-A MATRIX of a plan has its axes m, n and k among its sources, which it closes, and its lanes and
-their elements, which it does not."""
+A MATRIX of a plan has its axes m, n and k among its sources, and a loop over tiles of sums if its
+first operand is made of these, which it closes; its lanes and their elements it does not."""
 
 
 def derived_ranges(root: UOp) -> frozenset[UOp]:
@@ -459,6 +459,7 @@ def ranges_of(node: UOp) -> frozenset[UOp]:
     if node.op in CLOSING:
         closed = [s for s in node.src[1:] if s.op is Op.RANGE]
         if node.op is Op.MATRIX:
-            closed = [s for s in closed if s.arg.kind is AxisKind.FRAGMENT]
+            kinds = (AxisKind.FRAGMENT, AxisKind.UNROLL)
+            closed = [s for s in closed if s.arg.kind in kinds]
         return found.difference(closed)
     return found

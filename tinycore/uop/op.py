@@ -222,6 +222,7 @@ class Part(enum.IntEnum):
     TURN = 12  # over neighboring elements of what a lane holds of a matrix
     FOLD = 10  # folds what the threads of a group left in shared memory
     AHEAD = 13  # fills a copy of a staged array before the loop whose step it is for
+    ONLINE = 14  # one pass over several folds that depend on each other
 
     def __eq__(self, other: object) -> bool:
         return self is other

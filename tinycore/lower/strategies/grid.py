@@ -25,7 +25,7 @@ from tinycore.lower.draft import Draft, fuse_loops
 from tinycore.lower.kernel_facts import LEAST_REUSE, KernelFacts
 from tinycore.lower.loops import fills_of
 from tinycore.lower.steps.split import may_be_empty
-from tinycore.lower.strategies import grid_rows, grid_shared, matrix_unit
+from tinycore.lower.strategies import grid_rows, grid_shared, matrix_chain, matrix_unit
 from tinycore.lower.tile import Bind, Split, Tail
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
@@ -73,6 +73,7 @@ def propose_grid(facts: KernelFacts, limits: Limits, wanted: int) -> Iterator[Pr
     """The proposals of each strategy for workgroups of some threads."""
     if limits.matrix:
         yield from matrix_unit.propose(facts, limits)
+        yield from matrix_chain.propose(facts, limits)
     if (rows := grid_rows.rows_of(facts, limits)) is not None:
         steps = partial(rows_each, rows=rows, wanted=wanted)
         yield Proposal("grid rows", None, Cost(cycles_of_thread(wanted)), steps)

@@ -1,0 +1,255 @@
+"""Product chains: attention in one kernel, on devices whose matrix unit takes sums as operands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy
+import pytest
+
+from tests.unit.lower.matrices import LOADED, SIMDGROUP, WMMA
+from tinycore import Context, Tensor, TinyJit, Variable, dtypes
+from tinycore.render.base import Limits
+from tinycore.testing.accelerator import CORRECT
+from tinycore.testing.accelerator.device import LIMITS, Rewriter
+from tinycore.testing.grading import accelerator
+from tinycore.uop.matrix import MatrixUnit
+from tinycore.uop.op import Op
+
+Array = numpy.ndarray
+HALF, BFLOAT, _ = LOADED
+TOLERANCES = {dtypes.float16: 2e-3, dtypes.bfloat16: 2e-2, dtypes.float32: 1e-5}
+
+
+def card_with(*units: MatrixUnit) -> Limits:
+    """A card with some matrix units and copies that go on meanwhile."""
+    return replace(
+        LIMITS,
+        threads=1 << 8,
+        block_wanted=64,
+        block_threads=256,
+        block=(256, 256, 64),
+        vector_bytes=16,
+        shared_bytes=48 << 10,
+        subgroup=32,
+        matrix=units,
+        async_bytes=(4, 8, 16),
+    )
+
+
+@pytest.fixture(params=[HALF, BFLOAT, SIMDGROUP], ids=lambda unit: unit.name)
+def unit(request: pytest.FixtureRequest) -> Iterator[MatrixUnit]:
+    """The unit of a card under the name CARD."""
+    limits = card_with(request.param)
+    parts = replace(CORRECT, name="CARD", renderer=lambda: Rewriter(limits), limits=limits)
+    with accelerator(parts), Context(VERIFY=1):
+        yield request.param
+
+
+def numbers(*shape: int, scale: float = 1.0) -> Array:
+    found = numpy.random.default_rng(sum(shape)).standard_normal(shape) * scale
+    return found.astype(numpy.float32)
+
+
+def operands(unit: MatrixUnit, *shapes: tuple[int, ...], scale: float = 1.0) -> list[Tensor]:
+    """Numbers on the card, as its unit takes them."""
+    found = (Tensor(numbers(*shape, scale=scale), device="CPU").cast(unit.a) for shape in shapes)
+    return [x.realize().to("CARD").realize() for x in found]
+
+
+def attention(query: Array, key: Array, value: Array, mask: Array | None = None) -> Array:
+    """Attention in double precision; 0 where all is masked."""
+    query, key, value = (x.astype(numpy.float64) for x in (query, key, value))
+    scores = query @ numpy.swapaxes(key, -1, -2) / numpy.sqrt(query.shape[-1])
+    if mask is not None:
+        scores = numpy.where(mask, scores, -numpy.inf) if mask.dtype == bool else scores + mask
+    top = scores.max(-1, keepdims=True)
+    weights = numpy.exp(scores - numpy.where(top == -numpy.inf, 0, top))
+    total = weights.sum(-1, keepdims=True)
+    result: Array = weights @ value / numpy.where(total == 0, 1, total)
+    return result
+
+
+def launches(result: Tensor) -> int:
+    """The kernels that compute a result."""
+    return sum(item.ast.op is not Op.COPY for item in result.schedule())
+
+
+def plain(x: Tensor) -> Array:
+    """The numbers of a tensor in single precision."""
+    return x.to("CPU").float().numpy()
+
+
+def check(result: Tensor, unit: MatrixUnit, expected: Array) -> None:
+    """The result, in one kernel, is what is expected."""
+    assert launches(result) == 1
+    tolerance = TOLERANCES[unit.a]
+    most = max(float(numpy.abs(expected).max()), 1.0)
+    numpy.testing.assert_allclose(plain(result), expected, rtol=tolerance, atol=tolerance * most)
+
+
+SHAPES = [(2, 64, 128, 16, 16), (3, 40, 64, 32, 24), (1, 128, 192, 16, 64), (2, 16, 48, 16, 8)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_attention_is_one_kernel(unit: MatrixUnit, shape: tuple[int, ...]) -> None:
+    heads, rows, seen, width, columns = shape
+    query, key, value = operands(
+        unit, (heads, rows, width), (heads, seen, width), (heads, seen, columns)
+    )
+    result = query.scaled_dot_product_attention(key, value)
+
+    check(result, unit, attention(*map(plain, (query, key, value))))
+
+
+def test_scores_too_large_for_exp_overflow_nowhere(unit: MatrixUnit) -> None:
+    query, key, value = operands(unit, (2, 64, 16), (2, 128, 16), (2, 128, 16), scale=40.0)
+    result = query.scaled_dot_product_attention(key, value)
+
+    check(result, unit, attention(*map(plain, (query, key, value))))
+
+
+def test_the_greatest_score_may_come_last(unit: MatrixUnit) -> None:
+    query, key, value = operands(unit, (2, 64, 16), (2, 128, 16), (2, 128, 16))
+    rising = key * (Tensor.arange(128, device="CARD").cast(unit.a).reshape(128, 1) / 16)
+    key = rising.realize()
+    result = query.scaled_dot_product_attention(key, value)
+
+    check(result, unit, attention(*map(plain, (query, key, value))))
+
+
+def test_a_causal_mask_is_part_of_the_kernel(unit: MatrixUnit) -> None:
+    query, key, value = operands(unit, (2, 128, 16), (2, 128, 16), (2, 128, 16))
+    result = query.scaled_dot_product_attention(key, value, is_causal=True)
+
+    visible = numpy.tril(numpy.ones((128, 128), bool))
+    check(result, unit, attention(plain(query), plain(key), plain(value), visible))
+
+
+def test_a_query_that_sees_nothing_gets_zero(unit: MatrixUnit) -> None:
+    query, key, value = operands(unit, (2, 64, 16), (2, 128, 16), (2, 128, 16))
+    visible = numpy.random.default_rng(1).random((64, 128)) > 0.5
+    visible[5] = False
+    visible[7, :64] = False  # nothing in the first block, something in the last
+    visible[9, 64:] = False
+    mask = Tensor(visible, device="CARD").realize()
+    result = query.scaled_dot_product_attention(key, value, attn_mask=mask)
+
+    check(result, unit, attention(plain(query), plain(key), plain(value), visible))
+    assert not plain(result)[:, 5].any()
+
+
+def test_a_mask_may_be_added(unit: MatrixUnit) -> None:
+    query, key, value = operands(unit, (2, 64, 16), (2, 128, 16), (2, 128, 16))
+    added = numbers(2, 64, 128)
+    added[:, 3] = -numpy.inf
+    mask = Tensor(added, device="CARD").realize()
+    result = query.scaled_dot_product_attention(key, value, attn_mask=mask)
+
+    check(result, unit, attention(plain(query), plain(key), plain(value), added))
+
+
+def test_heads_may_share_keys(unit: MatrixUnit) -> None:
+    query, key, value = operands(unit, (4, 64, 16), (2, 64, 16), (2, 64, 16))
+    result = query.scaled_dot_product_attention(key, value, enable_gqa=True)
+
+    shared = [numpy.repeat(plain(x), 2, axis=0) for x in (key, value)]
+    check(result, unit, attention(plain(query), *shared))
+
+
+def test_what_is_no_number_stays_so_in_its_row(unit: MatrixUnit) -> None:
+    given = [numbers(2, 64, 16), numbers(2, 128, 16), numbers(2, 128, 16)]
+    given[0][0, 3] = numpy.nan
+    given[2][1, 70, 2] = numpy.inf
+    query, key, value = (
+        Tensor(x, device="CPU").cast(unit.a).realize().to("CARD").realize() for x in given
+    )
+    result = query.scaled_dot_product_attention(key, value)
+
+    assert launches(result) == 1
+    found = plain(result)
+    assert numpy.isnan(found[0, 3]).all()
+    assert numpy.isfinite(found[0, [*range(3), *range(4, 64)]]).all()
+    assert (found[1, :, 2] == numpy.inf).all()
+    assert numpy.isfinite(found[1, :, :2]).all()
+
+
+def test_gradients_are_those_of_other_devices(unit: MatrixUnit) -> None:
+    shapes = [(2, 528, 16), (2, 512, 16), (2, 512, 16)]
+    found: list[Array] = []
+    expected: list[Array] = []
+    for device, into in (("CARD", found), ("CPU", expected)):
+        given = [x.to(device).realize().requires_grad_() for x in operands(unit, *shapes)]
+        given[0].scaled_dot_product_attention(given[1], given[2]).square().sum().backward()
+        into.extend(plain(x.grad) for x in given if x.grad is not None)
+
+    for ours, theirs in zip(found, expected, strict=True):
+        tolerance = 20 * TOLERANCES[unit.a]
+        numpy.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
+
+
+def test_a_captured_step_replays_it(unit: MatrixUnit) -> None:
+    @TinyJit
+    def step(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return query.scaled_dot_product_attention(key, value).realize()
+
+    for scale in (1.0, 2.0, 3.0, 4.0):
+        given = operands(unit, (2, 64, 16), (2, 128, 16), (2, 128, 16), scale=scale)
+        tolerance = 4 * TOLERANCES[unit.a]
+        expected = attention(*map(plain, given))
+        numpy.testing.assert_allclose(plain(step(*given)), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_a_symbolic_length_is_several_kernels(unit: MatrixUnit) -> None:
+    query, key, value = operands(unit, (2, 64, 16), (2, 128, 16), (2, 128, 16))
+    length = Variable("length", 1, 128).bind(50)
+    result = query.scaled_dot_product_attention(key[:, :length], value[:, :length])
+
+    cut = [plain(x)[:, :50] for x in (key, value)]
+    tolerance = TOLERANCES[unit.a]
+    expected = attention(plain(query), *cut)
+    numpy.testing.assert_allclose(plain(result), expected, rtol=tolerance, atol=tolerance)
+
+
+REFUSED = {
+    "keys no tiles divide": (2, 64, 100, 16, 16),
+    "heads no steps divide": (2, 64, 128, 20, 16),
+    "fewer rows than a tile": (2, 4, 128, 16, 16),
+    "sums no registers hold": (2, 64, 128, 16, 1024),
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_other_sizes_are_planned_as_before(unit: MatrixUnit, why: str) -> None:
+    heads, rows, seen, width, columns = REFUSED[why]
+    query, key, value = operands(
+        unit, (heads, rows, width), (heads, seen, width), (heads, seen, columns)
+    )
+    result = query.scaled_dot_product_attention(key, value)
+
+    assert launches(result) > 1
+    tolerance = TOLERANCES[unit.a]
+    expected = attention(*map(plain, (query, key, value)))
+    numpy.testing.assert_allclose(plain(result), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_scores_that_are_asked_for_are_stored(unit: MatrixUnit) -> None:
+    query, key, value = operands(unit, (2, 64, 16), (2, 128, 16), (2, 128, 16))
+    weights = (query.matmul(key.transpose(-2, -1), dtype=dtypes.float32)).softmax(-1)
+    result = weights.cast(unit.a).matmul(value, dtype=dtypes.float32)
+    Tensor.realize(weights, result)
+
+    scores = plain(query).astype(numpy.float64) @ numpy.swapaxes(plain(key), -1, -2)
+    expected = numpy.exp(scores - scores.max(-1, keepdims=True))
+    expected /= expected.sum(-1, keepdims=True)
+    tolerance = TOLERANCES[unit.a]
+    numpy.testing.assert_allclose(plain(weights), expected, rtol=1e-4, atol=1e-5)
+    found, wanted = plain(result), expected @ plain(value)
+    numpy.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance)
+
+
+def test_units_whose_sums_lie_otherwise_have_no_chains() -> None:
+    assert WMMA.places_of_sums is None
+    assert HALF.places_of_sums == tuple(range(8))
+    assert SIMDGROUP.places_of_sums == (0, 1)

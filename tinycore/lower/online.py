@@ -1,0 +1,99 @@
+"""Online folds: a maximum and sums scaled by it, in one pass over a loop.
+
+Floor 3'. The sum over k of exp(s_k - max s) * v_k needs the maximum before its first term, which
+takes a pass of its own. Since exp(s - m) == exp(s - m') * exp(m' - m), a sum that was taken with a
+smaller maximum m' is scaled when a greater one is found (M. Milakov & N. Gimelshein, "Online
+normalizer calculation for softmax", 2018). A plan marks the loop by Part.ONLINE (`steps/chain.py`).
+
+A maximum of -inf counts as 0 where it is subtracted: such steps add nothing. A NaN stays one.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+
+from tinycore.dtype import dtypes
+from tinycore.lower.fragments import added, by_element
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op, Part, neutral_element
+from tinycore.uop.proportional import finite
+
+
+def is_online(node: UOp) -> bool:
+    """True if a REDUCE goes over a loop that a plan marked."""
+    return node.op is Op.REDUCE and any(is_marked(s) for s in node.src[1:] if s.op is Op.RANGE)
+
+
+def is_marked(loop: UOp) -> bool:
+    """True if a loop is one pass of several folds."""
+    return loop.arg.number[-1] is Part.ONLINE
+
+
+def fold_online(kernel: UOp) -> UOp:
+    """The kernel with REDUCEs over marked loops as one loop over accumulators."""
+    folds = [n for n in kernel.toposort() if is_online(n)]
+    if not folds:
+        return kernel
+    used = [n.arg for n in kernel.toposort() if n.op is Op.DEFINE_REG]
+    numbers = count(max(used, default=-1) + 1)
+    return kernel.substitute(one_pass(folds, numbers))
+
+
+def one_pass(folds: list[UOp], numbers: count[int]) -> dict[UOp, UOp]:
+    """The values of folds of which one is the maximum, after one loop."""
+    (greatest,) = (n for n in folds if n.arg is Op.MAX)
+    sums = [n for n in folds if n is not greatest]
+    loops = tuple(s for s in greatest.src[1:] if s.op is Op.RANGE)
+    outside = sorted(UOp.sink(*folds).ranges, key=lambda r: r.arg.number)
+    register = {n: UOp(Op.DEFINE_REG, n.dtype.ptr(1, "register"), (), next(numbers)) for n in folds}
+    within = {n: inside(n, register[n], outside, loops) for n in folds}
+    before = UOp(Op.LOAD, greatest.dtype, (within[greatest],))
+    after = before
+    for value in operands_of(greatest):
+        after = after.alu(Op.MAX, value)
+    shift = finite(after)
+    scale = UOp(Op.EXP, greatest.dtype, (before - shift,))
+    known = {greatest: shift, finite(greatest): shift}
+    updates = [update(n, within[n], scale, known) for n in sums]
+    index = within[greatest]
+    memory = UOp(Op.AFTER, index.dtype, (index.src[0], *updates))  # sums read what was before
+    change = UOp(Op.STORE, dtypes.void, (index.with_src((memory, *index.src[1:])), after))
+    end = UOp(Op.END, dtypes.void, (UOp(Op.GROUP, dtypes.void, (*updates, change)), *loops))
+    return {
+        n: UOp(Op.LOAD, n.dtype, (first_of(UOp(Op.AFTER, r.dtype, (r, end))),))
+        for n, r in register.items()
+    }
+
+
+def inside(fold: UOp, register: UOp, outside: list[UOp], loops: tuple[UOp, ...]) -> UOp:
+    """The accumulator of a fold in its loop, set to the neutral element before."""
+    around = UOp(Op.AFTER, register.dtype, (register, *outside)) if outside else register
+    neutral = UOp.const(fold.dtype, neutral_element(fold.arg, fold.dtype))
+    clear = UOp(Op.STORE, dtypes.void, (first_of(around), neutral))
+    return first_of(UOp(Op.AFTER, register.dtype, (register, clear, *loops)))
+
+
+def update(fold: UOp, index: UOp, scale: UOp, known: dict[UOp, UOp]) -> UOp:
+    """The STORE of a sum, scaled to the maximum so far, with the terms of a step."""
+    total = UOp(Op.LOAD, fold.dtype, (index,)) * spread(scale, fold)
+    for value in operands_of(fold):
+        total = added(total, value.substitute(known), fold.arg)
+    return UOp(Op.STORE, dtypes.void, (index, total))
+
+
+def spread(scale: UOp, fold: UOp) -> UOp:
+    """The scale of each row, for each element of a fold that a lane holds."""
+    if scale.dtype is fold.dtype:
+        return scale
+    unit = next(n.arg for n in operands_of(fold) if n.op is Op.MATRIX)
+    return by_element(scale, unit.fragment("out").map.rows)
+
+
+def operands_of(fold: UOp) -> list[UOp]:
+    """The values that a REDUCE folds in each step."""
+    return [s for s in fold.src if s.op is not Op.RANGE]
+
+
+def first_of(pointer: UOp) -> UOp:
+    """The one element of a register."""
+    return UOp(Op.INDEX, pointer.dtype, (pointer, UOp.index(0)))

@@ -1,0 +1,235 @@
+"""Chain: two matrix products by one matrix unit, the sums of the first an operand of the second.
+
+Floor 3'. Back-to-back fusion of products (CUTLASS), as attention needs it: rows of scores are
+folded, and what is made of them multiplies the values. The sums of the first product stay in the
+registers in which its unit leaves them: the lane map of sums must be that of the operand `a`, and
+tiles side by side make up the steps of the second product.
+
+Where the loop between the products is cut into blocks, all that is folded over it is folded in one
+pass over the blocks (`online.py`), so that no more than a block of scores exists at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from tinycore.errors import ArgumentError
+from tinycore.lower.legality import Loops
+from tinycore.lower.loops import THREADS, Number, closer_of, counter_of, numbered, text_of
+from tinycore.lower.steps.split import INNER, OUTER, Split
+from tinycore.lower.steps.tensorize import (
+    COLUMNS,
+    ELEMENTS,
+    LANES,
+    ROWS,
+    STEPS,
+    factors_of,
+    narrowed,
+    outputs_by_lane,
+)
+from tinycore.render.base import Limits
+from tinycore.uop.matrix import MatrixUnit
+from tinycore.uop.node import Axis, UOp
+from tinycore.uop.op import AxisKind, Op, Part
+from tinycore.uop.proportional import is_proportional
+
+COLUMNS_AFTER: Final = 5
+STEPS_AFTER: Final = 6
+"""The loops of the second product: the number that follows Part.UNIT in their paths."""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Sums over `between` of products along `m` and `n`, one factor made of sums over `k`.
+
+    Each loop is cut into steps of the unit: (axis, 0) counts them. Of `between`, an inner loop of
+    a split, the outer one becomes (axis, 0, Part.ONLINE), if there is one.
+    """
+
+    m: Number
+    n: Number
+    between: Number
+    k: Number
+    unit: MatrixUnit
+
+    @property
+    def cuts(self) -> list[tuple[Number, int]]:
+        """The splits that come first."""
+        unit = self.unit
+        cuts = [(self.m, unit.m), (self.n, unit.n), (self.k, unit.k), (self.between, unit.k)]
+        return [*cuts, ((*self.between, INNER), unit.n)] if unit.k > unit.n else cuts
+
+    @property
+    def columns(self) -> Number:
+        """The loop over the columns of a tile of the first product."""
+        inner = (*self.between, INNER)
+        return (*inner, INNER) if self.unit.k > self.unit.n else inner
+
+    @property
+    def tiles(self) -> Number | None:
+        """The loop over tiles of sums that are one step of the second product."""
+        return (*self.between, INNER, OUTER) if self.unit.k > self.unit.n else None
+
+    def number(self, part: int) -> Number:
+        """The number of a new loop."""
+        return (*self.k, INNER, Part.UNIT, part)
+
+    def __str__(self) -> str:
+        axes = text_of(self.m, self.n, self.between, self.k)
+        return f"chain({axes} by {self.unit.name})"
+
+    def apply(self, kernel: UOp) -> UOp:
+        """The kernel with this step done. Raises ArgumentError where there are no such products."""
+        for axis, size in self.cuts:
+            kernel = Split(axis, size).apply(kernel)
+        return online(chained(kernel, self), self)
+
+    def objection(self, loops: Loops, limits: Limits) -> str | None:
+        """Why the step is illegal; None if it is legal."""
+        unit = self.unit
+        if unit not in limits.matrix or unit.threads != limits.subgroup:
+            return f"the device has no {unit.name}, or no subgroups of {unit.threads} threads"
+        if unit.places_of_sums is None:
+            return f"lanes of {unit.name} hold sums otherwise than its operand"
+        for axis, size in self.cuts[:4]:
+            if problem := loops.undecided(axis):
+                return problem
+            if loops.by_number[axis].extent % size:
+                return f"steps of {size} do not divide loop {axis}"
+        for axis in (self.m, self.n):
+            if axis not in loops.launchable:
+                return "something is stored outside of it, which every lane would store"
+        if any(r.arg.kind is AxisKind.LANE for r in loops.by_number.values()):
+            return "the kernel has a matrix unit already"
+        if loops.fills:
+            return "scratch memory is filled already, which lanes would not share"
+        threads = [r.extent for r in loops.by_number.values() if r.arg.kind in THREADS]
+        if math.prod(threads) * unit.threads > limits.block_threads:
+            return f"{math.prod(threads)} subgroups are too many for a group"
+        return None
+
+
+class Tiles:
+    """The loops of both products after the cuts, and those of the unit that replace them."""
+
+    def __init__(self, kernel: UOp, step: Chain) -> None:
+        unit = self.unit = step.unit
+        self.m, self.n, self.k = (
+            counter_of(kernel, (*axis, INNER)) for axis in (step.m, step.n, step.k)
+        )
+        self.column = counter_of(kernel, step.columns)
+        self.tile = None if step.tiles is None else counter_of(kernel, step.tiles)
+        self.lane = UOp.range(unit.threads, step.number(LANES), AxisKind.LANE)
+        held = unit.fragment("out").count
+        self.element = UOp.range(held, step.number(ELEMENTS), AxisKind.VECTOR)
+        self.rows, self.columns, self.steps, self.columns_after, self.steps_after = (
+            UOp.range(size, step.number(part), AxisKind.FRAGMENT)
+            for part, size in (
+                (ROWS, unit.m),
+                (COLUMNS, unit.n),
+                (STEPS, unit.k),
+                (COLUMNS_AFTER, unit.n),
+                (STEPS_AFTER, unit.k),
+            )
+        )
+
+    def first(self, closer: UOp) -> UOp:
+        """A sum of products of two operands in memory, by the unit."""
+        inside = {self.m: self.rows, self.column: self.columns, self.k: self.steps}
+        factors = factors_of(closer, self.m, self.column, self.unit)
+        a, b = (factor.substitute(inside) for factor in factors)
+        return self.by_unit(closer, (a, b), (self.columns, self.steps), (self.k,))
+
+    def second(self, closer: UOp, sums: UOp) -> UOp:
+        """A sum of products of which one operand is made of the sums of the first product."""
+        a, b = factors_after(closer, sums, self.m, self.n, self.unit)
+        inside = {self.n: self.columns_after, self.column: self.steps_after}
+        if self.tile is not None:
+            inside[self.tile] = UOp.index(0)
+        gone = (self.column, self.tile)
+        own = (self.columns_after, self.steps_after)
+        return self.by_unit(closer, (a, b.substitute(inside)), own, gone)
+
+    def by_unit(
+        self,
+        closer: UOp,
+        factors: tuple[UOp, UOp],
+        own: tuple[UOp, UOp],
+        gone: tuple[UOp | None, ...],
+    ) -> UOp:
+        """A sum over the loops that the unit does not go through by itself, those that are not
+        `gone`."""
+        tile = tuple(r for r in gone if r is not None and r is self.tile)
+        kind = self.unit.out
+        loops = (self.rows, *own, self.lane, self.element, *tile)
+        product = UOp(Op.MATRIX, kind, (*factors, UOp.const(kind, 0), *loops), self.unit)
+        left = tuple(r for r in closer.src[1:] if r not in gone)
+        return closer.with_src((product, *left)) if left else product
+
+    def fold(self, closer: UOp) -> UOp:
+        """A fold along the columns of the first product, which lanes have together."""
+        return closer.with_src(tuple(self.columns if s is self.column else s for s in closer.src))
+
+
+def chained(kernel: UOp, step: Chain) -> UOp:
+    """A Chain whose loops were cut. Raises ArgumentError where there are no such products."""
+    if step.tiles is not None:
+        written = counter_of(kernel, step.tiles)
+        kind = Axis(written.arg.number, AxisKind.UNROLL)
+        kernel = kernel.substitute({written: written.replace(arg=kind)})
+    tiles = Tiles(kernel, step)
+    first = next(iter(closer_of(kernel, tiles.k)), None)
+    done: dict[UOp, UOp] = {}
+    for node in kernel.toposort():
+        new = node.with_src(tuple([done[s] for s in node.src]))
+        if node is first:
+            new = tiles.first(new)
+        elif node.op is Op.REDUCE and tiles.column in node.src[1:] and first is not None:
+            new = tiles.second(new, done[first]) if tiles.n in node.ranges else tiles.fold(new)
+        done[node] = new
+    kernel = done[kernel]
+    if first is None or closer_of(kernel, tiles.column):
+        raise ArgumentError(f"{step} finds no sum of products along its loops")
+    axes: dict[str, UOp | None] = {"m": tiles.m, "n": tiles.n}
+    kernel = outputs_by_lane(kernel, axes, tiles.lane, tiles.element, step.unit)
+    place = step.unit.fragment("out").map.place("n", tiles.lane, tiles.element)
+    return kernel.substitute({tiles.column: UOp.index(0) + place})
+
+
+def factors_after(closer: UOp, sums: UOp, m: UOp, n: UOp, unit: MatrixUnit) -> tuple[UOp, UOp]:
+    """The operands of the second product, the first of which is made of the sums of the first.
+
+    Raises ArgumentError for anything else.
+    """
+    value = closer.src[0]
+    is_product = closer.arg is Op.ADD and value.op is Op.MUL and value.dtype is unit.out
+    for x, y in (value.src, value.src[::-1]) if is_product else ():
+        a, b = (x.src[0] if x.op is Op.CAST else x), narrowed(y, unit.b)
+        if a.dtype is not unit.a or b is None or sums not in a.toposort():
+            continue
+        if n not in a.ranges and m not in b.ranges:
+            return a, b
+    raise ArgumentError(f"{unit.name} finds no product of values made of sums")
+
+
+def online(kernel: UOp, step: Chain) -> UOp:
+    """The kernel with all folds over blocks in one pass.
+
+    Raises ArgumentError where a sum cannot be scaled to another maximum.
+    """
+    number = (*step.between[:-1], OUTER)
+    block = next(
+        (n for n in kernel.toposort() if n.op is Op.RANGE and n.arg.number == number), None
+    )
+    if block is None or step.between[-1] != INNER:
+        return kernel
+    folds = closer_of(kernel, block)
+    greatest = [n for n in folds if n.arg is Op.MAX]
+    sums = [n for n in folds if n.arg is Op.ADD]
+    if len(greatest) != 1 or len(greatest) + len(sums) != len(folds):
+        raise ArgumentError(f"{step} folds blocks by one maximum, and sums")
+    if not all(is_proportional(n.src[0], greatest[0]) for n in sums):
+        raise ArgumentError(f"{step}: a sum over blocks is not proportional to exp(-maximum)")
+    return kernel.substitute({block: numbered(block, Part.ONLINE)})

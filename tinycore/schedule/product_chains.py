@@ -1,0 +1,259 @@
+"""Product chains: two matrix products and the folds of rows between them become one kernel.
+
+Floor 3. The scores of attention are the sums of a product; their rows are folded, and what is made
+of them multiplies the values. Apart, scores go through memory several times. In one kernel a matrix
+unit keeps them in registers (`lower/strategies/matrix_chain.py`).
+
+What matters is algebra, not a name: every fold over the columns of the first product is its
+maximum, or a sum proportional to exp(-maximum), so that all folds take one pass. Like
+`row_inlining.py`, this puts the value of what is read in the place of its LOAD.
+See docs/decisions/0063-chains-of-products.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from tinycore.config import settings
+from tinycore.dtype import DType, dtypes
+from tinycore.errors import DeviceError
+from tinycore.render.base import Limits
+from tinycore.schedule.access import Launch
+from tinycore.schedule.limits import limits_of
+from tinycore.uop.matrix import MatrixUnit
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.proportional import is_proportional
+from tinycore.uop.rewrite import rewrite
+from tinycore.uop.shape import is_group
+from tinycore.uop.symbolic import simplify
+
+MOST_CHAINED: Final = 12
+MOST_REGISTERS: Final = 255
+"""Registers of a thread where a device states none."""
+
+
+def first_unit(launch: Launch, limits: Limits) -> MatrixUnit | None:
+    """The unit by which a kernel's product can be the first of a chain; None if there is none."""
+    if not launch.is_plain or len(launch.loops) < 2:
+        return None
+    sums = [n for n in launch.nodes if n.op is Op.REDUCE]
+    if len(sums) != 1 or len(launch.by_op[Op.STORE]) != 1:
+        return None
+    return next((unit for unit in units_of(limits) if factors_of(sums[0], unit)), None)
+
+
+def units_of(limits: Limits) -> Iterator[MatrixUnit]:
+    """The units of a device whose sums are an operand as they are, in rows that lanes fold."""
+    for unit in limits.matrix if limits.grid is not None else ():
+        is_whole = unit.threads == limits.subgroup and unit.out in limits.shuffles
+        is_exact = settings.ALLOW_TF32 or not unit.rounds
+        if is_whole and is_exact and unit.places_of_sums is not None:
+            yield unit
+
+
+class Sizes(NamedTuple):
+    """The sizes of two products: rows x steps by steps x between, that by between x columns."""
+
+    others: int
+    """Pairs of products, each of other rows."""
+    rows: int
+    between: int
+    steps: int
+    columns: int
+
+
+def suits(unit: MatrixUnit, limits: Limits, sizes: Sizes) -> bool:
+    """True if a chain of two products suits a unit, and has rows for the whole device."""
+    if sizes.rows < unit.m or sizes.others * sizes.rows // unit.m < max(limits.units, 1):
+        return False
+    registers = limits.thread_registers or MOST_REGISTERS
+    block = unit.block_of_chain(sizes.columns, sizes.steps, sizes.between, registers)
+    return block is not None
+
+
+def chains_products(device: str, dtype: DType, sizes: tuple[int, ...]) -> bool:
+    """True if a device computes two products, and folds between them, in one kernel.
+
+    `sizes` are those of `Sizes`. Values that are not worth storing in parts otherwise then are not.
+    """
+    if is_group(device):
+        return False
+    try:
+        limits = limits_of(device)
+    except DeviceError:
+        return False
+    units = (unit for unit in units_of(limits) if unit.a is dtype)
+    return any(suits(unit, limits, Sizes(*sizes)) for unit in units)
+
+
+def factors_of(total: UOp, unit: MatrixUnit) -> tuple[UOp, UOp] | None:
+    """The factors of a sum of products over one loop, in the types of a unit; else None."""
+    value = total.src[0]
+    if total.arg is not Op.ADD or value.op is not Op.MUL or len(total.src) != 2:
+        return None
+    a, b = (s.src[0] if s.op is Op.CAST else s for s in value.src)
+    is_ours = a.dtype is unit.a and b.dtype is unit.b and value.dtype is unit.out
+    return (a, b) if is_ours else None
+
+
+class ProductChain:
+    """Kernels from a product to another one of what is made of its sums, in terms of its loops."""
+
+    def __init__(self, first: Launch, device: str, limits: Limits, unit: MatrixUnit) -> None:
+        self.device, self.limits, self.unit = device, limits, unit
+        *self.rows, column = first.loops
+        self.number = max(r.arg.number[0] for r in first.by_op[Op.RANGE])
+        self.between = self.fresh(column, AxisKind.REDUCE)
+        self.column: UOp | None = None
+        """The loop over columns of the second product."""
+        self.members: list[Launch] = []
+        self.places: dict[int, tuple[UOp, UOp]] = {}
+        """INDEX and value of what members store, by memory number."""
+        self.pointers: dict[int, UOp] = {}
+        """Pointers to all memory, each numbered as it is."""
+        self.add(first)
+
+    def fresh(self, loop: UOp, kind: AxisKind) -> UOp:
+        """A loop like another, under a number of its own."""
+        self.number += 1
+        return UOp.range(loop.extent, self.number, kind)
+
+    def admit(self, launch: Launch) -> bool:
+        """Add a kernel that reads what members store, each in its place; False for any other."""
+        if len(self.members) >= MOST_CHAINED or not launch.is_plain:
+            return False
+        if not launch.read & self.places.keys() or launch.written & self.pointers.keys():
+            return False
+        depth = len(self.rows)
+        if [r.extent for r in launch.loops[:depth]] != [r.extent for r in self.rows]:
+            return False
+        return len(launch.loops) <= depth + 1 and self.add(launch)
+
+    def add(self, launch: Launch) -> bool:
+        """Note what a member stores, in terms of the chain's loops; False if it reads elsewhere."""
+        renamed = self.renamed(launch)
+        done = None if renamed is None else self.in_terms_of(launch, renamed)
+        if done is None:
+            return False
+        self.members.append(launch)
+        for store in launch.by_op[Op.STORE]:
+            index, value = (done[s] for s in store.src)
+            self.places[launch.accesses[store.src[0]]] = (index, value)
+        return True
+
+    def renamed(self, launch: Launch) -> dict[UOp, UOp] | None:
+        """The loops of the chain in place of a kernel's; None if these are longer or shorter."""
+        renamed = dict(zip(launch.loops, self.rows, strict=False))
+        for loop in launch.loops[len(self.rows) :]:
+            if loop.extent == self.between.extent and not self.is_second(launch):
+                renamed[loop] = self.between
+                continue
+            if self.column is None:
+                self.column = self.fresh(loop, AxisKind.LOOP)
+            if self.column.extent != loop.extent:
+                return None
+            renamed[loop] = self.column
+        for loop in launch.by_op[Op.RANGE]:
+            if loop not in renamed:
+                is_between = self.members and loop.extent == self.between.extent
+                renamed[loop] = self.between if is_between else self.fresh(loop, AxisKind.REDUCE)
+        return renamed
+
+    def in_terms_of(self, launch: Launch, renamed: dict[UOp, UOp]) -> dict[UOp, UOp] | None:
+        """The nodes of a kernel with values of members in place of LOADs of these.
+
+        None if one is loaded from another place than that of its step.
+        """
+        done: dict[UOp, UOp] = dict(renamed)
+        for node in launch.nodes:
+            if node.op in (Op.RANGE, Op.END, Op.SINK):
+                continue
+            if node.op is Op.DEFINE_GLOBAL:
+                place = launch.places[node.arg]
+                done[node] = self.pointers.setdefault(place, node.replace(arg=place))
+                if done[node].dtype is not node.dtype:
+                    return None
+            elif node.op is Op.LOAD and launch.accesses[node.src[0]] in self.places:
+                index, value = self.places[launch.accesses[node.src[0]]]
+                if done[node.src[0]].src[1:] != index.src[1:]:
+                    return None
+                done[node] = value
+            else:
+                done[node] = node.with_src(tuple([done[s] for s in node.src]))
+                if node.op is Op.INDEX:
+                    done[node] = rewrite(done[node], simplify, name="simplify a place")
+        return done
+
+    def is_second(self, launch: Launch) -> bool:
+        """True if a kernel goes over columns of the second product, however long these are."""
+        if not self.members:
+            return False
+        if any(n.op is Op.REDUCE for n in launch.nodes):
+            return True
+        read = [self.places[p][1] for p in launch.read if p in self.places]
+        return self.column is not None and any(self.column in value.ranges for value in read)
+
+    def is_complete(self, kept: frozenset[int]) -> bool:
+        """True if the members are a chain that suits the unit, and no scores are `kept`."""
+        kept |= self.members[-1].written
+        if self.column is None or any(
+            self.between in index.ranges for p, (index, _) in self.places.items() if p in kept
+        ):
+            return False
+        values = [self.places[p][1] for p in kept & self.places.keys()]
+        folds = [n for n in UOp.sink(*values).toposort() if n.op is Op.REDUCE]
+        greatest = [n for n in folds if n.arg is Op.MAX]
+        inner = [n for n in folds if self.between not in n.src[1:]]
+        sums = [n for n in folds if n not in greatest and n not in inner]
+        if len(greatest) != 1 or len(inner) != 1:
+            return False
+        if any(n.src[1:] != (self.between,) for n in (*greatest, *sums)):
+            return False
+        if not all(n.arg is Op.ADD and is_proportional(n.src[0], greatest[0]) for n in sums):
+            return False
+        return self.are_products(inner[0], [n for n in sums if self.column in n.ranges])
+
+    def are_products(self, first: UOp, seconds: Sequence[UOp]) -> bool:
+        """True if two products suit the unit, and are enough for the device."""
+        unit, factors = self.unit, [factors_of(n, self.unit) for n in (first, *seconds)]
+        if len(seconds) != 1 or None in factors or self.column is None:
+            return False
+        (query, key), (made, value) = (f for f in factors if f is not None)
+        if self.column in made.ranges:
+            made, value = value, made
+        if first not in made.toposort() or first in value.toposort():
+            return False
+        if self.between in query.ranges:
+            query, key = key, query
+        if self.between not in key.ranges or self.between in query.ranges:
+            return False
+        alone = [r for r in self.rows if r not in value.ranges]
+        if len(alone) != 1 or alone[0] in key.ranges or alone[0] not in query.ranges:
+            return False
+        rows = alone[0].extent
+        others = math.prod(r.extent for r in self.rows) // rows
+        steps = first.src[1].extent
+        sizes = Sizes(others, rows, self.between.extent, steps, self.column.extent)
+        return suits(unit, self.limits, sizes)
+
+    def fuse(self, kept: frozenset[int]) -> Launch:
+        """The members as one kernel, which stores what is `kept`, and what the last one stores."""
+        assert self.column is not None
+        kept |= self.members[-1].written
+        stored = [p for p in self.places if p in kept]
+        nodes = UOp.sink(*(self.places[p][1] for p in stored)).toposort()
+        read = sorted(int(n.arg) for n in nodes if n.op is Op.DEFINE_GLOBAL)
+        slots = tuple(dict.fromkeys((*stored, *read)))
+        stores = []
+        for place in stored:
+            index, value = self.places[place]
+            if self.column not in index.ranges:  # once for each row
+                index = index.with_src((*index.src[:2], self.column.eq(0)))
+            stores.append(UOp(Op.STORE, dtypes.void, (index, value)))
+        body = stores[0] if len(stores) == 1 else UOp(Op.GROUP, dtypes.void, tuple(stores))
+        end = UOp(Op.END, dtypes.void, (body, *self.rows, self.column))
+        numbered = {self.pointers[p]: self.pointers[p].replace(arg=n) for n, p in enumerate(slots)}
+        return Launch(UOp.sink(end.substitute(numbered)), slots)

@@ -1,0 +1,54 @@
+"""Proportionality to exp(-maximum): sums that may be taken with another maximum, and scaled.
+
+Floor 1. exp(s - m) == exp(s - m') * exp(m' - m), so a sum of such terms that was taken with m'
+gives that with m by one product. The fold over a loop of the maximum, and those of sums that depend
+on it so, need no pass each (`lower/online.py`).
+"""
+
+from __future__ import annotations
+
+import math
+
+from tinycore.dtype import dtypes
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+
+
+def is_proportional(value: UOp, greatest: UOp) -> bool:
+    """True if a value is the product of exp(-maximum) and what does not depend on the maximum.
+
+    Up to the rounding of casts between floats.
+    """
+    if greatest not in value.toposort():
+        return False
+    match value.op:
+        case Op.EXP:
+            return is_shifted(value.src[0], greatest)
+        case Op.CAST:
+            is_float = dtypes.is_float(value.dtype) and dtypes.is_float(value.src[0].dtype)
+            return is_float and is_proportional(value.src[0], greatest)
+        case Op.MUL | Op.MATRIX:
+            one, other = value.src[:2]
+            if value.op is Op.MUL and greatest in other.toposort():
+                one, other = other, one
+            return greatest not in other.toposort() and is_proportional(one, greatest)
+        case Op.REDUCE if value.arg is Op.ADD:
+            return is_proportional(value.src[0], greatest)
+        case Op.WHERE:
+            gate, one, other = value.src
+            is_zero = other.op is Op.CONST and other.arg == 0
+            return is_zero and greatest not in gate.toposort() and is_proportional(one, greatest)
+    return False
+
+
+def is_shifted(value: UOp, greatest: UOp) -> bool:
+    """True if a value is a difference from the maximum, or from that where it is finite."""
+    if value.op is not Op.SUB or greatest in value.src[0].toposort():
+        return False
+    return value.src[1] is greatest or value.src[1] is finite(greatest)
+
+
+def finite(greatest: UOp) -> UOp:
+    """A maximum that may be subtracted: 0 in place of -inf."""
+    lowest, zero = greatest.const_like(-math.inf), greatest.const_like(0)
+    return greatest.eq(lowest).where(zero, greatest)
