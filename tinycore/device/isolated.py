@@ -54,8 +54,9 @@ class Ended:
         said = f", saying {last!r}" if last else ""
         if self.status is None:
             return (
-                f"nothing came of it in {self.seconds:g} s, so it was ended{said}; --timeout "
-                "SECONDS waits longer, TINYCORE_PLUGINS_DENY leaves the plugin out"
+                f"nothing came of it in {self.seconds:g} s, so it was ended{said}; "
+                "TINYCORE_PLUGINS_DENY leaves the plugin out, and `tinycore devices --timeout "
+                "SECONDS` waits longer"
             )
         if self.status >= 0:
             return f"the process ended with status {self.status}{said}"

@@ -24,6 +24,9 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
 trace_schedule = Trace("schedule")
+trace_compile = Trace("compile")
+PROGRESS_SECONDS: Final = 2.0
+"""Least time between two lines of progress."""
 
 
 class Runner(Protocol):
@@ -111,8 +114,19 @@ def lower_schedule(items: Iterable[ScheduleItem]) -> Iterator[ExecItem]:
     """ExecItems for schedule items, each created on demand."""
     order = tuple(items)
     kernels = ((i.ast, i.bufs[0].device) for i in order if i.ast.op is not Op.COPY)
-    for item in order:
-        yield lower_item(item, kernels)  # used up by the first that has to be compiled
+    items_made = (lower_item(item, kernels) for item in order)  # the first uses `kernels` up
+    return report_progress(items_made, len(order)) if trace_compile.on else items_made
+
+
+def report_progress(items: Iterable[ExecItem], count: int) -> Iterator[ExecItem]:
+    """The same items, with a line now and then while they are slow to come."""
+    began = told = time.perf_counter()
+    for number, item in enumerate(items, 1):
+        now = time.perf_counter()
+        if now - told >= PROGRESS_SECONDS:
+            trace_compile(f"{number} of {count} kernels are ready after {now - began:.0f} s")
+            told = now
+        yield item
 
 
 Repeated = tuple[Buffer | None, Callable[[], Any]]

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 import re
 import string
-from collections.abc import Callable, Sequence
-from typing import Self, TypeVar
+from collections.abc import Sequence
+from typing import Any, Self, TypeVar
 
 from tinycore.config import settings
 from tinycore.dtype import DType, DTypeLike, dtypes, least_upper_dtype, to_dtype
-from tinycore.errors import ArgumentError, ShapeError
+from tinycore.errors import ArgumentError, ArgumentTypeError, ShapeError
 from tinycore.tensor.checks import broadcast_shapes, same_device, same_size
 from tinycore.tensor.pixels import product_operands
 from tinycore.tensor.sorting import Sorting
@@ -102,12 +102,21 @@ class Linalg(Sorting):
         x = self * weight if weight.ndim == 1 else self.dot(weight)
         return x if bias is None else x + bias
 
-    def sequential(self, ll: list[Callable[[Self], Self]]) -> Self:
+    def sequential(self, ll: Sequence[Any]) -> Self:
         """The functions applied one after another.
+
+        Raises ArgumentTypeError for what is no function. `Any`, as a list of layers and functions
+        is a `list[object]` to type checkers.
 
         >>> Tensor([-1.0, 4.0]).sequential([Tensor.relu, lambda x: x + 1]).tolist()
         [1.0, 5.0]
         """
+        for number, function in enumerate(ll):
+            if not callable(function):
+                raise ArgumentTypeError(
+                    f"sequential: ll[{number}] is {function!r} of type {type(function).__name__}; "
+                    "it must be a function"
+                )
         x = self
         for function in ll:
             x = function(x)

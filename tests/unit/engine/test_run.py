@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import weakref
+from itertools import count
+from types import SimpleNamespace
 
 import numpy
 import pytest
@@ -12,9 +14,11 @@ from tests.unit.schedule.graphs import buffer, kernels, matmul, total
 from tinycore import Context, Device, GlobalCounters, Tensor
 from tinycore._lru import Lru
 from tinycore.dtype import dtypes
+from tinycore.engine import run
 from tinycore.engine.compile import programs, runner_for
 from tinycore.engine.counters import Estimate
 from tinycore.engine.estimate import estimate
+from tinycore.engine.run import lower_schedule
 from tinycore.errors import ArgumentError
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
@@ -121,3 +125,18 @@ def test_a_device_that_is_closed_leaves_no_program_and_is_collected() -> None:
     assert not any(entry[1].name == "NULL" for entry in programs.values())
     gc.collect()
     assert device() is None
+
+
+def test_progress_is_told_while_kernels_are_slow_to_come(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run, "time", SimpleNamespace(perf_counter=count(step=1.25).__next__))
+    items = Tensor([1.0]).to("PYTHON").sum().schedule() * 5
+
+    with Context(TRACE="compile"):
+        assert len(list(lower_schedule(items))) == len(items)
+    told = capsys.readouterr().err.splitlines()
+    assert [len(list(lower_schedule(items))), capsys.readouterr().err] == [len(items), ""]
+
+    assert told[0].split() == f"compile 2 of {len(items)} kernels are ready after 2 s".split()
+    assert len(told) == len(items) // 2

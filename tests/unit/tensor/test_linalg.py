@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from tests.unit.tensor.helpers import compare, integers, numbers
+from tinycore import nn
 from tinycore.dtype import dtypes
-from tinycore.errors import ArgumentError, DTypeError, ShapeError
+from tinycore.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from tinycore.tensor import Tensor
 
 F = torch.nn.functional
@@ -208,3 +209,16 @@ def test_loss_mistakes_are_told_at_the_call() -> None:
 
 def test_sequential() -> None:
     assert Tensor([1.0]).sequential([lambda x: x + 1, Tensor.exp2]).tolist() == [4.0]
+
+
+def test_a_list_of_layers_and_functions_needs_no_annotation() -> None:
+    """For mypy too, to which it is a `list[object]`."""
+    layers = [nn.Linear(2, 3), Tensor.relu, lambda x: x * 2]
+
+    assert Tensor.ones(1, 2).sequential(layers).shape == (1, 3)
+
+
+@pytest.mark.parametrize("wrong", [None, 1, "relu"])
+def test_what_is_no_function_is_told_with_its_place(wrong: object) -> None:
+    with pytest.raises(ArgumentTypeError, match=r"sequential: ll\[1\] is .* must be a function"):
+        Tensor([1.0]).sequential([Tensor.relu, wrong])
