@@ -302,7 +302,7 @@ def test_description_leaves_nothing_of_a_step_out() -> None:
 
     assert patterns == {
         "Split": 3, "Bind": 2, "Reorder": 1, "Fuse": 2, "Peel": 2, "Stage": 7, "Accumulate": 2,
-        "Pair": 1, "Tensorize": 4, "Unite": 1,
+        "Pair": 1, "Tensorize": 4, "Unite": 1, "Chain": 5,
     }  # fmt: skip
 
 

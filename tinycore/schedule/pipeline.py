@@ -20,6 +20,7 @@ from tinycore.schedule.hazards import save_overwritten
 from tinycore.schedule.kernel import new_memory, with_shape
 from tinycore.schedule.memory import plan_memory
 from tinycore.schedule.numbering import number_memory
+from tinycore.schedule.operand_layout import lay_out_operands
 from tinycore.schedule.order import order_for_liveness
 from tinycore.schedule.partial_writes import place_partial_writes
 from tinycore.schedule.relink import relink
@@ -55,6 +56,11 @@ def shard(state: State) -> State:
 def place_writes(state: State) -> State:
     """Each partial write is assigned to the memory that it changes."""
     return replace(state, rewritten=place_partial_writes(state.sharded.parts, new_memory))
+
+
+def lay_out(state: State) -> State:
+    """Operands of matrix units that are read many times are copied along a summed axis."""
+    return replace(state, rewritten=lay_out_operands(state.rewritten))
 
 
 def choose_storage(state: State) -> State:
@@ -121,6 +127,7 @@ def place_memory(state: State) -> State:
 SCHEDULE_PIPELINE: Final = (
     Pass("shard", shard, checks.sharded, explain.no_lines),
     Pass("partial writes", place_writes, checks.writes, explain.no_lines),
+    Pass("operand layout", lay_out, checks.writes, explain.no_lines),
     Pass("choose storage", choose_storage, checks.stored, explain.storage),
     Pass("limit buffers", respect_buffer_limit, checks.stored, explain.buffer_limit),
     Pass("split reductions", split, checks.values, explain.splits),

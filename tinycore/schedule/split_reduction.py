@@ -234,9 +234,16 @@ class Reduction:
 
     @cached_property
     def axis(self) -> int:
-        """The axis to split: the outermost that is long enough, else the longest."""
-        enough = (a for a, n in self.sizes.items() if n >= min(self.most_factor, ENOUGH_FACTOR))
-        return next(enough, max(self.sizes, key=self.sizes.__getitem__))
+        """The axis to split: the outermost that is long enough, else the longest.
+
+        Not the one along which a card reads vectors of an operand, if there is another.
+        """
+        sizes = self.sizes
+        if limits_of(self.node.device).units and self.has_shared_operands:
+            apart = {a: n for a, n in sizes.items() if 1 not in self.strides(a).values()}
+            sizes = apart or sizes
+        enough = (a for a, n in sizes.items() if n >= min(self.most_factor, ENOUGH_FACTOR))
+        return next(enough, max(sizes, key=sizes.__getitem__))
 
     @cached_property
     def factor(self) -> int:

@@ -17,10 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tinycore.dtype import dtypes
 from tinycore.tensor import graph
 from tinycore.uop.movement import source_axis
 from tinycore.uop.node import Skew, UOp
-from tinycore.uop.op import ALU, Op
+from tinycore.uop.op import ALU, MOVEMENT, Op
 
 Change = Callable[[UOp, int], UOp]
 
@@ -116,8 +117,34 @@ class Spread:
         return found is None or self.varies(node.src[0], found)
 
 
+def is_place(x: UOp, axis: int) -> bool:
+    """True for an axis of the places of a window."""
+    if x.op is Op.SKEW and axis == x.arg.window_axis:
+        return True
+    if x.op is Op.MUL:
+        return any(is_place(factor, axis) for factor in x.src)
+    if x.op in (Op.CAST, Op.FLIP, Op.REDUCE_AXIS):
+        return is_place(x.src[0], axis)
+    source = source_axis(x, axis) if x.op in MOVEMENT else None
+    return source is not None and is_place(x.src[0], source)
+
+
+def unrounded(x: UOp) -> UOp:
+    """A value before it was rounded to a narrower float.
+
+    So the sums over channels and over a window are one, which a kernel computes and rounds once.
+    """
+    if x.op in MOVEMENT:
+        source = unrounded(x.src[0])
+        return UOp(x.op, source.dtype, (source,), x.arg)
+    is_rounded = x.op is Op.CAST and x.src[0].dtype is dtypes.float32 and dtypes.is_float(x.dtype)
+    return x.src[0] if is_rounded and x.dtype.itemsize < x.src[0].dtype.itemsize else x
+
+
 def below(node: UOp, axis: int, change: Change) -> UOp:
     """A node after a change of one of its axes, applied as far down as ops on other axes allow."""
+    if node.op is Op.CAST:
+        return below(node.src[0], axis, change).cast(node.dtype)
     place = source_axis(node, axis)
     if place is None:
         return change(node, axis)
@@ -142,7 +169,9 @@ def sum_to(x: UOp, shape: tuple[int, ...]) -> UOp:
     """Repetitions added up, to a shape of the same number of axes."""
     if x.op is Op.UNSKEW and shape[x.arg.window_axis] == 1:
         x = added_up(x.src[0], x.arg)
-    return graph.sum_to(x, shape)
+    axes = [axis for axis, size in enumerate(x.shape) if size != shape[axis]]
+    wide = unrounded(x) if axes and all(is_place(x, axis) for axis in axes) else x
+    return graph.sum_to(wide, shape).cast(x.dtype)
 
 
 def added_up(x: UOp, how: Skew) -> UOp:

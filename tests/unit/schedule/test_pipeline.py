@@ -38,8 +38,9 @@ def check(name: str, state: State) -> None:
 
 def test_the_order_of_passes() -> None:
     assert PASS_NAMES == (
-        "shard", "partial writes", "choose storage", "limit buffers", "split reductions", "group",
-        "hazards", "emit kernels", "number memory", "order", "row fusion", "memory plan",
+        "shard", "partial writes", "operand layout", "choose storage", "limit buffers",
+        "split reductions", "group", "hazards", "emit kernels", "number memory", "order",
+        "row fusion", "memory plan",
     )  # fmt: skip
 
 

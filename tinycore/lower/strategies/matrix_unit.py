@@ -35,6 +35,7 @@ from tinycore.lower.strategies.grid_shared import (
     deal_out,
     fits_group,
     innermost_group,
+    operand_accesses,
     sides_of,
 )
 from tinycore.lower.tile import Bind, Reorder, Split, Tail
@@ -146,7 +147,7 @@ def suits(facts: KernelFacts, limits: Limits, unit: MatrixUnit, tile: Tile, side
     rows, columns = longest(sides.rows).extent, longest(sides.columns).extent
     tall, wide = tile.tall * copies(tile.rows, unit.m), tile.wide * copies(tile.columns, unit.n)
     down, across = -(-rows // (tall * unit.m)), -(-columns // (wide * unit.n))
-    steps = longest(tuple(facts.reduced)).extent
+    steps = inner_loop(facts, unit).extent
     padded = down * tall * unit.m * across * wide * unit.n * -(-steps // unit.k) * unit.k
     most = MOST_WASTE_OF_ONE if tile == ONE_TILE else MOST_WASTE
     if padded > most * rows * columns * steps:
@@ -225,9 +226,9 @@ def cut_tile(draft: Draft, loop: UOp, subgroups: int, size: int) -> tuple[Number
 
 
 def cut_steps(draft: Draft, unit: MatrixUnit) -> tuple[Number, Number]:
-    """Cut the longest reduced loop, the innermost now, into what is staged at a time."""
+    """Cut the reduced loop of a product, the innermost now, into what is staged at a time."""
     loops = draft.facts.reduced
-    loop = longest(tuple(loops))
+    loop = inner_loop(draft.facts, unit)
     others = [r.arg.number for r in loops if r is not loop]
     number = loop.arg.number
     if others:
@@ -330,6 +331,17 @@ def has(draft: Draft, axis: Number) -> bool:
 def longest(loops: tuple[UOp, ...]) -> UOp:
     """The loop with most steps, the innermost of several."""
     return max(reversed(loops), key=lambda r: r.extent)
+
+
+def inner_loop(facts: KernelFacts, unit: MatrixUnit) -> UOp:
+    """The reduced loop that a unit sums over: what most operands lie along, and the longest."""
+    read = operand_accesses(facts)
+
+    def suits_unit(loop: UOp) -> tuple[int, int]:
+        along = sum(facts.stride(n, loop) == 1 for n in read)
+        return along if loop.extent >= unit.k else 0, loop.extent
+
+    return max(reversed(facts.reduced), key=suits_unit)
 
 
 def copies(size: int, of: int) -> int:

@@ -1,0 +1,118 @@
+"""Copies of operands along a summed axis, for matrix units: which are made, and which are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy
+import pytest
+import torch
+
+from tests.unit.lower.matrices import MMA
+from tests.unit.lower.test_units import UNIT
+from tinycore import Tensor
+from tinycore.dtype import DType, dtypes
+from tinycore.render.base import Limits
+from tinycore.schedule.limits import cut_for
+from tinycore.uop.affine import coefficient
+from tinycore.uop.op import Op
+
+CARD = replace(UNIT, matrix=(MMA,))
+
+
+def empty(*shape: int, dtype: DType = dtypes.float16) -> Tensor:
+    """Memory of halves."""
+    return Tensor.empty(*shape, dtype=dtype, device="PYTHON").realize()
+
+
+def copies(result: Tensor, limits: Limits = CARD) -> list[int]:
+    """Numbers of elements of the kernels of a result that only copy, for a card."""
+    return [size for size, folds in kernels(result, limits) if not folds]
+
+
+def kernels(result: Tensor, limits: Limits = CARD) -> list[tuple[int, bool]]:
+    """By kernel the number of elements that it stores, and whether it folds anything."""
+    with cut_for(limits):
+        items = result.schedule()
+    return [
+        (item.bufs[0].size, any(n.op is Op.REDUCE for n in item.ast.toposort())) for item in items
+    ]
+
+
+def convolution(dtype: DType = dtypes.float16, channels: int = 32) -> Tensor:
+    """Windows of 3 x 3 over a padded image."""
+    image = empty(4, channels, 9, 9, dtype=dtype)
+    return image.conv2d(empty(32, channels, 3, 3, dtype=dtype), padding=1)
+
+
+def test_images_and_weights_are_copied_along_channels() -> None:
+    with cut_for(CARD):
+        items = convolution().schedule()
+    image, weight, _ = items
+    (stored,) = [n for n in image.ast.toposort() if n.op is Op.STORE]
+    loops = {r.arg.number: r for r in stored.ranges}
+    innermost = loops[max(loops)]
+
+    assert copies(convolution()) == [4 * 32 * 11 * 11, 32 * 32 * 9]
+    assert [item.bufs[0].size for item in (image, weight)] == copies(convolution())
+    assert innermost.src[0].arg == 32
+    assert coefficient(stored.src[0].src[1], innermost) == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "limits"),
+    [
+        pytest.param(lambda: convolution(dtypes.float32), CARD, id="no unit for the type"),
+        pytest.param(convolution, replace(CARD, units=0), id="no card"),
+        pytest.param(convolution, replace(CARD, matrix=()), id="no units of matrices"),
+        pytest.param(lambda: convolution(channels=6), CARD, id="few channels"),
+    ],
+)
+def test_others_are_left_as_they_lie(make: Callable[[], Tensor], limits: Limits) -> None:
+    assert len(copies(make(), limits)) == 1  # the padded image
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_operands_in_vectors_are_not_copied(turned: bool) -> None:
+    left, right = empty(64, 64), empty(64, 64)
+    assert not copies(left @ (right.T if turned else right))
+    assert not copies(empty(4, 32, 8, 8).conv2d(empty(64, 32, 1, 1)))
+
+
+def test_what_is_read_seldom_is_not_copied() -> None:
+    few = empty(1, 32, 9, 9).conv2d(empty(2, 32, 3, 3), padding=1)
+    assert len(copies(few)) == 1
+
+
+def gradient(dtype: DType) -> Tensor:
+    """The gradient of the images of a convolution."""
+    image, weight = (empty(*s, dtype=dtype) for s in ((16, 32, 8, 8), (32, 32, 3, 3)))
+    leaves = [x.requires_grad_(True) for x in (image, weight)]
+    slope = empty(16, 32, 8, 8, dtype=dtype)
+    (leaves[0].conv2d(leaves[1], padding=1) * slope).sum().backward()
+    assert leaves[0].grad is not None
+    return leaves[0].grad
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16, dtypes.float32])
+def test_no_gradient_is_stored_for_each_place_of_a_window(dtype: DType) -> None:
+    assert max(size for size, _ in kernels(gradient(dtype), Limits())) <= 16 * 32 * 12 * 12
+
+
+def test_gradients_of_halves_are_rounded_once() -> None:
+    generator = numpy.random.default_rng(0)
+    image = generator.standard_normal((2, 16, 6, 6), "f")
+    weight = generator.standard_normal((16, 16, 3, 3), "f")
+    x, w = (Tensor(a, device="PYTHON").cast(dtypes.bfloat16).realize() for a in (image, weight))
+    leaf = x.requires_grad_(True)
+    leaf.conv2d(w, padding=1).sum().backward()
+    assert leaf.grad is not None
+    found = leaf.grad.cast(dtypes.float32).numpy()
+
+    exact = torch.tensor(x.cast(dtypes.float32).numpy()).double().requires_grad_(True)
+    kernel = torch.tensor(w.cast(dtypes.float32).numpy()).double()
+    torch.nn.functional.conv2d(exact, kernel, padding=1).sum().backward()
+    assert exact.grad is not None
+    error = numpy.abs(found - exact.grad.numpy())
+    assert (error <= 2.0**-8 * numpy.abs(exact.grad.numpy()) + 1e-5).all()

@@ -1,0 +1,159 @@
+"""Operands of products on matrix units, in memory along a summed axis.
+
+Floor 3. A unit is fed by vectors of memory along the sum, or along the rows or columns of the
+result. Images of a convolution lie along neither: where a window begins moves by one element, and
+weights lie along the window, which is short. Such operands are copied once, with an axis innermost
+that all of them are summed over (the layout NHWC of images), and each is read many times.
+
+See docs/decisions/0064-operand-layout.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tinycore.render.base import Limits
+from tinycore.schedule.limits import limits_of
+from tinycore.schedule.ranges import ZERO, Point, read_through
+from tinycore.schedule.storage import is_leaf
+from tinycore.uop.movement import base_of
+from tinycore.uop.node import UOp
+from tinycore.uop.op import MOVEMENT, SAME_VALUE, AxisKind, Op
+from tinycore.uop.rewrite import rewrite
+from tinycore.uop.sums import terms_of
+from tinycore.uop.symbolic import simplify
+
+LEAST_READS: Final = 32
+"""Reads of each element from which a copy in another layout pays."""
+FOLLOWED: Final = (MOVEMENT - {Op.PAD, Op.UNSKEW}) | SAME_VALUE | {Op.CAST, Op.VALUE}
+"""Ops between a product and memory: a padded value is stored anyway (`Reason.PADDED`)."""
+
+
+def lay_out_operands(nodes: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
+    """The graph of scheduling, by the nodes it was before, with copies where an operand needs one.
+
+    `nodes` are those on single devices by what they were on groups of devices.
+    """
+    devices = {n.device_or_none for n in nodes.values() if n.op is Op.REDUCE_AXIS}
+    if not any(d is not None and suits_units(limits_of(d)) for d in devices):
+        return dict(nodes)
+    done: dict[UOp, UOp] = {}
+    for node in UOp.sink(*nodes.values()).toposort(lambda n: not is_leaf(n))[:-1]:
+        new = node if is_leaf(node) else node.with_src(tuple([done[s] for s in node.src]))
+        done[node] = laid_out(new) if node.op is Op.REDUCE_AXIS else new
+    return {old: done[new] for old, new in nodes.items()}
+
+
+def suits_units(limits: Limits) -> bool:
+    """True for a card with units of matrices."""
+    return bool(limits.units and limits.matrix)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A factor of a product: the memory that it is read from, and where."""
+
+    top: UOp
+    base: UOp
+    point: Point
+    """By axis of the base: the index, of loops over the product."""
+
+    @classmethod
+    def of(cls, top: UOp, loops: Point) -> Operand:
+        """The operand below a factor that is read at some loops."""
+        base, point = top, loops
+        while base.op in FOLLOWED and not is_leaf(base_of(base)):
+            point = read_through(base, point).point if base.op in MOVEMENT else point
+            base = base.src[0]
+        return cls(top, base, tuple([rewrite(p, simplify, name="simplify a place") for p in point]))
+
+    def axis_of(self, loop: UOp) -> int | None:
+        """The axis that a loop moves along, alone and step by step; None where there is none."""
+        axes = [axis for axis, index in enumerate(self.point) if loop in index.ranges]
+        return axes[0] if len(axes) == 1 and self.point[axes[0]] is loop else None
+
+    def vector_loop(self, lanes: int) -> UOp | None:
+        """The loop along which rows are read by aligned vectors of elements."""
+        rows = [(i, n) for i, n in zip(self.point, self.base.shape, strict=True) if n != 1]
+        index, length = rows[-1] if rows else (ZERO, 1)
+        steps, start = terms_of(index)
+        along = [r for r, step in steps.items() if step == 1 and r.op is Op.RANGE]
+        others = [step for r, step in steps.items() if r not in along]
+        sizes = (*others, start, length, *(r.src[0].arg for r in along))
+        fits = all(isinstance(n, int) and n % lanes == 0 for n in sizes)
+        return along[0] if len(along) == 1 and fits else None
+
+    def laid_out(self, loop: UOp) -> UOp:
+        """The factor, read from a copy with the axis innermost that a loop moves along."""
+        axis = self.axis_of(loop)
+        assert axis is not None, "a loop that moves along one axis"
+        order = (*(a for a in range(len(self.base.shape)) if a != axis), axis)
+        copy = UOp(Op.CONTIGUOUS, self.base.dtype, (permuted(self.base, order),))
+        return self.on(permuted(copy, tuple([order.index(a) for a in range(len(order))])))
+
+    def on(self, base: UOp) -> UOp:
+        """The factor, read from a base of the same shape."""
+        return self.top.substitute({self.base: base})
+
+
+def permuted(node: UOp, order: tuple[int, ...]) -> UOp:
+    """A node with its axes in another order."""
+    return UOp(Op.PERMUTE, node.dtype, (node,), order)
+
+
+def laid_out(node: UOp) -> UOp:
+    """A reduction, with operands that suit a unit of the device if it is a sum of products."""
+    product = summed_product(node)
+    if product is None or not all(isinstance(n, int) for n in product.shape):
+        return node
+    loops = tuple(
+        [
+            UOp.range(n, axis, AxisKind.LOOP) if n != 1 else ZERO
+            for axis, n in enumerate(product.shape)
+        ]
+    )
+    operands = [Operand.of(factor, loops) for factor in product.src]
+    summed = [loops[axis] for axis in node.arg[1] if product.shape[axis] != 1]
+    copies = copies_of(operands, summed, math.prod(product.shape), limits_of(node.device))
+    if not copies:
+        return node
+    factors = tuple([copies.get(factor, factor) for factor in product.src])
+    return node.substitute({product: product.with_src(factors)})
+
+
+def copies_of(
+    operands: list[Operand], summed: list[UOp], work: int, limits: Limits
+) -> dict[UOp, UOp]:
+    """The factors of a product that are read from copies, if one is read by no vectors."""
+    kinds = {o.base.dtype for o in operands}
+    units = limits.matrix if suits_units(limits) else ()
+    unit = next((u for u in units if kinds == {u.a} == {u.b} and not u.rounds), None)
+    if unit is None or not all(o.point for o in operands):
+        return {}
+    lanes = max(limits.vector_bytes // unit.a.itemsize, 1)
+    along = {o.top: o.vector_loop(lanes) for o in operands}
+    multiple = max(unit.k, lanes)
+    fitting = [
+        r
+        for r in summed
+        if not r.src[0].arg % multiple and all(o.axis_of(r) is not None for o in operands)
+    ]
+    if None not in along.values() or not fitting:
+        return {}
+    loop = max(fitting, key=lambda r: r.src[0].arg)
+    # One that is read along rows or columns of the result is turned as it is loaded.
+    apart = [o for o in operands if (r := along[o.top]) is None or (r in summed and r is not loop)]
+    if any(work < LEAST_READS * math.prod(o.base.shape) for o in apart):
+        return {}
+    return {o.top: o.laid_out(loop) for o in apart}
+
+
+def summed_product(node: UOp) -> UOp | None:
+    """The product that a sum adds up; None where it is another reduction."""
+    if node.arg[0] is not Op.ADD:
+        return None
+    product = node.src[0]
+    return product if product.op is Op.MUL else None
