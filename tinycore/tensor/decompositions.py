@@ -240,7 +240,7 @@ def factors_without_gradient(x: AnyTensor, full: bool) -> tuple[AnyTensor, AnyTe
     order = descending(x / size)
     q, r = ((x / size) @ order).contiguous().qr("complete" if full else "reduced")
     lower = r[..., :n, :].transpose(-1, -2)
-    rotated = orthogonalized(lower.cat(identity(x, n, n), dim=-2).contiguous(), n)
+    rotated = orthogonalized(lower.cat(identity(x, n, n), dim=-2), n)
     columns, turn = rotated[..., :n, :], rotated[..., n:, :]
     again = descending(columns)
     columns, turn = (columns @ again).contiguous(), turn @ again

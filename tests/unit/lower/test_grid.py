@@ -18,6 +18,7 @@ from tinycore.dtype import DType, dtypes
 from tinycore.engine.compile import info_of
 from tinycore.errors import UnsupportedError, VerifyError
 from tinycore.lower.dims import cut_to_fit, folded_axes, launches, loops_to_launch
+from tinycore.lower.legality import Loops
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
 from tinycore.lower.tile import Bind, Plan, Split, Tail, apply_plan
@@ -224,8 +225,11 @@ def test_a_store_outside_of_a_loop_keeps_the_loop() -> None:
     read = UOp(Op.LOAD, dtypes.float32, (UOp(Op.INDEX, after.dtype, (after, UOp.index(0))),))
     second = store(element(2, dtypes.float32, 7, j), read)
 
-    linear = assert_same(UOp.sink(UOp(Op.END, dtypes.void, (second, j))), GROUPS)
+    kernel = UOp.sink(UOp(Op.END, dtypes.void, (second, j)))
+    linear = assert_same(kernel, GROUPS)
     assert not any(u.op is Op.SPECIAL for u in linear.uops)
+    problem = Bind(j.arg.number, AxisKind.GRID).objection(Loops(kernel), GROUPS)
+    assert problem == "something is stored outside of it, which every thread would store"
 
 
 def test_steps_in_order_stay_a_loop() -> None:

@@ -407,6 +407,22 @@ def test_rows_are_swizzled_by_pieces_of_any_size(
     assert any(n.op is Op.XOR for n in linear.uops)
 
 
+@pytest.mark.parametrize("piece", [16, 32])
+def test_pieces_of_swizzled_rows_are_loaded_at_once(piece: int) -> None:
+    """A lane holds 32 bytes of a row, which lie together in pieces."""
+    size = (64, 64, 64)
+    ast = product_for(WMMA, size)
+    plan = tuple(
+        replace(s, swizzle=2, piece_bytes=piece, padding=0) if isinstance(s, Stage) else s
+        for s in plan_for(ast, card_with(WMMA))
+    )
+    linear = check(ast, plan, size)
+    loads = [n for n in linear.uops if n.op is Op.LOAD]
+    shared = [n for n in loads if pointer_of(n.src[0]).op is Op.DEFINE_LOCAL]
+
+    assert {n.dtype.size_bytes for n in shared} == {piece}
+
+
 class Storing(Renderer):
     """A language that only stores bfloat16."""
 
