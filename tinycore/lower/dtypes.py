@@ -272,14 +272,16 @@ def stored(pointer: UOp) -> UOp:
 def stage_bits(kernel: UOp, renderer: Renderer) -> UOp:
     """The kernel with arrays in shared memory that keep their narrow type, as integers of its bits.
 
-    Those are operands of matrix units, and whatever holds rounded values of a type that the device
-    converts. Other arrays are of float32: what is converted by arithmetic is converted once.
+    Those are operands of matrix units, whatever holds rounded values of a type that the device
+    converts, and what is only moved. Other arrays are of float32: what is converted by arithmetic
+    is converted once.
     """
     if not renderer.emulated:
         return kernel
     converted = renderer.emulated.intersection(renderer.limits.converted)
     nodes = kernel.toposort()
     staged = operands_staged(nodes, renderer.emulated) | rounded_arrays(nodes, converted)
+    staged |= moved_arrays(nodes, renderer.emulated)
     if not staged:
         return kernel
     done: dict[UOp, UOp] = {}
@@ -307,6 +309,15 @@ def rounded_arrays(nodes: Iterable[UOp], types: frozenset[DType]) -> set[UOp]:
     while wrong := {a for a in found if not all(is_rounded(v, found) for v in stores[a])}:
         found -= wrong
     return found
+
+
+def moved_arrays(nodes: Iterable[UOp], types: frozenset[DType]) -> set[UOp]:
+    """The arrays in shared memory whose values come from memory and go to memory as they are."""
+    read: set[UOp] = set()
+    for n in nodes:
+        moved = n.src[1:2] if n.op is Op.STORE else ()
+        read.update(pointer_of(s.src[0]) for s in n.src if s.op in READS and s not in moved)
+    return {a for a in rounded_arrays(nodes, types) if a not in read}
 
 
 def is_rounded(value: UOp, arrays: set[UOp]) -> bool:

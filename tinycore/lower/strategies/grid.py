@@ -25,7 +25,13 @@ from tinycore.lower.draft import Draft, fuse_loops
 from tinycore.lower.kernel_facts import LEAST_REUSE, KernelFacts
 from tinycore.lower.loops import fills_of
 from tinycore.lower.steps.split import may_be_empty
-from tinycore.lower.strategies import grid_rows, grid_shared, matrix_chain, matrix_unit
+from tinycore.lower.strategies import (
+    grid_rows,
+    grid_shared,
+    grid_transpose,
+    matrix_chain,
+    matrix_unit,
+)
 from tinycore.lower.tile import Bind, Split, Tail
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
@@ -78,6 +84,7 @@ def propose_grid(facts: KernelFacts, limits: Limits, wanted: int) -> Iterator[Pr
         steps = partial(rows_each, rows=rows, wanted=wanted)
         yield Proposal("grid rows", None, Cost(cycles_of_thread(wanted)), steps)
         return
+    yield from grid_transpose.propose(facts, limits)
     shared = shared_sum(facts, limits) if wanted > 1 else None
     if shared is None:
         yield Proposal("grid", None, Cost(cycles_of_thread()), partial(thread_each, wanted=wanted))

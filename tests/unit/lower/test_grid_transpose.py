@@ -1,0 +1,73 @@
+"""Transposed copies by groups: squares through shared memory, on cards that state their units."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy
+import pytest
+
+from tests.unit.lower.test_async_copies import computed
+from tests.unit.lower.test_units import SUMMING
+from tinycore import Tensor
+from tinycore.builtin.interpreter import PythonRenderer
+from tinycore.dtype import DType, PointerDType, dtypes
+from tinycore.lower.pipeline import lower
+from tinycore.lower.plan import plan_for
+from tinycore.render.base import Limits
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+
+MOVING = replace(SUMMING, threads=64)
+
+
+def turned(*shape: int, dtype: DType = dtypes.float32) -> UOp:
+    """The last two axes exchanged."""
+    x = Tensor.empty(*shape, dtype=dtype, device="PYTHON")
+    return x.transpose(-1, -2).contiguous().schedule()[-1].ast
+
+
+def arrays(ast: UOp, limits: Limits = MOVING) -> list[DType]:
+    """Types of the arrays in shared memory of a kernel's plan."""
+    linear = lower(ast, PythonRenderer(limits), "copy")
+    return [
+        u.dtype.base
+        for u in linear.uops
+        if u.op is Op.DEFINE_LOCAL and isinstance(u.dtype, PointerDType)
+    ]
+
+
+@pytest.mark.parametrize("shape", [(64, 96), (40, 33), (3, 17, 50), (2, 3, 16, 16)])
+def test_squares_arrive_where_they_should(shape: tuple[int, ...]) -> None:
+    ast = turned(*shape)
+    linear, (found, given) = computed(ast, plan_for(ast, MOVING), MOVING)
+
+    expected = given.reshape(shape).swapaxes(-1, -2)
+    assert numpy.array_equal(found, expected.reshape(-1))
+    assert arrays(ast) == [dtypes.float32]
+    assert linear.launch("block")[:2] == (32, 8)
+
+
+def test_rows_of_a_square_begin_in_other_banks() -> None:
+    linear = lower(turned(64, 64), PythonRenderer(MOVING), "copy")
+    (array,) = [u for u in linear.uops if u.op is Op.DEFINE_LOCAL]
+
+    assert isinstance(array.dtype, PointerDType)
+    assert array.dtype.size == 32 * (32 + 1)
+
+
+@pytest.mark.parametrize(
+    ("ast", "limits"),
+    [
+        pytest.param(turned(64, 64), replace(MOVING, units=0), id="no card"),
+        pytest.param(turned(64, 64), replace(MOVING, shared_bytes=0), id="no shared memory"),
+        pytest.param(turned(64, 8), MOVING, id="a short side"),
+        pytest.param(
+            (Tensor.empty(64, 64, device="PYTHON") + 1).contiguous().schedule()[-1].ast,
+            MOVING,
+            id="nothing is turned",
+        ),
+    ],
+)
+def test_other_copies_are_made_by_threads_alone(ast: UOp, limits: Limits) -> None:
+    assert not arrays(ast, limits)

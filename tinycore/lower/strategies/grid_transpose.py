@@ -1,0 +1,81 @@
+"""Transposed copies by groups: squares are loaded by rows, and stored by columns of what is read.
+
+Floor 3'. Threads that store side by side would load elements far apart, of which each takes a
+sector of memory. A square goes through shared memory instead, in rows that start in other banks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+
+from tinycore.lower.cost import Cost, Proposal
+from tinycore.lower.draft import Draft
+from tinycore.lower.kernel_facts import KernelFacts
+from tinycore.lower.loops import Number
+from tinycore.lower.steps.stage import WORD_BYTES, Stage
+from tinycore.lower.strategies.grid_shared import deal_out, innermost_group
+from tinycore.lower.tile import Bind, Split, Tail
+from tinycore.render.base import Limits
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind
+
+SIDE: Final = 32
+"""Elements of a side of a square."""
+ROWS: Final = 4
+"""Rows of a square that a thread copies."""
+LEAST_EXTENT: Final = 16
+"""Steps of both loops from which on it pays."""
+FAR_BYTES: Final = 32
+"""Distance of elements from which on each takes a sector of its own."""
+
+
+def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
+    """Squares along the loop that stores are contiguous in, and one that loads are."""
+    threads = SIDE * SIDE // ROWS
+    if not limits.units or limits.block_threads < threads or not limits.shared_bytes:
+        return
+    if facts.reductions or facts.has_order or facts.overwrites or not facts.is_fixed:
+        return
+    loaded = [n for n in facts.accesses if n not in facts.stored]
+    long = [r for r in facts.launchable if r.extent >= LEAST_EXTENT]
+    for column in reversed(long):
+        if any(facts.stride(n, column) != 1 for n in facts.stored):
+            continue
+        far = [n for n in loaded if is_far(facts, n, column)]
+        row = next((r for r in long for n in far if facts.stride(n, r) == 1), None)
+        if row is not None and row is not column:
+            apply = partial(copy_squares, row=row, column=column)
+            yield Proposal("grid transpose", None, Cost(1.0), apply)
+        return
+
+
+def is_far(facts: KernelFacts, load: UOp, column: UOp) -> bool:
+    """True if a load moves by a sector or more along a loop."""
+    stride = facts.stride(load, column)
+    return stride is not None and abs(stride) * facts.itemsize >= FAR_BYTES
+
+
+def copy_squares(draft: Draft, row: UOp, column: UOp) -> bool:
+    """A square for each group, whose threads store along columns."""
+    across: Number = (*column.arg.number, 1)
+    along: Number = (*row.arg.number, 1)
+    draft.do(
+        Split(column.arg.number, SIDE, Tail.GUARD),
+        Split(row.arg.number, SIDE, Tail.GUARD),
+        Split(along, SIDE // ROWS),
+    )
+    inside = {across, (*along, 0), (*along, 1)}
+    outer = [r.arg.number for r in draft.facts.launchable if r.arg.number not in inside]
+    draft.do(*(Bind(number, AxisKind.GRID) for number in outer))
+    dimensions = (((across, 1),), (((*along, 0), SIDE // ROWS), ((*along, 1), 1)))
+    padding = max(WORD_BYTES // draft.facts.itemsize, 1)
+    draft.do(
+        Bind((*along, 0), AxisKind.UNROLL),
+        Bind((*along, 1), AxisKind.BLOCK),
+        Bind(across, AxisKind.BLOCK),
+        Stage(innermost_group(draft), dimensions, padding, narrow=draft.limits.converted),
+    )
+    deal_out(draft, 0, 1)
+    return True
