@@ -30,6 +30,7 @@ from tinycore.lower.predicate import gate_loads, rebuilt, stores_to_buffers, wit
 from tinycore.lower.steps.stage import WITHIN
 from tinycore.lower.tensor_copies import Box, box_of, copied_ahead
 from tinycore.render.base import EARLY, LATE, Limits
+from tinycore.uop.matrix import MatrixDescriptor
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Ahead, AxisKind, Op, Part
 
@@ -185,7 +186,8 @@ def share_fills(kernel: UOp, limits: Limits) -> UOp:
         if turn is None:
             done |= filled_together(members, around, threads, done)
         elif boxes := boxes_of(members, turn, limits):
-            done |= copied_ahead(boxes, turn.loop, turn.copies, threads, next(numbers))
+            behind = steps_behind(kernel, turn)
+            done |= copied_ahead(boxes, turn.loop, turn.copies, threads, next(numbers), behind)
         else:
             done |= filled_ahead(members, turn, threads)
     return kernel.substitute(done)
@@ -201,6 +203,19 @@ def boxes_of(fills: list[UOp], turn: Turn, limits: Limits) -> dict[UOp, Box]:
     boxes = {fill: box_of(fill, turn.loop, turn.copies) for fill in fills}
     found = {fill: box for fill, box in boxes.items() if box is not None}
     return found if len(found) == len(fills) else {}
+
+
+def steps_behind(kernel: UOp, turn: Turn) -> int:
+    """Steps of a loop whose products may be under way when the fills of a later one are begun.
+
+    Where the loop is nothing but products of a unit that reads the arrays by itself, and a fill is
+    still begun ahead.
+    """
+    values = [closer.src[0] for closer in closer_of(kernel, turn.loop)]
+    if not all(v.op is Op.MATRIX and isinstance(v.arg.load, MatrixDescriptor) for v in values):
+        return 0
+    behind = min((v.arg.load.behind for v in values), default=0)
+    return behind if turn.copies - 1 - behind > 0 else 0
 
 
 def turn_of(fill: UOp, kernel: UOp) -> Turn | None:

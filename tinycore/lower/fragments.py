@@ -6,8 +6,9 @@ the map of the unit says and the address allows, else one for each element.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Final
 
 from tinycore.dtype import PointerDType
 from tinycore.errors import ArgumentError
@@ -20,6 +21,8 @@ from tinycore.uop.op import AxisKind, Op, Part
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.symbolic import simplify
 
+ROW_SIZES: Final = 3
+"""Sizes of rows that a descriptor can state: the longest, half and a quarter of it."""
 Vector = Callable[[UOp, UOp], UOp]
 """The value in all steps of a loop, as lanes of a vector."""
 
@@ -209,16 +212,47 @@ def described(value: UOp, held: Fragment, loops: dict[str, UOp], load: MatrixDes
         found = place(row, column).substitute(at_zero)
         return rewrite(found, simplify, name="simplify a descriptor")
 
-    top, left = divmod(int(at(0, 0).arg), load.row_bytes // size)
     bits = [(1 << bit, 0) for bit in range((down.extent - 1).bit_length())]
     bits += [(0, 1 << bit) for bit in range((along.extent - 1).bit_length())]
-    for row, column in (*bits, (down.extent - 1, along.extent - 1)):
-        if at(row, column) is not UOp.index(load.place(top + row, left + column, size)):
-            raise ArgumentError(
-                f"{load.name} reads rows of {load.row_bytes} bytes that are swizzled; row {row}, "
-                f"column {column} of an operand does not lie so. NOOPT=1 makes no such plan."
-            )
-    return UOp(Op.MATRIX_LOAD, held.vector, (index.with_src((index.src[0], first)),), load)
+    corners = ((0, 0), *bits, (down.extent - 1, along.extent - 1))
+    places = {corner: at(*corner) for corner in corners}
+    found = {corner: int(p.arg) for corner, p in places.items() if p.op is Op.CONST}
+    for form in forms_of(load, found, size) if len(found) == len(places) else ():
+        if lies_as(form, found, size):
+            place_of_first = index.with_src((index.src[0], first))
+            return UOp(Op.MATRIX_LOAD, held.vector, (place_of_first,), form)
+    raise ArgumentError(
+        f"{load.name} reads rows of up to {load.row_bytes} bytes that are swizzled; an operand of "
+        f"{down.extent} rows does not lie so. NOOPT=1 makes no such plan."
+    )
+
+
+def forms_of(
+    load: MatrixDescriptor, found: dict[tuple[int, int], int], size: int
+) -> Iterator[MatrixDescriptor]:
+    """The layouts that a descriptor can state, of which one may be that of an operand."""
+    for times in range(ROW_SIZES):
+        yield replace(load, row_bytes=load.row_bytes >> times)
+    if load.turned_bytes == size:
+        row = load.row_bytes // size
+        distance = (found.get((row, 0), 0) - found[0, 0]) * size
+        yield replace(load, panel_bytes=distance if distance > 0 else load.row_bytes)
+
+
+def lies_as(load: MatrixDescriptor, found: dict[tuple[int, int], int], size: int) -> bool:
+    """True if elements of an operand have the places that a descriptor of the first one gives.
+
+    An operand begins at a row along memory, and where rows lie along k inside of one.
+    """
+    row, column = divmod(found[0, 0], load.row_bytes // size)
+    if load.is_turned:
+        top, left = column, row
+    else:
+        top, left = row, column
+    return all(
+        place == load.place(top + down, left + along, size)
+        for (down, along), place in found.items()
+    )
 
 
 def row_at(index: UOp, places: dict[UOp, UOp], across: UOp, load: MatrixLoad) -> UOp | None:

@@ -8,6 +8,9 @@ Each copy of a stage has a barrier of phases. The fill of a step begins one phas
 its turn, and the step waits for that phase; the barrier of the group, behind it, says that all have
 read what the step before read, which is filled next. The pipelines of CUTLASS with TMA are alike,
 but for the second barrier, whose place there is taken by one of phases.
+
+Where a matrix unit reads the arrays by itself, products of the step before may still be under way
+behind that barrier, which says so (`arg`): the array of the step before that one is filled next.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from tinycore.tensor_map import SWIZZLES, TensorMap
 from tinycore.uop.affine import coefficient
 from tinycore.uop.compare import conjuncts_of
 from tinycore.uop.node import UOp
-from tinycore.uop.op import Op
+from tinycore.uop.op import Op, Part
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.sums import sum_of, terms_of
 from tinycore.uop.symbolic import simplify
@@ -41,6 +44,8 @@ class Box(NamedTuple):
     """Coordinates of the first element."""
     start: UOp
     """Element of the array where the box begins, a function of the loop that has turns."""
+    panels: int = 1
+    """Number of such copies, one behind the other in memory and in the array."""
 
 
 class Side(NamedTuple):
@@ -62,10 +67,24 @@ def box_of(fill: UOp, loop: UOp, copies: int) -> Box | None:
         return None
     gates = conjuncts_of(source.src[2]) if len(source.src) == 3 else []
     address, gates = uncut(source.src[1], gates)
-    sides = sides_of(address, own)
     pointer = pointer_of(source)
-    if sides is None or pointer.dtype.base is not array.dtype.base:  # type: ignore[attr-defined]
+    if pointer.dtype.base is not array.dtype.base:  # type: ignore[attr-defined]
         return None
+    assert isinstance(array.dtype, PointerDType)
+    size = array.dtype.size // copies * array.dtype.base.itemsize
+    for are_apart in (False, True):
+        sides = sides_of(address, own, are_apart)
+        found = sides and box_along(sides, address, gates, store.src[0].src[1], pointer, loop)
+        if found and size % found.map.alignment == 0:
+            return found
+    return None
+
+
+def box_along(
+    sides: list[Side], address: UOp, gates: Sequence[UOp], place: UOp, pointer: UOp, loop: UOp
+) -> Box | None:
+    """The box of a fill with these dimensions; None if it is none."""
+    own = [counter for side in sides for counter in side.steps]
     base = simplified(address.substitute({r: UOp.index(0) for r in own}))
     coordinates = coordinates_of(base, sides)
     if coordinates is None:
@@ -75,13 +94,14 @@ def box_of(fill: UOp, loop: UOp, copies: int) -> Box | None:
     sizes = sizes_of(coordinates, sides, gates)
     if sizes is None:
         return None
-    start = simplified(store.src[0].src[1].substitute({r: UOp.index(0) for r in own}))
-    found = map_of(pointer, sides, sizes, store.src[0].src[1], loop)
+    start = simplified(place.substitute({r: UOp.index(0) for r in own}))
+    found = map_of(pointer, sides, sizes, place, loop)
     if found is None or start.ranges - {loop}:
         return None
-    assert isinstance(array.dtype, PointerDType)
-    size = array.dtype.size // copies * array.dtype.base.itemsize
-    return None if size % found.alignment else Box(found, pointer, tuple(coordinates), start)
+    panels = sides[0].extent // found.box[0]
+    if panels > 1 and found.box_bytes % found.alignment:
+        return None
+    return Box(found, pointer, tuple(coordinates), start, panels)
 
 
 def simplified(node: UOp) -> UOp:
@@ -94,7 +114,7 @@ def uncut(address: UOp, gates: Sequence[UOp]) -> tuple[UOp, list[UOp]]:
 
     What is read beyond the last is in no result: sums leave it out, and stores are masked.
     """
-    found, places = list(gates), {}
+    found, places = list(map(undivided, gates)), {}
     for cut in (n for n in address.toposort() if n.op is Op.MIN and n.arg == MASKED):
         place, last = cut.src
         if last.op is not Op.CONST:
@@ -106,23 +126,49 @@ def uncut(address: UOp, gates: Sequence[UOp]) -> tuple[UOp, list[UOp]]:
     return (simplified(address.substitute(places)) if places else address), found
 
 
-def sides_of(address: UOp, own: Iterable[UOp]) -> list[Side] | None:
+def undivided(gate: UOp) -> UOp:
+    """A gate without its quotient: x // c + y < n where x + c * y < c * n, for whole numbers."""
+    if gate.op is not Op.CMPLT or gate.src[1].op is not Op.CONST:
+        return gate
+    terms, constant = terms_of(gate.src[0])
+    quotients = [
+        node
+        for node, factor in terms.items()
+        if node.op is Op.FLOORDIV and factor == 1 and node.src[1].op is Op.CONST
+    ]
+    if len(quotients) != 1 or (by := int(quotients[0].src[1].arg)) < 1:
+        return gate
+    others = {node: by * factor for node, factor in terms.items() if node is not quotients[0]}
+    return simplified(quotients[0].src[0] + sum_of(others, by * constant)) < by * int(
+        gate.src[1].arg
+    )
+
+
+def sides_of(address: UOp, own: Iterable[UOp], are_apart: bool) -> list[Side] | None:
     """The dimensions of what the loops of a fill read, the densest first; None if they are none.
 
-    Loops whose steps are those of another with all of its steps count along one dimension.
+    Loops whose steps are those of another with all of its steps count along one dimension, unless
+    they are of two of the array and these are to stay apart.
     """
     strides = {r: coefficient(address, r) for r in own}
     sides: list[Side] = []
     for loop, stride in sorted(strides.items(), key=lambda item: item[1] or 0):
         if not stride or stride < 1:
             return None
-        if sides and stride == sides[-1].stride * sides[-1].extent:
-            last = sides[-1]
+        last = sides[-1] if sides else Side(0, 1, {})
+        is_apart = are_apart and dimension_of(loop) not in map(dimension_of, last.steps)
+        if sides and stride == last.stride * last.extent and not is_apart:
             steps = {**last.steps, loop: last.extent}
             sides[-1] = Side(last.stride, last.extent * loop.extent, steps)
         else:
             sides.append(Side(stride, loop.extent, {loop: 1}))
     return sides if sides and sides[0].stride == 1 else None
+
+
+def dimension_of(loop: UOp) -> tuple[int, ...]:
+    """Number that loops which fill one dimension of an array have in common."""
+    number: tuple[int, ...] = loop.arg.number
+    return number[: number.index(Part.FILL)] if Part.FILL in number else number
 
 
 def coordinates_of(base: UOp, sides: Sequence[Side]) -> list[UOp] | None:
@@ -196,12 +242,18 @@ def bound_of(gate: UOp, place: UOp) -> int | None:
 def map_of(
     pointer: UOp, sides: Sequence[Side], sizes: Sequence[int], place: UOp, loop: UOp
 ) -> TensorMap | None:
-    """The map of a tensor whose boxes lie in shared memory as the places of a fill say."""
+    """The map of a tensor whose boxes lie in shared memory as the places of a fill say.
+
+    Rows longer than what a swizzle exchanges may lie in panels of that length, a box each.
+    """
     assert isinstance(pointer.dtype, PointerDType)
     dtype = pointer.dtype.base
     strides = tuple([side.stride * dtype.itemsize for side in sides[1:]])
-    box = tuple([side.extent for side in sides])
-    for swizzle in SWIZZLES:
+    row, *others = (side.extent for side in sides)
+    panels = [(swizzle, swizzle // dtype.itemsize) for swizzle in SWIZZLES[1:]]
+    panels = [(swizzle, panel) for swizzle, panel in panels if panel < row and row % panel == 0]
+    for swizzle, across in (*((swizzle, row) for swizzle in SWIZZLES), *panels):
+        box = (across, *others)
         found = TensorMap(pointer.arg, dtype, tuple(sizes), strides, box, swizzle)
         if found.problem() is None and lies_so(place, loop, sides, found):
             return found
@@ -231,19 +283,28 @@ def lies_so(place: UOp, loop: UOp, sides: Sequence[Side], found: TensorMap) -> b
             axis, step = steps[counter]
             position[axis] += number * step
         there = {**still, **{counter: UOp.index(number) for counter, number in at.items()}}
-        wanted, rest = divmod(found.place(position), found.dtype.itemsize)
+        panel, position[0] = divmod(position[0], found.box[0])
+        byte = panel * found.box_bytes + found.place(position)
+        wanted, rest = divmod(byte, found.dtype.itemsize)
         if rest or simplified(place.substitute(there)) is not UOp.index(first.arg + wanted):
             return False
     return True
 
 
 def copied_ahead(
-    boxes: dict[UOp, Box], loop: UOp, copies: int, threads: Sequence[UOp], number: int
+    boxes: dict[UOp, Box],
+    loop: UOp,
+    copies: int,
+    threads: Sequence[UOp],
+    number: int,
+    behind: int = 0,
 ) -> dict[UOp, UOp]:
     """Replacements of fills that are boxes: each step begins those of `copies` - 1 steps on.
 
-    `number` is that of the array in which the barriers are.
+    `number` is that of the array in which the barriers are. With products of `behind` steps under
+    way, copies are begun as many steps later.
     """
+    ahead = copies - 1 - behind
     signals = UOp(Op.DEFINE_LOCAL, dtypes.uint64.ptr(copies, "local"), (), number)
     alone = one_of(threads)
 
@@ -258,22 +319,26 @@ def copied_ahead(
         for fill, box in boxes.items():
             memory = UOp(Op.AFTER, fill.dtype, (fill.src[0], after))
             places = (box.start, *box.coordinates)
-            first, *coordinates = (place.substitute({loop: step}) for place in places)
-            to = with_gate(UOp(Op.INDEX, fill.dtype, (memory, first)), exists)
-            src = (to, at(step % copies, after), box.pointer, *coordinates)
-            found.append(UOp(Op.TENSOR_COPY, dtypes.void, src, box.map))
+            start, *corner = (place.substitute({loop: step}) for place in places)
+            for panel in range(box.panels):
+                first = start + panel * math.prod(box.map.box)
+                coordinates = (corner[0] + panel * box.map.box[0], *corner[1:])
+                to = with_gate(UOp(Op.INDEX, fill.dtype, (memory, first)), exists)
+                src = (to, at(step % copies, after), box.pointer, *coordinates)
+                found.append(UOp(Op.TENSOR_COPY, dtypes.void, src, box.map))
         return tuple(found)
 
+    count = sum(box.panels for box in boxes.values())
     barriers = tuple(
-        UOp(Op.PHASES, dtypes.void, (with_gate(at(UOp.index(turn)), alone),), len(boxes))
+        UOp(Op.PHASES, dtypes.void, (with_gate(at(UOp.index(turn)), alone),), count)
         for turn in range(copies)
     )
     ready = UOp(Op.BARRIER, dtypes.void, barriers)
-    first = [copy for step in range(copies - 1) for copy in begun(UOp.index(step), ready)]
+    first = [copy for step in range(ahead) for copy in begun(UOp.index(step), ready)]
     parity = loop // copies % 2
     wait = UOp(Op.WAIT_PHASE, dtypes.void, (at(loop % copies, *first), parity))
-    barrier = UOp(Op.BARRIER, dtypes.void, (wait,))
-    following = begun(loop + (copies - 1), barrier)
+    barrier = UOp(Op.BARRIER, dtypes.void, (wait,), behind or None)
+    following = begun(loop + ahead, barrier)
     return {fill: fill.with_src((fill.src[0], barrier, *following)) for fill in boxes}
 
 

@@ -191,16 +191,26 @@ class MatrixLoad:
 class MatrixDescriptor:
     """An operand that a unit reads in shared memory itself, where a lane says (PTX: wgmma).
 
-    Rows lie along k, `row_bytes` each and without gaps. Their pieces of 16 bytes are exchanged as a
-    Stage with a swizzle of all of them does it, counted from an address that `alignment` divides.
+    Rows lie along k, `row_bytes` each and without gaps: as many as a unit knows, or half or a
+    quarter of it. Their pieces of 16 bytes are exchanged as a Stage with a swizzle of all of them
+    does it, counted from an address that `alignment` divides. Rows across k, of elements of
+    `turned_bytes`, lie in panels of `row_bytes`, `panel_bytes` from one to the next.
     A lane holds no elements but where the operand begins, which the unit's lane maps do not say.
     """
 
     name: str
-    row_bytes: int = 64
-    turned_bytes: ClassVar[int] = 0
-    is_turned: ClassVar[bool] = False
-    """True if rows and columns are exchanged as by a MatrixLoad that does not transpose."""
+    row_bytes: int = 128
+    turned_bytes: int = 0
+    """The size of elements whose rows may lie across k; 0 if none."""
+    panel_bytes: int = 0
+    """Distance of panels where rows lie across k; 0 where they lie along it."""
+    behind: ClassVar[int] = 1
+    """Steps of a loop whose products may be under way while a step begins (see BARRIER)."""
+
+    @property
+    def is_turned(self) -> bool:
+        """True if rows lie across k."""
+        return self.panel_bytes > 0
 
     @property
     def alignment(self) -> int:
@@ -208,10 +218,15 @@ class MatrixDescriptor:
         return 8 * self.row_bytes
 
     def place(self, row: int, column: int, size: int) -> int:
-        """Position, in elements of some size, of an element of the operand."""
+        """Position, in elements of some size, of an element of the operand: its row and step."""
+        panel = 0
+        if self.is_turned:
+            number, rest = divmod(row, self.row_bytes // size)
+            panel, row, column = number * self.panel_bytes // size, column, rest
         piece = ATOM_BYTES // size
         turn = row * self.row_bytes // BANKS_BYTES % (self.row_bytes // ATOM_BYTES)
-        return row * (self.row_bytes // size) + (column // piece ^ turn) * piece + column % piece
+        at = row * (self.row_bytes // size) + (column // piece ^ turn) * piece + column % piece
+        return panel + at
 
     def fields(self) -> tuple[Any, ...]:
         """Its fields in order, for its text."""

@@ -165,7 +165,11 @@ class Op(enum.Enum):
     STATE = 0, given, "what the RECUR or ITERATE around it, of this `arg`, has in a step"
     END = ANY, nothing, "the first source done for every step of the ranges that follow"
     AFTER = ANY, first, "the first source, once the others are done"
-    BARRIER = ANY, nothing, "every thread of the workgroup has done the sources"
+    BARRIER = (
+        ANY,
+        nothing,
+        "every thread of the workgroup has done the sources, but for MATRIXes of `arg` steps",
+    )
     GROUP = ANY, nothing, "all sources done"
     SINK = ANY, nothing, "the root of a graph"
 

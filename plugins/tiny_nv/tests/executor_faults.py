@@ -71,11 +71,11 @@ MOVEMENT: Final[tuple[Fault, ...]] = tuple(
 MATRICES: Final[tuple[Fault, ...]] = (
     ("executor/matrix.py", "if state.block_threads % 32 or threads.size % 32:", "if False:"),
     (
-        "executor/bulk.py",
+        "executor/warpgroup.py",
         "if threads.size % 128 or (threads.reshape(-1, 128)[:, 0] % 128).any():",
         "if threads.size % 32:",
     ),
-    ("executor/bulk.py", "        state.shared.bulk_reads(thread, places.ravel())\n", ""),
+    ("executor/warpgroup.py", "        state.shared.bulk_reads(thread, places.ravel())\n", ""),
     ("executor/bulk.py", "        if barrier.pending < arrivals:\n", "        if False:\n"),
     ("executor/bulk.py", "    if key not in state.barriers:\n", "    if False:\n"),
     ("executor/bulk.py", "        check_alignment(where, 8)\n", ""),

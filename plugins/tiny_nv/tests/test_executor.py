@@ -25,9 +25,10 @@ from emulation.faults import (
     TimeoutFault,
 )
 from emulation.memory import Region
-from executor.bulk import MatrixDescriptor, TensorMap, swizzled
+from executor.bulk import TensorMap, swizzled
 from executor.launch import Executor
 from executor.syntax import parse
+from executor.warpgroup import MatrixDescriptor
 
 Array = numpy.ndarray[Any, Any]
 SEED = 20261122

@@ -85,7 +85,7 @@ def copies_boxes(texts: list[str]) -> bool:
 
 @pytest.mark.parametrize("dtype", [dtypes.half, dtypes.bfloat16], ids=lambda dtype: dtype.name)
 def test_a_launch_says_what_its_operands_are(driver: Changing, dtype: DType) -> None:
-    x, y = operands(100, 130, 72, dtype)
+    x, y = operands(100, 130, 136, dtype)
     with noted() as sources:
         found = product(x, y).realize()
 
@@ -95,7 +95,7 @@ def test_a_launch_says_what_its_operands_are(driver: Changing, dtype: DType) -> 
     for number, (size, boxes) in enumerate(rows.items()):
         address = int.from_bytes(driver.maps[number][:8], "little")
         encoded = {
-            EncodedMap(kind, address, (72, size), (32, box), (1, 1), (144,), 2).encoded
+            EncodedMap(kind, address, (136, size), (64, box), (1, 1), (272,), 3).encoded
             for box in boxes
         }
         assert driver.maps[number] in encoded
@@ -103,7 +103,7 @@ def test_a_launch_says_what_its_operands_are(driver: Changing, dtype: DType) -> 
 
 
 def test_a_batch_of_products(driver: Changing) -> None:
-    a, b = (small_integers(3 * 64, 64, seed=s).reshape(3, 64, 64) for s in range(2))
+    a, b = (small_integers(3 * 64, 128, seed=s).reshape(3, 64, 128) for s in range(2))
     x, y = (Tensor(v.astype("f")).half().realize() for v in (a, b))
     with noted() as sources:
         found = x.matmul(y.transpose(1, 2), dtype=dtypes.float32).numpy()
@@ -113,12 +113,14 @@ def test_a_batch_of_products(driver: Changing) -> None:
 
 
 def test_a_part_of_a_tensor(driver: Changing) -> None:
-    whole, y = operands(80, 64, 64)
+    whole, y = operands(80, 64, 128)
     with noted() as sources:
         found = product(whole[16:], y).numpy()
 
     assert copies_boxes(sources.texts)
-    assert numpy.array_equal(found, small_integers(80, 64)[16:] @ small_integers(64, 64, seed=1).T)
+    assert numpy.array_equal(
+        found, small_integers(80, 128)[16:] @ small_integers(64, 128, seed=1).T
+    )
 
 
 def test_a_captured_step_gets_maps_of_other_memory(driver: Changing) -> None:
@@ -127,16 +129,16 @@ def test_a_captured_step_gets_maps_of_other_memory(driver: Changing) -> None:
         return product(x, y).relu().realize()
 
     for seed in range(5):
-        x, y = (Tensor(small_integers(64, 64, seed=seed + s).astype("f")).half() for s in (0, 9))
+        x, y = (Tensor(small_integers(64, 128, seed=seed + s).astype("f")).half() for s in (0, 9))
         found = step(x.realize(), y.realize()).numpy()
         a, b = x.float().numpy(), y.float().numpy()
         assert numpy.array_equal(found, numpy.maximum(a @ b.T, 0))
 
 
 def test_memory_at_an_odd_place_is_no_tensor(driver: Changing) -> None:
-    whole = Tensor(small_integers(1, 64 * 64 + 3).astype("f")).half().realize()
-    x = whole.reshape(-1)[3:].reshape(64, 64)
-    y, _ = operands(64, 64, 64)
+    whole = Tensor(small_integers(1, 64 * 128 + 3).astype("f")).half().realize()
+    x = whole.reshape(-1)[3:].reshape(64, 128)
+    y, _ = operands(64, 64, 128)
     with noted() as sources:
         found = product(x, y)
         check(x, y, found)
@@ -144,7 +146,7 @@ def test_memory_at_an_odd_place_is_no_tensor(driver: Changing) -> None:
 
 
 def test_what_the_driver_refuses_is_told_with_the_buffer(driver: Changing) -> None:
-    x, y = operands(64, 64, 64)
+    x, y = operands(64, 64, 128)
     driver.fail("cuTensorMapEncodeTiled", INVALID_VALUE)
 
     with pytest.raises(DeviceError, match=r"the map of buffer \d of kernel"):
@@ -152,7 +154,7 @@ def test_what_the_driver_refuses_is_told_with_the_buffer(driver: Changing) -> No
 
 
 def test_a_map_is_encoded_once_for_an_address(driver: Changing) -> None:
-    x, y = operands(64, 64, 64)
+    x, y = operands(64, 64, 128)
     for _ in range(3):
         product(x, y).realize()
 
@@ -224,6 +226,7 @@ WAIT = re.compile(r"mbarrier\.try_wait\.parity\.shared::cta\.b64 (\S+), .*?;")
 EXPECT = re.compile(r"((?:@%p\d+ )?mbarrier\.arrive\.expect_tx\S* _, \[\S+\]), (\S+);")
 INIT = re.compile(r"(mbarrier\.init\.shared::cta\.b64 \[\S+\]), \S+;")
 TARGET = re.compile(r"(complete_tx::bytes \[%r\d+)(?:\+(\d+))?\]")
+WAIT_GROUP = re.compile(r"wgmma\.wait_group\.sync\.aligned 1;")
 MANY = 3
 """More copies than a phase has."""
 
@@ -258,13 +261,17 @@ FAULTS: dict[str, tuple[Callable[[str], str], type[Exception], str]] = {
         *(BarrierFault, "mbarrier that nobody completes"),
     ),
     "a box that is not aligned": (moved, MisalignedAddress, "cp.async.bulk.tensor"),
+    "more products under way than copies keep off": (
+        lambda text: WAIT_GROUP.sub("wgmma.wait_group.sync.aligned 2;", text),
+        *(RaceFault, "a copy is begun to what a product under way reads"),
+    ),
 }
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_faults_of_a_kernel_are_found(driver: Changing, name: str) -> None:
     change, fault, message = FAULTS[name]
-    x, y = operands(64, 64, 128)
+    x, y = operands(64, 64, 320)
     texts: list[str] = []
 
     def changed(text: str) -> str:

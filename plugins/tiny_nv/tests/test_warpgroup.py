@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy
 import pytest
-from executor.bulk import MatrixDescriptor as Decoded
-from executor.bulk import accumulator
+from executor.warpgroup import MatrixDescriptor as Decoded
+from executor.warpgroup import accumulator
 from matrix_programs import Sources, for_few_threads, noted, small_integers
 from simulated import Simulated, backend_of
 from standin import Card
@@ -58,10 +59,21 @@ def test_lanes_hold_the_sums_that_the_manual_says(name: str) -> None:
         assert numpy.array_equal(found, expected)
 
 
-def test_a_descriptor_is_read_as_it_was_meant() -> None:
-    places = Decoded.decode(descriptor_bits(DESCRIPTOR) | 4096 >> 4).places(64, 32)
+@pytest.mark.parametrize("row_bytes", [32, 64, 128])
+def test_a_descriptor_is_read_as_it_was_meant(row_bytes: int) -> None:
+    descriptor = replace(DESCRIPTOR, row_bytes=row_bytes)
+    places = Decoded.decode(descriptor_bits(descriptor) | 4096 >> 4).places(64, 32)
 
-    expected = [[DESCRIPTOR.place(row, column, 1) for column in range(32)] for row in range(64)]
+    expected = [[descriptor.place(row, column, 1) for column in range(32)] for row in range(64)]
+    assert (places - 4096).tolist() == expected
+
+
+def test_a_descriptor_of_rows_across_k_is_read_as_it_was_meant() -> None:
+    descriptor = replace(DESCRIPTOR, panel_bytes=8192)
+    decoded = Decoded.decode(descriptor_bits(descriptor) | 4096 >> 4)
+    places = decoded.places_across(256, 16, 2)[:, ::2]
+
+    expected = [[2 * descriptor.place(row, step, 2) for step in range(16)] for row in range(256)]
     assert (places - 4096).tolist() == expected
 
 
@@ -73,35 +85,69 @@ def test_only_the_hopper_that_is_asked_for_has_them() -> None:
     assert limits_of(replace(arch_of("sm_90a"), number=100)).matrix == other
 
 
+def factor(rows: int, columns: int, dtype: DType, is_turned: bool, seed: int = 0) -> Tensor:
+    """A matrix of small integers, its transpose in memory where it is turned."""
+    values = small_integers(rows, columns, seed=seed).astype("f")
+    held = Tensor(values.T.copy() if is_turned else values).cast(dtype).realize()
+    return held.T if is_turned else held
+
+
 @pytest.mark.sample(4)
 @pytest.mark.usefixtures("card")
-@pytest.mark.parametrize("size", [(128, 128, 64), (64, 64, 96), (100, 130, 72)], ids=str)
+@pytest.mark.parametrize(
+    "size", [(128, 128, 256), (64, 64, 96), (64, 64, 192), (100, 130, 136)], ids=str
+)
 @pytest.mark.parametrize("dtype", [dtypes.half, dtypes.bfloat16], ids=lambda dtype: dtype.name)
 def test_a_product_is_numpys(dtype: DType, size: tuple[int, int, int], sources: Sources) -> None:
     m, n, k = size
-    a, b = small_integers(m, k), small_integers(n, k, seed=1)
-    x, y = (Tensor(v.astype("f")).cast(dtype).realize() for v in (a, b))
+    x, y = factor(m, k, dtype, False), factor(k, n, dtype, True, seed=1)
     sources.texts.clear()
 
-    found = x.matmul(y.T, dtype=dtypes.float32).numpy()
+    found = x.matmul(y, dtype=dtypes.float32).numpy()
 
-    assert numpy.array_equal(found, a @ b.T)
+    assert numpy.array_equal(found, small_integers(m, k) @ small_integers(k, n, seed=1))
     assert [MNEMONIC in text for text in sources.texts] == [True]
     assert any(call in sources.texts[0] for call in CALL.values())
     assert "fence.proxy.async" not in sources.texts[0]  # no thread stores an operand
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(4)
 @pytest.mark.usefixtures("card")
-def test_products_of_a_stage_are_waited_for_together(sources: Sources) -> None:
-    x, y = (Tensor(small_integers(64, 128, seed=s).astype("f")).half().realize() for s in (0, 1))
+@pytest.mark.parametrize("turned", [(False, False), (True, True), (True, False)], ids=str)
+@pytest.mark.parametrize("size", [(128, 256, 256), (104, 72, 136), (64, 128, 144)], ids=str)
+@pytest.mark.parametrize("dtype", [dtypes.half, dtypes.bfloat16], ids=lambda dtype: dtype.name)
+def test_operands_may_lie_across_k(
+    dtype: DType, size: tuple[int, int, int], turned: tuple[bool, bool], sources: Sources
+) -> None:
+    m, n, k = size
+    x, y = factor(m, k, dtype, turned[0]), factor(k, n, dtype, turned[1], seed=1)
     sources.texts.clear()
 
-    found = x.matmul(y.T, dtype=dtypes.float32).numpy()
+    found = x.matmul(y, dtype=dtypes.float32).numpy()
 
-    assert numpy.array_equal(found, small_integers(64, 128) @ small_integers(64, 128, seed=1).T)
+    assert numpy.array_equal(found, small_integers(m, k) @ small_integers(k, n, seed=1))
     (text,) = sources.texts
-    assert (text.count(MNEMONIC), text.count("wgmma.wait_group")) == (2, 1)
+    flags = (int(turned[0]), int(not turned[1]))
+    assert set(re.findall(r", 1, 1, (\d), (\d);", text)) == {tuple(map(str, flags))}
+    assert any(call in text for call in CALL.values())
+    assert "fence.proxy.async" not in text
+
+
+@pytest.mark.sample(1)
+@pytest.mark.usefixtures("card")
+@pytest.mark.parametrize(("k", "waits"), [(64, ["0"]), (256, ["0", "1"])])
+def test_products_of_a_stage_are_one_group_and_those_of_a_loop_under_way(
+    k: int, waits: list[str], sources: Sources
+) -> None:
+    x, y = factor(64, k, dtypes.half, False), factor(k, 64, dtypes.half, True, seed=1)
+    sources.texts.clear()
+
+    found = x.matmul(y, dtype=dtypes.float32).numpy()
+
+    assert numpy.array_equal(found, small_integers(64, k) @ small_integers(k, 64, seed=1))
+    (text,) = sources.texts
+    assert (text.count(MNEMONIC), text.count("wgmma.commit_group")) == (4, 1)
+    assert sorted(re.findall(r"wgmma\.wait_group\.sync\.aligned (\d);", text)) == waits
 
 
 UNIT = WARPGROUP["wgmma_m64n64k16_f16"].unit
@@ -159,18 +205,23 @@ def test_a_product_of_bytes_is_numpys(dtype: DType, sources: Sources) -> None:
 
 @pytest.mark.sample(1)
 @pytest.mark.usefixtures("card")
-def test_operands_that_are_no_tensor_are_stored_by_threads_and_fenced(sources: Sources) -> None:
+@pytest.mark.parametrize("is_across", [False, True])
+def test_operands_that_are_no_tensor_are_stored_by_threads_and_fenced(
+    is_across: bool, sources: Sources
+) -> None:
     """Rows of 70 halves lie 140 bytes apart, which are no pieces of 16."""
-    a, b = small_integers(64, 70), small_integers(64, 70, seed=1)
-    x, y = (Tensor(v.astype("f")).half().realize() for v in (a, b))
+    m, n, k = (120, 250, 90) if is_across else (64, 64, 70)
+    x = factor(m, k, dtypes.half, is_across)
+    y = factor(k, n, dtypes.half, True, seed=1)
     sources.texts.clear()
 
-    found = x.matmul(y.T, dtype=dtypes.float32).numpy()
+    found = x.matmul(y, dtype=dtypes.float32).numpy()
 
-    assert numpy.array_equal(found, a @ b.T)
-    assert MNEMONIC in sources.texts[0]
-    assert not any(call in sources.texts[0] for call in CALL.values())
-    assert "fence.proxy.async" in sources.texts[0]
+    assert numpy.array_equal(found, small_integers(m, k) @ small_integers(k, n, seed=1))
+    *_, text = sources.texts
+    assert MNEMONIC in text
+    assert not any(call in text for call in CALL.values())
+    assert "fence.proxy.async" in text
 
 
 @pytest.mark.slow

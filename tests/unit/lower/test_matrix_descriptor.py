@@ -11,7 +11,7 @@ from tests.unit.lower.matrices import MMA
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError
 from tinycore.lower.fragments import described
-from tinycore.lower.steps.stage import Stage, layout_of, swizzled
+from tinycore.lower.steps.stage import Stage, element_of, layout_of, swizzled
 from tinycore.render.base import LinearKernel
 from tinycore.uop.matrix import MatrixDescriptor
 from tinycore.uop.node import UOp
@@ -46,10 +46,34 @@ def descriptor_of(value: UOp, row_bytes: int) -> UOp:
 
 @pytest.mark.parametrize("row_bytes", [32, 64, 128])
 def test_rows_whose_pieces_are_all_exchanged_are_described(row_bytes: int) -> None:
-    found = descriptor_of(operand(row_bytes, row_bytes // 16), row_bytes)
+    found = descriptor_of(operand(row_bytes, row_bytes // 16), 128)
 
     assert found.op is Op.MATRIX_LOAD
+    assert found.arg == MatrixDescriptor("rows", row_bytes)
     assert found.src[0].src[1] is UOp.index(0)
+
+
+def across(panel: int, rows: int = 256) -> UOp:
+    """A load of the left operand, whose rows lie across k in panels of so many halves."""
+    step = Stage((9,), ((((1,), 1),), (((0,), 1),)), swizzle=8, panel=panel)
+    layout = layout_of([ROWS, rows], 2, step)
+    array = UOp(Op.DEFINE_LOCAL, dtypes.float16.ptr(ROWS * rows, "local"), (), 0)
+    found = element_of(array, [K, UOp.range(128, (0,), AxisKind.FRAGMENT)], layout, UOp.index(0))
+    place = rewrite(found.src[1], simplify, name="test")
+    return UOp(Op.LOAD, dtypes.float16, (UOp(Op.INDEX, array.dtype, (array, place)),))
+
+
+def test_rows_across_k_are_described_by_their_panels() -> None:
+    load = MatrixDescriptor("rows", turned_bytes=2)
+    loops = {"m": UOp.range(128, (0,), AxisKind.FRAGMENT), "n": N, "k": K}
+
+    found = described(across(64), UNIT.fragment("a"), loops, load)
+
+    assert found.arg == replace(load, panel_bytes=64 * 128)
+    with pytest.raises(ArgumentError, match="does not lie so"):
+        described(across(64), UNIT.fragment("a"), loops, MatrixDescriptor("rows"))
+    with pytest.raises(ArgumentError, match="does not lie so"):
+        described(across(128), UNIT.fragment("a"), loops, load)
 
 
 def test_an_operand_may_begin_inside_of_a_row() -> None:
@@ -62,7 +86,7 @@ def test_an_operand_may_begin_inside_of_a_row() -> None:
     ("row_bytes", "swizzle", "top"), [(64, 0, 0), (128, 4, 0), (64, 2, 0), (64, 4, 2)]
 )
 def test_what_lies_otherwise_is_refused(row_bytes: int, swizzle: int, top: int) -> None:
-    with pytest.raises(ArgumentError, match="of an operand does not lie so"):
+    with pytest.raises(ArgumentError, match="does not lie so"):
         descriptor_of(operand(row_bytes, swizzle, top=top), 64)
 
 
@@ -78,6 +102,6 @@ def test_arrays_begin_where_the_exchange_repeats() -> None:
     load = UOp(Op.MATRIX_LOAD, dtypes.float16.vec(8), (index,), MatrixDescriptor("rows"))
     kernel = LinearKernel("test", (first, second, index.src[1], index, load))
 
-    assert kernel.shared_layout == {first: 0, second: 512}
-    assert kernel.shared_alignment == 512
-    assert kernel.shared_bytes == 512 + 64 * 64
+    assert kernel.shared_layout == {first: 0, second: 1024}
+    assert kernel.shared_alignment == 1024
+    assert kernel.shared_bytes == 1024 + 64 * 64

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.unit.lower.matrices import MMA
 from tinycore import Tensor
 from tinycore.device.extent import Extent
 from tinycore.device.protocols import ProgramInfo
@@ -16,12 +17,14 @@ from tinycore.engine.compile import info_of
 from tinycore.engine.search_worker import binary_from_json, binary_to_json
 from tinycore.errors import UnsupportedError, VerifyError
 from tinycore.lower.pipeline import lower
+from tinycore.lower.plan import plan_for
 from tinycore.lower.steps.stage import nest_of
-from tinycore.lower.tensor_copies import Side, bound_of, coordinates_of
+from tinycore.lower.tensor_copies import Side, bound_of, coordinates_of, undivided
 from tinycore.lower.tile import Bind, Plan, Split, Stage, Tail, apply_checked
 from tinycore.render.base import Limits, LinearKernel, pointer_of
 from tinycore.render.cstyle import CStyle
 from tinycore.tensor_map import TensorMap
+from tinycore.uop.matrix import MatrixDescriptor
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op, Part
 from tinycore.uop.parse import program_from_text
@@ -41,6 +44,7 @@ CARD = Limits(
     async_bytes=(4, 8, 16),
     tensor_copies=True,
 )
+ROOMY = replace(CARD, block=(512, 512, 512), block_threads=512, shared_bytes=227 << 10)
 DEPTH = 32
 """Steps of a sum that are staged at a time: rows of 64 bytes."""
 
@@ -166,6 +170,15 @@ def test_a_gate_says_a_size_where_it_decides_on_whole_pieces(
     assert bound_of(piece.eq(5), piece * 8) is None
 
 
+def test_a_gate_of_a_quotient_says_a_size_of_what_is_divided() -> None:
+    step, inside = UOp.range(3, 0), UOp.range(64, 1)
+    gate = step * 4 + inside // 16 < 9
+
+    assert bound_of(undivided(gate), step * 64 + inside) == 144
+    assert undivided(step < 2) is (step < 2)
+    assert undivided(inside // 16 + step // 2 < 3) is (inside // 16 + step // 2 < 3)
+
+
 def test_each_copy_is_asked_for_by_one_thread_where_there_is_a_step() -> None:
     linear = lowered(product(64, 256, 96))
     gates = [to_text(u.src[0].src[2]) for u in copies_of(linear)]
@@ -198,11 +211,56 @@ def test_each_swizzle_of_a_stage_is_one_of_the_device(
     assert all(linear.shared_layout[array] % (8 * swizzle) == 0 for array in arrays)
 
 
+def across(columns: int, rows: int = 256) -> tuple[UOp, Plan]:
+    """A product whose right operand lies across the sum, staged in panels of 64 columns."""
+    left = Tensor.empty(64, rows, dtype="float16", device="PYTHON")
+    right = Tensor.empty(rows, columns, dtype="float16", device="PYTHON")
+    ast = left.matmul(right, dtype="float32").schedule()[-1].ast
+    steps = plan(ast, 64, 8, columns=128)
+    *_, column, inner = (r.arg.number for r in nest_of(ast))
+    turned = ((((*inner, 1), 1),), (((*column, 1), 1),))
+    return ast, tuple(
+        replace(step, dimensions=turned, panel=64)
+        if isinstance(step, Stage) and step.dimensions[0][0][0] == (*column, 1)
+        else step
+        for step in steps
+        if columns > 128 or not (isinstance(step, Bind) and step.axis == (*column, 0))
+    )
+
+
+@pytest.mark.parametrize("columns", [384, 128, 360])
+def test_panels_of_rows_are_boxes_one_behind_the_other(columns: int) -> None:
+    ast, steps = across(columns)
+    linear = lowered(ast, ROOMY, steps)
+    of_right = [u for u in copies_of(linear) if u.arg.slot == 2]
+
+    assert linear.maps[1] == TensorMap(
+        2, dtypes.float16, (columns, 256), (2 * columns,), (64, 64), 128
+    )
+    assert {u.arg for u in linear.uops if u.op is Op.PHASES} == {3}
+    places = [int(u.src[0].src[1].vmin) for u in of_right[:2]]
+    assert places == [0, 64 * 64]
+    assert [int(u.src[3].vmin) for u in of_right[:2]] == [0, 64]
+
+
+def test_products_under_way_are_kept_off_by_a_step() -> None:
+    load = MatrixDescriptor("rows")
+    unit = replace(MMA, load=load)
+    limits = replace(ROOMY, matrix=(unit,), async_bytes=(16,))
+    ast = product(64, 1024, 64)
+    linear = lower(ast, Language(limits), "product", plan_for(ast, limits))
+    start = [u.op for u in linear.uops].index(Op.RANGE)
+    before = [u for u in linear.uops[:start] if u.op is Op.TENSOR_COPY]
+    barriers = [u.arg for u in linear.uops if u.op is Op.BARRIER]
+
+    assert len(before) == 2 * 2  # of four copies of two operands one is read, and one may be
+    assert barriers == [None, load.behind]
+
+
 # --- what is none
 
 PRODUCT = product(64, 256, 96)
 TALL = product(1024, 256, 96)
-ROOMY = replace(CARD, block=(512, 512, 512), block_threads=512, shared_bytes=227 << 10)
 UNCHANGED = {
     "a device without": (PRODUCT, replace(CARD, tensor_copies=False), plan(PRODUCT)),
     "buffers that start anywhere": (PRODUCT, replace(CARD, buffers_aligned=False), plan(PRODUCT)),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -59,6 +59,9 @@ class Stage:
     With `swizzle` neighboring rows lie in other banks without padding: so many pieces of a row, of
     `piece_bytes` each, are exchanged by XOR with the row's number, as `swizzled` says.
 
+    With `panel` rows are cut into parts of so many elements. The parts of all rows that begin at
+    the same place lie together as a panel, and are swizzled as rows; panels follow each other.
+
     With `copies` there are so many arrays, which the steps of `at` use in turn: a group fills one
     while it reads others (see `cooperative.filled_ahead`).
 
@@ -73,6 +76,7 @@ class Stage:
     narrow: tuple[DType, ...] = ()
     swizzle: int = 0
     piece_bytes: int = LEAST_PIECE_BYTES
+    panel: int = 0
 
     def __str__(self) -> str:
         layout = "][".join("+".join(map(term_text, d)) for d in self.dimensions)
@@ -80,6 +84,7 @@ class Stage:
         padded += (
             f", {self.swizzle} x {self.piece_bytes} bytes of a row swizzled" if self.swizzle else ""
         )
+        padded += f", panels of {self.panel}" if self.panel else ""
         turns = f", {self.copies} in turn" if self.copies > 1 else ""
         kinds = f", as {' '.join(d.name for d in self.narrow)}" if self.narrow else ""
         return f"stage([{layout}] at {text_of(self.at or ())}{padded}{turns}{kinds})"
@@ -94,6 +99,8 @@ class Stage:
             return f"rows cannot be padded by {self.padding}"
         if self.swizzle and (problem := self.problem_of_swizzle()):
             return problem
+        if self.panel and not self.swizzle:
+            return "rows are cut into panels where these are swizzled"
         if self.copies == 1:
             return None
         if not 1 < self.copies <= MOST_IN_TURN:
@@ -251,13 +258,20 @@ class Layout:
     piece: int = 1
     period: int = 1
     """Rows until one begins at the same bank, and is swizzled otherwise."""
+    panel: int = 0
+    """Elements of a row that lie together, where rows are swizzled."""
+    panel_size: int = 0
+    """Elements of these parts of all rows."""
 
 
 def layout_of(extents: list[int], itemsize: int, step: Stage) -> Layout:
     """The layout that a Stage states. Raises ArgumentError for rows that have no such pieces."""
     if not step.swizzle:
         return Layout(pitches_of(extents, itemsize, step.padding))
-    row_bytes = extents[-1] * itemsize
+    panel = step.panel or extents[-1]
+    if extents[-1] % panel:
+        raise ArgumentError(f"{step}: rows of {extents[-1]} elements are no panels of {panel}")
+    row_bytes = panel * itemsize
     if row_bytes % (step.swizzle * step.piece_bytes):
         raise ArgumentError(
             f"{step}: rows of {row_bytes} bytes are no multiple of {step.swizzle} pieces of "
@@ -266,7 +280,8 @@ def layout_of(extents: list[int], itemsize: int, step: Stage) -> Layout:
     # Rows of a power of two keep their pitch: the swizzle finds other banks, and other cache sets.
     pitches = [math.prod(extents[place:]) for place in range(1, len(extents) + 1)]
     period = BANKS_BYTES // (step.piece_bytes * step.swizzle)
-    return Layout(pitches, step.swizzle, step.piece_bytes // itemsize, period)
+    panel_size = math.prod(extents[:-1]) * panel
+    return Layout(pitches, step.swizzle, step.piece_bytes // itemsize, period, panel, panel_size)
 
 
 def element_of(array: UOp, places: list[UOp], layout: Layout, start: UOp) -> UOp:
@@ -275,6 +290,10 @@ def element_of(array: UOp, places: list[UOp], layout: Layout, start: UOp) -> UOp
         row_size = layout.pitches[-2]
         outer = zip(places[:-1], layout.pitches[:-1], strict=True)
         row = total(place * (pitch // row_size) for place, pitch in outer)
+        if layout.panel < row_size:
+            column = swizzled(places[-1] % layout.panel, row, layout)
+            panel = places[-1] // layout.panel * layout.panel_size
+            return UOp(Op.INDEX, array.dtype, (array, start + panel + row * layout.panel + column))
         places = [*places[:-1], swizzled(places[-1], row, layout)]
     place = start + total(p * pitch for p, pitch in zip(places, layout.pitches, strict=True))
     return UOp(Op.INDEX, array.dtype, (array, place))
@@ -325,8 +344,27 @@ def by_place(
         others = (loops[axis] * -factor for axis, factor in dimension if axis != leader)
         replacements[loops[leader]] = total((place, *others))
     content = rewrite(value.substitute(replacements), simplify, name="simplify a stage")
-    axes = itertools.chain.from_iterable(dimensions)
-    if left := content.ranges & {loops[axis] for axis, _ in axes}:
+    axes = {loops[axis] for axis, _ in itertools.chain.from_iterable(dimensions)}
+    if content.ranges & axes:  # a bound may be one of the outer loops of a dimension alone
+        digits = {
+            r: d for n, p in zip(dimensions, fill, strict=True) for r, d in digits_of(n, p, loops)
+        }
+        content = rewrite(value.substitute(digits), simplify, name="simplify a stage")
+    if left := content.ranges & axes:
         numbers = ", ".join(str(r.arg.number) for r in left)
         raise ArgumentError(f"a value is no function of its place: it depends on loops {numbers}")
     return content
+
+
+def digits_of(
+    dimension: Dimension, place: UOp, loops: dict[Number, UOp]
+) -> Iterator[tuple[UOp, UOp]]:
+    """The loops of a dimension as digits of a place along it, where they are; else none."""
+    parts = sorted(((f, loops[axis]) for axis, f in dimension), key=lambda part: part[0])
+    size = 1
+    for factor, loop in parts:
+        if factor != size or not loop.is_fixed:
+            return
+        size *= loop.extent
+    for factor, loop in parts:
+        yield loop, place // factor % loop.extent

@@ -18,6 +18,7 @@ from tinycore.errors import ArgumentError
 from tinycore.lower.cost import (
     Cost,
     Proposal,
+    ceil_power_of_two,
     cycles_of_loads,
     resident_groups,
     unevenness,
@@ -41,7 +42,7 @@ from tinycore.lower.strategies.grid_shared import (
 from tinycore.lower.tile import Bind, Reorder, Split, Tail
 from tinycore.render.base import Limits
 from tinycore.uop.affine import coefficient
-from tinycore.uop.matrix import Fragment, MatrixDescriptor, MatrixUnit
+from tinycore.uop.matrix import Fragment, MatrixDescriptor, MatrixLoad, MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind
 
@@ -102,6 +103,8 @@ def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
                 apply = partial(use_unit, unit=unit, tile=tile, sides=sides)
                 name = f"{unit.name} {tile.tall}x{tile.wide} of {tile.rows}x{tile.columns}"
                 loads = loads_of_product(unit, tile)
+                if isinstance(unit.load, MatrixDescriptor):
+                    loads *= waste_of_product(facts, unit, tile, sides)
                 if limits.units:
                     groups = groups_of_product(facts, unit, tile, sides)
                     near = loads_of_product(unit, replace(tile, tall=1, wide=1))
@@ -122,6 +125,16 @@ def groups_of_product(facts: KernelFacts, unit: MatrixUnit, tile: Tile, sides: S
     down = -(-rows // (tile.tall * copies(tile.rows, unit.m) * unit.m))
     across = -(-columns // (tile.wide * copies(tile.columns, unit.n) * unit.n))
     return down * across * (facts.outputs_launched // (rows * columns))
+
+
+def waste_of_product(facts: KernelFacts, unit: MatrixUnit, tile: Tile, sides: Sides) -> float:
+    """Work of a product in tiles of a size, those past its ends included, as its multiple."""
+    rows, columns = longest(sides.rows).extent, longest(sides.columns).extent
+    tall, wide = tile.tall * copies(tile.rows, unit.m), tile.wide * copies(tile.columns, unit.n)
+    down, across = -(-rows // (tall * unit.m)), -(-columns // (wide * unit.n))
+    steps = inner_loop(facts, unit).extent
+    padded = down * tall * unit.m * across * wide * unit.n * -(-steps // unit.k) * unit.k
+    return padded / (rows * columns * steps)
 
 
 def registers_of_tile(unit: MatrixUnit, tile: Tile, products: int) -> int:
@@ -147,10 +160,8 @@ def suits(facts: KernelFacts, limits: Limits, unit: MatrixUnit, tile: Tile, side
     rows, columns = longest(sides.rows).extent, longest(sides.columns).extent
     tall, wide = tile.tall * copies(tile.rows, unit.m), tile.wide * copies(tile.columns, unit.n)
     down, across = -(-rows // (tall * unit.m)), -(-columns // (wide * unit.n))
-    steps = inner_loop(facts, unit).extent
-    padded = down * tall * unit.m * across * wide * unit.n * -(-steps // unit.k) * unit.k
     most = MOST_WASTE_OF_ONE if tile == ONE_TILE else MOST_WASTE
-    if padded > most * rows * columns * steps:
+    if waste_of_product(facts, unit, tile, sides) > most:
         return False
     others = facts.outputs_launched // (rows * columns)
     least = limits.threads // (LEAST_FILLED if limits.units else 1)
@@ -191,20 +202,24 @@ def tensorize(given: Draft, unit: MatrixUnit, tile: Tile, sides: Sides, turns: i
         across = dimension(draft, subgroups, (*axis, 0), step.number(part))
         operand = unit.fragment("a" if part is ROWS else "b")
         inner = operand.map.neighbors[0] == "k"
+        if isinstance(unit.load, MatrixDescriptor) and unit.load.turned_bytes == unit.a.itemsize:
+            inner = not lies_across(given.facts, row if part is ROWS else column, unit)
         dimensions = (across, along) if inner else (along, across)
-        before = draft.copy()
-        stage_operand(draft, Stage(at, dimensions, copies=turns), operand)
+        before, done = draft.copy(), len(draft.steps)
+        stage_operand(draft, Stage(at, dimensions, copies=turns), operand, unit.load)
         if unit.load and unit.load.turned_bytes == operand.dtype.itemsize and is_turned(draft):
             draft.become(before)
-            stage_operand(draft, Stage(at, dimensions[::-1], copies=turns), operand)
-        by = unit.load
-        if isinstance(by, MatrixDescriptor) and not is_described(draft, before, by, operand):
+            stage_operand(draft, Stage(at, dimensions[::-1], copies=turns), operand, unit.load)
+        if isinstance(unit.load, MatrixDescriptor) and not is_described(draft, done):
             return False
         if turns > 1 and operand.dtype.itemsize == 1 and is_turned(draft):
             return False
-    room = draft.limits.shared_bytes // GROUPS_OF_A_UNIT
+    room = draft.limits.shared_bytes // groups_beside(draft.limits, unit, tile)
+    least = LEAST_TURNS
+    if isinstance(unit.load, MatrixDescriptor):
+        least += unit.load.behind
     if not fits_group(draft) or (
-        turns > LEAST_TURNS and scratch_bytes(draft.kernel, draft.limits.converted) > room
+        turns > least and scratch_bytes(draft.kernel, draft.limits.converted) > room
     ):
         return False
     order_blocks(draft, row, column, longest(tuple(given.facts.reduced)).extent, unit.a.itemsize)
@@ -233,8 +248,13 @@ def cut_steps(draft: Draft, unit: MatrixUnit) -> tuple[Number, Number]:
     number = loop.arg.number
     if others:
         draft.do(Reorder((*others, number)))
-    most = max(DEPTH_BYTES // unit.a.itemsize, unit.k)
-    draft.do(Split(number, min(most, -(-loop.extent // unit.k) * unit.k), Tail.GUARD))
+    steps = -(-loop.extent // unit.k)
+    if isinstance(unit.load, MatrixDescriptor):
+        row_bytes, steps = unit.load.row_bytes, ceil_power_of_two(steps)
+    else:
+        row_bytes = DEPTH_BYTES
+    most = max(row_bytes // unit.a.itemsize, unit.k)
+    draft.do(Split(number, min(most, steps * unit.k), Tail.GUARD))
     return (*number, 0), (*number, 1)
 
 
@@ -249,14 +269,23 @@ def dimension(draft: Draft, *axes: Number | None) -> Dimension:
     return tuple(parts)
 
 
-def stage_operand(draft: Draft, step: Stage, held: Fragment) -> None:
+def stage_operand(
+    draft: Draft,
+    step: Stage,
+    held: Fragment,
+    load: MatrixLoad | MatrixDescriptor | None = None,
+) -> None:
     """Stage an operand in rows that lie in different banks, if it moves with the step's loops."""
     first = len(arrays(draft))
     inner = step.dimensions[-1]
     row = sum((counter_of(draft.kernel, a).extent - 1) * f for a, f in inner) + 1
     itemsize = held.dtype.itemsize
     piece = piece_of(held, draft.limits)
-    if pieces := swizzle_of(row * itemsize, piece):
+    if isinstance(load, MatrixDescriptor):
+        panel = min(row, load.row_bytes // itemsize)
+        pieces = panel * itemsize // ACCESS_BYTES
+        step = replace(step, swizzle=pieces, panel=panel if panel < row else 0)
+    elif pieces := swizzle_of(row * itemsize, piece):
         step = replace(step, swizzle=pieces, piece_bytes=piece)
     else:
         step = replace(step, padding=padding_of(row * itemsize) // itemsize)
@@ -282,16 +311,33 @@ def is_turned(draft: Draft) -> bool:
     return any(coefficient(place, lane) != 1 for lane in lanes)
 
 
-def is_described(draft: Draft, before: Draft, load: MatrixDescriptor, held: Fragment) -> bool:
-    """True if the operand staged since `before` lies as a unit reads it: rows along k, swizzled."""
-    steps = [step for step in draft.steps[len(before.steps) :] if isinstance(step, Stage)]
-    if len(steps) != 1:
-        return False
-    (step,) = steps
-    row = sum((counter_of(draft.kernel, a).extent - 1) * f for a, f in step.dimensions[-1]) + 1
-    is_swizzled = step.swizzle * step.piece_bytes == load.row_bytes
-    is_whole = step.piece_bytes == ACCESS_BYTES and row * held.dtype.itemsize == load.row_bytes
-    return is_swizzled and is_whole and held.map.neighbors[0] == "k"
+def lies_across(facts: KernelFacts, loop: UOp, unit: MatrixUnit) -> bool:
+    """True if what moves with a side of a product lies along it in memory, not along the sum."""
+    steps = inner_loop(facts, unit)
+    moving = [n for n in facts.loads if facts.stride(n, loop) and facts.stride(n, steps)]
+    return any(facts.stride(n, loop) == 1 for n in moving)
+
+
+def is_described(draft: Draft, done: int) -> bool:
+    """True if an operand was staged, after so many steps, for a unit that reads it by itself.
+
+    Not if threads turn it: single elements of many rows, stored to the same banks.
+    """
+    is_staged = any(isinstance(step, Stage) for step in draft.steps[done:])
+    return is_staged and not is_turned(draft)
+
+
+def groups_beside(limits: Limits, unit: MatrixUnit, tile: Tile) -> int:
+    """Groups that should fit beside each other by their shared memory.
+
+    Products that a unit reads by itself are under way while threads wait: one group is enough,
+    where registers have room for no other.
+    """
+    if not isinstance(unit.load, MatrixDescriptor):
+        return GROUPS_OF_A_UNIT
+    threads = tile.tall * tile.wide * unit.threads
+    resident = resident_groups(limits, threads, registers_of_tile(unit, tile, 1))
+    return max(min(resident, GROUPS_OF_A_UNIT), 1)
 
 
 def padding_of(row_bytes: int) -> int:

@@ -9,10 +9,10 @@ floating point type" and "... mma.m16n8k32". Lane bits 0 and 1 are `threadID_in_
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from tinycore.dtype import DType, dtypes
 from tinycore.render.base import LinearKernel, pointer_of
@@ -21,17 +21,21 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
 __all__ = [
+    "COMMIT",
     "DESCRIBED",
     "DESCRIPTOR",
+    "FENCE",
     "FUNCTIONS",
     "INSTRUCTIONS",
     "LOAD",
+    "WAIT",
     "WARPGROUP",
     "Instruction",
     "WarpgroupInstruction",
     "descriptor_bits",
     "is_written_by_threads",
     "products_begun_together",
+    "products_under_way",
     "units_of",
 ]
 
@@ -143,8 +147,8 @@ INSTRUCTIONS: Final[Mapping[str, Instruction]] = {
 """By the name of the unit."""
 
 
-DESCRIPTOR: Final = MatrixDescriptor("wgmma_rows_64", 64)
-"""Rows of 32 halves, whose pieces of 16 bytes are exchanged: PTX's 64-Byte swizzling mode."""
+DESCRIPTOR: Final = MatrixDescriptor("wgmma_rows", turned_bytes=HALF_BYTES)
+"""Rows whose pieces of 16 bytes are exchanged: PTX's 128-Byte swizzling mode, or a narrower one."""
 SWIZZLES: Final = {128: 1, 64: 2, 32: 3}
 """The mode in bits 63:62 of a descriptor, by the bytes of a row."""
 
@@ -152,9 +156,12 @@ SWIZZLES: Final = {128: 1, 64: 2, 32: 3}
 def descriptor_bits(descriptor: MatrixDescriptor) -> int:
     """A descriptor of wgmma without its address: PTX ISA 9.0, section 9.7.15.5.1.2.
 
-    The stride goes from 8 rows to the next; the leading dimension's is not read with a swizzle.
+    The stride goes from 8 rows to the next, the leading dimension's from panel to panel; that is
+    not read where rows lie along k.
     """
-    return SWIZZLES[descriptor.row_bytes] << 62 | descriptor.alignment >> 4 << 32 | 1 << 16
+    leading = descriptor.panel_bytes >> 4 or 1
+    mode, stride = SWIZZLES[descriptor.row_bytes], descriptor.alignment >> 4
+    return mode << 62 | stride << 32 | leading << 16
 
 
 def is_written_by_threads(kernel: LinearKernel) -> bool:
@@ -181,66 +188,87 @@ class WarpgroupInstruction:
         """True if it adds integers."""
         return self.unit.out.kind == "int"
 
-    @property
-    def factors(self) -> str:
-        """Operands behind the predicate: signs, and that halves lie along k; of integers none."""
+    def factors(self, product: UOp) -> str:
+        """Operands behind the predicate: signs, and of halves whether they lie across k."""
         if self.is_integer:
             return ""
-        return ", 1, 1, 0, 0" if self.unit.a.itemsize == HALF_BYTES else ", 1, 1"
+        turned = (f", {int(is_turned(operand))}" for operand in product.src[:2])
+        return ", 1, 1" + ("".join(turned) if self.unit.a.itemsize == HALF_BYTES else "")
 
     @property
-    def lines(self) -> tuple[str, str, str]:
-        """The lines before the instruction, those behind it, and those behind these.
+    def outputs(self) -> str:
+        """The operands of an inline instruction that reads and writes the sums `c` of a lane."""
+        letter = "r" if self.is_integer else "f"
+        count = self.unit.fragment("out").count
+        return ", ".join(f'"+{letter}"(c.v[{i}])' for i in range(count))
 
-        Products that add to one sum are one group, and waited for at its end: registers must not
-        be touched before, nor shared memory.
+    def name_of(self, products: Sequence[UOp], waits: bool) -> str:
+        """Name of the function of CUDA C for a row of products."""
+        turned = "".join("ab"[i] for i, s in enumerate(products[0].src[:2]) if is_turned(s))
+        across = f"_across_{turned}" if turned else ""
+        return f"{self.unit.name}{across}{'' if waits else '_begun'}"
+
+    def function(self, products: Sequence[UOp], waits: bool) -> str:
+        """A function of CUDA C, of two descriptors a product and of the sums that a lane holds.
+
+        It waits for the products, or leaves them under way.
         """
-        return (
-            "wgmma.fence.sync.aligned",
-            "wgmma.commit_group.sync.aligned",
-            "wgmma.wait_group.sync.aligned 0",
-        )
-
-    def function(self, steps: int) -> str:
-        """A function of CUDA C, of two descriptors a step and of the sums that a lane holds."""
+        steps = len(products)
         count = self.unit.fragment("out").count
         sums = ", ".join(f"%{i}" for i in range(count))
-        letter = "r" if self.is_integer else "f"
-        outputs = ", ".join(f'"+{letter}"(c.v[{i}])' for i in range(count))
-        before, *behind = self.lines
+        behind = (COMMIT, f"{WAIT} 0") if waits else (COMMIT,)
         numbers = range(steps)
         parameters = ", ".join(f"A a{i}, B b{i}" for i in numbers)
         copied = ", ".join(f"memcpy(&x[{i}], &a{i}, 8), memcpy(&y[{i}], &b{i}, 8)" for i in numbers)
-        products = "".join(
+        lines = "".join(
             f'    "{self.name} {{{sums}}}, %{count + 2 * i}, %{count + 2 * i + 1}, '
-            f'adds{self.factors};\\n"\n'
-            for i in numbers
+            f'adds{self.factors(product)};\\n"\n'
+            for i, product in enumerate(products)
         )
         inputs = ", ".join(f'"l"(x[{i}]), "l"(y[{i}])' for i in numbers)
         return (
             "template <class A, class B, class C>\n"
-            f"FUNCTION C {self.unit.name}({parameters}, C c) {{\n"
+            f"FUNCTION C {self.name_of(products, waits)}({parameters}, C c) {{\n"
             f"  unsigned long long x[{steps}], y[{steps}];\n"
             f"  {copied};\n"
-            f'  asm volatile("{{ .reg .pred adds; setp.ne.b32 adds, 1, 0; {before};\\n"\n'
-            f"{products}"
+            f'  asm volatile("{{ .reg .pred adds; setp.ne.b32 adds, 1, 0; {FENCE};\\n"\n'
+            f"{lines}"
             f'    "{"; ".join(behind)}; }}"\n'
-            f"    : {outputs}\n"
+            f"    : {self.outputs}\n"
             f'    : {inputs} : "memory");\n'
             "  return c;\n"
             "}"
         )
 
+    @property
+    def ended(self) -> str:
+        """A function of CUDA C that waits for all products, of sums they are added to."""
+        return (
+            f"template <class C> FUNCTION C {self.unit.name}_ended(C c) {{\n"
+            f'  asm volatile("{WAIT} 0;" : {self.outputs} : : "memory");\n'
+            "  return c;\n"
+            "}"
+        )
 
-DESCRIBED: Final = f"""\
-template <class X> FUNCTION X described(const void *p) {{
-  unsigned long long x = (__cvta_generic_to_shared(p) & 0x3ffff) >> 4;
-  x |= {descriptor_bits(DESCRIPTOR):#x}ull;
+
+DESCRIBED: Final = """\
+template <class X> FUNCTION X described(const void *p, unsigned long long bits) {
+  unsigned long long x = bits | (__cvta_generic_to_shared(p) & 0x3ffff) >> 4;
   X y;
   memcpy(&y, &x, 8);
   return y;
-}}"""
+}"""
 """A descriptor in the place of the elements that a lane would hold."""
+FENCE: Final = "wgmma.fence.sync.aligned"
+COMMIT: Final = "wgmma.commit_group.sync.aligned"
+WAIT: Final = "wgmma.wait_group.sync.aligned"
+"""The wait for all groups of products but so many: before it registers of their sums must not be
+touched, nor shared memory of their operands be written."""
+
+
+def is_turned(operand: UOp) -> bool:
+    """True if an operand that a unit reads by itself lies in rows across k."""
+    return operand.op is Op.MATRIX_LOAD and bool(operand.arg.is_turned)
 
 
 def warpgroup_unit(a: DType, n: int, out: DType = dtypes.float32) -> MatrixUnit:
@@ -309,6 +337,65 @@ def products_begun_together(uops: tuple[UOp, ...]) -> Mapping[UOp, tuple[UOp, ..
 def is_sum_in(value: UOp, memory: UOp) -> bool:
     """True if a value is loaded from some memory."""
     return value.op is Op.LOAD and pointer_of(value.src[0]) is memory
+
+
+class UnderWay(NamedTuple):
+    """Products of four warps that loops leave under way while the next step begins."""
+
+    products: frozenset[UOp]
+    """The last of each row that is not waited for at its end."""
+    sums: frozenset[tuple[UOp, UOp]]
+    """RANGE and LOAD of what they are added to, which is not moved meanwhile."""
+    groups: Mapping[UOp, int]
+    """Groups that a BARRIER leaves under way."""
+    ends: Mapping[UOp, tuple[tuple[UOp, str], ...]]
+    """By the END of a loop the registers of sums that are complete behind it, and their units."""
+
+
+@lru_cache(maxsize=8)
+def products_under_way(uops: tuple[UOp, ...]) -> UnderWay:
+    """Products that a kernel leaves under way: rows of loops whose BARRIER says that they may be.
+
+    A row of products is not if anything but its own register gets its sum.
+    """
+    rows = products_begun_together(uops)
+    stores = {u.src[1]: pointer_of(u.src[0]) for u in uops if u.op is Op.STORE}
+    products: set[UOp] = set()
+    sums: set[tuple[UOp, UOp]] = set()
+    groups: dict[UOp, int] = {}
+    ends: dict[UOp, tuple[tuple[UOp, str], ...]] = {}
+    for end, body in loops_of(uops):
+        barriers = [u for u in body if u.op is Op.BARRIER]
+        found = [u for u in body if u in rows]
+        if not found or not any(u.arg for u in barriers):
+            continue
+        uses = Counter(source for u in body for source in u.src)
+        loads = [rows[u][0].src[2] for u in found]
+        registers = [stores.get(u) for u in found]
+        are_kept = all(
+            register is not None and is_sum_in(load, register) and uses[u] == uses[load] == 1
+            for u, load, register in zip(found, loads, registers, strict=True)
+        )
+        if are_kept:
+            products |= set(found)
+            sums |= {(end.src[1], load) for load in loads}
+            groups |= {u: u.arg * len(found) for u in barriers if u.arg}
+            ends[end] = tuple((stores[u], u.arg.name) for u in found)
+    return UnderWay(frozenset(products), frozenset(sums), groups, ends)
+
+
+def loops_of(uops: Sequence[UOp]) -> Iterator[tuple[UOp, list[UOp]]]:
+    """Innermost loops of a program: each END, with what is between it and its RANGE."""
+    body: list[UOp] | None = None
+    for u in uops:
+        if u.op is Op.RANGE:
+            body = []
+        elif u.op is Op.END:
+            if body is not None:
+                yield u, body
+            body = None
+        elif body is not None:
+            body.append(u)
 
 
 def units_of(number: int, is_specific: bool = False) -> tuple[MatrixUnit, ...]:

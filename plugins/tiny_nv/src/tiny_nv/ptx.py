@@ -18,11 +18,15 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from tiny_nv.matrix import (
+    COMMIT,
+    FENCE,
     INSTRUCTIONS,
+    WAIT,
     WARPGROUP,
     descriptor_bits,
     is_written_by_threads,
     products_begun_together,
+    products_under_way,
 )
 from tiny_nv.program import entry_name
 from tiny_nv.ptx_text import (
@@ -132,7 +136,7 @@ class Ptx(Renderer):
             case Op.RANGE:
                 self.open_loop(u, text)
             case Op.END:
-                self.close_loop(text)
+                self.close_loop(u, text)
             case Op.LOAD:
                 self.write_load(u, text)
             case Op.STORE:
@@ -140,6 +144,8 @@ class Ptx(Renderer):
             case Op.BARRIER:
                 if is_written_by_threads(text.kernel):  # matrix units see what was stored
                     text.put("fence.proxy.async.shared::cta")
+                if (left := products_under_way(text.kernel.uops).groups.get(u)) is not None:
+                    text.put(f"{WAIT} {left}")
                 text.put("bar.sync 0")
             case Op.VECTORIZE:
                 text.values[u] = tuple(text.values[s][0] for s in u.src)
@@ -214,11 +220,13 @@ class Ptx(Renderer):
             text.put(f"@{done} bra {label}_end")
         text.values[u] = (counter,)
         text.loops.append((label, counter, end, tests_first))
+        text.ranges.append(u)
         text.addresses.append({})
 
-    def close_loop(self, text: Text) -> None:
-        """The end of the innermost loop."""
+    def close_loop(self, u: UOp, text: Text) -> None:
+        """The end of the innermost loop, behind which its products are complete."""
         label, counter, end, tests_first = text.loops.pop()
+        text.ranges.pop()
         text.addresses.pop()
         size = "s64" if counter.startswith(LONG.register) else "s32"
         text.put(f"add.{size} {counter}, {counter}, 1")
@@ -228,6 +236,8 @@ class Ptx(Renderer):
         else:
             more = text.new(PREDICATE, f"setp.lt.{size}", counter, end)
             text.put(f"@{more} bra {label}")
+        if u in products_under_way(text.kernel.uops).ends:
+            text.put(f"{WAIT} 0")
 
     # --- memory
 
@@ -270,6 +280,9 @@ class Ptx(Renderer):
         index = u.src[0]
         pointer, kind = pointer_of(index), text.kind(u.dtype)
         if is_register(pointer):
+            if text.ranges and (text.ranges[-1], u) in products_under_way(text.kernel.uops).sums:
+                text.values[u] = text.values[pointer]  # which products under way write
+                return
             lanes = (text.new(kind, f"mov.{kind.bits}", r) for r in text.values[pointer])
             text.values[u] = tuple(lanes)
             return
@@ -358,7 +371,8 @@ class Ptx(Renderer):
         kind = text.kind(value.dtype)
         if is_register(pointer):
             for target, lane in zip(text.values[pointer], lanes, strict=True):
-                text.put(f"mov.{kind.bits} {target}, {lane}")
+                if target != lane:
+                    text.put(f"mov.{kind.bits} {target}, {lane}")
             return
         guard = f"@{text.values[index.src[2]][0]} " if len(index.src) == 3 else ""
         where, place = self.space(pointer, text), self.address(index, text)
@@ -468,17 +482,19 @@ class Ptx(Renderer):
             return
         instruction = WARPGROUP[u.arg.name]
         kind = text.kind(u.dtype)
-        total = text.values[products[0].src[2]]
-        sums = [text.new(kind, f"mov.{kind.bits}", lane) for lane in total]
+        sums = list(text.values[products[0].src[2]])
+        is_under_way = u in products_under_way(text.kernel.uops).products
+        if not is_under_way:
+            sums = [text.new(kind, f"mov.{kind.bits}", lane) for lane in sums]
         adds = text.new(PREDICATE, "setp.ne.u32", "1", "0")
-        before, *behind = instruction.lines
-        text.put(before)
+        text.put(FENCE)
         for product in products:
             left, right = (text.values[s][0] for s in product.src[:2])
-            operands = f"{braced(sums)}, {left}, {right}, {adds}{instruction.factors}"
+            operands = f"{braced(sums)}, {left}, {right}, {adds}{instruction.factors(product)}"
             text.put(f"{instruction.name} {operands}")
-        for line in behind:
-            text.put(line)
+        text.put(COMMIT)
+        if not is_under_way:
+            text.put(f"{WAIT} 0")
         text.values[u] = tuple(sums)
 
     def write_matrix_load(self, u: UOp, text: Text) -> None:

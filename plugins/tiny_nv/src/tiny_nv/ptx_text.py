@@ -94,6 +94,8 @@ class Text:
         """Declarations of local memory."""
         self.loops: list[tuple[str, str, str, bool]] = []
         """Label, counter, end and whether the end is tested first, of each open loop."""
+        self.ranges: list[UOp] = []
+        """The loops that are open."""
         self.addresses: list[dict[tuple[UOp, UOp], str]] = [{}]
         """Addresses that were computed in each open loop, to be used again inside of it."""
         self.labels = 0

@@ -19,12 +19,14 @@ from typing import ClassVar, Final
 from tiny_nv._helpers import HELPERS, PRELUDE
 from tiny_nv.matrix import (
     DESCRIBED,
-    DESCRIPTOR,
     FUNCTIONS,
     LOAD,
+    WAIT,
     WARPGROUP,
+    descriptor_bits,
     is_written_by_threads,
     products_begun_together,
+    products_under_way,
 )
 from tiny_nv.program import entry_name
 from tinycore.dtype import DType, dtypes
@@ -34,6 +36,7 @@ from tinycore.render.facts import is_safe_division, is_safe_shift
 from tinycore.render.guards import UNDEFINED_IN_C
 from tinycore.render.literals import as_stored
 from tinycore.render.writer import Writer, unwrapped
+from tinycore.uop.matrix import MatrixDescriptor
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -101,7 +104,6 @@ class CudaC(CStyle):
         for name, function in FUNCTIONS.items()
     }
     matrix_loads: ClassVar[Mapping[str, MatrixCall]] = {
-        DESCRIPTOR.name: MatrixCall("described<{type}>({pointer})", DESCRIBED),
         LOAD.name: MatrixCall("load_tiles<{type}, {turned}>({pointer})", HELPERS["tiles"]),
     }
     shuffle: ClassVar[str] = "__shfl_xor_sync(0xffffffffu, {value}, {mask})"
@@ -167,22 +169,46 @@ class CudaC(CStyle):
         return bool(kernel.alignments) or super().has_dynamic_shared(kernel)
 
     def write_barrier(self, u: UOp, writer: Writer) -> None:
-        """A barrier; what matrix units read by themselves is made known to them before."""
+        """A barrier; what matrix units read by themselves is made known to them before.
+
+        So is what they have read: products are waited for, but for those that may be under way.
+        """
         if is_written_by_threads(writer.kernel):
             writer.line('asm volatile("fence.proxy.async.shared::cta;" ::: "memory");')
+        if (left := products_under_way(writer.kernel.uops).groups.get(u)) is not None:
+            writer.line(f'asm volatile("{WAIT} {left};" ::: "memory");')
         super().write_barrier(u, writer)
 
     def write(self, u: UOp, writer: Writer) -> None:
         """Add what one node stands for; of products of four warps a row of them at once."""
-        if u.op is not Op.MATRIX or u.arg.name not in WARPGROUP:
-            return super().write(u, writer)
-        products = products_begun_together(writer.kernel.uops).get(u)
-        if products is not None:  # else the last of its row has it
-            writer.define(WARPGROUP[u.arg.name].function(len(products)))
+        if u.op is Op.END:
+            super().write(u, writer)
+            self.write_ended(u, writer)
+        elif u.op is not Op.MATRIX or u.arg.name not in WARPGROUP:
+            super().write(u, writer)
+        elif products := products_begun_together(writer.kernel.uops).get(u):
+            # else the last of its row has it
+            waits = u not in products_under_way(writer.kernel.uops).products
+            instruction = WARPGROUP[u.arg.name]
+            writer.define(instruction.function(products, waits))
             operands = [writer[s] for product in products for s in product.src[:2]]
             total = writer[products[0].src[2]]
-            writer.value(u, f"{u.arg.name}({', '.join((*operands, total))})")
-        return None
+            name = instruction.name_of(products, waits)
+            writer.value(u, f"{name}({', '.join((*operands, total))})")
+
+    def write_ended(self, end: UOp, writer: Writer) -> None:
+        """The wait for products that a loop left under way, which their sums depend on."""
+        for register, name in products_under_way(writer.kernel.uops).ends.get(end, ()):
+            writer.define(WARPGROUP[name].ended)
+            writer.line(f"{writer[register]} = {name}_ended({writer[register]});")
+
+    def matrix_load(self, u: UOp, writer: Writer) -> str:
+        """An operand loaded by lanes together; or its descriptor, with the bits of its layout."""
+        if not isinstance(u.arg, MatrixDescriptor):
+            return super().matrix_load(u, writer)
+        writer.define(DESCRIBED)
+        expression = f"described<{{type}}>({{pointer}}, {descriptor_bits(u.arg):#x}ull)"
+        return self.lanes(expression, u.src[0], u.dtype, writer)
 
     # --- types and constants
 

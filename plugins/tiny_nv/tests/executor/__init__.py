@@ -10,8 +10,9 @@ For tests only; no device chooses it. Files in the order in which a launch passe
     operations.py   arithmetic instructions, a row each
     conversions.py  cvt
     movement.py     loads, stores, atomics, asynchronous copies, shuffles, votes
-    matrix.py       ldmatrix, stmatrix, mma.sync, wgmma
+    matrix.py       ldmatrix, stmatrix, mma.sync
     bulk.py         mbarrier objects, bulk copies and tensor maps
+    warpgroup.py    wgmma
     launch.py       threads in lockstep: divergence, barriers, exits
 
 Source of the meaning: NVIDIA, "PTX ISA", version 9.0. Threads of all blocks of a launch that fit

@@ -1,6 +1,6 @@
-"""mbarrier objects, bulk copies, tensor maps and wgmma: what Hopper adds.
+"""mbarrier objects, bulk copies and tensor maps: what Hopper adds to copy by.
 
-PTX ISA 9.0, sections 9.7.13.15 (mbarrier), 9.7.9.27 (cp.async.bulk.tensor) and 9.7.15 (wgmma);
+PTX ISA 9.0, sections 9.7.13.15 (mbarrier) and 9.7.9.27 (cp.async.bulk.tensor);
 the tensor map's 128 bytes as `cuTensorMapEncodeTiled` writes them. A bulk copy arrives only when
 somebody waits for its barrier, so that what reads earlier finds the copy unfinished.
 """
@@ -14,16 +14,14 @@ from typing import Final
 import numpy
 from emulation.faults import (
     BarrierFault,
-    ConvergenceFault,
     IllegalAddress,
     RaceFault,
     SyntaxFault,
 )
 from emulation.memory import SHARED_WINDOW, check_alignment
 
-from executor.matrix import LANES, as_registers, as_values, parts_of
 from executor.registers import Array, State, Step, Who, address_reader, reader, writer
-from executor.syntax import Address, Immediate, Instruction, Operand, Sink
+from executor.syntax import Address, Instruction, Operand, Sink
 
 MOST_TRANSACTIONS: Final = (1 << 20) - 1
 """Bytes that a phase may wait for."""
@@ -238,6 +236,11 @@ def bytes_step(instruction: Instruction) -> Step:
 def begin(state: State, thread: int, place: int, data: Array, signal: int) -> None:
     """A bulk copy is under way."""
     places = state.shared.bulk_begins(thread, place, data.size)
+    block = thread // state.block_threads
+    for first, products in state.products.items():
+        for product in products.under_way() if first // state.block_threads == block else ():
+            if numpy.isin(product.places, places, assume_unique=True).any():
+                raise RaceFault("a copy is begun to what a product under way reads")
     barrier_at(state, thread, signal).copies.append(Arrival(thread, places, data))
     state.progress += 1
 
@@ -344,153 +347,3 @@ def descriptor(state: State, address: int) -> bytes:
     check_alignment(numpy.array([address]), 64)
     words = numpy.arange(0, 128, 4, dtype=numpy.uint64) + numpy.uint64(address)
     return bytes(state.memory.load(words, 4, 1)[0].tobytes())
-
-
-# --- wgmma
-
-
-@dataclass(frozen=True)
-class MatrixDescriptor:
-    """A matrix in shared memory as wgmma is told of it."""
-
-    address: int
-    leading: int
-    stride: int
-    swizzle: int
-
-    @classmethod
-    def decode(cls, bits: int) -> MatrixDescriptor:
-        """From its 64 bits."""
-        return cls(
-            (bits & 0x3FFF) << 4,
-            (bits >> 16 & 0x3FFF) << 4,
-            (bits >> 32 & 0x3FFF) << 4,
-            {0: 0, 1: 3, 2: 2, 3: 1}[bits >> 62 & 3],
-        )
-
-    def places(self, rows: int, row_bytes: int) -> Array:
-        """Addresses of each byte of rows along K; a core matrix is 8 rows of 16 bytes.
-
-        With a swizzle of 32, 64 or 128 bytes a row of that many bytes is contiguous and `stride`
-        leads from 8 rows to the next 8; without one each core matrix of 128 bytes is, and `leading`
-        goes from one to the next along K.
-        """
-        row, column = numpy.arange(rows)[:, None], numpy.arange(row_bytes)[None]
-        if self.swizzle == 0:
-            base = row // 8 * self.stride + column // 16 * self.leading
-            return self.address + base + row % 8 * 16 + column % 16
-        span = 16 << self.swizzle
-        base = row // 8 * self.stride + column // span * self.leading
-        return swizzled(self.address + base + row % 8 * span + column % span, self.swizzle)
-
-
-WGMMA_K: Final = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32, "s8": 32, "u8": 32}
-"""Depth of one wgmma by the type of A."""
-
-
-def wgmma_step(instruction: Instruction) -> Step:
-    """wgmma.mma_async and its fence, commit_group and wait_group."""
-    if instruction.modifiers[0] in ("fence", "commit_group", "wait_group"):
-        return lambda state, who: None
-    if instruction.modifiers[0] != "mma_async" or "sp" in instruction.modifiers:
-        raise SyntaxFault(f"{instruction}: not supported")
-    return product_step(instruction)
-
-
-def product_step(instruction: Instruction) -> Step:
-    """wgmma.mma_async.sync.aligned.m64nNkK.d.a.b d, a, b, scale-d, scale-a, scale-b{, trans}."""
-    line = instruction.line
-    shape = next(m for m in instruction.modifiers if m.startswith("m64n"))
-    n, k = (int(x) for x in shape[4:].split("k"))
-    d_kind, a_kind, b_kind = instruction.types[:3]
-    if WGMMA_K.get(a_kind) != k:
-        raise SyntaxFault(f"{instruction}: this shape of .{a_kind} is not supported")
-    target, a, b, scale, *rest = instruction.operands
-    factors = [x.value for x in rest if isinstance(x, Immediate)]
-    if any(x for x in factors[2:]):
-        raise SyntaxFault(f"{instruction}: transposed operands are not supported")
-    signs = [int(x) for x in factors[:2]] or [1, 1]
-    d_parts, a_parts = parts_of(target), parts_of(a)
-    in_registers = len(a_parts) > 1
-    reads_d = [reader(p, "b32", line) for p in d_parts]
-    reads_a = [reader(p, "b32" if in_registers else "b64", line) for p in a_parts]
-    read_b, read_scale = reader(b, "b64", line), reader(scale, "pred", line)
-    writes = [writer(p, "b32", line) for p in d_parts]
-    width = k * {"tf32": 4}.get(a_kind, 2 if k == 16 else 1)
-
-    def matrix(state: State, thread: int, bits: int, rows: int, kind: str) -> Array:
-        places = MatrixDescriptor.decode(bits).places(rows, width)
-        state.shared.places(numpy.array([thread]), numpy.array([places.min()]), 1, "wgmma read")
-        state.shared.places(numpy.array([thread]), numpy.array([places.max()]), 1, "wgmma read")
-        state.shared.bulk_reads(thread, places.ravel())
-        note_operand(state, thread, places)
-        base = thread // state.block_threads * state.shared.size
-        data = numpy.ascontiguousarray(state.shared.data[base + places])
-        return as_values([data.view(numpy.uint32)[:, i] for i in range(width // 4)], kind)
-
-    def step(state: State, who: Who) -> None:
-        threads = state.who(who)
-        if threads.size % 128 or (threads.reshape(-1, 128)[:, 0] % 128).any():
-            raise ConvergenceFault("wgmma is executed by a part of four warps")
-        rows, columns = accumulator(n)
-        old = as_values([r(state, who) for r in reads_d], d_kind).reshape(-1, 128, rows.shape[1])
-        result = numpy.zeros_like(old)
-        keeps = read_scale(state, who)
-        descriptors = read_b(state, who)
-        held_a = [r(state, who) for r in reads_a]
-        for group, first in enumerate(threads.reshape(-1, 128)[:, 0].tolist()):
-            at = group * 128
-            if in_registers:
-                values = as_values([x[at : at + 128] for x in held_a], a_kind)
-                left = numpy.zeros((64, k), values.dtype)
-                left[fragment_rows(k, width)] = values
-            else:
-                left = matrix(state, first, int(held_a[0][at]), 64, a_kind)
-            right = matrix(state, first, int(descriptors[at]), n, b_kind)
-            product = signs[0] * left @ (signs[1] * right).T
-            result[group] = product[rows, columns] + numpy.where(keeps[at], old[group], 0)
-        lanes = result.reshape(-1, rows.shape[1])
-        for write, value in zip(writes, as_registers(lanes, d_kind), strict=True):
-            write(state, who, value)
-
-    return step
-
-
-def note_operand(state: State, thread: int, places: Array) -> None:
-    """Raise RaceFault where a unit reads what others stored and it cannot have seen."""
-    block, size = thread // state.block_threads, state.shared.granule
-    members = slice(block * state.block_threads, (block + 1) * state.block_threads)
-    if state.exposed[members].any():
-        number = int(numpy.flatnonzero(state.exposed[members])[0])
-        raise RaceFault(
-            f"a matrix unit reads shared memory and thread {number} has stored to it since its "
-            "last fence.proxy.async"
-        )
-    first = numpy.unique(places // size) * size + block * state.shared.size
-    state.shared.note_read(numpy.full(first.size, thread), first, size)
-
-
-def accumulator(n: int) -> tuple[Array, Array]:
-    """Row and column of each element of D that a thread of a warpgroup holds."""
-    thread, element = numpy.arange(128)[:, None], numpy.arange(n // 2)[None]
-    rows = thread // 32 * 16 + thread % 32 // 4 + element // 2 % 2 * 8
-    columns = element // 4 * 8 + thread % 4 * 2 + element % 2
-    return rows, numpy.broadcast_to(columns, rows.shape)
-
-
-def fragment_rows(k: int, width: int) -> tuple[Array, Array]:
-    """Row and column of each element of A that a thread of a warpgroup holds in registers."""
-    per = 4 * k // width
-    warp, lane = numpy.arange(128) // 32, numpy.tile(LANES, 4)
-    elements = numpy.arange(4 * per)
-    register, within = elements // per, elements % per
-    rows = warp[:, None] * 16 + lane[:, None] // 4 + 8 * (register % 2)[None]
-    columns = lane[:, None] % 4 * per + within[None] + (register // 2 * 4 * per)[None]
-    return rows, numpy.broadcast_to(columns, rows.shape)
-
-
-BULK_STEPS: Final[dict[str, Callable[[Instruction], Step]]] = {
-    "mbarrier": mbarrier_step,
-    "wgmma": wgmma_step,
-}
-"""Translation of each opcode of this file to a step."""

@@ -14,7 +14,7 @@ import numpy
 from emulation.faults import ConvergenceFault, IllegalAddress, SyntaxFault
 from emulation.memory import LOCAL_WINDOW, SHARED_WINDOW, UNSIGNED, WINDOW, check_alignment
 
-from executor.bulk import BULK_STEPS, bulk_step
+from executor.bulk import bulk_step, mbarrier_step
 from executor.matrix import MATRIX_STEPS
 from executor.operations import plain_step
 from executor.registers import (
@@ -38,6 +38,7 @@ from executor.syntax import (
     Symbol,
     Vector,
 )
+from executor.warpgroup import wgmma_step
 
 SPACES: Final = ("param", "global", "shared", "local", "const")
 
@@ -534,6 +535,7 @@ STEPS: Final[dict[str, Callable[[Instruction], Step]]] = {
     "griddepcontrol": nothing_step,
     "fence": fence_step,
     **MATRIX_STEPS,
-    **BULK_STEPS,
+    "mbarrier": mbarrier_step,
+    "wgmma": wgmma_step,
 }
 """Translation of each opcode of movement to a step."""

@@ -80,6 +80,8 @@ class State:
     """Number of groups of copies that each thread has committed."""
     barriers: dict[tuple[int, int], Any] = field(default_factory=dict)
     """mbarrier objects by block and address."""
+    products: dict[int, Any] = field(default_factory=dict)
+    """Products under way of each warpgroup, by its first thread."""
     yields: Array = field(init=False)
     """Threads that wait in vain for an mbarrier, and let others go first."""
     unfenced: Array = field(init=False)
