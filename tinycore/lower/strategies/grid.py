@@ -48,6 +48,8 @@ CARD_LINE_BYTES: Final = 128
 MOST_UNEVEN: Final = 1.25
 """Work of the unit with most groups, as a multiple of the average's, from which on groups are too
 few."""
+LONG_ROW: Final = 256
+"""Steps of a sum from which on lanes share it that exchange no values of its type."""
 UNROLLED: Final = 4
 """Steps of a sum that are unrolled."""
 
@@ -149,9 +151,11 @@ def sum_of_lanes(facts: KernelFacts, limits: Limits) -> UOp | None:
     lanes = max(limits.vector_bytes // widest, 1)
     steps = loop.extent // lanes
     is_short = steps >= 2 and loop.extent == steps * lanes and not steps & (steps - 1)
-    fits = loop.extent >= 2 * limits.subgroup or is_short
     folds = all(n.dtype in limits.shuffles for n in facts.reductions)
-    if not (fits and folds and suits_lanes(facts, loop)):
+    # Other types are folded in shared memory, which long rows are worth.
+    least = 2 * limits.subgroup if folds else LONG_ROW
+    fits = loop.extent >= least or (is_short and folds)
+    if not (fits and suits_lanes(facts, loop)):
         return None
     return loop if grid_shared.sides_of(facts) is None else None
 
@@ -240,7 +244,8 @@ def share(draft: Draft, loop: UOp, threads: int) -> None:
     """
     number, steps = loop.arg.number, loop.extent
     lanes = 1 if draft.facts.has_recurrence else draft.lanes()
-    fits = loop.is_fixed and lanes > 1 and steps % (lanes * threads) == 0
+    multiple = lanes if draft.limits.units else lanes * threads
+    fits = loop.is_fixed and lanes > 1 and steps % multiple == 0
     if fits and suits_lanes(draft.facts, loop):
         draft.do(Split(number, lanes), Bind((*number, 1), AxisKind.VECTOR))
         number, steps = (*number, 0), steps // lanes
