@@ -36,6 +36,8 @@ from tinycore.uop.symbolic import simplify
 
 LONGEST_STRIDE = 4
 """Stride up to which lanes are selected from whole vectors; beyond, each is a separate load."""
+MOST_IN_RUN: Final = 4
+"""Lanes of a matrix unit's result that are stored together at most."""
 WRITTEN_OUT = (AxisKind.UNROLL, AxisKind.PARTIAL)
 """Kinds of loops that become copies of their body."""
 LINEAR: Final = frozenset({Op.ADD, Op.MUL})
@@ -282,6 +284,14 @@ def shift_index(index: UOp, offset: int) -> UOp:
     return index.with_src((index.src[0], index.src[1] + offset, *index.src[2:]))
 
 
+def is_after(first: UOp, index: UOp, distance: int) -> bool:
+    """True if an INDEX is so many elements behind another, with the same gate."""
+    if first.src[2:] != index.src[2:]:
+        return False
+    apart = rewrite(index.src[1] - first.src[1], simplify, name="simplify lanes")
+    return apart is UOp.index(distance)
+
+
 class Lanes:
     """One VECTOR loop on its way to becoming lanes."""
 
@@ -454,8 +464,34 @@ class Lanes:
         if self.movement(index) == 1:
             return node.with_src((self.at(index, 0), value))
         places = instances(index, (self.counter,))
-        scalars = (node.with_src((place, lane(value, i))) for i, place in enumerate(places))
-        return UOp(Op.GROUP, dtypes.void, tuple(scalars))
+        run = self.run_of(places)
+        parts = [
+            node.with_src(
+                (places[i], lanes_of(value, range(i, i + run)) if run > 1 else lane(value, i))
+            )
+            for i in range(0, self.count, run)
+        ]
+        return UOp(Op.GROUP, dtypes.void, tuple(parts))
+
+    def run_of(self, places: list[UOp]) -> int:
+        """Lanes of a matrix unit's result that lie side by side, in all of it: 1, 2 or 4.
+
+        Other loops get lanes only along memory.
+        """
+        if Part.UNIT not in self.counter.arg.number:
+            return 1
+        run = 1
+        while (
+            run < MOST_IN_RUN
+            and self.count % (2 * run) == 0
+            and all(
+                is_after(places[first], places[first + step], step)
+                for first in range(0, self.count, 2 * run)
+                for step in range(run, 2 * run)
+            )
+        ):
+            run *= 2
+        return run
 
 
 def expand(kernel: UOp) -> UOp:

@@ -515,3 +515,16 @@ def test_steps_before_and_after_keep_their_meaning() -> None:
     )
     apply_checked(product_for(MMA, size), plan, CARD)
     check(product_for(MMA, size), plan, size)
+
+
+@pytest.mark.parametrize(("unit", "together"), [(MMA, 2), (WMMA, 1)])
+def test_neighbors_that_a_lane_holds_are_stored_together(unit: MatrixUnit, together: int) -> None:
+    limits = replace(CARD, matrix=(unit,), subgroup=unit.threads)
+    x, y = (Tensor.empty(64, 64, dtype="float16", device="PYTHON") for _ in range(2))
+    ast = x.matmul(y, dtype="float32").schedule()[-1].ast
+    renderer = Device["PYTHON"].toolchain.renderer
+    linear = lower(ast, renderer, "product", plan_for(ast, limits))
+    stored = [u for u in linear.uops if u.op is Op.STORE]
+    results = [u for u in stored if pointer_of(u.src[0]).op is Op.DEFINE_GLOBAL]
+
+    assert {u.src[1].dtype.count for u in results} == {together}
