@@ -24,7 +24,7 @@ from tinycore.lower.elementary import (
 )
 from tinycore.render.base import Renderer
 from tinycore.uop.node import UOp
-from tinycore.uop.op import ALU, Op
+from tinycore.uop.op import ALU, APPROXIMATE, Op
 from tinycore.uop.pattern import RuleSet, node
 from tinycore.uop.threefry import WORD_BITS, threefry_words
 
@@ -36,18 +36,35 @@ LEAST_PAIR_BYTES: Final = 16
 @cache
 def lower_math(renderer: Renderer) -> RuleSet:
     """The rules that lower all arithmetic that the renderer lacks."""
-    rules = lowering_of(ALU - renderer.native_ops, dtypes.float64 not in renderer.lacking)
+    missing, has_double = ALU - renderer.native_ops, dtypes.float64 not in renderer.lacking
+    rules = lowering_of(missing, has_double, renderer.approximate)
     return rules + lower_pairs(renderer.limits.pair_bytes)
 
 
 @cache
-def lowering_of(missing: frozenset[Op], has_double: bool = True) -> RuleSet:
-    """The rules for some ops, on a target with or without float64."""
+def lowering_of(
+    missing: frozenset[Op], has_double: bool = True, approximate: frozenset[Op] = frozenset()
+) -> RuleSet:
+    """The rules for some ops, on a target with or without float64.
+
+    Of what the target has `approximate`, those are left that may be.
+    """
     rules = RuleSet("lower math")
     for op, function in (LOWERINGS if has_double else WITHOUT_DOUBLE).items():
         if op in missing:
-            rules.rule(node(op, name="root"))(function)
+            lowering = unless_approximate(function) if op in approximate else function
+            rules.rule(node(op, name="root"))(lowering)
     return rules
+
+
+def unless_approximate(function: Lowering) -> Lowering:
+    """A lowering of all but the nodes that may be approximate."""
+
+    def lower(root: UOp) -> UOp | None:
+        return None if root.arg == APPROXIMATE else function(root)
+
+    lower.__name__, lower.__doc__ = "lower_unless_approximate", function.__doc__
+    return lower
 
 
 @cache

@@ -15,8 +15,8 @@ from itertools import count
 from tinycore.dtype import dtypes
 from tinycore.lower.fragments import added, by_element
 from tinycore.uop.node import UOp
-from tinycore.uop.op import Op, Part, neutral_element
-from tinycore.uop.proportional import finite
+from tinycore.uop.op import APPROXIMATE, Op, Part, neutral_element
+from tinycore.uop.proportional import LOG2_E, finite
 
 
 def is_online(node: UOp) -> bool:
@@ -52,7 +52,7 @@ def one_pass(folds: list[UOp], numbers: count[int]) -> dict[UOp, UOp]:
     for value in operands_of(greatest):
         after = after.alu(Op.MAX, value)
     shift = finite(after)
-    scale = UOp(Op.EXP, greatest.dtype, (before - shift,))
+    scale = power_of(before - shift, sums)
     known = {greatest: shift, finite(greatest): shift}
     updates = [update(n, within[n], scale, known) for n in sums]
     index = within[greatest]
@@ -63,6 +63,14 @@ def one_pass(folds: list[UOp], numbers: count[int]) -> dict[UOp, UOp]:
         n: UOp(Op.LOAD, n.dtype, (first_of(UOp(Op.AFTER, r.dtype, (r, end))),))
         for n, r in register.items()
     }
+
+
+def power_of(difference: UOp, sums: list[UOp]) -> UOp:
+    """exp of a difference of maxima, by the function of the sums' terms."""
+    if any(n.op is Op.EXP2 and n.arg == APPROXIMATE for n in UOp.sink(*sums).toposort()):
+        argument = difference * difference.const_like(LOG2_E)
+        return UOp(Op.EXP2, difference.dtype, (argument,), APPROXIMATE)
+    return UOp(Op.EXP, difference.dtype, (difference,))
 
 
 def inside(fold: UOp, register: UOp, outside: list[UOp], loops: tuple[UOp, ...]) -> UOp:

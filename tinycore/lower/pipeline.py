@@ -164,7 +164,7 @@ def lower(
             sizes = varying_sizes(kernel, renderer.limits)
         kernel = step.run(kernel, renderer)
     if settings.VERIFY:
-        verify(kernel, "lowered", renderer.native_ops)
+        verify(kernel, "lowered", renderer.native_ops | renderer.approximate)
     # A size may depend on a variable that no other part of the kernel reads.
     given = [n for size in sizes.values() for n in size.toposort() if n.op is Op.DEFINE_VAR]
     kernel, values = with_numbered_values(kernel.with_src((*kernel.src, *given)))
@@ -172,7 +172,7 @@ def lower(
     linear = LinearKernel(name, linearize(kernel), values, extents)
     verify_room(linear, renderer)
     if settings.VERIFY:
-        verify(linear.uops, "linear", renderer.native_ops)
+        verify(linear.uops, "linear", renderer.native_ops | renderer.approximate)
     if trace_linear.on:
         trace_linear(name, to_text(linear.uops))
     return linear

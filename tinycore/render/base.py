@@ -270,6 +270,9 @@ class Renderer:
     name: ClassVar[str] = "renderer"
     native_ops: ClassVar[frozenset[Op]] = ALU
     """Arithmetic that the language has; missing ops are lowered to these."""
+    approximate: ClassVar[frozenset[Op]] = frozenset()
+    """Arithmetic of float32 that the language has by an instruction alone that is wrong in its last
+    two bits; nodes with the `arg` APPROXIMATE are left to it."""
     emulated: ClassVar[frozenset[DType]] = frozenset()
     """Types the language can only store; their values are computed in float32."""
     vector_ops: ClassVar[bool] = True

@@ -8,10 +8,13 @@ on it so, need no pass each (`lower/online.py`).
 from __future__ import annotations
 
 import math
+from typing import Final
 
 from tinycore.dtype import dtypes
 from tinycore.uop.node import UOp
-from tinycore.uop.op import Op
+from tinycore.uop.op import APPROXIMATE, Op
+
+LOG2_E: Final = math.log2(math.e)
 
 
 def is_proportional(value: UOp, greatest: UOp) -> bool:
@@ -39,6 +42,33 @@ def is_proportional(value: UOp, greatest: UOp) -> bool:
             is_zero = other.op is Op.CONST and other.arg == 0
             return is_zero and greatest not in gate.toposort() and is_proportional(one, greatest)
     return False
+
+
+def with_rough_powers(graph: UOp, greatest: UOp) -> UOp:
+    """A graph with EXP2, as a device may approximate it, in place of EXP of what `is_shifted`.
+
+    A factor of the argument is one product with log2(e); so is the maximum, once for each row.
+    """
+    done = {}
+    for node in graph.toposort():
+        if node.op is Op.EXP and is_shifted(node.src[0], greatest):
+            value, shift = node.src[0].src
+            argument = times(value, LOG2_E) - shift * shift.const_like(LOG2_E)
+            done[node] = UOp(Op.EXP2, node.dtype, (argument,), APPROXIMATE)
+    return graph.substitute(done)
+
+
+def times(value: UOp, factor: float) -> UOp:
+    """A value times a positive constant, which constants inside of it take up."""
+    match value.op:
+        case Op.CONST:
+            return value.const_like(value.arg * factor)
+        case Op.WHERE:
+            gate, *values = value.src
+            return value.with_src((gate, *(times(v, factor) for v in values)))
+        case Op.MUL if value.src[1].op is Op.CONST:
+            return value.src[0] * times(value.src[1], factor)
+    return value * value.const_like(factor)
 
 
 def is_shifted(value: UOp, greatest: UOp) -> bool:

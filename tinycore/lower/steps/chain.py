@@ -33,7 +33,7 @@ from tinycore.render.base import Limits
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import Axis, UOp
 from tinycore.uop.op import AxisKind, Op, Part
-from tinycore.uop.proportional import is_proportional
+from tinycore.uop.proportional import is_proportional, with_rough_powers
 
 COLUMNS_AFTER: Final = 5
 STEPS_AFTER: Final = 6
@@ -84,7 +84,15 @@ class Chain:
         """The kernel with this step done. Raises ArgumentError where there are no such products."""
         for axis, size in self.cuts:
             kernel = Split(axis, size).apply(kernel)
-        return online(chained(kernel, self), self)
+        kernel = online(chained(kernel, self), self)
+        greatest = (n for n in kernel.toposort() if n.op is Op.REDUCE and n.arg is Op.MAX)
+        # Weights that are rounded to a half type need no more than the power of a device.
+        if (
+            self.unit.a.itemsize < self.unit.out.itemsize
+            and (top := next(greatest, None)) is not None
+        ):
+            kernel = with_rough_powers(kernel, top)
+        return kernel
 
     def objection(self, loops: Loops, limits: Limits) -> str | None:
         """Why the step is illegal; None if it is legal."""

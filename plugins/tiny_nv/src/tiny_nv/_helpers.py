@@ -64,6 +64,11 @@ FUNCTION float least(float a, float b) {
 ROOTS: Final = """\
 FUNCTION float root(float x) { return sqrtf(x); }
 FUNCTION double root(double x) { return sqrt(x); }
+FUNCTION float power_of_two(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 FUNCTION float whole(float x) { return truncf(x); }
 FUNCTION double whole(double x) { return trunc(x); }"""
 

@@ -48,7 +48,7 @@ from tiny_nv.ptx_text import (
     vector,
     zero_of,
 )
-from tiny_nv.ptx_values import NATIVE_OPS, chosen, computed
+from tiny_nv.ptx_values import APPROXIMATE_OPS, NATIVE_OPS, chosen, computed
 from tinycore.dtype import DType, PointerDType, dtypes
 from tinycore.render.base import LinearKernel, Renderer, pointer_of
 from tinycore.render.facts import is_register
@@ -73,6 +73,7 @@ class Ptx(Renderer):
     vector_ops: ClassVar[bool] = False
     emulated: ClassVar[frozenset[DType]] = frozenset({dtypes.bfloat16, *dtypes.fp8s})
     native_ops: ClassVar[frozenset[Op]] = NATIVE_OPS
+    approximate: ClassVar[frozenset[Op]] = APPROXIMATE_OPS
 
     # --- the frame
 
@@ -175,7 +176,7 @@ class Ptx(Renderer):
                 text.put(f"cp.async.wait_group {u.arg}")
             case Op.INDEX | Op.SINK | Op.GROUP | Op.AFTER:
                 return
-            case _ if u.op not in NATIVE_OPS:
+            case _ if u.op not in NATIVE_OPS | APPROXIMATE_OPS:
                 raise self.refusal(u.op)
             case _:
                 text.values[u] = (computed(u, text),)

@@ -25,7 +25,7 @@ from tinycore.render.facts import BOOL_ARITHMETIC, is_safe_division, is_safe_shi
 from tinycore.uop.node import UOp
 from tinycore.uop.op import COMPARISON, SHIFTS, Op
 
-__all__ = ["NATIVE_OPS", "chosen", "computed"]
+__all__ = ["APPROXIMATE_OPS", "NATIVE_OPS", "chosen", "computed"]
 
 INT_MIN: Final = -(1 << 31)
 LONG_MIN: Final = -(1 << 63)
@@ -40,6 +40,7 @@ FLOAT_OPERATIONS: Final = {
     Op.SQRT: "sqrt.rn",
     Op.NEG: "neg",
     Op.MULACC: "fma.rn",
+    Op.EXP2: "ex2.approx.ftz",
     Op.MAX: "max.NaN",
     Op.MIN: "min.NaN",
 }
@@ -62,10 +63,12 @@ WRAPPING: Final = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.MULACC, Op.SHL, 
 """Ops whose result may leave the range of a narrow integer."""
 THROUGH_FLOAT: Final = frozenset({Op.FDIV, Op.RECIPROCAL, Op.SQRT})
 """Ops without an instruction for halves."""
-NATIVE_OPS: Final = frozenset(
-    {*FLOAT_OPERATIONS, *INTEGER_OPERATIONS, *BIT_OPERATIONS, *COMPARISONS}
+APPROXIMATE_OPS: Final = frozenset({Op.EXP2})
+"""Ops of float32 whose instruction is wrong in its last two bits."""
+NATIVE_OPS: Final = (
+    frozenset({*FLOAT_OPERATIONS, *INTEGER_OPERATIONS, *BIT_OPERATIONS, *COMPARISONS})
     | {Op.TRUNC, Op.WHERE, Op.CAST, Op.BITCAST}
-)
+) - APPROXIMATE_OPS
 """Ops that `computed` has instructions for."""
 
 

@@ -82,10 +82,12 @@ class CudaC(CStyle):
         **CStyle.expressions,
         Op.SQRT: "root({0})",
         Op.TRUNC: "whole({0})",
+        Op.EXP2: "power_of_two({0})",
         Op.MAX: "greatest({0}, {1})",
         Op.MIN: "least({0}, {1})",
     }
     native_ops: ClassVar[frozenset[Op]] = CStyle.native_ops | {Op.MAX, Op.MIN}
+    approximate: ClassVar[frozenset[Op]] = frozenset({Op.EXP2})
     defined: ClassVar[frozenset[Op]] = UNDEFINED_IN_C
     spaces: ClassVar[Mapping[str, str]] = {
         "global": "",
@@ -273,7 +275,7 @@ class CudaC(CStyle):
             return f"{name}<{kind}>({', '.join(map(unwrapped, operands))})"
         if u.op in (Op.SHL, Op.SHR) and not is_safe_shift(u):
             operands = [operands[0], f"({operands[1]} & {u.dtype.bits - 1})"]
-        if u.op in (Op.SQRT, Op.TRUNC):
+        if u.op in (Op.SQRT, Op.TRUNC, Op.EXP2):
             writer.define(HELPERS["roots"])
         if u.op in (Op.MAX, Op.MIN) and u.dtype.kind != "bool":
             writer.define(HELPERS["extremes"])
