@@ -41,7 +41,8 @@ CONVERSIONS: Final = frozenset({Op.CAST, Op.BITCAST})
 @cache
 def lower_dtypes(renderer: Renderer) -> RuleSet:
     """The rules that leave no arithmetic in a type the renderer emulates."""
-    return emulate(renderer.emulated, frozenset(renderer.limits.converted)) + detours
+    converted = renderer.converts.union(renderer.limits.converted)
+    return emulate(renderer.emulated, converted) + detours
 
 
 detours: Final = RuleSet("detours")

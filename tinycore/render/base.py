@@ -275,6 +275,8 @@ class Renderer:
     two bits; nodes with the `arg` APPROXIMATE are left to it."""
     emulated: ClassVar[frozenset[DType]] = frozenset()
     """Types the language can only store; their values are computed in float32."""
+    converts: ClassVar[frozenset[DType]] = frozenset()
+    """Emulated types of which the language has CASTs to float32 and back, and nothing more."""
     vector_ops: ClassVar[bool] = True
     """True if the language computes with vectors; where it only loads and stores them, arithmetic
     is lowered to lanes."""

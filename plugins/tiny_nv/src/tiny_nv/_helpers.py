@@ -47,6 +47,14 @@ FUNCTION bool operator<(half a, half b) { return to_float(a) < to_float(b); }
 FUNCTION bool operator==(half a, half b) { return to_float(a) == to_float(b); }
 FUNCTION bool operator!=(half a, half b) { return to_float(a) != to_float(b); }"""
 
+BFLOAT16: Final = """\
+FUNCTION unsigned short to_bfloat16(float x) {
+  unsigned short y;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x));
+  return y;
+}
+FUNCTION float from_bfloat16(unsigned short x) { return as<float>((unsigned)x << 16); }"""
+
 EXTREMES: Final = """\
 template <class T> FUNCTION T greatest(T a, T b) { return a < b || b != b ? b : a; }
 template <class T> FUNCTION T least(T a, T b) { return b < a || b != b ? b : a; }
@@ -175,6 +183,7 @@ RANKS: Final = range(1, 6)
 
 HELPERS: Final = {
     "half": HALF_SOURCE,
+    "bfloat16": BFLOAT16,
     "extremes": EXTREMES,
     "roots": ROOTS,
     "quotients": QUOTIENTS,

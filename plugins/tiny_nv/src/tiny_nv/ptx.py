@@ -70,6 +70,7 @@ class Ptx(Renderer):
     arch: str = "sm_80"
 
     name: ClassVar[str] = "PTX"
+    converts: ClassVar[frozenset[DType]] = frozenset({dtypes.bfloat16})
     vector_ops: ClassVar[bool] = False
     emulated: ClassVar[frozenset[DType]] = frozenset({dtypes.bfloat16, *dtypes.fp8s})
     native_ops: ClassVar[frozenset[Op]] = NATIVE_OPS

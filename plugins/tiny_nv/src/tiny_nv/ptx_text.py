@@ -16,6 +16,7 @@ from tinycore.uop.op import Op
 
 __all__ = [
     "ACCESS_LANES",
+    "BFLOAT",
     "DOUBLE",
     "FLOAT",
     "HALF",
@@ -61,6 +62,8 @@ class Kind:
 FLOAT: Final = Kind("%f", ".f32", "b32", "f32", "f32")
 DOUBLE: Final = Kind("%d", ".f64", "b64", "f64", "f64")
 HALF: Final = Kind("%h", ".b16", "b16", "f16", "b16")
+BFLOAT: Final = Kind("%r", ".b32", "b32", "u32", "u16")
+"""bfloat16, which is converted alone: as its bits."""
 PREDICATE: Final = Kind("%p", ".pred", "pred", "pred", "u8")
 INT: Final = Kind("%r", ".b32", "b32", "s32", "s32")
 UINT: Final = Kind("%r", ".b32", "b32", "u32", "u32")
@@ -77,6 +80,7 @@ KINDS: Final[Mapping[DType, Kind]] = {
     dtypes.int64: LONG,
     dtypes.uint64: ULONG,
     dtypes.float16: HALF,
+    dtypes.bfloat16: BFLOAT,
     dtypes.float32: FLOAT,
     dtypes.float64: DOUBLE,
 }

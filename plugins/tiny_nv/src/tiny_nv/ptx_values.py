@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from tiny_nv.ptx_text import (
+    BFLOAT,
     DOUBLE,
     FLOAT,
     HALF,
@@ -238,6 +239,11 @@ def is_not_zero(of: Kind, source: DType, value: str, text: Text) -> str:
 
 def float_to_float(to: Kind, of: Kind, value: str, text: Text) -> str:
     """A float of another width; from double to half by way of float."""
+    if to is BFLOAT:
+        rounded = text.new(HALF, "cvt.rn.bf16.f32", value)
+        return text.new(UINT, "cvt.u32.u16", rounded)
+    if of is BFLOAT:
+        return text.new(to, "mov.b32", text.new(UINT, "shl.b32", value, "16"))
     if of is DOUBLE and to is HALF:
         value, of = text.new(FLOAT, "cvt.rn.f32.f64", value), FLOAT
     if of is HALF and to is DOUBLE:

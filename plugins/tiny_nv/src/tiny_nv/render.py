@@ -64,9 +64,11 @@ class CudaC(CStyle):
     name: ClassVar[str] = "NVRTC"
     reserved: ClassVar[frozenset[str]] = RESERVED
     emulated: ClassVar[frozenset[DType]] = frozenset({dtypes.bfloat16, *dtypes.fp8s})
+    converts: ClassVar[frozenset[DType]] = frozenset({dtypes.bfloat16})
     vector_ops: ClassVar[bool] = False
     types: ClassVar[Mapping[DType, str]] = {
         **CStyle.types,
+        dtypes.bfloat16: "unsigned short",
         dtypes.int8: "signed char",
         dtypes.int64: "long long",
         dtypes.uint64: "unsigned long long",
@@ -284,6 +286,10 @@ class CudaC(CStyle):
     def cast(self, u: UOp, writer: Writer) -> str:
         """A value converted; a half through float, a float to an integer by a helper."""
         source, target, text = u.src[0].dtype, u.dtype, writer[u.src[0]]
+        if dtypes.bfloat16 in (source, target):
+            writer.define(HELPERS["bfloat16"])
+            name = "to_bfloat16" if target is dtypes.bfloat16 else "from_bfloat16"
+            return f"{name}({unwrapped(text)})"
         if source is dtypes.float16:
             if target is dtypes.float16:
                 return text
