@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tinycore.config import settings
 from tinycore.dtype import DType, dtypes
@@ -40,9 +40,10 @@ def first_unit(launch: Launch, limits: Limits) -> MatrixUnit | None:
     if not launch.is_plain or len(launch.loops) < 2:
         return None
     sums = [n for n in launch.nodes if n.op is Op.REDUCE]
-    if len(sums) != 1 or len(launch.by_op[Op.STORE]) != 1:
+    if not sums or len(launch.by_op[Op.STORE]) != 1:
         return None
-    return next((unit for unit in units_of(limits) if factors_of(sums[0], unit)), None)
+    units = units_of(limits)
+    return next((unit for unit in units if all(factors_of(n, unit) for n in sums)), None)
 
 
 def units_of(limits: Limits) -> Iterator[MatrixUnit]:
@@ -55,18 +56,20 @@ def units_of(limits: Limits) -> Iterator[MatrixUnit]:
 
 
 class Sizes(NamedTuple):
-    """The sizes of two products: rows x steps by steps x between, that by between x columns."""
+    """The sizes of products: rows x steps by steps x between, and those by between x columns."""
 
     others: int
-    """Pairs of products, each of other rows."""
+    """Products of other rows."""
     rows: int
     between: int
-    steps: int
-    columns: int
+    steps: tuple[int, ...]
+    """Lengths of the sums of each first product."""
+    columns: tuple[int, ...]
+    """Widths of each second product."""
 
 
 def suits(unit: MatrixUnit, limits: Limits, sizes: Sizes) -> bool:
-    """True if a chain of two products suits a unit, and has rows for the whole device."""
+    """True if a chain of products suits a unit, and has rows for the whole device."""
     if sizes.rows < unit.m or sizes.others * sizes.rows // unit.m < max(limits.units, 1):
         return False
     registers = limits.thread_registers or MOST_REGISTERS
@@ -74,8 +77,8 @@ def suits(unit: MatrixUnit, limits: Limits, sizes: Sizes) -> bool:
     return block is not None
 
 
-def chains_products(device: str, dtype: DType, sizes: tuple[int, ...]) -> bool:
-    """True if a device computes two products, and folds between them, in one kernel.
+def chains_products(device: str, dtype: DType, sizes: tuple[Any, ...]) -> bool:
+    """True if a device computes products, and what is between them, in one kernel.
 
     `sizes` are those of `Sizes`. Values that are not worth storing in parts otherwise then are not.
     """
@@ -87,6 +90,11 @@ def chains_products(device: str, dtype: DType, sizes: tuple[int, ...]) -> bool:
         return False
     units = (unit for unit in units_of(limits) if unit.a is dtype)
     return any(suits(unit, limits, Sizes(*sizes)) for unit in units)
+
+
+def orders_of(factors: tuple[UOp, UOp] | None) -> tuple[tuple[UOp, UOp], ...]:
+    """Both orders of two factors."""
+    return () if factors is None else (factors, factors[::-1])
 
 
 def factors_of(total: UOp, unit: MatrixUnit) -> tuple[UOp, UOp] | None:
@@ -134,31 +142,43 @@ class ProductChain:
 
     def add(self, launch: Launch) -> bool:
         """Note what a member stores, in terms of the chain's loops; False if it reads elsewhere."""
-        renamed = self.renamed(launch)
-        done = None if renamed is None else self.in_terms_of(launch, renamed)
-        if done is None:
+        for column in self.columns_for(launch):
+            renamed = self.renamed(launch, column)
+            done = self.in_terms_of(launch, renamed)
+            if done is not None:
+                break
+        else:
             return False
+        self.column = column if column not in (None, self.between) else self.column
         self.members.append(launch)
         for store in launch.by_op[Op.STORE]:
             index, value = (done[s] for s in store.src)
             self.places[launch.accesses[store.src[0]]] = (index, value)
         return True
 
-    def renamed(self, launch: Launch) -> dict[UOp, UOp] | None:
-        """The loops of the chain in place of a kernel's; None if these are longer or shorter."""
+    def columns_for(self, launch: Launch) -> Iterator[UOp | None]:
+        """The loops that the last loop of a kernel, after those over rows, may be; None without."""
+        loops = launch.loops[len(self.rows) :]
+        if not loops:
+            yield None
+        for loop in loops:
+            if loop.extent == self.between.extent:
+                yield self.between
+            if self.members and self.column is None:
+                yield self.fresh(loop, AxisKind.LOOP)
+            elif self.column is not None and self.column.extent == loop.extent:
+                yield self.column
+
+    def renamed(self, launch: Launch, column: UOp | None) -> dict[UOp, UOp]:
+        """The loops of the chain in place of a kernel's, the last of which is `column`.
+
+        Sums of a kernel that goes over columns of the first product are products of their own.
+        """
         renamed = dict(zip(launch.loops, self.rows, strict=False))
-        for loop in launch.loops[len(self.rows) :]:
-            if loop.extent == self.between.extent and not self.is_second(launch):
-                renamed[loop] = self.between
-                continue
-            if self.column is None:
-                self.column = self.fresh(loop, AxisKind.LOOP)
-            if self.column.extent != loop.extent:
-                return None
-            renamed[loop] = self.column
+        renamed |= {r: column for r in launch.loops[len(self.rows) :] if column is not None}
         for loop in launch.by_op[Op.RANGE]:
             if loop not in renamed:
-                is_between = self.members and loop.extent == self.between.extent
+                is_between = column is not self.between and loop.extent == self.between.extent
                 renamed[loop] = self.between if is_between else self.fresh(loop, AxisKind.REDUCE)
         return renamed
 
@@ -187,15 +207,6 @@ class ProductChain:
                     done[node] = rewrite(done[node], simplify, name="simplify a place")
         return done
 
-    def is_second(self, launch: Launch) -> bool:
-        """True if a kernel goes over columns of the second product, however long these are."""
-        if not self.members:
-            return False
-        if any(n.op is Op.REDUCE for n in launch.nodes):
-            return True
-        read = [self.places[p][1] for p in launch.read if p in self.places]
-        return self.column is not None and any(self.column in value.ranges for value in read)
-
     def is_complete(self, kept: frozenset[int]) -> bool:
         """True if the members are a chain that suits the unit, and no scores are `kept`."""
         kept |= self.members[-1].written
@@ -205,39 +216,56 @@ class ProductChain:
             return False
         values = [self.places[p][1] for p in kept & self.places.keys()]
         folds = [n for n in UOp.sink(*values).toposort() if n.op is Op.REDUCE]
+        firsts = [n for n in folds if self.between not in n.src[1:]]
         greatest = [n for n in folds if n.arg is Op.MAX]
-        inner = [n for n in folds if self.between not in n.src[1:]]
-        sums = [n for n in folds if n not in greatest and n not in inner]
-        if len(greatest) != 1 or len(inner) != 1:
+        sums = [n for n in folds if n not in greatest and n not in firsts]
+        if len(greatest) > 1 or any(n.src[1:] != (self.between,) for n in (*greatest, *sums)):
             return False
-        if any(n.src[1:] != (self.between,) for n in (*greatest, *sums)):
+        if not all(n.arg is Op.ADD for n in sums):
             return False
-        if not all(n.arg is Op.ADD and is_proportional(n.src[0], greatest[0]) for n in sums):
+        if greatest and not all(is_proportional(n.src[0], greatest[0]) for n in sums):
             return False
-        return self.are_products(inner[0], [n for n in sums if self.column in n.ranges])
+        seconds = [n for n in sums if self.column in n.ranges]
+        return (bool(greatest) or sums == seconds) and self.are_products(firsts, seconds)
 
-    def are_products(self, first: UOp, seconds: Sequence[UOp]) -> bool:
-        """True if two products suit the unit, and are enough for the device."""
-        unit, factors = self.unit, [factors_of(n, self.unit) for n in (first, *seconds)]
-        if len(seconds) != 1 or None in factors or self.column is None:
+    def are_products(self, firsts: Sequence[UOp], seconds: Sequence[UOp]) -> bool:
+        """True if products suit the unit, and are enough for the device."""
+        assert self.column is not None
+        if not firsts or not seconds:
             return False
-        (query, key), (made, value) = (f for f in factors if f is not None)
-        if self.column in made.ranges:
-            made, value = value, made
-        if first not in made.toposort() or first in value.toposort():
+        rows = {self.row_of_first(n) for n in firsts} | {
+            self.row_of_second(n, firsts) for n in seconds
+        }
+        row = rows.pop()
+        if row is None or rows:
             return False
-        if self.between in query.ranges:
-            query, key = key, query
-        if self.between not in key.ranges or self.between in query.ranges:
-            return False
-        alone = [r for r in self.rows if r not in value.ranges]
-        if len(alone) != 1 or alone[0] in key.ranges or alone[0] not in query.ranges:
-            return False
-        rows = alone[0].extent
-        others = math.prod(r.extent for r in self.rows) // rows
-        steps = first.src[1].extent
-        sizes = Sizes(others, rows, self.between.extent, steps, self.column.extent)
-        return suits(unit, self.limits, sizes)
+        others = math.prod(r.extent for r in self.rows) // row.extent
+        steps = tuple(n.src[1].extent for n in firsts)
+        columns = tuple(self.column.extent for _ in seconds)
+        sizes = Sizes(others, row.extent, self.between.extent, steps, columns)
+        return suits(self.unit, self.limits, sizes)
+
+    def row_of_first(self, total: UOp) -> UOp | None:
+        """The loop along which one operand alone of a first product moves, `between` the other."""
+        for a, b in orders_of(factors_of(total, self.unit)):
+            if self.between in b.ranges and self.between not in a.ranges:
+                return self.row_of(a, b)
+        return None
+
+    def row_of_second(self, total: UOp, firsts: Sequence[UOp]) -> UOp | None:
+        """The loop along which what is made of the first products moves, and not what it meets."""
+        for a, b in orders_of(factors_of(total, self.unit)):
+            below = a.toposort()
+            if self.column in a.ranges or not any(n in below for n in firsts):
+                continue
+            if self.column in b.ranges and not any(n.op is Op.REDUCE for n in b.toposort()):
+                return self.row_of(a, b)
+        return None
+
+    def row_of(self, a: UOp, b: UOp) -> UOp | None:
+        """The one loop over rows along which `a` moves, and `b` does not."""
+        rows = [r for r in self.rows if r not in b.ranges]
+        return rows[0] if len(rows) == 1 and rows[0] in a.ranges else None
 
     def fuse(self, kept: frozenset[int]) -> Launch:
         """The members as one kernel, which stores what is `kept`, and what the last one stores."""

@@ -13,7 +13,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 from tinycore._deferred import deferred
 from tinycore.config import settings
@@ -36,7 +36,7 @@ LEAST_PIECE: Final = 128
 MOST_KEPT: Final = 512 * 512
 """Scores of a head up to which the gradient reads them; more are recomputed for it."""
 
-chains_products: Final[Callable[[str, DType, tuple[int, ...]], bool]] = deferred(
+chains_products: Final[Callable[[str, DType, tuple[Any, ...]], bool]] = deferred(
     "tinycore.schedule.product_chains:chains_products"
 )
 
@@ -145,7 +145,7 @@ class Attention(Composed):
     def _pieces_of(self, key: Self, value: Self, are_kept: bool) -> list[slice]:
         """The keys in pieces; in one where a kernel goes through them without storing scores."""
         length, width, columns = key.shape[-2], key.shape[-1], value.shape[-1]
-        sizes = (math.prod(self.shape[:-2]), self.shape[-2], length, width, columns)
+        sizes = (math.prod(self.shape[:-2]), self.shape[-2], length, (width,), (columns,))
         is_whole = not are_kept and self.dtype is key.dtype is value.dtype
         if is_whole and chains_products(str(self.device), self.dtype, sizes):
             return [slice(0, length)]
@@ -261,15 +261,31 @@ class Anew:
     def __post_init__(self) -> None:
         self.wide = self.logarithm.dtype
         self.scale = 1 / root(self.query.shape[-1])
+        width, columns = self.query.shape[-1], self.value.shape[-1]
+        long, seen, both = self.query.shape[-2], self.key.shape[-2], (width, columns)
+        self.is_narrow = self.is_one_kernel((long, seen, both, (width,)))
         # Scores of scaled queries are other nodes than scaled scores, which the forward pass has:
-        # one node would be computed once, and kept from then to now.
-        self.scaled = self.query.cast(self.wide) * self.scale
+        # one node would be computed once, and kept from then to now. So are those of negated
+        # queries, which are exact in a narrow type.
+        self.scaled = -self.query if self.is_narrow else self.query.cast(self.wide) * self.scale
         weighed = self.slope.cast(self.wide) * self.result.cast(self.wide)
         self.mean = weighed.sum(-1, keepdim=True)
         """The slopes of the scores of a query, averaged by their weights."""
-        width = self.query.shape[-1] + self.value.shape[-1]
-        self.keys = pieces(self.key.shape[-2], width)
-        self.queries = pieces(self.query.shape[-2], width)
+        self.shares_weights = not self.is_narrow or self.is_one_kernel((seen, long, both, both))
+        apart = ((seen, long, both, (width,)), (seen, long, (width,), (columns,)))
+        is_whole = self.shares_weights or all(map(self.is_one_kernel, apart))
+        every = [slice(0, seen)], [slice(0, long)]
+        self.keys = every[0] if self.is_narrow else pieces(seen, width + columns)
+        self.queries = every[1] if self.is_narrow and is_whole else pieces(long, width + columns)
+
+    def is_one_kernel(self, sizes: tuple[Any, ...]) -> bool:
+        """True if products of some sizes, and what is between them, are one kernel."""
+        query, dtype = self.query, self.query.dtype
+        operands = (self.key, self.value, self.slope)
+        others = math.prod(query.shape[:-2])
+        return all(x.dtype is dtype for x in operands) and chains_products(
+            str(query.device), dtype, (others, *sizes)
+        )
 
     def gradients(self) -> tuple[Attention, Attention, Attention]:
         """Gradients of queries, keys and values."""
@@ -283,6 +299,8 @@ class Anew:
                 - turned(self.mean[..., queries, :])
             )
             key.append(self.product(slopes, self.query[..., queries, :]))
+            if not self.shares_weights:  # in a kernel of their own, whose registers they fit
+                weights = self.columns(queries, again=True)
             value.append(self.product(weights, slope))
         return added(query) * self.scale, added(key) * self.scale, added(value)
 
@@ -295,15 +313,23 @@ class Anew:
         """The slopes of the scores of all queries (the rows) with some keys."""
         key, value = self.key[..., keys, :], self.value[..., keys, :]
         mask = part_of(self.mask, slice(0, self.query.shape[-2]), keys)
-        scores = masked(self.scaled.matmul(turned(key), dtype=self.wide), mask)
+        scores = masked(self.scores(self.scaled, turned(key)), mask)
         slopes = self.slope.matmul(turned(value), dtype=self.wide) - self.mean
         return (scores - self.logarithm).exp() * slopes
 
-    def columns(self, queries: slice) -> Attention:
-        """The weights of all keys (the rows) for some queries."""
+    def columns(self, queries: slice, again: bool = False) -> Attention:
+        """The weights of all keys (the rows) for some queries; others nodes of them `again`."""
         mask = part_of(self.mask, queries, slice(0, self.key.shape[-2]))
-        scores = self.key.matmul(turned(self.scaled[..., queries, :]), dtype=self.wide)
+        if again:
+            scores = self.scores(-self.key, turned(self.query[..., queries, :]))
+        else:
+            scores = self.scores(self.key, turned(self.scaled[..., queries, :]))
         return (masked(scores, mask, across=True) - turned(self.logarithm[..., queries, :])).exp()
+
+    def scores(self, rows: Attention, columns: Attention) -> Attention:
+        """Scores by operands of which one is `scaled`, or negated."""
+        scores = rows.matmul(columns, dtype=self.wide)
+        return scores * -self.scale if self.is_narrow else scores
 
     def product(self, weights: Attention, what: Attention) -> Attention:
         """A product with weights, which are as narrow as in the forward pass."""

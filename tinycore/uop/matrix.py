@@ -11,7 +11,7 @@ differ in a bit that is "-" hold the same. See docs/decisions/0053-matrix-units.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
@@ -29,8 +29,9 @@ BANKS_BYTES: Final = 128
 """Bytes of a line of shared memory, which swizzled rows keep together."""
 BLOCKS_OF_CHAINS: Final = (64, 32, 16)
 """Columns of a first product that are operands of a second one at a time, the best first."""
-REGISTERS_OF_CHAINS: Final = 56
-"""Registers of a lane for addresses, fragments of the other operands, and folds of rows."""
+REGISTERS_OF_CHAINS: Final = 32
+"""Registers of a lane for addresses, fragments of other operands and folds of rows, of which there
+are more where sums are longer: by what ptxas takes for lengths of 64 and 128."""
 WORD_BYTES: Final = 4
 BIT: Final = re.compile(r"([mnk])(\d+)|-")
 
@@ -315,20 +316,25 @@ class MatrixUnit:
             for element in range(1 << len(weights))
         )
 
-    def block_of_chain(self, columns: int, steps: int, between: int, registers: int) -> int | None:
-        """The columns of a first product, a multiple of k, that a lane holds while it adds them to
-        sums of a second; None if there are no such products, or no registers for them.
+    def block_of_chain(
+        self, columns: Sequence[int], steps: Sequence[int], between: int, registers: int
+    ) -> int | None:
+        """The columns of first products, a multiple of k, that a lane holds while it adds them to
+        sums of the second ones; None if there are no such products, or no registers for them.
 
-        `steps` is the length of sums of the first product, `columns` the width of the second.
+        `steps` are the lengths of sums of first products, `columns` the widths of second ones.
         """
-        if self.places_of_sums is None or columns % self.n or steps % self.k:
+        if self.places_of_sums is None or any(size % self.n for size in columns):
             return None
-        words = self.a.itemsize / WORD_BYTES
+        if any(size % self.k for size in steps):
+            return None
+        words, wide = self.a.itemsize / WORD_BYTES, self.out.itemsize / WORD_BYTES
         lanes = self.m / self.threads
-        kept = lanes * (columns * self.out.itemsize / WORD_BYTES + steps * words)
+        kept = lanes * (sum(columns) * wide + sum(steps) * words)
+        kept += REGISTERS_OF_CHAINS + max(steps) // 2
         for block in (size for size in BLOCKS_OF_CHAINS if size % self.k == 0):
-            own = lanes * block * (self.out.itemsize / WORD_BYTES + words)
-            if between % block == 0 and kept + own + REGISTERS_OF_CHAINS <= registers:
+            own = lanes * block * len(steps) * wide
+            if between % block == 0 and kept + own <= registers:
                 return block
         return None
 

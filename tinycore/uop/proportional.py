@@ -8,6 +8,7 @@ on it so, need no pass each (`lower/online.py`).
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Final
 
 from tinycore.dtype import dtypes
@@ -44,18 +45,19 @@ def is_proportional(value: UOp, greatest: UOp) -> bool:
     return False
 
 
-def with_rough_powers(graph: UOp, greatest: UOp) -> UOp:
-    """A graph with EXP2, as a device may approximate it, in place of EXP of what `is_shifted`.
+def with_rough_powers(graph: UOp, values: Iterable[UOp]) -> UOp:
+    """A graph with EXP2, as a device may approximate it, in place of each EXP below some values.
 
-    A factor of the argument is one product with log2(e); so is the maximum, once for each row.
+    A factor of the argument is one product with log2(e); so is a maximum, once for each row.
     """
-    done = {}
+    below = {n for n in UOp.sink(*values).toposort() if n.op is Op.EXP}
+    done: dict[UOp, UOp] = {}
     for node in graph.toposort():
-        if node.op is Op.EXP and is_shifted(node.src[0], greatest):
-            value, shift = node.src[0].src
-            argument = times(value, LOG2_E) - shift * shift.const_like(LOG2_E)
+        done[node] = new = node.with_src(tuple([done[s] for s in node.src]))
+        if node in below and node.dtype is dtypes.float32:
+            argument = times(new.src[0], LOG2_E)
             done[node] = UOp(Op.EXP2, node.dtype, (argument,), APPROXIMATE)
-    return graph.substitute(done)
+    return done[graph]
 
 
 def times(value: UOp, factor: float) -> UOp:
@@ -68,6 +70,8 @@ def times(value: UOp, factor: float) -> UOp:
             return value.with_src((gate, *(times(v, factor) for v in values)))
         case Op.MUL if value.src[1].op is Op.CONST:
             return value.src[0] * times(value.src[1], factor)
+        case Op.SUB:
+            return value.with_src(tuple([times(v, factor) for v in value.src]))
     return value * value.const_like(factor)
 
 

@@ -17,7 +17,7 @@ from tinycore.render.base import Renderer
 from tinycore.testing.kernels import Array, Bench, elementwise, ulps
 from tinycore.uop.evaluate import evaluate, threefry
 from tinycore.uop.node import UOp
-from tinycore.uop.op import ALU, TRANSCENDENTAL, AxisKind, Op
+from tinycore.uop.op import ALU, APPROXIMATE, TRANSCENDENTAL, AxisKind, Op
 from tinycore.uop.rewrite import rewrite
 
 MISSING = TRANSCENDENTAL | {Op.THREEFRY, Op.FLOORDIV, Op.FLOORMOD, Op.TRUNC, Op.MIN, Op.MAX}
@@ -282,3 +282,12 @@ def test_random_floor_divisions() -> None:
         x, y = random.randint(-100, 100), random.choice([-7, -3, -1, 1, 2, 5, 64])
         assert evaluate(division, {a: x, b: y}) == x // y
         assert evaluate(modulo, {a: x, b: y}) == x % y
+
+
+def test_a_power_that_may_be_approximate_is_left_to_a_device_that_has_it() -> None:
+    x = UOp.variable("x", 0, 1, dtypes.int32).cast(dtypes.float32)
+    exact, rough = UOp(Op.EXP2, x.dtype, (x,)), UOp(Op.EXP2, x.dtype, (x,), APPROXIMATE)
+    kept = lowering_of(MISSING, approximate=frozenset({Op.EXP2}))
+
+    assert rewrite(rough, kept) is rough
+    assert rewrite(exact, kept) is rewrite(rough, lowering_of(MISSING))

@@ -175,17 +175,43 @@ def test_what_is_no_number_stays_so_in_its_row(unit: MatrixUnit) -> None:
     assert numpy.isfinite(found[1, :, :2]).all()
 
 
-def test_gradients_are_those_of_other_devices(unit: MatrixUnit) -> None:
-    shapes = [(2, 528, 16), (2, 512, 16), (2, 512, 16)]
-    found: list[Array] = []
-    expected: list[Array] = []
-    for device, into in (("CARD", found), ("CPU", expected)):
-        given = [x.to(device).realize().requires_grad_() for x in operands(unit, *shapes)]
-        given[0].scaled_dot_product_attention(given[1], given[2]).square().sum().backward()
-        into.extend(plain(x.grad) for x in given if x.grad is not None)
+def gradients(device: str, given: list[Tensor], mask: Tensor | None) -> tuple[list[Array], int]:
+    """Gradients of attention on a device, and the kernels that compute them and the result."""
+    query, key, value, slope = (x.to(device).realize().detach() for x in given)
+    leaves = [x.requires_grad_() for x in (query, key, value)]
+    mask = None if mask is None else mask.to(device).realize()
+    result = query.scaled_dot_product_attention(key, value, attn_mask=mask)
+    (result * slope).sum().backward()
+    found = [x.grad for x in leaves if x.grad is not None]
+    count = launches(result.cat(*found, dim=-2)) - 1
+    return [plain(x) for x in found], count
 
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_masked", [False, True], ids=["plain", "masked"])
+def test_gradients_are_kernels_without_scores_in_memory(unit: MatrixUnit, is_masked: bool) -> None:
+    given = operands(unit, (2, 528, 16), (2, 512, 16), (2, 512, 16), (2, 528, 16))
+    visible = numpy.random.default_rng(3).random((528, 512)) > 0.5
+    visible[5], visible[7, :64] = False, False
+    mask = Tensor(visible, device="CPU") if is_masked else None
+    found, count = gradients("CARD", given, mask)
+    expected, _ = gradients("CPU", [x.to("CPU").float().realize() for x in given], mask)
+
+    assert count <= 5
     for ours, theirs in zip(found, expected, strict=True):
-        tolerance = 20 * TOLERANCES[unit.a]
+        tolerance = 8 * TOLERANCES[unit.a]
+        numpy.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.slow
+def test_gradients_of_wide_heads_are_kernels_of_their_own(unit: MatrixUnit) -> None:
+    given = operands(unit, *[(1, 528, 128)] * 4)
+    found, count = gradients("CARD", given, None)
+    expected, _ = gradients("CPU", [x.to("CPU").float().realize() for x in given], None)
+
+    assert count <= 6
+    for ours, theirs in zip(found, expected, strict=True):
+        tolerance = 8 * TOLERANCES[unit.a]
         numpy.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
 
 

@@ -42,42 +42,43 @@ STEPS_AFTER: Final = 6
 
 @dataclass(frozen=True)
 class Chain:
-    """Sums over `between` of products along `m` and `n`, one factor made of sums over `k`.
+    """Sums over `between` of products along `m` and `n`, one factor made of sums over each of `k`.
 
     Each loop is cut into steps of the unit: (axis, 0) counts them. Of `between`, an inner loop of
-    a split, the outer one becomes (axis, 0, Part.ONLINE), if there is one.
+    a split, the outer one becomes (axis, 0, Part.ONLINE) if a maximum is folded over it.
     """
 
     m: Number
     n: Number
     between: Number
-    k: Number
+    k: tuple[Number, ...]
     unit: MatrixUnit
 
     @property
     def cuts(self) -> list[tuple[Number, int]]:
         """The splits that come first."""
         unit = self.unit
-        cuts = [(self.m, unit.m), (self.n, unit.n), (self.k, unit.k), (self.between, unit.k)]
+        cuts = [(self.m, unit.m), (self.n, unit.n), *((axis, unit.k) for axis in self.k)]
+        cuts.append((self.between, unit.k))
         return [*cuts, ((*self.between, INNER), unit.n)] if unit.k > unit.n else cuts
 
     @property
     def columns(self) -> Number:
-        """The loop over the columns of a tile of the first product."""
+        """The loop over the columns of a tile of a first product."""
         inner = (*self.between, INNER)
         return (*inner, INNER) if self.unit.k > self.unit.n else inner
 
     @property
     def tiles(self) -> Number | None:
-        """The loop over tiles of sums that are one step of the second product."""
+        """The loop over tiles of sums that are one step of a second product."""
         return (*self.between, INNER, OUTER) if self.unit.k > self.unit.n else None
 
-    def number(self, part: int) -> Number:
-        """The number of a new loop."""
-        return (*self.k, INNER, Part.UNIT, part)
+    def number(self, part: int, product: int = 0) -> Number:
+        """The number of a new loop; steps of first products are told apart."""
+        return (*self.k[product], INNER, Part.UNIT, part)
 
     def __str__(self) -> str:
-        axes = text_of(self.m, self.n, self.between, self.k)
+        axes = text_of(self.m, self.n, self.between, *self.k)
         return f"chain({axes} by {self.unit.name})"
 
     def apply(self, kernel: UOp) -> UOp:
@@ -85,14 +86,11 @@ class Chain:
         for axis, size in self.cuts:
             kernel = Split(axis, size).apply(kernel)
         kernel = online(chained(kernel, self), self)
-        greatest = (n for n in kernel.toposort() if n.op is Op.REDUCE and n.arg is Op.MAX)
         # Weights that are rounded to a half type need no more than the power of a device.
-        if (
-            self.unit.a.itemsize < self.unit.out.itemsize
-            and (top := next(greatest, None)) is not None
-        ):
-            kernel = with_rough_powers(kernel, top)
-        return kernel
+        is_rounded = self.unit.a.itemsize < self.unit.out.itemsize
+        products = (n for n in kernel.toposort() if n.op is Op.MATRIX and is_rounded)
+        made = [n.src[0] for n in products if n.src[7] in n.src[0].ranges]
+        return with_rough_powers(kernel, made) if made else kernel
 
     def objection(self, loops: Loops, limits: Limits) -> str | None:
         """Why the step is illegal; None if it is legal."""
@@ -101,7 +99,7 @@ class Chain:
             return f"the device has no {unit.name}, or no subgroups of {unit.threads} threads"
         if unit.places_of_sums is None:
             return f"lanes of {unit.name} hold sums otherwise than its operand"
-        for axis, size in self.cuts[:4]:
+        for axis, size in self.cuts[: 3 + len(self.k)]:
             if problem := loops.undecided(axis):
                 return problem
             if loops.by_number[axis].extent % size:
@@ -120,39 +118,43 @@ class Chain:
 
 
 class Tiles:
-    """The loops of both products after the cuts, and those of the unit that replace them."""
+    """The loops of the products after the cuts, and those of the unit that replace them."""
 
     def __init__(self, kernel: UOp, step: Chain) -> None:
         unit = self.unit = step.unit
-        self.m, self.n, self.k = (
-            counter_of(kernel, (*axis, INNER)) for axis in (step.m, step.n, step.k)
-        )
+        self.m, self.n = (counter_of(kernel, (*axis, INNER)) for axis in (step.m, step.n))
         self.column = counter_of(kernel, step.columns)
         self.tile = None if step.tiles is None else counter_of(kernel, step.tiles)
         self.lane = UOp.range(unit.threads, step.number(LANES), AxisKind.LANE)
         held = unit.fragment("out").count
         self.element = UOp.range(held, step.number(ELEMENTS), AxisKind.VECTOR)
-        self.rows, self.columns, self.steps, self.columns_after, self.steps_after = (
+        self.rows, self.columns, self.columns_after, self.steps_after = (
             UOp.range(size, step.number(part), AxisKind.FRAGMENT)
             for part, size in (
                 (ROWS, unit.m),
                 (COLUMNS, unit.n),
-                (STEPS, unit.k),
                 (COLUMNS_AFTER, unit.n),
                 (STEPS_AFTER, unit.k),
             )
         )
+        self.steps = {
+            counter_of(kernel, (*axis, INNER)): UOp.range(
+                unit.k, step.number(STEPS, product), AxisKind.FRAGMENT
+            )
+            for product, axis in enumerate(step.k)
+        }
+        """Those of the unit by the loops of first products."""
 
-    def first(self, closer: UOp) -> UOp:
+    def first(self, closer: UOp, k: UOp) -> UOp:
         """A sum of products of two operands in memory, by the unit."""
-        inside = {self.m: self.rows, self.column: self.columns, self.k: self.steps}
+        inside = {self.m: self.rows, self.column: self.columns, k: self.steps[k]}
         factors = factors_of(closer, self.m, self.column, self.unit)
         a, b = (factor.substitute(inside) for factor in factors)
-        return self.by_unit(closer, (a, b), (self.columns, self.steps), (self.k,))
+        return self.by_unit(closer, (a, b), (self.columns, self.steps[k]), (k,))
 
-    def second(self, closer: UOp, sums: UOp) -> UOp:
-        """A sum of products of which one operand is made of the sums of the first product."""
-        a, b = factors_after(closer, sums, self.m, self.n, self.unit)
+    def second(self, closer: UOp) -> UOp:
+        """A sum of products of which one operand is made of the sums of first products."""
+        a, b = factors_after(closer, self.m, self.n, self.unit)
         inside = {self.n: self.columns_after, self.column: self.steps_after}
         if self.tile is not None:
             inside[self.tile] = UOp.index(0)
@@ -188,17 +190,18 @@ def chained(kernel: UOp, step: Chain) -> UOp:
         kind = Axis(written.arg.number, AxisKind.UNROLL)
         kernel = kernel.substitute({written: written.replace(arg=kind)})
     tiles = Tiles(kernel, step)
-    first = next(iter(closer_of(kernel, tiles.k)), None)
     done: dict[UOp, UOp] = {}
     for node in kernel.toposort():
         new = node.with_src(tuple([done[s] for s in node.src]))
-        if node is first:
-            new = tiles.first(new)
-        elif node.op is Op.REDUCE and tiles.column in node.src[1:] and first is not None:
-            new = tiles.second(new, done[first]) if tiles.n in node.ranges else tiles.fold(new)
+        if node.op is Op.REDUCE:
+            k = next((r for r in node.src[1:] if r in tiles.steps), None)
+            if k is not None:
+                new = tiles.first(new, k)
+            elif tiles.column in node.src[1:]:
+                new = tiles.second(new) if tiles.n in node.ranges else tiles.fold(new)
         done[node] = new
     kernel = done[kernel]
-    if first is None or closer_of(kernel, tiles.column):
+    if closer_of(kernel, tiles.column):
         raise ArgumentError(f"{step} finds no sum of products along its loops")
     axes: dict[str, UOp | None] = {"m": tiles.m, "n": tiles.n}
     kernel = outputs_by_lane(kernel, axes, tiles.lane, tiles.element, step.unit)
@@ -206,8 +209,8 @@ def chained(kernel: UOp, step: Chain) -> UOp:
     return kernel.substitute({tiles.column: UOp.index(0) + place})
 
 
-def factors_after(closer: UOp, sums: UOp, m: UOp, n: UOp, unit: MatrixUnit) -> tuple[UOp, UOp]:
-    """The operands of the second product, the first of which is made of the sums of the first.
+def factors_after(closer: UOp, m: UOp, n: UOp, unit: MatrixUnit) -> tuple[UOp, UOp]:
+    """The operands of a second product, the first of which is made of sums of the unit.
 
     Raises ArgumentError for anything else.
     """
@@ -215,7 +218,7 @@ def factors_after(closer: UOp, sums: UOp, m: UOp, n: UOp, unit: MatrixUnit) -> t
     is_product = closer.arg is Op.ADD and value.op is Op.MUL and value.dtype is unit.out
     for x, y in (value.src, value.src[::-1]) if is_product else ():
         a, b = (x.src[0] if x.op is Op.CAST else x), narrowed(y, unit.b)
-        if a.dtype is not unit.a or b is None or sums not in a.toposort():
+        if a.dtype is not unit.a or b is None or all(s.op is not Op.MATRIX for s in a.toposort()):
             continue
         if n not in a.ranges and m not in b.ranges:
             return a, b
@@ -223,7 +226,7 @@ def factors_after(closer: UOp, sums: UOp, m: UOp, n: UOp, unit: MatrixUnit) -> t
 
 
 def online(kernel: UOp, step: Chain) -> UOp:
-    """The kernel with all folds over blocks in one pass.
+    """The kernel with all folds over blocks in one pass, if one of them is a maximum.
 
     Raises ArgumentError where a sum cannot be scaled to another maximum.
     """
@@ -236,6 +239,8 @@ def online(kernel: UOp, step: Chain) -> UOp:
     folds = closer_of(kernel, block)
     greatest = [n for n in folds if n.arg is Op.MAX]
     sums = [n for n in folds if n.arg is Op.ADD]
+    if len(sums) == len(folds):
+        return kernel
     if len(greatest) != 1 or len(greatest) + len(sums) != len(folds):
         raise ArgumentError(f"{step} folds blocks by one maximum, and sums")
     if not all(is_proportional(n.src[0], greatest[0]) for n in sums):

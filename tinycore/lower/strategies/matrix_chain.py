@@ -49,44 +49,56 @@ the first product again for each column of the second."""
 
 @dataclass(frozen=True)
 class Products:
-    """The loops of two products: rows, columns of the second, those between, steps of the first."""
+    """The loops of products, each once: rows, columns of the second ones, those between, and steps
+    of the first ones; the lengths of these for each first product, the widths of the second ones.
+    """
 
     m: UOp
     n: UOp
     between: UOp
-    k: UOp
+    k: tuple[UOp, ...]
+    steps: tuple[int, ...]
+    columns: tuple[int, ...]
 
 
 def products_of(facts: KernelFacts, unit: MatrixUnit) -> Products | None:
-    """The loops of two products of which the second multiplies what is made of the first."""
-    firsts, seconds = [], []
+    """The loops of products of which some multiply what is made of the others; None without."""
+    firsts: list[UOp] = []
+    rows, columns, between = set(), set(), set()
+    seconds = 0
     for total in facts.reductions:
         value, loops = total.src[0], total.src[1:]
         if total.arg is not Op.ADD or value.op is not Op.MUL or len(loops) != 1:
             continue
-        inner = [s.src[0] if s.op is Op.CAST else s for s in value.src]
-        if any(s.dtype is not unit.a for s in inner):
+        made, other = (s.src[0] if s.op is Op.CAST else s for s in value.src)
+        if made.dtype is not unit.a or other.dtype is not unit.a:
             continue
-        below = [any(n.op is Op.REDUCE for n in s.toposort()) for s in inner]
-        if not any(below):
-            firsts.append((total, *inner))
-        elif below == [True, False]:
-            seconds.append((total, *inner))
-        elif below == [False, True]:
-            seconds.append((total, *reversed(inner)))
-    if len(firsts) != 1 or len(seconds) != 1:
+        if has_sums(other):
+            made, other = other, made
+        if not has_sums(made):
+            firsts.append(total)
+            continue
+        seconds += 1
+        between.add(loops[0])
+        rows |= {r for r in facts.launchable if r in made.ranges and r not in other.ranges}
+        columns |= {r for r in facts.launchable if r in other.ranges and r not in made.ranges}
+    if not firsts or any(len(found) != 1 for found in (rows, columns, between)):
         return None
-    (first, *_), (second, made, other) = firsts[0], seconds[0]
-    rows = [r for r in facts.launchable if r in made.ranges and r not in other.ranges]
-    columns = [r for r in facts.launchable if r in other.ranges and r not in made.ranges]
-    between, k = second.src[1], first.src[1]
-    if len(rows) != 1 or len(columns) != 1 or between not in first.ranges:
+    (m,), (n,), (through,) = rows, columns, between
+    if any(through not in first.ranges or m not in first.ranges for first in firsts):
         return None
-    return Products(rows[0], columns[0], between, k)
+    summed = [first.src[1] for first in firsts]
+    steps, widths = tuple(r.extent for r in summed), (n.extent,) * seconds
+    return Products(m, n, through, tuple(dict.fromkeys(summed)), steps, widths)
+
+
+def has_sums(value: UOp) -> bool:
+    """True if a value is made of what is folded."""
+    return any(n.op is Op.REDUCE for n in value.toposort())
 
 
 def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
-    """Both products by each unit that can, for a kernel of two."""
+    """All products by each unit that can, for a kernel of several."""
     if facts.has_order or facts.overwrites or not all(r.is_fixed for r in facts.loops):
         return
     for unit in limits.matrix:
@@ -96,7 +108,8 @@ def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
         if found is None or unit.out not in limits.shuffles:
             continue
         registers = limits.thread_registers or MOST_REGISTERS
-        size = unit.block_of_chain(found.n.extent, found.k.extent, found.between.extent, registers)
+        length = found.between.extent
+        size = unit.block_of_chain(found.columns, found.steps, length, registers)
         if size is not None:
             apply = partial(use_unit, unit=unit, found=found, block=size)
             yield Proposal(f"chain of {unit.name}", None, Cost(CYCLES), apply)
@@ -119,26 +132,30 @@ def chain(given: Draft, unit: MatrixUnit, found: Products, block: int, turns: in
     """
     draft = given.copy()
     _, down = cut_tile(draft, found.m, subgroups_of(draft, unit, found), unit.m)
-    n, k, between = (loop.arg.number for loop in (found.n, found.k, found.between))
-    if block < found.between.extent:
+    n, between = found.n.arg.number, found.between.arg.number
+    k = tuple(loop.arg.number for loop in found.k)
+    is_split = block < found.between.extent
+    if is_split:
         draft.do(Split(between, block))
         between = (*between, 1)
     step = Chain(down, n, between, k, unit)
     draft.do(step)
-    for axis in (down, n, k, between):
+    for axis in (down, n, *k, between):
         if has(draft, (*axis, 0)):
             draft.do(Bind((*axis, 0), AxisKind.UNROLL))
     draft.do(*(Bind(counter.arg.number, AxisKind.GRID) for counter in draft.facts.launchable))
-    online = (*between[:-1], 0, Part.ONLINE)
-    at = online if has(draft, online) else innermost_group(draft)
-    copies = turns if at == online else min(turns, 1)
+    names = [(*found.between.arg.number, 0, *marks) for marks in ((), (Part.ONLINE,))]
+    at = next((name for name in names if is_split and has(draft, name)), None)
+    copies = turns if at is not None else min(turns, 1)
     columns = dimension(draft, (*between, 0), step.tiles, step.number(COLUMNS))
-    steps = dimension(draft, (*k, 0), step.number(STEPS))
     after = dimension(draft, (*n, 0), step.number(COLUMNS_AFTER))
     further = dimension(draft, (*between, 0), step.number(STEPS_AFTER))
-    if copies:
-        stage(draft, unit, at, (columns, steps), copies)
-        stage(draft, unit, at, (after, further), copies)
+    sides = [
+        (columns, dimension(draft, (*axis, 0), step.number(STEPS, product)))
+        for product, axis in enumerate(k)
+    ]
+    for side in (*sides, (after, further)) if copies else ():
+        stage(draft, unit, at or innermost_group(draft), side, copies)
     if not fits_group(draft):
         return False
     given.become(draft)

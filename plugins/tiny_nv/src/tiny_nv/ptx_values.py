@@ -214,6 +214,12 @@ def cast(target: DType, source: DType, value: str, text: Text) -> str:
     to, of = text.kind(target), text.kind(source)
     if target is source:
         return value
+    if of is BFLOAT:
+        single = text.new(FLOAT, "mov.b32", text.new(UINT, "shl.b32", value, "16"))
+        return cast(target, dtypes.float32, single, text)
+    if to is BFLOAT:
+        single = cast(dtypes.float32, source, value, text)
+        return text.new(UINT, "cvt.u32.u16", text.new(HALF, "cvt.rn.bf16.f32", single))
     if to is PREDICATE:
         return is_not_zero(of, source, value, text)
     if of is PREDICATE:
@@ -239,11 +245,6 @@ def is_not_zero(of: Kind, source: DType, value: str, text: Text) -> str:
 
 def float_to_float(to: Kind, of: Kind, value: str, text: Text) -> str:
     """A float of another width; from double to half by way of float."""
-    if to is BFLOAT:
-        rounded = text.new(HALF, "cvt.rn.bf16.f32", value)
-        return text.new(UINT, "cvt.u32.u16", rounded)
-    if of is BFLOAT:
-        return text.new(to, "mov.b32", text.new(UINT, "shl.b32", value, "16"))
     if of is DOUBLE and to is HALF:
         value, of = text.new(FLOAT, "cvt.rn.f32.f64", value), FLOAT
     if of is HALF and to is DOUBLE:

@@ -286,18 +286,20 @@ class CudaC(CStyle):
     def cast(self, u: UOp, writer: Writer) -> str:
         """A value converted; a half through float, a float to an integer by a helper."""
         source, target, text = u.src[0].dtype, u.dtype, writer[u.src[0]]
-        if dtypes.bfloat16 in (source, target):
+        if source is target:
+            return text
+        if source is dtypes.bfloat16:
             writer.define(HELPERS["bfloat16"])
-            name = "to_bfloat16" if target is dtypes.bfloat16 else "from_bfloat16"
-            return f"{name}({unwrapped(text)})"
+            source, text = dtypes.float32, f"from_bfloat16({unwrapped(text)})"
         if source is dtypes.float16:
-            if target is dtypes.float16:
-                return text
             source, text = dtypes.float32, f"to_float({unwrapped(text)})"
         if target is dtypes.float16:
             writer.type(target)
             single = text if source is dtypes.float32 else f"(float){text}"
             return f"to_half({unwrapped(single)})"
+        if target is dtypes.bfloat16:
+            writer.define(HELPERS["bfloat16"])
+            return f"to_bfloat16((float){text})"
         if target.kind == "bool":
             return f"({text} != 0)"
         if source.kind == "float" and target.kind != "float":
