@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+import numpy
 import pytest
 
 pytest.importorskip("llvmlite")
@@ -20,9 +21,13 @@ from renderer_faults import FAULTS, SOURCES
 from simulated_amd import backend_of
 from trials import run_trial
 
+from tinycore.dtype import dtypes
 from tinycore.plugin import register, unregister
+from tinycore.testing.kernels import element, load, store
 from tinycore.testing.suite import Subject
 from tinycore.testing.suite.case import Level, Trial, trials
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
 
 NAMES: Final = (
     "test_variables_are_passed_by_name",
@@ -59,6 +64,18 @@ def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
 def test_a_trial_passes(name: str, subject: Subject) -> None:
     trial: Trial = CHOSEN[name]
     run_trial(trial, subject)
+
+
+def test_neighbors_that_are_not_used_take_the_place_of_pointers(subject: Subject) -> None:
+    counter = UOp.range(20, 0)
+    value = load(element(3, dtypes.int32, 20, counter), dtypes.int32) + 5
+    stored = store(element(0, dtypes.int32, 20, counter), value)
+    body = UOp.sink(UOp(Op.END, dtypes.void, (stored, counter)))
+    x, unused = numpy.arange(20, dtype="i"), numpy.zeros(4, "i")
+
+    found = subject.bench.run(body, numpy.zeros(20, "i"), unused, unused, x)
+
+    assert found[0].tolist() == (x + 5).tolist()
 
 
 def test_each_seeded_fault_changes_one_text() -> None:
