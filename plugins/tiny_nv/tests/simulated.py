@@ -53,6 +53,9 @@ class Simulated(Driver):
             self.modules[image] = parse(image.rstrip(b"\0").decode())
         return self.modules[image]
 
+    def parameters_of(self, image: bytes, name: str) -> list[tuple[int, int]]:
+        return [(p.offset, p.size) for p in self.module_of(image).functions[name].parameters]
+
     def run(self, launched: Launched) -> None:
         """Run a kernel to its end."""
         place = (launched.grid, launched.block, launched.arguments)

@@ -34,7 +34,8 @@ Dims: TypeAlias = tuple[int, int, int]
     INVALID_PTX,
     INVALID_HANDLE,
     NOT_FOUND,
-) = (1, 2, 3, 101, 200, 201, 218, 400, 500)
+    OUT_OF_RESOURCES,
+) = (1, 2, 3, 101, 200, 201, 218, 400, 500, 701)
 FIRST_HANDLE: Final = 0x100
 DEFAULT_STREAMS: Final = (1, 2)
 """Handles of the legacy default stream, and of that of each thread."""
@@ -506,12 +507,12 @@ class Driver:
         *sizes, shared, stream, parameters, extra = rest
         if status := self._stream(stream):
             return status
-        if parameters != ffi.NULL:
-            return INVALID_VALUE
-        launched = self._launched(function, sizes, shared, extra)
+        launched = self._launched(function, sizes, shared, parameters, extra)
         return launched if isinstance(launched, int) else self._run(launched)
 
-    def _launched(self, function: Any, sizes: list[int], shared: int, extra: Any) -> Launched | int:
+    def _launched(
+        self, function: Any, sizes: list[int], shared: int, parameters: Any, extra: Any
+    ) -> Launched | int:
         found = self._thing("CUfunction", function)
         if found is None or found.module not in self._alive["CUmodule"]:
             return INVALID_HANDLE
@@ -522,11 +523,36 @@ class Driver:
             return INVALID_VALUE
         if shared > found.shared_bytes:
             return INVALID_VALUE
+        arguments = self.arguments_of(found, parameters, extra)
+        if isinstance(arguments, int):
+            return arguments
+        return Launched(found.image, found.name, grid, block, shared, arguments)
+
+    def arguments_of(self, found: Function, parameters: Any, extra: Any) -> bytes | int:
+        """The arguments of a launch as PTX places them, one by one or from a block.
+
+        A card's assembler aligns what is aligned by more than 8 bytes in its constants, which do
+        not begin at such a place: no block of them is right, and CUDA finds it too long.
+        """
+        if (parameters == ffi.NULL) == (extra == ffi.NULL):
+            return INVALID_VALUE
+        places = self.parameters_of(found.image, found.name)
+        if parameters != ffi.NULL:
+            block = bytearray(max((offset + size for offset, size in places), default=0))
+            for number, (offset, size) in enumerate(places):
+                given = ffi.buffer(ffi.cast("char *", parameters[number]), size)
+                block[offset : offset + size] = given
+            return bytes(block)
         if [int(ffi.cast("intptr_t", extra[i])) for i in (0, 2, 4)] != [1, 2, 0]:
             return INVALID_VALUE
+        if any(size > 8 for _, size in places):
+            return OUT_OF_RESOURCES
         size = int(ffi.cast("size_t *", extra[3])[0])
-        arguments = bytes(ffi.buffer(ffi.cast("char *", extra[1]), size))
-        return Launched(found.image, found.name, grid, block, shared, arguments)
+        return bytes(ffi.buffer(ffi.cast("char *", extra[1]), size))
+
+    def parameters_of(self, image: bytes, name: str) -> list[tuple[int, int]]:
+        """Offset and size of each parameter of a kernel, as PTX counts; none for other images."""
+        return []
 
     def _run(self, launched: Launched) -> int:
         self.launches.append(launched)
@@ -582,7 +608,7 @@ class Driver:
 
     def _of_node(self, p: Any) -> Launched | int:
         sizes = [p.gridDimX, p.gridDimY, p.gridDimZ, p.blockDimX, p.blockDimY, p.blockDimZ]
-        return self._launched(p.func, sizes, p.sharedMemBytes, p.extra)
+        return self._launched(p.func, sizes, p.sharedMemBytes, p.kernelParams, p.extra)
 
     def cuGraphInstantiateWithFlags(self, made: Any, graph: Any, flags: int) -> int:  # noqa: N802
         nodes = self._thing("CUgraph", graph)

@@ -14,8 +14,9 @@ import pytest
 from emulation.faults import BarrierFault, MisalignedAddress, RaceFault
 from matrix_programs import for_few_threads, noted, small_integers
 from simulated import Simulated, backend_of
-from standin import Card, EncodedMap
+from standin import Card, EncodedMap, Function
 
+from tiny_nv._native import ffi
 from tiny_nv.arch import arch_of, limits_of
 from tiny_nv.program import MAP_BYTES, NvrtcCompiler, PtxCompiler
 from tiny_nv.spills import spilled_bytes
@@ -33,7 +34,7 @@ from tinycore.uop.op import AxisKind, Op, Part
 
 COPY = "cp.async.bulk.tensor.2d"
 CALL = "copy_box(temp"
-INVALID_VALUE = 1
+INVALID_VALUE, OUT_OF_RESOURCES = 1, 701
 
 
 class Changing(Simulated):
@@ -308,3 +309,16 @@ def test_only_the_card_that_is_asked_for_copies_boxes() -> None:
     assert limits_of(hopper, takes_maps=True).tensor_copies
     assert not limits_of(hopper).tensor_copies
     assert not limits_of(arch_of("sm_90"), takes_maps=True).tensor_copies
+
+
+def test_a_block_of_arguments_with_maps_is_refused(driver: Changing) -> None:
+    x, y = operands(64, 128, 128)
+    product(x, y).realize()
+    launched = driver.launches[-1]
+    size = ffi.new("size_t *", len(launched.arguments))
+    words = (1, ffi.from_buffer(launched.arguments), 2, size, 0)
+    extra = ffi.new("void *[]", [ffi.cast("void *", word) for word in words])
+    kernel = Function(0, launched.image, launched.name)
+
+    assert driver.arguments_of(kernel, ffi.NULL, extra) == OUT_OF_RESOURCES
+    assert driver.arguments_of(kernel, extra, extra) == INVALID_VALUE

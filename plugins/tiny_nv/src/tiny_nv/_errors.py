@@ -55,7 +55,8 @@ ADVICE: Final = {
     46: "Another process has the card for itself (compute mode), or it fell off the bus.",
     100: "No card is visible: see `nvidia-smi`, and CUDA_VISIBLE_DEVICES.",
     209: "The program was compiled for another architecture; clear tinycore's cache.",
-    701: "The kernel needs more registers than its threads may have; NOOPT=1 makes it smaller.",
+    701: "The kernel needs more registers than its threads may have (NOOPT=1 makes it smaller), or "
+    "its arguments are not those it was compiled for",
     802: "The system is still starting (on HGX systems nvidia-fabricmanager must run).",
     803: "The driver's library and kernel module differ: reboot after an upgrade of the driver.",
     999: "See the kernel's log (`dmesg`) for NVRM messages; a reboot or reload may be needed.",

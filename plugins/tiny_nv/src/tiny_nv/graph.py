@@ -31,7 +31,7 @@ class Node:
         self.values = list(values)
         info, shared = program.info, program.shared_bytes
         parameters = [program.function, *info.groups(values), *info.block, shared]
-        parameters += [ffi.NULL, self.arguments.extra, ffi.NULL, ffi.NULL]
+        parameters += [self.arguments.parameters, self.arguments.extra, ffi.NULL, ffi.NULL]
         self.parameters: Any = ffi.new("CUDA_KERNEL_NODE_PARAMS *", parameters)
         self.handle: Any = None
 

@@ -208,7 +208,12 @@ class BoundMap:
 
 
 class Arguments:
-    """The arguments of one launch, in a block that CUDA copies when it is asked for."""
+    """The arguments of one launch, in a block that CUDA copies when it is asked for.
+
+    Maps are aligned in a card's constants, not in the block of parameters, whose offsets are the
+    assembler's: with maps each argument is passed by its address (`parameters`), and by a block
+    (`extra`) without.
+    """
 
     def __init__(self, device: CudaDevice, info: ProgramInfo) -> None:
         self.layout = struct.Struct(f"{info.buffers}Q{len(info.values)}q")
@@ -222,16 +227,15 @@ class Arguments:
         self.block = ffi.new("char[]", max(size, 8))
         self.view = ffi.buffer(self.block)
         self._size = ffi.new("size_t *", size)
-        self.extra = ffi.new(
-            "void *[]",
-            [
-                ffi.cast("void *", _POINTER),
-                ffi.cast("void *", self.block),
-                ffi.cast("void *", _SIZE),
-                ffi.cast("void *", self._size),
-                ffi.NULL,
-            ],
-        )
+        self.parameters, self.extra = ffi.NULL, ffi.NULL
+        if maps:
+            count = info.buffers + len(info.values)
+            places = [8 * number for number in range(count)]
+            places += [self._maps_at + number * MAP_BYTES for number in range(len(maps))]
+            self.parameters = ffi.new("void *[]", [self.block + place for place in places])
+        else:
+            words = (_POINTER, self.block, _SIZE, self._size, ffi.NULL)
+            self.extra = ffi.new("void *[]", [ffi.cast("void *", word) for word in words])
 
     def fill(self, buffers: Sequence[int], values: Sequence[int]) -> None:
         """Set all arguments. Raises DeviceError for memory that is no tensor of a map."""
@@ -288,7 +292,8 @@ class CudaProgram:
         self.shared_bytes = self._dynamic_bytes()
         self._verify_threads()
         self._arguments = Arguments(device, info)
-        self._sizes = (*info.block, self.shared_bytes, device.stream, ffi.NULL)
+        given = (self._arguments.parameters, self._arguments.extra)
+        self._ending = (*info.block, self.shared_bytes, device.stream, *given)
         self._lock = lock()
 
     def _dynamic_bytes(self) -> int:
@@ -325,7 +330,7 @@ class CudaProgram:
             device.enter()
             self._arguments.fill(buffers, values)
             groups = self.info.groups(values)
-            launch = (self.function, *groups, *self._sizes, self._arguments.extra)
+            launch = (self.function, *groups, *self._ending)
             if not wait:
                 device.launch(self.info.name, *launch)
                 return None
