@@ -230,9 +230,9 @@ class Arguments:
         self.parameters, self.extra = ffi.NULL, ffi.NULL
         if maps:
             count = info.buffers + len(info.values)
-            places = [8 * number for number in range(count)]
-            places += [self._maps_at + number * MAP_BYTES for number in range(len(maps))]
-            self.parameters = ffi.new("void *[]", [self.block + place for place in places])
+            offsets = [8 * number for number in range(count)]
+            offsets += [self._maps_at + number * MAP_BYTES for number in range(len(maps))]
+            self.parameters = ffi.new("void *[]", [self.block + offset for offset in offsets])
         else:
             words = (_POINTER, self.block, _SIZE, self._size, ffi.NULL)
             self.extra = ffi.new("void *[]", [ffi.cast("void *", word) for word in words])
