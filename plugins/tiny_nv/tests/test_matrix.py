@@ -50,11 +50,11 @@ def sources() -> Iterator[Sources]:
 
 @pytest.fixture(scope="module", params=["NVRTC", "PTX"])
 def card(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A card with one multiprocessor that the executor plays, whose kernels nvrtc or we write."""
+    """A card with one multiprocessor that the executor plays, asked for what sm_90 has."""
     if request.param == "NVRTC":
         request.getfixturevalue("nvrtc")
     register(for_few_threads(backend_of(Simulated((Card(),)))))
-    with Context(DEV=f"CUDA:{request.param}"):
+    with Context(DEV=f"CUDA:{request.param}:sm_90"):
         yield
     unregister("CUDA")
 

@@ -14,11 +14,11 @@ from matrix_programs import Sources, for_few_threads, noted, small_integers
 from simulated import Simulated, backend_of
 from standin import Card
 
-from tiny_nv.arch import arch_of, limits_of
+from tiny_nv.arch import arch_of, limits_of, widest_of
 from tiny_nv.matrix import DESCRIPTOR, WARPGROUP, descriptor_bits, products_begun_together
 from tiny_nv.program import NvrtcCompiler, PtxCompiler
 from tiny_nv.spills import spilled_bytes
-from tinycore import Context, Tensor, dtypes
+from tinycore import Context, Device, Tensor, dtypes
 from tinycore.dtype import DType
 from tinycore.plugin import register, unregister
 from tinycore.uop.node import UOp
@@ -90,6 +90,20 @@ def factor(rows: int, columns: int, dtype: DType, is_turned: bool, seed: int = 0
     values = small_integers(rows, columns, seed=seed).astype("f")
     held = Tensor(values.T.copy() if is_turned else values).cast(dtype).realize()
     return held.T if is_turned else held
+
+
+def test_a_hopper_is_compiled_for_as_what_no_other_card_is() -> None:
+    assert [widest_of(f"sm_{number}") for number in (80, 89, 90, 100)] == [
+        *("sm_80", "sm_89", "sm_90a", "sm_100")
+    ]
+    register(backend_of(Simulated((Card(),))))
+    try:
+        with Context(DEV="CUDA:PTX"):
+            assert Device["CUDA"].toolchain.arch == "sm_90a"
+        with Context(DEV="CUDA:PTX:sm_90"):
+            assert Device["CUDA"].toolchain.arch == "sm_90"
+    finally:
+        unregister("CUDA")
 
 
 @pytest.mark.sample(4)

@@ -12,12 +12,12 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tiny_nv.matrix import units_of
+from tiny_nv.matrix import HOPPER, units_of
 from tinycore.dtype import dtypes
 from tinycore.errors import CompilerUnavailable
 from tinycore.render.base import Limits
 
-__all__ = ["ARCHS", "Arch", "arch_of", "limits_of", "number_of"]
+__all__ = ["ARCHS", "Arch", "arch_of", "limits_of", "number_of", "widest_of"]
 
 OLDEST: Final = 80
 VECTOR_BYTES: Final = 16
@@ -98,6 +98,11 @@ def arch_of(name: str) -> Arch:
     number = number_of(name)
     found = ARCHS[max(known for known in ARCHS if known <= number)]
     return replace(found, is_specific=True) if name.endswith("a") else found
+
+
+def widest_of(name: str) -> str:
+    """The architecture to compile for on a card: with what it alone has, where it has such."""
+    return f"{name}a" if number_of(name) == HOPPER and not name.endswith("a") else name
 
 
 def limits_of(arch: Arch, takes_maps: bool = False) -> Limits:

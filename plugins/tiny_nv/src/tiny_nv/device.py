@@ -16,7 +16,7 @@ from typing import Any, Final
 from tiny_nv import _lib
 from tiny_nv._errors import LOST
 from tiny_nv._lib import describe, ffi
-from tiny_nv.arch import arch_of, limits_of
+from tiny_nv.arch import arch_of, limits_of, widest_of
 from tiny_nv.graph import CudaGraph
 from tiny_nv.memory import CudaAllocator
 from tiny_nv.probe import CardInfo, cards, reason
@@ -77,7 +77,7 @@ class CudaDevice:
                 f"there is no CUDA:{index}; there are: {names}" if found else reason()
             )
         self.info: CardInfo = found[index]
-        self.arch = self.info.arch
+        self.arch = widest_of(self.info.arch)
         self.driver = _lib.library()
         self._lost = ""
         self._closed = False

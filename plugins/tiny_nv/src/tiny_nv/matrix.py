@@ -26,6 +26,7 @@ __all__ = [
     "DESCRIPTOR",
     "FENCE",
     "FUNCTIONS",
+    "HOPPER",
     "INSTRUCTIONS",
     "LOAD",
     "WAIT",
