@@ -65,6 +65,8 @@ def linearize(kernel: UOp) -> tuple[UOp, ...]:
             items[nest.innermost(node.ranges)].append(node)
     last = {n for n in order if writes_memory(n)} - awaited(order)
     last |= {n for n in order if n.op is Op.STORE and n.arg == LATE}
+    if any(n.op is Op.BARRIER and n.arg for n in order):  # products under way come first
+        last |= {n for n in order if n.op is Op.TENSOR_COPY and n.ranges}
     body: list[UOp] = []
     emit(items, None, last, body)
     return resolved(body, order)

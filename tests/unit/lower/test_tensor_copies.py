@@ -255,6 +255,9 @@ def test_products_under_way_are_kept_off_by_a_step() -> None:
 
     assert len(before) == 2 * 2  # of four copies of two operands one is read, and one may be
     assert barriers == [None, load.behind]
+    loop = [u.op for u in linear.uops[start:]]
+    last = len(loop) - 1 - loop[::-1].index(Op.MATRIX)
+    assert loop.index(Op.BARRIER) < last < loop.index(Op.TENSOR_COPY)  # products begin first
 
 
 # --- what is none
