@@ -255,7 +255,7 @@ def about() -> str:
     return (
         f"# The emulator's decoder beside llvm-objdump, {time.strftime('%Y-%m-%d')}\n\n"
         f"llvm-objdump {version[1] if version else 'of an unknown version'}; the kernels are those "
-        "that the tests launch on the stand-in, by LLVM IR, each once. Mnemonic and length of each "
+        "that the tests launch, by LLVM IR, each once. Mnemonic and length of each "
         "instruction are compared. What llvm-objdump does not know, LLVM's library of a newer "
         "version was asked for. Written by `plugins/tiny_amd/tests/disassembly.py`.\n\n"
         f"{HEAD}\n|---|---|{'---:|' * 9}\n"
