@@ -156,6 +156,12 @@ class ProductChain:
             self.places[launch.accesses[store.src[0]]] = (index, value)
         return True
 
+    @property
+    def scores(self) -> frozenset[int]:
+        """The memory of members with an element for each column of the first products."""
+        found = self.places.items()
+        return frozenset(p for p, (index, _) in found if self.between in index.ranges)
+
     def columns_for(self, launch: Launch) -> Iterator[UOp | None]:
         """The loops that the last loop of a kernel, after those over rows, may be; None without."""
         loops = launch.loops[len(self.rows) :]
@@ -210,9 +216,7 @@ class ProductChain:
     def is_complete(self, kept: frozenset[int]) -> bool:
         """True if the members are a chain that suits the unit, and no scores are `kept`."""
         kept |= self.members[-1].written
-        if self.column is None or any(
-            self.between in index.ranges for p, (index, _) in self.places.items() if p in kept
-        ):
+        if self.column is None or kept & self.scores:
             return False
         values = [self.places[p][1] for p in kept & self.places.keys()]
         folds = [n for n in UOp.sink(*values).toposort() if n.op is Op.REDUCE]

@@ -19,7 +19,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tinycore.dtype import PointerDType, dtypes
 from tinycore.errors import DeviceError
@@ -31,6 +31,7 @@ from tinycore.schedule.limits import limits_of
 from tinycore.schedule.product_chains import ProductChain, first_unit
 from tinycore.schedule.row_inlining import Objection, RowKernel
 from tinycore.trace import Trace
+from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 from tinycore.uop.rewrite import rewrite
@@ -142,6 +143,8 @@ class FusionGroup:
 
 Group = FusionGroup | RowKernel | ProductChain
 Kept = Callable[[Sequence[Step]], frozenset[int]]
+Entry = tuple[list[Step], ProductChain | None]
+"""A step alone, or the members of a chain of products."""
 Run = tuple[list[Step], Group | None]
 
 
@@ -172,58 +175,98 @@ def fusible_runs(
     steps: Sequence[Step], memory: Sequence[UOp], parameters: int, kept_of: Kept
 ) -> Iterator[Run]:
     """Runs of neighbors: chains of products, and what lies between these in other groups."""
-    start = place = 0
-    while place < len(steps):
-        found = chain_from(steps[place:], memory, parameters, kept_of)
+    entries: list[Entry] = [([step], None) for step in steps]
+    place = 0
+    while place < len(entries):
+        found = chain_from(entries[place : place + MOST_LOOKED_AT], memory, parameters, kept_of)
         if found is None:
             place += 1
-            continue
-        chain, members, others = found
-        yield from group_neighbors((*steps[start:place], *others), memory, parameters)
-        yield members, chain
-        start = place = place + len(members) + len(others)
-    yield from group_neighbors(steps[start:], memory, parameters)
+        else:
+            entries[place : place + len(found.replaced)] = found.entries
+    for is_chain, group in itertools.groupby(entries, lambda entry: entry[1] is not None):
+        if is_chain:
+            yield from group
+        else:
+            yield from group_neighbors([run[0] for run, _ in group], memory, parameters)
+
+
+class FoundChain(NamedTuple):
+    """A chain of products among some entries."""
+
+    replaced: Sequence[Entry]
+    entries: Sequence[Entry]
+    """The same with the chain as one: after what it depends on, before what depends on it."""
+
+
+class ChainSearch:
+    """The entries from the first kernel of a chain of products on: its members, and the others."""
+
+    def __init__(
+        self, first: Step, launch: Launch, device: str, limits: Limits, unit: MatrixUnit
+    ) -> None:
+        self.chain = ProductChain(launch, device, limits, unit)
+        self.device = device
+        self.members = [first]
+        self.before: list[Entry] = []
+        self.after: list[Entry] = []
+        self.written_after: set[int] = set()
+        """Memory of those that read what the chain computes."""
+
+    def take(self, entry: Entry, launches: Sequence[Launch], device: str) -> bool | None:
+        """Add an entry: True for a new member, False for another step; None where it is neither."""
+        run, made = entry
+        read = frozenset().union(*(launch.read for launch in launches))
+        is_late = not read.isdisjoint(self.written_after)
+        if not is_late and read.isdisjoint(self.chain.places):
+            self.before.append(entry)
+            return False
+        is_alone = made is None and not is_late and device == self.device
+        if is_alone and self.chain.admit(launches[0]):
+            self.members.append(run[0])
+            return True
+        if read & self.chain.scores:
+            return None
+        self.after.append(entry)
+        self.written_after.update(*(launch.written for launch in launches))
+        return False
+
+    def with_chain(self) -> tuple[Entry, ...]:
+        """The entries with the members as one."""
+        first, *others = (Launch(step.ast, step.places) for step in self.members)
+        whole = ProductChain(first, self.device, self.chain.limits, self.chain.unit)
+        for launch in others:
+            whole.admit(launch)
+        return (*self.before, (list(self.members), whole), *self.after)
 
 
 def chain_from(
-    steps: Sequence[Step], memory: Sequence[UOp], parameters: int, kept_of: Kept
-) -> tuple[ProductChain, list[Step], list[Step]] | None:
-    """The longest chain of products that begins with the first of some steps, if one does.
-
-    With its members, and the steps between these that read nothing of them, and run before them.
-    """
-    device = memory[steps[0].places[0]].device
+    entries: Sequence[Entry], memory: Sequence[UOp], parameters: int, kept_of: Kept
+) -> FoundChain | None:
+    """The longest chain of products that begins with the first of some entries, if one does."""
+    (first, *_), made = entries[0]
+    device = memory[first.places[0]].device
     limits = device_limits(device)
-    if limits is None or limits.grid is None or not limits.matrix:
+    if made is not None or limits is None or limits.grid is None or not limits.matrix:
         return None
-    shared: dict[Hashable, Any] = {}
-    launches = [Launch(step.ast, step.places, shared) for step in steps[:MOST_LOOKED_AT]]
-    unit = first_unit(launches[0], limits)
-    if unit is None or not is_new_memory(launches[0], memory, parameters):
+    launch = Launch(first.ast, first.places)
+    unit = first_unit(launch, limits)
+    if unit is None or not is_new_memory(launch, memory, parameters):
         return None
-    chain = ProductChain(launches[0], device, limits, unit)
-    members, longest = [steps[0]], 0
-    last = 0
-    for place, (step, launch) in enumerate(zip(steps[1:], launches[1:], strict=False), 1):
-        if not is_new_memory(launch, memory, parameters):
+    search = ChainSearch(first, launch, device, limits, unit)
+    found: FoundChain | None = None
+    for count, entry in enumerate(entries[1:], 2):
+        launches = [Launch(step.ast, step.places, launch.shared) for step in entry[0]]
+        if not all(is_new_memory(one, memory, parameters) for one in launches):
             break
-        if not launch.read & chain.places.keys():
-            continue
-        if memory[step.places[0]].device != device or not chain.admit(launch):
+        is_member = search.take(entry, launches, memory[entry[0][0].places[0]].device)
+        if is_member is None:
             break
-        members.append(step)
-        if chain.is_complete(kept_of(members)):
-            longest, last = len(members), place
-    if not longest:
-        return None
-    chain = ProductChain(launches[0], device, limits, unit)
-    members = members[:longest]
-    for member in members[1:]:
-        chain.admit(Launch(member.ast, member.places, shared))
-    if trace.on:
-        names = ", ".join(kernel_name(member.ast) for member in members)
+        if is_member and search.chain.is_complete(kept_of(search.members)):
+            found = FoundChain(entries[:count], search.with_chain())
+            names = ", ".join(kernel_name(member.ast) for member in search.members)
+    if found is not None and trace.on:
         trace(f"{'row fusion':<16} one kernel: {names}: a chain of products")
-    return chain, members, [step for step in steps[: last + 1] if step not in members]
+    return found
 
 
 def is_new_memory(launch: Launch, memory: Sequence[UOp], parameters: int) -> bool:

@@ -16,9 +16,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
 
+from tinycore.dtype import DType
 from tinycore.render.base import Limits
 from tinycore.schedule.kernel import numel
 from tinycore.schedule.limits import LAUNCH_CLOCKS, limits_of, rate_of_unit
+from tinycore.schedule.product_chains import Sizes, suits, units_of
 from tinycore.schedule.storage import Storage, is_leaf
 from tinycore.uop.movement import axis_along
 from tinycore.uop.node import UOp
@@ -125,6 +127,12 @@ def shorter_contractions(found: list[Reduction]) -> list[UOp]:
         return []
     longest = max((r.length for r in found), default=0)
     return [r.node for r in found if r.length < longest]
+
+
+def is_made_of_sums(node: UOp, dtype: DType) -> bool:
+    """True if a node has what is made of sums, rounded to a type, or that widened again."""
+    is_rounded = node.op is Op.CAST and dtype in (node.dtype, node.src[0].dtype)
+    return is_rounded and any(n.op is Op.REDUCE_AXIS for n in node.toposort())
 
 
 @dataclass(frozen=True)
@@ -267,7 +275,7 @@ class Reduction:
         1 where partial results take longer than smaller tiles, which have enough groups, and for
         sums of symbolic length.
         """
-        if not self.sizes:
+        if not self.sizes or self.may_end_a_chain(limits):
             return 1
         widest = max(n.dtype.itemsize for n in self.below if self.is_read(n))
         results, size, units = numel(self.node), self.sizes[self.axis], limits.units
@@ -280,6 +288,17 @@ class Reduction:
         moved = 2 * results * self.node.dtype.itemsize / rate
         most = min(wanted, self.length // GROUP_TERMS, (saved - LAUNCH_CLOCKS * units) // moved)
         return max((n for n in range(1, int(most) + 1) if size % n == 0), default=1)
+
+    def may_end_a_chain(self, limits: Limits) -> bool:
+        """True if one kernel may compute this product and that of which an operand is made."""
+        for unit in units_of(limits):
+            made = (n for n in self.below if is_made_of_sums(n, unit.a))
+            for rows in {numel(n) // self.length for n in made}:
+                columns = numel(self.node) // max(rows, 1)
+                sizes = Sizes(1, rows, self.length, (unit.k,), (columns,))
+                if rows and suits(unit, limits, sizes):
+                    return True
+        return False
 
     # --- sums of products
 

@@ -256,7 +256,7 @@ class Storage:
         if node.op is not Op.CAST:
             return node
         narrow, device = node.src[0], node.device_or_none
-        while narrow.op in REARRANGING:
+        while narrow.op in REARRANGING or narrow.op is Op.SHRINK:
             narrow = narrow.src[0]
         is_wider = narrow.dtype.kind == node.dtype.kind == "float"
         if not is_wider or narrow.dtype.itemsize >= node.dtype.itemsize or narrow.op not in ALU:
@@ -277,7 +277,7 @@ class Storage:
         costs more than loading its result. What is elementwise after it stays in its kernel.
         """
         if (tip := self.meeting_point(node)) is not None:
-            self.store(tip, Reason.SHARED_REDUCTION)
+            self.store(self.unwidened(tip), Reason.SHARED_REDUCTION)
 
     def meeting_point(self, node: UOp) -> UOp | None:
         """The last value, no larger than `node`, that all its elementwise uses go into.

@@ -124,12 +124,15 @@ class Attention(Composed):
             scores = self.matmul(turned(key))
             return masked(scores, mask).cast(self.dtype).matmul(value)
         fixed = is_fixed((*self.shape, *key.shape, *value.shape))
-        if not fixed or self.shape[-2] * key.shape[-2] <= MOST_KEPT:
+        if not fixed:
+            return self._seen(key, value, mask, dropout_p).result(self, value)
+        are_kept = bool(dropout_p) and settings.TRAINING
+        is_short = self.shape[-2] * key.shape[-2] <= MOST_KEPT
+        if is_short and (are_kept or not self._is_one_kernel(key, value)):
             return self._seen(key, value, mask, dropout_p).result(self, value)
         query, key, value, mask = of_one_shape(self, key, value, mask)
         every = slice(0, query.shape[-2])
         seen = []
-        are_kept = bool(dropout_p) and settings.TRAINING
         for keys in query._pieces_of(key, value, are_kept):
             part = part_of(mask, every, keys)
             seen.append(query._seen(key[..., keys, :], value[..., keys, :], part, dropout_p))
@@ -144,12 +147,16 @@ class Attention(Composed):
 
     def _pieces_of(self, key: Self, value: Self, are_kept: bool) -> list[slice]:
         """The keys in pieces; in one where a kernel goes through them without storing scores."""
+        if not are_kept and self._is_one_kernel(key, value):
+            return [slice(0, key.shape[-2])]
+        return pieces(key.shape[-2], key.shape[-1] + value.shape[-1])
+
+    def _is_one_kernel(self, key: Self, value: Self) -> bool:
+        """True if the device goes through all keys in one kernel."""
         length, width, columns = key.shape[-2], key.shape[-1], value.shape[-1]
         sizes = (math.prod(self.shape[:-2]), self.shape[-2], length, (width,), (columns,))
-        is_whole = not are_kept and self.dtype is key.dtype is value.dtype
-        if is_whole and chains_products(str(self.device), self.dtype, sizes):
-            return [slice(0, length)]
-        return pieces(length, width + columns)
+        is_narrow = self.dtype is key.dtype is value.dtype
+        return is_narrow and chains_products(str(self.device), self.dtype, sizes)
 
     def _seen(
         self, key: Self, value: Self, mask: Self | int | None, dropout_p: float

@@ -215,6 +215,27 @@ def test_gradients_of_wide_heads_are_kernels_of_their_own(unit: MatrixUnit) -> N
         numpy.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.slow
+def test_gradients_of_causal_blocks_are_chains_between_other_steps(unit: MatrixUnit) -> None:
+    given = operands(unit, *[(1, 1024, 16)] * 4)
+    results = []
+    for device, kind in (("CARD", unit.a), ("CPU", dtypes.float32)):
+        query, key, value, slope = (x.to("CPU").cast(kind).to(device).realize() for x in given)
+        leaves = [x.detach().requires_grad_() for x in (query, key, value)]
+        out = leaves[0].scaled_dot_product_attention(leaves[1], leaves[2], is_causal=True)
+        (out * slope).sum().backward()
+        found = [x.grad for x in leaves if x.grad is not None]
+        products = [item.ast for item in out.cat(*found, dim=-2).schedule()]
+        sums = [sum(n.op is Op.REDUCE for n in ast.toposort()) for ast in products]
+        results.append(([plain(x) for x in found], sums))
+    (ours, sums), (theirs, _) = results
+
+    assert sum(n > 1 for n in sums) == 6  # for each of two blocks a result and two gradients
+    tolerance = 8 * TOLERANCES[unit.a]
+    for one, other in zip(ours, theirs, strict=True):
+        numpy.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
+
+
 def test_a_captured_step_replays_it(unit: MatrixUnit) -> None:
     @TinyJit
     def step(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
