@@ -1,9 +1,9 @@
 """Asynchronous copies: fills of shared memory that overlap with computation.
 
-Floor 3'. A STORE to shared memory that says EARLY or LATE may be done by an ASYNC_COPY: where it
-stores what it loads from a buffer, as it is or zero, in a size that `Limits.async_bytes` has. What
-is no such copy is stored by its thread; where nothing is, COMMIT and WAIT go too. Lanes that are
-stored apart are stored at once: a thread could not hold them all while it computes.
+Floor 3'. A STORE to shared memory that is marked EARLY or LATE becomes an ASYNC_COPY if its value
+is a load from a buffer, or zero behind a gate, in a size of `Limits.async_bytes`. Other stores stay
+with their thread; if no store became a copy, COMMIT and WAIT are removed. Lanes that go to separate
+places are stored immediately: a thread could not hold them all while it computes.
 """
 
 from __future__ import annotations

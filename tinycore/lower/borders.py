@@ -43,9 +43,9 @@ def loops_with_borders(facts: KernelFacts) -> list[UOp]:
 
 
 def steps_compared(facts: KernelFacts, loop: UOp) -> tuple[int, ...]:
-    """The steps of a loop from which on a comparison with a constant turns out differently.
+    """The steps of a loop at which a comparison with a constant changes its result.
 
-    Where short loops move what is compared, too: from which on it does for all of their steps.
+    If short loops move the compared index, too: at which it has changed for all of their steps.
     """
     found = set[int]()
     for node in facts.nodes:

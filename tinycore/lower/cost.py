@@ -1,8 +1,8 @@
 """Cost model: estimated cycles of proposals, and the choice of the cheapest.
 
-Floor 3'. In terms of the machine (`Limits`) and of facts. A proposal costs cycles for each access
-that its lanes do, and then what it waits for memory; the cheapest one is applied. Where constants
-come from is in docs/decisions/0051-proposals.md.
+Floor 3'. Estimates are in terms of the machine (`Limits`) and of the kernel's facts. A proposal
+costs cycles for each access of its lanes, and the time that it waits for memory; the cheapest one
+is applied. docs/decisions/0051-proposals.md says how the constants were measured.
 """
 
 from __future__ import annotations
@@ -125,7 +125,8 @@ def suits_lanes(facts: KernelFacts, loop: UOp) -> bool:
 def costs_of_lanes(facts: KernelFacts, limits: Limits) -> dict[UOp, float]:
     """The loops along which lanes beat scalars, each with its cost.
 
-    Of equals an output comes first, which needs no sum over its lanes, and of these the innermost.
+    Among equal costs an output comes first, because it needs no sum over lanes, and the innermost
+    one before others.
     """
     if facts.has_recurrence:
         return {}
@@ -154,9 +155,9 @@ def part_filled(facts: KernelFacts, lanes: int, axis: UOp) -> float:
 def accesses_served(facts: KernelFacts, limits: Limits, axis: UOp) -> float:
     """Number of accesses that suit lanes along a loop, less the cost of the others.
 
-    Where lanes share an operand of a long sum, scattering the sums once counts for little, and
-    shuffling lanes out of longer vectors in every step counts more. An operand that is broadcast to
-    all lanes is as good as one that lies along them.
+    If lanes share an operand of a long sum, scattering the sums once at the end costs little, and
+    shuffling lanes out of longer vectors in every step costs more. An operand that is broadcast to
+    all lanes is as good as one that is contiguous along them.
     """
     total, read, lanes = 0.0, facts.loads, limits.vector_bytes // facts.itemsize
     shares = any(axis not in n.src[1].ranges for n in read)
@@ -170,7 +171,7 @@ def accesses_served(facts: KernelFacts, limits: Limits, axis: UOp) -> float:
         if stride == 1 or (access not in stored and can_be_packed(facts, limits, access, axis)):
             total += weight
             if shares and access in read and stride == 1 and facts.is_window(access, axis):
-                total -= SHUFFLE_CYCLES  # a vector of a window begins anywhere in a line
+                total -= SHUFFLE_CYCLES  # vectors of a window start anywhere in a cache line
         elif strided:
             total -= SHUFFLE_CYCLES * (1 - once)
         elif access not in stored and facts.repeats(access, axis, lanes):
@@ -194,7 +195,7 @@ def can_be_packed(facts: KernelFacts, limits: Limits, access: UOp, axis: UOp) ->
     rows = [r for r in outputs if r not in ranges]
     again = math.prod(r.extent for r in rows)
     others = [r for r in outputs if r in ranges and r is not axis]
-    # It is packed right outside of the rows, where each loop that it moves with is open.
+    # It is packed just outside of the loops over rows, where all loops of its address must be open.
     if others and rows and outputs.index(others[-1]) > outputs.index(rows[-1]):
         return False
     depth = math.prod(r.extent for r in facts.reduced) * limits.vector_bytes
@@ -229,9 +230,9 @@ def cycles_of_thread(sharers: int = 1) -> float:
 
 
 def resident_groups(limits: Limits, threads: int, registers: int) -> int:
-    """Occupancy: groups that a unit has at once, by its threads and registers; 0 if not even one.
+    """Occupancy: groups resident on a unit, by its threads and registers; 0 if none fits.
 
-    Of what is not stated there is enough.
+    Resources that `limits` does not state count as sufficient.
     """
     if registers > (limits.thread_registers or registers):
         return 0

@@ -1,8 +1,8 @@
 """Launch dimensions: GRID, BLOCK and GROUP loops mapped to launch indices.
 
 Floor 3'. A launch has up to three axes of groups and three of threads, each with a limit. Loops
-that do not fit are folded: neighbors become one axis, which is taken apart again by division, and
-one axis over the limit becomes several.
+that do not fit are folded: neighboring loops share one axis, whose index is split again by
+division, and an axis over the limit becomes several.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ OPERATOR_OF: Final = {
 def loops_to_launch(kernel: UOp, limits: Limits) -> UOp:
     """The kernel with SPECIAL indices in place of GRID, BLOCK and GROUP loops.
 
-    Axis 0 is the innermost loop; that of a GROUP comes before it. Raises UnsupportedError for a
-    launch beyond what the device can do, whatever the values of its variables.
+    Axis 0 is the innermost loop; a GROUP loop comes before it. Raises UnsupportedError for a launch
+    beyond what the device can do, whatever the values of its variables.
     """
     groups, threads = groups_of(kernel), threads_of(kernel)
     if not groups and not threads:
@@ -72,7 +72,7 @@ def groups_of(kernel: UOp) -> list[UOp]:
 def varying_sizes(kernel: UOp, limits: Limits) -> dict[str, UOp]:
     """The sizes of a kernel's launch that depend on variables: see `LinearKernel.sizes`.
 
-    Of a kernel that still has its loops.
+    The kernel still has its loops.
     """
     sizes = launched(groups_of(kernel), "grid", limits.grid or NO_GRID_LIMITS).sizes
     for loop in (n for n in kernel.toposort() if n.op is Op.RANGE):
@@ -177,7 +177,7 @@ def taken_apart(position: UOp, counters: list[UOp]) -> dict[UOp, UOp]:
 def folded_axes(extents: list[int], most: Dims) -> list[tuple[int, int]] | None:
     """Launch axes as (neighbors folded, size), or None if no folding is within the limits.
 
-    As few are folded as possible, the smallest first.
+    As few axes are folded as possible, the smallest first.
     """
     axes = [(1, extent) for extent in extents]
     while len(axes) > AXES or any(size > m for (_, size), m in zip(axes, most, strict=False)):

@@ -1,7 +1,7 @@
 """`Draft`: a plan under construction, with the kernel after its steps.
 
-Floor 3'. The facts behind a decision are in `kernel_facts.py`. Here, too, are two preparations of
-plans on loops: the order of reduced loops, and the fusion of loops that are one.
+Floor 3'. The facts behind a decision are in `kernel_facts.py`. This file also has two preparations
+of plans for loops: ordering the reduced loops, and fusing loops that access memory as one.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class Draft:
 def order_reductions(draft: Draft) -> None:
     """Order reduced loops by the strides of their loads, the longest outside.
 
-    So windows are inside of channels: what neighboring windows share is read again at once.
-    Left as they are where two operands want different orders.
+    So windows run inside of channels, and elements that neighboring windows share are soon read
+    again. The order stays if two operands want different ones.
     """
     for nest in dict.fromkeys(n.src[1:] for n in draft.facts.reductions):
         facts = draft.facts

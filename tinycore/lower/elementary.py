@@ -182,8 +182,8 @@ def clamped(x: UOp, domain: Domain) -> UOp:
 def nearest(x: UOp, layout: Layout) -> tuple[UOp, UOp]:
     """x rounded to an integer n, as a float, and the bits of a float that end in n + 2*bias.
 
-    Adding 1.5 * 2**mantissa leaves no room for digits after the point, and the integer stands in
-    the low bits of the sum.
+    Adding 1.5 * 2**mantissa rounds the fraction away, and leaves the integer in the low bits of the
+    sum.
     """
     magic = x.const_like(1.5 * 2.0**layout.mantissa + 2 * layout.bias)
     total = x + magic

@@ -205,7 +205,7 @@ def vectorize_outputs(root: UOp, body: UOp) -> UOp | None:
 def vectorize_reduction(root: UOp) -> UOp | None:
     """reduce over a VECTOR loop == the fold of the lanes of one reduce of vectors.
 
-    Threads that share a sum each fold their lanes, so that they leave a scalar to each other.
+    Threads that share a sum fold their lanes first, so that they exchange scalars.
     """
     counters = counters_of(root, AxisKind.VECTOR)
     if not counters:

@@ -1,9 +1,9 @@
 """Memory hints: non-temporal stores, and prefetching of the next row.
 
-Floor 3'. An ordinary store reads the line that it changes first. Where a loop fills whole lines of
-an array that the last cache does not hold, and that the kernel does not read, this is a third of
-the traffic for nothing; the next kernel would not find the array in the cache either. Such stores
-are non-temporal.
+Floor 3'. An ordinary store first reads the cache line that it changes. If a loop fills whole lines
+of an array that exceeds the last-level cache and that the kernel does not read, this read is a
+third of the traffic, for nothing; the next kernel would not find the array in the cache either.
+Such stores are non-temporal.
 
 Kernels that go through each row several times are bound by bandwidth in the first pass, and by
 arithmetic later. The pass that computes most, or the one that stores where none does much,

@@ -1,9 +1,9 @@
 """Image access: element numbers become columns, rows and channels of pixels.
 
-Floor 3'. Until here an image is an array of elements, four to a pixel. A device reads and writes
-whole pixels, as four float32 whatever the image keeps. A load becomes the pixels that hold its
-elements, and the choice of channels from them; a pixel outside of the image reads as zero, so that
-a gate is only needed for what is read instead. A store must be of whole pixels.
+Floor 3'. Before this pass an image is an array of elements, four to a pixel. A device reads and
+writes whole pixels, as four float32 numbers whatever the image stores. A load becomes loads of the
+pixels that hold its elements, and a selection of channels. Pixels outside of the image read as
+zero, so a gate is needed only for another alternative. Stores must be of whole pixels.
 """
 
 from __future__ import annotations

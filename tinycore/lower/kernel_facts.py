@@ -34,7 +34,7 @@ LEAST_REUSE: Final = 4
 class KernelFacts:
     """Facts of a kernel, or of some statements of it, after the steps of a plan so far.
 
-    Arrays that are filled `elsewhere`, by other statements, count as memory.
+    Arrays that other statements fill (`elsewhere`) count as memory.
     """
 
     def __init__(
@@ -77,8 +77,8 @@ class KernelFacts:
     def outputs(self) -> list[UOp]:
         """The loops over outputs whose steps may happen in any order, outermost first.
 
-        Where launches do not follow them, loops of which only a launch knows the length stay as
-        they are, and are not among them.
+        Loops whose length is known only at launch are included if launches can follow it
+        (`varies`).
         """
         below = UOp.sink(*self.roots).toposort(lambda n: n.op in COMPOUND)
         ends = [n for n in below if n.op is Op.END]
@@ -101,7 +101,7 @@ class KernelFacts:
     def launchable(self) -> list[UOp]:
         """The outputs that may become threads of a grid, outermost first: those around all stores.
 
-        What is stored outside of such a loop would be stored by every thread.
+        A store outside of such a loop would be executed by every thread.
         """
         roots = self.kernel.src
         if len(roots) != 1 or roots[0].op is not Op.END:
@@ -174,7 +174,7 @@ class KernelFacts:
     def is_window(self, access: UOp, output: UOp) -> bool:
         """True if neighboring outputs share elements, at other reduction steps: a sliding window.
 
-        A packed panel would hold each of them several times.
+        A packed panel would hold each shared element several times.
         """
         move = abs(self.stride(access, output) or 0) or math.inf
         steps = [(abs(self.stride(access, r) or 0), r.extent - 1) for r in self.reduced]
@@ -197,9 +197,9 @@ class KernelFacts:
         return [r for r in loops if self.stride(access, r) == 1 and r.extent == stride]
 
     def footprint(self, loops: list[UOp], least_reuse: int = 0) -> int:
-        """The bytes that reductions read in some loops, each access from its first to its last.
+        """The bytes that reductions read in some loops, each access from first to last byte.
 
-        Of accesses that are read again at least so often.
+        Only accesses that are repeated at least `least_reuse` times count.
         """
         total = 0
         for access in self.loads:

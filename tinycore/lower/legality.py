@@ -1,7 +1,7 @@
 """`Loops`: queries on a kernel by which tile steps check their legality.
 
-Floor 3'. Strategies propose legal plans by how they are written. A plan from elsewhere, a search or
-the disk, is applied by `tile.apply_checked`, which asks each step for its objection.
+Floor 3'. Strategies are written to propose legal plans only. A plan from elsewhere, from a search
+or the disk, is applied by `tile.apply_checked`, which asks each step for its objection.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Linearization: a kernel's nodes in execution order.
 
-Floor 3'. Every node belongs to the innermost loop it depends on, so what does not depend on a loop
-is outside of it without further ado. Loops nest as their ENDs say. Within a loop, nodes keep an
-order in which sources come first, and stores to memory come last, after all that may read what they
-change, unless something comes AFTER them; those that are LATE come last in any case.
+Floor 3'. Every node belongs to the innermost loop it depends on, which hoists loop-invariant nodes.
+Loops nest as their ENDs say. Within a loop, sources come before the nodes that use them, and stores
+to memory come last, after all loads that may read the old content, unless a node is AFTER them.
+Stores marked LATE are always last.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def writes_memory(node: UOp) -> bool:
 
 
 def resolved(body: list[UOp], order: list[UOp]) -> tuple[UOp, ...]:
-    """The list without AFTER, whose order it already has; definitions first.
+    """The list without AFTER nodes, whose order it already has; definitions first.
 
     `order` has all nodes of the kernel, sources first.
     """

@@ -1,7 +1,8 @@
 """Loop utilities: closers of loops, numbers for new loops, substitution of counters.
 
-Floor 3'. A loop is named by its number, a path that grows whenever a loop is made out of it:
-splitting (1,) gives (1, 0) outside and (1, 1) inside; what else loops are made for, a `Part` says.
+Floor 3'. A loop is named by its number, a path to which each step adds: splitting (1,) gives (1, 0)
+outside and (1, 1) inside. For loops made for other purposes, a `Part` in the path names the
+purpose.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ def substitute_once(kernel: UOp, replacements: dict[UOp, UOp]) -> UOp:
 def loops_within(closer: UOp, around: tuple[UOp, ...], counter: UOp) -> list[UOp]:
     """The loops that run within each step of `counter`.
 
-    Not those that give the same in every step, such as what fills an array that all steps read.
+    Without loops that compute the same in every step, such as those that fill an array for all
+    steps.
     """
     anew = {r for r in closer.src[1:] if r.op is Op.RANGE and r not in around}
     for node in reversed(closer.toposort()[:-1]):

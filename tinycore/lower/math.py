@@ -47,7 +47,7 @@ def lowering_of(
 ) -> RuleSet:
     """The rules for some ops, on a target with or without float64.
 
-    Of what the target has `approximate`, those are left that may be.
+    An op that the target has in an `approximate` form is not lowered where that form is allowed.
     """
     rules = RuleSet("lower math")
     for op, function in (LOWERINGS if has_double else WITHOUT_DOUBLE).items():

@@ -1,8 +1,8 @@
 """Merging of reductions over equal loops: the tail of a row joins the row.
 
-Floor 3'. A split of a reduced loop leaves two sums, of whole steps and of the rest. Where loops of
-one are like those of the other, one pass goes through both; where just lanes are, these are added
-lane by lane, and then across once.
+Floor 3'. Splitting a reduced loop leaves two sums, of the whole steps and of the remainder. If both
+have equal loops, one pass computes both; if only their lanes are equal, they are added lane by
+lane, and then across the lanes once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ merge_reductions = RuleSet("merge reductions")
 def merge_sums(root: UOp, first: UOp, second: UOp) -> UOp | None:
     """(sum of x over loops) + (sum of y over loops alike) == sum of x and y over the loops.
 
-    Not over the very same loops: several sums over these are apart to wait less for each other.
+    Not over the very same loops: those are separate accumulators, which hide the latency of
+    additions.
     """
     if not root.op is first.arg is second.arg:
         return None

@@ -1,7 +1,7 @@
 """Packing of operand tiles: profitability, and the loops of the copy.
 
-Floor 3'. `Stage` is the packing of BLIS, `cache_read` of TVM. Decided by facts: how often what is
-packed is read again, how large it is, and how its address moves with each loop.
+Floor 3'. `Stage` is the packing of BLIS, `cache_read` of TVM. Facts decide: how often the packed
+elements are read again, how many they are, and how their address changes with each loop.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ LEAST_CHUNKS: Final = 4
 def pack_panel(draft: Draft, at: Number | None, panel: Dimension) -> bool:
     """Pack what the tiles below the loop `at` share, reduced loops outside and `panel` inside.
 
-    It is read from end to end, which goes at nearly full speed from a far cache, too. In a nest
-    over strips of rows all panels are packed before the first strip, if threads then have enough.
+    The panel is read sequentially, which is nearly as fast from a far cache. In a nest over strips
+    of rows all panels are packed before the first strip, if that leaves enough work for each
+    thread.
     """
     inside = (*reduced_dimensions(draft), panel, *pair_dimension(draft))
     if draft.nest is not None and at is not None and (outer := draft.around[:-1]):
@@ -49,8 +50,8 @@ def pack_panel(draft: Draft, at: Number | None, panel: Dimension) -> bool:
 def pack_rows(draft: Draft, at: Number, groups: Number, rows: Number, scattered: bool) -> bool:
     """Pack what the rows below the loop `at` read: scattered ones as groups side by side.
 
-    They are read as one long stream, so that they need not be in a near cache. Others stay
-    below each other, and are just computed once for all columns.
+    Grouped rows are read as one sequential stream, so they need not fit a near cache. Rows that are
+    not scattered keep their layout, and are only computed once for all columns.
     """
     row: Dimension = ((rows, 1),)
     depth = reduced_dimensions(draft)

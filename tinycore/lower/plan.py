@@ -38,7 +38,7 @@ def planned(kernel: UOp, limits: Limits) -> tuple[Plan, UOp]:
 def drafted(kernel: UOp, limits: Limits, rank: int = 0) -> Draft:
     """The plan of the cheapest proposals for the kernel, with the kernel after it.
 
-    With a rank that of the next cheaper ones, as a search tries them.
+    With `rank` n the plan of the n-th cheapest proposals, for a search.
     """
     draft = Draft(kernel, limits, rank=rank)
     if limits.grid is not None:

@@ -1,8 +1,9 @@
 """Neighbors of a plan in the search space of BEAM.
 
-Floor 3'. A plan has two kinds of neighbors. One step more: a loop becomes lanes, is written out, is
-cut into blocks, changes places. And one step different: another number in a split, another kind, or
-the step left out. `legality.py` says which of them are plans at all. Nothing here measures.
+Floor 3'. A plan has two kinds of neighbors: plans with one step more (a loop is vectorized,
+unrolled, blocked or interchanged), and plans with one step changed (another factor of a split,
+another kind of loop, or the step left out). `legality.py` says which of them are legal. Nothing is
+measured here.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def nodes_written(tiled: UOp) -> int:
 def starts(kernel: UOp, limits: Limits) -> tuple[Plan, ...]:
     """Starting points of a search: the cheapest proposals, best first, and the fused loops.
 
-    On a grid also the plan that shares operands, or the one that does not: not the cheapest.
+    On a grid, the better plan of the other kind is included, too: with or without shared operands.
     """
     fused = Draft(kernel, limits)
     fuse_loops(fused)
@@ -96,9 +97,9 @@ def starts(kernel: UOp, limits: Limits) -> tuple[Plan, ...]:
 
 
 def finished(start: Candidate, limits: Limits) -> Candidate:
-    """A candidate as it is run, its undecided loops given to threads.
+    """A candidate as it is run, its undecided loops distributed over threads.
 
-    On a CPU that is the outermost loops, where that pays; on a grid all that can be launched.
+    On a CPU these are the outermost loops, if that pays; on a grid all loops that can be launched.
     """
     draft = Draft(start.tiled, limits, list(start.plan))
     if limits.grid is None:

@@ -1,9 +1,9 @@
 """Predication: gated stores, loads and reductions.
 
 Floor 3'. Threads of a grid come in whole groups, so some may have no step of their own. They run
-along, since all threads of a group must meet at its barriers, and read what the last step reads:
-their stores and what they add are masked. Rules then simplify gates that are known, or that say
-again what a WHERE says.
+nevertheless, because all threads of a group must meet at its barriers, and read what the last step
+reads; their stores and their contributions to sums are masked. Rules then simplify gates that are
+constant, or that repeat the condition of a WHERE.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def stores_to_buffers(kernel: UOp) -> list[UOp]:
 def gate_stores(kernel: UOp, gate: UOp, inside: UOp | None = None) -> UOp:
     """The kernel with its stores to buffers done only where `gate` holds.
 
-    With `inside`, a loop whose other steps compute nothing, only the stores in it; so are loads in
-    it of what the kernel overwrites, which another thread may be storing to.
+    With `inside`, a loop whose other steps compute nothing, only stores in that loop are gated, and
+    so are loads in it from memory that the kernel overwrites: another thread may be storing there.
     """
     accesses = (Op.STORE,) if inside is None else (Op.STORE, Op.LOAD)
     stores = (n for n in kernel.toposort() if n.op is Op.STORE)
@@ -89,8 +89,8 @@ def gate_sums(kernel: UOp, gate: UOp, counter: UOp) -> UOp:
 def left_out(value: UOp, gate: UOp, op: Op) -> UOp:
     """A value to fold by `op`, or the neutral element where `gate` does not hold.
 
-    Of a product all factors are 0 there, so that the test is where a factor is made: what is staged
-    is tested once, however many sums read it.
+    All factors of a product are set to 0 there, so the gate is tested where a factor is computed:
+    once for a staged operand, however many sums read it.
     """
     if op is Op.ADD and value.op in (Op.MUL, Op.CAST) and value.src[0].dtype.kind != "bool":
         return value.with_src(tuple([left_out(s, gate, op) for s in value.src]))

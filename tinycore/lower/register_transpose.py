@@ -1,8 +1,8 @@
 """Register transposes: gathers that together read blocks become vector loads and shuffles.
 
-Floor 3'. A loop over columns, written out, beside lanes over rows reads with each of its copies one
-element of every row. Where the copies are neighbors in memory, the rows can be loaded as vectors;
-what each copy wanted is then a column of this square, which a few shuffles make.
+Floor 3'. With lanes over rows and an unrolled loop over columns, each copy gathers one element of
+every row. If the copies are neighbors in memory, the rows are loaded as vectors instead; the
+operand of each copy is then a column of this square, which a few shuffles extract.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Column(NamedTuple):
 def transpose_loads(kernel: UOp) -> UOp:
     """The kernel with blocks of gathers turned into loads of rows and shuffles.
 
-    A gather may read what another nest of the kernel writes, with gathers of its own: those come
-    first, and the rows are loaded from behind the nest as it is with them replaced.
+    A gather may read what another nest of the kernel writes, which has gathers itself: those are
+    replaced first, and the rows are loaded after the nest in its new form.
     """
     gathers: dict[Column, dict[int, UOp]] = defaultdict(dict)
     for node in kernel.toposort():

@@ -1,8 +1,9 @@
 """Register accumulators: REDUCE and SCAN become loops over accumulators.
 
 Floor 3'. A REDUCE becomes: set the accumulator, run the loops adding to it, read it. Reductions
-over the same loops at the same place share one pass of these loops, however many accumulators that
-makes. A SCAN becomes: set the accumulator before the loop, add to it and read it in each step.
+over the same loops at the same place share one pass over these loops, whatever the number of
+accumulators. A SCAN becomes: set the accumulator before the loop, add to it and read it in each
+step.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ def nests_of(kernel: UOp) -> dict[Nest, list[UOp]]:
 def passes_apart(kernel: UOp) -> UOp:
     """The kernel with separate loops for every pass, where passes run over the same counters.
 
-    Of two such passes the inner one moves to new counters, and what is inside of it with it. No
-    pass inside of it closes these counters itself, as it would have been moved before.
+    The inner one of two such passes moves to new counters, together with its body. No pass inside
+    of it still closes the old counters: it would have been moved before.
     """
     for number in count():
         nests = nests_of(kernel)

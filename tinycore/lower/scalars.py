@@ -1,7 +1,7 @@
 """Scalarization: vector arithmetic lane by lane, for languages that only move vectors.
 
-Floor 3'. Loads, stores and variables keep their vectors; between them stand lanes, which an EXTRACT
-takes out and a VECTORIZE puts side by side. Where one meets the other both vanish.
+Floor 3'. Loads, stores and variables keep their vectors; arithmetic between them is on lanes, which
+EXTRACT takes out of vectors and VECTORIZE combines. An EXTRACT of a VECTORIZE cancels.
 """
 
 from __future__ import annotations

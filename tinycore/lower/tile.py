@@ -1,8 +1,8 @@
 """The tile language: plans as tuples of steps, their application, and their text.
 
 Floor 3'. A plan is a tuple of steps, each a class in a file of `steps/`: what it does (`apply`),
-when it must not be done (`objection`), its text. Steps change loops and never values, so a plan
-that is legal is right; what it costs is the business of `cost.py`. As text, a step is written as
+when it must not be done (`objection`), its text. Steps change loops and never values, so every
+legal plan computes the right result; `cost.py` estimates its time. As text, a step is written as
 graphs write arguments: `Split((1,), 8)`. Text comes from anywhere, so it is parsed, never
 evaluated, and checked for legality before it is applied.
 """
@@ -69,7 +69,7 @@ def apply_plan(kernel: UOp, plan: Iterable[Step]) -> UOp:
 def apply_checked(kernel: UOp, plan: Iterable[Step], limits: Limits) -> UOp:
     """The kernel with every step of a plan done. Raises ArgumentError for a step that is illegal.
 
-    What a step raises by itself, because its loops are not there, is raised as ArgumentError too.
+    Errors of a step whose loops do not exist are raised as ArgumentError, too.
     """
     for step in plan:
         problem = step.objection(Loops(kernel), limits)

@@ -1,10 +1,9 @@
 """The canonical graph: buffers and other identities replaced by numbered parameters.
 
 Floor 3. Two steps of a training loop are the same graph over different buffers. Their canonical
-graph, in which buffers and all that only makes nodes unequal are numbered in the order of a walk,
-is one interned node: the key of the schedule cache (`compiled.py`, `disk.py`).
-See docs/decisions/0025-schedule-cache.md, and docs/decisions/0042-held-values.md for the value
-cache.
+graph, in which buffers and whatever else only keeps nodes distinct are numbered in the order of a
+walk, is one interned node: the key of the schedule cache (`compiled.py`, `disk.py`). See
+docs/decisions/0025-schedule-cache.md, and docs/decisions/0042-held-values.md for the value cache.
 """
 
 from __future__ import annotations

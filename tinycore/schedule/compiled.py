@@ -125,7 +125,7 @@ class Schedule:
 class BoundSchedule:
     """One use of a schedule: a Buffer for each memory number, and the nodes of this graph.
 
-    Without a layout every value has memory of its own, to be looked at afterwards.
+    Without a layout every value has memory of its own, so that each can be inspected afterwards.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """The limits for which kernels are scheduled: the device's, or those of an export target.
 
-Floor 3. An exported model is computed elsewhere, on a device that may not be here.
+Floor 3. An exported model runs elsewhere, on a device that this machine may lack.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def cut_for(limits: Limits) -> Iterator[None]:
 def is_image(image: ImageDType, device: str) -> bool:
     """True if a device stores requested images as images; else they are plain memory."""
     if elsewhere.get() is None and not Device[device].has("image"):
-        return False  # it may render kernels as another device does, whose memory it has not
+        return False  # it renders kernels for a device with images, but stores none itself
     largest = limits_of(device).image
     return largest is not None and image.width <= largest[0] and image.height <= largest[1]
 

@@ -1,13 +1,13 @@
 """Memory planning: which new memory is persistent, and where temporary values lie in one block.
 
 Floor 3. Values that a living tensor may read later get memory of their own. The others of each
-device share one block, so that disjoint lives share bytes, with in-place reuse
-where it makes the block smaller. The life of a value reaches from the first step that touches it to
-the last. The largest value is placed first, each in the smallest gap between the values whose lives
-overlap with its own (Pisarchyk & Lee, "Efficient Memory Management for Deep Neural Net Inference",
-2020). Then the value that ends highest is moved to the front of the order, again and again, and the
-best plan is kept. A step's operands and results never share bytes: kernels are promised that their
-buffers do not overlap. Values under in-place reuse are one value here. See
+device share one block, so that values with disjoint lifetimes share bytes, with in-place reuse
+where it makes the block smaller. The lifetime of a value extends from the first step that touches
+it to the last. The largest value is placed first, each in the smallest gap between the values whose
+lifetimes overlap with its own (Pisarchyk & Lee, "Efficient Memory Management for Deep Neural Net
+Inference", 2020). Then the value that ends highest is moved to the front of the order, again and
+again, and the best plan is kept. A step's operands and results never share bytes: kernels are
+promised that their buffers do not overlap. Values under in-place reuse are one value here. See
 docs/decisions/0026-memory-plan.md.
 """
 

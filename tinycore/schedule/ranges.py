@@ -459,8 +459,8 @@ PIXEL_CHANNELS = ImageDType.CHANNELS
 
 
 def pixels_of(node: UOp) -> Point:
-    """A counter for each axis of what is stored, the last in steps of a pixel; where that axis is
-    not made of whole pixels, one counter of pixels.
+    """One counter for each axis of the stored value, the last one in steps of a pixel; if that axis
+    does not consist of whole pixels, one counter of pixels for all axes.
     """
     refuse_parts(node)
     shape = node.shape

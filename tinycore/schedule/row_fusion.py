@@ -44,8 +44,8 @@ MOST_MEMBERS: Final = 8
 MOST_LOOKED_AT: Final = 16
 """Steps among which the kernels of a chain of products are looked for."""
 MOST_PRODUCTS: Final = 2
-"""Members that are matrix products with shared weights. Fusing more saves only the intermediate
-rows, and multiplies the time that lowering takes."""
+"""Most members that are matrix products with shared weights. Fusing more saves only intermediate
+rows, and multiplies the time of lowering."""
 FEWEST_STRIPS: Final = 16
 """Strips below which they are made narrower than the cache requires, to have one per thread."""
 PARALLEL_BYTES: Final = 64 << 10

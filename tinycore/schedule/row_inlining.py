@@ -1,13 +1,13 @@
 """Row inlining: on a grid, folds of rows are computed inside of the kernel that reads them.
 
 Floor 3. The maximum and the sum of a row of a softmax are single numbers, which the kernel of the
-quotients reads. Put in place of what it reads, they make one kernel: threads of a group fold a row
-that they hold, and store it (`lower/strategies/grid_rows.py`). `row_fusion.py` does the same for
-devices that run loops, strip by strip.
+quotients reads. If their folds replace the loads, one kernel remains: the threads of a group fold a
+row that they hold, and store it (`lower/strategies/grid_rows.py`). `row_fusion.py` does the same
+for devices that run loops, strip by strip.
 
 Legality is a question of addresses alone: each fold is one element for each step of the loops over
-rows, and is read in the step in which it is computed. Whether it pays is one of bytes: a kernel
-less goes through memory once less, but a row is folded by one unit of the device.
+rows, and is read in the step in which it is computed. Profitability is a question of bytes: one
+kernel fewer is one pass over memory fewer, but a row is then folded by a single unit of the device.
 See docs/decisions/0061-rows-on-a-grid.md.
 """
 
@@ -136,7 +136,8 @@ class RowKernel:
 def folds_rows(launch: Launch) -> bool:
     """True if a kernel reduces, and is no product that is computed better in tiles.
 
-    Of a product operands stand still along different loops: tiles of both are read once for many.
+    The operands of a product are invariant along different loops, so tiles of both are loaded once
+    and used many times.
     """
     reductions = [n for n in launch.nodes if n.op is Op.REDUCE]
     below = {n for r in reductions for n in r.toposort() if n in launch.accesses}

@@ -222,9 +222,9 @@ def of_gather(node: UOp, sources: Sources) -> UOp:
 
 
 def inside_parts(index: UOp, size: int) -> UOp:
-    """Places along an axis of this size, which is cut into parts, as places inside each part.
+    """Indices along an axis that is divided into parts, as indices within each part.
 
-    Those in other parts become places out of range.
+    Indices of other parts become out of range.
     """
     step = size // len(index.src)
     found = []

@@ -280,7 +280,8 @@ class Reduction:
         widest = max(n.dtype.itemsize for n in self.below if self.is_read(n))
         results, size, units = numel(self.node), self.sizes[self.axis], limits.units
         is_matrix = any(u.a.itemsize == widest and not u.rounds for u in limits.matrix)
-        # Without matrix units groups have twice as many, and wait for their fills: two for a unit.
+        # Without matrix units a group computes half as many results, and two groups on a unit hide
+        # each other's waits for memory: four times as many groups.
         wanted = units * (1 if is_matrix else 4) // max(results // GROUP_RESULTS, 1)
         computed = self.work / (MATRIX_MULTIPLY_ADDS if is_matrix else MULTIPLY_ADDS)
         rate = rate_of_unit(limits)

@@ -221,8 +221,8 @@ class Storage:
 
         Where paths through movement fork and meet, reads multiply stage by stage.
 
-        A path from a stored node down to another is the movement on it; two paths that differ read
-        different points, or so it is assumed.
+        A path from one stored node down to another is identified by its movement ops. Two different
+        paths are assumed to read different points.
         """
         numbers: dict[
             tuple[int, UOp], int

@@ -52,7 +52,7 @@ def region_of(
 ) -> Region | None:
     """The region of `nodes`, sources first; `about` is what else its kernel depends on.
 
-    None where a source is not among them, so that they do not tell all.
+    None if a source is not among them: then they do not determine the kernel.
     """
     numbers: dict[UOp, int] = {}
     found: list[Hashable] = [about]

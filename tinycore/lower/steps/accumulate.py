@@ -1,8 +1,8 @@
 """Accumulate: the sums of a row of outputs in a buffer, inside the reduced loops.
 
-Floor 3'. A sum down the columns of a matrix, one column after the other, reads far apart at every
-step. Accumulated in a buffer, it reads a few whole rows at a time and adds them to what is in a
-near cache: `cache_write` and a reorder of TVM.
+Floor 3'. Summing the columns of a matrix one after the other reads far-apart elements in every
+step. With the sums in a buffer, a few whole rows at a time are read and added to it in a near
+cache: TVM's `cache_write` with a reorder.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Pair: fold two neighboring products of narrow integers at once (dot-product instructions).
 
 Floor 3'. Processors multiply vectors of int16 and add neighboring products in one instruction,
-which is twice as many products as there are sums. What is multiplied must lie so that the two steps
-are side by side: that is the business of stages.
+which gives twice as many products as sums. The factors of the two steps must be adjacent in memory;
+stages arrange that.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ SUM_DTYPES: Final = (dtypes.int32, dtypes.uint32)
 class Pair:
     """Fold the steps of a reduced loop by twos: (axis, 0) counts pairs, (axis, 1) is inside of one.
 
-    A step that is left over stays by itself. The sums must be of products of integers that fit
-    int16, whatever type they are of.
+    An odd last step stays single. The sums must be of products of integers that fit int16, whatever
+    their type.
     """
 
     axis: Number

@@ -1,6 +1,6 @@
 """Peel: split a loop into consecutive loops (index set splitting).
 
-Floor 3'. A gate that compares the counter with a step at which it was cut is known in each part.
+Floor 3'. A gate that compares the counter with a peeling point is constant in each part.
 """
 
 from __future__ import annotations

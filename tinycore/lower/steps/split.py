@@ -31,7 +31,7 @@ OUTER: Final = 0
 INNER: Final = 1
 REST: Final = 2
 MASKED: Final = "masked"
-"""The `arg` of a MIN that keeps a place in range in steps whose results nobody sees."""
+"""The `arg` of a MIN that keeps an index in range in steps whose results are masked."""
 
 
 class Tail(enum.Enum):
@@ -43,11 +43,11 @@ class Tail(enum.Enum):
     REMAINDER = "remainder"
     """A remainder loop, (axis, 2)."""
     SHIFT = "shifted"
-    """The last step starts early. An output is computed twice there; in a reduction the rest has a
-    loop of its own, (axis, 2), as long as the others, and what was folded before is masked."""
+    """The last step starts early. An output is computed twice there; in a reduction the tail has a
+    loop of its own, (axis, 2), of full length, whose steps that were folded before are masked."""
     GUARD = "guarded"
-    """The last step passes the end, reads what the last one in range reads, and stores or adds
-    nothing: all steps are alike, as threads of a grid need it, and none is done twice."""
+    """Steps beyond the end read what the last step in range reads, and store or add nothing. All
+    steps have the same code, as threads of a grid need it, and none is computed twice."""
 
 
 @dataclass(frozen=True)
@@ -146,10 +146,10 @@ def may_be_empty(counter: UOp) -> bool:
 
 
 def may_read_past(kernel: UOp, counter: UOp, value: UOp) -> bool:
-    """True if steps of a loop past its end read inside of buffers, and do no harm.
+    """True if steps past the end of a loop still read inside of buffers, and do no harm.
 
-    Of a prefix of an array that begins where the array does that is so. What they read may be
-    anything, so nothing may divide by it.
+    That is so for a prefix that begins where its array does. The values read are arbitrary, so
+    nothing may divide by them.
     """
     inside = [n for n in kernel.toposort() if counter in n.ranges]
     if any(n.op in DIVISIONS and n.dtype is not dtypes.index for n in inside):

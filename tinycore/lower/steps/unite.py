@@ -1,7 +1,7 @@
 """Unite: the same threads of a group run loops of several nests, one after another.
 
-Floor 3'. TVM binds such loops to one `threadIdx.x`. A thread then has the same place in each of
-them, so what it has loaded for one it need not load again for the next.
+Floor 3'. TVM binds such loops to one `threadIdx.x`. A thread then has the same index in each of
+them, so elements that it loaded for one need not be loaded again for the next.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Dot products and sums of rows: lanes run along the reduced loop, and are added up at its end.
 
-Floor 3'. Several rows and columns of sums at a time share what they read; where all sums fit a near
-cache and what they read does not, they are accumulated in a buffer while the outer reduced loops
-run around them. Sums that lanes do not suit get several scalar accumulators.
+Floor 3'. Several rows and columns of sums at a time share their loads. If all sums fit a near cache
+and their operands do not, the sums are accumulated in a buffer, inside of the outer reduced loops.
+Sums that do not suit lanes get several scalar accumulators.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ STREAMS: Final = 4
 MOST_UNROLLED: Final = 128
 """Copies of a step that a row of a tile is unrolled into."""
 LEAST_LEFT: Final = 4
-"""Lanes of the narrowest vector that what is left of a row is worth."""
+"""Least number of remaining elements of a row for which a narrower vector pays."""
 LEAST_STEPS: Final = 64
 """Elements of a sum in one step of the loops around held sums, so that adding it is little work."""
 LEAST_AGAIN: Final = 8
@@ -82,9 +82,9 @@ def reduce_with_lanes(draft: Draft, axis: UOp) -> None:
 
 
 def cut_row(draft: Draft, number: Number, size: int, width: int) -> None:
-    """Cut a reduced loop into lanes, and what is left of it into one vector.
+    """Cut a reduced loop into lanes, and its remainder into one vector.
 
-    That has fewer lanes where a vector has just so many; else it is shifted inwards.
+    The remainder is a narrower vector if its size is one; otherwise a full vector, shifted inwards.
     """
     left = size % width
     narrow = left >= LEAST_LEFT and left.bit_count() == 1
@@ -95,7 +95,7 @@ def cut_row(draft: Draft, number: Number, size: int, width: int) -> None:
 
 
 def unroll(draft: Draft, number: Number, steps: int, copies: int) -> None:
-    """Unroll a short part of a reduced loop, so that nothing is added up apart from it."""
+    """Unroll a short remainder of a reduced loop, so that it needs no accumulators of its own."""
     if 1 < steps <= MOST_UNROLLED // copies:
         draft.do(Bind(number, AxisKind.UNROLL))
 
@@ -116,9 +116,10 @@ def row_of_streams(facts: KernelFacts, limits: Limits, axis: UOp) -> Number | No
 
 
 def reused_rows(facts: KernelFacts, limits: Limits, loops: list[UOp]) -> list[tuple[Number, int]]:
-    """The two of some loops, and how many steps of each, whose tile shares most of its loads.
+    """The two loops, with the number of steps of each, whose tile shares most of its loads.
 
-    None if no tile shares any. Its sums must fit the registers with the operands of a step.
+    Empty if no tile shares any. The sums of a tile and the operands of a step must fit the
+    registers.
     """
     best, tile = float(len(facts.loads)), dict[UOp, int]()
     for pair in itertools.combinations(reversed(loops), 2):
@@ -143,9 +144,9 @@ def cycles_of_tile(loads: frozenset[UOp], tall: dict[UOp, int]) -> float:
 
 
 def hold_outputs(draft: Draft, axis: UOp) -> list[UOp]:
-    """Accumulate all sums in a buffer, if what they read repeatedly would not stay in a near cache.
+    """Accumulate all sums in a buffer, if repeatedly read operands would leave the near cache.
 
-    The loops over the held sums; none if they are not held.
+    Returns the loops over the sums in the buffer; empty if there is none.
     """
     facts = draft.facts
     around = loops_around_sums(facts, draft.limits, axis)

@@ -36,9 +36,9 @@ def vectorize(draft: Draft, axis: UOp, vectors: int = 1) -> None:
 
 
 def output_lanes(draft: Draft, axis: UOp) -> int:
-    """Lanes along an output loop; none where an uneven one must not compute anything twice.
+    """The number of lanes along an output loop; 0 if none divides what may not be computed twice.
 
-    A short loop whose steps are stored between those of the lanes is unrolled.
+    A short loop whose stores interleave with those of the lanes is unrolled.
     """
     facts = draft.facts
     loops = [facts.interleaved(n, axis) for n in facts.stored if axis in n.ranges]
@@ -51,9 +51,9 @@ def output_lanes(draft: Draft, axis: UOp) -> int:
 
 
 def cut_columns(draft: Draft, axis: UOp, width: int, wide: int) -> tuple[Number, Dimension]:
-    """Cut a loop into panels of `wide` vectors: the loop over panels, and places in a panel.
+    """Cut a loop into panels of `wide` vectors; the loop over panels, and the dimension of a panel.
 
-    Where vectors do not divide the extent, the last panel as a whole is shifted inwards.
+    If vectors do not divide the extent, the last panel is shifted inwards as a whole.
     """
     number, size = axis.arg.number, axis.extent
     if wide == 1:

@@ -1,7 +1,7 @@
 """Fused rows: kernels of several nests, which go through the same rows strip by strip.
 
-Floor 3'. Each nest is planned like a kernel of its own, inside of the loops over strips; these are
-then shared among threads. `schedule/row_fusion.py` makes such kernels.
+Floor 3'. Each nest is planned like a separate kernel, inside of the loops over strips, which are
+then distributed over threads. `schedule/row_fusion.py` makes such kernels.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Devices with a grid: rows that are folded and then gone through again, as those of a softmax.
 
-Floor 3'. Threads of a group own a row. Each has the same part of it in every fold and in the
-outputs, so that a row which fits their registers is loaded once; of a longer one the parts come
-again from a near cache. `schedule/row_inlining.py` makes such kernels.
+Floor 3'. The threads of a group own a row. Each has the same part of it in every fold and in the
+outputs, so a row that fits their registers is loaded once; parts of a longer row are loaded again,
+from a near cache. `schedule/row_inlining.py` makes such kernels.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Rows:
 
 
 def rows_of(facts: KernelFacts, limits: Limits) -> Rows | None:
-    """The rows of a kernel that folds them, and stores or folds more that depends on the results.
+    """The rows of a kernel that folds them, and then stores or folds values made of the results.
 
-    None for a kernel whose reductions each are what one output needs.
+    None for a kernel in which each reduction serves a single output.
     """
     is_fixed = all(r.is_fixed for r in facts.loops)
     is_plain = is_fixed and not (facts.has_order or facts.overwrites or facts.has_scan)

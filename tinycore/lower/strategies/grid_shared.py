@@ -1,9 +1,9 @@
 """Devices with a grid: tiles of outputs for a group, their operands in memory that it shares.
 
-Floor 3'. A reduction with operands that stand still along some outputs, and others that do along
-others, has M and N axes: a product of matrices, of many, of windows of an image. A group computes a
-block of both. K goes in blocks, too; before each, the threads together load what all of them read,
-once.
+Floor 3'. A reduction of one operand that is invariant along some outputs and another one that is
+invariant along others has M and N axes: a matrix product, a batch of them, or a convolution. A
+group computes a block of both. K is divided into blocks, too; before each block the threads
+together load the operands of all of them, once.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ class Sides:
 
 
 def propose(facts: KernelFacts, limits: Limits, wanted: int, sharers: int) -> Iterator[Proposal]:
-    """Blocks of outputs for groups of `wanted` threads that share what they read.
+    """Blocks of outputs for groups of `wanted` threads that share their operands.
 
-    Each sum is shared by `sharers` of the threads, which makes up for few outputs.
+    `sharers` threads share each sum, which compensates for few outputs.
     """
     found = sides_of(facts)
     if found is None or not limits.shared_is_near or not limits.shared_bytes:

@@ -1,7 +1,7 @@
 """The strategies for devices that run loops, and their order: prepare, choose, finish.
 
 Floor 3'. Each strategy proposes plans with their costs for the loops that lanes suit; the cheapest
-is applied. Fused kernels (`fused_rows.py`) plan each of their nests so.
+is applied. Fused kernels (`fused_rows.py`) plan each of their nests in this way.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def plan_loops(draft: Draft) -> None:
 
 
 def take_cheapest(draft: Draft, parts: list[Number]) -> None:
-    """Apply the cheapest proposal; where a loop was cut in parts, one for each that lanes suit.
+    """Apply the cheapest proposal; if a loop was peeled, one for each part that suits lanes.
 
-    Not all parts need be left: in the border the value may be a constant.
+    Parts may be missing: at a border the value may be a constant.
     """
     lanes = costs_of_lanes(draft.facts, draft.limits)
     found = proposals(draft, lanes)

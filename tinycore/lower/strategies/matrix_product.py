@@ -1,9 +1,9 @@
 """Matrix products, and convolutions as products of windows: register tiles over packed panels.
 
 Floor 3'. The scheme of BLIS. N (columns, which get lanes) is cut into panels of a few vectors and M
-(rows) into groups that share each vector; the accumulators of a tile stay in registers. What many
-groups read of a panel is packed, and so are blocks of rows that lie scattered. Nothing here knows a
-matmul from a convolution: rows are an output over which what lies along the columns stands still.
+(rows) into groups that share each vector; the accumulators of a tile stay in registers. A panel
+that many groups read is packed, and so are blocks of scattered rows. A matmul and a convolution are
+not distinguished: rows are an output along which the operand of the columns is invariant.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ def row_loop(facts: KernelFacts, axis: UOp) -> UOp | None:
 def tile_of(facts: KernelFacts, limits: Limits, axis: UOp, row: UOp | None, vectors: int) -> Tile:
     """The tile with the least estimated time for the whole.
 
-    It is as wide as some vectors along `axis`, or as some steps of another loop over which
-    the rows stand still: for windows of an image, lines of it that lie below each other.
+    Its width is a number of vectors along `axis`, or of steps of another loop along which the
+    operand of the rows is invariant: for windows of an image, a number of its lines.
     """
     rows = 1 if row is None else row.extent
     below = None if row is None else image_rows(facts, axis, row)
@@ -122,7 +122,7 @@ def tile_of(facts: KernelFacts, limits: Limits, axis: UOp, row: UOp | None, vect
 
 
 def image_rows(facts: KernelFacts, axis: UOp, row: UOp) -> UOp | None:
-    """An output loop that moves what is read along `axis`, and nothing that rows read."""
+    """An output loop that moves the operand along `axis`, and no operand of the rows."""
     read = [n.src[1].ranges for n in facts.loads]
     along = [ranges for ranges in read if axis in ranges]
     across = [ranges for ranges in read if row in ranges]
@@ -141,8 +141,8 @@ def register_tile(
 ) -> tuple[float, int, int]:
     """The time of the best tile, and its rows and columns of accumulators.
 
-    All must fit in `room` registers with the operands. What overwrites what it reads can do nothing
-    twice: its tiles come out even.
+    All must fit in `room` registers together with the operands. A kernel that overwrites what it
+    reads cannot compute an element twice, so its tiles must divide the extents.
     """
     best, tile, sums = math.inf, (1, 1), facts.simultaneous
     for wide in range(1, min(columns, limits.vector_registers) + 1):
@@ -198,9 +198,9 @@ def loop_of_pairs(facts: KernelFacts, limits: Limits) -> UOp | None:
 
 
 def cut_rows(draft: Draft, row: UOp, tall: int, columns: list[Number], panel: Dimension) -> bool:
-    """Cut the loop over rows, put it inside of the panels, and pack what pays.
+    """Cut the loop over rows, move it inside of the panels, and pack where that pays.
 
-    Whether the columns were packed.
+    Returns True if the columns were packed.
     """
     facts, number = draft.facts, row.arg.number
     order = [r.arg.number for r in facts.outputs]
@@ -226,7 +226,7 @@ def cut_rows(draft: Draft, row: UOp, tall: int, columns: list[Number], panel: Di
     if tall > 1:
         draft.do(Split(number, tall), Bind((*number, 1), AxisKind.UNROLL))
     front = [*front, *between, (*number, 0) if tall > 1 else number]
-    # The rows of a tile outside of its columns: each number is read for one row at a time.
+    # The rows of a tile go outside of its columns: then one broadcast operand is live at a time.
     to_front(draft, place, [*front, (*number, 1)] if tall > 1 else front)
     if copied and block < row.extent:
         pack_rows(draft, front[0], front[-1], (*number, 1), scattered)
@@ -241,9 +241,9 @@ def is_scattered(facts: KernelFacts, row: UOp) -> bool:
 
 
 def is_widened(facts: KernelFacts, row: UOp, around: list[UOp]) -> bool:
-    """True if the operand of rows is widened before the product: better once than in each use.
+    """True if the operand of rows is widened before the product: better once than at each use.
 
-    Not where it moves with other loops inside of those around the rows.
+    False if it also depends on loops other than those around the rows.
     """
     loads = [n for r in facts.reductions for n in facts.below(r) if n.op is Op.LOAD]
     read = [n for n in loads if row in n.ranges]
@@ -254,10 +254,10 @@ def is_widened(facts: KernelFacts, row: UOp, around: list[UOp]) -> bool:
 
 
 def block_of_rows(draft: Draft, row: UOp, tall: int, panels: int, copied: bool) -> int:
-    """MC of BLIS: how many rows to run before the next panel.
+    """MC of BLIS: the number of rows before the next panel.
 
-    All, as a rule; few enough for scratch memory if rows are packed, and fewer where there
-    are not enough panels to occupy all threads.
+    Usually all; as many as fit scratch memory if rows are packed, and fewer if there are too few
+    panels to occupy all threads.
     """
     facts, limits, blocks = draft.facts, draft.limits, 1
     if copied:
@@ -274,21 +274,21 @@ def block_of_rows(draft: Draft, row: UOp, tall: int, panels: int, copied: bool) 
 
 
 def loops_between(facts: KernelFacts, columns: list[Number], row: UOp) -> list[Number]:
-    """The loops outside of the rows over which the columns' loads stand still, too.
+    """The loops outside of the rows along which the columns' loads are invariant, too.
 
-    They stay outside, so that what the rows read is read in the order in which it lies.
+    They stay outside, so that the operand of the rows is read in memory order.
     """
     order = facts.outputs[: facts.outputs.index(row)]
-    # Columns of one step have no loop: then what is packed, is so inside of the outermost.
+    # A single column has no loop: then packing happens inside of the outermost loop.
     last = max((i for i, r in enumerate(order) if r.arg.number in columns), default=0)
     still = [r for r in order[last + 1 :] if r.arg.kind is AxisKind.LOOP]
     return [r.arg.number for r in still if not moves_columns(facts, r, row)]
 
 
 def loops_outside(facts: KernelFacts, place: int, row: UOp, between: list[Number]) -> list[Number]:
-    """Loops outside of the columns that go inside, as few rows would read what is packed.
+    """Loops outside of the columns that move inside, because few rows would read a packed panel.
 
-    What the columns read stands still over them.
+    The operand of the columns is invariant along them.
     """
     inside = [r.extent for r in facts.outputs if r.arg.number in between]
     rows, found = math.prod(inside) * row.extent, list[Number]()

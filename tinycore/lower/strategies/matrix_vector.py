@@ -1,8 +1,8 @@
 """Matrix times vector, and sums down columns: rows are added to a row of sums in a near cache.
 
-Floor 3'. Sums of a tile of registers would read down the columns of the matrix, a line for each
-vector. Accumulated in a buffer (`Accumulate`), they read whole rows, as the level-2 BLAS does by
-AXPY. Done for one row of sums and for a few, which hardly share what a packed panel would hold.
+Floor 3'. Sums in a tile of registers would read down the columns of the matrix, one cache line per
+vector. With the sums in a buffer (`Accumulate`) whole rows are read, as in the AXPY form of level-2
+BLAS. This suits one row of sums, and a few, which would hardly reuse a packed panel.
 """
 
 from __future__ import annotations

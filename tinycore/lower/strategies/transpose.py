@@ -23,9 +23,9 @@ MOST_AGAIN: Final = 8
 
 
 def propose(facts: KernelFacts, limits: Limits, lanes: Lanes) -> Iterator[Proposal]:
-    """Squares of the first column that is stored contiguously, and of rows that are loaded so.
+    """Squares of the first loop contiguous in stores, and of a loop contiguous in loads.
 
-    Each element is loaded, shuffled and stored as one of a vector; lanes that need no shuffle win.
+    Each element is loaded, shuffled and stored in vectors; lanes that need no shuffle are cheaper.
     """
     if facts.reductions or facts.has_scan:
         return
@@ -63,8 +63,9 @@ def transpose_blocks(draft: Draft, column: UOp, row: UOp, lanes: int) -> None:
 def squares_of_line(facts: KernelFacts, limits: Limits, row: UOp, lanes: int) -> int:
     """Squares along a row whose stores cover whole cache lines: a partial line is soon evicted.
 
-    Rows far apart are of few sets of a cache. One square where whole lines would do much twice,
-    or where computing takes longer than reading, and more of it at a time more registers.
+    Rows that are far apart map to few sets of a cache. One square only, if whole lines would copy
+    much twice, or if the kernel is bound by arithmetic, for which more elements need more
+    registers.
     """
     line = max(limits.line_bytes // facts.itemsize, lanes)
     again = -row.extent % line
