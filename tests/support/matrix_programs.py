@@ -67,13 +67,13 @@ def noted() -> Iterator[Sources]:
         compiling.programs = programs
 
 
-def for_few_threads(backend: Backend) -> Backend:
+def for_few_threads(backend: Backend, **changes: Any) -> Backend:
     """A backend whose devices have one unit, which few threads keep busy: small products get its
-    matrix instructions, and large tiles."""
+    matrix instructions, and large tiles. `changes` are those of other limits."""
 
     def made(toolchain: Callable[[str], Toolchain[Any]], arch: str) -> Toolchain[Any]:
         found = toolchain(arch)
-        limits = replace(found.renderer.limits, threads=1, units=1)
+        limits = replace(found.renderer.limits, threads=1, units=1, **changes)
         return replace(found, renderer=replace(found.renderer, limits=limits))
 
     renderers = {name: partial(made, toolchain) for name, toolchain in backend.renderers.items()}

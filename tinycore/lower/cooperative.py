@@ -189,7 +189,7 @@ def share_fills(kernel: UOp, limits: Limits) -> UOp:
             behind = steps_behind(kernel, turn)
             done |= copied_ahead(boxes, turn.loop, turn.copies, threads, next(numbers), behind)
         else:
-            done |= filled_ahead(members, turn, threads)
+            done |= filled_ahead(members, turn, threads, steps_behind(kernel, turn))
     return kernel.substitute(done)
 
 
@@ -270,20 +270,24 @@ def filled_together(
     return {fill: fill.with_src((fill.src[0], barrier)) for fill in fills}
 
 
-def filled_ahead(fills: list[UOp], turn: Turn, threads: list[UOp]) -> dict[UOp, UOp]:
+def filled_ahead(
+    fills: list[UOp], turn: Turn, threads: list[UOp], behind: int = 0
+) -> dict[UOp, UOp]:
     """Multi-buffered fills: each step begins the fill for `copies` - 1 steps ahead.
 
     The first ones are begun before the loop. Each step waits for its own, then for the others of
-    the group: by then all of them have read what the step before read, which is filled next.
+    the group: by then all of them have read what the step before read, which is filled next. With
+    products of `behind` steps under way, fills are begun as many steps later.
     """
     copies, loop, outside = turn
+    ahead = copies - 1 - behind
     start = (UOp(Op.BARRIER, dtypes.void, outside),) if outside else ()
     first = tuple(
-        committed(fills, loop, UOp.index(step), start, threads, EARLY) for step in range(copies - 1)
+        committed(fills, loop, UOp.index(step), start, threads, EARLY) for step in range(ahead)
     )
-    wait = UOp(Op.WAIT, dtypes.void, (loop, *first), copies - 2)
-    barrier = UOp(Op.BARRIER, dtypes.void, (wait,))
-    next_fill = committed(fills, loop, loop + (copies - 1), (barrier,), threads, LATE)
+    wait = UOp(Op.WAIT, dtypes.void, (loop, *first), ahead - 1)
+    barrier = UOp(Op.BARRIER, dtypes.void, (wait,), behind or None)
+    next_fill = committed(fills, loop, loop + ahead, (barrier,), threads, LATE)
     return {fill: fill.with_src((fill.src[0], barrier, next_fill)) for fill in fills}
 
 

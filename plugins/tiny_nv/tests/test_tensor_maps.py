@@ -264,7 +264,7 @@ FAULTS: dict[str, tuple[Callable[[str], str], type[Exception], str]] = {
     "a box that is not aligned": (moved, MisalignedAddress, "cp.async.bulk.tensor"),
     "more products under way than copies keep off": (
         lambda text: WAIT_GROUP.sub("wgmma.wait_group.sync.aligned 2;", text),
-        *(RaceFault, "a copy is begun to what a product under way reads"),
+        *(RaceFault, "is written that a product under way reads"),
     ),
 }
 
@@ -283,6 +283,23 @@ def test_faults_of_a_kernel_are_found(driver: Changing, name: str) -> None:
     with pytest.raises(fault, match=message):
         product(x, y).realize()
     assert change(texts[-1]) != texts[-1]
+
+
+@pytest.mark.parametrize("inner", [320, 282])
+def test_copies_of_threads_keep_off_products_under_way(driver: Changing, inner: int) -> None:
+    """As on cards that copy no boxes: by pieces of 16 bytes, and by single elements."""
+    unregister("CUDA")
+    register(for_few_threads(backend_of(driver), tensor_copies=False))
+    x, y = operands(64, 64, inner)
+    with noted() as sources:
+        check(x, y, product(x, y))
+    (text,) = (text for text in sources.texts if "wgmma.mma_async" in text)
+    assert WAIT_GROUP.search(text)
+    assert not copies_boxes([text])
+
+    driver.change = FAULTS["more products under way than copies keep off"][0]
+    with pytest.raises(RaceFault, match="that a product under way reads"):
+        product(*operands(128, 64, inner)).realize()
 
 
 # --- what NVIDIA's assembler takes

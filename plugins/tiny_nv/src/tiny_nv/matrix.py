@@ -365,9 +365,9 @@ def products_under_way(uops: tuple[UOp, ...]) -> UnderWay:
     sums: set[tuple[UOp, UOp]] = set()
     groups: dict[UOp, int] = {}
     ends: dict[UOp, tuple[tuple[UOp, str], ...]] = {}
-    for end, body in loops_of(uops):
-        barriers = [u for u in body if u.op is Op.BARRIER]
-        found = [u for u in body if u in rows]
+    for end, own, body in loops_of(uops):
+        barriers = [u for u in own if u.op is Op.BARRIER]
+        found = [u for u in own if u in rows]
         if not found or not any(u.arg for u in barriers):
             continue
         uses = Counter(source for u in body for source in u.src)
@@ -385,18 +385,21 @@ def products_under_way(uops: tuple[UOp, ...]) -> UnderWay:
     return UnderWay(frozenset(products), frozenset(sums), groups, ends)
 
 
-def loops_of(uops: Sequence[UOp]) -> Iterator[tuple[UOp, list[UOp]]]:
-    """Innermost loops of a program: each END, with what is between it and its RANGE."""
-    body: list[UOp] | None = None
+def loops_of(uops: Sequence[UOp]) -> Iterator[tuple[UOp, list[UOp], list[UOp]]]:
+    """Loops of a program: each END, what is in its loop alone, and with the loops inside of it."""
+    own: list[list[UOp]] = [[]]
+    whole: list[list[UOp]] = [[]]
     for u in uops:
         if u.op is Op.RANGE:
-            body = []
+            own.append([])
+            whole.append([])
         elif u.op is Op.END:
-            if body is not None:
-                yield u, body
-            body = None
-        elif body is not None:
-            body.append(u)
+            body = whole.pop()
+            yield u, own.pop(), body
+            whole[-1] += body
+        else:
+            own[-1].append(u)
+            whole[-1].append(u)
 
 
 def units_of(number: int, is_specific: bool = False) -> tuple[MatrixUnit, ...]:

@@ -15,7 +15,6 @@ import numpy
 from emulation.faults import (
     BarrierFault,
     IllegalAddress,
-    RaceFault,
     SyntaxFault,
 )
 from emulation.memory import SHARED_WINDOW, check_alignment
@@ -236,11 +235,7 @@ def bytes_step(instruction: Instruction) -> Step:
 def begin(state: State, thread: int, place: int, data: Array, signal: int) -> None:
     """A bulk copy is under way."""
     places = state.shared.bulk_begins(thread, place, data.size)
-    block = thread // state.block_threads
-    for first, products in state.products.items():
-        for product in products.under_way() if first // state.block_threads == block else ():
-            if numpy.isin(product.places, places, assume_unique=True).any():
-                raise RaceFault("a copy is begun to what a product under way reads")
+    state.note_write(places, 1)
     barrier_at(state, thread, signal).copies.append(Arrival(thread, places, data))
     state.progress += 1
 

@@ -87,6 +87,7 @@ def store_words(
         state.memory.store(addresses, width, values)
     elif space == "shared":
         state.shared.store(threads, addresses, width, values)
+        state.note_write(threads // state.block_threads * state.shared.size + addresses, width)
         state.unfenced[threads] = True
     elif space == "local":
         state.local.store(threads, addresses, width, values)
@@ -454,6 +455,7 @@ def cp_step(instruction: Instruction) -> Step:
             words = state.memory.load(addresses[which], 4, int(amount) // 4)
             data[which, : int(amount)] = numpy.stack(words, 1).view(numpy.uint8)
         places = state.shared.copy_begins(threads, where, size)
+        state.note_write(places, size)
         state.pending.append(Copy(threads.copy(), places, data, state.groups[threads].copy()))
 
     return step

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy
-from emulation.faults import SyntaxFault
+from emulation.faults import RaceFault, SyntaxFault
 from emulation.memory import (
     LOCAL_WINDOW,
     SHARED_WINDOW,
@@ -103,6 +103,13 @@ class State:
         self.shared.barrier(blocks)
         by_block = (-1, self.block_threads)
         self.exposed.reshape(by_block)[blocks] |= self.unfenced.reshape(by_block)[blocks]
+
+    def note_write(self, places: Array, size: int) -> None:
+        """Raise RaceFault where shared memory is written that products under way read."""
+        read = [p.places for found in self.products.values() for p in found.under_way()]
+        written = places[:, None] + numpy.arange(size)
+        if read and numpy.isin(written, numpy.concatenate(read)).any():
+            raise RaceFault("shared memory is written that a product under way reads")
 
     def who(self, who: Who) -> Array:
         """The numbers of the threads that execute."""
