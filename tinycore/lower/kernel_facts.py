@@ -242,6 +242,13 @@ class KernelFacts:
         return max([*sizes, 1])
 
     @cached_property
+    def moved_itemsize(self) -> int:
+        """The bytes of the widest value loaded or stored."""
+        values = [n.src[1] if n.op is Op.STORE else n for n in self.nodes]
+        moved = (v for n, v in zip(self.nodes, values, strict=True) if n.op in (Op.LOAD, Op.STORE))
+        return max([v.dtype.itemsize for v in moved if v.dtype.kind not in NEVER_IN_VECTORS] + [1])
+
+    @cached_property
     def longest_reduction(self) -> int:
         """The steps of the longest reduction; 1 without any."""
         nests = ([r for r in n.src[1:] if r.op is Op.RANGE] for n in self.reductions)

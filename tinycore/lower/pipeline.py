@@ -33,6 +33,7 @@ from tinycore.trace import Trace
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.pattern import RuleSet
+from tinycore.uop.proportional import with_rough_weights
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.symbolic import simplify
 from tinycore.uop.text import to_text
@@ -157,6 +158,8 @@ def lower(
         _, kernel = planned(kernel, renderer.limits)
     else:
         kernel = apply_plan(kernel, plan or ())
+    if Op.EXP2 in renderer.approximate:
+        kernel = with_rough_weights(kernel)
     sizes: dict[str, UOp] = {}
     for step in KERNEL_PIPELINE:
         kernel = with_rules(kernel, added, step.name)

@@ -60,6 +60,35 @@ def with_rough_powers(graph: UOp, values: Iterable[UOp]) -> UOp:
     return done[graph]
 
 
+def with_rough_weights(kernel: UOp) -> UOp:
+    """A kernel whose results are all halves, with EXP2 approximated in place of softmax's EXP.
+
+    That is exp of a difference from a maximum of the kernel: 1 is among the terms of its sum, so
+    that what is lost below 2**-126 is nothing beside it.
+    """
+    nodes = kernel.toposort()
+    stored = [n.src[1].dtype for n in nodes if n.op is Op.STORE]
+    maxima = [n for n in nodes if n.op is Op.REDUCE and n.arg is Op.MAX]
+    if not maxima or not all(dtypes.is_float(d) and d.scalar().itemsize == 2 for d in stored):
+        return kernel
+    done: dict[UOp, UOp] = {}
+    for node in nodes:
+        done[node] = new = node.with_src(tuple([done[s] for s in node.src]))
+        if node.op is Op.EXP and node.dtype.scalar() is dtypes.float32 and is_weight(node, maxima):
+            argument = new.src[0] * new.src[0].const_like(LOG2_E)
+            done[node] = UOp(Op.EXP2, node.dtype, (argument,), APPROXIMATE)
+    return done[kernel]
+
+
+def is_weight(power: UOp, maxima: Iterable[UOp]) -> bool:
+    """True for exp of a difference from one of some maxima."""
+    difference = power.src[0]
+    if difference.op is not Op.SUB:
+        return False
+    value, greatest = (s.toposort() for s in difference.src)
+    return any(m in greatest and m not in value for m in maxima)
+
+
 def times(value: UOp, factor: float) -> UOp:
     """A value times a positive constant, which constants inside of it take up."""
     match value.op:

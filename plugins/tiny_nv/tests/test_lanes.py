@@ -10,7 +10,8 @@ from matrix_programs import noted
 from simulated import Simulated, backend_of
 from standin import Card
 
-from tinycore import Context, Tensor
+from tinycore import Context, Tensor, dtypes
+from tinycore.dtype import DType
 from tinycore.plugin import register, unregister
 from tinycore.testing.suite.case import Level, Trial, trials
 from tinycore.testing.suite.subject import Subject
@@ -51,3 +52,19 @@ def test_sums_of_rows_are_folded_by_lanes(rows: int, length: int) -> None:
 
     assert numpy.array_equal(found, x.sum(1))
     assert any(word in sources.texts[-1] for word in ("__shfl_xor_sync(", "shfl.sync.bfly.b32 "))
+
+
+@pytest.mark.usefixtures("card")
+@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16, dtypes.float32])
+def test_softmax_of_halves_takes_the_power_of_the_card(dtype: DType) -> None:
+    x = Tensor(numpy.random.default_rng(0).standard_normal((7, 300), "f") * 9).cast(dtype).realize()
+    with noted() as sources:
+        found = x.softmax(-1).realize()
+
+    given = x.cast(dtypes.float64).numpy()
+    exact = numpy.exp(given - given.max(-1, keepdims=True))
+    exact /= exact.sum(-1, keepdims=True)
+    half_a_place = {dtypes.float16: 2.0**-11, dtypes.bfloat16: 2.0**-8}.get(dtype, 2.0**-20)
+    error = numpy.abs(found.cast(dtypes.float64).numpy() - exact)
+    assert (error <= 1.02 * half_a_place * exact + 2.0**-24).all()
+    assert any("ex2.approx" in text for text in sources.texts) == (dtype.itemsize == 2)

@@ -17,7 +17,7 @@ from tinycore.lower.cost import resident_groups, unevenness
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
 from tinycore.lower.strategies.block_order import band_of
-from tinycore.lower.tile import Bind, Plan, Reorder
+from tinycore.lower.tile import Bind, Plan, Reorder, Split
 from tinycore.render.base import Limits, LinearKernel
 from tinycore.testing.kernels import product_of_types
 from tinycore.uop.node import UOp
@@ -197,3 +197,11 @@ def test_outputs_that_addresses_take_apart_are_two_loops() -> None:
 
     assert numpy.array_equal(found, expected.reshape(-1))
     assert any(u.op is Op.LOAD and u.dtype.count == 4 for u in linear.uops)
+
+
+def test_a_thread_has_as_many_halves_under_way_as_a_vector_holds() -> None:
+    x = Tensor.empty(1 << 14, dtype=dtypes.bfloat16, device="PYTHON")
+    ast = (x * 2 + 1).contiguous().schedule()[-1].ast
+    plan = plan_for(ast, SUMMING)
+
+    assert Split((0,), 8) in plan, plan

@@ -261,8 +261,14 @@ def share(draft: Draft, loop: UOp, threads: int) -> None:
 
 
 def give_lanes(draft: Draft) -> None:
-    """Lanes along an output that every access moves along, or not at all."""
+    """Lanes along an output that every access moves along, or not at all.
+
+    Where nothing is folded as many as the widest access has: of halves that are computed in float32
+    a thread of a card else has half as many bytes under way.
+    """
     facts, lanes = draft.facts, 1 if draft.facts.has_recurrence else draft.lanes()
+    if draft.limits.units and lanes > 1 and not facts.reductions:
+        lanes = draft.limits.vector_bytes // facts.moved_itemsize
     for loop in reversed(facts.launchable):
         if not loop.is_fixed:
             continue
