@@ -75,7 +75,7 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def unit(session: nox.Session) -> None:
-    """Test one fact at a time; needs no device and takes less than a minute."""
+    """Test one fact at a time; needs no device, and takes some minutes."""
     install(session)
     session.run("pytest", "tests/unit", "tests/test_floors.py", *session.posargs)
 

@@ -95,7 +95,7 @@ PAGES: Final = {
         "Shape and place",
         Tensor,
         "Tensor",
-        "Elements stay what they are and come to stand elsewhere. Axes may be negative; one that "
+        "Elements keep their values and change their places. Axes may be negative; one that "
         "is not there raises IndexRangeError.",
         "cat chunk diag diagonal expand flatten flip gather masked_fill masked_select meshgrid "
         "movedim nonzero pad pad_to permute rearrange repeat repeat_interleave reshape roll "

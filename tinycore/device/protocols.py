@@ -88,7 +88,7 @@ class Allocator(Protocol):
     """Device memory. Sizes and offsets are bytes."""
 
     def alloc(self, size: int) -> Handle:
-        """`size` bytes (at least 1), aligned to ALIGNMENT_BYTES, not cleared.
+        """`size` bytes (at least 1), aligned to ALIGNMENT_BYTES, uninitialized.
 
         Raises OutOfMemory; the core then frees what it keeps for reuse and asks once more.
         """

@@ -20,7 +20,7 @@ class MultiHeadAttention:
     Queries come from `x`; keys and values from `context` (.., S, context_dim), or from `x` itself.
     Each head attends in E/num_heads of the features. With `kv_heads`, fewer than `num_heads`,
     groups of query heads share keys and values (https://arxiv.org/abs/2305.13245). `dropout`
-    forgets weights of the attention, in training. `query`, `key`, `value` and `output` are
+    drops weights of the attention, in training. `query`, `key`, `value` and `output` are
     `Linear`.
 
     Raises ArgumentError when the heads do not divide the features, or `kv_heads` the heads.

@@ -41,9 +41,8 @@ class Embedding:
     """A table of vectors looked up by number: integers (...) -> (..., embed_size).
 
     Weight (vocab_size, embed_size) starts uniform after Glorot. Rows are gathered, and their
-    gradients scattered back; nothing of the size of the table times that of the index is made.
-    Negative numbers count from the end; those outside the table give zeros.
-    Raises ArgumentError for sizes that are not positive.
+    gradients scattered back, without a one-hot matrix. Negative numbers count from the end; numbers
+    outside the table give zeros. Raises ArgumentError for sizes that are not positive.
 
     >>> table = nn.Embedding(10, 4)
     >>> table(Tensor([[1, 2, 1]])).shape

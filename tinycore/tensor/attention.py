@@ -60,12 +60,12 @@ class Attention(Composed):
     ) -> Self:
         """softmax(q @ k.T * scale + mask) @ v over (.., heads, length, d); scale is 1 / sqrt(d).
 
-        A bool mask lets through where it holds, any other is added. Causal lets position i see up
-        to i. A query that sees nothing gets 0. With `enable_gqa` fewer key and value heads are
-        shared by groups of query heads. Scores are computed in at least float32. Of long sequences
-        no scores are kept, for the gradient either, unless there is dropout.
-        Raises ArgumentError for a mask together with `is_causal`, ShapeError for sizes that do not
-        fit.
+        A bool mask is True for positions that take part; any other mask is added to the scores.
+        With `is_causal`, position i attends to positions up to i. A query that attends to nothing
+        gets 0. With `enable_gqa`, groups of query heads share key and value heads. Scores are
+        computed in at least float32. For long sequences no scores are kept, not even for the
+        gradient, unless there is dropout. Raises ArgumentError for a mask together with
+        `is_causal`, ShapeError for sizes that do not fit.
 
         >>> q, k, v = Tensor.zeros(1, 2, 4), Tensor.zeros(1, 2, 4), Tensor([[[1.0], [3.0]]])
         >>> q.scaled_dot_product_attention(k, v).tolist()

@@ -68,7 +68,7 @@ class Composed(Losses):
     def median(self, axis: int | None = None, keepdim: bool = False) -> Self | tuple[Self, Self]:
         """The middle element in order, the lower of two; along an axis also its index.
 
-        NaN where there is one. Raises ShapeError of no elements.
+        NaN if an element is NaN. Raises ShapeError for no elements.
 
         >>> Tensor([3, 1, 2, 9]).median().item()
         2
@@ -100,8 +100,8 @@ class Composed(Losses):
     ) -> Self:
         """Quantile: the sorted elements interpolated linearly at a share of the way.
 
-        Of several shares one result each, along a new first axis. Raises ArgumentError for a share
-        outside [0, 1].
+        Several shares give one result each, along a new first axis. Raises ArgumentError for a
+        share outside [0, 1].
 
         >>> Tensor([4.0, 1.0, 2.0]).quantile(0.25).item(), Tensor([0.0, 9.0]).quantile([0, 1]).shape
         (1.5, (2,))

@@ -241,7 +241,7 @@ class Core:
         self.requires_grad_(value)
 
     def is_param_(self, is_param: bool = True) -> Self:
-        """Mark as trained or not; returns itself.
+        """Mark as a parameter of optimizers, or not; returns itself.
 
         >>> x = Tensor([1.0])
         >>> x.is_param, x.is_param_(False).is_param
@@ -284,7 +284,7 @@ class Core:
     def contiguous(self, arg: object = None) -> Self:
         """This tensor in row-major memory; a copy if it shows elements otherwise.
 
-        `arg`, which tinygrad's users pass to its scheduler, says nothing here.
+        `arg`, a hint to tinygrad's scheduler, has no effect here.
 
         >>> x = Tensor([[1, 2], [3, 4]]).T.contiguous().realize()
         >>> x.contiguous() is x, x.tolist()

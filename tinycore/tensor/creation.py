@@ -64,7 +64,7 @@ class Creation(Scan):
         dtype: DTypeLike | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
-        """Memory filled with nothing in particular; an image where `dtype` is the type of one.
+        """Uninitialized memory; an image if `dtype` is an image type.
 
         >>> Tensor.empty(2, 3, dtype="int8").shape
         (2, 3)
@@ -326,7 +326,7 @@ class Creation(Scan):
         device: str | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
-        """Memory in the shape, dtype and device of this tensor, not filled with anything.
+        """Uninitialized memory in the shape, dtype and device of this tensor.
 
         >>> x = Tensor([[1, 2]]).empty_like()
         >>> x.shape, x.dtype

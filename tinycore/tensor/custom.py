@@ -58,22 +58,23 @@ class Custom(Interop):
     ) -> list[Self]:
         """The tensors after a kernel that `fxn` writes was applied to them.
 
-        `fxn` gets a Placeholder for each tensor. `x[i, j]` is a value there, `x.store((i, j),
-        value)` writes one, and it returns what it stores. Loops are `UOp.range(size, number)`, each
-        with a number of its own. Their steps may happen in any order and at once, unless the axis
-        kind is ORDERED; a value is folded over loops of kind REDUCE by a REDUCE node. What a step
-        of an ORDERED loop makes of the one before is a RECUR, what the last one leaves an ITERATE
-        node. Elements that nothing is stored to stay as they are.
+        `fxn` gets a Placeholder for each tensor: `x[i, j]` is an element, `x.store((i, j), value)`
+        a store, and `fxn` returns its stores. Loops are `UOp.range(size, number)`, with different
+        numbers. Their steps may run in any order and at once, unless the axis kind is ORDERED. A
+        REDUCE node folds a value over loops of kind REDUCE. A RECUR node is the value that each
+        step of an ORDERED loop computes from that of the step before, an ITERATE node the value
+        after the last step. Elements that are not stored to keep their values.
 
-        A tensor that is stored to is written in place if it is memory of its own; a view, or what
-        is not computed yet, is copied first and stays as it is. The others may be anything.
+        A tensor that is stored to is written in place if it has memory of its own; a view, or a
+        tensor that is not computed yet, is copied first and stays unchanged. The others may be
+        anything.
 
         `grad_fxn(gradient, kernel)` gives the gradient of each tensor, or None: tensors or nodes.
         `kernel.src[1:]` are the nodes of the tensors as they were before. After a kernel that
         stores to several tensors it is called with a gradient for each, and `call=kernel`.
 
-        Raises ArgumentError, at once, for what is no legal kernel, for an index that leaves its
-        tensor, and for tensors that share the memory that is stored to.
+        Raises ArgumentError at the call for an illegal kernel, for an index outside of its tensor,
+        and for tensors that share the memory that is stored to.
 
         >>> from tinycore.uop.node import UOp
         >>> def axpy(out, x, y):

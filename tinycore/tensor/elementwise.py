@@ -51,8 +51,8 @@ class Elementwise(Operands):
     ) -> Self:
         """a / b as floats.
 
-        Rounded toward zero or down when `rounding_mode` says so, integers then staying integers, of
-        which one divided by 0 gives 0. Raises ArgumentError for another `rounding_mode`.
+        With `rounding_mode` "trunc" or "floor" the quotient is rounded; integers then stay
+        integers, and one divided by 0 gives 0. Raises ArgumentError for another `rounding_mode`.
 
         >>> x = Tensor([7, -7])
         >>> (x / 2).tolist(), x.div(2, rounding_mode="trunc").tolist(), (x // 2).tolist()
@@ -112,7 +112,7 @@ class Elementwise(Operands):
     def fmod(self, x: Self | Scalar) -> Self:
         """a - b * trunc(a / b): the remainder with the sign of a; 0 of an integer and 0.
 
-        Of floats it is exact, and 0 where |a / b| reaches 2**40 (2**72 of float64).
+        The remainder of floats is exact, but 0 if |a / b| reaches 2**40 (2**72 for float64).
         """
         left, right = self._broadcasted("fmod", x)
         no_bools("fmod", left.dtype)

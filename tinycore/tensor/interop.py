@@ -80,8 +80,8 @@ class Interop(InPlace):
     def data(self) -> memoryview:
         """The elements row by row as a memoryview in this tensor's shape.
 
-        It shows the memory itself where that lies so, else a copy. Raises DTypeError for bfloat16
-        and fp8, which Python's buffers do not have.
+        It shares the memory if its layout allows that, and is a copy otherwise. Raises DTypeError
+        for bfloat16 and fp8, which Python's buffers do not have.
 
         >>> view = Tensor([[1, 2], [3, 4]]).data()
         >>> view.shape, view.tolist()
@@ -319,11 +319,11 @@ class Interop(InPlace):
     ) -> Self:
         """A tensor over memory at an address of the device, row by row, without a copy.
 
-        `owner` is kept alive as long as the tensor's memory is; without one, whoever owns the
-        memory must keep it longer than every tensor made of it. The default dtype is that of
-        floats; `dtypes.imagef((height, width))` is an image of the device, its rows as far apart
-        as the device has them. Raises ArgumentError for an address that is 0 or no multiple of the
-        element's size, UnsupportedError on a device that cannot use memory it did not allocate.
+        `owner` is kept alive as long as the tensor's memory is; without it, the owner of the memory
+        must keep it longer than every tensor made from it. The default dtype is the default float;
+        `dtypes.imagef((height, width))` is an image of the device, with the device's own row pitch.
+        Raises ArgumentError for an address that is 0 or no multiple of the element's size,
+        UnsupportedError on a device that cannot use memory it did not allocate.
 
         >>> import numpy
         >>> array = numpy.array([1.0, 2.0, 3.0], numpy.float32)

@@ -54,7 +54,7 @@ class Joining(Movement):
         return self._from_node(graph.value(result.uop))
 
     def pad_to(self, *shape: Ints | None, value: Scalar = 0) -> Self:
-        """Padded at the end of each axis up to a size; None keeps a size.
+        """The tensor padded at the end of each axis to a size; None keeps the size.
 
         Raises ShapeError for a size below the one it has.
 
@@ -77,7 +77,7 @@ class Joining(Movement):
         mode: PadMode = "constant",
         value: Scalar = 0.0,
     ) -> Self:
-        """Elements added around; a negative amount takes elements away.
+        """Elements added at the ends of axes; a negative amount removes elements.
 
         `padding` is one (before, after) or None per axis, or as in torch flat, the last axis first.
         `mode` is constant (filled with `value`), reflect, replicate or circular. Reflect and

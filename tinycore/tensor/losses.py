@@ -101,7 +101,7 @@ class Losses(Windows):
     ) -> Self:
         """Cross-entropy of scores (N, C, ...) with labels (N, ...) or probabilities (N, C, ...).
 
-        Labels equal to `ignore_index` do not count. Any other that names no class adds nothing, but
+        Labels equal to `ignore_index` do not count. Any other label that names no class adds 0, but
         counts in the mean. Raises ShapeError when they do not fit, ArgumentError for smoothing
         outside [0, 1].
 

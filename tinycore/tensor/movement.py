@@ -282,7 +282,7 @@ class Movement(Core):
         return self._from_node(graph.value(wide.uop))
 
     def repeat_interleave(self, repeats: int, dim: int | None = None) -> Self:
-        """Each element repeated in a row along an axis; without `dim` over the flat tensor.
+        """Each element repeated consecutively along an axis; without `dim` in the flattened tensor.
 
         Raises ArgumentError for a negative number.
 

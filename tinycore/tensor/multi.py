@@ -37,12 +37,12 @@ class Multi(Images):
         return graph.axis_of(self.uop) if is_group(self.device) else None
 
     def shard(self, devices: str | Sequence[str], axis: int | None = None) -> Self:
-        """The tensor over several devices: equal parts along an axis, or for None all on each.
+        """The tensor on several devices: in equal parts along an axis, or with None a copy on each.
 
-        Where it already lies so it is returned itself; a tensor in other parts is laid out anew.
-        Use it with tensors on the same devices; results lie in parts where their operands do.
-        Raises ShapeError for an axis that does not fall into equal parts, DeviceError for a
-        device that is unknown or named twice.
+        Returns the tensor itself if it is laid out so already; one in other parts is redistributed.
+        Use it with tensors on the same devices; results are in parts if their operands are. Raises
+        ShapeError for an axis that has no equal parts, DeviceError for a device that is unknown or
+        named twice.
 
         >>> x = Tensor([[1, 2], [3, 4]]).shard(("PYTHON:0", "PYTHON:1"), axis=0)
         >>> x.shape, (x + 1).tolist()

@@ -35,10 +35,11 @@ class Powers(Functions):
     __slots__ = ()
 
     def pow(self, x: Self | Scalar, reverse: bool = False) -> Self:
-        """a ** b; a negative base with a broken exponent gives NaN.
+        """a ** b; a negative base with a fractional exponent gives NaN.
 
-        Integers stay integers and wrap; those of a tensor to a negative power are truncated: 0,
-        but of 1 and -1. Raises ArgumentError for an integer tensor to a negative integer number.
+        Integers stay integers and wrap. To the negative powers of a tensor they are truncated: 0,
+        except for bases 1 and -1. Raises ArgumentError for an integer tensor to a negative Python
+        integer.
 
         >>> (Tensor([1, 2, 3]) ** 2).tolist(), (2 ** Tensor([0, 1, 2])).tolist()
         ([1, 4, 9], [1, 2, 4])

@@ -72,7 +72,7 @@ class Realization(Random):
     def kernelize(self, *lst: Self) -> Self:
         """Partition the graph into kernels without running them; consumers load the results.
 
-        May be called again and again, to place the borders between kernels.
+        May be called repeatedly, to choose the borders between kernels.
 
         >>> total = (Tensor([1.0, 2.0]) * 2).sum().kernelize()
         >>> total.item()
@@ -216,8 +216,8 @@ class Realization(Random):
         return self
 
     def clone(self, device: str | None = None) -> Self:
-        """A copy in memory of its own, which assignments to this tensor do not change, with one of
-        the gradient if there is one.
+        """A copy in memory of its own, unaffected by writes to this tensor; of the gradient as
+        well, if there is one.
 
         >>> x = Tensor([1, 2])
         >>> y = x.clone()
@@ -291,9 +291,9 @@ class Realization(Random):
     def gradient(self, *targets: Self, gradient: Self | None = None) -> list[Self]:
         """The derivatives of this number with respect to targets.
 
-        They are zeros for one it does not depend on. `gradient` is that of some later number with
-        respect to this tensor, which then may have any shape. Raises GradientError when it is
-        missing, or anything is no float.
+        Zeros for a target that it does not depend on. `gradient` is the gradient of a later scalar
+        with respect to this tensor, which then may have any shape. Raises GradientError if it is
+        missing then, or if a dtype is not a float.
 
         >>> x = Tensor([1.0, 2.0, 3.0])
         >>> (first,) = (x**3).sum().gradient(x)
@@ -314,10 +314,10 @@ class Realization(Random):
         return [self._from_node(found.get(t, graph.full_like(t.uop, 0))) for t in targets]
 
     def backward(self, gradient: Self | None = None) -> Self:
-        """Add derivatives of this number to `grad` of living float tensors it was computed from.
+        """Add derivatives of this scalar to `grad` of living float tensors it was computed from.
 
-        These are the tensors that require a gradient; if none does so explicitly, all that do not
-        refuse it. Raises GradientError as `gradient` does.
+        Only of those that require a gradient; if none does so explicitly, of all that do not refuse
+        it. Raises GradientError as `gradient` does.
 
         >>> x, w = Tensor([1.0, 2.0]), Tensor([3.0, 4.0], requires_grad=True)
         >>> _ = (x * w).sum().backward()

@@ -136,9 +136,9 @@ class Selection(Indexing):
     ) -> Self:
         """This tensor with src[i, j] written to [index[i, j], j] for dim 0.
 
-        Or added to what is there, or multiplied with it (`reduce`). Where an index repeats, the
-        last one wins; where it is out of range, nothing is written. Raises ShapeError as `gather`
-        does, and when `src` does not cover the index; ArgumentError for another `reduce`.
+        With `reduce` added to the old element, or multiplied with it. If an index repeats, the last
+        one wins; if it is out of range, nothing is written. Raises ShapeError as `gather` does, and
+        when `src` does not cover the index; ArgumentError for another `reduce`.
 
         >>> zeros, index = Tensor.zeros(1, 4, dtype="int32"), Tensor([[3, 0]])
         >>> zeros.scatter(1, index, Tensor([[7, 8]])).tolist(), zeros.scatter(1, index, 5).tolist()
@@ -159,7 +159,7 @@ class Selection(Indexing):
     ) -> Self:
         """This tensor with every src[i, j] folded into [index[i, j], j] for dim 0.
 
-        What was there counts unless `include_self` is false. Raises as `scatter` does.
+        The old element takes part unless `include_self` is false. Raises as `scatter` does.
 
         >>> x, index, new = Tensor([1, 2]), Tensor([0, 0, 1]), Tensor([5, 9, 0])
         >>> x.scatter_reduce(0, index, new, "amax").tolist()

@@ -85,8 +85,8 @@ class Special(Powers):
     def cos(self) -> Self:
         """The cosine of an angle in radians, relative to the nearest root of the cosine.
 
-        Near its extremes, and for angles of many turns, as 1 - 2 sin(a/2)**2: so derivatives are
-        accurate too, and the error of the latter is relative to 1.
+        Near its extremes, and for large angles, computed as 1 - 2 sin(a/2)**2, which keeps
+        derivatives accurate; the error for large angles is relative to 1.
 
         >>> Tensor([0.0, 1.0]).cos().numpy().round(4)
         array([1.    , 0.5403], dtype=float32)

@@ -22,7 +22,7 @@ TINY = 1e-6
 def clip_grad_norm_(
     parameters: Tensor | Iterable[Tensor], max_norm: float, norm_type: float = 2.0
 ) -> Tensor:
-    """Scale all gradients by one number, so that their norm together is at most `max_norm`.
+    """Scale all gradients by one factor, so that their total norm is at most `max_norm`.
 
     The norm is of all elements as one vector, to the power `norm_type`, or the greatest magnitude
     for infinity; it is computed in float32 at least and returned as it was before (https://

@@ -55,7 +55,7 @@ def compute_in(model: object, dtype: DTypeLike) -> Iterator[None]:
 
 
 class GradScaler:
-    """A loss scale that adapts itself, and steps that are left out where gradients overflow.
+    """An adaptive loss scale; steps whose gradients overflow are skipped.
 
         scaler.scale(loss).backward()
         clip_grad_norm_(scaler.unscale_(optimizer), 1.0)  # if wanted
