@@ -40,25 +40,32 @@ def fold_online(kernel: UOp) -> UOp:
 
 
 def one_pass(folds: list[UOp], numbers: count[int]) -> dict[UOp, UOp]:
-    """The values of folds of which one is the maximum, after one loop."""
-    (greatest,) = (n for n in folds if n.arg is Op.MAX)
-    sums = [n for n in folds if n is not greatest]
-    loops = tuple(s for s in greatest.src[1:] if s.op is Op.RANGE)
+    """The values of folds after one loop: of maxima, and of sums that each depend on one of them.
+
+    Sums read what a maximum was before a step, so that maxima change last.
+    """
+    tops = [n for n in folds if n.arg is Op.MAX]
+    loops = tuple(s for s in tops[0].src[1:] if s.op is Op.RANGE)
     outside = sorted(UOp.sink(*folds).ranges, key=lambda r: r.arg.number)
     register = {n: UOp(Op.DEFINE_REG, n.dtype.ptr(1, "register"), (), next(numbers)) for n in folds}
     within = {n: inside(n, register[n], outside, loops) for n in folds}
-    before = UOp(Op.LOAD, greatest.dtype, (within[greatest],))
-    after = before
-    for value in operands_of(greatest):
-        after = after.alu(Op.MAX, value)
-    shift = finite(after)
-    scale = power_of(before - shift, sums)
-    known = {greatest: shift, finite(greatest): shift}
-    updates = [update(n, within[n], scale, known) for n in sums]
-    index = within[greatest]
-    memory = UOp(Op.AFTER, index.dtype, (index.src[0], *updates))  # sums read what was before
-    change = UOp(Op.STORE, dtypes.void, (index.with_src((memory, *index.src[1:])), after))
-    end = UOp(Op.END, dtypes.void, (UOp(Op.GROUP, dtypes.void, (*updates, change)), *loops))
+    updates: list[UOp] = []
+    changes: list[tuple[UOp, UOp]] = []
+    for top in tops:
+        before = after = UOp(Op.LOAD, top.dtype, (within[top],))
+        for value in operands_of(top):
+            after = after.alu(Op.MAX, value)
+        changes.append((within[top], after))
+        shift = finite(after)
+        sums = [n for n in folds if n.arg is Op.ADD and top in n.toposort()]
+        scale = power_of(before - shift, sums)
+        known = {top: shift, finite(top): shift}
+        updates += [update(n, within[n], scale, known) for n in sums]
+    last = []
+    for index, value in changes:
+        memory = UOp(Op.AFTER, index.dtype, (index.src[0], *updates))
+        last.append(UOp(Op.STORE, dtypes.void, (index.with_src((memory, *index.src[1:])), value)))
+    end = UOp(Op.END, dtypes.void, (UOp(Op.GROUP, dtypes.void, (*updates, *last)), *loops))
     return {
         n: UOp(Op.LOAD, n.dtype, (first_of(UOp(Op.AFTER, r.dtype, (r, end))),))
         for n, r in register.items()

@@ -317,21 +317,27 @@ class MatrixUnit:
         )
 
     def block_of_chain(
-        self, columns: Sequence[int], steps: Sequence[int], between: int, registers: int
+        self,
+        columns: Sequence[int],
+        steps: Sequence[int],
+        between: int,
+        registers: int,
+        tiles: int = 1,
     ) -> int | None:
         """The columns of first products, a multiple of k, that a lane holds while it adds them to
         sums of the second ones; None if there are no such products, or no registers for them.
 
-        `steps` are the lengths of sums of first products, `columns` the widths of second ones.
+        `steps` are the lengths of sums of first products, `columns` the widths of second ones,
+        `tiles` the tiles of rows that lanes hold.
         """
         if self.places_of_sums is None or any(size % self.n for size in columns):
             return None
         if any(size % self.k for size in steps):
             return None
         words, wide = self.a.itemsize / WORD_BYTES, self.out.itemsize / WORD_BYTES
-        lanes = self.m / self.threads
+        lanes = tiles * self.m / self.threads
         kept = lanes * (sum(columns) * wide + sum(steps) * words)
-        kept += REGISTERS_OF_CHAINS + max(steps) // 2
+        kept += tiles * REGISTERS_OF_CHAINS + max(steps) // 2
         for block in (size for size in BLOCKS_OF_CHAINS if size % self.k == 0):
             own = lanes * block * len(steps) * wide
             if between % block == 0 and kept + own <= registers:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from tinycore.config import settings
 from tinycore.errors import ArgumentError
@@ -37,8 +37,19 @@ from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op, Part
 
-MOST_SUBGROUPS: Final = 8
-"""Subgroups of a group, which share what is staged."""
+
+class Rows(NamedTuple):
+    """The rows of a group: its subgroups, and the tiles of each, which share fragments of the other
+    operands."""
+
+    subgroups: int
+    tiles: int
+    least: int
+    """The columns of first products that are held at a time, from which on it is worth having."""
+
+
+WAYS: Final = (Rows(4, 2, 32), Rows(8, 1, 16))
+"""The best first. Subgroups of a group share what is staged."""
 MOST_REGISTERS: Final = 255
 """Registers of a lane where a device states none."""
 LEAST_TURNS: Final = 2
@@ -107,31 +118,40 @@ def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
         found = products_of(facts, unit)
         if found is None or unit.out not in limits.shuffles:
             continue
-        registers = limits.thread_registers or MOST_REGISTERS
-        length = found.between.extent
-        size = unit.block_of_chain(found.columns, found.steps, length, registers)
-        if size is not None:
-            apply = partial(use_unit, unit=unit, found=found, block=size)
-            yield Proposal(f"chain of {unit.name}", None, Cost(CYCLES), apply)
+        for way in WAYS:
+            if (block := block_of(limits, unit, found, way)) is not None:
+                apply = partial(use_unit, unit=unit, found=found, block=block, way=way)
+                name = f"chain of {unit.name} {way.subgroups} x {way.tiles}"
+                yield Proposal(name, None, Cost(CYCLES * WAYS.index(way)), apply)
 
 
-def use_unit(draft: Draft, unit: MatrixUnit, found: Products, block: int) -> bool:
+def block_of(limits: Limits, unit: MatrixUnit, found: Products, way: Rows) -> int | None:
+    """The columns of first products that are held at a time; None if registers are too few."""
+    registers, length = limits.thread_registers or MOST_REGISTERS, found.between.extent
+    block = unit.block_of_chain(found.columns, found.steps, length, registers, way.tiles)
+    return block if block is not None and block >= min(way.least, length) else None
+
+
+def use_unit(draft: Draft, unit: MatrixUnit, found: Products, block: int, way: Rows) -> bool:
     """Some rows for each subgroup; False if the products are none for the unit."""
     try:
         turns = range(LEAST_TURNS if draft.limits.async_bytes else 1, -1, -1)
-        return any(chain(draft, unit, found, block, copies) for copies in turns)
+        return any(chain(draft, unit, found, block, way, copies) for copies in turns)
     except ArgumentError:
         return False
 
 
-def chain(given: Draft, unit: MatrixUnit, found: Products, block: int, turns: int) -> bool:
+def chain(
+    given: Draft, unit: MatrixUnit, found: Products, block: int, way: Rows, turns: int
+) -> bool:
     """The steps of `use_unit`, with stages of so many copies; whether they fit.
 
     With no copies operands are read where they lie. Raises ArgumentError where the products are
     none for the unit.
     """
     draft = given.copy()
-    _, down = cut_tile(draft, found.m, subgroups_of(draft, unit, found), unit.m)
+    rows = way.tiles * unit.m
+    _, down = cut_tile(draft, found.m, subgroups_of(draft, found, way.subgroups, rows), rows)
     n, between = found.n.arg.number, found.between.arg.number
     k = tuple(loop.arg.number for loop in found.k)
     is_split = block < found.between.extent
@@ -162,13 +182,13 @@ def chain(given: Draft, unit: MatrixUnit, found: Products, block: int, turns: in
     return True
 
 
-def subgroups_of(draft: Draft, unit: MatrixUnit, found: Products) -> int:
+def subgroups_of(draft: Draft, found: Products, most: int, own: int) -> int:
     """Subgroups of a group: as many as share what is staged while every unit has a group."""
     limits, rows = draft.limits, found.m.extent
     others = draft.facts.outputs_launched // (rows * found.n.extent)
-    most = min(limits.block_wanted // unit.threads, MOST_SUBGROUPS)
+    most = min(limits.block_wanted // limits.subgroup, most)
     while most > 1 and (
-        most * unit.m >= 2 * rows or -(-rows // (most * unit.m)) * others < max(limits.units, 1)
+        most * own >= 2 * rows or -(-rows // (most * own)) * others < max(limits.units, 1)
     ):
         most //= 2
     return max(most, 1)
