@@ -79,8 +79,8 @@ def row_of(subject: Subject, card: Card) -> str:
     launches = list(launches_of(subject, card))
     total = sum(launch.verdict.seconds for launch in launches)
     limit = max(subject.operations / card.peak(subject.dtype), subject.moved / card.dram)
-    uses = any(launch.counts.matrix for launch in launches)
-    reached = card.peak(subject.dtype) * (card.reached if uses else 1)
+    units = {unit for launch in launches for unit in launch.counts.matrix}
+    reached = card.peak(subject.dtype) * min(map(card.reached_by, units), default=1.0)
     reachable = max(subject.operations / reached, subject.moved / card.dram)
     slowest = max(launches, key=lambda launch: launch.verdict.seconds)
     cells = [

@@ -21,7 +21,7 @@ from benchmarks.cards.addresses import Places, extent_of, groups_of, places_of
 from benchmarks.cards.machines import Card
 from tinycore.dtype import PointerDType, dtypes
 from tinycore.render.base import LinearKernel, pointer_of
-from tinycore.uop.matrix import MatrixUnit
+from tinycore.uop.matrix import MatrixDescriptor, MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, Op
 
@@ -48,7 +48,7 @@ Array = NDArray[Any]
 
 @dataclass
 class Access:
-    """A LOAD, STORE, MATRIX_LOAD or ASYNC_COPY, and the loops around it."""
+    """A LOAD, STORE, MATRIX_LOAD, ASYNC_COPY or TENSOR_COPY, and the loops around it."""
 
     node: UOp
     index: UOp
@@ -126,6 +126,10 @@ def accesses_of(kernel: LinearKernel) -> list[Access]:
                 continue
             dtype = node.dtype if node.op is Op.LOAD else node.src[1].dtype
             found.append(Access(node, node.src[0], dtype.size_bytes, loops, node.op is Op.STORE))
+        elif node.op is Op.MATRIX_LOAD and isinstance(node.arg, MatrixDescriptor):
+            continue  # the unit reads what it names, at the rate at which it multiplies
+        elif node.op is Op.TENSOR_COPY:
+            found.append(Access(node, box_of(node), node.arg.box_bytes, loops, False))
         elif node.op is Op.MATRIX_LOAD:  # each lane names a row of a tile
             found.append(Access(node, node.src[0], node.arg.row_bytes, loops, False))
         elif node.op is Op.ASYNC_COPY:
@@ -137,12 +141,22 @@ def accesses_of(kernel: LinearKernel) -> list[Access]:
     return found
 
 
+def box_of(copy: UOp) -> UOp:
+    """The INDEX of the box of a TENSOR_COPY, as if boxes lay one after the other in the buffer."""
+    (_, _, buffer, *coordinates), box = copy.src, copy.arg
+    place, boxes = UOp.index(0), 1
+    for coordinate, size, extent in zip(coordinates, box.box, box.sizes, strict=True):
+        place, boxes = place + coordinate // size * boxes, boxes * -(-extent // size)
+    return UOp(Op.INDEX, buffer.dtype, (buffer, place * math.prod(box.box)))
+
+
 def counts_of(kernel: LinearKernel, card: Card) -> Counts:
     """Work and traffic of a launch."""
     specials = [u for u in kernel.uops if u.op is Op.SPECIAL]
     groups, threads = groups_of(specials), math.prod(kernel.launch("block"))
     counts = Counts(groups, threads, kernel.shared_bytes, registers_of(kernel))
-    counts.overlaps = any(u.op is Op.WAIT and u.arg for u in kernel.uops)
+    boxes = {u.src[0].src[1]: u.arg.box_bytes for u in kernel.uops if u.op is Op.TENSOR_COPY}
+    counts.overlaps = bool(boxes) or any(u.op is Op.WAIT and u.arg for u in kernel.uops)
     subgroups = -(-threads // card.subgroup)
     for node, loops in walked(kernel):
         times = math.prod(extent_of(loop) for loop in loops)
@@ -154,9 +168,11 @@ def counts_of(kernel: LinearKernel, card: Card) -> Counts:
         elif node.op is Op.RANGE:
             counts.instructions += LOOP_COST * times * extent_of(node)
     accesses = accesses_of(kernel)
-    counts.instructions += sum(a.times for a in accesses if a.node.op is not Op.ASYNC_COPY)
+    copied = (Op.ASYNC_COPY, Op.TENSOR_COPY)
+    counts.instructions += sum(a.times for a in accesses if a.node.op not in copied)
     begun = max((int(u.arg) for u in kernel.uops if u.op is Op.WAIT), default=0)
-    counts.in_flight = bytes_in_flight(accesses) * (begun + 1)
+    loads = [a for a in accesses if a.node.op is not Op.TENSOR_COPY]
+    counts.in_flight = bytes_in_flight(loads) * (begun + 1) + sum(boxes.values()) / threads
     sample = sorted({0, groups // 2, groups - 1})
     nests: dict[tuple[UOp, tuple[UOp, ...], bool], list[Access]] = defaultdict(list)
     for access in accesses:
@@ -171,7 +187,7 @@ def counts_of(kernel: LinearKernel, card: Card) -> Counts:
             if local:
                 count_shared(counts, card, address, active, access.item_bytes, weight)
                 continue
-            if access.node.op is not Op.ASYNC_COPY:  # those go past the near cache
+            if access.node.op not in copied:  # those go past the near cache
                 rows = in_subgroups(address, active, card.subgroup, access.item_bytes, LINE)
                 least = subgroups * card.subgroup * access.item_bytes / LINE
                 counts.lines += max(distinct(rows) / len(sample), least) * weight

@@ -62,7 +62,8 @@ def judged(counts: Counts, card: Card, moved: float, registers: int) -> Verdict:
     busy = min(resident, most)
     matrix = sum(
         times * 2 * unit.m * unit.n * unit.k
-        / (card.matrix.get(unit.a.name, card.vector_rate) * card.reached / card.units / card.hertz)
+        / (card.matrix.get(unit.a.name, card.vector_rate) / card.units / card.hertz)
+        / card.reached_by(unit)
         for unit, times in counts.matrix.items()
     )  # fmt: skip
     arithmetic = counts.arithmetic * counts.threads / card.lanes

@@ -3,7 +3,8 @@
 Sources, by card:
 H200: NVIDIA, "H200 Tensor Core GPU" data sheet, and "H100 Tensor Core GPU Architecture" for one
 multiprocessor; mma.sync reaches .63 of the peak that wgmma has (Luo et al., "Benchmarking and
-Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking", 2024). 7900 XTX: AMD, "RDNA3
+Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking", 2024); what the cache gives
+as is counted here was measured (benchmarks/results/2026-11-26-h200.md). 7900 XTX: AMD, "RDNA3
 Instruction Set Architecture", its product page, and Chips and Cheese's measurements of caches. M3:
 Apple's product page, and P. Turner, "metal-benchmarks", for a core. Adreno 640: Qualcomm's product
 brief of the Snapdragon 855 and Mesa's `freedreno_devices.py`.
@@ -14,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
+
+from tinycore.uop.matrix import MatrixDescriptor, MatrixUnit
 
 __all__ = ["CARDS", "Card"]
 
@@ -52,11 +55,15 @@ class Card:
     matrix: Mapping[str, float] = field(default_factory=dict)
     """Operations of its matrix instructions in a second, by the type of operands."""
     reached: float = 1.0
-    """Fraction of that peak that the instructions of the plugin can reach."""
+    """Fraction of that peak that matrix instructions reach which take operands of threads."""
     half: float = 1.0
     """Multiply-adds of float16 for one of float32, without matrix instructions."""
     banks: int = 32
     """Words of 4 bytes that shared memory moves in a clock."""
+
+    def reached_by(self, unit: MatrixUnit) -> float:
+        """Fraction of the peak that a matrix instruction reaches."""
+        return 1.0 if isinstance(unit.load, MatrixDescriptor) else self.reached
 
     @property
     def vector_rate(self) -> float:
@@ -72,14 +79,14 @@ class Card:
 CARDS: Final = (
     Card(
         "H200",
-        "NVRTC:sm_90",
+        "NVRTC:sm_90a",
         units=132,
         hertz=1.83e9,
         subgroup=32,
         lanes=128,
         issued=4,
         dram=4.8e12,
-        cache=5.5e12,
+        cache=8.0e12,
         cache_bytes=50 << 20,
         latency=700e-9,
         shared_bytes=228 << 10,

@@ -40,8 +40,8 @@ def reason_of(
     reasons = []
     if counts.groups < card.units:
         reasons.append(f"{counts.groups} groups for {card.units} units")
-    if counts.matrix and card.reached < 1:
-        reasons.append(f"its matrix instructions reach {card.reached} of the peak")
+    if (reached := min(map(card.reached_by, counts.matrix), default=1.0)) < 1:
+        reasons.append(f"its matrix instructions reach {reached} of the peak")
     if kernels > 1 and launches_share < GOAL:
         reasons.append(f"{kernels} kernels, which exchange values through memory")
     if counts.conflicts >= 2:

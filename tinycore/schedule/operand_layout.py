@@ -26,7 +26,7 @@ from tinycore.uop.rewrite import rewrite
 from tinycore.uop.sums import terms_of
 from tinycore.uop.symbolic import simplify
 
-LEAST_READS: Final = 32
+LEAST_READS: Final = 128
 """Reads of each element from which a copy in another layout pays."""
 FOLLOWED: Final = (MOVEMENT - {Op.PAD, Op.UNSKEW}) | SAME_VALUE | {Op.CAST, Op.VALUE}
 """Ops between a product and memory: a padded value is stored anyway (`Reason.PADDED`)."""
