@@ -24,7 +24,7 @@ EMPTY_GROUP: Final = UOp(Op.GROUP, dtypes.void)
 """Operand of the END of a linear kernel, in place of the nodes between it and its RANGE."""
 DROPPED: Final = COMPOUND | {Op.AFTER, Op.RANGE}
 BEGUN_COPIES: Final = {Op.ASYNC_COPY, Op.COMMIT, Op.PHASES, Op.TENSOR_COPY, Op.WAIT_PHASE}
-COPIES: Final = {Op.ASYNC_COPY, Op.COMMIT, Op.TENSOR_COPY}
+BACKGROUND_COPIES: Final = {Op.ASYNC_COPY, Op.COMMIT, Op.TENSOR_COPY}
 UNLISTED: Final = COMPOUND | BEGUN_COPIES | {Op.STORE}
 """Sources that a BARRIER, a COMMIT or a WAIT has in a graph, and not in a list."""
 DEFINITION_ORDER: Final = (
@@ -67,7 +67,7 @@ def linearize(kernel: UOp) -> tuple[UOp, ...]:
     last = {n for n in order if writes_memory(n)} - awaited(order)
     last |= {n for n in order if n.op is Op.STORE and n.arg == LATE}
     if any(n.op is Op.BARRIER and n.arg for n in order):  # products under way come first
-        last |= {n for n in order if n.op in COPIES and n.ranges}
+        last |= {n for n in order if n.op in BACKGROUND_COPIES and n.ranges}
     body: list[UOp] = []
     emit(items, None, last, body)
     return resolved(body, order)
