@@ -71,3 +71,10 @@ def test_rows_of_a_square_begin_in_other_banks() -> None:
 )
 def test_other_copies_are_made_by_threads_alone(ast: UOp, limits: Limits) -> None:
     assert not arrays(ast, limits)
+
+
+def test_squares_of_bool_are_copied_without_shared_memory() -> None:
+    x = Tensor.empty(64, 96, dtype=dtypes.bool, device="PYTHON")
+    ast = x.T.contiguous().schedule()[-1].ast
+
+    assert arrays(ast) == []

@@ -14,7 +14,7 @@ from tinycore.lower.cost import Cost, Proposal
 from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import KernelFacts
 from tinycore.lower.loops import Number
-from tinycore.lower.steps.stage import WORD_BYTES, Stage
+from tinycore.lower.steps.stage import WORD_BYTES, Stage, staged_values
 from tinycore.lower.strategies.grid_shared import deal_out, innermost_group
 from tinycore.lower.tile import Bind, Split, Tail
 from tinycore.render.base import Limits
@@ -58,7 +58,8 @@ def is_far(facts: KernelFacts, load: UOp, column: UOp) -> bool:
 
 
 def copy_squares(draft: Draft, row: UOp, column: UOp) -> bool:
-    """A square for each group, whose threads store along columns."""
+    """A square for each group, whose threads store along columns; False for values of bool alone,
+    which have no form in shared memory."""
     across: Number = (*column.arg.number, 1)
     along: Number = (*row.arg.number, 1)
     draft.do(
@@ -71,11 +72,14 @@ def copy_squares(draft: Draft, row: UOp, column: UOp) -> bool:
     draft.do(*(Bind(number, AxisKind.GRID) for number in outer))
     dimensions = (((across, 1),), (((*along, 0), SIDE // ROWS), ((*along, 1), 1)))
     padding = max(WORD_BYTES // draft.facts.itemsize, 1)
+    stage = Stage(innermost_group(draft), dimensions, padding, narrow=draft.limits.converted)
     draft.do(
         Bind((*along, 0), AxisKind.UNROLL),
         Bind((*along, 1), AxisKind.BLOCK),
         Bind(across, AxisKind.BLOCK),
-        Stage(innermost_group(draft), dimensions, padding, narrow=draft.limits.converted),
     )
+    if not staged_values(draft.kernel, stage):
+        return False
+    draft.do(stage)
     deal_out(draft, 0, 1)
     return True
