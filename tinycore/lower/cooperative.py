@@ -22,13 +22,13 @@ from itertools import count
 from typing import Final, NamedTuple
 
 from tinycore.dtype import DType, dtypes
-from tinycore.lower.dims import taken_apart
+from tinycore.lower.dims import first_of_grid, taken_apart
 from tinycore.lower.expand import counters_of, without
 from tinycore.lower.loops import THREADS, closer_of, fills_of, numbered, stores_of, threads_of
 from tinycore.lower.merge_reductions import fold_balanced
 from tinycore.lower.predicate import gate_loads, rebuilt, stores_to_buffers, with_gate
 from tinycore.lower.steps.stage import WITHIN
-from tinycore.lower.tensor_copies import Box, box_of, copied_ahead
+from tinycore.lower.tensor_copies import Box, Signals, box_of, copied_ahead
 from tinycore.render.base import EARLY, LATE, Limits
 from tinycore.uop.matrix import MatrixDescriptor
 from tinycore.uop.node import UOp
@@ -187,7 +187,9 @@ def share_fills(kernel: UOp, limits: Limits) -> UOp:
             done |= filled_together(members, around, threads, done)
         elif boxes := boxes_of(members, turn, limits):
             behind = steps_behind(kernel, turn)
-            done |= copied_ahead(boxes, turn.loop, turn.copies, threads, next(numbers), behind)
+            shared = sharers_of(kernel, boxes, limits) if behind else None
+            signals = Signals(next(numbers), behind, shared, limits.cluster)
+            done |= copied_ahead(boxes, turn.loop, turn.copies, threads, signals)
         else:
             done |= filled_ahead(members, turn, threads, steps_behind(kernel, turn))
     return kernel.substitute(done)
@@ -216,6 +218,14 @@ def steps_behind(kernel: UOp, turn: Turn) -> int:
         return 0
     behind = min((v.arg.load.behind for v in values), default=0)
     return behind if turn.copies - 1 - behind > 0 else 0
+
+
+def sharers_of(kernel: UOp, boxes: dict[UOp, Box], limits: Limits) -> UOp | None:
+    """The loop whose neighboring steps are groups of a cluster, if these have a box in common."""
+    loop = first_of_grid(kernel, limits) if limits.cluster > 1 else None
+    if loop is None or not loop.is_fixed or loop.extent % limits.cluster:
+        return None
+    return loop if any(box.is_common(loop) for box in boxes.values()) else None
 
 
 def turn_of(fill: UOp, kernel: UOp) -> Turn | None:

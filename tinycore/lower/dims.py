@@ -69,6 +69,13 @@ def groups_of(kernel: UOp) -> list[UOp]:
     return sorted(groups, key=lambda n: n.arg.number, reverse=True)
 
 
+def first_of_grid(kernel: UOp, limits: Limits) -> UOp | None:
+    """The GRID loop that is the first axis of the launch, if one alone is."""
+    groups = groups_of(kernel)
+    axes = folded_axes([c.extent for c in groups], limits.grid or NO_GRID_LIMITS)
+    return groups[0] if axes and axes[0] == (1, groups[0].extent) else None
+
+
 def varying_sizes(kernel: UOp, limits: Limits) -> dict[str, UOp]:
     """The sizes of a kernel's launch that depend on variables: see `LinearKernel.sizes`.
 

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 from tinycore.dtype import PointerDType, dtypes
 from tinycore.lower.async_copies import copied_from
@@ -34,6 +35,9 @@ from tinycore.uop.rewrite import rewrite
 from tinycore.uop.sums import sum_of, terms_of
 from tinycore.uop.symbolic import simplify
 
+ROWS_OF_SWIZZLE: Final = 8
+"""Rows after which the exchange of pieces in a box repeats."""
+
 
 class Box(NamedTuple):
     """A fill as the copy of a box."""
@@ -46,6 +50,40 @@ class Box(NamedTuple):
     """Element of the array where the box begins, a function of the loop that has turns."""
     panels: int = 1
     """Number of such copies, one behind the other in memory and in the array."""
+
+    parts: int = 1
+    """Number of copies into which the rows of the box are cut."""
+
+    def is_common(self, loop: UOp) -> bool:
+        """True if it is the same in all steps of a loop."""
+        return not any(loop in c.ranges for c in self.coordinates)
+
+    def cut(self, parts: int) -> Box:
+        """The same as copies whose number is a multiple of some parts, where it can be cut so."""
+        *inner, rows = self.map.box
+        if self.panels > 1 or len(inner) != 1 or rows % (parts * ROWS_OF_SWIZZLE):
+            return self
+        return self._replace(map=replace(self.map, box=(*inner, rows // parts)), parts=parts)
+
+    def copies(self) -> list[tuple[int, tuple[int, ...]]]:
+        """Distances of each copy from the first one, in the array and along the coordinates."""
+        size, zeros = math.prod(self.map.box), (0,) * (len(self.coordinates) - 1)
+        if self.panels > 1:
+            return [(n * size, (n * self.map.box[0], *zeros)) for n in range(self.panels)]
+        return [(n * size, (*zeros, n * self.map.box[-1])) for n in range(self.parts)]
+
+
+class Signals(NamedTuple):
+    """The barriers of some boxes, and the groups that copy for each other."""
+
+    number: int
+    """Number of the array that holds them."""
+    behind: int = 0
+    """Steps whose products may be under way: copies are begun as many steps later."""
+    sharers: UOp | None = None
+    """The loop over groups whose neighbors copy for each other."""
+    cluster: int = 1
+    """The number of these."""
 
 
 class Side(NamedTuple):
@@ -292,25 +330,21 @@ def lies_so(place: UOp, loop: UOp, sides: Sequence[Side], found: TensorMap) -> b
 
 
 def copied_ahead(
-    boxes: dict[UOp, Box],
-    loop: UOp,
-    copies: int,
-    threads: Sequence[UOp],
-    number: int,
-    behind: int = 0,
+    boxes: dict[UOp, Box], loop: UOp, copies: int, threads: Sequence[UOp], signals: Signals
 ) -> dict[UOp, UOp]:
-    """Replacements of fills that are boxes: each step begins those of `copies` - 1 steps on.
-
-    `number` is that of the array in which the barriers are. With products of `behind` steps under
-    way, copies are begun as many steps later.
-    """
+    """Replacements of fills that are boxes: each step begins those of `copies` - 1 steps on."""
+    number, behind, sharers, cluster = signals
     ahead = copies - 1 - behind
-    signals = UOp(Op.DEFINE_LOCAL, dtypes.uint64.ptr(copies, "local"), (), number)
+    array = UOp(Op.DEFINE_LOCAL, dtypes.uint64.ptr(copies, "local"), (), number)
     alone = one_of(threads)
+    if sharers is not None:
+        boxes = {
+            fill: box.cut(cluster) if box.is_common(sharers) else box for fill, box in boxes.items()
+        }
 
     def at(turn: UOp, *after: UOp) -> UOp:
-        memory = UOp(Op.AFTER, signals.dtype, (signals, *after)) if after else signals
-        return UOp(Op.INDEX, signals.dtype, (memory, turn))
+        memory = UOp(Op.AFTER, array.dtype, (array, *after)) if after else array
+        return UOp(Op.INDEX, array.dtype, (memory, turn))
 
     def begun(step: UOp, after: UOp) -> tuple[UOp, ...]:
         """The copies of a step, where there is one."""
@@ -320,15 +354,19 @@ def copied_ahead(
             memory = UOp(Op.AFTER, fill.dtype, (fill.src[0], after))
             places = (box.start, *box.coordinates)
             start, *corner = (place.substitute({loop: step}) for place in places)
-            for panel in range(box.panels):
-                first = start + panel * math.prod(box.map.box)
-                coordinates = (corner[0] + panel * box.map.box[0], *corner[1:])
-                to = with_gate(UOp(Op.INDEX, fill.dtype, (memory, first)), exists)
-                src = (to, at(step % copies, after), box.pointer, *coordinates)
+            signal, parts = at(step % copies, after), box.copies()
+            for part, (first, steps) in enumerate(parts):
+                coordinates = (c + by for c, by in zip(corner, steps, strict=True))
+                gate, told = exists, signal
+                if sharers is not None and box.is_common(sharers) and len(parts) % cluster == 0:
+                    gate = exists & (sharers % cluster).eq(part * cluster // len(parts))
+                    told = with_gate(signal, exists)
+                to = with_gate(UOp(Op.INDEX, fill.dtype, (memory, start + first)), gate)
+                src = (to, told, box.pointer, *coordinates)
                 found.append(UOp(Op.TENSOR_COPY, dtypes.void, src, box.map))
         return tuple(found)
 
-    count = sum(box.panels for box in boxes.values())
+    count = sum(len(box.copies()) for box in boxes.values())
     barriers = tuple(
         UOp(Op.PHASES, dtypes.void, (with_gate(at(UOp.index(turn)), alone),), count)
         for turn in range(copies)

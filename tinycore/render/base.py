@@ -88,6 +88,9 @@ class Limits:
     tensor_copies: bool = False
     """True if one thread can have boxes of buffers copied to shared memory (TENSOR_COPY), as a
     TensorMap says; programs then take the maps of `ProgramInfo.maps` behind their values."""
+    cluster: int = 1
+    """Neighboring groups along the first axis of a grid that can have boxes copied for each other,
+    and wait for each other (CUDA: thread block clusters)."""
     buffers: int | None = None
     """The most buffers a kernel may take; None: as many as there are."""
     image: tuple[int, int] | None = None
@@ -204,6 +207,11 @@ class LinearKernel:
         """The maps of buffers that a program takes behind its values, in their order."""
         found = (u.arg for u in self.uops if u.op is Op.TENSOR_COPY)
         return tuple(dict.fromkeys(found))
+
+    @cached_property
+    def shares_copies(self) -> bool:
+        """True if groups of a cluster copy boxes for each other, and all barriers are of all."""
+        return any(u.op is Op.TENSOR_COPY and len(u.src[1].src) == 3 for u in self.uops)
 
     @property
     def shared_alignment(self) -> int:

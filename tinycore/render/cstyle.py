@@ -114,6 +114,10 @@ class CStyle(Renderer):
     tensor_copy: ClassVar[str] = ""
     """A TENSOR_COPY of {bytes} to {to}, by parameter {map} from {coordinates}, in the phase of
     {barrier}; for those languages whose devices state `Limits.tensor_copies`."""
+    expect_copy: ClassVar[str] = ""
+    """A copy of {bytes} in the phase of {barrier} that a group of the cluster begins."""
+    shared_copy: ClassVar[str] = ""
+    """The same TENSOR_COPY to all groups of a cluster, which expect it."""
     phases: ClassVar[str] = ""
     """A barrier at {barrier} whose phases end with {copies} copies each."""
     wait_phase: ClassVar[str] = ""
@@ -388,13 +392,17 @@ class CStyle(Renderer):
         else:
             to, _, _, *coordinates = u.src
             assert isinstance(to.dtype, PointerDType)
-            text = self.tensor_copy.format(
+            template = self.shared_copy if len(u.src[1].src) == 3 else self.tensor_copy
+            text = template.format(
                 to=self.lanes("{pointer}", to, to.dtype.base, writer),
                 map=f"map{writer.kernel.maps.index(u.arg)}",
                 barrier=barrier,
                 bytes=u.arg.box_bytes,
                 coordinates=", ".join(unwrapped(writer[c]) for c in coordinates),
             )
+            if len(u.src[1].src) == 3:
+                announced = self.expect_copy.format(barrier=barrier, bytes=u.arg.box_bytes)
+                writer.line(f"if ({unwrapped(writer[u.src[1].src[2]])}) {{ {announced} }}")
         writer.line(f"if ({unwrapped(writer[gate[0]])}) {{ {text} }}" if gate else text)
 
     def write_async_copy(self, u: UOp, writer: Writer) -> None:

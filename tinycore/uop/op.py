@@ -151,7 +151,7 @@ class Op(enum.Enum):
     TENSOR_COPY = (
         ANY,
         nothing,
-        "copy a box of TensorMap `arg`: to, phases, of, coordinates",
+        "copy a box of TensorMap `arg`: to, phases, of, coordinates; gated phases: to a cluster",
     )
     WAIT_PHASE = 2, nothing, "the phase of this parity of the barrier at the INDEX has ended"
 

@@ -260,6 +260,24 @@ def test_products_under_way_are_kept_off_by_a_step() -> None:
     assert loop.index(Op.BARRIER) < last < loop.index(Op.TENSOR_COPY)  # products begin first
 
 
+def test_groups_of_a_cluster_copy_parts_of_what_they_have_in_common() -> None:
+    unit = replace(MMA, load=MatrixDescriptor("rows"))
+    limits = replace(ROOMY, matrix=(unit,), async_bytes=(16,), cluster=2)
+    ast = product(1024, 1024, 64)
+    linear = lower(ast, Language(limits), "product", plan_for(ast, limits))
+    alone = [u for u in copies_of(linear) if len(u.src[1].src) == 2]
+    shared = [u for u in copies_of(linear) if len(u.src[1].src) == 3]
+
+    assert linear.shares_copies
+    assert len(alone) * 2 == len(shared)
+    assert len({u.arg for u in alone}) == len({u.arg for u in shared}) == 1
+    assert all("grid0" in to_text(u.src[0].src[2]) for u in shared)
+    assert not any("grid0" in to_text(u.src[1].src[2]) for u in shared)
+    assert {u.arg for u in linear.uops if u.op is Op.PHASES} == {3}
+    one = replace(limits, cluster=1)
+    assert not lower(ast, Language(one), "product", plan_for(ast, one)).shares_copies
+
+
 # --- what is none
 
 PRODUCT = product(64, 256, 96)

@@ -179,6 +179,27 @@ FUNCTION void copy_box(const void *to, const tensor_map &map, const void *barrie
 }}"""
 
 
+def share_box(rank: int) -> str:
+    """A function that begins to copy a box to all groups of a cluster, which `mask` names."""
+    numbers = ", ".join(f"int c{axis}" for axis in range(rank))
+    places = ", ".join(f"%{4 + axis}" for axis in range(rank))
+    operands = "".join(f', "r"(c{axis})' for axis in range(rank))
+    return f"""\
+FUNCTION void share_box(const void *to, const tensor_map &map, const void *barrier,
+    unsigned short mask, {numbers}) {{
+  asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
+    ".multicast::cluster [%0], [%1, {{{places}}}], [%2], %3;"
+    : : "r"(in_shared(to)), "l"(&map), "r"(in_shared(barrier)), "h"(mask){operands} : "memory");
+}}"""
+
+
+EXPECT: Final = """\
+FUNCTION void expect_box(const void *barrier, unsigned bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+    : : "r"(in_shared(barrier)), "r"(bytes) : "memory");
+}"""
+"""Part of `copy_box`, for a box that another group copies to this one as well."""
+
 RANKS: Final = range(1, 6)
 
 HELPERS: Final = {
@@ -190,6 +211,7 @@ HELPERS: Final = {
     "truncations": TRUNCATIONS,
     "asynchronous copies": ASYNC,
     "tensor copies": "\n".join((PHASES, *map(copy_box, RANKS))),
+    "shared copies": "\n".join((EXPECT, *map(share_box, RANKS))),
     "tiles": TILES,
 }
 """Groups of functions by name; each is written where a kernel calls one of them."""

@@ -31,6 +31,8 @@ SHUFFLED: Final = (dtypes.float32, dtypes.int32, dtypes.uint32)
 """Types of one word, which shfl.sync moves between lanes."""
 ASYNC_BYTES: Final = (4, 8, 16)
 """Sizes that cp.async copies."""
+CLUSTER: Final = 2
+"""Blocks that copy boxes for each other: each reads half of what both multiply by from L2."""
 MOST_BUFFERS: Final = 500
 """Pointers that fit into the 4 KB of a kernel's parameters, with room for variables."""
 
@@ -123,6 +125,7 @@ def limits_of(arch: Arch, takes_maps: bool = False) -> Limits:
         shuffles=SHUFFLED,
         async_bytes=ASYNC_BYTES,
         tensor_copies=takes_maps and arch.is_specific,
+        cluster=CLUSTER if takes_maps and arch.is_specific else 1,
         units=arch.units,
         unit_threads=arch.threads,
         unit_registers=REGISTERS_OF_A_UNIT,

@@ -33,6 +33,7 @@ __all__ = [
     "WARPGROUP",
     "Instruction",
     "WarpgroupInstruction",
+    "cluster_barrier",
     "descriptor_bits",
     "is_written_by_threads",
     "products_begun_together",
@@ -265,6 +266,18 @@ COMMIT: Final = "wgmma.commit_group.sync.aligned"
 WAIT: Final = "wgmma.wait_group.sync.aligned"
 """The wait for all groups of products but so many: before it registers of their sums must not be
 touched, nor shared memory of their operands be written."""
+
+
+def cluster_barrier(kernel: LinearKernel) -> tuple[str, str]:
+    """Both halves of a barrier of all threads of a cluster.
+
+    Where no thread stores to shared memory there is nothing to release: units and copies have done
+    what they do when they are waited for.
+    """
+    stores = (u for u in kernel.uops if u.op in (Op.STORE, Op.ASYNC_COPY))
+    is_stored = any(pointer_of(u.src[0]).op is Op.DEFINE_LOCAL for u in stores)
+    order = "release" if is_stored else "relaxed"
+    return f"barrier.cluster.arrive.{order}.aligned", "barrier.cluster.wait.acquire.aligned"
 
 
 def is_turned(operand: UOp) -> bool:

@@ -23,6 +23,7 @@ from tiny_nv.matrix import (
     INSTRUCTIONS,
     WAIT,
     WARPGROUP,
+    cluster_barrier,
     descriptor_bits,
     is_written_by_threads,
     products_begun_together,
@@ -89,6 +90,7 @@ class Ptx(Renderer):
         parameters = [f"  .param .u64 {name}" for name in names]
         parameters += [f"  .param .align 64 .b8 map{i}[128]" for i in range(len(kernel.maps))]
         registers = [f"  .reg {d} {r}<{n}>;" for (r, d), n in sorted(text.counts.items())]
+        cluster = f".reqnctapercluster {self.limits.cluster}, 1, 1 " if kernel.shares_copies else ""
         dynamic = kernel.shared_bytes > STATIC_SHARED_BYTES
         size = "" if dynamic else str(kernel.shared_bytes)
         shared = f".shared .align {kernel.shared_alignment} .b8 shared[{size}];"
@@ -99,7 +101,7 @@ class Ptx(Renderer):
             *([f".extern {shared}"] if dynamic else []),
             f".visible .entry {entry_name(kernel.name)}(",
             ",\n".join(parameters),
-            f") .maxntid {x}, {y}, {z} {{",
+            f") .maxntid {x}, {y}, {z} {cluster}{{",
             *([f"  {shared}"] if kernel.shared_bytes and not dynamic else []),
             *text.arrays,
             *registers,
@@ -148,7 +150,10 @@ class Ptx(Renderer):
                     text.put("fence.proxy.async.shared::cta")
                 if (left := products_under_way(text.kernel.uops).groups.get(u)) is not None:
                     text.put(f"{WAIT} {left}")
-                text.put("bar.sync 0")
+                shares = text.kernel.shares_copies
+                barrier = cluster_barrier(text.kernel) if shares else ("bar.sync 0",)
+                for line in barrier:
+                    text.put(line)
             case Op.VECTORIZE:
                 text.values[u] = tuple(text.values[s][0] for s in u.src)
             case Op.EXTRACT:
@@ -419,12 +424,19 @@ class Ptx(Renderer):
         source = text.new(ULONG, "mov.b64", f"map{text.kernel.maps.index(u.arg)}")
         source = text.new(ULONG, "cvta.param.u64", source)
         numbers = ", ".join(self.coordinate(c, text) for c in coordinates)
+        told = signal.src[2:]
+        expects = f"@{text.values[told[0]][0]} " if told else guard
         text.put(
-            f"{guard}mbarrier.arrive.expect_tx.shared::cta.b64 _, {barrier}, {u.arg.box_bytes}"
+            f"{expects}mbarrier.arrive.expect_tx.shared::cta.b64 _, {barrier}, {u.arg.box_bytes}"
         )
+        to_all, mask = "", ""
+        if told:
+            mask = f", {text.new(HALF, 'mov.b16', str((1 << self.limits.cluster) - 1))}"
+            to_all = ".multicast::cluster"
         text.put(
             f"{guard}cp.async.bulk.tensor.{len(coordinates)}d.shared::cluster.global."
-            f"mbarrier::complete_tx::bytes {place}, [{source}, {{{numbers}}}], {barrier}"
+            f"mbarrier::complete_tx::bytes{to_all} {place}, [{source}, {{{numbers}}}], "
+            f"{barrier}{mask}"
         )
 
     def coordinate(self, u: UOp, text: Text) -> str:

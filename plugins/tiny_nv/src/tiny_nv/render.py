@@ -23,6 +23,7 @@ from tiny_nv.matrix import (
     LOAD,
     WAIT,
     WARPGROUP,
+    cluster_barrier,
     descriptor_bits,
     is_written_by_threads,
     products_begun_together,
@@ -116,6 +117,7 @@ class CudaC(CStyle):
     commit: ClassVar[str] = 'asm volatile("cp.async.commit_group;" ::: "memory");'
     wait: ClassVar[str] = 'asm volatile("cp.async.wait_group {left};" ::: "memory");'
     tensor_copy: ClassVar[str] = "copy_box({to}, {map}, {barrier}, {bytes}, {coordinates});"
+    expect_copy: ClassVar[str] = "expect_box({barrier}, {bytes});"
     phases: ClassVar[str] = "begin_phases({barrier}, {copies});"
     wait_phase: ClassVar[str] = "wait_phase({barrier}, {parity});"
     tensor_definition: ClassVar[str] = HELPERS["tensor copies"]
@@ -131,7 +133,10 @@ class CudaC(CStyle):
         """The head of the kernel, with the size of its blocks."""
         x, y, z = writer.kernel.launch("block")
         name, parameters = entry_name(writer.kernel.name), ", ".join(self.parameters(writer))
-        return f'extern "C" __global__ void __launch_bounds__({x * y * z}) {name}({parameters})'
+        shares = writer.kernel.shares_copies
+        cluster = f"__cluster_dims__({self.limits.cluster}, 1, 1) " if shares else ""
+        bounds = f"{cluster}__launch_bounds__({x * y * z})"
+        return f'extern "C" __global__ void {bounds} {name}({parameters})'
 
     def parameters(self, writer: Writer) -> list[str]:
         """Every slot of the kernel, also one that is not read; the variables; maps of tensors."""
@@ -181,7 +186,24 @@ class CudaC(CStyle):
             writer.line('asm volatile("fence.proxy.async.shared::cta;" ::: "memory");')
         if (left := products_under_way(writer.kernel.uops).groups.get(u)) is not None:
             writer.line(f'asm volatile("{WAIT} {left};" ::: "memory");')
-        super().write_barrier(u, writer)
+        if writer.kernel.shares_copies:
+            arrive, wait = cluster_barrier(writer.kernel)
+            writer.line(f'asm volatile("{arrive};\\n{wait};" ::: "memory");')
+        else:
+            super().write_barrier(u, writer)
+
+    def write_phase(self, u: UOp, writer: Writer) -> None:
+        """Barriers of phases and copies in them; of some the groups of a cluster."""
+        if writer.kernel.shares_copies:
+            writer.define(HELPERS["tensor copies"])
+            writer.define(HELPERS["shared copies"])
+        super().write_phase(u, writer)
+
+    @property
+    def shared_copy(self) -> str:  # type: ignore[override]
+        """A copy to all groups of a cluster."""
+        mask = (1 << self.limits.cluster) - 1
+        return f"share_box({{to}}, {{map}}, {{barrier}}, {mask}, {{coordinates}});"
 
     def write(self, u: UOp, writer: Writer) -> None:
         """Add what one node stands for; of products of four warps a row of them at once."""

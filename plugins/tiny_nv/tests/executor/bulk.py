@@ -203,8 +203,8 @@ def bulk_step(instruction: Instruction) -> Step:
     spaces = [m for m in modifiers if m.split("::")[0] in ("shared", "global")]
     if spaces not in (["shared::cluster", "global"], ["shared::cta", "global"]):
         raise SyntaxFault(f"{instruction}: only copies from global to shared memory are supported")
-    if "multicast::cluster" in modifiers:
-        raise SyntaxFault(f"{instruction}: multicast is not supported")
+    if "multicast::cluster" in modifiers and "tensor" not in modifiers:
+        raise SyntaxFault(f"{instruction}: only boxes go to several blocks")
     return tensor_step(instruction) if "tensor" in modifiers else bytes_step(instruction)
 
 
@@ -316,7 +316,8 @@ def tensor_step(instruction: Instruction) -> Step:
     if "im2col" in instruction.modifiers:
         raise SyntaxFault(f"{instruction}: only tiles are supported")
     line = instruction.line
-    to, source, signal, *_ = instruction.operands
+    to, source, signal, *rest = instruction.operands
+    to_all = reader(rest[0], "u16", line) if "multicast::cluster" in instruction.modifiers else None
     if not isinstance(source, Address):
         raise SyntaxFault(f"{instruction}: the second operand is no tensor map")
     address = [address_reader(x, line) for x in (to, source, signal)]
@@ -324,15 +325,28 @@ def tensor_step(instruction: Instruction) -> Step:
 
     def step(state: State, who: Who) -> None:
         rows = each(state, who, *(r(state, who) for r in (*address, *coordinates)))
-        for thread, place, origin, where, *start in rows:
+        masks = [0] * len(rows) if to_all is None else to_all(state, who).tolist()
+        for (thread, place, origin, where, *start), mask in zip(rows, masks, strict=True):
             found = TensorMap.decode(descriptor(state, origin))
             data = found.read(state, tuple(start))
             check_alignment(numpy.array([place]), 128)
             plain = shared_address(place) + numpy.arange(data.size)
             order = numpy.argsort(swizzled(plain, found.swizzle))
-            begin(state, thread, shared_address(place), data[order], shared_address(where))
+            for member in members_of(state, thread, mask):
+                begin(state, member, shared_address(place), data[order], shared_address(where))
 
     return step
+
+
+def members_of(state: State, thread: int, mask: int) -> list[int]:
+    """A thread of each block that a mask names in a cluster; the thread itself without a mask."""
+    if not mask:
+        return [thread]
+    if mask >> state.cluster:
+        raise IllegalAddress(f"the mask {mask:#x} names blocks beyond a cluster of {state.cluster}")
+    first = thread // state.block_threads // state.cluster * state.cluster
+    ranks = [rank for rank in range(state.cluster) if mask >> rank & 1]
+    return [(first + rank) * state.block_threads for rank in ranks]
 
 
 def descriptor(state: State, address: int) -> bytes:

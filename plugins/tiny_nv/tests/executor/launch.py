@@ -7,6 +7,7 @@ With code that a compiler has laid out in order, that is the point where the pat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -92,6 +93,8 @@ class Kernel:
             case "bar" | "barrier":
                 if "warp" in instruction.modifiers:
                     return Control("warp")
+                if "cluster" in instruction.modifiers:
+                    return self.cluster_barrier(instruction)
                 return self.barrier(instruction)
             case "trap":
                 return Control("trap")
@@ -117,6 +120,23 @@ class Kernel:
         number = reader(instruction.operands[0], "u32", instruction.line)
         is_aligned = instruction.opcode == "bar" or "aligned" in instruction.modifiers
         return Control("bar", barrier=number, is_aligned=is_aligned)
+
+    def cluster_barrier(self, instruction: Instruction) -> Step | Control:
+        """barrier.cluster.arrive, which waits for nobody, and .wait, where all blocks meet."""
+        if "arrive" in instruction.modifiers:
+            return lambda state, who: None
+        is_aligned = "aligned" in instruction.modifiers
+        return Control(
+            "bar",
+            barrier=lambda state, who: numpy.zeros(len(state.who(who)), numpy.int64),
+            is_aligned=is_aligned,
+        )
+
+    @property
+    def cluster(self) -> Dims:
+        """The blocks of a cluster, as the kernel states them."""
+        x, y, z = self.function.directives.get("reqnctapercluster", (1, 1, 1))
+        return x, y, z
 
     def lay_out(self) -> tuple[int, dict[str, tuple[str, int]]]:
         """Bytes of shared variables of known size, and addresses of shared and local ones."""
@@ -202,7 +222,7 @@ class Executor:
         symbols = {**self.load(module), **kernel.symbols}
         threads = block[0] * block[1] * block[2]
         blocks = grid[0] * grid[1] * grid[2]
-        members = cluster[0] * cluster[1] * cluster[2]
+        members = math.prod(map(max, cluster, kernel.cluster))
         at_once = max(MOST_THREADS // threads // members * members, members)
         with numpy.errstate(all="ignore"):
             for first in range(0, blocks, at_once):
@@ -223,6 +243,8 @@ class Executor:
         threads = block[0] * block[1] * block[2]
         if over or threads > limits.block_threads:
             raise LaunchFault(f"{name}: a grid of {grid} blocks of {block} is too large")
+        if any(size % of for size, of in zip(grid, kernel.cluster, strict=True)):
+            raise LaunchFault(f"{name}: a grid of {grid} has parts of clusters {kernel.cluster}")
         for directive in ("maxntid", "reqntid"):
             if stated := kernel.function.directives.get(directive):
                 bound = int(numpy.prod(stated))
@@ -270,6 +292,7 @@ class Run:
             executor.memory,
             SharedMemory(blocks, size, self.block_threads, kernel.granule, executor.watched_blocks),
             LocalMemory(threads if kernel.local_bytes else 0, kernel.local_bytes),
+            cluster=math.prod(kernel.cluster),
         )
         self.place = numpy.zeros(threads, numpy.int64)
         self.status = numpy.full(threads, RUNNING, numpy.int8)

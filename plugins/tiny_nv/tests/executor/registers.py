@@ -80,6 +80,8 @@ class State:
     """Number of groups of copies that each thread has committed."""
     barriers: dict[tuple[int, int], Any] = field(default_factory=dict)
     """mbarrier objects by block and address."""
+    cluster: int = 1
+    """Neighboring blocks that share copies."""
     products: dict[int, Any] = field(default_factory=dict)
     """Products under way of each warpgroup, by its first thread."""
     yields: Array = field(init=False)
