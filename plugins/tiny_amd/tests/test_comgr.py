@@ -67,6 +67,15 @@ def test_comgr_has_the_builtins_of_matrix_instructions() -> None:
         assert re.search(r"v_mfma_|v_wmma_", compiler.assembly(source)), found.unit.name
 
 
+def test_products_do_without_the_packet_of_a_launch() -> None:
+    """COMGR 2.4 puts operands of 16 bytes into LDS, at places that the packet says."""
+    compiler = compiler_of("gfx1100", "gfx90a")
+    arch = compiler.arch
+    for found in ARCHS[arch].matrix:
+        source = toolchain(arch).renderer.render(product_of(arch, found, (16, 16, 16)))
+        assert ".amdhsa_user_sgpr_dispatch_ptr 0" in compiler.assembly(source), found.unit.name
+
+
 def test_an_architecture_that_comgr_does_not_know() -> None:
     compiler_of("gfx1100", "gfx1030")
     with pytest.raises(CompilerUnavailable, match=r"does not compile for gfx1, but for .*gfx900"):

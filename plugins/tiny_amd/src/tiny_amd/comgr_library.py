@@ -50,13 +50,18 @@ PREFIX: Final = "amdgcn-amd-amdhsa--"
 OPTIONS: Final = (
     *("-O3", "-nogpuinc", "-nogpulib", "-std=c++17", "-mcode-object-version=5"),
     *("-ffp-contract=fast", "-fno-strict-aliasing", "-fwrapv", "-Wno-everything"),
+    *("-mllvm", "-disable-promote-alloca-to-lds"),
     *(
         word
         for feature in ("-dot7-insts", "-dot8-insts", "-unaligned-access-mode")
         for word in ("-Xclang", "-target-feature", "-Xclang", feature)
     ),
 )
-"""LLVM does without dot products of bytes and wide accesses at odd addresses: see `llvm.py`."""
+"""LLVM does without dot products of bytes and wide accesses at odd addresses: see `llvm.py`.
+
+Nor does it put arrays of a thread into LDS, whose place a kernel finds by the packet that launched
+it: such a kernel asks for the packet, which PM4 does not give.
+"""
 INSTALL: Final = (
     "Install ROCm's library (Debian: apt install libamd-comgr2) or a wheel that brings it (pip "
     "install --no-deps pytorch-triton-rocm==2.1.0); COMGR_LIBRARY names one elsewhere. "
