@@ -27,7 +27,7 @@ def parallel_jobs() -> int:
 def start_compiling(make: Callable[[Job], object], jobs: Iterable[Job]) -> None:
     """Start all jobs, in order, on a thread pool, without waiting.
 
-    Exceptions of jobs are dropped: whoever needs the result compiles it again and gets them.
+    Exceptions of jobs are dropped: the caller that needs the result compiles again, and gets them.
     """
     waiting = list(dict.fromkeys(jobs))
     jobs_at_once = min(len(waiting), parallel_jobs())

@@ -1,7 +1,7 @@
 """A captured step: the recorded launches of one call, replayable on other inputs.
 
-Floor 4. What tensors are and where they stand in arguments is the frontend's business
-(`tensor/captured.py`); here a step is a list of launches over buffers.
+Floor 4. The frontend maps tensors and arguments to buffers (`tensor/captured.py`); here a step is a
+list of launches over buffers.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def capture(refuses: bool = True) -> Iterator[Recording]:
 class CapturedStep:
     """Launches, the buffers that were inputs, and the buffers that are results.
 
-    `made` are the buffers that got their memory during the capture: they hold no state from before.
-    Pickled, a step takes the content of all others with it: weights, and what else it works on.
+    `made` are the buffers allocated during the capture, which hold no earlier state. A pickled step
+    includes the content of all other buffers, such as weights.
     """
 
     items: tuple[ExecItem, ...]
@@ -68,7 +68,7 @@ class CapturedStep:
     ) -> CapturedStep:
         """The step of a recording. It does not retain the memory of inputs and results.
 
-        With `prune`, what is the same in every replay is done now, and left out of them.
+        With `prune`, replay-invariant launches run now, and are left out of replays.
         """
         if prune:
             recording = hoist_invariants(recording, (*inputs, *outputs))

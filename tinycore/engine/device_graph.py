@@ -39,8 +39,8 @@ NOTHING: Final = object()
 class HeldLaunches:
     """Launches that a device holds, and the places of their changing buffers and numbers.
 
-    A graph is told only of what is not as in the run before. What it holds is forgotten before it
-    is told, so that a run after an interrupt tells it again.
+    A graph is updated only where a run differs from the one before. The record of its content is
+    dropped before an update, so that a run after an interrupt updates it again.
     """
 
     def __init__(

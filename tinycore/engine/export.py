@@ -1,7 +1,7 @@
 """Export: the kernels and launches of a model, to be written to files.
 
-Floor 4. The kernels are compiled for a toolchain, whose device need not be there; memory is told
-apart by what it is: given, computed on the way, or there from the start.
+Floor 4. The kernels are compiled for a toolchain, whose device need not be present; each buffer is
+an input, an intermediate result or output, or a weight.
 """
 
 from __future__ import annotations

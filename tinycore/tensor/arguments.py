@@ -1,9 +1,9 @@
 """Arguments of a captured function: tensors, numbers of Variables, and Python values.
 
-Floor 5. Arguments are taken apart into leaves. Tensors are realized, and what they share with each
-other is told. Everything else that decides what the function does becomes part of a key, and each
-key has a capture of its own: Python values, how containers are nested, settings, and what the
-function finds around it, as far as that can be seen (closure, globals, attributes of objects).
+Floor 5. Arguments are flattened into leaves. Tensors are realized, and memory that they share is
+recorded. Everything else that affects the function becomes part of a key, and each key has its own
+capture: Python values, the nesting of containers, settings, and the function's environment, as far
+as it can be inspected (closure, globals, attributes of objects).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Attention in memory linear in the sequence length (online softmax).
 
-Floor 5. softmax(Q K^T) V goes through the keys a near cache full at a time, and what is found for
-each such piece is put together by its maximum and total (M. Milakov & N. Gimelshein, "Online
-normalizer calculation for softmax", 2018). Of the scores nothing is kept: the gradient computes
-them anew from the logarithms of the totals (T. Dao et al., "FlashAttention", 2022). See
+Floor 5. softmax(Q K^T) V processes the keys in pieces that fit a near cache, and combines the
+results of the pieces by their maxima and totals (M. Milakov & N. Gimelshein, "Online normalizer
+calculation for softmax", 2018). No scores are kept: the gradient recomputes them from the
+logarithms of the totals (T. Dao et al., "FlashAttention", 2022). See
 docs/decisions/0045-attention.md.
 """
 
@@ -217,8 +217,9 @@ def combine_all(parts: Sequence[Seen[T]]) -> Seen[T]:
 def combine_pair(seen: Seen[T], more: Seen[T]) -> Seen[T]:
     """Partial attention over some pieces of the keys and one more, as in online softmax.
 
-    Not in all pieces at once: kernels come in the order of sources, and the maximum of all would be
-    a source of every factor. Then the scores of all pieces would be there before one is done with.
+    Not over all pieces at once: kernels run in the order of sources, and the maximum of all pieces
+    would be a source of every factor. The scores of all pieces would then be alive at the same
+    time.
     """
     top = seen.top.maximum(more.top)
     before, now = [(p.top - finite(top)).exp() for p in (seen, more)]

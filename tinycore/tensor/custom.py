@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tinycore.schedule.kernel import Kernel
     from tinycore.tensor.placeholder import KernelFunction
 
-# What few programs need is imported by those: checking a kernel takes all that simplifies one.
+# Imported at first use: only custom kernels need what checks and simplifies one.
 kernel_from: Final[Callable[..., Kernel]] = deferred("tinycore.schedule.kernel:Kernel")
 canonicalize: Final = deferred("tinycore.schedule.canonical:canonicalize")
 memory_of: Final[Callable[[UOp], UOp]] = deferred("tinycore.schedule.kernel:memory_of")

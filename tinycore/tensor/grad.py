@@ -1,6 +1,6 @@
 """Reverse-mode differentiation of the tensor graph.
 
-Floor 5. One rule per op, in the files `rules_...`; here is the walk.
+Floor 5. `rules.py` has one rule per op; here is the walk.
 """
 
 from __future__ import annotations

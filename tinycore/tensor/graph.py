@@ -60,7 +60,8 @@ def arange(size: int, dtype: DType, device: str) -> UOp:
 def new_buffer(shape: Shape, dtype: DType, device: str) -> UOp:
     """New uninitialized memory; on each device of a group.
 
-    Where sizes vary it is as large as they may be, and the first elements of each axis are shown.
+    For symbolic sizes it has their greatest values, and is a view of the first elements of each
+    axis.
     """
     if (size := math.prod(greatest_shape(countable(shape))) * dtype.itemsize) > MOST_BYTES:
         raise ShapeError(f"shape {shape} of {dtype!r} takes {size:,} bytes; there are 2**63 - 1")
@@ -346,7 +347,7 @@ def shows(insert: UOp) -> set[UOp]:
 def assign(memory: UOp, value: UOp, argument: str | None = None) -> UOp:
     """The memory after a value of its shape was written to it.
 
-    Where the value is that memory with some elements changed, only these are written.
+    If the value is that memory with some elements changed, only those are written.
     """
     shape, change = memory.shape, base_of(value)
     if change.op in PARTIAL_WRITES and base_of(change.src[0]) is base_of(memory):

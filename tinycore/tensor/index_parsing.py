@@ -1,7 +1,7 @@
 """Index parsing: the expression inside `t[...]`, split into one entry per axis and validated.
 
-Floor 5. Indices known to the host (ints, slices, lists, NumPy arrays) are checked here; tensors of
-positions cannot be checked before they are computed.
+Floor 5. Indices that the host knows (ints, slices, lists, NumPy arrays) are checked here; index
+tensors cannot be checked before they are computed.
 """
 
 from __future__ import annotations
@@ -171,8 +171,8 @@ def has_size(entry: Any, size: int) -> bool:
 def symbolic_index(entry: Any, size: int, axis: int, shape: Shape) -> AxisIndex:
     """A slice or an integer of which some part is known at launch only.
 
-    Ints are cut off at the ends of the axis, as slices of lists are. Raises IndexRangeError for a
-    Size outside of it: what a cache loses there would be lost without a word.
+    Ints are truncated at the ends of the axis, as in slices of lists. Raises IndexRangeError for a
+    Size outside of it, where a cache would silently lose elements.
     """
     if isinstance(entry, slice):
         return symbolic_slice(entry, size, axis, shape)

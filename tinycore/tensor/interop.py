@@ -1,9 +1,9 @@
 """Interoperability with arrays of other libraries: shared if possible, else copied.
 
-Floor 5. A tensor that was computed, on a device whose memory the host addresses, gives that memory
-itself, and keeps it alive as long as someone uses it. A tensor that was not is computed for the
-occasion, into memory of its own, and keeps its graph. A kernel launched later may write to what is
-shared, and who writes to a shared array writes to the tensor.
+Floor 5. A realized tensor on a device whose memory the host can address shares that memory, and
+keeps it alive as long as someone uses it. Any other tensor is computed for the exchange, into
+separate memory, and keeps its graph. Kernels that are launched later may write to shared memory,
+and a write to a shared array is a write to the tensor.
 """
 
 from __future__ import annotations
@@ -390,7 +390,7 @@ class Interop(InPlace):
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
         """For pickle: values, dtype, shape, device and `requires_grad`; no graph and no gradient.
 
-        Loaded where the device is not, it goes to the default one, with a warning.
+        Where the device does not exist, loading uses the default one, with a warning.
         """
         facts = (self._host_array(), self.dtype, self.device, self.requires_grad)
         return unpickled, (type(self), *facts)

@@ -1,8 +1,8 @@
 """`TinyJit`: capture the launches of a function, and replay them.
 
-Floor 5. The first call runs the function as it is, the second notes every launch, later ones replay
-them on their own inputs. Calls that differ in more than the content of tensors and the numbers of
-Variables have captures of their own. What a replay could not do right is refused.
+Floor 5. The first call runs the function as it is, the second one records every launch, and later
+ones replay them on their own inputs. Calls that differ in more than the content of tensors and the
+numbers of Variables are captured separately. A function that a replay would get wrong is refused.
 
 A call is replayed if, in this order: its arguments, settings and device have the key of a capture
 (`arguments.py`); the conditions on its Variables hold (`Capture.admits`); the function finds around

@@ -1,7 +1,7 @@
 """Padding, concatenation and splitting.
 
-Floor 5. Tensors are joined in their common dtype: each is padded to the whole, and a place takes
-what lies there.
+Floor 5. Tensors are joined in their common dtype: each is padded to the size of the result, and
+each element is selected from the tensor that covers it.
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ def check_joined(name: str, shapes: Sequence[Shape], axis: int) -> None:
 def concatenate(nodes: Sequence[UOp], axis: int) -> UOp:
     """Nodes side by side: each is padded to the whole, and each place selects its node.
 
-    Not their sum: that would make 0.0 of -0.0.
+    Not their sum: that would turn -0.0 into 0.0.
     """
     total = sum(n.shape[axis] for n in nodes)
     parts: list[tuple[int, UOp]] = []

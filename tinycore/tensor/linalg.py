@@ -61,7 +61,7 @@ class Linalg(Sorting):
     ) -> Self:
         """The broadcast product with all factors, summed over some of its axes.
 
-        Every product of tensors is this one, so the rule of what sums are accumulated in is here.
+        Every product of tensors goes through here, where the dtype of accumulation is decided.
         """
         common = least_upper_dtype(self.dtype, *[w.dtype for w in factors])
         wide = accumulator(common) if dtype is None else to_dtype(dtype)
