@@ -3,9 +3,9 @@
     python examples/transformer.py
     DEV=CL python examples/transformer.py --steps 100
 
-A string is shown, then a mark, and what comes next is to be foretold: the string from its end. Who
-guesses among 10 symbols has a loss of ln 10 = 2.303; only attention to the right place does better,
-as the strings are drawn anew at every step, so there is nothing to learn by heart.
+The model sees a string and then a mark, and has to predict what follows: the string in reverse.
+Guessing among 10 symbols gives a loss of ln 10 = 2.303. Only attention to the right position does
+better: strings are drawn anew at every step, so there is nothing to memorize.
 """
 
 from __future__ import annotations
