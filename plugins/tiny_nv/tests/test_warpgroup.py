@@ -147,27 +147,6 @@ def test_operands_may_lie_across_k(
     assert "fence.proxy.async" not in text
 
 
-@pytest.mark.usefixtures("card")
-@pytest.mark.parametrize("turned", [(False, False), (False, True), (True, False)], ids=str)
-@pytest.mark.parametrize("rows", [512, 264])
-def test_blocks_of_a_cluster_copy_for_each_other(
-    rows: int, turned: tuple[bool, bool], sources: Sources
-) -> None:
-    """Blocks side by side along rows read the same columns, and each copies half of them."""
-    x = factor(rows, 320, dtypes.half, turned[0])
-    y = factor(320, 256, dtypes.half, turned[1], seed=1)
-    sources.texts.clear()
-
-    found = x.matmul(y, dtype=dtypes.float32).numpy()
-
-    assert numpy.array_equal(found, small_integers(rows, 320) @ small_integers(320, 256, seed=1))
-    (text,) = sources.texts
-    clusters = "__cluster_dims__(2, 1, 1)" in text or ".reqnctapercluster 2, 1, 1" in text
-    assert clusters == (rows == 512)
-    assert (".multicast::cluster [%" in text) == clusters
-    assert ("barrier.cluster.wait" in text) == clusters
-
-
 @pytest.mark.sample(1)
 @pytest.mark.usefixtures("card")
 @pytest.mark.parametrize(("k", "waits"), [(64, ["0"]), (256, ["0", "1"])])

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tiny_nv.matrix import HOPPER, units_of
+from tiny_nv.settings import cuda_settings
 from tinycore.dtype import dtypes
 from tinycore.errors import CompilerUnavailable
 from tinycore.render.base import Limits
@@ -109,6 +110,7 @@ def widest_of(name: str) -> str:
 
 def limits_of(arch: Arch, takes_maps: bool = False) -> Limits:
     """Limits of a card, which plans respect; of a driver that gives programs maps of tensors."""
+    has_boxes = takes_maps and arch.is_specific
     return Limits(
         threads=arch.units * THREADS_OF_A_UNIT,
         vector_bytes=VECTOR_BYTES,
@@ -124,8 +126,9 @@ def limits_of(arch: Arch, takes_maps: bool = False) -> Limits:
         matrix=units_of(arch.number, arch.is_specific),
         shuffles=SHUFFLED,
         async_bytes=ASYNC_BYTES,
-        tensor_copies=takes_maps and arch.is_specific,
-        cluster=CLUSTER if takes_maps and arch.is_specific else 1,
+        tensor_copies=has_boxes,
+        # No card has run them yet.
+        cluster=CLUSTER if has_boxes and cuda_settings.CUDA_CLUSTERS else 1,
         units=arch.units,
         unit_threads=arch.threads,
         unit_registers=REGISTERS_OF_A_UNIT,

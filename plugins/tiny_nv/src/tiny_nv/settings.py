@@ -28,6 +28,9 @@ class CudaSettings(PluginSettings):
     CUDA_LIBRARY = text("", "The driver's library libcuda; empty looks for it", "a file")
     NVRTC_LIBRARY = text("", "The compiler's library libnvrtc; empty looks for it", "a file")
     NVRTC_OPTIONS = text("", "Added to what kernels are compiled with", "options of nvrtc")
+    CUDA_CLUSTERS = switch(
+        False, "Have blocks of a Hopper's products copy for each other, in clusters of two"
+    )
 
 
 class NvSettings(PluginSettings):

@@ -1,0 +1,44 @@
+"""Clusters of blocks that copy boxes for each other (CUDA_CLUSTERS=1), on the executor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy
+import pytest
+from matrix_programs import for_few_threads, noted, small_integers
+from simulated import Simulated, backend_of
+from standin import Card
+from test_warpgroup import factor
+
+from tinycore import Context, dtypes
+from tinycore.plugin import register, unregister
+
+
+@pytest.fixture(scope="module", params=["NVRTC", "PTX"], autouse=True)
+def card(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A Hopper with one multiprocessor that the executor plays."""
+    if request.param == "NVRTC":
+        request.getfixturevalue("nvrtc")
+    register(for_few_threads(backend_of(Simulated((Card(),)))))
+    with pytest.MonkeyPatch.context() as patch, Context(DEV=f"CUDA:{request.param}:sm_90a"):
+        patch.setenv("CUDA_CLUSTERS", "1")
+        yield
+    unregister("CUDA")
+
+
+@pytest.mark.parametrize("turned", [(False, False), (False, True), (True, False)], ids=str)
+@pytest.mark.parametrize("rows", [512, 264])
+def test_blocks_of_a_cluster_copy_for_each_other(rows: int, turned: tuple[bool, bool]) -> None:
+    """Blocks side by side along rows read the same columns, and each copies half of them."""
+    x = factor(rows, 320, dtypes.half, turned[0])
+    y = factor(320, 256, dtypes.half, turned[1], seed=1)
+    with noted() as sources:
+        found = x.matmul(y, dtype=dtypes.float32).numpy()
+
+    assert numpy.array_equal(found, small_integers(rows, 320) @ small_integers(320, 256, seed=1))
+    (text,) = sources.texts
+    clusters = "__cluster_dims__(2, 1, 1)" in text or ".reqnctapercluster 2, 1, 1" in text
+    assert clusters == (rows == 512)
+    assert (".multicast::cluster [%" in text) == clusters
+    assert ("barrier.cluster.wait" in text) == clusters
