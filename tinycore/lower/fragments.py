@@ -6,6 +6,7 @@ the map of the unit says and the address allows, else one for each element.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
@@ -78,6 +79,7 @@ def folded_rows(values: list[UOp], loops: tuple[UOp, ...], op: Op, unit: MatrixU
     until its loops are done; other folds are whole in each step, where others may read them.
     """
     held = unit.fragment("out").map
+    values, factor = without_factor(values) if op is Op.MAX else (values, None)
     rows, total = held.rows, fold_balanced(values, op)
     columns = [[e for e, at in enumerate(rows) if at == row] for row in sorted(set(rows))]
     parts = [element_of(total, [found[e] for found in columns]) for e in range(len(columns[0]))]
@@ -85,11 +87,32 @@ def folded_rows(values: list[UOp], loops: tuple[UOp, ...], op: Op, unit: MatrixU
     others = [1 << at for at, bit in enumerate(held.lanes) if bit and bit.axis == "n"]
     if op is not Op.ADD:
         own = folded_lanes(own, op, others)
+    if factor is not None:
+        own = own * own.const_like(factor)
     if loops:
         own = UOp(Op.REDUCE, own.dtype, (own, *loops), op)
     if op is Op.ADD:
         own = folded_lanes(own, op, others)
     return by_element(own, rows)
+
+
+def without_factor(values: list[UOp]) -> tuple[list[UOp], float | None]:
+    """Values without a positive factor that all of them have, if there is one.
+
+    The greatest product is that of the greatest value: rounding keeps the order.
+    """
+    factors = {constant_of(v.src[1]) if v.op is Op.MUL else None for v in values}
+    factor = factors.pop()
+    if factors or factor is None or not 0 < factor < math.inf:
+        return values, None
+    return [v.src[0] for v in values], factor
+
+
+def constant_of(value: UOp) -> float | None:
+    """The number that each lane of a value is, if it is one."""
+    lanes = set(value.src) if value.op is Op.VECTORIZE else {value}
+    lane = lanes.pop()
+    return None if lanes or lane.op is not Op.CONST else float(lane.arg)
 
 
 def element_of(vector: UOp, numbers: list[int]) -> UOp:

@@ -273,8 +273,8 @@ class Anew:
         long, seen, both = self.query.shape[-2], self.key.shape[-2], (width, columns)
         self.is_narrow = self.is_one_kernel((long, seen, both, (width,)))
         # Scores of scaled queries are other nodes than scaled scores, which the forward pass has:
-        # one node would be computed once, and kept from then to now. So are those of negated
-        # queries, which are exact in a narrow type.
+        # one node would be computed once, and kept from then to now. So are those of a negated
+        # operand, which are exact in a narrow type.
         self.scaled = -self.query if self.is_narrow else self.query.cast(self.wide) * self.scale
         weighed = self.slope.cast(self.wide) * self.result.cast(self.wide)
         self.mean = weighed.sum(-1, keepdim=True)
@@ -321,23 +321,26 @@ class Anew:
         """The slopes of the scores of all queries (the rows) with some keys."""
         key, value = self.key[..., keys, :], self.value[..., keys, :]
         mask = part_of(self.mask, slice(0, self.query.shape[-2]), keys)
-        scores = masked(self.scores(self.scaled, turned(key)), mask)
+        scores = self.scaled.matmul(turned(key), dtype=self.wide)
+        scores = masked(scores * -self.scale if self.is_narrow else scores, mask)
         slopes = self.slope.matmul(turned(value), dtype=self.wide) - self.mean
         return (scores - self.logarithm).exp() * slopes
 
     def columns(self, queries: slice, again: bool = False) -> Attention:
         """The weights of all keys (the rows) for some queries; others nodes of them `again`."""
         mask = part_of(self.mask, queries, slice(0, self.key.shape[-2]))
-        if again:
-            scores = self.scores(-self.key, turned(self.query[..., queries, :]))
-        else:
-            scores = self.scores(self.key, turned(self.scaled[..., queries, :]))
+        query = self.query[..., queries, :]
+        if not self.is_narrow:
+            scores = self.key.matmul(turned(self.scaled[..., queries, :]), dtype=self.wide)
+        elif again:
+            scores = turned(self.unscaled(query, turned(-self.key)))
+        else:  # what is negated is what stays with the rows of a kernel
+            scores = self.unscaled(-self.key, turned(query))
         return (masked(scores, mask, across=True) - turned(self.logarithm[..., queries, :])).exp()
 
-    def scores(self, rows: Attention, columns: Attention) -> Attention:
-        """Scores by operands of which one is `scaled`, or negated."""
-        scores = rows.matmul(columns, dtype=self.wide)
-        return scores * -self.scale if self.is_narrow else scores
+    def unscaled(self, rows: Attention, columns: Attention) -> Attention:
+        """Scores by operands of which one is negated."""
+        return rows.matmul(columns, dtype=self.wide) * -self.scale
 
     def product(self, weights: Attention, what: Attention) -> Attention:
         """A product with weights, which are as narrow as in the forward pass."""

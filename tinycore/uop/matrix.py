@@ -337,7 +337,7 @@ class MatrixUnit:
         words, wide = self.a.itemsize / WORD_BYTES, self.out.itemsize / WORD_BYTES
         lanes = tiles * self.m / self.threads
         kept = lanes * (sum(columns) * wide + sum(steps) * words)
-        kept += tiles * REGISTERS_OF_CHAINS + max(steps) // 2
+        kept += (tiles + len(columns) - 1) * REGISTERS_OF_CHAINS + max(steps) // 2
         for block in (size for size in BLOCKS_OF_CHAINS if size % self.k == 0):
             own = lanes * block * len(steps) * wide
             if between % block == 0 and kept + own <= registers:
