@@ -76,6 +76,17 @@ MATRICES: Final[tuple[Fault, ...]] = (
         "if threads.size % 32:",
     ),
     ("executor/warpgroup.py", "        state.shared.bulk_reads(thread, places.ravel())\n", ""),
+    (
+        "executor/registers.py",
+        "        if read and numpy.isin(written, numpy.concatenate(read)).any():\n",
+        "        if False:\n",
+    ),
+    (
+        "executor/warpgroup.py",
+        "            write(state, members, numpy.full(128, UNFINISHED, numpy.uint32))\n",
+        "            pass\n",
+    ),
+    ("executor/bulk.py", "    if mask >> state.cluster:\n", "    if False:\n"),
     ("executor/bulk.py", "        if barrier.pending < arrivals:\n", "        if False:\n"),
     ("executor/bulk.py", "    if key not in state.barriers:\n", "    if False:\n"),
     ("executor/bulk.py", "        check_alignment(where, 8)\n", ""),

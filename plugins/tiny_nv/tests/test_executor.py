@@ -725,6 +725,10 @@ def test_wgmma_reads_operands_by_their_descriptors(swizzle: int) -> None:
     columns = thread % 4 * 2 + numpy.array([0, 1, 0, 1])
     numpy.testing.assert_array_equal(found, (a @ b.T)[rows, columns])
 
+    unfinished = body.replace("wgmma.wait_group.sync.aligned 0;", "")
+    run(kernel(unfinished, variables=variables), found, image, threads=128)
+    assert numpy.isnan(found).all()  # nobody has waited for the product
+
 
 # --- what is no kernel
 

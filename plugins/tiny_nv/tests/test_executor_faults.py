@@ -26,7 +26,7 @@ from executor.syntax import parse
 Array = numpy.ndarray[Any, Any]
 ADDRESS: Final = 0x7000_0000_0000
 START: Final = """
-    .reg .pred %p<4>; .reg .b32 %r<32>; .reg .b64 %rd<8>; .reg .f32 %f<16>;
+    .reg .pred %p<4>; .reg .b32 %r<32>; .reg .b64 %rd<8>; .reg .f32 %f<16>; .reg .b16 %h<2>;
     ld.param.u64 %rd0, [k_param_0]; mov.u32 %r0, %tid.x; mov.u32 %r5, tile; mov.u32 %r6, signal;
     setp.eq.u32 %p1, %r0, 0; and.b32 %r1, %r0, 1; setp.eq.u32 %p2, %r1, 0;
 """
@@ -206,6 +206,17 @@ MISTAKES: Final[dict[str, tuple[str, int, type[Fault], str]]] = {
     "a product of what was stored without a barrier": (
         f"setp.eq.u32 %p3, %r0, 5; @%p3 st.shared.b32 [%r5], %r0; fence.proxy.async; {PRODUCT}",
         *(128, RaceFault, "no barrier after thread 5's write"),
+    ),
+    "a store to what a product under way reads": (
+        f"{PRODUCT} wgmma.commit_group.sync.aligned; @%p1 st.shared.b32 [%r5], %r0;",
+        *(128, RaceFault, "is written that a product under way reads"),
+    ),
+    "a box to blocks beyond a cluster": (
+        (
+            "mov.b16 %h0, 3; mov.u64 %rd1, %rd0; mov.u32 %r3, 999;"
+            f"{READY} {LINE}.multicast::cluster [%r5], [%rd0, {{%r3}}], [%r6], %h0;"
+        ),
+        *(1, IllegalAddress, "names blocks beyond a cluster of 1"),
     ),
     "a tensor map at an odd place": (
         f"{READY} add.u64 %rd1, %rd0, 32; {LINE} [%r5], [%rd1, {{%r1}}], [%r6];",
