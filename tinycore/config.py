@@ -135,6 +135,10 @@ class Settings:
     ALLOW_TF32 = switch(
         False, "Let matrix units round the float32 operands of products to 10 bits of mantissa"
     )
+    FLUSH_SUBNORMALS = switch(
+        False, "Let kernels of a CPU take subnormal numbers for 0 and make none: some compute with "
+        "them a hundred times slower",
+    )  # fmt: skip
     NOOPT = switch(False, "Lower kernels to plain loops, without tiling, vectors or threads")
     BEAM = number(
         0, "Measure plans and keep the best n at each step of the search; 0 takes the "

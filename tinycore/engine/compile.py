@@ -173,7 +173,7 @@ programs: Lru[Key, LoadedProgram] = Lru(8192)
 
 Devices and toolchains are keyed by id(); entries retain them, so that ids are not reused, until
 the device is closed. Captured steps hold their own."""
-plan_settings: Final = reader_of(("NOOPT", "BEAM", "TUNED", "ALLOW_TF32"))
+plan_settings: Final = reader_of(("NOOPT", "BEAM", "TUNED", "ALLOW_TF32", "FLUSH_SUBNORMALS"))
 """Settings by which the user chooses how kernels are lowered."""
 table = lock()
 """Guards `locks_in_use`; never held during compilation."""

@@ -10,6 +10,7 @@ import numpy
 import pytest
 
 from tiny_cpu import BACKEND
+from tinycore import Context, Tensor
 from tinycore.dtype import DType, dtypes, to_numpy_dtype
 from tinycore.testing.kernels import Array, Bench, bench, element, elementwise, load
 from tinycore.uop.node import UOp
@@ -232,3 +233,18 @@ def test_one_bool_is_repeated_in_all_lanes(toolchain: str, lanes: int) -> None:
     found = cpu.run(kernel, numpy.zeros(SIZE, bool), raw, numpy.array([True]))[0]
 
     numpy.testing.assert_array_equal(found, raw)
+
+
+def test_subnormal_numbers_are_flushed_where_that_is_asked(toolchain: str) -> None:
+    """By the kernels alone: the thread computes with subnormal numbers before and after."""
+    one = numpy.float32(1e-40)
+    with Context(DEV=f"CPU:{toolchain}"):
+        x = Tensor([1e-40, -1e-40, 3.0, 2e-38]).realize()
+        kept = (x * 0.25).tolist()
+        with Context(FLUSH_SUBNORMALS=1):
+            flushed, after = (x * 0.25).tolist(), one * numpy.float32(0.25)
+
+        assert flushed == [0.0, 0.0, 0.75, 0.0]
+        assert [n != 0 for n in kept] == [True] * 4
+        assert (x * 0.25).tolist() == kept
+    assert after != 0

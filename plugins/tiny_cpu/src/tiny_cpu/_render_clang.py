@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
 from tiny_cpu import _clang_helpers as helpers
+from tinycore.config import settings
 from tinycore.dtype import DType, dtypes
 from tinycore.render import STREAM, pointer_of
 from tinycore.render.cstyle import CStyle
@@ -32,6 +33,19 @@ PLAIN_C: Final = {
 """The C types behind the names of <stdint.h>."""
 
 
+FLOAT_MODE_IN_C: Final = """\
+#if defined(__x86_64__)
+#define FLOATS_OF unsigned
+#define GET_FLOATS __builtin_ia32_stmxcsr()
+#define SET_FLOATS(mode) __builtin_ia32_ldmxcsr(mode)
+#define FLUSH 0x8040
+#else
+#define FLOATS_OF unsigned long
+#define GET_FLOATS ({ unsigned long now; __asm__ volatile("mrs %0, fpcr" : "=r"(now)); now; })
+#define SET_FLOATS(mode) __asm__ volatile("msr fpcr, %0" : : "r"(mode) : "memory")
+#define FLUSH (1ul << 24)
+#endif"""
+"""The control register of floats: bits FTZ and DAZ of MXCSR (Intel SDM 10.2.3), FZ of FPCR."""
 ENTRY_PARAMETERS: Final = "void *const *buffers, const int64_t *values, int64_t begin, int64_t end"
 
 
@@ -86,14 +100,18 @@ class Clang(CStyle):
             parameters += ["int64_t begin", "int64_t end"]
             arguments += ["begin", "end"]
         fence = ("  __builtin_ia32_sfence();",) if kernel.streams else ()
+        call, flushes = f"  {body}({', '.join(arguments)});", settings.FLUSH_SUBNORMALS
+        before = ("  FLOATS_OF mode = GET_FLOATS;", "  SET_FLOATS(mode | FLUSH);")
         lines = (
             *self.prelude(),
+            *((FLOAT_MODE_IN_C,) if flushes else ()),
             *writer.definitions,
+            *(("__attribute__((noinline))",) if flushes else ()),  # or floats could leave the mode
             f"static void {body}({', '.join(parameters) or 'void'}) {{",
             *writer.lines,
             "}",
             f"void {kernel.name}({ENTRY_PARAMETERS}) {{",
-            f"  {body}({', '.join(arguments)});",
+            *((*before, call, "  SET_FLOATS(mode);") if flushes else (call,)),
             *fence,
             "}",
         )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from tinycore.config import settings
 from tinycore.dtype import DType, dtypes
 from tinycore.render.facts import is_parallel
 from tinycore.render.llvm import Llvm
@@ -22,8 +25,38 @@ FETCH: Final = "llvm.prefetch.p0"
 STREAM_LINES: Final = ("declare void @llvm.x86.sse.sfence()", "!0 = !{i32 1}")
 
 
+FLOAT_MODE_IN_IR: Final[Mapping[str, tuple[Sequence[str], Sequence[str], Sequence[str]]]] = {
+    "x86_64": (
+        ("declare void @llvm.x86.sse.stmxcsr(ptr)", "declare void @llvm.x86.sse.ldmxcsr(ptr)"),
+        (
+            "  %mode = alloca i32",
+            "  %flush = alloca i32",
+            "  call void @llvm.x86.sse.stmxcsr(ptr %mode)",
+            "  %old = load i32, ptr %mode",
+            "  %new = or i32 %old, 32832",  # FTZ and DAZ, Intel SDM 10.2.3
+            "  store i32 %new, ptr %flush",
+            "  call void @llvm.x86.sse.ldmxcsr(ptr %flush)",
+        ),
+        ("  call void @llvm.x86.sse.ldmxcsr(ptr %mode)",),
+    ),
+    "aarch64": (
+        ("declare i64 @llvm.aarch64.get.fpcr()", "declare void @llvm.aarch64.set.fpcr(i64)"),
+        (
+            "  %old = call i64 @llvm.aarch64.get.fpcr()",
+            "  %new = or i64 %old, 16777216",  # FZ
+            "  call void @llvm.aarch64.set.fpcr(i64 %new)",
+        ),
+        ("  call void @llvm.aarch64.set.fpcr(i64 %old)",),
+    ),
+}
+"""By machine: declarations, and the instructions around a kernel that flushes subnormal numbers."""
+
+
+@dataclass(frozen=True)
 class LlvmCpu(Llvm):
     """LLVM IR as it is compiled for a CPU of any width."""
+
+    machine: str = "x86_64"
 
     name: ClassVar[str] = "LLVM"
     emulated: ClassVar[frozenset[DType]] = frozenset({dtypes.bfloat16, *dtypes.fp8s})
@@ -32,16 +65,22 @@ class LlvmCpu(Llvm):
         """The body as a function whose parameters say that buffers differ, and the entry."""
         name = writer.kernel.name
         parameters = [*self.parameters(writer), "i64 %begin", "i64 %end"]
+        flushes = settings.FLUSH_SUBNORMALS
+        declared, before, after = FLOAT_MODE_IN_IR[self.machine] if flushes else ((), (), ())
+        inline = " noinline" if flushes else ""  # or floats could leave the mode
         lines = (
             *writer.declarations,
-            f"define internal void @{name}_body({', '.join(parameters)}) nounwind {{",
+            *declared,
+            f"define internal void @{name}_body({', '.join(parameters)}) nounwind{inline} {{",
             "entry:",
             *writer.entry,
             *writer.lines,
             "  ret void",
             "}",
             f"define void @{name}(ptr %buffers, ptr %values, i64 %begin, i64 %end) nounwind {{",
+            *before,
             *self.unpacked(writer),
+            *after,
             *(("  call void @llvm.x86.sse.sfence()",) if writer.kernel.streams else ()),
             "  ret void",
             "}",

@@ -73,4 +73,4 @@ def llvm_toolchain(arch: str = "") -> Toolchain[LlvmCpu]:
     parsed = Arch.parse(arch)
     compiler = LlvmCompiler(parsed)
     dialect = LlvmCpuBaseline if parsed.is_baseline else LlvmCpu
-    return Toolchain("LLVM", str(parsed), dialect(parsed.limits()), compiler)
+    return Toolchain("LLVM", str(parsed), dialect(parsed.limits(), parsed.machine), compiler)
