@@ -60,6 +60,19 @@ def test_a_card_older_than_all_it_knows_is_refused(monkeypatch: pytest.MonkeyPat
         target_of(80, (90,), True)
 
 
+@pytest.mark.parametrize(("version", "supported"), [((11, 8), (80, 90)), ((12, 0), (80,))])
+def test_an_older_nvrtc_does_not_know_what_hopper_alone_has(
+    version: tuple[int, int], supported: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_nvrtc, "version", lambda: version)
+    monkeypatch.setattr(_nvrtc, "supported", lambda: supported)
+    monkeypatch.setattr(_nvrtc, "path", lambda: "libnvrtc.so")
+
+    with pytest.raises(CompilerUnavailable, match="does not compile for sm_90a"):
+        NvrtcCompiler("sm_90a")
+    assert NvrtcCompiler("sm_90").form in ("CUBIN", "PTX")
+
+
 @pytest.mark.parametrize("name", ["gfx1100", "sm_75", "90", "sm_"])
 def test_what_is_no_architecture_of_nvidia_is_refused(name: str) -> None:
     with pytest.raises(CompilerUnavailable, match="is no architecture that tiny-nv compiles for"):

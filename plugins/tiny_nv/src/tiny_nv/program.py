@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["Arguments", "CudaProgram", "NvrtcCompiler", "PtxCompiler", "entry_name"]
 
 # Values of CUfunction_attribute, CUjit_option, and of the `extra` of a launch.
+FIRST_WITH_SPECIFIC: Final = (12, 0)
+"""The nvrtc that knows sm_90a."""
 _MOST_THREADS: Final = 0
 _DYNAMIC_SHARED: Final = 8
 _STATIC_SHARED: Final = 1
@@ -87,6 +89,11 @@ class NvrtcCompiler:
     def __init__(self, arch: str, assembles: bool = True) -> None:
         self.target, self.form = target_of(number_of(arch), _nvrtc.supported(), assembles)
         if arch == f"sm_{number_of(arch)}a":
+            if _nvrtc.version() < FIRST_WITH_SPECIFIC or number_of(arch) not in _nvrtc.supported():
+                raise CompilerUnavailable(
+                    f"nvrtc at {_nvrtc.path()} does not compile for {arch}. Install that of CUDA "
+                    f"12 or later, or set the architecture, as in DEV=CUDA::sm_{number_of(arch)}"
+                )
             self.target += "a"
         more = cuda_settings.NVRTC_OPTIONS.split()
         told = (f"--ptxas-options={VERBOSE}",) if self.form == "CUBIN" else ()
