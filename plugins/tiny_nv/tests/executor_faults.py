@@ -46,7 +46,7 @@ LAUNCH: Final[tuple[Fault, ...]] = tuple(
             "self.state.shared.warp_epoch[numpy.unique(self.state.shared.warps_of(taken))] += 1",
             "self.state.shared.barrier(numpy.arange(self.blocks))",
         ),
-        ("        self.state.shared.barrier(numpy.unique(blocks))\n", ""),
+        ("        self.state.barrier(numpy.unique(blocks))\n", ""),
     )
 )
 MOVEMENT: Final[tuple[Fault, ...]] = tuple(
@@ -194,7 +194,7 @@ STANDIN: Final[tuple[Fault, ...]] = tuple(
             "if attribute != 8 or value > self.cards[self._card() or 0].shared_bytes:",
             "if attribute != 8:",
         ),
-        ("        if parameters != ffi.NULL:\n            return INVALID_VALUE\n", ""),
+        ("if (parameters == ffi.NULL) == (extra == ffi.NULL):", "if extra == ffi.NULL:"),
         ('if found is None or found.module not in self._alive["CUmodule"]:', "if found is None:"),
         ("if not 0 < threads <= most or", "if not 0 <= threads <= most or"),
         ("if not 0 < threads <= most or", "if not 0 < threads or"),
