@@ -40,6 +40,7 @@ NAMES: Final = (
     "test_shifts_by_every_amount[int64]",
     "test_an_operation[TRUNC-float32]",
     "test_an_operation[MUL-bfloat16]",
+    "test_a_cast[float64-float16]",
     "test_a_cast_in_lanes[float32-uint16]",
     "test_operands_in_shared_memory[float32-100x33x129]",
     "test_shared_memory_is_filled_ahead[float32-2]",

@@ -34,10 +34,11 @@ RESERVED: Final = frozenset(
     "alignas alignof and and_eq as asm auto bitand bitor bool break case catch char class compl "
     "const constexpr const_cast continue decltype default delete do double dynamic_cast else enum "
     "explicit export extern false float for friend goto if inline int lane load long mutable "
-    "namespace new noexcept not not_eq nullptr operator or or_eq private protected public register "
-    "reinterpret_cast return root shared short signed sizeof static static_assert static_cast "
-    "store struct switch template this thread_local throw true try typedef typeid typename union "
-    "unsigned using vec virtual void volatile wchar_t while xor xor_eq FUNCTION".split()
+    "narrow namespace new noexcept not not_eq nullptr operator or or_eq private protected "
+    "public register reinterpret_cast return root shared short signed sizeof static "
+    "static_assert static_cast store struct switch template this thread_local throw true "
+    "try typedef typeid typename union unsigned using vec virtual void volatile wchar_t "
+    "while xor xor_eq FUNCTION".split()
 )
 """Words of C++ and of what stands before a kernel, which nothing else may be called."""
 PRELUDE: Final = """\
@@ -51,6 +52,13 @@ ROOTS: Final = """\
 FUNCTION float root(float x) { return __builtin_sqrtf(x); }
 FUNCTION double root(double x) { return __builtin_sqrt(x); }
 FUNCTION _Float16 root(_Float16 x) { return (_Float16)__builtin_sqrtf((float)x); }"""
+NARROW: Final = """\
+FUNCTION float narrow(double x) {
+#pragma clang fp contract(off)
+  return (float)x;
+}"""
+"""A double as float, which stays a step of its own: where contraction is allowed, newer clangs round
+a double that becomes half by float once, from the double."""
 LANE: Final = """\
 FUNCTION int lane() {
   return __builtin_amdgcn_mbcnt_hi(-1, __builtin_amdgcn_mbcnt_lo(-1, 0));
@@ -246,6 +254,13 @@ class AmdHip(CStyle):
             writer.define(LANE)
             call = f"__builtin_amdgcn_ds_bpermute((lane() ^ {u.arg}) << 2, {word})"
         return f"as<{writer.type(u.dtype)}>({call})"
+
+    def cast(self, u: UOp, writer: Writer) -> str:
+        """A value converted; from double to float by a function that nothing is contracted with."""
+        if u.dtype is dtypes.float32 and u.src[0].dtype is dtypes.float64:
+            writer.define(NARROW)
+            return f"narrow({unwrapped(writer[u.src[0]])})"
+        return super().cast(u, writer)
 
     def matrix_sum(self, u: UOp, writer: Writer) -> str:
         """A sum by a matrix instruction, which every lane executes: see `AmdLlvm.matrix_sum`."""
