@@ -57,8 +57,8 @@ FUNCTION float narrow(double x) {
 #pragma clang fp contract(off)
   return (float)x;
 }"""
-"""A double as float, which stays a step of its own: where contraction is allowed, newer clangs round
-a double that becomes half by float once, from the double."""
+"""A double as float, which stays a step of its own: where contraction is allowed, newer clangs
+round a double that becomes half by float once, from the double."""
 LANE: Final = """\
 FUNCTION int lane() {
   return __builtin_amdgcn_mbcnt_hi(-1, __builtin_amdgcn_mbcnt_lo(-1, 0));
