@@ -88,12 +88,18 @@ def product(rows: int, inner: int, columns: int, dtype: DType) -> UOp:
     return UOp.sink(UOp(Op.END, dtypes.void, (change, i, j)))
 
 
-def product_of_types(rows: int, inner: int, columns: int, a: DType, b: DType, out: DType) -> UOp:
-    """The same of operands that are converted to the type of the sum."""
+def product_of_types(
+    rows: int, inner: int, columns: int, a: DType, b: DType, out: DType, is_turned: bool = False
+) -> UOp:
+    """The same of operands that are converted to the type of the sum.
+
+    With `is_turned` the second operand lies in memory column by column.
+    """
     i, j = UOp.range(rows, 0), UOp.range(columns, 1)
     k = UOp.range(inner, 2, AxisKind.REDUCE)
     left = load(element(1, a, rows * inner, i * inner + k), a)
-    right = load(element(2, b, inner * columns, k * columns + j), b)
+    place = j * inner + k if is_turned else k * columns + j
+    right = load(element(2, b, inner * columns, place), b)
     factors = [x if x.dtype is out else x.cast(out) for x in (left, right)]
     total = UOp(Op.REDUCE, out, (factors[0] * factors[1], k), Op.ADD)
     change = store(element(0, out, rows * columns, i * columns + j), total)

@@ -23,7 +23,7 @@ from tinycore.testing.kernels import product_of_types
 from tinycore.testing.suite.case import Level, NotApplicable, Variant, case
 from tinycore.testing.suite.kernels import integers, loaded, results
 from tinycore.testing.suite.subject import Array, Subject
-from tinycore.uop.matrix import MatrixUnit
+from tinycore.uop.matrix import MatrixDescriptor, MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 
@@ -63,10 +63,11 @@ def test_matrix_units_load_operands(subject: Subject) -> None:
             rows, inner, columns = 4 * unit.m, 4 * unit.k, 4 * unit.n
             left = integers(rows * inner).reshape(rows, inner) % 3 - 1
             right = integers(inner * columns, 1).reshape(inner, columns) % 3 - 1
-            linear = staged(subject, unit, (rows, inner, columns))
+            is_turned = lies_along_sum(unit)
+            linear = staged(subject, unit, (rows, inner, columns), is_turned)
             loads = [n.arg.is_turned for n in linear.uops if n.op is Op.MATRIX_LOAD]
             assert loads, f"no plan loads operands of {unit.name} by {unit.load}"
-            found = computed(subject, unit, linear, left, right)
+            found = computed(subject, unit, linear, left, right, is_turned)
             wrong = numpy.argwhere(found != left @ right)
             assert not len(wrong), (
                 f"{len(wrong)} of {found.size} sums of {unit.name} are wrong, with operands loaded "
@@ -104,11 +105,19 @@ def test_lanes_exchange_values(subject: Subject, dtype: DType) -> None:
         )
 
 
-def staged(subject: Subject, unit: MatrixUnit, size: tuple[int, int, int]) -> LinearKernel:
+def lies_along_sum(unit: MatrixUnit) -> bool:
+    """True if a unit reads the second operand in shared memory along the sum alone."""
+    by = unit.load
+    return isinstance(by, MatrixDescriptor) and by.turned_bytes != unit.b.itemsize
+
+
+def staged(
+    subject: Subject, unit: MatrixUnit, size: tuple[int, int, int], is_turned: bool
+) -> LinearKernel:
     """A product planned for a unit, with its operands in shared memory."""
     few = replace(subject.limits, matrix=(unit,), threads=1, units=0)
     limits = replace(few, block_wanted=unit.threads)
-    kernel = product_of_types(*size, unit.a, unit.b, unit.out)
+    kernel = product_of_types(*size, unit.a, unit.b, unit.out, is_turned)
     return lower(kernel, subject.toolchain.renderer, "by_tiles", plan_for(kernel, limits))
 
 
@@ -150,16 +159,24 @@ def multiplied(subject: Subject, unit: MatrixUnit, a: Array, b: Array) -> Array:
     return computed(subject, unit, linear, a, b)
 
 
-def computed(subject: Subject, unit: MatrixUnit, linear: LinearKernel, a: Array, b: Array) -> Array:
-    """The product of two matrices by a kernel."""
+def computed(
+    subject: Subject,
+    unit: MatrixUnit,
+    linear: LinearKernel,
+    a: Array,
+    b: Array,
+    is_turned: bool = False,
+) -> Array:
+    """The product of two matrices by a kernel, to which the second may be given turned."""
     rows, columns = len(a), b.shape[1]
+    given_b = b.T if is_turned else b
     program = loaded(subject, linear.uops, 3, linear.name)
     given = [
         encode(numbers.reshape(-1), dtype)
         for numbers, dtype in (
             (numpy.full((rows, columns), 77), unit.out),
             (a, unit.a),
-            (b, unit.b),
+            (given_b, unit.b),
         )
     ]
     return decode(results(subject, program, given)[0], unit.out).reshape(rows, columns)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NoReturn
 
 import pytest
 
@@ -41,7 +42,7 @@ def test_one_device_has_no_neighbor(subject: Subject) -> None:
 
 
 def test_a_machine_with_one_card_disproves_nothing() -> None:
-    def opened(index: int, interface: str) -> None:
+    def opened(index: int, interface: str) -> NoReturn:
         raise DeviceUnavailable(f"there is no ALONE:{index}")
 
     register(replace(backend(), name="ALONE", open=opened, count=lambda: 1))
