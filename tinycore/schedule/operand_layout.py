@@ -17,11 +17,12 @@ from typing import Final
 
 from tinycore.render.base import Limits
 from tinycore.schedule.limits import limits_of
+from tinycore.schedule.partial_writes import loops_over
 from tinycore.schedule.ranges import ZERO, Point, read_through
 from tinycore.schedule.storage import is_leaf
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp
-from tinycore.uop.op import MOVEMENT, SAME_VALUE, AxisKind, Op
+from tinycore.uop.op import MOVEMENT, SAME_VALUE, Op
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.sums import terms_of
 from tinycore.uop.symbolic import simplify
@@ -86,17 +87,14 @@ class Operand:
         fits = all(isinstance(n, int) and n % lanes == 0 for n in sizes)
         return along[0] if len(along) == 1 and fits else None
 
-    def laid_out(self, loop: UOp) -> UOp:
+    def copied_along(self, loop: UOp) -> UOp:
         """The factor, read from a copy with the axis innermost that a loop moves along."""
         axis = self.axis_of(loop)
         assert axis is not None, "a loop that moves along one axis"
         order = (*(a for a in range(len(self.base.shape)) if a != axis), axis)
         copy = UOp(Op.CONTIGUOUS, self.base.dtype, (permuted(self.base, order),))
-        return self.on(permuted(copy, tuple([order.index(a) for a in range(len(order))])))
-
-    def on(self, base: UOp) -> UOp:
-        """The factor, read from a base of the same shape."""
-        return self.top.substitute({self.base: base})
+        back = permuted(copy, tuple([order.index(a) for a in range(len(order))]))
+        return self.top.substitute({self.base: back})
 
 
 def permuted(node: UOp, order: tuple[int, ...]) -> UOp:
@@ -109,12 +107,7 @@ def laid_out(node: UOp) -> UOp:
     product = summed_product(node)
     if product is None or not all(isinstance(n, int) for n in product.shape):
         return node
-    loops = tuple(
-        [
-            UOp.range(n, axis, AxisKind.LOOP) if n != 1 else ZERO
-            for axis, n in enumerate(product.shape)
-        ]
-    )
+    loops = loops_over(product)
     operands = [Operand.of(factor, loops) for factor in product.src]
     summed = [loops[axis] for axis in node.arg[1] if product.shape[axis] != 1]
     copies = copies_of(operands, summed, math.prod(product.shape), limits_of(node.device))
@@ -148,7 +141,7 @@ def copies_of(
     apart = [o for o in operands if (r := along[o.top]) is None or (r in summed and r is not loop)]
     if any(work < LEAST_READS * math.prod(o.base.shape) for o in apart):
         return {}
-    return {o.top: o.laid_out(loop) for o in apart}
+    return {o.top: o.copied_along(loop) for o in apart}
 
 
 def summed_product(node: UOp) -> UOp | None:

@@ -143,7 +143,7 @@ class Tiles:
             )
             for product, axis in enumerate(step.k)
         }
-        """Those of the unit by the loops of first products."""
+        """Loops of the unit, by the loops of first products."""
 
     def first(self, closer: UOp, k: UOp) -> UOp:
         """A sum of products of two operands in memory, by the unit."""
