@@ -39,7 +39,15 @@ from tinycore.lower.strategies.grid_shared import (
     operand_accesses,
     sides_of,
 )
-from tinycore.lower.tile import Bind, Reorder, Split, Tail
+from tinycore.lower.strategies.matrix_sides import (
+    join_blocks,
+    join_side,
+    join_steps,
+    length_of,
+    longest,
+    runs_of,
+)
+from tinycore.lower.tile import Bind, Split, Tail
 from tinycore.render.base import Limits
 from tinycore.uop.affine import coefficient
 from tinycore.uop.matrix import Fragment, MatrixDescriptor, MatrixLoad, MatrixUnit
@@ -124,7 +132,7 @@ def loads_of_product(unit: MatrixUnit, tile: Tile) -> float:
 
 def groups_of_product(facts: KernelFacts, unit: MatrixUnit, tile: Tile, sides: Sides) -> int:
     """Number of groups by which a product in tiles of a size is computed."""
-    rows, columns = longest(sides.rows).extent, longest(sides.columns).extent
+    rows, columns = length_of(facts, sides.rows), length_of(facts, sides.columns)
     down = -(-rows // (tile.tall * copies(tile.rows, unit.m) * unit.m))
     across = -(-columns // (tile.wide * copies(tile.columns, unit.n) * unit.n))
     return down * across * (facts.outputs_launched // (rows * columns))
@@ -132,10 +140,10 @@ def groups_of_product(facts: KernelFacts, unit: MatrixUnit, tile: Tile, sides: S
 
 def waste_of_product(facts: KernelFacts, unit: MatrixUnit, tile: Tile, sides: Sides) -> float:
     """Work of a product in tiles of a size, those past its ends included, as its multiple."""
-    rows, columns = longest(sides.rows).extent, longest(sides.columns).extent
+    rows, columns = length_of(facts, sides.rows), length_of(facts, sides.columns)
     tall, wide = tile.tall * copies(tile.rows, unit.m), tile.wide * copies(tile.columns, unit.n)
     down, across = -(-rows // (tall * unit.m)), -(-columns // (wide * unit.n))
-    steps = inner_loop(facts, unit).extent
+    steps = math.prod(r.extent for r in runs_of(facts, inner_loop(facts, unit)))
     padded = down * tall * unit.m * across * wide * unit.n * -(-steps // unit.k) * unit.k
     return padded / (rows * columns * steps)
 
@@ -160,7 +168,7 @@ def suits(facts: KernelFacts, limits: Limits, unit: MatrixUnit, tile: Tile, side
         registers = registers_of_tile(unit, tile, len(facts.reductions))
         if not limits.async_bytes or not resident_groups(limits, threads, registers):
             return False
-    rows, columns = longest(sides.rows).extent, longest(sides.columns).extent
+    rows, columns = length_of(facts, sides.rows), length_of(facts, sides.columns)
     tall, wide = tile.tall * copies(tile.rows, unit.m), tile.wide * copies(tile.columns, unit.n)
     down, across = -(-rows // (tall * unit.m)), -(-columns // (wide * unit.n))
     most = MOST_WASTE_OF_ONE if tile == ONE_TILE else MOST_WASTE
@@ -188,7 +196,8 @@ def tensorize(given: Draft, unit: MatrixUnit, tile: Tile, sides: Sides, turns: i
     Raises ArgumentError where the sum is none for the unit.
     """
     draft = given.copy()
-    row, column = longest(sides.rows), longest(sides.columns)
+    row, column = join_side(draft, sides.rows), join_side(draft, sides.columns)
+    joined = draft.facts
     below, down = cut_tile(draft, row, tile.tall, copies(tile.rows, unit.m) * unit.m)
     beside, right = cut_tile(draft, column, tile.wide, copies(tile.columns, unit.n) * unit.n)
     block, depth = cut_steps(draft, unit)
@@ -206,7 +215,7 @@ def tensorize(given: Draft, unit: MatrixUnit, tile: Tile, sides: Sides, turns: i
         operand = unit.fragment("a" if part is ROWS else "b")
         inner = operand.map.neighbors[0] == "k"
         if isinstance(unit.load, MatrixDescriptor) and unit.load.turned_bytes == unit.a.itemsize:
-            inner = not lies_across(given.facts, row if part is ROWS else column, unit)
+            inner = not lies_across(joined, row if part is ROWS else column, unit)
         dimensions = (across, along) if inner else (along, across)
         before, done = draft.copy(), len(draft.steps)
         stage_operand(draft, Stage(at, dimensions, copies=turns), operand, unit.load)
@@ -245,20 +254,16 @@ def cut_tile(draft: Draft, loop: UOp, subgroups: int, size: int) -> tuple[Number
 
 def cut_steps(draft: Draft, unit: MatrixUnit) -> tuple[Number, Number]:
     """Cut the reduced loop of a product, the innermost now, into what is staged at a time."""
-    loops = draft.facts.reduced
-    loop = inner_loop(draft.facts, unit)
-    others = [r.arg.number for r in loops if r is not loop]
-    number = loop.arg.number
-    if others:
-        draft.do(Reorder((*others, number)))
-    steps = -(-loop.extent // unit.k)
+    run = runs_of(draft.facts, inner_loop(draft.facts, unit))
+    number = join_steps(draft, run)
+    steps = -(-math.prod(r.extent for r in run) // unit.k)
     if isinstance(unit.load, MatrixDescriptor):
         row_bytes, steps = unit.load.row_bytes, ceil_power_of_two(steps)
     else:
         row_bytes = DEPTH_BYTES
     most = max(row_bytes // unit.a.itemsize, unit.k)
     draft.do(Split(number, min(most, steps * unit.k), Tail.GUARD))
-    return (*number, 0), (*number, 1)
+    return join_blocks(draft, (*number, 0)), (*number, 1)
 
 
 def dimension(draft: Draft, *axes: Number | None) -> Dimension:
@@ -375,11 +380,6 @@ def swizzle_of(row_bytes: int, piece: int) -> int:
 def has(draft: Draft, axis: Number) -> bool:
     """True if a loop of that number exists: loops of one step do not."""
     return any(r.arg.number == axis for r in draft.facts.loops)
-
-
-def longest(loops: tuple[UOp, ...]) -> UOp:
-    """The loop with most steps, the innermost of several."""
-    return max(reversed(loops), key=lambda r: r.extent)
 
 
 def inner_loop(facts: KernelFacts, unit: MatrixUnit) -> UOp:
