@@ -42,13 +42,13 @@ class Buffer:
         "__weakref__",
         "_handle",
         "_lease",
-        "_origin",
         "_owner",
         "base",
         "device",
         "dtype",
         "image",
         "offset",
+        "origin",
         "size",
     )
 
@@ -71,7 +71,7 @@ class Buffer:
         self._lease: Lease | None = None
         """Frees the memory, at the latest when the buffer dies; None for views."""
         self._owner: object = None
-        self._origin = 0
+        self.origin = 0
         """Address of memory that is owned by others."""
         self.device = Device.canonicalize(device)
         self.size = size
@@ -91,7 +91,22 @@ class Buffer:
         made = object.__new__(cls)
         made.device, made.size, made.dtype = other.device, other.size, other.dtype
         made._handle = made._lease = made._owner = made.base = None
-        made.image, made.offset, made._origin = other.image, 0, 0
+        made.image, made.offset, made.origin = other.image, 0, 0
+        return made
+
+    @classmethod
+    def allocated_like(cls, other: Buffer) -> Buffer:
+        """A buffer of the same kind as another, in memory of its own. Raises OutOfMemory.
+
+        `ensure_allocated` without what a buffer that nobody else has seen does not need.
+        """
+        made = cls.like(other)
+        if other.image is not None:
+            return made.ensure_allocated()
+        if size_bytes := other.size * other.dtype.itemsize:
+            pool = Device[other.device].allocator
+            made._handle = pool.alloc(size_bytes)
+            made._lease = Lease.of(made, pool, size_bytes)
         return made
 
     def _verify_view(self, base: Buffer) -> None:
@@ -131,7 +146,7 @@ class Buffer:
     def alignment(self) -> int:
         """The known alignment of the first byte's address, at most ALIGNMENT_BYTES."""
         base = self if self.base is None else self.base
-        return gcd(ALIGNMENT_BYTES, base._origin + self.offset)
+        return gcd(ALIGNMENT_BYTES, base.origin + self.offset)
 
     # --- memory
 
@@ -212,7 +227,7 @@ class Buffer:
                 "at an address"
             )
         buffer._owner = owner
-        buffer._origin = pointer + start
+        buffer.origin = pointer + start
         return buffer
 
     # --- copies

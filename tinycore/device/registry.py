@@ -70,6 +70,8 @@ class Registry:
         """The device of tensors that name none: the first of DEV, else the best that works."""
         if text := in_force()["DEV"]:
             return default_of(text)
+        if self._automatic is not None and self._older == ():
+            return self._automatic
         targets = self.targets()
         return targets[0].name if targets else self._chosen_automatically()
 

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import filterfalse
 from typing import Any
 
 from tinycore._locks import lock as new_lock
@@ -56,6 +55,8 @@ class CapturedStep:
     """Host actions before each replay, such as drawing random numbers, in this order."""
     graphs: list[Part] | None = None
     """The launches as they are submitted, from the first replay on."""
+    kept_results: list[Any] = field(default_factory=list)
+    """Results of earlier replays whose memory may be used again (`tensor/recorded_call.py`)."""
     lock: threading.Lock = field(default_factory=new_lock)
 
     @classmethod
@@ -100,9 +101,10 @@ class CapturedStep:
         return frozenset(found - set(self.inputs) - set(self.fresh_outputs))
 
     def free_intermediates(self) -> None:
-        """Free the memory of intermediates, until the next replay."""
+        """Free the memory of intermediates and of earlier results, until the next replay."""
         with self.lock:
             self.graphs = None
+            self.kept_results.clear()
             between = self.made - set(self.fresh_outputs)
             for buffer in between | {b.base for b in between if b.base is not None}:
                 buffer.deallocate()
@@ -121,20 +123,22 @@ class CapturedStep:
         exchange = dict(zip(self.inputs, inputs, strict=True))
         if again:
             exchange |= again
-        for made in filterfalse(exchange.__contains__, self.fresh_outputs):
-            exchange[made] = Buffer.like(made)
+        for made in self.fresh_outputs:
+            if made not in exchange:
+                exchange[made] = Buffer.allocated_like(made)
         values = in_force()  # once for all that is asked below
-        if trace.is_on(values):
+        is_shown = values["DEBUG"] or values["TRACE"]
+        if is_shown and trace.is_on(values):
             held = "".join(f", {name}={value}" for name, value in numbers.items())
             trace(f"replaying {len(self.items)} launches{held}")
         is_observed = (
-            values["JIT"] >= 2 or trace_run.is_on(values) or hooks.active("tinycore_kernel_ran")
+            values["JIT"] >= 2
+            or (is_shown and trace_run.is_on(values))
+            or hooks.active("tinycore_kernel_ran")
         )
         with self.lock:
-            for buffer, action in self.repeated:
-                content = action()
-                if buffer is not None:
-                    buffer.copyin(content.data.cast("B"))
+            if self.repeated:
+                self.repeat()
             if is_observed:
                 for item in self.items:
                     Single(item).run(exchange, numbers)
@@ -145,6 +149,13 @@ class CapturedStep:
                 for part in parts:
                     part.run(exchange, numbers)
         return tuple(map(exchange.get, self.outputs, self.outputs))
+
+    def repeat(self) -> None:
+        """Do the host's part of a replay."""
+        for buffer, action in self.repeated:
+            content = action()
+            if buffer is not None:
+                buffer.copyin(content.data.cast("B"))
 
     # --- pickle
 

@@ -123,7 +123,14 @@ class CompiledRunner:
 
     def accepts(self, bufs: Iterable[Buffer]) -> bool:
         """True if every buffer has the required alignment."""
-        return self.alignment == 1 or all(b.alignment >= self.alignment for b in bufs)
+        need = self.alignment
+        if need == 1:
+            return True
+        for buffer in bufs:
+            is_part = buffer.origin or buffer.base is not None
+            if is_part and buffer.alignment < need:  # others are aligned to what any program needs
+                return False
+        return True
 
     def for_buffers(self, bufs: Iterable[Buffer]) -> CompiledRunner:
         """This program, or a variant for unaligned buffers where these are."""

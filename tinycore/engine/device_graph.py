@@ -128,8 +128,8 @@ class Alone:
     """By slot: a buffer that is exchanged, or the handle of one that is not."""
     changing: tuple[int, ...]
     """The slots of the changing buffers."""
-    aligned: tuple[Buffer, ...]
-    """The buffers that are exchanged, where the program needs them to be aligned."""
+    names: tuple[str, ...]
+    """The variables of the program."""
 
     @classmethod
     def of(cls, item: ExecItem, exchange: Mapping[Buffer, Buffer]) -> Alone | Single:
@@ -140,20 +140,21 @@ class Alone:
         runner = runner.for_buffers([exchange.get(b, b) for b in item.bufs])
         changing = tuple([slot for slot, b in enumerate(item.bufs) if b in exchange])
         handles = tuple([b if b in exchange else b.handle for b in item.bufs])
-        aligned = tuple([item.bufs[slot] for slot in changing]) if runner.alignment > 1 else ()
-        return cls(single, runner, handles, changing, aligned)
+        return cls(single, runner, handles, changing, runner.info.values)
 
     def run(self, exchange: Mapping[Buffer, Buffer], values: Mapping[str, int]) -> None:
         """Launch it, with replaced buffers."""
-        if profilers or (
-            self.aligned and not self.runner.accepts([exchange[b] for b in self.aligned])
-        ):
+        if profilers:
             return self.single.run(exchange, values)
-        handles = list(self.handles)
+        runner, handles = self.runner, [*self.handles]
         for slot in self.changing:
-            handles[slot] = exchange[handles[slot]].handle
-        runner = self.runner
-        runner.program(handles, [values[name] for name in runner.info.values], wait=False)
+            buffer = exchange[handles[slot]]
+            is_part = buffer.origin or buffer.base is not None
+            if is_part and buffer.alignment < runner.alignment:
+                return self.single.run(exchange, values)
+            handles[slot] = buffer.handle if (found := HANDLE(buffer)) is None else found
+        numbers = [values[name] for name in self.names] if self.names else ()
+        runner.program(handles, numbers, wait=False)
         GlobalCounters.count(runner.estimate, 1)
         return None
 

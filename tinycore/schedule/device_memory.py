@@ -5,6 +5,8 @@ Floor 3.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from operator import attrgetter
 from typing import Final
 
 from tinycore.device.buffer import Buffer
@@ -34,6 +36,7 @@ class Buffers:
 
 
 buffers: Final = Buffers()
+_MEMORY: Final = attrgetter("_memory")
 
 
 def buffer_of(node: UOp) -> Buffer:
@@ -50,6 +53,14 @@ def buffer_of(node: UOp) -> Buffer:
             found = new_memory(node)
         buffers[node] = found
     return found
+
+
+def buffers_of(nodes: Sequence[UOp]) -> tuple[Buffer, ...]:
+    """The Buffers behind BUFFER nodes."""
+    try:
+        return tuple(map(_MEMORY, nodes))
+    except AttributeError:  # one has none yet
+        return tuple(map(buffer_of, nodes))
 
 
 def new_memory(node: UOp) -> Buffer:

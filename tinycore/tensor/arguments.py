@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Hashable, Iterator
-from typing import Any, Final
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from operator import itemgetter
+from typing import Any, Final, TypeAlias
 
 from tinycore._deferred import NumpyArray
-from tinycore.config import reader_of
+from tinycore.config import in_force, reader_of
 from tinycore.device.buffer import Buffer
-from tinycore.dtype import dtypes
+from tinycore.dtype import DType, dtypes
 from tinycore.errors import JitError
-from tinycore.schedule.device_memory import buffer_of, buffers
+from tinycore.schedule.device_memory import buffers_of
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.graph import is_constant
 from tinycore.tensor.guard_keys import ATOMS, Same, constant_key, shortened
@@ -33,6 +34,7 @@ from tinycore.uop.size import GIVEN_MARK, Size, Variable
 GUARDED: Final = ("TRAINING", "DEFAULT_FLOAT", "DEFAULT_INT")
 """Settings that decide what a function launches."""
 guarded_values: Final = reader_of(GUARDED)
+pattern_settings: Final = itemgetter(*GUARDED, "DEV")
 
 SHOWN_OPS: Final = MOVEMENT | {Op.BUFFER, Op.MULTI, Op.DETACH, Op.DEVICE, Op.UNIQUE}
 """Ops of a tensor that is memory, or parts of memory."""
@@ -140,11 +142,12 @@ class Arguments:
     `key` is all that captured launches depend on, besides the content of buffers and the numbers.
     """
 
+    naming: Naming | None = None
+    """The names under which the function sees the bound variables, if there are any."""
+
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.given = args, kwargs
         self.tensors: list[Tensor] = []
-        self.naming: Naming | None = None
-        """The names under which the function sees the bound variables, if there are any."""
         self.objects: list[Any] = []
         """Objects compared by identity; their content is guarded like a function's environment."""
         key: list[Any] = []
@@ -159,12 +162,20 @@ class Arguments:
             self.note(kwargs, key)
         nodes = self.shown(key)
         number = dict.fromkeys(nodes)
-        self.nodes = tuple(number)
-        self.buffers: tuple[Buffer, ...] = tuple([buffers.get(b) or buffer_of(b) for b in number])
+        self.nodes: list[UOp] = [*number]
+        self.buffers: tuple[Buffer, ...] = buffers_of(self.nodes)
         key += guarded_values()
         key.append(runtime().default_device())
         key.append(None if len(number) == len(nodes) else first_occurrences(nodes))
         self.key = tuple(key)
+
+    @classmethod
+    def matched(cls, args: tuple[Any, ...], nodes: list[UOp], key: tuple[Any, ...]) -> Arguments:
+        """The arguments of a call that is known to have this key."""
+        made = object.__new__(cls)
+        made.given, made.key, made.nodes = (args, {}), key, nodes
+        made.tensors, made.objects, made.buffers = [*args], [], buffers_of(nodes)
+        return made
 
     def note(self, value: Any, key: list[Any]) -> None:
         """Add an argument to a key: for containers their classes and the paths to their parts."""
@@ -285,6 +296,75 @@ class Arguments:
         facts.append(("the default device", self.key[-2]))
         facts.append(("which arguments share memory", self.key[-1]))
         return facts
+
+
+Row: TypeAlias = tuple[bool | None, Op, Any, Op, UOp, DType, Any]
+"""A tensor that shows a whole buffer: if it requires a gradient, op and argument of its node, and
+op, device, dtype and size of the BUFFER, which may be that node."""
+
+
+class CallPattern:
+    """What calls with one key look like, if all their arguments are different whole buffers.
+
+    A replayed function is mostly called as it was before, and to compare its arguments with those
+    takes a fraction of the time of making their key. It keeps no tensor or memory alive.
+    """
+
+    __slots__ = ("device", "key", "rows", "settings")
+
+    def __init__(self, rows: list[Row]) -> None:
+        self.rows = rows
+        values = in_force()
+        self.settings = pattern_settings(values)
+        self.device = runtime().default_device()
+        key: list[Any] = [*[Tensor] * len(rows), None]
+        for requires_grad, _, shape, _, device, dtype, size in rows:
+            key += () if requires_grad is None else (requires_grad,)
+            key += device, dtype, size, shape if type(shape) is tuple else (shape,)
+        self.key = (*key, *guarded_values(), self.device, None)
+
+    @staticmethod
+    def of(given: Arguments) -> CallPattern | None:
+        """The pattern of calls like one; None if that has other arguments as well."""
+        args, _ = given.given
+        try:
+            found = CallPattern([compared_row(value) for value in args])
+        except (AttributeError, IndexError):  # not a tensor, or not one that shows memory
+            return None
+        return found if found.key == given.key else None
+
+    def match(self, args: tuple[Any, ...], values: Mapping[str, Any]) -> Arguments | None:
+        """The arguments of another such call. None says nothing: their key has to be made."""
+        if len(args) != len(self.rows) or pattern_settings(values) != self.settings:
+            return None
+        if not values["DEV"] and runtime().default_device() != self.device:
+            return None
+        nodes = []
+        for tensor, row in zip(args, self.rows, strict=False):
+            if type(tensor) is not Tensor or tensor.grad is not None:
+                return None
+            node = base = tensor.uop
+            if node.op is not Op.BUFFER and node.src:
+                base = node.src[0]
+            if row != (
+                tensor.requires_grad, node.op, node.arg,
+                base.op, base.src[0] if base.src else None, base.dtype, base.arg,
+            ):  # fmt: skip
+                return None
+            nodes.append(base)
+        if len(nodes) > 1 and len({*nodes}) < len(nodes):
+            return None
+        return Arguments.matched(args, nodes, self.key)
+
+
+def compared_row(tensor: Any) -> Row:
+    """The row of a tensor. Raises AttributeError or IndexError for what has none."""
+    node = base = tensor.uop
+    if node.op is not Op.BUFFER:
+        base = node.src[0]
+    return (
+        tensor.requires_grad, node.op, node.arg, base.op, base.src[0], base.dtype, base.arg
+    )  # fmt: skip
 
 
 def first_occurrences(nodes: list[UOp]) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Final
 
 from tinycore.device.buffer import Buffer
@@ -16,7 +17,7 @@ from tinycore.engine.captured_step import CapturedStep, capture
 from tinycore.errors import JitError
 from tinycore.schedule.device_memory import buffer_of
 from tinycore.tensor.aliases import buffers_below
-from tinycore.tensor.arguments import Arguments, is_realized, rebuilt
+from tinycore.tensor.arguments import Arguments, CallPattern, is_realized, rebuilt
 from tinycore.tensor.attempt import (
     Attempt,
     Before,
@@ -36,6 +37,7 @@ from tinycore.tensor.recorded_call import (
     RecordedCall,
     ReusableGradient,
     ReusableGradients,
+    ReusableResult,
     node_of,
 )
 from tinycore.tensor.tensor import Tensor
@@ -46,6 +48,7 @@ from tinycore.uop.size import Conditions, noting, sealed
 
 UNREAD: Final = ()
 """Environment values that nothing reads."""
+NO_NUMBERS: Final[Mapping[str, int]] = MappingProxyType({})
 MOST_ADMITTED = 4096
 """Most numbers that are remembered to satisfy the guards."""
 
@@ -72,6 +75,8 @@ class Capture:
     """The guards on the numbers of Variables, from the calls that were run."""
     admitted: set[tuple[int, ...]] = field(default_factory=set)
     """Numbers that satisfied these guards."""
+    pattern: CallPattern | None = None
+    """What its calls look like, if their key need not be made to know them."""
     stores_in_boxes: bool = False
     """True if replays put tensors into containers around the function."""
     retries: int = 0
@@ -89,14 +94,12 @@ class Capture:
         """
         if self.conditions and not self.admits(given.numbers):
             return None
-        if self.around is None or self.guard is None:
-            return UNREAD
         guard, around = self.guard, self.around
-        roots = (
-            around.fixed_roots
-            if around.fixed_roots and not given.objects
-            else around.roots(given.objects)
-        )
+        if around is None or guard is None:
+            return UNREAD
+        roots = around.fixed_roots
+        if roots is None or given.objects:
+            roots = around.roots(given.objects)
         if self.stores_in_boxes:
             return guard.find(roots)
         if (is_same := guard.is_same) is not None and guard.is_possible:
@@ -180,6 +183,7 @@ class Capture:
     ) -> Any:
         """Run the function and capture it, if that can be done already; its result."""
         assert self.around is not None, "there is a function to run"
+        self.pattern = CallPattern.of(given)
         finish_writes()
         value_cache.invalidate(given.nodes)  # the function may write to them, by other names
         proxies = ArgumentProxies(given)
@@ -239,28 +243,47 @@ class Capture:
         """Run the captured launches on this call's arguments; the result."""
         recorded = self.recorded
         assert recorded is not None, "only what was captured is replayed"
-        step, naming = recorded.step, given.naming
+        step, naming, result = recorded.step, given.naming, recorded.result
         if not step.used.isdisjoint(given.buffers):
             self.refuse_shared(step, given)
         if value_cache.entries:
             value_cache.invalidate(self.memory_of(given))
         if history.kept:
             history.discard(self.memory_of(given))
-        reused = recorded.gradients.unseen() if recorded.side_outputs else recorded.gradients
-        numbers = {} if naming is None else naming.numbers
-        written = step.replay(given.buffers, numbers, reused.again)
+        numbers = NO_NUMBERS if naming is None else naming.numbers
+        if recorded.keeps_results:
+            if (kept := recorded.reusable_result()) is not None:
+                step.replay(given.buffers, numbers, kept.again)
+            else:
+                kept = ReusableResult(recorded, step.replay(given.buffers, numbers))
+                recorded.keep(kept)
+            if naming is None and kept.shown is not None:
+                return Tensor._from_node(kept.shown)
+            nodes = kept.nodes
+        else:
+            nodes = self.replay_leaving(given, found, numbers)
+        if type(result) is Output:
+            return result.shown(nodes, naming)
+        return rebuilt(result, Output, lambda output: output.shown(nodes, naming))
+
+    def replay_leaving(
+        self, given: Arguments, found: Sequence[Any], numbers: Mapping[str, int]
+    ) -> dict[int, UOp]:
+        """Run the launches, and leave tensors outside; BUFFERs of the result by their places."""
+        recorded = self.recorded
+        assert recorded is not None, "only what was captured is replayed"
+        reused = recorded.gradients.unseen()
+        written = recorded.step.replay(given.buffers, numbers, reused.again)
         is_all = len(reused.rows) == len(recorded.side_outputs)
         nodes: dict[int, UOp] = {}
-        for place in recorded.returned if is_all else range(len(recorded.sources)):
-            if (source := recorded.sources[place]) >= 0:
+        for place, source in recorded.shown if is_all else enumerate(recorded.sources):
+            if source >= 0:
                 nodes[place] = given.nodes[source]
             elif place not in reused.places:
                 nodes[place] = node_of(recorded, place, written[place])
         if not is_all:
-            self.leave(nodes, written, naming, found, reused)
-        if type(recorded.result) is Output:
-            return recorded.result.shown(nodes, naming)
-        return rebuilt(recorded.result, Output, lambda output: output.shown(nodes, naming))
+            self.leave(nodes, written, given.naming, found, reused)
+        return nodes
 
     def leave(
         self,
@@ -308,7 +331,8 @@ class Capture:
         state = [memory for entry in self.recorded.state for memory in buffers_below(entry.node)]
         reusable = [row.node for row in self.recorded.gradients.rows]
         fixed = [node for node in self.recorded.nodes if node is not None]
-        return [*given.nodes, *state, *reusable, *fixed]
+        kept = [n for result in self.recorded.step.kept_results for n in result.nodes.values()]
+        return [*given.nodes, *state, *reusable, *fixed, *kept]
 
     def refuse_shared(self, step: CapturedStep, given: Arguments) -> None:
         """Raise JitError for an argument in memory that the launches work on."""

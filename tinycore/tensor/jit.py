@@ -103,9 +103,14 @@ class TinyJit(Generic[Parameters, Result]):
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         """Run the function, capture it, or replay it, whichever is due."""
-        if not in_force()["JIT"] or recordings.open:  # inside another capture it is a part of that
+        values = in_force()
+        if not values["JIT"] or recordings.open:  # inside another capture it is a part of that
             return self.function(*args, **kwargs)
-        given = Arguments(args, kwargs)
+        last = self.last
+        if kwargs or last is None or (pattern := last.pattern) is None:
+            given = Arguments(args, kwargs)
+        else:
+            given = pattern.match(args, values) or Arguments(args, kwargs)
         with self.lock:
             for capture in self.kinds.get(given.key, ()):
                 if (found := capture.find(given)) is not None:

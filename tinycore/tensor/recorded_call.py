@@ -39,16 +39,21 @@ class Output:
         """The BUFFERs in the form, in the order of `places`."""
         return sorted(buffers_below(self.form), key=lambda n: int(n.src[1].arg), reverse=True)
 
-    def shown(self, nodes: Mapping[int, UOp], naming: Naming | None) -> Tensor:
-        """The tensor over BUFFER nodes, with the numbers that Variables hold in this call."""
-        if self.form.op is Op.BUFFER:
-            return Tensor._from_node(nodes[self.places[0]])
-        if self.form.op is Op.RESHAPE and self.form.src[0].op is Op.BUFFER and naming is None:
-            source, shape = nodes[self.places[0]], self.form.arg
-            return Tensor._from_node(new((Op.RESHAPE, self.form.dtype, (source,), shape), shape))
+    def node(self, nodes: Mapping[int, UOp], naming: Naming | None) -> UOp:
+        """The node over BUFFERs, with the numbers that Variables hold in this call."""
+        form = self.form
+        if form.op is Op.BUFFER:
+            return nodes[self.places[0]]
+        if naming is None and form.op is Op.RESHAPE and form.src[0].op is Op.BUFFER:
+            key = Op.RESHAPE, form.dtype, (nodes[self.places[0]],), form.arg
+            return new(key, form.arg)
         exchange = {p: nodes[k] for p, k in zip(self.parameters, self.places, strict=True)}
         node = self.form.substitute(exchange)
-        return Tensor._from_node(node if naming is None else exchanging(node, naming.back))
+        return node if naming is None else exchanging(node, naming.back)
+
+    def shown(self, nodes: Mapping[int, UOp], naming: Naming | None) -> Tensor:
+        """The tensor over BUFFERs, with the numbers that Variables hold in this call."""
+        return Tensor._from_node(self.node(nodes, naming))
 
     def __reduce__(self) -> tuple[object, ...]:
         return Output, (self.form, self.places)
@@ -279,6 +284,33 @@ def put_back(
     return True
 
 
+class ReusableResult:
+    """The memory and the nodes of a result; a replay uses them again when nothing else does.
+
+    To make them costs more than the rest of a replay. The memory of small results is so kept from
+    one replay to the next.
+    """
+
+    __slots__ = ("again", "counted", "known", "nodes", "shown")
+
+    def __init__(self, recorded: RecordedCall, written: Sequence[Buffer]) -> None:
+        step, result = recorded.step, recorded.result
+        places = [place for place, _ in recorded.shown]
+        self.nodes = {place: node_of(recorded, place, written[place]) for place in places}
+        self.again = {step.outputs[place]: written[place] for place in places}
+        self.shown = result.node(self.nodes, None) if type(result) is Output else None
+        """The node of the only tensor, if there is one."""
+        self.counted = [*self.nodes.values(), *self.again.values(), self.shown]
+        self.known: list[int] = []
+        """Counts of references to them while no tensor shows them."""
+
+
+MOST_KEPT_BYTES: Final = 8 << 20
+"""Most memory of a result that is kept: the work on more takes longer than to make its nodes."""
+MOST_KEPT_RESULTS: Final = 2
+"""Results that are kept: while one is looked at, the next is computed."""
+
+
 @dataclass(eq=False)
 class RecordedCall:
     """A captured call: all that a replay needs."""
@@ -307,9 +339,42 @@ class RecordedCall:
         self.expected = Expected.of(self)
 
     @cached_property
-    def returned(self) -> tuple[int, ...]:
-        """The places among the step's outputs that the result shows."""
-        return tuple(dict.fromkeys(p for _, leaf in leaves_of(self.result) for p in leaf.places))
+    def shown(self) -> tuple[tuple[int, int], ...]:
+        """The places among the step's outputs that the result shows, each with its source."""
+        places = dict.fromkeys(p for _, leaf in leaves_of(self.result) for p in leaf.places)
+        return tuple((place, self.sources[place]) for place in places)
+
+    @cached_property
+    def keeps_results(self) -> bool:
+        """True if results have their memory alone, and it is little."""
+        new = self.step.fresh_outputs
+        found = [self.step.outputs[place] for place, source in self.shown if source < 0]
+        return (
+            COUNTS
+            and not self.side_outputs
+            and len(found) == len(self.shown) == len(new) > 0
+            and set(found) == set(new)
+            and sum(buffer.nbytes for buffer in new) <= MOST_KEPT_BYTES
+        )
+
+    def reusable_result(self) -> ReusableResult | None:
+        """A result whose memory and nodes may be used again."""
+        kept: list[ReusableResult] = self.step.kept_results
+        for found in kept:
+            if [*map(getrefcount, found.counted)] == found.known:
+                for node in found.nodes.values():
+                    if hasattr(node, "_ended"):  # it was written to by what has a gradient
+                        break
+                else:
+                    return found
+        return None
+
+    def keep(self, made: ReusableResult) -> None:
+        """Keep a new result, of which nobody else knows yet."""
+        made.known = [*map(getrefcount, made.counted)]
+        kept = self.step.kept_results
+        kept.append(made)
+        del kept[:-MOST_KEPT_RESULTS]
 
     @cached_property
     def kinds(self) -> list[UOp]:

@@ -108,7 +108,7 @@ class CudaDevice:
         self.enter()
         status = getattr(self.driver, name)(*arguments)
         if status:
-            self._fail(status, name, what)
+            self.fail(status, name, what)
 
     def got(self, kind: str, name: str, *arguments: Any, what: str = "") -> Any:
         """Result that a function stores through its first argument. Raises as `call` does."""
@@ -122,7 +122,8 @@ class CudaDevice:
             self.enter()
             getattr(self.driver, name)(*arguments)
 
-    def _fail(self, status: int, name: str, what: str) -> None:
+    def fail(self, status: int, name: str, what: str) -> None:
+        """Raise OutOfMemory or DeviceError for the status of a call; what lost a lost context."""
         if self._lost:
             raise DeviceError(f"{self.info.name} was lost before {name} was called: {self._lost}")
         if status in LOST:
@@ -137,19 +138,19 @@ class CudaDevice:
 
     # --- launches
 
-    def launch(self, name: str, *arguments: Any) -> None:
+    def launch(self, name: str, arguments: Sequence[Any]) -> None:
         """Launch a kernel; the context is current."""
         self._recent.append(name)
         status = self.driver.cuLaunchKernel(*arguments)
         if status:
-            self._fail(status, "cuLaunchKernel", f"kernel {name}")
+            self.fail(status, "cuLaunchKernel", f"kernel {name}")
 
     def launch_graph(self, names: str, executable: Any) -> None:
         """Launch a graph; the context is current."""
         self._recent.append(names)
         status = self.driver.cuGraphLaunch(executable, self.stream)
         if status:
-            self._fail(status, "cuGraphLaunch", names)
+            self.fail(status, "cuGraphLaunch", names)
 
     def forget_launches(self) -> None:
         """Forget the launches kept for error messages: all of them have ended well."""
@@ -235,7 +236,7 @@ class CudaDevice:
             self.enter()
             status = self.driver.cuCtxEnablePeerAccess(other.context, 0)
             if status not in (0, _ALREADY_ENABLED):
-                self._fail(status, "cuCtxEnablePeerAccess", other.info.name)
+                self.fail(status, "cuCtxEnablePeerAccess", other.info.name)
 
     def synchronize(self) -> None:
         """Wait until the stream is empty."""

@@ -87,14 +87,20 @@ class CudaGraph:
         """Launch them all, in order. With `wait`, wait for the end and return the seconds."""
         device = self._device
         device.enter()
-        for number in self._changed:
-            node = self._nodes[number]
-            place = (self._executable, node.handle, node.parameters)
-            device.call("cuGraphExecKernelNodeSetParams_v2", *place)
-        self._changed.clear()
+        if self._changed:
+            self._update()
         if not wait:
             device.launch_graph(self._names, self._executable)
             return None
         with device.timed() as seconds:
             device.launch_graph(self._names, self._executable)
         return seconds()
+
+    def _update(self) -> None:
+        """Put the arguments of changed nodes into the graph; the context is current."""
+        update, executable = self._device.driver.cuGraphExecKernelNodeSetParams_v2, self._executable
+        for number in self._changed:
+            node = self._nodes[number]
+            if status := update(executable, node.handle, node.parameters):
+                self._device.fail(status, "cuGraphExecKernelNodeSetParams_v2", self._names)
+        self._changed.clear()

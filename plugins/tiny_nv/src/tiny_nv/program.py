@@ -234,6 +234,8 @@ class Arguments:
         self.block = ffi.new("char[]", max(size, 8))
         self.view = ffi.buffer(self.block)
         self._size = ffi.new("size_t *", size)
+        self._held: tuple[int, ...] = ()
+        """Addresses and values in the block; empty where that is not known."""
         self.parameters, self.extra = ffi.NULL, ffi.NULL
         if maps:
             count = info.buffers + len(info.values)
@@ -246,9 +248,14 @@ class Arguments:
 
     def fill(self, buffers: Sequence[int], values: Sequence[int]) -> None:
         """Set all arguments. Raises DeviceError for memory that is no tensor of a map."""
-        self.layout.pack_into(self.view, 0, *buffers, *values)
+        numbers = (*buffers, *values)
+        if numbers == self._held:
+            return
+        self._held = ()
+        self.layout.pack_into(self.view, 0, *numbers)
         for slot in self._maps:
             self._bind(slot, buffers[slot])
+        self._held = numbers
 
     def _bind(self, slot: int, address: int) -> None:
         for bound, place in self._maps.get(slot, ()):
@@ -256,14 +263,12 @@ class Arguments:
 
     def set_buffer(self, slot: int, address: int) -> None:
         """Set the address of one buffer. Raises DeviceError as `fill` does."""
-        self._set_number(slot, address)
+        self.set_value(slot, address)
         self._bind(slot, address)
 
-    def set_value(self, position: int, value: int) -> None:
-        """Set one value, by its position among all arguments."""
-        self._set_number(position, value)
-
-    def _set_number(self, position: int, number: int) -> None:
+    def set_value(self, position: int, number: int) -> None:
+        """Set one number, by its position among all arguments."""
+        self._held = ()
         struct.pack_into("Q" if number >= 0 else "q", self.view, 8 * position, number)
 
 
@@ -300,7 +305,10 @@ class CudaProgram:
         self._verify_threads()
         self._arguments = Arguments(device, info)
         given = (self._arguments.parameters, self._arguments.extra)
-        self._ending = (*info.block, self.shared_bytes, device.stream, *given)
+        ending = (*info.block, self.shared_bytes, device.stream, *given)
+        self._launch = None if info.grid_extents else (self.function, *info.grid, *ending)
+        """What the driver is given for a launch, unless values say how many groups there are."""
+        self._ending = ending
         self._lock = lock()
 
     def _dynamic_bytes(self) -> int:
@@ -336,11 +344,10 @@ class CudaProgram:
         with self._lock:  # the block of arguments belongs to the launch until CUDA has copied it
             device.enter()
             self._arguments.fill(buffers, values)
-            groups = self.info.groups(values)
-            launch = (self.function, *groups, *self._ending)
+            launch = self._launch or (self.function, *self.info.groups(values), *self._ending)
             if not wait:
-                device.launch(self.info.name, *launch)
+                device.launch(self.info.name, launch)
                 return None
             with device.timed() as seconds:
-                device.launch(self.info.name, *launch)
+                device.launch(self.info.name, launch)
         return seconds()

@@ -1,0 +1,236 @@
+"""TinyJit and the memory of results: a replay uses it again when nobody can see it."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import threading
+import weakref
+
+import numpy
+import pytest
+
+from tinycore import Context, Tensor, TinyJit
+from tinycore.device.buffer import Buffer
+from tinycore.schedule.device_memory import buffer_of
+from tinycore.tensor import recorded_call
+from tinycore.tensor.aliases import buffers_below
+
+
+def memory(tensor: Tensor) -> Buffer:
+    return buffer_of(buffers_below(tensor.uop)[0])
+
+
+def host(*values: float) -> Tensor:
+    return Tensor([float(v) for v in values]).realize()
+
+
+def doubled() -> TinyJit[[Tensor], Tensor]:
+    """A function that is captured already."""
+    step: TinyJit[[Tensor], Tensor] = TinyJit(lambda x: (x * 2).realize())
+    for _ in range(2):
+        step(host(1, 2))
+    return step
+
+
+def test_a_result_that_is_gone_is_computed_in_again() -> None:
+    step = doubled()
+    before = weakref.ref(memory(step(host(1, 2))))
+
+    after = step(host(3, 4))
+
+    assert memory(after) is before()
+    assert after.tolist() == [6.0, 8.0]
+
+
+def test_results_that_replace_each_other_take_two_buffers() -> None:
+    step = doubled()
+    result, seen = step(host(0, 0)), set[int]()
+    for number in range(6):
+        result = step(host(number, 1))
+        seen.add(id(memory(result)))
+        assert result.tolist() == [2.0 * number, 2.0]
+
+    assert len(seen) == 2
+
+
+def test_a_result_is_the_argument_of_the_next_call() -> None:
+    step = doubled()
+    x = host(1, 3)
+    for _ in range(6):
+        x = step(x)
+
+    assert x.tolist() == [64.0, 192.0]
+
+
+def test_what_is_seen_of_a_result_stays() -> None:
+    step = doubled()
+    kept, part, lazy = step(host(1, 2)), step(host(3, 4))[1:2], step(host(5, 6)) * 10
+    turned, pair = step(host(7, 8)).reshape(2, 1), (step(host(9, 10)), step(host(11, 12)))
+    for number in range(5):
+        step(host(number, number))
+
+    assert kept.tolist() == [2.0, 4.0]
+    assert part.tolist() == [8.0]
+    assert lazy.tolist() == [100.0, 120.0]
+    assert turned.tolist() == [[14.0], [16.0]]
+    assert [t.tolist() for t in pair] == [[18.0, 20.0], [22.0, 24.0]]
+
+
+def test_arrays_over_a_result_stay() -> None:
+    step = doubled()
+    shown = numpy.from_dlpack(step(host(1, 2)))
+    held = memory(step(host(3, 4))).as_memoryview()
+    for number in range(5):
+        step(host(number, number))
+
+    assert shown.tolist() == [2.0, 4.0]
+    assert numpy.frombuffer(held, numpy.float32).tolist() == [6.0, 8.0]
+
+
+def test_a_result_in_a_cycle_of_garbage_stays_until_it_is_collected() -> None:
+    step = doubled()
+    cycle: list[object] = [step(host(1, 2))]
+    cycle.append(cycle)
+    reference = weakref.ref(memory(cycle[0]))  # type: ignore[arg-type]
+    del cycle
+
+    assert memory(step(host(5, 6))) is not reference()
+    gc.collect()
+
+
+def test_cached_values_of_a_result_are_forgotten() -> None:
+    step, weight = doubled(), Tensor([3.0, 4.0], requires_grad=True).realize()
+    sums = []
+    for number in (1.0, 2.0, 3.0):
+        result = step(host(number, number))
+        product = result * weight
+        assert product.tolist() == [6 * number, 8 * number]  # read: its value is cached
+        product.sum().backward()
+        assert weight.grad is not None
+        sums.append(weight.grad.tolist())
+        weight.grad = None
+        del result, product
+
+    assert sums == [[2.0, 2.0], [4.0, 4.0], [6.0, 6.0]]
+
+
+def test_a_result_that_was_written_to_has_its_gradient() -> None:
+    step, weight = doubled(), Tensor([3.0, 4.0], requires_grad=True).realize()
+    written = step(host(1, 1))
+    written.assign(written * weight).realize()
+    del written
+    for number in (1.0, 2.0):
+        result = step(host(number, number))
+        (result * weight).sum().backward()
+        assert weight.grad is not None
+        assert weight.grad.tolist() == [2 * number, 2 * number]
+        weight.grad = None
+
+
+def test_several_results_and_views_are_used_again_together() -> None:
+    @TinyJit
+    def both(x: Tensor) -> dict[str, Tensor]:
+        y = (x + 1).contiguous().realize()
+        return {"whole": y, "first": y[:1], "other": (x * 3).realize()}
+
+    for number in range(6):
+        found = both(host(number, 5))
+        seen = found["first"] if number % 2 else found["whole"]
+        del found
+        again = both(host(-1, -1))
+        assert seen.tolist() == ([number + 1.0] if number % 2 else [number + 1.0, 6.0])
+        assert again["other"].tolist() == [-3.0, -3.0]
+
+
+def test_each_thread_sees_its_own_results() -> None:
+    step, wrong = doubled(), list[float]()
+
+    def work(number: float) -> None:
+        for _ in range(50):
+            found = step(host(number, number)).tolist()
+            if found != [2 * number, 2 * number]:
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(float(n),)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert not wrong
+
+
+def test_a_failure_leaves_results_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = doubled()
+    kept = step(host(1, 2))
+    step(host(3, 4))
+    assert step.captured is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(type(step.captured), "replay", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            step(host(5, 6))
+
+    assert step(host(7, 8)).tolist() == [14.0, 16.0]
+    assert kept.tolist() == [2.0, 4.0]
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_freed_intermediates_are_freed_with_results() -> None:
+    step = doubled()
+    reference = weakref.ref(memory(step(host(1, 2))))
+    assert reference() is not None
+    assert step.captured is not None
+
+    step.captured.free_intermediates()
+
+    assert reference() is None
+    assert step(host(3, 4)).tolist() == [6.0, 8.0]
+
+
+def test_much_memory_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorded_call, "MOST_KEPT_BYTES", 7)
+    step = doubled()
+
+    reference = weakref.ref(memory(step(host(1, 2))))
+
+    assert reference() is None
+
+
+def test_kernel_by_kernel_and_from_another_process() -> None:
+    step = doubled()
+    step(host(1, 2))
+    again = pickle.loads(pickle.dumps(step))
+    with Context(JIT=2):
+        found = [step(host(n, n)).tolist() for n in (1, 2, 3)]
+
+    assert found == [[2.0, 2.0], [4.0, 4.0], [6.0, 6.0]]
+    assert [again(host(n, n)).tolist() for n in (1, 2, 3)] == found
+
+
+@pytest.mark.parametrize("change", ["shape", "dtype", "flag", "gradient", "setting", "twice"])
+def test_calls_of_another_kind_are_told_from_the_last(change: str) -> None:
+    weight = host(1, 1)
+    step = TinyJit(lambda x, y: (x * 2 + y).realize())
+    for _ in range(4):
+        assert step(host(1, 2), weight).tolist() == [3.0, 5.0]
+    captures = len(step.captures)
+    x, y = host(1, 2), weight
+    if change == "shape":
+        x = host(1, 2).reshape(2, 1)
+    elif change == "dtype":
+        x = Tensor([1, 2]).realize()
+    elif change == "flag":
+        x.requires_grad_(True)
+    elif change == "gradient":
+        x.grad = host(0, 0)
+    elif change == "twice":
+        y = x
+    with Context(TRAINING=change == "setting"):
+        step(x, y)
+
+    assert len(step.captures) == captures + 1
+    assert step(host(1, 2), weight).tolist() == [3.0, 5.0]
