@@ -447,6 +447,27 @@ def test_private_memory() -> None:
     assert any(name.startswith("scratch_") for name in emulator.executed)
 
 
+@each_arch
+def test_private_memory_at_a_distance_from_a_register_below_zero(arch: str) -> None:
+    """From RDNA4 on LLVM adds a positive offset to a register that may be negative."""
+    body = f"""%m = alloca [32 x i32], addrspace(5)
+  %b = sub i32 0, %t
+  {at("w", "%m", "i32", "%b", 5)} {at("x", "%w", "i32", "31", 5)}
+  store volatile i32 %i, ptr addrspace(5) %x
+  %u = sub i32 0, %g
+  {at("y", "%m", "i32", "%u", 5)} {at("z", "%y", "i32", "31", 5)}
+  %v = load volatile i32, ptr addrspace(5) %z
+  %c = icmp eq i32 %t, %g
+  %r = select i1 %c, i32 %v, i32 0
+  {at("o", "%p0", "i32")} store i32 %r, ptr addrspace(1) %o"""
+    found = numpy.zeros(128, numpy.uint32)
+    binary = compile_kernel(kernel(body, size=32), arch)
+    run(binary, [found, numpy.zeros(1)], 4, 32, emulator=Emulator(decoder=DECODERS[arch]))
+    wanted = numpy.zeros((4, 32), numpy.uint32)
+    numpy.fill_diagonal(wanted, range(0, 128, 33))
+    assert found.tolist() == wanted.ravel().tolist()
+
+
 def test_atomics() -> None:
     body = f"""%b = and i32 %i, 3
   {at("w", "%p0", "i32", "%b")}

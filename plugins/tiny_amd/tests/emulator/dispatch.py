@@ -269,6 +269,7 @@ class Run:
             LocalMemory(threads, descriptor.private_bytes, first=0),
         )
         self.state.counts_stores = emulator.decoder is Cdna3Decoder
+        self.state.has_signed_scratch = emulator.decoder is Rdna4Decoder
         self.state.spans_units = lanes == 32 and bool(descriptor.rsrc1 >> WGP_MODE & 1)
         self.place = numpy.full(waves, descriptor.entry, numpy.int64)
         self.status = numpy.full(waves, RUNNING, numpy.int8)

@@ -89,6 +89,9 @@ class State:
     """True if the counter of loads (vmcnt) counts stores too, as it does before RDNA."""
     spans_units: bool = False
     """True if waves of a group may be on two compute units, each with a cache (WGP_MODE)."""
+    has_signed_scratch: bool = False
+    """True if registers of an address in scratch are signed, as they are from RDNA4 on (LLVM,
+    `GCNSubtarget.h`: `hasSignedScratchOffsets`); below zero they are a fault elsewhere."""
     has_flat: bool = False
     """True if a FLAT instruction has loaded: its registers are pending by two counters."""
 

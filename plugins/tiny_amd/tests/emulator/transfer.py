@@ -274,11 +274,12 @@ def spaces(instruction: Instruction, lanes: Lanes) -> list[tuple[str, Array, Arr
     register, scalar, _ = instruction.sources
     everyone = numpy.arange(len(lanes.threads))
     if instruction.encoding == "SCRATCH":
+        word = numpy.int32 if state.has_signed_scratch else U32
         offset = numpy.full(len(everyone), instruction.immediate, numpy.int64)
         if instruction.flags >> 1 & 1:
-            offset = offset + lanes.read(register).astype(numpy.int64)
+            offset = offset + lanes.read(register).view(word)
         if scalar != NULL:
-            offset = offset + lanes.scalar(scalar_word(state, who, scalar, 0)).astype(numpy.int64)
+            offset = offset + lanes.scalar(scalar_word(state, who, scalar, 0)).view(word)
         return [("private", everyone, offset.astype(U64))]
     if scalar != NULL and instruction.encoding == "GLOBAL":
         base = lanes.scalar(scalar_pair(state, who, scalar, 0)) + lanes.read(register)
