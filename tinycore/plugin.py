@@ -117,6 +117,12 @@ from tinycore.device.system import (
     system,
     use_system,
 )
+from tinycore.device.worker_process import (
+    WORKER_SECONDS,
+    WorkerLost,
+    WorkerProcess,
+    serve_questions,
+)
 from tinycore.tensor_map import TensorMap
 
 __all__ = [
@@ -125,6 +131,7 @@ __all__ = [
     "CAPABILITIES",
     "MAP_FIXED",
     "MAP_RESERVED",
+    "WORKER_SECONDS",
     "Allocator",
     "ArgumentArena",
     "Backend",
@@ -183,6 +190,8 @@ __all__ = [
     "TensorMap",
     "Toolchain",
     "Word",
+    "WorkerLost",
+    "WorkerProcess",
     "address_of",
     "bytes_at",
     "check_pending",
@@ -197,6 +206,7 @@ __all__ = [
     "recursive_lock",
     "register",
     "register_observer",
+    "serve_questions",
     "system",
     "tinycore_backend_closing",
     "tinycore_backend_opened",

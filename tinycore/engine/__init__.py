@@ -9,6 +9,5 @@ Floor 4. The files, in the order in which a step passes them:
 - `counters.py`, `estimate.py`: totals of launches, work and time
 - `captured_step.py`, `device_graph.py`, `hoisting.py`, `memory_plan.py`: captured steps
 - `export.py`: models for files
-- `search.py`, `candidate_runner.py`, `trial.py`, `search_process.py`,
-  `search_worker.py`, `plan_cache.py`: BEAM
+- `search.py`, `candidate_runner.py`, `search_worker.py`, `trial.py`, `plan_cache.py`: BEAM
 """

@@ -7,7 +7,6 @@ Devices that two processes cannot open at once are measured in this process.
 
 from __future__ import annotations
 
-import atexit
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,12 +14,13 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Final, Protocol
 
+from tinycore.config import cpu_count
 from tinycore.device.protocols import Toolchain
 from tinycore.device.registry import OpenDevice
+from tinycore.device.worker_process import WorkerLost, WorkerProcess
 from tinycore.engine.background import parallel_jobs
 from tinycore.engine.binary import Binary
 from tinycore.engine.estimate import estimate
-from tinycore.engine.search_process import COMMAND, Worker, WorkerLost, WorkerRefused
 from tinycore.engine.search_worker import binary_from_json, binary_to_json
 from tinycore.engine.trial import Outcome, Trial
 from tinycore.errors import TinycoreError
@@ -29,6 +29,7 @@ from tinycore.render.base import Renderer
 from tinycore.uop.node import UOp
 from tinycore.uop.text import to_text
 
+WORKER: Final = ("-m", "tinycore.engine.search_worker")
 OPEN_SECONDS: Final = 60.0
 BUILD_SECONDS: Final = 20.0
 """Time limit for lowering and compiling one candidate."""
@@ -42,6 +43,29 @@ SECONDS_PER_BYTE: Final = 2e-8
 
 class CandidateLost(Exception):
     """A candidate that failed to compile or run; the message says why."""
+
+
+class RequestFailed(Exception):
+    """A request that a worker refused or was lost at; the message says which."""
+
+
+def new_worker(words: Sequence[str] = WORKER) -> WorkerProcess:
+    """A worker with the settings of this process, but quiet and without a search of its own."""
+    chosen = {"CPU_COUNT": str(cpu_count()), "BEAM": "0", "TUNED": "0", "DEBUG": "0", "TRACE": ""}
+    chosen |= {"NOOPT": "0", "LRU": "0"}
+    return WorkerProcess(words, {f"TINYCORE_{name}": value for name, value in chosen.items()})
+
+
+def answer_of(worker: WorkerProcess, word: str, seconds: float, **content: Any) -> dict[str, Any]:
+    """The answer of a worker to a request. Raises RequestFailed."""
+    try:
+        answer, _ = worker.ask({"do": word, "seconds": seconds} | content, seconds)
+    except WorkerLost as lost:
+        last = f": {lost.last_line}" if lost.last_line else ""
+        raise RequestFailed(f"it {lost}{last}") from None
+    if "error" in answer:
+        raise RequestFailed(answer["error"])
+    return dict(answer)
 
 
 class CandidateRunner(Protocol):
@@ -106,7 +130,7 @@ class SubprocessRunner:
     ast: UOp
     device: OpenDevice
     toolchain: Toolchain[Renderer]
-    workers: list[Worker]
+    workers: list[WorkerProcess]
     reference: Binary | None = None
     """The program whose results are right, and below the id of the process that has run it."""
     reference_process: int = 0
@@ -121,20 +145,19 @@ class SubprocessRunner:
         self.opened: set[int] = set()
         self.memory_seconds = estimate(self.ast).bytes * SECONDS_PER_BYTE
 
-    def open(self, worker: Worker) -> None:
-        """Open the kernel in a worker. Raises WorkerLost, WorkerRefused."""
-        if worker.process is not None and worker.process.pid in self.opened:
+    def open(self, worker: WorkerProcess) -> None:
+        """Open the kernel in a worker. Raises RequestFailed."""
+        if worker.pid in self.opened:
             return
-        answer = worker.ask("open", OPEN_SECONDS, **self.opening)
+        answer = answer_of(worker, "open", OPEN_SECONDS, **self.opening)
         here = {"key": self.toolchain.compiler.key, "limits": repr(self.toolchain.renderer.limits)}
         if answer != here:
-            raise WorkerRefused("its compiler or its processors are not those of this process")
-        assert worker.process is not None
-        self.opened.add(worker.process.pid)
+            raise RequestFailed("its compiler or its processors are not those of this process")
+        self.opened.add(worker.pid)
 
     def build_all(self, plans: Sequence[Plan]) -> list[Binary | CandidateLost]:
         """Compile in parallel: each idle worker takes the next plan."""
-        free: SimpleQueue[Worker] = SimpleQueue()
+        free: SimpleQueue[WorkerProcess] = SimpleQueue()
         for worker in self.workers:
             free.put(worker)
 
@@ -142,8 +165,9 @@ class SubprocessRunner:
             worker = free.get()
             try:
                 self.open(worker)
-                return binary_from_json(worker.ask("build", BUILD_SECONDS, plan=plan_to_text(plan)))
-            except (WorkerLost, WorkerRefused) as error:
+                answer = answer_of(worker, "build", BUILD_SECONDS, plan=plan_to_text(plan))
+                return binary_from_json(answer)
+            except RequestFailed as error:
                 return CandidateLost(f"compiling: {error}")
             finally:
                 free.put(worker)
@@ -156,13 +180,13 @@ class SubprocessRunner:
         runner = self.workers[0]
         try:
             self.open(runner)
-            assert runner.process is not None
-            if self.reference is not None and self.reference_process != runner.process.pid:
-                self.reference_process = runner.process.pid
-                runner.ask("set_reference", OPEN_SECONDS, binary=binary_to_json(self.reference))
+            if self.reference is not None and self.reference_process != runner.pid:
+                self.reference_process = runner.pid
+                reference = binary_to_json(self.reference)
+                answer_of(runner, "set_reference", OPEN_SECONDS, binary=reference)
             limit = seconds + RUN_SECONDS + self.memory_seconds
-            return runner.ask(word, limit, **content)
-        except (WorkerLost, WorkerRefused) as error:
+            return answer_of(runner, word, limit, **content)
+        except RequestFailed as error:
             raise CandidateLost(f"running: {error}") from error
 
     def set_reference(self, reference: Binary) -> float:
@@ -171,8 +195,7 @@ class SubprocessRunner:
         seconds = self.ask("set_reference", OPEN_SECONDS, binary=binary_to_json(reference))[
             "seconds"
         ]
-        process = self.workers[0].process
-        self.reference, self.reference_process = reference, 0 if process is None else process.pid
+        self.reference, self.reference_process = reference, self.workers[0].pid
         return float(seconds)
 
     def measure(self, candidate: Binary, to_beat: float) -> Outcome:
@@ -182,7 +205,7 @@ class SubprocessRunner:
         content = {"binary": binary_to_json(candidate), "to_beat": to_beat}
         outcome = Outcome(**self.ask("measure", RUNS * to_beat, **content))
         if outcome.verdict == "wrong":
-            self.workers[0].close()
+            self.workers[0].stop()
         return outcome
 
     def compare(self, candidates: Sequence[Binary]) -> list[float]:
@@ -192,39 +215,31 @@ class SubprocessRunner:
         return list(answer["seconds"])
 
 
-idle_workers: Final[list[Worker]] = []
+idle_workers: Final[list[WorkerProcess]] = []
 """Workers kept for the next kernel."""
 warned: Final[set[str]] = set()
 """Devices for which the warning about missing isolation was shown."""
-
-
-@atexit.register
-def close_workers() -> None:
-    """End all idle workers."""
-    for worker in idle_workers:
-        worker.close()
-    idle_workers.clear()
 
 
 def candidate_runner_for(
     ast: UOp,
     device: OpenDevice,
     toolchain: Toolchain[Renderer],
-    worker: Callable[[], Worker] | None = None,
+    worker: Callable[[], WorkerProcess] | None = None,
 ) -> CandidateRunner:
     """Subprocesses for a kernel; this process, with a warning, if they cannot open the device.
 
     `worker` makes workers other than those that are kept, which are the caller's to close.
     """
     if worker is None:
-        idle_workers.extend(Worker(COMMAND) for _ in range(parallel_jobs() - len(idle_workers)))
+        idle_workers.extend(new_worker() for _ in range(parallel_jobs() - len(idle_workers)))
         workers = idle_workers[: parallel_jobs()]
     else:
         workers = [worker() for _ in range(parallel_jobs())]
     runner = SubprocessRunner(ast, device, toolchain, workers)
     try:
         runner.open(workers[0])
-    except (WorkerLost, WorkerRefused) as error:
+    except RequestFailed as error:
         if device.name not in warned:
             warned.add(device.name)
             warnings.warn(

@@ -23,11 +23,11 @@ from tinycore._locks import lock
 from tinycore.config import settings
 from tinycore.device.protocols import Toolchain
 from tinycore.device.registry import OpenDevice
+from tinycore.device.worker_process import WorkerProcess
 from tinycore.engine import plan_cache
 from tinycore.engine.binary import Binary
 from tinycore.engine.candidate_runner import CandidateLost, CandidateRunner, candidate_runner_for
 from tinycore.engine.plan_cache import TunedPlan
-from tinycore.engine.search_process import Worker
 from tinycore.engine.trial import Outcome
 from tinycore.lower.plan_neighbors import Candidate, candidate_of, finished, neighbors, starts
 from tinycore.lower.tile import Plan
@@ -214,7 +214,7 @@ def search(
     *,
     more: Sequence[Plan] = (),
     seconds: float = 0,
-    worker: Callable[[], Worker] | None = None,
+    worker: Callable[[], WorkerProcess] | None = None,
 ) -> tuple[TunedPlan, Report]:
     """Search for a kernel's best plan without the disk cache.
 

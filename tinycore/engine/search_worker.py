@@ -1,25 +1,24 @@
 """Body of a worker process: compiles and runs candidates in isolation.
 
-Floor 4. `python -m tinycore.engine.search_worker` answers lines of JSON with lines of JSON, one
-request at a time. A request says how many seconds it may take; where the system can, an alarm ends
-the process then, even in the middle of machine code and after its parent is gone.
+Floor 4. `python -m tinycore.engine.search_worker` is the program of a `WorkerProcess`. A request
+says how many seconds it may take; where the system can, an alarm ends the process then, even in the
+middle of machine code and after its parent is gone.
 """
 
 from __future__ import annotations
 
 import base64
-import json
 import math
 import os
 import signal
-import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 from tinycore._deferred import module_named
 from tinycore.device.protocols import ProgramInfo
 from tinycore.device.registry import Device
+from tinycore.device.worker_process import serve_questions
 from tinycore.engine.binary import Binary
 from tinycore.engine.program_cache import plain_info, restored
 from tinycore.engine.trial import Trial
@@ -135,23 +134,11 @@ def data_bytes() -> int | None:
 
 def main(service: Service | None = None) -> None:
     """Answer until the parent has no more questions."""
-    if hasattr(signal, "SIGINT"):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when this ends
     if os.name == "posix":
         resource = module_named("resource")
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    answers = own_output()
     worker = service or Service()
-    for line in sys.stdin:
-        answers.write(json.dumps(worker.answer(json.loads(line))) + "\n")
-        answers.flush()
-
-
-def own_output() -> TextIO:
-    """Stream of answers: the pipe, which nothing that prints can reach any more."""
-    pipe = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    return pipe
+    serve_questions(lambda request: (worker.answer(request), b""))
 
 
 if __name__ == "__main__":

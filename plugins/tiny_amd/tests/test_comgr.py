@@ -17,9 +17,8 @@ pytest.importorskip("ziglang")
 from hip_by_clang import toolchain
 from hip_programs import ANYWHERE, check_accesses_of_bytes, product_of
 
-from tiny_amd import comgr
 from tiny_amd.arch import ARCHS
-from tiny_amd.comgr import ComgrCompiler, process_of
+from tiny_amd.comgr import ComgrCompiler, worker_of
 from tiny_amd.comgr_library import ComgrLibrary
 from tinycore.errors import CompileError, CompilerUnavailable
 from tinycore.plugin import SupportsAssembly
@@ -219,7 +218,7 @@ def echo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ComgrCompi
     monkeypatch.setenv(VARIABLE, built(tmp_path))
     compiler = ComgrCompiler("gfx1100")
     yield compiler
-    compiler.process.stop()
+    compiler.worker.stop()
 
 
 def test_an_object_comes_from_the_process_whatever_the_library_prints(echo: ComgrCompiler) -> None:
@@ -231,13 +230,13 @@ def test_an_object_comes_from_the_process_whatever_the_library_prints(echo: Comg
 
 
 def test_a_source_that_is_refused_leaves_the_process_for_the_next(echo: ComgrCompiler) -> None:
-    before = echo.process.process
+    before = echo.worker.pid
     with pytest.raises(CompileError, match="COMGR cannot compile a kernel: ERROR") as raised:
         echo.compile("?: no such thing")
 
     assert raised.value.log == raised.value.source == "?: no such thing"
     assert echo.compile("next") == b"next"
-    assert echo.process.process is before
+    assert echo.worker.pid == before
 
 
 def test_a_process_that_ends_is_an_error_and_the_next_kernel_has_another(
@@ -251,15 +250,6 @@ def test_a_process_that_ends_is_an_error_and_the_next_kernel_has_another(
     assert echo.compile("next") == b"next"
 
 
-def test_a_process_that_was_killed_between_two_kernels_is_replaced(echo: ComgrCompiler) -> None:
-    process = echo.process.process
-    assert process is not None
-    process.kill()
-    process.wait()
-
-    assert echo.compile("next") == b"next"
-
-
 def test_a_library_that_ends_the_process_as_it_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,31 +259,4 @@ def test_a_library_that_ends_the_process_as_it_is_loaded(
         ComgrCompiler("gfx1100")
 
     assert re.search("COMGR was ended by SIG(ILL|TRAP)", str(e.value))
-    assert process_of(os.environ[VARIABLE]).process is None
-
-
-def test_a_question_that_is_interrupted_leaves_no_answer_for_the_next(
-    echo: ComgrCompiler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Interrupt(BaseException):
-        pass
-
-    def interrupted(text: bytes) -> Any:
-        raise Interrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(comgr.json, "loads", interrupted)
-        with pytest.raises(Interrupt):
-            echo.compile("first")
-
-    assert echo.compile("second") == b"second"
-
-
-def test_a_forked_child_has_a_process_of_its_own(echo: ComgrCompiler) -> None:
-    assert echo.compile("parent") == b"parent"
-    child = os.fork()
-    if not child:
-        os._exit(0 if echo.compile("child") == b"child" else 1)
-
-    assert os.waitpid(child, 0)[1] == 0
-    assert echo.compile("parent") == b"parent"
+    assert worker_of(os.environ[VARIABLE]).pid == 0

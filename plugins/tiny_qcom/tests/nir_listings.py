@@ -49,7 +49,7 @@ store global {bits} 1 8 %r %q0
 
 def compiled(body: str, arguments: int, shared: int = 0, threads: int = THREADS) -> bytes:
     head = HEAD.format(threads=threads, shared=shared, bytes=8 * arguments, shift=3)
-    return ir3.server().compile(head + body, A630)
+    return ir3.Ir3Compiler(A630).compile(head + body)
 
 
 def launched(

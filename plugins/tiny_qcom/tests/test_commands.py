@@ -58,7 +58,7 @@ class Bench:
     def __init__(self) -> None:
         self.driver = Kgsl(execute)
         self.device = device = Simulated(self.driver)
-        binary = ir3.server().compile(LISTING, chip_of("a630"))
+        binary = ir3.Ir3Compiler(chip_of("a630")).compile(LISTING)
         info = ProgramInfo("k", 2, block=(64, 1, 1), written=frozenset({0}))
         self.program: QcomProgram = device.load(binary, info)
         self.out, self.given = (device.allocator.alloc(256) for _ in range(2))

@@ -65,7 +65,7 @@ def test_pixels_outside_are_zero_and_those_written_there_are_dropped(
     device: QcomDevice, driver: Kgsl, channel_bytes: int
 ) -> None:
     """A grid of 16 x 8 threads over an image of 5 x 3 pixels, from column -4 and row -2 on."""
-    kernel = device.load(ir3.server().compile(COPY, A630), ProgramInfo("k", 2, block=(16, 8, 1)))
+    kernel = device.load(ir3.Ir3Compiler(A630).compile(COPY), ProgramInfo("k", 2, block=(16, 8, 1)))
     source, target = (device.allocator.image(HEIGHT, WIDTH, channel_bytes) for _ in range(2))
     pixels = numpy.arange(HEIGHT * WIDTH * 4).astype(KINDS[channel_bytes])
     device.allocator.write(source, memoryview(pixels.tobytes()))
@@ -97,7 +97,7 @@ BORDER = """%sixteen = const 32 0x10
 def test_the_border_is_read_as_zeros(device: QcomDevice) -> None:
     listing = SUMMED + BORDER + STORE.format(bits=32)
     info = ProgramInfo("k", 2, block=(16, 8, 1))
-    kernel = device.load(ir3.server().compile(listing, A630), info)
+    kernel = device.load(ir3.Ir3Compiler(A630).compile(listing), info)
     source, out = device.allocator.image(HEIGHT, WIDTH, 4), device.allocator.alloc(1024)
     pixels = numpy.ones(HEIGHT * WIDTH * 4, "f")
     device.allocator.write(source, memoryview(pixels.tobytes()))
@@ -209,7 +209,7 @@ def test_a_kernel_that_reads_too_many_images_is_refused(device: QcomDevice) -> N
         + (f"%s{n} = fadd %l{n} %s{n - 1}\n" if n > 1 else "%s1 = mov %l1\n")
         for n in range(1, 18)
     )
-    binary = ir3.server().compile(head + body + "draw 0 %x %x %s17 %s17 %s17 %s17\n", A630)
+    binary = ir3.Ir3Compiler(A630).compile(head + body + "draw 0 %x %x %s17 %s17 %s17 %s17\n")
     with pytest.raises(UnsupportedError, match="k reads 17 images, and a launch has 16"):
         device.load(binary, ProgramInfo("k", 18, block=(16, 8, 1)))
 

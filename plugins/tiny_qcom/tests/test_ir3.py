@@ -209,7 +209,7 @@ endif
 %r = get a %j
 """
     binary = compiled(body + STORE.format(bits=32), 1)
-    text = ir3.server().disassemble(Code.unpack(binary, "k").machine, A630)
+    text = ir3.Ir3Compiler(A630).disassemble(Code.unpack(binary, "k").machine)
     assert "mov.u32u32 r<a0.x + " in text
     assert ", r<a0.x + " in text
     (found,) = launched(device, binary, [numpy.zeros(THREADS, "Q")])
@@ -320,7 +320,7 @@ def test_a_half_constant_is_the_lower_half_of_a_constant(device: QcomDevice) -> 
     a = operands("i", 9)
     a[::5] = 0x1FFFF
     binary = compiled(body + STORE.format(bits=32), 3)
-    text = ir3.server().disassemble(Code.unpack(binary, "k").machine, A630)
+    text = ir3.Ir3Compiler(A630).disassemble(Code.unpack(binary, "k").machine)
     assert ", hc" in text
     found = launched(device, binary, [numpy.zeros(THREADS, "Q"), a, a])[0]
     assert found.tolist() == (a & 0xFFFF == 0xFFFF).tolist()
@@ -338,7 +338,7 @@ def test_a_listing_that_means_nothing_is_refused() -> None:
 def test_an_end_of_the_compiler_is_an_error_and_the_next_kernel_compiles() -> None:
     """float64 ends Mesa's process: the renderer refuses it, and a listing that has it is told."""
     body = "%d = f2f64 %t\n%e = fmul %d %d\n%r = f2f32 %e\n" + STORE.format(bits=32)
-    with pytest.raises(CompileError, match=r"compiler ended with status -\d+"):
+    with pytest.raises(CompileError, match=r"compiler was ended by SIG\w+ on a kernel"):
         compiled(body, 1)
     assert compiled("%r = imul %t %t\n" + STORE.format(bits=32), 1)
 
@@ -349,7 +349,7 @@ def test_a_forked_child_has_a_compiler_of_its_own() -> None:
     if not child:  # nothing may return from here
         try:
             same = compiled("%r = imul %t %t\n" + STORE.format(bits=32), 1) == binary
-            ir3.server().stop()
+            ir3.worker().stop()
         finally:
             os._exit(0 if same else 1)
     assert compiled("%r = iadd %t %t\n" + STORE.format(bits=32), 1) != binary

@@ -164,7 +164,7 @@ def test_what_all_threads_share_is_computed_by_each() -> None:
     body = "%n = argument 32 8\n%m = argument 32 16\n%a = i2f32 %n\n%b = i2f32 %m\n%c = fsqrt %a\n"
     body += "%d = frcp %b\n%e = fmul %c %d\n%f = fsin %e\n%g = i2f32 %t\n%r = fmul %f %g\n"
     binary = compiled(body + STORE.format(bits=32), 3)
-    text = ir3.server().disassemble(Code.unpack(binary, "k").machine, A630)
+    text = ir3.Ir3Compiler(A630).disassemble(Code.unpack(binary, "k").machine)
     assert "sqrt" in text
     assert "shps" not in text
 
@@ -215,7 +215,7 @@ def test_groups_of_a_size_that_a_launch_says(
     device: QcomDevice, block: tuple[int, int, int]
 ) -> None:
     """The parameters of the launch come first among the constants, then arguments, then numbers."""
-    binary = ir3.server().compile(VARIES + STORE.format(bits=32), A630)
+    binary = ir3.Ir3Compiler(A630).compile(VARIES + STORE.format(bits=32))
     code = Code.unpack(binary, "k")
     assert (code.launch_parameters, code.arguments) == (0, (64,))
     assert code.constants[0][0] >= 128

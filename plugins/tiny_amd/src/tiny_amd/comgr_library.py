@@ -12,15 +12,14 @@ which two of its users register an option with the same name.
 from __future__ import annotations
 
 import importlib.util
-import json
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 from tiny_amd._native import ffi
 from tinycore.errors import CompileError, CompilerUnavailable
+from tinycore.plugin import serve_questions
 
 __all__ = ["ComgrLibrary", "open_library"]
 
@@ -232,35 +231,35 @@ class _Action:
 # --- the process that compiles
 
 
-def answer(library: ComgrLibrary, verb: str, arch: str, source: str) -> bytes:
-    """Answer one question. Raises CompilerUnavailable and CompileError."""
-    if verb == "key":
-        return library.key(arch).encode()
-    return library.compile(arch, source) if verb == "compile" else library.assembly(arch, source)
+class Service:
+    """Answers questions of `comgr.py`: [verb, architecture, source], and the verb is "key",
+    "compile" or "assembly".
 
-
-def main(named: str, questions: BinaryIO, answers: BinaryIO) -> None:
-    """Answer until the questions end.
-
-    A question is a line of JSON: [verb, architecture, source], with the verb "key", "compile" or
-    "assembly". The answer is a line of JSON, [error, message, bytes], and so many bytes: the
-    result, or the log of the error.
+    An answer is [kind of error, message], both "" where there is none, and the result or the log.
     """
-    library: ComgrLibrary | None = None
-    for line in questions:
-        verb, arch, source = json.loads(line)
+
+    def __init__(self, named: str) -> None:
+        """`named`: path of the library, "" if it is to be looked for."""
+        self.named = named
+        self.library: ComgrLibrary | None = None
+
+    def answer(self, question: list[str]) -> tuple[list[str], bytes]:
+        """The answer to a question, an error of the library among them."""
         try:
-            library = library or ComgrLibrary(open_library(named))
-            error, message, content = "", "", answer(library, verb, arch, source)
+            return ["", ""], self.result(*question)
         except CompilerUnavailable as why:
-            error, message, content = "unavailable", str(why), b""
+            return ["unavailable", str(why)], b""
         except CompileError as why:
-            error, message, content = "rejected", why.message, why.log.encode()
-        answers.write(json.dumps([error, message, len(content)]).encode() + b"\n" + content)
-        answers.flush()
+            return ["rejected", why.message], why.log.encode()
+
+    def result(self, verb: str, arch: str, source: str) -> bytes:
+        """Result of the library, opened at the first. Raises CompilerUnavailable, CompileError."""
+        library = self.library = self.library or ComgrLibrary(open_library(self.named))
+        if verb == "key":
+            return library.key(arch).encode()
+        make = library.compile if verb == "compile" else library.assembly
+        return make(arch, source)
 
 
 if __name__ == "__main__":
-    with os.fdopen(os.dup(1), "wb") as stream:
-        os.dup2(2, 1)  # what the library prints is no answer
-        main(sys.argv[1], sys.stdin.buffer, stream)
+    serve_questions(Service(sys.argv[1]).answer)

@@ -8,19 +8,19 @@ operations are looked up in the library's own tables.
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 from cffi import FFI
 
 from tiny_qcom.code import Code, Image, Route
+from tinycore.plugin import serve_questions
 
-__all__ = ["Mesa", "main"]
+__all__ = ["Mesa", "Service"]
 
 ffi: Final = FFI()
 MESA_DECLARATIONS: Final = """
@@ -552,26 +552,26 @@ PRODUCERS: Final[dict[str, Callable[..., Any]]] = {
 }
 
 
-def main(path: str, questions: BinaryIO, answers: BinaryIO) -> None:
-    """Answer until the questions end.
+class Service:
+    """Answers questions of `ir3.py`: [verb, gpu, chip number, text], and the verb is "compile",
+    with a listing, or "disassemble", with code in hexadecimal digits.
 
-    A question is a line of JSON: ["compile", gpu, chip number, listing] or ["disassemble", gpu,
-    chip number, code in hexadecimal digits]; the answer is a line of JSON, [error, bytes], and so
-    many bytes.
+    An answer is the text of an error, "" where there is none, and the result.
     """
-    mesa = Mesa(path)
-    for line in questions:
-        verb, gpu, chip_id, text = json.loads(line)
+
+    def __init__(self, path: str) -> None:
+        self.mesa = Mesa(path)
+
+    def answer(self, question: tuple[str, int, int, str]) -> tuple[str, bytes]:
+        """The answer to a question, whatever goes wrong."""
+        verb, gpu, chip_id, text = question
         try:
             if verb == "compile":
-                error, binary = "", mesa.compile(text, gpu, chip_id).pack()
-            else:
-                error, binary = "", mesa.disassemble(bytes.fromhex(text), gpu).encode()
+                return "", self.mesa.compile(text, gpu, chip_id).pack()
+            return "", self.mesa.disassemble(bytes.fromhex(text), gpu).encode()
         except Exception:
-            error, binary = traceback.format_exc(), b""
-        answers.write(json.dumps([error, len(binary)]).encode() + b"\n" + binary)
-        answers.flush()
+            return traceback.format_exc(), b""
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.stdin.buffer, sys.stdout.buffer)
+    serve_questions(Service(sys.argv[1]).answer)

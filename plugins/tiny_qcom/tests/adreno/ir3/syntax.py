@@ -15,7 +15,7 @@ from typing import Final
 from emulation.faults import SyntaxFault
 
 from tiny_qcom.chip import chip_of
-from tiny_qcom.ir3 import server
+from tiny_qcom.ir3 import Ir3Compiler
 
 COMPONENTS: Final = "xyzw"
 INSTRUCTION_BYTES: Final = 8
@@ -127,7 +127,7 @@ def instruction(line: str) -> Instruction:
 @lru_cache(maxsize=512)
 def program(machine: bytes) -> tuple[Instruction, ...]:
     """The instructions of a kernel, as far as its first `end` behind which only `nop` comes."""
-    text = server().disassemble(machine, chip_of("a630"))
+    text = Ir3Compiler(chip_of("a630")).disassemble(machine)
     lines = [line for line in text.splitlines() if line.strip()]
     if len(lines) * INSTRUCTION_BYTES != len(machine):
         raise SyntaxFault(f"{len(machine)} bytes of code are {len(lines)} lines of text")
