@@ -304,7 +304,7 @@ op, device, dtype and size of the BUFFER, which may be that node."""
 
 
 class CallPattern:
-    """What calls with one key look like, if all their arguments are different whole buffers.
+    """The form of calls with one key whose arguments are all different whole buffers.
 
     A replayed function is mostly called as it was before, and to compare its arguments with those
     takes a fraction of the time of making their key. It keeps no tensor or memory alive.

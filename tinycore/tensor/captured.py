@@ -76,7 +76,7 @@ class Capture:
     admitted: set[tuple[int, ...]] = field(default_factory=set)
     """Numbers that satisfied these guards."""
     pattern: CallPattern | None = None
-    """What its calls look like, if their key need not be made to know them."""
+    """The form of its calls, if they are known by that, without their key."""
     stores_in_boxes: bool = False
     """True if replays put tensors into containers around the function."""
     retries: int = 0

@@ -307,7 +307,7 @@ class CudaProgram:
         given = (self._arguments.parameters, self._arguments.extra)
         ending = (*info.block, self.shared_bytes, device.stream, *given)
         self._launch = None if info.grid_extents else (self.function, *info.grid, *ending)
-        """What the driver is given for a launch, unless values say how many groups there are."""
+        """Arguments of the driver for a launch, unless values say how many groups there are."""
         self._ending = ending
         self._lock = lock()
 
