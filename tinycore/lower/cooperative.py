@@ -154,6 +154,8 @@ def own_part(reduce: UOp) -> UOp:
 LAUNCHED_KINDS: Final = (*THREADS, AxisKind.GRID)
 MOST_WRITTEN_OUT: Final = 8
 """Steps of a thread up to which they are written out."""
+MOST_COPIES_WRITTEN_OUT: Final = 16
+"""The same for fills of later steps, whose values no register holds on the way."""
 
 NOT_AROUND: Final = (*LAUNCHED_KINDS, AxisKind.FRAGMENT, *WITHIN)
 """Kinds of loops that enclose no part of a kernel when it runs."""
@@ -321,11 +323,12 @@ def committed(
         place = index.with_src((memory, *index.src[1:]))
         exists = step < loop.src[0]
         change = UOp(Op.STORE, dtypes.void, (place, gate_loads(value, exists)), when)
-        begun.append(dealt_out(moved.with_src((gated(change, exists), *moved.src[1:])), threads))
+        filled = moved.with_src((gated(change, exists), *moved.src[1:]))
+        begun.append(dealt_out(filled, threads, MOST_COPIES_WRITTEN_OUT))
     return UOp(Op.COMMIT, dtypes.void, tuple(begun))
 
 
-def dealt_out(end: UOp, threads: list[UOp]) -> UOp:
+def dealt_out(end: UOp, threads: list[UOp], written_out: int = MOST_WRITTEN_OUT) -> UOp:
     """A fill with its FILL loops as one row of steps, of which thread t does t, t + threads, ..."""
     counters = counters_of(end, AxisKind.FILL)
     if not counters:  # of a custom kernel, which knows of no threads: the first of them does it
@@ -337,7 +340,7 @@ def dealt_out(end: UOp, threads: list[UOp]) -> UOp:
     thread, pitch = UOp.index(0), 1
     for counter in threads:
         thread, pitch = thread + counter * pitch, pitch * counter.extent
-    own = steps_of(counters[0], -(-total // sharers))
+    own = steps_of(counters[0], -(-total // sharers), written_out)
     position = own * sharers + thread
     store = end.src[0]
     if total % sharers:
@@ -348,11 +351,11 @@ def dealt_out(end: UOp, threads: list[UOp]) -> UOp:
     return end.with_src((store, *loops)) if loops else store
 
 
-def steps_of(counter: UOp, steps: int) -> UOp:
+def steps_of(counter: UOp, steps: int, written_out: int) -> UOp:
     """The loop over the steps of one thread; 0 where that is one."""
     if steps == 1:
         return UOp.index(0)
-    kind = AxisKind.UNROLL if steps <= MOST_WRITTEN_OUT else AxisKind.LOOP
+    kind = AxisKind.UNROLL if steps <= written_out else AxisKind.LOOP
     dealt = numbered(counter, Part.SHARE)
     return UOp.range(steps, dealt.arg.number, kind)
 

@@ -208,7 +208,8 @@ def tensorize(given: Draft, unit: MatrixUnit, tile: Tile, sides: Sides, turns: i
             draft.do(Bind((*axis, 0), AxisKind.UNROLL))
     draft.do(*(Bind(counter.arg.number, AxisKind.GRID) for counter in draft.facts.launchable))
     at = block if has(draft, block) else innermost_group(draft)
-    turns = min(turns, counter_of(draft.kernel, block).extent) if at == block else 1
+    steps = counter_of(draft.kernel, block).extent if at == block else 1
+    turns = min(turns, steps)
     along = dimension(draft, (*depth, 0), step.number(STEPS))
     for subgroups, axis, part in ((below, down, ROWS), (beside, right, COLUMNS)):
         across = dimension(draft, subgroups, (*axis, 0), step.number(part))
@@ -227,12 +228,14 @@ def tensorize(given: Draft, unit: MatrixUnit, tile: Tile, sides: Sides, turns: i
         if turns > 1 and operand.dtype.itemsize == 1 and is_turned(draft):
             return False
     room = draft.limits.shared_bytes // groups_beside(draft.limits, unit, tile)
-    least = LEAST_TURNS
+    is_over = scratch_bytes(draft.kernel, draft.limits.converted) > room
     if isinstance(unit.load, MatrixDescriptor):
-        least += unit.load.behind
-    if not fits_group(draft) or (
-        turns > least and scratch_bytes(draft.kernel, draft.limits.converted) > room
-    ):
+        # Groups that fit no second beside them, and fill one step ahead alone, wait for memory.
+        if is_over or turns < min(LEAST_TURNS + unit.load.behind, steps):
+            return False
+    elif turns > LEAST_TURNS and is_over:
+        return False
+    if not fits_group(draft):
         return False
     order_blocks(draft, row, column, longest(tuple(given.facts.reduced)).extent, unit.a.itemsize)
     given.become(draft)
