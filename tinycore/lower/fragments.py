@@ -47,7 +47,7 @@ def multiplied(node: UOp, total: UOp, vector: Vector, made: Sequence[UOp] = ()) 
     loops = {"m": m, "n": n, "k": k}
 
     def held(value: UOp, name: str) -> UOp:
-        return fragment(value, unit.fragment(name), loops, lane, vector, unit.load)
+        return fragment(value, unit.fragment(name), loops, lane, vector, unit.load_of(name))
 
     left = operand_of_sums(made, unit) if made else held(a, "a")
     return UOp(Op.MATRIX, total.dtype, (left, held(b, "b"), total), unit)

@@ -49,7 +49,7 @@ def first_unit(launch: Launch, limits: Limits) -> MatrixUnit | None:
 def units_of(limits: Limits) -> Iterator[MatrixUnit]:
     """The units of a device whose sums are an operand as they are, in rows that lanes fold."""
     for unit in limits.matrix if limits.grid is not None else ():
-        is_whole = unit.threads == limits.subgroup and unit.out in limits.shuffles
+        is_whole = unit.is_of(limits.subgroup) and unit.out in limits.shuffles
         is_exact = settings.ALLOW_TF32 or not unit.rounds
         if is_whole and is_exact and unit.places_of_sums is not None:
             yield unit
@@ -247,7 +247,8 @@ class ProductChain:
         steps = tuple(n.src[1].extent for n in firsts)
         columns = tuple(self.column.extent for _ in seconds)
         sizes = Sizes(others, row.extent, self.between.extent, steps, columns)
-        return suits(self.unit, self.limits, sizes)
+        alike = (u for u in units_of(self.limits) if (u.a, u.out) == (self.unit.a, self.unit.out))
+        return any(suits(unit, self.limits, sizes) for unit in alike)
 
     def row_of_first(self, total: UOp) -> UOp | None:
         """The loop along which one operand alone of a first product moves, `between` the other."""

@@ -163,7 +163,7 @@ class Attention(Composed):
     ) -> Seen[Self]:
         """Partial attention: queries over a piece of the keys."""
         wide = least_upper_dtype(self.dtype, key.dtype, dtypes.float32)
-        scores = self.matmul(turned(key), dtype=wide) / root(self.shape[-1])
+        scores = self.matmul(turned(key), dtype=wide) * (1 / root(self.shape[-1]))
         scores = masked(scores, mask)
         # In memory: a kernel of both the maxima and the factors of `combine_pair` is slow.
         top = scores.max(-1, keepdim=True).detach().contiguous()

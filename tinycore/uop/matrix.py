@@ -29,7 +29,7 @@ BANKS_BYTES: Final = 128
 """Bytes of a line of shared memory, which swizzled rows keep together."""
 BLOCKS_OF_CHAINS: Final = (64, 32, 16)
 """Columns of a first product that are operands of a second one at a time, the best first."""
-REGISTERS_OF_CHAINS: Final = 32
+REGISTERS_OF_CHAINS: Final = 28
 """Registers of a lane for addresses, fragments of other operands and folds of rows, of which there
 are more where sums are longer: by what ptxas takes for lengths of 64 and 128."""
 WORD_BYTES: Final = 4
@@ -205,6 +205,8 @@ class MatrixDescriptor:
     """The size of elements whose rows may lie across k; 0 if none."""
     panel_bytes: int = 0
     """Distance of panels where rows lie across k; 0 where they lie along it."""
+    operands: str = "ab"
+    """Those of a unit that it reads so; of the other one lanes hold their elements."""
     behind: ClassVar[int] = 1
     """Steps of a loop whose products may be under way while a step begins (see BARRIER)."""
 
@@ -266,8 +268,8 @@ class MatrixUnit:
     rounds: bool = False
     """True if it rounds operands to fewer bits than their type has, as ALLOW_TF32=1 permits."""
     load: MatrixLoad | MatrixDescriptor | None = None
-    """Instruction that loads operands from shared memory in place of lanes; with a MatrixDescriptor
-    both must be there."""
+    """Instruction that loads operands from shared memory in place of lanes; those of a
+    MatrixDescriptor must be there."""
 
     def __post_init__(self) -> None:
         sizes: tuple[object, ...] = (self.m, self.n, self.k, self.threads)
@@ -294,6 +296,22 @@ class MatrixUnit:
         """The operand `a` or `b`, or the sum `out`."""
         axes = {"a": "mk", "b": "kn", "out": "mn"}[name]
         return Fragment(axes, getattr(self, name), lane_map(self.text_of(name)))
+
+    @property
+    def is_described(self) -> bool:
+        """True if it reads operands in shared memory by itself."""
+        return isinstance(self.load, MatrixDescriptor)
+
+    def load_of(self, name: str) -> MatrixLoad | MatrixDescriptor | None:
+        """The instruction that loads an operand; None where lanes load their elements."""
+        is_held = isinstance(self.load, MatrixDescriptor) and name not in self.load.operands
+        return None if is_held else self.load
+
+    def is_of(self, subgroup: int) -> bool:
+        """True if its lanes are a subgroup of that size, or several if it reads operands itself."""
+        if self.is_described and subgroup > 1:
+            return self.threads % subgroup == 0
+        return self.threads == subgroup
 
     @cached_property
     def places_of_sums(self) -> tuple[int, ...] | None:
@@ -337,9 +355,12 @@ class MatrixUnit:
         words, wide = self.a.itemsize / WORD_BYTES, self.out.itemsize / WORD_BYTES
         lanes = tiles * self.m / self.threads
         kept = lanes * (sum(columns) * wide + sum(steps) * words)
-        kept += (tiles + len(columns) - 1) * REGISTERS_OF_CHAINS + max(steps) // 2
+        kept += (tiles + len(columns) - 1) * REGISTERS_OF_CHAINS
+        made = lanes * len(columns) * words  # by column of a block, where all are needed at once
+        if not self.is_described:
+            kept, made = kept + max(steps) // 2, 0.0
         for block in (size for size in BLOCKS_OF_CHAINS if size % self.k == 0):
-            own = lanes * block * len(steps) * wide
+            own = block * (lanes * len(steps) * wide + made)
             if between % block == 0 and kept + own <= registers:
                 return block
         return None

@@ -255,3 +255,69 @@ def test_nvidias_assembler_takes_a_large_product(
         assert MNEMONIC in text
         assert f"m64n256k{steps}" in text
         assert not spilled_bytes(compiler.built(text)[1])
+
+
+def attended(*given: Tensor, mask: Tensor | None = None) -> numpy.ndarray:
+    """Attention in double precision."""
+    q, k, v = (x.float().numpy().astype("d") for x in given)
+    scores = q @ k.swapaxes(-1, -2) / q.shape[-1] ** 0.5
+    if mask is not None:
+        scores = numpy.where(mask.numpy(), scores, -numpy.inf)
+    weights = numpy.exp(scores - scores.max(-1, keepdims=True))
+    return numpy.asarray(weights / weights.sum(-1, keepdims=True) @ v)
+
+
+def halves(*shape: int, dtype: DType = dtypes.bfloat16, seed: int = 0) -> Tensor:
+    found = numpy.random.default_rng(seed).standard_normal(shape).astype("f")
+    return Tensor(found).cast(dtype).realize()
+
+
+@pytest.mark.sample(2)
+@pytest.mark.usefixtures("card")
+@pytest.mark.parametrize("size", [(128, 192, 64), (100, 128, 64), (64, 64, 128)], ids=str)
+@pytest.mark.parametrize("dtype", [dtypes.half, dtypes.bfloat16], ids=lambda dtype: dtype.name)
+def test_sums_are_an_operand_of_the_next_product(
+    dtype: DType, size: tuple[int, int, int], sources: Sources
+) -> None:
+    rows, seen, width = size
+    q, *others = (halves(2, n, width, dtype=dtype, seed=n) for n in (rows, seen, seen + 1))
+    k, v = others[0], others[1][:, :seen].contiguous().realize()
+    sources.texts.clear()
+
+    found = q.scaled_dot_product_attention(k, v).float().numpy()
+
+    numpy.testing.assert_allclose(found, attended(q, k, v), rtol=2e-2, atol=2e-2)
+    text = next(text for text in sources.texts if MNEMONIC in text)
+    assert text.count(f"{MNEMONIC}.sync.aligned.m64n64k16.f32") >= 8
+
+
+@pytest.mark.sample(1)
+@pytest.mark.usefixtures("card")
+def test_a_mask_hides_whole_blocks_of_such_an_operand() -> None:
+    q, k, v = (halves(2, 128, 64, seed=seed) for seed in range(3))
+    mask = Tensor(numpy.tril(numpy.ones((128, 128), bool)))
+
+    found = q.scaled_dot_product_attention(k, v, is_causal=True).float().numpy()
+
+    numpy.testing.assert_allclose(found, attended(q, k, v, mask=mask), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.sample(2)
+@pytest.mark.usefixtures("card")
+@pytest.mark.parametrize("width", [64, 128])
+def test_gradients_of_such_chains_are_torchs(width: int, sources: Sources) -> None:
+    torch = pytest.importorskip("torch")
+    given = [halves(1, 128, width, seed=seed) for seed in range(4)]
+    exact = [torch.from_numpy(x.float().numpy()).requires_grad_(True) for x in given]
+    attention = torch.nn.functional.scaled_dot_product_attention
+    expected = torch.autograd.grad(attention(*exact[:3]), exact[:3], exact[3])
+    q, k, v = (x.detach().requires_grad_(True) for x in given[:3])
+    sources.texts.clear()
+
+    (q.scaled_dot_product_attention(k, v) * given[3]).sum().backward()
+
+    for mine, theirs in zip((q.grad, k.grad, v.grad), expected, strict=True):
+        assert mine is not None
+        apart = numpy.abs(mine.float().numpy() - theirs.numpy()).max()
+        assert apart < 2e-2 * float(theirs.abs().max())
+    assert sum(MNEMONIC in text for text in sources.texts) >= 3

@@ -95,7 +95,7 @@ class Chain:
     def objection(self, loops: Loops, limits: Limits) -> str | None:
         """Why the step is illegal; None if it is legal."""
         unit = self.unit
-        if unit not in limits.matrix or unit.threads != limits.subgroup:
+        if unit not in limits.matrix or not unit.is_of(limits.subgroup):
             return f"the device has no {unit.name}, or no subgroups of {unit.threads} threads"
         if unit.places_of_sums is None:
             return f"lanes of {unit.name} hold sums otherwise than its operand"

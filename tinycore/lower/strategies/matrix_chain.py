@@ -28,6 +28,7 @@ from tinycore.lower.strategies.matrix_unit import (
     cut_tile,
     dimension,
     has,
+    is_described,
     is_turned,
     stage_operand,
 )
@@ -50,6 +51,8 @@ class Rows(NamedTuple):
 
 WAYS: Final = (Rows(4, 2, 32), Rows(8, 1, 16))
 """The best first. Subgroups of a group share what is staged."""
+WAYS_OF_SEVERAL: Final = (Rows(2, 1, 64),)
+"""Those of a unit of several subgroups, which reads what is staged by itself."""
 MOST_REGISTERS: Final = 255
 """Registers of a lane where a device states none."""
 LEAST_TURNS: Final = 2
@@ -113,16 +116,26 @@ def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
     if facts.has_order or facts.overwrites or not all(r.is_fixed for r in facts.loops):
         return
     for unit in limits.matrix:
-        if unit.threads != limits.subgroup or (unit.rounds and not settings.ALLOW_TF32):
+        if not unit.is_of(limits.subgroup) or (unit.rounds and not settings.ALLOW_TF32):
             continue
         found = products_of(facts, unit)
         if found is None or unit.out not in limits.shuffles:
             continue
-        for way in WAYS:
+        if unit.is_described and not is_enough(facts, limits, unit, found):
+            continue
+        for place, way in enumerate(WAYS_OF_SEVERAL if unit.is_described else WAYS):
             if (block := block_of(limits, unit, found, way)) is not None:
                 apply = partial(use_unit, unit=unit, found=found, block=block, way=way)
                 name = f"chain of {unit.name} {way.subgroups} x {way.tiles}"
-                yield Proposal(name, None, Cost(CYCLES * WAYS.index(way)), apply)
+                cost = CYCLES * (place if unit.is_described else place + 1)
+                yield Proposal(name, None, Cost(cost), apply)
+
+
+def is_enough(facts: KernelFacts, limits: Limits, unit: MatrixUnit, found: Products) -> bool:
+    """True if a chain has a tile of rows for each unit of the device."""
+    rows = found.m.extent
+    others = facts.outputs_launched // (rows * found.n.extent)
+    return rows >= unit.m and -(-rows // unit.m) * others >= max(limits.units, 1)
 
 
 def block_of(limits: Limits, unit: MatrixUnit, found: Products, way: Rows) -> int | None:
@@ -151,7 +164,8 @@ def chain(
     """
     draft = given.copy()
     rows = way.tiles * unit.m
-    _, down = cut_tile(draft, found.m, subgroups_of(draft, found, way.subgroups, rows), rows)
+    most = min(way.subgroups, max(draft.limits.block_wanted // unit.threads, 1))
+    _, down = cut_tile(draft, found.m, subgroups_of(draft, found, most, rows), rows)
     n, between = found.n.arg.number, found.between.arg.number
     k = tuple(loop.arg.number for loop in found.k)
     is_split = block < found.between.extent
@@ -174,9 +188,10 @@ def chain(
         (columns, dimension(draft, (*axis, 0), step.number(STEPS, product)))
         for product, axis in enumerate(k)
     ]
+    is_staged = bool(copies) or not unit.is_described
     for side in (*sides, (after, further)) if copies else ():
-        stage(draft, unit, at or innermost_group(draft), side, copies)
-    if not fits_group(draft):
+        is_staged &= stage(draft, unit, at or innermost_group(draft), side, copies)
+    if not is_staged or not fits_group(draft):
         return False
     given.become(draft)
     return True
@@ -186,7 +201,6 @@ def subgroups_of(draft: Draft, found: Products, most: int, own: int) -> int:
     """Subgroups of a group: as many as share what is staged while every unit has a group."""
     limits, rows = draft.limits, found.m.extent
     others = draft.facts.outputs_launched // (rows * found.n.extent)
-    most = min(limits.block_wanted // limits.subgroup, most)
     while most > 1 and (
         most * own >= 2 * rows or -(-rows // (most * own)) * others < max(limits.units, 1)
     ):
@@ -200,12 +214,16 @@ def stage(
     at: Number | None,
     sides: tuple[Dimension, Dimension],
     copies: int,
-) -> None:
-    """Stage a second operand, by columns and steps, in the order in which it is loaded best."""
+) -> bool:
+    """Stage a second operand, by columns and steps, in the order in which it is loaded best.
+
+    False where a unit that reads it by itself cannot.
+    """
     operand = unit.fragment("b")
     dimensions = sides if operand.map.neighbors[0] == "k" else sides[::-1]
-    before = draft.copy()
-    stage_operand(draft, Stage(at, dimensions, copies=copies), operand)
+    before, done = draft.copy(), len(draft.steps)
+    stage_operand(draft, Stage(at, dimensions, copies=copies), operand, unit.load)
     if unit.load and unit.load.turned_bytes == operand.dtype.itemsize and is_turned(draft):
         draft.become(before)
-        stage_operand(draft, Stage(at, dimensions[::-1], copies=copies), operand)
+        stage_operand(draft, Stage(at, dimensions[::-1], copies=copies), operand, unit.load)
+    return not unit.is_described or is_described(draft, done)

@@ -104,6 +104,7 @@ def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
         unit
         for unit in limits.matrix
         if unit.threads % limits.subgroup == 0 and (settings.ALLOW_TF32 or not unit.rounds)
+        if not unit.is_described or unit.load_of("a")  # others are for chains of products
     ]
     sides = sides_of(facts) if units and not facts.overwrites else None
     if sides is None:

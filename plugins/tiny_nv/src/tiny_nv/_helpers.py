@@ -122,8 +122,7 @@ template <int N> FUNCTION void copy_async(void *to, const void *origin, bool wan
 
 TILES: Final = """\
 template <class T, bool turned> FUNCTION T load_tiles(const void *row) {
-  unsigned place;
-  asm("{ .reg .u64 x; cvta.to.shared.u64 x, %1; cvt.u32.u64 %0, x; }" : "=r"(place) : "l"(row));
+  const unsigned place = (unsigned)__cvta_generic_to_shared(row);
   vec<unsigned, sizeof(T) / 4> x;
 #define TILES(count, words, trans, ...) \\
   asm volatile("ldmatrix.sync.aligned.m8n8.x" count trans ".shared.b16 " \\

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -35,6 +35,7 @@ __all__ = [
     "WarpgroupInstruction",
     "cluster_barrier",
     "descriptor_bits",
+    "is_new_sum",
     "is_written_by_threads",
     "products_begun_together",
     "products_under_way",
@@ -174,7 +175,10 @@ def is_written_by_threads(kernel: LinearKernel) -> bool:
 
 @dataclass(frozen=True)
 class WarpgroupInstruction:
-    """One wgmma.mma_async of four warps, whose operands are in shared memory."""
+    """wgmma.mma_async of four warps: operands are in shared memory, or the first in registers.
+
+    Where a unit has several times the steps of one instruction, it is as many of them.
+    """
 
     unit: MatrixUnit
 
@@ -183,7 +187,20 @@ class WarpgroupInstruction:
         """Mnemonic of the instruction in PTX, with its modifiers."""
         kind, unit = PTX_NAMES[self.unit.a], self.unit
         total = "s32" if self.is_integer else "f32"
-        return f"wgmma.mma_async.sync.aligned.m64n{unit.n}k{unit.k}.{total}.{kind}.{kind}"
+        shape = f"m64n{unit.n}k{unit.k // self.steps}"
+        return f"wgmma.mma_async.sync.aligned.{shape}.{total}.{kind}.{kind}"
+
+    @property
+    def steps(self) -> int:
+        """Instructions along k."""
+        return self.unit.k * self.unit.a.itemsize // STEP_BYTES
+
+    @property
+    def registers(self) -> int:
+        """Registers of a lane for the first operand of an instruction; 0 if that is described."""
+        held = self.unit.fragment("a")
+        is_held = self.unit.load_of("a") is None
+        return held.count * held.dtype.itemsize // REGISTER_BYTES // self.steps if is_held else 0
 
     @property
     def is_integer(self) -> bool:
@@ -194,60 +211,94 @@ class WarpgroupInstruction:
         """Operands behind the predicate: signs, and of halves whether they lie across k."""
         if self.is_integer:
             return ""
-        turned = (f", {int(is_turned(operand))}" for operand in product.src[:2])
+        read = product.src[1:2] if self.registers else product.src[:2]
+        turned = (f", {int(is_turned(operand))}" for operand in read)
         return ", 1, 1" + ("".join(turned) if self.unit.a.itemsize == HALF_BYTES else "")
 
-    @property
-    def outputs(self) -> str:
-        """The operands of an inline instruction that reads and writes the sums `c` of a lane."""
-        letter = "r" if self.is_integer else "f"
+    def advance(self, product: UOp) -> int:
+        """Difference of the descriptors of the second operand from one instruction to the next."""
+        load = product.src[1].arg
+        along = load.row_bytes * self.unit.k // self.steps if load.is_turned else STEP_BYTES
+        return int(along >> 4)
+
+    def outputs(self, is_new: bool = False) -> str:
+        """The operands of an inline instruction that writes the sums `c` of a lane, and reads them
+        but for new ones."""
+        letter, way = "r" if self.is_integer else "f", "=&" if is_new else "+"
         count = self.unit.fragment("out").count
-        return ", ".join(f'"+{letter}"(c.v[{i}])' for i in range(count))
+        return ", ".join(f'"{way}{letter}"(c.v[{i}])' for i in range(count))
 
     def name_of(self, products: Sequence[UOp], waits: bool) -> str:
         """Name of the function of CUDA C for a row of products."""
         turned = "".join("ab"[i] for i, s in enumerate(products[0].src[:2]) if is_turned(s))
         across = f"_across_{turned}" if turned else ""
-        return f"{self.unit.name}{across}{'' if waits else '_begun'}"
+        new = "_new" if is_new_sum(products[0]) else ""
+        return f"{self.unit.name}{across}{new}{'' if waits else '_begun'}"
 
     def function(self, products: Sequence[UOp], waits: bool) -> str:
-        """A function of CUDA C, of two descriptors a product and of the sums that a lane holds.
+        """A function of CUDA C, of both operands of each product and of the sums that a lane holds.
 
-        It waits for the products, or leaves them under way.
+        It waits for the products, or leaves them under way. Sums that begin with it are its own.
         """
-        steps = len(products)
-        count = self.unit.fragment("out").count
-        sums = ", ".join(f"%{i}" for i in range(count))
+        is_new, numbers = is_new_sum(products[0]), range(len(products))
+        lines, inputs = self.instructions(products)
+        parameters = [f"A a{i}, B b{i}" for i in numbers] + ([] if is_new else ["C c"])
         behind = (COMMIT, f"{WAIT} 0") if waits else (COMMIT,)
-        numbers = range(steps)
-        parameters = ", ".join(f"A a{i}, B b{i}" for i in numbers)
-        copied = ", ".join(f"memcpy(&x[{i}], &a{i}, 8), memcpy(&y[{i}], &b{i}, 8)" for i in numbers)
-        lines = "".join(
-            f'    "{self.name} {{{sums}}}, %{count + 2 * i}, %{count + 2 * i + 1}, '
-            f'adds{self.factors(product)};\\n"\n'
-            for i, product in enumerate(products)
-        )
-        inputs = ", ".join(f'"l"(x[{i}]), "l"(y[{i}])' for i in numbers)
+        own, fresh = ("  C c;\n", " setp.ne.b32 fresh, 0, 0;") if is_new else ("", "")
         return (
-            "template <class A, class B, class C>\n"
-            f"FUNCTION C {self.name_of(products, waits)}({parameters}, C c) {{\n"
-            f"  unsigned long long x[{steps}], y[{steps}];\n"
-            f"  {copied};\n"
-            f'  asm volatile("{{ .reg .pred adds; setp.ne.b32 adds, 1, 0; {FENCE};\\n"\n'
-            f"{lines}"
+            "template <class C, class A, class B>\n"
+            f"FUNCTION C {self.name_of(products, waits)}({', '.join(parameters)}) {{\n"
+            f"{''.join(map(self.copied, numbers))}{own}"
+            '  asm volatile("{ .reg .pred adds, fresh; '
+            f'setp.ne.b32 adds, 1, 0;{fresh} {FENCE};\\n"\n'
+            f"{''.join(lines)}"
             f'    "{"; ".join(behind)}; }}"\n'
-            f"    : {self.outputs}\n"
-            f'    : {inputs} : "memory");\n'
+            f"    : {self.outputs(is_new)}\n"
+            f'    : {", ".join(inputs)} : "memory");\n'
             "  return c;\n"
             "}"
         )
+
+    def instructions(self, products: Sequence[UOp]) -> tuple[list[str], list[str]]:
+        """Lines of inline instructions, and their inputs behind the sums of a lane."""
+        count = self.unit.fragment("out").count
+        sums = ", ".join(f"%{i}" for i in range(count))
+        lines: list[str] = []
+        inputs: list[str] = []
+        for number, product in enumerate(products):
+            for step in range(self.steps):
+                given = self.inputs(number, step, step * self.advance(product))
+                places = [f"%{count + len(inputs) + i}" for i in range(len(given))]
+                left = f"{{{', '.join(places[:-1])}}}" if self.registers else places[0]
+                adds = "fresh" if is_new_sum(products[0]) and not lines else "adds"
+                operands = f"{{{sums}}}, {left}, {places[-1]}, {adds}{self.factors(product)}"
+                lines.append(f'    "{self.name} {operands};\\n"\n')
+                inputs += given
+        return lines, inputs
+
+    def copied(self, number: int) -> str:
+        """The operands of a product as an instruction takes them: words, and descriptors."""
+        words = self.registers * self.steps
+        left = (
+            f"  const vec<unsigned, {words}> x{number} = as<vec<unsigned, {words}>>(a{number});\n"
+            if words
+            else f"  unsigned long long x{number}; memcpy(&x{number}, &a{number}, 8);\n"
+        )
+        return f"{left}  unsigned long long y{number}; memcpy(&y{number}, &b{number}, 8);\n"
+
+    def inputs(self, number: int, step: int, advance: int) -> list[str]:
+        """Inputs of an instruction of a product: those of its first operand, and a descriptor."""
+        first = step * self.registers
+        words = [f'"r"(x{number}.v[{i}])' for i in range(first, first + self.registers)]
+        further = f" + {advance}" if advance else ""
+        return [*(words or [f'"l"(x{number})']), f'"l"(y{number}{further})']
 
     @property
     def ended(self) -> str:
         """A function of CUDA C that waits for all products, of sums they are added to."""
         return (
             f"template <class C> FUNCTION C {self.unit.name}_ended(C c) {{\n"
-            f'  asm volatile("{WAIT} 0;" : {self.outputs} : : "memory");\n'
+            f'  asm volatile("{WAIT} 0;" : {self.outputs()} : : "memory");\n'
             "  return c;\n"
             "}"
         )
@@ -280,6 +331,13 @@ def cluster_barrier(kernel: LinearKernel) -> tuple[str, str]:
     return f"barrier.cluster.arrive.{order}.aligned", "barrier.cluster.wait.acquire.aligned"
 
 
+def is_new_sum(product: UOp) -> bool:
+    """True if a product is added to zeros."""
+    total = product.src[2]
+    lanes = total.src if total.op is Op.VECTORIZE else (total,)
+    return all(lane.op is Op.CONST and lane.arg == 0 for lane in lanes)
+
+
 def is_turned(operand: UOp) -> bool:
     """True if an operand that a unit reads by itself lies in rows across k."""
     return operand.op is Op.MATRIX_LOAD and bool(operand.arg.is_turned)
@@ -301,13 +359,32 @@ def warpgroup_unit(a: DType, n: int, out: DType = dtypes.float32) -> MatrixUnit:
     return MatrixUnit(name, 64, n, k, a, a, out, 128, left, right, sums, load=DESCRIPTOR)
 
 
+def chained_unit(a: DType) -> MatrixUnit:
+    """The product of 64 rows, which lanes hold as they hold sums, and 64 columns and steps.
+
+    So the sums of one product are an operand of the next one.
+    """
+    lanes, name = "m1 m2 m4 m16 m32", f"wgmma_m64n64k64_{PTX_NAMES[a]}_held"
+    left = f"k2 k4 {lanes} | k1 m8 k8 k16 k32"
+    right = "k2 k4 n1 n2 n4 n8 n16 | k1 k8 k16 k32 n32"
+    sums = f"n2 n4 {lanes} | n1 m8 n8 n16 n32"
+    load = replace(DESCRIPTOR, operands="b")
+    return MatrixUnit(name, 64, 64, 64, a, a, dtypes.float32, 128, left, right, sums, load=load)
+
+
 WARPGROUP: Final[Mapping[str, WarpgroupInstruction]] = {
     unit.name: WarpgroupInstruction(unit)
-    for n in (256, 128, 64)
     for unit in (
-        *(warpgroup_unit(a, n) for a in (dtypes.float16, dtypes.bfloat16)),
-        *(warpgroup_unit(a, n) for a in (dtypes.fp8e4m3, dtypes.fp8e5m2)),
-        warpgroup_unit(dtypes.int8, n, dtypes.int32),
+        *(
+            unit
+            for n in (256, 128, 64)
+            for unit in (
+                *(warpgroup_unit(a, n) for a in (dtypes.float16, dtypes.bfloat16)),
+                *(warpgroup_unit(a, n) for a in (dtypes.fp8e4m3, dtypes.fp8e5m2)),
+                warpgroup_unit(dtypes.int8, n, dtypes.int32),
+            )
+        ),
+        *(chained_unit(a) for a in (dtypes.float16, dtypes.bfloat16)),
     )
 }
 """By the name of the unit; sm_90a alone has them."""

@@ -14,6 +14,7 @@ NVIDIA, "PTX ISA", version 8.0. What it leaves undefined is defined as docs/nume
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -25,6 +26,7 @@ from tiny_nv.matrix import (
     WARPGROUP,
     cluster_barrier,
     descriptor_bits,
+    is_new_sum,
     is_written_by_threads,
     products_begun_together,
     products_under_way,
@@ -499,17 +501,36 @@ class Ptx(Renderer):
         sums = list(text.values[products[0].src[2]])
         is_under_way = u in products_under_way(text.kernel.uops).products
         if not is_under_way:
-            sums = [text.new(kind, f"mov.{kind.bits}", lane) for lane in sums]
-        adds = text.new(PREDICATE, "setp.ne.u32", "1", "0")
+            is_new = is_new_sum(products[0])
+            sums = [
+                text.register(kind) if is_new else text.new(kind, f"mov.{kind.bits}", lane)
+                for lane in sums
+            ]
+        adds = [text.new(PREDICATE, "setp.ne.u32", "1", "0")] * len(products) * instruction.steps
+        if is_new_sum(products[0]):
+            adds[0] = text.new(PREDICATE, "setp.ne.u32", "0", "0")
+        given = [pair for product in products for pair in self.operands_of(product, text)]
         text.put(FENCE)
-        for product in products:
-            left, right = (text.values[s][0] for s in product.src[:2])
-            operands = f"{braced(sums)}, {left}, {right}, {adds}{instruction.factors(product)}"
+        for (left, right, factors), predicate in zip(given, adds, strict=True):
+            operands = f"{braced(sums)}, {left}, {right}, {predicate}{factors}"
             text.put(f"{instruction.name} {operands}")
         text.put(COMMIT)
         if not is_under_way:
             text.put(f"{WAIT} 0")
         text.values[u] = tuple(sums)
+
+    def operands_of(self, product: UOp, text: Text) -> Iterator[tuple[str, str, str]]:
+        """Both operands of each instruction of a product, and what stands behind the predicate."""
+        instruction = WARPGROUP[product.arg.name]
+        factors = instruction.factors(product)
+        count, advance = instruction.registers, instruction.advance(product)
+        words = self.fragment(product.src[0], text) if count else []
+        first = text.values[product.src[1]][0]
+        for step in range(instruction.steps):
+            own = words[step * count : (step + 1) * count]
+            left = braced(own) if count else text.values[product.src[0]][0]
+            further = str(step * advance)
+            yield left, text.new(ULONG, "add.u64", first, further) if step else first, factors
 
     def write_matrix_load(self, u: UOp, text: Text) -> None:
         """Tiles of shared memory, a row of which each lane names."""

@@ -25,6 +25,7 @@ from tiny_nv.matrix import (
     WARPGROUP,
     cluster_barrier,
     descriptor_bits,
+    is_new_sum,
     is_written_by_threads,
     products_begun_together,
     products_under_way,
@@ -218,9 +219,10 @@ class CudaC(CStyle):
             instruction = WARPGROUP[u.arg.name]
             writer.define(instruction.function(products, waits))
             operands = [writer[s] for product in products for s in product.src[:2]]
-            total = writer[products[0].src[2]]
-            name = instruction.name_of(products, waits)
-            writer.value(u, f"{name}({', '.join((*operands, total))})")
+            if not is_new_sum(products[0]):
+                operands.append(writer[products[0].src[2]])
+            name = f"{instruction.name_of(products, waits)}<{writer.type(u.dtype)}>"
+            writer.value(u, f"{name}({', '.join(operands)})")
 
     def write_ended(self, end: UOp, writer: Writer) -> None:
         """The wait for products that a loop left under way, which their sums depend on."""

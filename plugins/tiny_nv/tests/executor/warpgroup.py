@@ -155,13 +155,16 @@ def product_step(instruction: Instruction) -> Step:
     if WGMMA_K.get(a_kind) != k:
         raise SyntaxFault(f"{instruction}: this shape of .{a_kind} is not supported")
     target, a, b, scale, *rest = instruction.operands
+    in_registers = len(parts_of(a)) > 1
     factors = [x.value for x in rest if isinstance(x, Immediate)]
-    across = [bool(x) for x in factors[2:]] or [False, False]
+    told = [bool(x) for x in factors[2:]]
+    if told and len(told) != 2 - in_registers:
+        raise SyntaxFault(f"{instruction}: the operands in shared memory alone lie across K or not")
+    across = ([False] * (2 - len(told)) + told) if told else [False, False]
     if any(across) and a_kind not in ("f16", "bf16"):
         raise SyntaxFault(f"{instruction}: only operands of 16 bits lie across K")
     signs = [int(x) for x in factors[:2]] or [1, 1]
     d_parts, a_parts = parts_of(target), parts_of(a)
-    in_registers = len(a_parts) > 1
     reads_d = [reader(p, "b32", line) for p in d_parts]
     reads_a = [reader(p, "b32" if in_registers else "b64", line) for p in a_parts]
     read_b, read_scale = reader(b, "b64", line), reader(scale, "pred", line)
