@@ -14,9 +14,10 @@ from tinycore.builtin.interpreter import PythonRenderer
 from tinycore.dtype import DType, PointerDType, dtypes
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
+from tinycore.lower.tile import Bind
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
-from tinycore.uop.op import Op
+from tinycore.uop.op import AxisKind, Op
 
 MOVING = replace(SUMMING, threads=64)
 
@@ -46,6 +47,30 @@ def test_squares_arrive_where_they_should(shape: tuple[int, ...]) -> None:
     assert numpy.array_equal(found, expected.reshape(-1))
     assert arrays(ast) == [dtypes.float32]
     assert linear.launch("block")[:2] == (32, 8)
+
+
+def test_threads_store_words_of_halves() -> None:
+    ast = turned(3, 40, 96, dtype=dtypes.float16)
+    linear, (found, given) = computed(ast, plan_for(ast, MOVING), MOVING)
+
+    expected = given.reshape(3, 40, 96).swapaxes(-1, -2)
+    assert numpy.array_equal(found, expected.reshape(-1))
+    stored = [u.src[1].dtype for u in linear.uops if u.op is Op.STORE]
+    assert dtypes.float16.vec(2) in stored
+    assert arrays(ast) == [dtypes.float16]
+
+
+@pytest.mark.parametrize("bounds", [(0, 0), (1, 1)], ids=["as it is", "padded"])
+def test_neighbors_load_side_by_side_where_squares_pass_the_end(bounds: tuple[int, int]) -> None:
+    x = Tensor.empty(64, 56, device="PYTHON").pad(((0, 0), bounds))
+    ast = x.T.contiguous().schedule()[-1].ast
+    plan = plan_for(ast, MOVING)
+
+    fills = [s for s in plan if isinstance(s, Bind) and s.kind is AxisKind.FILL]
+    assert [s.axis[0] for s in fills] == [1, 0]
+    _, (found, _) = computed(ast, plan, MOVING)
+    _, (expected, _) = computed(ast, (), MOVING)
+    assert numpy.array_equal(found, expected)
 
 
 def test_rows_of_a_square_begin_in_other_banks() -> None:

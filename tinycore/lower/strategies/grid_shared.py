@@ -29,6 +29,7 @@ from tinycore.lower.kernel_facts import LEAST_REUSE, KernelFacts
 from tinycore.lower.loops import Number, counter_of, stores_of, threads_of
 from tinycore.lower.packing import fill_of, loads_of
 from tinycore.lower.predicate import stores_to_buffers
+from tinycore.lower.steps.split import MASKED
 from tinycore.lower.steps.stage import Dimension, Stage, scratch_bytes, staged_values
 from tinycore.lower.strategies.block_order import order_blocks
 from tinycore.lower.tile import Bind, Reorder, Split, Step, Tail
@@ -344,7 +345,7 @@ def deal_out(draft: Draft, number: int, lanes: int | None = None) -> None:
     """
     fill = fill_of(draft, number)
     loads = loads_of(fill)
-    loops = sorted(fill.src[1:], key=lambda r: -least_stride(loads, r))
+    loops = sorted(fill.src[1:], key=lambda r: -least_stride(loads, r, draft.limits))
     last = loops[-1]
     names = [r.arg.number for r in loops]
     steps: list[Step] = [Reorder(tuple(names))]
@@ -408,10 +409,22 @@ def stride_of(place: UOp, tap: UOp, window: UOp) -> int | None:
     return far // near if near and far and far % near == 0 and far // near > 0 else None
 
 
-def least_stride(loads: list[UOp], counter: UOp) -> int:
-    """Least stride of a loop among loads; a huge one if unknown."""
-    moves = [coefficient(n.src[1], counter) for n in loads]
+def least_stride(loads: list[UOp], counter: UOp, limits: Limits) -> int:
+    """Least stride of a loop among loads; a huge one if unknown.
+
+    On cards that of steps inside of the array, where those past its end read the last.
+    """
+    places = [n.src[1] for n in loads]
+    if limits.units:
+        places = [without_ends(place) for place in places]
+    moves = [coefficient(place, counter) for place in places]
     return min((abs(m) for m in moves if m), default=1 << 62)
+
+
+def without_ends(place: UOp) -> UOp:
+    """An index as if no step passed the end of a loop."""
+    cuts = {n: n.src[0] for n in place.toposort() if n.op is Op.MIN and n.arg == MASKED}
+    return rewrite(place.substitute(cuts), simplify, name="simplify a place") if cuts else place
 
 
 def tiles_of(loops: tuple[UOp, ...], most: int, copies: int, exact: bool) -> list[Tile]:

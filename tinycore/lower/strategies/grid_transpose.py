@@ -14,7 +14,7 @@ from tinycore.lower.cost import Cost, Proposal
 from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import KernelFacts
 from tinycore.lower.loops import Number
-from tinycore.lower.steps.stage import WORD_BYTES, Stage, staged_values
+from tinycore.lower.steps.stage import WORD_BYTES, Dimension, Stage, staged_values
 from tinycore.lower.strategies.grid_shared import deal_out, innermost_group
 from tinycore.lower.tile import Bind, Split, Tail
 from tinycore.render.base import Limits
@@ -22,7 +22,7 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind
 
 SIDE: Final = 32
-"""Elements of a side of a square."""
+"""Elements of a side of a square; of columns as many words."""
 ROWS: Final = 4
 """Rows of a square that a thread copies."""
 LEAST_EXTENT: Final = 16
@@ -60,24 +60,33 @@ def is_far(facts: KernelFacts, load: UOp, column: UOp) -> bool:
 def copy_squares(draft: Draft, row: UOp, column: UOp) -> bool:
     """A square for each group, whose threads store along columns; False for values of bool alone,
     which have no form in shared memory."""
+    lanes = max(WORD_BYTES // draft.facts.moved_itemsize, 1)
+    lanes = 1 if column.extent % lanes else lanes
     across: Number = (*column.arg.number, 1)
     along: Number = (*row.arg.number, 1)
     draft.do(
-        Split(column.arg.number, SIDE, Tail.GUARD),
+        Split(column.arg.number, SIDE * lanes, Tail.GUARD),
         Split(row.arg.number, SIDE, Tail.GUARD),
         Split(along, SIDE // ROWS),
     )
-    inside = {across, (*along, 0), (*along, 1)}
+    columns: Dimension = ((across, 1),)
+    if lanes > 1:
+        draft.do(Split(across, lanes))
+        columns = (((*across, 0), lanes), ((*across, 1), 1))
+    rows: Dimension = (((*along, 0), SIDE // ROWS), ((*along, 1), 1))
+    inside = {number for number, _ in (*columns, *rows)}
     outer = [r.arg.number for r in draft.facts.launchable if r.arg.number not in inside]
     draft.do(*(Bind(number, AxisKind.GRID) for number in outer))
-    dimensions = (((across, 1),), (((*along, 0), SIDE // ROWS), ((*along, 1), 1)))
-    padding = max(WORD_BYTES // draft.facts.itemsize, 1)
-    stage = Stage(innermost_group(draft), dimensions, padding, narrow=draft.limits.converted)
+    # Rows of an odd number of elements: those of lanes side by side start in different banks.
+    at, narrow = innermost_group(draft), draft.limits.converted
+    stage = Stage(at, (columns, rows), padding=1, narrow=narrow)
     draft.do(
         Bind((*along, 0), AxisKind.UNROLL),
         Bind((*along, 1), AxisKind.BLOCK),
-        Bind(across, AxisKind.BLOCK),
+        Bind(columns[0][0], AxisKind.BLOCK),
     )
+    if lanes > 1:
+        draft.do(Bind((*across, 1), AxisKind.VECTOR))
     if not staged_values(draft.kernel, stage):
         return False
     draft.do(stage)
