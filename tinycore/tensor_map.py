@@ -39,6 +39,9 @@ class TensorMap:
     """Elements of the box along each dimension."""
     swizzle: int = 0
     """Bytes of a row of the box whose pieces of 16 bytes are exchanged; 0: none are."""
+    rounds: bool = False
+    """True if float32 elements are rounded on the way to the 10 bits of a fraction that matrix
+    units multiply (TF32), ties to even."""
 
     @property
     def box_bytes(self) -> int:

@@ -25,6 +25,7 @@ from tinycore.lower.async_copies import copied_from
 from tinycore.lower.loops import stores_of
 from tinycore.lower.predicate import with_gate
 from tinycore.lower.steps.split import MASKED
+from tinycore.lower.steps.tensorize import rounded_operand
 from tinycore.render.base import pointer_of
 from tinycore.tensor_map import SWIZZLES, TensorMap
 from tinycore.uop.affine import coefficient
@@ -99,7 +100,9 @@ def box_of(fill: UOp, loop: UOp, copies: int) -> Box | None:
     end = fill.src[1]
     (store,) = stores_of(end)
     own = [r for r in end.src[1:] if r.op is Op.RANGE]
-    source = copied_from(store.src[1])
+    value = store.src[1]
+    exact = before_rounding(value)
+    source = copied_from(value if exact is None else exact)
     array = pointer_of(store.src[0])
     if source is None or not all(r.is_fixed for r in own):
         return None
@@ -114,8 +117,14 @@ def box_of(fill: UOp, loop: UOp, copies: int) -> Box | None:
         sides = sides_of(address, own, are_apart)
         found = sides and box_along(sides, address, gates, store.src[0].src[1], pointer, loop)
         if found and size % found.map.alignment == 0:
-            return found
+            return found._replace(map=replace(found.map, rounds=exact is not None))
     return None
+
+
+def before_rounding(value: UOp) -> UOp | None:
+    """The value that was rounded for a matrix unit to another one; None if none was."""
+    bits = (n for n in value.toposort() if n.op is Op.BITCAST and n.dtype is dtypes.uint32)
+    return next((n.src[0] for n in bits if simplified(rounded_operand(n.src[0])) is value), None)
 
 
 def box_along(

@@ -12,10 +12,11 @@ import weakref
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Final
 
 from tinycore._collector import without_collecting
 from tinycore._lru import Lru
-from tinycore.config import settings
+from tinycore.config import reader_of
 from tinycore.device.buffer import Buffer
 from tinycore.dtype import dtypes
 from tinycore.render.base import Limits
@@ -202,17 +203,19 @@ class BoundSchedule:
         return exchanging(found, self.canonical.naming.back) if self.canonical.values else found
 
 
-Key = tuple[UOp, RetentionPolicy, int, Limits | None]
+Key = tuple[UOp, RetentionPolicy, tuple[int, ...], Limits | None]
 
 schedules: Lru[Key, Schedule] = Lru(1024)
-"""Compiled schedules by canonical graph, retention policy, RING and limits."""
+"""Compiled schedules by canonical graph, retention policy, settings and limits."""
+schedule_settings: Final = reader_of(("RING", "ALLOW_TF32"))
+"""Settings that decide which kernels there are."""
 
 
 def schedule_for(
     canonical: CanonicalGraph, policy: RetentionPolicy, on_disk: bool = False
 ) -> Schedule:
     """The schedule of a canonical graph, cached or compiled; `on_disk` searches the disk, too."""
-    key = canonical.sink, policy, settings.RING, elsewhere.get()
+    key = canonical.sink, policy, schedule_settings(), elsewhere.get()
     if (found := schedules.find(key)) is not None:
         return found
     with without_collecting:

@@ -15,11 +15,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from tinycore.config import settings
 from tinycore.render.base import Limits
 from tinycore.schedule.limits import limits_of
 from tinycore.schedule.partial_writes import loops_over
 from tinycore.schedule.ranges import ZERO, Point, read_through
 from tinycore.schedule.storage import is_leaf
+from tinycore.uop.matrix import MatrixDescriptor, MatrixUnit
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import MOVEMENT, SAME_VALUE, Op
@@ -29,6 +31,9 @@ from tinycore.uop.symbolic import simplify
 
 LEAST_READS: Final = 128
 """Reads of each element from which a copy in another layout pays."""
+READS_ALONG_SUM: Final = 512
+"""The same for an operand that another unit reads as it lies, at a quarter of the rate: a copy of
+float32 takes as long as 150 such reads on an H100, one of bytes as 370."""
 FOLLOWED: Final = (MOVEMENT - {Op.PAD, Op.UNSKEW}) | SAME_VALUE | {Op.CAST, Op.VALUE}
 """Ops between a product and memory: a padded value is stored anyway (`Reason.PADDED`)."""
 
@@ -123,7 +128,8 @@ def copies_of(
     """The factors of a product that are read from copies, if one is read by no vectors."""
     kinds = {o.base.dtype for o in operands}
     units = limits.matrix if suits_units(limits) else ()
-    unit = next((u for u in units if kinds == {u.a} == {u.b} and not u.rounds), None)
+    units = tuple([u for u in units if settings.ALLOW_TF32 or not u.rounds])
+    unit = next((u for u in units if kinds == {u.a} == {u.b}), None)
     if unit is None or not all(o.point for o in operands):
         return {}
     lanes = max(limits.vector_bytes // unit.a.itemsize, 1)
@@ -134,14 +140,33 @@ def copies_of(
         for r in summed
         if not r.src[0].arg % multiple and all(o.axis_of(r) is not None for o in operands)
     ]
-    if None not in along.values() or not fitting:
+    if not fitting:
         return {}
     loop = max(fitting, key=lambda r: r.src[0].arg)
-    # One that is read along rows or columns of the result is turned as it is loaded.
-    apart = [o for o in operands if (r := along[o.top]) is None or (r in summed and r is not loop)]
-    if any(work < LEAST_READS * math.prod(o.base.shape) for o in apart):
+    if None not in along.values():
+        # Each is read by vectors: only what a unit takes in no other order is copied.
+        is_ordered = reads_along_sum(unit, limits)
+        loop = max(fitting, key=lambda r: (list(along.values()).count(r), r.src[0].arg))
+        apart = [o for o in operands if is_ordered and along[o.top] is not loop]
+        least = READS_ALONG_SUM
+    else:
+        # One that is read along rows or columns of the result is turned as it is loaded.
+        vectors = [(o, along[o.top]) for o in operands]
+        apart = [o for o, r in vectors if r is None or (r in summed and r is not loop)]
+        least = LEAST_READS
+    if any(work < least * math.prod(o.base.shape) for o in apart):
         return {}
     return {o.top: o.copied_along(loop) for o in apart}
+
+
+def reads_along_sum(unit: MatrixUnit, limits: Limits) -> bool:
+    """True if a unit reads operands in shared memory, and in rows along the sum alone.
+
+    One that rounds them has them rounded as boxes are copied.
+    """
+    by = unit.load
+    is_ordered = isinstance(by, MatrixDescriptor) and by.turned_bytes != unit.a.itemsize
+    return is_ordered and (limits.tensor_copies or not unit.rounds)
 
 
 def summed_product(node: UOp) -> UOp | None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
 
+from tinycore.config import settings
 from tinycore.dtype import DType
 from tinycore.render.base import Limits
 from tinycore.schedule.kernel import numel
@@ -279,7 +280,8 @@ class Reduction:
             return 1
         widest = max(n.dtype.itemsize for n in self.below if self.is_read(n))
         results, size, units = numel(self.node), self.sizes[self.axis], limits.units
-        is_matrix = any(u.a.itemsize == widest and not u.rounds for u in limits.matrix)
+        allowed = [u for u in limits.matrix if settings.ALLOW_TF32 or not u.rounds]
+        is_matrix = any(u.a.itemsize == widest for u in allowed)
         # Without matrix units a group computes half as many results, and two groups on a unit hide
         # each other's waits for memory: four times as many groups.
         wanted = units * (1 if is_matrix else 4) // max(results // GROUP_RESULTS, 1)

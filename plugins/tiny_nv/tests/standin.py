@@ -43,9 +43,9 @@ PEERS_UNSUPPORTED, PEERS_ALREADY_ENABLED = 217, 704
 FIRST_ADDRESS: Final = 0x7F00_0000_0000
 ALIGNMENT: Final = 512
 STATIC_SHARED: Final = 48 << 10
-ELEMENT_BYTES: Final = {0: 1, 1: 2, 2: 4, 3: 4, 4: 8, 5: 8, 6: 2, 7: 4, 8: 8, 9: 2}
+ELEMENT_BYTES: Final = {0: 1, 1: 2, 2: 4, 3: 4, 4: 8, 5: 8, 6: 2, 7: 4, 8: 8, 9: 2, 11: 4}
 """By CUtensorMapDataType."""
-WRITTEN_KINDS: Final = {**{kind: kind for kind in range(8)}, 8: 9, 9: 10}
+WRITTEN_KINDS: Final = {**{kind: kind for kind in range(8)}, 8: 9, 9: 10, 11: 11}
 """As the 128 bytes have it, whose order has float32 without subnormal numbers at 8."""
 SWIZZLED_BYTES: Final = {0: 0, 1: 32, 2: 64, 3: 128}
 """By CUtensorMapSwizzle."""

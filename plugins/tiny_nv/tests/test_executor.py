@@ -537,14 +537,16 @@ def test_an_mbarrier_that_nobody_completes() -> None:
         run(text, numpy.zeros(128, numpy.uint32), numpy.zeros(128, numpy.uint32), threads=128)
 
 
-def tensor_map(address: int, sizes: Sequence[int], box: Sequence[int], swizzle: int) -> bytes:
-    """The map of a dense tensor of float32."""
+def tensor_map(
+    address: int, sizes: Sequence[int], box: Sequence[int], swizzle: int, kind: int = 7
+) -> bytes:
+    """The map of a dense tensor of float32, or of another kind of 4 bytes."""
     data = bytearray(128)
     stride, strides = 4, []
     for size in sizes[:-1]:
         stride *= size
         strides.append(stride)
-    head = (len(sizes) - 1) << 4 | 7 << 7 | swizzle << 13
+    head = (len(sizes) - 1) << 4 | kind << 7 | swizzle << 13
     struct.pack_into("<QI", data, 0, address, head)
     for index, each in enumerate(strides):
         struct.pack_into("<I", data, 0x0C + 4 * index, each >> 4)
@@ -554,12 +556,13 @@ def tensor_map(address: int, sizes: Sequence[int], box: Sequence[int], swizzle: 
     return bytes(data)
 
 
-@pytest.mark.parametrize("swizzle", [0, 3])
-def test_boxes_of_tensors_arrive_swizzled_and_padded(swizzle: int) -> None:
-    """A box of 8 rows of 32 floats at (1, 16) of a tensor of 12 rows of 40."""
-    values = numpy.arange(12 * 40, dtype=numpy.float32).reshape(12, 40)
+@pytest.mark.parametrize(("swizzle", "kind"), [(0, 7), (3, 7), (3, 11)])
+def test_boxes_of_tensors_arrive_swizzled_and_padded(swizzle: int, kind: int) -> None:
+    """A box of 8 rows of 32 floats at (1, 16) of a tensor of 12 rows of 40, or rounded ones."""
+    values = numpy.arange(12 * 40, dtype=numpy.float32).reshape(12, 40) + 0.3
     executor = Executor()
-    maps = numpy.frombuffer(tensor_map(0x7000_0000_0200, (40, 12), (32, 8), swizzle), numpy.uint8)
+    encoded = tensor_map(0x7000_0000_0200, (40, 12), (32, 8), swizzle, kind)
+    maps = numpy.frombuffer(encoded, numpy.uint8)
     body = f"""{START} ld.param.u64 %rd2, [k_param_2]; mov.u32 %r5, tile; mov.u32 %r6, signal;
     setp.eq.u32 %p1, %r0, 0; @%p1 mbarrier.init.shared.b64 [%r6], 1; bar.sync 0;
     @%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r6], 1024;
@@ -582,6 +585,9 @@ def test_boxes_of_tensors_arrive_swizzled_and_padded(swizzle: int) -> None:
     )
     wanted = numpy.zeros((8, 32), numpy.float32)
     wanted[:, :24] = values[1:9, 16:]
+    if kind == 11:  # 10 bits of a fraction
+        whole, exponent = numpy.frexp(wanted)
+        wanted = numpy.ldexp(numpy.round(whole * 2048) / 2048, exponent)
     start = 1024  # where shared memory begins, a multiple of the swizzle's period
     places = swizzled(start + numpy.arange(1024), swizzle)[::4] - start
     plain = numpy.zeros(256, numpy.float32)

@@ -63,6 +63,7 @@ VALUES = {
     "CU_TENSOR_MAP_DATA_TYPE_FLOAT16": program.MAP_TYPES[dtypes.float16],
     "CU_TENSOR_MAP_DATA_TYPE_BFLOAT16": program.MAP_TYPES[dtypes.bfloat16],
     "CU_TENSOR_MAP_DATA_TYPE_FLOAT32": program.MAP_TYPES[dtypes.float32],
+    "CU_TENSOR_MAP_DATA_TYPE_TFLOAT32": program._ROUNDED,
     **{name: value for value, name in ERRORS.items()},
 }
 

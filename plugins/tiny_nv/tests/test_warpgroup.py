@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy
 import pytest
+from executor.bulk import rounded
 from executor.warpgroup import MatrixDescriptor as Decoded
 from executor.warpgroup import accumulator
 from matrix_programs import Sources, for_few_threads, noted, small_integers
@@ -21,6 +22,7 @@ from tiny_nv.spills import spilled_bytes
 from tinycore import Context, Device, Tensor, dtypes
 from tinycore.dtype import DType
 from tinycore.plugin import register, unregister
+from tinycore.schedule import operand_layout
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -217,6 +219,78 @@ def test_a_product_of_bytes_is_numpys(dtype: DType, sources: Sources) -> None:
     assert any(call in sources.texts[0] for call in CALL.values())
 
 
+def normal(rows: int, columns: int, seed: int = 0) -> numpy.ndarray:
+    """Numbers whose fractions have more bits than a unit takes, and some that are a tie."""
+    found = numpy.random.default_rng(seed).standard_normal((rows, columns)).astype("f")
+    found[:, ::5] = (found[:, ::5].view("u4") & 0xFFFFE000 | 0x1000).view("f")
+    return found
+
+
+@pytest.mark.sample(4)
+@pytest.mark.usefixtures("card")
+@pytest.mark.parametrize(
+    ("size", "is_copied"),
+    [((128, 128, 256), True), ((64, 64, 32), False), ((100, 130, 136), True)],
+    ids=str,
+)
+def test_single_operands_are_rounded_to_the_nearest(
+    size: tuple[int, int, int], is_copied: bool, sources: Sources
+) -> None:
+    """By the copies of boxes, or by the threads that store where a product is one step."""
+    m, n, k = size
+    a, b = normal(m, k), normal(n, k, seed=1)
+    x, y = (Tensor(v).realize() for v in (a, b))
+    sources.texts.clear()
+
+    with Context(ALLOW_TF32=1):
+        found = x.matmul(y.T).numpy()
+
+    nearest = [rounded(v.view("u4")).view("f").astype("d") for v in (a, b)]
+    numpy.testing.assert_allclose(found, nearest[0] @ nearest[1].T, rtol=1e-5, atol=1e-5)
+    (text,) = sources.texts
+    assert f"{MNEMONIC}.sync.aligned.m64n" in text
+    assert any(call in text for call in CALL.values()) == is_copied
+
+
+@pytest.mark.usefixtures("card")
+def test_single_operands_that_threads_would_round_take_a_unit_of_a_warp(sources: Sources) -> None:
+    a, b = normal(64, 128), normal(64, 128, seed=1)
+    x, y = (Tensor(v).realize() for v in (a, b))
+    sources.texts.clear()
+
+    with Context(ALLOW_TF32=1):
+        found = (x * 0.5).matmul(y.T).numpy()
+
+    numpy.testing.assert_allclose(found, 0.5 * a @ b.T, rtol=2e-2, atol=2e-2)
+    assert not any(MNEMONIC in text for text in sources.texts)
+
+
+@pytest.mark.sample(3)
+@pytest.mark.usefixtures("card")
+@pytest.mark.parametrize("turned", [(False, False), (True, True), (True, False)], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [dtypes.float32, dtypes.fp8e4m3, dtypes.int8], ids=lambda dtype: dtype.name
+)
+def test_what_no_unit_reads_across_k_is_copied_along_it(
+    dtype: DType,
+    turned: tuple[bool, bool],
+    sources: Sources,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(operand_layout, "READS_ALONG_SUM", 64)
+    m, n, k = 64, 128, 160
+    x, y = factor(m, k, dtype, turned[0]), factor(k, n, dtype, turned[1], seed=1)
+    sources.texts.clear()
+
+    with Context(ALLOW_TF32=1):
+        total = dtypes.int32 if dtype is dtypes.int8 else dtypes.float32
+        found = x.matmul(y, dtype=total).numpy()
+
+    assert numpy.array_equal(found, small_integers(m, k) @ small_integers(k, n, seed=1))
+    assert len(sources.texts) == 1 + turned[0] + (not turned[1])
+    assert [text for text in sources.texts if MNEMONIC in text] == sources.texts[-1:]
+
+
 @pytest.mark.sample(1)
 @pytest.mark.usefixtures("card")
 @pytest.mark.parametrize("is_across", [False, True])
@@ -243,15 +317,15 @@ def test_operands_that_are_no_tensor_are_stored_by_threads_and_fenced(
 def test_nvidias_assembler_takes_a_large_product(
     nvrtc: None, writer: str, sources: Sources
 ) -> None:
-    kinds = (dtypes.bfloat16, dtypes.fp8e4m3, dtypes.int8)
-    totals = (dtypes.float32, dtypes.float32, dtypes.int32)
-    with Context(DEV=f"NULL:{writer}:sm_90a", CCACHE=0):
+    kinds = (dtypes.bfloat16, dtypes.fp8e4m3, dtypes.int8, dtypes.float32)
+    totals = (dtypes.float32, dtypes.float32, dtypes.int32, dtypes.float32)
+    with Context(DEV=f"NULL:{writer}:sm_90a", CCACHE=0, ALLOW_TF32=1):
         for kind, total in zip(kinds, totals, strict=True):
             x, y = (Tensor.empty(4096, 4096, dtype=kind).realize() for _ in range(2))
             x.matmul(y.T, dtype=total).realize()
     compiler = NvrtcCompiler("sm_90a") if writer == "NVRTC" else PtxCompiler("sm_90a")
 
-    for text, steps in zip(sources.texts, (16, 32, 32), strict=True):
+    for text, steps in zip(sources.texts, (16, 32, 32, 8), strict=True):
         assert MNEMONIC in text
         assert f"m64n256k{steps}" in text
         assert not spilled_bytes(compiler.built(text)[1])

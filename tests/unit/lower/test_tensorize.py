@@ -30,6 +30,7 @@ from tinycore.engine.compile import info_of
 from tinycore.errors import ArgumentError
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
+from tinycore.lower.steps.tensorize import rounded_operand
 from tinycore.lower.tile import (
     Bind,
     Plan,
@@ -45,6 +46,7 @@ from tinycore.render.base import Limits, LinearKernel, Renderer, pointer_of
 from tinycore.schedule.limits import cut_for
 from tinycore.tensor.host_bytes import decode, encode
 from tinycore.testing.kernels import Array
+from tinycore.uop.evaluate import evaluate
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
@@ -459,6 +461,25 @@ def test_units_that_round_are_used_where_that_is_allowed() -> None:
     check(ast, plan_for(ast, card_with(rounding)), (64, 32, 64), uses_unit=False)
     with Context(ALLOW_TF32=1):
         check(ast, plan_for(ast, card_with(rounding)), (64, 32, 64))
+
+
+@pytest.mark.parametrize(
+    ("bits", "expected"),
+    [
+        pytest.param(0x3F800FFF, 0x3F800000, id="down"),
+        pytest.param(0x3F801000, 0x3F800000, id="a tie to even"),
+        pytest.param(0x3F803000, 0x3F804000, id="a tie up to even"),
+        pytest.param(0xBF801001, 0xBF802000, id="away from zero"),
+        pytest.param(0x3FFFF800, 0x40000000, id="to the next power of two"),
+        pytest.param(0x7F7FFFFF, 0x7F800000, id="to infinity"),
+        pytest.param(0x7F800000, 0x7F800000, id="infinity"),
+        pytest.param(0x7FC00000, 0x7FC00000, id="no number"),
+        pytest.param(0x00001801, 0x00002000, id="a small one"),
+    ],
+)
+def test_operands_are_rounded_to_the_nearest_that_a_unit_takes(bits: int, expected: int) -> None:
+    found = rounded_operand(UOp.const(dtypes.uint32, bits).bitcast(dtypes.float32))
+    assert evaluate(rewrite(found.bitcast(dtypes.uint32), simplify, name="bits")) == expected
 
 
 def test_what_follows_a_product_is_done_by_its_lanes() -> None:

@@ -11,11 +11,12 @@ import torch
 
 from tests.unit.lower.matrices import MMA
 from tests.unit.lower.test_units import UNIT
-from tinycore import Tensor
+from tinycore import Context, Tensor
 from tinycore.dtype import DType, dtypes
 from tinycore.render.base import Limits
 from tinycore.schedule.limits import cut_for
 from tinycore.uop.affine import coefficient
+from tinycore.uop.matrix import MatrixDescriptor
 from tinycore.uop.op import Op
 
 CARD = replace(UNIT, matrix=(MMA,))
@@ -78,6 +79,36 @@ def test_operands_in_vectors_are_not_copied(turned: bool) -> None:
     left, right = empty(64, 64), empty(64, 64)
     assert not copies(left @ (right.T if turned else right))
     assert not copies(empty(4, 32, 8, 8).conv2d(empty(64, 32, 1, 1)))
+
+
+ALONG_SUM = replace(MMA, load=MatrixDescriptor("rows"))
+"""A unit that reads operands in shared memory by itself, in rows along the sum alone."""
+
+
+@pytest.mark.parametrize(
+    ("limits", "reads", "expected"),
+    [
+        pytest.param(replace(CARD, matrix=(ALONG_SUM,)), 512, [64 * 64], id="along the sum"),
+        pytest.param(replace(CARD, matrix=(ALONG_SUM,)), 256, [], id="few reads"),
+        pytest.param(CARD, 512, [], id="in any order"),
+    ],
+)
+def test_what_a_unit_reads_along_the_sum_alone_is_copied_so(
+    limits: Limits, reads: int, expected: list[int]
+) -> None:
+    assert copies(empty(reads, 64) @ empty(64, 64), limits) == expected
+    assert not copies(empty(reads, 64) @ empty(64, 64).T, limits)
+
+
+def test_what_a_unit_rounds_is_copied_where_boxes_are() -> None:
+    unit = replace(ALONG_SUM, a=dtypes.float32, b=dtypes.float32, rounds=True)
+    card = replace(CARD, matrix=(unit,))
+    product = empty(512, 64, dtype=dtypes.float32) @ empty(64, 64, dtype=dtypes.float32)
+
+    assert not copies(product, replace(card, tensor_copies=True))
+    with Context(ALLOW_TF32=1):
+        assert not copies(product, card)
+        assert copies(product, replace(card, tensor_copies=True)) == [64 * 64]
 
 
 def test_what_is_read_seldom_is_not_copied() -> None:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Final
 
-from tinycore.dtype import DType
+from tinycore.dtype import DType, dtypes
 from tinycore.errors import ArgumentError
 from tinycore.lower.legality import Loops
 from tinycore.lower.loops import THREADS, Number, closer_of, counter_of, text_of
@@ -24,6 +25,12 @@ from tinycore.uop.op import AxisKind, Op, Part
 
 LANES, ELEMENTS, ROWS, COLUMNS, STEPS = range(5)
 """The loops of a unit: the number that follows Part.UNIT in their paths."""
+DROPPED_BITS: Final = 13
+"""Bits of a float32's fraction that TF32 is without."""
+HALF_OF_DROPPED: Final = (1 << DROPPED_BITS - 1) - 1
+"""Less than a half by the last bit, which is added where the result would be odd."""
+KEPT: Final = 0xFFFFFFFF >> DROPPED_BITS << DROPPED_BITS
+EXPONENT: Final = 0x7F800000
 
 
 @dataclass(frozen=True)
@@ -103,6 +110,8 @@ def tensorize(kernel: UOp, step: Tensorize) -> UOp:
     for closer in closer_of(kernel, k):
         factors = factors_of(closer, m, n, unit)
         a, b = (factor.substitute(inside) for factor in factors)
+        if unit.rounds and isinstance(unit.load, MatrixDescriptor):
+            a, b = rounded_operand(a), rounded_operand(b)
         total = UOp.const(unit.out, 0)
         product = UOp(Op.MATRIX, unit.out, (a, b, total, *own, lane, element), unit)
         loops = tuple(r for r in closer.src[1:] if r is not k)
@@ -144,6 +153,17 @@ def factors_of(closer: UOp, m: UOp | None, n: UOp | None, unit: MatrixUnit) -> t
     raise ArgumentError(
         f"{unit.name} multiplies {unit.a!r} that moves along m by {unit.b!r} that moves along n"
     )
+
+
+def rounded_operand(value: UOp) -> UOp:
+    """A float32 rounded to the 10 bits of a fraction that a unit takes (TF32), ties to even.
+
+    What reads memory by itself leaves out the others. Infinities and NaN stay what they are.
+    """
+    bits = value.bitcast(dtypes.uint32)
+    nearest = bits + (bits >> DROPPED_BITS & 1) + HALF_OF_DROPPED & KEPT
+    is_finite = (bits & EXPONENT).ne(EXPONENT)
+    return is_finite.where(nearest, bits).bitcast(dtypes.float32)
 
 
 def narrowed(value: UOp, dtype: DType) -> UOp | None:

@@ -15,6 +15,7 @@ from typing import Final
 
 from tinycore.config import settings
 from tinycore.errors import ArgumentError
+from tinycore.lower.cooperative import boxes_of, turn_of
 from tinycore.lower.cost import (
     Cost,
     Proposal,
@@ -228,6 +229,8 @@ def tensorize(given: Draft, unit: MatrixUnit, tile: Tile, sides: Sides, turns: i
             return False
         if turns > 1 and operand.dtype.itemsize == 1 and is_turned(draft):
             return False
+    if at == block and not is_rounded_apart(draft, unit):
+        return False
     room = draft.limits.shared_bytes // groups_beside(draft.limits, unit, tile)
     is_over = scratch_bytes(draft.kernel, draft.limits.converted) > room
     if isinstance(unit.load, MatrixDescriptor):
@@ -328,6 +331,19 @@ def lies_across(facts: KernelFacts, loop: UOp, unit: MatrixUnit) -> bool:
     steps = inner_loop(facts, unit)
     moving = [n for n in facts.loads if facts.stride(n, loop) and facts.stride(n, steps)]
     return any(facts.stride(n, loop) == 1 for n in moving)
+
+
+def is_rounded_apart(draft: Draft, unit: MatrixUnit) -> bool:
+    """True unless threads must round operands of a unit that reads these by itself.
+
+    Copies of boxes round them, and fragments are rounded where lanes load them: both are faster.
+    """
+    if not unit.rounds or not isinstance(unit.load, MatrixDescriptor):
+        return True
+    fills = fills_of(draft.kernel)
+    turns = {turn_of(fill, draft.kernel) for fill in fills}
+    turn = turns.pop()
+    return not turns and turn is not None and bool(boxes_of(fills, turn, draft.limits))
 
 
 def is_described(draft: Draft, done: int) -> bool:

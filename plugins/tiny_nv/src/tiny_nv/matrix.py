@@ -343,6 +343,14 @@ def is_turned(operand: UOp) -> bool:
     return operand.op is Op.MATRIX_LOAD and bool(operand.arg.is_turned)
 
 
+WARPGROUP_STEPS: Final = {
+    8: (("k4",), ("k1", "k2")),
+    16: (("k2", "k4"), ("k1", "k8")),
+    32: (("k4", "k8"), ("k1", "k2", "k16")),
+}
+"""By k, which is 32 bytes of elements, the bits of steps of lanes and of their elements."""
+
+
 def warpgroup_unit(a: DType, n: int, out: DType = dtypes.float32) -> MatrixUnit:
     """The product of 64 rows and n columns, 32 bytes of steps at a time.
 
@@ -352,11 +360,15 @@ def warpgroup_unit(a: DType, n: int, out: DType = dtypes.float32) -> MatrixUnit:
     columns = [f"n{1 << bit}" for bit in range((n - 1).bit_length())]
     sums = f"n2 n4 m1 m2 m4 m16 m32 | n1 m8 {' '.join(columns[3:])}"
     k = STEP_BYTES // a.itemsize
-    lanes, steps = ("k2 k4", "k1 k8") if k == 16 else ("k4 k8", "k1 k2 k16")
-    left = f"{lanes} m1 m2 m4 m8 m16 | {steps} m32"
-    right = f"{lanes} {' '.join(columns[:5])} | {steps} {' '.join(columns[5:])}"
+    lanes, steps = WARPGROUP_STEPS[k]
+    down = [f"m{1 << bit}" for bit in range(6)]
+    left, right = (
+        " ".join((*lanes, *bits[: 7 - len(lanes)], "|", *steps, *bits[7 - len(lanes) :]))
+        for bits in (down, columns)
+    )
     name = f"wgmma_m64n{n}k{k}_{PTX_NAMES[a]}"
-    return MatrixUnit(name, 64, n, k, a, a, out, 128, left, right, sums, load=DESCRIPTOR)
+    rounds = a is dtypes.float32
+    return MatrixUnit(name, 64, n, k, a, a, out, 128, left, right, sums, rounds, DESCRIPTOR)
 
 
 def chained_unit(a: DType) -> MatrixUnit:
@@ -382,6 +394,7 @@ WARPGROUP: Final[Mapping[str, WarpgroupInstruction]] = {
                 *(warpgroup_unit(a, n) for a in (dtypes.float16, dtypes.bfloat16)),
                 *(warpgroup_unit(a, n) for a in (dtypes.fp8e4m3, dtypes.fp8e5m2)),
                 warpgroup_unit(dtypes.int8, n, dtypes.int32),
+                warpgroup_unit(dtypes.float32, n),
             )
         ),
         *(chained_unit(a) for a in (dtypes.float16, dtypes.bfloat16)),

@@ -70,6 +70,9 @@ MAP_TYPES: Final = {
     dtypes.bfloat16: 9,
 }
 """CUtensorMapDataType by what an element is; it matters for nothing but its size."""
+_ROUNDED: Final = 11
+"""CUtensorMapDataType of float32 that is rounded to TF32 as it is copied: to the nearest, ties to
+even, infinities and NaN as they are (so Triton's tests of `round_f32_to_tf32`)."""
 
 
 def entry_name(name: str) -> str:
@@ -203,7 +206,7 @@ class BoundMap:
             self._device.call(
                 "cuTensorMapEncodeTiled",
                 self._target,
-                MAP_TYPES[found.dtype],
+                _ROUNDED if found.rounds else MAP_TYPES[found.dtype],
                 len(found.sizes),
                 ffi.cast("void *", address),
                 *(self._sizes, self._strides, self._box, self._steps),

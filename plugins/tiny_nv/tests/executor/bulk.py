@@ -24,6 +24,10 @@ from executor.syntax import Address, Instruction, Operand, Sink
 
 MOST_TRANSACTIONS: Final = (1 << 20) - 1
 """Bytes that a phase may wait for."""
+ELEMENT_BYTES: Final = {0: 1, 1: 2, 2: 4, 3: 4, 4: 8, 5: 8, 6: 2, 7: 4, 8: 4, 9: 8, 10: 2, 11: 4}
+"""Bytes of an element of a tensor map by its type, as .elemtype of tensormap.replace counts it."""
+ROUNDED_KIND: Final = 11
+"""The type of elements that arrive as TF32."""
 
 
 @dataclass
@@ -254,6 +258,8 @@ class TensorMap:
     steps: tuple[int, ...]
     swizzle: int
     """0 none, 1: 32 bytes, 2: 64, 3: 128."""
+    rounds: bool = False
+    """True if float32 elements arrive rounded to TF32."""
 
     @classmethod
     def decode(cls, data: bytes) -> TensorMap:
@@ -265,7 +271,7 @@ class TensorMap:
         head = word(8)
         rank = (head >> 4 & 7) + 1
         kind = head >> 7 & 15
-        element = {0: 1, 1: 2, 2: 4, 3: 4, 4: 8, 5: 8, 6: 2, 7: 4, 8: 4, 9: 8, 10: 2}.get(kind)
+        element = ELEMENT_BYTES.get(kind)
         if rank > 5 or element is None or head >> 11 & 3:
             raise IllegalAddress(f"the tensor map {data[:32].hex()}... is none that is known")
         strides = [element]
@@ -281,6 +287,7 @@ class TensorMap:
             tuple(boxes[i] + 1 for i in range(rank)),
             tuple((word(0x34) >> (3 * i) & 7) + 1 for i in range(rank)),
             head >> 13 & 3,
+            kind == ROUNDED_KIND,
         )
 
     def read(self, state: State, start: tuple[int, ...]) -> Array:
@@ -301,8 +308,19 @@ class TensorMap:
         data = numpy.zeros((len(inside), self.element), numpy.uint8)
         if inside.any():
             found = state.memory.load(addresses[inside].astype(numpy.uint64), self.element, 1)[0]
+            found = rounded(found.view(numpy.uint32)) if self.rounds else found
             data[inside] = found.view(numpy.uint8).reshape(-1, self.element)
         return data.ravel()
+
+
+def rounded(words: Array) -> Array:
+    """Bits of float32 numbers rounded to TF32, to the nearest and ties to even."""
+    parts = words & numpy.uint32(0x1FFF)
+    down = words - parts
+    is_up = (parts > 0x1000) | ((parts == 0x1000) & (words >> 13 & 1 == 1))
+    is_number = words & numpy.uint32(0x7F800000) != 0x7F800000
+    found: Array = numpy.where(is_number, down + numpy.where(is_up, 0x2000, 0), words)
+    return found.astype(numpy.uint32)
 
 
 def swizzled(places: Array, swizzle: int) -> Array:
