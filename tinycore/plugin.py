@@ -74,6 +74,7 @@ from tinycore.device.hooks import (
     tinycore_schedule_created,
     tinycore_select_device,
 )
+from tinycore.device.host_copies import COPY_THREADS, HostCopy, copied, host_copy
 from tinycore.device.protocols import (
     ALIGNMENT_BYTES,
     CAPABILITIES,
@@ -129,6 +130,7 @@ __all__ = [
     "ALIGNMENT_BYTES",
     "API_VERSION",
     "CAPABILITIES",
+    "COPY_THREADS",
     "MAP_FIXED",
     "MAP_RESERVED",
     "WORKER_SECONDS",
@@ -158,6 +160,7 @@ __all__ = [
     "HCQTransfer",
     "HWQueue",
     "Handle",
+    "HostCopy",
     "HostView",
     "Interface",
     "InterfaceState",
@@ -195,10 +198,12 @@ __all__ = [
     "address_of",
     "bytes_at",
     "check_pending",
+    "copied",
     "deferred",
     "errno_text",
     "fence",
     "halves",
+    "host_copy",
     "in_child",
     "installed_renderers",
     "integer_writer",

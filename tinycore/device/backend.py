@@ -62,7 +62,7 @@ class InterfaceState:
         return not self.reason
 
 
-API_VERSION: Final = (1, 15)
+API_VERSION: Final = (1, 16)
 """(major, minor) of the contract. A plugin names the lowest it needs; its major must be this one.
 """
 

@@ -39,10 +39,10 @@ def converted(array: HostArray, dtype: DType, target: numpy.dtype[numpy.generic]
     with numpy.errstate(all="ignore"):
         if array.dtype.kind == "f" and dtypes.is_int(dtype):
             if dtype is dtypes.uint64 and (array >= 0).all():
-                return array.astype(target)
+                return array.astype(target, copy=False)
             whole = numpy.int64 if dtype.itemsize == 8 or dtype is dtypes.uint32 else numpy.int32
             return array.astype(whole).astype(target)
-        return array.astype(target)
+        return array.astype(target, copy=False)
 
 
 def decode(array: HostArray, dtype: DType) -> HostArray:

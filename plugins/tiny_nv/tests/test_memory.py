@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import time
+from collections.abc import Iterator
+from functools import partial
+
 import numpy
 import pytest
 from standin import Card, Driver
@@ -9,6 +14,8 @@ from standin import Card, Driver
 from tiny_nv import _lib
 from tiny_nv.device import CudaDevice
 from tiny_nv.memory import PIECE_BYTES, PIECES
+from tinycore import Context
+from tinycore.device import host_copies
 from tinycore.errors import DeviceError, OutOfMemory
 
 
@@ -76,3 +83,56 @@ def test_copies_between_cards() -> None:
         assert found == b"abcdefgh"
         with pytest.raises(DeviceError, match="name the device CUDA:0"):
             second.allocator.wrap(source, 8)
+
+
+@pytest.fixture
+def out_of_order(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Let threads take longer for some pieces than for those behind them; numbers under way."""
+    under_way, begun = list[int](), itertools.count()
+
+    def slowly(target: memoryview, source: memoryview) -> None:
+        number = next(begun)
+        under_way.append(number)
+        time.sleep(0.002 * (number * 7 % 5))
+        target[: len(source)] = source
+        under_way.remove(number)
+
+    monkeypatch.setattr(host_copies, "move", slowly)
+    with Context(CPU_COUNT=4):
+        yield under_way
+
+
+def test_pieces_go_in_order_however_long_their_copies_take(
+    device: CudaDevice, out_of_order: list[int]
+) -> None:
+    content = numpy.random.default_rng(1).integers(0, 256, 19 * PIECE_BYTES + 3, numpy.uint8)
+    found, handle = numpy.zeros_like(content), device.allocator.alloc(content.size)
+
+    device.allocator.write(handle, content.data)
+    assert not out_of_order
+    content_then = content.copy()
+    content[:] = 0  # free when it has returned
+    device.allocator.read(found.data, handle)
+
+    assert not out_of_order
+    assert (found == content_then).all()
+
+
+@pytest.mark.parametrize("call", ["cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2"])
+def test_a_failure_waits_for_copies_under_way(
+    device: CudaDevice, driver: Driver, out_of_order: list[int], call: str
+) -> None:
+    content = numpy.ones(12 * PIECE_BYTES, numpy.uint8)
+    handle = device.allocator.alloc(content.size)
+    device.allocator.write(handle, content.data)
+    driver.fail(call, 999)
+
+    writes = partial(device.allocator.write, handle, content.data)
+    reads = partial(device.allocator.read, content.data, handle)
+    with pytest.raises(DeviceError):
+        writes() if "HtoD" in call else reads()
+
+    assert not out_of_order
+    found = numpy.zeros_like(content)
+    device.allocator.read(found.data, handle)
+    assert (found == 1).all()

@@ -2,20 +2,21 @@
 
 Floor 1. Imports `protocols`, `signal`. A driver says how memory is had and given back. Host copies
 go straight to memory that the host sees, else through a ring of staging buffers: while the queue
-moves one, the host fills or empties the next.
+moves one, threads of the host fill or empty the next.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tinycore.device.hcq.memory import HCQBuffer, Place
 from tinycore.device.hcq.signal import Moment
+from tinycore.device.host_copies import COPY_THREADS, HostCopy, copied, host_copy
 from tinycore.device.protocols import DeviceRuntime
 from tinycore.errors import DeviceError, OutOfMemory, UnsupportedError
 
@@ -167,25 +168,55 @@ class HCQAllocator(ABC):
             self.unpin(pinned)
 
     def _write_staged(self, dst: HCQBuffer, src: memoryview) -> None:
-        for start in range(0, src.nbytes, self.staging_bytes):
-            piece = src[start : start + self.staging_bytes]
-            staging = self._take_staging()
-            assert staging.host is not None
-            staging.host[0 : piece.nbytes] = piece
-            moment = self._copy(dst.offset(start, piece.nbytes), staging, piece.nbytes)
-            self._staging.append((staging, moment))
+        """Let threads fill staging buffers, and the device take those that are full, in order."""
+        filling: deque[tuple[HCQBuffer, HostCopy, int, int]] = deque()
+        try:
+            for start in range(0, src.nbytes, self.staging_bytes):
+                piece = src[start : start + self.staging_bytes]
+                staging = self._take_staging()
+                filling.append((staging, fill(staging, piece), start, piece.nbytes))
+                if len(filling) >= min(COPY_THREADS, self.staging_buffers):
+                    self._send(dst, *filling[0])
+                    filling.popleft()
+            while filling:
+                self._send(dst, *filling[0])
+                filling.popleft()
+        except BaseException:
+            wait_for_all([filled for _, filled, _, _ in filling])
+            raise
+
+    def _send(
+        self, dst: HCQBuffer, staging: HCQBuffer, filled: HostCopy, start: int, size: int
+    ) -> None:
+        filled()
+        moment = self._copy(dst.offset(start, size), staging, size)
+        self._staging.append((staging, moment))
 
     def _read_staged(self, dst: memoryview, src: HCQBuffer) -> None:
+        """Let the device fill staging buffers, and threads empty those that are full."""
         under_way: deque[tuple[HCQBuffer, Moment, memoryview]] = deque()
-        for start in range(0, dst.nbytes, self.staging_bytes):
-            if len(under_way) == min(self.staging_buffers, 2):
-                self._arrive(*under_way.popleft())
-            piece = dst[start : start + self.staging_bytes]
-            staging = self._take_staging()
-            moment = self._copy(staging, src.offset(start, piece.nbytes), piece.nbytes)
-            under_way.append((staging, moment, piece))
-        while under_way:
-            self._arrive(*under_way.popleft())
+        emptying: deque[tuple[HCQBuffer, HostCopy]] = deque()
+        ahead = min(self.staging_buffers, 2)
+        most = min(self.staging_buffers - ahead, COPY_THREADS)
+        try:
+            for start in range(0, dst.nbytes, self.staging_bytes):
+                if len(under_way) == ahead:
+                    emptying.append(self._arrive(*under_way.popleft()))
+                if len(emptying) > most:
+                    self._emptied(*emptying[0])
+                    emptying.popleft()
+                piece = dst[start : start + self.staging_bytes]
+                staging = self._take_staging()
+                moment = self._copy(staging, src.offset(start, piece.nbytes), piece.nbytes)
+                under_way.append((staging, moment, piece))
+            while under_way:
+                emptying.append(self._arrive(*under_way.popleft()))
+            while emptying:
+                self._emptied(*emptying[0])
+                emptying.popleft()
+        except BaseException:
+            wait_for_all([emptied for _, emptied in emptying])
+            raise
 
     def map(self, handle: HCQBuffer, size: int) -> memoryview:
         """The first `size` bytes without a copy, where the host sees them."""
@@ -234,10 +265,33 @@ class HCQAllocator(ABC):
         queue.wait(device.timeline_signal, device.timeline_value - 1).memory_barrier()
         return device.finish(queue.copy(dst.address, src.address, size))
 
-    def _arrive(self, staging: HCQBuffer, moment: Moment, piece: memoryview) -> None:
+    def _arrive(
+        self, staging: HCQBuffer, moment: Moment, piece: memoryview
+    ) -> tuple[HCQBuffer, HostCopy]:
         self.device.wait_for(moment)
         if not moment.passed:
             raise DeviceError(f"{self.device.name} did not copy {piece.nbytes} bytes to the host")
+        if staging.view is not None:
+            return staging, host_copy(piece, staging.view[: piece.nbytes])
         assert staging.host is not None
         piece[:] = staging.host[0 : piece.nbytes]
+        return staging, copied
+
+    def _emptied(self, staging: HCQBuffer, emptied: HostCopy) -> None:
+        emptied()
         self._staging.append((staging, None))
+
+
+def fill(staging: HCQBuffer, piece: memoryview) -> HostCopy:
+    """Begin to copy host bytes to a staging buffer: by a thread where the host sees its memory."""
+    if staging.view is not None:
+        return host_copy(staging.view, piece)
+    assert staging.host is not None
+    staging.host[0 : piece.nbytes] = piece
+    return copied
+
+
+def wait_for_all(copies: Iterable[HostCopy]) -> None:
+    """Wait for copies whose memory its owner is about to have back."""
+    for wait in copies:
+        wait()

@@ -1,25 +1,28 @@
 """Memory of a card, and copies to and from the host.
 
 A handle is an address: programs take it as it is, a view is another address. Copies go through
-pinned memory, piece by piece, so that the host fills or empties one piece while the card moves
-another, and a write returns before the card has it.
+pinned memory, piece by piece, so that threads of the host fill or empty some pieces while the card
+moves another, and a write returns before the card has it.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from tiny_nv._lib import ffi
 from tinycore.errors import DeviceError
-from tinycore.plugin import lock
+from tinycore.plugin import COPY_THREADS, HostCopy, copied, host_copy, lock
 
 if TYPE_CHECKING:
     from tiny_nv.device import CudaDevice
 
 __all__ = ["CudaAllocator", "Staging"]
 
-PIECE_BYTES: Final = 4 << 20
-PIECES: Final = 4
+PIECE_BYTES: Final = 2 << 20
+PIECES: Final = 8
+AHEAD: Final = 3
+"""Pieces that the card fills while threads empty those before."""
 _PORTABLE: Final = 1
 _DEVICE_ORDINAL: Final = 9
 
@@ -29,8 +32,10 @@ class Piece:
 
     def __init__(self, device: CudaDevice) -> None:
         self.address: Any = device.got("void **", "cuMemHostAlloc", PIECE_BYTES, _PORTABLE)
+        self.view = memoryview(ffi.buffer(self.address, PIECE_BYTES)).cast("B")
         self.event = device.new_event(timed=False)
-        self.size = 0
+        self.copied: HostCopy = copied
+        """Waits for the host's copy from or to it."""
 
     def wait(self, device: CudaDevice) -> None:
         """Wait until the card has done with it."""
@@ -52,8 +57,15 @@ class Staging:
             return self._pieces[-1]
         piece = self._pieces[self._next]
         self._next = (self._next + 1) % PIECES
+        piece.copied()
         piece.wait(self._device)
         return piece
+
+    def wait_for_copies(self) -> None:
+        """Wait until the host has copied what was begun: its memory is the caller's."""
+        for piece in self._pieces:
+            piece.copied()
+            piece.copied = copied
 
     def close(self) -> None:
         """Give the memory back; the card has been waited for."""
@@ -85,39 +97,55 @@ class CudaAllocator:
 
     def write(self, dst: int, src: memoryview) -> None:
         """Copy host bytes to `dst`, in order with launches."""
-        device = self._device
+        filling: deque[tuple[Piece, int, int]] = deque()
         with self._lock:
-            source = ffi.from_buffer(src)
-            for start in range(0, src.nbytes, PIECE_BYTES):
-                size = min(PIECE_BYTES, src.nbytes - start)
-                piece = self._staging.take()
-                ffi.memmove(piece.address, source + start, size)
-                place = (dst + start, piece.address, size, device.stream)
-                device.call("cuMemcpyHtoDAsync_v2", *place)
-                device.call("cuEventRecord", piece.event, device.stream)
+            try:
+                for start in range(0, src.nbytes, PIECE_BYTES):
+                    size = min(PIECE_BYTES, src.nbytes - start)
+                    piece = self._staging.take()
+                    piece.copied = host_copy(piece.view, src[start : start + size])
+                    filling.append((piece, start, size))
+                    if len(filling) == COPY_THREADS:
+                        self._send(dst, *filling.popleft())
+                while filling:
+                    self._send(dst, *filling.popleft())
+            except BaseException:
+                self._staging.wait_for_copies()
+                raise
+
+    def _send(self, dst: int, piece: Piece, start: int, size: int) -> None:
+        """Let the card copy a piece when the host has filled it."""
+        device = self._device
+        piece.copied()
+        place = (dst + start, piece.address, size, device.stream)
+        device.call("cuMemcpyHtoDAsync_v2", *place)
+        device.call("cuEventRecord", piece.event, device.stream)
 
     def read(self, dst: memoryview, src: int) -> None:
         """Fill host bytes from `src`, after all launches before."""
         device = self._device
+        waiting: deque[tuple[Piece, memoryview]] = deque()
         with self._lock:
-            target = ffi.from_buffer(dst, require_writable=True)
-            waiting: list[tuple[Piece, int, int]] = []
-            for start in range(0, dst.nbytes, PIECE_BYTES):
-                size = min(PIECE_BYTES, dst.nbytes - start)
-                if len(waiting) == PIECES:
-                    self._empty(*waiting.pop(0), target)
-                piece = self._staging.take()
-                place = (piece.address, src + start, size, device.stream)
-                device.call("cuMemcpyDtoHAsync_v2", *place)
-                device.call("cuEventRecord", piece.event, device.stream)
-                waiting.append((piece, start, size))
-            for piece, start, size in waiting:
-                self._empty(piece, start, size, target)
+            try:
+                for start in range(0, dst.nbytes, PIECE_BYTES):
+                    target = dst[start : start + PIECE_BYTES]
+                    if len(waiting) == AHEAD:
+                        self._empty(*waiting.popleft())
+                    piece = self._staging.take()
+                    place = (piece.address, src + start, target.nbytes, device.stream)
+                    device.call("cuMemcpyDtoHAsync_v2", *place)
+                    device.call("cuEventRecord", piece.event, device.stream)
+                    waiting.append((piece, target))
+                while waiting:
+                    self._empty(*waiting.popleft())
+            finally:
+                self._staging.wait_for_copies()
         device.forget_launches()
 
-    def _empty(self, piece: Piece, start: int, size: int, target: Any) -> None:
+    def _empty(self, piece: Piece, target: memoryview) -> None:
+        """Let the host copy a piece when the card has filled it."""
         piece.wait(self._device)
-        ffi.memmove(target + start, piece.address, size)
+        piece.copied = host_copy(target, piece.view[: target.nbytes])
 
     def offset(self, handle: int, size: int, start: int) -> int:
         """The address `start` bytes on."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from tests.unit.device.hcq.machine import CopyCommands, QueuedDevice
 from tests.unit.device.hcq.test_timeline import add, number_in, zero
+from tinycore import Context
+from tinycore.device import host_copies
 from tinycore.errors import UnsupportedError
 from tinycore.plugin import Place, fence
 
@@ -156,3 +160,64 @@ def test_a_fence_leaves_no_lock_behind() -> None:
     thread.join(5)
 
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("buffers", [1, 2, 3, 7])
+def test_staging_buffers_go_in_order_however_long_their_copies_take(
+    device: QueuedDevice, monkeypatch: pytest.MonkeyPatch, buffers: int
+) -> None:
+    begun, under_way = itertools.count(), list[int]()
+
+    def slowly(target: memoryview, source: memoryview) -> None:
+        number = next(begun)
+        under_way.append(number)
+        time.sleep(0.001 * (number * 7 % 5))
+        target[: len(source)] = source
+        under_way.remove(number)
+
+    monkeypatch.setattr(host_copies, "move", slowly)
+    monkeypatch.setattr(host_copies, "LEAST_BYTES", 1)
+    device.allocator.staging_buffers = buffers
+    memory = device.allocator.alloc(SIZE)
+    content, found = bytearray(os.urandom(SIZE)), bytearray(SIZE)
+    then = bytes(content)
+    with Context(CPU_COUNT=4):
+        device.allocator.write(memory, memoryview(content))
+        assert not under_way
+        content[:] = bytes(SIZE)
+        device.allocator.read(memoryview(found), memory)
+
+    assert not under_way
+    assert found == then
+    assert device.allocator.places[Place.STAGING] <= buffers
+    assert next(begun) == 2 * -(-SIZE // device.allocator.staging_bytes)
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_an_interrupt_waits_for_copies_under_way(
+    device: QueuedDevice, monkeypatch: pytest.MonkeyPatch, reads: bool
+) -> None:
+    device.allocator.staging_buffers = 8
+    memory, content = device.allocator.alloc(SIZE), bytearray(SIZE)
+    device.allocator.write(memory, memoryview(content))
+    copies, known = itertools.count(), device.allocator._copy
+    under_way = list[int]()
+
+    def slowly(target: memoryview, source: memoryview) -> None:
+        under_way.append(1)
+        time.sleep(0.02)
+        under_way.pop()
+
+    def interrupted(*arguments: Any) -> Any:
+        if next(copies) == 4:
+            raise KeyboardInterrupt
+        return known(*arguments)
+
+    monkeypatch.setattr(host_copies, "move", slowly)
+    monkeypatch.setattr(host_copies, "LEAST_BYTES", 1)
+    monkeypatch.setattr(device.allocator, "_copy", interrupted)
+    write, read = device.allocator.write, device.allocator.read
+    with Context(CPU_COUNT=4), pytest.raises(KeyboardInterrupt):
+        read(memoryview(content), memory) if reads else write(memory, memoryview(content))
+
+    assert not under_way
