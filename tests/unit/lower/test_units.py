@@ -168,6 +168,20 @@ def test_threads_side_by_side_read_lines_of_columns() -> None:
     assert plan_for(ast, replace(SUMMING, units=0)) != plan
 
 
+@pytest.mark.parametrize(("columns", "beside"), [(128, 4), (512, 8)])
+def test_threads_read_columns_of_halves_by_whole_vectors(columns: int, beside: int) -> None:
+    """Half a line at a time where groups are few, so that units have enough under way."""
+    x = Tensor.empty(256, columns, dtype=dtypes.float16, device="PYTHON")
+    ast = x.sum(0).schedule()[-1].ast
+    limits = replace(SUMMING, block_wanted=256, threads=1024)
+    plan = plan_for(ast, limits)
+    linear, (found, given) = computed(ast, plan, limits)
+
+    assert numpy.array_equal(found, given.reshape(256, columns).sum(0))
+    assert Split((0,), 8) in plan, plan
+    assert linear.launch("block")[0] == beside
+
+
 def test_lanes_share_short_sums_of_many_rows() -> None:
     ast = sums_of((1024, 64), 1)
     linear, (found, given) = computed(ast, plan_for(ast, SUMMING), SUMMING)
