@@ -71,7 +71,7 @@ class Operand:
     def of(cls, top: UOp, loops: Point) -> Operand:
         """The operand below a factor that is read at some loops."""
         base, point = top, loops
-        while base.op in FOLLOWED and not is_leaf(base_of(base)):
+        while base.op in FOLLOWED and not (is_leaf(base_of(base)) or is_narrowed(base)):
             point = read_through(base, point).point if base.op in MOVEMENT else point
             base = base.src[0]
         return cls(top, base, tuple([rewrite(p, simplify, name="simplify a place") for p in point]))
@@ -100,6 +100,11 @@ class Operand:
         copy = UOp(Op.CONTIGUOUS, self.base.dtype, (permuted(self.base, order),))
         back = permuted(copy, tuple([order.index(a) for a in range(len(order))]))
         return self.top.substitute({self.base: back})
+
+
+def is_narrowed(node: UOp) -> bool:
+    """True for a value in a narrower type than it was computed in: so it is multiplied."""
+    return node.op is Op.CAST and node.dtype.itemsize < node.src[0].dtype.itemsize
 
 
 def permuted(node: UOp, order: tuple[int, ...]) -> UOp:

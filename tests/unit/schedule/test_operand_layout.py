@@ -47,6 +47,16 @@ def convolution(dtype: DType = dtypes.float16, channels: int = 32) -> Tensor:
     return image.conv2d(empty(32, channels, 3, 3, dtype=dtype), padding=1)
 
 
+def test_operands_that_are_narrowed_are_copied_in_the_narrow_type() -> None:
+    image, weight = (empty(*size, dtype=dtypes.float32) for size in ((4, 32, 9, 9), (32, 32, 3, 3)))
+    halves = (x.cast(dtypes.float16) for x in (image, weight))
+    with cut_for(CARD):
+        items = next(halves).conv2d(next(halves), padding=1).schedule()
+
+    assert [item.bufs[0].size for item in items[:2]] == [4 * 32 * 11 * 11, 32 * 32 * 9]
+    assert {item.bufs[0].dtype for item in items} == {dtypes.float16}
+
+
 def test_images_and_weights_are_copied_along_channels() -> None:
     with cut_for(CARD):
         items = convolution().schedule()

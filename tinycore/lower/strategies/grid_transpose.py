@@ -61,7 +61,7 @@ def copy_squares(draft: Draft, row: UOp, column: UOp) -> bool:
     """A square for each group, whose threads store along columns; False for values of bool alone,
     which have no form in shared memory."""
     lanes = max(WORD_BYTES // draft.facts.moved_itemsize, 1)
-    lanes = 1 if column.extent % lanes else lanes
+    lanes = 1 if column.extent % lanes or column.extent < SIDE * lanes else lanes
     across: Number = (*column.arg.number, 1)
     along: Number = (*row.arg.number, 1)
     draft.do(
