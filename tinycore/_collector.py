@@ -13,8 +13,6 @@ from typing import Final
 
 from tinycore._locks import in_child, lock
 
-__all__ = ["without_collecting"]
-
 
 class Pause:
     """`with without_collecting:` holds the collector back; any number of threads may be inside.

@@ -18,8 +18,6 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
-__all__ = ["Busy", "Turn", "in_child", "lock", "recursive_lock", "replaced", "writing"]
-
 Busy: Final = Empty
 """Raised on entering `Turn.at_once` while another thread has the turn."""
 

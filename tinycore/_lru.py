@@ -11,8 +11,6 @@ from typing import Final, Generic, TypeVar
 
 from tinycore._locks import lock
 
-__all__ = ["Lru"]
-
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 

@@ -15,8 +15,6 @@ from typing import Final
 
 from tinycore.config import settings
 
-__all__ = ["INDECISIVE_SETTINGS", "decisive_settings", "stamp"]
-
 INDECISIVE_SETTINGS: Final = frozenset(
     {"DEBUG", "TRACE", "NO_COLOR", "VERIFY", "DEV", "LRU", "NULL_ALLOW_COPYOUT", "DATA_DIR"}
     | {"TINYCORE_PLUGINS", "TINYCORE_PLUGINS_DENY", "TINYCORE_STRICT", "TRAINING", "JIT", "RING"}

@@ -28,8 +28,6 @@ from tinycore.config import settings
 from tinycore.errors import CacheError
 from tinycore.trace import Trace
 
-__all__ = ["FORMAT", "DiskCache", "cache_folder", "distrust", "get", "put"]
-
 FORMAT: Final = 1
 """Version of the files' layout, in the folder's name: another version never reads these files."""
 

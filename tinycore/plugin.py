@@ -21,15 +21,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tinycore._deferred import Deferred, deferred
 from tinycore._locks import in_child, lock, recursive_lock
-from tinycore.device.backend import (
-    API_VERSION,
-    Backend,
-    Deferred,
-    Interface,
-    InterfaceState,
-    deferred,
-)
+from tinycore.device.backend import API_VERSION, Backend, Interface, InterfaceState
 from tinycore.device.discovery import DeviceState, State
 from tinycore.device.elf import ElfImage
 from tinycore.device.elf_file import ElfFile

@@ -6,8 +6,6 @@ together.
 
 from typing import Final
 
-__all__ = ["DECLARATIONS", "MODULE"]
-
 MODULE: Final = "tinycore.device._native"
 
 DECLARATIONS: Final = """

@@ -14,21 +14,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Self, TypeGuard
 
-from tinycore._deferred import Deferred, deferred
 from tinycore.config import PluginSettings
 from tinycore.device.exported import ExportedModel
 from tinycore.device.protocols import CAPABILITIES, DeviceRuntime, Toolchain
 from tinycore.errors import PluginError
-
-__all__ = [
-    "API_VERSION",
-    "Backend",
-    "Deferred",
-    "Interface",
-    "InterfaceState",
-    "api_objection",
-    "deferred",
-]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     Array = numpy.ndarray[Any, numpy.dtype[Any]]
 
-__all__ = ["Buffer"]
-
 _allocating: Final = recursive_lock()
 """Held while a buffer gets its memory, which is rare; so two threads never allocate it twice."""
 

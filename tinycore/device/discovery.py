@@ -15,25 +15,15 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from tinycore._deferred import Deferred
 from tinycore._locks import recursive_lock
 from tinycore.config import PluginSettings, settings
-from tinycore.device.backend import API_VERSION, Backend, Deferred, InterfaceState, api_objection
+from tinycore.device.backend import API_VERSION, Backend, InterfaceState, api_objection
 from tinycore.device.protocols import Toolchain
 from tinycore.errors import CompilerUnavailable, PluginError, SettingError
 
 if TYPE_CHECKING:
     from importlib import metadata
-
-__all__ = [
-    "BACKEND_GROUP",
-    "Candidate",
-    "DeviceState",
-    "EntryPoint",
-    "Plugins",
-    "State",
-    "entry_points",
-    "obstacle_of",
-]
 
 BACKEND_GROUP: Final = "tinycore.backends"
 CORE: Final = "tinycore"

@@ -44,8 +44,6 @@ from tinycore.device.relocations import (
 )
 from tinycore.errors import FileFormatError
 
-__all__ = ["ElfImage"]
-
 WRITABLE, ALLOCATED, THREAD_LOCAL = 0x1, 0x2, 0x400
 
 MAX_IMAGE_BYTES: Final = 1 << 28

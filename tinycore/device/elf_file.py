@@ -15,8 +15,6 @@ from typing import Final, NamedTuple, NoReturn
 
 from tinycore.errors import FileFormatError
 
-__all__ = ["ElfFile", "ElfRelocation", "Note", "Section", "Segment", "Symbol"]
-
 HEADER: Final = struct.Struct("<16sHHIQQQIHHHHHH")
 SECTION: Final = struct.Struct("<IIQQQQIIQQ")
 SEGMENT: Final = struct.Struct("<IIQQQQQQ")

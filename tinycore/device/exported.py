@@ -10,14 +10,6 @@ from dataclasses import dataclass
 from tinycore.device.protocols import ProgramInfo
 from tinycore.dtype import DType
 
-__all__ = [
-    "ExportedKernel",
-    "ExportedLaunch",
-    "ExportedModel",
-    "ExportedSpan",
-    "ExportedTensor",
-]
-
 
 @dataclass(frozen=True)
 class ExportedSpan:

@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["OPERATORS", "VALUE", "Extent"]
-
 OPERATORS: Final[dict[str, Callable[[int, int], int]]] = {
     "+": operator.add,
     "*": operator.mul,

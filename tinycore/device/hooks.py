@@ -17,16 +17,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Final
 
+from tinycore._deferred import Deferred
 from tinycore._locks import recursive_lock
 from tinycore.config import settings
-from tinycore.device.backend import Deferred
 from tinycore.device.discovery import EntryPoint, entry_points, told
 from tinycore.errors import PluginError
 
 if TYPE_CHECKING:
     from pluggy import PluginManager
-
-__all__ = ["HOOK_GROUP", "PROJECT", "Hooks", "hooks", "specifications"]
 
 HOOK_GROUP: Final = "tinycore.hooks"
 PROJECT: Final = "tinycore"
@@ -210,7 +208,7 @@ class Hooks:
                     f"{entry.name} of {entry.distribution} is left out: {told(error)}", error
                 )
                 continue
-            if misspelt := unknown_hooks(observer):
+            if misspelt := [name for name in marked_hooks(observer) if name not in specifications]:
                 self._tell(
                     f"{entry.name} of {entry.distribution} implements {', '.join(misspelt)}, "
                     f"which is no hook. The hooks are {', '.join(specifications)}."
@@ -228,11 +226,6 @@ def marked_hooks(observer: object) -> list[str]:
     """The functions that an observer marks as hooks of ours."""
     mark = f"{PROJECT}_impl"
     return [name for name in dir(observer) if hasattr(getattr(observer, name, None), mark)]
-
-
-def unknown_hooks(observer: object) -> list[str]:
-    """The functions that an observer marks as hooks of ours, and that are none."""
-    return [name for name in marked_hooks(observer) if name not in specifications]
 
 
 def misfits(observer: object) -> Iterator[str]:

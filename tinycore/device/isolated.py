@@ -20,8 +20,6 @@ from typing import IO, Any, Final
 
 from tinycore.config import settings
 
-__all__ = ["Ended", "Row", "run_isolated"]
-
 Row = dict[str, Any]
 """An object that the command printed."""
 

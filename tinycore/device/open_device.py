@@ -34,8 +34,6 @@ from tinycore.errors import (
 )
 from tinycore.trace import Trace
 
-__all__ = ["OpenDevice", "choose_toolchain", "open_device"]
-
 trace: Final = Trace("device")
 
 

@@ -25,8 +25,6 @@ from tinycore.dtype import ImageDType
 from tinycore.errors import ArgumentError, DeviceError, OutOfMemory
 from tinycore.trace import Trace
 
-__all__ = ["LRUAllocator", "MemoryStats", "memory"]
-
 trace: Final = Trace("memory")
 
 SPARE: Final = 1 / 16

@@ -30,8 +30,6 @@ from tinycore.trace import Trace
 if TYPE_CHECKING:
     from tinycore.device.isolated import Ended, Row
 
-__all__ = ["Answer", "answer_of", "answers_of"]
-
 trace: Final = Trace("device")
 run_isolated: Final[Callable[..., Generator[Row, None, Ended]]] = deferred(
     "tinycore.device.isolated:run_isolated"

@@ -47,34 +47,6 @@ from tinycore.device.extent import Extent
 from tinycore.dtype import dtypes
 from tinycore.tensor_map import TensorMap
 
-__all__ = [
-    "ABILITIES",
-    "ALIGNMENT_BYTES",
-    "CAPABILITIES",
-    "RUNTIME_ABILITIES",
-    "Allocator",
-    "Compiler",
-    "DeviceRuntime",
-    "Graph",
-    "Handle",
-    "Launch",
-    "Program",
-    "ProgramInfo",
-    "RendererType_co",
-    "SupportsArch",
-    "SupportsAssembly",
-    "SupportsBinding",
-    "SupportsExternalImages",
-    "SupportsExternalPointer",
-    "SupportsGraph",
-    "SupportsImages",
-    "SupportsMap",
-    "SupportsPeerCopy",
-    "SupportsQueues",
-    "SupportsVariety",
-    "Toolchain",
-]
-
 Handle: TypeAlias = Any
 """A span of device memory: whatever the allocator returns, opaque to everyone else."""
 

@@ -12,21 +12,6 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-__all__ = [
-    "ENTRY_BYTES",
-    "MACHINES",
-    "Machine",
-    "Relocation",
-    "RelocationError",
-    "RelocationValue",
-    "Site",
-    "implicit_addend",
-    "integer_writer",
-    "needs_address_entry",
-    "needs_stub",
-    "relocate",
-]
-
 ENTRY_BYTES: Final = 16
 """A stub: a jump to an address anywhere in memory."""
 

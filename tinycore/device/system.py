@@ -17,19 +17,6 @@ from typing import Any, Final, Protocol
 from tinycore._deferred import DeferredModule
 from tinycore._locks import lock
 
-__all__ = [
-    "MAP_FIXED",
-    "MAP_RESERVED",
-    "LinuxSystem",
-    "System",
-    "address_of",
-    "bytes_at",
-    "errno_text",
-    "fence",
-    "system",
-    "use_system",
-]
-
 MAP_FIXED: Final = 0x10
 """Flag of `System.map`: at this very address, in place of what is mapped there."""
 MAP_RESERVED: Final = 0x4022

@@ -16,17 +16,6 @@ from typing import Final, NoReturn
 from tinycore.config import settings
 from tinycore.errors import SettingError
 
-__all__ = [
-    "GRAMMAR",
-    "Target",
-    "absent_older_spelling",
-    "device_and_index",
-    "older_details",
-    "older_spellings",
-    "parse_targets",
-    "target_for",
-]
-
 GRAMMAR: Final = "[INTERFACE[:IDX]+]DEVICE[:INDEX][:RENDERER[:ARCH]], several separated by ;"
 EXAMPLES: Final = "CPU, CPU:1, CPU:LLVM, CPU:LLVM:x86_64,znver2,-avx512f"
 

@@ -15,15 +15,6 @@ from tinycore.device.protocols import Toolchain
 from tinycore.errors import PluginError
 from tinycore.uop.pattern import RuleSet
 
-__all__ = [
-    "HOOK",
-    "HOOK_STAGES",
-    "describe_rules",
-    "hook_generation",
-    "hooked_rules",
-    "rule_modules",
-]
-
 HOOK: Final = "tinycore_rewrite_rules"
 HOOK_STAGES: Final = (
     *("expand", "gates", "group", "registers", "launch", "align", "images", "lower", "scalars"),

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from tinycore.dtype import DType, dtypes
+from tinycore.dtype import DType, dtypes, float_layout
 from tinycore.uop.node import UOp
 
 
@@ -23,13 +23,9 @@ class Domain(NamedTuple):
     infinite: float
 
 
-class Layout(NamedTuple):
-    """A float type: its integers, its layout, and the polynomials that suit its precision."""
+class Series(NamedTuple):
+    """Constants and polynomials of exponentials and logarithms that suit a float type."""
 
-    signed: DType
-    unsigned: DType
-    mantissa: int
-    bias: int
     ln2: tuple[float, float]
     """ln 2 as a number with few digits, whose product with any exponent is exact, and the rest."""
     log2_e: tuple[float, float]
@@ -41,100 +37,58 @@ class Layout(NamedTuple):
     log: Sequence[float]
 
 
-SINGLE_LAYOUT: Final = Layout(
-    signed=dtypes.int32,
-    unsigned=dtypes.uint32,
-    mantissa=23,
-    bias=127,
+SINGLE_SERIES: Final = Series(
     ln2=(float.fromhex("0x1.62e4p-1"), 1.4286068203094173e-06),
     log2_e=(1.4423828125, 0.00031222838896340733),
     exp_domain=Domain(-104.0, 89.0),
     exp2_domain=Domain(-150.0, 128.0),
-    # (exp(x) - 1 - x) / x**2
-    exp=(
-        0.001392617611993558,
-        0.008363173074513711,
-        0.041666554662050534,
-        0.1666657702559799,
-        0.5,
+    exp=(  # (exp(x) - 1 - x) / x**2
+        0.001392617611993558, 0.008363173074513711, 0.041666554662050534, 0.1666657702559799, 0.5,
     ),
-    # (2**x - 1) / x
-    exp2=(
-        0.0001545316294512069,
-        0.0013390863364671234,
-        0.009618082557277852,
-        0.05550357114219078,
-        0.24022650760568126,
-        0.6931471880262288,
+    exp2=(  # (2**x - 1) / x
+        0.0001545316294512069, 0.0013390863364671234, 0.009618082557277852, 0.05550357114219078,
+        0.24022650760568126, 0.6931471880262288,
     ),
-    # (log(1 + x) - x + x**2/2) / x**3
-    log=(
-        0.06971611471451178,
-        -0.11479733846637635,
-        0.1168541992348674,
-        -0.12425687331451106,
-        0.1424905764569748,
-        -0.16667802319501254,
-        0.200007157488921,
-        -0.24999996957950882,
+    log=(  # (log(1 + x) - x + x**2/2) / x**3
+        0.06971611471451178, -0.11479733846637635, 0.1168541992348674, -0.12425687331451106,
+        0.1424905764569748, -0.16667802319501254, 0.200007157488921, -0.24999996957950882,
         0.33333331180030046,
     ),
-)
+)  # fmt: skip
 
-DOUBLE_LAYOUT: Final = Layout(
-    signed=dtypes.int64,
-    unsigned=dtypes.uint64,
-    mantissa=52,
-    bias=1023,
+DOUBLE_SERIES: Final = Series(
     ln2=(float.fromhex("0x1.62e42fefa2p-1"), 7.371002565167799e-13),
     log2_e=(1.4426950216293335, 1.9259629911266175e-08),
     exp_domain=Domain(-746.0, 710.0),
     exp2_domain=Domain(-1075.0, 1024.0),
     exp=(
-        2.0914679376583935e-09,
-        2.510520637395701e-08,
-        2.7557273661348637e-07,
-        2.7557255425746435e-06,
-        2.4801587325533363e-05,
-        0.00019841269874800493,
-        0.0013888888888883752,
-        0.008333333333326141,
-        0.04166666666666667,
-        0.1666666666666667,
-        0.5,
+        2.0914679376583935e-09, 2.510520637395701e-08, 2.7557273661348637e-07,
+        2.7557255425746435e-06, 2.4801587325533363e-05, 0.00019841269874800493,
+        0.0013888888888883752, 0.008333333333326141, 0.04166666666666667, 0.1666666666666667, 0.5,
     ),
     exp2=(
-        2.5729324177362305e-11,
-        4.4558179083360645e-10,
-        7.0548973041554995e-09,
-        1.0178057087733941e-07,
-        1.3215486808705563e-06,
-        1.5252733841556773e-05,
-        0.00015403530393370734,
-        0.001333355814640647,
-        0.00961812910762848,
-        0.055504108664821625,
-        0.24022650695910072,
-        0.6931471805599453,
+        2.5729324177362305e-11, 4.4558179083360645e-10, 7.0548973041554995e-09,
+        1.0178057087733941e-07, 1.3215486808705563e-06, 1.5252733841556773e-05,
+        0.00015403530393370734, 0.001333355814640647, 0.00961812910762848, 0.055504108664821625,
+        0.24022650695910072, 0.6931471805599453,
     ),
-    # (log((1+s)/(1-s))/s - 2) / s**2, in s**2
-    log=(
-        0.14616449685043406,
-        0.15331721600556042,
-        0.18182889125261723,
-        0.2222221113479508,
-        0.28571428625975487,
-        0.39999999999899505,
-        0.666666666666667,
+    log=(  # (log((1+s)/(1-s))/s - 2) / s**2, in s**2
+        0.14616449685043406, 0.15331721600556042, 0.18182889125261723, 0.2222221113479508,
+        0.28571428625975487, 0.39999999999899505, 0.666666666666667,
     ),
-)
+)  # fmt: skip
 
-LAYOUTS: Final = {dtypes.float32: SINGLE_LAYOUT, dtypes.float64: DOUBLE_LAYOUT}
+SERIES: Final = {dtypes.float32: SINGLE_SERIES, dtypes.float64: DOUBLE_SERIES}
 
 
-def layout_of(x: UOp) -> Layout:
-    """The layout of a float32 or float64 value."""
-    return LAYOUTS[x.dtype.scalar()]
+def series_of(x: UOp) -> Series:
+    """The constants and polynomials for a float32 or float64 value."""
+    return SERIES[x.dtype.scalar()]
+
+
+def float_bits(x: UOp, kind: str = "uint") -> UOp:
+    """The bits of a float32 or float64 as an integer."""
+    return x.bitcast(lanes(x, dtypes.by_name[f"{kind}{x.dtype.bits}"]))
 
 
 def polynomial(x: UOp, coefficients: Sequence[float]) -> UOp:
@@ -155,21 +109,21 @@ def lanes(x: UOp, dtype: DType) -> DType:
 
 def exp(x: UOp) -> UOp:
     """e**x == 2**n * e**r, where n = round(x / ln 2) and r = x - n*ln 2."""
-    layout = layout_of(x)
-    high, low = layout.ln2
-    x = clamped(x, layout.exp_domain)
-    n, biased = nearest(x * (1 / math.log(2)), layout)
+    series = series_of(x)
+    high, low = series.ln2
+    x = clamped(x, series.exp_domain)
+    n, biased = nearest(x * (1 / math.log(2)))
     r = (x - n * high) - n * low
-    return scaled(polynomial(r, layout.exp) * (r * r) + r, biased, layout)
+    return scaled(polynomial(r, series.exp) * (r * r) + r, biased)
 
 
 def exp2(x: UOp) -> UOp:
     """2**x == 2**n * 2**r, where n = round(x) and r = x - n, which is exact."""
-    layout = layout_of(x)
-    x = clamped(x, layout.exp2_domain)
-    n, biased = nearest(x, layout)
+    series = series_of(x)
+    x = clamped(x, series.exp2_domain)
+    n, biased = nearest(x)
     r = x - n
-    return scaled(polynomial(r, layout.exp2) * r, biased, layout)
+    return scaled(polynomial(r, series.exp2) * r, biased)
 
 
 def clamped(x: UOp, domain: Domain) -> UOp:
@@ -179,26 +133,25 @@ def clamped(x: UOp, domain: Domain) -> UOp:
     return (most < x).where(most, x)
 
 
-def nearest(x: UOp, layout: Layout) -> tuple[UOp, UOp]:
+def nearest(x: UOp) -> tuple[UOp, UOp]:
     """x rounded to an integer n, as a float, and the bits of a float that end in n + 2*bias.
 
     Adding 1.5 * 2**mantissa rounds the fraction away, and leaves the integer in the low bits of the
     sum.
     """
-    magic = x.const_like(1.5 * 2.0**layout.mantissa + 2 * layout.bias)
+    layout = float_layout(x.dtype)
+    magic = x.const_like(1.5 * 2.0**layout.mantissa_bits + 2 * layout.bias)
     total = x + magic
-    return total - magic, total.bitcast(lanes(x, layout.unsigned))
+    return total - magic, float_bits(total)
 
 
-def scaled(less_one: UOp, biased: UOp, layout: Layout) -> UOp:
+def scaled(less_one: UOp, biased: UOp) -> UOp:
     """(less_one + 1) * 2**n, rounded once if that is denormal, from bits that end in n + 2*bias.
 
     Neither half of n leaves the exponents of normal numbers, so the first factor is exact.
     """
-    half = biased >> 1
-    first, second = (
-        (bits << layout.mantissa).bitcast(less_one.dtype) for bits in (half, biased - half)
-    )
+    half, mantissa = biased >> 1, float_layout(less_one.dtype).mantissa_bits
+    first, second = ((bits << mantissa).bitcast(less_one.dtype) for bits in (half, biased - half))
     return (less_one * first + first) * second
 
 
@@ -207,53 +160,51 @@ def scaled(less_one: UOp, biased: UOp, layout: Layout) -> UOp:
 
 def log(x: UOp) -> UOp:
     """log(x) == e*ln 2 + log(1 + f), where x == 2**e * (1 + f) and 1 + f is near 1."""
-    layout = layout_of(x)
-    high, low = layout.ln2
-    e, f = split_exponent(x, layout)
+    high, low = series_of(x).ln2
+    e, f = split_exponent(x)
     half_square = f * f * 0.5
-    result = e * high + (f - (half_square - (log_tail(f, half_square, layout) + e * low)))
+    result = e * high + (f - (half_square - (log_tail(f, half_square) + e * low)))
     return with_limits(x, result)
 
 
 def log2(x: UOp) -> UOp:
     """log2(x) == e + log(1 + f) / ln 2, with log(1 + f) in two parts, the first of few digits."""
-    layout = layout_of(x)
-    e, f = split_exponent(x, layout)
+    e, f = split_exponent(x)
     half_square = f * f * 0.5
-    high = few_digits(f - half_square, layout)
-    low = (f - high) - half_square + log_tail(f, half_square, layout)
-    scale_high, scale_low = layout.log2_e
+    high = few_digits(f - half_square)
+    low = (f - high) - half_square + log_tail(f, half_square)
+    scale_high, scale_low = series_of(x).log2_e
     first = high * scale_high
     rest = (low + high) * scale_low + low * scale_high
     total = e + first
     return with_limits(x, rest + ((e - total) + first) + total)
 
 
-def split_exponent(x: UOp, layout: Layout) -> tuple[UOp, UOp]:
+def split_exponent(x: UOp) -> tuple[UOp, UOp]:
     """(e, f) with x == 2**e * (1 + f) and 1 + f between sqrt(1/2) and sqrt(2), both as floats."""
-    lift = layout.mantissa + 2
-    denormal = x < 2.0 ** (1 - layout.bias)
-    bits = denormal.where(x * 2.0**lift, x).bitcast(lanes(x, layout.signed))
-    root_half = x.const_like(math.sqrt(0.5)).bitcast(bits.dtype)
-    e = (bits - root_half) >> layout.mantissa
-    f = (bits - (e << layout.mantissa)).bitcast(x.dtype) - 1.0
+    layout = float_layout(x.dtype)
+    lift = layout.mantissa_bits + 2
+    denormal = x < 2.0**layout.least_exponent
+    bits = float_bits(denormal.where(x * 2.0**lift, x), "int")
+    e = (bits - float_bits(x.const_like(math.sqrt(0.5)), "int")) >> layout.mantissa_bits
+    f = (bits - (e << layout.mantissa_bits)).bitcast(x.dtype) - 1.0
     return denormal.where(e - lift, e).cast(dtypes.int32).cast(x.dtype), f
 
 
-def log_tail(f: UOp, half_square: UOp, layout: Layout) -> UOp:
+def log_tail(f: UOp, half_square: UOp) -> UOp:
     """log(1 + f) - f + f*f/2."""
-    if layout is SINGLE_LAYOUT:
-        return polynomial(f, layout.log) * (f * f * f)
+    series = series_of(f)
+    if series is SINGLE_SERIES:
+        return polynomial(f, series.log) * (f * f * f)
     s = f / (f + 2.0)
     square = s * s
-    return s * (polynomial(square, layout.log) * square + half_square)
+    return s * (polynomial(square, series.log) * square + half_square)
 
 
-def few_digits(x: UOp, layout: Layout) -> UOp:
+def few_digits(x: UOp) -> UOp:
     """The number without the lower half of its digits, so that its products are exact."""
-    bits = x.bitcast(lanes(x, layout.unsigned))
-    width = layout.mantissa + 1 >> 1
-    return (bits >> width << width).bitcast(x.dtype)
+    width = float_layout(x.dtype).mantissa_bits + 1 >> 1
+    return (float_bits(x) >> width << width).bitcast(x.dtype)
 
 
 def with_limits(x: UOp, result: UOp) -> UOp:
@@ -307,9 +258,6 @@ PI_2_PARTS: Final = parts(math.pi / 2, HALF_DIGITS, 3)
 class Reduction(NamedTuple):
     """Range reduction of the arguments of one float type, and the polynomials for the remainder."""
 
-    unsigned: DType
-    mantissa: int
-    bias: int
     zeros: int
     """Words of zeros in front of the digits of 2/pi, for arguments near 1."""
     words: int
@@ -321,9 +269,6 @@ class Reduction(NamedTuple):
 
 
 SINGLE_REDUCTION: Final = Reduction(
-    unsigned=dtypes.uint32,
-    mantissa=23,
-    bias=127,
     zeros=1,
     words=8,
     window=3,
@@ -334,29 +279,18 @@ SINGLE_REDUCTION: Final = Reduction(
 )
 
 DOUBLE_REDUCTION: Final = Reduction(
-    unsigned=dtypes.uint64,
-    mantissa=52,
-    bias=1023,
     zeros=2,
     words=39,
     window=6,
     sin=(
-        1.5918129294866608e-10,
-        -2.5051131845003624e-08,
-        2.755731610255244e-06,
-        -0.00019841269836758574,
-        0.008333333333330948,
-        -0.16666666666666666,
+        1.5918129294866608e-10, -2.5051131845003624e-08, 2.755731610255244e-06,
+        -0.00019841269836758574, 0.008333333333330948, -0.16666666666666666,
     ),
     cos=(
-        -1.1382632425521717e-11,
-        2.08761462684032e-09,
-        -2.7557317271729793e-07,
-        2.480158729876569e-05,
-        -0.0013888888888887398,
-        0.041666666666666664,
+        -1.1382632425521717e-11, 2.08761462684032e-09, -2.7557317271729793e-07,
+        2.480158729876569e-05, -0.0013888888888887398, 0.041666666666666664,
     ),
-)
+)  # fmt: skip
 
 ARGUMENT_REDUCTIONS: Final = {dtypes.float32: SINGLE_REDUCTION, dtypes.float64: DOUBLE_REDUCTION}
 
@@ -369,7 +303,7 @@ def sin_without_double(x: UOp) -> UOp:
 def sin(x: UOp, to_radians: ToRadians | None = None) -> UOp:
     """sin(x) == +-sin(r) or +-cos(r), where |x| == q * pi/2 + r and |r| <= pi/4."""
     reduction = ARGUMENT_REDUCTIONS[x.dtype.scalar()]
-    bits = x.bitcast(lanes(x, reduction.unsigned))
+    bits = float_bits(x)
     top = x.dtype.bits - 1
     magnitude = bits & ((1 << top) - 1)
     quadrant, r = reduce_argument(magnitude, x.dtype, reduction, to_radians or in_radians)
@@ -379,7 +313,7 @@ def sin(x: UOp, to_radians: ToRadians | None = None) -> UOp:
     value = (quadrant & 1).ne(0).where(cosine, sine).bitcast(bits.dtype)
     sign = (bits >> top) ^ ((quadrant >> 1) & 1).cast(bits.dtype)
     result = (value ^ (sign << top)).bitcast(x.dtype)
-    finite = magnitude < (2 * reduction.bias + 1 << reduction.mantissa)
+    finite = magnitude < float_layout(x.dtype).beyond
     return finite.where(result, x.const_like(math.nan))
 
 
@@ -387,18 +321,19 @@ def reduce_argument(
     magnitude: UOp, dtype: DType, reduction: Reduction, to_radians: ToRadians
 ) -> tuple[UOp, UOp]:
     """(q, r) with |x| == q * pi/2 + r modulo 2 pi; q is a uint32, of which two bits count."""
-    exponent = (magnitude >> reduction.mantissa).cast(dtypes.uint32)
+    mantissa, bias = float_layout(dtype).mantissa_bits, float_layout(dtype).bias
+    exponent = (magnitude >> mantissa).cast(dtypes.uint32)
     # The first digit of the window weighs 2: what is above adds multiples of 2 pi.
-    start = exponent + (WORD_BITS * reduction.zeros - reduction.bias - reduction.mantissa - 2)
+    start = exponent + (WORD_BITS * reduction.zeros - bias - mantissa - 2)
     window = digits(start, reduction)
-    fraction = (1 << reduction.mantissa) - 1
+    fraction = (1 << mantissa) - 1
     integer = (magnitude & fraction) | (fraction + 1)
     product = multiplied(window, limbs(integer))
     high = product[-1].cast(dtypes.uint64) << WORD_BITS | product[-2].cast(dtypes.uint64)
     quadrant = (high + (1 << 61)) >> 62
     remainder = (high - (quadrant << 62)).bitcast(lanes(high, dtypes.int64))
     r = to_radians(remainder, product[-3:-5:-1]).cast(dtype.scalar())
-    small = exponent < reduction.bias - 1  # below 1/2 it is its own remainder
+    small = exponent < bias - 1  # below 1/2 it is its own remainder
     zero = exponent.const_like(0)
     return small.where(zero, quadrant.cast(dtypes.uint32)), small.where(magnitude.bitcast(dtype), r)
 

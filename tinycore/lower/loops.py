@@ -108,3 +108,8 @@ def threads_of(kernel: UOp) -> list[UOp]:
     found = [n for n in kernel.toposort() if n.op is Op.RANGE and n.arg.kind in THREADS]
     found.sort(key=lambda n: n.arg.number, reverse=True)
     return sorted(found, key=lambda n: THREADS.index(n.arg.kind))
+
+
+def register_index(register: UOp) -> UOp:
+    """The one element of a register."""
+    return UOp(Op.INDEX, register.dtype, (register, UOp.index(0)))

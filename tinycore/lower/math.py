@@ -11,17 +11,8 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Final
 
-from tinycore.dtype import dtypes
-from tinycore.lower.elementary import (
-    exp,
-    exp2,
-    lanes,
-    layout_of,
-    log,
-    log2,
-    sin,
-    sin_without_double,
-)
+from tinycore.dtype import dtypes, float_layout
+from tinycore.lower.elementary import exp, exp2, float_bits, log, log2, sin, sin_without_double
 from tinycore.render.base import Renderer
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, APPROXIMATE, Op
@@ -114,12 +105,12 @@ def lower_trunc(root: UOp) -> UOp:
     x = root.src[0]
     if x.dtype.scalar() is dtypes.float16:
         return x.cast(dtypes.float32).alu(Op.TRUNC).cast(x.dtype)
-    layout = layout_of(x)
-    bits = x.bitcast(lanes(x, layout.unsigned))
+    bits = float_bits(x)
     sign = bits & (1 << x.dtype.bits - 1)
     magnitude = (bits ^ sign).bitcast(x.dtype)
-    whole = x.cast(layout.signed).cast(x.dtype).bitcast(bits.dtype) | sign
-    return (magnitude < 2.0**layout.mantissa).where(whole.bitcast(x.dtype), x)
+    whole = x.cast(float_bits(x, "int").dtype).cast(x.dtype).bitcast(bits.dtype) | sign
+    small = magnitude < 2.0 ** float_layout(x.dtype).mantissa_bits
+    return small.where(whole.bitcast(x.dtype), x)
 
 
 def lower_reciprocal(root: UOp) -> UOp:

@@ -14,6 +14,8 @@ from itertools import count
 
 from tinycore.dtype import dtypes
 from tinycore.lower.fragments import added, by_element
+from tinycore.lower.loops import register_index
+from tinycore.lower.merge_reductions import values_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import APPROXIMATE, Op, Part, neutral_element
 from tinycore.uop.proportional import LOG2_E, finite
@@ -53,7 +55,7 @@ def one_pass(folds: list[UOp], numbers: count[int]) -> dict[UOp, UOp]:
     changes: list[tuple[UOp, UOp]] = []
     for top in tops:
         before = after = UOp(Op.LOAD, top.dtype, (within[top],))
-        for value in operands_of(top):
+        for value in values_of(top):
             after = after.alu(Op.MAX, value)
         changes.append((within[top], after))
         shift = finite(after)
@@ -67,7 +69,7 @@ def one_pass(folds: list[UOp], numbers: count[int]) -> dict[UOp, UOp]:
         last.append(UOp(Op.STORE, dtypes.void, (index.with_src((memory, *index.src[1:])), value)))
     end = UOp(Op.END, dtypes.void, (UOp(Op.GROUP, dtypes.void, (*updates, *last)), *loops))
     return {
-        n: UOp(Op.LOAD, n.dtype, (first_of(UOp(Op.AFTER, r.dtype, (r, end))),))
+        n: UOp(Op.LOAD, n.dtype, (register_index(UOp(Op.AFTER, r.dtype, (r, end))),))
         for n, r in register.items()
     }
 
@@ -84,14 +86,14 @@ def inside(fold: UOp, register: UOp, outside: list[UOp], loops: tuple[UOp, ...])
     """The accumulator of a fold in its loop, set to the neutral element before."""
     around = UOp(Op.AFTER, register.dtype, (register, *outside)) if outside else register
     neutral = UOp.const(fold.dtype, neutral_element(fold.arg, fold.dtype))
-    clear = UOp(Op.STORE, dtypes.void, (first_of(around), neutral))
-    return first_of(UOp(Op.AFTER, register.dtype, (register, clear, *loops)))
+    clear = UOp(Op.STORE, dtypes.void, (register_index(around), neutral))
+    return register_index(UOp(Op.AFTER, register.dtype, (register, clear, *loops)))
 
 
 def update(fold: UOp, index: UOp, scale: UOp, known: dict[UOp, UOp]) -> UOp:
     """The STORE of a sum, scaled to the maximum so far, with the terms of a step."""
     total = UOp(Op.LOAD, fold.dtype, (index,)) * spread(scale, fold)
-    for value in operands_of(fold):
+    for value in values_of(fold):
         total = added(total, value.substitute(known), fold.arg)
     return UOp(Op.STORE, dtypes.void, (index, total))
 
@@ -100,15 +102,5 @@ def spread(scale: UOp, fold: UOp) -> UOp:
     """The scale of each row, for each element of a fold that a lane holds."""
     if scale.dtype is fold.dtype:
         return scale
-    unit = next(n.arg for n in operands_of(fold) if n.op is Op.MATRIX)
+    unit = next(n.arg for n in values_of(fold) if n.op is Op.MATRIX)
     return by_element(scale, unit.fragment("out").map.rows)
-
-
-def operands_of(fold: UOp) -> list[UOp]:
-    """The values that a REDUCE folds in each step."""
-    return [s for s in fold.src if s.op is not Op.RANGE]
-
-
-def first_of(pointer: UOp) -> UOp:
-    """The one element of a register."""
-    return UOp(Op.INDEX, pointer.dtype, (pointer, UOp.index(0)))

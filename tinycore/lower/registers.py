@@ -13,7 +13,7 @@ from itertools import count
 
 from tinycore.dtype import dtypes
 from tinycore.lower.fragments import added
-from tinycore.lower.loops import closer_of, numbered
+from tinycore.lower.loops import closer_of, numbered, register_index
 from tinycore.lower.online import fold_online, is_online
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op, Part, neutral_element
@@ -197,8 +197,3 @@ def following(node: UOp, value: UOp, done: dict[UOp, UOp]) -> UOp:
     """The state after one step of a recurrence."""
     state = UOp(Op.STATE, node.dtype, (), node.arg)
     return node.src[1].substitute(done | {state: value})
-
-
-def register_index(register: UOp) -> UOp:
-    """The one element of a register."""
-    return UOp(Op.INDEX, register.dtype, (register, UOp.index(0)))

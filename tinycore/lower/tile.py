@@ -10,7 +10,6 @@ evaluated, and checked for legality before it is applied.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import fields
 from typing import Any, get_args
 
 from tinycore.errors import ArgumentError, FileFormatError
@@ -92,14 +91,9 @@ STEP_TYPES: tuple[type[Any], ...] = get_args(Step)
 """Every kind of step."""
 
 
-def fields_of(step: Any) -> tuple[Any, ...]:
-    """The fields of a step, in order."""
-    return tuple(getattr(step, field.name) for field in fields(step))
-
-
-register_argument(Tail, lambda tail: (tail.value,), Tail)
+register_argument(Tail, lambda tail: (tail.value,))
 for kind in STEP_TYPES:
-    register_argument(kind, fields_of, kind)
+    register_argument(kind)
 
 
 def plan_to_text(plan: Plan) -> str:

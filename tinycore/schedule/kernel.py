@@ -52,7 +52,7 @@ class Kernel:
         return self if self.gradient is None else Kernel(self.ast, self.metadata)
 
 
-register_argument(Kernel, lambda kernel: (kernel.ast, kernel.metadata), Kernel)
+register_argument(Kernel, lambda kernel: (kernel.ast, kernel.metadata))
 
 
 def kernel_name(ast: UOp) -> str:

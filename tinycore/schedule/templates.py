@@ -9,7 +9,7 @@ after it is filled in.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from tinycore._lru import Lru
@@ -86,7 +86,7 @@ def kernel_of(region: Region, make: Callable[[Mapping[UOp, UOp]], UOp]) -> UOp:
     """The kernel of a region; `make` builds one, given the hole of each constant."""
     template = templates.find(region.key)
     if template is None:
-        holes = tuple(map(hole, range(len(region.constants)), dtypes_of(region.constants)))
+        holes = tuple([hole(i, node.dtype) for i, node in enumerate(region.constants)])
         ast = make(dict(zip(region.constants, holes, strict=True)))
         template = Template(ast, holes, {})
         templates.keep(region.key, template)
@@ -99,11 +99,6 @@ def kernel_of(region: Region, make: Callable[[Mapping[UOp, UOp]], UOp]) -> UOp:
         template.filled.clear()
         template.filled[values] = found
     return found
-
-
-def dtypes_of(nodes: Iterable[UOp]) -> Iterator[DType]:
-    """The dtype of each node."""
-    return (node.dtype for node in nodes)
 
 
 def hole(number: int, dtype: DType) -> UOp:

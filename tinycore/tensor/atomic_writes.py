@@ -15,8 +15,6 @@ from tinycore.tensor.core import Core
 from tinycore.tensor.history import history
 from tinycore.tensor.liveness import become, live_tensors
 
-__all__ = ["AtomicWrites"]
-
 
 class AtomicWrites:
     """Context manager that rolls back the writes to `tensors()`, and to all their views, when it is

@@ -12,14 +12,6 @@ from contextlib import contextmanager
 from threading import get_ident
 from typing import Final
 
-__all__ = [
-    "ChangeSet",
-    "changed_elsewhere",
-    "record_changes",
-    "record_gradients",
-    "tracking_changes",
-]
-
 
 class ChangeSet:
     """The ids of tensors that one capture has changed, and to which others gave gradients."""

@@ -17,17 +17,6 @@ from tinycore.tensor.guard_keys import ATOM, CONTENT
 if TYPE_CHECKING:
     from tinycore.tensor.guard import Box
 
-__all__ = [
-    "Source",
-    "attributes_source",
-    "class_source",
-    "compiled_guard",
-    "dict_source",
-    "entries_source",
-    "function_source",
-    "items_source",
-]
-
 CHANGED = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
 """Errors of reads that were possible at the capture."""
 

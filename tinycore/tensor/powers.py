@@ -12,11 +12,11 @@ from __future__ import annotations
 import math
 from typing import Final, NamedTuple, Self, TypeVar
 
-from tinycore.dtype import DType, Scalar, dtypes
+from tinycore.dtype import Scalar, dtypes, float_layout
 from tinycore.errors import ArgumentError
 from tinycore.tensor import graph
 from tinycore.tensor.functions import Functions, in_wide_float, polynomial
-from tinycore.tensor.remainder import leading
+from tinycore.tensor.remainder import leading, signed_bits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -174,11 +174,8 @@ def uniform(node: UOp) -> float | None:
 
 
 class Parts(NamedTuple):
-    """A float type: its integers, its layout, and constants split for it."""
+    """Constants split for a float type."""
 
-    signed: DType
-    mantissa: int
-    bias: int
     scale: tuple[float, float]
     """2 / ln 2, the first with half of the digits."""
     third: tuple[float, float]
@@ -190,18 +187,12 @@ class Parts(NamedTuple):
 
 PARTS: Final = {
     dtypes.float32: Parts(
-        signed=dtypes.int32,
-        mantissa=23,
-        bias=127,
         scale=(2.884765625, 0.0006244567779268147),
         third=(0.333251953125, 8.138020833333333e-05),
         terms=5,
         last_finite=127.99999237060547,
     ),
     dtypes.float64: Parts(
-        signed=dtypes.int64,
-        mantissa=52,
-        bias=1023,
         scale=(2.885390043258667, 3.851925982253235e-08),
         third=(0.3333333283662796, 4.967053731282552e-09),
         terms=12,
@@ -220,7 +211,7 @@ def scaled_log2(a: AnyTensor, b: AnyTensor) -> tuple[AnyTensor, AnyTensor]:
 def log2_parts(a: AnyTensor) -> tuple[AnyTensor, AnyTensor]:
     """log2 a in two parts: a == 2**e * (1 + f), and log2(1 + f) by the series in f / (2 + f)."""
     parts = PARTS[a.dtype]
-    e, f = split_exponent(a, parts)
+    e, f = split_exponent(a)
     high, low = half_log(f, parts)
     first, second = parts.scale
     product = high * first
@@ -258,12 +249,12 @@ def third_of_square(
     return total, (first * third - total) + (second * third + (first + second) * rest)
 
 
-def split_exponent(a: AnyTensor, parts: Parts) -> tuple[AnyTensor, AnyTensor]:
+def split_exponent(a: AnyTensor) -> tuple[AnyTensor, AnyTensor]:
     """(e, f) with a == 2**e * (1 + f) and 1 + f between sqrt(1/2) and sqrt(2), both as floats."""
-    lift = parts.mantissa + 2
-    tiny = a < 2.0 ** (1 - parts.bias)
-    bits = tiny.where(a * 2.0**lift, a).bitcast(parts.signed)
-    root_half = a.const_like(math.sqrt(0.5)).bitcast(parts.signed)
-    e = (bits - root_half) >> parts.mantissa
-    f = (bits - (e << parts.mantissa)).bitcast(a.dtype) - 1
+    layout = float_layout(a.dtype)
+    lift = layout.mantissa_bits + 2
+    tiny = a < 2.0**layout.least_exponent
+    bits = signed_bits(tiny.where(a * 2.0**lift, a))
+    e = (bits - signed_bits(a.const_like(math.sqrt(0.5)))) >> layout.mantissa_bits
+    f = (bits - (e << layout.mantissa_bits)).bitcast(a.dtype) - 1
     return tiny.where(e - lift, e).cast(a.dtype), f

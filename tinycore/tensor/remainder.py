@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from tinycore.dtype import DType, dtypes
+from tinycore.dtype import dtypes
 
 if TYPE_CHECKING:
     from tinycore.tensor.elementwise import Elementwise
@@ -20,7 +20,6 @@ AnyTensor = TypeVar("AnyTensor", bound="Elementwise")
 class Halving(NamedTuple):
     """Split of the digits of a float type into halves, and the bits of a quotient per step."""
 
-    signed: DType
     dropped: int
     """Bits of a number that are not in its leading half."""
     digits: int
@@ -29,15 +28,20 @@ class Halving(NamedTuple):
 
 
 HALVING: Final = {
-    dtypes.float32: Halving(dtypes.int32, dropped=12, digits=10, steps=4),
-    dtypes.float64: Halving(dtypes.int64, dropped=27, digits=24, steps=3),
+    dtypes.float32: Halving(dropped=12, digits=10, steps=4),
+    dtypes.float64: Halving(dropped=27, digits=24, steps=3),
 }
+
+
+def signed_bits(x: AnyTensor) -> AnyTensor:
+    """The bits of floats as signed integers."""
+    return x.bitcast(dtypes.by_name[f"int{x.dtype.bits}"])
 
 
 def leading(x: AnyTensor) -> AnyTensor:
     """A number without the lower half of its digits. No gradient passes."""
-    how = HALVING[x.dtype]
-    return (x.bitcast(how.signed) >> how.dropped << how.dropped).bitcast(x.dtype)
+    dropped = HALVING[x.dtype].dropped
+    return (signed_bits(x) >> dropped << dropped).bitcast(x.dtype)
 
 
 def remainder(a: AnyTensor, b: AnyTensor) -> AnyTensor:

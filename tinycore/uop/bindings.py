@@ -13,8 +13,6 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.size import APART, GIVEN_MARK, HOLDS, Size, variables_in
 
-__all__ = ["Naming", "exchanging", "known", "sizes_below", "sizes_in", "with_sizes"]
-
 SIZED: Final = frozenset(
     {Op.RESHAPE, Op.EXPAND, Op.PAD, Op.SHRINK, Op.SKEW, Op.UNSKEW, Op.ARANGE, Op.BIND}
 )

@@ -13,8 +13,6 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import COMPARISON, Op
 from tinycore.uop.pattern import INTEGER, Const, Pattern, RuleSet, const, node, var
 
-__all__ = ["casts"]
-
 casts: Final = RuleSet("casts")
 
 x, y = var("x"), var("y")

@@ -24,8 +24,6 @@ from tinycore.uop.sums import (
     terms_of,
 )
 
-__all__ = ["comparisons"]
-
 comparisons: Final = RuleSet("comparisons")
 
 index: Final = dtypes.index

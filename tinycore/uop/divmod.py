@@ -16,8 +16,6 @@ from tinycore.uop.op import Op
 from tinycore.uop.pattern import Const, RuleSet, const, node, var
 from tinycore.uop.sums import Terms, bounds_of_terms, is_index, scaled, sum_of, terms_of
 
-__all__ = ["divmod_rules"]
-
 divmod_rules: Final = RuleSet("divmod")
 
 index: Final = dtypes.index

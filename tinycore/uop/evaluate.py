@@ -19,8 +19,6 @@ from tinycore.uop.node import UOp, as_scalar
 from tinycore.uop.op import ALU, DIVISIONS, SHIFTS, Op
 from tinycore.uop.threefry import threefry_words
 
-__all__ = ["ALU_PYTHON", "Undefined", "compute", "evaluate", "from_bits", "round_to", "to_bits"]
-
 
 class Undefined(ArithmeticError):
     """The result for these operands is not fixed."""

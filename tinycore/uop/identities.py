@@ -16,8 +16,6 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import BINARY, COMMUTATIVE, TERNARY, UNARY, Op
 from tinycore.uop.pattern import INTEGER, Const, RuleSet, const, node, var
 
-__all__ = ["identities"]
-
 identities: Final = RuleSet("identities")
 
 x = var("x")

@@ -12,8 +12,6 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import CLOSERS, Op
 from tinycore.uop.pattern import Const, RuleSet, const, node, var
 
-__all__ = ["logic"]
-
 logic: Final = RuleSet("logic")
 
 x, y, z = var("x"), var("y"), var("z")

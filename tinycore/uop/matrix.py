@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 from tinycore.dtype import DType
 from tinycore.errors import ArgumentError
-
-__all__ = ["Fragment", "LaneMap", "MatrixDescriptor", "MatrixLoad", "MatrixUnit", "lane_map"]
 
 Number = TypeVar("Number", bound=Any)
 """Type of positions: int, an array or an index expression."""
@@ -183,10 +181,6 @@ class MatrixLoad:
             row if self.is_turned else column
         )
 
-    def fields(self) -> tuple[Any, ...]:
-        """Its fields in order, for its text."""
-        return tuple(getattr(self, field.name) for field in fields(self))
-
 
 @dataclass(frozen=True)
 class MatrixDescriptor:
@@ -230,10 +224,6 @@ class MatrixDescriptor:
         turn = row * self.row_bytes // BANKS_BYTES % (self.row_bytes // ATOM_BYTES)
         at = row * (self.row_bytes // size) + (column // piece ^ turn) * piece + column % piece
         return panel + at
-
-    def fields(self) -> tuple[Any, ...]:
-        """Its fields in order, for its text."""
-        return tuple(getattr(self, field.name) for field in fields(self))
 
 
 def as_operand(bit: Bit | None) -> Bit | None:
@@ -382,7 +372,3 @@ class MatrixUnit:
         if bits == wanted:
             return None
         return f"names other bits than {' '.join(f'{axis}{power}' for axis, power in wanted)}"
-
-    def fields(self) -> tuple[Any, ...]:
-        """Its fields in order, for its text."""
-        return tuple(getattr(self, field.name) for field in fields(self))

@@ -17,8 +17,6 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op, Part
 from tinycore.uop.text import Fields, argument_types, dtype_text
 
-__all__ = ["from_text", "program_from_text"]
-
 MAX_DEPTH: Final = 64
 """Greatest depth of tuples in an argument."""
 MAX_LANES: Final = 1 << 16

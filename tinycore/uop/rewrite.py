@@ -20,8 +20,6 @@ from tinycore.uop.node import UOp, interned, not_normal
 from tinycore.uop.pattern import Matchers, Rule, RuleSet, Tell
 from tinycore.uop.text import inline
 
-__all__ = ["count_hits", "observe", "rewrite"]
-
 trace: Final = Trace("rewrite")
 
 observers: Final[list[Tell]] = []

@@ -31,19 +31,6 @@ from tinycore.uop.text import inline, register_argument
 evaluate: Final = deferred("tinycore.uop.evaluate:evaluate")
 simplified: Final[Callable[[UOp], UOp]] = deferred("tinycore.uop.symbolic:simplified")
 
-__all__ = ["Condition", "Size", "Variable", "greatest", "greatest_shape", "is_size", "known_number"]
-__all__ += [
-    "noting",
-    "plain",
-    "positive_part",
-    "quotient",
-    "renamed",
-    "same_number",
-    "sealed",
-    "smallest",
-]
-__all__ += ["variables_in"]
-
 Values = tuple[tuple[str, int], ...]
 """The numbers that variables are bound to, in the order of the names of their nodes."""
 
@@ -480,7 +467,7 @@ class Size(Launched):
 
 FAR: Final = 1 << 62
 Integral.register(Size)
-register_argument(Size, lambda size: (size.expression, size.values), Size)
+register_argument(Size, lambda size: (size.expression, size.values))
 
 
 def is_integer(value: object) -> bool:

@@ -18,17 +18,6 @@ from tinycore.uop.node import UOp, interned
 from tinycore.uop.op import Op
 from tinycore.uop.pattern import Const, RuleSet, const, node, var
 
-__all__ = [
-    "bounds_of_terms",
-    "is_index",
-    "order_of",
-    "scaled",
-    "sum_of",
-    "sums",
-    "term_of",
-    "terms_of",
-]
-
 Order = tuple[tuple[int, ...], int, str, int]
 
 LEAF_RANKS = {Op.DEFINE_VAR: 0, Op.SPECIAL: 1, Op.RANGE: 2}

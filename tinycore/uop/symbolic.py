@@ -22,8 +22,6 @@ from tinycore.uop.pattern import RuleSet, node, var
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.sums import sum_of, sums, terms_of
 
-__all__ = ["algebra", "gated", "simplified", "simplify", "simplify_under"]
-
 algebra: Final = identities + logic + casts + sums + divmod_rules + comparisons
 """The rules that hold without knowing a condition."""
 

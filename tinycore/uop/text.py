@@ -8,6 +8,7 @@ the identical nodes, so tests, bug reports and goldens can be text.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
 from typing import Any, Final
 
 from tinycore._deferred import deferred
@@ -19,34 +20,45 @@ from tinycore.uop.matrix import MatrixDescriptor, MatrixLoad, MatrixUnit
 from tinycore.uop.node import Axis, Skew, UOp
 from tinycore.uop.op import Ahead, AxisKind, Merge, Op, Part, Scatter
 
-__all__ = ["inline", "register_argument", "to_text"]
-
 quoted: Final = deferred("json:dumps")
 
 Fields = tuple[Any, ...]
 argument_types: Final[dict[str, tuple[type, Callable[[Any], Fields], Callable[..., Any]]]] = {}
 
 
+def field_values(value: Any) -> Fields:
+    """The fields of a named tuple or of a dataclass, in order."""
+    if isinstance(value, tuple):
+        return tuple(value)
+    return tuple([getattr(value, field.name) for field in fields(value)])
+
+
 def register_argument(
-    cls: type, to_fields: Callable[[Any], Fields], from_fields: Callable[..., Any]
+    cls: type,
+    to_fields: Callable[[Any], Fields] = field_values,
+    from_fields: Callable[..., Any] | None = None,
 ) -> None:
     """Let nodes that have a `cls` as argument be printed and parsed, as `Name(field, ...)`.
 
     `to_fields` gives a tuple of what arguments may hold: None, bool, int, float, str, Op, AxisKind,
-    Part, DType, UOp, tuples of these and registered classes; `from_fields(*fields)` builds it anew.
+    Part, DType, UOp, tuples of these and registered classes; `from_fields(*fields)`, `cls` unless
+    given, builds it anew.
     """
-    argument_types[cls.__name__] = cls, to_fields, from_fields
+    argument_types[cls.__name__] = cls, to_fields, from_fields or cls
 
 
-register_argument(Axis, tuple, Axis)
-register_argument(Skew, tuple, Skew)
-register_argument(Scatter, tuple, Scatter)
-register_argument(Merge, tuple, Merge)
-register_argument(Ahead, tuple, Ahead)
-register_argument(MatrixUnit, MatrixUnit.fields, MatrixUnit)
-register_argument(MatrixLoad, MatrixLoad.fields, MatrixLoad)
-register_argument(MatrixDescriptor, MatrixDescriptor.fields, MatrixDescriptor)
-register_argument(TensorMap, TensorMap.fields, TensorMap)
+for kind in (
+    Axis,
+    Skew,
+    Scatter,
+    Merge,
+    Ahead,
+    MatrixUnit,
+    MatrixLoad,
+    MatrixDescriptor,
+    TensorMap,
+):
+    register_argument(kind)
 
 
 # --- printing

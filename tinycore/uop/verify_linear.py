@@ -13,8 +13,6 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.text import inline
 
-__all__ = ["check_order", "illegal"]
-
 ONCE: Final = frozenset(
     {Op.DEFINE_GLOBAL, Op.DEFINE_LOCAL, Op.DEFINE_REG, Op.DEFINE_VAR, Op.SPECIAL, Op.RANGE}
 )

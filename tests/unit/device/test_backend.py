@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tinycore.device.backend import API_VERSION, Backend, Interface, deferred
+from tinycore._deferred import deferred
+from tinycore.device.backend import API_VERSION, Backend, Interface
 from tinycore.device.protocols import ABILITIES, CAPABILITIES
 from tinycore.errors import PluginError
 

@@ -23,8 +23,6 @@ from tinycore.errors import DeviceError, OutOfMemory, UnsupportedError
 if TYPE_CHECKING:
     from tinycore.device.hcq.compiled import HCQCompiled
 
-__all__ = ["HCQAllocator"]
-
 _MUCH: Final = 1 << 16
 """Bytes that are copied by a queue rather than waited for, when the device is busy."""
 _PINNED_PIECES: Final = 2

@@ -16,8 +16,6 @@ from tinycore.errors import UnsupportedError
 if TYPE_CHECKING:
     from tinycore.device.hcq.compiled import HCQCompiled
 
-__all__ = ["ArgumentArena"]
-
 
 class ArgumentArena:
     """A ring buffer in two halves: a half is reused once all work that borrowed from it is done.

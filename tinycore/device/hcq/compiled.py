@@ -37,8 +37,6 @@ from tinycore.device.protocols import DeviceRuntime, Launch, ProgramInfo
 from tinycore.errors import DeviceError, UnsupportedError
 from tinycore.trace import Trace
 
-__all__ = ["HCQCompiled"]
-
 trace: Final = Trace("device")
 
 CLOCK_READINGS: Final = 5

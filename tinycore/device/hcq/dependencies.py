@@ -9,8 +9,6 @@ from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
-__all__ = ["Access", "dependencies", "pattern", "waits"]
-
 Lane = TypeVar("Lane", bound=Hashable)
 
 

@@ -35,8 +35,6 @@ from tinycore.trace import Trace
 if TYPE_CHECKING:
     from tinycore.device.hcq.compiled import HCQCompiled
 
-__all__ = ["HCQGraph", "LaunchTime"]
-
 trace: Final = Trace("device")
 
 _PASSED: Final = attrgetter("passed")

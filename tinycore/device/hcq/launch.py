@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from tinycore.device.hcq.compiled import HCQCompiled
     from tinycore.device.hcq.program import HCQArgsState, HCQProgram
 
-__all__ = ["ArgumentBlocks", "EncodedLaunch", "EncodedLaunches"]
-
 MOST_LAUNCHES: Final = 128
 """Most encoded launches of one program: the work of a device while the host prepares more."""
 REAPED_EVERY: Final = 256

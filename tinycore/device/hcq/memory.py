@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from tinycore.device.hcq.compiled import HCQCompiled
 
-__all__ = ["HCQBuffer", "HostView", "Place", "Words"]
-
 
 class Place(enum.Enum):
     """Memory by who writes it and who reads it. A driver may have one kind for several."""

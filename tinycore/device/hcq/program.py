@@ -21,8 +21,6 @@ from tinycore.errors import DeviceError
 if TYPE_CHECKING:
     from tinycore.device.hcq.compiled import HCQCompiled
 
-__all__ = ["HCQArgsState", "HCQProgram"]
-
 _POINTER_BYTES = 8
 
 

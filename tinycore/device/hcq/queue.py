@@ -25,8 +25,6 @@ from tinycore.errors import ArgumentError, UnsupportedError
 if TYPE_CHECKING:
     from tinycore.device.hcq.program import HCQArgsState, HCQProgram
 
-__all__ = ["HWQueue"]
-
 Places: TypeAlias = tuple[Symbol, list[int], list[tuple[int, int, int, int]]]
 """Words that are a symbol, and of the others place, addend, shift and mask."""
 INTS: Final = frozenset({int})

@@ -19,8 +19,6 @@ from tinycore.errors import DeviceError
 if TYPE_CHECKING:
     from tinycore.device.hcq.compiled import HCQCompiled
 
-__all__ = ["HCQSignal", "Moment", "SignalPlace", "SymbolicSignal"]
-
 _EAGER_SECONDS: Final = 2e-4
 """Time of busy waiting, by which most waits are over."""
 _LONGEST_SLEEP_SECONDS: Final = 1e-3

@@ -16,8 +16,6 @@ from tinycore.errors import UnsupportedError
 if TYPE_CHECKING:
     from tinycore.device.hcq.compiled import HCQCompiled
 
-__all__ = ["HCQTransfer"]
-
 
 class HCQTransfer:
     """Copies `size` bytes of `source` to `device`. Made by `HCQCompiled.copier`."""

@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
-__all__ = ["Number", "Symbol", "Word", "halves"]
-
 _WHOLE: Final = 64
 _HALF: Final = 32
 

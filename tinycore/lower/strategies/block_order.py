@@ -17,8 +17,6 @@ from tinycore.lower.tile import Bind, Reorder, Split
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind
 
-__all__ = ["band_of", "order_blocks"]
-
 LEAST_GAIN: Final = 1.1
 """Ratio of operands that a wave must read in the order of rows to those it reads in bands."""
 
