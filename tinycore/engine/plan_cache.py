@@ -7,7 +7,7 @@ are parsed and checked for legality, and those that fail are ignored.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache as once
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
@@ -83,10 +83,5 @@ def store_plan(
     ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer], found: TunedPlan
 ) -> None:
     """Write a plan to the cache."""
-    data = {
-        "plan": plan_to_text(found.plan),
-        "width": found.width,
-        "before": found.before,
-        "seconds": found.seconds,
-    }
+    data = asdict(found) | {"plan": plan_to_text(found.plan)}
     cache.put(PLANS_TABLE, plan_key(ast, device, toolchain), json.dumps(data).encode())

@@ -36,8 +36,8 @@ GRACE_SECONDS: Final = 2
 class Service:
     """The service of a worker: a method per request."""
 
-    def __init__(self) -> None:
-        self.trial: Trial | None = None
+    trial: Trial
+    """The kernel that `open` prepared, which comes first."""
 
     def open(self, request: Json) -> Json:
         """Open a device and prepare a kernel; returns the name of its compiler."""
@@ -48,22 +48,18 @@ class Service:
 
     def build(self, request: Json) -> Json:
         """Compile a candidate."""
-        assert self.trial is not None, "`open` comes first"
         return binary_to_json(self.trial.build(plan_from_text(request["plan"])))
 
     def set_reference(self, request: Json) -> Json:
         """Run the reference."""
-        assert self.trial is not None, "`open` comes first"
         return {"seconds": self.trial.set_reference(binary_from_json(request["binary"]))}
 
     def measure(self, request: Json) -> Json:
         """Time a candidate and compare its results."""
-        assert self.trial is not None, "`open` comes first"
         return asdict(self.trial.measure(binary_from_json(request["binary"]), request["to_beat"]))
 
     def compare(self, request: Json) -> Json:
         """Time several candidates that take turns."""
-        assert self.trial is not None, "`open` comes first"
         binaries = [binary_from_json(item) for item in request["binaries"]]
         return {"seconds": self.trial.compare(binaries)}
 

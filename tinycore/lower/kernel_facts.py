@@ -16,7 +16,7 @@ from typing import Final
 from tinycore.dtype import dtypes
 from tinycore.lower.dims import is_known_at_launch
 from tinycore.lower.loops import overwrites_what_it_reads
-from tinycore.lower.predicate import stores_to_buffers
+from tinycore.lower.predicate import loops_around_stores
 from tinycore.uop.affine import coefficient, interval, repetition
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, COMPOUND, RECURRENCES, AxisKind, Op
@@ -99,21 +99,9 @@ class KernelFacts:
 
     @cached_property
     def launchable(self) -> list[UOp]:
-        """The outputs that may become threads of a grid, outermost first: those around all stores.
-
-        A store outside of such a loop would be executed by every thread.
-        """
-        roots = self.kernel.src
-        if len(roots) != 1 or roots[0].op is not Op.END:
-            return []
-        stores = stores_to_buffers(self.kernel)
-        return [
-            r
-            for r in roots[0].src[1:]
-            if r.arg.kind is AxisKind.LOOP
-            and self.may_cut(r)
-            and all(r in n.ranges for n in stores)
-        ]
+        """The loops over outputs that may become threads of a grid, outermost first."""
+        around = loops_around_stores(self.kernel)
+        return [r for r in around if r.arg.kind is AxisKind.LOOP and self.may_cut(r)]
 
     @property
     def outputs_launched(self) -> int:

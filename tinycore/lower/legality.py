@@ -12,7 +12,7 @@ from typing import Final
 
 from tinycore.lower.dims import is_known_at_launch
 from tinycore.lower.loops import Number, fills_of
-from tinycore.lower.predicate import stores_to_buffers
+from tinycore.lower.predicate import loops_around_stores
 from tinycore.uop.node import UOp
 from tinycore.uop.op import CLOSERS, AxisKind, Op
 
@@ -54,9 +54,7 @@ class Loops:
     @cached_property
     def launchable(self) -> set[Number]:
         """The loops that every store is in."""
-        root, inside = self.kernel.src[0], stores_to_buffers(self.kernel)
-        own = root.src[1:] if len(self.kernel.src) == 1 and root.op is Op.END else ()
-        return {r.arg.number for r in own if all(r in n.ranges for n in inside)}
+        return {r.arg.number for r in loops_around_stores(self.kernel)}
 
     @cached_property
     def filling(self) -> set[Number]:

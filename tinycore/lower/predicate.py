@@ -31,6 +31,16 @@ def stores_to_buffers(kernel: UOp) -> list[UOp]:
     return [n for n in stores if pointer_of(n.src[0]).op is Op.DEFINE_GLOBAL]
 
 
+def loops_around_stores(kernel: UOp) -> list[UOp]:
+    """The loops of a kernel that may become threads of a grid, outermost first.
+
+    A store outside of such a loop would be executed by every thread.
+    """
+    root, stores = kernel.src[0], stores_to_buffers(kernel)
+    own = root.src[1:] if len(kernel.src) == 1 and root.op is Op.END else ()
+    return [r for r in own if all(r in n.ranges for n in stores)]
+
+
 def gate_stores(kernel: UOp, gate: UOp, inside: UOp | None = None) -> UOp:
     """The kernel with its stores to buffers done only where `gate` holds.
 

@@ -51,11 +51,6 @@ class Reader(NamedTuple):
     """The same reads as text, where they give the same objects each time."""
 
 
-def read_whole(box: Any) -> Any:
-    """Return the container itself."""
-    return box
-
-
 def read_nothing(_: Any) -> Values:
     """Return no values."""
     return ()

@@ -159,31 +159,15 @@ class Expected:
 
     def marks_hold(self) -> bool:
         """True if all tensors are alive, with the same flags and gradients."""
+        flags = [*((reference, flag) for reference, _, flag in self.nodes), *self.flags]
         try:
-            for reference, _, flag in self.nodes:
-                if reference().requires_grad is not flag:
-                    return False
+            return (
+                all(reference().requires_grad is flag for reference, flag in flags)
+                and all(owner().grad is gradient() for owner, gradient in self.owners)
+                and all((reference().grad is None) is is_first for reference, is_first in self.left)
+            )
         except AttributeError:  # one is gone
             return False
-        return self.others_hold()
-
-    def others_hold(self) -> bool:
-        """True if the tensors without nodes here have the same flags, and all have gradients as
-        at the capture.
-        """
-        try:
-            for reference, flag in self.flags:
-                if reference().requires_grad is not flag:
-                    return False
-            for owner, gradient in self.owners:
-                if owner().grad is not gradient():
-                    return False
-            for reference, is_first in self.left:
-                if (reference().grad is None) is not is_first:
-                    return False
-        except AttributeError:  # one is gone
-            return False
-        return True
 
 
 class ReusableGradient(NamedTuple):
@@ -257,12 +241,11 @@ class ReusableGradients:
     def are_in_place(self) -> bool:
         """True if all of them are the gradients of their owners, unchanged."""
         try:
-            for owner, tensor, shown in self.tensors:
-                if owner().grad is not tensor or tensor.uop is not shown:
-                    return False
+            return all(
+                o().grad is tensor and tensor.uop is shown for o, tensor, shown in self.tensors
+            )
         except AttributeError:  # one is gone
             return False
-        return True
 
 
 def put_back(

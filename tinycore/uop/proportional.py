@@ -8,7 +8,7 @@ on it so, need no pass each (`lower/online.py`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from tinycore.dtype import dtypes
@@ -51,13 +51,7 @@ def with_rough_powers(graph: UOp, values: Iterable[UOp]) -> UOp:
     A factor of the argument is one product with log2(e); so is a maximum, once for each row.
     """
     below = {n for n in UOp.sink(*values).toposort() if n.op is Op.EXP}
-    done: dict[UOp, UOp] = {}
-    for node in graph.toposort():
-        done[node] = new = node.with_src(tuple([done[s] for s in node.src]))
-        if node in below and node.dtype is dtypes.float32:
-            argument = times(new.src[0], LOG2_E)
-            done[node] = UOp(Op.EXP2, node.dtype, (argument,), APPROXIMATE)
-    return done[graph]
+    return approximated(graph, {n for n in below if n.dtype is dtypes.float32}, times)
 
 
 def with_rough_weights(kernel: UOp) -> UOp:
@@ -71,13 +65,20 @@ def with_rough_weights(kernel: UOp) -> UOp:
     maxima = [n for n in nodes if n.op is Op.REDUCE and n.arg is Op.MAX]
     if not maxima or not all(dtypes.is_float(d) and d.scalar().itemsize == 2 for d in stored):
         return kernel
+    powers = {n for n in nodes if n.op is Op.EXP and n.dtype.scalar() is dtypes.float32}
+    weights = {n for n in powers if is_weight(n, maxima)}
+    return approximated(kernel, weights, lambda x, factor: x * x.const_like(factor))
+
+
+def approximated(graph: UOp, powers: set[UOp], scaled: Callable[[UOp, float], UOp]) -> UOp:
+    """A graph with EXP2, as a device may approximate it, in place of some EXP."""
     done: dict[UOp, UOp] = {}
-    for node in nodes:
+    for node in graph.toposort():
         done[node] = new = node.with_src(tuple([done[s] for s in node.src]))
-        if node.op is Op.EXP and node.dtype.scalar() is dtypes.float32 and is_weight(node, maxima):
-            argument = new.src[0] * new.src[0].const_like(LOG2_E)
+        if node in powers:
+            argument = scaled(new.src[0], LOG2_E)
             done[node] = UOp(Op.EXP2, node.dtype, (argument,), APPROXIMATE)
-    return done[kernel]
+    return done[graph]
 
 
 def is_weight(power: UOp, maxima: Iterable[UOp]) -> bool:
