@@ -21,6 +21,18 @@ if TYPE_CHECKING:
     NumpyComplex = numpy.complexfloating
     NumpyScalar = numpy.generic
 
+__all__ = [
+    "Deferred",
+    "DeferredModule",
+    "NumpyArray",
+    "NumpyBool",
+    "NumpyComplex",
+    "NumpyScalar",
+    "deferred",
+    "module_named",
+    "numpy",
+]
+
 _REFERENCE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 

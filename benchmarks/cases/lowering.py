@@ -64,7 +64,7 @@ def _lowering(expression: Callable[[Any], Any]) -> Callable[[Any], Callable[[], 
 def _compiling(expression: Callable[[Any], Any]) -> Callable[[Any], Callable[[], int]]:
     def build(_: Any) -> Callable[[], int]:
         kernels, toolchain = _kernels(expression)
-        make = pkgutil.resolve_name("tinycore.engine.binary:build")
+        make = pkgutil.resolve_name("tinycore.engine.compile:build")
 
         def step() -> int:
             return sum(len(make(ast, toolchain, None).content) for ast in kernels)

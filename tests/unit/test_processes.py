@@ -20,7 +20,7 @@ import pytest
 
 from tinycore import Tensor, TinyJit
 from tinycore.dtype import dtypes
-from tinycore.uop import interning
+from tinycore.uop import node
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -79,7 +79,7 @@ def test_nodes_that_die_in_several_threads_leave_no_entries() -> None:
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(build, (0, 10, 20, 30)))
 
-    mine = [key for key in list(interning.nodes) if key[0] is Op.CONST and is_marked(key[3])]
+    mine = [key for key in list(node.nodes) if key[0] is Op.CONST and is_marked(key[3])]
     assert mine == []
 
 
@@ -347,14 +347,14 @@ def test_importing_tensor_imports_neither_numpy_nor_the_engine(tmp_path: Path) -
 LEAK = """
 import gc, resource
 from tinycore import GlobalCounters, Tensor
-from tinycore.uop import interning
+from tinycore.uop import node
 
 def steps(count):
     global x
     for number in range(count):
         x = (x * 0.5 + 1).realize()
     gc.collect()
-    return GlobalCounters.mem_used, len(interning.nodes)
+    return GlobalCounters.mem_used, len(node.nodes)
 
 x = Tensor([1.0, 2.0]).realize()
 first = steps(500)

@@ -3,11 +3,11 @@
 Floor 4. The files, in the order in which a step passes them:
 
 - `engine.py`: `Engine`, what the frontend asks for
-- `compile.py`: programs of kernels, by `binary.py` (no cache), `program_cache.py` (disk) and
-  `background.py` (ahead of need); `rule_hooks.py`: rules of plugins
+- `compile.py`: programs of kernels; `program_cache.py`: those on disk; `rule_hooks.py`: rules of
+  plugins
 - `run.py`, `transactions.py`: launches, and runs of writes that happen once or not at all
 - `counters.py`, `estimate.py`: totals of launches, work and time
-- `captured_step.py`, `device_graph.py`, `hoisting.py`, `memory_plan.py`: captured steps
+- `captured_step.py`, `device_graph.py`: captured steps
 - `export.py`: models for files
 - `search.py`, `candidate_runner.py`, `search_worker.py`, `trial.py`, `plan_cache.py`: BEAM
 """

@@ -18,8 +18,7 @@ from tinycore.config import cpu_count
 from tinycore.device.protocols import Toolchain
 from tinycore.device.registry import OpenDevice
 from tinycore.device.worker_process import WorkerLost, WorkerProcess
-from tinycore.engine.background import parallel_jobs
-from tinycore.engine.binary import Binary
+from tinycore.engine.compile import Binary, parallel_jobs
 from tinycore.engine.estimate import estimate
 from tinycore.engine.search_worker import binary_from_json, binary_to_json
 from tinycore.engine.trial import Outcome, Trial

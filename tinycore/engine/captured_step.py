@@ -1,13 +1,23 @@
 """A captured step: the recorded launches of one call, replayable on other inputs.
 
 Floor 4. The frontend maps tensors and arguments to buffers (`tensor/captured.py`); here a step is a
-list of launches over buffers.
+list of launches over buffers. Each of its schedules has a memory plan of its own; here temporaries
+of all schedules are packed by their lifetimes into one block per device, and with them the results
+of one schedule that only later ones read: buffers whose node died during the capture, so that no
+tensor refers to them.
+
+`TinyJit(prune=True)` hoists replay-invariant launches: loop-invariant code motion, with the replay
+as the loop. A launch varies if it reads an argument, the number of a Variable, random numbers or
+the output of another launch that varies, or if it writes a result or memory that existed before the
+capture. Outputs of invariant launches may have been overwritten by temporaries by now: these
+launches run once more, into buffers of their own.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,11 +28,12 @@ from tinycore._locks import replaced
 from tinycore.config import in_force
 from tinycore.device.buffer import Buffer
 from tinycore.device.hooks import hooks
+from tinycore.dtype import dtypes
+from tinycore.engine.compile import CompiledRunner
 from tinycore.engine.counters import trace as trace_run
 from tinycore.engine.device_graph import Part, Single, graph_parts
-from tinycore.engine.hoisting import hoist_invariants
-from tinycore.engine.memory_plan import plan_memory
 from tinycore.engine.run import ExecItem, Recording, Repeated, recordings
+from tinycore.schedule.memory import Life, pack
 from tinycore.trace import Trace
 
 trace = Trace("jit")
@@ -212,3 +223,103 @@ def loaded(
     groups = [tuple(map(buffer, group)) for group in (inputs, outputs, made)]
     actions = [(None if b is None else buffer(b), action) for b, action in repeated]
     return CapturedStep(tuple(launches), groups[0], groups[1], frozenset(groups[2]), tuple(actions))
+
+
+def hoist_invariants(recording: Recording, fixed: Iterable[Buffer]) -> Recording:
+    """A recording without its invariant launches. `fixed` are the inputs and the results."""
+    varying = VaryingMemory(recording, fixed)
+    once = [item for item in recording.items if not varying.includes(item)]
+    own = {item.bufs[slot]: Buffer.like(item.bufs[slot]) for item in once for slot in item.written}
+
+    def moved(item: ExecItem) -> ExecItem:
+        bufs = [own.get(b) or view_of(b, own) for b in item.bufs]
+        return replace(item, bufs=tuple(bufs))
+
+    for item in once:
+        moved(item).run()
+    kept = [moved(item) for item in recording.items if varying.includes(item)]
+    return replace(
+        recording,
+        items=kept,
+        made=recording.made - own.keys(),
+        temporary=recording.temporary - own.keys(),
+    )
+
+
+def view_of(buffer: Buffer, own: dict[Buffer, Buffer]) -> Buffer:
+    """A buffer, or the same view of the replacement of its base."""
+    base = None if buffer.base is None else own.get(buffer.base)
+    return buffer if base is None else base.view(buffer.size, buffer.dtype, buffer.offset)
+
+
+class VaryingMemory:
+    """The set of memory whose content differs between replays, by fixpoint iteration."""
+
+    def __init__(self, recording: Recording, fixed: Iterable[Buffer]) -> None:
+        self.recording = recording
+        self.blocks = {b.base for b in recording.temporary}
+        used = {b for item in recording.items for b in item.bufs}
+        drawn = (b for b, _ in recording.repeated if b is not None and b in used)
+        self.memory = {self.whole(b) for b in (*fixed, *drawn)}
+        before = -1
+        while before != len(self.memory):
+            before = len(self.memory)
+            for item in filter(self.includes, recording.items):
+                self.memory.update(self.whole(item.bufs[slot]) for slot in item.written)
+
+    def whole(self, buffer: Buffer) -> Buffer:
+        """The identity of memory: a temporary itself, the base of any other view."""
+        if buffer in self.recording.temporary or buffer.base is None:
+            return buffer
+        return buffer.base
+
+    def includes(self, item: ExecItem) -> bool:
+        """True if a launch must run in each replay."""
+        if isinstance(item.runner, CompiledRunner) and item.runner.info.values:
+            return True
+        return any(
+            self.whole(b) in self.memory or self.whole(b) in self.blocks for b in item.bufs
+        ) or any(not self.is_new(item.bufs[slot]) for slot in item.written)
+
+    def is_new(self, buffer: Buffer) -> bool:
+        """True if memory was allocated during the capture and is no view of other such memory."""
+        made = buffer in self.recording.made
+        return made and (buffer.base is None or buffer in self.recording.temporary)
+
+
+def plan_memory(recording: Recording, kept: Collection[Buffer]) -> tuple[ExecItem, ...]:
+    """The launches of a capture on packed temporaries; `kept` buffers are not moved."""
+    lives = lifetimes(recording, set(kept))
+    by_device: dict[str, list[Buffer]] = defaultdict(list)
+    for buffer in lives:
+        by_device[buffer.device].append(buffer)
+    exchange: dict[Buffer, Buffer] = {}
+    for device, found in by_device.items():
+        plan = pack([lives[buffer] for buffer in found])
+        block = Buffer(device, plan.size_bytes, dtypes.uint8)
+        for buffer, offset in zip(found, plan.offsets, strict=True):
+            exchange[buffer] = block.view(buffer.size, buffer.dtype, offset)
+    return tuple(
+        [
+            replace(item, bufs=tuple([exchange.get(b, b) for b in item.bufs]))
+            for item in recording.items
+        ]
+    )
+
+
+def lifetimes(recording: Recording, kept: set[Buffer]) -> dict[Buffer, Life]:
+    """The live range of each temporary: first and last launch that uses it. Images are left out."""
+    forgotten = {buffer for node, buffer in recording.persistent if node() is None}
+    temporary = (recording.temporary | forgotten) - kept
+    first: dict[Buffer, int] = {}
+    last: dict[Buffer, int] = {}
+    for number, item in enumerate(recording.items):
+        for slot, buffer in enumerate(item.bufs):
+            if buffer.base in forgotten:
+                temporary.discard(buffer.base)  # a view of it is read too
+            if buffer not in first and slot not in item.written:
+                temporary.discard(buffer)
+            first.setdefault(buffer, number)
+            last[buffer] = number
+    alone = temporary - {b for b in temporary if b.image is not None}
+    return {b: Life(b.nbytes, first[b], last[b]) for b in first if b in alone}

@@ -1,7 +1,9 @@
 """Compilation: kernels lowered, rendered, compiled and loaded, cached at each step.
 
 Floor 4. Loaded programs are cached per device and graph; binaries also on disk, keyed by the source
-and by everything that affects the compiler's output.
+and by everything that affects the compiler's output. Kernels needed soon are compiled on a thread
+pool: lowering holds the interpreter lock and is serialized, compilers are native code or
+subprocesses and run in parallel to it. The search compiles its candidates by `build`, uncached.
 """
 
 from __future__ import annotations
@@ -9,9 +11,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 from tinycore import cache
@@ -19,7 +22,7 @@ from tinycore._collector import without_collecting
 from tinycore._deferred import deferred
 from tinycore._locks import lock
 from tinycore._lru import Lru
-from tinycore.config import reader_of, settings
+from tinycore.config import cpu_count, reader_of, settings
 from tinycore.device.buffer import Buffer
 from tinycore.device.hooks import hooks
 from tinycore.device.protocols import (
@@ -30,7 +33,6 @@ from tinycore.device.protocols import (
     Toolchain,
 )
 from tinycore.device.registry import Device, OpenDevice
-from tinycore.engine.background import start_compiling
 from tinycore.engine.counters import Estimate
 from tinycore.engine.estimate import estimate
 from tinycore.engine.program_cache import CachedProgram, load_program, store_program
@@ -45,6 +47,33 @@ from tinycore.uop.text import to_text
 
 if TYPE_CHECKING:
     from tinycore.lower.tile import Plan
+
+
+Job = TypeVar("Job")
+
+thread_pool: Final = deferred("concurrent.futures:ThreadPoolExecutor")
+MOST_JOBS: Final = 16
+
+
+def parallel_jobs() -> int:
+    """The number of kernels compiled at the same time: PARALLEL, or one per processor."""
+    return min(settings.PARALLEL or cpu_count(), MOST_JOBS)
+
+
+def start_compiling(make: Callable[[Job], object], jobs: Iterable[Job]) -> None:
+    """Start all jobs, in order, on a thread pool, without waiting.
+
+    Exceptions of jobs are dropped: the caller that needs the result compiles again, and gets them.
+    """
+    waiting = list(dict.fromkeys(jobs))
+    jobs_at_once = min(len(waiting), parallel_jobs())
+    if jobs_at_once < 2:
+        return
+    threads = thread_pool(jobs_at_once, "tinycore-compile")
+    for job in waiting:
+        threads.submit(copy_context().run, make, job)
+    threads.shutdown(wait=False)
+
 
 lower: Final[Callable[..., LinearKernel]] = deferred("tinycore.lower.pipeline:lower")
 """Imported late: a process whose kernels are all in the disk cache does no lowering."""
@@ -145,14 +174,19 @@ class CompiledRunner:
 
         Raises ArgumentError when a variable has no value.
         """
-        names = self.info.values
-        if missing := [n for n in names if n not in values]:
-            raise ArgumentError(
-                f"kernel {self.name} needs a value for {', '.join(missing)}; bind the variable."
-            )
-        handles = [b.handle for b in bufs]
+        numbers, handles = self.numbers(values), [b.handle for b in bufs]
         program = self.program if self.alignment == 1 else self.for_buffers(bufs).program
-        return program(handles, [values[n] for n in names], wait=wait)
+        return program(handles, numbers, wait=wait)
+
+    def numbers(self, values: Mapping[str, int]) -> list[int]:
+        """The values of the program's variables. Raises ArgumentError when one has none."""
+        try:
+            return [values[n] for n in self.info.values]
+        except KeyError:
+            missing = ", ".join(n for n in self.info.values if n not in values)
+            raise ArgumentError(
+                f"kernel {self.name} needs a value for {missing}; bind the variable."
+            ) from None
 
     @cached_property
     def is_bindable(self) -> bool:
@@ -161,14 +195,9 @@ class CompiledRunner:
 
     def bound(self, bufs: tuple[Buffer, ...], values: Mapping[str, int]) -> Callable[[], None]:
         """A launch bound as one native call. Raises ArgumentError when a variable has no value."""
-        names = self.info.values
-        if names and (missing := [n for n in names if n not in values]):
-            raise ArgumentError(
-                f"kernel {self.name} needs a value for {', '.join(missing)}; bind the variable."
-            )
         program: Any = self.for_buffers(bufs).program
-        numbers = [values[n] for n in names] if names else []
-        ready: Callable[[], None] = program.bound([b.handle for b in bufs], numbers)
+        handles = [b.handle for b in bufs]
+        ready: Callable[[], None] = program.bound(handles, self.numbers(values))
         return ready
 
 
@@ -333,3 +362,22 @@ def lock_of(key: Key) -> threading.Lock:
 def runner_of_text(text: str, device: str) -> CompiledRunner:
     """The program of a kernel given as text."""
     return runner_for(from_text(text), device)
+
+
+@dataclass(frozen=True)
+class Binary:
+    """A kernel compiled under one plan."""
+
+    content: bytes
+    info: ProgramInfo
+
+
+def build(ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None) -> Binary:
+    """A kernel lowered, rendered and compiled; without a plan, under the default one.
+
+    Raises CompileError with the compiler's log.
+    """
+    added = hooked_rules(toolchain)
+    linear = lower(ast, toolchain.renderer, kernel_name(ast), plan, added)
+    content = toolchain.compiler.compile(toolchain.renderer.render(linear))
+    return Binary(content, info_of(linear, slot_count(ast)))

@@ -25,8 +25,8 @@ from tinycore.device.protocols import Toolchain
 from tinycore.device.registry import OpenDevice
 from tinycore.device.worker_process import WorkerProcess
 from tinycore.engine import plan_cache
-from tinycore.engine.binary import Binary
 from tinycore.engine.candidate_runner import CandidateLost, CandidateRunner, candidate_runner_for
+from tinycore.engine.compile import Binary
 from tinycore.engine.plan_cache import TunedPlan
 from tinycore.engine.trial import Outcome
 from tinycore.lower.plan_neighbors import Candidate, candidate_of, finished, neighbors, starts

@@ -19,7 +19,7 @@ from tinycore._deferred import module_named
 from tinycore.device.protocols import ProgramInfo
 from tinycore.device.registry import Device
 from tinycore.device.worker_process import serve_questions
-from tinycore.engine.binary import Binary
+from tinycore.engine.compile import Binary
 from tinycore.engine.program_cache import plain_info, restored
 from tinycore.engine.trial import Trial
 from tinycore.lower.tile import plan_from_text

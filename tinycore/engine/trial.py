@@ -21,8 +21,7 @@ from tinycore.device.buffer import Buffer
 from tinycore.device.protocols import Handle, Program, Toolchain
 from tinycore.device.registry import OpenDevice
 from tinycore.dtype import DType, ImageDType, PointerDType, dtypes, float_layout, to_numpy_dtype
-from tinycore.engine.binary import Binary, build
-from tinycore.engine.compile import as_generated
+from tinycore.engine.compile import Binary, as_generated, build
 from tinycore.lower.tile import Plan
 from tinycore.render.base import Renderer, pointer_of
 from tinycore.uop.node import UOp

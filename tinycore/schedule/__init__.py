@@ -13,13 +13,13 @@ Floor 3. The files, in the order in which a graph passes them:
 - `split_reduction.py`: split-K, and sums of products
 - `dependence.py`, `group.py`, `hazards.py`: which stored values share a kernel, and what is saved
 - `emit.py`, `ranges.py`, `templates.py`: the graph of each kernel
-- `numbering.py`: memory gets numbers; `retention.py`: which nodes are replaced by it
+- `numbering.py`: memory gets numbers, and for `Tensor.kernelize` kernels are linked again;
+  `retention.py`: which nodes are replaced by memory
 - `items.py`, `order.py`: launches, ordered so that memory is freed early
 - `access.py`, `row_fusion.py`, `row_inlining.py`: neighbors over the same rows become one kernel
 - `product_chains.py`: so do two products and the folds of rows between them
 - `memory.py`: the memory plan, where temporary values lie
 - `device_memory.py`: the buffers behind BUFFER nodes
-- `relink.py`: no pass, the graph of kernels as they run, for `Tensor.kernelize`
 
 `kernel.py` defines `Kernel`, and `limits.py` the limits that everything is decided for.
 """

@@ -19,11 +19,10 @@ from tinycore.schedule.group import group_values
 from tinycore.schedule.hazards import save_overwritten
 from tinycore.schedule.kernel import new_memory, with_shape
 from tinycore.schedule.memory import plan_memory
-from tinycore.schedule.numbering import number_memory
+from tinycore.schedule.numbering import number_memory, relink
 from tinycore.schedule.operand_layout import lay_out_operands
 from tinycore.schedule.order import order_for_liveness
 from tinycore.schedule.partial_writes import place_partial_writes
-from tinycore.schedule.relink import relink
 from tinycore.schedule.retention import Replacements, RetentionPolicy
 from tinycore.schedule.row_fusion import fuse_rows
 from tinycore.schedule.shard import ShardedGraph

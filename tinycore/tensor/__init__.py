@@ -5,22 +5,21 @@ order in which a program passes them:
 
 - making: `tensor.py` (the class), `core.py`, `graph.py` (builders of nodes), `data.py`,
   `creation.py`, `random.py`, `stream.py`, `host_bytes.py`, `layout.py`, `signatures.py`,
-  `checks.py`, `spelling.py`, `foreign_names.py`
+  `checks.py`, `foreign_names.py`
 - elements: `operands.py`, `elementwise.py`, `remainder.py`, `functions.py`, `special.py`,
   `powers.py`, `activations.py`
-- shapes: `movement.py`, `joining.py`, `index_parsing.py`, `indexing.py`, `selection.py`
+- shapes: `movement.py`, `joining.py`, `indexing.py`, `selection.py`
 - folds: `reduce.py`, `scan.py`, `prefix_scan.py`, `sorting.py`
 - products: `linalg.py`, `elimination.py`, `decompositions.py`, `spectral.py`, `windows.py`,
   `attention.py`, `losses.py`, `composed.py`, `digest.py`
 - images, many devices, kernels by hand: `image_products.py`, `pixels.py`, `multi.py`, `custom.py`,
-  `placeholder.py`, `races.py`
-- gradients: `grad.py`, `rules.py`, `adjoint.py`,
-  `history.py`
+  `placeholder.py`
+- gradients: `grad.py`, `adjoint.py`, `history.py`
 - computing: `realize.py`, `realization.py`, `value_cache.py`, `runtime.py`
 - writing: `inplace.py`, `view_writes.py` (where a write lands), `views.py`, `aliases.py`,
   `liveness.py`, `atomic_writes.py`, `change_tracking.py`
 - captures: `jit.py`, `arguments.py`, `guard_keys.py`, `names.py`, `guard_readers.py`,
-  `environment.py`, `guard.py`, `guard_code.py`, `proxies.py`, `host_streams.py`, `attempt.py`,
+  `environment.py`, `guard.py`, `proxies.py`, `attempt.py`,
   `recorded_call.py`, `captured.py`
 - other libraries: `interop.py`, `dlpack.py`, `ufuncs.py`
 """

@@ -4,13 +4,21 @@ Floor 5. The function runs on tensors that stand for its arguments, so that memo
 reaches in another way is noticed. What it leaves to be computed is computed inside of the capture;
 what it leaves outside for good, such as gradients, become results that replays put there again.
 See docs/decisions/0028-captures.md.
+
+What the host draws is a constant of the launches, and two calls often draw alike, as in
+`if random.random() < .1`. So a capture is refused if it drew a number from Python's or NumPy's
+random generators, or finds an iterator, whose position nobody can ask for.
 """
 
 from __future__ import annotations
 
 import gc
+import pickle
+import random
+import sys
+import types
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -25,8 +33,8 @@ from tinycore.tensor.change_tracking import ChangeSet, tracking_changes
 from tinycore.tensor.environment import Change, Walk
 from tinycore.tensor.guard import form_of_value
 from tinycore.tensor.guard_keys import ATOM, FORM, Role, is_plain, shortened
-from tinycore.tensor.host_streams import is_iterator, positions, random_generators
 from tinycore.tensor.liveness import live_tensors
+from tinycore.tensor.names import Names
 from tinycore.tensor.proxies import ArgumentProxies
 from tinycore.tensor.recorded_call import Output, RecordedCall, SideOutput, State, realized_buffers
 from tinycore.tensor.tensor import Tensor
@@ -36,6 +44,45 @@ from tinycore.uop.size import shown_name
 
 if TYPE_CHECKING:
     from tinycore.tensor.captured import Capture
+
+
+OF_PYTHON: Final = ("builtins", "itertools")
+"""Modules of the iterators that nobody can look into."""
+METHODS: Final = (types.BuiltinMethodType, types.MethodType)
+
+
+def is_iterator(value: Any) -> bool:
+    """True for generators and the iterators of Python and `itertools`."""
+    return isinstance(value, Iterator) and type(value).__module__ in OF_PYTHON
+
+
+def random_generators(values: Iterable[Any], names: Names) -> list[Any]:
+    """The generators of random numbers among values, their methods, and modules that code names."""
+    numpy_random: Any = sys.modules.get("numpy.random")
+    found: dict[int, Any] = {}
+    for value in values:
+        owner = value.__self__ if isinstance(value, METHODS) else value
+        if owner is random:
+            owner = random._inst
+        elif numpy_random is None:
+            pass
+        elif owner is numpy_random or (owner is sys.modules["numpy"] and names.has("random")):
+            owner = numpy_random.mtrand._rand
+        kinds = (random.Random, *generators_of(numpy_random))
+        if isinstance(owner, kinds) and not isinstance(owner, random.SystemRandom):
+            found[id(owner)] = owner
+    return list(found.values())
+
+
+def generators_of(numpy_random: Any) -> tuple[type, ...]:
+    """The classes of NumPy's generators; none before NumPy's module is imported."""
+    return () if numpy_random is None else (numpy_random.Generator, numpy_random.RandomState)
+
+
+def positions(generators: Iterable[Any]) -> list[bytes]:
+    """The state of each generator."""
+    return [pickle.dumps(generator) for generator in generators]
+
 
 MOST_TRIES: Final = 3
 """Calls after which a function that still does something for the first time is refused."""

@@ -21,9 +21,9 @@ from tinycore.errors import (
 from tinycore.tensor import graph
 from tinycore.tensor.checks import same_device
 from tinycore.tensor.core import Core
+from tinycore.tensor.grad import Gradients, rule
 from tinycore.tensor.interop import Interop
 from tinycore.tensor.realization import unrealized
-from tinycore.tensor.rules import Gradients, rule
 from tinycore.tensor.value_cache import value_cache
 from tinycore.uop.node import UOp, device_node
 from tinycore.uop.op import Op

@@ -17,7 +17,7 @@ from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple, cast
 
 from tinycore._deferred import NumpyArray
-from tinycore.tensor.guard_code import (
+from tinycore.tensor.guard import (
     Source,
     attributes_source,
     class_source,

@@ -14,8 +14,8 @@ from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.checks import resolve_axis
 from tinycore.tensor.core import canonical
+from tinycore.tensor.grad import Gradients, rule
 from tinycore.tensor.image_products import Images
-from tinycore.tensor.rules import Gradients, rule
 from tinycore.uop.node import UOp, device_node
 from tinycore.uop.op import Op
 from tinycore.uop.shape import BETWEEN_NAMES, is_group, names_of

@@ -11,8 +11,7 @@ from tests.unit.schedule.graphs import buffer, kernels
 from tinycore import Context, Tensor
 from tinycore.config import settings
 from tinycore.engine import compile as compiling
-from tinycore.engine.background import start_compiling
-from tinycore.engine.compile import CompiledKernel, compile_kernel, runner_for
+from tinycore.engine.compile import CompiledKernel, compile_kernel, runner_for, start_compiling
 from tinycore.uop.node import UOp
 
 

@@ -12,8 +12,7 @@ from tinycore import Tensor
 from tinycore.device.extent import Extent
 from tinycore.device.protocols import ProgramInfo
 from tinycore.dtype import dtypes
-from tinycore.engine.binary import Binary
-from tinycore.engine.compile import info_of
+from tinycore.engine.compile import Binary, info_of
 from tinycore.engine.search_worker import binary_from_json, binary_to_json
 from tinycore.errors import UnsupportedError, VerifyError
 from tinycore.lower.pipeline import lower

@@ -12,8 +12,7 @@ from tests.unit.tensor.helpers import compare, numbers
 from tinycore.dtype import dtypes
 from tinycore.errors import GradientError
 from tinycore.tensor import Tensor
-from tinycore.tensor.grad import STOPS
-from tinycore.tensor.rules import GRADIENT_RULES
+from tinycore.tensor.grad import GRADIENT_RULES, STOPS
 from tinycore.uop.op import ALU, COMPARISON, MOVEMENT, Op
 
 

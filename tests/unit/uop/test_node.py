@@ -6,8 +6,7 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 from tinycore.dtype import dtypes
-from tinycore.uop.interning import forget, nodes
-from tinycore.uop.node import UOp, made_anew, unique
+from tinycore.uop.node import UOp, forget, made_anew, nodes, unique
 from tinycore.uop.op import Op
 
 
