@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, fields
+from typing import Any, Final
 
 from tinycore.dtype import DType
 
@@ -81,3 +81,7 @@ class TensorMap:
         place = sum(map(int.__mul__, position, steps)) * self.dtype.itemsize
         turn = place // SHARED_LINE_BYTES % max(self.swizzle // UNIT_BYTES, 1)
         return place ^ turn * UNIT_BYTES
+
+    def fields(self) -> tuple[Any, ...]:
+        """Its fields in order, for its text."""
+        return tuple(getattr(self, field.name) for field in fields(self))
