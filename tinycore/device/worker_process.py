@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 else:  # plugins import this file, and few processes need these
     selectors, subprocess, tempfile = map(DeferredModule, ("selectors", "subprocess", "tempfile"))
 
-__all__ = ["WORKER_SECONDS", "WorkerLost", "WorkerProcess", "serve_questions"]
-
 WORKER_SECONDS: Final = 600.0
 """Time limit of an answer, unless a question has its own."""
 END_SECONDS: Final = 10.0
