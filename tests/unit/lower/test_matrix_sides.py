@@ -44,7 +44,7 @@ def gradient(batch: int, height: int, width: int) -> UOp:
 
 
 def name_of(unit: MatrixUnit) -> str:
-    """How tests name a unit."""
+    """Name of a unit in the ids of tests."""
     return unit.name if unit.load is None else f"{unit.name}_{unit.load.name}"
 
 
