@@ -257,7 +257,7 @@ class Capture:
             else:
                 kept = ReusableResult(recorded, step.replay(given.buffers, numbers))
                 recorded.keep(kept)
-            if naming is None and kept.shown is not None:
+            if kept.shown is not None:
                 return Tensor._from_node(kept.shown)
             nodes = kept.nodes
         else:

@@ -41,9 +41,14 @@ def live_tensors() -> list[Core]:
 
 def waiting_tensors() -> list[Core]:
     """Living tensors that are more than one buffer under some shape."""
-    found = live_tensors()
-    others = compress(found, map(is_not, map(OP, found), BUFFER))  # most are plain memory
-    return [t for t in others if base_of(t.uop).op is not Op.BUFFER]
+    found, waiting = live_tensors(), []
+    for tensor in compress(found, map(is_not, map(OP, found), BUFFER)):
+        node = tensor.uop
+        if node.op is Op.RESHAPE:  # most are memory in some shape
+            (node,) = node.src
+        if node.op is not Op.BUFFER and base_of(node).op is not Op.BUFFER:
+            waiting.append(tensor)
+    return waiting
 
 
 OP: Final = attrgetter("uop.op")

@@ -22,7 +22,7 @@ from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.arguments import is_realized, rebuilt
 from tinycore.tensor.tensor import Tensor
-from tinycore.uop.bindings import Naming, exchanging
+from tinycore.uop.bindings import Naming, exchanging, sizes_below
 from tinycore.uop.node import UOp, made_anew, new
 from tinycore.uop.op import Op
 
@@ -39,17 +39,23 @@ class Output:
         """The BUFFERs in the form, in the order of `places`."""
         return sorted(buffers_below(self.form), key=lambda n: int(n.src[1].arg), reverse=True)
 
+    @cached_property
+    def is_sized(self) -> bool:
+        """True if the shapes depend on Variables."""
+        return bool(sizes_below([self.form]))
+
     def node(self, nodes: Mapping[int, UOp], naming: Naming | None) -> UOp:
         """The node over BUFFERs, with the numbers that Variables hold in this call."""
         form = self.form
         if form.op is Op.BUFFER:
             return nodes[self.places[0]]
-        if naming is None and form.op is Op.RESHAPE and form.src[0].op is Op.BUFFER:
+        is_plain = naming is None or not self.is_sized
+        if is_plain and form.op is Op.RESHAPE and form.src[0].op is Op.BUFFER:
             key = Op.RESHAPE, form.dtype, (nodes[self.places[0]],), form.arg
             return new(key, form.arg)
         exchange = {p: nodes[k] for p, k in zip(self.parameters, self.places, strict=True)}
         node = self.form.substitute(exchange)
-        return node if naming is None else exchanging(node, naming.back)
+        return node if is_plain or naming is None else exchanging(node, naming.back)
 
     def shown(self, nodes: Mapping[int, UOp], naming: Naming | None) -> Tensor:
         """The tensor over BUFFERs, with the numbers that Variables hold in this call."""
@@ -281,8 +287,9 @@ class ReusableResult:
         places = [place for place, _ in recorded.shown]
         self.nodes = {place: node_of(recorded, place, written[place]) for place in places}
         self.again = {step.outputs[place]: written[place] for place in places}
-        self.shown = result.node(self.nodes, None) if type(result) is Output else None
-        """The node of the only tensor, if there is one."""
+        is_one = type(result) is Output and not result.is_sized
+        self.shown = result.node(self.nodes, None) if is_one else None
+        """The node of the only tensor, if there is one whose shape is the same in all calls."""
         self.counted = [*self.nodes.values(), *self.again.values(), self.shown]
         self.known: list[int] = []
         """Counts of references to them while no tensor shows them."""

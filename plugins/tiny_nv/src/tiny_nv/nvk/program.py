@@ -119,12 +119,24 @@ class NvArguments(HCQArgsState):
     Both are memory that the card reads when the launch is due, so a graph changes them in place.
     """
 
-    __slots__ = ("address", "bank", "bank_address", "descriptor", "releases", "version")
+    __slots__ = ("address", "bank", "bank_address", "descriptor", "held", "releases", "version")
 
     program: NvProgram
 
     def fill(self, buffers: Sequence[HCQBuffer], values: Sequence[int]) -> None:
-        """Write the bank; the descriptor is written when the launch is encoded."""
+        """Write what differs from the last launch; the descriptor is written when it is encoded."""
+        numbers = (*[buffer.address for buffer in buffers], *values)
+        if not hasattr(self, "held"):
+            self._lay_out()
+        elif numbers == self.held:
+            return
+        self.held: tuple[int, ...] = ()
+        program = self.program
+        program.parameters.pack_into(self.bank, program.bank.parameters, *numbers)
+        self.held = numbers
+
+    def _lay_out(self) -> None:
+        """Write the bank but for the parameters."""
         program, view = self.program, self.view
         self.address = self.memory.address
         self.version = program.version
@@ -137,15 +149,15 @@ class NvArguments(HCQArgsState):
         bank[:] = program.bank_content
         if facts.own_address is not None:
             pack_into("<Q", bank, facts.own_address, self.bank_address)
-        addresses = [buffer.address for buffer in buffers]
-        program.parameters.pack_into(bank, facts.parameters, *addresses, *values)
 
     def set_buffer(self, slot: int, buffer: HCQBuffer) -> None:
         """Put another address into a slot."""
+        self.held = ()
         pack_into("<Q", self.bank, self.program.bank.parameters + 8 * slot, buffer.address)
 
     def set_value(self, position: int, value: int) -> None:
         """Put another value in the place of a variable."""
+        self.held = ()
         start = self.program.bank.parameters + 8 * (self.program.info.buffers + position)
         pack_into("<q", self.bank, start, value)
 
