@@ -27,6 +27,8 @@ PACKAGES = {
     "tiny-qcom": ROOT / "plugins/tiny_qcom",
     "tiny-webgpu": ROOT / "plugins/tiny_webgpu",
 }
+TYPED_TESTS = ["tiny_amd", "tiny_qcom"]
+"""Plugins whose tests pass the type checker too."""
 FRONTEND = ["--device", "CPU:LLVM"]
 """Random programs of the frontend: a clang per kernel takes 3.5 times the processor time."""
 DEVICES = ["PYTHON", "CPU:CLANG", "CPU:LLVM", "CL", "CUDA", "CUDA:PTX", "WEBGPU"]
@@ -71,6 +73,9 @@ def types(session: nox.Session) -> None:
     install(session, tool("mypy"))
     sources = [str(folder / "src") for name, folder in PACKAGES.items() if name != "tinycore"]
     session.run("mypy", "tinycore", *sources, "tests")
+    for plugin in TYPED_TESTS:  # one after the other: their tests have files of the same names
+        folder = f"plugins/{plugin}/tests"
+        session.run("mypy", folder, env={"MYPYPATH": folder})
 
 
 @nox.session

@@ -36,7 +36,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -157,12 +156,12 @@ def play_by_cpu(arch: str) -> None:
         return compile_one(ast, cpu if aligned else compiling.unaligned(cpu))
 
     compiling.compile_kernel = twice
-    card = partial(toolchain, arch)
-    register(
-        replace(
-            BACKEND, name="AMD", renderers={"LLVM": lambda _="": card()}, driver=None, dlpack=None
-        )
-    )
+
+    def card(_: str = "") -> Toolchain[Any]:
+        return toolchain(arch)
+
+    renderers = {"LLVM": card}
+    register(replace(BACKEND, name="AMD", renderers=renderers, driver=None, dlpack=None))
 
 
 def compile_all(folder: Path, arch: str) -> Counter[str]:
@@ -264,7 +263,7 @@ def about() -> str:
 
 def main() -> int:
     """Run the tests and compare; status 1 at the first disagreement, or where nothing ran."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("page", type=Path)
     parser.add_argument("tests", nargs="*")
     parser.add_argument("--standin", default="AMD", choices=ARCHS)

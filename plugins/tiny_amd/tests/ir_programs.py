@@ -79,7 +79,7 @@ def on_card(
     passed = ", ".join(f"{kind} %v{n}" for n, kind in enumerate(sources))
     body += f"%r = call {result} @f({passed})\n{at('o', '%p0', result)}"
     body += f"store {result} %r, ptr addrspace(1) %o\n"
-    found = numpy.zeros(COUNT, NUMPY[result])
+    found: Array = numpy.zeros(COUNT, NUMPY[result])
     text = kernel(body, 1 + len(sources), function, 64)
     emulator = Emulator(decoder=DECODERS[arch])
     run(compile_kernel(text, arch), [found, *values], COUNT // 64, 64, emulator=emulator)
@@ -116,7 +116,7 @@ end:
     machine = llvm.Target.from_default_triple().create_target_machine(
         cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=1
     )
-    found = numpy.zeros(COUNT, NUMPY[result])
+    found: Array = numpy.zeros(COUNT, NUMPY[result])
     with llvm.create_mcjit_compiler(module, machine) as engine:
         engine.finalize_object()
         address = engine.get_function_address("k")

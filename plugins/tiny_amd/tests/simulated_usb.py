@@ -90,7 +90,7 @@ class UsbCards(PciMachine):
         fabric = Fabric(ports(), card_of(gpu), GpuMemory(gpu))
         made = Firmware(fabric, **facts)
         place = self.backing.take(SRAM)
-        made.sram = memoryview(self.backing.data[place : place + SRAM])
+        made.sram = self.backing.data[place : place + SRAM].data
         for at in range(0, SRAM, PAGE):
             gpu.windows[SRAM_ADDRESS + at] = place + at
         chain = (fabric.card[0], *fabric.ports)

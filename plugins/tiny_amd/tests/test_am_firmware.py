@@ -6,9 +6,9 @@ import lzma
 import random
 import struct
 import zlib
-from dataclasses import dataclass
 
 import pytest
+from files_alone import FilesAlone
 from pci_standin.tables import firmware_files
 
 from tiny_amd.am.firmware import Versions, read_firmware
@@ -18,14 +18,15 @@ VERSIONS = Versions(mp0="13_0_0", mp1="13_0_0", sdma="6_0_0", gc="11_0_0")
 FOLDER = "/lib/firmware/amdgpu"
 
 
-@dataclass
-class Machine:
-    """Files by path; None for one that cannot be read."""
+class Machine(FilesAlone):
+    """Files by path; the content of one that cannot be read is b"unreadable"."""
 
-    files: dict[str, bytes]
+    def __init__(self, files: dict[str, bytes]) -> None:
+        super().__init__()
+        self.files = files
 
-    def exists(self, path: str) -> bool:
-        return path in self.files
+    def device_files(self) -> set[str]:
+        return set(self.files)
 
     def read_bytes(self, path: str) -> bytes:
         content = self.files[path]

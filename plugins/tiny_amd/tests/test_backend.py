@@ -21,7 +21,7 @@ from tinycore.errors import (
     DeviceUnavailable,
     FileFormatError,
 )
-from tinycore.plugin import installed_renderers, use_system
+from tinycore.plugin import SupportsAssembly, installed_renderers, use_system
 from tinycore.testing.native import write_native
 
 EMPTY = "define amdgpu_kernel void @k(ptr addrspace(1) %data0) {\n  ret void\n}\n"
@@ -78,7 +78,9 @@ def test_a_code_object() -> None:
 
 
 def test_assembly_is_for_people() -> None:
-    assert "s_endpgm" in toolchain().compiler.assembly(EMPTY)
+    compiler = toolchain().compiler
+    assert isinstance(compiler, SupportsAssembly)
+    assert "s_endpgm" in compiler.assembly(EMPTY)
 
 
 def test_what_the_answers_depend_on_is_named() -> None:

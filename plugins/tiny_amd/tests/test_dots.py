@@ -90,6 +90,8 @@ def test_dot_products_of_floats(name: str, kind: str, arch: str) -> None:
     """Products are exact in single precision; how the sum of three is rounded is the card's."""
     generator = numpy.random.default_rng(SEED)
     values = [generator.standard_normal((COUNT, 2)).astype(numpy.float32) for _ in range(2)]
+    words: list[Array]
+    exact: list[Array]
     if kind == "b":
         words = [v.view(numpy.uint32) >> 16 for v in values]
         exact = [(w << 16).view(numpy.float32) for w in words]

@@ -24,6 +24,7 @@ from simulated_amd import opened
 
 from tiny_amd.device import AmdDevice
 from tiny_amd.hardware_queue import HardwareQueue
+from tiny_amd.kfd import Kfd
 from tiny_amd.queues import Pm4Queue
 from tiny_amd.topology import count, reason
 from tinycore import Context
@@ -330,8 +331,9 @@ def test_the_stand_in_finds_a_missing_barrier(device: AmdDevice, monkeypatch: An
 def test_a_kernel_that_spills_has_scratch(device: AmdDevice) -> None:
     info = ProgramInfo("spills", 2, block=(32, 1, 1), written=frozenset({0}))
     small = device.load(compile_kernel(ADD, device.arch), INFO)
-    assert device.scratch is None
+    before = device.scratch
     program = device.load(compile_kernel(SPILLS, device.arch), info)
+    assert before is None
     assert device.scratch is not None
     source, target = written(device, range(64)), device.allocator.alloc(128)
     program([target, source], [])
@@ -353,7 +355,7 @@ def test_a_card_opened_later_sees_what_cards_share(machine: Machine, make: Make)
     here = make(machine, 0)
     shared = here.allocator.alloc_visible(BYTES)
     assert shared.view is not None
-    shared.view.cast("I")[:] = memoryview(numpy.arange(64, dtype="I"))
+    shared.view.cast("I")[:] = numpy.arange(64, dtype="I").data
     there = make(machine, 1)
     target = there.allocator.alloc(BYTES)
     there.copier(BYTES, there)([target, shared], ())
@@ -398,7 +400,9 @@ def test_the_version_of_the_kernel(make: Make, version: tuple[int, int], said: s
         with pytest.raises(DeviceUnavailable, match=said):
             make(machine)
     else:
-        assert make(machine).driver.version == version
+        driver = make(machine).driver
+        assert isinstance(driver, Kfd)
+        assert driver.version == version
 
 
 def test_what_a_probe_says(machine: Machine) -> None:
@@ -428,6 +432,7 @@ def test_a_wait_takes_any_later_value(device: AmdDevice, queue: str) -> None:
 
 @pytest.mark.parametrize("queue", ["compute_queue", "copy_queue"])
 def test_the_end_of_work_wakes_who_sleeps(device: AmdDevice, queue: str) -> None:
+    assert isinstance(device.driver, Kfd)
     device.synchronize()
     device.faults.wait(0)
     with device.lock:

@@ -589,7 +589,7 @@ def test_lengths_of_all_instructions_of_a_kernel_add_up() -> None:
     """The code of a kernel decodes from its first byte to s_endpgm, literals and pairs included."""
     loaded = load(compile_kernel(reversed_in_shared(BARRIER)))
     place = loaded.symbols["k"] - CODE
-    seen = []
+    seen: list[str] = []
     while not seen or seen[-1] != "s_endpgm":
         instruction = decode(loaded.image[place : place + 16].tobytes(), place)
         seen.append(instruction.name)

@@ -107,10 +107,9 @@ def test_a_product_is_numpys(arch: str, found: Instruction, size: tuple[int, int
     sums = numpy.zeros(rows * columns, "i" if unit.out is dtypes.int32 else "f")
     given = [encode(x.astype("f").ravel(), unit.a) for x in (a, b)]
 
-    emulator = run(
-        *(tools.compiler.compile(tools.renderer.render(linear)), [sums, *given]),
-        *(linear.launch("grid"), linear.launch("block"), "k", Emulator(decoder=DECODERS[arch])),
-    )
+    binary = tools.compiler.compile(tools.renderer.render(linear))
+    launch = linear.launch("grid"), linear.launch("block")
+    emulator = run(binary, [sums, *given], *launch, emulator=Emulator(decoder=DECODERS[arch]))
 
     assert numpy.array_equal(sums.reshape(rows, columns), a @ b)
     assert any(name.startswith(("v_wmma", "v_mfma")) for name in emulator.executed)

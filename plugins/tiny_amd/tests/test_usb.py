@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -242,7 +242,7 @@ def test_a_bulk_transfer_that_fails_leaves_the_bridge_usable(
 ) -> None:
     chip = opened(machine)
     machine.library.faults.append(Fault(machine.library.transfers + 2, kind))
-    transfer = partial(chip.sram_read, 0, 1024)
+    transfer: Callable[[], object] = partial(chip.sram_read, 0, 1024)
     if direction == "out":
         transfer = partial(chip.sram_write, 0, bytes(1024))
     with pytest.raises(TransferError):
@@ -359,7 +359,7 @@ def test_a_write_is_done_when_sram_has_it() -> None:
         chip = opened(machine)
         for content in (b"later", b"again"):
             chip.sram_write(3, content)
-            assert machine.firmware.sram[3 * SLOT_BYTES :][:5] == content
+            assert bytes(machine.firmware.sram[3 * SLOT_BYTES :][:5]) == content
 
 
 def test_a_write_that_never_arrives_is_told() -> None:

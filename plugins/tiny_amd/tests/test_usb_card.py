@@ -18,6 +18,7 @@ from usb_standin.library import Fault
 
 from tiny_amd import BACKEND
 from tiny_amd.device import AmdDevice
+from tiny_amd.usb.driver import UsbDriver
 from tinycore import Tensor, TinyJit
 from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory, UnsupportedError
 from tinycore.plugin import Place, register, unregister, use_system
@@ -68,7 +69,7 @@ def test_memory(subject: Subject, trial: Trial) -> None:
 
 
 def test_it_is_chosen_by_name_alone() -> None:
-    assert not BACKEND.interfaces["USB"].automatic
+    assert not BACKEND.interface_table["USB"].automatic
     assert list(BACKEND.interfaces) == ["KFD", "PCI", "USB"]
 
 
@@ -136,9 +137,9 @@ def device() -> Iterator[AmdDevice]:
 
 
 def machine_of(device: AmdDevice) -> UsbCards:
-    found = device.driver.machine
-    assert isinstance(found, UsbCards)
-    return found
+    assert isinstance(device.driver, UsbDriver)
+    assert isinstance(device.driver.machine, UsbCards)
+    return device.driver.machine
 
 
 def test_copies_go_through_sram(device: AmdDevice) -> None:
@@ -146,9 +147,9 @@ def test_copies_go_through_sram(device: AmdDevice) -> None:
     content = numpy.random.default_rng(5).integers(0, 256, 700_001, dtype=numpy.uint8)
     memory = device.allocator.alloc(content.size)
     before = machine.library.transfers
-    device.allocator.write(memory, memoryview(content))
+    device.allocator.write(memory, content.data)
     found = numpy.zeros_like(content)
-    device.allocator.read(memoryview(found), memory)
+    device.allocator.read(found.data, memory)
     assert numpy.array_equal(found, content)
     # By words through BAR0 it would be more than 300,000.
     assert machine.library.transfers - before < 2_000

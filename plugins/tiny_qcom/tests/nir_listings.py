@@ -66,7 +66,7 @@ def launched(
     kernel = device.load(binary, info)
     handles = [device.allocator.alloc(max(a.nbytes, 64)) for a in arrays]
     for handle, array in zip(handles, arrays, strict=True):
-        device.allocator.write(handle, memoryview(array).cast("B"))
+        device.allocator.write(handle, array.data.cast("B"))
     kernel(handles, [], wait=True)
     found = []
     for handle, array in zip(handles, arrays, strict=True):
@@ -82,12 +82,12 @@ def operands(kind: str, seed: int) -> Array:
     generator = numpy.random.default_rng(seed)
     if kind == "f":
         special = [0.0, -0.0, 1.0, -1.0, 0.5, 3.0, 1e30, -1e-30]
-        numbers = [*special, *(generator.standard_normal(THREADS - 8) * 100)]
-        return generator.permutation(numpy.array(numbers, "f")).view("I").astype("Q")
+        floats = [*special, *(generator.standard_normal(THREADS - 8) * 100)]
+        return generator.permutation(numpy.array(floats, "f")).view("I").astype("Q")
     bits = 32 if kind == "i" else 64
-    special = [0, 1, 2, (1 << bits) - 1, 1 << (bits - 1), (1 << (bits - 1)) - 1, 31, 0xFFFF]
+    bounds = [0, 1, 2, (1 << bits) - 1, 1 << (bits - 1), (1 << (bits - 1)) - 1, 31, 0xFFFF]
     numbers = generator.integers(0, (1 << bits) - 1, THREADS - 8, "Q", endpoint=True)
-    return generator.permutation(numpy.concatenate([numpy.array(special, "Q"), numbers]))
+    return generator.permutation(numpy.concatenate([numpy.array(bounds, "Q"), numbers]))
 
 
 def s32(a: Array) -> Array:

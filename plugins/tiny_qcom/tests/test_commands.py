@@ -63,7 +63,7 @@ class Bench:
         self.program: QcomProgram = device.load(binary, info)
         self.out, self.given = (device.allocator.alloc(256) for _ in range(2))
         self.numbers = numpy.arange(64, dtype="f")
-        device.allocator.write(self.given, memoryview(self.numbers).cast("B"))
+        device.allocator.write(self.given, self.numbers.data.cast("B"))
         device.allocator.write(self.out, memoryview(bytes(256)))
 
     def words(self) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+from typing import Any
 
 import pytest
 from adreno import opencl
@@ -98,9 +99,13 @@ def test_what_no_field_of_a_register_holds_is_refused(
 
 @pytest.mark.parametrize("field", ["full_registers", "half_registers", "branch_stack"])
 def test_fields_of_six_bits(field: str) -> None:
-    Code(NAME, "ir3", bytes(128), (), **{field: 63})
+    def code(number: int) -> Code:
+        named: dict[str, Any] = {field: number}
+        return Code(NAME, "ir3", bytes(128), (), **named)
+
+    code(63)
     with pytest.raises(FileFormatError, match=f"at most 63 for {field}, and the code states 64"):
-        Code(NAME, "ir3", bytes(128), (), **{field: 64})
+        code(64)
 
 
 def test_damage_raises_nothing_but_the_error_of_a_format(binary: bytes) -> None:

@@ -96,7 +96,7 @@ def test_memory_is_at_one_address_for_both(device: QcomDevice, driver: Kgsl, siz
     memory = device.allocator.alloc(size)
     assert memory.address % 4096 == 0
     data = numpy.random.default_rng(size).integers(0, 256, size, numpy.uint8)
-    device.allocator.write(memory, memoryview(data))
+    device.allocator.write(memory, data.data)
     region = driver.memory.region_at(memory.address)
     assert region is not None
     assert (region.data[:size] == data).all()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy
 import pytest
@@ -19,8 +19,9 @@ from tinycore.errors import CompilerUnavailable, UnsupportedError
 from tinycore.plugin import HCQBuffer, ProgramInfo, register, unregister
 from tinycore.testing.kernels import element
 from tinycore.testing.suite import Subject
-from tinycore.testing.suite.images import PIXEL, content_of, in_line, in_memory, pixel, pixels
-from tinycore.testing.suite.images import loaded as loaded_program
+from tinycore.testing.suite.images import PIXEL, content_of, in_memory, pixel, pixels
+from tinycore.testing.suite.kernels import in_line
+from tinycore.testing.suite.kernels import loaded as loaded_program
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -30,7 +31,7 @@ except CompilerUnavailable as error:
     pytest.skip(str(error), allow_module_level=True)
 
 HEIGHT, WIDTH, PITCH = 3, 5, 64
-KINDS = {4: numpy.dtype("f"), 2: numpy.dtype("e")}
+KINDS: Final[dict[int, numpy.dtype[Any]]] = {4: numpy.dtype("f"), 2: numpy.dtype("e")}
 COPY = """kernel k
 block 16 8 1
 shared 0

@@ -147,7 +147,7 @@ def on_the_device(cl: OpenCl, request: pytest.FixtureRequest) -> Iterator[None]:
 
 def test_a_buffer(cl: OpenCl) -> None:
     tiny, _ = cl.run(BUFFER_PROGRAM)
-    cl.content.cast("i")[:] = memoryview(numpy.arange(64, dtype="i"))
+    cl.content.cast("i")[:] = numpy.arange(64, dtype="i").data
     assert (tiny + 1).tolist() == (numpy.arange(64).reshape(8, 8) + 1).tolist()
     cl.content.cast("i")[0] = 77  # no copy was made
     assert (tiny + 1)[0, 0].item() == 78

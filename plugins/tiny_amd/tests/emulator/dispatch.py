@@ -39,10 +39,11 @@ from emulator.state import (
     packed_lanes,
     read_mask,
     scalar_pair,
+    width_of,
     write_scalar_pair,
 )
 from emulator.transfer import ds_step, flat_step, registers_read, smem_step
-from emulator.vector import ROWS, SPECIAL, pair_step, vector_step, width_of
+from emulator.vector import ROWS, SPECIAL, pair_step, vector_step
 
 Dims = tuple[int, int, int]
 
@@ -240,16 +241,16 @@ class Run:
             scalars[index] = numpy.full(waves, value % 2**32, numpy.uint32)
         number = numpy.repeat(numpy.arange(first, first + count), self.group_waves)
         place = descriptor.user_registers
-        for axis, value in enumerate(
+        for axis, numbers in enumerate(
             (number % groups[0], number // groups[0] % groups[1], number // (groups[0] * groups[1]))
         ):
             if descriptor.rsrc2 >> (7 + axis) & 1:
-                scalars[place] = value.astype(numpy.uint32)
+                scalars[place] = numbers.astype(numpy.uint32)
                 place += 1
         if emulator.decoder is Rdna4Decoder:
-            y, z = number // groups[0] % groups[1], number // (groups[0] * groups[1])
+            row, layer = number // groups[0] % groups[1], number // (groups[0] * groups[1])
             scalars[TTMP9] = (number % groups[0]).astype(numpy.uint32)
-            scalars[TTMP7] = (y | z << 16).astype(numpy.uint32)
+            scalars[TTMP7] = (row | layer << 16).astype(numpy.uint32)
         axes = descriptor.rsrc2 >> 11 & 3
         x = flat % group[0]
         y = flat // group[0] % group[1] if axes > 0 else 0

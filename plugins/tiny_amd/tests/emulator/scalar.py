@@ -127,7 +127,8 @@ def high_product(a: Array, b: Array, kind: Any) -> Array:
     """The upper half of a product."""
     narrow = I32 if kind is I64 else U32
     product = a.view(narrow).astype(kind) * b.view(narrow).astype(kind)
-    return (product >> kind(32)).astype(U32)
+    upper: Array = (product >> kind(32)).astype(U32)
+    return upper
 
 
 TWO: Final[dict[str, Callable[..., Result]]] = {
@@ -589,9 +590,9 @@ def sopk(instruction: Instruction) -> Step:
         _, _, relation, kind = name.split("_")
         number = old(state, who)
         if kind == "i32":
-            set_scc(state, who, COMPARISONS[relation](number.view(I32), I32(value)))
+            set_scc(state, who, COMPARISONS[relation](number.view(I32), numpy.array(value, I32)))
         else:
-            set_scc(state, who, COMPARISONS[relation](number, U32(value & 0xFFFF)))
+            set_scc(state, who, COMPARISONS[relation](number, numpy.array(value & 0xFFFF, U32)))
 
     table: dict[str, Step] = {
         "s_movk_i32": move,

@@ -142,7 +142,8 @@ def load(lanes: Lanes, space: str, addresses: Array, width: int, count: int) -> 
     if space == "global":
         check_alignment(addresses, min(width * count, 4) if width * count > 2 else width)
         return state.memory.load(addresses, width, count)
-    return by_space(state, space).load(lanes.threads, addresses, width, count)
+    found: list[Array] = by_space(state, space).load(lanes.threads, addresses, width, count)
+    return found
 
 
 def store(lanes: Lanes, space: str, addresses: Array, width: int, values: list[Array]) -> None:
@@ -536,13 +537,16 @@ def exchange_step(instruction: Instruction) -> Step:
 
 def swizzle_lanes(offset: int, lanes: int, instruction: Instruction) -> Array:
     """The lane that each reads from, by the offset of ds_swizzle_b32."""
-    lane = numpy.arange(lanes)
+    lane: Array = numpy.arange(lanes)
     if offset >> 15:
         if offset >= 0xC000:
             raise SyntaxFault(f"{instruction}: this swizzle is not supported")
-        return lane // 4 * 4 + numpy.array([offset >> 2 * i & 3 for i in range(4)])[lane % 4]
+        within: Array = numpy.array([offset >> 2 * i & 3 for i in range(4)])
+        quad: Array = lane // 4 * 4 + within[lane % 4]
+        return quad
     keeps, sets, flips = offset & 31, offset >> 5 & 31, offset >> 10 & 31
-    return lane // 32 * 32 + (((lane % 32) & keeps | sets) ^ flips)
+    source: Array = lane // 32 * 32 + (((lane % 32) & keeps | sets) ^ flips)
+    return source
 
 
 def registers_read(instruction: Instruction) -> Sequence[int]:
@@ -557,7 +561,7 @@ def registers_read(instruction: Instruction) -> Sequence[int]:
         width, pieces, _, half = moved(instruction.name)
         is_narrow = "store" in instruction.name and width < 4 and half == "whole"
         read = "low" if is_narrow else half
-        values = (data,)
+        values: tuple[int, ...] = (data,)
         if instruction.encoding == "DS":  # where what others have as a scalar is the first value
             values = (scalar, data) if "2addr" in instruction.name else (scalar,)
         found += [code_of_half(FIRST_VGPR + v + i, read) for v in values for i in range(pieces)]

@@ -111,7 +111,9 @@ def scale_by_power(a: Array, exponent: Array) -> Array:
 
 def fraction(a: Array) -> Array:
     """a - floor(a), below 1."""
-    return numpy.minimum(a - numpy.floor(a), numpy.nextafter(a.dtype.type(1), a.dtype.type(0)))
+    below: Array = numpy.nextafter(a.dtype.type(1), a.dtype.type(0))
+    found: Array = numpy.minimum(a - numpy.floor(a), below)
+    return found
 
 
 def exponent_of(a: Array) -> Array:
@@ -163,7 +165,8 @@ def low24(a: Array, is_signed: bool) -> Array:
 def extract(a: Array, offset: Array, width: Array) -> Array:
     """v_bfe_u32."""
     mask = (U32(1) << (width & 31)) - U32(1)
-    return a >> (offset & 31) & mask
+    field: Array = a >> (offset & 31) & mask
+    return field
 
 
 def extract_signed(a: Array, offset: Array, width: Array) -> Array:
@@ -714,7 +717,7 @@ def carry(instruction: Instruction) -> Step:
 
     def step(state: State, who: Who) -> None:
         a, b = (read_source(state, who, instruction, i, "u32").astype(I64) for i in (0, 1))
-        extra = 0
+        extra: Array | int = 0
         if reads_carry:
             extra = bit_lanes(state, read_mask(state, who, source)).astype(I64)
         if name.startswith("v_add"):

@@ -6,7 +6,6 @@ read by their offsets (include/uapi/linux/kfd_ioctl.h), not by the driver's own 
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import struct
 import threading
@@ -26,6 +25,7 @@ from kfd_standin.pm4 import Pm4Ring
 from kfd_standin.queues import Ring, RingPlace
 from kfd_standin.sdma import SdmaRing
 from tinycore._collector import without_collecting
+from tinycore.plugin import bytes_at
 from tinycore.testing.standin import StandInFiles
 
 __all__ = ["Machine"]
@@ -245,8 +245,8 @@ class Machine(StandInFiles):
         name, found = BY_NUMBER.get(number & 0xFF, ("", None))
         if found is None or found.number != number:
             raise Mistake(f"no request has the number {number:#x}")
-        memory = (ctypes.c_char * found.layout.size).from_address(argument)
-        fields = dict(zip(found.names, found.layout.unpack(bytes(memory)), strict=True))
+        memory = bytes_at(argument, found.layout.size)
+        fields = dict(zip(found.names, found.layout.unpack(memory), strict=True))
         handler: Callable[[Fields], int] = getattr(self, name)
         with self.lock:
             self.requested.append(name)
@@ -315,7 +315,7 @@ class Machine(StandInFiles):
 
     def devices(self, f: Fields) -> list[Gpu | None]:
         """The cards of an array in the process's memory."""
-        array = (ctypes.c_uint32 * f["count"]).from_address(f["devices"])
+        array = bytes_at(f["devices"], 4 * f["count"]).cast("I")
         return [self.gpu_of(gpu_id) for gpu_id in array]
 
     def map_memory(self, f: Fields) -> int:
@@ -382,6 +382,7 @@ class Machine(StandInFiles):
         self.doorbells_of(gpu)
         assert gpu.doorbells is not None
         gpu.doorbells[slot] = UNSIGNALED if kind == 2 else 0
+        makers: dict[int, Callable[[Machine, Gpu, RingPlace], Ring]]
         makers = {0: Pm4Ring, 1: SdmaRing, 2: AqlRing}
         self.rings[number] = makers[kind](self, gpu, place)
         f["queue_id"], f["doorbell"] = number, doorbell_offset(gpu) | slot * 8
@@ -446,8 +447,8 @@ class Machine(StandInFiles):
 
     def wait_events(self, f: Fields) -> int:
         size, end = EVENT_DATA.size, time.monotonic() + f["timeout"] / 1e3
-        array = (ctypes.c_char * (size * f["count"])).from_address(f["events"])
-        entries = [list(EVENT_DATA.unpack_from(bytes(array), n * size)) for n in range(f["count"])]
+        array = bytes_at(f["events"], size * f["count"])
+        entries = [list(EVENT_DATA.unpack_from(array, n * size)) for n in range(f["count"])]
         if any(entry[2] not in self.events for entry in entries) or f["all"]:
             return errno.EINVAL
         while True:

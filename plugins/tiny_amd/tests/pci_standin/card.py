@@ -481,14 +481,18 @@ class PciGpu(Gpu):
     def interrupt(self, context: int) -> None:
         """Interrupts are off."""
 
+    def runs(self) -> bool:
+        """True unless a fault has stopped its engines."""
+        return not self.is_lost
+
     def pump(self) -> None:
         """Let queues run, a packet of each in turn, until all of them wait."""
         moved = True
-        while moved and not self.is_lost and not self.is_gone:
+        while moved and self.runs() and not self.is_gone:
             moved = False
             for ring in list(self.rings.values()):
                 try:
-                    moved = (not self.is_lost and ring.step()) or moved
+                    moved = (self.runs() and ring.step()) or moved
                 except MemoryFault as fault:
                     self.fault(fault)
 

@@ -204,7 +204,7 @@ class Fabric:
         self.waits = retries
         self.commanded: Callable[[Function], None] = lambda _: None
         """Called with a function of the card whose command register was written."""
-        self.of_host: Callable[[int], tuple[bytearray, int] | None] = lambda _: None
+        self.of_host: Callable[[int], tuple[bytearray | memoryview, int] | None] = lambda _: None
         """Memory of the host as the card sees it: some bytes, and the place in them."""
 
     # --- configuration
@@ -317,7 +317,7 @@ class Fabric:
 
     # --- the card as master
 
-    def host_bytes(self, address: int) -> tuple[bytearray, int]:
+    def host_bytes(self, address: int) -> tuple[bytearray | memoryview, int]:
         """Memory of the host that the card reaches."""
         for device in (self.card[0], *self.ports):
             if not device.is_master:

@@ -51,7 +51,7 @@ class Firmware:
 
     def __post_init__(self) -> None:
         self.memory = bytearray(1 << 16)
-        self.sram = bytearray(SRAM)
+        self.sram: bytearray | memoryview = bytearray(SRAM)
         self.state = DOWN
         self.trains = 0
         self.stream: Stream | None = None
@@ -61,7 +61,7 @@ class Firmware:
         self.requests: list[int] = []
         self.fabric.of_host = self.seen_by_card
 
-    def seen_by_card(self, address: int) -> tuple[bytearray, int] | None:
+    def seen_by_card(self, address: int) -> tuple[bytearray | memoryview, int] | None:
         """SRAM and 4 KiB of the chip's memory, at their addresses of the bus."""
         if 0x200000 <= address < 0x200000 + SRAM:
             return self.sram, address - 0x200000
@@ -72,7 +72,7 @@ class Firmware:
     def tick(self) -> None:
         """One more request: bytes arrive that were on their way."""
         arrived = [entry for entry in self.pending if entry[0] <= 0]
-        self.pending = [(left - 1, *rest) for left, *rest in self.pending if left > 0]
+        self.pending = [(left - 1, at, content) for left, at, content in self.pending if left > 0]
         for _, at, content in arrived:
             self.sram[at : at + len(content)] = content
 
@@ -163,8 +163,8 @@ class Firmware:
             if self.state != UP:
                 raise Completed(1)
             found = self.execute(kind, enables, address, word)
-        except Completed as error:
-            status = error.status
+        except Completed as completed:
+            status = completed.status
         if kind == 0x60:
             return
         error = 1 if status == 1 else 0

@@ -6,11 +6,13 @@ References, handles, claims and time limits are checked; faults are put into tra
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from tiny_amd.usb._native import ffi
 from usb_standin.fabric import Mistake
 from usb_standin.firmware import Firmware
+
+Kind = TypeVar("Kind")
 
 SUCCESS, IO, ACCESS, NO_DEVICE, NOT_FOUND, BUSY = 0, -1, -3, -4, -5, -6
 TIMEOUT, OVERFLOW, PIPE, NOT_SUPPORTED = -7, -8, -9, -12
@@ -85,13 +87,13 @@ class Libusb:
     def _context(self, pointer: Any) -> int:
         return self.contexts[int(ffi.cast("uintptr_t", pointer))]
 
-    def _thing(self, pointer: Any, kind: type[Any]) -> Any:
+    def _thing(self, pointer: Any, kind: type[Kind]) -> Kind:
         found = self.open_things.get(int(ffi.cast("uintptr_t", pointer)))
         if not isinstance(found, kind):
             raise Mistake(f"{pointer} is no {kind.__name__} that is open")
         return found
 
-    def _end(self, pointer: Any, kind: type[Any]) -> Any:
+    def _end(self, pointer: Any, kind: type[Kind]) -> Kind:
         found = self._thing(pointer, kind)
         del self.open_things[int(ffi.cast("uintptr_t", pointer))]
         return found
@@ -169,7 +171,9 @@ class Libusb:
             raise Mistake("a handle is closed that has claimed its interface")
 
     def _device(self, handle: Any) -> UsbModel:
-        return self._thing(handle, list)[0]
+        device, _ = self._thing(handle, list)
+        assert isinstance(device, UsbModel)
+        return device
 
     def libusb_get_string_descriptor_ascii(
         self, handle: Any, index: int, data: Any, length: int
@@ -230,10 +234,10 @@ class Libusb:
         return SUCCESS if device.is_present else NO_DEVICE
 
     def _claimed(self, handle: Any) -> UsbModel:
-        device, claimed = self._thing(handle, list)
+        _, claimed = self._thing(handle, list)
         if not claimed:
             raise Mistake("a device is used whose interface was not claimed")
-        return device
+        return self._device(handle)
 
     # --- transfers
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from files_alone import FilesAlone
+
 from usb_standin.fabric import BarShape, Fabric, Function, Memory, PlainMemory
 from usb_standin.firmware import Firmware
 from usb_standin.library import Libusb, UsbModel
@@ -59,10 +61,11 @@ def usb_files(devices: list[UsbModel]) -> dict[str, str]:
     return found
 
 
-class UsbMachine:
+class UsbMachine(FilesAlone):
     """The operating system, for `use_system`."""
 
     def __init__(self, *devices: UsbModel | Firmware) -> None:
+        super().__init__()
         found = [d if isinstance(d, UsbModel) else UsbModel(d) for d in devices]
         for place, device in enumerate(found):
             if place and device.ports == found[0].ports:
@@ -79,19 +82,8 @@ class UsbMachine:
     def libusb(self) -> Any:
         return self.library
 
-    def files(self) -> dict[str, str]:
-        """Files of sysfs, by path."""
+    def texts(self) -> dict[str, str]:
         return usb_files(self.library.devices)
-
-    def names(self, folder: str) -> list[str]:
-        inside = {path.removeprefix(f"{folder}/") for path in self.files()}
-        return sorted({path.split("/")[0] for path in inside if not path.startswith("/")})
-
-    def read_text(self, path: str) -> str:
-        return self.files().get(path, "")
-
-    def exists(self, path: str) -> bool:
-        return path in self.files()
 
     def is_usable(self, path: str) -> bool:
         return any(

@@ -26,6 +26,7 @@ class QcomDevice(HCQCompiled):
     """The one Adreno of a machine."""
 
     ticks_per_second = TICKS_PER_SECOND
+    allocator: QcomAllocator
 
     def __init__(
         self,

@@ -208,9 +208,10 @@ class Code:
     def read(self, source: Operand, step: int, name: str, half: bool) -> Read:
         """A source as an operation takes it."""
         if source.kind in ("literal", "float"):
-            number = numpy.float32(source.value).view(numpy.uint32)
             if source.kind == "literal":
-                number = numpy.uint32(int(source.value) & operations.WORD)
+                number = numpy.array(int(source.value) & operations.WORD, numpy.uint32)
+            else:
+                number = numpy.array(source.value, numpy.float32).view(numpy.uint32)
             value = changed(number, source, name, half)
             return lambda g: value
         read = self.words(source, step if source.repeats else 0)

@@ -51,12 +51,18 @@ def multiply_high(a: Array, b: Array, c: Array) -> Array:
     Of a product by a constant whose upper half is 0 Mesa leaves out the one of two such
     instructions in which that half is multiplied, which tells the halves apart.
     """
-    return c + ((low(a) * (b >> SIXTEEN)) << SIXTEEN)
+    sums: Array = c + ((low(a) * (b >> SIXTEEN)) << SIXTEEN)
+    return sums
 
 
 def twenty_four(a: Array) -> Array:
     """24 bits, extended by their sign."""
     return signed(a << numpy.uint32(8)) >> 8
+
+
+def selected(a: Array, gate: Array, c: Array) -> Array:
+    """The first where the gate is not 0, or the third."""
+    return numpy.where(gate != 0, a, c)
 
 
 def leading_zeros(a: Array) -> Array:
@@ -143,8 +149,8 @@ INTEGER: Final[dict[str, Callable[..., Array]]] = {
     "shrg": lambda s1, s2, s3: (s2 >> shift(s1)) | s3,
     "shlg": lambda s1, s2, s3: (s2 << shift(s1)) | s3,
     "andg": lambda s1, s2, s3: (s2 & s1) | s3,
-    "sel.b32": lambda a, gate, c: numpy.where(gate != 0, a, c),
-    "sel.b16": lambda a, gate, c: numpy.where(gate != 0, a, c),
+    "sel.b32": selected,
+    "sel.b16": selected,
 }
 SATURATED: Final[dict[str, Callable[..., Array]]] = {
     "add.u": lambda a, b: numpy.where(a > ~b, numpy.uint32(WORD), a + b),
