@@ -27,7 +27,7 @@ PACKAGES = {
     "tiny-qcom": ROOT / "plugins/tiny_qcom",
     "tiny-webgpu": ROOT / "plugins/tiny_webgpu",
 }
-TYPED_TESTS = ["tiny_amd", "tiny_qcom"]
+TYPED_TESTS = ["tiny_amd", "tiny_cl", "tiny_cpu", "tiny_metal", "tiny_qcom"]
 """Plugins whose tests pass the type checker too."""
 FRONTEND = ["--device", "CPU:LLVM"]
 """Random programs of the frontend: a clang per kernel takes 3.5 times the processor time."""

@@ -18,6 +18,8 @@ from tinycore.uop.op import Op
 
 pytestmark = pytest.mark.sample(6)
 
+Functions = dict[Op, Callable[..., Any]]
+
 SIZE = 64
 NATIVE = (dtypes.bool, *dtypes.ints, dtypes.float16, dtypes.float32, dtypes.float64)
 INTS = dtypes.ints
@@ -43,7 +45,7 @@ def cpu(request: pytest.FixtureRequest, toolchain: str) -> Bench:
 def samples(dtype: DType, seed: int = 0) -> Array:
     """Values of a type: its extremes, small ones, and random ones of all sizes."""
     random = numpy.random.default_rng([seed, dtype.priority])
-    kind = to_numpy_dtype(dtype)
+    kind: Any = to_numpy_dtype(dtype)
     if dtype.kind == "bool":
         return random.integers(0, 2, SIZE).astype(bool)
     if dtype.kind == "float":
@@ -81,7 +83,7 @@ def shifted(function: Callable[..., Any]) -> Callable[[Array, Array], Array]:
     return lambda a, b: function(a, b & (a.itemsize * 8 - 1))
 
 
-EVERY = {
+EVERY: Functions = {
     Op.CMPLT: numpy.less,
     Op.CMPNE: numpy.not_equal,
     Op.CMPEQ: numpy.equal,
@@ -90,8 +92,8 @@ EVERY = {
     Op.ADD: numpy.add,
     Op.MUL: numpy.multiply,
 }
-BITS = {Op.AND: numpy.bitwise_and, Op.OR: numpy.bitwise_or, Op.XOR: numpy.bitwise_xor}
-INTEGER = {
+BITS: Functions = {Op.AND: numpy.bitwise_and, Op.OR: numpy.bitwise_or, Op.XOR: numpy.bitwise_xor}
+INTEGER: Functions = {
     Op.SUB: numpy.subtract,
     Op.IDIV: divided,
     Op.MOD: remainder,
@@ -100,8 +102,8 @@ INTEGER = {
     Op.SHL: shifted(numpy.left_shift),
     Op.SHR: shifted(numpy.right_shift),
 }
-FLOAT = {Op.SUB: numpy.subtract, Op.FDIV: numpy.divide}
-UNARY_FLOAT = {
+FLOAT: Functions = {Op.SUB: numpy.subtract, Op.FDIV: numpy.divide}
+UNARY_FLOAT: Functions = {
     Op.NEG: numpy.negative,
     Op.SQRT: numpy.sqrt,
     Op.RECIPROCAL: numpy.reciprocal,
@@ -109,10 +111,10 @@ UNARY_FLOAT = {
 }
 
 
-def binary_ops(dtype: DType) -> dict[Op, Callable[..., Any]]:
+def binary_ops(dtype: DType) -> Functions:
     if dtype.kind == "float":
-        return EVERY | FLOAT
-    return EVERY | BITS | ({} if dtype.kind == "bool" else INTEGER)
+        return {**EVERY, **FLOAT}
+    return {**EVERY, **BITS, **({} if dtype.kind == "bool" else INTEGER)}
 
 
 def check(
@@ -158,13 +160,17 @@ def test_operations_on_one_float(cpu: Bench, dtype: DType) -> None:
     )
 
 
+def chosen(c: Array, a: Array, b: Array) -> list[Array]:
+    return [numpy.where(c, a, b)]
+
+
 @pytest.mark.parametrize("dtype", NATIVE, ids=lambda d: d.name)
 def test_choice(cpu: Bench, dtype: DType) -> None:
     check(
         cpu,
         lambda c, a, b: [c.where(a, b)],
         [dtypes.bool, dtype, dtype],
-        lambda c, a, b: [numpy.where(c, a, b)],
+        chosen,
         ["WHERE"],
     )
 
@@ -173,7 +179,8 @@ def converted(values: Array, target: DType) -> Array:
     """Expected result of a conversion; `tiny_cpu.render` has the rule for those that do not fit."""
     kind = to_numpy_dtype(target)
     if target.kind == "bool":
-        return values != 0
+        holds: Array = values != 0
+        return holds
     if values.dtype.kind != "f" or target.kind == "float":
         half = target is dtypes.float16 and values.dtype == numpy.float64
         return values.astype(numpy.float32).astype(kind) if half else values.astype(kind)

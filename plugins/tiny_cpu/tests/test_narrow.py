@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy
 import pytest
 
@@ -11,6 +13,7 @@ from tinycore import Context, Tensor
 from tinycore.dtype import DType, dtypes, to_numpy_dtype
 from tinycore.errors import CompileError
 from tinycore.lower.pipeline import lower
+from tinycore.plugin import SupportsAssembly
 from tinycore.uop.op import Op
 
 Case = tuple[tuple[int, ...], tuple[int, ...], bool, bool]
@@ -36,7 +39,7 @@ def floats(shape: tuple[int, ...], dtype: DType, seed: int) -> Tensor:
 
 def integers(shape: tuple[int, ...], dtype: DType, seed: int) -> Tensor:
     """Any numbers of an integer type on the CPU."""
-    kind = to_numpy_dtype(dtype)
+    kind: Any = to_numpy_dtype(dtype)
     limits = numpy.iinfo(kind)
     generator = numpy.random.default_rng(seed)
     return Tensor(generator.integers(limits.min, limits.max + 1, shape, kind), device="CPU")
@@ -137,6 +140,7 @@ def test_processors_fold_pairs_of_products(
 
     dots = {n.src[0].dtype.size_bytes for n in linear.uops if n.op is Op.DOT}
     assert dots == {size}
+    assert isinstance(found.compiler, SupportsAssembly)
     try:
         assembly = found.compiler.assembly(found.renderer.render(linear))
     except CompileError as error:

@@ -96,7 +96,7 @@ def test_the_next_row_is_fetched(cpu: Bench) -> None:
     allocator.write(operand, memoryview(rows.tobytes()))
     program([result, operand], [])
     found = numpy.empty_like(rows)
-    allocator.read(memoryview(found), result)
+    allocator.read(found.data, result)
 
     assert "prefetch" in source
     numpy.testing.assert_array_equal(found, rows - rows.sum(1, keepdims=True))

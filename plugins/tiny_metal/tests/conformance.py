@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from typing import Any
 
 from tinycore import Device
 from tinycore.testing.suite import *  # noqa: F403  the suite is the point
@@ -16,7 +17,7 @@ class Memory:
     """An MTLBuffer that is given back with this."""
 
     def __init__(self, content: bytes) -> None:
-        runtime = Device["METAL"].runtime
+        runtime: Any = Device["METAL"].runtime
         allocator = runtime.allocator
         handle = allocator.alloc(max(len(content), 1))
         allocator.write(handle, memoryview(content))

@@ -199,7 +199,7 @@ def test_what_is_sent_arrives(selector: str, receivers: tuple[FFI, Any]) -> None
     address = int(seen.cast("uintptr_t", seen.addressof(library, function_name(selector))))
     function = ffi.cast(prototype(selector), address)
     kinds = ffi.typeof(prototype(selector)).args
-    given, expected = [], b""
+    given, expected = list[Any](), b""
     for place, kind in enumerate(kinds):
         if kind.kind == "struct":
             fields = [0x1111 * (place + 1) + field for field in range(len(kind.fields))]

@@ -18,7 +18,7 @@ import pytest
 
 from tinycore import Device, Tensor, dtypes
 from tinycore.errors import SharingError
-from tinycore.tensor.dlpack import ManagedVersioned, contents
+from tinycore.tensor.dlpack import Deleter, ManagedVersioned, contents
 
 if TYPE_CHECKING:
     from mock_metal.metal import Mac
@@ -46,13 +46,14 @@ class Mps:
 
     def data_ptr(self) -> int:
         """Address as torch tells it: an object where the storage begins, else nothing."""
-        return sum(self.runtime.address(self.buffer)) + 4 * self.first
+        address, offset = self.runtime.address(self.buffer)
+        return int(address) + int(offset) + 4 * self.first
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return METAL
 
     def __dlpack__(self, *, stream: int | None = None, **_: Any) -> object:
-        from tests.unit.tensor.lending import Deleter, new_capsule  # noqa: PLC0415
+        from tests.unit.tensor.lending import new_capsule  # noqa: PLC0415
 
         assert stream is None, "torch takes no stream for MPS"
         self.managed = ManagedVersioned()

@@ -13,7 +13,7 @@ from metal_kernels import ADD, INFO
 from tiny_metal import _lib
 from tiny_metal.graph import EncodedGraph, IndirectGraph
 from tinycore.errors import UnsupportedError
-from tinycore.plugin import ProgramInfo
+from tinycore.plugin import Launch, ProgramInfo
 
 if TYPE_CHECKING:
     from mock_metal.metal import Mac
@@ -85,6 +85,7 @@ def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
 
 def test_launches_of_a_graph_happen_in_order(bench: Bench) -> None:
     a = bench.memory(1)
+    launches: list[tuple[Launch, Launch]]
     launches = [((bench.add, [a, a], [n]), (bench.double, [a], [])) for n in (3, 5, 7)]
     graph = bench.device.graph([launch for pair in launches for launch in pair])
     assert isinstance(graph, IndirectGraph)
@@ -170,4 +171,4 @@ def test_a_gpu_without_indirect_commands(changes: dict[str, object]) -> None:
 
 def test_programs_of_another_backend_are_refused(bench: Bench) -> None:
     with pytest.raises(UnsupportedError, match="a graph holds programs of GPUs of the Mac"):
-        bench.device.graph([(lambda *_, **__: None, [], [])])  # type: ignore[list-item]
+        bench.device.graph([(lambda *_, **__: None, [], [])])

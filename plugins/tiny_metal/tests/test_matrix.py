@@ -67,7 +67,7 @@ def test_lanes_hold_each_element_once(operand: str) -> None:
     for unit in UNITS:
         held = unit.fragment(operand)
         places = {axis: held.map.place(axis, lane, element) for axis in held.axes}
-        first, second = ("k", "n") if operand == "b" else held.axes
+        first, second = ("k", "n") if operand == "b" else (held.axes[0], held.axes[1])
         assert numpy.array_equal(numpy.broadcast_to(places[first], row.shape), row)
         assert numpy.array_equal(numpy.broadcast_to(places[second], column.shape), column)
     assert len({*zip(row.flat, column.flat, strict=True)}) == 64

@@ -5,6 +5,7 @@ Messages are sent by hand, as the plugin sends them.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -110,9 +111,9 @@ def test_what_was_not_set_is_missed(hand: Hand, change: tuple[str], words: str) 
     def without(receiver: Any, selector: str, *arguments: Any) -> Any:
         return None if selector in change else send(receiver, selector, *arguments)
 
-    hand.send = without  # type: ignore[method-assign]
+    hand.send = without
     assert run(hand, hand.encode) == 5
-    hand.send = send  # type: ignore[method-assign]
+    hand.send = send
     assert any(words in misuse for misuse in hand.mac.misuses)
 
 
@@ -377,6 +378,6 @@ def test_commands_without_barriers_run_in_any_order(mac: Mac) -> None:
 
 def test_a_mac_without_the_runtime_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_lib, "_opened", [])
-    if _lib.sys.platform != "darwin":
+    if sys.platform != "darwin":
         with pytest.raises(Exception, match="Metal is a part of macOS"):
             metal()

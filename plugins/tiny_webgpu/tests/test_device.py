@@ -147,14 +147,15 @@ def test_an_adapter_that_is_not_there_is_told(device: WebGpuDevice) -> None:
 def test_a_variable_names_what_dawn_goes_through(
     monkeypatch: pytest.MonkeyPatch, given: str
 ) -> None:
-    here = BACKEND.interfaces[-1]
+    names = list(BACKEND.interface_table)
+    here = names[-1]
     monkeypatch.setenv("WEBGPU_BACKEND", given.format(here.capitalize()))
 
     assert {adapter.backend.name for adapter in probe.adapters()} == {here}
     monkeypatch.setenv("WEBGPU_BACKEND", "Glide")
     assert probe.count() == 0
     assert probe.reason().startswith("WEBGPU_BACKEND=Glide: Dawn reaches GPUs through")
-    with pytest.raises(DeviceUnavailable, match=f"Set it to {BACKEND.interfaces[0]}, or leave it"):
+    with pytest.raises(DeviceUnavailable, match=f"Set it to {names[0]}, or leave it"):
         WebGpuDevice(0, "")
     opened = WebGpuDevice(0, here)  # what DEV names comes first
     opened.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy
 import pytest
@@ -15,13 +16,15 @@ pytestmark = pytest.mark.usefixtures("on_webgpu")
 
 EDGES = [0, 1, -1, 2, -7, 255, 1 << 31, -(1 << 31), (1 << 32) - 1, 1 << 32, -(1 << 32), 10**18]
 EDGES += [(1 << 63) - 1, -(1 << 63), 0x123456789ABCDEF, -0x0FEDCBA987654321]
+Array = numpy.ndarray[Any, Any]
 Function = Callable[[Tensor, Tensor], Tensor]
 
 
-def pairs(kind: type) -> tuple[numpy.ndarray, numpy.ndarray]:
+def pairs(kind: type) -> tuple[Array, Array]:
     """Every edge with every other, as 64-bit numbers."""
-    numbers = numpy.array(EDGES, dtype=numpy.int64).astype(kind)
-    return tuple(x.reshape(-1) for x in numpy.meshgrid(numbers, numbers))  # type: ignore[return-value]
+    numbers: Array = numpy.array(EDGES, dtype=numpy.int64).astype(kind)
+    rows, columns = numpy.meshgrid(numbers, numbers)
+    return rows.reshape(-1), columns.reshape(-1)
 
 
 @pytest.mark.parametrize("kind", [numpy.int64, numpy.uint64])
@@ -75,11 +78,11 @@ def test_64_bits_become_floats_with_one_rounding() -> None:
 def test_floats_become_64_bits() -> None:
     x = numpy.array([0.0, 1.5, -1.5, 1e9, -3e9, 4.2e9, 1e18, -9.2e18, 0.99, -8388609.0])
     x = x.astype(numpy.float32)
+    large = numpy.array([1e19, 3.5], numpy.float32)
 
     numpy.testing.assert_array_equal(Tensor(x).long().numpy(), x.astype(numpy.int64))
     numpy.testing.assert_array_equal(
-        Tensor(numpy.float32([1e19, 3.5])).cast(dtypes.uint64).numpy(),
-        numpy.float32([1e19, 3.5]).astype(numpy.uint64),
+        Tensor(large).cast(dtypes.uint64).numpy(), large.astype(numpy.uint64)
     )
 
 
@@ -136,7 +139,7 @@ def test_sums_with_zero_lose_the_sign_of_a_zero(dtype: DType) -> None:
 def test_sines_need_no_float64() -> None:
     small = numpy.linspace(-100, 100, 5000, dtype=numpy.float32)
     near = (numpy.arange(1, 5000) * (numpy.pi / 2)).astype(numpy.float32)
-    x = numpy.concatenate([small, near, numpy.float32([1e10, 1e30, 3e38])])
+    x = numpy.concatenate([small, near, numpy.array([1e10, 1e30, 3e38], numpy.float32)])
     exact = numpy.sin(x.astype(numpy.longdouble)).astype(numpy.float64)
 
     error = numpy.abs(Tensor(x).sin().numpy().astype(numpy.float64) - exact)

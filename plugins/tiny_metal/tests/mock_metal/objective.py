@@ -249,7 +249,7 @@ def make_class(kind: type[Mocked]) -> Any:
         calls = answer_of_class(kind, selector, function, types)
         add(objc.objc_getMetaClass(name), selector, types, calls)
     if objc.__objc_msg_forward2 == ffi.NULL or not Mocked._kept:
-        objc.__objc_msg_forward2 = unknown
+        objc.__objc_msg_forward2 = UNKNOWN
     return made
 
 
@@ -305,17 +305,20 @@ def failed(kind: type[BaseException], error: BaseException, trace: Any) -> None:
     world().complain(str(error) if kind is Misuse else f"the mock failed: {kind.__name__}: {error}")
 
 
-@ffi.callback("void *(id, SEL)")
 def unknown(receiver: Any, selector: Any) -> Any:
     """A message that a class has no method for."""
     target = world().alive.get(int(ffi.cast("uintptr_t", receiver)))
     name = ffi.string(libobjc().sel_getName(selector)).decode()
     what = f"a {type(target).__name__}" if target else "a class, or what is no object"
     world().complain(f"{name} is sent to {what}, which has no such method")
-    return ffi.cast("void *", nothing)
+    return ffi.cast("void *", NOTHING)
 
 
-@ffi.callback("id(id, SEL)")
 def nothing(receiver: Any, selector: Any) -> Any:
     """nil."""
     return ffi.NULL
+
+
+UNKNOWN: Final = ffi.callback("void *(id, SEL)", unknown)
+NOTHING: Final = ffi.callback("id(id, SEL)", nothing)
+"""Both as functions of C, which the runtime calls."""

@@ -202,7 +202,7 @@ class Executor:
             writable = not parameter.is_read_only or (known is not None and known[1])
             name = parameter.name if known is None else f"{known[2]} and {parameter.name}"
             found[memory.address] = (memory, writable, name)
-        regions, names = [], []
+        regions, names = [], list[str]()
         for memory, writable, name in found.values():
             memory.watch()
             regions.append(region_of(memory, memory.address, writable, False, len(names)))
@@ -293,10 +293,8 @@ def nearest(launch: Any, names: Sequence[str]) -> str:
 
     def distance(number: int) -> int:
         region = launch.regions[number]
-        return min(
-            abs(launch.address - region.start),
-            abs(launch.address - region.start - region.bytes),
-        )
+        begin, end = int(region.start), int(region.start) + int(region.bytes)
+        return min(abs(int(launch.address) - begin), abs(int(launch.address) - end))
 
     if not names:
         return f"at {launch.address:#x}; nothing is bound"
