@@ -72,7 +72,7 @@ def types(session: nox.Session) -> None:
     """Check every type, strictly."""
     install(session, tool("mypy"))
     sources = [str(folder / "src") for name, folder in PACKAGES.items() if name != "tinycore"]
-    session.run("mypy", "tinycore", *sources, "tests")
+    session.run("mypy", "tinycore", *sources, "tests", "plugins/tiny_webgpu/tests")
     for plugin in TYPED_TESTS:  # one after the other: their tests have files of the same names
         folder = f"plugins/{plugin}/tests"
         session.run("mypy", folder, env={"MYPYPATH": folder})
