@@ -214,7 +214,7 @@ class Finder:
 def broken_by_tests() -> dict[Rule, str]:
     """Rules that tests break, and the first test that breaks each. Raises where a test fails."""
     Loader.broken = {}
-    sys.meta_path.insert(0, Finder())  # type: ignore[arg-type]
+    sys.meta_path.insert(0, Finder())
     arguments = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--override-ini=addopts="]
     status = pytest.main([*arguments, *(str(TESTS / name) for name in RUN)])
     if status:

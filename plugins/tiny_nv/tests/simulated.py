@@ -41,7 +41,7 @@ class Simulated(Driver):
     """
 
     def __init__(self, cards: tuple[Card, ...] = (Card(),), loses_context: bool = False) -> None:
-        super().__init__(cards, execute=Simulated.run)
+        super().__init__(cards, execute=lambda _, launched: self.run(launched))
         self.loses_context = loses_context
         self.global_memory = GlobalMemory()
         self.executor = Executor(self.global_memory, Limits())

@@ -571,7 +571,9 @@ class Driver:
         found = EncodedMap(
             kind,
             int(ffi.cast("uintptr_t", address)),
-            *(tuple(x[i] for i in range(rank)) for x in (sizes, box, steps)),
+            tuple(sizes[i] for i in range(rank)),
+            tuple(box[i] for i in range(rank)),
+            tuple(steps[i] for i in range(rank)),
             tuple(strides[i] for i in range(rank - 1)),
             swizzle,
         )

@@ -573,7 +573,7 @@ def test_boxes_of_tensors_arrive_swizzled_and_padded(swizzle: int, kind: int) ->
     found = numpy.zeros(256, numpy.float32)
     maps = maps.copy()
     # parameters 0, 1, 2 are the result, the map and the tensor; addresses go up by 256 and size
-    struct.pack_into("<Q", maps, 0, 0x7000_0000_0000 + 1024 + 256 + 512)
+    struct.pack_into("<Q", maps.data, 0, 0x7000_0000_0000 + 1024 + 256 + 512)
     variables = ".shared .align 1024 .b8 tile[1024]; .shared .align 8 .b8 signal[8];"
     run(
         kernel(body, 3, variables),

@@ -277,11 +277,18 @@ class Running:
 ANY: Final = object()
 Case = tuple[str, Callable[[Any], Any]]
 
+
+def busy(bench: Any) -> Any:
+    """A bench whose falcon is at a DMA."""
+    bench.falcon.busy = 3
+    return bench
+
+
 OF_FALCON: Final[tuple[Case, ...]] = (
     ("a register that is read", lambda b: b.falcon.read(0x998)),
     ("a start by another value", lambda b: b.falcon.write(0x130, 1)),
     ("a register that is written", lambda b: b.falcon.write(0x998, 0)),
-    ("a DMA while there is one", lambda b: (setattr(b.falcon, "busy", 3), b.transfer())),
+    ("a DMA while there is one", lambda b: busy(b).transfer()),
     ("a DMA in another context", lambda b: b.transfer(context=4)),
     ("a DMA that needs a context", lambda b: b.transfer(control=1)),
     ("a DMA of another size", lambda b: b.transfer(CODE ^ 3 << 8)),
@@ -291,7 +298,7 @@ OF_FALCON: Final[tuple[Case, ...]] = (
     ("a source between blocks", lambda b: b.transfer(source=4)),
     ("a target beyond", lambda b: b.transfer(target=1 << 16)),
     ("code that is not secure", lambda b: b.transfer(CODE & ~(1 << 2))),
-    ("a start before a DMA ends", lambda b: (setattr(b.falcon, "busy", 3), b.falcon.start())),
+    ("a start before a DMA ends", lambda b: busy(b).falcon.start()),
     ("TLBs", lambda b: b.gsp.write(0xB830B0, 1)),
 )
 
@@ -315,11 +322,18 @@ def answered(bench: Bench) -> FspModel:
     return bench.fsp
 
 
-def sized(bench: Bench, size: int, head: int = 0) -> None:
-    """Tell of a message of so many bytes."""
+def overwritten(bench: Bench) -> None:
+    """Write where an answer waits that was not read."""
+    bench.fsp.write(0x8F2AC0, 1 << 24)
+    answered(bench).write(0x8F2AC4, 0)
+
+
+def sized(bench: Bench, size: int, head: int = 0) -> FspModel:
+    """The security processor, told of a message of so many bytes."""
     bench.fsp.window = Window(size, writes=True)
     bench.fsp.write(0x8F2C04, size - 4)
     bench.fsp.write(0x8F2C00, head)
+    return bench.fsp
 
 
 OF_FSP: Final[tuple[Case, ...]] = (
@@ -336,10 +350,7 @@ OF_FSP: Final[tuple[Case, ...]] = (
         "a window beyond",
         lambda b: (b.fsp.write(0x8F2AC0, 1 << 24 | 4 << 8), b.fsp.write(0x8F2AC4, 0)),
     ),
-    (
-        "an answer that is overwritten",
-        lambda b: (b.fsp.write(0x8F2AC0, 1 << 24), answered(b).write(0x8F2AC4, 0)),
-    ),
+    ("an answer that is overwritten", overwritten),
     ("a message elsewhere", lambda b: sized(b, 16, head=4)),
     ("a message that is too long", lambda b: sized(b, 1028)),
     ("a message before an answer is read", lambda b: (answered(b), sized(b, 16))),

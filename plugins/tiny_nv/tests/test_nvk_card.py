@@ -118,6 +118,7 @@ def test_all_is_given_back() -> None:
         held = [cards[0].allocate(size) for size in (1, 5000, 3 << 20, 100 << 20)]
         held += [cards[1].allocate(4096, is_system=True, is_visible=True, is_shared=True)]
         for made in held:
+            assert made.owner is not None
             made.owner.free(made)
         for group in groups:
             group.close()

@@ -15,6 +15,7 @@ from rm_standin import Machine, Mistake
 from rm_standin.cards import GA102, GB202, H200, CardFacts
 from simulated_nv import opened
 
+from tiny_nv import _nvrtc
 from tiny_nv.nvk import compilers, methods, qmd, queues
 from tiny_nv.nvk.device import NvDevice
 from tiny_nv.nvk.program import NvProgram
@@ -96,14 +97,14 @@ def filled(device: NvDevice, *, first: int = 0) -> HCQBuffer:
     """Memory with numbers that count from the first on."""
     buffer = device.allocator.alloc(BYTES)
     numbers = numpy.arange(first, first + BYTES // 4, dtype=numpy.uint32)
-    device.allocator.write(buffer, memoryview(numbers).cast("B"))
+    device.allocator.write(buffer, numbers.data.cast("B"))
     return buffer
 
 
 def content(device: NvDevice, buffer: HCQBuffer) -> numpy.ndarray:
     """Content of a buffer."""
     found = numpy.zeros(BYTES // 4, numpy.uint32)
-    device.allocator.read(memoryview(found).cast("B"), buffer)
+    device.allocator.read(found.data.cast("B"), buffer)
     return found
 
 
@@ -268,14 +269,14 @@ def test_another_size_of_blocks_than_compiled_is_refused(device: NvDevice) -> No
 
 
 def test_without_a_compiler_to_machine_code_it_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compilers._nvrtc, "tool", lambda _: None)
+    monkeypatch.setattr(_nvrtc, "tool", lambda _: None)
     with pytest.raises(CompilerUnavailable, match=r"no ptxas.*DEV=NV:NVRTC"):
         compilers.CubinOfPtxCompiler("sm_90")
 
 
 @pytest.mark.usefixtures("nvrtc")
 def test_a_card_newer_than_the_compiler_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compilers._nvrtc, "supported", lambda: (80, 89))
+    monkeypatch.setattr(_nvrtc, "supported", lambda: (80, 89))
     with pytest.raises(CompilerUnavailable, match=r"no machine code for sm_90.*newer nvrtc"):
         compilers.CubinCompiler("sm_90")
 

@@ -249,7 +249,8 @@ def test_memory_of_the_card_is_not_read_before_a_ring_may_be_full(
     source, target = written(device, range(64)), device.allocator.alloc(BYTES)
     device.synchronize()
     channel = device.group.compute
-    channel._get = counted = Counted(channel._get)
+    counted = Counted(channel._get)
+    monkeypatch.setattr(channel, "_get", counted)
     free = channel.taken + 15 - channel.written
 
     for _ in range(free):

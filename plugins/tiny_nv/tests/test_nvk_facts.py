@@ -39,7 +39,7 @@ def test_each_fact_has_a_test_that_is_there() -> None:
     assert [f"{file}::{name}" for file, name in NAMED if name not in names_of(file)] == []
 
 
-@pytest.fixture(params=CARDS.values(), ids=CARDS)
+@pytest.fixture(params=list(CARDS.values()), ids=list(CARDS))
 def device(request: pytest.FixtureRequest) -> Iterator[NvDevice]:
     facts: CardFacts = request.param
     found = opened(Machine((facts,)))

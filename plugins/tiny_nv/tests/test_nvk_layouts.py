@@ -20,7 +20,7 @@ from nvk_headers import (
 from tiny_nv.nvk.layouts import BRANCHES, Record, branch_of, layouts_of
 from tinycore.errors import DeviceUnavailable
 
-SIZES = {
+SIZES: dict[str, int | dict[int, int]] = {
     "card_info": 72,
     "check_version": 72,
     "register_fd": 4,
@@ -59,7 +59,7 @@ SIZES = {
     "uvm_enable_peer": 36,
     "uvm_unregister_gpu": 20,
 }
-OFFSETS = {
+OFFSETS: dict[tuple[str, str], int | dict[int, int]] = {
     ("NVOS21", "hClass"): 12,
     ("NVOS21", "pAllocParms"): 16,
     ("NVOS21", "paramsSize"): 24,

@@ -14,6 +14,7 @@ from test_nvk_driver import BYTES, INFO, content, load, machine_of, written
 from tiny_nv.nvk import methods
 from tiny_nv.nvk.device import NvDevice
 from tiny_nv.nvk.options import chosen_options
+from tiny_nv.nvk.queues import ComputeQueue
 from tinycore import Context, Tensor
 from tinycore.errors import DeviceError, SettingError
 from tinycore.plugin import register, unregister
@@ -31,11 +32,11 @@ def facts(request: pytest.FixtureRequest) -> CardFacts:
 @pytest.fixture(params=[*OPTIONS, "all"])
 def option(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """One option, or all of them."""
+    chosen: str = request.param
     for name, value in OPTIONS.items():
-        if request.param in (name, "all"):
+        if chosen in (name, "all"):
             monkeypatch.setenv(name, value)
-    name: str = request.param
-    return name
+    return chosen
 
 
 @pytest.fixture
@@ -97,7 +98,9 @@ def test_an_interrupt_before_the_kernel_ends_is_found(monkeypatch: pytest.Monkey
         device.ready()
         memory = device.kernel_arguments.take(program.argument_bytes)
         arguments = program.arguments(memory, [target, source], [1])
-        queue = device.compute_queue().wait(device.timeline_signal, device.timeline_value - 1)
+        queue = device.compute_queue()
+        assert isinstance(queue, ComputeQueue)
+        queue.wait(device.timeline_signal, device.timeline_value - 1)
         queue.memory_barrier().exec(program, arguments, INFO.grid, INFO.block)
         device.finish(queue.interrupt())
     with pytest.raises(Mistake, match="before the kernels before it have ended"):

@@ -14,6 +14,7 @@ from rm_standin.objects import Memory, Usermode
 from simulated_nv import opened
 from test_nvk_driver import BYTES, content, load, written
 
+from tiny_nv.nvk.card import Card
 from tiny_nv.nvk.device import NvDevice
 from tiny_nv.nvk.mapping import DmaMapping, UvmMapping
 from tiny_nv.nvk.memory import STAGING_BYTES
@@ -103,6 +104,7 @@ def test_a_card_that_unified_memory_cannot_manage_is_mapped_by_the_driver(
     machine.failures[refused] = Status.NOT_SUPPORTED
     device = make(machine)
 
+    assert isinstance(device.card, Card)
     assert isinstance(device.card.driver.mapping, DmaMapping)
     assert adds(device)
 
@@ -114,6 +116,7 @@ def test_a_card_beside_managed_ones_has_to_be_managed_too(make: Make) -> None:
     with pytest.raises(DeviceError, match="NOT_SUPPORTED"):
         opened(machine, 1)
 
+    assert isinstance(first.card, Card)
     assert isinstance(first.card.driver.mapping, UvmMapping)
     assert adds(first)
 
@@ -132,9 +135,9 @@ def test_much_memory_is_copied_without_staging(facts: CardFacts, make: Make) -> 
     numbers = numpy.arange(MUCH + 5, dtype=numpy.uint32).view(numpy.uint8)[5 : 5 + MUCH]
     buffer = device.allocator.alloc(MUCH)
     before = device.group.copies.written
-    device.allocator.write(buffer, memoryview(numbers))
+    device.allocator.write(buffer, numbers.data)
     found = numpy.frombuffer(mmap.mmap(-1, MUCH + 4096), numpy.uint8)
-    device.allocator.read(memoryview(found[3 : 3 + MUCH]), buffer)
+    device.allocator.read(found[3 : 3 + MUCH].data, buffer)
 
     assert numpy.array_equal(found[3 : 3 + MUCH], numbers)
     assert not found[:3].any()

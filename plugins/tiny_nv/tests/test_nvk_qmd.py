@@ -88,7 +88,7 @@ def test_a_field_takes_no_more_than_its_bits(version: int) -> None:
 
     put(memoryview(content), version, "GRID_HEIGHT", 5)
 
-    assert read(content, version, "GRID_HEIGHT") == 5
+    assert read(bytes(content), version, "GRID_HEIGHT") == 5
     assert content.count(0xFF) == BYTES[version] - 2
     with pytest.raises(ValueError, match="GRID_HEIGHT"):
         put(memoryview(content), version, "GRID_HEIGHT", 1 << 16)
@@ -99,7 +99,7 @@ def test_a_launch_says_what_the_kernel_is(version: int) -> None:
     content = descriptor(version, LAUNCH)
 
     def field(name: str, index: int = 0) -> int:
-        return read(content, version, name, index)
+        return read(bytes(content), version, name, index)
 
     assert len(content) == BYTES[version]
     assert field("MAJOR_VERSION") == version
@@ -141,13 +141,13 @@ def test_a_release_is_one_of_three(version: int, index: int) -> None:
 
     put_release(memoryview(content), version, index, 0x12_3456_7890, 1 << 40 | 7, timed=False)
 
-    enabled = [read(content, version, "RELEASE_ENABLE", n) for n in range(qmd.RELEASES)]
+    enabled = [read(bytes(content), version, "RELEASE_ENABLE", n) for n in range(qmd.RELEASES)]
     assert enabled == [int(n == index) for n in range(qmd.RELEASES)]
-    assert read(content, version, "RELEASE_ADDRESS_LOWER", index) == 0x3456_7890
-    assert read(content, version, "RELEASE_ADDRESS_UPPER", index) == 0x12
-    assert read(content, version, "RELEASE_PAYLOAD_LOWER", index) == 7
-    assert read(content, version, "RELEASE_PAYLOAD_UPPER", index) == 1 << 8
-    assert read(content, version, "RELEASE_STRUCTURE_SIZE", index) == 2
+    assert read(bytes(content), version, "RELEASE_ADDRESS_LOWER", index) == 0x3456_7890
+    assert read(bytes(content), version, "RELEASE_ADDRESS_UPPER", index) == 0x12
+    assert read(bytes(content), version, "RELEASE_PAYLOAD_LOWER", index) == 7
+    assert read(bytes(content), version, "RELEASE_PAYLOAD_UPPER", index) == 1 << 8
+    assert read(bytes(content), version, "RELEASE_STRUCTURE_SIZE", index) == 2
 
 
 def test_fields_are_those_of_the_headers() -> None:

@@ -537,7 +537,7 @@ def test_inline_data(one: Channels) -> None:
         one.push(0, begin, methods(1, 0x1B4, 1, form=3), methods(1, 0x110, 0))
 
 
-Change = Callable[[Launch], None]
+Change = Callable[[Launch], object]
 BROKEN: dict[str, tuple[Change, str]] = {
     "version": (lambda k: k.put("major", 2), "version"),
     "calls": (lambda k: k.put("call_limit", 0), "limit of calls"),

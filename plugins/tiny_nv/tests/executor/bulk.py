@@ -61,7 +61,8 @@ def barrier_at(state: State, thread: int, address: int) -> Mbarrier:
     key = (thread // state.block_threads, address)
     if key not in state.barriers:
         raise BarrierFault(f"no mbarrier was initialized at {address:#x} of shared memory")
-    return state.barriers[key]
+    barrier: Mbarrier = state.barriers[key]
+    return barrier
 
 
 def shared_address(address: int) -> int:
@@ -326,7 +327,8 @@ def rounded(words: Array) -> Array:
 def swizzled(places: Array, swizzle: int) -> Array:
     """Byte addresses with the 16-byte units of a row exchanged: bits 4.. by bits 7.. ."""
     mask = {0: 0, 1: 1, 2: 3, 3: 7}[swizzle]
-    return places ^ ((places >> 7 & mask) << 4)
+    exchanged: Array = places ^ ((places >> 7 & mask) << 4)
+    return exchanged
 
 
 def tensor_step(instruction: Instruction) -> Step:

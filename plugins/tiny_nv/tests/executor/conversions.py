@@ -147,7 +147,8 @@ def packed(high: Array, low: Array, to: str, instruction: Instruction) -> Array:
     """Two float32 as halves of a register."""
     parts = [half_bits(x.astype(numpy.float64), to, instruction) for x in (low, high)]
     whole: Any = numpy.uint16 if parts[0].dtype.itemsize == 1 else numpy.uint32
-    return numpy.ascontiguousarray(numpy.stack(parts, axis=1)).view(whole)[:, 0]
+    found: Array = numpy.ascontiguousarray(numpy.stack(parts, axis=1)).view(whole)[:, 0]
+    return found
 
 
 def half_bits(values: Array, to: str, instruction: Instruction) -> Array:

@@ -460,9 +460,10 @@ def is_all(active: Who, chosen: Array) -> bool:
 def garbage(register: Register, threads: int) -> Array:
     """Content of a register that nobody has written."""
     if register.is_predicate:
-        return numpy.arange(threads) % 2 == 0
+        return numpy.asarray(numpy.arange(threads) % 2 == 0)
     kind: Any = UNSIGNED[register.width]
-    return numpy.frombuffer(b"\xcb" * (register.width * threads), kind).copy()
+    found: Array = numpy.frombuffer(b"\xcb" * (register.width * threads), kind).copy()
+    return found
 
 
 def specials_of(

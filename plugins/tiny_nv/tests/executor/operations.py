@@ -186,12 +186,13 @@ def high_half(a: Array, b: Array) -> Array:
     bits = a.dtype.itemsize * 8
     if bits < 64:
         double = numpy.dtype(f"{'i' if a.dtype.kind == 'i' else 'u'}{bits // 4}").type
-        return ((a.astype(double) * b.astype(double)) >> double(bits)).astype(a.dtype)
+        upper: Array = ((a.astype(double) * b.astype(double)) >> double(bits)).astype(a.dtype)
+        return upper
     low, high = numpy.uint64(0xFFFFFFFF), numpy.uint64(32)
     x, y = a.view(numpy.uint64), b.view(numpy.uint64)
     x0, x1, y0, y1 = x & low, x >> high, y & low, y >> high
     middle = x1 * y0 + ((x0 * y0) >> high)
-    result = x1 * y1 + (middle >> high) + (((middle & low) + x0 * y1) >> high)
+    result: Array = x1 * y1 + (middle >> high) + (((middle & low) + x0 * y1) >> high)
     if a.dtype.kind == "i":
         result = result - numpy.where(a < 0, y, 0) - numpy.where(b < 0, x, 0)
     return result.view(a.dtype)
@@ -201,13 +202,14 @@ def shift_left(a: Array, amount: Array) -> Array:
     """Bits beyond the width are lost."""
     bits = a.dtype.itemsize * 8
     shifted = a << numpy.minimum(amount, bits - 1).astype(a.dtype)
-    return numpy.where(amount >= bits, a.dtype.type(0), shifted)
+    result: Array = numpy.where(amount >= bits, a.dtype.type(0), shifted)
+    return result
 
 
 def shift_right(a: Array, amount: Array) -> Array:
     """With the sign for signed types, with zeros for others."""
     bits = a.dtype.itemsize * 8
-    shifted = a >> numpy.minimum(amount, bits - 1).astype(a.dtype)
+    shifted: Array = a >> numpy.minimum(amount, bits - 1).astype(a.dtype)
     return shifted if a.dtype.kind == "i" else numpy.where(amount >= bits, a.dtype.type(0), shifted)
 
 
@@ -232,7 +234,8 @@ def remainder(a: Array, b: Array) -> Array:
 
 def count_ones(a: Array) -> Array:
     """Population count."""
-    return numpy.bitwise_count(a.view(UNSIGNED[a.dtype.itemsize])).astype(numpy.uint32)
+    count: Array = numpy.bitwise_count(a.view(UNSIGNED[a.dtype.itemsize])).astype(numpy.uint32)
+    return count
 
 
 def leading_zeros(a: Array) -> Array:
@@ -242,7 +245,8 @@ def leading_zeros(a: Array) -> Array:
     for shift in (1, 2, 4, 8, 16, 32):
         if shift < bits:
             value |= value >> value.dtype.type(shift)
-    return (bits - numpy.bitwise_count(value)).astype(numpy.uint32)
+    zeros: Array = (bits - numpy.bitwise_count(value)).astype(numpy.uint32)
+    return zeros
 
 
 def reverse_bits(a: Array) -> Array:
@@ -322,7 +326,8 @@ def funnel_shift(instruction: Instruction) -> Operation:
         amount = (amount & 31 if wraps else numpy.minimum(amount, 32)).astype(numpy.uint64)
         pair = (high.astype(numpy.uint64) << numpy.uint64(32)) | low
         shifted = (pair << amount) >> numpy.uint64(32) if left else pair >> amount
-        return shifted.astype(numpy.uint32)
+        result: Array = shifted.astype(numpy.uint32)
+        return result
 
     return shift
 
@@ -348,7 +353,8 @@ def dot_bytes(a: Array, b: Array, c: Array) -> Array:
         numpy.ascontiguousarray(x).view(kind).reshape(count, 4).astype(numpy.int64)
         for x, kind in zip((a, b), kinds, strict=True)
     ]
-    return (c + (rows[0] * rows[1]).sum(1)).astype(c.dtype)
+    total: Array = (c + (rows[0] * rows[1]).sum(1)).astype(c.dtype)
+    return total
 
 
 def dot_halves(first: int) -> Operation:
@@ -360,7 +366,8 @@ def dot_halves(first: int) -> Operation:
         bytes_ = numpy.int8 if b.dtype.kind == "i" else numpy.uint8
         left = numpy.ascontiguousarray(a).view(words).reshape(count, 2).astype(numpy.int64)
         right = numpy.ascontiguousarray(b).view(bytes_).reshape(count, 4)[:, first : first + 2]
-        return (c + (left * right).sum(1)).astype(c.dtype)
+        total: Array = (c + (left * right).sum(1)).astype(c.dtype)
+        return total
 
     return multiply
 
@@ -409,7 +416,7 @@ def multiply_wide(kind: str) -> Operation:
     wanted = numpy.dtype(f"{'i' if kind[0] == 's' else 'u'}{int(kind[1:]) // 8}").type
 
     def multiply(a: Array, b: Array, c: Array | None = None) -> Array:
-        product = a.astype(wanted) * b.astype(wanted)
+        product: Array = a.astype(wanted) * b.astype(wanted)
         return product if c is None else product + c
 
     return multiply
@@ -471,9 +478,9 @@ def compare_floats(name: str, a: Array, b: Array) -> Array:
         return ~unordered
     if name == "nan":
         return unordered
-    if name in COMPARISONS:
-        return COMPARISONS[name](a, b) & ~unordered
-    return COMPARISONS[name[:-1]](a, b) | unordered
+    is_ordered = name in COMPARISONS
+    found: Array = COMPARISONS[name if is_ordered else name[:-1]](a, b)
+    return found & ~unordered if is_ordered else found | unordered
 
 
 def comparison(instruction: Instruction, kind: str) -> Operation:
@@ -613,7 +620,8 @@ def arithmetic_step(instruction: Instruction) -> Step:
 
 def predicate_step(instruction: Instruction) -> Step:
     """and, or, xor, not of predicates."""
-    operation = {**COMBINATIONS, "not": numpy.logical_not}[instruction.opcode]
+    operations: dict[str, Callable[..., Any]] = {**COMBINATIONS, "not": numpy.logical_not}
+    operation = operations[instruction.opcode]
     kinds = ["pred"] * (len(instruction.operands) - 1)
     return plain_step(instruction, operation, "pred", kinds)
 

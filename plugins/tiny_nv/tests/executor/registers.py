@@ -187,7 +187,7 @@ def immediate(value: float, kind: str) -> Any:
     wanted = ARRAY_TYPES[kind]
     if kind == "pred":
         return numpy.bool_(value)
-    if isinstance(value, float):
+    if not isinstance(value, int):
         if kind in ("f32", "f64", "f16"):
             return wanted(value)
         if kind in ("b32", "u32", "s32"):
@@ -198,7 +198,7 @@ def immediate(value: float, kind: str) -> Any:
     if kind in ("f32", "f64"):
         return wanted(value)
     bits = numpy.dtype(wanted).itemsize * 8
-    unsigned = UNSIGNED[bits // 8](value % (1 << bits))
+    unsigned: Any = UNSIGNED[bits // 8](value % (1 << bits))
     return unsigned.view(wanted)
 
 

@@ -144,7 +144,9 @@ class Gsp:
             if self.bar1:
                 self.memory.show(self.bar1)
             return True
-        return register in SCRATCH and self.chip.set(register, value) is None
+        if register in SCRATCH:
+            self.chip.set(register, value)
+        return register in SCRATCH
 
     @property
     def falcon(self) -> FalconModel | LockedFalcon:

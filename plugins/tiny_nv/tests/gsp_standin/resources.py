@@ -147,6 +147,6 @@ class GspResources(Resources):
             self.refresh(space)
 
 
-def array(host: int, size: int) -> numpy.ndarray:  # type: ignore[type-arg]
+def array(host: int, size: int) -> numpy.ndarray:
     """Memory of the process."""
     return numpy.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(host))

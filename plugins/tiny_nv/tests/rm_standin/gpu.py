@@ -63,7 +63,7 @@ def pages_of(backing: Backing, size: int, usable: int, gpu: Gpu | None) -> Pages
 def pages_at(address: int, size: int) -> Pages:
     """The process's own pages."""
     raw = (ctypes.c_uint8 * size).from_address(address)
-    return Pages(size, numpy.frombuffer(raw, numpy.uint8), host_address=address, is_cached=True)
+    return Pages(size, numpy.ctypeslib.as_array(raw), host_address=address, is_cached=True)
 
 
 @dataclass(eq=False)
