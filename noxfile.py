@@ -27,8 +27,8 @@ PACKAGES = {
     "tiny-qcom": ROOT / "plugins/tiny_qcom",
     "tiny-webgpu": ROOT / "plugins/tiny_webgpu",
 }
-TYPED_TESTS = ["tiny_amd", "tiny_cl", "tiny_cpu", "tiny_metal", "tiny_qcom"]
-"""Plugins whose tests pass the type checker too."""
+TYPED_TESTS = ["tiny_amd", "tiny_cl", "tiny_cpu", "tiny_metal", "tiny_nv", "tiny_qcom"]
+"""Plugins whose tests are checked with their folder as the path of modules."""
 FRONTEND = ["--device", "CPU:LLVM"]
 """Random programs of the frontend: a clang per kernel takes 3.5 times the processor time."""
 DEVICES = ["PYTHON", "CPU:CLANG", "CPU:LLVM", "CL", "CUDA", "CUDA:PTX", "WEBGPU"]
