@@ -165,6 +165,30 @@ def test_operands_are_copied_while_others_are_multiplied(dtype: DType, sources: 
     assert text.count("cp.async.wait_group 2") == 1
 
 
+@pytest.mark.sample(3)
+@pytest.mark.usefixtures("card")
+@pytest.mark.parametrize("turned", [(False, False), (True, True), (True, False)], ids=str)
+@pytest.mark.parametrize("size", [(128, 64, 128), (70, 40, 130)], ids=str)
+def test_threads_multiply_while_single_operands_are_copied(
+    size: tuple[int, int, int], turned: tuple[bool, bool], sources: Sources
+) -> None:
+    m, k, n = size
+    a, b = small_integers(m, k).astype("f"), small_integers(k, n, seed=1).astype("f")
+    left, right = (
+        Tensor(v.T.copy()).realize().T if is_turned else Tensor(v).realize()
+        for v, is_turned in zip((a, b), turned, strict=True)
+    )
+    sources.texts.clear()
+
+    with Context(ALLOW_TF32=0):
+        found = (left @ right).numpy()
+
+    assert numpy.array_equal(found, a @ b)
+    (text,) = sources.texts
+    is_aligned = not any(n % 4 for n in size)
+    assert "cp.async.wait_group" in text or not is_aligned
+
+
 @pytest.mark.usefixtures("card")
 def test_many_products_at_once(sources: Sources) -> None:
     MATRICES.is_batched(dtypes.half, sources)

@@ -17,7 +17,7 @@ from tinycore.lower.cost import resident_groups, unevenness
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
 from tinycore.lower.strategies.block_order import band_of
-from tinycore.lower.tile import Bind, Plan, Reorder, Split
+from tinycore.lower.tile import Bind, Plan, Reorder, Split, Stage
 from tinycore.render.base import Limits, LinearKernel
 from tinycore.testing.kernels import product_of_types
 from tinycore.uop.node import UOp
@@ -91,6 +91,33 @@ def test_a_thread_has_eight_rows_and_columns_where_registers_are_stated() -> Non
 
     assert checked(ast, plan_for(ast, many), many, size).launch("grid") == (1, 1, 1)
     assert groups(ast, few) == (2, 2, 1)
+
+
+@pytest.mark.parametrize("size", [(128, 64, 128), (130, 70, 72)], ids=str)
+def test_operands_of_threads_are_copied_ahead(size: tuple[int, int, int]) -> None:
+    """The one that lies along the sum is turned by single elements, to rows in other banks."""
+    limits = replace(UNIT, matrix=(), shared_bytes=64 << 10, unit_shared_bytes=128 << 10)
+    ast = singles(*size)
+    plan = plan_for(ast, limits)
+    stages = [s for s in plan if isinstance(s, Stage)]
+    linear = checked(ast, plan, limits, size)
+
+    assert [(s.copies, s.padding) for s in stages] == [(3, 4), (3, 0)]
+    assert {u.arg for u in linear.uops if u.op is Op.ASYNC_COPY} == {1, 4}
+    assert not any(isinstance(s, Stage) and s.copies > 1 for s in plan_for(ast, without(limits)))
+
+
+def without(limits: Limits) -> Limits:
+    """The same without copies that are under way."""
+    return replace(limits, async_bytes=())
+
+
+def test_operands_that_are_computed_are_not_copied_ahead() -> None:
+    left, right = (Tensor.empty(128, 128, device="PYTHON") for _ in range(2))
+    ast = ((left + 1) @ right).schedule()[-1].ast
+    plan = plan_for(ast, replace(UNIT, matrix=()))
+
+    assert {s.copies for s in plan if isinstance(s, Stage)} == {1}
 
 
 def test_groups_are_smaller_where_there_would_be_too_few_for_the_units() -> None:

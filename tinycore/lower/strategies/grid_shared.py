@@ -16,6 +16,7 @@ from functools import partial
 from typing import Final
 
 from tinycore.errors import ArgumentError
+from tinycore.lower.async_copies import copied_from
 from tinycore.lower.cost import (
     Cost,
     Proposal,
@@ -26,7 +27,7 @@ from tinycore.lower.cost import (
 from tinycore.lower.dims import launches
 from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import LEAST_REUSE, KernelFacts
-from tinycore.lower.loops import Number, counter_of, stores_of, threads_of
+from tinycore.lower.loops import Number, counter_of, fills_of, stores_of, threads_of
 from tinycore.lower.packing import fill_of, loads_of
 from tinycore.lower.predicate import stores_to_buffers
 from tinycore.lower.steps.split import MASKED
@@ -59,6 +60,15 @@ SECTOR_BYTES: Final = 32
 """The smallest piece of memory that a cache moves."""
 UNEVEN: Final = 1.05
 """The price of numbers of threads that are no power of two."""
+
+VECTOR_ROWS: Final = 4
+"""Rows of a thread that lie side by side."""
+EACH_APART: Final = (AxisKind.UNROLL, 1)
+"""Copies of a thread that all lie apart."""
+TURNS: Final = (3, 2)
+"""Arrays that steps use in turn, where copies to them are under way meanwhile."""
+GROUPS_BESIDE: Final = 2
+"""Groups that should fit beside each other on a unit by their shared memory."""
 
 Apply = Callable[[Draft], bool | None]
 Tile = tuple[int, int]
@@ -153,14 +163,16 @@ def tile_and_stage(
     broad = tiles_of(sides.columns, wanted // threads_in(high), wide, exact)
     high = tiles_of(sides.rows, wanted // threads_in(broad), tall, exact)
     columns = cut_side(draft, sides.columns, broad, kind, lanes)
-    rows = cut_side(draft, sides.rows, high, AxisKind.UNROLL)
+    # Values of rows side by side are loaded from shared memory as a vector.
+    along = min(VECTOR_ROWS, tall) if draft.limits.async_bytes else 1
+    rows = cut_side(draft, sides.rows, high, AxisKind.UNROLL, along)
     if min(steps_in_tile(draft, columns), steps_in_tile(draft, rows)) < LEAST_REUSE:
         return False
     draft.do(*(Bind(counter.arg.number, AxisKind.GRID) for counter in draft.facts.launchable))
     at, inner = cut_depth(draft, depth)
     if sharers > 1 and not share_sums(draft, inner, sharers):
         return False
-    if not stage_all(draft, at, inner, (*rows, *columns)) or not fits_group(draft):
+    if not stage_ahead(draft, at, inner, (*rows, *columns)):
         return False
     widest = max(n.dtype.itemsize for n in draft.facts.loads)
     order_blocks(draft, sides.rows[-1], sides.columns[-1], steps, widest)
@@ -181,7 +193,7 @@ def cut_side(
     For each loop how the steps of the tile are counted.
     """
     return [
-        cut_loop(draft, loop, *tile, kind if loop is loops[-1] else AxisKind.UNROLL, lanes)
+        cut_loop(draft, loop, *tile, *((kind, lanes) if loop is loops[-1] else EACH_APART))
         for loop, tile in zip(loops, tiles, strict=True)
         if math.prod(tile) > 1
     ]
@@ -190,7 +202,7 @@ def cut_side(
 def cut_loop(
     draft: Draft, loop: UOp, threads: int, copies: int, kind: AxisKind, lanes: int = 1
 ) -> Dimension:
-    """Cut a loop into groups, threads and the copies of a thread."""
+    """Cut a loop into groups, threads and the copies of a thread, so many of them side by side."""
     number, steps = loop.arg.number, threads * copies
     tail = Tail.AUTO if loop.is_fixed else Tail.GUARD
     groups: list[Step] = []
@@ -198,29 +210,29 @@ def cut_loop(
         groups.append(Split(number, steps, tail))
     if groups:
         number = (*number, 1)
-    if kind is AxisKind.VECTOR and copies > lanes:
+    if 1 < lanes < copies:
         # Several vectors to a thread lie apart.
         draft.do(*groups, Split(number, threads * lanes), Bind((*number, 0), AxisKind.UNROLL))
-        dimension = cut_lanes(draft, (*number, 1), threads, lanes)
+        dimension = cut_lanes(draft, (*number, 1), threads, lanes, kind)
         return ((*number, 0), threads * lanes), *dimension
     if threads == 1 or copies == 1:
         draft.do(*groups, Bind(number, AxisKind.BLOCK if copies == 1 else kind))
         return ((number, 1),)
     # Lanes lie side by side. Copies lie apart, so that threads side by side store side by side.
-    inner = copies if kind is AxisKind.VECTOR else threads
-    order = (AxisKind.BLOCK, kind) if kind is AxisKind.VECTOR else (kind, AxisKind.BLOCK)
+    inner = copies if lanes > 1 else threads
+    order = (AxisKind.BLOCK, kind) if lanes > 1 else (kind, AxisKind.BLOCK)
     own = (Bind((*number, part), kind) for part, kind in enumerate(order))
     draft.do(*groups, Split(number, inner), *own)
     return ((*number, 0), inner), ((*number, 1), 1)
 
 
-def cut_lanes(draft: Draft, number: Number, threads: int, lanes: int) -> Dimension:
+def cut_lanes(draft: Draft, number: Number, threads: int, lanes: int, kind: AxisKind) -> Dimension:
     """Cut a loop into threads and the lanes of one vector of each."""
     if threads == 1:
-        draft.do(Bind(number, AxisKind.VECTOR))
+        draft.do(Bind(number, kind))
         return ((number, 1),)
     draft.do(Split(number, lanes))
-    draft.do(Bind((*number, 0), AxisKind.BLOCK), Bind((*number, 1), AxisKind.VECTOR))
+    draft.do(Bind((*number, 0), AxisKind.BLOCK), Bind((*number, 1), kind))
     return ((*number, 0), lanes), ((*number, 1), 1)
 
 
@@ -270,17 +282,58 @@ def innermost_group(draft: Draft) -> Number | None:
     return groups[-1] if groups else None
 
 
-def stage_all(
+def stage_ahead(
     draft: Draft, at: Number | None, inner: list[Dimension], outer: tuple[Dimension, ...]
 ) -> bool:
-    """Stage what moves with some steps of a block and of a tile; whether anything does."""
-    first = len(arrays(draft))
+    """Stage operands: by copies that are under way while other steps are computed, where the
+    device has such; else before each step. False if the group does not fit."""
+    limits, before = draft.limits, draft.copy()
+    loop = next((r for r in draft.facts.reduced if r.arg.number == at), None)
+    if limits.async_bytes and loop is not None and loop.arg.kind is AxisKind.REDUCE:
+        for turns in (n for n in TURNS if n <= loop.extent):
+            if stage_all(draft, at, inner, outer, turns) and are_copies(draft):
+                size = scratch_bytes(draft.kernel, limits.converted)
+                room = limits.unit_shared_bytes or limits.shared_bytes
+                if fits_group(draft) and GROUPS_BESIDE * size <= room:
+                    return True
+            draft.become(before)
+            before = draft.copy()
+    return stage_all(draft, at, inner, outer) and fits_group(draft)
+
+
+def are_copies(draft: Draft) -> bool:
+    """True if all that is staged is copied element by element, in sizes that the device copies."""
+    for fill in fills_of(draft.kernel):
+        (store,) = stores_of(fill.src[1])
+        size = store.src[1].dtype.itemsize
+        if size not in draft.limits.async_bytes or copied_from(store.src[1]) is None:
+            return False
+    return True
+
+
+def stage_all(
+    draft: Draft,
+    at: Number | None,
+    inner: list[Dimension],
+    outer: tuple[Dimension, ...],
+    turns: int = 1,
+) -> bool:
+    """Stage what moves with some steps of a block and of a tile, in so many arrays that are used
+    in turn; whether anything does."""
+    first, limits = len(arrays(draft)), draft.limits
     for dimensions in layouts(draft, inner, outer):
         if staged_values(draft.kernel, Stage(at, dimensions)):
-            stage_windows(draft, at, dimensions)
+            stage_windows(draft, at, dimensions, turns)
     for number in range(first, len(arrays(draft))):
-        deal_out(draft, number)
+        is_apart = turns > 1 and is_turned_by(fill_of(draft, number), limits)
+        deal_out(draft, number, 1 if is_apart else None)
     return len(arrays(draft)) > first
+
+
+def is_turned_by(fill: UOp, limits: Limits) -> bool:
+    """True if what lies side by side in memory is stored apart."""
+    loads = loads_of(fill)
+    return is_stored_apart(fill, min(fill.src[1:], key=lambda r: least_stride(loads, r, limits)))
 
 
 def layouts(
@@ -299,22 +352,32 @@ def layouts(
     return sorted(found, key=lambda d: (-len(d), d))
 
 
-def stage_windows(draft: Draft, at: Number | None, dimensions: tuple[Dimension, ...]) -> None:
+def stage_windows(
+    draft: Draft, at: Number | None, dimensions: tuple[Dimension, ...], turns: int = 1
+) -> None:
     """Stage what moves with some loops, and what windows have in common once.
 
-    Where a value is no function of its place in them, each loop is a dimension of its own.
+    Where a value is no function of its place in them, each loop is a dimension of its own. What is
+    turned while it is copied has padded rows, so that threads store to different banks.
     """
     loops = {r.arg.number: r for r in draft.facts.loops}
     axes = {axis for dimension in dimensions for axis, _ in dimension}
     moving = [
         n.src[1] for n in operand_accesses(draft.facts) if axes <= {r.arg.number for r in n.ranges}
     ]
-    step = Stage(at, with_overlaps(dimensions, moving, loops), narrow=draft.limits.converted)
+    found = with_overlaps(dimensions, moving, loops)
+    step = Stage(at, found, narrow=draft.limits.converted, copies=turns)
+    before, first = draft.copy(), len(arrays(draft))
     try:
         draft.do(step)
     except ArgumentError:
         apart = tuple(((axis, 1),) for d in dimensions for axis, _ in d)
         draft.do(replace(step, dimensions=apart))
+        return
+    made = range(first, len(arrays(draft)))
+    if turns > 1 and any(is_turned_by(fill_of(draft, n), draft.limits) for n in made):
+        draft.become(before)
+        draft.do(replace(step, padding=draft.limits.vector_bytes // before.facts.itemsize))
 
 
 def arrays(draft: Draft) -> list[UOp]:
