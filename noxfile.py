@@ -33,6 +33,8 @@ FRONTEND = ["--device", "CPU:LLVM"]
 """Random programs of the frontend: a clang per kernel takes 3.5 times the processor time."""
 DEVICES = ["PYTHON", "CPU:CLANG", "CPU:LLVM", "CL", "CUDA", "CUDA:PTX", "WEBGPU"]
 """Devices that docs/generate_conformance.py writes tables of; CUDA here means a card."""
+PLAYED = ["AMD", "AMD-GFX1201", "AMD-GFX942", "AMD:HIP", "METAL", "QCOM:IR3"]
+"""Devices whose hardware stand-ins play (`tests/standins.py`)."""
 PEERS = {
     "tinygrad": ["tinygrad>=0.14"],
     "torch": ["torch==2.13.*", "--extra-index-url", "https://download.pytorch.org/whl/cpu"],
@@ -136,11 +138,11 @@ def conformance(session: nox.Session, device: str) -> None:
 
 
 @nox.session
-@nox.parametrize("device", DEVICES)
+@nox.parametrize("device", [*DEVICES, *PLAYED])
 def tensors(session: nox.Session, device: str) -> None:
     """Test tensors and layers on one device, all of it: an hour on CL, half of one on WEBGPU."""
     install(session)
-    session.env["TENSOR_TESTS"] = device
+    session.env["STANDIN" if device in PLAYED else "TENSOR_TESTS"] = device
     session.run("pytest", "tests/unit/tensor", "tests/unit/nn", *session.posargs)
 
 
