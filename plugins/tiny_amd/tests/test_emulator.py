@@ -26,7 +26,7 @@ from emulation.faults import (  # noqa: E402
     TimeoutFault,
 )
 from emulator.decode import FIRST_VGPR, decode  # noqa: E402
-from emulator.dispatch import Emulator, vector_registers  # noqa: E402
+from emulator.dispatch import Emulator, touched, vector_registers  # noqa: E402
 from emulator.opcodes import NAMES  # noqa: E402
 from emulator.scalar import extract_wide  # noqa: E402
 from ir_programs import (  # noqa: E402
@@ -320,6 +320,12 @@ def test_an_operand_that_is_encoded_and_not_read_is_not_waited_for() -> None:
 
     assert shift.name == "v_pk_lshlrev_b16"
     assert vector_registers(shift) == [23, FIRST_VGPR + 0x24]
+
+
+def test_an_address_in_scratch_is_one_scalar() -> None:
+    words = 0xED05C002, 0x00000001, 0x000FF000  # scratch_load_b128 v[1:4], off, s2 offset:4080
+    loaded = decode(struct.pack("<3I", *words), 0, DECODERS["gfx1201"])
+    assert touched(loaded) == [2]
 
 
 def test_a_root_of_a_scalar_has_one_operand() -> None:

@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -30,6 +31,11 @@ def answer(question):
         return len(text), text.encode()
     if word == "environment":
         return os.environ.get(text), b""
+    if word == "session":
+        return os.getsid(0), b""
+    if word == "tell":
+        print(text * 100_000, "the end", file=sys.stderr)
+        sys.exit(1)
     print("noise")
     os.write(1, b"more noise\\n")
     return [word, os.getpid()], text.encode()
@@ -94,6 +100,33 @@ def test_a_worker_that_crashes_is_lost_with_its_log_and_replaced(start: Start) -
     assert raised.value.last_line == "out of words"
     assert worker.pid == 0
     assert worker.ask(["echo", "next"])[1] == b"next"
+
+
+def test_the_end_of_a_long_log_is_kept(start: Start) -> None:
+    with pytest.raises(WorkerLost) as raised:
+        start().ask(["tell", "0123456789"])
+
+    assert len(raised.value.log) == worker_process.LOG_BYTES
+    assert raised.value.log.endswith("6789 the end\n")
+
+
+def test_an_interrupt_of_the_terminal_does_not_reach_it(start: Start) -> None:
+    worker = start()
+    session, _ = worker.ask(["session", ""])
+
+    assert session == worker.pid
+
+
+def test_modules_are_found_where_this_process_finds_them(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "only_here.py").write_text("WORD = 'found'\n", "utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    program = "from only_here import WORD\nfrom tinycore.plugin import serve_questions\n"
+
+    found = start(program + "serve_questions(lambda question: (WORD, b''))").ask([])
+
+    assert found == ("found", b"")
 
 
 def test_a_worker_that_leaves_tells_its_status(start: Start) -> None:

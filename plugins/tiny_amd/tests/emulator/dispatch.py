@@ -532,7 +532,8 @@ def touched(instruction: Instruction) -> list[int]:
         return [base, base + 1, *([offset] if offset != NULL else [])]
     if encoding in ("DS", "FLAT", "SCRATCH", "GLOBAL"):
         scalar = instruction.sources[1] if encoding != "DS" else NULL
-        scalars = [scalar, scalar + 1] if scalar != NULL else []
+        words = 1 if encoding == "SCRATCH" else 2
+        scalars = range(scalar, scalar + words) if scalar != NULL else ()
         return [*registers_read(instruction), *scalars]
     if encoding in ("VOP1", "VOP2", "VOP3", "VOPC", "VOPD", "VOP3P"):
         found = vector_registers(instruction)
