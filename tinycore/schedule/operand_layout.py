@@ -119,8 +119,10 @@ def laid_out(node: UOp) -> UOp:
         return node
     loops = loops_over(product)
     operands = [Operand.of(factor, loops) for factor in product.src]
-    summed = [loops[axis] for axis in node.arg[1] if product.shape[axis] != 1]
-    copies = copies_of(operands, summed, math.prod(product.shape), limits_of(node.device))
+    axes = [axis for axis, size in enumerate(product.shape) if size != 1]
+    sides = [loops[axis] for axis in axes if axis not in node.arg[1]]
+    summed = [loops[axis] for axis in axes if axis in node.arg[1]]
+    copies = copies_of(operands, (sides, summed), math.prod(product.shape), limits_of(node.device))
     if not copies:
         return node
     factors = tuple([copies.get(factor, factor) for factor in product.src])
@@ -128,9 +130,12 @@ def laid_out(node: UOp) -> UOp:
 
 
 def copies_of(
-    operands: list[Operand], summed: list[UOp], work: int, limits: Limits
+    operands: list[Operand], loops: tuple[list[UOp], list[UOp]], work: int, limits: Limits
 ) -> dict[UOp, UOp]:
-    """The factors of a product that are read from copies, if one is read by no vectors."""
+    """The factors of a product that are read from copies; `loops` are its sides, and the summed.
+
+    They are if one factor is read by no vectors, or if a unit takes them in another order alone.
+    """
     kinds = {o.base.dtype for o in operands}
     units = limits.matrix if suits_units(limits) else ()
     units = tuple([u for u in units if settings.ALLOW_TF32 or not u.rounds])
@@ -138,30 +143,47 @@ def copies_of(
     if unit is None or not all(o.point for o in operands):
         return {}
     lanes = max(limits.vector_bytes // unit.a.itemsize, 1)
-    along = {o.top: o.vector_loop(lanes) for o in operands}
-    multiple = max(unit.k, lanes)
-    fitting = [
+    along = [o.vector_loop(lanes) for o in operands]
+    (sides, summed), is_ordered = loops, reads_along_sum(unit, limits)
+    fitting = loops_in_common(operands, summed, max(unit.k, lanes))
+    if not (fitting if is_ordered else None in along):
+        return {}
+    if fitting:
+        is_read_so = None not in along
+        loop = max(fitting, key=lambda r: (along.count(r) * is_read_so, r.src[0].arg))
+        # One that is read along rows or columns of the result is turned as it is loaded.
+        kept = {loop} if is_read_so else {loop, *sides}
+        ways = [None if r in kept else loop for r in along]
+    else:
+        own = [own_loop(o, operands, sides, lanes) for o in operands]
+        ways = [None if r in sides or None in own else o for r, o in zip(along, own, strict=True)]
+    copied = {o: way for o, way in zip(operands, ways, strict=True) if way is not None}
+    least = LEAST_READS if None in along else READS_ALONG_SUM
+    if any(work < least * math.prod(o.base.shape) for o in copied):
+        return {}
+    return {o.top: o.copied_along(way) for o, way in copied.items()}
+
+
+def loops_in_common(operands: list[Operand], summed: list[UOp], multiple: int) -> list[UOp]:
+    """The summed loops that all operands may lie along."""
+    return [
         r
         for r in summed
         if not r.src[0].arg % multiple and all(o.axis_of(r) is not None for o in operands)
     ]
-    if not fitting:
-        return {}
-    loop = max(fitting, key=lambda r: r.src[0].arg)
-    if None not in along.values():
-        # Each is read by vectors: only what a unit takes in no other order is copied.
-        is_ordered = reads_along_sum(unit, limits)
-        loop = max(fitting, key=lambda r: (list(along.values()).count(r), r.src[0].arg))
-        apart = [o for o in operands if is_ordered and along[o.top] is not loop]
-        least = READS_ALONG_SUM
-    else:
-        # One that is read along rows or columns of the result is turned as it is loaded.
-        vectors = [(o, along[o.top]) for o in operands]
-        apart = [o for o, r in vectors if r is None or (r in summed and r is not loop)]
-        least = LEAST_READS
-    if any(work < least * math.prod(o.base.shape) for o in apart):
-        return {}
-    return {o.top: o.copied_along(loop) for o in apart}
+
+
+def own_loop(operand: Operand, operands: list[Operand], sides: list[UOp], lanes: int) -> UOp | None:
+    """The longest loop of the result that an operand alone moves along, by whole vectors."""
+    others = [o for o in operands if o is not operand]
+    fitting = [
+        r
+        for r in sides
+        if not r.src[0].arg % lanes
+        and operand.axis_of(r) is not None
+        and not any(r in index.ranges for o in others for index in o.point)
+    ]
+    return max(fitting, key=lambda r: r.src[0].arg, default=None)
 
 
 def reads_along_sum(unit: MatrixUnit, limits: Limits) -> bool:

@@ -16,6 +16,7 @@ from tinycore.lower.tile import Fuse, Tensorize
 from tinycore.render.base import Limits
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
 
 COPYING = replace(CARD, async_bytes=(4, 8, 16))
 
@@ -79,3 +80,14 @@ def test_steps_that_lie_behind_each_other_in_all_operands_are_one_sum() -> None:
     joined = assert_same(gradient(16, 4, 6), COPYING)
 
     assert "fuse(7 5)" in map(str, joined)
+
+
+def test_a_short_sum_across_both_operands_is_one_loop() -> None:
+    image = Tensor.empty(3, 9, 9, 16, dtype=MMA.a, device="NULL").permute(3, 0, 1, 2)
+    change = Tensor.empty(3, 7, 7, 16, dtype=MMA.a, device="NULL").permute(3, 0, 1, 2)
+    ast: UOp = image.conv2d(change).schedule()[-1].ast
+    joined = assert_same(ast, COPYING)
+
+    (summed,) = [n for n in ast.toposort() if n.op is Op.REDUCE]
+    numbers = {r.arg.number for r in summed.src[1:]}
+    assert {number for s in joined for number in (s.outer, s.inner)} & numbers == numbers

@@ -136,6 +136,20 @@ def gradient(dtype: DType) -> Tensor:
     return leaves[0].grad
 
 
+def test_weights_of_a_small_batch_have_gradients_of_operands_along_their_channels() -> None:
+    image, weight = (empty(*s).requires_grad_(True) for s in ((6, 32, 8, 8), (32, 32, 3, 3)))
+    (image.conv2d(weight, padding=1) * empty(6, 32, 8, 8)).sum().backward()
+    assert weight.grad is not None
+    with cut_for(CARD):
+        slope, padded, *_ = weight.grad.schedule()
+
+    for item in (slope, padded):
+        (stored,) = [n for n in item.ast.toposort() if n.op is Op.STORE]
+        moved = [r for r in stored.ranges if coefficient(stored.src[0].src[1], r) == 1]
+        assert [r.src[0].arg for r in moved] == [32]
+    assert [slope.bufs[0].size, padded.bufs[0].size] == [6 * 32 * 8 * 8, 6 * 32 * 10 * 10]
+
+
 @pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16, dtypes.float32])
 def test_no_gradient_is_stored_for_each_place_of_a_window(dtype: DType) -> None:
     assert max(size for size, _ in kernels(gradient(dtype), Limits())) <= 16 * 32 * 12 * 12

@@ -23,6 +23,9 @@ TILE: Final = 128
 MOST_LEFT: Final = 1.1
 """Work of the tiles along one loop, as a multiple of the product's, from which loops are joined."""
 
+MOST_LEFT_OF_STEPS: Final = 1.25
+"""The same for steps of a sum."""
+
 
 def longest(loops: tuple[UOp, ...]) -> UOp:
     """The loop with most steps, the innermost of several."""
@@ -69,8 +72,12 @@ def join(draft: Draft, numbers: list[Number]) -> Number:
     return first
 
 
-def runs_of(facts: KernelFacts, loop: UOp) -> list[UOp]:
-    """The reduced loops that every operand sees as one with a loop, which is the last of them."""
+def steps_of(facts: KernelFacts, loop: UOp, depth: int) -> list[UOp]:
+    """The reduced loops that are cut as one into steps of about `depth`: a loop and those before.
+
+    They are those that every operand sees as one with it. Where these are short and no operand lies
+    along them they are all, whose steps are told apart by quotients.
+    """
     read = operand_accesses(facts)
     run, size = [loop], loop.extent
 
@@ -78,10 +85,15 @@ def runs_of(facts: KernelFacts, loop: UOp) -> list[UOp]:
         moves = [(facts.stride(n, outer), facts.stride(n, loop)) for n in read]
         return all(b is not None and a == b * size for a, b in moves)
 
-    others = [r for r in facts.reduced if r is not loop and r.is_fixed and loop.is_fixed]
+    others = [r for r in facts.reduced if r is not loop]
+    if not all(r.is_fixed for r in facts.reduced):
+        return run
     while (outer := next((r for r in others if r not in run and goes_on(r)), None)) is not None:
         run.insert(0, outer)
         size *= outer.extent
+    is_short = -(-size // depth) * depth > MOST_LEFT_OF_STEPS * size
+    if is_short and not any(facts.stride(n, r) == 1 for n in read for r in run):
+        return [r for r in others if r not in run] + run
     return run
 
 

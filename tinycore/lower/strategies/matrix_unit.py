@@ -46,7 +46,7 @@ from tinycore.lower.strategies.matrix_sides import (
     join_steps,
     length_of,
     longest,
-    runs_of,
+    steps_of,
 )
 from tinycore.lower.tile import Bind, Split, Tail
 from tinycore.render.base import Limits
@@ -145,7 +145,7 @@ def waste_of_product(facts: KernelFacts, unit: MatrixUnit, tile: Tile, sides: Si
     rows, columns = length_of(facts, sides.rows), length_of(facts, sides.columns)
     tall, wide = tile.tall * copies(tile.rows, unit.m), tile.wide * copies(tile.columns, unit.n)
     down, across = -(-rows // (tall * unit.m)), -(-columns // (wide * unit.n))
-    steps = math.prod(r.extent for r in runs_of(facts, inner_loop(facts, unit)))
+    steps = math.prod(r.extent for r in summed_loops(facts, unit))
     padded = down * tall * unit.m * across * wide * unit.n * -(-steps // unit.k) * unit.k
     return padded / (rows * columns * steps)
 
@@ -261,16 +261,24 @@ def cut_tile(draft: Draft, loop: UOp, subgroups: int, size: int) -> tuple[Number
 
 def cut_steps(draft: Draft, unit: MatrixUnit) -> tuple[Number, Number]:
     """Cut the reduced loop of a product, the innermost now, into what is staged at a time."""
-    run = runs_of(draft.facts, inner_loop(draft.facts, unit))
-    number = join_steps(draft, run)
-    steps = -(-math.prod(r.extent for r in run) // unit.k)
+    loops = summed_loops(draft.facts, unit)
+    number = join_steps(draft, loops)
+    steps = -(-math.prod(r.extent for r in loops) // unit.k)
     if isinstance(unit.load, MatrixDescriptor):
-        row_bytes, steps = unit.load.row_bytes, ceil_power_of_two(steps)
-    else:
-        row_bytes = DEPTH_BYTES
-    most = max(row_bytes // unit.a.itemsize, unit.k)
-    draft.do(Split(number, min(most, steps * unit.k), Tail.GUARD))
+        steps = ceil_power_of_two(steps)
+    draft.do(Split(number, min(depth_of(unit), steps * unit.k), Tail.GUARD))
     return join_blocks(draft, (*number, 0)), (*number, 1)
+
+
+def summed_loops(facts: KernelFacts, unit: MatrixUnit) -> list[UOp]:
+    """The reduced loops that a unit sums over."""
+    return steps_of(facts, inner_loop(facts, unit), depth_of(unit))
+
+
+def depth_of(unit: MatrixUnit) -> int:
+    """Steps of a sum that are staged at a time, at most."""
+    row_bytes = unit.load.row_bytes if isinstance(unit.load, MatrixDescriptor) else DEPTH_BYTES
+    return max(row_bytes // unit.a.itemsize, unit.k)
 
 
 def dimension(draft: Draft, *axes: Number | None) -> Dimension:
