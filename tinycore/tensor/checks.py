@@ -27,9 +27,9 @@ from tinycore.uop.size import Variable, greatest, is_size, same_number
 
 def broadcast_shapes(name: str, *shapes: Shape) -> Shape:
     """The shape all are repeated to, axes aligned at the end. Raises ShapeError."""
-    first = shapes[0]
+    first = max(shapes, key=len)
     for shape in shapes:
-        if shape is not first and shape != first:
+        if shape and shape is not first and shape != first:  # () is that of numbers
             break
     else:
         return first

@@ -105,6 +105,8 @@ def broadcast_to(x: UOp, shape: Shape) -> UOp:
     own = x.shape
     if own == shape:
         return x
+    if not own:
+        return expand(reshape(x, (1,) * len(shape)), shape)
     aligned = (1,) * (len(shape) - len(own)) + own
     node = reshape(x, aligned)
     if any(old not in (1, new) for old, new in zip(aligned, shape, strict=True)):

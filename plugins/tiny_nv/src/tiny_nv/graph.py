@@ -40,8 +40,9 @@ class Node:
         info, parameters = self.program.info, self.parameters
         self.values[position] = value
         self.arguments.set_value(info.buffers + position, value)
-        groups = info.groups(self.values)
-        parameters.gridDimX, parameters.gridDimY, parameters.gridDimZ = groups
+        if info.grid_extents:
+            groups = info.groups(self.values)
+            parameters.gridDimX, parameters.gridDimY, parameters.gridDimZ = groups
 
 
 class CudaGraph:

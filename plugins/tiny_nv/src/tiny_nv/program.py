@@ -236,6 +236,7 @@ class Arguments:
         size = self._maps_at + len(maps) * MAP_BYTES if maps else self.layout.size
         self.block = ffi.new("char[]", max(size, 8))
         self.view = ffi.buffer(self.block)
+        self._words = memoryview(self.view).cast("q")
         self._size = ffi.new("size_t *", size)
         self._held: tuple[int, ...] = ()
         """Addresses and values in the block; empty where that is not known."""
@@ -272,7 +273,7 @@ class Arguments:
     def set_value(self, position: int, number: int) -> None:
         """Set one number, by its position among all arguments."""
         self._held = ()
-        struct.pack_into("Q" if number >= 0 else "q", self.view, 8 * position, number)
+        self._words[position] = number
 
 
 def loaded(device: CudaDevice, binary: bytes, what: str) -> Any:
