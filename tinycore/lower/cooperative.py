@@ -31,8 +31,10 @@ from tinycore.lower.steps.stage import WITHIN
 from tinycore.lower.tensor_copies import Box, Signals, box_of, copied_ahead
 from tinycore.render.base import EARLY, LATE, Limits
 from tinycore.uop.matrix import MatrixDescriptor
-from tinycore.uop.node import UOp
+from tinycore.uop.node import Axis, UOp
 from tinycore.uop.op import Ahead, AxisKind, Op, Part
+from tinycore.uop.rewrite import rewrite
+from tinycore.uop.symbolic import simplify
 
 MOST_PARTS: Final = 16
 """Partial results that every thread folds at the end."""
@@ -176,7 +178,7 @@ Place = tuple[frozenset[UOp], int, Turn | None]
 
 def share_fills(kernel: UOp, limits: Limits) -> UOp:
     """The kernel with its FILL loops dealt out to the threads of a group, and barriers."""
-    threads = threads_of(kernel)
+    kernel, threads = merge_fills(kernel), threads_of(kernel)
     fills = [n for n in fills_of(kernel) if threads or is_dealt(n)]
     places: dict[Place, list[UOp]] = defaultdict(list)
     for fill in fills:
@@ -195,6 +197,32 @@ def share_fills(kernel: UOp, limits: Limits) -> UOp:
         else:
             done |= filled_ahead(members, turn, threads, steps_behind(kernel, turn))
     return kernel.substitute(done)
+
+
+def merge_fills(kernel: UOp) -> UOp:
+    """The kernel with one array for fills that are the same but for the names of their loops.
+
+    An operand of two products is such: keys, and in the gradient what meets weights and slopes.
+    """
+    first: dict[UOp, UOp] = {}
+    fills = fills_of(kernel)
+    kept = {fill: first.setdefault(canonical_fill(fill), fill) for fill in fills}
+    if len(first) == len(fills):
+        return kernel
+    kernel = kernel.substitute({fill: other for fill, other in kept.items() if fill is not other})
+    arrays = sorted({fill.src[0] for fill in first.values()}, key=lambda array: int(array.arg))
+    return kernel.substitute({a: a.replace(arg=number) for number, a in enumerate(arrays)})
+
+
+def canonical_fill(fill: UOp) -> UOp:
+    """A fill with names of its array and loops that depend on their places alone."""
+    array, end = fill.src
+    names = {
+        loop: loop.replace(arg=Axis((place, Part.FILL), loop.arg.kind))
+        for place, loop in enumerate(end.src[1:])
+    }
+    renamed = end.substitute({**names, array: array.replace(arg=-1)})
+    return rewrite(renamed, simplify, name="simplify a fill")
 
 
 def boxes_of(fills: list[UOp], turn: Turn, limits: Limits) -> dict[UOp, Box]:

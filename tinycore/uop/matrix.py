@@ -30,6 +30,8 @@ BLOCKS_OF_CHAINS: Final = (64, 32, 16)
 REGISTERS_OF_CHAINS: Final = 28
 """Registers of a lane for addresses, fragments of other operands and folds of rows, of which there
 are more where sums are longer: by what ptxas takes for lengths of 64 and 128."""
+DESCRIBED_REGISTERS: Final = 20
+"""The same where a unit reads the other operands by itself."""
 WORD_BYTES: Final = 4
 BIT: Final = re.compile(r"([mnk])(\d+)|-")
 
@@ -345,7 +347,8 @@ class MatrixUnit:
         words, wide = self.a.itemsize / WORD_BYTES, self.out.itemsize / WORD_BYTES
         lanes = tiles * self.m / self.threads
         kept = lanes * (sum(columns) * wide + sum(steps) * words)
-        kept += (tiles + len(columns) - 1) * REGISTERS_OF_CHAINS
+        others = DESCRIBED_REGISTERS if self.is_described else REGISTERS_OF_CHAINS
+        kept += (tiles + len(columns) - 1) * others
         made = lanes * len(columns) * words  # by column of a block, where all are needed at once
         if not self.is_described:
             kept, made = kept + max(steps) // 2, 0.0

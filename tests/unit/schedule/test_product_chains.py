@@ -10,6 +10,9 @@ import pytest
 
 from tests.unit.lower.matrices import LOADED, SIMDGROUP, WMMA
 from tinycore import Context, Tensor, TinyJit, Variable, dtypes
+from tinycore.builtin.interpreter import PythonRenderer
+from tinycore.lower.pipeline import lower
+from tinycore.lower.plan import plan_for
 from tinycore.render.base import Limits
 from tinycore.testing.accelerator import CORRECT
 from tinycore.testing.accelerator.device import LIMITS, Rewriter
@@ -101,6 +104,26 @@ def test_attention_is_one_kernel(unit: MatrixUnit, shape: tuple[int, ...]) -> No
     result = query.scaled_dot_product_attention(key, value)
 
     check(result, unit, attention(*map(plain, (query, key, value))))
+
+
+def arrays_of(result: Tensor, unit: MatrixUnit) -> int:
+    """The arrays of shared memory of the kernel that computes a result."""
+    (item,) = (item for item in result.schedule() if item.ast.op is not Op.COPY)
+    limits = card_with(unit)
+    linear = lower(item.ast, PythonRenderer(limits), "chain", plan_for(item.ast, limits))
+    return sum(u.op is Op.DEFINE_LOCAL for u in linear.uops)
+
+
+def test_an_operand_of_both_products_is_staged_once() -> None:
+    limits = card_with(HALF)
+    parts = replace(CORRECT, name="CARD", renderer=lambda: Rewriter(limits), limits=limits)
+    with accelerator(parts), Context(VERIFY=1):
+        query, key, value = operands(HALF, (2, 64, 32), (2, 128, 32), (2, 128, 32))
+        apart = query.scaled_dot_product_attention(key, value)
+        same = query.scaled_dot_product_attention(key, key)
+
+        assert (arrays_of(apart, HALF), arrays_of(same, HALF)) == (2, 1)
+        check(same, HALF, attention(*map(plain, (query, key, key))))
 
 
 def test_scores_too_large_for_exp_overflow_nowhere(unit: MatrixUnit) -> None:

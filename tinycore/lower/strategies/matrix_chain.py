@@ -164,7 +164,8 @@ def chain(
     """
     draft = given.copy()
     rows = way.tiles * unit.m
-    most = min(way.subgroups, max(draft.limits.block_wanted // unit.threads, 1))
+    wanted = draft.limits.block_wanted // unit.threads
+    most = way.subgroups if unit.is_described else min(way.subgroups, wanted)
     _, down = cut_tile(draft, found.m, subgroups_of(draft, found, most, rows), rows)
     n, between = found.n.arg.number, found.between.arg.number
     k = tuple(loop.arg.number for loop in found.k)

@@ -37,6 +37,7 @@ __all__ = [
     "descriptor_bits",
     "is_new_sum",
     "is_written_by_threads",
+    "products_awaited",
     "products_begun_together",
     "products_under_way",
     "units_of",
@@ -228,31 +229,30 @@ class WarpgroupInstruction:
         count = self.unit.fragment("out").count
         return ", ".join(f'"{way}{letter}"(c.v[{i}])' for i in range(count))
 
-    def name_of(self, products: Sequence[UOp], waits: bool) -> str:
+    def name_of(self, products: Sequence[UOp]) -> str:
         """Name of the function of CUDA C for a row of products."""
         turned = "".join("ab"[i] for i, s in enumerate(products[0].src[:2]) if is_turned(s))
         across = f"_across_{turned}" if turned else ""
         new = "_new" if is_new_sum(products[0]) else ""
-        return f"{self.unit.name}{across}{new}{'' if waits else '_begun'}"
+        return f"{self.unit.name}{across}{new}"
 
-    def function(self, products: Sequence[UOp], waits: bool) -> str:
+    def function(self, products: Sequence[UOp]) -> str:
         """A function of CUDA C, of both operands of each product and of the sums that a lane holds.
 
-        It waits for the products, or leaves them under way. Sums that begin with it are its own.
+        It leaves the products under way. Sums that begin with it are its own.
         """
         is_new, numbers = is_new_sum(products[0]), range(len(products))
         lines, inputs = self.instructions(products)
         parameters = [f"A a{i}, B b{i}" for i in numbers] + ([] if is_new else ["C c"])
-        behind = (COMMIT, f"{WAIT} 0") if waits else (COMMIT,)
         own, fresh = ("  C c;\n", " setp.ne.b32 fresh, 0, 0;") if is_new else ("", "")
         return (
             "template <class C, class A, class B>\n"
-            f"FUNCTION C {self.name_of(products, waits)}({', '.join(parameters)}) {{\n"
+            f"FUNCTION C {self.name_of(products)}({', '.join(parameters)}) {{\n"
             f"{''.join(map(self.copied, numbers))}{own}"
             '  asm volatile("{ .reg .pred adds, fresh; '
             f'setp.ne.b32 adds, 1, 0;{fresh} {FENCE};\\n"\n'
             f"{''.join(lines)}"
-            f'    "{"; ".join(behind)}; }}"\n'
+            f'    "{COMMIT}; }}"\n'
             f"    : {self.outputs(is_new)}\n"
             f'    : {", ".join(inputs)} : "memory");\n'
             "  return c;\n"
@@ -293,12 +293,12 @@ class WarpgroupInstruction:
         further = f" + {advance}" if advance else ""
         return [*(words or [f'"l"(x{number})']), f'"l"(y{number}{further})']
 
-    @property
-    def ended(self) -> str:
-        """A function of CUDA C that waits for all products, of sums they are added to."""
+    def ended(self, left: int) -> str:
+        """A function of CUDA C that waits for all groups but the last ones, of sums of the first of
+        them."""
         return (
-            f"template <class C> FUNCTION C {self.unit.name}_ended(C c) {{\n"
-            f'  asm volatile("{WAIT} 0;" : {self.outputs()} : : "memory");\n'
+            f"template <class C> FUNCTION C {self.unit.name}_ended_{left}(C c) {{\n"
+            f'  asm volatile("{WAIT} {left};" : {self.outputs()} : : "memory");\n'
             "  return c;\n"
             "}"
         )
@@ -452,8 +452,8 @@ class UnderWay(NamedTuple):
     """RANGE and LOAD of what they are added to, which is not moved meanwhile."""
     groups: Mapping[UOp, int]
     """Groups that a BARRIER leaves under way."""
-    ends: Mapping[UOp, tuple[tuple[UOp, str], ...]]
-    """By the END of a loop the registers of sums that are complete behind it, and their units."""
+    ends: Mapping[UOp, tuple[tuple[UOp, UOp], ...]]
+    """By the END of a loop the registers of sums that are complete behind it, and the products."""
 
 
 @lru_cache(maxsize=8)
@@ -467,7 +467,7 @@ def products_under_way(uops: tuple[UOp, ...]) -> UnderWay:
     products: set[UOp] = set()
     sums: set[tuple[UOp, UOp]] = set()
     groups: dict[UOp, int] = {}
-    ends: dict[UOp, tuple[tuple[UOp, str], ...]] = {}
+    ends: dict[UOp, tuple[tuple[UOp, UOp], ...]] = {}
     for end, own, body in loops_of(uops):
         barriers = [u for u in own if u.op is Op.BARRIER]
         found = [u for u in own if u in rows]
@@ -484,8 +484,59 @@ def products_under_way(uops: tuple[UOp, ...]) -> UnderWay:
             products |= set(found)
             sums |= {(end.src[1], load) for load in loads}
             groups |= {u: u.arg * len(found) for u in barriers if u.arg}
-            ends[end] = tuple((stores[u], u.arg.name) for u in found)
+            ends[end] = tuple((stores[u], u) for u in found)
     return UnderWay(frozenset(products), frozenset(sums), groups, ends)
+
+
+class Awaited(NamedTuple):
+    """A row of products whose sum is needed."""
+
+    product: UOp
+    """The last of the row."""
+    register: UOp | None
+    """Where the sum was stored meanwhile."""
+    left: int
+    """Groups of products that may be under way still: those begun after it."""
+
+
+@lru_cache(maxsize=8)
+def products_awaited(uops: tuple[UOp, ...], are_kept: bool) -> Mapping[UOp, tuple[Awaited, ...]]:
+    """By a node the rows of products that are waited for before it, but for those of a loop.
+
+    That is the first one that uses a sum, and a barrier or the end of a loop at the latest. To
+    store a sum in a register is no use of it where it `are_kept` there as it is.
+    """
+    rows, left = products_begun_together(uops), products_under_way(uops).products
+    uses = Counter(source for u in uops for source in u.src)
+    found: dict[UOp, tuple[Awaited, ...]] = {}
+    begun: dict[UOp, int] = {}
+    registers: dict[UOp, UOp] = {}
+    count = 0
+    for u in uops:
+        if u.op is Op.STORE and are_kept and u.src[1] in begun and uses[u.src[1]] == 1:
+            memory = pointer_of(u.src[0])
+            if memory.op is Op.DEFINE_REG and memory not in registers.values():
+                registers[u.src[1]] = memory
+                continue
+        needed = [row for row in begun if is_awaited(row, registers.get(row), u)]
+        if needed:
+            found[u] = tuple(
+                Awaited(row, registers.pop(row, None), count - begun.pop(row)) for row in needed
+            )
+        if u in rows:
+            count += 1
+            if u not in left:
+                begun[u] = count
+    return found
+
+
+def is_awaited(row: UOp, register: UOp | None, u: UOp) -> bool:
+    """True if a node needs the sum of a row of products, or begins what it may not be under way
+    in."""
+    if u.op in TOGETHER or row in u.src:
+        return True
+    is_access = register is not None and u.op in (Op.LOAD, Op.STORE)
+    return is_access and pointer_of(u.src[0]) is register
 
 
 def loops_of(uops: Sequence[UOp]) -> Iterator[tuple[UOp, list[UOp], list[UOp]]]:

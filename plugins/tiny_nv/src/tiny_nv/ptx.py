@@ -28,6 +28,7 @@ from tiny_nv.matrix import (
     descriptor_bits,
     is_new_sum,
     is_written_by_threads,
+    products_awaited,
     products_begun_together,
     products_under_way,
 )
@@ -123,6 +124,8 @@ class Ptx(Renderer):
 
     def write(self, u: UOp, text: Text) -> None:
         """Add what one node stands for."""
+        if found := products_awaited(text.kernel.uops, False).get(u):
+            text.put(f"{WAIT} {min(awaited.left for awaited in found)}")
         match u.op:
             case Op.DEFINE_GLOBAL:
                 raw = text.new(ULONG, "ld.param.u64", f"[data{u.arg}]")
@@ -515,8 +518,6 @@ class Ptx(Renderer):
             operands = f"{braced(sums)}, {left}, {right}, {predicate}{factors}"
             text.put(f"{instruction.name} {operands}")
         text.put(COMMIT)
-        if not is_under_way:
-            text.put(f"{WAIT} 0")
         text.values[u] = tuple(sums)
 
     def operands_of(self, product: UOp, text: Text) -> Iterator[tuple[str, str, str]]:

@@ -27,6 +27,7 @@ from tiny_nv.matrix import (
     descriptor_bits,
     is_new_sum,
     is_written_by_threads,
+    products_awaited,
     products_begun_together,
     products_under_way,
 )
@@ -208,6 +209,9 @@ class CudaC(CStyle):
 
     def write(self, u: UOp, writer: Writer) -> None:
         """Add what one node stands for; of products of four warps a row of them at once."""
+        for product, register, left in products_awaited(writer.kernel.uops, True).get(u, ()):
+            held = product if register is None else register
+            self.write_wait(held, product, left, writer)
         if u.op is Op.END:
             super().write(u, writer)
             self.write_ended(u, writer)
@@ -215,20 +219,25 @@ class CudaC(CStyle):
             super().write(u, writer)
         elif products := products_begun_together(writer.kernel.uops).get(u):
             # else the last of its row has it
-            waits = u not in products_under_way(writer.kernel.uops).products
             instruction = WARPGROUP[u.arg.name]
-            writer.define(instruction.function(products, waits))
+            writer.define(instruction.function(products))
             operands = [writer[s] for product in products for s in product.src[:2]]
             if not is_new_sum(products[0]):
                 operands.append(writer[products[0].src[2]])
-            name = f"{instruction.name_of(products, waits)}<{writer.type(u.dtype)}>"
-            writer.value(u, f"{name}({', '.join(operands)})")
+            name = f"{instruction.name_of(products)}<{writer.type(u.dtype)}>"
+            writer.texts[u] = writer.fresh("vec")
+            writer.declare(u.dtype, writer[u], f"{name}({', '.join(operands)})")
 
     def write_ended(self, end: UOp, writer: Writer) -> None:
         """The wait for products that a loop left under way, which their sums depend on."""
-        for register, name in products_under_way(writer.kernel.uops).ends.get(end, ()):
-            writer.define(WARPGROUP[name].ended)
-            writer.line(f"{writer[register]} = {name}_ended({writer[register]});")
+        for register, product in products_under_way(writer.kernel.uops).ends.get(end, ()):
+            self.write_wait(register, product, 0, writer)
+
+    @staticmethod
+    def write_wait(held: UOp, product: UOp, left: int, writer: Writer) -> None:
+        """The wait for all products but the last groups, which the sums that are `held` need."""
+        writer.define(WARPGROUP[product.arg.name].ended(left))
+        writer.line(f"{writer[held]} = {product.arg.name}_ended_{left}({writer[held]});")
 
     def matrix_load(self, u: UOp, writer: Writer) -> str:
         """An operand loaded by lanes together; or its descriptor, with the bits of its layout."""
