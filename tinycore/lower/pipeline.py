@@ -27,6 +27,7 @@ from tinycore.lower.plan import planned
 from tinycore.lower.predicate import gates
 from tinycore.lower.registers import reduce_to_registers
 from tinycore.lower.scalars import scalars
+from tinycore.lower.tighten import tighten_folds
 from tinycore.lower.tile import Plan, apply_plan
 from tinycore.render.base import LinearKernel, Renderer, value_names
 from tinycore.trace import Trace
@@ -51,8 +52,11 @@ class Pass(NamedTuple):
 
 
 def expand_loops(kernel: UOp, renderer: Renderer) -> UOp:
-    """FILL loops are dealt out to threads; UNROLL and VECTOR loops become copies and lanes."""
-    return expand(share_fills(kernel, renderer.limits))
+    """FILL loops are dealt out to threads; UNROLL and VECTOR loops become copies and lanes.
+
+    Folds are over the steps that can change them.
+    """
+    return expand(share_fills(tighten_folds(kernel), renderer.limits))
 
 
 def fold_registers(kernel: UOp, renderer: Renderer) -> UOp:

@@ -143,7 +143,7 @@ def box_along(
         return None
     start = simplified(place.substitute({r: UOp.index(0) for r in own}))
     found = map_of(pointer, sides, sizes, place, loop)
-    if found is None or start.ranges - {loop}:
+    if found is None or start.ranges - loop.ranges:
         return None
     panels = sides[0].extent // found.box[0]
     if panels > 1 and found.box_bytes % found.alignment:
@@ -317,7 +317,7 @@ def lies_so(place: UOp, loop: UOp, sides: Sequence[Side], found: TensorMap) -> b
         for axis, side in enumerate(sides)
         for counter, step in side.steps.items()
     }
-    still = {loop: UOp.index(0), **dict.fromkeys(steps, UOp.index(0))}
+    still = dict.fromkeys((loop, *place.ranges, *steps), UOp.index(0))
     first = simplified(place.substitute(still))
     if first.op is not Op.CONST:
         return False

@@ -87,7 +87,11 @@ class Attention(Composed):
         if not is_causal:
             return self._attended(key, value, attn_mask, dropout_p)
         length, seen = self.shape[-2], key.shape[-2]
-        if not is_fixed((length, seen)) or length < CAUSAL_ROWS:
+        # One kernel goes through the keys that its rows see, and no others (`lower/tighten.py`).
+        is_whole = length < CAUSAL_ROWS or (
+            not (dropout_p and settings.TRAINING) and self._is_one_kernel(key, value)
+        )
+        if not is_fixed((length, seen)) or is_whole:
             return self._attended(key, value, 0, dropout_p)
         rows = max(min(CAUSAL_ROWS, -(-length // 2)), -(-length // MOST_CAUSAL_BLOCKS))
         parts = []

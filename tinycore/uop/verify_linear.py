@@ -68,7 +68,7 @@ def check_launch(program: Sequence[UOp]) -> None:
 def check_barrier(node: UOp, loops: tuple[UOp, ...]) -> None:
     """Raise VerifyError unless all threads pass a BARRIER equally often."""
     for loop in loops:
-        if any(n.op in (Op.SPECIAL, Op.LOAD) for n in loop.src[0].toposort()):
+        if any(map(differs_between_threads, loop.src[0].toposort())):
             problem = f"the end of {inline(loop)}, which it is in, differs between threads"
             raise illegal("linear", node, problem)
 
@@ -81,3 +81,9 @@ def check_end(node: UOp, loops: tuple[UOp, ...]) -> None:
         innermost = inline(loops[-1]) if loops else "none"
         problem = f"END closes {inline(node.src[1])}, the innermost open loop is {innermost}"
         raise illegal("linear", node, problem)
+
+
+def differs_between_threads(node: UOp) -> bool:
+    """True if threads of a group may have other values of a node than each other."""
+    is_thread = node.op is Op.SPECIAL and not str(node.arg).startswith("grid")
+    return is_thread or node.op is Op.LOAD

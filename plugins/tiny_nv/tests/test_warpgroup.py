@@ -368,8 +368,8 @@ def test_sums_are_an_operand_of_the_next_product(
 @pytest.mark.sample(1)
 @pytest.mark.usefixtures("card")
 def test_a_mask_hides_whole_blocks_of_such_an_operand() -> None:
-    q, k, v = (halves(2, 128, 64, seed=seed) for seed in range(3))
-    mask = Tensor(numpy.tril(numpy.ones((128, 128), bool)))
+    q, k, v = (halves(1, 256, 64, seed=seed) for seed in range(3))
+    mask = Tensor(numpy.tril(numpy.ones((256, 256), bool)))
 
     found = q.scaled_dot_product_attention(k, v, is_causal=True).float().numpy()
 
@@ -378,17 +378,19 @@ def test_a_mask_hides_whole_blocks_of_such_an_operand() -> None:
 
 @pytest.mark.sample(2)
 @pytest.mark.usefixtures("card")
-@pytest.mark.parametrize("width", [64, 128])
-def test_gradients_of_such_chains_are_torchs(width: int, sources: Sources) -> None:
+@pytest.mark.parametrize(("width", "is_causal"), [(64, False), (128, False), (64, True)])
+def test_gradients_of_such_chains_are_torchs(width: int, is_causal: bool, sources: Sources) -> None:
     torch = pytest.importorskip("torch")
-    given = [halves(1, 128, width, seed=seed) for seed in range(4)]
+    given = [halves(1, 256 if is_causal else 128, width, seed=seed) for seed in range(4)]
     exact = [torch.from_numpy(x.float().numpy()).requires_grad_(True) for x in given]
     attention = torch.nn.functional.scaled_dot_product_attention
-    expected = torch.autograd.grad(attention(*exact[:3]), exact[:3], exact[3])
+    result = attention(*exact[:3], is_causal=is_causal)
+    expected = torch.autograd.grad(result, exact[:3], exact[3])
     q, k, v = (x.detach().requires_grad_(True) for x in given[:3])
     sources.texts.clear()
 
-    (q.scaled_dot_product_attention(k, v) * given[3]).sum().backward()
+    result = q.scaled_dot_product_attention(k, v, is_causal=is_causal)
+    (result * given[3]).sum().backward()
 
     for mine, theirs in zip((q.grad, k.grad, v.grad), expected, strict=True):
         assert mine is not None

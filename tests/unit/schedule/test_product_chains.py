@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy
@@ -74,6 +74,11 @@ def attention(query: Array, key: Array, value: Array, mask: Array | None = None)
     return result
 
 
+def attended(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Causal attention."""
+    return query.scaled_dot_product_attention(key, value, is_causal=True)
+
+
 def launches(result: Tensor) -> int:
     """The kernels that compute a result."""
     return sum(item.ast.op is not Op.COPY for item in result.schedule())
@@ -124,6 +129,19 @@ def test_an_operand_of_both_products_is_staged_once() -> None:
 
         assert (arrays_of(apart, HALF), arrays_of(same, HALF)) == (2, 1)
         check(same, HALF, attention(*map(plain, (query, key, key))))
+
+
+def test_causal_rows_go_through_the_keys_that_they_see_alone(unit: MatrixUnit) -> None:
+    shape = (2, 256, 16)
+    query, key, value = (numbers(*shape) for _ in range(3))
+    value[:, -64:] = numpy.nan  # seen by the last rows alone: 0 times NaN would be NaN
+    given = [Tensor(x, device="CPU").cast(unit.a).realize() for x in (query, key, value)]
+    result = plain(attended(*(x.to("CARD").realize() for x in given)))
+
+    mask = numpy.tril(numpy.ones((256, 256), bool))[:128, :128]
+    expected = attention(*(plain(x)[:, :128] for x in given), mask)
+    tolerance = TOLERANCES[unit.a]
+    numpy.testing.assert_allclose(result[:, :128], expected, rtol=tolerance, atol=4 * tolerance)
 
 
 def test_scores_too_large_for_exp_overflow_nowhere(unit: MatrixUnit) -> None:
@@ -241,14 +259,27 @@ def test_gradients_of_wide_heads_are_kernels_of_their_own(unit: MatrixUnit) -> N
     assert_close(unit, found, expected)
 
 
+def in_two_blocks(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Attention of half of the queries to half of the keys, and of the others to all."""
+    near = query[:, :512].scaled_dot_product_attention(key[:, :512], value[:, :512])
+    return near.cat(query[:, 512:].scaled_dot_product_attention(key, value), dim=-2)
+
+
 @pytest.mark.slow
-def test_gradients_of_causal_blocks_are_chains_between_other_steps(unit: MatrixUnit) -> None:
+@pytest.mark.parametrize(
+    ("attention_of", "chains"),
+    [(attended, 3), (in_two_blocks, 6)],  # for each a result and two gradients
+    ids=["causal", "two blocks"],
+)
+def test_gradients_of_blocks_are_chains_between_other_steps(
+    unit: MatrixUnit, attention_of: Callable[..., Tensor], chains: int
+) -> None:
     given = operands(unit, *[(1, 1024, 16)] * 4)
     results = []
     for device, kind in (("CARD", unit.a), ("CPU", dtypes.float32)):
         query, key, value, slope = (x.to("CPU").cast(kind).to(device).realize() for x in given)
         leaves = [x.detach().requires_grad_() for x in (query, key, value)]
-        out = leaves[0].scaled_dot_product_attention(leaves[1], leaves[2], is_causal=True)
+        out = attention_of(*leaves)
         (out * slope).sum().backward()
         found = [x.grad for x in leaves if x.grad is not None]
         products = [item.ast for item in out.cat(*found, dim=-2).schedule()]
@@ -256,7 +287,7 @@ def test_gradients_of_causal_blocks_are_chains_between_other_steps(unit: MatrixU
         results.append(([plain(x) for x in found], sums))
     (ours, sums), (theirs, _) = results
 
-    assert sum(n > 1 for n in sums) == 6  # for each of two blocks a result and two gradients
+    assert sum(n > 1 for n in sums) == chains
     tolerance = 8 * TOLERANCES[unit.a]
     for one, other in zip(ours, theirs, strict=True):
         numpy.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)

@@ -494,7 +494,7 @@ class Awaited(NamedTuple):
     product: UOp
     """The last of the row."""
     register: UOp | None
-    """Where the sum was stored meanwhile."""
+    """The register in which the sum was stored meanwhile."""
     left: int
     """Groups of products that may be under way still: those begun after it."""
 

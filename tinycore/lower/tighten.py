@@ -1,0 +1,144 @@
+"""Tighter bounds of folds: steps that a condition makes neutral are left out.
+
+Floor 3'. Of causal attention a block of keys that no row of a group sees adds nothing: its scores
+are all -inf, and the weights made of them 0. That holds of any fold whose value is its neutral
+element where a comparison of indices holds, or does not. The trip count of such a loop is made an
+expression of the loops over groups, so that all threads of a group go through the same steps.
+
+Products with 0 are taken for 0, as if what they multiply were finite: a hidden value that is not
+leaves no trace in a step that is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tinycore.dtype import dtypes
+from tinycore.lower.loops import closer_of
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind, Op, neutral_element
+from tinycore.uop.rewrite import rewrite
+from tinycore.uop.sums import terms_of
+from tinycore.uop.symbolic import simplify
+
+Value = float | None
+"""The value of a node under a condition, where that alone decides it."""
+
+
+class Excess(NamedTuple):
+    """A step changes nothing where `start` + `stride` * step is below 0, in all of a group."""
+
+    start: UOp
+    stride: int
+
+
+def tighten_folds(kernel: UOp) -> UOp:
+    """The kernel with folds of sums of a matrix unit over the steps that can change them."""
+    nodes = kernel.toposort()
+    if not any(n.op is Op.MATRIX for n in nodes):
+        return kernel
+    loops = [n for n in nodes if n.op is Op.RANGE and n.arg.kind is AxisKind.REDUCE and n.is_fixed]
+    for loop in loops:
+        excess = excess_of_folds(kernel, loop)
+        kernel = kernel if excess is None else tightened(kernel, loop, excess)
+    return kernel
+
+
+def excess_of_folds(kernel: UOp, loop: UOp) -> Excess | None:
+    """The steps of a loop that change no fold of it; None if unknown."""
+    folds = [n for n in closer_of(kernel, loop) if n.op is Op.REDUCE]
+    for condition, truth in conditions_of(folds, loop):
+        excess = excess_of(condition, truth, loop)
+        known: dict[UOp, Value] = {condition: float(truth)}
+        if excess is not None and all(is_neutral(fold, known) for fold in folds):
+            return excess
+    return None
+
+
+def conditions_of(folds: Sequence[UOp], loop: UOp) -> list[tuple[UOp, bool]]:
+    """Comparisons of indices with a constant that move with a loop, each as true and as false."""
+    found = [
+        n
+        for n in UOp.sink(*folds).toposort()
+        if n.op is Op.CMPLT and loop in n.ranges and n.src[0].dtype is dtypes.index
+    ]
+    return [(n, truth) for n in found if n.src[1].op is Op.CONST for truth in (True, False)]
+
+
+def excess_of(condition: UOp, truth: bool, loop: UOp) -> Excess | None:
+    """The steps of a loop in which a comparison has one value in all of a group; None if unknown.
+
+    It is true where what is compared is less than a limit at its greatest.
+    """
+    bases, start = terms_of(condition.src[0])
+    limit = int(condition.src[1].arg)
+    sign, start = (1, start - limit) if truth else (-1, limit - 1 - start)
+    first, stride = UOp.index(0), 0
+    for base, times in bases.items():
+        times *= sign
+        if base is loop:
+            stride = times
+        elif loop in base.ranges:
+            return None
+        elif base.ranges and all(r.arg.kind is AxisKind.GRID for r in base.ranges):
+            first = first + base * times
+        else:
+            start += max(int(base.vmin) * times, int(base.vmax) * times)
+    return Excess(first + start, stride) if stride else None
+
+
+def is_neutral(fold: UOp, known: dict[UOp, Value]) -> bool:
+    """True if a step of a fold changes nothing where the values of some nodes are known."""
+    neutral = neutral_element(fold.arg, fold.dtype)
+    return all(value_of(s, known) == neutral for s in fold.src if s.op is not Op.RANGE)
+
+
+def value_of(node: UOp, known: dict[UOp, Value]) -> Value:
+    """The value of a node where those of some are known; None where they do not decide it."""
+    for n in node.toposort():
+        if n not in known:
+            known[n] = decided(n, [known[s] for s in n.src])
+    return known[node]
+
+
+def decided(node: UOp, values: list[Value]) -> Value:
+    """The value of one node, from those of its sources."""
+    match node.op:
+        case Op.CONST if node.dtype.kind == "float":
+            return float(node.arg)
+        case Op.WHERE:
+            if values[0] is not None:
+                return values[1] if values[0] else values[2]
+            return values[1] if values[1] == values[2] else None
+        case Op.ADD if -math.inf in values:
+            return -math.inf
+        case Op.SUB if values[0] == -math.inf:
+            return -math.inf
+        case Op.MUL | Op.MATRIX if 0.0 in values[:2]:
+            return 0.0
+        case Op.EXP | Op.EXP2 if values[0] == -math.inf:
+            return 0.0
+        case Op.CAST if node.dtype.kind == "float":
+            return values[0]
+        case Op.REDUCE if values[0] == neutral_element(node.arg, node.dtype):
+            return values[0]
+    return None
+
+
+def tightened(kernel: UOp, loop: UOp, excess: Excess) -> UOp:
+    """The kernel with a loop that ends before the steps of excess.
+
+    Where these are the first ones it goes backwards, so that its steps have one bound alone.
+    """
+    start, stride = excess
+    count = start // -stride + 1 if stride < 0 else loop.src[0] + start // stride
+    end = rewrite(count.maximum(0).minimum(loop.src[0]), simplify, name="simplify a bound")
+    shorter = loop.replace(src=(end,))
+    done = {loop: shorter if stride < 0 else loop.src[0] - 1 - shorter}
+    for node in kernel.toposort():
+        if node is not loop:
+            own = shorter if node.op in (Op.REDUCE, Op.END) else done[loop]
+            done[node] = node.with_src(tuple([own if s is loop else done[s] for s in node.src]))
+    return done[kernel]
