@@ -20,6 +20,7 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
 if TYPE_CHECKING:
+    from tinycore.builtin.boxes import Phases
     from tinycore.builtin.shared import Accesses, Pending
 
 __all__ = ["Axes", "Frame", "Memory", "Span", "boxes"]
@@ -66,7 +67,7 @@ class Memory:
     shared memory one per workgroup, and registers one per thread.
     """
 
-    __slots__ = ("accesses", "array", "base", "dtype", "label", "size")
+    __slots__ = ("accesses", "array", "base", "dtype", "label", "phases", "size")
 
     def __init__(
         self, array: Array, dtype: DType, size: int, label: str, base: Array | None = None
@@ -79,6 +80,8 @@ class Memory:
         """Start of the part of each thread's owner; None if there is one part."""
         self.accesses: Accesses | None = None
         """Accesses of threads to shared memory that is watched."""
+        self.phases: Phases | None = None
+        """The barriers that lie there, whose phases are copies of boxes."""
 
     @staticmethod
     def of_buffer(node: UOp, handle: Array, kernel: str) -> Memory:
@@ -146,6 +149,20 @@ class Frame:
             span = self.spans[slot] = piece.get(name, (0, 1))
             self.values[slot] = self.axes.count(span, self.axes.of.get(name), numpy.int64)
         self.at_once = self.most_values // math.prod(length for _, length in piece.values())
+
+    def shared_block(self, size: int) -> Array:
+        """Bytes that all shared arrays of a workgroup lie in, a row for each of this piece."""
+        groups = [length for name, (_, length) in self.piece.items() if name.startswith("grid")]
+        return numpy.zeros((math.prod(groups), size), numpy.uint8)
+
+    def overlaid(self, node: UOp, block: Array, start: int) -> Memory:
+        """The shared array that begins at a byte of such a block."""
+        own = self.memory(node)
+        array = block.reshape(-1).view(own.array.dtype)
+        assert own.base is not None
+        size = own.array.itemsize
+        base = own.base // own.size * (block.shape[1] // size) + start // size
+        return Memory(array, own.dtype, own.size, own.label, base)
 
     def memory(self, node: UOp) -> Memory:
         """Shared memory for the workgroups of this piece, or registers for its threads."""

@@ -21,6 +21,7 @@ from tinycore.builtin.arithmetic import (
     operation,
     to_storage,
 )
+from tinycore.builtin.boxes import begin_phases_step, copy_step, wait_step
 from tinycore.builtin.frame import Axes, Frame, Memory, boxes
 from tinycore.builtin.image import Pixel, load_pixel, store_pixel
 from tinycore.builtin.matrix import load_step, matrix_step, row_of, shuffle_step
@@ -37,7 +38,7 @@ from tinycore.builtin.nest import (
 from tinycore.builtin.shared import Accesses, Copy, Pending
 from tinycore.dtype import to_numpy_dtype
 from tinycore.errors import DeviceError, UnsupportedError
-from tinycore.render.base import LATE, pointer_of
+from tinycore.render.base import LATE, SHARED_ALIGNMENT, LinearKernel, pointer_of
 from tinycore.uop.evaluate import round_to
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, COMPOUND, Op
@@ -47,7 +48,11 @@ __all__ = ["Plan"]
 SILENT: Final = COMPOUND | {Op.INDEX, Op.AFTER, Op.PIXEL}
 """Nodes without a step."""
 
-ACCESSES: Final = (Op.LOAD, Op.STORE, Op.MATRIX_LOAD)
+ACCESSES: Final = {
+    **dict.fromkeys((Op.LOAD, Op.STORE, Op.MATRIX_LOAD, Op.PHASES, Op.WAIT_PHASE), 1),
+    **dict.fromkeys((Op.ASYNC_COPY, Op.TENSOR_COPY), 2),
+}
+"""Number of a node's first sources that are elements of memory which it accesses."""
 Step = Callable[[Frame], None]
 
 
@@ -64,13 +69,18 @@ class Plan:
         self.buffers = [u for u in self.slots if u.op is Op.DEFINE_GLOBAL]
         self._registers = [self.slots[u] for u in self.slots if is_register(u)]
         """Registers of one element hold whole arrays; storing replaces the array."""
+        linear = LinearKernel(name, uops, is_overlaid=True)
+        self._layout = linear.shared_layout if linear.has_overlaps else {}
+        """Shared arrays that overlap, as where renderers overlay them."""
+        self._shared_bytes = -(-linear.shared_bytes // SHARED_ALIGNMENT) * SHARED_ALIGNMENT
         self._memories = [
             (self.slots[u], u)
             for u in self.slots
             if u.op in (Op.DEFINE_LOCAL, Op.DEFINE_REG) and not is_register(u)
         ]
         self.fills_ahead = any(
-            u.op is Op.ASYNC_COPY or (u.op is Op.STORE and u.arg == LATE) for u in self.slots
+            u.op in (Op.ASYNC_COPY, Op.TENSOR_COPY) or (u.op is Op.STORE and u.arg == LATE)
+            for u in self.slots
         )
         """True if accesses to shared memory are watched: those of programs that fill ahead."""
         items = nest_of(name, uops)
@@ -96,8 +106,13 @@ class Plan:
         for piece in frame.pieces():
             frame.enter(piece, self.specials)
             frame.pending, frame.watched = Pending(), []
+            block = frame.shared_block(self._shared_bytes) if self._layout else None
             for slot, node in self._memories:
-                memory = frame.values[slot] = frame.memory(node)
+                if block is None or node not in self._layout:
+                    memory = frame.memory(node)
+                else:
+                    memory = frame.overlaid(node, block, self._layout[node])
+                frame.values[slot] = memory
                 if self.fills_ahead and node.op is Op.DEFINE_LOCAL:
                     memory.accesses = Accesses(memory)
                     frame.watched.append(memory.accesses)
@@ -140,13 +155,19 @@ class Plan:
             case Op.MATRIX:
                 return matrix_step(u, self.slots, self.axes)
             case Op.MATRIX_LOAD:
-                access = Access(u.src[0], row_of(u), self.slots, self._axes_of.get, "reads")
+                access = self._access(u.src[0], row_of(u), "reads")
                 return load_step(u, access, self.slots, self.axes)
             case Op.SHUFFLE:
                 lanes = 1 << int(u.arg).bit_length()
                 return shuffle_step(u, self.slots, self.axes, lanes)
             case Op.ASYNC_COPY:
                 return self._async_copy(u)
+            case Op.PHASES:
+                return begin_phases_step(u, self._access, self.slots)
+            case Op.TENSOR_COPY:
+                return copy_step(u, self._access, self.slots)
+            case Op.WAIT_PHASE:
+                return wait_step(u, self._access, self.slots)
             case Op.BARRIER:
                 return barrier
             case Op.COMMIT:
@@ -275,6 +296,9 @@ class Plan:
 
     # --- memory
 
+    def _access(self, index: UOp, lanes: int, verb: str) -> Access:
+        return Access(index, lanes, self.slots, self._axes_of.get, verb)
+
     def _load(self, u: UOp) -> Step:
         index = u.src[0]
         pointer, target = self.slots[pointer_of(index)], self.slots[u]
@@ -282,7 +306,7 @@ class Plan:
             return load_pixel(Pixel(index, self.slots), pointer, target)
         if is_register(pointer_of(index)):
             return self._load_register(pointer, target, pointer_of(index))
-        access = Access(index, u.dtype.count, self.slots, self._axes_of.get, "reads")
+        access = self._access(index, u.dtype.count, "reads")
         other = self.slots[u.src[1]] if len(u.src) > 1 else None
         kind = computed_as(u.dtype)
         decoded = kind != to_numpy_dtype(u.dtype)
@@ -327,7 +351,7 @@ class Plan:
         if is_register(pointer_of(index)):
             gate = self.slots[index.src[2]] if len(index.src) > 2 else None
             return self._store_register(pointer, source, gate)
-        access = Access(index, value.dtype.count, self.slots, self._axes_of.get, "writes")
+        access = self._access(index, value.dtype.count, "writes")
 
         def store(frame: Frame) -> None:
             values = frame.values
@@ -347,7 +371,7 @@ class Plan:
 
     def _async_copy(self, u: UOp) -> Step:
         to, origin = (
-            Access(index, u.arg, self.slots, self._axes_of.get, verb)
+            self._access(index, u.arg, verb)
             for index, verb in zip(u.src, ("writes", "reads"), strict=True)
         )
         target, source = (self.slots[pointer_of(index)] for index in u.src)
@@ -419,8 +443,7 @@ def needed(uops: Iterable[UOp]) -> set[UOp]:
             continue
         found.add(u)
         wanted.update(u.src)
-        accessed = u.src if u.op is Op.ASYNC_COPY else u.src[:1] if u.op in ACCESSES else ()
-        for index in accessed:
+        for index in u.src[: ACCESSES.get(u.op, 0)]:
             if not is_window(index):
                 wanted.update(index.src[1:])
     return found

@@ -56,6 +56,11 @@ class Accesses:
         note(self.writer, places, threads)
         return places, threads
 
+    def arrived(self, places: Array) -> None:
+        """Note that elements were copied, and that all who wait for them see that."""
+        self.is_copied[places] = False
+        self.writer[places] = NO_THREAD
+
     def check_copied(self, frame: Frame, places: Array, verb: str) -> None:
         """Raise DeviceError for elements whose copy has not been waited for."""
         copied = self.is_copied[places]

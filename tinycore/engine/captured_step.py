@@ -40,12 +40,13 @@ trace = Trace("jit")
 
 
 @contextmanager
-def capture(refuses: bool = True) -> Iterator[Recording]:
+def capture(refuses: bool = True, varying: tuple[Buffer, ...] | None = None) -> Iterator[Recording]:
     """Record every launch of this thread inside the block, in order.
 
-    Reading values back raises JitError, unless `refuses` is false.
+    Reading values back raises JitError, unless `refuses` is false. With `varying`, the inputs,
+    launches that depend on none of them are scheduled by themselves, so that they can be hoisted.
     """
-    recording = Recording(refuses)
+    recording = Recording(refuses, varying=varying)
     with replaced(recordings, "open", [*recordings.open, recording]):
         yield recording
 
@@ -277,9 +278,13 @@ class VaryingMemory:
         """True if a launch must run in each replay."""
         if isinstance(item.runner, CompiledRunner) and item.runner.info.values:
             return True
-        return any(
-            self.whole(b) in self.memory or self.whole(b) in self.blocks for b in item.bufs
-        ) or any(not self.is_new(item.bufs[slot]) for slot in item.written)
+        writes_old = any(not self.is_new(item.bufs[slot]) for slot in item.written)
+        return writes_old or any(map(self.has, item.bufs))
+
+    def has(self, buffer: Buffer) -> bool:
+        """True if the content of a buffer differs between replays."""
+        whole = self.whole(buffer)
+        return whole in self.memory or whole in self.blocks
 
     def is_new(self, buffer: Buffer) -> bool:
         """True if memory was allocated during the capture and is no view of other such memory."""

@@ -16,6 +16,7 @@ from tinycore.device.registry import Device
 from tinycore.device.target import device_and_index
 from tinycore.dtype import DType, ImageDType, dtypes, to_numpy_dtype
 from tinycore.engine import transactions
+from tinycore.engine.captured_step import VaryingMemory
 from tinycore.engine.run import lower_all, recordings, run_schedule
 from tinycore.engine.transactions import Transaction
 from tinycore.errors import DeviceError, JitError, ShapeError
@@ -198,7 +199,8 @@ class Engine:
         on_result: OnResult | None = None,
     ) -> RunResult:
         """Compute the roots; map them, and other nodes that `policy` selects, to their memory."""
-        schedule = schedule_for(canonical, policy, on_disk=True)
+        varying = varying_parameters(canonical.memory)
+        schedule = schedule_for(canonical, policy, on_disk=True, varying=varying)
         bound = BoundSchedule(schedule, canonical, schedule.layout(others, canonical))
         if recordings:
             recordings.innermost.temporary.update(bound.temporary)
@@ -233,6 +235,14 @@ def ignore_result(computed: RunResult) -> None:
 def replace_none(roots: list[UOp], memory: Replacements) -> Realized:
     """The retention policy of callers that only look at the launches."""
     return Realized({}, {})
+
+
+def varying_parameters(memory: Sequence[UOp]) -> frozenset[int] | None:
+    """Numbers of the memory whose content differs between replays, in a capture that hoists."""
+    if not recordings or (inputs := recordings.innermost.varying) is None:
+        return None
+    known = VaryingMemory(recordings.innermost, inputs)
+    return frozenset(n for n, node in enumerate(memory) if known.has(buffer_of(node)))
 
 
 def fresh_buffer(size: int | ImageDType, dtype: DType, device: str) -> UOp:

@@ -151,6 +151,8 @@ class Recording:
     """Host actions to repeat before each replay, in this order."""
     host: list[int] = field(default_factory=list)
     """Hashes of the data that the host wrote into buffers."""
+    varying: tuple[Buffer, ...] | None = None
+    """The inputs of a capture whose invariant launches are left out of replays; None of others."""
 
     def note(self, item: ExecItem) -> None:
         """A launch that is about to happen."""

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from tinycore.config import settings
 from tinycore.dtype import dtypes
 from tinycore.lower.kernel_facts import KernelFacts
 from tinycore.lower.loops import Number, stores_of
-from tinycore.lower.tile import Fuse, Reorder, Step, apply_plan
+from tinycore.lower.tile import Fuse, Reorder, Step, apply_plan, apply_verified
 from tinycore.render.base import Limits, pointer_of
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
@@ -76,9 +77,17 @@ class Draft:
         return () if self.nest is None else self.nest.around
 
     def do(self, *steps: Step) -> None:
-        """Add steps to the plan."""
-        self.kernel = apply_plan(self.kernel, steps)
+        """Add steps to the plan. Raises VerifyError for an illegal one, where VERIFY=1."""
+        if settings.VERIFY:
+            self.kernel = apply_verified(self.kernel, steps, self.limits)
+        else:
+            self.kernel = apply_plan(self.kernel, steps)
         self.steps += steps
+
+    def present(self, *axes: Number) -> tuple[Number, ...]:
+        """Those loops that there are: one that a split left with a single step is none."""
+        numbers = {n.arg.number for n in self.kernel.toposort() if n.op is Op.RANGE}
+        return tuple([axis for axis in axes if axis in numbers])
 
     def copy(self) -> Draft:
         """A draft to try steps on."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Final
 
-from tinycore.dtype import dtypes, float_layout
+from tinycore.dtype import DType, dtypes, float_layout
 from tinycore.lower.elementary import exp, exp2, float_bits, log, log2, sin, sin_without_double
 from tinycore.render.base import Renderer
 from tinycore.uop.node import UOp
@@ -22,30 +22,61 @@ from tinycore.uop.threefry import WORD_BITS, threefry_words
 Lowering = Callable[[UOp], UOp | None]
 
 LEAST_PAIR_BYTES: Final = 16
+HALVES: Final = (dtypes.float16, dtypes.bfloat16)
 
 
 @cache
 def lower_math(renderer: Renderer) -> RuleSet:
     """The rules that lower all arithmetic that the renderer lacks."""
     missing, has_double = ALU - renderer.native_ops, dtypes.float64 not in renderer.lacking
-    rules = lowering_of(missing, has_double, renderer.approximate)
+    partial = frozenset(renderer.native_types.items())
+    rules = lowering_of(missing, has_double, renderer.approximate, partial)
     return rules + lower_pairs(renderer.limits.pair_bytes)
 
 
 @cache
 def lowering_of(
-    missing: frozenset[Op], has_double: bool = True, approximate: frozenset[Op] = frozenset()
+    missing: frozenset[Op],
+    has_double: bool = True,
+    approximate: frozenset[Op] = frozenset(),
+    partial: frozenset[tuple[Op, frozenset[DType]]] = frozenset(),
 ) -> RuleSet:
     """The rules for some ops, on a target with or without float64.
 
     An op that the target has in an `approximate` form is not lowered where that form is allowed.
+    One of `partial` is lowered for other types than those beside it.
     """
     rules = RuleSet("lower math")
-    for op, function in (LOWERINGS if has_double else WITHOUT_DOUBLE).items():
+    lowerings = LOWERINGS if has_double else WITHOUT_DOUBLE
+    for op, function in lowerings.items():
         if op in missing:
             lowering = unless_approximate(function) if op in approximate else function
             rules.rule(node(op, name="root"))(lowering)
+    for op, types in sorted(partial, key=lambda pair: pair[0].name):
+        if op not in missing:
+            rules.rule(node(op, name="root"))(of_other_types(lowerings.get(op), types))
     return rules
+
+
+def of_other_types(function: Lowering | None, types: frozenset[DType]) -> Lowering:
+    """A lowering of an op of all types but those of which it is native.
+
+    Halves are computed in float32 where that is one, which rounds them correctly: it has more than
+    twice their bits.
+    """
+
+    def lower(root: UOp) -> UOp | None:
+        kind = root.dtype.scalar()
+        if kind in types:
+            return None
+        if kind in HALVES and dtypes.float32 in types:
+            wide = [s.cast(dtypes.float32) for s in root.src]
+            return wide[0].alu(root.op, *wide[1:]).cast(root.dtype)
+        return None if function is None else function(root)
+
+    lower.__name__ = "lower_other_types"
+    lower.__doc__ = "Op of a type that is not native == what it is lowered to, or that of float32."
+    return lower
 
 
 def unless_approximate(function: Lowering) -> Lowering:

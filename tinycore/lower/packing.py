@@ -171,7 +171,8 @@ def fill_in_strips(draft: Draft, loops: list[UOp]) -> None:
     """Fill some groups at a time, so that whole lines are read and few are written at once."""
     groups = loops[0].arg.number
     draft.do(Split(groups, min(STRIP_GROUPS, loops[0].extent)))
-    draft.do(Reorder(((*groups, 0), *(r.arg.number for r in loops[1:-1]), (*groups, 1))))
+    order = ((*groups, 0), *(r.arg.number for r in loops[1:-1]), (*groups, 1))
+    draft.do(Reorder(draft.present(*order)))
 
 
 def fill_of(draft: Draft, number: int) -> UOp:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from tinycore.config import settings
 from tinycore.dtype import PointerDType
-from tinycore.errors import UnsupportedError
+from tinycore.errors import UnsupportedError, VerifyError
 from tinycore.lower.align import align_accesses
 from tinycore.lower.async_copies import begin_copies
 from tinycore.lower.cooperative import group_reductions, share_fills
@@ -176,13 +176,21 @@ def lower(
     given = [n for size in sizes.values() for n in size.toposort() if n.op is Op.DEFINE_VAR]
     kernel, values = with_numbered_values(kernel.with_src((*kernel.src, *given)))
     extents = {name: extent_of(size, values) for name, size in sizes.items()}
-    linear = LinearKernel(name, linearize(kernel), values, extents)
+    linear = LinearKernel(name, linearize(kernel), values, extents, renderer.overlays_shared)
     verify_room(linear, renderer)
     if settings.VERIFY:
         verify(linear.uops, "linear", renderer.native_ops | renderer.approximate)
+        verify_types(linear, renderer)
     if trace_linear.on:
         trace_linear(name, to_text(linear.uops))
     return linear
+
+
+def verify_types(kernel: LinearKernel, renderer: Renderer) -> None:
+    """Raise VerifyError for arithmetic on a type of which the language has it not."""
+    for u in kernel.uops:
+        if u.op in renderer.native_types and renderer.lacks(u.op, u.dtype):
+            raise VerifyError(f"{renderer.name} has no {u.op.name} of {u.dtype!r}: {u!r}")
 
 
 def with_numbered_values(kernel: UOp) -> tuple[UOp, tuple[str, ...]]:

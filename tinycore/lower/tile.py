@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, get_args
 
-from tinycore.errors import ArgumentError, FileFormatError
+from tinycore.errors import ArgumentError, FileFormatError, VerifyError
 from tinycore.lower.legality import Loops
 from tinycore.lower.steps.accumulate import Accumulate
 from tinycore.lower.steps.bind import Bind
@@ -49,6 +49,7 @@ __all__ = [
     "Unite",
     "apply_checked",
     "apply_plan",
+    "apply_verified",
     "plan_from_text",
     "plan_to_text",
 ]
@@ -61,6 +62,20 @@ Plan = tuple[Step, ...]
 def apply_plan(kernel: UOp, plan: Iterable[Step]) -> UOp:
     """The kernel with every step of the plan done."""
     for step in plan:
+        kernel = step.apply(kernel)
+    return rewrite(kernel, simplify, name="simplify tiles")
+
+
+def apply_verified(kernel: UOp, plan: Iterable[Step], limits: Limits) -> UOp:
+    """The kernel with every step of a strategy done. Raises VerifyError for a step that is illegal.
+
+    Strategies propose legal plans only, so this is for tests (VERIFY=1): what is wrong is found
+    here, and not by a pass of lowering that meets what it was never told of.
+    """
+    for step in plan:
+        problem = step.objection(Loops(kernel), limits)
+        if problem is not None:
+            raise VerifyError(f"a strategy proposes {step!r}, which cannot be done: {problem}")
         kernel = step.apply(kernel)
     return rewrite(kernel, simplify, name="simplify tiles")
 

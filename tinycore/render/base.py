@@ -5,7 +5,7 @@ Floor 2. In: a tuple of UOps in order (see `LinearKernel`). Out: source text for
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, Final
@@ -13,6 +13,7 @@ from typing import ClassVar, Final
 from tinycore.device.extent import Extent
 from tinycore.dtype import DType, PointerDType, dtypes
 from tinycore.errors import UnsupportedError
+from tinycore.render.lifetimes import arrays_apart
 from tinycore.tensor_map import TensorMap
 from tinycore.uop.matrix import MatrixDescriptor, MatrixUnit
 from tinycore.uop.node import UOp
@@ -145,6 +146,8 @@ class LinearKernel:
     sizes: Mapping[str, Extent] = field(default_factory=dict)
     """Sizes of the launch that depend on variables: of a SPECIAL, by its name, whose size in `uops`
     is the greatest, and of the PARALLEL range, as `parallel`."""
+    is_overlaid: bool = False
+    """True if shared arrays may overlap whose lives do not meet."""
 
     @cached_property
     def buffers(self) -> tuple[UOp, ...]:
@@ -182,12 +185,35 @@ class LinearKernel:
     @cached_property
     def shared_layout(self) -> Mapping[UOp, int]:
         """The first byte of each DEFINE_LOCAL in workgroup memory, aligned."""
-        layout, end = {}, 0
+        apart = arrays_apart(self.uops) if self.is_overlaid else {}
+        layout: dict[UOp, int] = {}
         for array in self._shared_arrays:
             alignment = self.alignments.get(array, SHARED_ALIGNMENT)
-            layout[array] = -(-end // alignment) * alignment
-            end = layout[array] + array_bytes(array)
+            ends = [0, *(start + array_bytes(other) for other, start in layout.items())]
+            others = [other for other in layout if other not in apart.get(array, ())]
+            if len(others) == len(layout):
+                ends = [max(ends)]
+            starts = sorted(-(-end // alignment) * alignment for end in ends)
+            layout[array] = next(
+                start for start in starts if not self._collides(array, start, layout, others)
+            )
         return layout
+
+    def _collides(
+        self, array: UOp, start: int, layout: Mapping[UOp, int], others: Iterable[UOp]
+    ) -> bool:
+        """True if an array that begins there overlaps one of others."""
+        end = start + array_bytes(array)
+        return any(start < layout[o] + array_bytes(o) and layout[o] < end for o in others)
+
+    @property
+    def has_overlaps(self) -> bool:
+        """True if shared arrays lie in the same memory one after the other."""
+        layout = self.shared_layout
+        return any(
+            self._collides(array, start, layout, (other for other in layout if other is not array))
+            for array, start in layout.items()
+        )
 
     @cached_property
     def alignments(self) -> Mapping[UOp, int]:
@@ -278,6 +304,9 @@ class Renderer:
     name: ClassVar[str] = "renderer"
     native_ops: ClassVar[frozenset[Op]] = ALU
     """Arithmetic that the language has; missing ops are lowered to these."""
+    native_types: ClassVar[Mapping[Op, frozenset[DType]]] = {}
+    """Types of which the language has an op of `native_ops`, where it has not those of all: others
+    are lowered as if it were missing, and half-precision floats are computed in float32."""
     approximate: ClassVar[frozenset[Op]] = frozenset()
     """Arithmetic of float32 that the language has by an instruction alone that is wrong in its last
     two bits; nodes with the `arg` APPROXIMATE are left to it."""
@@ -288,12 +317,20 @@ class Renderer:
     vector_ops: ClassVar[bool] = True
     """True if the language computes with vectors; where it only loads and stores them, arithmetic
     is lowered to lanes."""
+    overlays_shared: ClassVar[bool] = False
+    """True if shared arrays lie where `LinearKernel.shared_layout` says, so that they may overlap;
+    not where each is a variable of its own, which the compiler places."""
     lacking: ClassVar[frozenset[DType]] = frozenset()
     """Types that the language lacks; kernels with them are refused."""
 
     def render(self, kernel: LinearKernel) -> str:
         """The source text of a kernel."""
         raise NotImplementedError
+
+    def lacks(self, op: Op, dtype: DType) -> bool:
+        """True if arithmetic on operands of a type is lowered to other ops or types."""
+        types = self.native_types.get(op)
+        return op not in self.native_ops or (types is not None and dtype.scalar() not in types)
 
     def refusal(self, op: Op) -> UnsupportedError:
         """The error for arithmetic that this language has no words for, and nothing lowered."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
@@ -19,12 +19,13 @@ from tinycore._lru import Lru
 from tinycore.config import reader_of
 from tinycore.device.buffer import Buffer
 from tinycore.dtype import dtypes
+from tinycore.errors import DeviceError
 from tinycore.render.base import Limits
 from tinycore.schedule import disk
 from tinycore.schedule.canonical import CanonicalGraph
 from tinycore.schedule.device_memory import buffer_of, buffers, new_memory
 from tinycore.schedule.items import ScheduleItem, Step
-from tinycore.schedule.limits import elsewhere
+from tinycore.schedule.limits import elsewhere, limits_of
 from tinycore.schedule.memory import Block, Layout
 from tinycore.schedule.pipeline import run_passes
 from tinycore.schedule.retention import CachedValue, Replacements, RetentionPolicy, select_exclusive
@@ -51,6 +52,8 @@ class Schedule:
     layouts: dict[frozenset[UOp], Layout] = field(default_factory=dict)
     kinds: dict[int, Buffer] = field(default_factory=dict)
     """Buffers by number, never allocated: prototypes of new ones."""
+    limits: tuple[Limits | None, ...] = ()
+    """Those of its devices, held so that the ids in its key stay theirs."""
 
     @cached_property
     def used(self) -> tuple[int, ...]:
@@ -203,26 +206,52 @@ class BoundSchedule:
         return exchanging(found, self.canonical.naming.back) if self.canonical.values else found
 
 
-Key = tuple[UOp, RetentionPolicy, tuple[int, ...], Limits | None]
+Varying = frozenset[int] | None
+"""Parameters whose content differs between replays of a capture that leaves out what does not."""
+Key = tuple[UOp, RetentionPolicy, tuple[int, ...], bool, tuple[int, ...], Varying]
 
 schedules: Lru[Key, Schedule] = Lru(1024)
-"""Compiled schedules by canonical graph, retention policy, settings and limits."""
+"""Compiled schedules by canonical graph, retention policy, settings, and limits by their id():
+hashing limits takes longer than the lookup, and each schedule holds its own."""
 schedule_settings: Final = reader_of(("RING", "ALLOW_TF32"))
 """Settings that decide which kernels there are."""
 
 
 def schedule_for(
-    canonical: CanonicalGraph, policy: RetentionPolicy, on_disk: bool = False
+    canonical: CanonicalGraph,
+    policy: RetentionPolicy,
+    on_disk: bool = False,
+    varying: Varying = None,
 ) -> Schedule:
     """The schedule of a canonical graph, cached or compiled; `on_disk` searches the disk, too."""
-    key = canonical.sink, policy, schedule_settings(), elsewhere.get()
+    limits, is_here = limits_in_force(canonical.sink), elsewhere.get() is None
+    key = canonical.sink, policy, schedule_settings(), is_here, tuple(map(id, limits)), varying
     if (found := schedules.find(key)) is not None:
         return found
     with without_collecting:
-        compile_new = load_or_compile if on_disk else compile_schedule
-        made = compile_new(canonical, policy)
+        if on_disk and varying is None:
+            made = load_or_compile(canonical, policy)
+        else:
+            made = compile_schedule(canonical, policy, varying)
+        made = replace(made, limits=limits)
     schedules.keep(key, made)
     return made
+
+
+def limits_in_force(sink: UOp) -> tuple[Limits | None, ...]:
+    """The limits that a graph is scheduled for now: a device may be opened anew, or DEV changed.
+
+    None for a device that cannot compile, which copies need not.
+    """
+    if (limits := elsewhere.get()) is not None:
+        return (limits,)
+    found: list[Limits | None] = []
+    for name in disk.devices_of(sink):
+        try:
+            found.append(limits_of(name))
+        except DeviceError:
+            found.append(None)
+    return tuple(found)
 
 
 def load_or_compile(canonical: CanonicalGraph, policy: RetentionPolicy) -> Schedule:
@@ -231,13 +260,15 @@ def load_or_compile(canonical: CanonicalGraph, policy: RetentionPolicy) -> Sched
     if key is not None and (found := disk.find(key, canonical)) is not None:
         steps, memory, results, cached = found
         return Schedule(canonical.sink, steps, memory, len(canonical.memory), results, cached)
-    made = compile_schedule(canonical, policy)
+    made = compile_schedule(canonical, policy, None)
     if key is not None:
         disk.put(key, canonical, (made.steps, made.memory, made.results, made.cached))
     return made
 
 
-def compile_schedule(canonical: CanonicalGraph, policy: RetentionPolicy) -> Schedule:
+def compile_schedule(
+    canonical: CanonicalGraph, policy: RetentionPolicy, varying: Varying
+) -> Schedule:
     """Schedule a graph: all passes but the memory plan, which depends on what is read later."""
     state = run_passes(
         State(
@@ -245,6 +276,7 @@ def compile_schedule(canonical: CanonicalGraph, policy: RetentionPolicy) -> Sche
             policy,
             parameters=tuple([canonical.nodes[node] for node in canonical.memory]),
             known=canonical.originals,
+            varying=varying,
         ),
         last="row fusion",
     )

@@ -10,7 +10,8 @@ See docs/decisions/0037-recipes-on-disk.md.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from tinycore import cache
@@ -54,7 +55,7 @@ def schedule_key(canonical: CanonicalGraph, policy: Callable[..., Any]) -> str |
     if len(canonical.nodes) < FEWEST_NODES:
         return None
     try:
-        about = [f"{name} {limits_of(name)!r}" for name in devices_of(canonical.nodes.values())]
+        about = [f"{name} {limits_of(name)!r}" for name in devices_of(canonical.sink)]
         text = to_text(canonical.sink)
     except TinycoreError:  # a device that is not here, an argument without text
         return None
@@ -62,10 +63,11 @@ def schedule_key(canonical: CanonicalGraph, policy: Callable[..., Any]) -> str |
     return "\n".join([stamp(SCHEDULING), *decisive_settings(), *about, text])
 
 
-def devices_of(nodes: Iterable[UOp]) -> list[str]:
+@lru_cache(1024)
+def devices_of(sink: UOp) -> tuple[str, ...]:
     """The devices that are named in a graph."""
-    names = {name for n in nodes if n.op is Op.DEVICE for name in names_of(n.arg)}
-    return sorted(names)
+    named = (n for n in sink.toposort() if n.op is Op.DEVICE)
+    return tuple(sorted({name for n in named for name in names_of(n.arg)}))
 
 
 def find(key: str, canonical: CanonicalGraph) -> Parts | None:

@@ -17,6 +17,8 @@ from tinycore.schedule.buffer_limit import limit_buffers
 from tinycore.schedule.emit import emit_kernels
 from tinycore.schedule.group import group_values
 from tinycore.schedule.hazards import save_overwritten
+from tinycore.schedule.invariants import invariant_first
+from tinycore.schedule.items import Step
 from tinycore.schedule.kernel import new_memory, with_shape
 from tinycore.schedule.memory import plan_memory
 from tinycore.schedule.numbering import number_memory, relink
@@ -108,9 +110,17 @@ def order(state: State) -> State:
 
 
 def fuse(state: State) -> State:
-    """Neighbors that share a loop over rows become one kernel."""
-    count = len(state.parameters)
-    fused = fuse_rows(state.steps, state.memory, count, state.persistent)
+    """Neighbors that share a loop over rows become one kernel.
+
+    What does the same in every replay of a capture is done before all else, and by itself.
+    """
+    count, parts = len(state.parameters), [state.steps]
+    if state.varying is not None:
+        parts = [*map(tuple, invariant_first(state.steps, state.varying, count))]
+    fused: list[tuple[Step, list[Step]]] = []
+    for part in parts:
+        read = {place for other in parts if other is not part for s in other for place in s.places}
+        fused += fuse_rows(part, state.memory, count, state.persistent | read)
     steps = tuple([step for step, _ in fused])
     return replace(state, steps=steps, members=tuple([tuple(run) for _, run in fused]))
 

@@ -56,4 +56,6 @@ class State:
     """New memory, by number, that is read when all steps are done."""
     needed: Collection[UOp] = ()
     """The nodes with memory that are read later."""
+    varying: frozenset[int] | None = None
+    """Parameters whose content differs between replays, where what does not is left out of them."""
     layout: Layout | None = None

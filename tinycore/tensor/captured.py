@@ -155,7 +155,7 @@ class Capture:
         walk, before = self.around.walk(given.objects), Before.all()
         args, kwargs = rename_sizes(given, args), rename_sizes(given, kwargs)
         with (
-            capture(refuses=False) as recording,
+            capture(False, tuple(given.buffers) if self.prune else None) as recording,
             value_cache.isolated(),
             noting() as conditions,
             tracking_changes() as change_set,
@@ -189,7 +189,13 @@ class Capture:
         proxies = ArgumentProxies(given)
         try:
             attempt = Attempt(self, self.around.walk(given.objects), given, proxies)
-            with capture() as recording, sealed(), value_cache.isolated(), noting() as conditions:
+            varying = proxies.buffers if self.prune else None
+            with (
+                capture(varying=varying) as recording,
+                sealed(),
+                value_cache.isolated(),
+                noting() as conditions,
+            ):
                 result = attempt.run(function, args, kwargs)
             self.note(conditions)
             recorded = attempt.make_record(recording, result)

@@ -29,7 +29,7 @@ from tiny_amd.queues import Pm4Queue
 from tiny_amd.topology import count, reason
 from tinycore import Context
 from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory, UnsupportedError
-from tinycore.plugin import HCQBuffer, ProgramInfo, use_system
+from tinycore.plugin import HCQBuffer, ProgramInfo, Symbol, Word, use_system
 
 ADD = """
 define amdgpu_kernel void @add(ptr addrspace(1) %out, ptr addrspace(1) %in, i64 %n) #0 {
@@ -167,6 +167,26 @@ def test_nothing_runs_before_somebody_waits(device: AmdDevice, machine: Machine)
     assert machine.gpus[0].launched == before
     device.synchronize()
     assert machine.gpus[0].launched == before + 1
+
+
+def test_a_queue_launches_the_groups_that_each_submission_gives(device: AmdDevice) -> None:
+    program = device.load(compile_kernel(ADD, device.arch), INFO)
+    buffer, groups = written(device, range(64)), Symbol("groups")
+    place = device.allocator.alloc_visible(program.argument_bytes)
+    arguments = program.arguments(place, [buffer, buffer], [1])
+    device.synchronize()
+    queue = device.compute_queue().memory_barrier()
+    queue.exec(program, arguments, (Word(groups), 1, 1), INFO.block).bind()
+
+    for number in (1, 2):
+        done = device.new_signal()
+        with device.lock:
+            queue.submit({groups: number})
+            device.compute_queue().signal(done, 1).submit()
+        done.wait(1)
+
+    assert device.compute_queue().GRID_WORDS
+    assert content(device, buffer)[[0, 32]].tolist() == [2, 33]
 
 
 def test_a_graph_is_replayed_with_other_arguments(device: AmdDevice) -> None:

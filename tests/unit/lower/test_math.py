@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
+from typing import ClassVar
 
 import numpy
 import pytest
@@ -268,6 +269,50 @@ def test_native_ops_are_left_alone() -> None:
     x = UOp.variable("x", 0, 1, dtypes.float32)
 
     assert rewrite(x.alu(Op.EXP), lower_math(Renderer())) is x.alu(Op.EXP)
+
+
+class InPart(PythonRenderer):
+    """The interpreter, with some functions of some types only."""
+
+    native_types: ClassVar[Mapping[Op, frozenset[DType]]] = dict.fromkeys(
+        (Op.SQRT, Op.MAX, Op.TRUNC, Op.FDIV), frozenset({dtypes.float32})
+    )
+
+
+@pytest.mark.parametrize("op", [Op.SQRT, Op.TRUNC], ids=lambda op: op.name)
+def test_an_op_is_native_of_some_types(op: Op) -> None:
+    single, half, double = (
+        UOp.variable("x", 0, 9, dtypes.int32).cast(dtype)
+        for dtype in (dtypes.float32, dtypes.float16, dtypes.float64)
+    )
+    rules = lower_math(InPart())
+
+    assert rewrite(single.alu(op), rules) is single.alu(op)
+    found = rewrite(half.alu(op), rules)
+    assert [n.dtype for n in found.toposort() if n.op is op] == [dtypes.float32]
+    assert found.dtype is dtypes.float16
+    assert (rewrite(double.alu(op), rules) is double.alu(op)) == (op is Op.SQRT)  # has no lowering
+
+
+def test_halves_are_rounded_as_if_their_op_was_native() -> None:
+    bench = Bench(PythonRuntime(0, ""), Toolchain("PYTHON", "", InPart(), PythonCompiler()))
+    x = numpy.abs(spread(dtypes.float16, 0.01, 1000.0))
+    y = spread(dtypes.float16, 0.5, 90.0)
+
+    with numpy.errstate(all="ignore"):
+        assert (computed(Op.FDIV, x, y, lanes=4, bench=bench) == x / y).all()
+        assert (computed(Op.SQRT, x, bench=bench) == numpy.sqrt(x)).all()
+
+
+def test_the_greater_of_doubles_is_lowered_where_it_is_native_of_floats() -> None:
+    bench = Bench(PythonRuntime(0, ""), Toolchain("PYTHON", "", InPart(), PythonCompiler()))
+    x, y = spread(dtypes.float64, -5.0, 5.0), spread(dtypes.float64, -5.0, 5.0)[::-1].copy()
+    y[:2] = numpy.nan, 1.0
+
+    found = computed(Op.MAX, x, y, bench=bench)
+    assert numpy.array_equal(found, numpy.maximum(x, y), equal_nan=True)
+    assert InPart().lacks(Op.MAX, dtypes.float64)
+    assert not InPart().lacks(Op.MAX, dtypes.float32.vec(4))
 
 
 def test_rules_are_made_once() -> None:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from tests.unit.lower.matrices import MMA
+from tests.unit.lower.test_async_copies import computed
 from tinycore import Tensor
 from tinycore.device.extent import Extent
 from tinycore.device.protocols import ProgramInfo
 from tinycore.dtype import dtypes
 from tinycore.engine.compile import Binary, info_of
 from tinycore.engine.search_worker import binary_from_json, binary_to_json
-from tinycore.errors import UnsupportedError, VerifyError
+from tinycore.errors import DeviceError, UnsupportedError, VerifyError
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
 from tinycore.lower.steps.stage import nest_of
@@ -311,6 +313,77 @@ def test_places_that_results_show_cut_to_the_last_one_are_no_size() -> None:
     shown = store.with_src((store.src[0], store.src[1].substitute({row: row.minimum(40)})))
 
     assert not lowered(ast.substitute({store: shown}), steps=plan(ast)).maps
+
+
+# --- what the interpreter does with them
+
+Program = tuple[UOp, ...]
+
+
+@pytest.mark.parametrize("size", [(64, 256, 96), (50, 200, 88)], ids=str)
+def test_products_of_boxes_are_those_of_numbers(size: tuple[int, int, int]) -> None:
+    ast = product(*size)
+    linear, (found, left, right) = computed(ast, plan(ast), CARD)
+    rows, inner, columns = size
+
+    assert copies_of(linear)
+    expected = left.reshape(rows, inner) @ right.reshape(columns, inner).T
+    assert (found.reshape(rows, columns) == expected).all()
+
+
+def without(op: Op, which: int) -> Callable[[Program], Program]:
+    """A program without one of its nodes of an op."""
+
+    def change(uops: Program) -> Program:
+        left_out = [number for number, u in enumerate(uops) if u.op is op][which]
+        return (*uops[:left_out], *uops[left_out + 1 :])
+
+    return change
+
+
+FAULTY = {
+    "no wait": (without(Op.WAIT_PHASE, 0), "before the copy to it was waited for"),
+    "no barrier in a step": (without(Op.BARRIER, 1), "that another thread reads: no barrier"),
+    "no barrier at first": (without(Op.BARRIER, 0), "that another thread has written: no barrier"),
+    "no phases": (without(Op.PHASES, 0), "a barrier is used before it has phases"),
+    "a copy is missing": (without(Op.TENSOR_COPY, 0), "waits for ever for a phase"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTY)
+def test_a_pipeline_of_boxes_that_would_race_or_hang_is_found(name: str) -> None:
+    change, problem = FAULTY[name]
+    ast = product(64, 256, 96)
+    with pytest.raises(DeviceError, match=problem):
+        computed(ast, plan(ast), CARD, change)
+
+
+def test_boxes_of_a_tensor_larger_than_its_buffer_fault() -> None:
+    def longer(uops: Program) -> Program:
+        first = next(u for u in uops if u.op is Op.TENSOR_COPY)
+        box = replace(first.arg, sizes=(first.arg.sizes[0], first.arg.sizes[1] + 1))
+        return tuple(u.replace(arg=box) if u is first else u for u in uops)
+
+    ast = product(64, 256, 96)
+    with pytest.raises(DeviceError, match="smaller than its tensor"):
+        computed(ast, plan(ast), CARD, longer)
+
+
+def test_boxes_begin_where_their_swizzle_does() -> None:
+    def moved(uops: Program) -> Program:
+        first = next(u for u in uops if u.op is Op.TENSOR_COPY)
+        to = first.src[0]
+        place = to.with_src((to.src[0], UOp.index(8), *to.src[2:]))
+        known = [u for u in (place.src[1],) if u not in uops]
+        return tuple(
+            node
+            for u in uops
+            for node in ([*known, first.with_src((place, *first.src[1:]))] if u is first else [u])
+        )
+
+    ast = product(64, 256, 96)
+    with pytest.raises(DeviceError, match="at no multiple of 512 bytes"):
+        computed(ast, plan(ast), CARD, moved)
 
 
 # --- maps

@@ -14,7 +14,7 @@ from tinycore._lru import Lru
 from tinycore.engine import compile as compiling
 from tinycore.schedule import compiled
 from tinycore.schedule.canonical import CanonicalGraph, canonicalize
-from tinycore.schedule.compiled import Schedule, compile_schedule
+from tinycore.schedule.compiled import Schedule, Varying, compile_schedule
 from tinycore.schedule.retention import RetentionPolicy
 
 
@@ -24,9 +24,9 @@ def cuts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     whole = compile_schedule
 
-    def counted(canonical: CanonicalGraph, policy: RetentionPolicy) -> Schedule:
+    def counted(canonical: CanonicalGraph, policy: RetentionPolicy, varying: Varying) -> Schedule:
         found.append(1)
-        return whole(canonical, policy)
+        return whole(canonical, policy, varying)
 
     monkeypatch.setattr(compiled, "compile_schedule", counted)
     monkeypatch.setattr(compiled, "schedules", Lru(1024))
@@ -185,6 +185,28 @@ def test_the_setting_of_the_ring_is_part_of_the_key(cuts: list[int]) -> None:
         with Context(RING=ring):
             assert x.sum().item() == 15
         assert cuts
+
+
+def test_what_rounds_operands_is_part_of_the_key(cuts: list[int]) -> None:
+    x = host(1)
+    for allowed in (0, 1):
+        cuts.clear()
+        with Context(ALLOW_TF32=allowed):
+            (x + 1).realize()
+        assert cuts
+
+
+def test_the_limits_of_a_device_are_part_of_the_key(cuts: list[int]) -> None:
+    for target in ("PYTHON", "PYTHON::groups=32", "PYTHON::groups=64"):
+        cuts.clear()
+        with Context(DEV=target):
+            x = Tensor([1.0], device="PYTHON").realize()
+            cuts.clear()
+            (x + 1).realize()
+            assert cuts
+            cuts.clear()
+            (x + 1).realize()
+            assert not cuts
 
 
 def test_the_table_is_bounded(cuts: list[int], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,13 +8,15 @@ from dataclasses import replace
 import numpy
 import pytest
 
-from tinycore import Context, Tensor, dtypes
+from tinycore import Context, Tensor, TinyJit, dtypes
 from tinycore.engine.counters import GlobalCounters
 from tinycore.render.base import Limits
+from tinycore.schedule.device_memory import buffer_of
 from tinycore.schedule.row_inlining import Objection
 from tinycore.testing.accelerator import CORRECT
 from tinycore.testing.accelerator.device import LIMITS, Rewriter
 from tinycore.testing.grading import accelerator
+from tinycore.uop.movement import base_of
 from tinycore.uop.op import Op
 
 CARD = replace(LIMITS, threads=1 << 10, block_wanted=64, vector_bytes=16)
@@ -147,3 +149,40 @@ def test_groups_that_share_no_sums_have_kernels_for_each_fold() -> None:
     parts = replace(CORRECT, name="CARD", renderer=lambda: Rewriter(limits), limits=limits)
     with accelerator(parts):
         assert launches(Tensor.empty(40, 301, device="CARD").softmax(-1)) == 3
+
+
+def test_a_sum_that_no_argument_changes_is_left_out_of_replays(card: Limits) -> None:
+    weight = Tensor(numbers(40, 300), device="CARD").realize()
+
+    def step(x: Tensor) -> Tensor:
+        return x / weight.square().sum(-1, keepdim=True).sqrt()
+
+    plain, pruned = TinyJit(step), TinyJit(step, prune=True)
+    given = [Tensor(numbers(40, 300) + i, device="CARD").realize() for i in range(4)]
+    results = [(plain(x).numpy(), pruned(x).numpy()) for x in given]
+
+    for x, (one, other) in zip(given, results, strict=True):
+        numpy.testing.assert_allclose(one, step(x).numpy(), rtol=1e-5, atol=1e-6)
+        numpy.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-6)
+    memory = buffer_of(base_of(weight.uop))
+    assert plain.captured is not None
+    assert pruned.captured is not None
+    assert any(memory in item.bufs for item in plain.captured.items)
+    assert not any(memory in item.bufs for item in pruned.captured.items)
+
+
+def test_sums_of_arguments_are_joined_without_those_of_weights(card: Limits) -> None:
+    weight = Tensor(numbers(40, 300), device="CARD").realize()
+
+    def step(x: Tensor) -> Tensor:
+        return x.softmax(-1) * weight.softmax(-1) + x.sum(-1, keepdim=True)
+
+    pruned = TinyJit(step, prune=True)
+    for i in range(4):
+        x = Tensor(numbers(40, 300) * (i + 1) / 4, device="CARD").realize()
+        numpy.testing.assert_allclose(pruned(x).numpy(), step(x).numpy(), rtol=1e-5, atol=1e-6)
+
+    assert pruned.captured is not None
+    (item,) = pruned.captured.items
+    folds = [n for n in item.runner.ast.toposort() if n.op is Op.REDUCE]  # type: ignore[attr-defined]
+    assert len(folds) == 3  # two of the softmax of x, and its sum

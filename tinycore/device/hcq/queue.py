@@ -25,8 +25,8 @@ from tinycore.errors import ArgumentError, UnsupportedError
 if TYPE_CHECKING:
     from tinycore.device.hcq.program import HCQArgsState, HCQProgram
 
-Places: TypeAlias = tuple[Symbol, list[int], list[tuple[int, int, int, int]]]
-"""Words that are a symbol, and of the others place, addend, shift and mask."""
+Places: TypeAlias = tuple[Symbol, list[int], list[tuple[int, int, int, int, int]]]
+"""Words that are a symbol, and of the others place, scale, addend, shift and mask."""
 INTS: Final = frozenset({int})
 _NOTHING: Final[Mapping[Symbol, int]] = MappingProxyType({})
 
@@ -126,8 +126,8 @@ class HWQueue(ABC):
                 given[symbol] = number
                 for index in whole:
                     words[index] = number
-                for index, addend, shift, mask in parts:
-                    words[index] = number + addend >> shift & mask
+                for index, scale, addend, shift, mask in parts:
+                    words[index] = number * scale + addend >> shift & mask
         self.submit_words()
         return self
 
@@ -137,7 +137,7 @@ class HWQueue(ABC):
         for symbol, places in self._places.items():
             whole = [index for index, word in places if word == Word(symbol)]
             parts = [
-                (index, word.addend, word.shift, word.mask)
+                (index, word.scale, word.addend, word.shift, word.mask)
                 for index, word in places
                 if word != Word(symbol)
             ]

@@ -17,7 +17,7 @@ _HALF: Final = 32
 class Symbol:
     """A number given at each submission. `name` is for people: symbols are compared by identity.
 
-    `symbol + 8` is a Word.
+    `symbol + 8` is a Word, and so is `symbol * 4`.
     """
 
     __slots__ = ("name",)
@@ -34,15 +34,20 @@ class Symbol:
     def __sub__(self, subtrahend: int) -> Word:
         return Word(self, -subtrahend)
 
+    def __mul__(self, factor: int) -> Word:
+        return Word(self, scale=factor)
+
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A symbol plus a constant, or some bits of that sum: `bits` of them from bit `shift` on."""
+    """A multiple of a symbol plus a constant, or some bits of that: `bits` from bit `shift` on."""
 
     symbol: Symbol
     addend: int = 0
     shift: int = 0
     bits: int = _WHOLE
+    scale: int = 1
+    """Factor of the symbol, such as the threads of a group where a command counts threads."""
 
     def __add__(self, addend: int) -> Word:
         return replace(self, addend=self.addend + addend)
@@ -50,9 +55,12 @@ class Word:
     def __sub__(self, subtrahend: int) -> Word:
         return self + -subtrahend
 
+    def __mul__(self, factor: int) -> Word:
+        return replace(self, scale=self.scale * factor, addend=self.addend * factor)
+
     def value(self, number: int) -> int:
         """Value of the word if the symbol is `number`."""
-        return ((number + self.addend) >> self.shift) & self.mask
+        return ((number * self.scale + self.addend) >> self.shift) & self.mask
 
     @property
     def mask(self) -> int:

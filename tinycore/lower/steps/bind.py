@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+from tinycore.lower.dims import launches
 from tinycore.lower.expand import WRITTEN_OUT
 from tinycore.lower.legality import Loops
 from tinycore.lower.loops import THREADS, Number, counter_of, text_of
@@ -120,20 +121,27 @@ def not_threads(loops: Loops, counter: UOp, kind: AxisKind, limits: Limits) -> s
         return "memory of the whole group is filled anew in each of its steps"
     threads = [r for r in loops.by_number.values() if r.arg.kind in THREADS]
     total = counter.extent * math.prod(r.extent for r in threads)
-    if total > limits.block_threads or len(threads) >= len(limits.block):
-        return f"{total} threads on {len(threads) + 1} axes are too many for a group"
-    if counter.extent > min(limits.block):
-        return f"{counter.extent} threads are too many for an axis of a group"
-    return not_shared_sum(loops, counter, limits) if kind is AxisKind.GROUP else None
+    extents = [r.extent for r in (*threads, counter)]
+    if total > limits.block_threads or not launches(extents, "block", limits.block):
+        return f"{total} threads on {len(extents)} axes are too many for a group"
+    shared = [r for r in threads if r.arg.kind is AxisKind.GROUP]
+    if kind is AxisKind.GROUP:
+        if problem := not_shared_sum(loops, counter):
+            return problem
+        shared.append(counter)
+    members = {n for r in shared for n in loops.closers(r) if n.op is Op.REDUCE}
+    needed = total * sum(max(n.dtype.itemsize, 4) for n in members)
+    if needed > limits.shared_bytes:
+        return f"sums of {total} threads take {needed} bytes of shared memory"
+    return None
 
 
-def not_shared_sum(loops: Loops, counter: UOp, limits: Limits) -> str | None:
+def not_shared_sum(loops: Loops, counter: UOp) -> str | None:
     """Why the threads of a group cannot share a sum."""
     members = [n for n in loops.closers(counter) if n.op is Op.REDUCE]
     around = {r.arg.number for n in members for r in n.ranges}
-    needed = limits.block_threads * sum(max(n.dtype.itemsize, 4) for n in members)
-    if counter.extent & (counter.extent - 1) or needed > limits.shared_bytes:
-        return f"{counter.extent} threads are no power of two, or share too little memory"
+    if counter.extent & (counter.extent - 1):
+        return f"{counter.extent} threads are no power of two"
     if any(r.arg.kind is AxisKind.GROUP for n in members for r in n.src[1:]):
         return "its sum is shared already"
     if not around <= loops.launchable or any(n.op is Op.AFTER for n in loops.nodes):

@@ -86,6 +86,8 @@ class Split:
         """Why the step is illegal; None if it is legal."""
         axis, by, tail = self.axis, self.by, self.tail
         varies = limits.grid_varies and tail is Tail.GUARD
+        if cuts_groups(loops.by_number.get(axis), by):
+            return None
         if problem := loops.undecided(axis, varies):
             return problem
         counter = loops.by_number[axis]
@@ -101,6 +103,13 @@ class Split:
         if tail is Tail.SHIFT and any(map(overwrites_what_it_reads, outputs)):
             return f"steps of loop {axis} overwrite what they read, and would be done twice"
         return None
+
+
+def cuts_groups(counter: UOp | None, by: int) -> bool:
+    """True if groups that were bound to the grid are only counted in two loops, none beyond."""
+    if counter is None or counter.arg.kind is not AxisKind.GRID or not counter.is_fixed:
+        return False
+    return 1 < by < counter.extent and counter.extent % by == 0
 
 
 def parts(counter: UOp, steps: int | UOp, by: int) -> tuple[UOp, UOp, UOp]:

@@ -13,7 +13,7 @@ from typing import Final
 
 from tinycore.lower.draft import Draft
 from tinycore.lower.loops import Number
-from tinycore.lower.tile import Bind, Reorder, Split
+from tinycore.lower.tile import Reorder, Split
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind
 
@@ -39,12 +39,7 @@ def order_blocks(draft: Draft, row: UOp, column: UOp, depth: int, itemsize: int)
         return
     number, beside_it = down.arg.number, across.arg.number
     others = [r.arg.number for r in grid if r not in (down, across)]
-    draft.do(
-        Split(number, band),
-        Bind((*number, 0), AxisKind.GRID),
-        Bind((*number, 1), AxisKind.GRID),
-        Reorder((*others, (*number, 0), beside_it, (*number, 1))),
-    )
+    draft.do(Split(number, band), Reorder((*others, (*number, 0), beside_it, (*number, 1))))
 
 
 def band_of(down: int, across: int, wave: int, sizes: tuple[float, float]) -> int | None:

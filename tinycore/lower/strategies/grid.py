@@ -91,16 +91,29 @@ def propose_grid(facts: KernelFacts, limits: Limits, wanted: int) -> Iterator[Pr
     yield from grid_transpose.propose(facts, limits)
     shared = shared_sum(facts, limits) if wanted > 1 else None
     if shared is None:
-        yield Proposal("grid", None, Cost(cycles_of_thread()), partial(thread_each, wanted=wanted))
+        groups = -(-facts.outputs_launched // (outputs_of_thread(facts, limits, wanted) * wanted))
+        cost = Cost(cycles_of_thread() * unevenness(limits, groups))
+        yield Proposal("grid", None, cost, partial(thread_each, wanted=wanted))
     else:
         is_many = facts.outputs_launched >= limits.threads
         threads = limits.subgroup if is_many else wanted
+        groups = -(-facts.outputs_launched * threads // wanted)
+        cost = Cost(cycles_of_thread(wanted) * unevenness(limits, groups))
         steps = partial(group_each, loop=shared, wanted=wanted, threads=threads)
-        yield Proposal("grid of groups", shared, Cost(cycles_of_thread(wanted)), steps)
+        yield Proposal("grid of groups", shared, cost, steps)
     sharers = 1 if shared is None else sharers_of(facts, limits, wanted)
     if wanted > 1 and (shared is None or sharers > 1):
         for proposal in grid_shared.propose(facts, limits, wanted, sharers):
             yield proposal._replace(apply=partial(with_unrolled_sums, apply=proposal.apply))
+
+
+def outputs_of_thread(facts: KernelFacts, limits: Limits, wanted: int) -> int:
+    """Outputs that a thread computes: more than one where there are many."""
+    if wanted == 1 or facts.outputs_launched < limits.threads:
+        return 1
+    lanes = 1 if loop_of_lanes(facts, limits) is None else lanes_of_thread(facts, limits)
+    tile = tile_of_rows(facts, limits, facts.outputs_launched // lanes)
+    return lanes * (1 if tile is None else tile[1])
 
 
 def thread_each(draft: Draft, wanted: int) -> None:
@@ -108,6 +121,7 @@ def thread_each(draft: Draft, wanted: int) -> None:
     if wanted > 1 and draft.facts.outputs_launched >= draft.limits.threads:
         give_lanes(draft)
         tile_rows(draft)
+        load_rows(draft)
         unroll_sums(draft)
     launch_outputs(draft, wanted)
 
@@ -270,38 +284,76 @@ def share(draft: Draft, loop: UOp, threads: int) -> None:
 
 
 def give_lanes(draft: Draft, wanted: int | None = None) -> None:
-    """Lanes along an output that every access moves along, or not at all: so many, or as suits.
+    """Lanes along an output that every access moves along, or not at all: so many, or as suits."""
+    loop = loop_of_lanes(draft.facts, draft.limits, wanted)
+    if loop is not None:
+        number, lanes = loop.arg.number, lanes_of_thread(draft.facts, draft.limits, wanted)
+        draft.do(Split(number, lanes), Bind((*number, 1), AxisKind.VECTOR))
+
+
+def lanes_of_thread(facts: KernelFacts, limits: Limits, wanted: int | None = None) -> int:
+    """Lanes along an output.
+
 
     Where nothing is folded as many as the widest access has: of halves that are computed in float32
     a thread of a card else has half as many bytes under way.
     """
-    facts, lanes = draft.facts, 1 if draft.facts.has_recurrence else draft.lanes()
-    if draft.limits.units and lanes > 1 and not facts.reductions:
-        lanes = draft.limits.vector_bytes // facts.moved_itemsize
-    elif wanted is not None and lanes > 1:
-        lanes = wanted
-    for loop in reversed(facts.launchable):
-        if not loop.is_fixed:
-            continue
-        if lanes > 1 and loop.extent % lanes == 0 and suits_lanes(facts, loop):
-            number = loop.arg.number
-            draft.do(Split(number, lanes), Bind((*number, 1), AxisKind.VECTOR))
-            return
+    lanes = 1 if facts.has_recurrence else limits.vector_bytes // facts.itemsize
+    if lanes < 2:
+        return 1
+    if limits.units and not facts.reductions:
+        return limits.vector_bytes // facts.moved_itemsize
+    return lanes if wanted is None else wanted
+
+
+def loop_of_lanes(facts: KernelFacts, limits: Limits, wanted: int | None = None) -> UOp | None:
+    """The innermost output that lanes of a thread fit; None where there is none."""
+    lanes = lanes_of_thread(facts, limits, wanted)
+    if lanes < 2:
+        return None
+    loops = (r for r in reversed(facts.launchable) if r.is_fixed and r.extent % lanes == 0)
+    return next((loop for loop in loops if suits_lanes(facts, loop)), None)
 
 
 def tile_rows(draft: Draft) -> None:
     """Several outputs to a thread along a loop over which a load stands still."""
-    facts, limits = draft.facts, draft.limits
+    found = tile_of_rows(draft.facts, draft.limits, draft.facts.outputs_launched)
+    if found is not None:
+        loop, tall = found
+        number = loop.arg.number
+        draft.do(Split(number, tall), Bind((*number, 1), AxisKind.UNROLL))
+
+
+def tile_of_rows(facts: KernelFacts, limits: Limits, outputs: int) -> tuple[UOp, int] | None:
+    """The loop along which a thread has several of so many outputs, and how many."""
     fixed = [r for r in facts.launchable if r.is_fixed]
     rows = [r for r in fixed if any(r not in n.ranges for n in facts.loads)]
     if not rows or not any(rows[0] in n.ranges for n in facts.loads):
-        return
-    extent, number = rows[0].extent, rows[0].arg.number
+        return None
+    extent = rows[0].extent
     tall = next((t for t in (ROWS_OF_A_THREAD, 2) if extent % t == 0), 1)
     if extent > 2 * ROWS_OF_A_THREAD and not facts.overwrites:
         tall = ROWS_OF_A_THREAD
-    if tall > 1 and facts.outputs_launched // tall >= limits.threads:
-        draft.do(Split(number, tall), Bind((*number, 1), AxisKind.UNROLL))
+    return (rows[0], tall) if tall > 1 and outputs // tall >= limits.threads else None
+
+
+def load_rows(draft: Draft) -> None:
+    """Vectors along a sum that runs along memory, in threads of a card that have rows of their own.
+
+    Neighboring threads read different lines then, and each load asks for all of them: as many bytes
+    of a line are taken at once as there can be.
+    """
+    facts, limits = draft.facts, draft.limits
+    innermost = {n.src[-1] for n in facts.reductions if n.src[-1].op is Op.RANGE}
+    loop = next(iter(innermost)) if len(innermost) == 1 else None
+    if loop is None or not limits.units or not loop.is_fixed or facts.has_recurrence:
+        return
+    if loop.arg.kind is not AxisKind.REDUCE or facts.loops_of_kind(AxisKind.VECTOR):
+        return
+    lanes = limits.vector_bytes // min(n.dtype.itemsize for n in facts.loads)
+    if lanes > 1 and loop.extent % lanes == 0 and suits_lanes(facts, loop):
+        number = loop.arg.number
+        draft.do(Split(number, lanes), Bind((*number, 1), AxisKind.VECTOR))
 
 
 def with_unrolled_sums(draft: Draft, apply: grid_shared.Apply) -> bool | None:

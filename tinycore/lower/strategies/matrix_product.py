@@ -17,6 +17,7 @@ from tinycore.lower.cost import MOST_ROWS, Cost, Lanes, Proposal, cycles_of_step
 from tinycore.lower.draft import Draft
 from tinycore.lower.expand import LONGEST_STRIDE
 from tinycore.lower.kernel_facts import LEAST_REUSE, KernelFacts
+from tinycore.lower.legality import PLAIN_KINDS
 from tinycore.lower.loops import Number, counter_of
 from tinycore.lower.packing import LEAST_CHUNKS, pack_panel, pack_rows
 from tinycore.lower.steps.pair import Pair, is_paired
@@ -99,6 +100,7 @@ def row_loop(facts: KernelFacts, axis: UOp) -> UOp | None:
     """M: an output loop over which a load along `axis` stands still, so that rows share it."""
     along = [n for n in facts.loads if axis in n.src[1].ranges]
     others = [r for r in facts.nest_of(axis) if r is not axis and r.extent > 1]
+    others = [r for r in others if r.arg.kind in PLAIN_KINDS]  # not the rows of another nest's tile
     still = [r for r in others if any(r not in n.src[1].ranges for n in along)]
     return max(still, key=lambda r: (min(r.extent, ENOUGH_ROWS), r.arg.number), default=None)
 

@@ -57,7 +57,8 @@ def transpose_blocks(draft: Draft, column: UOp, row: UOp, lanes: int) -> None:
     )
     outer = ((*across, 0), (*inside, 0))
     loops = [r.arg for r in draft.facts.outputs if r.arg.kind is AxisKind.LOOP]
-    draft.do(Reorder((*(axis.number for axis in loops if axis.number not in outer), *outer)))
+    others = (axis.number for axis in loops if axis.number not in outer)
+    draft.do(Reorder(draft.present(*others, *outer)))
 
 
 def squares_of_line(facts: KernelFacts, limits: Limits, row: UOp, lanes: int) -> int:

@@ -68,6 +68,7 @@ LIMITS: Final = Limits(
     matrix=(UNIT,),
     converted=tuple(d for d in dtypes.all if d.itemsize < 4 and d is not dtypes.bool),
     async_bytes=(4, 8, 16),
+    tensor_copies=True,
 )
 REGISTER_BYTES: Final = 64
 """Size from which an array of a thread is in memory instead of registers."""

@@ -15,7 +15,7 @@ from tinycore.errors import ArgumentError
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
 from tinycore.lower.steps.stage import Stage
-from tinycore.lower.tile import Plan
+from tinycore.lower.tile import Bind, Plan, Split, Tail
 from tinycore.render.base import Limits, LinearKernel
 from tinycore.tensor.host_bytes import decode, encode
 from tinycore.testing.kernels import product, product_of_types
@@ -24,8 +24,10 @@ from tinycore.testing.suite.kernels import grid_limits, integers, loaded, result
 from tinycore.testing.suite.operations import words_of
 from tinycore.testing.suite.subject import Subject
 from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind, Op, Part
 
 __all__ = [
+    "test_boxes_are_copied_by_one_thread",
     "test_narrow_operands_are_widened",
     "test_narrow_operands_in_shared_memory",
     "test_operands_in_shared_memory",
@@ -214,4 +216,67 @@ def test_operands_in_swizzled_rows(subject: Subject, what: tuple[DType, int, int
         f"{len(wrong)} of {found.size} sums are wrong where rows exchange {pieces} pieces of "
         f"{size} bytes; row {wrong[0][0]}, column {wrong[0][1]} is {found[tuple(wrong[0])]} "
         f"instead of {expected[tuple(wrong[0])]}"
+    )
+
+
+BOX_ROWS: Final = 16
+BOX_COLUMNS: Final = 8
+BOX_PIECES: Final = 4
+"""Pieces of 16 bytes in a row of a box, which are exchanged."""
+BOXES_IN_TURN: Final = 3
+BOXED: Final = tuple(
+    Variant(f"{dtype.name}-{'x'.join(map(str, size))}", (size, dtype), words_of(dtype))
+    for dtype in (dtypes.float16, dtypes.float32)
+    for size in ((64, 256, 96), (50, 200, 88))
+)
+
+
+def boxed_plan(dtype: DType) -> Plan:
+    """Both operands of a product staged in boxes, whose rows lie along the sum."""
+    row, column, inner = (0,), (1,), (2,)
+    depth = BOX_PIECES * 16 // dtype.itemsize
+    sides = tuple((((((*side, 1), 1),), (((*inner, 1), 1),))) for side in (row, column))
+    fills = (
+        (*axis, 1, Part.FILL, array)
+        for array, side in enumerate((row, column))
+        for axis in (side, inner)
+    )
+    return (
+        *(Split(row, BOX_ROWS, Tail.GUARD), Split(column, BOX_COLUMNS, Tail.GUARD)),
+        Split(inner, depth, Tail.GUARD),
+        *(Bind((*axis, 0), AxisKind.GRID) for axis in (row, column)),
+        *(Bind((*row, 1), AxisKind.BLOCK), Bind((*column, 1), AxisKind.UNROLL)),
+        *(
+            Stage((*inner, 0), side, copies=BOXES_IN_TURN, swizzle=BOX_PIECES, narrow=(dtype,))
+            for side in sides
+        ),
+        *(Bind(axis, AxisKind.FILL) for axis in fills),
+    )
+
+
+@case(Level.COMPUTE, "local_memory", over=BOXED)
+def test_boxes_are_copied_by_one_thread(subject: Subject, what: tuple[Size, DType]) -> None:
+    """Boxes of operands that one thread has the device copy arrive in their swizzled places.
+
+    Those that reach beyond an operand have zeros there.
+    """
+    if not subject.limits.tensor_copies:
+        raise NotApplicable("its limits do not state that it copies boxes of tensors")
+    (rows, inner, columns), dtype = what
+    kernel = product_of_types(rows, inner, columns, dtype, dtype, dtypes.float32, is_turned=True)
+    linear = lower(kernel, subject.toolchain.renderer, "boxes", boxed_plan(dtype))
+    boxes = sum(node.op is Op.TENSOR_COPY for node in linear.uops)
+    assert boxes, "no operand is copied as boxes, whatever its limits state"
+    left, right = (
+        integers(size, seed) % 3 - 1 for seed, size in enumerate((rows * inner, inner * columns))
+    )
+    program = loaded(subject, linear.uops, 3, linear.name)
+    given = [numpy.full(rows * columns, 77, numpy.float32), encode(left, dtype)]
+    found, *_ = results(subject, program, [*given, encode(right, dtype)])
+    expected = left.reshape(rows, inner) @ right.reshape(columns, inner).T
+    wrong = numpy.flatnonzero(found != expected.reshape(-1))
+    assert not len(wrong), (
+        f"{len(wrong)} of {found.size} sums are wrong where operands are copied as boxes; the one "
+        f"of row {wrong[0] // columns}, column {wrong[0] % columns} is {found[wrong[0]]} instead "
+        f"of {expected.reshape(-1)[wrong[0]]}"
     )

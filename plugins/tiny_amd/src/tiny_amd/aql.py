@@ -27,14 +27,14 @@ _REMAINING_WORDS: Final = 10
 
 
 def dispatch(
-    groups: tuple[int, int, int],
+    groups: tuple[Number, ...],
     group: tuple[int, int, int],
     private_bytes: int,
     shared_bytes: int,
     descriptor: int,
     arguments: int,
 ) -> list[Number]:
-    """Launch groups of a kernel."""
+    """Launch groups of a kernel. A packet counts threads, not groups."""
     x, y, z = group
     return [
         _DISPATCH | _HEADER | _DIMENSIONS,

@@ -22,7 +22,6 @@ from tinycore.plugin import (
     HWQueue,
     Number,
     SignalPlace,
-    Word,
 )
 
 if TYPE_CHECKING:
@@ -203,8 +202,6 @@ class AqlQueue(Pm4Queue):
     memory, and a packet names it.
     """
 
-    GRID_WORDS = False  # a packet counts threads, not groups
-
     def __init__(self, device: AmdDevice, hardware: HardwareQueue) -> None:
         super().__init__(device, hardware)
         self.launches: list[int] = []
@@ -222,8 +219,8 @@ class AqlQueue(Pm4Queue):
         self.launches.append(len(self.words))
         return self.append(
             *aql.dispatch(
-                whole(grid),
-                whole(block),
+                grid,
+                program.info.block,
                 program.private_bytes,
                 program.shared_bytes,
                 program.descriptor_address,
@@ -268,14 +265,6 @@ class AqlQueue(Pm4Queue):
         assert memory.view is not None
         memory.view.cast("I")[:] = self.view()
         return memory.address
-
-
-def whole(numbers: tuple[Number, ...]) -> tuple[int, int, int]:
-    """Sizes of a launch. Raises UnsupportedError for one that each submission gives."""
-    x, y, z = numbers
-    if isinstance(x, Word) or isinstance(y, Word) or isinstance(z, Word):
-        raise UnsupportedError("a queue of AQL packets launches as many groups as it was built for")
-    return x, y, z
 
 
 class SdmaQueue(AmdQueue):

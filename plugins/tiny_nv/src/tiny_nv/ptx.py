@@ -14,7 +14,7 @@ NVIDIA, "PTX ISA", version 8.0. What it leaves undefined is defined as docs/nume
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -52,7 +52,7 @@ from tiny_nv.ptx_text import (
     vector,
     zero_of,
 )
-from tiny_nv.ptx_values import APPROXIMATE_OPS, NATIVE_OPS, chosen, computed
+from tiny_nv.ptx_values import APPROXIMATE_OPS, NATIVE_OPS, NATIVE_TYPES, chosen, computed
 from tinycore.dtype import DType, PointerDType, dtypes
 from tinycore.render.base import LinearKernel, Renderer, pointer_of
 from tinycore.render.facts import is_register
@@ -76,8 +76,10 @@ class Ptx(Renderer):
     name: ClassVar[str] = "PTX"
     converts: ClassVar[frozenset[DType]] = frozenset({dtypes.bfloat16})
     vector_ops: ClassVar[bool] = False
+    overlays_shared: ClassVar[bool] = True
     emulated: ClassVar[frozenset[DType]] = frozenset({dtypes.bfloat16, *dtypes.fp8s})
     native_ops: ClassVar[frozenset[Op]] = NATIVE_OPS
+    native_types: ClassVar[Mapping[Op, frozenset[DType]]] = NATIVE_TYPES
     approximate: ClassVar[frozenset[Op]] = APPROXIMATE_OPS
 
     # --- the frame

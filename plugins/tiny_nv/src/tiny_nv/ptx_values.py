@@ -26,7 +26,7 @@ from tinycore.render.facts import BOOL_ARITHMETIC, is_safe_division, is_safe_shi
 from tinycore.uop.node import UOp
 from tinycore.uop.op import COMPARISON, SHIFTS, Op
 
-__all__ = ["APPROXIMATE_OPS", "NATIVE_OPS", "chosen", "computed"]
+__all__ = ["APPROXIMATE_OPS", "NATIVE_OPS", "NATIVE_TYPES", "chosen", "computed"]
 
 INT_MIN: Final = -(1 << 31)
 LONG_MIN: Final = -(1 << 63)
@@ -62,8 +62,6 @@ BIT_OPERATIONS: Final = {Op.AND: "and", Op.OR: "or", Op.XOR: "xor", Op.SHL: "shl
 COMPARISONS: Final = {Op.CMPLT: "lt", Op.CMPEQ: "eq", Op.CMPNE: "ne"}
 WRAPPING: Final = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.MULACC, Op.SHL, Op.IDIV, Op.MOD})
 """Ops whose result may leave the range of a narrow integer."""
-THROUGH_FLOAT: Final = frozenset({Op.FDIV, Op.RECIPROCAL, Op.SQRT})
-"""Ops without an instruction for halves."""
 APPROXIMATE_OPS: Final = frozenset({Op.EXP2})
 """Ops of float32 whose instruction is wrong in its last two bits."""
 NATIVE_OPS: Final = (
@@ -71,6 +69,12 @@ NATIVE_OPS: Final = (
     | {Op.TRUNC, Op.WHERE, Op.CAST, Op.BITCAST}
 ) - APPROXIMATE_OPS
 """Ops that `computed` has instructions for."""
+SINGLE_AND_DOUBLE: Final = frozenset({dtypes.float32, dtypes.float64})
+NATIVE_TYPES: Final = {
+    **dict.fromkeys((Op.FDIV, Op.RECIPROCAL, Op.SQRT, Op.TRUNC), SINGLE_AND_DOUBLE),
+    **dict.fromkeys((Op.MAX, Op.MIN), frozenset(dtypes.all) - {dtypes.float64} | {dtypes.index}),
+}
+"""Types that these have instructions for, where it is not all."""
 
 
 def computed(u: UOp, text: Text) -> str:
@@ -129,23 +133,9 @@ def compared_predicates(op: Op, operands: list[str], text: Text) -> str:
 
 def float_value(op: Op, kind: Kind, operands: list[str], text: Text) -> str:
     """Arithmetic of floats."""
-    if kind is HALF and (op in THROUGH_FLOAT or op is Op.TRUNC):
-        wide = [text.new(FLOAT, "cvt.f32.f16", x) for x in operands]
-        return text.new(HALF, "cvt.rn.f16.f32", float_value(op, FLOAT, wide, text))
     if op is Op.TRUNC:
         return text.new(kind, f"cvt.rzi.{kind.arithmetic}.{kind.arithmetic}", *operands)
-    if kind is DOUBLE and op in (Op.MAX, Op.MIN):
-        return extreme(op, operands, text)
     return text.new(kind, f"{FLOAT_OPERATIONS[op]}.{kind.arithmetic}", *operands)
-
-
-def extreme(op: Op, operands: list[str], text: Text) -> str:
-    """The greater or the lesser of two doubles; NaN if either is."""
-    a, b = operands
-    word = "lt" if op is Op.MAX else "gt"
-    second = text.new(PREDICATE, f"setp.{word}.f64", a, b)
-    is_nan = text.new(PREDICATE, "setp.nan.f64", b, b)
-    return text.new(DOUBLE, "selp.f64", b, a, text.new(PREDICATE, "or.pred", second, is_nan))
 
 
 def integer_value(u: UOp, operands: list[str], text: Text) -> str:

@@ -92,6 +92,7 @@ class CudaC(CStyle):
         Op.MIN: "least({0}, {1})",
     }
     native_ops: ClassVar[frozenset[Op]] = CStyle.native_ops | {Op.MAX, Op.MIN}
+    overlays_shared: ClassVar[bool] = True
     approximate: ClassVar[frozenset[Op]] = frozenset({Op.EXP2})
     defined: ClassVar[frozenset[Op]] = UNDEFINED_IN_C
     spaces: ClassVar[Mapping[str, str]] = {
@@ -176,8 +177,9 @@ class CudaC(CStyle):
         return "\n".join(lines) + "\n"
 
     def has_dynamic_shared(self, kernel: LinearKernel) -> bool:
-        """True if shared memory is sized at a launch: also where arrays have to be aligned."""
-        return bool(kernel.alignments) or super().has_dynamic_shared(kernel)
+        """True if shared memory is sized at a launch: also where the places of arrays matter."""
+        places = bool(kernel.alignments) or kernel.has_overlaps
+        return places or super().has_dynamic_shared(kernel)
 
     def write_barrier(self, u: UOp, writer: Writer) -> None:
         """A barrier; what matrix units read by themselves is made known to them before.

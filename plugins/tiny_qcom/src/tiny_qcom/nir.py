@@ -112,6 +112,7 @@ class Nir(Renderer):
         {dtypes.float16, dtypes.bfloat16, *dtypes.fp8s}
     )
     lacking: ClassVar[frozenset[DType]] = frozenset({dtypes.float64})
+    overlays_shared: ClassVar[bool] = True
     native_ops: ClassVar[frozenset[Op]] = frozenset(
         {*FLOAT_OPERATIONS, *INTEGER_OPERATIONS, Op.IDIV, Op.MOD, Op.SHR, *COMPARISON}
         | {Op.WHERE, Op.CAST, Op.BITCAST}

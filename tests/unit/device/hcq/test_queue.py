@@ -29,6 +29,25 @@ def test_halves_are_those_of_the_sum() -> None:
     assert halves(0x500000007) == (7, 5)
 
 
+def test_a_word_is_a_multiple_of_a_symbol() -> None:
+    groups = Symbol("groups")
+
+    assert (groups * 64).value(3) == 192
+    assert ((groups + 1) * 64 + 2).value(3) == 258
+    assert halves(groups * 64)[0].value(1 << 30) == 0  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("binds", [False, True])
+def test_a_queue_is_submitted_again_with_other_multiples(make: Make, binds: bool) -> None:
+    device = make(binds=binds)
+    value, signal = Symbol("value"), device.new_signal()
+    queue = device.compute_queue().signal(signal, value * 64).bind()
+
+    for number in (1, 2, 3):
+        queue.submit({value: number})
+        signal.wait(number * 64, timeout_ms=5000)
+
+
 def test_commands_chain_and_are_executed_in_order(device: QueuedDevice) -> None:
     first, second = device.new_signal(), device.new_signal()
 

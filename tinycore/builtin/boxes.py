@@ -1,0 +1,191 @@
+"""Boxes of tensors in the interpreter: one thread has them copied, others wait for a phase.
+
+Private to the interpreter. A box arrives when its phase is waited for, and not before: what reads
+it too soon, writes it meanwhile, or waits for a phase that nothing ends, raises DeviceError.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy
+
+from tinycore.builtin.access import Access, both
+from tinycore.builtin.arithmetic import Array
+from tinycore.builtin.frame import Frame, Memory
+from tinycore.errors import DeviceError, UnsupportedError
+from tinycore.plugin import TensorMap
+from tinycore.render.base import pointer_of
+from tinycore.uop.node import UOp
+
+Step = Callable[[Frame], None]
+MakeAccess = Callable[[UOp, int, str], Access]
+
+
+class Box(NamedTuple):
+    """A box that is on its way."""
+
+    memory: Memory
+    places: Array
+    data: Array
+
+
+@dataclass
+class Phase:
+    """A barrier: how many boxes end each of its phases, and those that were begun, in order."""
+
+    copies: int
+    begun: int = 0
+    under_way: list[tuple[int, Box]] = field(default_factory=list)
+    """Boxes with their numbers."""
+
+    @property
+    def ended(self) -> int:
+        """Number of phases whose boxes have all been begun: they end some time."""
+        return self.begun // self.copies
+
+    def begin(self, box: Box) -> None:
+        """One more box."""
+        self.under_way.append((self.begun, box))
+        self.begun += 1
+
+    def arrive(self) -> None:
+        """Complete the boxes of all phases that end."""
+        last = self.ended * self.copies
+        for memory, places, data in [box for number, box in self.under_way if number < last]:
+            memory.array[places] = data
+            assert memory.accesses is not None
+            memory.accesses.arrived(places)
+        self.under_way = [(number, box) for number, box in self.under_way if number >= last]
+
+
+class Phases:
+    """The barriers of one array of shared memory, by their place in it."""
+
+    def __init__(self) -> None:
+        self.of: dict[int, Phase] = {}
+
+    def at(self, frame: Frame, place: int) -> Phase:
+        """The barrier at a place. Raises DeviceError where there is none."""
+        found = self.of.get(place)
+        if found is None:
+            raise DeviceError(f"kernel {frame.kernel}: a barrier is used before it has phases")
+        return found
+
+
+def begin_phases_step(u: UOp, access: MakeAccess, slots: Mapping[UOp, int]) -> Step:
+    """The step of PHASES."""
+    at, pointer = access(u.src[0], 1, "writes"), slots[pointer_of(u.src[0])]
+
+    def begin(frame: Frame) -> None:
+        memory, gate = frame.values[pointer], at.wanted(frame)
+        places, _ = memory.accesses.write(frame, at.places(frame, memory, gate), gate)
+        memory.phases = memory.phases or Phases()
+        memory.phases.of.update((int(place), Phase(u.arg)) for place in places.ravel())
+
+    return begin
+
+
+def copy_step(u: UOp, access: MakeAccess, slots: Mapping[UOp, int]) -> Step:
+    """The step of a TENSOR_COPY. Raises UnsupportedError for one to several groups."""
+    to, signal, origin, *corner = u.src
+    found: TensorMap = u.arg
+    if len(signal.src) == 3:
+        raise UnsupportedError("the interpreter has no clusters, whose groups share a box")
+    size = math.prod(found.box)
+    target, told = access(to, size, "writes"), access(signal, 1, "reads")
+    memories = [slots[pointer_of(node)] for node in (to, signal, origin)]
+    first = [slots[node] for node in corner]
+    layout = box_layout(found)
+
+    def copy(frame: Frame) -> None:
+        memory, barrier, source = (frame.values[slot] for slot in memories)
+        gate = target.wanted(frame)
+        where = target.places(frame, memory, gate)
+        signals = told.places(frame, barrier, gate)
+        barrier.accesses.read(frame, signals, gate)
+        check_start(frame, found, memory, where[..., :1], gate)
+        places, _ = memory.accesses.write(frame, where, gate)
+        memory.accesses.is_copied[places] = True
+        corners = [frame.values[slot] for slot in first]
+        for start, place, *at in participants(frame, where[..., :1], signals, gate, corners):
+            box = Box(memory, start + layout, box_content(frame, found, source, at))
+            barriers_in(frame, barrier).at(frame, place).begin(box)
+
+    return copy
+
+
+def wait_step(u: UOp, access: MakeAccess, slots: Mapping[UOp, int]) -> Step:
+    """The step of a WAIT_PHASE."""
+    at, pointer, parity = access(u.src[0], 1, "reads"), slots[pointer_of(u.src[0])], slots[u.src[1]]
+
+    def wait(frame: Frame) -> None:
+        barrier = frame.values[pointer]
+        places = at.places(frame, barrier, None)
+        barrier.accesses.read(frame, places, None)
+        for place, number in set(participants(frame, places, frame.values[parity], None, [])):
+            phase = barriers_in(frame, barrier).at(frame, place)
+            if phase.ended % 2 == number:
+                raise DeviceError(
+                    f"kernel {frame.kernel} waits for ever for a phase that no copies end"
+                )
+            phase.arrive()
+
+    return wait
+
+
+def barriers_in(frame: Frame, memory: Memory) -> Phases:
+    """The barriers of an array. Raises DeviceError where it has none."""
+    if memory.phases is None:
+        raise DeviceError(f"kernel {frame.kernel}: {memory.label} has no barriers of phases")
+    return memory.phases
+
+
+def participants(
+    frame: Frame, first: Array, second: Array, gate: Array | None, others: list[Array]
+) -> list[tuple[int, ...]]:
+    """Some numbers of each thread that takes part."""
+    active = both(frame.mask, gate)
+    arrays = numpy.broadcast_arrays(first, second, *others, True if active is None else active)
+    return list(zip(*(array[arrays[-1]].tolist() for array in arrays[:-1]), strict=True))
+
+
+def check_start(
+    frame: Frame, found: TensorMap, memory: Memory, start: Array, gate: Array | None
+) -> None:
+    """Raise DeviceError for a box that begins at no multiple of what its swizzle repeats after."""
+    within = start if memory.base is None else start - memory.base
+    wrong = within * found.dtype.itemsize % found.alignment != 0
+    active = both(frame.mask, gate)
+    if (wrong if active is None else wrong & active).any():
+        raise DeviceError(
+            f"kernel {frame.kernel} has a box copied to {memory.label} at no multiple of "
+            f"{found.alignment} bytes"
+        )
+
+
+def positions_of(found: TensorMap) -> Array:
+    """Positions within a box, dimension 0 counting first."""
+    numbers = numpy.indices(found.box[::-1]).reshape(len(found.box), -1)
+    return numbers[::-1].T
+
+
+def box_layout(found: TensorMap) -> Array:
+    """Elements of a box by their distance from its start in shared memory."""
+    places = [found.place([int(n) for n in position]) for position in positions_of(found)]
+    return numpy.array(places) // found.dtype.itemsize
+
+
+def box_content(frame: Frame, found: TensorMap, source: Memory, corner: list[int]) -> Array:
+    """The elements of a box, 0 outside of the tensor. Raises DeviceError beyond the buffer."""
+    sizes = numpy.array(found.sizes)
+    strides = numpy.array([1, *(stride // found.dtype.itemsize for stride in found.strides)])
+    if int(((sizes - 1) * strides).sum()) >= source.size:
+        raise DeviceError(f"kernel {frame.kernel}: {source.label} is smaller than its tensor")
+    at = positions_of(found) + numpy.array(corner)
+    inside = ((at >= 0) & (at < sizes)).all(axis=1)
+    taken = source.array.take(numpy.where(inside, at @ strides, 0))
+    return numpy.where(inside, taken, taken.dtype.type(0))

@@ -1,0 +1,48 @@
+"""Replay invariance: the steps of a schedule that do the same in every replay of a capture.
+
+Floor 3. A capture that leaves them out of replays (`TinyJit(prune=True)`) has them scheduled first,
+apart from the others: a sum of weights joined to rows of an input would be computed in each replay.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from tinycore.schedule.access import Launch
+from tinycore.schedule.items import Step
+from tinycore.uop.op import Op
+
+
+def invariant_first(
+    steps: Sequence[Step], varying: frozenset[int], parameters: int
+) -> tuple[list[Step], list[Step]]:
+    """The steps that do the same in every replay, and the others.
+
+    `varying` are the parameters, memory numbers below `parameters`, whose content differs between
+    replays. Steps are invariant that read nothing else than what invariant steps write, and memory
+    that no step changes, and that write new memory as a whole: so they can be done before all.
+    """
+    written = Counter(place for step in steps for place in written_by(step))
+    changing = {*varying, *(n for n, times in written.items() if n < parameters or times > 1)}
+    invariant: list[Step] = []
+    others: list[Step] = []
+    for step in steps:
+        if has_variables(step) or not changing.isdisjoint(step.places):
+            others.append(step)
+            changing |= written_by(step)
+        else:
+            invariant.append(step)
+    return invariant, others
+
+
+def written_by(step: Step) -> frozenset[int]:
+    """Memory that a step writes, by number."""
+    if step.ast.op is not Op.SINK:  # a copy, whose output comes first
+        return frozenset(step.places[:1])
+    return Launch(step.ast, step.places).written
+
+
+def has_variables(step: Step) -> bool:
+    """True if a step depends on numbers that each launch is given."""
+    return any(n.op is Op.DEFINE_VAR for n in step.ast.toposort())
