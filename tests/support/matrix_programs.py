@@ -160,13 +160,14 @@ class MatrixPrograms:
         assert numpy.array_equal(found.numpy(), expected)
         assert sources.count(self.names[dtype]) == 1
 
-    def attends(self, dtype: DType, sources: Sources) -> None:
-        """Attention, which is two products with a softmax between."""
-        q, k, v = (self.tensor(numbers(2, 40, 32, seed=seed), dtype) for seed in range(3))
+    def attends(self, dtype: DType, sources: Sources, keys: int = 40, kernels: int = 2) -> None:
+        """Attention, which is two products with a softmax between, by so many kernels of these."""
+        lengths = (40, keys, keys)
+        q, k, v = (self.tensor(numbers(2, n, 32, seed=i), dtype) for i, n in enumerate(lengths))
         found = q.scaled_dot_product_attention(k, v)
         query, key, value = (x.float().numpy().astype("d") for x in (q, k, v))
         scores = query @ key.transpose(0, 2, 1) / numpy.sqrt(32)
         weights = numpy.exp(scores - scores.max(-1, keepdims=True))
         expected = weights / weights.sum(-1, keepdims=True) @ value
         self.programs.close(found.float(), expected, 3 * TOLERANCES.get(dtype, 1e-5))
-        assert sources.count(self.names[dtype]) == 2
+        assert sources.count(self.names[dtype]) == kernels

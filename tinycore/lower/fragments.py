@@ -6,12 +6,13 @@ the map of the unit says and the address allows, else one for each element.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from tinycore.dtype import PointerDType
+from tinycore.dtype import DType, PointerDType, dtypes
 from tinycore.errors import ArgumentError
 from tinycore.lower.merge_reductions import fold_balanced
 from tinycore.render.base import pointer_of
@@ -24,6 +25,10 @@ from tinycore.uop.symbolic import simplify
 
 ROW_SIZES: Final = 3
 """Sizes of rows that a descriptor can state: the longest, half and a quarter of it."""
+UNSIGNED_BY_SIZE: Final = {
+    d.itemsize: d for d in (dtypes.uint8, dtypes.uint16, dtypes.uint32, dtypes.uint64)
+}
+"""Integers of bits, by bytes."""
 Vector = Callable[[UOp, UOp], UOp]
 """The value in all steps of a loop, as lanes of a vector."""
 
@@ -49,8 +54,10 @@ def multiplied(node: UOp, total: UOp, vector: Vector, made: Sequence[UOp] = ()) 
     def held(value: UOp, name: str) -> UOp:
         return fragment(value, unit.fragment(name), loops, lane, vector, unit.load_of(name))
 
-    left = operand_of_sums(made, unit) if made else held(a, "a")
-    return UOp(Op.MATRIX, total.dtype, (left, held(b, "b"), total), unit)
+    left, right = operand_of_sums(made, unit, lane) if made else held(a, "a"), held(b, "b")
+    if unit.is_turned:
+        left, right, unit = right, left, unit.turned
+    return UOp(Op.MATRIX, total.dtype, (left, right, total), unit)
 
 
 def operands_of_sums(node: UOp) -> tuple[UOp, ...]:
@@ -58,11 +65,51 @@ def operands_of_sums(node: UOp) -> tuple[UOp, ...]:
     return (node.src[0], *node.src[8:]) if node.src[7] in node.src[0].ranges else ()
 
 
-def operand_of_sums(made: Sequence[UOp], unit: MatrixUnit) -> UOp:
+def operand_of_sums(made: Sequence[UOp], unit: MatrixUnit, lane: UOp) -> UOp:
     """The fragment of the operand `a` that is made of tiles of sums, side by side."""
-    places = unit.places_of_sums
-    assert places is not None, f"{unit.name} holds sums otherwise than its operand"
-    return UOp(Op.EXTRACT, unit.fragment("a").vector, tuple(made), places)
+    way = unit.sums_as_operand
+    assert way is not None, f"{unit.name} holds sums otherwise than its operand"
+    for mask in way.masks:
+        made = exchange_lanes(made, unit.out, mask, (lane // mask % 2).eq(0))
+    return UOp(Op.EXTRACT, unit.fragment("a").vector, tuple(made), way.places)
+
+
+def exchange_lanes(held: Sequence[UOp], word: DType, mask: int, is_first: UOp) -> list[UOp]:
+    """Elements of a lane and of the one `mask` apart, first those of the one without that bit.
+
+    Narrow elements are exchanged in words of the type `word`.
+    """
+    kind, together = held[0].dtype.scalar(), word.itemsize // held[0].dtype.scalar().itemsize
+    count = held[0].dtype.count
+    values = [element_of(vector, [e]) for vector in held for e in range(count)]
+    bits = UNSIGNED_BY_SIZE[word.itemsize]
+    firsts, seconds = [], []
+    for start in range(0, len(values), together):
+        own = packed(values[start : start + together], bits)
+        other = UOp(Op.SHUFFLE, word, (own.bitcast(word),), mask).bitcast(bits)
+        firsts += unpacked(is_first.where(own, other), kind, together)
+        seconds += unpacked(is_first.where(other, own), kind, together)
+    lanes = [*firsts, *seconds]
+    return [
+        UOp(Op.VECTORIZE, held[0].dtype, tuple(lanes[start : start + count]))
+        for start in range(0, len(lanes), count)
+    ]
+
+
+def packed(values: Sequence[UOp], bits: DType) -> UOp:
+    """The bits of some values, the first the lowest."""
+    size = values[0].dtype.itemsize
+    wide = [value.bitcast(UNSIGNED_BY_SIZE[size]).cast(bits) for value in values]
+    return functools.reduce(
+        lambda word, at: word | wide[at] << 8 * size * at, range(1, len(wide)), wide[0]
+    )
+
+
+def unpacked(word: UOp, kind: DType, count: int) -> list[UOp]:
+    """The values whose bits a word holds."""
+    size = kind.itemsize
+    parts = [word >> 8 * size * at if at else word for at in range(count)]
+    return [part.cast(UNSIGNED_BY_SIZE[size]).bitcast(kind) for part in parts]
 
 
 def unit_of(fold: UOp, columns: UOp) -> MatrixUnit:

@@ -51,8 +51,8 @@ def units_of(limits: Limits) -> Iterator[MatrixUnit]:
     for unit in limits.matrix if limits.grid is not None else ():
         is_whole = unit.is_of(limits.subgroup) and unit.out in limits.shuffles
         is_exact = settings.ALLOW_TF32 or not unit.rounds
-        if is_whole and is_exact and unit.places_of_sums is not None:
-            yield unit
+        if is_whole and is_exact and unit.chained is not None:
+            yield unit.chained
 
 
 class Sizes(NamedTuple):

@@ -43,6 +43,16 @@ class Bit(NamedTuple):
     power: int
 
 
+class SumsAsOperand(NamedTuple):
+    """The making of a product's operand of the sums that lanes hold of another one."""
+
+    places: tuple[int, ...]
+    """For each element of the operand its place in what its lane has of sums."""
+    masks: tuple[int, ...]
+    """Bits of a lane's number: lanes that differ in one also have what the other one has, after
+    all they had, those without the bit first."""
+
+
 class Run(NamedTuple):
     """Neighboring bits that count along one axis: `value // start % size * power`."""
 
@@ -233,6 +243,13 @@ def as_operand(bit: Bit | None) -> Bit | None:
     return bit._replace(axis="k") if bit is not None and bit.axis == "n" else bit
 
 
+def powers(first: int, end: int) -> Iterator[int]:
+    """The powers of two from one on, below another."""
+    while first < end:
+        yield first
+        first *= 2
+
+
 def bits_below(size: int) -> int:
     """The bits of numbers below a power of two."""
     return size.bit_length() - 1
@@ -262,6 +279,8 @@ class MatrixUnit:
     load: MatrixLoad | MatrixDescriptor | None = None
     """Instruction that loads operands from shared memory in place of lanes; those of a
     MatrixDescriptor must be there."""
+    is_turned: bool = False
+    """True for `turned`, which plans have until fragments are written out."""
 
     def __post_init__(self) -> None:
         sizes: tuple[object, ...] = (self.m, self.n, self.k, self.threads)
@@ -306,25 +325,55 @@ class MatrixUnit:
         return self.threads == subgroup
 
     @cached_property
-    def places_of_sums(self) -> tuple[int, ...] | None:
-        """For each element of the operand `a` its place in tiles of sums that lie side by side.
+    def turned(self) -> MatrixUnit:
+        """The same instruction for transposed matrices: (a @ b).T == b.T @ a.T.
 
-        None where a lane would need what another lane holds: then sums are no operand as they are.
+        Its operand `a` is what the instruction takes as `b`. Turned twice, it is the unit itself.
+        """
+        names = str.maketrans("mn", "nm")
+        left, right, sums = (
+            text.translate(names) for text in (self.b_map, self.a_map, self.out_map)
+        )
+        sizes = (self.n, self.m, self.k, self.b, self.a, self.out, self.threads)
+        rest = (self.rounds, self.load, not self.is_turned)
+        return MatrixUnit(self.name, *sizes, left, right, sums, *rest)
+
+    @cached_property
+    def chained(self) -> MatrixUnit | None:
+        """The unit, or it turned, whose sums can be an operand of a next product; else None."""
+        return next((unit for unit in (self, self.turned) if unit.sums_as_operand), None)
+
+    @cached_property
+    def sums_as_operand(self) -> SumsAsOperand | None:
+        """The making of the operand `a` of tiles of sums, each as lanes hold it, side by side.
+
+        None where lanes have their rows or columns otherwise, so that no exchange is enough.
         """
         if self.k % self.n or self.a is not self.b:
             return None
         sums, operand = self.fragment("out"), self.fragment("a").map
+        if self.is_turned and (self.is_described or any(sums.map.rows)):
+            return None
         held = {as_operand(bit): 1 << at for at, bit in enumerate(sums.map.elements)}
-        for times in range((self.k // self.n).bit_length() - 1):
-            held[Bit("k", self.n << times)] = sums.count << times
-        is_held = tuple(map(as_operand, sums.map.lanes)) == operand.lanes
-        if not is_held or {*operand.elements} != held.keys():
+        count = sums.count
+        for size in powers(self.n, self.k):
+            held[Bit("k", size)] = count
+            count *= 2
+        masks: list[int] = []
+        for at, (own, wanted) in enumerate(zip(sums.map.lanes, operand.lanes, strict=True)):
+            if wanted is None:
+                held[as_operand(own)] = count << len(masks)
+                masks.append(1 << at)
+            elif as_operand(own) != wanted:
+                return None
+        if {*operand.elements} != held.keys():
             return None
         weights = [held[bit] for bit in operand.elements]
-        return tuple(
+        places = [
             sum(weight for at, weight in enumerate(weights) if element >> at & 1)
             for element in range(1 << len(weights))
-        )
+        ]
+        return SumsAsOperand(tuple(places), tuple(masks))
 
     def block_of_chain(
         self,
@@ -340,13 +389,14 @@ class MatrixUnit:
         `steps` are the lengths of sums of first products, `columns` the widths of second ones,
         `tiles` the tiles of rows that lanes hold.
         """
-        if self.places_of_sums is None or any(size % self.n for size in columns):
+        if self.sums_as_operand is None or any(size % self.n for size in columns):
             return None
         if any(size % self.k for size in steps):
             return None
         words, wide = self.a.itemsize / WORD_BYTES, self.out.itemsize / WORD_BYTES
         lanes = tiles * self.m / self.threads
-        kept = lanes * (sum(columns) * wide + sum(steps) * words)
+        copies = self.fragment("a").count * self.threads // (self.m * self.k)
+        kept = lanes * (sum(columns) * wide + sum(steps) * words * copies)
         others = DESCRIBED_REGISTERS if self.is_described else REGISTERS_OF_CHAINS
         kept += (tiles + len(columns) - 1) * others
         made = lanes * len(columns) * words  # by column of a block, where all are needed at once

@@ -27,6 +27,11 @@ WMMA: Final = MatrixUnit(
     "n1 n2 n4 n8 m1 | m2 m4 m8",
 )
 """RDNA 3 ISA, v_wmma_f32_16x16x16_f16 in wave32: lanes 16 to 31 repeat 0 to 15."""
+WMMA_BLOCKS: Final = MatrixUnit(
+    *("wmma_blocks_16x16x16_f16", 16, 16, 16, dtypes.float16, dtypes.float16, dtypes.float32, 32),
+    *("m1 m2 m4 m8 k8 | k1 k2 k4", "n1 n2 n4 n8 k8 | k1 k2 k4", "n1 n2 n4 n8 m8 | m1 m2 m4"),
+)
+"""RDNA 4 ISA, the instruction of the same name: lanes 16 to 31 hold the other steps and rows."""
 MFMA: Final = MatrixUnit(
     *("mfma_16x16x16_f16", 16, 16, 16, dtypes.float16, dtypes.float16, dtypes.float32, 64),
     *("m1 m2 m4 m8 k4 k8 | k1 k2", "n1 n2 n4 n8 k4 k8 | k1 k2", "n1 n2 n4 n8 m4 m8 | m1 m2"),
@@ -49,4 +54,4 @@ OUTER: Final = MatrixUnit(
 LDMATRIX: Final = MatrixLoad("ldmatrix", turned_bytes=2)
 """PTX ISA, ldmatrix.m8n8.b16, with .trans for elements of 2 bytes."""
 LOADED: Final = tuple(replace(unit, load=LDMATRIX) for unit in (MMA, MMA_BFLOAT, MMA_INT8))
-UNITS: Final = (MMA, MMA_BFLOAT, MMA_INT8, WMMA, MFMA, SIMDGROUP, DOT, OUTER)
+UNITS: Final = (MMA, MMA_BFLOAT, MMA_INT8, WMMA, WMMA_BLOCKS, MFMA, SIMDGROUP, DOT, OUTER)

@@ -8,7 +8,16 @@ from dataclasses import replace
 import numpy
 import pytest
 
-from tests.unit.lower.matrices import LOADED, SIMDGROUP, WMMA
+from tests.unit.lower.matrices import (
+    LOADED,
+    MFMA,
+    MMA_INT8,
+    OUTER,
+    SIMDGROUP,
+    UNITS,
+    WMMA,
+    WMMA_BLOCKS,
+)
 from tinycore import Context, Tensor, TinyJit, Variable, dtypes
 from tinycore.builtin.interpreter import PythonRenderer
 from tinycore.lower.pipeline import lower
@@ -30,18 +39,20 @@ def card_with(*units: MatrixUnit) -> Limits:
     return replace(
         LIMITS,
         threads=1 << 8,
-        block_wanted=64,
+        block_wanted=2 * units[0].threads,
         block_threads=256,
         block=(256, 256, 64),
         vector_bytes=16,
         shared_bytes=48 << 10,
-        subgroup=32,
+        subgroup=units[0].threads,
         matrix=units,
         async_bytes=(4, 8, 16),
     )
 
 
-@pytest.fixture(params=[HALF, BFLOAT, SIMDGROUP], ids=lambda unit: unit.name)
+@pytest.fixture(
+    params=[HALF, BFLOAT, SIMDGROUP, WMMA, WMMA_BLOCKS, MFMA], ids=lambda unit: unit.name
+)
 def unit(request: pytest.FixtureRequest) -> Iterator[MatrixUnit]:
     """The unit of a card under the name CARD."""
     limits = card_with(request.param)
@@ -103,6 +114,7 @@ SHAPES = [(2, 64, 128, 16, 16), (3, 40, 64, 32, 24), (1, 128, 192, 16, 64), (2, 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_attention_is_one_kernel(unit: MatrixUnit, shape: tuple[int, ...]) -> None:
     heads, rows, seen, width, columns = shape
+    columns += -columns % unit.n
     query, key, value = operands(
         unit, (heads, rows, width), (heads, seen, width), (heads, seen, columns)
     )
@@ -353,7 +365,22 @@ def test_scores_that_are_asked_for_are_stored(unit: MatrixUnit) -> None:
     numpy.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance)
 
 
+def test_sums_are_operands_as_they_are_or_transposed_or_exchanged() -> None:
+    in_order = tuple(range(8))
+    assert (HALF.chained, HALF.sums_as_operand) == (HALF, (in_order, ()))
+    assert (SIMDGROUP.chained, SIMDGROUP.sums_as_operand) == (SIMDGROUP, ((0, 1), ()))
+    assert (MFMA.chained, MFMA.turned.sums_as_operand) == (MFMA.turned, (in_order[:4], ()))
+    assert (WMMA_BLOCKS.chained, WMMA_BLOCKS.turned.sums_as_operand) == (
+        *(WMMA_BLOCKS.turned, (in_order, ())),
+    )
+    halves = tuple(place for pair in zip(range(8), range(8, 16), strict=True) for place in pair)
+    assert (WMMA.chained, WMMA.turned.sums_as_operand) == (WMMA.turned, (halves, (16,)))
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_a_unit_turned_twice_is_itself(unit: MatrixUnit) -> None:
+    assert unit.turned.turned == unit
+
+
 def test_units_whose_sums_lie_otherwise_have_no_chains() -> None:
-    assert WMMA.places_of_sums is None
-    assert HALF.places_of_sums == tuple(range(8))
-    assert SIMDGROUP.places_of_sums == (0, 1)
+    assert MMA_INT8.chained is OUTER.chained is None

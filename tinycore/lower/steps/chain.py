@@ -95,9 +95,10 @@ class Chain:
     def objection(self, loops: Loops, limits: Limits) -> str | None:
         """Why the step is illegal; None if it is legal."""
         unit = self.unit
-        if unit not in limits.matrix or not unit.is_of(limits.subgroup):
+        given = unit.turned if unit.is_turned else unit
+        if given not in limits.matrix or not unit.is_of(limits.subgroup):
             return f"the device has no {unit.name}, or no subgroups of {unit.threads} threads"
-        if unit.places_of_sums is None:
+        if unit.sums_as_operand is None:
             return f"lanes of {unit.name} hold sums otherwise than its operand"
         for axis, size in self.cuts[: 3 + len(self.k)]:
             if problem := loops.undecided(axis):

@@ -115,8 +115,10 @@ def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
     """All products by each unit that can, for a kernel of several."""
     if facts.has_order or facts.overwrites or not all(r.is_fixed for r in facts.loops):
         return
-    for unit in limits.matrix:
-        if not unit.is_of(limits.subgroup) or (unit.rounds and not settings.ALLOW_TF32):
+    for given in limits.matrix:
+        if not given.is_of(limits.subgroup) or (given.rounds and not settings.ALLOW_TF32):
+            continue
+        if (unit := given.chained) is None:
             continue
         found = products_of(facts, unit)
         if found is None or unit.out not in limits.shuffles:

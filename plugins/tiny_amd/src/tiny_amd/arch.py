@@ -24,6 +24,10 @@ SHARED_BYTES: Final = 64 << 10
 WANTED_THREADS: Final = 256
 SHUFFLED: Final = (dtypes.float32, dtypes.int32, dtypes.uint32)
 """Types of one word, which ds_swizzle and ds_bpermute move between lanes."""
+RDNA_REGISTERS: Final = 255
+"""Vector registers of a thread of RDNA, but one: LLVM 22 spills where a plan counts on all 256."""
+FEW_REGISTERS: Final = 223
+"""The same of a card with 1024 registers for each lane of a SIMD, not 1536."""
 WAVES_OF_A_UNIT: Final = 32
 """The most waves that a compute unit has at once."""
 THREADS_OF_A_UNIT: Final = 256
@@ -48,6 +52,13 @@ class Arch:
     """The cache that its compute units share: of an Instinct MI300, those of one die."""
     is_driven: bool = True
     """True if the plugin drives cards of it; kernels are compiled for all."""
+
+    @property
+    def thread_registers(self) -> int:
+        """Vector registers of a thread that plans count on; of CDNA half are accumulators."""
+        if self.generation is CDNA:
+            return 512
+        return RDNA_REGISTERS if self.vector_bytes_per_unit == 0x60000 else FEW_REGISTERS
 
 
 ARCHS: Final = {
@@ -94,6 +105,6 @@ def limits_of(arch: Arch) -> Limits:
         unit_threads=WAVES_OF_A_UNIT * arch.wave,
         unit_registers=arch.vector_bytes_per_unit // 4,
         unit_shared_bytes=SHARED_BYTES,
-        thread_registers=512 if arch.generation is CDNA else 256,  # of CDNA half accumulate
+        thread_registers=arch.thread_registers,
         l2_bytes=arch.l2_bytes,
     )

@@ -118,6 +118,7 @@ class AmdHip(CStyle):
     name: ClassVar[str] = "HIP"
     reserved: ClassVar[frozenset[str]] = RESERVED
     emulated: ClassVar[frozenset[DType]] = frozenset({dtypes.bfloat16, *dtypes.fp8s})
+    approximate: ClassVar[frozenset[Op]] = frozenset({Op.EXP2})
     vector_ops: ClassVar[bool] = False
     types: ClassVar[Mapping[DType, str]] = {
         **CStyle.types,
@@ -138,6 +139,7 @@ class AmdHip(CStyle):
         **CStyle.expressions,
         Op.SQRT: "root({0})",
         Op.TRUNC: "__builtin_elementwise_trunc({0})",
+        Op.EXP2: "__builtin_amdgcn_exp2f({0})",
     }
     spaces: ClassVar[Mapping[str, str]] = {
         "global": "",

@@ -10,6 +10,7 @@ section "Address Spaces"). bfloat16 and the fp8s are stored, and computed in flo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final
@@ -46,6 +47,13 @@ WMMA_LANES: Final = 32
 """Lanes of a wave that has WMMA; MFMA is of waves of 64."""
 
 
+def is_chain(kernel: LinearKernel) -> bool:
+    """True if matrix instructions multiply what others made."""
+    products = [n for n in kernel.uops if n.op is Op.MATRIX]
+    operands = UOp.sink(*(s for n in products for s in n.src[:2]))
+    return any(n.op is Op.MATRIX for n in operands.toposort())
+
+
 def is_added_to(u: UOp, kernel: LinearKernel) -> bool:
     """True if a sum of a matrix instruction is what another one adds to."""
     return any(n.op is Op.MATRIX and n.src[2] is u for n in kernel.uops)
@@ -57,6 +65,7 @@ class AmdLlvm(Llvm):
 
     name: ClassVar[str] = "LLVM"
     emulated: ClassVar[frozenset[DType]] = frozenset({dtypes.bfloat16, *dtypes.fp8s})
+    approximate: ClassVar[frozenset[Op]] = frozenset({Op.EXP2})
     matrix: ClassVar[Mapping[str, MatrixIntrinsic]] = INTRINSICS
     spaces: ClassVar[Mapping[Op, str]] = {
         Op.DEFINE_GLOBAL: "1",
@@ -66,7 +75,6 @@ class AmdLlvm(Llvm):
 
     def assemble(self, writer: Writer) -> str:
         """Arrays in LDS, the kernel, and what it promises of its launch."""
-        x, y, z = writer.kernel.launch("block")
         head = f"define amdgpu_kernel void @{writer.kernel.name}({', '.join(self.slots(writer))})"
         lines = (
             *writer.declarations,
@@ -78,16 +86,23 @@ class AmdLlvm(Llvm):
             *writer.lines,
             "  ret void",
             "}",
-            f"attributes #0 = {{ {self.attributes(x * y * z)} }}",
+            f"attributes #0 = {{ {self.attributes(writer.kernel)} }}",
         )
         return "\n".join(lines) + "\n"
 
-    def attributes(self, threads: int) -> str:
-        """The size of a group, that all groups have it, and what is not read."""
+    def attributes(self, kernel: LinearKernel) -> str:
+        """The size of a group, that all groups have it, and what is not read.
+
+        Loads of a chain of products are early enough in any order of LLVM 22, but its first choice
+        begins so many that registers of RDNA3 spill.
+        """
+        threads = math.prod(kernel.launch("block"))
         stated = {
             "amdgpu-flat-work-group-size": f"{threads},{threads}",
             "uniform-work-group-size": "true",
         }
+        if is_chain(kernel):
+            stated["amdgpu-sched-strategy"] = "iterative-maxocc"
         words = [f'"{key}"="{value}"' for key, value in stated.items()]
         return " ".join(["nounwind", *words, *(f'"amdgpu-no-{name}"' for name in UNUSED)])
 
@@ -134,6 +149,21 @@ class AmdLlvm(Llvm):
         writer.line('fence syncscope("workgroup") release')
         writer.line("call void @llvm.amdgcn.s.barrier()")
         writer.line('fence syncscope("workgroup") acquire')
+
+    def expression(self, u: UOp, writer: Writer) -> str:
+        """The value of a node that computes; powers of two by v_exp_f32, lane by lane."""
+        if u.op is not Op.EXP2:
+            return super().expression(u, writer)
+        called, kind, (x,) = "float @llvm.amdgcn.exp2.f32", type_name(u.dtype), u.src
+        writer.declarations.setdefault(f"declare {called}(float)")
+        if u.dtype.count == 1:
+            return writer.add(f"call {called}(float {writer[x]})")
+        value = "poison"
+        for lane in range(u.dtype.count):
+            own = writer.add(f"extractelement {kind} {writer[x]}, i64 {lane}")
+            power = writer.add(f"call {called}(float {own})")
+            value = writer.add(f"insertelement {kind} {value}, float {power}, i64 {lane}")
+        return value
 
     def matrix_sum(self, u: UOp, writer: Writer) -> str:
         """A sum by a matrix instruction, which every lane executes.

@@ -285,6 +285,8 @@ def matrix_step(instruction: Instruction) -> Step:
     column = numpy.arange(16)[None]
     register, lane = row // 2, column + 16 * (row % 2)
     signs = [bool(instruction.negated >> i & 1) for i in (0, 1)]
+    if kind in ("f16", "bf16") and (instruction.negated or instruction.absolute):
+        raise SyntaxFault(f"{instruction}: signs of operands are not supported")
 
     def step(state: State, who: Who) -> None:
         if not (state.active if who is None else state.active[who]).all():

@@ -165,6 +165,24 @@ def operand(state: State, who: Who, code: int, kind: str, is_signed: bool) -> Ar
     return numpy.concatenate([values[:, :16], values[:, 16:]], axis=2)
 
 
+def signed_halves(values: Array, kind: str, instruction: Instruction, index: int) -> Array:
+    """A or B of halves with the signs of its low (NEG) and its high halves (NEG_HI) changed."""
+    if kind not in ("f16", "bf16"):
+        return values
+    signs = [
+        -1.0 if word >> index & 1 else 1.0 for word in (instruction.negated, instruction.absolute)
+    ]
+    return values * numpy.resize(signs, values.shape[-1])
+
+
+def signed_sums(values: Array, out: str, instruction: Instruction) -> Array:
+    """C with its absolute value (NEG_HI), or the negative of that (NEG)."""
+    if out != "f32":
+        return values
+    values = numpy.abs(values) if instruction.absolute >> 2 & 1 else values
+    return -values if instruction.negated >> 2 & 1 else values
+
+
 def matrix_step(instruction: Instruction) -> Step:
     """v_wmma_*: D = A @ B + C of 16 by 16 by 16; register r of lane l is row r + 8 * (l // 16)."""
     _, _, out, *kinds = instruction.name.split("_")
@@ -175,7 +193,10 @@ def matrix_step(instruction: Instruction) -> Step:
         if not (state.active if who is None else state.active[who]).all():
             raise ConvergenceFault(f"{instruction.name} needs every lane")
         a, b = (
-            operand(state, who, code, kind, bool(instruction.negated >> i & 1))
+            signed_halves(
+                operand(state, who, code, kind, bool(instruction.negated >> i & 1)),
+                *(kind, instruction, i),
+            )
             for i, (code, kind) in enumerate(zip(instruction.sources[:2], kinds, strict=True))
         )
         product = a @ b.transpose(0, 2, 1)
@@ -185,7 +206,7 @@ def matrix_step(instruction: Instruction) -> Step:
             added = read_vector(
                 state, who, code + register if code >= FIRST_VGPR else code, out, 0, False
             )
-            total = (rows + added).astype(wanted)
+            total = (rows + signed_sums(added, out, instruction)).astype(wanted)
             if out == "f32":
                 write_vector(state, who, instruction.destination + register, out, total)
             else:

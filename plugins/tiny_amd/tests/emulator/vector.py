@@ -64,6 +64,12 @@ def once(operation: Operation) -> Operation:
     return lambda *values: operation(*(numpy.asarray(v, numpy.float64) for v in values))
 
 
+def power_of_two(a: Array) -> Array:
+    """2**a; of float32 results below its normal numbers are 0."""
+    found = numpy.exp2(numpy.asarray(a, numpy.float64))
+    return numpy.where(found < 2.0**-126, 0.0, found) if a.dtype == numpy.float32 else found
+
+
 def smaller(a: Array, b: Array) -> Array:
     """The minimum; of a number and NaN the number, of zeros the negative one."""
     return numpy.where((a == b) & numpy.signbit(a), a, numpy.fmin(a, b))
@@ -241,7 +247,7 @@ FLOAT: Final[dict[str, tuple[int, Operation]]] = {
     "rndne": (1, numpy.rint),
     "floor": (1, numpy.floor),
     "fract": (1, fraction),
-    "exp": (1, once(numpy.exp2)),
+    "exp": (1, power_of_two),
     "log": (1, once(numpy.log2)),
     "rcp": (1, once(lambda a: 1 / a)),
     "rsq": (1, once(lambda a: 1 / numpy.sqrt(a))),

@@ -1,0 +1,96 @@
+"""Attention as one kernel by WMMA and MFMA: on cards that the emulator plays, against NumPy.
+
+RDNA4 and CDNA3 compute transposed products, whose sums are an operand as they are; of RDNA3 the
+halves of a wave exchange what they hold of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import numpy
+import pytest
+
+pytest.importorskip("llvmlite")
+
+from kfd_standin import Machine
+from kfd_standin.cards import MI300, NAVI31, NAVI48
+from matrix_programs import TOLERANCES, MatrixPrograms, for_few_threads, noted
+from simulated_amd import backend_of
+from tensor_programs import TensorPrograms, numbers
+
+from tiny_amd.arch import ARCHS
+from tiny_amd.llvm import LlvmCompiler
+from tinycore import Context, Tensor, dtypes
+from tinycore.dtype import DType
+from tinycore.plugin import register, unregister
+
+NARROW: Final = [dtypes.half, dtypes.bfloat16]
+NAMES: Final = {"gfx1100": ".wmma.", "gfx1201": ".wmma.", "gfx942": ".mfma."}
+CARDS: Final = dict(zip(NAMES, (NAVI31, NAVI48, MI300), strict=True))
+
+each_narrow = pytest.mark.parametrize("dtype", NARROW, ids=lambda dtype: dtype.name)
+
+
+@pytest.fixture(scope="module", params=CARDS)
+def programs(request: pytest.FixtureRequest) -> Iterator[MatrixPrograms]:
+    """Programs on a card that few threads keep busy."""
+    register(for_few_threads(backend_of(Machine((CARDS[request.param],)))))
+    names = dict.fromkeys(NARROW, NAMES[request.param])
+    with Context(DEV="AMD"):
+        yield MatrixPrograms(TensorPrograms("AMD"), names, dict.fromkeys(NARROW, dtypes.float32))
+    unregister("AMD")
+
+
+@each_narrow
+def test_attention_is_one_kernel(dtype: DType, programs: MatrixPrograms) -> None:
+    with noted() as sources:
+        programs.attends(dtype, sources, keys=64, kernels=1)
+
+
+@pytest.mark.slow
+@each_narrow
+def test_gradients_of_attention_are_kernels_without_scores_in_memory(
+    dtype: DType, programs: MatrixPrograms
+) -> None:
+    values = [numbers(1, 528, 16, seed=seed) for seed in range(4)]
+    given = [programs.tensor(x, dtype) for x in values]
+    query, key, value, slope = (x.float().numpy().astype("d") for x in given)
+    leaves = [x.requires_grad_() for x in given[:3]]
+    with noted() as sources:
+        result = leaves[0].scaled_dot_product_attention(leaves[1], leaves[2])
+        (result * given[3]).sum().backward()
+        found = [leaf.grad for leaf in leaves]
+        Tensor.realize(*(x for x in found if x is not None))
+    scores = query @ key.transpose(0, 2, 1) / 4
+    weights = numpy.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    slopes = slope @ value.transpose(0, 2, 1)
+    slopes = weights * (slopes - (weights * slopes).sum(-1, keepdims=True)) / 4
+    of_key, of_value = (x.transpose(0, 2, 1) for x in (slopes, weights))
+    expected = (slopes @ key, of_key @ query, of_value @ slope)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours is not None
+        programs.programs.close(ours.float(), theirs, 8 * TOLERANCES[dtype])
+    assert sources.count(programs.names[dtype]) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", [name for name, facts in ARCHS.items() if facts.matrix])
+def test_attention_of_each_architecture_compiles_without_scratch(arch: str) -> None:
+    for dtype in NARROW:
+        with Context(DEV=f"NULL:LLVM:{arch}"), noted() as sources:
+            for width in (64, 128):
+                given = [Tensor.empty(2, 8, 1024, width, dtype=dtype).realize() for _ in range(4)]
+                leaves = [x.requires_grad_() for x in given[:3]]
+                result = leaves[0].scaled_dot_product_attention(leaves[1], leaves[2])
+                (result * given[3]).sum().backward()
+                Tensor.realize(result, *(x.grad for x in leaves if x.grad is not None))
+        products = [text for text in sources.texts if ".wmma." in text or ".mfma." in text]
+        assert products
+        for source in products:
+            assembly = LlvmCompiler(arch).assembly(source)
+            stated = dict(re.findall(r"\.(\w+):\s+(\d+)", assembly))
+            assert stated["private_segment_fixed_size"] == stated["vgpr_spill_count"] == "0"
