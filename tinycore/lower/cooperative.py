@@ -1,17 +1,17 @@
 """Workgroup cooperation in shared memory: reductions (split-K within a group) and loads.
 
-Floor 3'. A REDUCE over a GROUP loop becomes: every thread folds the steps that are its own and puts
-the result into shared memory; a few threads fold what several have left there, once more into
-shared memory; of what is left every thread folds all. Two barriers, however many threads there are.
+Floor 3'. A REDUCE over a GROUP loop is a tree of two levels with two barriers, whatever the number
+of threads: each thread reduces its own steps and stores the partial result in shared memory; a few
+threads reduce several of those each, again into shared memory; then every thread reduces the rest.
 
-A stage in a kernel of threads is one for a whole group, which fills it by cooperative loads where
-it has FILL loops. All wait behind the fill, before they read; and where it is filled anew in each
-step of a loop, once more before the fill, until the last step has been read. Stages that are filled
-at one place share their barriers.
+A stage in a kernel with threads belongs to the whole group, whose threads share its FILL loops
+(cooperative loads). A barrier follows the fill; if each step of a loop fills the stage again,
+another one precedes the fill, so that all threads have read the previous step. Stages that are
+filled at the same place share their barriers.
 
-Of a stage with several copies each step of its loop fills the copy that was read in the step
-before, for the step in which it is its turn again: one barrier a step, and what a fill waits for
-memory passes while other copies are read. Multi-stage pipelines of CUTLASS are the same.
+A stage with several copies is multi-buffered, as in the multi-stage pipelines of CUTLASS: each step
+of its loop fills the copy that the previous step has read. There is one barrier per step, and the
+latency of a fill overlaps the reads of the other copies.
 """
 
 from __future__ import annotations
@@ -37,14 +37,13 @@ from tinycore.uop.rewrite import rewrite
 from tinycore.uop.symbolic import simplify
 
 MOST_PARTS: Final = 16
-"""Partial results that every thread folds at the end."""
+"""Most partial results that every thread reduces in the last level."""
 
 
 def group_reductions(kernel: UOp, limits: Limits) -> UOp:
-    """The kernel without REDUCE over GROUP loops.
+    """The kernel with REDUCEs over GROUP loops lowered to shared memory.
 
-    Of threads that share sums only, one of each group stores the outputs; of those that share loops
-    over outputs as well, it stores what is outside of these.
+    Where all threads of a group have a result, one thread of it stores the output.
     """
     members = [n for n in kernel.toposort() if n.op is Op.REDUCE and counters_of(n, AxisKind.GROUP)]
     if not members:
@@ -62,7 +61,7 @@ def group_reductions(kernel: UOp, limits: Limits) -> UOp:
 
 
 def stored_once(kernel: UOp, counter: UOp) -> UOp:
-    """The kernel with stores to one place of all threads done by the first of them."""
+    """The kernel in which the first thread does the stores that do not depend on the thread."""
     common = {n for n in stores_to_buffers(kernel) if counter not in n.src[0].ranges}
     return rebuilt(kernel, lambda old, new: gated(new, counter.eq(0)) if old in common else new)
 
@@ -86,9 +85,10 @@ def shared_fold(reduce: UOp, threads: list[UOp], numbers: count[int], limits: Li
 def folded_by_lanes(
     own: UOp, op: Op, mine: UOp, others: list[UOp], numbers: count[int], subgroup: int
 ) -> UOp:
-    """Parts of neighboring threads combined by SHUFFLE, then those of subgroups in shared memory.
+    """Partial results reduced by SHUFFLE within a subgroup, then across subgroups in shared memory.
 
-    In each step lanes whose numbers differ in one bit join what they have: all end with the same.
+    A butterfly: in each step lanes whose numbers differ in one bit exchange values, so that all
+    lanes end with the result.
     """
     lanes = min(mine.extent, subgroup)
     for bit in range(lanes.bit_length() - 1):
@@ -111,7 +111,7 @@ class Parts:
         """Type of a result, which may be a vector."""
 
     def fold(self, op: Op, first: UOp, step: int, times: int) -> UOp:
-        """A number of partial results combined by `op`, a step apart."""
+        """The reduction of every `step`-th partial result from `first` on, `times` of them."""
         counter = UOp.range(times, (self.number, Part.FOLD), AxisKind.REDUCE)
         place = (self.start + first + counter * step) * self.kind.count
         index = UOp(Op.INDEX, self.memory.dtype, (self.memory, place))
@@ -127,9 +127,9 @@ def left(
     numbers: count[int],
     speaks: UOp | None = None,
 ) -> Parts:
-    """Shared memory, after the first `size` threads along `mine` have stored their values.
+    """Partial results in shared memory, behind a barrier: the first `size` threads store theirs.
 
-    Where threads have the same place, those do for which `speaks` holds.
+    Where several threads share a slot, those store for which `speaks` holds.
     """
     start, number = UOp.index(0), next(numbers)
     total = size
@@ -146,7 +146,7 @@ def left(
 
 
 def own_part(reduce: UOp) -> UOp:
-    """The partial reduction of one thread, over the loops that the group does not share."""
+    """The reduction of one thread, over the loops that are not divided among the group."""
     rest = without(reduce, counters_of(reduce, AxisKind.GROUP))
     if any(s.op is Op.RANGE for s in rest):
         return reduce.with_src((reduce.src[0], *rest))
@@ -155,12 +155,12 @@ def own_part(reduce: UOp) -> UOp:
 
 LAUNCHED_KINDS: Final = (*THREADS, AxisKind.GRID)
 MOST_WRITTEN_OUT: Final = 8
-"""Steps of a thread up to which they are written out."""
+"""Most steps of a thread that are unrolled."""
 MOST_COPIES_WRITTEN_OUT: Final = 16
 """The same for fills of later steps, whose values no register holds on the way."""
 
 NOT_AROUND: Final = (*LAUNCHED_KINDS, AxisKind.FRAGMENT, *WITHIN)
-"""Kinds of loops that enclose no part of a kernel when it runs."""
+"""Kinds of loops that no generated code loops over."""
 
 
 class Turn(NamedTuple):
@@ -173,11 +173,11 @@ class Turn(NamedTuple):
 
 
 Place = tuple[frozenset[UOp], int, Turn | None]
-"""The loops around a fill, how many fills it waits for one after another, and its turn."""
+"""The loops around a fill, its nesting depth among fills, and its rotation."""
 
 
 def share_fills(kernel: UOp, limits: Limits) -> UOp:
-    """The kernel with its FILL loops dealt out to the threads of a group, and barriers."""
+    """The kernel with FILL loops distributed over the threads of a group, and with barriers."""
     kernel, threads = merge_fills(kernel), threads_of(kernel)
     fills = [n for n in fills_of(kernel) if threads or is_dealt(n)]
     places: dict[Place, list[UOp]] = defaultdict(list)
@@ -226,9 +226,9 @@ def canonical_fill(fill: UOp) -> UOp:
 
 
 def boxes_of(fills: list[UOp], turn: Turn, limits: Limits) -> dict[UOp, Box]:
-    """The fills as boxes that the device copies by itself; none unless each of them is one.
+    """The fills as boxes for bulk tensor copies (TMA); {} unless each of them is a box.
 
-    Loops around the sum would have to begin with barriers in the phase in which the last left them.
+    Inside of an outer loop the barriers would begin in the phase in which its last step left them.
     """
     if not limits.tensor_copies or not limits.buffers_aligned or turn.outside:
         return {}
@@ -238,10 +238,10 @@ def boxes_of(fills: list[UOp], turn: Turn, limits: Limits) -> dict[UOp, Box]:
 
 
 def steps_behind(kernel: UOp, turn: Turn) -> int:
-    """Steps of a loop whose products may be under way when the fills of a later one are begun.
+    """Steps whose asynchronous products may be unfinished when the fill of a later step begins.
 
-    Where the loop is nothing but products of a unit that reads the arrays by itself, and a fill is
-    still begun ahead.
+    0 unless the loop contains only products of a unit that reads shared memory asynchronously, and
+    a copy is left to be filled ahead.
     """
     values = [closer.src[0] for closer in closer_of(kernel, turn.loop)]
     if not all(v.op is Op.MATRIX and isinstance(v.arg.load, MatrixDescriptor) for v in values):
@@ -251,7 +251,7 @@ def steps_behind(kernel: UOp, turn: Turn) -> int:
 
 
 def sharers_of(kernel: UOp, boxes: dict[UOp, Box], limits: Limits) -> UOp | None:
-    """The loop whose neighboring steps are groups of a cluster, if these have a box in common."""
+    """The loop over the groups of a cluster, if a box is common to them (multicast); else None."""
     loop = first_of_grid(kernel, limits) if limits.cluster > 1 else None
     if loop is None or not loop.is_fixed or loop.extent % limits.cluster:
         return None
@@ -259,9 +259,9 @@ def sharers_of(kernel: UOp, boxes: dict[UOp, Box], limits: Limits) -> UOp | None
 
 
 def turn_of(fill: UOp, kernel: UOp) -> Turn | None:
-    """Rotation of a fill's copies; None if there is one array, or if a fill cannot be begun ahead.
+    """Rotation of the copies of a fill; None if it has one copy or cannot be filled ahead.
 
-    It can where the copy depends on one loop, of a sum, and the content on no other fill.
+    It can if one reduction loop selects the copy, and if the content depends on no other fill.
     """
     (store,) = stores_of(fill.src[1])
     index, value = store.src
@@ -287,7 +287,7 @@ def is_dealt(fill: UOp) -> bool:
 
 
 def fill_depth(fill: UOp) -> int:
-    """Nesting depth of a fill: 1 if it reads no other fill."""
+    """Nesting depth of a fill; 1 if it reads no other fill."""
     below = (fill_depth(n) for n in fills_of(fill) if n is not fill)
     return 1 + max(below, default=0)
 
@@ -295,7 +295,7 @@ def fill_depth(fill: UOp) -> int:
 def filled_together(
     fills: list[UOp], around: frozenset[UOp], threads: list[UOp], done: dict[UOp, UOp]
 ) -> dict[UOp, UOp]:
-    """The fills at one place, each behind one barrier that all of their stores precede."""
+    """Fills at the same place, with one barrier behind all of their stores."""
     loops = tuple(sorted(around, key=lambda r: r.arg.number))
     start = (UOp(Op.BARRIER, dtypes.void, loops),) if loops else ()
     ends = []
@@ -315,9 +315,9 @@ def filled_ahead(
 ) -> dict[UOp, UOp]:
     """Multi-buffered fills: each step begins the fill for `copies` - 1 steps ahead.
 
-    The first ones are begun before the loop. Each step waits for its own, then for the others of
-    the group: by then all of them have read what the step before read, which is filled next. With
-    products of `behind` steps under way, fills are begun as many steps later.
+    The prologue begins the first fills before the loop. Each step waits for its own fill, then at a
+    barrier: behind it all threads have read the copy of the previous step, which is filled next.
+    With asynchronous products of `behind` steps, fills begin that many steps later.
     """
     copies, loop, outside = turn
     ahead = copies - 1 - behind
@@ -339,7 +339,7 @@ def committed(
     threads: list[UOp],
     when: str,
 ) -> UOp:
-    """Fills for a step of a loop, if there is one, committed as a group of copies."""
+    """The fills for a step of a loop, if that step exists, as one commit group of copies."""
     begun = []
     for fill in fills:
         end = fill.src[1]
@@ -357,9 +357,9 @@ def committed(
 
 
 def dealt_out(end: UOp, threads: list[UOp], written_out: int = MOST_WRITTEN_OUT) -> UOp:
-    """A fill with its FILL loops as one row of steps, of which thread t does t, t + threads, ..."""
+    """A fill with its FILL loops flattened; thread t does steps t, t + threads, ... (cyclic)."""
     counters = counters_of(end, AxisKind.FILL)
-    if not counters:  # of a custom kernel, which knows of no threads: the first of them does it
+    if not counters:  # the fill of a custom kernel, which has no threads: the first thread does it
         store = end.src[0]
         for counter in (c for c in threads if c not in store.ranges):
             store = gated(store, counter.eq(0))
@@ -368,7 +368,7 @@ def dealt_out(end: UOp, threads: list[UOp], written_out: int = MOST_WRITTEN_OUT)
     thread, pitch = UOp.index(0), 1
     for counter in threads:
         thread, pitch = thread + counter * pitch, pitch * counter.extent
-    own = steps_of(counters[0], -(-total // sharers), written_out)
+    own = thread_steps(counters[0], -(-total // sharers), written_out)
     position = own * sharers + thread
     store = end.src[0]
     if total % sharers:
@@ -379,7 +379,7 @@ def dealt_out(end: UOp, threads: list[UOp], written_out: int = MOST_WRITTEN_OUT)
     return end.with_src((store, *loops)) if loops else store
 
 
-def steps_of(counter: UOp, steps: int, written_out: int) -> UOp:
+def thread_steps(counter: UOp, steps: int, written_out: int) -> UOp:
     """The loop over the steps of one thread; 0 where that is one."""
     if steps == 1:
         return UOp.index(0)
@@ -389,6 +389,6 @@ def steps_of(counter: UOp, steps: int, written_out: int) -> UOp:
 
 
 def gated(store: UOp, gate: UOp) -> UOp:
-    """A STORE that is done where a gate holds, and any that it has."""
+    """A STORE with another gate, in conjunction with its own."""
     index, value = store.src
     return store.with_src((with_gate(index, gate), value))

@@ -1,7 +1,7 @@
 """Fragments: the elements of a matrix unit's operands held by each lane, as vector loads.
 
-Floor 3'. A fragment is a vector: one load where neighboring elements lie side by side in memory, as
-the map of the unit says and the address allows, else one for each element.
+Floor 3'. The lane map of a unit states which elements a lane holds. A fragment is one vector load
+where these are contiguous in memory and the address is aligned, else one load per element.
 """
 
 from __future__ import annotations
@@ -24,29 +24,32 @@ from tinycore.uop.rewrite import rewrite
 from tinycore.uop.symbolic import simplify
 
 ROW_SIZES: Final = 3
-"""Sizes of rows that a descriptor can state: the longest, half and a quarter of it."""
+"""Number of row lengths that a descriptor can state: the longest, half and a quarter of it."""
 UNSIGNED_BY_SIZE: Final = {
     d.itemsize: d for d in (dtypes.uint8, dtypes.uint16, dtypes.uint32, dtypes.uint64)
 }
 """Integers of bits, by bytes."""
 Vector = Callable[[UOp, UOp], UOp]
-"""The value in all steps of a loop, as lanes of a vector."""
+"""Function of a loop and a value: the vector of the values in all steps of the loop."""
 
 
 def is_planned(node: UOp) -> bool:
-    """True if a MATRIX still has its loops, and no fragments."""
+    """True if the operands of a MATRIX are still values in loops, not fragments."""
     return node.op is Op.MATRIX and len(node.src) > 3
 
 
 def added(total: UOp, value: UOp, op: Op) -> UOp:
-    """A total with one more value; a matrix unit adds to it by itself."""
+    """An accumulator combined with a value; a matrix unit takes the accumulator as its operand."""
     if value.op is Op.MATRIX and op is Op.ADD and value.src[2] is value.const_like(0):
         return value.with_src((*value.src[:2], total, *value.src[3:]))
     return total.alu(op, value)
 
 
 def multiplied(node: UOp, total: UOp, vector: Vector, made: Sequence[UOp] = ()) -> UOp:
-    """A MATRIX of fragments, added to the fragment `total`; `made` of sums is its first operand."""
+    """A MATRIX of fragments with the accumulator `total`.
+
+    `made` are accumulators of another product, which then are the first operand.
+    """
     unit: MatrixUnit = node.arg
     a, b, _, m, n, k, lane = node.src[:7]
     loops = {"m": m, "n": n, "k": k}
@@ -61,12 +64,12 @@ def multiplied(node: UOp, total: UOp, vector: Vector, made: Sequence[UOp] = ()) 
 
 
 def operands_of_sums(node: UOp) -> tuple[UOp, ...]:
-    """The tiles of the first operand of a planned MATRIX, if it is held as sums are; else none."""
+    """The tiles of accumulators that are the first operand of a planned MATRIX; () for others."""
     return (node.src[0], *node.src[8:]) if node.src[7] in node.src[0].ranges else ()
 
 
 def operand_of_sums(made: Sequence[UOp], unit: MatrixUnit, lane: UOp) -> UOp:
-    """The fragment of the operand `a` that is made of tiles of sums, side by side."""
+    """The fragment of operand `a`, assembled from adjacent tiles of accumulators."""
     way = unit.sums_as_operand
     assert way is not None, f"{unit.name} holds sums otherwise than its operand"
     for mask in way.masks:
@@ -113,17 +116,18 @@ def unpacked(word: UOp, kind: DType, count: int) -> list[UOp]:
 
 
 def unit_of(fold: UOp, columns: UOp) -> MatrixUnit:
-    """The unit whose sums are folded along the columns of its tiles."""
+    """The unit whose accumulators are reduced along the columns of its tiles."""
     found = (n for n in fold.toposort() if is_planned(n) and n.src[4] is columns)
     unit: MatrixUnit = next(found).arg
     return unit
 
 
 def folded_rows(values: list[UOp], loops: tuple[UOp, ...], op: Op, unit: MatrixUnit) -> UOp:
-    """Tiles of sums folded along their rows, and over some loops; every lane has its rows' folds.
+    """Row reductions of tiles of accumulators, and over some loops; each lane gets its rows'.
 
-    Lanes fold what they hold, and then with those that hold other columns. A sum is a sum of lanes
-    until its loops are done; other folds are whole in each step, where others may read them.
+    A lane reduces the elements that it holds, then with the lanes that hold other columns of the
+    row. Sums are combined across lanes once, after the loops; other reductions in each step,
+    since later values of that step may read them.
     """
     held = unit.fragment("out").map
     values, factor = without_factor(values) if op is Op.MAX else (values, None)
@@ -144,9 +148,9 @@ def folded_rows(values: list[UOp], loops: tuple[UOp, ...], op: Op, unit: MatrixU
 
 
 def without_factor(values: list[UOp]) -> tuple[list[UOp], float | None]:
-    """Values without a positive factor that all of them have, if there is one.
+    """Values without their common positive factor, and that factor; None if there is none.
 
-    The greatest product is that of the greatest value: rounding keeps the order.
+    The maximum of products is the product of the maximum: rounding is monotonic.
     """
     factors = {constant_of(v.src[1]) if v.op is Op.MUL else None for v in values}
     factor = factors.pop()
@@ -156,19 +160,19 @@ def without_factor(values: list[UOp]) -> tuple[list[UOp], float | None]:
 
 
 def constant_of(value: UOp) -> float | None:
-    """The number that each lane of a value is, if it is one."""
+    """The constant that all lanes of a value have; None for other values."""
     lanes = set(value.src) if value.op is Op.VECTORIZE else {value}
     lane = lanes.pop()
     return None if lanes or lane.op is not Op.CONST else float(lane.arg)
 
 
 def element_of(vector: UOp, numbers: list[int]) -> UOp:
-    """Some elements of a vector."""
+    """The elements of a vector at some positions."""
     return UOp(Op.EXTRACT, vector.dtype.vec(len(numbers)), (vector,), tuple(numbers))
 
 
 def folded_lanes(value: UOp, op: Op, masks: list[int]) -> UOp:
-    """The elements of a vector, each folded with those of lanes whose numbers differ in a bit."""
+    """Butterfly reduction of elements, over lanes whose numbers differ in some bits."""
     count = value.dtype.count
     lanes = [value] if count == 1 else [element_of(value, [place]) for place in range(count)]
     for mask in masks:
@@ -177,7 +181,7 @@ def folded_lanes(value: UOp, op: Op, masks: list[int]) -> UOp:
 
 
 def by_element(rows: UOp, places: tuple[int, ...]) -> UOp:
-    """Values of rows, for each element the one of its row."""
+    """Row values broadcast to elements: for each element the value of its row."""
     kind = rows.dtype.scalar().vec(len(places))
     if rows.dtype.count == 1:
         return UOp(Op.VECTORIZE, kind, (rows,) * len(places))
@@ -192,7 +196,7 @@ def fragment(
     vector: Vector,
     load: MatrixLoad | MatrixDescriptor | None = None,
 ) -> UOp:
-    """The fragment of an operand: the elements that a lane holds, by the unit's lane map."""
+    """The fragment of an operand: the elements that a lane holds, by the lane map of the unit."""
     if isinstance(load, MatrixDescriptor):
         return described(value, held, loops, load)
     if load is not None and (tiles := tiles_of(value, held, loops, lane, load)) is not None:
@@ -214,7 +218,7 @@ def fragment(
         step = UOp.range(lanes, (*loops[along].arg.number, Part.TURN), AxisKind.VECTOR)
         if lanes == most:
             together, turn = lanes, step
-        if lies_together(held_from(0, step), step):  # a swizzle keeps pieces of a row
+        if lies_together(held_from(0, step), step):  # a swizzle keeps pieces of a row contiguous
             together, turn = lanes, step
             break
     parts = []
@@ -229,7 +233,7 @@ def fragment(
 
 
 def lies_together(value: UOp, turn: UOp) -> bool:
-    """True if every address in a value moves by the same with each step of a loop."""
+    """True if all addresses in a value have a constant stride along a loop."""
     places = [n.src[1] for n in value.toposort() if n.op is Op.INDEX]
     return all(coefficient(place, turn) is not None for place in places)
 
@@ -237,7 +241,7 @@ def lies_together(value: UOp, turn: UOp) -> bool:
 def tiles_of(
     value: UOp, held: Fragment, loops: dict[str, UOp], lane: UOp, load: MatrixLoad
 ) -> UOp | None:
-    """The fragment of an operand in shared memory, loaded by tiles; None if that is impossible."""
+    """An operand in shared memory loaded by tiles (ldmatrix); None if that is impossible."""
     is_load = value.op is Op.LOAD and len(value.src) == 1
     if not is_load or pointer_of(value.src[0]).op is not Op.DEFINE_LOCAL:
         return None
@@ -261,9 +265,9 @@ def tiles_of(
 
 
 def described(value: UOp, held: Fragment, loops: dict[str, UOp], load: MatrixDescriptor) -> UOp:
-    """The place in shared memory where an operand begins that its unit reads by itself.
+    """The address and layout of an operand that a unit reads from shared memory (wgmma).
 
-    Raises ArgumentError where it does not lie as the descriptor says: a plan must have staged it.
+    Raises ArgumentError if no descriptor states its layout: a plan must have staged it so.
     """
     size, rows = held.dtype.itemsize, held.axes.replace("k", "")
     down, along = loops[rows], loops["k"]
@@ -300,7 +304,7 @@ def described(value: UOp, held: Fragment, loops: dict[str, UOp], load: MatrixDes
 def forms_of(
     load: MatrixDescriptor, found: dict[tuple[int, int], int], size: int
 ) -> Iterator[MatrixDescriptor]:
-    """The layouts that a descriptor can state, of which one may be that of an operand."""
+    """Candidate layouts of an operand: all that a descriptor can state."""
     for times in range(ROW_SIZES):
         yield replace(load, row_bytes=load.row_bytes >> times)
     if load.turned_bytes == size:
@@ -310,9 +314,9 @@ def forms_of(
 
 
 def lies_as(load: MatrixDescriptor, found: dict[tuple[int, int], int], size: int) -> bool:
-    """True if elements of an operand have the places that a descriptor of the first one gives.
+    """True if the elements of an operand lie where a descriptor at its first element places them.
 
-    An operand begins at a row along memory, and where rows lie along k inside of one.
+    An operand may begin at any row, and if rows lie along k, inside of a row.
     """
     row, column = divmod(found[0, 0], load.row_bytes // size)
     if load.is_turned:

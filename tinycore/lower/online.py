@@ -1,11 +1,11 @@
-"""Online folds: a maximum and sums scaled by it, in one pass over a loop.
+"""Online softmax: a maximum and the sums that it scales, in one pass over a loop.
 
 Floor 3'. The sum over k of exp(s_k - max s) * v_k needs the maximum before its first term, which
-takes a pass of its own. Since exp(s - m) == exp(s - m') * exp(m' - m), a sum that was taken with a
-smaller maximum m' is scaled when a greater one is found (M. Milakov & N. Gimelshein, "Online
-normalizer calculation for softmax", 2018). A plan marks the loop by Part.ONLINE (`steps/chain.py`).
+would take another pass. Since exp(s - m) == exp(s - m') * exp(m' - m), a sum with the running
+maximum m' is rescaled when a greater one is found (M. Milakov & N. Gimelshein, "Online normalizer
+calculation for softmax", 2018). A plan marks the loop by Part.ONLINE (`steps/chain.py`).
 
-A maximum of -inf counts as 0 where it is subtracted: such steps add nothing. A NaN stays one.
+A maximum of -inf is subtracted as 0: its steps add nothing. A NaN remains a NaN.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from tinycore.uop.proportional import LOG2_E, finite
 
 
 def is_online(node: UOp) -> bool:
-    """True if a REDUCE goes over a loop that a plan marked."""
+    """True if a REDUCE is over a loop that a plan marked as online."""
     return node.op is Op.REDUCE and any(is_marked(s) for s in node.src[1:] if s.op is Op.RANGE)
 
 
 def is_marked(loop: UOp) -> bool:
-    """True if a loop is one pass of several folds."""
+    """True if a loop is one pass for several reductions."""
     return loop.arg.number[-1] is Part.ONLINE
 
 
 def fold_online(kernel: UOp) -> UOp:
-    """The kernel with REDUCEs over marked loops as one loop over accumulators."""
+    """The kernel with all REDUCEs over online loops in one loop with accumulators."""
     folds = [n for n in kernel.toposort() if is_online(n)]
     if not folds:
         return kernel
@@ -42,9 +42,9 @@ def fold_online(kernel: UOp) -> UOp:
 
 
 def one_pass(folds: list[UOp], numbers: count[int]) -> dict[UOp, UOp]:
-    """The values of folds after one loop: of maxima, and of sums that each depend on one of them.
+    """The values of maxima, and of sums that each depend on one of them, after one common loop.
 
-    Sums read what a maximum was before a step, so that maxima change last.
+    A sum needs the maximum from before the step, so maxima are updated last.
     """
     tops = [n for n in folds if n.arg is Op.MAX]
     loops = tuple(s for s in tops[0].src[1:] if s.op is Op.RANGE)
@@ -75,7 +75,7 @@ def one_pass(folds: list[UOp], numbers: count[int]) -> dict[UOp, UOp]:
 
 
 def power_of(difference: UOp, sums: list[UOp]) -> UOp:
-    """exp of a difference of maxima, by the function of the sums' terms."""
+    """exp of a difference of maxima, by the same function as in the terms of the sums."""
     if any(n.op is Op.EXP2 and n.arg == APPROXIMATE for n in UOp.sink(*sums).toposort()):
         argument = difference * difference.const_like(LOG2_E)
         return UOp(Op.EXP2, difference.dtype, (argument,), APPROXIMATE)
@@ -83,7 +83,7 @@ def power_of(difference: UOp, sums: list[UOp]) -> UOp:
 
 
 def inside(fold: UOp, register: UOp, outside: list[UOp], loops: tuple[UOp, ...]) -> UOp:
-    """The accumulator of a fold in its loop, set to the neutral element before."""
+    """The accumulator of a reduction inside of its loop, initialized to the neutral element."""
     around = UOp(Op.AFTER, register.dtype, (register, *outside)) if outside else register
     neutral = UOp.const(fold.dtype, neutral_element(fold.arg, fold.dtype))
     clear = UOp(Op.STORE, dtypes.void, (register_index(around), neutral))
@@ -91,7 +91,7 @@ def inside(fold: UOp, register: UOp, outside: list[UOp], loops: tuple[UOp, ...])
 
 
 def update(fold: UOp, index: UOp, scale: UOp, known: dict[UOp, UOp]) -> UOp:
-    """The STORE of a sum, scaled to the maximum so far, with the terms of a step."""
+    """The STORE of a sum, rescaled to the running maximum, with the terms of a step added."""
     total = UOp(Op.LOAD, fold.dtype, (index,)) * spread(scale, fold)
     for value in values_of(fold):
         total = added(total, value.substitute(known), fold.arg)
@@ -99,7 +99,7 @@ def update(fold: UOp, index: UOp, scale: UOp, known: dict[UOp, UOp]) -> UOp:
 
 
 def spread(scale: UOp, fold: UOp) -> UOp:
-    """The scale of each row, for each element of a fold that a lane holds."""
+    """The scale factors of rows, broadcast to the elements that a lane holds."""
     if scale.dtype is fold.dtype:
         return scale
     unit = next(n.arg for n in values_of(fold) if n.op is Op.MATRIX)

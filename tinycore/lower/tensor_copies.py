@@ -1,16 +1,16 @@
-"""Fills of shared memory that are a box of a buffer: one thread has the device copy all of it.
+"""Bulk tensor copies (TMA): fills of shared memory that one thread starts, a box of a buffer each.
 
-Floor 3'. A fill with several copies (`Stage.copies`) is done so where `Limits.tensor_copies` says
-that the device can, every element comes from where a TensorMap says, and its place in the array is
-that of the map's swizzle. Gates that hold inside of a tensor are its sizes: what is beyond is 0.
+Floor 3'. A multi-buffered fill (`Stage.copies`) is done so if the device can
+(`Limits.tensor_copies`), if a TensorMap gives the source of every element, and if the array has the
+layout of the map's swizzle. Bounds checks become the sizes of the tensor: elements beyond are 0.
 
-Each copy of a stage has a barrier of phases. The fill of a step begins one phase of the barrier of
-its turn, and the step waits for that phase; the barrier of the group, behind it, says that all have
-read what the step before read, which is filled next. The pipelines of CUTLASS with TMA are alike,
-but for the second barrier, whose place there is taken by one of phases.
+Each copy of a stage has a phase barrier (mbarrier). The fill of a step begins a phase of the
+barrier of its copy, and the step waits for that phase. The group barrier behind it ensures that all
+threads have read the copy of the previous step, which is filled next. The TMA pipelines of CUTLASS
+have a second phase barrier in place of the group barrier.
 
-Where a matrix unit reads the arrays by itself, products of the step before may still be under way
-behind that barrier, which says so (`arg`): the array of the step before that one is filled next.
+If a matrix unit reads the arrays asynchronously, products of the previous step may be unfinished
+behind the group barrier, as its `arg` says: then the copy of the step before that is filled next.
 """
 
 from __future__ import annotations
@@ -37,37 +37,37 @@ from tinycore.uop.sums import sum_of, terms_of
 from tinycore.uop.symbolic import simplify
 
 ROWS_OF_SWIZZLE: Final = 8
-"""Rows after which the exchange of pieces in a box repeats."""
+"""Period of the swizzle in a box, in rows."""
 
 
 class Box(NamedTuple):
-    """A fill as the copy of a box."""
+    """A fill as a bulk copy of a box."""
 
     map: TensorMap
     pointer: UOp
     coordinates: tuple[UOp, ...]
     """Coordinates of the first element."""
     start: UOp
-    """Element of the array where the box begins, a function of the loop that has turns."""
+    """First element of the box in the array, a function of the loop that rotates the copies."""
     panels: int = 1
-    """Number of such copies, one behind the other in memory and in the array."""
+    """Number of such boxes, one behind the other in memory and in the array."""
 
     parts: int = 1
     """Number of copies into which the rows of the box are cut."""
 
     def is_common(self, loop: UOp) -> bool:
-        """True if it is the same in all steps of a loop."""
+        """True if the box is the same in all steps of a loop."""
         return not any(loop in c.ranges for c in self.coordinates)
 
     def cut(self, parts: int) -> Box:
-        """The same as copies whose number is a multiple of some parts, where it can be cut so."""
+        """The box cut into `parts` copies along its rows; the box itself if it cannot be cut so."""
         *inner, rows = self.map.box
         if self.panels > 1 or len(inner) != 1 or rows % (parts * ROWS_OF_SWIZZLE):
             return self
         return self._replace(map=replace(self.map, box=(*inner, rows // parts)), parts=parts)
 
     def copies(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Distances of each copy from the first one, in the array and along the coordinates."""
+        """Offset of each copy from the first one, in the array and in each coordinate."""
         size, zeros = math.prod(self.map.box), (0,) * (len(self.coordinates) - 1)
         if self.panels > 1:
             return [(n * size, (n * self.map.box[0], *zeros)) for n in range(self.panels)]
@@ -75,16 +75,16 @@ class Box(NamedTuple):
 
 
 class Signals(NamedTuple):
-    """The barriers of some boxes, and the groups that copy for each other."""
+    """The phase barriers of some boxes, and the cluster whose groups copy for each other."""
 
     number: int
-    """Number of the array that holds them."""
+    """Number of the array that holds the barriers."""
     behind: int = 0
-    """Steps whose products may be under way: copies are begun as many steps later."""
+    """Steps whose products may be unfinished: copies begin that many steps later."""
     sharers: UOp | None = None
     """The loop over groups whose neighbors copy for each other."""
     cluster: int = 1
-    """The number of these."""
+    """Number of groups in a cluster."""
 
 
 class Side(NamedTuple):
@@ -96,7 +96,7 @@ class Side(NamedTuple):
 
 
 def box_of(fill: UOp, loop: UOp, copies: int) -> Box | None:
-    """The box that a fill with so many copies moves in each step of a loop; None if it is none."""
+    """The box that a multi-buffered fill copies in each step of a loop; None if it copies none."""
     end = fill.src[1]
     (store,) = stores_of(end)
     own = [r for r in end.src[1:] if r.op is Op.RANGE]
@@ -130,7 +130,7 @@ def before_rounding(value: UOp) -> UOp | None:
 def box_along(
     sides: list[Side], address: UOp, gates: Sequence[UOp], place: UOp, pointer: UOp, loop: UOp
 ) -> Box | None:
-    """The box of a fill with these dimensions; None if it is none."""
+    """The box of a fill with some dimensions; None if they describe none."""
     own = [counter for side in sides for counter in side.steps]
     base = simplified(address.substitute({r: UOp.index(0) for r in own}))
     coordinates = coordinates_of(base, sides)
@@ -157,9 +157,9 @@ def simplified(node: UOp) -> UOp:
 
 
 def uncut(address: UOp, gates: Sequence[UOp]) -> tuple[UOp, list[UOp]]:
-    """An address without places that are cut to the last one of a loop, and all gates then.
+    """An address without clamps of indices to the last step of a loop, and the resulting gates.
 
-    What is read beyond the last is in no result: sums leave it out, and stores are masked.
+    Elements beyond the last step reach no result: sums leave them out, and stores are masked.
     """
     found, places = list(map(undivided, gates)), {}
     for cut in (n for n in address.toposort() if n.op is Op.MIN and n.arg == MASKED):
@@ -174,7 +174,7 @@ def uncut(address: UOp, gates: Sequence[UOp]) -> tuple[UOp, list[UOp]]:
 
 
 def undivided(gate: UOp) -> UOp:
-    """A gate without its quotient: x // c + y < n where x + c * y < c * n, for whole numbers."""
+    """A gate without its division: x // c + y < n is x + c * y < c * n for integers."""
     if gate.op is not Op.CMPLT or gate.src[1].op is not Op.CONST:
         return gate
     terms, constant = terms_of(gate.src[0])
@@ -192,10 +192,10 @@ def undivided(gate: UOp) -> UOp:
 
 
 def sides_of(address: UOp, own: Iterable[UOp], are_apart: bool) -> list[Side] | None:
-    """The dimensions of what the loops of a fill read, the densest first; None if they are none.
+    """The dimensions of the source of a fill by stride, the densest first; None if there are none.
 
-    Loops whose steps are those of another with all of its steps count along one dimension, unless
-    they are of two of the array and these are to stay apart.
+    A loop whose stride is the size of the dimension so far extends that dimension, unless
+    `are_apart` keeps dimensions of the array apart.
     """
     strides = {r: coefficient(address, r) for r in own}
     sides: list[Side] = []
@@ -213,13 +213,13 @@ def sides_of(address: UOp, own: Iterable[UOp], are_apart: bool) -> list[Side] | 
 
 
 def dimension_of(loop: UOp) -> tuple[int, ...]:
-    """Number that loops which fill one dimension of an array have in common."""
+    """The common prefix of the numbers of the loops that fill one dimension of an array."""
     number: tuple[int, ...] = loop.arg.number
     return number[: number.index(Part.FILL)] if Part.FILL in number else number
 
 
 def coordinates_of(base: UOp, sides: Sequence[Side]) -> list[UOp] | None:
-    """Coordinates of the first element: a term counts along the longest stride that it is of."""
+    """Coordinates of the first element: each term belongs to the longest stride that divides it."""
     terms, constant = terms_of(base)
     parts: list[dict[UOp, int]] = [{} for _ in sides]
     for node, factor in terms.items():
@@ -233,9 +233,9 @@ def coordinates_of(base: UOp, sides: Sequence[Side]) -> list[UOp] | None:
 
 
 def set_apart(gate: UOp, coordinates: list[UOp], sides: list[Side]) -> None:
-    """Add a dimension for what a gate leaves out of the place it bounds, such as a batch of rows.
+    """Split the terms of a coordinate that its gate does not bound into a dimension, as of a batch.
 
-    Places along it are whole numbers of the step that all of this has in common.
+    The stride of that dimension is the greatest common divisor of the terms.
     """
     wanted, _ = terms_of(gate.src[0])
     for axis, (start, side) in enumerate(zip(coordinates, sides, strict=True)):
@@ -253,7 +253,7 @@ def set_apart(gate: UOp, coordinates: list[UOp], sides: list[Side]) -> None:
 def sizes_of(
     coordinates: Sequence[UOp], sides: Sequence[Side], gates: Iterable[UOp]
 ) -> list[int] | None:
-    """Sizes of a tensor in which just those elements are for which the gates hold."""
+    """The sizes of the tensor that contains exactly the elements for which the gates hold."""
     places = [
         simplified(sum((loop * step for loop, step in side.steps.items()), start))
         for start, side in zip(coordinates, sides, strict=True)
@@ -269,9 +269,9 @@ def sizes_of(
 
 
 def bound_of(gate: UOp, place: UOp) -> int | None:
-    """The size that a place is below just where a gate holds; None if it says something else.
+    """The bound that a gate puts on a coordinate; None if the gate is no such bound.
 
-    `e < c` says it of f * e + r, where r is below f, with the size f * c.
+    `e < c` bounds f * e + r by f * c, if 0 <= r < f.
     """
     if gate.op is not Op.CMPLT or gate.src[1].op is not Op.CONST:
         return None
@@ -289,9 +289,9 @@ def bound_of(gate: UOp, place: UOp) -> int | None:
 def map_of(
     pointer: UOp, sides: Sequence[Side], sizes: Sequence[int], place: UOp, loop: UOp
 ) -> TensorMap | None:
-    """The map of a tensor whose boxes lie in shared memory as the places of a fill say.
+    """The tensor map whose boxes have the layout of a fill in shared memory; None if there is none.
 
-    Rows longer than what a swizzle exchanges may lie in panels of that length, a box each.
+    Rows longer than a swizzle may be divided into panels of its length, a box each.
     """
     assert isinstance(pointer.dtype, PointerDType)
     dtype = pointer.dtype.base
@@ -308,9 +308,10 @@ def map_of(
 
 
 def lies_so(place: UOp, loop: UOp, sides: Sequence[Side], found: TensorMap) -> bool:
-    """True if the elements of a fill have the places in which a copy puts them.
+    """True if a fill stores elements where a bulk copy would.
 
-    Places are sums and XORs of bits of the counters, so each bit alone, and all at once, show it.
+    Addresses are sums and XORs of bits of the counters, so it is enough to compare each bit alone,
+    and all bits together.
     """
     steps = {
         counter: (axis, step)
@@ -341,7 +342,7 @@ def lies_so(place: UOp, loop: UOp, sides: Sequence[Side], found: TensorMap) -> b
 def copied_ahead(
     boxes: dict[UOp, Box], loop: UOp, copies: int, threads: Sequence[UOp], signals: Signals
 ) -> dict[UOp, UOp]:
-    """Replacements of fills that are boxes: each step begins those of `copies` - 1 steps on."""
+    """Replacements of fills by bulk copies: each step begins those for `copies` - 1 steps ahead."""
     number, behind, sharers, cluster = signals
     ahead = copies - 1 - behind
     array = UOp(Op.DEFINE_LOCAL, dtypes.uint64.ptr(copies, "local"), (), number)
@@ -356,7 +357,7 @@ def copied_ahead(
         return UOp(Op.INDEX, array.dtype, (memory, turn))
 
     def begun(step: UOp, after: UOp) -> tuple[UOp, ...]:
-        """The copies of a step, where there is one."""
+        """The copies of a step, if that step exists."""
         exists = alone & (step < loop.src[0])
         found = []
         for fill, box in boxes.items():

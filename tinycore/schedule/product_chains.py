@@ -1,12 +1,12 @@
-"""Product chains: two matrix products and the folds of rows between them become one kernel.
+"""Product chains: two matrix products and the row reductions between them fused to one kernel.
 
-Floor 3. The scores of attention are the sums of a product; their rows are folded, and what is made
-of them multiplies the values. Apart, scores go through memory several times. In one kernel a matrix
-unit keeps them in registers (`lower/strategies/matrix_chain.py`).
+Floor 3. The scores of attention are a product; weights computed from them and their row reductions
+are an operand of the next product. In separate kernels the scores pass through memory several
+times; in one kernel a matrix unit keeps them in registers (`lower/strategies/matrix_chain.py`).
 
-What matters is algebra, not a name: every fold over the columns of the first product is its
-maximum, or a sum proportional to exp(-maximum), so that all folds take one pass. Like
-`row_inlining.py`, this puts the value of what is read in the place of its LOAD.
+The test is algebraic, not by name: every reduction over the columns of the first product is its
+maximum, or a sum proportional to exp(-maximum), so that one pass does all of them. As in
+`row_inlining.py`, LOADs are replaced by the values that another kernel stores.
 See docs/decisions/0063-chains-of-products.md.
 """
 
@@ -36,7 +36,7 @@ MOST_REGISTERS: Final = 255
 
 
 def first_unit(launch: Launch, limits: Limits) -> MatrixUnit | None:
-    """The unit by which a kernel's product can be the first of a chain; None if there is none."""
+    """The unit on which the product of a kernel can be the first of a chain; None without one."""
     if not launch.is_plain or len(launch.loops) < 2:
         return None
     sums = [n for n in launch.nodes if n.op is Op.REDUCE]
@@ -47,7 +47,7 @@ def first_unit(launch: Launch, limits: Limits) -> MatrixUnit | None:
 
 
 def units_of(limits: Limits) -> Iterator[MatrixUnit]:
-    """The units of a device whose sums are an operand as they are, in rows that lanes fold."""
+    """The units whose accumulators have the lane map of an operand, in rows that lanes reduce."""
     for unit in limits.matrix if limits.grid is not None else ():
         is_whole = unit.is_of(limits.subgroup) and unit.out in limits.shuffles
         is_exact = settings.ALLOW_TF32 or not unit.rounds
@@ -59,7 +59,7 @@ class Sizes(NamedTuple):
     """The sizes of products: rows x steps by steps x between, and those by between x columns."""
 
     others: int
-    """Products of other rows."""
+    """Number of independent products (batch and heads)."""
     rows: int
     between: int
     steps: tuple[int, ...]
@@ -69,7 +69,7 @@ class Sizes(NamedTuple):
 
 
 def suits(unit: MatrixUnit, limits: Limits, sizes: Sizes) -> bool:
-    """True if a chain of products suits a unit, and has rows for the whole device."""
+    """True if a chain of products fits the registers of a unit, and has rows for all units."""
     if sizes.rows < unit.m or sizes.others * sizes.rows // unit.m < max(limits.units, 1):
         return False
     registers = limits.thread_registers or MOST_REGISTERS
@@ -78,9 +78,9 @@ def suits(unit: MatrixUnit, limits: Limits, sizes: Sizes) -> bool:
 
 
 def chains_products(device: str, dtype: DType, sizes: tuple[Any, ...]) -> bool:
-    """True if a device computes products, and what is between them, in one kernel.
+    """True if a device fuses two products with what is between them.
 
-    `sizes` are those of `Sizes`. Values that are not worth storing in parts otherwise then are not.
+    `sizes` are the fields of `Sizes`. The frontend then does not divide attention into blocks.
     """
     if is_group(device):
         return False
@@ -108,7 +108,7 @@ def factors_of(total: UOp, unit: MatrixUnit) -> tuple[UOp, UOp] | None:
 
 
 class ProductChain:
-    """Kernels from a product to another one of what is made of its sums, in terms of its loops."""
+    """A chain under construction: kernels from a first product to a second, in common loops."""
 
     def __init__(self, first: Launch, device: str, limits: Limits, unit: MatrixUnit) -> None:
         self.device, self.limits, self.unit = device, limits, unit
@@ -119,18 +119,18 @@ class ProductChain:
         """The loop over columns of the second product."""
         self.members: list[Launch] = []
         self.places: dict[int, tuple[UOp, UOp]] = {}
-        """INDEX and value of what members store, by memory number."""
+        """INDEX and value of each store of a member, by memory number."""
         self.pointers: dict[int, UOp] = {}
         """Pointers to all memory, each numbered as it is."""
         self.add(first)
 
     def fresh(self, loop: UOp, kind: AxisKind) -> UOp:
-        """A loop like another, under a number of its own."""
+        """A new loop of the same extent as another."""
         self.number += 1
         return UOp.range(loop.extent, self.number, kind)
 
     def admit(self, launch: Launch) -> bool:
-        """Add a kernel that reads what members store, each in its place; False for any other."""
+        """Add a kernel that reads what members store, at the same indices; False for others."""
         if len(self.members) >= MOST_CHAINED or not launch.is_plain:
             return False
         if not launch.read & self.places.keys() or launch.written & self.pointers.keys():
@@ -141,7 +141,7 @@ class ProductChain:
         return len(launch.loops) <= depth + 1 and self.add(launch)
 
     def add(self, launch: Launch) -> bool:
-        """Note what a member stores, in terms of the chain's loops; False if it reads elsewhere."""
+        """Add a member, with stores in the chain's loops; False if it reads at other indices."""
         for column in self.columns_for(launch):
             renamed = self.renamed(launch, column)
             done = self.in_terms_of(launch, renamed)
@@ -158,12 +158,12 @@ class ProductChain:
 
     @property
     def scores(self) -> frozenset[int]:
-        """The memory of members with an element for each column of the first products."""
+        """Memory of members that has an element per column of the first products."""
         found = self.places.items()
         return frozenset(p for p, (index, _) in found if self.between in index.ranges)
 
     def columns_for(self, launch: Launch) -> Iterator[UOp | None]:
-        """The loops that the last loop of a kernel, after those over rows, may be; None without."""
+        """Loops of the chain that the last loop of a kernel, after those over rows, may be."""
         loops = launch.loops[len(self.rows) :]
         if not loops:
             yield None
@@ -178,7 +178,7 @@ class ProductChain:
     def renamed(self, launch: Launch, column: UOp | None) -> dict[UOp, UOp]:
         """The loops of the chain in place of a kernel's, the last of which is `column`.
 
-        Sums of a kernel that goes over columns of the first product are products of their own.
+        In a kernel over the columns of the first product, reductions are other first products.
         """
         renamed = dict(zip(launch.loops, self.rows, strict=False))
         renamed |= {r: column for r in launch.loops[len(self.rows) :] if column is not None}
@@ -191,7 +191,7 @@ class ProductChain:
     def in_terms_of(self, launch: Launch, renamed: dict[UOp, UOp]) -> dict[UOp, UOp] | None:
         """The nodes of a kernel with values of members in place of LOADs of these.
 
-        None if one is loaded from another place than that of its step.
+        None if a LOAD has another index than the store.
         """
         done: dict[UOp, UOp] = dict(renamed)
         for node in launch.nodes:
@@ -214,7 +214,7 @@ class ProductChain:
         return done
 
     def is_complete(self, kept: frozenset[int]) -> bool:
-        """True if the members are a chain that suits the unit, and no scores are `kept`."""
+        """True if the members form a chain for the unit, and no scores are `kept` in memory."""
         kept |= self.members[-1].written
         if self.column is None or kept & self.scores:
             return False
@@ -233,7 +233,7 @@ class ProductChain:
         return (bool(greatest) or sums == seconds) and self.are_products(firsts, seconds)
 
     def are_products(self, firsts: Sequence[UOp], seconds: Sequence[UOp]) -> bool:
-        """True if products suit the unit, and are enough for the device."""
+        """True if the products fit the unit, and are enough to fill the device."""
         assert self.column is not None
         if not firsts or not seconds:
             return False
@@ -251,14 +251,14 @@ class ProductChain:
         return any(suits(unit, self.limits, sizes) for unit in alike)
 
     def row_of_first(self, total: UOp) -> UOp | None:
-        """The loop along which one operand alone of a first product moves, `between` the other."""
+        """The row loop of a first product: one operand varies with it, the other with `between`."""
         for a, b in orders_of(factors_of(total, self.unit)):
             if self.between in b.ranges and self.between not in a.ranges:
                 return self.row_of(a, b)
         return None
 
     def row_of_second(self, total: UOp, firsts: Sequence[UOp]) -> UOp | None:
-        """The loop along which what is made of the first products moves, and not what it meets."""
+        """The row loop of a second product: only the operand from first products varies with it."""
         for a, b in orders_of(factors_of(total, self.unit)):
             below = a.toposort()
             if self.column in a.ranges or not any(n in below for n in firsts):
@@ -268,12 +268,12 @@ class ProductChain:
         return None
 
     def row_of(self, a: UOp, b: UOp) -> UOp | None:
-        """The one loop over rows along which `a` moves, and `b` does not."""
+        """The only loop over rows with which `a` varies, and `b` does not; else None."""
         rows = [r for r in self.rows if r not in b.ranges]
         return rows[0] if len(rows) == 1 and rows[0] in a.ranges else None
 
     def fuse(self, kept: frozenset[int]) -> Launch:
-        """The members as one kernel, which stores what is `kept`, and what the last one stores."""
+        """The members as one kernel, which stores the memory `kept` and that of the last member."""
         assert self.column is not None
         kept |= self.members[-1].written
         stored = [p for p in self.places if p in kept]

@@ -1,12 +1,11 @@
-"""Chain: two matrix products by one matrix unit, the sums of the first an operand of the second.
+"""Chain: back-to-back fusion of two matrix products on one matrix unit (CUTLASS, FlashAttention).
 
-Floor 3'. Back-to-back fusion of products (CUTLASS), as attention needs it: rows of scores are
-folded, and what is made of them multiplies the values. The sums of the first product stay in the
-registers in which its unit leaves them: the lane map of sums must be that of the operand `a`, and
-tiles side by side make up the steps of the second product.
+Floor 3'. In attention the rows of a product are reduced, as in a softmax, and the resulting weights
+are an operand of the second product. The accumulators of the first product stay in registers: their
+lane map must be that of operand `a`, of which adjacent tiles form the steps of the second product.
 
-Where the loop between the products is cut into blocks, all that is folded over it is folded in one
-pass over the blocks (`online.py`), so that no more than a block of scores exists at a time.
+If the loop between the products is split into blocks, all reductions over it are done in one pass
+over the blocks (`online.py`), so that only one block of scores exists at a time.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ STEPS_AFTER: Final = 6
 
 @dataclass(frozen=True)
 class Chain:
-    """Sums over `between` of products along `m` and `n`, one factor made of sums over each of `k`.
+    """Fuse the products over each of `k` with those over `between`, of results along `m` and `n`.
 
     Each loop is cut into steps of the unit: (axis, 0) counts them. Of `between`, an inner loop of
     a split, the outer one becomes (axis, 0, Part.ONLINE) if a maximum is folded over it.
@@ -56,7 +55,7 @@ class Chain:
 
     @property
     def cuts(self) -> list[tuple[Number, int]]:
-        """The splits that come first."""
+        """The splits into steps of the unit, which are done first."""
         unit = self.unit
         cuts = [(self.m, unit.m), (self.n, unit.n), *((axis, unit.k) for axis in self.k)]
         cuts.append((self.between, unit.k))
@@ -70,11 +69,11 @@ class Chain:
 
     @property
     def tiles(self) -> Number | None:
-        """The loop over tiles of sums that are one step of a second product."""
+        """The loop over the tiles of accumulators that form one step of a second product."""
         return (*self.between, INNER, OUTER) if self.unit.k > self.unit.n else None
 
     def number(self, part: int, product: int = 0) -> Number:
-        """The number of a new loop; steps of first products are told apart."""
+        """The number of a new loop of the unit; each first product has its own loop over steps."""
         return (*self.k[product], INNER, Part.UNIT, part)
 
     def __str__(self) -> str:
@@ -86,7 +85,7 @@ class Chain:
         for axis, size in self.cuts:
             kernel = Split(axis, size).apply(kernel)
         kernel = online(chained(kernel, self), self)
-        # Weights that are rounded to a half type need no more than the power of a device.
+        # Weights that are rounded to a half type need no more precision than the approximate EXP2.
         is_rounded = self.unit.a.itemsize < self.unit.out.itemsize
         products = (n for n in kernel.toposort() if n.op is Op.MATRIX and is_rounded)
         made = [n.src[0] for n in products if n.src[7] in n.src[0].ranges]
@@ -119,7 +118,7 @@ class Chain:
 
 
 class Tiles:
-    """The loops of the products after the cuts, and those of the unit that replace them."""
+    """The loops of the products after the splits, and the loops of the unit that replace them."""
 
     def __init__(self, kernel: UOp, step: Chain) -> None:
         unit = self.unit = step.unit
@@ -154,7 +153,7 @@ class Tiles:
         return self.by_unit(closer, (a, b), (self.columns, self.steps[k]), (k,))
 
     def second(self, closer: UOp) -> UOp:
-        """A sum of products of which one operand is made of the sums of first products."""
+        """A sum of products one operand of which is computed from accumulators."""
         a, b = factors_after(closer, self.m, self.n, self.unit)
         inside = {self.n: self.columns_after, self.column: self.steps_after}
         if self.tile is not None:
@@ -180,7 +179,7 @@ class Tiles:
         return closer.with_src((product, *left)) if left else product
 
     def fold(self, closer: UOp) -> UOp:
-        """A fold along the columns of the first product, which lanes have together."""
+        """A reduction along the columns of the first product, which are distributed over lanes."""
         return closer.with_src(tuple(self.columns if s is self.column else s for s in closer.src))
 
 
@@ -211,9 +210,9 @@ def chained(kernel: UOp, step: Chain) -> UOp:
 
 
 def factors_after(closer: UOp, m: UOp, n: UOp, unit: MatrixUnit) -> tuple[UOp, UOp]:
-    """The operands of a second product, the first of which is made of sums of the unit.
+    """The operands of a second product, the first of which is computed from accumulators.
 
-    Raises ArgumentError for anything else.
+    Raises ArgumentError if there are none.
     """
     value = closer.src[0]
     is_product = closer.arg is Op.ADD and value.op is Op.MUL and value.dtype is unit.out
@@ -227,7 +226,7 @@ def factors_after(closer: UOp, m: UOp, n: UOp, unit: MatrixUnit) -> tuple[UOp, U
 
 
 def online(kernel: UOp, step: Chain) -> UOp:
-    """The kernel with all folds over blocks in one pass, if one of them is a maximum.
+    """The kernel with all reductions over blocks in one pass, if one of them is a maximum.
 
     Raises ArgumentError where a sum cannot be scaled to another maximum.
     """

@@ -1,9 +1,8 @@
 """Stage: copy the operand of a tile to scratch or shared memory (packing; TVM's cache_read).
 
-Floor 3'. `Stage` is the packing of a panel, the padding of an image and the turning of a matrix:
-which of these is a question of its dimensions. What is staged is found by its loops, never by name:
-the largest values that move with the loops of the dimensions and, but for these, with nothing
-inside of the place where the copy is made.
+Floor 3'. `Stage` packs a panel, pads an image or transposes a matrix, depending on its dimensions.
+The operand is found by its loops, never by name: it is the largest value that varies with the loops
+of the dimensions, and with no other loop inside of the place where the copy is made.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ from tinycore.uop.symbolic import simplify
 WITHIN: Final = (AxisKind.UNROLL, AxisKind.PARTIAL, AxisKind.VECTOR, AxisKind.PAIR)
 """Kinds of loops that are innermost in generated code."""
 ALIASING_BYTES: Final = 4096
-"""Addresses this far apart share a set of a cache of 8 ways and 32 KB."""
+"""Distance of addresses that map to the same set of a cache of 32 KB with 8 ways."""
 LINE_BYTES: Final = 64
 
 MOST_SCRATCH: Final = 2 << 20
-"""Bytes of one array, which lies on a stack where threads share no memory."""
+"""Most bytes of an array; where threads share no memory, arrays are on the stack."""
 
 WORD_BYTES: Final = 4
 BANKS_BYTES: Final = 128
-"""Bytes of a line of shared memory, which has a word of each bank."""
+"""Bytes of shared memory that contain one word of each bank."""
 LEAST_PIECE_BYTES: Final = 16
-"""Bytes that stay together in a swizzled row at least: the widest access of a thread."""
+"""Least bytes that a swizzle keeps contiguous: the widest access of a thread."""
 PIECE_SIZES: Final = (LEAST_PIECE_BYTES, 32, 64)
 MOST_IN_TURN: Final = 8
 """Multi-buffering limit: arrays that steps use in turn; fills begin up to one less steps ahead."""
@@ -51,22 +50,22 @@ Dimension = tuple[tuple[Number, int], ...]
 class Stage:
     """Copy values that vary with the loops of `dimensions` to scratch memory, inside the loop `at`.
 
-    The array is laid out row by row in these dimensions, each row with `padding` elements behind it
-    that nothing is put into: rows that start in other banks are read at once. With `at` None the
-    copy stands before all loops. The loops that fill the array are numbered (first loop of the
-    dimension, Part.FILL, array).
+    The array is row-major in these dimensions, with `padding` unused elements behind each row, so
+    that rows start in different banks and are read without conflicts. With `at` None the copy
+    precedes all loops. The loops that fill the array are numbered (first loop of the dimension,
+    Part.FILL, array).
 
-    With `swizzle` neighboring rows lie in other banks without padding: so many pieces of a row, of
-    `piece_bytes` each, are exchanged by XOR with the row's number, as `swizzled` says.
+    With `swizzle`, neighboring rows use different banks without padding: that many pieces of a row,
+    of `piece_bytes` each, are permuted by XOR with the row number (see `swizzled`).
 
-    With `panel` rows are cut into parts of so many elements. The parts of all rows that begin at
-    the same place lie together as a panel, and are swizzled as rows; panels follow each other.
+    With `panel`, rows are divided into panels of that many elements: the parts of all rows in a
+    panel are contiguous, and are swizzled as rows.
 
-    With `copies` there are so many arrays, which the steps of `at` use in turn: a group fills one
-    while it reads others (see `cooperative.filled_ahead`).
+    With `copies` there are that many arrays, which the steps of `at` use in rotation: a group fills
+    one while it reads others (multi-buffering, see `cooperative.filled_ahead`).
 
-    Values of the types in `narrow` that were widened are copied as they were before, and widened
-    when they are read.
+    Values that were widened from a type in `narrow` are staged in that type, and widened when they
+    are read.
     """
 
     at: Number | None
@@ -144,7 +143,7 @@ def nest_of(kernel: UOp) -> list[UOp]:
 
 
 def loops_around(kernel: UOp, at: Number | None) -> frozenset[UOp]:
-    """The loops that are open where the copy of a stage at the loop `at` is made."""
+    """The loops around the copy of a stage at the loop `at`."""
     if at is None:
         return frozenset()
     nest = [r for r in nest_of(kernel) if r.arg.kind not in (*WITHIN, *THREADS)]
@@ -153,7 +152,7 @@ def loops_around(kernel: UOp, at: Number | None) -> frozenset[UOp]:
 
 
 def staged_values(kernel: UOp, step: Stage) -> list[UOp]:
-    """The largest values that a Stage copies."""
+    """The values that a Stage copies: the largest that vary with its loops only."""
     loops = {r.arg.number: r for r in kernel.toposort() if r.op is Op.RANGE}
     needed = frozenset(loops[axis] for axis in step.axes)
     allowed = needed | loops_around(kernel, step.at)
@@ -187,7 +186,7 @@ def stage(kernel: UOp, step: Stage) -> UOp:
 
 
 def shared_form(value: UOp, types: tuple[DType, ...]) -> UOp:
-    """A value of one of some types that gives another when it is widened; itself if none does."""
+    """The value of one of some narrow types that was widened to this one; else the value itself."""
     return next((v for dtype in types if (v := before_widening(value, dtype)) is not None), value)
 
 
@@ -239,7 +238,7 @@ def total(terms: Iterable[UOp]) -> UOp:
 def pitches_of(extents: list[int], itemsize: int, padding: int = 0) -> list[int]:
     """Pitch of each dimension in elements, rows padded by `padding`.
 
-    Large strides that would map to the same few sets of a cache are made uneven.
+    A pitch that would map rows to the same few sets of a cache gets a line more.
     """
     pitches = [1]
     for extent in reversed(extents[1:]):
@@ -257,11 +256,11 @@ class Layout:
     swizzle: int = 0
     piece: int = 1
     period: int = 1
-    """Rows until one begins at the same bank, and is swizzled otherwise."""
+    """Number of consecutive rows with the same swizzle: together they span all banks."""
     panel: int = 0
     """Elements of a row that lie together, where rows are swizzled."""
     panel_size: int = 0
-    """Elements of these parts of all rows."""
+    """Elements of a panel."""
 
 
 def layout_of(extents: list[int], itemsize: int, step: Stage) -> Layout:
@@ -302,10 +301,10 @@ def element_of(array: UOp, places: list[UOp], layout: Layout, start: UOp) -> UOp
 def swizzled(column: UOp, row: UOp, layout: Layout) -> UOp:
     """The column of an element in a swizzled row.
 
-    Where rows have no more pieces with an odd factor than `swizzle`, those that begin at the same
-    bank are a multiple of the period apart: divided by it, their numbers tell them apart, so that
-    the same piece of neighboring rows lies in all parts of a line. The permutation keeps pieces
-    whole and is its own inverse.
+    If `swizzle` is the greatest common divisor of the pieces in a row and in all banks, rows that
+    begin at the same bank are a multiple of the period apart: row // period distinguishes them, and
+    the same piece of neighboring rows is in different banks. The permutation keeps pieces
+    contiguous and is its own inverse.
     """
     turn = row // layout.period % layout.swizzle
     piece = column // layout.piece ^ turn
@@ -313,7 +312,7 @@ def swizzled(column: UOp, row: UOp, layout: Layout) -> UOp:
 
 
 def scratch_bytes(kernel: UOp, kept: tuple[DType, ...] = ()) -> int:
-    """Bytes of all staged arrays, with words of 4 for types that a device may widen.
+    """Bytes of all staged arrays, with 4 bytes per element for types that a device may widen.
 
     Operands of matrix units and rounded values of the types `kept` are not widened.
     """
@@ -332,9 +331,9 @@ def scratch_bytes(kernel: UOp, kept: tuple[DType, ...] = ()) -> int:
 def by_place(
     value: UOp, dimensions: tuple[Dimension, ...], loops: dict[Number, UOp], fill: list[UOp]
 ) -> UOp:
-    """The value in terms of places along the dimensions. Raises ArgumentError if it has no such.
+    """The value as a function of positions in the array. Raises ArgumentError if it is none.
 
-    A loop of factor 1 is replaced by the place less the other loops, which must cancel out.
+    The loop with factor 1 is the position minus the other loops, which must cancel out.
     """
     replacements = {}
     for dimension, place in zip(dimensions, fill, strict=True):
@@ -345,7 +344,7 @@ def by_place(
         replacements[loops[leader]] = total((place, *others))
     content = rewrite(value.substitute(replacements), simplify, name="simplify a stage")
     axes = {loops[axis] for axis, _ in itertools.chain.from_iterable(dimensions)}
-    if content.ranges & axes:  # a bound may be one of the outer loops of a dimension alone
+    if content.ranges & axes:  # a bound may depend on an outer loop of a dimension alone
         digits = {
             r: d for n, p in zip(dimensions, fill, strict=True) for r, d in digits_of(n, p, loops)
         }
@@ -359,7 +358,7 @@ def by_place(
 def digits_of(
     dimension: Dimension, place: UOp, loops: dict[Number, UOp]
 ) -> Iterator[tuple[UOp, UOp]]:
-    """The loops of a dimension as digits of a place along it, where they are; else none."""
+    """The loops of a dimension as digits of a position along it; none if they are no digits."""
     parts = sorted(((f, loops[axis]) for axis, f in dimension), key=lambda part: part[0])
     size = 1
     for factor, loop in parts:

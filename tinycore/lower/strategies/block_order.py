@@ -1,9 +1,9 @@
-"""Block order: the order in which the groups of a product are begun, by what they find in L2.
+"""Block order: the launch order of the groups of a product, for reuse in L2 (threadblock swizzle).
 
-Floor 3'. Units begin groups in the order of their numbers, a wave of them at a time. In the order
-of the result's rows a wave reads few rows of one operand and all columns of the other; in bands of
-several rows of blocks it reads about as many of both, which is the least (threadblock swizzling of
-CUTLASS). It matters where the operands do not fit L2 together.
+Floor 3'. A device starts groups in the order of their numbers, one wave at a time. In row-major
+order a wave reads few rows of one operand and all columns of the other; in bands of several rows of
+blocks it reads about as much of both, which is the minimum (threadblock swizzling of CUTLASS). The
+order matters if the operands do not fit in L2 together.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind
 
 LEAST_GAIN: Final = 1.1
-"""Ratio of operands that a wave must read in the order of rows to those it reads in bands."""
+"""Least ratio of the operands that a wave reads in row-major order to those it reads in bands."""
 
 
 def order_blocks(draft: Draft, row: UOp, column: UOp, depth: int, itemsize: int) -> None:
-    """Put the groups of a product of `depth` steps into bands, where that saves reads of memory."""
+    """Order the groups of a product of `depth` steps in bands, if that saves reads from memory."""
     operands = (row.extent + column.extent) * depth * itemsize
     limits = draft.limits
     if not limits.units or not limits.l2_bytes or operands <= limits.l2_bytes:
@@ -43,9 +43,9 @@ def order_blocks(draft: Draft, row: UOp, column: UOp, depth: int, itemsize: int)
 
 
 def band_of(down: int, across: int, wave: int, sizes: tuple[float, float]) -> int | None:
-    """The rows of blocks in a band; None where the order of rows is as good.
+    """The height of a band in blocks; None if row-major order is as good.
 
-    `sizes` are the rows and columns of a block, by which a wave of groups reads of each operand.
+    `sizes` are the rows and columns of a block.
     """
     tall, wide = sizes
 
@@ -61,5 +61,5 @@ def band_of(down: int, across: int, wave: int, sizes: tuple[float, float]) -> in
 
 
 def is_part(loop: UOp, number: Number) -> bool:
-    """True if a loop was cut from the one with a number, or is it."""
+    """True if a loop has a number, or was split from the loop that has it."""
     return bool(loop.arg.number[: len(number)] == number)

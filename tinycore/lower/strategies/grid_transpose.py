@@ -1,7 +1,8 @@
-"""Transposed copies by groups: squares are loaded by rows, and stored by columns of what is read.
+"""Tiled transposes on a grid: square tiles in shared memory, loaded by rows and stored by columns.
 
-Floor 3'. Threads that store side by side would load elements far apart, of which each takes a
-sector of memory. A square goes through shared memory instead, in rows that start in other banks.
+Floor 3'. In a transposed copy threads whose stores are contiguous load elements that are far apart,
+each from another sector of memory. With a tile in shared memory both are contiguous; its rows are
+padded, so that a column is in different banks.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind
 
 SIDE: Final = 32
-"""Elements of a side of a square; of columns as many words."""
+"""Elements of a side of a tile; along columns as many words."""
 ROWS: Final = 4
-"""Rows of a square that a thread copies."""
+"""Rows of a tile that a thread copies."""
 LEAST_EXTENT: Final = 16
-"""Steps of both loops from which on it pays."""
+"""Least extent of both loops from which tiles pay."""
 FAR_BYTES: Final = 32
-"""Distance of elements from which on each takes a sector of its own."""
+"""Distance from which elements are in different sectors."""
 
 
 def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
-    """Squares along the loop that stores are contiguous in, and one that loads are."""
+    """Tiles along the loop in which stores are contiguous, and one in which loads are."""
     threads = SIDE * SIDE // ROWS
     if not limits.units or limits.block_threads < threads or not limits.shared_bytes:
         return
@@ -52,14 +53,16 @@ def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
 
 
 def is_far(facts: KernelFacts, load: UOp, column: UOp) -> bool:
-    """True if a load moves by a sector or more along a loop."""
+    """True if the stride of a load along a loop is a sector or more."""
     stride = facts.stride(load, column)
     return stride is not None and abs(stride) * facts.itemsize >= FAR_BYTES
 
 
 def copy_squares(draft: Draft, row: UOp, column: UOp) -> bool:
-    """A square for each group, whose threads store along columns; False for values of bool alone,
-    which have no form in shared memory."""
+    """A tile for each group, whose threads store along columns; False if nothing can be staged.
+
+    Values of bool cannot.
+    """
     lanes = max(WORD_BYTES // draft.facts.moved_itemsize, 1)
     lanes = 1 if column.extent % lanes or column.extent < SIDE * lanes else lanes
     across: Number = (*column.arg.number, 1)
