@@ -301,6 +301,10 @@ def bytes_in_flight(accesses: Sequence[Access]) -> float:
 # --- what waves of groups read
 
 
+MOST_STEPS: Final = 36
+"""Steps of which all reads of a wave are looked at: places of a window read the same again."""
+
+
 def in_waves(
     kernel: LinearKernel, resident: int, card: Card, sizes: Mapping[int, int], far: float
 ) -> float:
@@ -324,7 +328,7 @@ def in_waves(
         if access.pointer.op is Op.DEFINE_GLOBAL:
             nests[access.pointer, access.loops].append(access)
     for (pointer, loops), nest in nests.items():
-        steps = min(nest[0].steps, 2)
+        steps = min(extent_of(loops[-1]) if loops else 1, MOST_STEPS)
         places = places_of(specials, list(numbers), loops, steps)
         seen: set[int] = set()
         for access in nest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT))  # last: what is installed comes first
 
-from benchmarks.cards.count import counts_of, turns_of  # noqa: E402
+from benchmarks.cards.count import counts_of, in_waves, turns_of  # noqa: E402
 from benchmarks.cards.judge import judged, resident_groups  # noqa: E402
 from benchmarks.cards.machines import CARDS, Card  # noqa: E402
 from tinycore import Context, Device, Tensor, dtypes  # noqa: E402
@@ -187,3 +188,16 @@ def test_a_copy_is_as_fast_as_memory() -> None:
     assert counts.far_bytes == pytest.approx(8 * size)
     assert verdict.slowest in ("memory", "latency")
     assert verdict.seconds == pytest.approx(8 * size / H200.dram, rel=0.2)
+
+
+def test_a_wave_reads_what_places_of_a_window_share_once() -> None:
+    image, weight, result = (8, 66, 66, 64), (64, 3, 3, 64), (8, 64, 64, 64)
+
+    def windows() -> Tensor:
+        x, w = (Tensor.empty(*s).permute(0, 3, 1, 2) for s in (image, weight))
+        return x.conv2d(w)
+
+    kernel = lowered(M3, windows)
+    sizes = dict(enumerate(4 * math.prod(s) for s in (result, image, weight)))
+
+    assert in_waves(kernel, 40, M3, sizes, 1e12) < 2 * sum(sizes.values())
