@@ -47,7 +47,7 @@ def first_unit(launch: Launch, limits: Limits) -> MatrixUnit | None:
 
 
 def units_of(limits: Limits) -> Iterator[MatrixUnit]:
-    """The units whose accumulators have the lane map of an operand, in rows that lanes reduce."""
+    """The units whose accumulators can be an operand, in rows that lanes reduce."""
     for unit in limits.matrix if limits.grid is not None else ():
         is_whole = unit.is_of(limits.subgroup) and unit.out in limits.shuffles
         is_exact = settings.ALLOW_TF32 or not unit.rounds

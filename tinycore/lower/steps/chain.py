@@ -1,8 +1,9 @@
 """Chain: back-to-back fusion of two matrix products on one matrix unit (CUTLASS, FlashAttention).
 
 Floor 3'. In attention the rows of a product are reduced, as in a softmax, and the resulting weights
-are an operand of the second product. The accumulators of the first product stay in registers: their
-lane map must be that of operand `a`, of which adjacent tiles form the steps of the second product.
+are an operand of the second product. The accumulators of the first product stay in registers: they
+must be operand `a` as they are, or once lanes have exchanged elements. Adjacent tiles form the
+steps of the second product.
 
 If the loop between the products is split into blocks, all reductions over it are done in one pass
 over the blocks (`online.py`), so that only one block of scores exists at a time.

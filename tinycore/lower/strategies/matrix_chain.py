@@ -1,9 +1,9 @@
-"""Two products by a matrix unit in one kernel: the rows of the first are folded, then multiplied.
+"""Chains of two products on a matrix unit, with row reductions between them: attention.
 
-Floor 3'. Attention is such a chain: scores are the sums of a product, their rows are folded, and
-what is made of them is an operand of the next product (T. Dao et al., "FlashAttention", 2022). A
-subgroup has some rows, and goes through the columns of the first product block by block. Operands
-that all subgroups of a group read are staged; that of the rows stays in registers.
+Floor 3'. In attention the rows of a product are reduced, and weights computed from them are an
+operand of the next product (T. Dao et al., "FlashAttention", 2022). A subgroup has some rows, and
+iterates over the columns of the first product in blocks. Operands that all subgroups of a group
+read are staged; the operand of the rows stays in registers.
 `schedule/product_chains.py` makes such kernels.
 """
 
@@ -40,25 +40,25 @@ from tinycore.uop.op import AxisKind, Op, Part
 
 
 class Rows(NamedTuple):
-    """The rows of a group: its subgroups, and the tiles of each, which share fragments of the other
-    operands."""
+    """The rows of a group: its subgroups, and the tiles of each, which share the fragments of the
+    other operands."""
 
     subgroups: int
     tiles: int
     least: int
-    """The columns of first products that are held at a time, from which on it is worth having."""
+    """Least columns of a block of scores from which this division pays."""
 
 
 WAYS: Final = (Rows(4, 2, 32), Rows(8, 1, 16))
-"""The best first. Subgroups of a group share what is staged."""
+"""Divisions of rows, the best first."""
 WAYS_OF_SEVERAL: Final = (Rows(2, 1, 64),)
 """Those of a unit of several subgroups, which reads what is staged by itself."""
 MOST_REGISTERS: Final = 255
-"""Registers of a lane where a device states none."""
+"""Registers of a lane, if the device states none."""
 LEAST_TURNS: Final = 2
 CYCLES: Final = 1 / 64
-"""Words that are loaded for each multiply-add, roughly: fewer than by any plan that goes through
-the first product again for each column of the second."""
+"""Estimated words loaded per multiply-add: fewer than by any plan that computes the first product
+again for each column of the second."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Products:
 
 
 def products_of(facts: KernelFacts, unit: MatrixUnit) -> Products | None:
-    """The loops of products of which some multiply what is made of the others; None without."""
+    """The loops of products, some with an operand computed from the others; None without."""
     firsts: list[UOp] = []
     rows, columns, between = set(), set(), set()
     seconds = 0
@@ -107,12 +107,12 @@ def products_of(facts: KernelFacts, unit: MatrixUnit) -> Products | None:
 
 
 def has_sums(value: UOp) -> bool:
-    """True if a value is made of what is folded."""
+    """True if a value depends on a reduction."""
     return any(n.op is Op.REDUCE for n in value.toposort())
 
 
 def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
-    """All products by each unit that can, for a kernel of several."""
+    """All products of a kernel on each unit that suits them."""
     if facts.has_order or facts.overwrites or not all(r.is_fixed for r in facts.loops):
         return
     for given in limits.matrix:
@@ -141,14 +141,14 @@ def is_enough(facts: KernelFacts, limits: Limits, unit: MatrixUnit, found: Produ
 
 
 def block_of(limits: Limits, unit: MatrixUnit, found: Products, way: Rows) -> int | None:
-    """The columns of first products that are held at a time; None if registers are too few."""
+    """The columns of a block of scores; None if registers are too few."""
     registers, length = limits.thread_registers or MOST_REGISTERS, found.between.extent
     block = unit.block_of_chain(found.columns, found.steps, length, registers, way.tiles)
     return block if block is not None and block >= min(way.least, length) else None
 
 
 def use_unit(draft: Draft, unit: MatrixUnit, found: Products, block: int, way: Rows) -> bool:
-    """Some rows for each subgroup; False if the products are none for the unit."""
+    """Some rows for each subgroup; False if the unit cannot compute the products."""
     try:
         turns = range(LEAST_TURNS if draft.limits.async_bytes else 1, -1, -1)
         return any(chain(draft, unit, found, block, way, copies) for copies in turns)
@@ -159,10 +159,10 @@ def use_unit(draft: Draft, unit: MatrixUnit, found: Products, block: int, way: R
 def chain(
     given: Draft, unit: MatrixUnit, found: Products, block: int, way: Rows, turns: int
 ) -> bool:
-    """The steps of `use_unit`, with stages of so many copies; whether they fit.
+    """Apply the steps of `use_unit` with `turns` copies of each stage; True if they fit.
 
-    With no copies operands are read where they lie. Raises ArgumentError where the products are
-    none for the unit.
+    With 0 copies operands are read from memory. Raises ArgumentError if the unit cannot compute the
+    products.
     """
     draft = given.copy()
     rows = way.tiles * unit.m
@@ -201,7 +201,7 @@ def chain(
 
 
 def subgroups_of(draft: Draft, found: Products, most: int, own: int) -> int:
-    """Subgroups of a group: as many as share what is staged while every unit has a group."""
+    """Subgroups of a group: as many as possible while each unit has a group."""
     limits, rows = draft.limits, found.m.extent
     others = draft.facts.outputs_launched // (rows * found.n.extent)
     while most > 1 and (
@@ -218,7 +218,7 @@ def stage(
     sides: tuple[Dimension, Dimension],
     copies: int,
 ) -> bool:
-    """Stage a second operand, by columns and steps, in the order in which it is loaded best.
+    """Stage a second operand, with its columns and steps in the order that is loaded best.
 
     False where a unit that reads it by itself cannot.
     """

@@ -1,8 +1,8 @@
-"""Products of matrices for a matrix unit: tiles of a group, of a subgroup, of an instruction.
+"""Matrix products on a matrix unit: tiles of a group, of a subgroup, of an instruction.
 
 Floor 3'. The levels are those of CUTLASS: a group computes a block of the result, its subgroups
-parts of it, each in several tiles of the unit whose sums stay in registers. Both operands are
-staged in shared memory, in the type in which they were, some steps of the unit at a time.
+parts of it, each in several tiles of the unit with the accumulators in registers. Both operands are
+staged in shared memory in their own type, some steps of the unit at a time.
 """
 
 from __future__ import annotations
@@ -56,41 +56,46 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind
 
 DEPTH_BYTES: Final = 64
-"""Bytes of a row of an operand that are staged at a time."""
+"""Depth of a stage: bytes of a row of an operand that are staged at a time."""
 WORD_BYTES: Final = 4
 ACCESS_BYTES: Final = 16
-"""The widest access of a thread to shared memory; 8 of these are as wide as its banks."""
+"""Widest access of a thread to shared memory; 8 of them span all banks."""
 MOST_TURNS: Final = 4
-"""The most copies of a stage: a fill is begun three steps ahead."""
+"""Most copies of a stage: fills begin three steps ahead."""
 LEAST_TURNS: Final = 2
-"""Copies that are worth having even where that leaves room for one group at a time."""
+"""Copies that pay even if shared memory then holds only one group."""
 GROUPS_OF_A_UNIT: Final = 2
-"""Groups that should fit beside each other, so that one computes while another waits."""
+"""Groups that should be resident on a unit together, so that one computes while another waits."""
 DESCRIBED_CYCLES: Final = 0.5
-"""Cost of a product whose operands the unit reads by itself, in that of one whose lanes load them:
-mma.sync has .46 to .50 of cuBLAS's rate on an H200."""
+"""Cost of a product whose unit reads operands from shared memory (wgmma), relative to one whose
+lanes load them: mma.sync has .46 to .50 of cuBLAS's rate on an H200."""
 REGISTERS_OF_ADDRESSES: Final = 40
 MOST_WASTE: Final = 1.25
-"""Most work of padded tiles, as a multiple of the product's."""
+"""Most work of tiles with padding, relative to the product."""
 MOST_WASTE_OF_ONE: Final = 4.0
-"""The same for tiles of the unit itself, which is that much faster than multiply-adds."""
+"""The same for a single tile of the unit, which is that much faster than multiply-adds."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """The subgroups of a group along rows and columns, and what each computes of the result."""
+    """The subgroups of a group along rows and columns, and the part of the result of each."""
 
     tall: int
     wide: int
     rows: int
     columns: int
 
+    def block(self, unit: MatrixUnit) -> tuple[int, int]:
+        """The rows and columns of the result that a group computes with a unit."""
+        rows, columns = copies(self.rows, unit.m) * unit.m, copies(self.columns, unit.n) * unit.n
+        return self.tall * rows, self.wide * columns
+
 
 LARGE_TILES: Final = (Tile(2, 4, 64, 64), Tile(4, 2, 64, 64), Tile(2, 2, 64, 64))
-"""Tiles whose sums take most of the registers of a unit, so that one group has it: for devices
-whose copies to shared memory are under way meanwhile."""
+"""Tiles whose accumulators take most registers, so that one group occupies a unit: for devices with
+asynchronous copies to shared memory."""
 WIDE_TILES: Final = (Tile(1, 4, 64, 32), Tile(1, 4, 32, 32), Tile(1, 4, 16, 32))
-"""Tiles for products of few rows, for devices that have such copies as well."""
+"""Tiles for products with few rows, for devices with asynchronous copies."""
 ONE_TILE: Final = Tile(1, 1, 1, 1)
 """One tile of the unit, whatever its size."""
 TILES: Final = (
@@ -100,7 +105,7 @@ TILES: Final = (
 
 
 def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
-    """A sum of products given to each unit of the device, in tiles that suit its size."""
+    """A matrix product on each unit of the device, in tiles that suit its size."""
     units = [
         unit
         for unit in limits.matrix
@@ -126,34 +131,28 @@ def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
 
 
 def loads_of_product(unit: MatrixUnit, tile: Tile) -> float:
-    """Words that a group loads for each multiply-add: fewer than by any plan without a unit."""
-    tall, wide = tile.tall * copies(tile.rows, unit.m), tile.wide * copies(tile.columns, unit.n)
-    words = unit.a.itemsize / WORD_BYTES
-    return words / (tall * unit.m) + words / (wide * unit.n)
+    """Words that a group loads per multiply-add: fewer than by any plan without a unit."""
+    height, width = tile.block(unit)
+    return unit.a.itemsize / WORD_BYTES / height + unit.a.itemsize / WORD_BYTES / width
 
 
 def groups_of_product(facts: KernelFacts, unit: MatrixUnit, tile: Tile, sides: Sides) -> int:
-    """Number of groups by which a product in tiles of a size is computed."""
+    """Number of groups that compute a product in tiles of a size."""
     rows, columns = length_of(facts, sides.rows), length_of(facts, sides.columns)
-    down = -(-rows // (tile.tall * copies(tile.rows, unit.m) * unit.m))
-    across = -(-columns // (tile.wide * copies(tile.columns, unit.n) * unit.n))
-    return down * across * (facts.outputs_launched // (rows * columns))
+    height, width = tile.block(unit)
+    return -(-rows // height) * -(-columns // width) * (facts.outputs_launched // (rows * columns))
 
 
 def waste_of_product(facts: KernelFacts, unit: MatrixUnit, tile: Tile, sides: Sides) -> float:
-    """Work of a product in tiles of a size, those past its ends included, as its multiple."""
-    rows, columns = length_of(facts, sides.rows), length_of(facts, sides.columns)
-    tall, wide = tile.tall * copies(tile.rows, unit.m), tile.wide * copies(tile.columns, unit.n)
-    down, across = -(-rows // (tall * unit.m)), -(-columns // (wide * unit.n))
+    """Work of a product in tiles of a size, padding included, relative to the product."""
     steps = math.prod(r.extent for r in summed_loops(facts, unit))
-    padded = down * tall * unit.m * across * wide * unit.n * -(-steps // unit.k) * unit.k
-    return padded / (rows * columns * steps)
+    lengths = (length_of(facts, sides.rows), length_of(facts, sides.columns), steps)
+    padded = [-(-n // by) * by for n, by in zip(lengths, (*tile.block(unit), unit.k), strict=True)]
+    return math.prod(padded) / math.prod(lengths)
 
 
 def registers_of_tile(unit: MatrixUnit, tile: Tile, products: int) -> int:
-    """Registers of a thread, roughly: the sums of so many products of one kernel, the fragments of
-    one step, and addresses.
-    """
+    """Estimated registers of a thread: accumulators of all products, fragments, addresses."""
     tall, wide = copies(tile.rows, unit.m), copies(tile.columns, unit.n)
     held = {"a": tall, "b": wide, "out": tall * wide * products}
     fragments = ((unit.fragment(name), times) for name, times in held.items())
@@ -162,7 +161,7 @@ def registers_of_tile(unit: MatrixUnit, tile: Tile, products: int) -> int:
 
 
 def suits(facts: KernelFacts, limits: Limits, unit: MatrixUnit, tile: Tile, sides: Sides) -> bool:
-    """True if tiles of a size keep the device busy, and do not pass the ends of a product."""
+    """True if tiles of a size keep the device busy, with little padding."""
     threads = tile.tall * tile.wide * unit.threads
     if threads > max(limits.block_wanted, unit.threads):
         return False
@@ -170,19 +169,15 @@ def suits(facts: KernelFacts, limits: Limits, unit: MatrixUnit, tile: Tile, side
         registers = registers_of_tile(unit, tile, len(facts.reductions))
         if not limits.async_bytes or not resident_groups(limits, threads, registers):
             return False
-    rows, columns = length_of(facts, sides.rows), length_of(facts, sides.columns)
-    tall, wide = tile.tall * copies(tile.rows, unit.m), tile.wide * copies(tile.columns, unit.n)
-    down, across = -(-rows // (tall * unit.m)), -(-columns // (wide * unit.n))
     most = MOST_WASTE_OF_ONE if tile == ONE_TILE else MOST_WASTE
     if waste_of_product(facts, unit, tile, sides) > most:
         return False
-    others = facts.outputs_launched // (rows * columns)
     least = limits.threads // (LEAST_FILLED if limits.units else 1)
-    return tile == ONE_TILE or down * across * others * threads >= least
+    return tile == ONE_TILE or groups_of_product(facts, unit, tile, sides) * threads >= least
 
 
 def use_unit(draft: Draft, unit: MatrixUnit, tile: Tile, sides: Sides) -> bool:
-    """A block of the result for each group; False if it takes more than a group has."""
+    """A block of the result for each group; False if it exceeds the resources of a group."""
     try:
         return any(
             tensorize(draft, unit, tile, sides, turns)
@@ -193,9 +188,9 @@ def use_unit(draft: Draft, unit: MatrixUnit, tile: Tile, sides: Sides) -> bool:
 
 
 def tensorize(given: Draft, unit: MatrixUnit, tile: Tile, sides: Sides, turns: int) -> bool:
-    """The steps of `use_unit`, with stages of so many copies; whether they fit.
+    """Apply the steps of `use_unit` with `turns` copies of each stage; True if they fit.
 
-    Raises ArgumentError where the sum is none for the unit.
+    Raises ArgumentError if the sum is no product for the unit.
     """
     draft = given.copy()
     row, column = join_side(draft, sides.rows), join_side(draft, sides.columns)
@@ -247,9 +242,9 @@ def tensorize(given: Draft, unit: MatrixUnit, tile: Tile, sides: Sides, turns: i
 
 
 def cut_tile(draft: Draft, loop: UOp, subgroups: int, size: int) -> tuple[Number | None, Number]:
-    """Cut a side into blocks of groups and parts of subgroups: the loops of parts, and in one.
+    """Split a side into blocks of groups and parts of subgroups: the loops over parts, and in one.
 
-    A group of one subgroup has no loop of parts.
+    A group of one subgroup has no loop over parts.
     """
     number = loop.arg.number
     draft.do(Split(number, subgroups * size, Tail.GUARD))
@@ -260,7 +255,7 @@ def cut_tile(draft: Draft, loop: UOp, subgroups: int, size: int) -> tuple[Number
 
 
 def cut_steps(draft: Draft, unit: MatrixUnit) -> tuple[Number, Number]:
-    """Cut the reduced loop of a product, the innermost now, into what is staged at a time."""
+    """Split the reduced loop of a product into stages: the loop over them, and that in one."""
     loops = summed_loops(draft.facts, unit)
     number = join_steps(draft, loops)
     steps = -(-math.prod(r.extent for r in loops) // unit.k)
@@ -282,7 +277,7 @@ def depth_of(unit: MatrixUnit) -> int:
 
 
 def dimension(draft: Draft, *axes: Number | None) -> Dimension:
-    """A dimension of some loops, the outermost first, each with its stride."""
+    """The dimension of a stage that some loops make up, the outermost first."""
     parts: list[tuple[Number, int]] = []
     size = 1
     for axis in reversed(axes):
@@ -298,7 +293,7 @@ def stage_operand(
     held: Fragment,
     load: MatrixLoad | MatrixDescriptor | None = None,
 ) -> None:
-    """Stage an operand in rows that lie in different banks, if it moves with the step's loops."""
+    """Stage an operand with rows in different banks, if it varies with the loops of the step."""
     first = len(arrays(draft))
     inner = step.dimensions[-1]
     row = sum((counter_of(draft.kernel, a).extent - 1) * f for a, f in inner) + 1
@@ -314,16 +309,16 @@ def stage_operand(
         step = replace(step, padding=padding_of(row * itemsize) // itemsize)
     try:
         draft.do(step)
-    except ArgumentError:  # it is read where it lies
+    except ArgumentError:  # no value varies so: the operand is read from memory
         return
     for number in range(first, len(arrays(draft))):
         deal_out(draft, number, draft.limits.vector_bytes // itemsize)
 
 
 def is_turned(draft: Draft) -> bool:
-    """True if the last stage is filled by vectors across its rows: lanes that are stored apart.
+    """True if the last stage is filled by vectors across its rows, whose lanes are stored apart.
 
-    Of bytes each thread has so many that their addresses take the registers of its sums.
+    With bytes, a thread stores so many lanes that their addresses need the accumulators' registers.
     """
     fills = fills_of(draft.kernel)
     if not fills:
@@ -335,7 +330,7 @@ def is_turned(draft: Draft) -> bool:
 
 
 def lies_across(facts: KernelFacts, loop: UOp, unit: MatrixUnit) -> bool:
-    """True if what moves with a side of a product lies along it in memory, not along the sum."""
+    """True if an operand is contiguous along a side of the product, not along the sum."""
     steps = inner_loop(facts, unit)
     moving = [n for n in facts.loads if facts.stride(n, loop) and facts.stride(n, steps)]
     return any(facts.stride(n, loop) == 1 for n in moving)
@@ -355,19 +350,19 @@ def is_rounded_apart(draft: Draft, unit: MatrixUnit) -> bool:
 
 
 def is_described(draft: Draft, done: int) -> bool:
-    """True if an operand was staged, after so many steps, for a unit that reads it by itself.
+    """True if a step after the first `done` staged an operand for a unit that reads shared memory.
 
-    Not if threads turn it: single elements of many rows, stored to the same banks.
+    False if threads transpose it: they would store single elements of many rows to the same banks.
     """
     is_staged = any(isinstance(step, Stage) for step in draft.steps[done:])
     return is_staged and not is_turned(draft)
 
 
 def groups_beside(limits: Limits, unit: MatrixUnit, tile: Tile) -> int:
-    """Groups that should fit beside each other by their shared memory.
+    """Groups that should be resident together by their shared memory.
 
-    Products that a unit reads by itself are under way while threads wait: one group is enough,
-    where registers have room for no other.
+    Asynchronous products continue while threads wait: one group is enough if registers hold no
+    other.
     """
     if not isinstance(unit.load, MatrixDescriptor):
         return GROUPS_OF_A_UNIT
@@ -377,19 +372,19 @@ def groups_beside(limits: Limits, unit: MatrixUnit, tile: Tile) -> int:
 
 
 def padding_of(row_bytes: int) -> int:
-    """Bytes behind each row, so that neighboring rows start in other banks of shared memory.
+    """Padding of a row in bytes, so that neighboring rows start in different banks.
 
-    Rows of an odd number of pieces lie in 8 different ones: a subgroup that reads a word of each of
-    4 lanes of 8 rows, or 8 threads that each move a piece of a row's, find all banks.
+    Rows with an odd number of pieces start at 8 different ones: 8 rows by 4 lanes that read a word
+    each, or 8 threads that move a piece each, access all banks without conflicts.
     """
     pieces, rest = divmod(row_bytes, ACCESS_BYTES)
     return ACCESS_BYTES if rest == 0 and pieces % 2 == 0 else 0
 
 
 def piece_of(held: Fragment, limits: Limits) -> int:
-    """Bytes of a row that the lanes which are served at once read of it, one access at least.
+    """Bytes of a row that the lanes of one transaction read, one access at least.
 
-    Shared memory serves as many lanes at once as have a word of each bank together.
+    A transaction of shared memory serves as many lanes as together access each bank once.
     """
     along, together = held.map.neighbors
     access = min(together * held.dtype.itemsize, ACCESS_BYTES)
@@ -399,19 +394,19 @@ def piece_of(held: Fragment, limits: Limits) -> int:
 
 
 def swizzle_of(row_bytes: int, piece: int) -> int:
-    """Pieces that a row exchanges, so that it needs no padding; 0 where none can be."""
+    """Number of pieces of a row that a swizzle permutes; 0 if rows must be padded instead."""
     pieces, rest = divmod(row_bytes, piece)
     found = math.gcd(pieces, BANKS_BYTES // piece)
     return found if rest == 0 and found > 1 else 0
 
 
 def has(draft: Draft, axis: Number) -> bool:
-    """True if a loop of that number exists: loops of one step do not."""
+    """True if a loop of a number exists; loops of one step do not."""
     return any(r.arg.number == axis for r in draft.facts.loops)
 
 
 def inner_loop(facts: KernelFacts, unit: MatrixUnit) -> UOp:
-    """The reduced loop that a unit sums over: what most operands lie along, and the longest."""
+    """The reduced loop of a unit: that along which most operands are contiguous, the longest."""
     read = operand_accesses(facts)
 
     def suits_unit(loop: UOp) -> tuple[int, int]:
@@ -422,5 +417,5 @@ def inner_loop(facts: KernelFacts, unit: MatrixUnit) -> UOp:
 
 
 def copies(size: int, of: int) -> int:
-    """The tiles of a unit along a side."""
+    """Number of tiles of a unit along a side."""
     return max(size // of, 1)
