@@ -58,23 +58,23 @@ def excess_of_folds(kernel: UOp, loop: UOp) -> Excess | None:
 
 
 def conditions_of(folds: Sequence[UOp], loop: UOp) -> list[tuple[UOp, bool]]:
-    """Comparisons of indices with a constant that move with a loop, each as true and as false."""
+    """Comparisons of indices that move with a loop, each as true and as false."""
     found = [
         n
         for n in UOp.sink(*folds).toposort()
         if n.op is Op.CMPLT and loop in n.ranges and n.src[0].dtype is dtypes.index
     ]
-    return [(n, truth) for n in found if n.src[1].op is Op.CONST for truth in (True, False)]
+    return [(n, truth) for n in found for truth in (True, False)]
 
 
 def excess_of(condition: UOp, truth: bool, loop: UOp) -> Excess | None:
     """The steps of a loop in which a comparison has one value in all of a group; None if unknown.
 
-    It is true where what is compared is less than a limit at its greatest.
+    It is true where the difference of what it compares is less than 0 at its greatest.
     """
-    bases, start = terms_of(condition.src[0])
-    limit = int(condition.src[1].arg)
-    sign, start = (1, start - limit) if truth else (-1, limit - 1 - start)
+    less, more = condition.src
+    bases, start = terms_of(rewrite(less - more, simplify, name="simplify a difference"))
+    sign, start = (1, start) if truth else (-1, -1 - start)
     first, stride = UOp.index(0), 0
     for base, times in bases.items():
         times *= sign

@@ -10,6 +10,7 @@ differ in a bit that is "-" hold the same. See docs/decisions/0053-matrix-units.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -393,20 +394,26 @@ class MatrixUnit:
             return None
         if any(size % self.k for size in steps):
             return None
+        for block in (size for size in BLOCKS_OF_CHAINS if size % self.k == 0):
+            taken = self.registers_of_chain(columns, steps, block, tiles)
+            if between % block == 0 and taken <= registers:
+                return block
+        return None
+
+    def registers_of_chain(
+        self, columns: Sequence[int], steps: Sequence[int], block: int, tiles: int = 1
+    ) -> int:
+        """Registers of a lane, roughly, for products of such sizes in blocks of columns."""
         words, wide = self.a.itemsize / WORD_BYTES, self.out.itemsize / WORD_BYTES
         lanes = tiles * self.m / self.threads
         copies = self.fragment("a").count * self.threads // (self.m * self.k)
         kept = lanes * (sum(columns) * wide + sum(steps) * words * copies)
-        others = DESCRIBED_REGISTERS if self.is_described else REGISTERS_OF_CHAINS
-        kept += (tiles + len(columns) - 1) * others
-        made = lanes * len(columns) * words  # by column of a block, where all are needed at once
-        if not self.is_described:
-            kept, made = kept + max(steps) // 2, 0.0
-        for block in (size for size in BLOCKS_OF_CHAINS if size % self.k == 0):
-            own = block * (lanes * len(steps) * wide + made)
-            if between % block == 0 and kept + own <= registers:
-                return block
-        return None
+        own = block * lanes * len(steps) * wide
+        others = tiles + len(columns) - 1
+        if self.is_described:  # all of what is made of a block is needed at once
+            made = block * lanes * len(columns) * words
+            return math.ceil(kept + own + made + others * DESCRIBED_REGISTERS)
+        return math.ceil(kept + own + others * REGISTERS_OF_CHAINS + max(steps) // 2)
 
     def problem_of(self, name: str) -> str | None:
         """The error in a map, as text; None if it is valid."""

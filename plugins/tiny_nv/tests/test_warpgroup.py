@@ -16,11 +16,19 @@ from simulated import Simulated, backend_of
 from standin import Card
 
 from tiny_nv.arch import arch_of, limits_of, widest_of
-from tiny_nv.matrix import DESCRIPTOR, WARPGROUP, descriptor_bits, products_begun_together
+from tiny_nv.matrix import (
+    DESCRIPTOR,
+    WARPGROUP,
+    Awaited,
+    descriptor_bits,
+    products_awaited,
+    products_begun_together,
+)
 from tiny_nv.program import NvrtcCompiler, PtxCompiler
 from tiny_nv.spills import spilled_bytes
 from tinycore import Context, Device, Tensor, dtypes
 from tinycore.dtype import DType
+from tinycore.lower.plan import plan_for
 from tinycore.plugin import register, unregister
 from tinycore.schedule import operand_layout
 from tinycore.uop.node import UOp
@@ -188,6 +196,35 @@ def rows_of(*between: UOp, again: bool = False) -> list[int]:
     others = [UOp(Op.STORE, dtypes.void, (held.src[0], first))] if again else []
     rows = products_begun_together((held, first, *between, last, *others))
     return sorted(map(len, rows.values()))
+
+
+def test_products_are_waited_for_where_their_sum_is_needed() -> None:
+    operand, zeros = UOp.const(dtypes.float16, 1), UOp.const(dtypes.float32, 0)
+    kind = UNIT.fragment("out").vector
+    first = product(operand, UOp(Op.VECTORIZE, kind, (zeros,) * kind.count))
+    other = product(UOp.const(dtypes.float16, 2), first.src[2])
+    uses = [UOp(Op.EXTRACT, dtypes.float32, (one,), (0,)) for one in (first, other)]
+
+    found = products_awaited((*first.src, first, other, *uses), are_kept=True)
+
+    assert {use: [(a.product, a.left) for a in found[use]] for use in found} == {
+        uses[0]: [(first, 1)],
+        uses[1]: [(other, 0)],
+    }
+
+
+def test_a_sum_that_is_stored_is_waited_for_at_the_end_of_a_loop() -> None:
+    operand, loop = UOp.const(dtypes.float16, 1), UOp.range(4, 0)
+    kind = UNIT.fragment("out").vector
+    register = UOp(Op.DEFINE_REG, kind.ptr(1, "register"), (), 0)
+    index = UOp(Op.INDEX, register.dtype, (register, UOp.index(0)))
+    one = product(operand, UOp(Op.LOAD, kind, (index,)))
+    stored = UOp(Op.STORE, dtypes.void, (index, one))
+    end = UOp(Op.END, dtypes.void, (stored, loop))
+    uops = (register, index, loop, one.src[2], operand, one, stored, end)
+
+    assert products_awaited(uops, are_kept=True) == {end: (Awaited(one, register, 0),)}
+    assert products_awaited(uops, are_kept=False) == {stored: (Awaited(one, None, 0),)}
 
 
 def test_rows_of_products_end_where_something_stands_between() -> None:
@@ -363,6 +400,16 @@ def test_sums_are_an_operand_of_the_next_product(
     numpy.testing.assert_allclose(found, attended(q, k, v), rtol=2e-2, atol=2e-2)
     text = next(text for text in sources.texts if MNEMONIC in text)
     assert text.count(f"{MNEMONIC}.sync.aligned.m64n64k16.f32") >= 8
+
+
+@pytest.mark.parametrize(("width", "rows"), [(64, 128), (128, 64)])
+def test_groups_of_chains_have_rows_by_their_registers(width: int, rows: int) -> None:
+    limits = limits_of(arch_of("sm_90a"), takes_maps=True)
+    with Context(DEV="NULL:PTX:sm_90a"):
+        q, k, v = (Tensor.empty(4, 16, 2048, width, dtype=dtypes.half) for _ in range(3))
+        (item,) = q.scaled_dot_product_attention(k, v).schedule()
+
+    assert f"split(2 by {rows} guarded)" in " ".join(map(str, plan_for(item.ast, limits)))
 
 
 @pytest.mark.sample(1)

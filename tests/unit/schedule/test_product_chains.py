@@ -20,6 +20,7 @@ from tests.unit.lower.matrices import (
 )
 from tinycore import Context, Tensor, TinyJit, Variable, dtypes
 from tinycore.builtin.interpreter import PythonRenderer
+from tinycore.dtype import PointerDType
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
 from tinycore.render.base import Limits
@@ -124,11 +125,12 @@ def test_attention_is_one_kernel(unit: MatrixUnit, shape: tuple[int, ...]) -> No
 
 
 def arrays_of(result: Tensor, unit: MatrixUnit) -> int:
-    """The arrays of shared memory of the kernel that computes a result."""
+    """The arrays of operands in shared memory of the kernel that computes a result."""
     (item,) = (item for item in result.schedule() if item.ast.op is not Op.COPY)
     limits = card_with(unit)
     linear = lower(item.ast, PythonRenderer(limits), "chain", plan_for(item.ast, limits))
-    return sum(u.op is Op.DEFINE_LOCAL for u in linear.uops)
+    shared = [u.dtype for u in linear.uops if u.op is Op.DEFINE_LOCAL]
+    return sum(isinstance(d, PointerDType) and d.base is unit.a for d in shared)
 
 
 def test_an_operand_of_both_products_is_staged_once() -> None:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from tinycore.config import settings
 from tinycore.errors import ArgumentError
-from tinycore.lower.cost import Cost, Proposal
+from tinycore.lower.cost import Cost, Proposal, resident_groups
 from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import KernelFacts
 from tinycore.lower.loops import Number
@@ -51,8 +51,9 @@ class Rows(NamedTuple):
 
 WAYS: Final = (Rows(4, 2, 32), Rows(8, 1, 16))
 """Divisions of rows, the best first."""
-WAYS_OF_SEVERAL: Final = (Rows(2, 1, 64),)
-"""Those of a unit of several subgroups, which reads what is staged by itself."""
+WAYS_OF_SEVERAL: Final = (Rows(2, 1, 64), Rows(1, 1, 64))
+"""Those of a unit of several subgroups, which reads what is staged by itself: one has its sums made
+while another one folds rows, so that as many as there are registers for are beside each other."""
 MOST_REGISTERS: Final = 255
 """Registers of a lane, if the device states none."""
 LEAST_TURNS: Final = 2
@@ -129,8 +130,16 @@ def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
             if (block := block_of(limits, unit, found, way)) is not None:
                 apply = partial(use_unit, unit=unit, found=found, block=block, way=way)
                 name = f"chain of {unit.name} {way.subgroups} x {way.tiles}"
-                cost = CYCLES * (place if unit.is_described else place + 1)
+                cost = CYCLES * (place + 1)
+                if unit.is_described:
+                    cost = CYCLES / (1 + resident(limits, unit, found, block, way))
                 yield Proposal(name, None, Cost(cost), apply)
+
+
+def resident(limits: Limits, unit: MatrixUnit, found: Products, block: int, way: Rows) -> int:
+    """Occupancy in tiles of rows: how many a multiprocessor has registers for at once."""
+    registers = unit.registers_of_chain(found.columns, found.steps, block, way.tiles)
+    return way.subgroups * resident_groups(limits, way.subgroups * unit.threads, registers)
 
 
 def is_enough(facts: KernelFacts, limits: Limits, unit: MatrixUnit, found: Products) -> bool:

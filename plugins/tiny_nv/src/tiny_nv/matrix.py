@@ -31,6 +31,7 @@ __all__ = [
     "LOAD",
     "WAIT",
     "WARPGROUP",
+    "Awaited",
     "Instruction",
     "WarpgroupInstruction",
     "cluster_barrier",
