@@ -24,9 +24,9 @@ SHARED_BYTES: Final = 64 << 10
 WANTED_THREADS: Final = 256
 SHUFFLED: Final = (dtypes.float32, dtypes.int32, dtypes.uint32)
 """Types of one word, which ds_swizzle and ds_bpermute move between lanes."""
-RDNA_REGISTERS: Final = 255
-"""Vector registers of a thread of RDNA, but one: LLVM 22 spills where a plan counts on all 256."""
-FEW_REGISTERS: Final = 223
+RDNA_REGISTERS: Final = 247
+"""Vector registers of a thread of RDNA that plans count on: with more of the 256 LLVM 22 spills."""
+FEW_REGISTERS: Final = 215
 """The same of a card with 1024 registers for each lane of a SIMD, not 1536."""
 WAVES_OF_A_UNIT: Final = 32
 """The most waves that a compute unit has at once."""
