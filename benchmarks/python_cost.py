@@ -75,6 +75,18 @@ def replay_of(kernels: int) -> Callable[[Any], Call]:
     return case
 
 
+def loop(tiny: Any) -> Call:
+    """A replay on the result of the one before, as in a loop of steps."""
+    step = tiny.TinyJit(lambda x: (x * 2).realize())
+    state = [tiny.Tensor.ones(16, 16).contiguous().realize()]
+
+    def call() -> Any:
+        state[0] = step(state[0])
+        return state[0]
+
+    return call
+
+
 def mlp(tiny: Any, jit: bool) -> Call:
     """A training step of a small MLP, its gradients left for the caller."""
     tiny.Tensor.manual_seed(0)
@@ -129,6 +141,7 @@ CASES: Final[dict[str, Callable[[Any], Call]]] = {
     "`x[3:4] = y; x.realize()`": setitem,
     "replay of one kernel": replay_of(1),
     "replay of 100 kernels": replay_of(100),
+    "replay on the last result": loop,
     "100 tiny kernels by TinyJit": benchmark("100 tiny kernels", True),
     "tiny MLP step, replay": lambda tiny: mlp(tiny, True),
     "tiny MLP training step by TinyJit": benchmark("tiny MLP training step", True),

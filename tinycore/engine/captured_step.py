@@ -21,6 +21,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import filterfalse
 from typing import Any
 
 from tinycore._locks import lock as new_lock
@@ -135,9 +136,8 @@ class CapturedStep:
         exchange = dict(zip(self.inputs, inputs, strict=True))
         if again:
             exchange |= again
-        for made in self.fresh_outputs:
-            if made not in exchange:
-                exchange[made] = Buffer.allocated_like(made)
+        for made in filterfalse(exchange.__contains__, self.fresh_outputs):
+            exchange[made] = Buffer.allocated_like(made)
         values = in_force()  # once for all that is asked below
         is_shown = values["DEBUG"] or values["TRACE"]
         if is_shown and trace.is_on(values):

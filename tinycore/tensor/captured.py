@@ -258,38 +258,57 @@ class Capture:
             history.discard(self.memory_of(given))
         numbers = NO_NUMBERS if naming is None else naming.numbers
         if recorded.keeps_results:
-            if (kept := recorded.reusable_result()) is not None:
-                step.replay(given.buffers, numbers, kept.again)
-            else:
-                kept = ReusableResult(recorded, step.replay(given.buffers, numbers))
+            if (kept := recorded.reusable_result()) is None:
+                kept = self.replay_anew(given, found, numbers)
                 recorded.keep(kept)
+            elif recorded.side_outputs:
+                self.replay_leaving(given, found, numbers, kept)
+            else:
+                step.replay(given.buffers, numbers, kept.again)
             if kept.shown is not None:
                 return Tensor._from_node(kept.shown)
-            nodes = kept.nodes
+            nodes: Mapping[int, UOp] = kept.nodes
         else:
-            nodes = self.replay_leaving(given, found, numbers)
+            _, nodes = self.replay_leaving(given, found, numbers)
         if type(result) is Output:
             return result.shown(nodes, naming)
         return rebuilt(result, Output, lambda output: output.shown(nodes, naming))
 
-    def replay_leaving(
+    def replay_anew(
         self, given: Arguments, found: Sequence[Any], numbers: Mapping[str, int]
-    ) -> dict[int, UOp]:
-        """Run the launches, and leave tensors outside; BUFFERs of the result by their places."""
+    ) -> ReusableResult:
+        """Run the launches for a result to be kept, to which nothing else refers on return."""
+        assert self.recorded is not None, "only what was captured is replayed"
+        return ReusableResult(self.recorded, *self.replay_leaving(given, found, numbers))
+
+    def replay_leaving(
+        self,
+        given: Arguments,
+        found: Sequence[Any],
+        numbers: Mapping[str, int],
+        kept: ReusableResult | None = None,
+    ) -> tuple[Sequence[Buffer], Mapping[int, UOp]]:
+        """Run the launches, in the memory of a result if there is one, and leave tensors outside.
+
+        The outputs of the step, and BUFFERs by their places: those of the result, if not all.
+        """
         recorded = self.recorded
         assert recorded is not None, "only what was captured is replayed"
-        reused = recorded.gradients.unseen()
-        written = recorded.step.replay(given.buffers, numbers, reused.again)
+        reused = recorded.gradients.unseen() if recorded.side_outputs else recorded.gradients
+        again = reused.again if kept is None else {**reused.again, **kept.again}
+        written = recorded.step.replay(given.buffers, numbers, again)
         is_all = len(reused.rows) == len(recorded.side_outputs)
-        nodes: dict[int, UOp] = {}
+        if is_all and kept is not None:
+            return written, kept.nodes
+        nodes = {} if kept is None else {**kept.nodes}
         for place, source in recorded.shown if is_all else enumerate(recorded.sources):
             if source >= 0:
                 nodes[place] = given.nodes[source]
-            elif place not in reused.places:
+            elif place not in reused.places and place not in nodes:
                 nodes[place] = node_of(recorded, place, written[place])
         if not is_all:
             self.leave(nodes, written, given.naming, found, reused)
-        return nodes
+        return written, nodes
 
     def leave(
         self,

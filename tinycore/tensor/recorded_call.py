@@ -282,15 +282,18 @@ class ReusableResult:
 
     __slots__ = ("again", "counted", "known", "nodes", "shown")
 
-    def __init__(self, recorded: RecordedCall, written: Sequence[Buffer]) -> None:
+    def __init__(
+        self, recorded: RecordedCall, written: Sequence[Buffer], nodes: Mapping[int, UOp]
+    ) -> None:
         step, result = recorded.step, recorded.result
         places = [place for place, _ in recorded.shown]
-        self.nodes = {place: node_of(recorded, place, written[place]) for place in places}
+        self.nodes = {place: nodes[place] for place in places}
         self.again = {step.outputs[place]: written[place] for place in places}
         is_one = type(result) is Output and not result.is_sized
         self.shown = result.node(self.nodes, None) if is_one else None
         """The node of the only tensor, if there is one whose shape is the same in all calls."""
-        self.counted = [*self.nodes.values(), *self.again.values(), self.shown]
+        self.counted = [*self.nodes.values(), *self.again.values()]
+        self.counted += [] if self.shown is None else [self.shown]
         self.known: list[int] = []
         """Counts of references to them while no tensor shows them."""
 
@@ -337,14 +340,15 @@ class RecordedCall:
     @cached_property
     def keeps_results(self) -> bool:
         """True if results have their memory alone, and it is little."""
-        new = self.step.fresh_outputs
-        found = [self.step.outputs[place] for place, source in self.shown if source < 0]
+        outputs = self.step.outputs
+        left = {outputs[place] for _, leaf in leaves_of(self.values) for place in leaf.places}
+        new = set(self.step.fresh_outputs) - left
+        found = [outputs[place] for place, source in self.shown if source < 0]
         return (
             COUNTS
-            and not self.side_outputs
-            and len(found) == len(self.shown) == len(new) > 0
-            and set(found) == set(new)
-            and sum(buffer.nbytes for buffer in new) <= MOST_KEPT_BYTES
+            and len({*found}) == len(self.shown) > 0
+            and new.issuperset(found)
+            and sum(buffer.nbytes for buffer in found) <= MOST_KEPT_BYTES
         )
 
     def reusable_result(self) -> ReusableResult | None:

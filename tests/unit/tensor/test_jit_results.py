@@ -137,10 +137,14 @@ def test_several_results_and_views_are_used_again_together() -> None:
     for number in range(6):
         found = both(host(number, 5))
         seen = found["first"] if number % 2 else found["whole"]
+        other = weakref.ref(memory(found["other"]))
         del found
         again = both(host(-1, -1))
         assert seen.tolist() == ([number + 1.0] if number % 2 else [number + 1.0, 6.0])
         assert again["other"].tolist() == [-3.0, -3.0]
+        del again, seen
+        if number > 2:
+            assert memory(both(host(0, 0))["other"]) is other()  # seen is gone: all is used again
 
 
 def test_each_thread_sees_its_own_results() -> None:
@@ -209,6 +213,50 @@ def test_kernel_by_kernel_and_from_another_process() -> None:
 
     assert found == [[2.0, 2.0], [4.0, 4.0], [6.0, 6.0]]
     assert [again(host(n, n)).tolist() for n in (1, 2, 3)] == found
+
+
+def test_the_result_of_a_training_step_is_computed_in_again() -> None:
+    weight, seen = Tensor([1.0, 2.0], requires_grad=True).realize(), dict[str, Tensor]()
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        weight.grad = None
+        seen["product"] = weight * x
+        loss = seen["product"].sum()
+        loss.backward()
+        return loss.realize()
+
+    losses, memories, products = [], set[int](), []
+    for number in range(8):
+        loss = step(host(number, 1))
+        losses.append(loss.item())
+        products.append(seen["product"])
+        assert weight.grad is not None
+        assert weight.grad.tolist() == [float(number), 1.0]
+        if number > 2:
+            memories.add(id(memory(loss)))
+        del loss
+
+    assert losses == [number + 2.0 for number in range(8)]
+    assert [p.tolist() for p in products] == [[float(n), 2.0] for n in range(8)]
+    assert len(memories) == 1
+
+
+def test_a_result_that_is_left_outside_too_is_not_kept() -> None:
+    seen = dict[str, Tensor](last=host(0, 0))
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        seen["last"] = (x * 2).realize()
+        return seen["last"]
+
+    lasts = []
+    for number in range(6):
+        result = step(host(number, 1))
+        lasts.append(seen["last"])
+        del result
+
+    assert [t.tolist() for t in lasts] == [[2.0 * n, 2.0] for n in range(6)]
 
 
 @pytest.mark.parametrize("change", ["shape", "dtype", "flag", "gradient", "setting", "twice"])
