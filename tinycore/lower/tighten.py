@@ -118,6 +118,8 @@ def decided(node: UOp, values: list[Value]) -> Value:
             return -math.inf
         case Op.MUL | Op.MATRIX if 0.0 in values[:2]:
             return 0.0
+        case Op.MUL if values[0] is not None and values[1] is not None:
+            return values[0] * values[1]
         case Op.EXP | Op.EXP2 if values[0] == -math.inf:
             return 0.0
         case Op.CAST if node.dtype.kind == "float":

@@ -90,6 +90,25 @@ def is_weight(power: UOp, maxima: Iterable[UOp]) -> bool:
     return any(m in greatest and m not in value for m in maxima)
 
 
+def with_common_factors(graph: UOp) -> UOp:
+    """A graph with (p ? inf : x) * c in place of p ? inf : x * c, and likewise for other signs.
+
+    A maximum of such values is found without the factor, and a difference takes it up.
+    """
+    done: dict[UOp, UOp] = {}
+    for node in graph.toposort():
+        done[node] = new = node.with_src(tuple([done[s] for s in node.src]))
+        if node.op is not Op.WHERE or not dtypes.is_float(node.dtype):
+            continue
+        gate, hidden, value = new.src
+        factor = value.src[1].arg if value.op is Op.MUL and value.src[1].op is Op.CONST else 0
+        is_infinite = hidden.op is Op.CONST and math.isinf(hidden.arg)
+        if is_infinite and factor and math.isfinite(factor):
+            infinity = hidden.const_like(hidden.arg * math.copysign(1, factor))
+            done[node] = gate.where(infinity, value.src[0]) * value.src[1]
+    return done[graph]
+
+
 def times(value: UOp, factor: float) -> UOp:
     """A value times a positive constant, which constants inside of it take up."""
     match value.op:

@@ -33,7 +33,11 @@ from tinycore.render.base import Limits
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import Axis, UOp
 from tinycore.uop.op import AxisKind, Op, Part
-from tinycore.uop.proportional import is_proportional, with_rough_powers
+from tinycore.uop.proportional import (
+    is_proportional,
+    with_common_factors,
+    with_rough_powers,
+)
 
 COLUMNS_AFTER: Final = 5
 STEPS_AFTER: Final = 6
@@ -85,7 +89,7 @@ class Chain:
         """The kernel with this step done. Raises ArgumentError where there are no such products."""
         for axis, size in self.cuts:
             kernel = Split(axis, size).apply(kernel)
-        kernel = online(chained(kernel, self), self)
+        kernel = online(with_common_factors(chained(kernel, self)), self)
         # Weights that are rounded to a half type need no more precision than the approximate EXP2.
         is_rounded = self.unit.a.itemsize < self.unit.out.itemsize
         products = (n for n in kernel.toposort() if n.op is Op.MATRIX and is_rounded)
