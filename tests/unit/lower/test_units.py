@@ -10,14 +10,17 @@ import pytest
 from tests.unit.lower.matrices import MMA
 from tests.unit.lower.test_async_copies import computed
 from tests.unit.lower.test_tensorize import CARD, product_for
-from tinycore import Tensor
+from tinycore import Context, Tensor
 from tinycore.builtin.interpreter import PythonRenderer
 from tinycore.dtype import dtypes
+from tinycore.errors import ArgumentError, VerifyError
 from tinycore.lower.cost import resident_groups, unevenness
+from tinycore.lower.draft import Draft, fuse_loops
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
 from tinycore.lower.strategies.block_order import band_of
-from tinycore.lower.tile import Bind, Plan, Reorder, Split, Stage
+from tinycore.lower.strategies.grid import propose_grid
+from tinycore.lower.tile import Bind, Plan, Reorder, Split, Stage, Tail, apply_checked
 from tinycore.render.base import Limits, LinearKernel
 from tinycore.testing.kernels import product_of_types
 from tinycore.uop.node import UOp
@@ -246,3 +249,75 @@ def test_a_thread_has_as_many_halves_under_way_as_a_vector_holds() -> None:
     plan = plan_for(ast, SUMMING)
 
     assert Split((0,), 8) in plan, plan
+
+
+def cost_of_plain_grid(ast: UOp, limits: Limits) -> float:
+    draft = Draft(ast, limits)
+    fuse_loops(draft)
+    found = [p for p in propose_grid(draft.facts, limits, 64) if p.strategy.startswith("grid")]
+    return next(p.cost.cycles for p in found if p.strategy in ("grid", "grid of groups"))
+
+
+def test_the_plain_grid_waits_for_units_with_more_groups_than_others_as_its_rivals_do() -> None:
+    limits = replace(SUMMING, units=9, threads=1 << 20, shuffles=(), sums_are_shared=False)
+    even, uneven = (singles(64, 8, 9 * groups) for groups in (1, 10))
+
+    assert cost_of_plain_grid(even, limits) == cost_of_plain_grid(even, replace(limits, units=0))
+    last = cost_of_plain_grid(singles(64, 8, 10), limits)
+    assert last == pytest.approx(1.8 * cost_of_plain_grid(even, limits))
+    assert cost_of_plain_grid(uneven, limits) == cost_of_plain_grid(even, limits)
+
+
+def test_a_thread_reads_its_row_by_vectors_where_no_lanes_share_it() -> None:
+    """Scores of a decode step: a line for each thread, read as few times as can be."""
+    left = Tensor.empty(4, 1, 128, device="PYTHON")
+    keys = Tensor.empty(4, 512, 128, dtype=dtypes.float16, device="PYTHON")
+    ast = (left @ keys.cast(dtypes.float32).transpose(1, 2)).schedule()[-1].ast
+    limits = replace(SUMMING, shuffles=(), threads=512)
+    plan = plan_for(ast, limits)
+    _, (found, numbers, rows) = computed(ast, plan, limits)
+    expected = numbers.reshape(4, 1, 128) @ rows.reshape(4, 512, 128).swapaxes(1, 2)
+
+    lanes = [s for s in plan if isinstance(s, Bind) and s.kind is AxisKind.VECTOR]
+    assert [s.axis[-1] for s in lanes] == [1]
+    split = next(s for s in plan if isinstance(s, Split) and s.axis == lanes[0].axis[:-1])
+    assert split.by == 8  # 16 bytes of halves
+    assert (found.reshape(4, 1, 512) == expected).all()
+
+
+def test_more_threads_along_an_axis_than_the_flattest_admits_are_legal() -> None:
+    """The last axis of a group has the fewest threads; none of a plan's need lie there."""
+    limits = replace(SUMMING, block=(1024, 1024, 64), block_threads=1024)
+    ast = singles(1024, 8, 512)
+    row = ast.src[0].src[1].arg.number
+
+    apply_checked(ast, (Split(row, 512, Tail.GUARD), Bind((*row, 1), AxisKind.BLOCK)), limits)
+    column = ast.src[0].src[2].arg.number
+    steps = (Split(row, 4), Bind((*row, 1), AxisKind.BLOCK), Bind(column, AxisKind.BLOCK))
+    with pytest.raises(ArgumentError, match="2048 threads on 2 axes"):
+        apply_checked(ast, steps, limits)
+
+
+def test_groups_may_be_counted_in_two_loops() -> None:
+    ast = singles(64, 8, 48)
+    row = ast.src[0].src[1].arg.number
+    bound = (Bind(row, AxisKind.GRID), Split(row, 4))
+
+    kinds = [r.arg.kind for r in apply_checked(ast, bound, SUMMING).src[0].src[1:3]]
+    assert kinds == [AxisKind.GRID, AxisKind.GRID]
+    with pytest.raises(ArgumentError, match="is grid already"):
+        apply_checked(ast, (Bind(row, AxisKind.GRID), Split(row, 5)), SUMMING)
+
+
+def test_an_illegal_step_of_a_strategy_fails_where_it_is_proposed() -> None:
+    draft = Draft(singles(64, 8, 48), SUMMING)
+
+    with Context(VERIFY=1), pytest.raises(VerifyError, match=r"a strategy proposes .* no loop"):
+        draft.do(Split((9,), 4))
+
+
+@pytest.mark.parametrize("limits", [SUMMING, UNIT, CARD], ids=["sums", "unit", "card"])
+def test_default_plans_are_legal_wherever_they_come_from(limits: Limits) -> None:
+    """As text from a disk they are checked again, in whole."""
+    for ast in (singles(512, 64, 256), sums_of((300, 4096), 1), sums_of((4096, 300), 0)):
+        apply_checked(ast, plan_for(ast, limits), limits)
