@@ -205,12 +205,14 @@ def merge_fills(kernel: UOp) -> UOp:
     An operand of two products is such: keys, and in the gradient what meets weights and slopes.
     """
     first: dict[UOp, UOp] = {}
-    fills = fills_of(kernel)
+    fills = [fill for fill in fills_of(kernel) if len(fill.src) == 2]  # accumulators have loops too
     kept = {fill: first.setdefault(canonical_fill(fill), fill) for fill in fills}
     if len(first) == len(fills):
         return kernel
     kernel = kernel.substitute({fill: other for fill, other in kept.items() if fill is not other})
-    arrays = sorted({fill.src[0] for fill in first.values()}, key=lambda array: int(array.arg))
+    arrays = sorted(
+        (n for n in kernel.toposort() if n.op is Op.DEFINE_LOCAL), key=lambda array: int(array.arg)
+    )
     return kernel.substitute({a: a.replace(arg=number) for number, a in enumerate(arrays)})
 
 
