@@ -383,13 +383,10 @@ class ForeignName:
         raise UnknownNameError(f"{what} has no {self.text}")
 
 
-def unknown_name(
-    owner: str, name: str, ours: dict[str, str], known: Iterable[str], hint: str = ""
-) -> Exception:
-    """The error for an unknown name; `hint` is added where no name is spelled like it."""
+def unknown_name(owner: str, name: str, ours: dict[str, str], known: Iterable[str]) -> Exception:
+    """The error for an unknown name, with the names that are spelled like it."""
     text = f"{owner} has no {name!r}"
     if name in ours:
         return UnknownNameError(f"{text}; here it is {ours[name]}")
     near = difflib.get_close_matches(name, [n for n in known if not n.startswith("_")], 3, 0.7)
-    hint = f"did you mean {' or '.join(near)}?" if near else hint
-    return UnknownNameError(f"{text}; {hint}" if hint else text)
+    return UnknownNameError(f"{text}; did you mean {' or '.join(near)}?" if near else text)
