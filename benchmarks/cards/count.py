@@ -302,7 +302,8 @@ def bytes_in_flight(accesses: Sequence[Access]) -> float:
 
 
 MOST_STEPS: Final = 36
-"""Steps of which all reads of a wave are looked at: places of a window read the same again."""
+"""Steps of which all reads of a wave are looked at: places of a window read the same again. Of
+more steps two are looked at, which stand for all."""
 
 
 def in_waves(
@@ -328,7 +329,8 @@ def in_waves(
         if access.pointer.op is Op.DEFINE_GLOBAL:
             nests[access.pointer, access.loops].append(access)
     for (pointer, loops), nest in nests.items():
-        steps = min(extent_of(loops[-1]) if loops else 1, MOST_STEPS)
+        steps = extent_of(loops[-1]) if loops else 1
+        steps = steps if steps <= MOST_STEPS else 2
         places = places_of(specials, list(numbers), loops, steps)
         seen: set[int] = set()
         for access in nest:
