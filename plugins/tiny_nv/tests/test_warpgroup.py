@@ -423,6 +423,7 @@ def test_a_mask_hides_whole_blocks_of_such_an_operand() -> None:
     numpy.testing.assert_allclose(found, attended(q, k, v, mask=mask), rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.sample(2)
 @pytest.mark.usefixtures("card")
 @pytest.mark.parametrize(("width", "is_causal"), [(64, False), (128, False), (64, True)])
