@@ -79,6 +79,8 @@ def test_what_is_seen_of_a_result_stays() -> None:
 
 def test_arrays_over_a_result_stay() -> None:
     step = doubled()
+    if not memory(step(host(1, 2))).is_mapped:
+        pytest.skip("the host does not see memory of this device")
     shown = numpy.from_dlpack(step(host(1, 2)))
     held = memory(step(host(3, 4))).as_memoryview()
     for number in range(5):
