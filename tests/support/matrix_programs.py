@@ -160,8 +160,8 @@ class MatrixPrograms:
         assert numpy.array_equal(found.numpy(), expected)
         assert sources.count(self.names[dtype]) == 1
 
-    def attends(self, dtype: DType, sources: Sources, keys: int = 40, kernels: int = 2) -> None:
-        """Attention, which is two products with a softmax between, by so many kernels of these."""
+    def attends(self, dtype: DType, sources: Sources, keys: int = 40) -> None:
+        """Attention, two products with a softmax between, in one kernel."""
         lengths = (40, keys, keys)
         q, k, v = (self.tensor(numbers(2, n, 32, seed=i), dtype) for i, n in enumerate(lengths))
         found = q.scaled_dot_product_attention(k, v)
@@ -170,4 +170,4 @@ class MatrixPrograms:
         weights = numpy.exp(scores - scores.max(-1, keepdims=True))
         expected = weights / weights.sum(-1, keepdims=True) @ value
         self.programs.close(found.float(), expected, 3 * TOLERANCES.get(dtype, 1e-5))
-        assert sources.count(self.names[dtype]) == kernels
+        assert sources.count(self.names[dtype]) == 1

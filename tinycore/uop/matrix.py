@@ -28,6 +28,8 @@ BANKS_BYTES: Final = 128
 """Bytes of a line of shared memory, which swizzled rows keep together."""
 BLOCKS_OF_CHAINS: Final = (64, 32, 16)
 """Columns of a first product that are operands of a second one at a time, the best first."""
+COLUMNS_OF_WASTE: Final = 8
+"""Columns for each one beyond the end in the last block, from which on large blocks are better."""
 REGISTERS_OF_CHAINS: Final = 28
 """Registers of a lane for addresses, fragments of other operands and folds of rows, of which there
 are more where sums are longer: by what ptxas takes for lengths of 64 and 128."""
@@ -386,6 +388,7 @@ class MatrixUnit:
     ) -> int | None:
         """The columns of first products, a multiple of k, that a lane holds while it adds them to
         sums of the second ones; None if there are no such products, or no registers for them.
+        Where no block divides `between`, the last one passes its end.
 
         `steps` are the lengths of sums of first products, `columns` the widths of second ones,
         `tiles` the tiles of rows that lanes hold.
@@ -394,11 +397,18 @@ class MatrixUnit:
             return None
         if any(size % self.k for size in steps):
             return None
-        for block in (size for size in BLOCKS_OF_CHAINS if size % self.k == 0):
-            taken = self.registers_of_chain(columns, steps, block, tiles)
-            if between % block == 0 and taken <= registers:
-                return block
-        return None
+        fitting = [
+            block
+            for block in BLOCKS_OF_CHAINS
+            if block % self.k == 0
+            and block <= between
+            and self.registers_of_chain(columns, steps, block, tiles) <= registers
+        ]
+        whole = [block for block in fitting if between % block == 0]
+        if whole or self.is_described:
+            return next(iter(whole), None)
+        few = [block for block in fitting if -between % block * COLUMNS_OF_WASTE <= between]
+        return min(few[:1] or fitting, key=lambda block: -between % block, default=None)
 
     def registers_of_chain(
         self, columns: Sequence[int], steps: Sequence[int], block: int, tiles: int = 1

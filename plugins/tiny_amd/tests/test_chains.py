@@ -45,9 +45,10 @@ def programs(request: pytest.FixtureRequest) -> Iterator[MatrixPrograms]:
 
 
 @each_narrow
-def test_attention_is_one_kernel(dtype: DType, programs: MatrixPrograms) -> None:
+@pytest.mark.parametrize("keys", [64, 40])
+def test_attention_is_one_kernel(dtype: DType, keys: int, programs: MatrixPrograms) -> None:
     with noted() as sources:
-        programs.attends(dtype, sources, keys=64, kernels=1)
+        programs.attends(dtype, sources, keys)
 
 
 @pytest.mark.slow

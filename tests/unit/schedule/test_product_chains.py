@@ -109,7 +109,10 @@ def check(result: Tensor, unit: MatrixUnit, expected: Array) -> None:
     numpy.testing.assert_allclose(plain(result), expected, rtol=tolerance, atol=tolerance * most)
 
 
-SHAPES = [(2, 64, 128, 16, 16), (3, 40, 64, 32, 24), (1, 128, 192, 16, 64), (2, 16, 48, 16, 8)]
+SHAPES = [
+    *((2, 64, 128, 16, 16), (3, 40, 64, 32, 24), (1, 128, 192, 16, 64), (2, 16, 48, 16, 8)),
+    *((2, 64, 100, 16, 16), (1, 64, 39, 32, 32)),
+]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -205,6 +208,14 @@ def test_a_mask_may_be_added(unit: MatrixUnit) -> None:
     check(result, unit, attention(plain(query), plain(key), plain(value), added))
 
 
+def test_infinite_values_are_not_read_beyond_the_last_key(unit: MatrixUnit) -> None:
+    query, key, value = operands(unit, (2, 64, 16), (2, 100, 16), (2, 100, 16))
+    wide = [x.cat(x[:, :28] * float("inf"), dim=1).contiguous().realize() for x in (key, value)]
+    result = query.scaled_dot_product_attention(*(x[:, :100] for x in wide))
+
+    check(result, unit, attention(*map(plain, (query, key, value))))
+
+
 def test_heads_may_share_keys(unit: MatrixUnit) -> None:
     query, key, value = operands(unit, (4, 64, 16), (2, 64, 16), (2, 64, 16))
     result = query.scaled_dot_product_attention(key, value, enable_gqa=True)
@@ -260,6 +271,16 @@ def test_gradients_are_kernels_without_scores_in_memory(unit: MatrixUnit, is_mas
     expected, _ = gradients("CPU", [x.to("CPU").float().realize() for x in given], mask)
 
     assert count <= 5
+    assert_close(unit, found, expected)
+
+
+@pytest.mark.slow
+def test_gradients_of_lengths_that_no_tiles_divide(unit: MatrixUnit) -> None:
+    given = operands(unit, (2, 100, 16), (2, 75, 16), (2, 75, 16), (2, 100, 16))
+    found, count = gradients("CARD", given, None)
+    expected, _ = gradients("CPU", [x.to("CPU").float().realize() for x in given], None)
+
+    assert count <= 6
     assert_close(unit, found, expected)
 
 
@@ -331,7 +352,7 @@ def test_a_symbolic_length_is_several_kernels(unit: MatrixUnit) -> None:
 
 
 REFUSED = {
-    "keys no tiles divide": (2, 64, 100, 16, 16),
+    "fewer keys than a tile": (2, 64, 7, 16, 16),
     "heads no steps divide": (2, 64, 128, 20, 16),
     "fewer rows than a tile": (2, 4, 128, 16, 16),
     "sums no registers hold": (2, 64, 128, 16, 1024),

@@ -32,7 +32,7 @@ from tinycore.lower.strategies.matrix_unit import (
     is_turned,
     stage_operand,
 )
-from tinycore.lower.tile import Bind, Split
+from tinycore.lower.tile import Bind, Split, Tail
 from tinycore.render.base import Limits
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
@@ -182,7 +182,8 @@ def chain(
     k = tuple(loop.arg.number for loop in found.k)
     is_split = block < found.between.extent
     if is_split:
-        draft.do(Split(between, block))
+        is_whole = found.between.extent % block == 0
+        draft.do(Split(between, block, Tail.AUTO if is_whole else Tail.GUARD))
         between = (*between, 1)
     step = Chain(down, n, between, k, unit)
     draft.do(step)
