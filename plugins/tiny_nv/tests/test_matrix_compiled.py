@@ -41,6 +41,16 @@ def test_products_are_planned_for_the_unit_of_their_type(dtype: DType) -> None:
     assert [s.unit.name for s in plan if isinstance(s, Tensorize)] == [NAMES[dtype].unit.name]
 
 
+@pytest.mark.parametrize(("terms", "columns"), [(512, 128), (2048, 256)])
+def test_groups_of_short_sums_have_another_beside_them(terms: int, columns: int) -> None:
+    """One begins and ends while the other multiplies."""
+    sizes = ((64, 512, terms), (64, terms, 512))
+    left, right = (Tensor.empty(*s, dtype="bfloat16", device="NULL") for s in sizes)
+    plan = plan_for((left @ right).schedule()[-1].ast, limits_of(arch_of("sm_90a"), True))
+
+    assert [s.unit.n for s in plan if isinstance(s, Tensorize)] == [columns]
+
+
 def compiled_for(arch: str, renderer: str, instruction: Instruction, sources: Sources) -> str:
     """The source of a product of 512."""
     with Context(DEV=f"NULL:{renderer}:{arch}"):

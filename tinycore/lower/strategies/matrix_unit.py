@@ -69,6 +69,9 @@ GROUPS_OF_A_UNIT: Final = 2
 DESCRIBED_CYCLES: Final = 0.5
 """Cost of a product whose unit reads operands from shared memory (wgmma), relative to one whose
 lanes load them: mma.sync has .46 to .50 of cuBLAS's rate on an H200."""
+EDGE_BYTES: Final = 1024
+"""Prologue and epilogue of a group whose unit reads operands from shared memory, in bytes along the
+sum that take as long: some 5 us on an H100, by products of 2,048 and of 64 times 512 by wgmma."""
 REGISTERS_OF_ADDRESSES: Final = 40
 MOST_WASTE: Final = 1.25
 """Most work of tiles with padding, relative to the product."""
@@ -127,7 +130,24 @@ def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
                     groups = groups_of_product(facts, unit, tile, sides)
                     near = loads_of_product(unit, replace(tile, tall=1, wide=1))
                     loads = cycles_of_loads(limits, near, loads) * unevenness(limits, groups)
+                    if any(other.is_described for other in units):
+                        loads *= 1 + edges_of_group(facts, limits, unit, tile, groups)
                 yield Proposal(name, None, Cost(loads), apply)
+
+
+def edges_of_group(
+    facts: KernelFacts, limits: Limits, unit: MatrixUnit, tile: Tile, groups: int
+) -> float:
+    """Time of a group's prologue and epilogue relative to that of its products.
+
+    Groups that are resident on a unit together overlap them.
+    """
+    terms = math.prod(r.extent for r in facts.reduced)
+    cycles = 1.0 if unit.is_described else DESCRIBED_CYCLES
+    threads = tile.tall * tile.wide * unit.threads
+    resident = resident_groups(limits, threads, registers_of_tile(unit, tile, 1))
+    beside = max(min(resident, GROUPS_OF_A_UNIT, groups // limits.units), 1)
+    return cycles * EDGE_BYTES / (terms * unit.a.itemsize) / beside
 
 
 def loads_of_product(unit: MatrixUnit, tile: Tile) -> float:
