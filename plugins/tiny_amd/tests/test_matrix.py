@@ -166,7 +166,7 @@ def test_a_convolution_is_a_product(dtype: DType, sources: Sources) -> None:
 
 
 @each_narrow
-def test_attention_is_two_products(dtype: DType, sources: Sources) -> None:
+def test_attention_over_any_number_of_keys_is_one_kernel(dtype: DType, sources: Sources) -> None:
     PROGRAMS.attends(dtype, sources)
 
 

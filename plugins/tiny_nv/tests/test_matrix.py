@@ -211,7 +211,7 @@ def test_a_convolution_is_a_product(sources: Sources) -> None:
 
 
 @pytest.mark.usefixtures("card")
-def test_attention_is_two_products(sources: Sources) -> None:
+def test_attention_over_any_number_of_keys_is_one_kernel(sources: Sources) -> None:
     torch = pytest.importorskip("torch")
     given = [numbers(2, 40, 32, seed=seed) for seed in range(3)]
     q, k, v = (Tensor(x).half().realize() for x in given)
@@ -220,4 +220,4 @@ def test_attention_is_two_products(sources: Sources) -> None:
     expected = torch.nn.functional.scaled_dot_product_attention(*wide)
 
     PROGRAMS.close(found.float(), expected.numpy(), 3e-3)
-    assert sources.count(NAMES[dtypes.half].name) == 2
+    assert sources.count(NAMES[dtypes.half].name) == 1
