@@ -255,7 +255,7 @@ def test_there_are_as_many_faults_as_the_docs_say() -> None:
     page = (HERE.parents[2] / "docs/hardware.md").read_text("utf-8")
     section = page.partition("\n## METAL\n")[2].partition("\n## ")[0]
 
-    assert f"| faults | {len(FAULTS)} are put into driver and renderer" in section
+    assert f"| faults | {len(FAULTS)} faults are seeded into the driver and the renderer" in section
     assert len(FAULTS) >= LEAST
 
 
