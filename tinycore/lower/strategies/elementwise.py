@@ -29,10 +29,10 @@ def propose(facts: KernelFacts, limits: Limits, lanes: Lanes) -> Iterator[Propos
             yield Proposal("elementwise", axis, Cost(cycles), partial(vectorize, axis=axis))
 
 
-def vectorize(draft: Draft, axis: UOp) -> None:
-    """Lanes along an output loop, one vector at a time."""
+def vectorize(draft: Draft, axis: UOp, vectors: int = 1) -> None:
+    """Lanes along an output loop, several vectors at a time."""
     if width := output_lanes(draft, axis):
-        cut_columns(draft, axis, width, 1)
+        cut_columns(draft, axis, width, min(vectors, -(-axis.extent // width)))
 
 
 def output_lanes(draft: Draft, axis: UOp) -> int:
