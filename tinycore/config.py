@@ -1,4 +1,4 @@
-"""Settings: one table, read from the environment once and changed for a while by `Context`.
+"""Settings: one table, read from environment variables once, changed for a while by `Context`.
 
 Floor 0. Imports `errors`, and `_setting`, which says what one row is.
 `Settings` is the table; nothing else in tinycore reads a setting from the environment. Every

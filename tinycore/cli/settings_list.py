@@ -1,4 +1,4 @@
-"""`tinycore settings`: every setting, its value, and where that came from.
+"""`tinycore settings`: every setting (environment variable), its value, and its origin.
 
 Floor 6. Imports the settings, and those that installed backends state.
 """

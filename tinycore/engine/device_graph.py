@@ -1,4 +1,4 @@
-"""Device graphs: many launches of a captured step, submitted by one call.
+"""Device graphs (CUDA graphs): a captured step in one submission; replays rebind its buffers.
 
 Floor 4. Neighboring launches on one device that can hold them (capability `graph`) are submitted
 together, and so are those of several devices that wait for each other (`queues`), with the copies

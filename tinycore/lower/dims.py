@@ -1,4 +1,4 @@
-"""Launch dimensions: GRID, BLOCK and GROUP loops mapped to launch indices.
+"""Launch dimensions: GRID, BLOCK and GROUP loops become launch indices; symbolic sizes, extents.
 
 Floor 3'. A launch has up to three axes of groups and three of threads, each with a limit. Loops
 that do not fit are folded: neighboring loops share one axis, whose index is split again by

@@ -1,4 +1,4 @@
-"""Tighter bounds of folds: steps that a condition makes neutral are left out.
+"""Tighter loop bounds of reductions: masked steps are skipped, as in causal attention.
 
 Floor 3'. Of causal attention a block of keys that no row of a group sees adds nothing: its scores
 are all -inf, and the weights made of them 0. That holds of any fold whose value is its neutral

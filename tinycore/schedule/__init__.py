@@ -16,9 +16,10 @@ Floor 3. The files, in the order in which a graph passes them:
 - `numbering.py`: memory gets numbers, and for `Tensor.kernelize` kernels are linked again;
   `retention.py`: which nodes are replaced by memory
 - `items.py`, `order.py`: launches, ordered so that memory is freed early
-- `access.py`, `row_fusion.py`, `row_inlining.py`: neighbors over the same rows become one kernel
-- `invariants.py`: apart from them, what does the same in each replay of a capture
-- `product_chains.py`: so do two products and the folds of rows between them
+- `access.py`, `row_fusion.py`: neighbors over the same rows become one kernel. The pass calls
+  `invariants.py` (what is the same in each replay of a capture stays apart), then
+  `product_chains.py` (two products and the reductions between them), then, on a grid,
+  `row_inlining.py`
 - `memory.py`: the memory plan, where temporary values lie
 - `device_memory.py`: the buffers behind BUFFER nodes
 

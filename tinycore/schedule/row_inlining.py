@@ -1,9 +1,10 @@
-"""Row inlining: on a grid, folds of rows are computed inside of the kernel that reads them.
+"""Row fusion on a grid: reductions of rows are inlined into the kernel that reads them.
 
-Floor 3. The maximum and the sum of a row of a softmax are single numbers, which the kernel of the
-quotients reads. If their folds replace the loads, one kernel remains: the threads of a group fold a
-row that they hold, and store it (`lower/strategies/grid_rows.py`). `row_fusion.py` does the same
-for devices that run loops, strip by strip.
+Floor 3. `row_fusion.py` calls it for devices that launch grids. The maximum and the sum of a row of
+a softmax are single numbers, which the kernel of the quotients reads. If their folds replace the
+loads, one kernel remains: the threads of a group fold a row that they hold, and store it
+(`lower/strategies/grid_rows.py`). `row_fusion.py` does the same for devices that run loops, strip
+by strip.
 
 Legality is a question of addresses alone: each fold is one element for each step of the loops over
 rows, and is read in the step in which it is computed. Profitability is a question of bytes: one

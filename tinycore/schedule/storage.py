@@ -1,4 +1,4 @@
-"""Storage: which values of the tensor graph are stored, and why; all others are fused.
+"""Storage (materialization): which values of the graph are stored, and why; others are fused.
 
 Floor 3. A value without memory is recomputed inside every kernel that uses it (loop fusion with
 recomputation, Halide's `compute_inline`; a stored value is `compute_root`). `Reason` lists why a

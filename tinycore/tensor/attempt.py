@@ -1,4 +1,4 @@
-"""The capturing run of a function, which refuses whatever a replay would get wrong.
+"""The capturing (tracing) run of a function, which rejects what a replay would get wrong.
 
 Floor 5. The function runs on tensors that stand for its arguments, so that memory which it also
 reaches in another way is noticed. What it leaves to be computed is computed inside of the capture;

@@ -1,8 +1,8 @@
-"""Argument proxies (tracers): tensors that stand for the arguments of a call during its capture.
+"""Argument proxies (tracers) of a capture; arguments that no replay could rebind are rejected.
 
-Floor 5. A proxy shows the memory of its argument through another BUFFER node (a tracer, in terms
-of JAX), so that a launch tells whether the function reached that memory through the argument or in
-another way.
+Floor 5. Tensors stand for the arguments of the call. A proxy shows the memory of its argument
+through another BUFFER node (a tracer, in terms of JAX), so that a launch tells whether the function
+reached that memory through the argument or in another way.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Dependences between launches of a graph by memory overlap, transitively reduced.
+"""Dependencies between launches of a graph by memory overlap, transitively reduced.
 
 Floor 1. Imports nothing. Launches are known by their number in the order in which they were asked.
 """

@@ -1,4 +1,4 @@
-"""Devices with a grid: which outputs become groups, threads, lanes and registers.
+"""Kernels on a grid: outputs mapped to groups, threads and registers; split-K within a group.
 
 Floor 3'. Every output is a step of a thread. Where there are few outputs and long sums, the threads
 of a group share each sum; where an operand stands still over an output, a thread computes a tile of

@@ -1,4 +1,4 @@
-"""Devices with a grid: rows that are folded and then gone through again, as those of a softmax.
+"""Row kernels on a grid: a group reduces a row, then maps over it, as in softmax or layer norm.
 
 Floor 3'. The threads of a group own a row. Each has the same part of it in every fold and in the
 outputs, so a row that fits their registers is loaded once; parts of a longer row are loaded again,

@@ -1,4 +1,4 @@
-"""Devices with a grid: tiles of outputs for a group, their operands in memory that it shares.
+"""Tiles in shared memory on a grid: operands are staged per group; its threads may split K.
 
 Floor 3'. A reduction of one operand that is invariant along some outputs and another one that is
 invariant along others has M and N axes: a matrix product, a batch of them, or a convolution. A

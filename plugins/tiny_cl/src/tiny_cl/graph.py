@@ -1,4 +1,4 @@
-"""Launches held ready: kernels with arguments of their own, queued in one go.
+"""Command graphs: kernels with arguments of their own, queued in one go.
 
 What a launch costs the host is mostly arguments and the driver being woken. Here arguments stay
 set, and the driver is woken once.

@@ -1,4 +1,4 @@
-"""Launches held ready: an indirect command buffer, or, where there is none, one encoder for all.
+"""Command graphs: an indirect command buffer, or, where there is none, one encoder for all.
 
 A graph of several GPUs has such a part for each of them, between the copies.
 

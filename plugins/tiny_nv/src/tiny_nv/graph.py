@@ -1,4 +1,4 @@
-"""Launches held ready as a CUDA graph: one call runs them all.
+"""Command graphs: launches in a CUDA graph, which one call runs.
 
 Each launch waits for the one before it, as on a stream. What changes from run to run is put into
 the instantiated graph before it is launched.

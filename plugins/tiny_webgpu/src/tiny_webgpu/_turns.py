@@ -1,4 +1,4 @@
-"""One thing at a time, and what comes in between waits until it is done.
+"""A queue of work that is never re-entered: what is asked meanwhile waits until its turn.
 
 Python gives memory back where it likes: a tensor that is collected may ask for a buffer to be
 destroyed while a pass is being recorded, by the same thread, which no lock keeps out.
