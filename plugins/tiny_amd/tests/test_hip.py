@@ -21,7 +21,7 @@ from hip_programs import ANYWHERE, check_accesses_of_bytes, product_of
 from kfd_standin import Machine
 from kfd_standin.cards import MI300, NAVI31, NAVI48
 from listings import DECODERS
-from matrix_programs import SIZES, small_integers
+from matrix_programs import SIZES, MatrixPrograms, for_few_threads, noted, small_integers
 from simulated_amd import backend_of
 from tensor_programs import TensorPrograms
 
@@ -113,6 +113,22 @@ def test_a_product_is_numpys(arch: str, found: Instruction, size: tuple[int, int
 
     assert numpy.array_equal(sums.reshape(rows, columns), a @ b)
     assert any(name.startswith(("v_wmma", "v_mfma")) for name in emulator.executed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CARDS)
+def test_attention_is_one_kernel(name: str) -> None:
+    machine = Machine((CARDS[name],))
+    register(for_few_threads(of_hip_by_clang(backend_of(machine))))
+    programs = MatrixPrograms(
+        TensorPrograms("AMD"), {dtypes.half: "16x16x16"}, {dtypes.half: dtypes.float32}
+    )
+    try:
+        with Context(DEV="AMD:HIP"), noted() as sources:
+            programs.attends(dtypes.half, sources)
+    finally:
+        unregister("AMD")
+    assert sources.count("__builtin_amdgcn_exp2f") == 1
 
 
 @pytest.mark.slow
