@@ -405,8 +405,8 @@ class MatrixUnit:
             and self.registers_of_chain(columns, steps, block, tiles) <= registers
         ]
         whole = [block for block in fitting if between % block == 0]
-        if whole or self.is_described:
-            return next(iter(whole), None)
+        if whole:
+            return whole[0]
         few = [block for block in fitting if -between % block * COLUMNS_OF_WASTE <= between]
         return min(few[:1] or fitting, key=lambda block: -between % block, default=None)
 
