@@ -15,7 +15,7 @@ from tinycore import Context, Tensor, Variable, cache
 from tinycore._lru import Lru
 from tinycore.nn.optim import Adam
 from tinycore.schedule import compiled, disk
-from tinycore.schedule.canonical import CanonicalGraph, canonicalize
+from tinycore.schedule.canonical import canonicalize
 from tinycore.tensor.realization import choose_retention
 
 DEVICE = "PYTHON"
@@ -37,7 +37,7 @@ def always_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Be as a new process is: schedules are found on disk, or not at all."""
 
-    def cut(form: CanonicalGraph, keep: object) -> NoReturn:
+    def cut(*_: object) -> NoReturn:
         raise AssertionError("a graph was cut anew")
 
     monkeypatch.setattr(compiled, "schedules", Lru(1024))
