@@ -385,7 +385,9 @@ def halves(*shape: int, dtype: DType = dtypes.bfloat16, seed: int = 0) -> Tensor
 
 @pytest.mark.sample(2)
 @pytest.mark.usefixtures("card")
-@pytest.mark.parametrize("size", [(128, 192, 64), (100, 128, 64), (64, 64, 128), (64, 200, 64)], ids=str)
+@pytest.mark.parametrize(
+    "size", [(128, 192, 64), (100, 128, 64), (64, 64, 128), (64, 200, 64)], ids=str
+)
 @pytest.mark.parametrize("dtype", [dtypes.half, dtypes.bfloat16], ids=lambda dtype: dtype.name)
 def test_sums_are_an_operand_of_the_next_product(
     dtype: DType, size: tuple[int, int, int], sources: Sources
