@@ -152,7 +152,7 @@ def plan_fill(draft: Draft, number: int) -> None:
         square = across[-1].arg.number
         draft.do(Split(square, lanes), Bind((*square, 1), AxisKind.UNROLL))
         rest = [r.arg.number for r in outer if r is not across[-1]]
-        draft.do(Reorder((*rest, (*square, 0), *vectors)))
+        draft.do(Reorder(draft.present(*rest, (*square, 0), *vectors)))
 
 
 def fill_pairs(draft: Draft, loops: list[UOp], lanes: int) -> None:

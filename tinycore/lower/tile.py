@@ -81,12 +81,16 @@ def apply_verified(kernel: UOp, plan: Iterable[Step], limits: Limits) -> UOp:
 
 
 def apply_checked(kernel: UOp, plan: Iterable[Step], limits: Limits) -> UOp:
-    """The kernel with every step of a plan done. Raises ArgumentError for a step that is illegal.
+    """The kernel with every step of a plan done. Raises ArgumentError for a step that is illegal,
+    or makes more copies or scratch than a search is worth.
 
     Errors of a step whose loops do not exist are raised as ArgumentError, too.
     """
     for step in plan:
-        problem = step.objection(Loops(kernel), limits)
+        loops = Loops(kernel)
+        problem = step.objection(loops, limits)
+        if problem is None and isinstance(step, Bind):
+            problem = step.excess(loops)
         if problem is not None:
             raise ArgumentError(f"{step!r} cannot be done: {problem}")
         try:

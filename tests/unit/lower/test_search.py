@@ -32,6 +32,8 @@ from tinycore.lower.tile import (
     Split,
     Step,
     apply_checked,
+    apply_plan,
+    apply_verified,
     plan_from_text,
     plan_to_text,
 )
@@ -141,7 +143,6 @@ VECTOR, UNROLL, PARTIAL, PARALLEL = (
             Bind((3, 1), VECTOR),
             "lanes of another loop already",
         ),
-        ((Bind((0,), UNROLL),), Bind((1,), UNROLL), "518 copies are too many"),
         ((), Reorder(((1,), (7,))), "there is no loop (7,)"),
         ((Bind((0,), PARALLEL),), Reorder(((1,), (0,))), "stays outermost"),
         ((), Fuse((1,), (0,)), "the loops are not neighbors"),
@@ -159,6 +160,15 @@ def test_illegal_step_is_told_why(plan: Plan, step: Step, why: str) -> None:
     assert why in problem
     with pytest.raises(ArgumentError, match="cannot be done"):
         apply_checked(ast, (*plan, step), CPU)
+
+
+def test_more_copies_than_a_search_is_worth_are_refused_there_only() -> None:
+    ast = kernels(matmul(buffer(14, 24), buffer(24, 37)))[-1].arg.ast
+    plan = Bind((0,), UNROLL), Bind((1,), UNROLL)
+
+    with pytest.raises(ArgumentError, match="518 copies are too many"):
+        apply_checked(ast, plan, CPU)
+    assert apply_verified(ast, plan, CPU) is apply_plan(ast, plan)
 
 
 def test_loop_that_fills_a_stage_is_not_written_out() -> None:

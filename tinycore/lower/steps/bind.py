@@ -33,7 +33,7 @@ ON_GRIDS: Final = {
 COPYING: Final = (*WRITTEN_OUT, AxisKind.VECTOR)
 """Kinds of loops that become copies of their body, or lanes."""
 MOST_COPIES: Final = 512
-"""Copies of a value that steps may create, lanes included."""
+"""Copies of a value, lanes included, that steps of a search or of a plan on disk may create."""
 LONGEST_VECTOR: Final = 64
 """Lanes."""
 
@@ -79,15 +79,19 @@ class Bind:
             return not_copied(loops, counter, kind)
         return None
 
+    def excess(self, loops: Loops) -> str | None:
+        """Why the step, legal as it is, is refused in a plan from outside; None if it is not."""
+        if self.kind not in COPYING:
+            return None
+        copies = copies_with(loops, loops.by_number[self.axis])
+        return f"{copies} copies are too many" if copies > MOST_COPIES else None
+
 
 def not_copied(loops: Loops, counter: UOp, kind: AxisKind) -> str | None:
     """Why a loop cannot become copies or lanes."""
     if loops.is_filled_inside(counter):
         return "scratch memory is filled inside of it, which copies would share"
-    if kind is AxisKind.VECTOR and (problem := not_lanes(loops, counter)):
-        return problem
-    copies = copies_with(loops, counter)
-    return f"{copies} copies are too many" if copies > MOST_COPIES else None
+    return not_lanes(loops, counter) if kind is AxisKind.VECTOR else None
 
 
 def not_lanes(loops: Loops, counter: UOp) -> str | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from tinycore.lower.legality import Loops
 from tinycore.lower.loops import Number, closer_of, closing, counter_of, substitute_once, text_of
+from tinycore.lower.steps.bind import COPYING
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.rewrite import rewrite
@@ -45,6 +46,8 @@ class Fuse:
         closers = loops.closers(a)
         if a.arg.kind is not b.arg.kind or closers != loops.closers(b):
             return "the loops are not closed together"
-        if any((a, b) not in itertools.pairwise(n.src[1:]) for n in closers):
-            return "the loops are not neighbors"
+        for closer in closers:  # loops of copies and lanes have no place in the order
+            order = [r for r in closer.src[1:] if r.arg.kind not in COPYING]
+            if (a, b) not in itertools.pairwise(order):
+                return "the loops are not neighbors"
         return None

@@ -131,7 +131,7 @@ def image_rows(facts: KernelFacts, axis: UOp, row: UOp) -> UOp | None:
     if any(axis in ranges for ranges in across):
         return None
     for loop in reversed(facts.nest_of(axis)):
-        if loop not in (axis, row) and loop.extent > 1:
+        if loop not in (axis, row) and loop.extent > 1 and loop.arg.kind in PLAIN_KINDS:
             moves = all(loop in ranges for ranges in along)
             if moves and not any(loop in ranges for ranges in across):
                 return loop
