@@ -225,7 +225,7 @@ BOX_PIECES: Final = 4
 """Pieces of 16 bytes in a row of a box, which are exchanged."""
 BOXES_IN_TURN: Final = 3
 BOXED: Final = tuple(
-    Variant(f"{dtype.name}-{'x'.join(map(str, size))}", (size, dtype), words_of(dtype))
+    Variant(f"{dtype.name}-{'x'.join(map(str, size))}", (size, dtype))
     for dtype in (dtypes.float16, dtypes.float32)
     for size in ((64, 256, 96), (50, 200, 88))
 )
@@ -254,7 +254,7 @@ def boxed_plan(dtype: DType) -> Plan:
     )
 
 
-@case(Level.COMPUTE, "local_memory", over=BOXED)
+@case(Level.COMPUTE, over=BOXED)
 def test_boxes_are_copied_by_one_thread(subject: Subject, what: tuple[Size, DType]) -> None:
     """Boxes of operands that one thread has the device copy arrive in their swizzled places.
 
@@ -263,6 +263,8 @@ def test_boxes_are_copied_by_one_thread(subject: Subject, what: tuple[Size, DTyp
     if not subject.limits.tensor_copies:
         raise NotApplicable("its limits do not state that it copies boxes of tensors")
     (rows, inner, columns), dtype = what
+    if not subject.claims(dtype.name):
+        raise NotApplicable(f"{dtype.name} is not claimed")
     kernel = product_of_types(rows, inner, columns, dtype, dtype, dtypes.float32, is_turned=True)
     linear = lower(kernel, subject.toolchain.renderer, "boxes", boxed_plan(dtype))
     boxes = sum(node.op is Op.TENSOR_COPY for node in linear.uops)
