@@ -33,7 +33,7 @@ LEAST_READS: Final = 128
 """Reads of each element from which a copy in another layout pays."""
 READS_ALONG_SUM: Final = 512
 """The same for an operand that another unit reads as it lies, at a quarter of the rate: a copy of
-float32 takes as long as 150 such reads on an H100, one of bytes as 370."""
+float32 takes as long as 150 such reads on an H200, one of bytes as 370."""
 FOLLOWED: Final = (MOVEMENT - {Op.PAD, Op.UNSKEW}) | SAME_VALUE | {Op.CAST, Op.VALUE}
 """Ops between a product and memory: a padded value is stored anyway (`Reason.PADDED`)."""
 

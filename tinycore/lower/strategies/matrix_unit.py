@@ -71,7 +71,7 @@ DESCRIBED_CYCLES: Final = 0.5
 lanes load them: mma.sync has .46 to .50 of cuBLAS's rate on an H200."""
 EDGE_BYTES: Final = 1024
 """Prologue and epilogue of a group whose unit reads operands from shared memory, in bytes along the
-sum that take as long: some 5 us on an H100, by products of 2,048 and of 64 times 512 by wgmma."""
+sum that take as long: some 5 us on an H200, by products of 2,048 and of 64 times 512 by wgmma."""
 REGISTERS_OF_ADDRESSES: Final = 40
 MOST_WASTE: Final = 1.25
 """Most work of tiles with padding, relative to the product."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["CudaAllocator", "Staging"]
 
 PIECE_BYTES: Final = 4 << 20
-"""Bytes of a piece: to hand one to a thread takes 0.1 ms on the host of an H100, where pieces of 1,
+"""Bytes of a piece: to hand one to a thread takes 0.1 ms on the host of an H200, where pieces of 1,
 2 and 8 MiB reached 9, 18 and 30 GB/s."""
 PIECES: Final = 8
 AHEAD: Final = 3
