@@ -334,8 +334,8 @@ def test_what_no_unit_reads_across_k_is_copied_along_it(
 def test_operands_that_are_no_tensor_are_stored_by_threads_and_fenced(
     is_across: bool, sources: Sources
 ) -> None:
-    """Rows of 70 halves lie 140 bytes apart, which are no pieces of 16."""
-    m, n, k = (120, 250, 90) if is_across else (64, 64, 70)
+    """Rows of 326 halves lie 652 bytes apart, which are no pieces of 16."""
+    m, n, k = (120, 250, 90) if is_across else (64, 64, 326)
     x = factor(m, k, dtypes.half, is_across)
     y = factor(k, n, dtypes.half, True, seed=1)
     sources.texts.clear()
