@@ -30,6 +30,8 @@ from tinycore.testing.grading import accelerator
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.op import Op
 
+pytestmark = pytest.mark.sample(3)
+
 Array = numpy.ndarray
 HALF, BFLOAT, _ = LOADED
 TOLERANCES = {dtypes.float16: 2e-3, dtypes.bfloat16: 2e-2, dtypes.float32: 1e-5}
