@@ -85,13 +85,7 @@ def test_one_command_tries_everything_and_writes_the_page(tmp_path: Path) -> Non
     """As the owner of a device runs it, but for the stand-in, which each process has anew."""
     plugin = FOLDER.parent
     folders = (plugin / "tests", plugin.parents[1] / "tests/support")
-    command: list[str | Path] = [
-        sys.executable,
-        FOLDER / "run",
-        tmp_path / "page.md",
-        "--compiler",
-        "IR3",
-    ]
+    command: list[str | Path] = [sys.executable, FOLDER / "run", tmp_path / "page.md"]
     done = subprocess.run(
         [*command, "--compiler", "IR3", "--register", "simulated_qcom:BACKEND"],
         capture_output=True,
