@@ -293,7 +293,8 @@ def test_gradients_of_wide_heads_are_kernels_of_their_own(unit: MatrixUnit) -> N
     found, count = gradients("CARD", given, None)
     expected, _ = gradients("CPU", [x.to("CPU").float().realize() for x in given], None)
 
-    assert count <= 6
+    # Sums that lanes exchange leave too few registers for both slopes of heads as wide as these.
+    assert count <= (12 if unit is WMMA else 6)
     assert_close(unit, found, expected)
 
 

@@ -16,6 +16,7 @@ from typing import Final
 from tinycore.lower.cost import Cost, Lanes, Proposal, cycles_of_step, width_of
 from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import KernelFacts
+from tinycore.lower.legality import PLAIN_KINDS
 from tinycore.lower.loops import Number
 from tinycore.lower.packing import LEAST_CHUNKS
 from tinycore.lower.steps.accumulate import Accumulate
@@ -63,7 +64,8 @@ def reduce_with_lanes(draft: Draft, axis: UOp) -> None:
     """Lanes along a reduced loop, several accumulators, summed across at the end."""
     size, number = axis.extent, axis.arg.number
     width = width_of(size, draft.lanes())
-    loops = hold_outputs(draft, axis) or [r for r in draft.facts.outputs if r.extent > 1]
+    outputs = [r for r in draft.facts.outputs if r.extent > 1 and r.arg.kind in PLAIN_KINDS]
+    loops = hold_outputs(draft, axis) or outputs
     rows = reused_rows(draft.facts, draft.limits, loops)
     stream = None if rows else row_of_streams(draft.facts, draft.limits, axis)
     cut_row(draft, number, size, width)
