@@ -85,7 +85,7 @@ class Draft:
         self.steps += steps
 
     def present(self, *axes: Number) -> tuple[Number, ...]:
-        """Those loops that there are: one that a split left with a single step is none."""
+        """Numbers of the loops that exist: a split leaves none where one step remains."""
         numbers = {n.arg.number for n in self.kernel.toposort() if n.op is Op.RANGE}
         return tuple([axis for axis in axes if axis in numbers])
 

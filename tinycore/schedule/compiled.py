@@ -53,7 +53,7 @@ class Schedule:
     kinds: dict[int, Buffer] = field(default_factory=dict)
     """Buffers by number, never allocated: prototypes of new ones."""
     limits: tuple[Limits | None, ...] = ()
-    """Those of its devices, held so that the ids in its key stay theirs."""
+    """Limits of its devices, held so that the ids in its key stay valid."""
 
     @cached_property
     def used(self) -> tuple[int, ...]:

@@ -215,7 +215,7 @@ class MatrixDescriptor:
     panel_bytes: int = 0
     """Distance of panels where rows lie across k; 0 where they lie along it."""
     operands: str = "ab"
-    """Those of a unit that it reads so; of the other one lanes hold their elements."""
+    """Operands that the unit reads in shared memory; lanes hold elements of the other."""
     behind: ClassVar[int] = 1
     """Steps of a loop whose products may be under way while a step begins (see BARRIER)."""
 

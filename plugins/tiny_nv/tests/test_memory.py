@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
-import time
 from collections.abc import Iterator
 from functools import partial
 
 import numpy
 import pytest
+from delayed_copies import DelayedCopies
 from standin import Card, Driver
 
 from tiny_nv import _lib
 from tiny_nv.device import CudaDevice
 from tiny_nv.memory import PIECE_BYTES, PIECES
 from tinycore import Context
-from tinycore.device import host_copies
 from tinycore.errors import DeviceError, OutOfMemory
 
 
@@ -88,18 +86,9 @@ def test_copies_between_cards() -> None:
 @pytest.fixture
 def out_of_order(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Let threads take longer for some pieces than for those behind them; numbers under way."""
-    under_way, begun = list[int](), itertools.count()
-
-    def slowly(target: memoryview, source: memoryview) -> None:
-        number = next(begun)
-        under_way.append(number)
-        time.sleep(0.002 * (number * 7 % 5))
-        target[: len(source)] = source
-        under_way.remove(number)
-
-    monkeypatch.setattr(host_copies, "move", slowly)
+    copies = DelayedCopies(monkeypatch, 0.002)
     with Context(CPU_COUNT=4):
-        yield under_way
+        yield copies.under_way
 
 
 def test_pieces_go_in_order_however_long_their_copies_take(

@@ -52,8 +52,8 @@ class Rows(NamedTuple):
 WAYS: Final = (Rows(4, 2, 32), Rows(8, 1, 16))
 """Divisions of rows, the best first."""
 WAYS_OF_SEVERAL: Final = (Rows(2, 1, 64), Rows(1, 1, 64))
-"""Those of a unit of several subgroups, which reads what is staged by itself: one has its sums made
-while another one folds rows, so that as many as there are registers for are beside each other."""
+"""Divisions for a unit of several subgroups that reads staged operands by itself: its products for
+one overlap with the folds of another, so as many are resident as registers allow."""
 MOST_REGISTERS: Final = 255
 """Registers of a lane, if the device states none."""
 LEAST_TURNS: Final = 2

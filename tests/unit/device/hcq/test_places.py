@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from delayed_copies import DelayedCopies
 
 from tests.unit.device.hcq.machine import CopyCommands, QueuedDevice
 from tests.unit.device.hcq.test_timeline import add, number_in, zero
@@ -166,16 +167,7 @@ def test_a_fence_leaves_no_lock_behind() -> None:
 def test_staging_buffers_go_in_order_however_long_their_copies_take(
     device: QueuedDevice, monkeypatch: pytest.MonkeyPatch, buffers: int
 ) -> None:
-    begun, under_way = itertools.count(), list[int]()
-
-    def slowly(target: memoryview, source: memoryview) -> None:
-        number = next(begun)
-        under_way.append(number)
-        time.sleep(0.001 * (number * 7 % 5))
-        target[: len(source)] = source
-        under_way.remove(number)
-
-    monkeypatch.setattr(host_copies, "move", slowly)
+    copies = DelayedCopies(monkeypatch)
     monkeypatch.setattr(host_copies, "LEAST_BYTES", 1)
     device.allocator.staging_buffers = buffers
     memory = device.allocator.alloc(SIZE)
@@ -183,14 +175,14 @@ def test_staging_buffers_go_in_order_however_long_their_copies_take(
     then = bytes(content)
     with Context(CPU_COUNT=4):
         device.allocator.write(memory, memoryview(content))
-        assert not under_way
+        assert not copies.under_way
         content[:] = bytes(SIZE)
         device.allocator.read(memoryview(found), memory)
 
-    assert not under_way
+    assert not copies.under_way
     assert found == then
     assert device.allocator.places[Place.STAGING] <= buffers
-    assert next(begun) == 2 * -(-SIZE // device.allocator.staging_bytes)
+    assert next(copies.begun) == 2 * -(-SIZE // device.allocator.staging_bytes)
 
 
 @pytest.mark.parametrize("reads", [False, True])
