@@ -27,7 +27,6 @@ from tinycore.lower.strategies.grid_shared import fits_group, innermost_group
 from tinycore.lower.strategies.matrix_unit import (
     cut_tile,
     dimension,
-    has,
     is_described,
     is_turned,
     stage_operand,
@@ -188,11 +187,11 @@ def chain(
     step = Chain(down, n, between, k, unit)
     draft.do(step)
     for axis in (down, n, *k, between):
-        if has(draft, (*axis, 0)):
+        if draft.present((*axis, 0)):
             draft.do(Bind((*axis, 0), AxisKind.UNROLL))
     draft.do(*(Bind(counter.arg.number, AxisKind.GRID) for counter in draft.facts.launchable))
     names = [(*found.between.arg.number, 0, *marks) for marks in ((), (Part.ONLINE,))]
-    at = next((name for name in names if is_split and has(draft, name)), None)
+    at = next((name for name in names if is_split and draft.present(name)), None)
     copies = turns if at is not None else min(turns, 1)
     columns = dimension(draft, (*between, 0), step.tiles, step.number(COLUMNS))
     after = dimension(draft, (*n, 0), step.number(COLUMNS_AFTER))

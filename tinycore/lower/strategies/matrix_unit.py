@@ -221,10 +221,10 @@ def tensorize(given: Draft, unit: MatrixUnit, tile: Tile, sides: Sides, turns: i
     step = Tensorize(down, right, depth, unit)
     draft.do(step)
     for axis in (down, right, depth):
-        if has(draft, (*axis, 0)):
+        if draft.present((*axis, 0)):
             draft.do(Bind((*axis, 0), AxisKind.UNROLL))
     draft.do(*(Bind(counter.arg.number, AxisKind.GRID) for counter in draft.facts.launchable))
-    at = block if has(draft, block) else innermost_group(draft)
+    at = block if draft.present(block) else innermost_group(draft)
     steps = counter_of(draft.kernel, block).extent if at == block else 1
     turns = min(turns, steps)
     along = dimension(draft, (*depth, 0), step.number(STEPS))
@@ -301,7 +301,7 @@ def dimension(draft: Draft, *axes: Number | None) -> Dimension:
     parts: list[tuple[Number, int]] = []
     size = 1
     for axis in reversed(axes):
-        if axis is not None and has(draft, axis):
+        if axis is not None and draft.present(axis):
             parts.insert(0, (axis, size))
             size *= counter_of(draft.kernel, axis).extent
     return tuple(parts)
@@ -418,11 +418,6 @@ def swizzle_of(row_bytes: int, piece: int) -> int:
     pieces, rest = divmod(row_bytes, piece)
     found = math.gcd(pieces, BANKS_BYTES // piece)
     return found if rest == 0 and found > 1 else 0
-
-
-def has(draft: Draft, axis: Number) -> bool:
-    """True if a loop of a number exists; loops of one step do not."""
-    return any(r.arg.number == axis for r in draft.facts.loops)
 
 
 def inner_loop(facts: KernelFacts, unit: MatrixUnit) -> UOp:
