@@ -2,24 +2,28 @@
 
     python docs/generate_reference.py
 
-What is listed here is the public surface. `tests/test_reference.py` fails when a name is gone, when
-a public one is on no page or shows no example, or when a page is not what this script would write.
+What is listed here is the public surface, and every environment variable. `tests/test_reference.py`
+fails when a name is gone, when a public one is on no page or shows no example, or when a page is
+not what this script would write.
 `tests/test_docs.py` runs the examples, each page as one session that begins with BEFORE.
 """
 
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import re
+import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 import tinycore
 from tinycore import Tensor, dtypes, nn, plugin, render
+from tinycore.config import PluginSettings, Setting, settings
 
 FOLDER: Final = Path(__file__).with_name("reference")
 
@@ -317,6 +321,57 @@ def dtype_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def plugin_settings() -> dict[str, list[Setting[Any]]]:
+    """The tables of the plugins of this tree, installed or not, by the name in their docstring."""
+    found: dict[str, list[Setting[Any]]] = {}
+    for path in sorted(FOLDER.parent.parent.glob("plugins/*/src/*/settings.py")):
+        sys.path.append(str(path.parent.parent))
+        try:
+            module = importlib.import_module(f"{path.parent.name}.settings")
+        finally:
+            sys.path.pop()
+        for kind in vars(module).values():
+            if inspect.isclass(kind) and kind.__module__ == module.__name__:
+                found[kind.__name__.removesuffix("Settings").upper()] = list(table_of(kind))
+    return found
+
+
+def table_of(kind: type) -> Iterable[Setting[Any]]:
+    """The rows of a plugin's table; none of another class."""
+    return kind.table() if issubclass(kind, PluginSettings) else ()
+
+
+def settings_page() -> str:
+    """The table of environment variables: the core's, then those of each plugin."""
+    lines = [
+        "# Environment variables",
+        "",
+        "Every setting, written from `tinycore/config.py` and the `settings.py` of each plugin by",
+        "`docs/generate_reference.py`. `tinycore settings` prints their values in force, and where",
+        "each comes from. A program sets one by `with Context(DEBUG=2): ...`. A setting of",
+        "the core is also read with the prefix `TINYCORE_` (`TINYCORE_DEBUG=2`), which wins.",
+        "",
+    ]
+    for name, table in {"tinycore": settings, **plugin_settings()}.items():
+        lines += [f"## `{name}`", "", "| variable | default | allowed | what it does |"]
+        lines.append("|---|---|---|---|")
+        lines += [
+            f"| `{row.name}` | {default_of(row)} | {row.allowed} | {row.doc} |" for row in table
+        ]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def default_of(row: Setting[Any]) -> str:
+    """The default of a setting as its variable would spell it; nothing where it is empty."""
+    value = row.default
+    if isinstance(value, tuple):
+        value = ",".join(value)
+    elif isinstance(value, bool):
+        value = int(value)
+    return "" if value in ("", None) else f"`{value}`"
+
+
 def index_page(pages: dict[str, tuple[str, list[str]]]) -> str:
     """The table of all names."""
     lines = [
@@ -355,6 +410,8 @@ def generate() -> dict[str, str]:
     listed["top"] = "`tinycore`", [n for n, _ in top]
     written["dtypes"] = dtype_page()
     listed["dtypes"] = "`dtypes`", [dtype.name for dtype in dtypes.all]
+    written["settings"] = settings_page()
+    listed["settings"] = "Environment variables", [row.name for row in settings]
     written["index"] = index_page(listed)
     return {f"{file}.md": text for file, text in written.items()}
 

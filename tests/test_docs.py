@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tinycore import plugin
+
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/**/*.md"))]
 DOCUMENTS += sorted(ROOT.glob("plugins/*/*.md"))
@@ -102,3 +104,22 @@ def test_sources_cite_decisions_that_exist() -> None:
     }
 
     assert sorted(name for name in cited if not (ROOT / name).exists()) == []
+
+
+def words(cell: str) -> list[str]:
+    """The names that a cell of a table quotes."""
+    return re.findall(r"`(\w+)`", cell)
+
+
+def test_the_page_of_queues_lists_what_a_driver_must_write() -> None:
+    page = (ROOT / "docs" / "write-a-queue-backend.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(H\w+)` \| (.*) \| (.*) \|$", page, re.MULTILINE)
+    abstract = {
+        name: sorted(getattr(getattr(plugin, name), "__abstractmethods__", ()))
+        for name, _, _ in rows
+    }
+
+    assert len(rows) == 4
+    assert {name: sorted(words(must)) for name, must, _ in rows} == abstract
+    for name, _, may in rows:
+        assert [m for m in words(may) if not hasattr(getattr(plugin, name), m)] == []

@@ -29,7 +29,8 @@ from tinycore.schedule.items import Step
 from tinycore.schedule.kernel import Kernel, kernel_name
 from tinycore.schedule.limits import limits_of
 from tinycore.schedule.product_chains import ProductChain, first_unit
-from tinycore.schedule.row_inlining import Objection, RowKernel
+from tinycore.schedule.row_inlining import Refusal as RowRefusal
+from tinycore.schedule.row_inlining import RowKernel
 from tinycore.trace import Trace
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
@@ -284,7 +285,7 @@ def group_neighbors(steps: Sequence[Step], memory: Sequence[UOp], parameters: in
         launch = Launch(step.ast, step.places, shared)
         device = memory[step.places[0]].device
         is_nest = is_nest_on(device, launch) and is_new_memory(launch, memory, parameters)
-        refusal: Refusal | Objection | None = Refusal.NEST
+        refusal: Refusal | RowRefusal | None = Refusal.NEST
         if group is not None and is_nest:
             refusal = group.admit(launch) if group.device == device else Refusal.DEVICE
         if run and refusal is None:
@@ -300,7 +301,7 @@ def group_neighbors(steps: Sequence[Step], memory: Sequence[UOp], parameters: in
         yield run, group
 
 
-def explain(first: Step, second: Step, refusal: Refusal | Objection | None) -> None:
+def explain(first: Step, second: Step, refusal: Refusal | RowRefusal | None) -> None:
     """A line of DEBUG=3 on why two neighbors are two kernels."""
     if refusal is not None:
         names = f"{kernel_name(first.ast)} | {kernel_name(second.ast)}"

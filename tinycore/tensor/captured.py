@@ -18,9 +18,9 @@ from tinycore.errors import JitError
 from tinycore.schedule.device_memory import buffer_of
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.arguments import Arguments, CallPattern, is_realized, rebuilt
-from tinycore.tensor.attempt import (
-    Attempt,
+from tinycore.tensor.capturing_run import (
     Before,
+    CapturingRun,
     Run,
     changed_gradients,
     is_left,
@@ -188,7 +188,7 @@ class Capture:
         value_cache.invalidate(given.nodes)  # the function may write to them, by other names
         proxies = ArgumentProxies(given)
         try:
-            attempt = Attempt(self, self.around.walk(given.objects), given, proxies)
+            run = CapturingRun(self, self.around.walk(given.objects), given, proxies)
             varying = proxies.buffers if self.prune else None
             with (
                 capture(varying=varying) as recording,
@@ -196,9 +196,9 @@ class Capture:
                 value_cache.isolated(),
                 noting() as conditions,
             ):
-                result = attempt.run(function, args, kwargs)
+                result = run.run(function, args, kwargs)
             self.note(conditions)
-            recorded = attempt.make_record(recording, result)
+            recorded = run.make_record(recording, result)
         except BaseException as error:
             proxies.restore()
             proxies.write_back()
@@ -209,9 +209,9 @@ class Capture:
         if recorded is None:
             self.guard = self.around.walk(given.objects).guard()
         else:
-            after = self.around.walk(given.objects, attempt.free)
+            after = self.around.walk(given.objects, run.free)
             self.guard = after.guard()
-            self.recorded = replace(recorded, side_outputs=attempt.places(after))
+            self.recorded = replace(recorded, side_outputs=run.places(after))
             self.stores_in_boxes = any(s.tensor is None for s in self.recorded.side_outputs)
         return result
 

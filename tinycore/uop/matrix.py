@@ -327,6 +327,10 @@ class MatrixUnit:
             return self.threads % subgroup == 0
         return self.threads == subgroup
 
+    def runs_on(self, subgroup: int) -> bool:
+        """True if threads of such a subgroup can issue it: each by itself, or all together."""
+        return self.threads == 1 or self.is_of(subgroup)
+
     @cached_property
     def turned(self) -> MatrixUnit:
         """The same instruction for transposed matrices: (a @ b).T == b.T @ a.T.

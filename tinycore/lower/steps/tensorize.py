@@ -69,9 +69,7 @@ class Tensorize:
     def objection(self, loops: Loops, limits: Limits) -> str | None:
         """Why the step is illegal; None if it is legal."""
         unit = self.unit
-        of_several = isinstance(unit.load, MatrixDescriptor) and limits.subgroup > 1
-        rest = unit.threads % limits.subgroup if of_several else unit.threads
-        if unit not in limits.matrix or rest not in ((0,) if of_several else (1, limits.subgroup)):
+        if unit not in limits.matrix or not unit.runs_on(limits.subgroup):
             return f"the device has no {unit.name}, or no subgroups of {unit.threads} threads"
         for axis, size in self.cuts:
             if problem := loops.undecided(axis):

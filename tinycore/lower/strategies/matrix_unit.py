@@ -101,6 +101,8 @@ WIDE_TILES: Final = (Tile(1, 4, 64, 32), Tile(1, 4, 32, 32), Tile(1, 4, 16, 32))
 """Tiles for products with few rows, for devices with asynchronous copies."""
 ONE_TILE: Final = Tile(1, 1, 1, 1)
 """One tile of the unit, whatever its size."""
+THREAD_TILES: Final = (Tile(16, 16, 4, 4), Tile(8, 8, 4, 4), Tile(8, 8, 2, 2))
+"""Tiles for units of one thread, such as dot products of vectors."""
 TILES: Final = (
     *(Tile(2, 4, 64, 32), Tile(4, 2, 32, 64), Tile(2, 2, 64, 32), Tile(2, 2, 32, 32)),
     *(Tile(2, 2, 32, 16), Tile(2, 1, 32, 16), Tile(1, 1, 16, 16), ONE_TILE),
@@ -112,14 +114,14 @@ def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
     units = [
         unit
         for unit in limits.matrix
-        if unit.threads % limits.subgroup == 0 and (settings.ALLOW_TF32 or not unit.rounds)
+        if unit.runs_on(limits.subgroup) and (settings.ALLOW_TF32 or not unit.rounds)
         if not unit.is_described or unit.load_of("a")  # others are for chains of products
     ]
     sides = sides_of(facts) if units and not facts.overwrites else None
     if sides is None:
         return
     for unit in units:
-        for tile in (*LARGE_TILES, *TILES, *WIDE_TILES) if limits.units else TILES:
+        for tile in tiles_of(unit, limits):
             if suits(facts, limits, unit, tile, sides):
                 apply = partial(use_unit, unit=unit, tile=tile, sides=sides)
                 name = f"{unit.name} {tile.tall}x{tile.wide} of {tile.rows}x{tile.columns}"
@@ -133,6 +135,13 @@ def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
                     if any(other.is_described for other in units):
                         loads *= 1 + edges_of_group(facts, limits, unit, tile, groups)
                 yield Proposal(name, None, Cost(loads), apply)
+
+
+def tiles_of(unit: MatrixUnit, limits: Limits) -> tuple[Tile, ...]:
+    """The tiles to think of for a unit."""
+    if unit.threads == 1:
+        return (*THREAD_TILES, ONE_TILE)
+    return (*LARGE_TILES, *TILES, *WIDE_TILES) if limits.units else TILES
 
 
 def edges_of_group(
@@ -218,18 +227,26 @@ def tensorize(given: Draft, unit: MatrixUnit, tile: Tile, sides: Sides, turns: i
     below, down = cut_tile(draft, row, tile.tall, copies(tile.rows, unit.m) * unit.m)
     beside, right = cut_tile(draft, column, tile.wide, copies(tile.columns, unit.n) * unit.n)
     block, depth = cut_steps(draft, unit)
-    step = Tensorize(down, right, depth, unit)
+    # A unit of one row or column takes no loop along it: that of a tile counts whole units.
+    step = Tensorize(down if unit.m > 1 else None, right if unit.n > 1 else None, depth, unit)
     draft.do(step)
+    down = down if step.m is None else (*step.m, 0)
+    right = right if step.n is None else (*step.n, 0)
+    depth = (*depth, 0)
     for axis in (down, right, depth):
-        if draft.present((*axis, 0)):
-            draft.do(Bind((*axis, 0), AxisKind.UNROLL))
+        if axis is not None and draft.present(axis):
+            draft.do(Bind(axis, AxisKind.UNROLL))
     draft.do(*(Bind(counter.arg.number, AxisKind.GRID) for counter in draft.facts.launchable))
     at = block if draft.present(block) else innermost_group(draft)
     steps = counter_of(draft.kernel, block).extent if at == block else 1
     turns = min(turns, steps)
-    along = dimension(draft, (*depth, 0), step.number(STEPS))
+    along = dimension(draft, depth, step.number(STEPS))
     for subgroups, axis, part in ((below, down, ROWS), (beside, right, COLUMNS)):
-        across = dimension(draft, subgroups, (*axis, 0), step.number(part))
+        across = dimension(draft, subgroups, axis, step.number(part))
+        if not across:  # a single row, which lanes read from memory
+            if unit.is_described:
+                return False
+            continue
         operand = unit.fragment("a" if part is ROWS else "b")
         inner = operand.map.neighbors[0] == "k"
         if isinstance(unit.load, MatrixDescriptor) and unit.load.turned_bytes == unit.a.itemsize:
@@ -261,12 +278,16 @@ def tensorize(given: Draft, unit: MatrixUnit, tile: Tile, sides: Sides, turns: i
     return True
 
 
-def cut_tile(draft: Draft, loop: UOp, subgroups: int, size: int) -> tuple[Number | None, Number]:
+def cut_tile(
+    draft: Draft, loop: UOp, subgroups: int, size: int
+) -> tuple[Number | None, Number | None]:
     """Split a side into blocks of groups and parts of subgroups: the loops over parts, and in one.
 
-    A group of one subgroup has no loop over parts.
+    A group of one subgroup has no loop over parts, a part of one row none in it.
     """
     number = loop.arg.number
+    if subgroups * size == 1:
+        return None, None
     draft.do(Split(number, subgroups * size, Tail.GUARD))
     if subgroups == 1:
         return None, (*number, 1)

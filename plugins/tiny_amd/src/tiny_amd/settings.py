@@ -11,6 +11,10 @@ class AmdSettings(PluginSettings):
     """The table."""
 
     AMD_AQL = switch(False, "Give kernels to queues of AQL packets, not of PM4")
+    AMD_PCI_TAKE = text(
+        "", "The cards that DEV=PCI+AMD may take from their driver",
+        "addresses such as 0000:03:00.0, with commas between",
+    )  # fmt: skip
     COMGR_LIBRARY = text("", "AMD's compiler library COMGR; empty looks for it", "a file")
     LIBUSB_LIBRARY = text("", "libusb-1.0 for DEV=USB+AMD; empty looks for it", "a file")
 

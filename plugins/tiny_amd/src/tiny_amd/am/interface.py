@@ -7,7 +7,6 @@ asks the card now and then whether it has faulted.
 
 from __future__ import annotations
 
-import os
 import time
 import warnings
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from tiny_amd.am.engines import EngineQueue, RingPlaces
 from tiny_amd.am.pages import HUGE_PAGE
 from tiny_amd.hardware_queue import QueueType
 from tiny_amd.kfd import OF_HOST, Allocation, Event, Kind, reserve_addresses
+from tiny_amd.settings import settings
 from tiny_amd.topology import Card
 from tinycore.errors import DeviceError, DeviceUnavailable, UnsupportedError
 from tinycore.plugin import recursive_lock, system
@@ -51,7 +51,7 @@ def obstacle() -> str:
 
 def verify_consent(card: PciCard) -> None:
     """Raise DeviceUnavailable, saying what would be done, unless the user has named the card."""
-    if card.address in os.environ.get(CONSENT, "").split(","):
+    if card.address in settings.AMD_PCI_TAKE.split(","):
         return
     taken = f"take it from its driver {card.driver}, " if card.driver else ""
     again = f", and give it back to {card.driver}" if card.driver else ""

@@ -172,7 +172,7 @@ class Before:
         return self.shown()
 
 
-class Attempt:
+class CapturingRun:
     """A run of a function on proxies, with a record of the state before."""
 
     def __init__(
