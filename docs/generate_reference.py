@@ -352,7 +352,8 @@ def settings_page() -> str:
         "the core is also read with the prefix `TINYCORE_` (`TINYCORE_DEBUG=2`), which wins.",
         "",
     ]
-    for name, table in {"tinycore": settings, **plugin_settings()}.items():
+    tables: dict[str, Iterable[Setting[Any]]] = {"tinycore": settings, **plugin_settings()}
+    for name, table in tables.items():
         lines += [f"## `{name}`", "", "| variable | default | allowed | what it does |"]
         lines.append("|---|---|---|---|")
         lines += [

@@ -356,7 +356,7 @@ class MatrixUnit:
 
         None where lanes have their rows or columns otherwise, so that no exchange is enough.
         """
-        if self.k % self.n or self.a is not self.b:
+        if self.k % self.n or self.a is not self.b or min(self.m, self.n) == 1:
             return None
         sums, operand = self.fragment("out"), self.fragment("a").map
         if self.is_turned and (self.is_described or any(sums.map.rows)):

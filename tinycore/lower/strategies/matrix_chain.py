@@ -177,6 +177,7 @@ def chain(
     wanted = draft.limits.block_wanted // unit.threads
     most = way.subgroups if unit.is_described else min(way.subgroups, wanted)
     _, down = cut_tile(draft, found.m, subgroups_of(draft, found, most, rows), rows)
+    assert down is not None, f"{unit.name} has rows"  # or else its sums are no operand
     n, between = found.n.arg.number, found.between.arg.number
     k = tuple(loop.arg.number for loop in found.k)
     is_split = block < found.between.extent
