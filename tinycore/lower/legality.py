@@ -52,7 +52,7 @@ class Loops:
         return None
 
     @cached_property
-    def launchable(self) -> set[Number]:
+    def around_stores(self) -> set[Number]:
         """The loops that every store is in."""
         return {r.arg.number for r in loops_around_stores(self.kernel)}
 

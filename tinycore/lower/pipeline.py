@@ -34,7 +34,7 @@ from tinycore.trace import Trace
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.pattern import RuleSet
-from tinycore.uop.proportional import with_rough_weights
+from tinycore.uop.proportional import approximate_weights
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.symbolic import simplify
 from tinycore.uop.text import to_text
@@ -125,7 +125,8 @@ KERNEL_PIPELINE: Final = (
     Pass("copies", copy_ahead),
     Pass("stream", stream),
 )
-"""The passes after tiling, which alone looks at the device's limits (`plan.py`, `tile.py`)."""
+"""The passes after tiling (`plan.py`, `tile.py`). A plan decides what is done; the passes ask the
+device's limits only how: which alignment, copies and types there are."""
 
 
 NO_RULES: Final[Mapping[str, RuleSet]] = {}
@@ -163,7 +164,7 @@ def lower(
     else:
         kernel = apply_plan(kernel, plan or ())
     if Op.EXP2 in renderer.approximate:
-        kernel = with_rough_weights(kernel)
+        kernel = approximate_weights(kernel)
     sizes: dict[str, UOp] = {}
     for step in KERNEL_PIPELINE:
         kernel = with_rules(kernel, added, step.name)

@@ -45,7 +45,7 @@ def is_proportional(value: UOp, greatest: UOp) -> bool:
     return False
 
 
-def with_rough_powers(graph: UOp, values: Iterable[UOp]) -> UOp:
+def approximate_powers(graph: UOp, values: Iterable[UOp]) -> UOp:
     """A graph with EXP2, as a device may approximate it, in place of each EXP below some values.
 
     A factor of the argument is one product with log2(e); so is a maximum, once for each row.
@@ -54,7 +54,7 @@ def with_rough_powers(graph: UOp, values: Iterable[UOp]) -> UOp:
     return approximated(graph, {n for n in below if n.dtype is dtypes.float32}, times)
 
 
-def with_rough_weights(kernel: UOp) -> UOp:
+def approximate_weights(kernel: UOp) -> UOp:
     """A kernel whose results are all halves, with EXP2 approximated in place of softmax's EXP.
 
     That is exp of a difference from a maximum of the kernel: 1 is among the terms of its sum, so

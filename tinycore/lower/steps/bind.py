@@ -67,7 +67,10 @@ class Bind:
             return "threads share the outermost loop of the whole kernel only"
         if not counter.is_fixed and int(counter.src[0].vmin) < 1:
             return "it may have no step, and a launch has at least one group: split it guarded"
-        if kind in (AxisKind.GRID, AxisKind.BLOCK, AxisKind.LANE) and axis not in loops.launchable:
+        if (
+            kind in (AxisKind.GRID, AxisKind.BLOCK, AxisKind.LANE)
+            and axis not in loops.around_stores
+        ):
             return "something is stored outside of it, which every thread would store"
         if kind is AxisKind.PAIR and (axis not in loops.filling or counter.extent != 2):
             return "it is not one of two steps that fill scratch memory"
@@ -148,6 +151,6 @@ def not_shared_sum(loops: Loops, counter: UOp) -> str | None:
         return f"{counter.extent} threads are no power of two"
     if any(r.arg.kind is AxisKind.GROUP for n in members for r in n.src[1:]):
         return "its sum is shared already"
-    if not around <= loops.launchable or any(n.op is Op.AFTER for n in loops.nodes):
+    if not around <= loops.around_stores or any(n.op is Op.AFTER for n in loops.nodes):
         return "threads would not come to its barriers together"
     return None

@@ -34,9 +34,9 @@ from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import Axis, UOp
 from tinycore.uop.op import AxisKind, Op, Part
 from tinycore.uop.proportional import (
+    approximate_powers,
     is_proportional,
     with_common_factors,
-    with_rough_powers,
 )
 
 COLUMNS_AFTER: Final = 5
@@ -94,7 +94,7 @@ class Chain:
         is_rounded = self.unit.a.itemsize < self.unit.out.itemsize
         products = (n for n in kernel.toposort() if n.op is Op.MATRIX and is_rounded)
         made = [n.src[0] for n in products if n.src[7] in n.src[0].ranges]
-        return with_rough_powers(kernel, made) if made else kernel
+        return approximate_powers(kernel, made) if made else kernel
 
     def objection(self, loops: Loops, limits: Limits) -> str | None:
         """Why the step is illegal; None if it is legal."""
@@ -110,7 +110,7 @@ class Chain:
             if loops.by_number[axis].extent % size:
                 return f"steps of {size} do not divide loop {axis}"
         for axis in (self.m, self.n):
-            if axis not in loops.launchable:
+            if axis not in loops.around_stores:
                 return "something is stored outside of it, which every lane would store"
         if any(r.arg.kind is AxisKind.LANE for r in loops.by_number.values()):
             return "the kernel has a matrix unit already"

@@ -77,7 +77,7 @@ class Tensorize:
             counter = loops.by_number[axis]
             if counter.extent < size:
                 return f"loop {axis} has {counter.extent} of {size} steps"
-            if axis != self.k and axis not in loops.launchable:
+            if axis != self.k and axis not in loops.around_stores:
                 return "something is stored outside of it, which every lane would store"
             if loops.is_filled_inside(counter):
                 return "scratch memory is filled inside of it, which lanes would not share"
