@@ -121,7 +121,7 @@ def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
     if sides is None:
         return
     for unit in units:
-        for tile in tiles_of(unit, limits):
+        for tile in tiles_for(unit, limits):
             if suits(facts, limits, unit, tile, sides):
                 apply = partial(use_unit, unit=unit, tile=tile, sides=sides)
                 name = f"{unit.name} {tile.tall}x{tile.wide} of {tile.rows}x{tile.columns}"
@@ -137,7 +137,7 @@ def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
                 yield Proposal(name, None, Cost(loads), apply)
 
 
-def tiles_of(unit: MatrixUnit, limits: Limits) -> tuple[Tile, ...]:
+def tiles_for(unit: MatrixUnit, limits: Limits) -> tuple[Tile, ...]:
     """The tiles to think of for a unit."""
     if unit.threads == 1:
         return (*THREAD_TILES, ONE_TILE)
