@@ -15,8 +15,8 @@ import numpy
 
 from tinycore.builtin.access import Access, both
 from tinycore.builtin.arithmetic import Array
-from tinycore.builtin.frame import Frame, Memory
-from tinycore.errors import DeviceError, UnsupportedError
+from tinycore.builtin.frame import Frame, Memory, in_cluster
+from tinycore.errors import DeviceError
 from tinycore.plugin import TensorMap
 from tinycore.render.base import pointer_of
 from tinycore.uop.node import UOp
@@ -38,14 +38,16 @@ class Phase:
     """A barrier: how many boxes end each of its phases, and those that were begun, in order."""
 
     copies: int
+    expected: int = 0
+    """Count of boxes that the group of the barrier has asked for, or expects from another."""
     begun: int = 0
     under_way: list[tuple[int, Box]] = field(default_factory=list)
     """Boxes with their numbers."""
 
     @property
     def ended(self) -> int:
-        """Number of phases whose boxes have all been begun: they end some time."""
-        return self.begun // self.copies
+        """Number of phases whose boxes are all expected and begun: they end some time."""
+        return min(self.begun, self.expected) // self.copies
 
     def begin(self, box: Box) -> None:
         """One more box."""
@@ -90,11 +92,10 @@ def begin_phases_step(u: UOp, access: MakeAccess, slots: Mapping[UOp, int]) -> S
 
 
 def copy_step(u: UOp, access: MakeAccess, slots: Mapping[UOp, int]) -> Step:
-    """The step of a TENSOR_COPY. Raises UnsupportedError for one to several groups."""
+    """The step of a TENSOR_COPY, to the group that begins it or to all groups of its cluster."""
     to, signal, origin, *corner = u.src
     found: TensorMap = u.arg
-    if len(signal.src) == 3:
-        raise UnsupportedError("the interpreter has no clusters, whose groups share a box")
+    is_shared = len(signal.src) == 3
     size = math.prod(found.box)
     target, told = access(to, size, "writes"), access(signal, 1, "reads")
     memories = [slots[pointer_of(node)] for node in (to, signal, origin)]
@@ -104,18 +105,32 @@ def copy_step(u: UOp, access: MakeAccess, slots: Mapping[UOp, int]) -> Step:
     def copy(frame: Frame) -> None:
         memory, barrier, source = (frame.values[slot] for slot in memories)
         gate = target.wanted(frame)
+        expects = told.wanted(frame) if is_shared else gate
         where = target.places(frame, memory, gate)
-        signals = told.places(frame, barrier, gate)
-        barrier.accesses.read(frame, signals, gate)
+        signals = told.places(frame, barrier, expects)
+        barrier.accesses.read(frame, signals, expects)
+        phases = barriers_in(frame, barrier)
+        for (place,) in participants(frame, [signals], expects):
+            phases.at(frame, place).expected += 1
         check_start(frame, found, memory, where[..., :1], gate)
-        places, _ = memory.accesses.write(frame, where, gate)
-        memory.accesses.is_copied[places] = True
         corners = [frame.values[slot] for slot in first]
-        for start, place, *at in participants(frame, where[..., :1], signals, gate, corners):
-            box = Box(memory, start + layout, box_content(frame, found, source, at))
-            barriers_in(frame, barrier).at(frame, place).begin(box)
+        members = [in_all(frame, memory, where), in_all(frame, barrier, signals)]
+        for to, tells in zip(*members, strict=True) if is_shared else [(where, signals)]:
+            barrier.accesses.read(frame, tells, gate)
+            places, _ = memory.accesses.write(frame, to, gate)
+            memory.accesses.is_copied[places] = True
+            for start, place, *at in participants(frame, [to[..., :1], tells, *corners], gate):
+                box = Box(memory, start + layout, box_content(frame, found, source, at))
+                phases.at(frame, place).begin(box)
 
     return copy
+
+
+def in_all(frame: Frame, memory: Memory, places: Array) -> list[Array]:
+    """Places in shared memory of a group as those of each group of its cluster."""
+    if frame.cluster == 1 or memory.base is None:
+        return [places]
+    return [places - memory.base + base for base in in_cluster(frame, memory.base)]
 
 
 def wait_step(u: UOp, access: MakeAccess, slots: Mapping[UOp, int]) -> Step:
@@ -126,7 +141,7 @@ def wait_step(u: UOp, access: MakeAccess, slots: Mapping[UOp, int]) -> Step:
         barrier = frame.values[pointer]
         places = at.places(frame, barrier, None)
         barrier.accesses.read(frame, places, None)
-        for place, number in set(participants(frame, places, frame.values[parity], None, [])):
+        for place, number in set(participants(frame, [places, frame.values[parity]], None)):
             phase = barriers_in(frame, barrier).at(frame, place)
             if phase.ended % 2 == number:
                 raise DeviceError(
@@ -144,12 +159,10 @@ def barriers_in(frame: Frame, memory: Memory) -> Phases:
     return memory.phases
 
 
-def participants(
-    frame: Frame, first: Array, second: Array, gate: Array | None, others: list[Array]
-) -> list[tuple[int, ...]]:
+def participants(frame: Frame, numbers: list[Array], gate: Array | None) -> list[tuple[int, ...]]:
     """Some numbers of each thread that takes part."""
     active = both(frame.mask, gate)
-    arrays = numpy.broadcast_arrays(first, second, *others, True if active is None else active)
+    arrays = numpy.broadcast_arrays(*numbers, True if active is None else active)
     return list(zip(*(array[arrays[-1]].tolist() for array in arrays[:-1]), strict=True))
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tinycore.builtin.boxes import Phases
     from tinycore.builtin.shared import Accesses, Pending
 
-__all__ = ["Axes", "Frame", "Memory", "Span", "boxes"]
+__all__ = ["Axes", "Frame", "Memory", "Span", "boxes", "in_cluster"]
 
 LAUNCH_ORDER: Final = ("grid2", "grid1", "grid0", "block2", "block1", "block0")
 """The indices of a launch, slowest first."""
@@ -110,11 +110,20 @@ class Frame:
         values: Iterable[Any],
         most_values: int,
         groups: Sequence[int],
+        cluster: int,
     ) -> None:
-        """`groups` are those of this launch, by axis."""
+        """`groups` are those of this launch, by axis; `cluster` of the first copy for each other.
+
+        Raises DeviceError for a launch of parts of clusters.
+        """
         self.kernel = kernel
         self.axes = axes
         self.groups = {f"grid{axis}": count for axis, count in enumerate(groups)}
+        self.cluster = cluster
+        if groups[0] % cluster:
+            raise DeviceError(
+                f"kernel {kernel} is launched in {groups[0]} groups, and clusters have {cluster}"
+            )
         self.values: list[Any] = list(values)
         self.spans: dict[int, Span] = {}
         """The present numbers of each index: SPECIAL, RANGE and variables."""
@@ -131,15 +140,17 @@ class Frame:
         """Steps of loops to do at once, so that arrays stay within `most_values`."""
 
     def pieces(self) -> Iterator[dict[str, Span]]:
-        """The launch cut into pieces of whole workgroups: the part of each index in each piece."""
-        axes = self.axes
+        """The launch cut into pieces of whole clusters: the part of each index in each piece."""
+        axes, cluster = self.axes, self.cluster
         whole: dict[str, Span] = {
             name: (0, axes.launch[name]) for name in axes.threads if name.startswith("block")
         }
-        most = self.most_values // math.prod(axes.sizes("block"))
+        most = self.most_values // math.prod(axes.sizes("block")) // cluster
+        steps = {name: cluster if name == "grid0" else 1 for name in axes.threads}
         grid = [name for name in axes.threads if name.startswith("grid")]
-        for box in boxes([self.groups[name] for name in grid], most):
-            yield dict(zip(grid, box, strict=True)) | whole
+        for box in boxes([self.groups[name] // steps[name] for name in grid], most):
+            piece = dict(zip(grid, box, strict=True))
+            yield {n: (a * steps[n], b * steps[n]) for n, (a, b) in piece.items()} | whole
 
     def enter(self, piece: Mapping[str, Span], specials: Iterable[tuple[int, str]]) -> None:
         """Go to a piece of the launch."""
@@ -194,6 +205,16 @@ class Frame:
                 at = tuple(found.get(f"{prefix}{axis}", 0) for axis in range(3))
                 parts.append(f", {prefix} {at}")
         return "".join(parts)
+
+
+def in_cluster(frame: Frame, values: Array) -> list[Array]:
+    """Values of each group in the place of those of all groups of its cluster, first to last."""
+    axis = frame.axes.of["grid0"]
+    if values.shape[axis] == 1:
+        return [values] * frame.cluster
+    numbers = numpy.arange(values.shape[axis])  # pieces begin with a whole cluster
+    first = numbers - numbers % frame.cluster
+    return [values.take(first + member, axis=axis) for member in range(frame.cluster)]
 
 
 def boxes(sizes: Sequence[int], most: int) -> Iterator[tuple[Span, ...]]:

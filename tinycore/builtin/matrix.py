@@ -18,10 +18,11 @@ from tinycore.builtin.frame import Axes, Frame, Memory
 from tinycore.dtype import to_numpy_dtype
 from tinycore.errors import DeviceError
 from tinycore.render.base import pointer_of
-from tinycore.uop.matrix import Fragment, MatrixLoad, MatrixUnit
+from tinycore.uop.matrix import Fragment, MatrixDescriptor, MatrixLoad, MatrixUnit
 from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
 
-__all__ = ["load_step", "matrix_step", "row_of", "shuffle_step"]
+__all__ = ["described_step", "load_step", "matrix_step", "row_of", "shuffle_step"]
 
 
 def matrix_step(u: UOp, slots: Mapping[UOp, int], axes: Axes) -> Callable[[Frame], None]:
@@ -87,7 +88,9 @@ def shuffle_step(
 
 
 def row_of(u: UOp) -> int:
-    """The elements of a row that a MATRIX_LOAD reads."""
+    """The elements of a row that each lane names for a MATRIX_LOAD; of a descriptor it is one."""
+    if isinstance(u.arg, MatrixDescriptor):
+        return 1
     return int(u.arg.row_bytes) // u.dtype.scalar().itemsize
 
 
@@ -127,6 +130,53 @@ def load_step(
         frame.values[target] = from_storage(found, memory.dtype) if decoded else found
 
     return move
+
+
+def described_step(
+    u: UOp, access: Access, slots: Mapping[UOp, int], axes: Axes
+) -> Callable[[Frame], None]:
+    """The step of a MATRIX_LOAD that describes an operand: lanes get what the unit's map says.
+
+    The unit reads it by itself, perhaps until the next barrier: that is noted.
+    """
+    load: MatrixDescriptor = u.arg
+    unit, operand = described_operand(u, slots)
+    target, pointer = slots[u], slots[pointer_of(u.src[0])]
+    block = tuple(axes.launch[name] for name in axes.threads if name.startswith("block"))
+    size, count = u.dtype.scalar().itemsize, u.dtype.count
+    at = dict(zip(operand.axes, places(operand, unit), strict=True))
+    along, (down,) = at.pop("k"), at.values()
+    decoded = computed_as(u.dtype) != to_numpy_dtype(u.dtype)
+
+    def move(frame: Frame) -> None:
+        memory: Memory = frame.values[pointer]
+        first = access.index(frame)
+        outer = first.shape[: first.ndim - 1 - len(block)]
+        check_together(frame, outer, block, load.name, unit.threads)
+        start = by_subgroup(first, outer, block, unit.threads)
+        if (start != start[..., :1, :]).any():
+            raise DeviceError(f"kernel {frame.kernel}: lanes describe different operands")
+        row, column = divmod(start, load.row_bytes // size)
+        top, left = (column, row) if load.is_turned else (row, column)
+        place = load.place(top + down, left + along, size)
+        place = place.reshape(*start.shape[:-3], *block, count)
+        if (wrong := (place < 0) | (place >= memory.size)).any():
+            access.out_of_bounds(frame, memory, place, wrong)
+        where = place if memory.base is None else place + memory.base
+        if memory.accesses is not None:
+            memory.accesses.read(frame, where, None)
+            memory.accesses.is_operand[where] = True
+        found = memory.array.take(where)
+        frame.values[target] = from_storage(found, memory.dtype) if decoded else found
+
+    return move
+
+
+def described_operand(u: UOp, slots: Mapping[UOp, int]) -> tuple[MatrixUnit, Fragment]:
+    """The unit that reads what a MATRIX_LOAD describes, and as which of its operands."""
+    product = next(node for node in slots if node.op is Op.MATRIX and u in node.src[:2])
+    unit: MatrixUnit = product.arg
+    return unit, unit.fragment("ab"[product.src.index(u)])
 
 
 def check_together(

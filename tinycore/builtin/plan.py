@@ -22,9 +22,9 @@ from tinycore.builtin.arithmetic import (
     to_storage,
 )
 from tinycore.builtin.boxes import begin_phases_step, copy_step, wait_step
-from tinycore.builtin.frame import Axes, Frame, Memory, boxes
+from tinycore.builtin.frame import Axes, Frame, Memory, boxes, in_cluster
 from tinycore.builtin.image import Pixel, load_pixel, store_pixel
-from tinycore.builtin.matrix import load_step, matrix_step, row_of, shuffle_step
+from tinycore.builtin.matrix import described_step, load_step, matrix_step, row_of, shuffle_step
 from tinycore.builtin.nest import (
     DEFINITIONS,
     Fold,
@@ -40,6 +40,7 @@ from tinycore.dtype import to_numpy_dtype
 from tinycore.errors import DeviceError, UnsupportedError
 from tinycore.render.base import LATE, SHARED_ALIGNMENT, LinearKernel, pointer_of
 from tinycore.uop.evaluate import round_to
+from tinycore.uop.matrix import MatrixDescriptor
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, COMPOUND, Op
 
@@ -97,9 +98,9 @@ class Plan:
         """The axis of each SPECIAL, and of loop counters while the steps inside are made."""
         self._steps = self._block(items, ())
 
-    def frame(self, most_values: int, groups: Sequence[int]) -> Frame:
+    def frame(self, most_values: int, groups: Sequence[int], cluster: int) -> Frame:
         """The state of a launch, without its buffers and variables; arrays of about that size."""
-        return Frame(self.name, self.axes, self._initial, most_values, groups)
+        return Frame(self.name, self.axes, self._initial, most_values, groups, cluster)
 
     def run(self, frame: Frame) -> None:
         """Do every step for all the threads of a launch."""
@@ -156,6 +157,8 @@ class Plan:
                 return matrix_step(u, self.slots, self.axes)
             case Op.MATRIX_LOAD:
                 access = self._access(u.src[0], row_of(u), "reads")
+                if isinstance(u.arg, MatrixDescriptor):
+                    return described_step(u, access, self.slots, self.axes)
                 return load_step(u, access, self.slots, self.axes)
             case Op.SHUFFLE:
                 lanes = 1 << int(u.arg).bit_length()
@@ -169,7 +172,7 @@ class Plan:
             case Op.WAIT_PHASE:
                 return wait_step(u, self._access, self.slots)
             case Op.BARRIER:
-                return barrier
+                return partial(barrier, behind=bool(u.arg))
             case Op.COMMIT:
                 return commit
             case Op.WAIT:
@@ -410,18 +413,23 @@ class Plan:
         return store
 
 
-def barrier(frame: Frame) -> None:
+def barrier(frame: Frame, behind: bool) -> None:
     """Reset the watched state, since threads in lockstep have all reached the barrier.
 
-    Raises DeviceError where a part of a group has left the loop that the others are in, and so
-    never comes.
+    `behind` is true where products that were begun since the barrier before may go on. Raises
+    DeviceError where a part of a group, or of a cluster, has left the loop that the others are in,
+    and so never comes.
     """
     if frame.mask is not None:
         block = tuple(n for name, n in frame.axes.of.items() if name.startswith("block"))
-        if (frame.mask.any(axis=block) != frame.mask.all(axis=block)).any():
+        some: Array = numpy.any(frame.mask, axis=block, keepdims=True)
+        every: Array = numpy.all(frame.mask, axis=block, keepdims=True)
+        if (some != every).any():
             raise DeviceError(f"kernel {frame.kernel}: a barrier is reached by a part of a group")
+        if frame.cluster > 1 and any((some != of).any() for of in in_cluster(frame, some)):
+            raise DeviceError(f"kernel {frame.kernel}: a barrier is reached by a part of a cluster")
     for accesses in frame.watched:
-        accesses.barrier()
+        accesses.barrier(behind)
 
 
 def commit(frame: Frame) -> None:

@@ -32,11 +32,17 @@ class Accesses:
         self.reader = numpy.full(size, NO_THREAD, numpy.int32)
         self.writer = numpy.full(size, NO_THREAD, numpy.int32)
         self.is_copied = numpy.zeros(size, numpy.bool_)
+        self.is_operand = numpy.zeros(size, numpy.bool_)
+        """Elements that products read which were begun since the last barrier."""
+        self.is_busy = numpy.zeros(size, numpy.bool_)
+        """Elements that products may read which were begun before it."""
 
-    def barrier(self) -> None:
-        """Make the writes of each thread visible to all."""
+    def barrier(self, behind: bool) -> None:
+        """Make the writes of each thread visible to all; with `behind`, products may go on."""
         self.reader.fill(NO_THREAD)
         self.writer.fill(NO_THREAD)
+        self.is_busy[:] = self.is_operand if behind else False
+        self.is_operand.fill(False)
 
     def read(self, frame: Frame, where: Array, gate: Array | None) -> None:
         """Note that threads read elements. Raises DeviceError where they must not yet."""
@@ -52,6 +58,8 @@ class Accesses:
         """
         places, threads = taking_part(frame, where, gate)
         self.check_copied(frame, places, "writes")
+        if (busy := self.is_busy[places]).any():
+            self.refuse(frame, "writes", places[busy], "that a product under way may read")
         self.check_other(frame, self.reader, places, threads, "writes", "reads")
         note(self.writer, places, threads)
         return places, threads
@@ -113,13 +121,16 @@ class Pending:
 
 
 def threads_of(frame: Frame) -> Array:
-    """The number of each thread in its group."""
+    """The number of each thread in its group, or cluster."""
     axes = frame.axes
     total, pitch = axes.single(0, numpy.int32), 1
     for name in ("block0", "block1", "block2"):
         if name in axes.of:
             total = total + axes.count((0, axes.launch[name]), axes.of[name], numpy.int32) * pitch
             pitch *= axes.launch[name]
+    if frame.cluster > 1:
+        group = axes.count(frame.piece["grid0"], axes.of["grid0"], numpy.int32) % frame.cluster
+        total = total + group * pitch
     return total
 
 

@@ -272,6 +272,9 @@ class ProgramInfo:
     maps: tuple[TensorMap, ...] = ()
     """Buffers as tensors of which the program copies boxes, each an argument behind the values,
     encoded as the device wants it. Only where `Limits.tensor_copies`."""
+    cluster: int = 1
+    """Neighboring groups along the first axis of the grid that copy boxes for each other, and wait
+    for each other at barriers. Only where `Limits.cluster`."""
 
     def groups(self, values: Sequence[int]) -> tuple[int, int, int]:
         """Groups to launch per axis with these values; at least one."""

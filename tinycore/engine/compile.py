@@ -126,6 +126,7 @@ def info_of(linear: LinearKernel, buffers: int) -> ProgramInfo:
         grid_extents=grid if any(grid) else (),
         parallel_extent=linear.sizes.get("parallel"),
         maps=linear.maps,
+        cluster=linear.cluster if linear.shares_copies else 1,
     )
 
 

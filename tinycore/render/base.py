@@ -148,6 +148,9 @@ class LinearKernel:
     is the greatest, and of the PARALLEL range, as `parallel`."""
     is_overlaid: bool = False
     """True if shared arrays may overlap whose lives do not meet."""
+    cluster: int = 1
+    """Neighboring groups along the first axis of a grid that copy boxes for each other, if any do:
+    see `shares_copies`."""
 
     @cached_property
     def buffers(self) -> tuple[UOp, ...]:

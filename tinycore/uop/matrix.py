@@ -229,16 +229,21 @@ class MatrixDescriptor:
         """Bytes after which the exchange of pieces repeats: 8 rows."""
         return 8 * self.row_bytes
 
-    def place(self, row: int, column: int, size: int) -> int:
+    def place(self, row: Number, column: Number, size: int) -> Number:
         """Position, in elements of some size, of an element of the operand: its row and step."""
-        panel = 0
-        if self.is_turned:
-            number, rest = divmod(row, self.row_bytes // size)
-            panel, row, column = number * self.panel_bytes // size, column, rest
+        if not self.is_turned:
+            return self._place(row, column, size)
+        panel, rest = divmod(row, self.row_bytes // size)
+        at: Number = panel * (self.panel_bytes // size) + self._place(column, rest, size)
+        return at
+
+    def _place(self, row: Number, column: Number, size: int) -> Number:
+        """Position in a panel of rows whose pieces are exchanged."""
         piece = ATOM_BYTES // size
         turn = row * self.row_bytes // BANKS_BYTES % (self.row_bytes // ATOM_BYTES)
-        at = row * (self.row_bytes // size) + (column // piece ^ turn) * piece + column % piece
-        return panel + at
+        first = row * (self.row_bytes // size)
+        at: Number = first + (column // piece ^ turn) * piece + column % piece
+        return at
 
 
 def as_operand(bit: Bit | None) -> Bit | None:

@@ -11,6 +11,7 @@ import pytest
 from tests.unit.lower.matrices import MMA
 from tests.unit.lower.test_async_copies import computed
 from tinycore import Tensor
+from tinycore.builtin.plan import Plan as InterpreterPlan
 from tinycore.device.extent import Extent
 from tinycore.device.protocols import ProgramInfo
 from tinycore.dtype import dtypes
@@ -331,6 +332,27 @@ def test_products_of_boxes_are_those_of_numbers(size: tuple[int, int, int]) -> N
     assert (found.reshape(rows, columns) == expected).all()
 
 
+DESCRIBED = replace(MMA, load=MatrixDescriptor("rows"))
+UNDER_WAY = replace(ROOMY, matrix=(DESCRIBED,), async_bytes=(16,))
+"""A device whose unit reads operands in shared memory by itself, and behind the next barrier."""
+CLUSTERS = replace(UNDER_WAY, cluster=2)
+
+
+@pytest.mark.parametrize("limits", [UNDER_WAY, CLUSTERS], ids=["alone", "clusters"])
+@pytest.mark.parametrize("rows", [256, 500], ids=str)
+def test_products_of_a_unit_that_reads_by_itself_are_those_of_numbers(
+    limits: Limits, rows: int
+) -> None:
+    ast = product(rows, 256, 64)
+    linear, (found, left, right) = computed(ast, plan_for(ast, limits), limits)
+
+    assert copies_of(linear)
+    assert linear.shares_copies == (limits.cluster > 1)
+    assert info_of(linear, 3).cluster == limits.cluster
+    expected = left.reshape(rows, 256) @ right.reshape(64, 256).T
+    assert (found.reshape(rows, 64) == expected).all()
+
+
 def without(op: Op, which: int) -> Callable[[Program], Program]:
     """A program without one of its nodes of an op."""
 
@@ -356,6 +378,57 @@ def test_a_pipeline_of_boxes_that_would_race_or_hang_is_found(name: str) -> None
     ast = product(64, 256, 96)
     with pytest.raises(DeviceError, match=problem):
         computed(ast, plan(ast), CARD, change)
+
+
+def unexpected(uops: Program) -> Program:
+    """A program whose first box for a cluster is expected by no group."""
+    first = next(u for u in uops if u.op is Op.TENSOR_COPY and len(u.src[1].src) == 3)
+    to, told, *others = first.src
+    never = UOp.const(dtypes.bool, False)
+    changed = first.with_src((to, told.with_src((*told.src[:2], never)), *others))
+    return tuple(
+        node for u in uops for node in ([never, changed.src[1], changed] if u is first else [u])
+    )
+
+
+FAULTY_CLUSTERS = {
+    "no barrier in a step": (without(Op.BARRIER, 1), "that another thread reads: no barrier"),
+    "no barrier at first": (without(Op.BARRIER, 0), "that another thread has written: no barrier"),
+    "a copy is missing": (without(Op.TENSOR_COPY, 1), "waits for ever for a phase"),
+    "a copy is not expected": (unexpected, "waits for ever for a phase"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTY_CLUSTERS)
+def test_a_pipeline_of_a_cluster_that_would_race_or_hang_is_found(name: str) -> None:
+    change, problem = FAULTY_CLUSTERS[name]
+    ast = product(256, 512, 64)
+    with pytest.raises(DeviceError, match=problem):
+        computed(ast, plan_for(ast, CLUSTERS), CLUSTERS, change)
+
+
+def test_parts_of_clusters_are_not_launched() -> None:
+    ast = product(256, 512, 64)
+    linear = lower(ast, Language(CLUSTERS), "product", plan_for(ast, CLUSTERS))
+    with pytest.raises(DeviceError, match="3 groups, and clusters have 2"):
+        InterpreterPlan("product", linear.uops).frame(1 << 16, (3, 1, 1), linear.cluster)
+
+
+def test_a_fill_of_what_a_product_under_way_reads_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Fills one step ahead too far, which is right where a barrier waits for all products."""
+
+    def passing(uops: Program) -> Program:
+        barriers = [u for u in uops if u.op is Op.BARRIER]
+        return tuple(u.replace(arg=1) if u is barriers[1] else u for u in uops)
+
+    ast = product(256, 512, 64)
+    chosen = plan_for(ast, UNDER_WAY)
+    monkeypatch.setattr(MatrixDescriptor, "behind", 0)
+    computed(ast, chosen, UNDER_WAY)
+    with pytest.raises(DeviceError, match="that a product under way may read"):
+        computed(ast, chosen, UNDER_WAY, passing)
 
 
 def test_boxes_of_a_tensor_larger_than_its_buffer_fault() -> None:
