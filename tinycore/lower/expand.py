@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from tinycore.dtype import dtypes
 from tinycore.lower.fragments import (
+    Fragments,
     added,
     folded_rows,
     is_planned,
@@ -299,6 +300,7 @@ class Lanes:
         self.counter = counter
         self.count = counter.extent
         self.done: dict[UOp, UOp] = {}
+        self.fragments: Fragments = {}
 
     def of(self, root: UOp) -> UOp:
         """`root` with lanes where it depends on the counter, scalar where it does not."""
@@ -350,7 +352,9 @@ class Lanes:
             case Op.MATRIX:
                 total = self.full(node.src[2])
                 made = [self.full(a) for a in operands_of_sums(node)]
-                return multiplied(node, total, lambda turn, value: Lanes(turn).full(value), made)
+                return multiplied(
+                    node, total, lambda turn, value: Lanes(turn).full(value), made, self.fragments
+                )
             case Op.REDUCE:
                 values = [self.widened(self.done[s]) for s in node.src if s.op is not Op.RANGE]
                 if columns := counters_of(node, AxisKind.FRAGMENT):

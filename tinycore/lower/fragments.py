@@ -10,7 +10,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from tinycore.dtype import DType, PointerDType, dtypes
 from tinycore.errors import ArgumentError
@@ -31,6 +31,8 @@ UNSIGNED_BY_SIZE: Final = {
 """Integers of bits, by bytes."""
 Vector = Callable[[UOp, UOp], UOp]
 """Function of a loop and a value: the vector of the values in all steps of the loop."""
+Fragments = dict[tuple[Any, ...], UOp]
+"""Fragments of a kernel, by operand: its name, unit and value, the unit's loops and its lane."""
 
 
 def is_planned(node: UOp) -> bool:
@@ -45,17 +47,25 @@ def added(total: UOp, value: UOp, op: Op) -> UOp:
     return total.alu(op, value)
 
 
-def multiplied(node: UOp, total: UOp, vector: Vector, made: Sequence[UOp] = ()) -> UOp:
+def multiplied(
+    node: UOp, total: UOp, vector: Vector, made: Sequence[UOp] = (), known: Fragments | None = None
+) -> UOp:
     """A MATRIX of fragments with the accumulator `total`.
 
-    `made` are accumulators of another product, which then are the first operand.
+    `made` are accumulators of another product, which then are the first operand. `known` has the
+    fragments of other products: a row of tiles shares those of one operand, a column the other's.
     """
     unit: MatrixUnit = node.arg
     a, b, _, m, n, k, lane = node.src[:7]
     loops = {"m": m, "n": n, "k": k}
+    known = {} if known is None else known
 
     def held(value: UOp, name: str) -> UOp:
-        return fragment(value, unit.fragment(name), loops, lane, vector, unit.load_of(name))
+        key = (name, unit, value, m, n, k, lane)
+        if (found := known.get(key)) is None:
+            found = fragment(value, unit.fragment(name), loops, lane, vector, unit.load_of(name))
+            known[key] = found
+        return found
 
     left, right = operand_of_sums(made, unit, lane) if made else held(a, "a"), held(b, "b")
     if unit.is_turned:
@@ -213,18 +223,19 @@ def fragment(
             places[loops[along]] += turn
         return rewrite(value.substitute(places), simplify, name="simplify a fragment")
 
-    together, turn = most, None
+    turn, start = None, None
     for lanes in (most >> times for times in range(most.bit_length() - 1)):
         step = UOp.range(lanes, (*loops[along].arg.number, Part.TURN), AxisKind.VECTOR)
-        if lanes == most:
-            together, turn = lanes, step
-        if lies_together(held_from(0, step), step):  # a swizzle keeps pieces of a row contiguous
-            together, turn = lanes, step
+        value_of_lanes = held_from(0, step)
+        is_together = lies_together(value_of_lanes, step)
+        if turn is None or is_together:
+            turn, start = step, value_of_lanes
+        if is_together:  # a swizzle keeps pieces of a row contiguous
             break
-    parts = []
-    for first in range(0, held.count, together):
-        part = held_from(first, turn)
-        parts.append(part if turn is None else vector(turn, part))
+    start = held_from(0, None) if start is None else start
+    together = most if turn is None else turn.extent
+    values = [start, *(held_from(first, turn) for first in range(together, held.count, together))]
+    parts = [part if turn is None else vector(turn, part) for part in values]
     if len(parts) == 1:
         return parts[0]
     if together == 1:

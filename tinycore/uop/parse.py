@@ -71,16 +71,13 @@ class Reader:
         self.tokens: list[str] = []
         self.place = 0
         content = line if '"' in line else line.split("#", 1)[0]
-        position = 0
-        while content[position:].strip():
-            match = TOKEN.match(content, position)
-            assert match is not None, "the pattern matches any character that is no space"
-            if match["bad"] == "#":
+        # The pattern matches any character that is no space.
+        for token, bad in TOKEN.findall(content.rstrip()):
+            if bad == "#":
                 break
-            if match["bad"]:
-                self.fail(f"unexpected {match['bad']!r}")
-            self.tokens.append(match["token"])
-            position = match.end()
+            if bad:
+                self.fail(f"unexpected {bad!r}")
+            self.tokens.append(token)
 
     def fail(self, problem: str) -> NoReturn:
         """Raise FileFormatError for this line."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy
 import pytest
@@ -28,6 +28,7 @@ from tinycore.device import Buffer, Device
 from tinycore.dtype import DType, PointerDType
 from tinycore.engine.compile import info_of
 from tinycore.errors import ArgumentError
+from tinycore.lower import fragments
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
 from tinycore.lower.steps.tensorize import rounded_operand
@@ -151,6 +152,24 @@ def test_neighbors_are_loaded_at_once() -> None:
     loads = [u for u in linear.uops if u.op is Op.LOAD and u.dtype.scalar() is dtypes.float16]
 
     assert sorted(u.dtype.count for u in loads) == [1, 1, 1, 1, 2, 2, 2, 2]
+
+
+def test_tiles_in_a_row_share_the_fragments_of_their_operand(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, fragment = list[UOp](), fragments.fragment
+
+    def noted(value: UOp, *others: Any) -> UOp:
+        made.append(value)
+        return fragment(value, *others)
+
+    monkeypatch.setattr(fragments, "fragment", noted)
+    size = (3 * MMA.m, MMA.k, 5 * MMA.n)
+    unrolled = (Bind((*ROWS, 0), AxisKind.UNROLL), Bind((*COLUMNS, 0), AxisKind.UNROLL))
+    linear = check(product_for(MMA, size), (Tensorize(ROWS, COLUMNS, INNER, MMA), *unrolled), size)
+
+    assert sum(u.op is Op.MATRIX for u in linear.uops) == 3 * 5
+    assert len(made) == len(set(made)) == 3 + 5
 
 
 def test_a_split_with_a_rest_leaves_the_rest_to_multiply_adds() -> None:
