@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Final
 
-from tinycore.dtype import dtypes
+from tinycore.dtype import DType, dtypes
 from tinycore.lower.dims import is_known_at_launch
 from tinycore.lower.loops import overwrites_what_it_reads
 from tinycore.lower.predicate import loops_around_stores
@@ -207,6 +207,11 @@ class KernelFacts:
     def reductions(self) -> list[UOp]:
         """The REDUCE nodes."""
         return [n for n in self.nodes if n.op is Op.REDUCE]
+
+    @cached_property
+    def reduced_types(self) -> frozenset[DType]:
+        """The types of all values that reductions are computed from."""
+        return frozenset(n.dtype for n in UOp.sink(*self.reductions).toposort())
 
     @cached_property
     def has_scan(self) -> bool:

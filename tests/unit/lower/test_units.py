@@ -321,3 +321,12 @@ def test_default_plans_are_legal_wherever_they_come_from(limits: Limits) -> None
     """As text from a disk they are checked again, in whole."""
     for ast in (singles(512, 64, 256), sums_of((300, 4096), 1), sums_of((4096, 300), 0)):
         apply_checked(ast, plan_for(ast, limits), limits)
+
+
+def test_units_of_other_types_are_not_proposed() -> None:
+    def proposed(ast: UOp) -> list[str]:
+        facts = Draft(ast, UNIT).facts
+        return [p.strategy for p in propose_grid(facts, UNIT, 256) if MMA.name in p.strategy]
+
+    assert proposed(product_for(MMA, (128, 32, 256)))
+    assert not proposed(singles(128, 32, 256))

@@ -53,7 +53,7 @@ from tinycore.render.base import Limits
 from tinycore.uop.affine import coefficient
 from tinycore.uop.matrix import Fragment, MatrixDescriptor, MatrixLoad, MatrixUnit
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind
+from tinycore.uop.op import AxisKind, Op
 
 DEPTH_BYTES: Final = 64
 """Depth of a stage: bytes of a row of an operand that are staged at a time."""
@@ -111,12 +111,13 @@ TILES: Final = (
 
 def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
     """A matrix product on each unit of the device, in tiles that suit its size."""
-    units = [
+    runnable = [
         unit
         for unit in limits.matrix
         if unit.runs_on(limits.subgroup) and (settings.ALLOW_TF32 or not unit.rounds)
         if not unit.is_described or unit.load_of("a")  # others are for chains of products
     ]
+    units = [unit for unit in runnable if may_sum(facts, unit)]
     sides = sides_of(facts) if units and not facts.overwrites else None
     if sides is None:
         return
@@ -132,7 +133,7 @@ def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
                     groups = groups_of_product(facts, unit, tile, sides)
                     near = loads_of_product(unit, replace(tile, tall=1, wide=1))
                     loads = cycles_of_loads(limits, near, loads) * unevenness(limits, groups)
-                    if any(other.is_described for other in units):
+                    if any(other.is_described for other in runnable):
                         loads *= 1 + edges_of_group(facts, limits, unit, tile, groups)
                 yield Proposal(name, None, Cost(loads), apply)
 
@@ -142,6 +143,17 @@ def tiles_for(unit: MatrixUnit, limits: Limits) -> tuple[Tile, ...]:
     if unit.threads == 1:
         return (*THREAD_TILES, ONE_TILE)
     return (*LARGE_TILES, *TILES, *WIDE_TILES) if limits.units else TILES
+
+
+def may_sum(facts: KernelFacts, unit: MatrixUnit) -> bool:
+    """False if a kernel has sums that are no products for a unit, as their types show.
+
+    A device has units for many types, each in many tiles: most of them are left out here, before
+    anything is cut.
+    """
+    return {unit.a, unit.b} <= facts.reduced_types and all(
+        total.arg is Op.ADD and total.dtype is unit.out for total in facts.reductions
+    )
 
 
 def edges_of_group(
