@@ -6,13 +6,14 @@ import argparse
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from benchmarks.cards.compiled import compiled_registers
-from benchmarks.cards.count import Counts, counts_of, in_waves
+from benchmarks.cards.count import Counts, accesses_of, counts_of, in_waves
 from benchmarks.cards.judge import Verdict, judged
 from benchmarks.cards.machines import CARDS, Card
 from benchmarks.cards.reasons import GOAL, reason_of
@@ -21,6 +22,7 @@ from tinycore import Context, Device
 from tinycore.dtype import dtypes
 from tinycore.lower.pipeline import lower
 from tinycore.render.base import LinearKernel
+from tinycore.schedule.items import ScheduleItem
 from tinycore.uop.op import Op
 
 SCALES: Final = {"H200": 1, "RX 7900 XTX": 1, "M3": 4, "Adreno 640": 8}
@@ -38,7 +40,9 @@ knows no scheduling and no misses but those of whole waves: it tells a bad plan 
 is no measurement.
 
 - share: the limit, by matrix peak or by bandwidth, beside the sum of the times of all kernels; a
-  plan should reach {GOAL}.
+  plan should reach {GOAL}. The first operand arrives one latency of memory after a kernel begins:
+  the limit has it once, the sum once for each kernel. What kernels leave for each other stays in
+  the shared cache if all that one of them touches fits there.
 - of what its instructions reach: the same where the instructions that the plugin writes have a
   lower peak than the card.
 - slowest part, occupancy, shared bytes, registers of a thread, and turns of shared memory for each
@@ -58,28 +62,41 @@ def launches_of(subject: Subject, card: Card) -> Iterator[Launch]:
     """Each launch of a problem."""
     with Context(DEV=f"NULL:{card.target}"):
         renderer = Device["NULL"].toolchain.renderer
-        items = subject.build().schedule()
-        for number, item in enumerate(items):
-            if item.ast.op is Op.COPY:
-                continue
-            kernel = lower(item.ast, renderer, f"kernel{number}")
+        items = [item for item in subject.build().schedule() if item.ast.op is not Op.COPY]
+        kernels = [lower(item.ast, renderer, f"kernel{n}") for n, item in enumerate(items)]
+        left = left_by_launches(items, kernels)
+        for item, kernel in zip(items, kernels, strict=True):
             counts = counts_of(kernel, card)
             registers = compiled_registers(kernel, card.target) or counts.registers
             sizes = {slot: buffer.nbytes for slot, buffer in enumerate(item.bufs)}
+            kept = [slot for slot, buffer in enumerate(item.bufs) if id(buffer) in left]
             probe = judged(counts, card, 0.0, registers)
             wave = probe.resident * card.units
-            moved = in_waves(kernel, wave, card, sizes, counts.far_bytes)
+            moved = in_waves(kernel, wave, card, sizes, counts.far_bytes, kept)
             yield Launch(kernel, counts, judged(counts, card, moved, registers))
+
+
+def left_by_launches(items: Sequence[ScheduleItem], kernels: Sequence[LinearKernel]) -> set[int]:
+    """The identities of buffers that one launch of a problem stores and another reads."""
+    used = Counter(number for item in items for number in {id(buffer) for buffer in item.bufs})
+    stored = {
+        id(item.bufs[access.pointer.arg])
+        for item, kernel in zip(items, kernels, strict=True)
+        for access in accesses_of(kernel)
+        if access.is_store and access.pointer.op is Op.DEFINE_GLOBAL
+    }
+    return {number for number in stored if used[number] > 1}
 
 
 def row_of(subject: Subject, card: Card) -> str:
     """A line of the table."""
     launches = list(launches_of(subject, card))
     total = sum(launch.verdict.seconds for launch in launches)
-    limit = max(subject.operations / card.peak(subject.dtype), subject.moved / card.dram)
+    least = max(subject.operations / card.peak(subject.dtype), subject.moved / card.dram)
+    limit = card.latency + least
     units = {unit for launch in launches for unit in launch.counts.matrix}
     reached = card.peak(subject.dtype) * min(map(card.reached_by, units), default=1.0)
-    reachable = max(subject.operations / reached, subject.moved / card.dram)
+    reachable = card.latency + max(subject.operations / reached, subject.moved / card.dram)
     slowest = max(launches, key=lambda launch: launch.verdict.seconds)
     cells = [
         subject.name,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -24,8 +24,18 @@ from tinycore.render.base import LinearKernel, pointer_of
 from tinycore.uop.matrix import MatrixDescriptor, MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, Op
+from tinycore.uop.sums import terms_of
 
-__all__ = ["Counts", "counts_of", "in_waves", "turns_of"]
+__all__ = [
+    "Access",
+    "Counts",
+    "accesses_of",
+    "counts_of",
+    "in_waves",
+    "shared_loads",
+    "turns_of",
+    "without_repeats",
+]
 
 SECTOR: Final = 32
 """Bytes of the smallest piece that a cache moves."""
@@ -147,7 +157,8 @@ def box_of(copy: UOp) -> UOp:
     place, boxes = UOp.index(0), 1
     for coordinate, size, extent in zip(coordinates, box.box, box.sizes, strict=True):
         place, boxes = place + coordinate // size * boxes, boxes * -(-extent // size)
-    return UOp(Op.INDEX, buffer.dtype, (buffer, place * math.prod(box.box)))
+    gates = copy.src[0].src[2:]
+    return UOp(Op.INDEX, buffer.dtype, (buffer, place * math.prod(box.box), *gates))
 
 
 def counts_of(kernel: LinearKernel, card: Card) -> Counts:
@@ -167,9 +178,10 @@ def counts_of(kernel: LinearKernel, card: Card) -> Counts:
             count_operation(counts, node, times)
         elif node.op is Op.RANGE:
             counts.instructions += LOOP_COST * times * extent_of(node)
-    accesses = accesses_of(kernel)
+    accesses = without_repeats(accesses_of(kernel))
     copied = (Op.ASYNC_COPY, Op.TENSOR_COPY)
     counts.instructions += sum(a.times for a in accesses if a.node.op not in copied)
+    counts.instructions -= joined_loads(accesses, card)
     begun = max((int(u.arg) for u in kernel.uops if u.op is Op.WAIT), default=0)
     loads = [a for a in accesses if a.node.op is not Op.TENSOR_COPY]
     counts.in_flight = bytes_in_flight(loads) * (begun + 1) + sum(boxes.values()) / threads
@@ -183,7 +195,7 @@ def counts_of(kernel: LinearKernel, card: Card) -> Counts:
         sectors = []
         for access in nest:
             address, active = addressed(places, access)
-            weight = access.times / places.shape[1]
+            weight = access.times * part_begun(specials, access) / places.shape[1]
             if local:
                 count_shared(counts, card, address, active, access.item_bytes, weight)
                 continue
@@ -195,8 +207,74 @@ def counts_of(kernel: LinearKernel, card: Card) -> Counts:
         if sectors:
             joined = numpy.concatenate([s.reshape(len(sample), -1) for s in sectors], axis=1)
             each = distinct(joined) / len(sample)
-            counts.far_bytes += each * SECTOR * nest[0].times / places.shape[1] * groups
+            done = nest[0].times * part_begun(specials, nest[0])
+            counts.far_bytes += each * SECTOR * done / places.shape[1] * groups
     return counts
+
+
+def part_begun(specials: Sequence[UOp], access: Access) -> float:
+    """Part of the steps of a loop in which a copy ahead of them is begun: none past the last.
+
+    1 where all steps are looked at.
+    """
+    gates, loops = access.index.src[2:], access.loops
+    if access.node.op not in (Op.ASYNC_COPY, Op.TENSOR_COPY) or not gates or not loops:
+        return 1.0
+    if (extent := extent_of(loops[-1])) <= access.steps:
+        return 1.0
+    _, active = addressed(places_of(specials, [0], loops, extent), access)
+    return float(active.any(axis=2).mean())
+
+
+Body = tuple[UOp, tuple[UOp, ...], frozenset[tuple[UOp, int]]]
+"""Memory, loops and terms that loads of shared memory share which differ by a constant."""
+
+
+def shared_loads(accesses: Sequence[Access]) -> dict[Body, list[tuple[int, Access]]]:
+    """Loads from shared memory with their first elements, by what they have in common."""
+    bodies: dict[Body, list[tuple[int, Access]]] = defaultdict(list)
+    for access in accesses:
+        if access.node.op is Op.LOAD and access.pointer.op is Op.DEFINE_LOCAL:
+            terms, first = terms_of(access.index.src[1])
+            body = access.index.src[0], access.loops, frozenset(terms.items())
+            bodies[body].append((first, access))
+    return bodies
+
+
+def without_repeats(accesses: Sequence[Access]) -> list[Access]:
+    """The accesses without loads of shared memory whose elements wider loads of the body have.
+
+    Compilers take them from there.
+    """
+    repeats: set[UOp] = set()
+    for found in shared_loads(accesses).values():
+        for first, access in found:
+            lanes = access.node.dtype.count
+            repeats.update(
+                a.node
+                for start, a in found
+                if a.node.dtype.count < lanes and first <= start < first + lanes
+            )
+    return [access for access in accesses if access.node not in repeats]
+
+
+def joined_loads(accesses: Sequence[Access], card: Card) -> int:
+    """Loads from shared memory that a compiler makes part of another's instruction.
+
+    Those that lie beside each other, as wide as is aligned, or any two that start at one address.
+    """
+    joined = 0
+    for (_, _, terms), found in shared_loads(accesses).items():
+        size = found[0][1].node.dtype.scalar().itemsize
+        narrow = [(first, a) for first, a in found if a.item_bytes < card.joined_bytes]
+        read = {first + lane for first, a in narrow for lane in range(a.node.dtype.count)}
+        aligned = math.gcd(card.joined_bytes // size, *(step for _, step in terms))
+        wide = 1 << (aligned & -aligned).bit_length() - 1
+        least = len({place // wide for place in read})
+        if card.joins_apart:
+            least = -(-len(read) * size // card.joined_bytes)
+        joined += max(len(narrow) - least, 0) * found[0][1].times
+    return joined
 
 
 def count_operation(counts: Counts, node: UOp, times: int) -> None:
@@ -307,16 +385,22 @@ more steps two are looked at, which stand for all."""
 
 
 def in_waves(
-    kernel: LinearKernel, resident: int, card: Card, sizes: Mapping[int, int], far: float
+    kernel: LinearKernel,
+    resident: int,
+    card: Card,
+    sizes: Mapping[int, int],
+    far: float,
+    kept: Collection[int] = (),
 ) -> float:
     """Bytes of memory of a launch, of whose groups so many are resident at once.
 
     What a wave of groups reads several times comes from the shared cache, and so does what all read
-    if all fits there. `sizes` are the bytes of buffers.
+    if all fits there. `sizes` are the bytes of buffers by slot; `kept` those that kernels of one
+    problem leave for each other, which then stay in that cache.
     """
     least = float(sum(sizes.values()))
     if least <= card.cache_bytes:
-        return least
+        return least - sum(sizes[slot] for slot in kept)
     specials = [u for u in kernel.uops if u.op is Op.SPECIAL]
     groups = groups_of(specials)
     wave = min(resident, groups)

@@ -3,6 +3,7 @@
 A card is as fast as its slowest part: matrix instructions, arithmetic, instructions begun, near
 memory (shared memory and the cache of a unit), the shared cache, memory. Where nothing overlaps a
 fill of shared memory, since one group is resident and copies are not asynchronous, they add up.
+Before all of them the first load is waited for: no launch takes less than a memory's latency.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ class Verdict:
     occupancy: float
     """Threads resident, of those there could be."""
     registers: int
+    begun: float
+    """Seconds until the first operand is there."""
 
     @property
     def slowest(self) -> str:
@@ -42,7 +45,7 @@ class Verdict:
     @property
     def seconds(self) -> float:
         """The time of a launch."""
-        return self.parts[self.slowest]
+        return self.begun + self.parts[self.slowest]
 
 
 def resident_groups(counts: Counts, card: Card, registers: int) -> int:
@@ -68,8 +71,7 @@ def judged(counts: Counts, card: Card, moved: float, registers: int) -> Verdict:
     )  # fmt: skip
     arithmetic = counts.arithmetic * counts.threads / card.lanes
     issued = counts.instructions * -(-counts.threads // card.subgroup) / card.issued
-    near = counts.shared_turns + counts.lines
-    # A turn of banks that are fewer or more than those of 128 bytes.
+    near = (max if card.has_lds else sum)((counts.shared_turns, counts.lines))
     if not counts.overlaps and busy == 1 and counts.shared_bytes:
         matrix, arithmetic = matrix + near, arithmetic + near
     unit = most / card.hertz
@@ -86,4 +88,4 @@ def judged(counts: Counts, card: Card, moved: float, registers: int) -> Verdict:
     if waited < 1 and parts["memory"] == max(parts.values()):
         parts["latency"] = parts.pop("memory")
     occupancy = busy * counts.threads / card.threads
-    return Verdict(parts, resident, min(occupancy, 1.0), registers)
+    return Verdict(parts, resident, min(occupancy, 1.0), registers, card.latency)

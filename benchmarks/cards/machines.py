@@ -8,6 +8,11 @@ as is counted here was measured (benchmarks/results/2026-11-26-h200.md). 7900 XT
 Instruction Set Architecture", its product page, and Chips and Cheese's measurements of caches. M3:
 Apple's product page, and P. Turner, "metal-benchmarks", for a core. Adreno 640: Qualcomm's product
 brief of the Snapdragon 855 and Mesa's `freedreno_devices.py`.
+
+Loads that compilers join are those seen in what NVRTC 13 (`ld.shared.v4`) and LLVM 22
+(`ds_load_2addr_b32`) write for these products. The 7900 XTX is counted with one multiply-add of a
+lane in a clock, half of what its page states: two are begun together (VOPD) where a compiler finds
+pairs.
 """
 
 from __future__ import annotations
@@ -60,6 +65,12 @@ class Card:
     """Multiply-adds of float16 for one of float32, without matrix instructions."""
     banks: int = 32
     """Words of 4 bytes that shared memory moves in a clock."""
+    has_lds: bool = False
+    """True if shared memory is a memory beside the near cache, and both are busy at once."""
+    joined_bytes: int = 0
+    """Bytes of neighboring loads from shared memory that its compiler makes one instruction of."""
+    joins_apart: bool = False
+    """True if they need not be neighbors."""
 
     def reached_by(self, unit: MatrixUnit) -> float:
         """Fraction of the peak that a matrix instruction reaches."""
@@ -95,6 +106,7 @@ CARDS: Final = (
         most_registers=255,
         matrix={"float16": 989e12, "bfloat16": 989e12, "int8": 1979e12, "fp8e4m3": 1979e12},
         reached=0.63,
+        joined_bytes=16,
     ),
     Card(
         "RX 7900 XTX",
@@ -113,6 +125,9 @@ CARDS: Final = (
         threads=1024,
         most_registers=256,
         matrix={"float16": 122.9e12, "bfloat16": 122.9e12},
+        has_lds=True,
+        joined_bytes=8,
+        joins_apart=True,
     ),
     Card(
         "M3",

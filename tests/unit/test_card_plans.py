@@ -15,9 +15,19 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT))  # last: what is installed comes first
 
-from benchmarks.cards.count import counts_of, in_waves, turns_of  # noqa: E402
+from benchmarks.cards.__main__ import launches_of  # noqa: E402
+from benchmarks.cards.count import (  # noqa: E402
+    Access,
+    accesses_of,
+    counts_of,
+    in_waves,
+    shared_loads,
+    turns_of,
+    without_repeats,
+)
 from benchmarks.cards.judge import judged, resident_groups  # noqa: E402
 from benchmarks.cards.machines import CARDS, Card  # noqa: E402
+from benchmarks.cards.subjects import Subject  # noqa: E402
 from tinycore import Context, Device, Tensor, dtypes  # noqa: E402
 from tinycore.dtype import DType  # noqa: E402
 from tinycore.errors import CompilerUnavailable  # noqa: E402
@@ -73,6 +83,7 @@ SUBJECTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sum of columns": lambda x, y: x.sum(0),
     "sum": lambda x, y: y.sum(),
     "matvec": lambda x, y: x[:1] @ y,
+    "border": lambda x, y: x.reshape(64, 8, 24).pad(((0, 0), (1, 1), (1, 1))),
 }
 
 
@@ -188,6 +199,69 @@ def test_a_copy_is_as_fast_as_memory() -> None:
     assert counts.far_bytes == pytest.approx(8 * size)
     assert verdict.slowest in ("memory", "latency")
     assert verdict.seconds == pytest.approx(8 * size / H200.dram, rel=0.2)
+    assert judged(counts, H200, 0.0, 32).seconds >= H200.latency
+
+
+@pytest.mark.parametrize("inner", [256, 4096])
+def test_no_box_is_read_past_the_end_of_a_sum(inner: int) -> None:
+    limits_of(H200)
+    a, b = (Tensor.empty(2048, inner, dtype=dtypes.bfloat16, device="NULL") for _ in "ab")
+    kernel = lowered(H200, lambda: a @ b.T)
+    counts = counts_of(kernel, H200)
+    boxes = [u.arg for u in kernel.uops if u.op is Op.TENSOR_COPY and u.src[0].ranges]
+    steps = inner // boxes[0].box[0]
+
+    read = counts.groups * steps * sum(box.box_bytes for box in boxes)
+    assert counts.far_bytes == read + 2048 * 2048 * 2
+
+
+def test_what_compilers_load_at_once_is_one_instruction() -> None:
+    """Four rows of a thread lie side by side; `ld.shared.v4.f32` is what NVRTC 13 makes of them."""
+    limits_of(H200)
+    a, b = (Tensor.empty(2048, 2048, device="NULL") for _ in "ab")
+    kernel = lowered(H200, lambda: a @ b)
+    loads = [a for a in accesses_of(kernel) if a.pointer.op is Op.DEFINE_LOCAL and not a.is_store]
+    single = sum(a.times for a in loads if a.item_bytes == 4)
+    alone, joined = (counts_of(kernel, card) for card in (replace(H200, joined_bytes=0), H200))
+
+    assert single > 0
+    assert alone.instructions - joined.instructions == single * 3 // 4
+
+
+def test_loads_of_a_window_that_others_hold_are_no_accesses() -> None:
+    limits_of(H200)
+    x, w = (Tensor.empty(*s, device="NULL") for s in ((32, 16, 58, 58), (64, 16, 3, 3)))
+    found = accesses_of(lowered(H200, lambda: x.conv2d(w)))
+    kept = without_repeats(found)
+
+    def elements(accesses: list[Access]) -> set[tuple[object, int]]:
+        """Elements that are loaded from shared memory, by what their places have in common."""
+        bodies = shared_loads(accesses)
+        return {
+            (body, first + lane)
+            for body, loads in bodies.items()
+            for first, a in loads
+            for lane in range(a.node.dtype.count)
+        }
+
+    assert len(kept) < len(found)
+    assert elements(kept) == elements(found)
+
+
+@pytest.mark.parametrize("name", ["H200", "RX 7900 XTX"])
+def test_what_kernels_leave_for_each_other_stays_in_the_cache(name: str) -> None:
+    card = BY_NAME[name]
+    limits_of(card)
+
+    def build() -> Tensor:
+        return Tensor.empty(512, 512) @ Tensor.empty(512, 512)
+
+    size = 512 * 512 * 4
+    parts, total = launches_of(Subject("product", build, 2.0 * 512**3, 3.0 * size, "float32"), card)
+
+    assert parts.verdict.parts["memory"] == pytest.approx(2 * size / card.dram)
+    assert total.verdict.parts["memory"] == pytest.approx(size / card.dram)
+    assert total.counts.far_bytes >= 2 * size
 
 
 def test_a_wave_reads_what_places_of_a_window_share_once() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy
@@ -12,7 +13,7 @@ from tests.unit.lower.test_async_copies import computed
 from tests.unit.lower.test_tensorize import CARD, product_for
 from tinycore import Context, Tensor
 from tinycore.builtin.interpreter import PythonRenderer
-from tinycore.dtype import dtypes
+from tinycore.dtype import DType, dtypes
 from tinycore.errors import ArgumentError, VerifyError
 from tinycore.lower.cost import resident_groups, unevenness
 from tinycore.lower.draft import Draft, fuse_loops
@@ -20,6 +21,12 @@ from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
 from tinycore.lower.strategies.block_order import band_of
 from tinycore.lower.strategies.grid import propose_grid
+from tinycore.lower.strategies.grid_shared import (
+    groups_of,
+    sides_of,
+    tile_and_stage,
+    tiles_of_sides,
+)
 from tinycore.lower.tile import Bind, Plan, Reorder, Split, Stage, Tail, apply_checked
 from tinycore.render.base import Limits, LinearKernel
 from tinycore.testing.kernels import product_of_types
@@ -330,3 +337,42 @@ def test_units_of_other_types_are_not_proposed() -> None:
 
     assert proposed(product_for(MMA, (128, 32, 256)))
     assert not proposed(singles(128, 32, 256))
+
+
+def test_groups_that_wait_for_their_fills_are_two_to_a_unit() -> None:
+    size = (128, 64, 128)
+    ast = product_for(MMA, size)
+    two, four = (replace(UNIT, units=units, async_bytes=()) for units in (2, 4))
+
+    assert groups(ast, two) == (2, 2, 1)
+    assert math.prod(checked(ast, plan_for(ast, four), four, size).launch("grid")) == 8
+
+
+@pytest.mark.parametrize("sides", [(56, 56), (9, 30)], ids=str)
+def test_groups_of_a_tile_are_counted_as_they_are_launched(sides: tuple[int, int]) -> None:
+    """Tiles of a convolution end where rows of images end, with fewer threads than a group has."""
+    image = Tensor.empty(2, 8, *(side + 2 for side in sides), device="PYTHON")
+    ast = image.conv2d(Tensor.empty(64, 8, 3, 3, device="PYTHON")).schedule()[-1].ast
+    limits = replace(UNIT, matrix=())
+    draft = Draft(ast, limits)
+    fuse_loops(draft)
+    found = sides_of(draft.facts)
+    assert found is not None
+    tiles = tiles_of_sides(found, limits.block_wanted, (8, 8), exact=False)
+    assert tile_and_stage(draft, found, limits.block_wanted, (8, 8), 16, 1)
+    linear = lower(ast, PythonRenderer(limits), "windows", tuple(draft.steps))
+
+    assert groups_of(Draft(ast, limits).facts, found, tiles) == math.prod(linear.launch("grid"))
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float16], ids=str)
+def test_a_thread_copies_what_lies_apart_where_it_has_no_lanes(dtype: DType) -> None:
+    """Rows of a border begin anywhere: 16 bytes of a thread are of several planes."""
+    x = Tensor.empty(16, 6, 9, dtype=dtype, device="PYTHON").pad(((0, 0), (1, 1), (1, 1)))
+    ast = x.contiguous().schedule()[-1].ast
+    linear, (found, _) = computed(ast, plan_for(ast, UNIT), UNIT)
+    _, (expected, _) = computed(ast, (), UNIT)
+
+    assert numpy.array_equal(found, expected)
+    assert sum(u.op is Op.LOAD for u in linear.uops) == 16 // dtype.itemsize
+    assert sum(u.op is Op.LOAD for u in lower(ast, PythonRenderer(CARD), "copy").uops) == 1

@@ -113,14 +113,16 @@ def outputs_of_thread(facts: KernelFacts, limits: Limits, wanted: int) -> int:
         return 1
     lanes = 1 if loop_of_lanes(facts, limits) is None else lanes_of_thread(facts, limits)
     tile = tile_of_rows(facts, limits, facts.outputs_launched // lanes)
-    return lanes * (1 if tile is None else tile[1])
+    apart = loop_apart(facts, limits) if tile is None else None
+    return lanes * next((found[1] for found in (tile, apart) if found is not None), 1)
 
 
 def thread_each(draft: Draft, wanted: int) -> None:
     """A thread for each output, or for a tile of them where there are many."""
     if wanted > 1 and draft.facts.outputs_launched >= draft.limits.threads:
+        apart = loop_apart(draft.facts, draft.limits)
         give_lanes(draft)
-        tile_rows(draft)
+        tile_rows(draft, apart)
         load_rows(draft)
         unroll_sums(draft)
     launch_outputs(draft, wanted)
@@ -315,9 +317,29 @@ def loop_of_lanes(facts: KernelFacts, limits: Limits, wanted: int | None = None)
     return next((loop for loop in loops if suits_lanes(facts, loop)), None)
 
 
-def tile_rows(draft: Draft) -> None:
-    """Several outputs to a thread along a loop over which a load stands still."""
-    found = tile_of_rows(draft.facts, draft.limits, draft.facts.outputs_launched)
+def loop_apart(facts: KernelFacts, limits: Limits) -> tuple[UOp, int] | None:
+    """A loop of whose steps a thread of a card takes several where it has no lanes, and how many.
+
+    As many bytes are under way at once as with lanes. Neighboring threads access memory side by
+    side, so it is not the innermost loop.
+    """
+    is_copy = not facts.reductions and len(facts.accesses) > len(facts.stored)
+    if not limits.units or not is_copy or facts.has_recurrence:
+        return None
+    if facts.has_order or loop_of_lanes(facts, limits) is not None:
+        return None
+    most = limits.vector_bytes // facts.moved_itemsize
+    while most > 1 and facts.outputs_launched // most >= limits.threads:
+        for loop in facts.launchable[:-1]:
+            if loop.is_fixed and loop.extent % most == 0:
+                return loop, most
+        most //= 2
+    return None
+
+
+def tile_rows(draft: Draft, apart: tuple[UOp, int] | None) -> None:
+    """Several outputs to a thread along a loop over which a load stands still, or a loop given."""
+    found = tile_of_rows(draft.facts, draft.limits, draft.facts.outputs_launched) or apart
     if found is not None:
         loop, tall = found
         number = loop.arg.number

@@ -96,7 +96,8 @@ def propose(facts: KernelFacts, limits: Limits, wanted: int, sharers: int) -> It
     for wide, tall in register_tiles(limits, wanted):
         few = wide == tall == 1 and outputs >= wanted and sharers == 1
         if few or outputs >= wide * tall * least:
-            uneven = unevenness(limits, -(-outputs // (wide * tall * wanted)))
+            tiles = tiles_of_sides(found, wanted // sharers, (wide, tall), facts.overwrites)
+            uneven = unevenness(limits, groups_of(facts, found, tiles))
             for depth in DEPTHS:
                 apply = partial(
                     tile_and_stage,
@@ -151,17 +152,12 @@ def tile_and_stage(
     draft: Draft, sides: Sides, wanted: int, registers: Tile, depth: int, sharers: int
 ) -> bool:
     """A block of outputs for each group, and stages for what it reads. False if none fits."""
-    exact = draft.facts.overwrites
     wide, tall = registers
     steps = math.prod(r.extent for r in draft.facts.reduced)
-    across = 1 << (wanted.bit_length() // 2)
     lanes = min(draft.lanes(), wide) if suits_vectors(draft.facts, sides.columns[-1]) else 1
     lanes = lanes if lanes == wide or draft.limits.units else 1
     kind = AxisKind.VECTOR if lanes > 1 else AxisKind.UNROLL
-    # A side that is short leaves its threads to the other.
-    high = tiles_of(sides.rows, wanted // across, tall, exact)
-    broad = tiles_of(sides.columns, wanted // threads_in(high), wide, exact)
-    high = tiles_of(sides.rows, wanted // threads_in(broad), tall, exact)
+    high, broad = tiles_of_sides(sides, wanted, registers, draft.facts.overwrites)
     columns = cut_side(draft, sides.columns, broad, kind, lanes)
     # Values of rows side by side are loaded from shared memory as a vector.
     along = min(VECTOR_ROWS, tall) if draft.limits.async_bytes else 1
@@ -488,6 +484,30 @@ def without_ends(place: UOp) -> UOp:
     """An index as if no step passed the end of a loop."""
     cuts = {n: n.src[0] for n in place.toposort() if n.op is Op.MIN and n.arg == MASKED}
     return rewrite(place.substitute(cuts), simplify, name="simplify a place") if cuts else place
+
+
+def tiles_of_sides(
+    sides: Sides, wanted: int, registers: Tile, exact: bool
+) -> tuple[list[Tile], list[Tile]]:
+    """The tiles of rows and those of columns for groups of up to `wanted` threads.
+
+    A side that is short leaves its threads to the other.
+    """
+    wide, tall = registers
+    across = 1 << (wanted.bit_length() // 2)
+    high = tiles_of(sides.rows, wanted // across, tall, exact)
+    broad = tiles_of(sides.columns, wanted // threads_in(high), wide, exact)
+    return tiles_of(sides.rows, wanted // threads_in(broad), tall, exact), broad
+
+
+def groups_of(facts: KernelFacts, sides: Sides, tiles: tuple[list[Tile], list[Tile]]) -> int:
+    """Number of groups that compute all outputs in tiles of a size."""
+    groups, inside = 1, 1
+    for loops, along in zip((sides.rows, sides.columns), tiles, strict=True):
+        for loop, tile in zip(loops, along, strict=True):
+            groups *= -(-loop.extent // math.prod(tile))
+            inside *= loop.extent
+    return groups * (facts.outputs_launched // inside)
 
 
 def tiles_of(loops: tuple[UOp, ...], most: int, copies: int, exact: bool) -> list[Tile]:

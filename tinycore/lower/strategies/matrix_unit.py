@@ -72,6 +72,9 @@ lanes load them: mma.sync has .46 to .50 of cuBLAS's rate on an H200."""
 EDGE_BYTES: Final = 1024
 """Prologue and epilogue of a group whose unit reads operands from shared memory, in bytes along the
 sum that take as long: some 5 us on an H200, by products of 2,048 and of 64 times 512 by wgmma."""
+ALONE: Final = 2.0
+"""Time of a group that is alone on its unit and fills shared memory by loads, relative to that of
+groups of which one computes while another fills."""
 REGISTERS_OF_ADDRESSES: Final = 40
 MOST_WASTE: Final = 1.25
 """Most work of tiles with padding, relative to the product."""
@@ -133,6 +136,8 @@ def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
                     groups = groups_of_product(facts, unit, tile, sides)
                     near = loads_of_product(unit, replace(tile, tall=1, wide=1))
                     loads = cycles_of_loads(limits, near, loads) * unevenness(limits, groups)
+                    if groups <= limits.units and not limits.async_bytes:
+                        loads *= ALONE
                     if any(other.is_described for other in runnable):
                         loads *= 1 + edges_of_group(facts, limits, unit, tile, groups)
                 yield Proposal(name, None, Cost(loads), apply)
