@@ -109,8 +109,30 @@ def module_of(path: Path, top: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+BY_NAME = frozenset({"deferred", "Deferred", "module_named"})
+"""Functions that import the module which their argument names, at first use."""
+
+UPWARD = frozenset(
+    {
+        ("tinycore.tensor.interop", "tinycore.helpers"),  # downloads for `Tensor.from_url`
+        ("tinycore.tensor.tensor", "tinycore.array_api"),  # `Tensor.__array_namespace__`
+    }
+)
+"""Modules that the floor of tensors asks for by name, though they lie above it."""
+
+
+def named_module(node: ast.AST) -> str:
+    """The module that a call names for a later import; "" for anything else."""
+    if not isinstance(node, ast.Call) or not node.args or not isinstance(node.func, ast.Name):
+        return ""
+    reference = node.args[0]
+    if node.func.id not in BY_NAME or not isinstance(reference, ast.Constant):
+        return ""
+    return str(reference.value).partition(":")[0]
+
+
 def imports_of(source: str, module: str, is_package: bool = False) -> Iterator[Import]:
-    """Every module of tinycore that a source imports, relative imports resolved."""
+    """Every module of tinycore that a source imports, now or by name at first use."""
 
     def visit(node: ast.AST, inside: bool) -> Iterator[Import]:
         inside = inside or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
@@ -126,6 +148,8 @@ def imports_of(source: str, module: str, is_package: bool = False) -> Iterator[I
                     yield Import(f"tinycore.{alias.name}", node.lineno, inside)
             else:
                 yield Import(origin, node.lineno, inside)
+        elif isinstance(node, ast.Call) and (named := named_module(node)):
+            yield Import(named, node.lineno, False)
         for child in ast.iter_child_nodes(node):
             yield from visit(child, inside)
 
@@ -146,7 +170,7 @@ def objection(module: str, found: Import) -> str | None:
     here, there = part_of(module), part_of(found.module)
     if found.inside_function:
         return "inside a function; import it above, or defer it by tinycore.plugin.deferred"
-    if here == there:
+    if here == there or (module, found.module) in UPWARD:
         return None
     if here == "builtin":
         return None if there in FACE else f"a backend imports only {', '.join(sorted(FACE))}"
@@ -286,6 +310,9 @@ def test_the_core_names_no_backend(path: Path) -> None:
         ("tinycore.engine.run", "def f():\n  from tinycore.uop import UOp", "inside a function"),
         ("tinycore.engine.run", "import tinycore.builtin.null", "found by their entry points"),
         ("tinycore.builtin.null", "import tinycore.engine", "a backend imports only"),
+        ("tinycore.uop.node", "f = deferred('tinycore.tensor.grad:f')", "tensor lies above uop"),
+        ("tinycore.lower.tile", "f = deferred('tinycore.schedule.kernel:f')", "lies beside lower"),
+        ("tinycore.engine.run", "f = deferred('tinycore.lower.pipeline:lower')", None),
         ("tinycore.uop.node", "from tinycore.dtype import DType", None),
         ("tinycore.uop.node", "from .op import Op", None),
         ("tinycore.plugin", "from tinycore.device.backend import Backend", None),

@@ -133,11 +133,7 @@ class Op(enum.Enum):
     INDEX = ANY, first, "the element of a pointer at an index, where the optional gate holds"
     PIXEL = ANY, first, "the pixel of an image at a column and a row, where the gate holds"
     LOAD = ANY, given, "the value at an INDEX; where its gate is false, the second source"
-    STORE = (
-        2,
-        nothing,
-        "write the second source at an INDEX",
-    )
+    STORE = 2, nothing, "write the second source at an INDEX"
     VECTORIZE = ANY, given, "the sources as lanes of one vector"
     EXTRACT = ANY, given, "the lanes numbered in `arg` of the sources, laid side by side"
     DOT = 2, given, "neighboring lanes multiplied and added, wider: a[2i]*b[2i] + a[2i+1]*b[2i+1]"
@@ -148,11 +144,7 @@ class Op(enum.Enum):
     COMMIT = ANY, nothing, "the ASYNC_COPYs of each thread since its last COMMIT are a group"
     WAIT = ANY, nothing, "all groups of each thread but the latest `arg` have been copied"
     PHASES = 1, nothing, "a barrier at the INDEX, each of whose phases is `arg` TENSOR_COPYs"
-    TENSOR_COPY = (
-        ANY,
-        nothing,
-        "copy a box of TensorMap `arg`: to, phases, of, coordinates; gated phases: to a cluster",
-    )
+    TENSOR_COPY = ANY, nothing, "copy a box of TensorMap `arg`: to, phases (or a cluster's), of, at"
     WAIT_PHASE = 2, nothing, "the phase of this parity of the barrier at the INDEX has ended"
 
     # --- the kernel: control
