@@ -236,7 +236,7 @@ class Reader:
         self.expect("(")
         fields = self.items(depth)
         try:
-            return argument_types[token][2](*fields)
+            return argument_types[token][0](*fields)
         except (TypeError, ValueError) as error:
             self.fail(f"{token} cannot be made of {len(fields)} such fields: {error}")
 

@@ -23,7 +23,7 @@ from tinycore.uop.op import Ahead, AxisKind, Merge, Op, Part, Scatter
 quoted: Final = deferred("json:dumps")
 
 Fields = tuple[Any, ...]
-argument_types: Final[dict[str, tuple[type, Callable[[Any], Fields], Callable[..., Any]]]] = {}
+argument_types: Final[dict[str, tuple[type, Callable[[Any], Fields]]]] = {}
 
 
 def field_values(value: Any) -> Fields:
@@ -33,18 +33,13 @@ def field_values(value: Any) -> Fields:
     return tuple([getattr(value, field.name) for field in fields(value)])
 
 
-def register_argument(
-    cls: type,
-    to_fields: Callable[[Any], Fields] = field_values,
-    from_fields: Callable[..., Any] | None = None,
-) -> None:
+def register_argument(cls: type, to_fields: Callable[[Any], Fields] = field_values) -> None:
     """Let nodes that have a `cls` as argument be printed and parsed, as `Name(field, ...)`.
 
     `to_fields` gives a tuple of what arguments may hold: None, bool, int, float, str, Op, AxisKind,
-    Part, DType, UOp, tuples of these and registered classes; `from_fields(*fields)`, `cls` unless
-    given, builds it anew.
+    Part, DType, UOp, tuples of these and registered classes; `cls(*fields)` builds it anew.
     """
-    argument_types[cls.__name__] = cls, to_fields, from_fields or cls
+    argument_types[cls.__name__] = cls, to_fields
 
 
 for kind in (

@@ -121,7 +121,7 @@ def test_registered_arguments_come_back() -> None:
         name: str
         body: UOp
 
-    register_argument(Recipe, lambda r: (r.name, r.body), Recipe)
+    register_argument(Recipe, lambda r: (r.name, r.body))
     try:
         node = UOp(Op.KERNEL, dtypes.void, (), Recipe("soup", i + n))
         text = to_text(node)

@@ -207,17 +207,22 @@ def cut_rows(draft: Draft, row: UOp, tall: int, columns: list[Number], panel: Di
     facts, number = draft.facts, row.arg.number
     order = [r.arg.number for r in facts.outputs]
     place = min(order.index(n) for n in (number, *columns) if n in order)
+    # Rows that are read far apart, and narrow ones that many panels would widen again, are packed
+    # in blocks of MC rows; then loops around the rows stay where they are.
     scattered = tall > 1 and is_scattered(facts, row)
     panels = math.prod(r.extent for r in facts.outputs if r.arg.number in columns)
     widened = panels >= LEAST_REUSE and is_widened(facts, row, facts.outputs[:place])
     copied = scattered or (tall > 1 and widened)
     between = [] if copied else loops_between(facts, columns, row)
+    # A packed panel must be read often: loops along which it stands still move inside of it.
     if panel and not copied:
         between = [*loops_outside(facts, place, row, between), *between]
     outside = [n for n in order[:place] if n not in between]
     around = [r.extent for r in facts.outputs if r.arg.number in (*outside, *columns)]
     block = block_of_rows(draft, row, tall, math.prod(around), copied)
     front = columns
+    # The loop over blocks (IC of BLIS) is outermost, for threads to share. If a loop between panels
+    # and rows is long enough, its steps are cut into blocks, and rows stay whole.
     place = min(order.index(n) for n in (order[place], *between))
     if block < row.extent and (pieces := pieces_of(draft, between, -(-row.extent // block))):
         draft.do(pieces)
@@ -230,6 +235,7 @@ def cut_rows(draft: Draft, row: UOp, tall: int, columns: list[Number], panel: Di
     front = [*front, *between, (*number, 0) if tall > 1 else number]
     # The rows of a tile go outside of its columns: then one broadcast operand is live at a time.
     to_front(draft, place, [*front, (*number, 1)] if tall > 1 else front)
+    # Rows are packed at the loop over blocks, which there is for several blocks only.
     if copied and block < row.extent:
         pack_rows(draft, front[0], front[-1], (*number, 1), scattered)
     around_panel = loop_before(draft, [*between, front[-1]][0])

@@ -1,9 +1,9 @@
-"""Sides of a product: its rows, columns and steps, each as one loop where they are several.
+"""Sides of a product: several loops over rows, columns or steps of the sum fused to one (im2col).
 
 Floor 3'. A convolution has the columns (batch, y, x), and sums over (y, x, channels) of a window.
-As one loop a side is cut into whole tiles whatever the size of an image is, and the steps of a sum
-into one pipeline of fills: the product is that of a matrix whose rows are the windows (im2col), of
-which nothing is stored.
+Fused to one loop, a side is cut into whole tiles whatever the size of an image, and the steps of a
+sum are one pipeline of fills. That is an implicit GEMM: the rows of its matrix are the windows
+(im2col), and none of them is stored.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from tinycore.lower.tile import Fuse, Reorder
 from tinycore.uop.node import UOp
 
 TILE: Final = 128
-"""The rows or columns of a group, as far as the choice to join loops is concerned."""
+"""Rows or columns of a group, for the choice to join loops; the tile is chosen later."""
 MOST_LEFT: Final = 1.1
-"""Work of the tiles along one loop, as a multiple of the product's, from which loops are joined."""
-
+"""Work of whole tiles along one loop, relative to the product's, from which on loops are joined."""
 MOST_LEFT_OF_STEPS: Final = 1.25
 """The same for steps of a sum."""
 
@@ -33,9 +32,9 @@ def longest(loops: tuple[UOp, ...]) -> UOp:
 
 
 def is_joined(facts: KernelFacts, side: tuple[UOp, ...]) -> bool:
-    """True if the loops of a side are better one: tiles of the longest would pass its end by far.
+    """True if joining the loops of a side pays: tiles along the longest would pass its end by far.
 
-    An operand that lies along one of them is read by vectors along it, which would be cut.
+    Not where an operand is contiguous along one of them: vectors along it would be cut.
     """
     size = longest(side).extent
     read = operand_accesses(facts)
@@ -55,7 +54,7 @@ def length_of(facts: KernelFacts, side: tuple[UOp, ...]) -> int:
 
 
 def join_side(draft: Draft, side: tuple[UOp, ...]) -> UOp:
-    """The loop of a side along which tiles are cut: of all its loops, or the longest."""
+    """The loop of a side along which tiles are cut: all of its loops joined, or the longest."""
     if not is_joined(draft.facts, side):
         return longest(side)
     own = [r.arg.number for r in side]
@@ -66,29 +65,30 @@ def join_side(draft: Draft, side: tuple[UOp, ...]) -> UOp:
 
 
 def join(draft: Draft, numbers: list[Number]) -> Number:
-    """Join neighboring loops to one, which has the number of the first."""
+    """Join neighboring loops to one, which keeps the number of the first."""
     first, *others = numbers
     draft.do(*(Fuse(first, number) for number in others))
     return first
 
 
 def steps_of(facts: KernelFacts, loop: UOp, depth: int) -> list[UOp]:
-    """The reduced loops that are cut as one into steps of about `depth`: a loop and those before.
+    """The reduced loops that are joined and cut into steps of about `depth`, the innermost last.
 
-    They are those that every operand sees as one with it. Where these are short and no operand lies
-    along them they are all, whose steps are told apart by quotients.
+    These are a loop and those outside of it of which each continues its addresses in every operand.
+    All reduced loops are joined if these are too short for whole steps and no operand is contiguous
+    along them; addresses then take quotients of the joined counter.
     """
     read = operand_accesses(facts)
     run, size = [loop], loop.extent
 
-    def goes_on(outer: UOp) -> bool:
+    def continues(outer: UOp) -> bool:
         moves = [(facts.stride(n, outer), facts.stride(n, loop)) for n in read]
         return all(b is not None and a == b * size for a, b in moves)
 
     others = [r for r in facts.reduced if r is not loop]
     if not all(r.is_fixed for r in facts.reduced):
         return run
-    while (outer := next((r for r in others if r not in run and goes_on(r)), None)) is not None:
+    while (outer := next((r for r in others if r not in run and continues(r)), None)) is not None:
         run.insert(0, outer)
         size *= outer.extent
     is_short = -(-size // depth) * depth > MOST_LEFT_OF_STEPS * size
@@ -98,7 +98,7 @@ def steps_of(facts: KernelFacts, loop: UOp, depth: int) -> list[UOp]:
 
 
 def join_steps(draft: Draft, loops: list[UOp]) -> Number:
-    """Reorder the reduced loops, of which the given are joined and become the innermost."""
+    """Move some reduced loops inside of all others and join them; the number of the joined loop."""
     own = [r.arg.number for r in loops]
     others = [r.arg.number for r in draft.facts.reduced if r not in loops]
     if others or len(own) > 1:
@@ -107,9 +107,9 @@ def join_steps(draft: Draft, loops: list[UOp]) -> Number:
 
 
 def join_blocks(draft: Draft, block: Number) -> Number:
-    """Join the reduced loops around the blocks of another to one with these, where all are fixed.
+    """Join the loop over blocks of steps with the reduced loops around it, where all are fixed.
 
-    Fills of one loop are begun steps ahead, from one place of a window to the next.
+    Fills then run ahead from one place of a window to the next, as a pipeline of one loop.
     """
     loops = [r for r in draft.facts.reduced if r.arg.number != (*block[:-1], 1)]
     if not loops or not all(r.is_fixed for r in loops):
