@@ -34,7 +34,7 @@ from tinycore.engine.compile import CompiledRunner
 from tinycore.engine.counters import trace as trace_run
 from tinycore.engine.device_graph import Part, Single, graph_parts
 from tinycore.engine.run import ExecItem, Recording, Repeated, recordings
-from tinycore.schedule.memory import Life, pack
+from tinycore.schedule.memory_plan import Life, pack
 from tinycore.trace import Trace
 
 trace = Trace("jit")

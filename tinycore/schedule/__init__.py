@@ -20,7 +20,7 @@ Floor 3. The files, in the order in which a graph passes them:
   `invariants.py` (what is the same in each replay of a capture stays apart), then
   `product_chains.py` (two products and the reductions between them), then, on a grid,
   `row_inlining.py`
-- `memory.py`: the memory plan, where temporary values lie
+- `memory_plan.py`: the memory plan, where temporary values lie
 - `device_memory.py`: the buffers behind BUFFER nodes
 
 `kernel.py` defines `Kernel`, and `limits.py` the limits that everything is decided for.

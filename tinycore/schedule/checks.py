@@ -11,7 +11,7 @@ from itertools import combinations
 from tinycore.errors import VerifyError
 from tinycore.schedule.access import Launch
 from tinycore.schedule.kernel import numel
-from tinycore.schedule.memory import live_ranges
+from tinycore.schedule.memory_plan import live_ranges
 from tinycore.schedule.state import State
 from tinycore.schedule.storage import ALWAYS_STORED, is_leaf
 from tinycore.uop.node import UOp

@@ -26,7 +26,7 @@ from tinycore.schedule.canonical import CanonicalGraph
 from tinycore.schedule.device_memory import buffer_of, buffers, new_memory
 from tinycore.schedule.items import ScheduleItem, Step
 from tinycore.schedule.limits import elsewhere, limits_of
-from tinycore.schedule.memory import Block, Layout
+from tinycore.schedule.memory_plan import Block, Layout
 from tinycore.schedule.pipeline import run_passes
 from tinycore.schedule.retention import CachedValue, Replacements, RetentionPolicy, select_exclusive
 from tinycore.schedule.state import State

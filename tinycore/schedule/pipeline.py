@@ -20,7 +20,7 @@ from tinycore.schedule.hazards import save_overwritten
 from tinycore.schedule.invariants import invariant_first
 from tinycore.schedule.items import Step
 from tinycore.schedule.kernel import new_memory, with_shape
-from tinycore.schedule.memory import plan_memory
+from tinycore.schedule.memory_plan import plan_memory
 from tinycore.schedule.numbering import number_memory, relink
 from tinycore.schedule.operand_layout import lay_out_operands
 from tinycore.schedule.order import order_for_liveness

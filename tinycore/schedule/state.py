@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from tinycore.schedule.group import KernelGroups
 from tinycore.schedule.items import Step
-from tinycore.schedule.memory import Layout
+from tinycore.schedule.memory_plan import Layout
 from tinycore.schedule.retention import Realized, Replacements, RetentionPolicy
 from tinycore.schedule.shard import ShardedGraph
 from tinycore.schedule.split_reduction import StoredValue

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.schedule.test_memory import apart, training
+from tests.unit.schedule.test_memory_plan import apart, training
 from tinycore import Context, GlobalCounters, Tensor, TinyJit, dtypes, nn
 from tinycore._lru import Lru
 from tinycore.engine import engine
-from tinycore.schedule import compiled, memory, pipeline
+from tinycore.schedule import compiled, memory_plan, pipeline
 from tinycore.schedule.compiled import Schedule
-from tinycore.schedule.memory import Block
+from tinycore.schedule.memory_plan import Block
 from tinycore.schedule.row_fusion import fuse_rows
 
 SIDE = 32
@@ -28,7 +28,7 @@ on_loops = pytest.mark.device("CPU")
 @pytest.fixture(autouse=True)
 def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of any size are made smaller, no strips pass values on, nothing was laid out yet."""
-    monkeypatch.setattr(memory, "LEAST_LIVE_BYTES", 0)
+    monkeypatch.setattr(memory_plan, "LEAST_LIVE_BYTES", 0)
     monkeypatch.setattr(pipeline, "fuse_rows", lambda steps, *_: [(step, [step]) for step in steps])
     monkeypatch.setattr(compiled, "schedules", Lru(1024))
 
@@ -118,7 +118,7 @@ def test_peak_memory_goes_down() -> None:
 
     lower = peak()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memory, "LEAST_LIVE_BYTES", 1 << 40)
+        patch.setattr(memory_plan, "LEAST_LIVE_BYTES", 1 << 40)
         higher = peak()
     assert higher - lower == SIDE * SIDE * 4
 
@@ -138,7 +138,7 @@ def test_training_takes_less_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     step()
     lower = max(block.size_bytes for block in blocks())
     compiled.schedules.clear()
-    monkeypatch.setattr(memory, "LEAST_LIVE_BYTES", 1 << 40)
+    monkeypatch.setattr(memory_plan, "LEAST_LIVE_BYTES", 1 << 40)
     step()
 
     assert lower < 0.95 * max(block.size_bytes for block in blocks())

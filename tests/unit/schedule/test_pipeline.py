@@ -11,7 +11,7 @@ from tinycore import Context
 from tinycore.dtype import dtypes
 from tinycore.errors import VerifyError
 from tinycore.schedule.items import Step
-from tinycore.schedule.memory import Block, Layout
+from tinycore.schedule.memory_plan import Block, Layout
 from tinycore.schedule.pipeline import PASS_NAMES, SCHEDULE_PIPELINE, kernelize, run_passes
 from tinycore.schedule.state import State
 from tinycore.schedule.storage import Reason

@@ -14,7 +14,7 @@ from tinycore._lru import Lru
 from tinycore.engine import engine
 from tinycore.schedule import compiled
 from tinycore.schedule.compiled import Schedule
-from tinycore.schedule.memory import ALIGNMENT, Life, pack, peak_bytes
+from tinycore.schedule.memory_plan import ALIGNMENT, Life, pack, peak_bytes
 
 BOUND = 1.1
 """Largest ratio of a block to the most bytes that live at once."""
