@@ -39,6 +39,9 @@ LONGEST_STRIDE = 4
 """Stride up to which lanes are selected from whole vectors; beyond, each is a separate load."""
 MOST_IN_RUN: Final = 4
 """Lanes of a matrix unit's result that are stored together at most."""
+LARGEST_FRAGMENT: Final = 128
+"""Elements of a result that a thread of several holds at most; a thread that holds more is alone,
+and stores whole vectors."""
 WRITTEN_OUT = (AxisKind.UNROLL, AxisKind.PARTIAL)
 """Kinds of loops that become copies of their body."""
 LINEAR: Final = frozenset({Op.ADD, Op.MUL})
@@ -285,12 +288,13 @@ def shift_index(index: UOp, offset: int) -> UOp:
     return index.with_src((index.src[0], index.src[1] + offset, *index.src[2:]))
 
 
-def is_after(first: UOp, index: UOp, distance: int) -> bool:
-    """True if an INDEX is so many elements behind another, with the same gate."""
-    if first.src[2:] != index.src[2:]:
-        return False
-    apart = rewrite(index.src[1] - first.src[1], simplify, name="simplify lanes")
-    return apart is UOp.index(distance)
+def interleaved(vectors: list[UOp]) -> UOp:
+    """The lanes of vectors, a power of two of them, in turns: first the first lane of each."""
+    if len(vectors) == 1:
+        return vectors[0]
+    a, b = interleaved(vectors[::2]), interleaved(vectors[1::2])
+    order = tuple(i // 2 + i % 2 * a.dtype.count for i in range(2 * a.dtype.count))
+    return UOp(Op.EXTRACT, a.dtype.scalar().vec(len(order)), (a, b), order)
 
 
 class Lanes:
@@ -427,39 +431,42 @@ class Lanes:
         return UOp(Op.VECTORIZE, wide, tuple(lanes))
 
     def pairs(self, value: UOp, steps: UOp) -> UOp:
-        """A value with both steps of a PAIR loop side by side in each lane: twice the lanes."""
-        both = range(2 * self.count)
+        """A value with all steps of a PAIR loop side by side in each lane: as many times the lanes.
+
+        The loops of a DOT have two steps, those that fill an array may have more.
+        """
+        size = steps.extent
+        every = range(size * self.count)
         if steps not in value.ranges:
-            return lanes_of(self.full(value), [i // 2 for i in both])
+            return lanes_of(self.full(value), [i // size for i in every])
         if self.counter not in value.ranges:
-            return lanes_of(Lanes(steps).full(value), [i % 2 for i in both])
+            return lanes_of(Lanes(steps).full(value), [i % size for i in every])
         if self.is_row_of_pairs(value, steps):
             number = (*self.counter.arg.number, Part.PAIRED)
-            lane = UOp.range(len(both), number, AxisKind.VECTOR)
-            whole = value.substitute({self.counter: lane // 2, steps: lane % 2})
+            lane = UOp.range(len(every), number, AxisKind.VECTOR)
+            whole = value.substitute({self.counter: lane // size, steps: lane % size})
             return Lanes(lane).full(rewrite(whole, simplify, name="simplify pairs"))
-        halves = [placed(value, steps, step) for step in range(2)]
-        order = tuple(i // 2 + i % 2 * self.count for i in both)
-        sources = tuple(map(Lanes(self.counter).full, halves))
-        return UOp(Op.EXTRACT, value.dtype.vec(len(both)), sources, order)
+        parts = [Lanes(self.counter).full(placed(value, steps, step)) for step in range(size)]
+        return interleaved(parts)
 
     def is_row_of_pairs(self, value: UOp, steps: UOp) -> bool:
         """True if a value loads pairs that lie side by side."""
         places = [n.src[1] for n in value.toposort() if n.op is Op.INDEX]
         moving = [p for p in places if not p.ranges.isdisjoint((self.counter, steps))]
         moves = [(coefficient(p, self.counter), coefficient(p, steps)) for p in moving]
-        return all(move == (2, 1) for move in moves)
+        return all(move == (steps.extent, 1) for move in moves)
 
     def stores_rows_of_pairs(self, index: UOp, steps: UOp) -> bool:
-        """True if both steps of all lanes are neighbors in the memory stored to."""
-        return self.movement(index) == 2 and coefficient(index.src[1], steps) == 1
+        """True if all steps of all lanes are neighbors in the memory stored to."""
+        is_row = self.movement(index) == steps.extent
+        return is_row and coefficient(index.src[1], steps) == 1
 
     def store(self, node: UOp) -> UOp:
-        """A STORE: one vector, or one scalar per lane; of pairs one vector with twice the lanes."""
+        """A STORE: one vector, or one scalar per lane; of pairs one vector with more lanes."""
         index = node.src[0]
         steps = next((r for r in index.ranges if r.arg.kind is AxisKind.PAIR), None)
         if steps is not None and not self.stores_rows_of_pairs(index, steps):
-            halves = (placed(node, steps, step) for step in range(2))
+            halves = (placed(node, steps, step) for step in range(steps.extent))
             return UOp(Op.GROUP, dtypes.void, tuple(map(Lanes(self.counter).of, halves)))
         if steps is not None:
             first = placed(self.at(index, 0), steps, 0)
@@ -467,35 +474,42 @@ class Lanes:
         value = self.widened(self.done[node.src[1]])
         if self.movement(index) == 1:
             return node.with_src((self.at(index, 0), value))
-        places = instances(index, (self.counter,))
-        run = self.run_of(places)
+        run = self.run_of(index)
         parts = [
             node.with_src(
-                (places[i], lanes_of(value, range(i, i + run)) if run > 1 else lane(value, i))
+                (
+                    self.at(index, i),
+                    lanes_of(value, range(i, i + run)) if run > 1 else lane(value, i),
+                )
             )
             for i in range(0, self.count, run)
         ]
         return UOp(Op.GROUP, dtypes.void, tuple(parts))
 
-    def run_of(self, places: list[UOp]) -> int:
-        """Lanes of a matrix unit's result that lie side by side, in all of it: 1, 2 or 4.
+    def run_of(self, index: UOp) -> int:
+        """Lanes of a matrix unit's result that lie side by side, in all of it: a power of two.
 
         Other loops get lanes only along memory.
         """
         if Part.UNIT not in self.counter.arg.number:
             return 1
-        run = 1
-        while (
-            run < MOST_IN_RUN
-            and self.count % (2 * run) == 0
-            and all(
-                is_after(places[first], places[first + step], step)
-                for first in range(0, self.count, 2 * run)
-                for step in range(run, 2 * run)
-            )
-        ):
-            run *= 2
+        run = min(self.count, MOST_IN_RUN if self.count <= LARGEST_FRAGMENT else self.count)
+        while run > 1 and not self.lie_together(index, run):
+            run //= 2
         return run
+
+    def lie_together(self, index: UOp, run: int) -> bool:
+        """True if each so many lanes are neighbors in memory, under one gate."""
+        number = self.counter.arg.number
+        outer = UOp.range(self.count // run, (*number, Part.TURN, 0), AxisKind.LOOP)
+        inner = UOp.range(run, (*number, Part.TURN, 1), AxisKind.VECTOR)
+        place, *gates = (
+            rewrite(
+                s.substitute({self.counter: outer * run + inner}), simplify, name="simplify lanes"
+            )
+            for s in index.src[1:]
+        )
+        return coefficient(place, inner) == 1 and all(inner not in gate.ranges for gate in gates)
 
 
 def expand(kernel: UOp) -> UOp:

@@ -211,6 +211,8 @@ def fragment(
         return described(value, held, loops, load)
     if load is not None and (tiles := tiles_of(value, held, loops, lane, load)) is not None:
         return tiles
+    if not held.map.lanes and (whole := whole_tile(value, held, loops)) is not None:
+        return whole
     along, most = held.map.neighbors
 
     def held_from(first: int, turn: UOp | None) -> UOp:
@@ -241,6 +243,31 @@ def fragment(
     if together == 1:
         return UOp(Op.VECTORIZE, held.vector, tuple(parts))
     return UOp(Op.EXTRACT, held.vector, tuple(parts), tuple(range(held.count)))
+
+
+def whole_tile(value: UOp, held: Fragment, loops: dict[str, UOp]) -> UOp | None:
+    """One load of an operand that a single thread holds; None unless memory has its order."""
+    is_load = value.op is Op.LOAD and len(value.src) == 1 and len(value.src[0].src) == 2
+    if not is_load or any(loops[axis].op is not Op.RANGE for axis in held.axes):
+        return None
+    index = value.src[0]
+
+    def place(element: int) -> UOp:
+        at = {loops[a]: UOp.index(int(held.map.place(a, 0, element))) for a in held.axes}
+        return rewrite(index.src[1].substitute(at), simplify, name="simplify a fragment")
+
+    first = place(0)
+    # A place is a sum of what each bit adds, as long as all bits together add up, too.
+    for element in (*powers_below(held.count), held.count - 1):
+        apart = rewrite(place(element) - first, simplify, name="simplify a fragment")
+        if apart is not UOp.index(element):
+            return None
+    return UOp(Op.LOAD, held.vector, (index.with_src((index.src[0], first)),))
+
+
+def powers_below(end: int) -> Iterator[int]:
+    """The powers of two below a number."""
+    return (1 << bit for bit in range((end - 1).bit_length()))
 
 
 def lies_together(value: UOp, turn: UOp) -> bool:

@@ -34,6 +34,11 @@ MOST_CHAINED: Final = 12
 MOST_REGISTERS: Final = 255
 """Registers of a thread where a device states none."""
 
+LEAST_SIDE: Final = 64
+"""Rows and columns from which on a processor's unit computes a product by tiles."""
+LEAST_LENGTH: Final = 256
+"""Length of its sums from which on such a product is not joined with what is around it."""
+
 
 def first_unit(launch: Launch, limits: Limits) -> MatrixUnit | None:
     """The unit on which the product of a kernel can be the first of a chain; None without one."""
@@ -53,6 +58,31 @@ def units_of(limits: Limits) -> Iterator[MatrixUnit]:
         is_exact = settings.ALLOW_TF32 or not unit.rounds
         if is_whole and is_exact and unit.chained is not None:
             yield unit.chained
+
+
+def is_long_product(launch: Launch, limits: Limits) -> bool:
+    """True if a processor computes a kernel by whole tiles of a unit, faster than strips of rows.
+
+    A short sum leaves more time in what is around it, where rows stay in a near cache.
+    """
+    units = [u for u in limits.matrix if u.threads == 1] if limits.grid is None else []
+    found = launch.nodes if units and len(launch.loops) > 1 else []
+    sums = [n for n in found if n.op is Op.REDUCE]
+    if not sums or not all(r.is_fixed for n in sums for r in (*launch.loops, *n.src[1:])):
+        return False
+    rows, columns = math.prod(r.extent for r in launch.loops[:-1]), launch.loops[-1].extent
+    return any(
+        rows % unit.m == columns % unit.n == 0
+        and min(rows, columns) >= LEAST_SIDE
+        and all(factors_of(n, unit) and is_long(n, unit) for n in sums)
+        for unit in units
+    )
+
+
+def is_long(total: UOp, unit: MatrixUnit) -> bool:
+    """True if a sum over one loop is as long as pays for tiles, and is cut into whole ones."""
+    length = total.src[1].extent
+    return length % unit.k == 0 and length >= LEAST_LENGTH
 
 
 class Sizes(NamedTuple):

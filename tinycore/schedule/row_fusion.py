@@ -28,7 +28,7 @@ from tinycore.schedule.access import Launch, Spans, elements, widen
 from tinycore.schedule.items import Step
 from tinycore.schedule.kernel import Kernel, kernel_name
 from tinycore.schedule.limits import limits_of
-from tinycore.schedule.product_chains import ProductChain, first_unit
+from tinycore.schedule.product_chains import ProductChain, first_unit, is_long_product
 from tinycore.schedule.row_inlining import Refusal as RowRefusal
 from tinycore.schedule.row_inlining import RowKernel
 from tinycore.trace import Trace
@@ -78,6 +78,7 @@ class Refusal(Enum):
     PRODUCTS = f"{MOST_PRODUCTS} matrix products are fused already"
     ROWS = "the second reads rows of the first other than the one being written"
     CACHE = "no strip of rows fits the cache"
+    UNIT = "one of them is a product that the matrix unit computes by whole tiles"
 
 
 class FusionGroup:
@@ -105,6 +106,8 @@ class FusionGroup:
         """
         if len(self.members) >= MOST_MEMBERS:
             return Refusal.FULL
+        if any(is_long_product(member, self.limits) for member in (*self.members, launch)):
+            return Refusal.UNIT
         if not self.is_related(launch):
             return Refusal.UNRELATED
         if is_product(launch) and sum(map(is_product, self.members)) >= MOST_PRODUCTS:

@@ -51,6 +51,17 @@ OUTER: Final = MatrixUnit(
     *("| k1", "| k1 n1 n2 n4", "| n1 n2 n4"),
 )
 """A vector of 8 sums of two products each, as of vpmaddwd."""
+TILE_BYTES: Final = MatrixUnit(
+    *("tile_16x16x64_s8", 16, 16, 64, dtypes.int8, dtypes.int8, dtypes.int32, 1),
+    *("| k1 k2 k4 k8 k16 k32 m1 m2 m4 m8", "| k1 k2 n1 n2 n4 n8 k4 k8 k16 k32"),
+    "| n1 n2 n4 n8 m1 m2 m4 m8",
+)
+"""AMX, tdpbssd: tiles of 16 rows of 64 bytes, the second with fours of its rows side by side."""
+TILE_SHORTS: Final = MatrixUnit(
+    *("tile_16x16x32_s16", 16, 16, 32, dtypes.int16, dtypes.int16, dtypes.int32, 1),
+    *("| k1 k2 k4 k8 k16 m1 m2 m4 m8", "| k1 n1 n2 n4 n8 k2 k4 k8 k16", TILE_BYTES.out_map),
+)
+"""The same of 16 bits, with pairs of rows side by side, as tdpbf16ps has them."""
 LDMATRIX: Final = MatrixLoad("ldmatrix", turned_bytes=2)
 """PTX ISA, ldmatrix.m8n8.b16, with .trans for elements of 2 bytes."""
 LOADED: Final = tuple(replace(unit, load=LDMATRIX) for unit in (MMA, MMA_BFLOAT, MMA_INT8))

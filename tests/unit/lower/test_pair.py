@@ -136,7 +136,7 @@ def test_fills_in_pairs_whatever_the_layout(pairs_inside: bool) -> None:
 def test_loops_over_results_are_no_pairs() -> None:
     ast = converted_product(2, 8, 8, "int8")
 
-    with pytest.raises(ArgumentError, match="not one of two steps that fill"):
+    with pytest.raises(ArgumentError, match="not one of two or four steps that fill"):
         apply_checked(ast, (Bind(ROWS, AxisKind.PAIR),), PAIRS)
 
 

@@ -15,7 +15,7 @@ from tinycore.lower.legality import Loops
 from tinycore.lower.loops import THREADS, Number, counter_of, text_of
 from tinycore.render.base import Limits
 from tinycore.uop.node import Axis, UOp
-from tinycore.uop.op import RECURRENCES, AxisKind, Op
+from tinycore.uop.op import RECURRENCES, AxisKind, Op, Part
 
 ON_LOOPS: Final = {
     AxisKind.LOOP: {AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.PARALLEL, AxisKind.PAIR},
@@ -72,8 +72,8 @@ class Bind:
             and axis not in loops.around_stores
         ):
             return "something is stored outside of it, which every thread would store"
-        if kind is AxisKind.PAIR and (axis not in loops.filling or counter.extent != 2):
-            return "it is not one of two steps that fill scratch memory"
+        if kind is AxisKind.PAIR and (axis not in loops.filling or counter.extent not in (2, 4)):
+            return "it is not one of two or four steps that fill scratch memory"
         if kind is AxisKind.FILL and axis not in loops.filling:
             return "it fills no memory that a group shares"
         if kind in THREADS:
@@ -114,12 +114,19 @@ def not_lanes(loops: Loops, counter: UOp) -> str | None:
 
 
 def copies_with(loops: Loops, counter: UOp) -> int:
-    """Most copies of any node if this loop is unrolled too."""
+    """Most copies of any node if this loop is unrolled too.
+
+    What a thread holds of a matrix unit is one register, however many elements.
+    """
     around = [n.ranges for n in loops.nodes if counter in n.ranges]
     return counter.extent * max(
-        (math.prod(r.extent for r in ranges if r.arg.kind in COPYING) for ranges in around),
-        default=1,
+        (math.prod(r.extent for r in ranges if is_copying(r)) for ranges in around), default=1
     )
+
+
+def is_copying(loop: UOp) -> bool:
+    """True if the body of a loop is written out for each of its steps."""
+    return loop.arg.kind in COPYING and Part.UNIT not in loop.arg.number
 
 
 def not_threads(loops: Loops, counter: UOp, kind: AxisKind, limits: Limits) -> str | None:

@@ -64,6 +64,8 @@ class Stage:
     With `copies` there are that many arrays, which the steps of `at` use in rotation: a group fills
     one while it reads others (multi-buffering, see `cooperative.filled_ahead`).
 
+    With `interleaved` that many neighboring rows lie element by element beside one another (VNNI).
+
     Values that were widened from a type in `narrow` are staged in that type, and widened when they
     are read.
     """
@@ -76,6 +78,7 @@ class Stage:
     swizzle: int = 0
     piece_bytes: int = LEAST_PIECE_BYTES
     panel: int = 0
+    interleaved: int = 1
 
     def __str__(self) -> str:
         layout = "][".join("+".join(map(term_text, d)) for d in self.dimensions)
@@ -84,6 +87,7 @@ class Stage:
             f", {self.swizzle} x {self.piece_bytes} bytes of a row swizzled" if self.swizzle else ""
         )
         padded += f", panels of {self.panel}" if self.panel else ""
+        padded += f", {self.interleaved} rows interleaved" if self.interleaved > 1 else ""
         turns = f", {self.copies} in turn" if self.copies > 1 else ""
         kinds = f", as {' '.join(d.name for d in self.narrow)}" if self.narrow else ""
         return f"stage([{layout}] at {text_of(self.at or ())}{padded}{turns}{kinds})"
@@ -100,6 +104,8 @@ class Stage:
             return problem
         if self.panel and not self.swizzle:
             return "rows are cut into panels where these are swizzled"
+        if self.interleaved > 1 and (self.padding or self.swizzle or len(self.dimensions) == 1):
+            return "rows are interleaved where there are several, neither padded nor swizzled"
         if self.copies == 1:
             return None
         if not 1 < self.copies <= MOST_IN_TURN:
@@ -213,6 +219,8 @@ def staged(value: UOp, step: Stage, number: int) -> UOp:
         for dimension, place in zip(step.dimensions, places, strict=True)
     ]
     layout = layout_of([r.extent for r in fill], value.dtype.itemsize, step)
+    if fill[-2:][0].extent % layout.interleaved:
+        raise ArgumentError(f"{step}: {fill[-2].extent} rows are not interleaved by that many")
     size = layout.pitches[0] * fill[0].extent
     turn = loops.get(step.at or ())
     copies = 1 if turn is None else step.copies
@@ -261,12 +269,15 @@ class Layout:
     """Elements of a row that lie together, where rows are swizzled."""
     panel_size: int = 0
     """Elements of a panel."""
+    interleaved: int = 1
+    """Neighboring rows whose elements alternate in memory."""
 
 
 def layout_of(extents: list[int], itemsize: int, step: Stage) -> Layout:
     """The layout that a Stage states. Raises ArgumentError for rows that have no such pieces."""
     if not step.swizzle:
-        return Layout(pitches_of(extents, itemsize, step.padding))
+        pitches = pitches_of(extents, itemsize, step.padding)
+        return Layout(pitches, interleaved=step.interleaved)
     panel = step.panel or extents[-1]
     if extents[-1] % panel:
         raise ArgumentError(f"{step}: rows of {extents[-1]} elements are no panels of {panel}")
@@ -294,6 +305,9 @@ def element_of(array: UOp, places: list[UOp], layout: Layout, start: UOp) -> UOp
             panel = places[-1] // layout.panel * layout.panel_size
             return UOp(Op.INDEX, array.dtype, (array, start + panel + row * layout.panel + column))
         places = [*places[:-1], swizzled(places[-1], row, layout)]
+    if (rows := layout.interleaved) > 1:
+        row, column = places[-2:]
+        places = [*places[:-2], row // rows * rows, column * rows + row % rows]
     place = start + total(p * pitch for p, pitch in zip(places, layout.pitches, strict=True))
     return UOp(Op.INDEX, array.dtype, (array, place))
 

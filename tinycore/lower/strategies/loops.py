@@ -18,6 +18,7 @@ from tinycore.lower.strategies import (
     dot,
     elementwise,
     matrix_product,
+    matrix_tiles,
     matrix_vector,
     scan,
     transpose,
@@ -29,6 +30,7 @@ STRATEGIES: Final = (
     elementwise.propose,
     matrix_vector.propose,
     matrix_product.propose,
+    matrix_tiles.propose,
     dot.propose,
     scan.propose,
     transpose.propose,
@@ -70,6 +72,8 @@ def proposals(draft: Draft, lanes: Lanes) -> list[Proposal]:
 
 def unroll_short_reductions(draft: Draft) -> None:
     """Unroll short innermost reduced loops, such as the width of a convolution's window."""
+    if any(n.op is Op.MATRIX for n in draft.facts.nodes):
+        return  # a unit has few registers for the operands of all steps
     copies = math.prod(r.extent for r in draft.facts.loops_of_kind(AxisKind.UNROLL))
     for node in draft.facts.reductions:
         loops = [r for r in node.src[1:] if r.op is Op.RANGE and r.arg.kind is AxisKind.REDUCE]

@@ -204,7 +204,14 @@ def _malformed(text: str, problem: str) -> SettingError:
 
 # This machine
 
-_LINUX_NAMES: Final = {"avx512_vnni": "avx512vnni", "avx512_bf16": "avx512bf16", "pni": "sse3"}
+_LINUX_NAMES: Final = {
+    "avx512_vnni": "avx512vnni",
+    "avx512_bf16": "avx512bf16",
+    "amx_tile": "amx-tile",
+    "amx_bf16": "amx-bf16",
+    "amx_int8": "amx-int8",
+    "pni": "sse3",
+}
 
 
 @cache

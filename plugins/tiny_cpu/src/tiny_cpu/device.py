@@ -9,7 +9,9 @@ want several.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from tiny_cpu.amx import LlvmAmx, units_of
 from tiny_cpu.arch import Arch
 from tiny_cpu.clang import ClangCompiler
 from tiny_cpu.llvm import LlvmCompiler
@@ -73,4 +75,7 @@ def llvm_toolchain(arch: str = "") -> Toolchain[LlvmCpu]:
     parsed = Arch.parse(arch)
     compiler = LlvmCompiler(parsed)
     dialect = LlvmCpuBaseline if parsed.is_baseline else LlvmCpu
-    return Toolchain("LLVM", str(parsed), dialect(parsed.limits(), parsed.machine), compiler)
+    limits = parsed.limits()
+    if units := units_of(parsed):
+        dialect, limits = LlvmAmx, replace(limits, matrix=units)
+    return Toolchain("LLVM", str(parsed), dialect(limits, parsed.machine), compiler)

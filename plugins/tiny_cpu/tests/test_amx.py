@@ -1,0 +1,212 @@
+"""Products by tile registers: the code that is written, and what it computes where there is AMX."""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import Any, Final
+
+import numpy
+import pytest
+
+from tiny_cpu import amx
+from tiny_cpu.arch import Arch
+from tiny_cpu.device import llvm_toolchain
+from tinycore import Context, Tensor, TinyJit
+from tinycore.errors import UnsupportedError
+from tinycore.lower.pipeline import lower
+from tinycore.lower.steps.tensorize import Tensorize
+from tinycore.lower.tile import Bind, Split
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind, Op
+
+NAMED: Final = "x86_64,sapphirerapids,amx-tile,amx-bf16,amx-int8"
+HAS_AMX: Final = bool(amx.units_of(Arch.parse("native")))
+needs_amx = pytest.mark.skipif(not HAS_AMX, reason="this processor has no AMX")
+pytestmark = pytest.mark.usefixtures("by_llvm")
+
+
+@pytest.fixture
+def by_llvm() -> Any:
+    """Kernels of LLVM, newly compiled and verified."""
+    with Context(DEV="CPU:LLVM", CCACHE=0, VERIFY=1):
+        yield
+
+
+def kernel_of(result: Tensor) -> UOp:
+    """The last kernel of a result."""
+    ast: UOp = result.schedule()[-1].ast
+    return ast
+
+
+def product(dtype: str, *shape: int) -> UOp:
+    """The kernel of a product of matrices."""
+    rows, columns, steps = shape
+    a = Tensor.empty(rows, steps, dtype=dtype, device="PYTHON")
+    b = Tensor.empty(steps, columns, dtype=dtype, device="PYTHON")
+    return kernel_of(a.matmul(b, dtype=amx_sum(dtype)))
+
+
+def amx_sum(dtype: str) -> str:
+    """The type of sums."""
+    return "float32" if dtype == "bfloat16" else "int32"
+
+
+def source_of(ast: UOp, plan: Any = None) -> str:
+    """The text of a kernel for a processor with AMX, which need not be ours."""
+    toolchain = llvm_toolchain(NAMED)
+    text = toolchain.renderer.render(lower(ast, toolchain.renderer, "product", plan))
+    assert toolchain.compiler.compile(text)[:4] == b"\x7fELF"
+    return text
+
+
+def instructions(text: str, name: str) -> list[list[int]]:
+    """The numbers of registers in each call of an intrinsic."""
+    calls = re.findall(rf"call void @llvm\.x86\.{name}\((.*)\)", text)
+    return [[int(n) for n in re.findall(r"i8 (\d+)", call)] for call in calls]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"), [("bfloat16", "tdpbf16ps"), ("int8", "tdpbssd"), ("uint8", "tdpbuud")]
+)
+def test_a_block_of_four_tiles_takes_eight_registers(dtype: str, name: str) -> None:
+    text = source_of(product(dtype, 128, 128, 256))
+
+    assert instructions(text, name) == [[0, 4, 5], [1, 4, 6], [2, 7, 5], [3, 7, 6]]
+    assert len(instructions(text, "tileloadd64")) == 4
+    assert instructions(text, "tilezero") == [[0], [1], [2], [3]]
+    assert instructions(text, "tilestored64") == [[0], [1], [2], [3]]
+    assert text.count("@llvm.x86.ldtilecfg(ptr @tiles)") == 1
+    assert text.count("call void @llvm.x86.tilerelease()") == 1
+
+
+def test_registers_are_configured_as_16_rows_of_64_bytes() -> None:
+    palette, rest = amx.CONFIGURATION[0], amx.CONFIGURATION[1:16]
+    widths = numpy.frombuffer(amx.CONFIGURATION[16:48], "<u2")
+
+    assert (palette, rest, len(amx.CONFIGURATION)) == (1, bytes(15), 64)
+    assert [*widths] == [64] * 8 + [0] * 8
+    assert amx.CONFIGURATION[48:] == bytes([16] * 8 + [0] * 8)
+
+
+def test_kernels_without_products_are_as_they_were() -> None:
+    text = source_of(kernel_of(Tensor.empty(64, 64, device="PYTHON") + 1))
+
+    assert "tile" not in text
+
+
+def test_plans_with_too_many_tiles_are_refused() -> None:
+    ast = product("int8", 64, 64, 64)
+    row, column, step = (r.arg.number for r in ast.toposort() if r.op is Op.RANGE)
+    unit = amx.UNITS["amx-int8"][0]
+    plan = (
+        Tensorize(row, column, step, unit),
+        Bind((*row, 0), AxisKind.UNROLL),
+        Split((*column, 0), 2),
+        Bind((*column, 0, 1), AxisKind.UNROLL),
+    )
+
+    with pytest.raises(UnsupportedError, match="more than the 8 tile registers"):
+        source_of(ast, plan)
+
+
+@pytest.mark.parametrize("text", ["x86_64,sapphirerapids", "x86_64,znver4", "aarch64"])
+def test_processors_that_are_named_without_amx_have_none(text: str) -> None:
+    assert llvm_toolchain(text).renderer.limits.matrix == ()
+
+
+def test_processors_that_are_named_with_a_part_of_amx_have_that_part() -> None:
+    units = llvm_toolchain("x86_64,sapphirerapids,amx-tile,amx-bf16").renderer.limits.matrix
+
+    assert [unit.name for unit in units] == ["tdpbf16ps"]
+
+
+# --- what it computes
+
+
+def random(generator: numpy.random.Generator, shape: tuple[int, ...], dtype: str) -> Tensor:
+    """A tensor of random elements, realized."""
+    if dtype == "bfloat16":
+        return Tensor(generator.standard_normal(shape, "f")).cast(dtype).realize()
+    least, most = (0, 256) if dtype == "uint8" else (-128, 128)
+    return Tensor(generator.integers(least, most, shape).astype(dtype)).realize()
+
+
+@needs_amx
+@pytest.mark.parametrize("turned", ["", "a", "b", "ab"])
+@pytest.mark.parametrize(
+    "kinds",
+    [("bfloat16",) * 2, ("int8",) * 2, ("uint8", "int8"), ("int8", "uint8"), ("uint8",) * 2],
+)
+def test_products_of_each_type(kinds: tuple[str, str], turned: str) -> None:
+    generator = numpy.random.default_rng(0)
+    left, right = (
+        random(generator, shape[::-1] if name in turned else shape, kind)
+        for name, shape, kind in zip("ab", ((96, 128), (128, 80)), kinds, strict=True)
+    )
+    a = left.T if "a" in turned else left
+    b = right.T if "b" in turned else right
+    got = a.matmul(b, dtype=amx_sum(kinds[0])).numpy()
+    wanted = a.cast("float64").numpy() @ b.cast("float64").numpy()
+
+    if kinds[0] == "bfloat16":
+        numpy.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-4)
+    else:
+        assert numpy.array_equal(got, wanted)
+
+
+@needs_amx
+def test_values_that_are_no_numbers_stay_so() -> None:
+    left = numpy.ones((64, 64), "f")
+    left[3, 5], left[7, 9], left[7, 10], left[9, 1] = numpy.nan, numpy.inf, -numpy.inf, numpy.inf
+    a = Tensor(left).cast("bfloat16").realize()
+    b = Tensor(numpy.ones((64, 64), "f")).cast("bfloat16").realize()
+    got = (a @ b).float().numpy()
+
+    assert numpy.isnan(got[3]).all()
+    assert numpy.isnan(got[7]).all()
+    assert (got[9] == numpy.inf).all()
+    assert (got[0] == 64).all()
+
+
+@needs_amx
+def test_products_among_other_work_and_their_gradients() -> None:
+    generator = numpy.random.default_rng(1)
+    x, w = (random(generator, (128, 128), "bfloat16") for _ in range(2))
+    bias = random(generator, (128,), "bfloat16")
+    x.requires_grad = w.requires_grad = True
+    (((x.relu() @ w + bias).gelu()).float() ** 2).sum().backward()
+    assert x.grad is not None
+    assert w.grad is not None
+    got = [x.grad.float().numpy(), w.grad.float().numpy()]
+
+    plain, weight = (t.detach().float().requires_grad_(True) for t in (x, w))
+    (((plain.relu() @ weight + bias.float()).gelu()) ** 2).sum().backward()
+    assert plain.grad is not None
+    assert weight.grad is not None
+    for a, b in zip(got, (plain.grad.numpy(), weight.grad.numpy()), strict=True):
+        assert numpy.abs(a - b).max() < 0.03 * numpy.abs(b).max()
+
+
+@needs_amx
+def test_replays_and_threads_have_registers_of_their_own() -> None:
+    generator = numpy.random.default_rng(2)
+    b = random(generator, (128, 256), "int8")
+    step = TinyJit(lambda a: a.matmul(b, dtype="int32").realize())
+    inputs = [random(generator, (192, 128), "int8") for _ in range(6)]
+    wanted = [a.cast("int32").numpy() @ b.cast("int32").numpy() for a in inputs]
+    results: dict[int, Any] = {}
+
+    def work(first: int) -> None:
+        with Context(DEV="CPU:LLVM", CCACHE=0):
+            for number in range(first, 6, 2):
+                results[number] = inputs[number].matmul(b, dtype="int32").numpy()
+
+    threads = [threading.Thread(target=work, args=(first,)) for first in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert all(numpy.array_equal(results[n], wanted[n]) for n in range(6))
+    assert all(numpy.array_equal(step(a).numpy(), w) for a, w in zip(inputs, wanted, strict=True))

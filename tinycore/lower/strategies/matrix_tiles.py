@@ -1,0 +1,157 @@
+"""Matrix products on the matrix unit of a processor (AMX): blocks of tiles over packed operands.
+
+Floor 3'. The loops of BLIS with an instruction for the innermost ones: rows are packed in blocks
+that threads share out, columns in panels that a block of rows reads, both in the order in which
+the instruction takes a tile. A few tiles of sums stay in registers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Final
+
+from tinycore.errors import ArgumentError
+from tinycore.lower.cost import Cost, Lanes, Proposal
+from tinycore.lower.draft import Draft
+from tinycore.lower.kernel_facts import KernelFacts
+from tinycore.lower.loops import Number, counter_of
+from tinycore.lower.packing import LEAST_CHUNKS, fill_of, loads_of, plan_fill
+from tinycore.lower.steps.stage import MOST_SCRATCH, Dimension, Stage
+from tinycore.lower.steps.tensorize import COLUMNS, ROWS, STEPS, Tensorize, factors_of
+from tinycore.lower.strategies.grid_shared import sides_of
+from tinycore.lower.strategies.matrix_sides import longest
+from tinycore.lower.strategies.matrix_unit import dimension
+from tinycore.lower.tile import Bind, Reorder, Split
+from tinycore.render.base import Limits
+from tinycore.uop.affine import coefficient
+from tinycore.uop.matrix import MatrixUnit
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind, Op
+
+SIDE_TILES: Final = 2
+"""Tiles of a block along rows and along columns, each read for as many products."""
+TILE_CYCLES: Final = 0.06
+"""Cost of a product of a tile, as that of a vector that does as many products with 1 cycle each."""
+WORD_BYTES: Final = 4
+"""Bytes of a column that steps beside one another fill."""
+LEAST_TILES: Final = 4
+"""Tiles along a side from which on packing pays."""
+
+
+def propose(facts: KernelFacts, limits: Limits, lanes: Lanes) -> Iterator[Proposal]:
+    """A product on each unit of a single thread whose tiles divide it."""
+    units = [unit for unit in limits.matrix if unit.threads == 1] if facts.is_fixed else []
+    sides = sides_of(facts) if units and not facts.overwrites else None
+    if sides is None:
+        return
+    for unit in units:
+        row, column, step = longest(sides.rows), longest(sides.columns), facts.reduced[-1]
+        loops = ((row, unit.m), (column, unit.n), (step, unit.k))
+        if (
+            all(r.extent % size == 0 for r, size in loops)
+            and is_worth(row, column, unit)
+            and is_product(facts, row, column, unit)
+        ):
+            apply = partial(use_tiles, unit=unit, row=row, column=column, step=step)
+            yield Proposal(unit.name, None, Cost(TILE_CYCLES), apply)
+
+
+def is_worth(row: UOp, column: UOp, unit: MatrixUnit) -> bool:
+    """True if a product has as many tiles as pay for packing."""
+    return row.extent >= LEAST_TILES * unit.m and column.extent >= LEAST_TILES * unit.n
+
+
+def is_product(facts: KernelFacts, row: UOp, column: UOp, unit: MatrixUnit) -> bool:
+    """True if the kernel has one sum, of products in the types of a unit."""
+    if len(facts.reductions) != 1:
+        return False  # sums of several would take all tile registers
+    try:
+        factors_of(facts.reductions[0], row, column, unit)
+    except ArgumentError:
+        return False
+    return True
+
+
+def use_tiles(draft: Draft, unit: MatrixUnit, row: UOp, column: UOp, step: UOp) -> bool:
+    """Blocks of tiles over packed operands; False where they are not packed."""
+    if draft.nest is not None:
+        return False  # strips of rows are shorter than tiles
+    m, n, k = row.arg.number, column.arg.number, step.arg.number
+    outside = [r.arg.number for r in draft.facts.outputs if r not in (row, column)]
+    product = Tensorize(m, n, k, unit)
+    draft.do(product)
+    rows, tall = cut(draft, (*m, 0))
+    columns, wide = cut(draft, (*n, 0))
+    block, rows = split(draft, rows, rows_of_block(draft, rows, unit.m * SIDE_TILES))
+    draft.do(Reorder(draft.present(*outside, block, columns, rows, tall, wide)))
+    depth = [((r.arg.number, 1),) for r in draft.facts.reduced if r.arg.kind is AxisKind.REDUCE]
+    around = draft.present(*outside, block)
+    left = (
+        *(dimension(draft, rows), *depth),
+        *(dimension(draft, tall, product.number(ROWS)), dimension(draft, product.number(STEPS))),
+    )
+    right = (
+        *(*depth, dimension(draft, wide)),
+        *(dimension(draft, product.number(STEPS)), dimension(draft, product.number(COLUMNS))),
+    )
+    beside = WORD_BYTES // unit.b.itemsize
+    packed = pack_tiles(draft, around[-1] if around else None, left, 1)
+    return packed and pack_tiles(draft, columns, right, beside)
+
+
+def pack_tiles(
+    draft: Draft, at: Number | None, dimensions: Sequence[Dimension], interleaved: int
+) -> bool:
+    """Pack an operand tile by tile inside of a loop; False if no value varies with these loops."""
+    first = sum(n.op is Op.DEFINE_LOCAL for n in draft.kernel.toposort())
+    try:
+        draft.do(Stage(at, tuple(filter(None, dimensions)), interleaved=interleaved))
+    except ArgumentError:
+        return False
+    fill_tiles(draft, first, interleaved)
+    return True
+
+
+def fill_tiles(draft: Draft, number: int, interleaved: int) -> None:
+    """The loops that fill an array of tiles: vectors along rows, whose elements may alternate."""
+    if interleaved == 1:
+        plan_fill(draft, number)
+        return
+    *outer, row, column = (r.arg.number for r in fill_of(draft, number).src[1:])
+    draft.do(Split(row, interleaved), Reorder((*outer, (*row, 0), column, (*row, 1))))
+    steps = counter_of(draft.kernel, (*row, 0))
+    if all(coefficient(n.src[1], steps) == interleaved for n in loads_of(fill_of(draft, number))):
+        draft.do(Bind((*row, 0), AxisKind.UNROLL))  # squares that are transposed in registers
+    draft.do(Bind(column, AxisKind.VECTOR), Bind((*row, 1), AxisKind.PAIR))
+
+
+def cut(draft: Draft, axis: Number) -> tuple[Number, Number]:
+    """Cut a loop over tiles into blocks of some: the loops over blocks, and in one."""
+    size = counter_of(draft.kernel, axis).extent
+    if size % SIDE_TILES:
+        return axis, ()
+    draft.do(Split(axis, SIDE_TILES), Bind((*axis, 1), AxisKind.UNROLL))
+    return (*axis, 0), (*axis, 1)
+
+
+def split(draft: Draft, axis: Number, by: int) -> tuple[Number, Number]:
+    """Cut a loop into blocks of some steps, unless that leaves one loop: the loops of both."""
+    extent = counter_of(draft.kernel, axis).extent
+    if by == 1:
+        return axis, ()
+    if by == extent:
+        return (), axis
+    draft.do(Split(axis, by))
+    return (*axis, 0), (*axis, 1)
+
+
+def rows_of_block(draft: Draft, rows: Number, tall: int) -> int:
+    """Steps of the loop over rows whose packed operands fit scratch memory, for all threads."""
+    extent = counter_of(draft.kernel, rows).extent
+    depth = math.prod(r.extent for r in draft.facts.reduced)
+    most = MOST_SCRATCH // (depth * draft.facts.itemsize * tall)
+    chunks = LEAST_CHUNKS // 2 * draft.limits.threads if draft.limits.threads > 1 else 1
+    most = max(min(most, -(-extent // chunks)), 1)
+    return max(size for size in range(1, most + 1) if extent % size == 0)
