@@ -33,10 +33,10 @@ PROGRAMS: Final = "program"
 
 LOWERING: Final = (
     *("_dtype.py", "dtype.py", "uop", "render", "lower", "lower/steps", "lower/strategies"),
-    *("engine/compile.py", "engine/program_cache.py", "schedule/kernel.py"),
-    *("device/protocols.py", "device/extent.py"),
+    *("engine/compile.py", "engine/estimate.py", "engine/program_cache.py", "schedule/kernel.py"),
+    *("device/protocols.py", "device/extent.py", "tensor_map.py"),
 )
-"""The source files that determine the program of a kernel."""
+"""The source files that determine the program of a kernel, and what is kept beside it."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy
@@ -16,6 +17,7 @@ pytest.importorskip("llvmlite")
 
 from code_object import compile_kernel
 from driver_faults import FAULTS, SOURCES
+from driver_memory import closing, content, written
 from kfd_standin import Machine, Mistake, queues
 from kfd_standin.cards import MI300, NAVI31
 from kfd_standin.gpu import region_of
@@ -29,7 +31,7 @@ from tiny_amd.queues import Pm4Queue
 from tiny_amd.topology import count, reason
 from tinycore import Context
 from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory, UnsupportedError
-from tinycore.plugin import HCQBuffer, ProgramInfo, Symbol, Word, use_system
+from tinycore.plugin import ProgramInfo, Symbol, Word, use_system
 
 ADD = """
 define amdgpu_kernel void @add(ptr addrspace(1) %out, ptr addrspace(1) %in, i64 %n) #0 {
@@ -98,16 +100,8 @@ def aql(kind: str) -> bool:
 @pytest.fixture
 def make(aql: bool) -> Iterator[Make]:
     """Opens cards of a machine, and closes them."""
-    made: list[AmdDevice] = []
-
-    def device(machine: Machine, index: int = 0, **options: Any) -> AmdDevice:
-        made.append(opened(machine, index, **{"aql": aql, **options}))
-        return made[-1]
-
-    yield device
-    with Context(WAIT_TIMEOUT_MS=2000):
-        for one in made:
-            one.close()
+    with closing(partial(opened, aql=aql)) as device:
+        yield device
 
 
 @pytest.fixture
@@ -120,21 +114,6 @@ def machine(kind: str) -> Machine:
 def device(machine: Machine, make: Make) -> AmdDevice:
     """Its first card."""
     return make(machine)
-
-
-def written(device: AmdDevice, numbers: Any) -> HCQBuffer:
-    """Memory of the card with these numbers."""
-    content = numpy.asarray(numbers, "i")
-    buffer = device.allocator.alloc(content.nbytes)
-    device.allocator.write(buffer, memoryview(content.tobytes()))
-    return buffer
-
-
-def content(device: AmdDevice, buffer: HCQBuffer) -> Any:
-    """Content of memory of the card."""
-    found = bytearray(buffer.size)
-    device.allocator.read(memoryview(found), buffer)
-    return numpy.frombuffer(found, "i")
 
 
 def test_a_kernel_adds(device: AmdDevice) -> None:

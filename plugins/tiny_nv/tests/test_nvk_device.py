@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy
 import pytest
 from cubin import assemble
+from driver_memory import closing, content, written
 from rm_standin import Machine, Mistake
 from rm_standin.cards import GA102, GB202, H200, CardFacts
 from simulated_nv import opened
@@ -19,7 +20,6 @@ from tiny_nv import _nvrtc
 from tiny_nv.nvk import compilers, methods, qmd, queues
 from tiny_nv.nvk.device import NvDevice
 from tiny_nv.nvk.program import NvProgram
-from tinycore import Context
 from tinycore.errors import (
     CompilerUnavailable,
     DeviceError,
@@ -63,16 +63,8 @@ Make = Callable[..., NvDevice]
 @pytest.fixture
 def make() -> Iterator[Make]:
     """Opens cards of a machine, and closes them."""
-    made: list[NvDevice] = []
-
-    def device(machine: Machine, index: int = 0) -> NvDevice:
-        made.append(opened(machine, index))
-        return made[-1]
-
-    yield device
-    with Context(WAIT_TIMEOUT_MS=2000):
-        for one in made:
-            one.close()
+    with closing(opened) as device:
+        yield device
 
 
 @pytest.fixture(params=CARDS)
@@ -93,19 +85,9 @@ def device(machine: Machine, make: Make) -> NvDevice:
     return make(machine)
 
 
-def filled(device: NvDevice, *, first: int = 0) -> HCQBuffer:
-    """Memory with numbers that count from the first on."""
-    buffer = device.allocator.alloc(BYTES)
-    numbers = numpy.arange(first, first + BYTES // 4, dtype=numpy.uint32)
-    device.allocator.write(buffer, numbers.data.cast("B"))
-    return buffer
-
-
-def content(device: NvDevice, buffer: HCQBuffer) -> numpy.ndarray:
-    """Content of a buffer."""
-    found = numpy.zeros(BYTES // 4, numpy.uint32)
-    device.allocator.read(found.data.cast("B"), buffer)
-    return found
+def filled(device: NvDevice) -> HCQBuffer:
+    """Memory with numbers that count from 0 on."""
+    return written(device, range(BYTES // 4))
 
 
 def loaded(device: NvDevice, source: str = ADD, info: ProgramInfo = INFO) -> NvProgram:

@@ -6,9 +6,9 @@ import errno
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy
 import pytest
 from cubin import assemble
+from driver_memory import closing, content, written
 from nvk_faults import FAULTS, SOURCES
 from rm_standin import Machine, Mistake, Status
 from rm_standin.cards import AD102, GA102, GB202, H200, CardFacts
@@ -17,7 +17,7 @@ from simulated_nv import opened
 from tiny_nv.nvk.device import NvDevice
 from tinycore import Context
 from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory
-from tinycore.plugin import HCQBuffer, ProgramInfo
+from tinycore.plugin import ProgramInfo
 
 HEADER = ".version 7.8\n.target sm_80\n.address_size 64\n"
 ADD = (
@@ -104,16 +104,8 @@ Make = Callable[..., NvDevice]
 @pytest.fixture
 def make() -> Iterator[Make]:
     """Opens cards that are closed after the test."""
-    made: list[NvDevice] = []
-
-    def device(machine: Machine, index: int = 0) -> NvDevice:
-        made.append(opened(machine, index))
-        return made[-1]
-
-    yield device
-    with Context(WAIT_TIMEOUT_MS=200):
-        for one in made:
-            one.close()
+    with closing(opened, timeout_ms=200) as device:
+        yield device
 
 
 @pytest.fixture(params=CARDS)
@@ -142,21 +134,6 @@ def load(device: NvDevice, source: str = ADD, info: ProgramInfo = INFO) -> Any:
 def machine_of(device: NvDevice) -> Machine:
     found: Machine = device.machine  # type: ignore[attr-defined]
     return found
-
-
-def written(device: NvDevice, numbers: Any) -> HCQBuffer:
-    """Memory of the card with these numbers."""
-    content = numpy.asarray(numbers, "i")
-    buffer = device.allocator.alloc(content.nbytes)
-    device.allocator.write(buffer, memoryview(content.tobytes()))
-    return buffer
-
-
-def content(device: NvDevice, buffer: HCQBuffer) -> Any:
-    """Content of memory of the card."""
-    found = bytearray(buffer.size)
-    device.allocator.read(memoryview(found), buffer)
-    return numpy.frombuffer(found, "i")
 
 
 def test_a_kernel_adds(device: NvDevice) -> None:

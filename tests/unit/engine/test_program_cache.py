@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import tinycore
+from tests.test_floors import imports_of, module_of
 from tinycore import Context, Device, Tensor
 from tinycore._lru import Lru
 from tinycore._stamp import INDECISIVE_SETTINGS, content_of, sources, stamp
@@ -125,3 +126,25 @@ def test_every_file_that_lowers_a_kernel_is_stamped() -> None:
     stamped = {file for part in LOWERING for file in sources(root / part)}
 
     assert set((root / "lower").rglob("*.py")) <= stamped
+
+
+UNDECIDED = frozenset(
+    {"_collector", "_deferred", "_locks", "_lru", "_stamp", "cache", "config", "errors", "trace"}
+    | {"device.buffer", "device.hooks", "device.registry", "engine.counters", "engine.rule_hooks"}
+    | {"engine.search", "schedule.limits"}
+)
+"""Modules that files of a stamp import and that change no program; what they hand on of settings,
+rules and plans is in the key by itself."""
+
+
+def test_every_file_that_a_stamped_one_imports_is_stamped_or_decides_nothing() -> None:
+    root = Path(tinycore.__file__).parent
+    stamped = {file for part in LOWERING for file in sources(root / part)}
+    imported = {
+        found.module.removeprefix("tinycore.")
+        for file in stamped
+        for found in imports_of(file.read_text("utf-8"), module_of(file, root.parent))
+    }
+    files = {name: root / f"{name.replace('.', '/')}.py" for name in imported - UNDECIDED}
+
+    assert [name for name, file in files.items() if file.exists() and file not in stamped] == []
