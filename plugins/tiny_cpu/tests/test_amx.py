@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy
@@ -11,26 +12,29 @@ import pytest
 
 from tiny_cpu import amx
 from tiny_cpu.arch import Arch
-from tiny_cpu.device import llvm_toolchain
+from tiny_cpu.clang import is_clang_installed
+from tiny_cpu.device import clang_toolchain, llvm_toolchain
 from tinycore import Context, Tensor, TinyJit
 from tinycore.errors import UnsupportedError
 from tinycore.lower.pipeline import lower
 from tinycore.lower.steps.tensorize import Tensorize
 from tinycore.lower.tile import Bind, Split
+from tinycore.plugin import SupportsAssembly
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 
 NAMED: Final = "x86_64,sapphirerapids,amx-tile,amx-bf16,amx-int8"
 HAS_AMX: Final = bool(amx.units_of(Arch.parse("native")))
 needs_amx = pytest.mark.skipif(not HAS_AMX, reason="this processor has no AMX")
-pytestmark = pytest.mark.usefixtures("by_llvm")
+needs_clang = pytest.mark.skipif(not is_clang_installed(), reason="there is no clang")
+BOTH: Final = ("LLVM", pytest.param("CLANG", marks=needs_clang))
 
 
-@pytest.fixture
-def by_llvm() -> Any:
-    """Kernels of LLVM, newly compiled and verified."""
-    with Context(DEV="CPU:LLVM", CCACHE=0, VERIFY=1):
-        yield
+@pytest.fixture(params=BOTH)
+def compiler(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The compiler of kernels, which are compiled anew and verified."""
+    with Context(DEV=f"CPU:{request.param}", CCACHE=0, VERIFY=1):
+        yield request.param
 
 
 def kernel_of(result: Tensor) -> UOp:
@@ -78,6 +82,20 @@ def test_a_block_of_four_tiles_takes_eight_registers(dtype: str, name: str) -> N
     assert instructions(text, "tilestored64") == [[0], [1], [2], [3]]
     assert text.count("@llvm.x86.ldtilecfg(ptr @tiles)") == 1
     assert text.count("call void @llvm.x86.tilerelease()") == 1
+
+
+@needs_clang
+def test_clang_is_given_the_same_instructions() -> None:
+    toolchain = clang_toolchain(NAMED)
+    linear = lower(product("bfloat16", 128, 128, 256), toolchain.renderer, "product")
+    text = toolchain.renderer.render(linear)
+    calls = re.findall(r"__builtin_ia32_(\w+)\(", text)
+
+    assert re.findall(r"tdpbf16ps\((.*)\)", text) == ["0, 4, 5", "1, 4, 6", "2, 7, 5", "3, 7, 6"]
+    assert [calls.count(name) for name in ("tileloadd64", "tilezero", "tilestored64")] == [4] * 3
+    assert (calls[0], calls[-1]) == ("tile_loadconfig", "tilerelease")
+    assert isinstance(toolchain.compiler, SupportsAssembly)
+    assert "tdpbf16ps" in toolchain.compiler.assembly(text)
 
 
 def test_registers_are_configured_as_16_rows_of_64_bytes() -> None:
@@ -133,6 +151,8 @@ def random(generator: numpy.random.Generator, shape: tuple[int, ...], dtype: str
 
 
 @needs_amx
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("turned", ["", "a", "b", "ab"])
 @pytest.mark.parametrize(
     "kinds",
@@ -156,6 +176,7 @@ def test_products_of_each_type(kinds: tuple[str, str], turned: str) -> None:
 
 
 @needs_amx
+@pytest.mark.usefixtures("compiler")
 def test_values_that_are_no_numbers_stay_so() -> None:
     left = numpy.ones((64, 64), "f")
     left[3, 5], left[7, 9], left[7, 10], left[9, 1] = numpy.nan, numpy.inf, -numpy.inf, numpy.inf
@@ -170,6 +191,7 @@ def test_values_that_are_no_numbers_stay_so() -> None:
 
 
 @needs_amx
+@pytest.mark.usefixtures("compiler")
 def test_products_among_other_work_and_their_gradients() -> None:
     generator = numpy.random.default_rng(1)
     x, w = (random(generator, (128, 128), "bfloat16") for _ in range(2))
@@ -189,7 +211,7 @@ def test_products_among_other_work_and_their_gradients() -> None:
 
 
 @needs_amx
-def test_replays_and_threads_have_registers_of_their_own() -> None:
+def test_replays_and_threads_have_registers_of_their_own(compiler: str) -> None:
     generator = numpy.random.default_rng(2)
     b = random(generator, (128, 256), "int8")
     step = TinyJit(lambda a: a.matmul(b, dtype="int32").realize())
@@ -198,7 +220,7 @@ def test_replays_and_threads_have_registers_of_their_own() -> None:
     results: dict[int, Any] = {}
 
     def work(first: int) -> None:
-        with Context(DEV="CPU:LLVM", CCACHE=0):
+        with Context(DEV=f"CPU:{compiler}", CCACHE=0):
             for number in range(first, 6, 2):
                 results[number] = inputs[number].matmul(b, dtype="int32").numpy()
 

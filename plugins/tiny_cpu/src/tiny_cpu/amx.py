@@ -1,4 +1,4 @@
-"""Advanced Matrix Extensions (AMX): products of tiles of 16 rows of 64 bytes, in LLVM IR.
+"""Advanced Matrix Extensions (AMX): products of tiles of 16 rows of 64 bytes.
 
 Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18. There are eight
 tile registers. Operand `b` has pairs of its rows (of bytes: fours) beside one another in each row.
@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
+from tiny_cpu._render_clang import Clang
 from tiny_cpu._render_llvm import LlvmCpu
 from tiny_cpu.arch import NATIVE, Arch
 from tinycore.dtype import DType, dtypes
@@ -22,6 +24,7 @@ from tinycore.errors import UnsupportedError
 from tinycore.render.base import LinearKernel, pointer_of
 from tinycore.render.llvm_types import storage_name
 from tinycore.render.llvm_writer import Writer
+from tinycore.render.writer import Writer as CWriter
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
@@ -89,12 +92,37 @@ def units_of(arch: Arch) -> tuple[MatrixUnit, ...]:
     return tuple([unit for name, units in UNITS.items() if name in known for unit in units])
 
 
-class TileWriter(Writer):
-    """The text of a kernel with products of tiles: which register has what."""
+class TileCode(ABC):
+    """The tile instructions of one kernel, in its language."""
 
-    def __init__(self, kernel: LinearKernel) -> None:
-        super().__init__(kernel)
+    @abstractmethod
+    def instruct(self, name: str, *registers: int, memory: str = "") -> None:
+        """Write an instruction on registers, and on memory if it names any."""
+
+    @abstractmethod
+    def new_frame(self) -> str:
+        """Memory for the elements of a register."""
+
+    @abstractmethod
+    def address(self, index: UOp) -> str:
+        """The memory that an INDEX points to."""
+
+    @abstractmethod
+    def store(self, value: UOp, memory: str) -> None:
+        """Write a vector to the memory of a register."""
+
+    @abstractmethod
+    def define(self, u: UOp, memory: str) -> None:
+        """Make the vector in the memory of a register the value of a node."""
+
+
+class TileRegisters:
+    """The registers of one kernel: which has what, and the instructions that move it."""
+
+    def __init__(self, kernel: LinearKernel, code: TileCode) -> None:
         uops = kernel.uops
+        self.code = code
+        self.end = len(uops)
         self.sums = {memory: number for number, memory in enumerate(sums_of(uops))}
         self.held: dict[UOp, int] = {}
         """The register of an operand, or of a product."""
@@ -102,20 +130,70 @@ class TileWriter(Writer):
         self.element_reads = element_reads(uops)
         self.vectors = {s for u in uops if u.op is not Op.MATRIX for s in u.src}
         """Values that something else than a product reads."""
-        self.place = 0
         self.free = list(range(len(self.sums), REGISTERS))
         self.leaving: dict[int, list[int]] = {}
-        self.stored: dict[int, str] = {}
-        """Memory of the frame for a register whose elements are read, or come from elsewhere."""
-        configuration = "".join(f"\\{byte:02X}" for byte in CONFIGURATION)
-        constant = f'@tiles = private constant [{len(CONFIGURATION)} x i8] c"{configuration}"'
-        self.declarations[f"{constant}, align 64"] = None
 
-    def instruct(self, name: str, *arguments: str) -> None:
-        """Call an intrinsic that yields nothing."""
-        kinds = ", ".join(argument.split()[0] for argument in arguments)
-        self.declarations.setdefault(f"declare void @llvm.x86.{name}({kinds})")
-        self.line(f"call void @llvm.x86.{name}({', '.join(arguments)})")
+    def write(self, u: UOp, place: int) -> bool:
+        """Write what happens at a place in the kernel to tiles; False if that is all else."""
+        self.free += self.leaving.pop(place - 1, [])
+        match u.op:
+            case Op.DEFINE_REG:
+                return u in self.sums
+            case Op.LOAD:
+                return self.load(u, place)
+            case Op.STORE if (number := self.sums.get(pointer_of(u.src[0]))) is not None:
+                if self.held.get(u.src[1]) != number:
+                    self.fill(number, u.src[1])
+                return True
+            case Op.MATRIX:
+                self.multiply(u, place)
+                return True
+        return False
+
+    def load(self, u: UOp, place: int) -> bool:
+        """A tile, into a register of its own; elements of a sum, by way of memory."""
+        if (number := self.sums.get(pointer_of(u.src[0]))) is not None:
+            self.held[u] = number
+            self.read_elements(u, place)
+            return True
+        if u not in self.ends or u in self.vectors or not is_tile(u):
+            return False
+        number = self.held[u] = self.take(self.ends[u])
+        self.code.instruct("tileloadd64", number, memory=self.code.address(u.src[0]))
+        return True
+
+    def multiply(self, u: UOp, place: int) -> None:
+        """A product of tiles, added to a register."""
+        total = self.held.get(u.src[2])
+        if total is None:
+            total = self.take(self.end)
+            self.fill(total, u.src[2])
+        self.code.instruct(u.arg.name, total, *map(self.operand, u.src[:2]))
+        self.held[u] = total
+        self.read_elements(u, place)
+
+    def operand(self, value: UOp) -> int:
+        """The register of an operand; one that is no tile in memory goes there first."""
+        if value not in self.held:
+            self.held[value] = self.take(self.ends[value])
+            self.fill(self.held[value], value)
+        return self.held[value]
+
+    def read_elements(self, u: UOp, place: int) -> None:
+        """Make the elements of a register a vector, if anything reads them from this place on."""
+        if place in self.element_reads:
+            memory = self.code.new_frame()
+            self.code.instruct("tilestored64", self.held[u], memory=memory)
+            self.code.define(u, memory)
+
+    def fill(self, number: int, value: UOp) -> None:
+        """Set a register to a vector."""
+        if value.src and all(s.op is Op.CONST and s.arg == 0 for s in value.src):
+            self.code.instruct("tilezero", number)
+            return
+        memory = self.code.new_frame()
+        self.code.store(value, memory)
+        self.code.instruct("tileloadd64", number, memory=memory)
 
     def take(self, until: int) -> int:
         """A register until a position. Raises UnsupportedError if there is none."""
@@ -127,28 +205,6 @@ class TileWriter(Writer):
         number = self.free.pop(0)
         self.leaving.setdefault(until, []).append(number)
         return number
-
-    def frame(self, number: int) -> str:
-        """Memory for the elements of a register."""
-        if number not in self.stored:
-            self.stored[number] = f"%tile{number}"
-            self.entry.append(f"  %tile{number} = alloca [{TILE_BYTES} x i8], align 64")
-        return self.stored[number]
-
-    def elements(self, number: int, dtype: DType) -> str:
-        """The elements of a register as a vector."""
-        place = self.frame(number)
-        self.instruct("tilestored64", f"i8 {number}", f"ptr {place}", f"i64 {ROW_BYTES}")
-        return self.add(f"load {storage_name(dtype)}, ptr {place}, align 64", "load")
-
-    def fill(self, number: int, value: UOp) -> None:
-        """Set a register to a vector."""
-        if all(s.op is Op.CONST and s.arg == 0 for s in value.src) and value.src:
-            self.instruct("tilezero", f"i8 {number}")
-            return
-        place = self.frame(number)
-        self.line(f"store {storage_name(value.dtype)} {self[value]}, ptr {place}, align 64")
-        self.instruct("tileloadd64", f"i8 {number}", f"ptr {place}", f"i64 {ROW_BYTES}")
 
 
 def sums_of(uops: tuple[UOp, ...]) -> Iterator[UOp]:
@@ -181,6 +237,48 @@ def last_uses(uops: tuple[UOp, ...]) -> dict[UOp, int]:
     }
 
 
+class LlvmTiles(TileCode):
+    """Tile instructions as intrinsics of LLVM."""
+
+    def __init__(self, dialect: LlvmCpu, writer: Writer) -> None:
+        self.dialect = dialect
+        self.writer = writer
+        self.frames = 0
+        self.registers = TileRegisters(writer.kernel, self)
+        text = "".join(f"\\{byte:02X}" for byte in CONFIGURATION)
+        constant = f'@tiles = private constant [{len(CONFIGURATION)} x i8] c"{text}", align 64'
+        writer.declarations[constant] = None
+
+    def instruct(self, name: str, *registers: int, memory: str = "") -> None:
+        """A call that yields nothing."""
+        places = [f"ptr {memory}", *([f"i64 {ROW_BYTES}"] if registers else [])] if memory else []
+        arguments = [*(f"i8 {number}" for number in registers), *places]
+        kinds = ", ".join(argument.split()[0] for argument in arguments)
+        self.writer.declarations.setdefault(f"declare void @llvm.x86.{name}({kinds})")
+        self.writer.line(f"call void @llvm.x86.{name}({', '.join(arguments)})")
+
+    def new_frame(self) -> str:
+        """An alloca at the head of the function."""
+        self.frames += 1
+        name = f"%tile{self.frames}"
+        self.writer.entry.append(f"  {name} = alloca [{TILE_BYTES} x i8], align 64")
+        return name
+
+    def address(self, index: UOp) -> str:
+        """The pointer of an INDEX."""
+        return self.writer[index]
+
+    def store(self, value: UOp, memory: str) -> None:
+        """Write a vector to the memory of a register."""
+        kind = storage_name(value.dtype)
+        self.writer.line(f"store {kind} {self.writer[value]}, ptr {memory}, align 64")
+
+    def define(self, u: UOp, memory: str) -> None:
+        """Load the vector."""
+        text = f"load {storage_name(u.dtype)}, ptr {memory}, align 64"
+        self.writer.values[u] = self.writer.add(text, "load")
+
+
 @dataclass(frozen=True)
 class LlvmAmx(LlvmCpu):
     """LLVM IR for a CPU with AMX, whose instructions name tile registers by number."""
@@ -189,64 +287,75 @@ class LlvmAmx(LlvmCpu):
         """The source text of a kernel."""
         if not any(u.op is Op.MATRIX for u in kernel.uops):
             return super().render(kernel)
-        writer = TileWriter(kernel)
-        writer.instruct("ldtilecfg", "ptr @tiles")
-        for writer.place, u in enumerate(kernel.uops):
-            self.write(u, writer)
-            writer.free += writer.leaving.pop(writer.place, [])
-        writer.instruct("tilerelease")
+        writer = Writer(kernel)
+        code = LlvmTiles(self, writer)
+        code.instruct("ldtilecfg", memory="@tiles")
+        for place, u in enumerate(kernel.uops):
+            writer.values.setdefault(u, "")
+            if not code.registers.write(u, place):
+                self.write(u, writer)
+        code.instruct("tilerelease")
         return self.assemble(writer)
 
-    def write_memory(self, u: UOp, writer: Writer) -> None:
-        """Nothing for sums of tiles."""
-        if not isinstance(writer, TileWriter) or u not in writer.sums:
-            super().write_memory(u, writer)
-            return
-        writer.values[u] = ""
 
-    def write_load(self, u: UOp, writer: Writer) -> None:
-        """A tile, into a register of its own; elements of a sum, by way of memory."""
-        if not isinstance(writer, TileWriter):
-            super().write_load(u, writer)
-        elif (number := writer.sums.get(pointer_of(u.src[0]))) is not None:
-            writer.held[u], writer.values[u] = number, ""
-            if writer.place in writer.element_reads:
-                writer.values[u] = writer.elements(number, u.dtype)
-        elif u in writer.ends and u not in writer.vectors and is_tile(u):
-            number = writer.held[u] = writer.take(writer.ends[u])
-            writer.values[u] = ""
-            place = f"ptr {writer[u.src[0]]}"
-            writer.instruct("tileloadd64", f"i8 {number}", place, f"i64 {ROW_BYTES}")
-        else:
-            super().write_load(u, writer)
+class ClangTiles(TileCode):
+    """Tile instructions as builtins of clang."""
 
-    def write_store(self, u: UOp, writer: Writer) -> None:
-        """Nothing for a product, which is in its register already."""
-        tiles = writer if isinstance(writer, TileWriter) else None
-        number = None if tiles is None else tiles.sums.get(pointer_of(u.src[0]))
-        if tiles is None or number is None:
-            super().write_store(u, writer)
-        elif tiles.held.get(u.src[1]) != number:
-            tiles.fill(number, u.src[1])
+    def __init__(self, dialect: Clang, writer: CWriter) -> None:
+        self.dialect = dialect
+        self.writer = writer
+        self.registers = TileRegisters(writer.kernel, self)
+        text = ", ".join(map(str, CONFIGURATION))
+        writer.define(f"static const _Alignas(64) unsigned char tiles[] = {{{text}}};")
 
-    def matrix_sum(self, u: UOp, writer: Writer) -> str:
-        """A product of tiles, added to a register."""
-        assert isinstance(writer, TileWriter)
-        total = writer.held.get(u.src[2])
-        if total is None:
-            total = writer.take(len(writer.kernel.uops))
-            writer.fill(total, u.src[2])
-        operands = [self.operand(s, writer) for s in u.src[:2]]
-        writer.instruct(u.arg.name, *(f"i8 {number}" for number in (total, *operands)))
-        writer.held[u] = total
-        return writer.elements(total, u.dtype) if writer.place in writer.element_reads else ""
+    def instruct(self, name: str, *registers: int, memory: str = "") -> None:
+        """A call that yields nothing."""
+        places = [f"(void *)({memory})", *([str(ROW_BYTES)] if registers else [])] if memory else []
+        arguments = ", ".join([*map(str, registers), *places])
+        self.writer.line(f"__builtin_ia32_{BUILTINS.get(name, name)}({arguments});")
 
-    def operand(self, value: UOp, writer: TileWriter) -> int:
-        """The register of an operand; one that is no tile in memory goes there first."""
-        if value not in writer.held:
-            writer.held[value] = writer.take(writer.ends[value])
-            writer.fill(writer.held[value], value)
-        return writer.held[value]
+    def new_frame(self) -> str:
+        """An array in the block that is being written."""
+        name = self.writer.fresh("tile")
+        self.writer.line(f"_Alignas(64) unsigned char {name}[{TILE_BYTES}];")
+        return name
+
+    def address(self, index: UOp) -> str:
+        """The pointer of an INDEX."""
+        return self.dialect.lanes("{pointer}", index, dtypes.uint8, self.writer)
+
+    def store(self, value: UOp, memory: str) -> None:
+        """Write a vector to the memory of a register."""
+        kind = self.writer.type(value.dtype)
+        self.writer.line(f"*({kind} *){memory} = {self.writer[value]};")
+
+    def define(self, u: UOp, memory: str) -> None:
+        """Load the vector into a variable, before the register changes."""
+        name = self.writer.texts[u] = self.writer.fresh("vec")
+        self.writer.declare(u.dtype, name, f"*({self.writer.type(u.dtype)} *){memory}")
+
+
+BUILTINS: Final = {"ldtilecfg": "tile_loadconfig"}
+"""Names of builtins that differ from those of instructions."""
+
+
+class ClangAmx(Clang):
+    """C for a CPU with AMX."""
+
+    def render(self, kernel: LinearKernel) -> str:
+        """The source text of a kernel."""
+        if not any(u.op is Op.MATRIX for u in kernel.uops):
+            return super().render(kernel)
+        writer = CWriter(self, kernel)
+        writer.taken.update(dict.fromkeys(self.reserved, 1))
+        code = ClangTiles(self, writer)
+        code.instruct("ldtilecfg", memory="tiles")
+        for writer.place, u in enumerate(kernel.uops):
+            writer.texts.setdefault(u, "")
+            if not code.registers.write(u, writer.place):
+                self.write(u, writer)
+        code.instruct("tilerelease")
+        return self.assemble(writer)
 
 
 def is_tile(load: UOp) -> bool:

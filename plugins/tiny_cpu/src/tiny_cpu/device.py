@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tiny_cpu.amx import LlvmAmx, units_of
+from tiny_cpu.amx import ClangAmx, LlvmAmx, units_of
 from tiny_cpu.arch import Arch
 from tiny_cpu.clang import ClangCompiler
 from tiny_cpu.llvm import LlvmCompiler
@@ -66,16 +66,17 @@ def clang_toolchain(arch: str = "") -> Toolchain[Clang]:
     """C by clang. Raises CompilerUnavailable, or SettingError for a malformed `arch`."""
     parsed = Arch.parse(arch)
     compiler = ClangCompiler(parsed)
-    dialect = ClangBaseline if parsed.is_baseline else Clang
-    return Toolchain("CLANG", str(parsed), dialect(parsed.limits()), compiler)
+    dialect, limits = ClangBaseline if parsed.is_baseline else Clang, parsed.limits()
+    if units := units_of(parsed):
+        dialect, limits = ClangAmx, replace(limits, matrix=units)
+    return Toolchain("CLANG", str(parsed), dialect(limits), compiler)
 
 
 def llvm_toolchain(arch: str = "") -> Toolchain[LlvmCpu]:
     """LLVM IR by llvmlite. Raises CompilerUnavailable, or SettingError for a malformed `arch`."""
     parsed = Arch.parse(arch)
     compiler = LlvmCompiler(parsed)
-    dialect = LlvmCpuBaseline if parsed.is_baseline else LlvmCpu
-    limits = parsed.limits()
+    dialect, limits = LlvmCpuBaseline if parsed.is_baseline else LlvmCpu, parsed.limits()
     if units := units_of(parsed):
         dialect, limits = LlvmAmx, replace(limits, matrix=units)
     return Toolchain("LLVM", str(parsed), dialect(limits, parsed.machine), compiler)
