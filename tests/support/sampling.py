@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from zlib import crc32
 
 import pytest
@@ -53,6 +53,11 @@ class Case:
         targets = list(self.items)
         ends = list(accumulate(SHARES.get(target, 1) for target in targets))
         return targets[bisect(ends, self.checksum % ends[-1])]
+
+
+def on_one_of(*targets: str) -> list[Any]:
+    """Parameters of a fixture that is a target: each case is fast on one of them."""
+    return [pytest.param(target, marks=pytest.mark.target(target)) for target in targets]
 
 
 @cache

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy
 import pytest
 from matrix_programs import for_few_threads, noted, small_integers
+from sampling import on_one_of
 from simulated import Simulated, backend_of
 from standin import Card
 from test_warpgroup import factor
@@ -15,7 +16,7 @@ from tinycore import Context, dtypes
 from tinycore.plugin import register, unregister
 
 
-@pytest.fixture(scope="module", params=["NVRTC", "PTX"], autouse=True)
+@pytest.fixture(scope="module", params=on_one_of("NVRTC", "PTX"), autouse=True)
 def card(request: pytest.FixtureRequest) -> Iterator[None]:
     """A Hopper with one multiprocessor that the executor plays."""
     if request.param == "NVRTC":

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy
 import pytest
 from matrix_programs import noted
+from sampling import on_one_of
 from simulated import Simulated, backend_of
 from standin import Card
 
@@ -23,7 +24,7 @@ PROVEN = [
 ]
 
 
-@pytest.fixture(scope="module", params=["NVRTC", "PTX"])
+@pytest.fixture(scope="module", params=on_one_of("NVRTC", "PTX"))
 def card(request: pytest.FixtureRequest) -> Iterator[None]:
     """A card that the executor plays, whose kernels nvrtc or we write."""
     if request.param == "NVRTC":

@@ -21,6 +21,7 @@ from matrix_programs import (
     noted,
     small_integers,
 )
+from sampling import on_one_of
 from simulated import Simulated, backend_of
 from standin import Card
 from tensor_programs import TensorPrograms, numbers
@@ -48,7 +49,7 @@ def sources() -> Iterator[Sources]:
         yield found
 
 
-@pytest.fixture(scope="module", params=["NVRTC", "PTX"])
+@pytest.fixture(scope="module", params=on_one_of("NVRTC", "PTX"))
 def card(request: pytest.FixtureRequest) -> Iterator[None]:
     """A card with one multiprocessor that the executor plays, asked for what sm_90 has."""
     if request.param == "NVRTC":

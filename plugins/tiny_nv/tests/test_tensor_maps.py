@@ -13,6 +13,7 @@ import numpy
 import pytest
 from emulation.faults import BarrierFault, MisalignedAddress, RaceFault
 from matrix_programs import for_few_threads, noted, small_integers
+from sampling import on_one_of
 from simulated import Simulated, backend_of
 from standin import Card, EncodedMap, Function
 
@@ -52,7 +53,7 @@ class Changing(Simulated):
         return [arguments[start : start + MAP_BYTES] for start in range(64, len(arguments), 128)]
 
 
-@pytest.fixture(params=["NVRTC", "PTX"])
+@pytest.fixture(params=on_one_of("NVRTC", "PTX"))
 def driver(request: pytest.FixtureRequest) -> Iterator[Changing]:
     """A Hopper with one multiprocessor, asked for what it alone has."""
     if request.param == "NVRTC":

@@ -12,6 +12,7 @@ from executor.bulk import rounded
 from executor.warpgroup import MatrixDescriptor as Decoded
 from executor.warpgroup import accumulator
 from matrix_programs import Sources, for_few_threads, noted, small_integers
+from sampling import on_one_of
 from simulated import Simulated, backend_of
 from standin import Card
 
@@ -47,7 +48,7 @@ def sources() -> Iterator[Sources]:
         yield found
 
 
-@pytest.fixture(scope="module", params=["NVRTC", "PTX"])
+@pytest.fixture(scope="module", params=on_one_of("NVRTC", "PTX"))
 def card(request: pytest.FixtureRequest) -> Iterator[None]:
     """A Hopper with one multiprocessor that the executor plays, asked for what it alone has."""
     if request.param == "NVRTC":

@@ -87,7 +87,8 @@ def store_words(
         state.memory.store(addresses, width, values)
     elif space == "shared":
         state.shared.store(threads, addresses, width, values)
-        state.note_write(threads // state.block_threads * state.shared.size + addresses, width)
+        first = threads // state.block_threads * state.shared.size
+        state.note_write(first + addresses.astype(numpy.int64), width)
         state.unfenced[threads] = True
     elif space == "local":
         state.local.store(threads, addresses, width, values)

@@ -109,8 +109,12 @@ class State:
     def note_write(self, places: Array, size: int) -> None:
         """Raise RaceFault where shared memory is written that products under way read."""
         read = [p.places for found in self.products.values() for p in found.under_way()]
-        written = places[:, None] + numpy.arange(size)
-        if read and numpy.isin(written, numpy.concatenate(read)).any():
+        if not read:
+            return
+        is_read = numpy.zeros(len(self.shared.data), numpy.bool_)
+        for found in read:
+            is_read[found] = True
+        if is_read[places[:, None] + numpy.arange(size)].any():
             raise RaceFault("shared memory is written that a product under way reads")
 
     def who(self, who: Who) -> Array:

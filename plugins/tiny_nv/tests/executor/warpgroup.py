@@ -217,7 +217,7 @@ def product_step(instruction: Instruction) -> Step:
                 places = numpy.concatenate([places, more])
             product = signs[0] * left @ (signs[1] * right).T
             result = product[rows, columns] + numpy.where(keeps[at], old, 0)
-            found.open.append(begun(state, first, result, numpy.unique(places)))
+            found.open.append(begun(state, first, result, places))
 
     def begun(state: State, first: int, result: Array, places: Array) -> Product:
         """A product under way, whose registers hold nothing that can be used."""
@@ -246,7 +246,8 @@ def note_operand(state: State, thread: int, places: Array) -> None:
             f"a matrix unit reads shared memory and thread {number} has stored to it since its "
             "last fence.proxy.async"
         )
-    first = numpy.unique(places // size) * size + block * state.shared.size
+    granules = numpy.flatnonzero(numpy.bincount(places.ravel() // size))
+    first = granules * size + block * state.shared.size
     state.shared.note_read(numpy.full(first.size, thread), first, size)
 
 
