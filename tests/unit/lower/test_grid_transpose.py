@@ -86,6 +86,7 @@ def test_rows_of_a_square_begin_in_other_banks() -> None:
     [
         pytest.param(turned(64, 64), replace(MOVING, units=0), id="no card"),
         pytest.param(turned(64, 64), replace(MOVING, shared_bytes=0), id="no shared memory"),
+        pytest.param(turned(64, 64), replace(MOVING, shared_bytes=4096), id="no room for a square"),
         pytest.param(turned(64, 8), MOVING, id="a short side"),
         pytest.param(
             (Tensor.empty(64, 64, device="PYTHON") + 1).contiguous().schedule()[-1].ast,
@@ -103,3 +104,28 @@ def test_squares_of_bool_are_copied_without_shared_memory() -> None:
     ast = x.T.contiguous().schedule()[-1].ast
 
     assert arrays(ast) == []
+
+
+def several(*factors: int) -> UOp:
+    """Products of one matrix and some numbers, each turned and stored."""
+    x = Tensor.empty(64, 64, device="PYTHON")
+    return Tensor.schedule(*((x * factor).T.contiguous() for factor in factors))[-1].ast
+
+
+@pytest.mark.parametrize("factors", [(1, 2), (2, 1)], ids=str)
+def test_threads_share_the_squares_of_several_outputs(factors: tuple[int, int]) -> None:
+    ast = several(*factors)
+    plan = plan_for(ast, MOVING)
+    linear, (found, _, given) = computed(ast, plan, MOVING)
+
+    assert numpy.array_equal(found, factors[0] * given.reshape(64, 64).T.reshape(-1))
+    assert len(arrays(ast)) == 2
+    assert sum(isinstance(s, Bind) and s.kind is AxisKind.FILL for s in plan) == 4
+    assert linear.launch("block")[:2] == (32, 8)
+
+
+def test_outputs_whose_squares_have_no_room_are_stored_by_threads_alone() -> None:
+    few = replace(MOVING, shared_bytes=32 << 10)
+
+    assert len(arrays(several(*range(1, 8)), few)) == 7
+    assert arrays(several(*range(1, 9)), few) == []

@@ -16,7 +16,12 @@ from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import KernelFacts
 from tinycore.lower.loops import Number
 from tinycore.lower.steps.stage import WORD_BYTES, Dimension, Stage, staged_values
-from tinycore.lower.strategies.grid_shared import deal_out, innermost_group
+from tinycore.lower.strategies.grid_shared import (
+    arrays,
+    deal_out,
+    fits_group,
+    innermost_group,
+)
 from tinycore.lower.tile import Bind, Split, Tail
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
@@ -61,7 +66,7 @@ def is_far(facts: KernelFacts, load: UOp, column: UOp) -> bool:
 def copy_squares(draft: Draft, row: UOp, column: UOp) -> bool:
     """A tile for each group, whose threads store along columns; False if nothing can be staged.
 
-    Values of bool cannot.
+    Values of bool cannot, nor those of more outputs than shared memory has room for.
     """
     lanes = max(WORD_BYTES // draft.facts.moved_itemsize, 1)
     lanes = 1 if column.extent % lanes or column.extent < SIDE * lanes else lanes
@@ -93,5 +98,6 @@ def copy_squares(draft: Draft, row: UOp, column: UOp) -> bool:
     if not staged_values(draft.kernel, stage):
         return False
     draft.do(stage)
-    deal_out(draft, 0, 1)
-    return True
+    for number in range(len(arrays(draft))):
+        deal_out(draft, number, 1)
+    return fits_group(draft)
