@@ -71,18 +71,9 @@ def is_long_product(launch: Launch, limits: Limits) -> bool:
     if not sums or not all(r.is_fixed for n in sums for r in (*launch.loops, *n.src[1:])):
         return False
     rows, columns = math.prod(r.extent for r in launch.loops[:-1]), launch.loops[-1].extent
-    return any(
-        rows % unit.m == columns % unit.n == 0
-        and min(rows, columns) >= LEAST_SIDE
-        and all(factors_of(n, unit) and is_long(n, unit) for n in sums)
-        for unit in units
+    return min(rows, columns) >= LEAST_SIDE and any(
+        all(factors_of(n, unit) and n.src[1].extent >= LEAST_LENGTH for n in sums) for unit in units
     )
-
-
-def is_long(total: UOp, unit: MatrixUnit) -> bool:
-    """True if a sum over one loop is as long as pays for tiles, and is cut into whole ones."""
-    length = total.src[1].extent
-    return length % unit.k == 0 and length >= LEAST_LENGTH
 
 
 class Sizes(NamedTuple):

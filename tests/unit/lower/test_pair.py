@@ -226,3 +226,11 @@ def test_pairs_become_products_where_there_is_no_instruction(lanes: int, is_lowe
     lowered = rewrite(dot, lower_pairs(32), name="test")
 
     assert (lowered is not dot) is is_lowered
+
+
+def test_products_of_equal_rows_are_not_staged_as_pairs() -> None:
+    row = Tensor.empty(1, 145, dtype="int8", device="PYTHON").expand(128, 145)
+    columns = Tensor.empty(145, 80, dtype="int8", device="PYTHON")
+    ast: UOp = row.matmul(columns, dtype="int32").schedule()[-1].ast
+
+    numpy.testing.assert_array_equal(run(ast, plan_for(ast, PAIRS)), run(ast, ()))

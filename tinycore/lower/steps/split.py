@@ -92,7 +92,7 @@ class Split:
             return problem
         counter = loops.by_number[axis]
         if tail is Tail.GUARD:
-            if limits.grid is None:
+            if limits.grid is None and not limits.matrix:
                 return "a device that runs loops has no use for steps past the end"
             return None if by > 1 or may_be_empty(counter) else f"steps of {by} cut nothing"
         if not 1 < by <= counter.extent:

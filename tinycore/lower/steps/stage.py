@@ -173,8 +173,8 @@ def staged_values(kernel: UOp, step: Stage) -> list[UOp]:
 
 
 def is_value(node: UOp) -> bool:
-    """True if a node computes a value that memory can hold."""
-    kinds = (Op.INDEX, Op.AFTER, Op.RANGE)
+    """True if a node computes a value that memory can hold; a DOT has one for two steps."""
+    kinds = (Op.INDEX, Op.AFTER, Op.RANGE, Op.DOT)
     return node.op not in kinds and node.dtype not in (dtypes.index, dtypes.void, dtypes.bool)
 
 

@@ -23,7 +23,7 @@ from tinycore.lower.steps.tensorize import COLUMNS, ROWS, STEPS, Tensorize, fact
 from tinycore.lower.strategies.grid_shared import sides_of
 from tinycore.lower.strategies.matrix_sides import longest
 from tinycore.lower.strategies.matrix_unit import dimension
-from tinycore.lower.tile import Bind, Reorder, Split
+from tinycore.lower.tile import Bind, Reorder, Split, Tail
 from tinycore.render.base import Limits
 from tinycore.uop.affine import coefficient
 from tinycore.uop.matrix import MatrixUnit
@@ -36,31 +36,37 @@ TILE_CYCLES: Final = 0.06
 """Cost of a product of a tile, as that of a vector that does as many products with 1 cycle each."""
 WORD_BYTES: Final = 4
 """Bytes of a column that steps beside one another fill."""
+MOST_PADDED: Final = 1.25
+"""Steps of whole tiles, relative to those of the sum: the rest is filled with zeros."""
 LEAST_TILES: Final = 4
 """Tiles along a side from which on packing pays."""
 
 
 def propose(facts: KernelFacts, limits: Limits, lanes: Lanes) -> Iterator[Proposal]:
-    """A product on each unit of a single thread whose tiles divide it."""
+    """A product on each unit of a single thread.
+
+    Tiles that pass an end begin earlier and are computed twice in part.
+    """
     units = [unit for unit in limits.matrix if unit.threads == 1] if facts.is_fixed else []
     sides = sides_of(facts) if units and not facts.overwrites else None
     if sides is None:
         return
     for unit in units:
         row, column, step = longest(sides.rows), longest(sides.columns), facts.reduced[-1]
-        loops = ((row, unit.m), (column, unit.n), (step, unit.k))
-        if (
-            all(r.extent % size == 0 for r, size in loops)
-            and is_worth(row, column, unit)
-            and is_product(facts, row, column, unit)
-        ):
+        if is_worth(row, column, step, unit) and is_product(facts, row, column, unit):
             apply = partial(use_tiles, unit=unit, row=row, column=column, step=step)
             yield Proposal(unit.name, None, Cost(TILE_CYCLES), apply)
 
 
-def is_worth(row: UOp, column: UOp, unit: MatrixUnit) -> bool:
-    """True if a product has as many tiles as pay for packing."""
-    return row.extent >= LEAST_TILES * unit.m and column.extent >= LEAST_TILES * unit.n
+def is_worth(row: UOp, column: UOp, step: UOp, unit: MatrixUnit) -> bool:
+    """True if a product has as many tiles as pay for packing, and little of the last is padding."""
+    padded = -(-step.extent // unit.k) * unit.k
+    return (
+        row.extent >= LEAST_TILES * unit.m
+        and column.extent >= LEAST_TILES * unit.n
+        and unit.k <= step.extent
+        and padded <= MOST_PADDED * step.extent
+    )
 
 
 def is_product(facts: KernelFacts, row: UOp, column: UOp, unit: MatrixUnit) -> bool:
@@ -80,6 +86,9 @@ def use_tiles(draft: Draft, unit: MatrixUnit, row: UOp, column: UOp, step: UOp) 
         return False  # strips of rows are shorter than tiles
     m, n, k = row.arg.number, column.arg.number, step.arg.number
     outside = [r.arg.number for r in draft.facts.outputs if r not in (row, column)]
+    if step.extent > unit.k:
+        draft.do(Split(k, unit.k, Tail.GUARD if step.extent % unit.k else Tail.AUTO))
+        k = (*k, 1)
     product = Tensorize(m, n, k, unit)
     draft.do(product)
     rows, tall = cut(draft, (*m, 0))
@@ -129,19 +138,15 @@ def fill_tiles(draft: Draft, number: int, interleaved: int) -> None:
 
 def cut(draft: Draft, axis: Number) -> tuple[Number, Number]:
     """Cut a loop over tiles into blocks of some: the loops over blocks, and in one."""
-    size = counter_of(draft.kernel, axis).extent
-    if size % SIDE_TILES:
-        return axis, ()
     draft.do(Split(axis, SIDE_TILES), Bind((*axis, 1), AxisKind.UNROLL))
     return (*axis, 0), (*axis, 1)
 
 
 def split(draft: Draft, axis: Number, by: int) -> tuple[Number, Number]:
     """Cut a loop into blocks of some steps, unless that leaves one loop: the loops of both."""
-    extent = counter_of(draft.kernel, axis).extent
     if by == 1:
         return axis, ()
-    if by == extent:
+    if by >= counter_of(draft.kernel, axis).extent:
         return (), axis
     draft.do(Split(axis, by))
     return (*axis, 0), (*axis, 1)
@@ -151,7 +156,6 @@ def rows_of_block(draft: Draft, rows: Number, tall: int) -> int:
     """Steps of the loop over rows whose packed operands fit scratch memory, for all threads."""
     extent = counter_of(draft.kernel, rows).extent
     depth = math.prod(r.extent for r in draft.facts.reduced)
-    most = MOST_SCRATCH // (depth * draft.facts.itemsize * tall)
+    most = max(MOST_SCRATCH // (depth * draft.facts.itemsize * tall), 1)
     chunks = LEAST_CHUNKS // 2 * draft.limits.threads if draft.limits.threads > 1 else 1
-    most = max(min(most, -(-extent // chunks)), 1)
-    return max(size for size in range(1, most + 1) if extent % size == 0)
+    return -(-extent // max(-(-extent // most), min(chunks, extent)))
