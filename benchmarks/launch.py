@@ -1,7 +1,8 @@
 """Cost of tiny_cpu beside the kernels themselves: `python benchmarks/launch.py`.
 
-Prints one line per fact: import, start of the pool, launches from Python and from a replay, and the
-time each compiler takes for a small kernel. Figures of a busy machine say nothing.
+Prints one line per fact: import, start of the pool, launches from Python and from a replay, those
+through queues (`DEV=HCQ+CPU`), and the time each compiler takes for a small kernel. Figures of a
+busy machine say nothing, but for the best burst through queues, which is of the thread's own time.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from time import perf_counter
+from time import perf_counter, thread_time
 
 from tiny_cpu.arch import Arch
 from tiny_cpu.clang import ClangCompiler, is_clang_installed
+from tiny_cpu.device import open_cpu
 from tiny_cpu.llvm import LlvmCompiler
 from tiny_cpu.memory import CpuAllocator
 from tiny_cpu.pool import pool
 from tiny_cpu.program import CpuProgram, Replay
+from tiny_cpu.queued import QueuedCpu
 from tinycore.plugin import Compiler, ProgramInfo
 
 ADD = """
@@ -113,7 +116,34 @@ def report_launches() -> None:
         told(f"launch in a replay of 100, {name}", median(replay, 200) / 100)
 
 
+def report_queues() -> None:
+    """Thread time of launches that the device keeps up with, and of replays of a graph."""
+    device = open_cpu(0, "HCQ")
+    assert isinstance(device, QueuedCpu)
+    binary = LlvmCompiler(Arch.parse("native")).compile(ADD)
+    buffers = [device.allocator.alloc(64) for _ in range(3)]
+    program = device.load(binary, ProgramInfo("add", 3, ("value0",), written=frozenset({0})))
+    graph = device.graph([(program, buffers, [7])] * 100)
+
+    def burst(work: Callable[[], object], times: int) -> float:
+        device.synchronize()
+        start = thread_time()
+        for _ in range(times):
+            work()
+        return (thread_time() - start) / times
+
+    for name, work, times in (
+        ("launch through queues", lambda: program(buffers, [7]), 50),
+        ("replay of 100 launches through queues", graph, 2),
+    ):
+        samples = [burst(work, times) for _ in range(1500)]
+        told(f"{name}, best burst", min(samples))
+        told(f"{name}, median", statistics.median(samples))
+    device.close()
+
+
 if __name__ == "__main__":
     report_start()
     report_compilers()
     report_launches()
+    report_queues()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tinycore._locks import lock
-from tinycore.device.backend import Backend
+from tinycore.device.backend import API_VERSION, Backend
 from tinycore.device.discovery import automatic_interfaces, obstacle_of, told
 from tinycore.device.hooks import hooks
 from tinycore.device.pool import LRUAllocator
@@ -238,6 +238,21 @@ def class_shown(value: object) -> str:
     return "None" if value is None else f"a {type(value).__name__}"
 
 
+def toolchain_of(backend: Backend, name: str, arch: str) -> Toolchain[Any]:
+    """A toolchain as a renderer's maker returns it. Raises PluginError for one that is broken, with
+    the versions of the plugin API: a maker for another version may name what is not here.
+    """
+    try:
+        found: object = backend.renderers[name](arch)
+    except (AttributeError, ImportError, TypeError) as error:
+        theirs, ours = (".".join(map(str, version)) for version in (backend.api, API_VERSION))
+        raise PluginError(
+            f"{backend.name}: its renderer {name} is broken: {told(error)}. It was written for "
+            f"version {theirs} of the plugin API, this tinycore has {ours}: a newer plugin may fit"
+        ) from error
+    return verified(backend, name, found)
+
+
 def verified(backend: Backend, name: str, found: object) -> Toolchain[Any]:
     """A toolchain whose compiler has the required methods. Raises PluginError."""
     if not isinstance(found, Toolchain):
@@ -272,11 +287,11 @@ def choose_toolchain(backend: Backend, renderer: str, arch: str) -> Toolchain[An
         if renderer not in ranked:
             known = ", ".join(ranked) or "none"
             raise SettingError(f"{backend.name} has no renderer {renderer}; it has {known}")
-        return verified(backend, renderer, ranked[renderer](arch))
+        return toolchain_of(backend, renderer, arch)
     failures: list[str] = []
-    for name, make in ranked.items():
+    for name in ranked:
         try:
-            found = verified(backend, name, make(arch))
+            found = toolchain_of(backend, name, arch)
         except (CompilerUnavailable, DeviceUnavailable) as error:
             failures.append(f"{name}: {error}")
             trace(f"{backend.name} skips {name}: {error}")

@@ -179,6 +179,46 @@ def test_a_queue_that_hangs_is_told_and_closed(devices: list[QueuedCpu], add: Ad
     assert time.monotonic() - began < 5
 
 
+WITHOUT_WAITING = """
+import numpy
+from tinycore import Context, Device, Tensor
+
+x = Tensor(numpy.ones((1500, 1500), numpy.float32)).realize()
+product = (x @ x).realize()
+with Context(WAIT_TIMEOUT_MS=1):
+    try:
+        product.numpy()
+    except RuntimeError as error:
+        assert "did not bring a signal" in str(error), error
+    else:
+        raise SystemExit("the product was done")
+for read in (product.data, product.numpy, (product + 1).numpy, product.to("PYTHON").numpy):
+    try:
+        read()
+    except RuntimeError as error:
+        assert "lost" in str(error), error
+    else:
+        raise SystemExit("memory was read that no kernel has written yet")
+x = None
+Device.close("CPU")
+try:
+    product.numpy()
+except RuntimeError as error:
+    assert "lost" in str(error), error
+else:
+    raise SystemExit("memory was read of the device that was lost")
+assert (Tensor([1.0]) + 1).tolist() == [2.0]
+"""
+
+
+def test_a_kernel_that_nobody_awaits_ends_before_its_memory_goes(toolchain: str) -> None:
+    environment = {**os.environ, "DEV": f"HCQ+CPU:{toolchain}"}
+    command = [sys.executable, "-c", WITHOUT_WAITING]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_is_told(devices: list[QueuedCpu], add: Add) -> None:
     program, memory = add(devices[0]), floats(devices[0])

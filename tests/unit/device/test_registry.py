@@ -31,6 +31,7 @@ from tinycore.errors import (
     SettingError,
     UnknownDevice,
 )
+from tinycore.render.base import Limits
 
 Install = Callable[..., EntryPoint]
 Make = Callable[..., Registry]
@@ -648,6 +649,24 @@ def test_a_compiler_that_is_missing_is_skipped_unless_it_was_named(
 
     assert devices["TOY"].toolchain.name == "C"
     with Context(DEV="TOY:A"), pytest.raises(CompilerUnavailable, match="toycc is not on PATH"):
+        _ = devices["TOY"].toolchain
+
+
+def test_a_renderer_of_another_version_of_the_core_is_told(toy: Toy, registry: Make) -> None:
+    """Its maker names what this core has not: here a field of Limits that there once was."""
+
+    def older(arch: str) -> Any:
+        return Limits(fused_multiply_add=True)  # type: ignore[call-arg]
+
+    devices = registry()
+    devices.register(toy(renderers={"A": older}, api=(1, 0)))
+
+    ours = ".".join(map(str, API_VERSION))
+    with pytest.raises(PluginError, match="TOY: its renderer A is broken: TypeError") as raised:
+        _ = devices["TOY"].toolchain
+    assert "unexpected keyword argument 'fused_multiply_add'" in str(raised.value)
+    assert f"version 1.0 of the plugin API, this tinycore has {ours}" in str(raised.value)
+    with Context(DEV="TOY:A"), pytest.raises(PluginError, match="its renderer A is broken"):
         _ = devices["TOY"].toolchain
 
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tinycore.device.hcq.memory import HCQBuffer, Place
+from tinycore.device.hcq.memory import HCQBuffer, Place, verify_intact
 from tinycore.device.hcq.signal import Moment
 from tinycore.device.host_copies import COPY_THREADS, HostCopy, copied, host_copy
 from tinycore.device.protocols import DeviceRuntime
@@ -141,6 +141,7 @@ class HCQAllocator(ABC):
         """Fill host bytes from the start of `src`: straight where the host reads it fast."""
         with self.device.lock:
             self.device.ready()
+            verify_intact((src,))
             host = src.host
             if host is not None and (src.readable or not self.stages):
                 self.device.synchronize()
@@ -220,6 +221,7 @@ class HCQAllocator(ABC):
         """The first `size` bytes without a copy, where the host sees them."""
         if handle.view is None:
             raise UnsupportedError(f"the host does not see {handle!r}")
+        verify_intact((handle,))
         return handle.view[:size]
 
     def copy_from(self, dst: HCQBuffer, src: HCQBuffer, size: int, source: DeviceRuntime) -> None:

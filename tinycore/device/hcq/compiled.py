@@ -27,7 +27,7 @@ from tinycore.device.hcq.allocator import HCQAllocator
 from tinycore.device.hcq.arena import ArgumentArena
 from tinycore.device.hcq.graph import HCQGraph
 from tinycore.device.hcq.launch import REAPED_EVERY, ArgumentBlocks
-from tinycore.device.hcq.memory import HCQBuffer, Place
+from tinycore.device.hcq.memory import HCQBuffer, Place, losses
 from tinycore.device.hcq.program import HCQProgram
 from tinycore.device.hcq.queue import HWQueue
 from tinycore.device.hcq.signal import HCQSignal, Moment, SymbolicSignal, pause
@@ -102,6 +102,8 @@ class HCQCompiled(ABC):
         self.lock = recursive_lock()
         self.number = next(_numbers)
         self.error_state: DeviceError | None = None
+        self.is_lost = False
+        """True if work that was submitted did not end; also after it was closed."""
         self.free_slots: deque[HCQBuffer] = deque()
         self._process = forks.count
         self._pages: list[HCQBuffer] = []
@@ -318,7 +320,19 @@ class HCQCompiled(ABC):
         """Mark the device as lost: all later calls raise DeviceError."""
         if self.error_state is None:
             self.error_state = cause if isinstance(cause, DeviceError) else DeviceError(reason)
+            self.is_lost = True
+            losses.count += 1
             trace(f"{self.name:<8} lost: {reason}")
+
+    def verify_intact(self) -> None:
+        """Raise DeviceError if the device was lost, of which its memory says nothing: kernels that
+        should have written there did not end.
+        """
+        if self.is_lost:
+            raise DeviceError(
+                f"memory of {self.name} is lost with it, as kernels that should have written it "
+                f"did not end. Compute it again. What happened: {self.error_state}"
+            )
 
     def lost(self, reason: str) -> DeviceError:
         """The error of this device, which is lost from now on."""
@@ -546,7 +560,8 @@ class HCQCompiled(ABC):
                 lost = self.error_state is not None
                 for moment in () if lost else list(self._watchers.values()):
                     moment.wait()  # it waits for a signal of this device
-            self.fail("it was closed")
+            if self.error_state is None:
+                self.error_state = DeviceError("it was closed")
             self.era += 1  # its moments have passed: their signals are given back
             self._part()
             self._leave_signals()

@@ -6,7 +6,8 @@ Floor 1. Imports nothing. It is the handle that allocators of such devices retur
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
     from tinycore.device.hcq.compiled import HCQCompiled
@@ -77,6 +78,22 @@ class Words:
 
     def __setitem__(self, number: int, value: int) -> None:
         self.view.set_word(8 * number, value)
+
+
+class Losses:
+    """Count of the devices of this process that were lost; while it is 0, no memory is theirs."""
+
+    count = 0
+
+
+losses: Final = Losses()
+
+
+def verify_intact(buffers: Iterable[HCQBuffer]) -> None:
+    """Raise DeviceError for memory of a device that was lost: see `HCQCompiled.verify_intact`."""
+    if losses.count:
+        for buffer in buffers:
+            buffer.owner.verify_intact()
 
 
 class HCQBuffer:

@@ -13,7 +13,7 @@ from struct import Struct, pack_into
 from typing import TYPE_CHECKING, ClassVar
 
 from tinycore.device.hcq.launch import EncodedLaunches
-from tinycore.device.hcq.memory import HCQBuffer
+from tinycore.device.hcq.memory import HCQBuffer, losses, verify_intact
 from tinycore.device.hcq.signal import Moment
 from tinycore.device.protocols import ProgramInfo
 from tinycore.errors import DeviceError
@@ -177,6 +177,8 @@ class HCQProgram:
         device = self.device
         with device.lock:
             device.ready()
+            if losses.count:
+                verify_intact(buffers)
             if self._value and not wait and not self.info.grid_extents:
                 if self._encoded is None:
                     self._encoded = EncodedLaunches(device)

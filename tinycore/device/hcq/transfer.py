@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, ClassVar
 
-from tinycore.device.hcq.memory import HCQBuffer
+from tinycore.device.hcq.memory import HCQBuffer, verify_intact
 from tinycore.device.hcq.signal import Moment
 from tinycore.errors import UnsupportedError
 
@@ -36,6 +36,7 @@ class HCQTransfer:
         """
         began = perf_counter()
         dst, src = buffers
+        verify_intact(buffers)
         done = self._within(dst, src) if self.device is self.source else self._across(dst, src)
         if not wait:
             return None

@@ -60,6 +60,7 @@ class Worker:
             started = start(self._state, pool().state, _CAPACITY, _SPINS, darwin)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, inherited)
+        self.is_running = bool(started)
         if not started:
             free_memory(self._state)
             raise DeviceError(f"the system has no thread left for {name}: end other programs")
@@ -85,9 +86,11 @@ class Worker:
             commands = commands[taken * _COMMAND_BYTES :]
 
     def stop(self) -> None:
-        """End the thread, which leaves what it waits for, and free its memory."""
-        self._stop(self._state)
-        free_memory(self._state)
+        """End the thread, which leaves what it waits for, and free its memory; once."""
+        if self.is_running:
+            self._stop(self._state)
+            self.is_running = False
+            free_memory(self._state)
 
 
 class CpuQueue(HWQueue):

@@ -30,6 +30,8 @@ __all__ = ["QueuedAllocator", "QueuedCpu", "QueuedProgram"]
 class QueuedAllocator(HCQAllocator):
     """Host memory, which everyone sees."""
 
+    device: QueuedCpu
+
     def __init__(self) -> None:
         super().__init__(staging_buffers=0)  # a second copy would take longer than to wait
         self._memory = CpuAllocator()
@@ -40,7 +42,8 @@ class QueuedAllocator(HCQAllocator):
         return HCQBuffer(block.address, size, self.device, view=block.view(), meta=block)
 
     def release(self, buffer: HCQBuffer) -> None:
-        """Let go of a block; it is given back once no view of it is left."""
+        """Let go of a block; it is given back once no view of it is left, and no kernel uses it."""
+        self.device.hold(buffer.meta)
         buffer.meta = buffer.view = None
         buffer.address = -1  # a launch that still names it fails in Python, instead of crashing
 
@@ -72,6 +75,8 @@ class QueuedCpu(HCQCompiled):
 
     def __init__(self, index: int = 0) -> None:
         name = f"CPU:{index}" if index else "CPU"
+        self.held: list[object] = []
+        """Memory that a kernel of this device, which is lost, may still use."""
         self.workers = [Worker(f"the {kind} queue of {name}") for kind in ("compute", "copy")]
         allocator = QueuedAllocator()
         allocator.device = self
@@ -86,7 +91,21 @@ class QueuedCpu(HCQCompiled):
         """Wait a little in native code."""
         wait_a_little(signal.address, value, waited_seconds > 1e-4)
 
+    def hold(self, memory: object) -> None:
+        """Keep memory until the threads have ended, if they may be in a kernel that nobody awaits:
+        it is memory of this process, which would be used for something else.
+        """
+        if self.error_state is not None and any(worker.is_running for worker in self.workers):
+            self.held.append(memory)
+
+    def close(self) -> None:
+        """Wait, then release everything: if lost, when the threads have ended their kernels."""
+        if self.error_state is not None and not self.is_inherited:
+            self.release()
+        super().close()
+
     def release(self) -> None:
         """End the threads."""
         for worker in self.workers:
             worker.stop()
+        self.held.clear()

@@ -660,6 +660,41 @@ def test_a_lost_device_takes_no_more_work_and_is_closed_at_once(make: Make) -> N
     assert time.monotonic() - began < 3
 
 
+def test_memory_of_a_lost_device_is_read_nowhere(make: Make) -> None:
+    """It is not what its kernels should have written: neither here nor by a device opened anew."""
+    device = make()
+    program, memory = device.function(add, 1, 1), zero(device)
+    seen = device.allocator.alloc_visible(8)
+    device.stalled = True
+    program([memory], [1])
+    with Context(WAIT_TIMEOUT_MS=20), pytest.raises(DeviceError):
+        device.synchronize()
+
+    with pytest.raises(DeviceError, match="memory of QUEUED:0 is lost with it"):
+        device.allocator.map(seen, 8)
+    device.close()
+    other = make()
+    own = zero(other)
+    for use in (
+        lambda: other.allocator.map(seen, 8),
+        lambda: other.allocator.read(memoryview(bytearray(8)), memory),
+        lambda: other.function(add, 1, 1)([memory], [1]),
+        lambda: other.copier(8, other)([own, memory]),
+    ):
+        with pytest.raises(DeviceError, match="memory of QUEUED:0 is lost with it"):
+            use()
+    assert number_in(other, own) == 0
+
+
+def test_memory_of_a_device_that_was_closed_in_good_order_is_still_there(make: Make) -> None:
+    device = make()
+    seen = device.allocator.alloc_visible(8)
+    device.allocator.write(seen, memoryview(b"8 bytes."))
+    device.close()
+
+    assert bytes(make().allocator.map(seen, 8)) == b"8 bytes."
+
+
 def test_a_fault_is_told_at_once(device: QueuedDevice) -> None:
     program = device.function(add, 1, 1)
     memory = zero(device)
