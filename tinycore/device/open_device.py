@@ -62,6 +62,8 @@ class OpenDevice:
         self.allocator = LRUAllocator(runtime.allocator, target.name, runtime.synchronize)
         self._targets = targets
         self._toolchains: dict[tuple[str, str], Toolchain[Any]] = {}
+        self._chosen: tuple[tuple[Target, ...], Toolchain[Any] | None] = (), None
+        """The targets that `toolchain` was asked for last, and its answer."""
         self.closing: Final[list[Callable[[OpenDevice], None]]] = []
         """Callbacks for when the device is closed: caches drop their entries of it."""
         self._lock = lock()
@@ -73,12 +75,18 @@ class OpenDevice:
     @property
     def toolchain(self) -> Toolchain[Any]:
         """The renderer and compiler that DEV selects now, else the best available."""
+        targets = self._targets()
+        chosen, found = self._chosen
+        if chosen is targets and found is not None:  # asked for by every launch outside a capture
+            return found
         renderer = arch = ""
-        for target in self._targets():
+        for target in targets:
             if target.device == self.backend.name:
                 renderer, arch = target.renderer, target.arch
                 self._verify_interface(target)
-        return self.toolchain_for(renderer, arch)
+        found = self.toolchain_for(renderer, arch)
+        self._chosen = targets, found
+        return found
 
     def toolchain_for(self, renderer: str = "", arch: str = "") -> Toolchain[Any]:
         """The toolchain with a renderer's name for an architecture; empty means the best there is,

@@ -202,7 +202,7 @@ class Engine:
         varying = varying_parameters(canonical.memory)
         schedule = schedule_for(canonical, policy, on_disk=True, varying=varying)
         bound = BoundSchedule(schedule, canonical, schedule.layout(others, canonical))
-        if recordings:
+        if recordings.open:
             recordings.innermost.temporary.update(bound.temporary)
             recordings.innermost.persistent += bound.persistent
             recordings.innermost.values |= canonical.bound
@@ -239,7 +239,7 @@ def replace_none(roots: list[UOp], memory: Replacements) -> Realized:
 
 def varying_parameters(memory: Sequence[UOp]) -> frozenset[int] | None:
     """Numbers of the memory whose content differs between replays, in a capture that hoists."""
-    if not recordings or (inputs := recordings.innermost.varying) is None:
+    if not recordings.open or (inputs := recordings.innermost.varying) is None:
         return None
     known = VaryingMemory(recordings.innermost, inputs)
     return frozenset(n for n, node in enumerate(memory) if known.has(buffer_of(node)))

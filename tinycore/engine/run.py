@@ -10,6 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any, Final, Protocol
 
 from tinycore.device.buffer import Buffer
@@ -114,7 +115,7 @@ def lower_schedule(items: Iterable[ScheduleItem]) -> Iterator[ExecItem]:
     """ExecItems for schedule items, each created on demand."""
     order = tuple(items)
     kernels = ((i.ast, i.bufs[0].device) for i in order if i.ast.op is not Op.COPY)
-    items_made = (lower_item(item, kernels) for item in order)  # the first uses `kernels` up
+    items_made = map(lower_item, order, repeat(kernels))  # the first uses `kernels` up
     return report_progress(items_made, len(order)) if trace_compile.on else items_made
 
 
@@ -181,7 +182,7 @@ recordings: Final = Recordings()
 def run_schedule(items: Iterable[ScheduleItem], values: Mapping[str, int] | None = None) -> None:
     """Run schedule items in order."""
     for item in announce(items):
-        if recordings:
+        if recordings.open:
             recordings.innermost.note(item)
         item.run(values)
 
@@ -191,11 +192,15 @@ def announce(items: Iterable[ScheduleItem]) -> Iterator[ExecItem]:
     if created := hooks.active("tinycore_schedule_created"):
         items = tuple(items)
         created(schedule=items)
-    shown = trace_schedule.on
-    for number, item in enumerate(lower_schedule(items)):
-        if shown:
-            fused = ", ".join(item.metadata)
-            trace_schedule(f"{number:4d} {item.runner.name} ({fused}) {list(item.bufs)}")
+    made = lower_schedule(items)
+    return traced(made) if trace_schedule.on else made
+
+
+def traced(items: Iterable[ExecItem]) -> Iterator[ExecItem]:
+    """The same items, with a line for each."""
+    for number, item in enumerate(items):
+        fused = ", ".join(item.metadata)
+        trace_schedule(f"{number:4d} {item.runner.name} ({fused}) {list(item.bufs)}")
         yield item
 
 

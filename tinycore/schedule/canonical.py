@@ -9,7 +9,7 @@ docs/decisions/0025-schedule-cache.md, and docs/decisions/0042-held-values.md fo
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -23,6 +23,7 @@ INTS: Final = frozenset({int})
 TUPLES: Final = frozenset({tuple})
 NUMBERED: Final = frozenset({Op.ASSIGN, Op.BUFFER_VIEW, Op.CALL, Op.CONTIGUOUS, Op.KERNEL})
 """Ops that are counted, or whose argument may be another one in a canonical graph."""
+BUFFER, CALL = Op.BUFFER, Op.CALL
 NONE_CACHED: Final[Mapping[UOp, UOp]] = {}
 
 
@@ -37,14 +38,16 @@ class CanonicalGraph(NamedTuple):
     sink: UOp
     memory: tuple[UOp, ...]
     nodes: dict[UOp, UOp]
-    """The canonical node of every node below the roots. It is unique, except that a node in
-    `cached` shares that of its memory."""
+    """The canonical nodes of the roots and of every node below. Each is unique, except that a node
+    in `cached` shares that of its memory."""
     naming: Naming
     """The canonical names of bound variables, whose Sizes are free there, and their values."""
     assigned: list[UOp]
     """The ASSIGNs below the roots, sources first."""
     cached: Mapping[UOp, UOp]
     """Nodes in the value cache, and the memory that is read instead of them."""
+    counts: tuple[int, int]
+    """The numbers of copies and of CALLs."""
 
     @property
     def values(self) -> dict[str, int]:
@@ -63,22 +66,31 @@ class CanonicalGraph(NamedTuple):
         return dict(zip(self.nodes.values(), self.nodes, strict=True))
 
 
-def canonicalize(roots: list[UOp], cached: Mapping[UOp, UOp] = NONE_CACHED) -> CanonicalGraph:
+def canonicalize(
+    roots: list[UOp],
+    cached: Mapping[UOp, UOp] = NONE_CACHED,
+    begun: CanonicalGraph | None = None,
+) -> CanonicalGraph:
     """The canonical graph of some roots, in one walk that visits each node once.
 
-    It does not go below nodes of `cached`, which are read from their memory.
+    It does not go below nodes of `cached`, which are read from their memory. The walk continues
+    that of `begun`, the graph of the first of these roots, which is used up by that.
 
     Raises ArgumentError for a variable that holds no number.
     """
-    sink = UOp.sink(*roots)
     canonical: dict[UOp, UOp] = {}
     memory: list[UOp] = []
     assigned: list[UOp] = []
     copies = calls = 0
-    naming = Naming()
-    stack: list[tuple[UOp, Iterator[UOp]]] = []
+    if begun is None or begun.cached is not cached:
+        naming = Naming()
+    else:
+        _, _, known, canonical, naming, assigned, _, (copies, calls) = begun
+        memory += known
     get = canonical.__getitem__
-    node, sources = sink, iter(sink.src)
+    node: UOp | None = None  # above the roots, which are gone through like sources
+    sources = iter(roots)
+    stack: list[tuple[UOp | None, Iterator[UOp]]] = []
     while True:
         for source in sources:
             if source in canonical:
@@ -88,18 +100,23 @@ def canonicalize(roots: list[UOp], cached: Mapping[UOp, UOp] = NONE_CACHED) -> C
                 canonical[source] = source
                 continue
             op = source.op
-            if op is Op.BUFFER:
+            if op is BUFFER:
                 canonical[source] = parameter(source, len(memory))
                 memory.append(source)
                 continue
             if cached and source in cached:
                 below = (cached[source],)
-            elif op is Op.CALL:  # the other sources serve gradients only
+            elif op is CALL:  # the other sources serve gradients only
                 below = below[:1]
+            elif op is Op.EXPAND and is_number(below[0]) and (number := repeated_number(source)):
+                canonical.update(number)
+                continue
             stack.append((node, sources))
             node, sources = source, iter(below)
             break
         else:
+            if node is None:
+                break
             op, src, argument = node.op, node.src, node.arg
             if cached and node in cached:
                 canonical[node] = canonical[cached[node]]
@@ -114,18 +131,17 @@ def canonicalize(roots: list[UOp], cached: Mapping[UOp, UOp] = NONE_CACHED) -> C
                     assigned.append(node)
                 elif op is Op.BUFFER_VIEW:
                     memory.append(node)
-                elif op is Op.CALL:
+                elif op is CALL:
                     src, argument, calls = src[:1], calls, calls + 1
                 elif op is Op.CONTIGUOUS and type(argument) is int:  # kept apart from equal ones
                     argument, copies = copies, copies + 1
                 elif type(argument) is Kernel:
                     argument = argument.without_gradient
                 canonical[node] = interned(op, node.dtype, tuple(map(get, src)), argument)
-            if not stack:
-                break
             node, sources = stack.pop()
+    sink = interned(Op.SINK, dtypes.void, tuple(map(get, roots)))
     return CanonicalGraph(
-        roots, canonical[sink], tuple(memory), canonical, naming, assigned, cached
+        roots, sink, tuple(memory), canonical, naming, assigned, cached, (copies, calls)
     )
 
 
@@ -133,10 +149,24 @@ def plain(argument: object) -> bool:
     """True if an argument is a tuple of plain ints, or of such tuples: then it holds no Size."""
     if type(argument) is not tuple:
         return False
-    kinds = {*map(type, argument)}
-    return kinds <= INTS or (
-        kinds == TUPLES and INTS.issuperset(map(type, chain.from_iterable(argument)))
+    if INTS.issuperset(map(type, argument)):
+        return True
+    return TUPLES.issuperset(map(type, argument)) and INTS.issuperset(
+        map(type, chain.from_iterable(argument))
     )
+
+
+def is_number(node: UOp) -> bool:
+    """True if a node is a number in a shape of ones."""
+    return node.op is Op.RESHAPE and node.src[0].op is Op.CONST
+
+
+@lru_cache(1024)
+def repeated_number(node: UOp) -> dict[UOp, UOp]:
+    """The canonical nodes of a number that is repeated; none where its shape has Sizes."""
+    if not (plain(node.arg) and plain(node.src[0].arg)):
+        return {}
+    return {below: below for below in node.toposort()}
 
 
 @cache

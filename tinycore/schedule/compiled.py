@@ -154,8 +154,8 @@ class BoundSchedule:
         """Make persistent memory, and its node."""
         node = self.schedule.memory[place]
         self.nodes[node] = new = made_anew(node)
-        buffers[new] = self.memory[place] = self.schedule.like(place)
-        self.persistent.append((weakref.ref(new), self.memory[place]))
+        buffers[new] = self.memory[place] = made = self.schedule.like(place)
+        self.persistent.append((weakref.ref(new), made))
 
     def add_block(self, block: Block) -> None:
         """Make the memory of temporary values."""

@@ -32,7 +32,7 @@ from tinycore.tensor.change_tracking import change_sets, record_changes
 from tinycore.tensor.checks import number_dtype, resolve_axis
 from tinycore.tensor.data import Data, node_from_data
 from tinycore.tensor.foreign_names import NO_DEVICES
-from tinycore.tensor.liveness import alias_index, living
+from tinycore.tensor.liveness import alias_index, is_waiting, living, waiting_index
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.signatures import check_signatures
 from tinycore.tensor.view_writes import in_own_memory, show, target_of
@@ -101,6 +101,8 @@ class Core:
         key = id(self)
         living[key] = reference = weakref.ref(self, partial(living.pop, key))
         alias_index.note(reference)
+        if node.op is not Op.BUFFER and is_waiting(node):
+            waiting_index.enter(reference)
 
     def _become(self, node: UOp) -> None:
         """Take another node as value."""
@@ -108,7 +110,9 @@ class Core:
             record_changes([self])
         reference = living[id(self)]
         alias_index.note(reference)  # before it is so: an interrupt must not come between
-        self.uop = node
+        with waiting_index.lock:
+            waiting_index.note((reference,))
+            self.uop = node
         alias_index.note(reference)  # and after it: another thread may have looked at it between
 
     @classmethod

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from tinycore._deferred import deferred
@@ -44,6 +45,15 @@ def bound(size: int | Size, dtype: DType, device: str) -> UOp:
 
 def full(shape: Shape, dtype: DType, value: Scalar, device: str) -> UOp:
     """A constant of any shape; it takes no memory."""
+    return shared_full(shape, dtype, value, device, "" if value else repr(value))
+
+
+@lru_cache(256, typed=True)
+def shared_full(shape: Shape, dtype: DType, value: Scalar, device: str, zero: str) -> UOp:
+    """`full`, whose last results are kept, as programs use the same constants again and again.
+
+    `zero` tells 0.0 from -0.0, which are equal keys.
+    """
     return broadcast_to(scalar(dtype, value, device), shape)
 
 

@@ -32,7 +32,7 @@ from tinycore.tensor import graph
 from tinycore.tensor.aliases import VIEW_OPS
 from tinycore.tensor.grad import LEAF, passes_gradient
 from tinycore.uop.movement import base_of
-from tinycore.uop.node import UOp
+from tinycore.uop.node import UOp, is_living
 from tinycore.uop.op import Op
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 MOST_HISTORY_NODES: Final = 50_000
 """Most nodes in all kept graphs; beyond that the oldest are evicted."""
+FEWEST_DROPPED: Final = 64
+"""Sources of realized memory between two looks at which of them are still there."""
 NOBODY: Final[frozenset[int]] = frozenset()
 NO_SOURCES: Final[frozenset[UOp]] = frozenset()
 NO_GRAPHS: Final[Mapping[UOp, Collection[UOp]]] = MappingProxyType({})
@@ -335,19 +337,28 @@ class GradientHistory:
         )
 
     def numbers_below(self, memory: Iterable[UOp]) -> frozenset[int]:
-        """The same for a node whose gradient goes to some BUFFERs first."""
+        """The same for a node whose gradient goes to some BUFFERs first.
+
+        Nobody can want a gradient of a BUFFER that is gone. So now and then those numbers are left
+        out, or each step of `x = f(x).realize()` would take longer than the one before.
+        """
         found: set[int] = set()
         stack = [*memory]
         seen = {*stack}
+        most = 0
         while stack:
             node = stack.pop()
             if (below := self.sources_of(node)) is None:
                 found.add(node.src[1].arg)
-                found |= ended_at(node)
+                if ended := ended_at(node):
+                    most = max(most, len(ended))
+                    found |= ended
             else:
                 new = [n for n in below if n not in seen]
                 seen.update(new)
                 stack += new
+        if len(found) // FEWEST_DROPPED > most // FEWEST_DROPPED:
+            return frozenset([number for number in found if is_living(number)])
         return frozenset(found)
 
     def sources_of(self, memory: UOp) -> Collection[UOp] | None:

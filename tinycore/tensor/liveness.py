@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from itertools import compress, repeat
 from operator import attrgetter, call, is_not
 from typing import TYPE_CHECKING, Any, Final
 
+from tinycore._locks import recursive_lock
 from tinycore.tensor import graph
 from tinycore.tensor.aliases import AliasIndex, base_of_view
 from tinycore.tensor.change_tracking import change_sets, record_changes
@@ -39,16 +40,73 @@ def live_tensors() -> list[Core]:
     return [*compress(found, map(is_not, found, NONE))]
 
 
+class WaitingIndex:
+    """The living tensors that are more than memory, in order of creation.
+
+    Every run asks for them, and a program may hold thousands of tensors that are memory. So looked
+    at are only those that were waiting at the last query, and those made or changed since.
+    """
+
+    def __init__(self) -> None:
+        self.lock = recursive_lock()
+        """Held by queries and while a tensor gets another node: else a query could forget it."""
+        self.candidates: dict[weakref.ref[Core], None] = {}
+        """All that wait, and others, in order of creation."""
+        self.is_whole = True
+        """False if a query must look at all living tensors again."""
+
+    def enter(self, reference: weakref.ref[Core]) -> None:
+        """Note a new tensor that waits, which is among the living already."""
+        self.candidates[reference] = None
+        if len(self.candidates) > MOST_CANDIDATES:
+            with self.lock:
+                self.is_whole = False
+                self.candidates.clear()
+
+    def note(self, references: Iterable[weakref.ref[Core]]) -> None:
+        """Note tensors that are about to get other nodes; the caller holds the lock."""
+        if not self.candidates.keys() >= {*references}:  # where it belongs is known to `living`
+            self.is_whole = False
+
+    def query(self) -> list[Core]:
+        """The tensors themselves."""
+        with self.lock:
+            if not self.is_whole:
+                self.candidates.clear()
+                found = [t for t in buffers_left_out(live_tensors()) if is_waiting(t.uop)]
+                self.candidates.update({living[id(t)]: None for t in found})
+                self.is_whole = True
+                return found
+            found = []
+            for reference in list(self.candidates):
+                tensor = reference()
+                if tensor is not None and is_waiting(tensor.uop):
+                    found.append(tensor)
+                else:
+                    self.candidates.pop(reference, None)
+            return found
+
+
+MOST_CANDIDATES: Final = 4096
+"""Candidates of the index; with more, the next query looks at all living tensors."""
+waiting_index: Final = WaitingIndex()
+
+
 def waiting_tensors() -> list[Core]:
     """Living tensors that are more than one buffer under some shape."""
-    found, waiting = live_tensors(), []
-    for tensor in compress(found, map(is_not, map(OP, found), BUFFER)):
-        node = tensor.uop
-        if node.op is Op.RESHAPE:  # most are memory in some shape
-            (node,) = node.src
-        if node.op is not Op.BUFFER and base_of(node).op is not Op.BUFFER:
-            waiting.append(tensor)
-    return waiting
+    return waiting_index.query()
+
+
+def is_waiting(node: UOp) -> bool:
+    """True if a node is more than one buffer under some shape."""
+    while node.op is Op.RESHAPE:
+        node = node.src[0]
+    return node.op is not Op.BUFFER
+
+
+def buffers_left_out(tensors: list[Core]) -> Iterable[Core]:
+    """Those of some tensors that are no plain BUFFERs: a first look, all of it in C."""
+    return compress(tensors, map(is_not, map(OP, tensors), BUFFER))
 
 
 OP: Final = attrgetter("uop.op")
@@ -62,7 +120,9 @@ def become(tensors: Sequence[Core], nodes: Sequence[UOp]) -> None:
         record_changes(tensors)
     references = [living[id(tensor)] for tensor in tensors]
     alias_index.note(*references)
-    deque(map(setattr, tensors, repeat("uop"), nodes), maxlen=0)  # one step, as all of it is C
+    with waiting_index.lock:
+        waiting_index.note(references)
+        deque(map(setattr, tensors, repeat("uop"), nodes), maxlen=0)  # one step, as all of it is C
     alias_index.note(*references)
 
 

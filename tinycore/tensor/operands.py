@@ -8,7 +8,7 @@ Shapes and devices are checked at the call.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Self, cast
 
 from tinycore._deferred import NumpyArray, NumpyScalar
@@ -79,9 +79,18 @@ class Operands(Joining):
         dtype = number_dtype("operand", cast(Scalar, x), scalar_dtype(cast(Scalar, x), self.dtype))
         return graph.scalar(dtype, cast(Scalar, x), self.device)
 
+    def _pair(self, name: str, other: Self | Scalar) -> Sequence[UOp]:
+        """`_nodes` of two operands; for a number of this dtype at once, as most second ones are."""
+        if type(other) in NUMBER_TYPES:
+            number, node = cast(Scalar, other), self.uop
+            dtype = scalar_dtype(number, node.dtype)
+            if dtype is node.dtype and number_dtype("operand", number, dtype) is dtype:
+                return node, graph.full(node.shape, dtype, number, node.device)
+        return self._nodes(name, (other,))
+
     def _binary(self, name: str, op: Op, other: Self | Scalar, reverse: bool = False) -> Self:
         """The op between broadcast, promoted operands; between bools its logical meaning."""
-        left, right = self._nodes(name, (other,))
+        left, right = self._pair(name, other)
         if left.dtype is dtypes.bool:
             op = BOOL_ARITHMETIC.get(op, op)
         return self._from_node(right.alu(op, left) if reverse else left.alu(op, right))

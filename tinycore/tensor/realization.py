@@ -68,7 +68,7 @@ def compute(
         waiting = waiting_tensors()
         while more := readers_of_overwritten(form, waiting):
             more = [*form.roots, *more]
-            form = canonicalize(more, readable_from_cache(known.memory, more))
+            form = canonicalize(more, readable_from_cache(known.memory, more), form)
         asked = set(roots) if owners else set()
         if not form.assigned:
             return run_and_publish(known, form, owners, read, asked, waiting)
@@ -305,8 +305,8 @@ def gradient_sources(nodes: Iterable[UOp]) -> dict[UOp, bool]:
 
 def unrealized(tensors: Iterable[Core]) -> list[UOp]:
     """The roots of tensors that are not in memory yet."""
-    nodes = dict.fromkeys(root_of(t) for t in tensors)
-    return [n for n in nodes if not graph.is_buffer(n) and 0 not in n.shape]
+    nodes = dict.fromkeys(map(root_of, tensors))
+    return [n for n in nodes if not (graph.is_buffer(n) or 0 in n.shape)]
 
 
 def root_of(tensor: Core) -> UOp:

@@ -449,6 +449,12 @@ def unique() -> UOp:
     return new((Op.UNIQUE, dtypes.void, (), number), number)
 
 
+def is_living(number: int) -> bool:
+    """True if the UNIQUE node of a number is still part of a graph."""
+    reference = nodes.get((Op.UNIQUE, dtypes.void, (), number))
+    return reference is not None and reference() is not None
+
+
 def made_anew(like: UOp) -> UOp:
     """A new BUFFER of the same size and kind as another, with a fresh UNIQUE."""
     number, size = next(counter), like.arg

@@ -11,6 +11,7 @@ import pytest
 from tests.unit.schedule.graphs import assign, buffer, total
 from tinycore import Context, GlobalCounters, Tensor
 from tinycore._lru import Lru
+from tinycore.dtype import dtypes
 from tinycore.engine import compile as compiling
 from tinycore.schedule import compiled
 from tinycore.schedule.canonical import CanonicalGraph, canonicalize
@@ -50,6 +51,30 @@ def test_a_buffer_met_twice_is_another_form_than_two_buffers() -> None:
     a, b = buffer(4), buffer(4)
 
     assert canonicalize([a + a]).sink is not canonicalize([a + b]).sink
+
+
+def test_a_form_is_continued_by_further_roots() -> None:
+    a, b = buffer(4), buffer(4)
+    roots = [a * 2 + 1, assign(b, a), b.cast(dtypes.int32), a + b]
+    whole, part = canonicalize(roots), canonicalize(roots[:2])
+
+    continued = canonicalize(roots, part.cached, part)
+
+    assert continued.sink is whole.sink
+    assert continued.memory == whole.memory
+    assert continued.assigned == whole.assigned
+    assert list(continued.nodes.items()) == list(whole.nodes.items())
+
+
+def test_a_form_is_not_continued_where_other_values_are_cached() -> None:
+    a, b = buffer(4), buffer(4)
+    node = a + 1
+    roots, cached = [node * 2, node * 3], {node: b}
+
+    continued = canonicalize(roots, cached, canonicalize(roots[:1]))
+
+    assert continued.sink is canonicalize(roots, cached).sink
+    assert continued.memory == (b,)
 
 
 def test_the_order_of_buffers_between_roots_is_part_of_the_form() -> None:

@@ -543,3 +543,11 @@ def test_logaddexp_of_two_dtypes_has_the_wider_one() -> None:
 
     assert narrow.logaddexp(wide).dtype is wide.logaddexp(narrow).dtype is dtypes.float32
     assert abs(narrow.logaddexp(wide).item() - math.log(math.exp(1) + math.exp(2))) < 1e-6
+
+
+def test_zeros_of_both_signs_are_different_numbers() -> None:
+    x = Tensor([1.0, 2.0])
+
+    for _ in range(2):
+        assert [math.copysign(1, v) for v in (x * 0.0).tolist()] == [1, 1]
+        assert [math.copysign(1, v) for v in (x * -0.0).tolist()] == [-1, -1]

@@ -15,7 +15,7 @@ import pytest
 from tinycore import Context, Tensor
 from tinycore.errors import GradientError
 from tinycore.nn.optim import SGD
-from tinycore.tensor.history import history, sources
+from tinycore.tensor.history import ended_at, history, sources
 from tinycore.uop.movement import base_of
 
 KINDS: dict[str, Callable[[], Tensor]] = {
@@ -495,3 +495,13 @@ def test_sources_that_graphs_carry_are_those_below_them() -> None:
         graph = history.graph_of(memory)
         assert graph is not None
         assert set(history.sources_of(memory) or ()) == set(sources(graph))
+
+
+def test_a_loop_of_realized_steps_notes_living_memory_only() -> None:
+    x = first = Tensor([1.0, 2.0], requires_grad=True).realize()
+    for _ in range(300):
+        x = (x + 1).realize()
+
+    assert len(ended_at(base_of(x.uop))) < 100  # not one more for each step
+    with pytest.raises(GradientError, match="ended the gradient"):
+        (x.sum() + first.sum()).backward()
