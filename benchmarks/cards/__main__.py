@@ -88,6 +88,12 @@ def left_by_launches(items: Sequence[ScheduleItem], kernels: Sequence[LinearKern
     return {number for number in stored if used[number] > 1}
 
 
+def has_halves(launch: Launch) -> bool:
+    """True if a kernel computes in float16."""
+    sums = (u for u in launch.kernel.uops if u.op in (Op.ADD, Op.MUL, Op.MULACC))
+    return any(u.dtype.scalar() is dtypes.float16 for u in sums)
+
+
 def row_of(subject: Subject, card: Card) -> str:
     """A line of the table."""
     launches = list(launches_of(subject, card))
@@ -96,6 +102,10 @@ def row_of(subject: Subject, card: Card) -> str:
     limit = card.latency + least
     units = {unit for launch in launches for unit in launch.counts.matrix}
     reached = card.peak(subject.dtype) * min(map(card.reached_by, units), default=1.0)
+    widened = 1.0
+    if not units and not any(map(has_halves, launches)):
+        reached = card.vector_rate
+        widened = reached / card.peak(subject.dtype)
     reachable = card.latency + max(subject.operations / reached, subject.moved / card.dram)
     slowest = max(launches, key=lambda launch: launch.verdict.seconds)
     cells = [
@@ -115,6 +125,7 @@ def row_of(subject: Subject, card: Card) -> str:
             len(launches),
             card,
             slowest.verdict.seconds / total,
+            widened if subject.operations / card.peak(subject.dtype) == least else 1.0,
         ),
     ]
     return f"| {' | '.join(map(str, cells))} |"
@@ -129,6 +140,7 @@ def page_of(cards: list[Card], wanted: str) -> Iterator[str]:
         yield ""
         yield f"## {card.name} (`NULL:{card.target}`)"
         yield ""
+        yield from [*card.note.splitlines(), ""] if card.note else []
         yield HEAD
         types = TYPES if card.name != "Adreno 640" else (dtypes.float32, dtypes.float16)
         rows = []

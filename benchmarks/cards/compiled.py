@@ -8,8 +8,20 @@ from typing import Any
 from tinycore import Context, Device
 from tinycore.errors import CompileError, CompilerUnavailable
 from tinycore.render.base import LinearKernel
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
 
-__all__ = ["compiled_registers"]
+__all__ = ["compiled_registers", "texture_loads"]
+
+
+def texture_loads(kernel: LinearKernel, target: str) -> frozenset[UOp]:
+    """The loads that go through texture units: of images, and those the renderer so writes."""
+    images = (u for u in kernel.uops if u.op is Op.LOAD and u.src[0].op is Op.PIXEL)
+    if not target.startswith("IR3"):
+        return frozenset(images)
+    from tiny_qcom.texels import texel_loads  # noqa: PLC0415
+
+    return texel_loads(kernel).union(images)
 
 
 def compiled_registers(kernel: LinearKernel, target: str) -> int | None:

@@ -18,8 +18,9 @@ import numpy
 from numpy.typing import NDArray
 
 from benchmarks.cards.addresses import Places, extent_of, groups_of, places_of
+from benchmarks.cards.compiled import texture_loads
 from benchmarks.cards.machines import Card
-from tinycore.dtype import PointerDType, dtypes
+from tinycore.dtype import ImageDType, PointerDType, dtypes
 from tinycore.render.base import LinearKernel, pointer_of
 from tinycore.uop.matrix import MatrixDescriptor, MatrixUnit
 from tinycore.uop.node import UOp
@@ -39,12 +40,13 @@ __all__ = [
 
 SECTOR: Final = 32
 """Bytes of the smallest piece that a cache moves."""
-LINE: Final = 128
 SUBGROUP_OF_TILES: Final = 32
 """Lanes that name the rows of a MATRIX_LOAD."""
 WINDOW: Final = 8
 """Steps of a loop whose lines stay in the near cache."""
 WORD: Final = 4
+BROADCAST: Final = 64
+"""Bytes in which all that a subgroup reads of shared memory may lie to be read faster."""
 SLOW: Final = frozenset({Op.SQRT, Op.EXP2, Op.LOG2, Op.SIN, Op.RECIPROCAL, Op.FDIV, Op.EXP, Op.LOG})
 """Ops of the special function unit."""
 SLOWNESS: Final = 8
@@ -98,11 +100,15 @@ class Counts:
     instructions: float = 0.0
     """Instructions of a thread."""
     shared_turns: float = 0.0
-    """Clocks of shared memory."""
+    """Turns of shared memory."""
+    shared_clocks: float = 0.0
+    """Clocks that a unit waits for them."""
     shared_least: float = 0.0
     """The same without conflicts of banks."""
     lines: float = 0.0
     """Lines of the near cache that the subgroups touch."""
+    texels: float = 0.0
+    """Pixels that threads read through texture units."""
     far_bytes: float = 0.0
     """Bytes between all groups and the shared cache."""
     in_flight: float = 0.0
@@ -132,10 +138,12 @@ def accesses_of(kernel: LinearKernel) -> list[Access]:
     found = []
     for node, loops in walked(kernel):
         if node.op in (Op.LOAD, Op.STORE):
-            if node.src[0].op is Op.PIXEL or pointer_of(node.src[0]).op is Op.DEFINE_REG:
+            if pointer_of(node.src[0]).op is Op.DEFINE_REG:
                 continue
             dtype = node.dtype if node.op is Op.LOAD else node.src[1].dtype
-            found.append(Access(node, node.src[0], dtype.size_bytes, loops, node.op is Op.STORE))
+            kind = pointer_of(node.src[0]).dtype
+            size = kind.pixel_bytes if isinstance(kind, ImageDType) else dtype.size_bytes
+            found.append(Access(node, node.src[0], size, loops, node.op is Op.STORE))
         elif node.op is Op.MATRIX_LOAD and isinstance(node.arg, MatrixDescriptor):
             continue  # the unit reads what it names, at the rate at which it multiplies
         elif node.op is Op.TENSOR_COPY:
@@ -169,13 +177,15 @@ def counts_of(kernel: LinearKernel, card: Card) -> Counts:
     boxes = {u.src[0].src[1]: u.arg.box_bytes for u in kernel.uops if u.op is Op.TENSOR_COPY}
     counts.overlaps = bool(boxes) or any(u.op is Op.WAIT and u.arg for u in kernel.uops)
     subgroups = -(-threads // card.subgroup)
+    textures = texture_loads(kernel, card.target)
+    given = widened_by(kernel, textures)
     for node, loops in walked(kernel):
         times = math.prod(extent_of(loop) for loop in loops)
         if node.op is Op.MATRIX:
             counts.matrix[node.arg] += times * (threads // node.arg.threads)
             counts.instructions += times
-        elif node.op in ALU and node.op not in FREE:
-            count_operation(counts, node, times)
+        elif node.op in ALU and node.op not in FREE and node not in given:
+            count_operation(counts, node, times, card)
         elif node.op is Op.RANGE:
             counts.instructions += LOOP_COST * times * extent_of(node)
     accesses = without_repeats(accesses_of(kernel))
@@ -199,10 +209,16 @@ def counts_of(kernel: LinearKernel, card: Card) -> Counts:
             if local:
                 count_shared(counts, card, address, active, access.item_bytes, weight)
                 continue
-            if access.node.op not in copied:  # those go past the near cache
-                rows = in_subgroups(address, active, card.subgroup, access.item_bytes, LINE)
-                least = subgroups * card.subgroup * access.item_bytes / LINE
+            if access.node in textures:
+                counts.texels += subgroups * card.subgroup * access.times
+            elif access.node.op not in copied:  # those go past the near cache
+                rows = in_subgroups(address, active, card.subgroup, access.item_bytes, card.line)
+                least = subgroups * card.subgroup * access.item_bytes / card.line
                 counts.lines += max(distinct(rows) / len(sample), least) * weight
+            if not card.is_cached:  # each subgroup reads what it needs
+                rows = in_subgroups(address, active, card.subgroup, access.item_bytes, SECTOR)
+                counts.far_bytes += distinct(rows) / len(sample) * SECTOR * weight * groups
+                continue
             sectors.append(pieces(address, active, access.item_bytes, SECTOR))
         if sectors:
             joined = numpy.concatenate([s.reshape(len(sample), -1) for s in sectors], axis=1)
@@ -277,24 +293,44 @@ def joined_loads(accesses: Sequence[Access], card: Card) -> int:
     return joined
 
 
-def count_operation(counts: Counts, node: UOp, times: int) -> None:
+def widened_by(kernel: LinearKernel, textures: frozenset[UOp]) -> set[UOp]:
+    """Conversions of halves that texture units have made floats of: no operations."""
+    found: set[UOp] = set()
+    for node in kernel.uops:
+        if node.op in (Op.EXTRACT, Op.BITCAST, Op.CAST):
+            found.update({node} if node.src[0] in textures or node.src[0] in found else ())
+    return found
+
+
+def count_operation(counts: Counts, node: UOp, times: int, card: Card) -> None:
     """Arithmetic of a thread; sums of an index and a constant are part of an address."""
     if node.dtype.scalar() is dtypes.index:
         if node.op in (Op.ADD, Op.SUB) and any(s.op is Op.CONST for s in node.src):
             return
         counts.instructions += times
-        counts.arithmetic += times
+        counts.arithmetic += times * card.integer
         return
     lanes = node.dtype.count
     fused = node.op is Op.ADD and any(s.op is Op.MUL for s in node.src)
     cost = 0 if fused and node.dtype.kind == "float" else SLOWNESS if node.op in SLOW else 1
-    counts.arithmetic += cost * lanes * times
+    price = 1.0 if node.dtype.kind == "float" else card.integer
+    if node.op is Op.CAST and dtypes.float16 in (node.dtype, node.src[0].dtype):
+        cost, price = card.half_cast, card.integer if card.half_cast > 1 else 1.0
+        counts.instructions += (cost - 1) * lanes * times
+    counts.arithmetic += cost * price * lanes * times
     counts.instructions += min(cost, 1) * lanes * times
 
 
 def addressed(places: Places, access: Access) -> tuple[Array, Array]:
     """The first byte of each access, and which threads do it."""
     pointer = access.pointer.dtype
+    if isinstance(pointer, ImageDType):
+        column, row, *outside = (places.spread(s) for s in access.index.src[1:])
+        address = (row.astype(numpy.int64) * pointer.width + column) * access.item_bytes
+        active = numpy.ones(places.shape, bool)
+        for inside in outside:
+            active = active & inside.astype(bool)
+        return address, active
     assert isinstance(pointer, PointerDType)
     address = places.spread(access.index.src[1]) * pointer.base.scalar().itemsize
     gates = access.index.src[2:]
@@ -339,6 +375,9 @@ def count_shared(
     groups = address.shape[0]
     counts.shared_turns += turns / groups * weight
     counts.shared_least += least / groups * weight
+    rows = in_subgroups(address, active, card.subgroup, item, BROADCAST)
+    is_broadcast = distinct(rows) <= len(rows)
+    counts.shared_clocks += turns / groups * weight * (card.same if is_broadcast else card.turn)
 
 
 def turns_of(

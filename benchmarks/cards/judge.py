@@ -1,9 +1,10 @@
 """The time that a launch would take on each part of a card, beside the least that is possible.
 
 A card is as fast as its slowest part: matrix instructions, arithmetic, instructions begun, near
-memory (shared memory and the cache of a unit), the shared cache, memory. Where nothing overlaps a
-fill of shared memory, since one group is resident and copies are not asynchronous, they add up.
-Before all of them the first load is waited for: no launch takes less than a memory's latency.
+memory (shared memory and the cache of a unit), texture units, the shared cache, memory. Where
+nothing overlaps a fill of shared memory, since one group is resident and copies are not
+asynchronous, they add up. Before all of them the first load is waited for: no launch takes less
+than a memory's latency.
 """
 
 from __future__ import annotations
@@ -71,7 +72,9 @@ def judged(counts: Counts, card: Card, moved: float, registers: int) -> Verdict:
     )  # fmt: skip
     arithmetic = counts.arithmetic * counts.threads / card.lanes
     issued = counts.instructions * -(-counts.threads // card.subgroup) / card.issued
-    near = (max if card.has_lds else sum)((counts.shared_turns, counts.lines))
+    lines = counts.lines * card.line_clocks
+    near = (max if card.has_lds else sum)((counts.shared_clocks, lines))
+    textures = counts.texels / card.texels if counts.texels else 0.0
     if not counts.overlaps and busy == 1 and counts.shared_bytes:
         matrix, arithmetic = matrix + near, arithmetic + near
     unit = most / card.hertz
@@ -82,6 +85,7 @@ def judged(counts: Counts, card: Card, moved: float, registers: int) -> Verdict:
         "arithmetic": arithmetic * unit,
         "issue": issued * unit,
         "near memory": near * unit,
+        "textures": textures * unit,
         "cache": counts.far_bytes / card.cache,
         "memory": moved / card.dram / max(waited, 1e-3),
     }

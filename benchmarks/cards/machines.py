@@ -6,8 +6,15 @@ multiprocessor; mma.sync reaches .63 of the peak that wgmma has (Luo et al., "Be
 Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking", 2024); what the cache gives
 as is counted here was measured (benchmarks/results/2026-11-26-h200.md). 7900 XTX: AMD, "RDNA3
 Instruction Set Architecture", its product page, and Chips and Cheese's measurements of caches. M3:
-Apple's product page, and P. Turner, "metal-benchmarks", for a core. Adreno 640: Qualcomm's product
-brief of the Snapdragon 855 and Mesa's `freedreno_devices.py`.
+Apple's product page, and P. Turner, "metal-benchmarks", for a core. Adreno 640: Mesa's
+`freedreno_devices.py` for registers and waves, Chips and Cheese, "Inside the Snapdragon 855's iGPU"
+and "Correction on Qualcomm iGPUs" (2024), for its parts, and what ArchProbe measured on a Pixel 4
+(R. Liang et al., "Romou", MobiCom 2022; github.com/microsoft/ArchProbe, examples/adreno640) for its
+caches and its memories: 194.5 GB/s of images that lie in the texture cache of 1 KB, 100 GB/s of
+those in the second one of 128 KB, 96.3 GB/s of buffers there, 103 GB/s of shared memory (139.8
+where all threads read the same 64 bytes), 890 GFLOPS of float32. Chips and Cheese measured 192 GB/s
+of the texture cache and 88 of shared memory. A unit is a uSPTP: two partitions of 64 lanes, with
+registers and texture units of its own; three share a shared memory and are one core to OpenCL.
 
 Loads that compilers join are those seen in what NVRTC 13 (`ld.shared.v4`) and LLVM 22
 (`ds_load_2addr_b32`) write for these products. The 7900 XTX is counted with one multiply-add of a
@@ -64,13 +71,31 @@ class Card:
     half: float = 1.0
     """Multiply-adds of float16 for one of float32, without matrix instructions."""
     banks: int = 32
-    """Words of 4 bytes that shared memory moves in a clock."""
+    """Words of 4 bytes that shared memory moves in a turn."""
     has_lds: bool = False
     """True if shared memory is a memory beside the near cache, and both are busy at once."""
     joined_bytes: int = 0
     """Bytes of neighboring loads from shared memory that its compiler makes one instruction of."""
     joins_apart: bool = False
     """True if they need not be neighbors."""
+    turn: float = 1.0
+    """Clocks that a turn of shared memory takes of a unit, if all do the same."""
+    same: float = 1.0
+    """The same where a subgroup reads within 64 bytes."""
+    line: int = 128
+    """Bytes of a line of the near cache, or of what buffers are read from where there is none."""
+    line_clocks: float = 1.0
+    """Clocks of a unit for such a line."""
+    is_cached: bool = True
+    """True if a unit has a cache for what it reads of buffers."""
+    texels: float = 0.0
+    """Pixels that the texture units of a unit give its threads in a clock; 0: it has none."""
+    integer: float = 1.0
+    """Cost of an operation on integers, in those on float32."""
+    note: str = ""
+    """Text for readers of its rows."""
+    half_cast: int = 1
+    """Operations of a conversion of float16 to float32 or back; if several, on integers."""
 
     def reached_by(self, unit: MatrixUnit) -> float:
         """Fraction of the peak that a matrix instruction reaches."""
@@ -150,19 +175,39 @@ CARDS: Final = (
     Card(
         "Adreno 640",
         "IR3:a640",
-        units=2,
+        units=6,
         hertz=585e6,
         subgroup=64,
-        lanes=384,
-        issued=6,
+        lanes=128,
+        issued=2,
         dram=34e9,
-        cache=140e9,
-        cache_bytes=1 << 20,
+        cache=100e9,
+        cache_bytes=128 << 10,
         latency=600e-9,
-        shared_bytes=32 << 10,
+        shared_bytes=(32 << 10) // 3,
         registers=96 * 16 * 64 * 2,
-        threads=2048,
+        threads=16 * 64,
         most_registers=192,
         half=2.0,
+        turn=128 * 6 * 585e6 / 103e9,
+        same=128 * 6 * 585e6 / 139.8e9,
+        line=64,
+        line_clocks=64 * 6 * 585e6 / 96.3e9,
+        is_cached=False,
+        texels=194.5e9 / 16 / (6 * 585e6),  # of four floats; that those of halves come no faster
+        # is an estimate, by what all texture units do: a texel a clock, whatever its format
+        half_cast=13,  # of tiny_qcom.halves
+        note="""\
+Rates are what ArchProbe and Chips and Cheese measured of an Adreno 640: a unit is one of six
+uSPTPs, the second cache has 128 KB and 100 GB/s, texture caches give 194 and shared memory 103.
+Loads of four numbers that are multiplied in loops go through texture units, also those of plain
+buffers (`tiny_qcom/texels.py`). Nothing of this ran on a device.
+
+What keeps others below: a tile of 16 columns and 8 rows for each of 128 threads leaves products of
+256 and of 64 rows 8 groups for six units, and a second kernel adds up parts; those of 64 have too
+few outputs for such tiles. Windows of a convolution start anywhere in a pixel, so both operands lie
+in shared memory, which is busy six times as long as what computes. Keys of attention lie along the
+sum, and no pixel holds neighbors of a row of its scores.""",
+        integer=408 / 188,  # additions, as Chips and Cheese measured both
     ),
 )

@@ -19,6 +19,8 @@ BY_PART: Final[Mapping[str, str]] = {
     "issue": "more instructions are begun than those that compute: addresses, loads, conversions",
     "near memory": "shared memory and the near cache are busy longer than what computes: tiles of "
     "a thread or a subgroup are small for what they load",
+    "textures": "texture units give operands more slowly than they are multiplied: tiles of a "
+    "thread are small for what it reads",
     "cache": "groups read more from the shared cache than memory gives in that time: operands are "
     "read again by many groups, or pieces in part",
     "memory": "values go to memory between kernels, or operands come from there again",
@@ -28,11 +30,17 @@ BY_PART: Final[Mapping[str, str]] = {
 
 
 def reason_of(
-    share: float, slowest: tuple[Counts, Verdict], kernels: int, card: Card, launches_share: float
+    share: float,
+    slowest: tuple[Counts, Verdict],
+    kernels: int,
+    card: Card,
+    launches_share: float,
+    widened: float = 1.0,
 ) -> str:
     """Why a plan is below the goal, in words; "" where it is not.
 
-    `launches_share` is that of the slowest of its kernels in the time of all.
+    `launches_share` is that of the slowest of its kernels in the time of all, `widened` the part of
+    the peak of halves that is left where they are added up in float32.
     """
     if share >= GOAL:
         return ""
@@ -42,6 +50,11 @@ def reason_of(
         reasons.append(f"{counts.groups} groups for {card.units} units")
     if (reached := min(map(card.reached_by, counts.matrix), default=1.0)) < 1:
         reasons.append(f"its matrix instructions reach {reached} of the peak")
+    if widened < 1:
+        reasons.append(
+            f"halves are multiplied and added up in float32, at {widened:.2f} of the peak of "
+            "float16, whose sums would be halves"
+        )
     if kernels > 1 and launches_share < GOAL:
         reasons.append(f"{kernels} kernels, which exchange values through memory")
     if counts.conflicts >= 2:

@@ -39,7 +39,7 @@ from tinycore.testing.grading import accelerator  # noqa: E402
 from tinycore.uop.op import Op  # noqa: E402
 
 BY_NAME = {card.name: card for card in CARDS}
-H200, M3 = BY_NAME["H200"], BY_NAME["M3"]
+H200, M3, ADRENO = BY_NAME["H200"], BY_NAME["M3"], BY_NAME["Adreno 640"]
 Array = numpy.ndarray
 
 
@@ -88,7 +88,7 @@ SUBJECTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("name", SUBJECTS)
-@pytest.mark.parametrize("card", [H200, M3], ids=lambda card: card.name)
+@pytest.mark.parametrize("card", [H200, M3, ADRENO], ids=lambda card: card.name)
 def test_plans_for_cards_compute_what_numbers_say(card: Card, name: str) -> None:
     limits = limits_of(card)
     parts = replace(CORRECT, name="CARD", renderer=lambda: Rewriter(limits), limits=limits)
@@ -176,6 +176,21 @@ def test_a_turned_fill_asks_for_no_bank_more_than_twice(name: str) -> None:
     counts = counts_of(lowered(BY_NAME[name], lambda: a @ b), BY_NAME[name])
 
     assert counts.conflicts < 1.3
+
+
+def test_pixels_are_counted_apart_from_lines_of_buffers() -> None:
+    """A thread of a tile of 16 columns and 8 rows reads four pixels a step, and no line of that
+    operand."""
+    limits_of(ADRENO)
+    a, b = (Tensor.empty(512, 512, device="NULL") for _ in "ab")
+    counts = counts_of(lowered(ADRENO, lambda: a @ b), ADRENO)
+    verdict = judged(counts, ADRENO, 0.0, 192)
+
+    assert counts.texels == 512 * 4 * counts.threads
+    assert counts.lines * ADRENO.line < 4 * (512 * 64 + 64 * 256) * 1.01 + 4096
+    assert verdict.parts["textures"] == pytest.approx(
+        counts.texels / ADRENO.texels * -(-counts.groups // ADRENO.units) / ADRENO.hertz
+    )
 
 
 def test_groups_are_resident_as_far_as_there_is_room() -> None:

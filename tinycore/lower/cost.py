@@ -41,6 +41,7 @@ FILL_CYCLES: Final = 0.5
 BUFFER_CYCLES: Final = 4.0
 """Cost of loading both operands of a multiply-add from buffers: more than from shared memory."""
 
+WORD_BYTES: Final = 4
 NEAR_RATE: Final = 128
 """Bytes that a unit gets from its shared memory in a clock: 32 banks of a word."""
 FAR_CYCLES: Final = 4.0
@@ -216,14 +217,48 @@ def cycles_of_step(multiply_adds: int, loads: int) -> float:
     return max(multiply_adds, loads) + loads / 8
 
 
-def cycles_of_shared_tile(wide: int, tall: int, depth: int) -> float:
+def cycles_of_shared_tile(limits: Limits, wide: int, tall: int, depth: int) -> float:
     """Cycles per multiply-add of a thread's tile in shared memory, for `depth` reduction steps."""
-    return 1 + 1 / wide + 1 / tall + FILL_CYCLES / depth
+    words = 1 / wide + 1 / tall
+    if limits.shared_rate and limits.unit_lanes:
+        return max(1.0, words * cycles_of_word(limits, limits.shared_rate)) + FILL_CYCLES / depth
+    return 1 + words + FILL_CYCLES / depth
+
+
+def cycles_of_textured_tile(limits: Limits, wide: int, tall: int, depth: int) -> float:
+    """The same of a tile whose rows lie in shared memory, while its columns are read by textures.
+
+    The two give words at once.
+    """
+    shared = cycles_of_word(limits, limits.shared_rate or NEAR_RATE) / wide
+    textured = cycles_of_word(limits, limits.texture_rate) / tall
+    return max(1.0, shared, textured) + FILL_CYCLES / depth
+
+
+def cycles_of_word(limits: Limits, rate: float) -> float:
+    """The clocks of a word for each thread, where a multiply-add of all is begun in one."""
+    return WORD_BYTES * limits.unit_lanes / rate
 
 
 def cycles_of_thread(sharers: int = 1) -> float:
     """Cycles per multiply-add whose operands a thread loads from a buffer itself."""
     return 1 + BUFFER_CYCLES * (1 + 1 / sharers)
+
+
+def cycles_of_outputs(limits: Limits, outputs: int) -> float:
+    """The same of a thread that has so many outputs, a square tile of them if they are several."""
+    if not limits.unit_lanes or not limits.l2_rate:
+        return cycles_of_thread()
+    return 1 + cycles_of_word(limits, limits.l2_rate) * 2 / math.sqrt(outputs)
+
+
+def cycles_of_sharers(limits: Limits, sharers: int, steps: int) -> float:
+    """The same where threads share each sum of so many steps, and add their parts up in shared
+    memory: each writes its part there, and on the average reads another."""
+    if not limits.unit_lanes or not limits.l2_rate or not limits.shared_rate:
+        return cycles_of_thread(sharers)
+    folded = cycles_of_word(limits, limits.shared_rate) * 2 * min(sharers, steps) / steps
+    return 1 + cycles_of_word(limits, limits.l2_rate) * (1 + 1 / sharers) + folded
 
 
 # --- units of a card

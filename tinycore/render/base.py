@@ -122,6 +122,13 @@ class Limits:
     """Registers of 4 bytes that the threads of a unit share; 0: it is not stated."""
     unit_shared_bytes: int = 0
     """Memory of a unit that its groups share out among them; 0: it is not stated."""
+    unit_lanes: int = 0
+    """Multiply-adds of float32 that a unit begins in a clock; 0: it is not stated."""
+    shared_rate: float = 0.0
+    """Bytes that a unit gets of its shared memory in a clock; 0: it is not stated."""
+    texture_rate: float = 0.0
+    """Bytes that a unit reads in a clock through texture units, beside its shared memory: loads of
+    four float32 of buffers that a kernel only reads, in loops. 0: it has none for buffers."""
     thread_registers: int = 0
     """The most registers of 4 bytes that a thread has; 0: it is not stated."""
     l2_bytes: int = 0

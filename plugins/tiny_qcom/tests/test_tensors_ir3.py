@@ -14,6 +14,7 @@ from tiny_qcom.ir3 import library_path
 from tinycore import Context, Device, Tensor, TinyJit, dtypes
 from tinycore.dtype import DType
 from tinycore.errors import CompilerUnavailable, UnsupportedError
+from tinycore.lower.pipeline import lower
 from tinycore.plugin import register, unregister
 
 try:
@@ -53,6 +54,21 @@ def test_sums(axis: int | None) -> None:
 
 def test_softmax() -> None:
     PROGRAMS.softmax()
+
+
+def test_a_product_that_only_a_sum_uses_is_computed_with_it() -> None:
+    """A multiply-add of a matrix product is one instruction, of which an Adreno begins as many as
+    of any."""
+    with Context(DEV="NULL:IR3:a640"):
+        x, y = Tensor.empty(512, 512), Tensor.empty(512, 512)
+        toolchain = Device["NULL"].toolchain
+        (item,) = (x @ y).schedule()
+        text = toolchain.compiler.assembly(
+            toolchain.renderer.render(lower(item.ast, toolchain.renderer, "kernel"))
+        )
+    assert "mad.f32" in text
+    assert "mul.f" not in text
+    assert "add.f" not in text
 
 
 @pytest.mark.parametrize("sizes", [(7, 33, 7), (64, 64, 64), (65, 50, 130)])

@@ -16,6 +16,8 @@ from tinycore.lower.cost import (
     Proposal,
     apply_cheapest,
     ceil_power_of_two,
+    cycles_of_outputs,
+    cycles_of_sharers,
     cycles_of_thread,
     floor_power_of_two,
     suits_lanes,
@@ -28,6 +30,7 @@ from tinycore.lower.steps.split import may_be_empty
 from tinycore.lower.strategies import (
     grid_rows,
     grid_shared,
+    grid_textured,
     grid_transpose,
     matrix_chain,
     matrix_unit,
@@ -91,20 +94,24 @@ def propose_grid(facts: KernelFacts, limits: Limits, wanted: int) -> Iterator[Pr
     yield from grid_transpose.propose(facts, limits)
     shared = shared_sum(facts, limits) if wanted > 1 else None
     if shared is None:
-        groups = -(-facts.outputs_launched // (outputs_of_thread(facts, limits, wanted) * wanted))
-        cost = Cost(cycles_of_thread() * unevenness(limits, groups))
+        outputs = outputs_of_thread(facts, limits, wanted)
+        groups = -(-facts.outputs_launched // (outputs * wanted))
+        cost = Cost(cycles_of_outputs(limits, outputs) * unevenness(limits, groups))
         yield Proposal("grid", None, cost, partial(thread_each, wanted=wanted))
     else:
         is_many = facts.outputs_launched >= limits.threads
         threads = limits.subgroup if is_many else wanted
         groups = -(-facts.outputs_launched * threads // wanted)
-        cost = Cost(cycles_of_thread(wanted) * unevenness(limits, groups))
+        steps_of_sum = max(shared.extent, 1)
+        cost = Cost(cycles_of_sharers(limits, wanted, steps_of_sum) * unevenness(limits, groups))
         steps = partial(group_each, loop=shared, wanted=wanted, threads=threads)
         yield Proposal("grid of groups", shared, cost, steps)
     sharers = 1 if shared is None else sharers_of(facts, limits, wanted)
     if wanted > 1 and (shared is None or sharers > 1):
         for proposal in grid_shared.propose(facts, limits, wanted, sharers):
             yield proposal._replace(apply=partial(with_unrolled_sums, apply=proposal.apply))
+    if wanted > 1 and shared is None:
+        yield from grid_textured.propose(facts, limits, wanted)
 
 
 def outputs_of_thread(facts: KernelFacts, limits: Limits, wanted: int) -> int:

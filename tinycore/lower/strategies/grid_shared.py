@@ -107,7 +107,7 @@ def propose(facts: KernelFacts, limits: Limits, wanted: int, sharers: int) -> It
                     depth=depth,
                     sharers=sharers,
                 )
-                cost = Cost(cycles_of_shared_tile(wide, tall, depth) * uneven)
+                cost = Cost(cycles_of_shared_tile(limits, wide, tall, depth) * uneven)
                 yield Proposal(f"grid shared {wide}x{tall}x{depth}", None, cost, apply)
 
 
@@ -149,9 +149,18 @@ def operand_accesses(facts: KernelFacts) -> list[UOp]:
 
 
 def tile_and_stage(
-    draft: Draft, sides: Sides, wanted: int, registers: Tile, depth: int, sharers: int
+    draft: Draft,
+    sides: Sides,
+    wanted: int,
+    registers: Tile,
+    depth: int,
+    sharers: int,
+    is_textured: bool = False,
 ) -> bool:
-    """A block of outputs for each group, and stages for what it reads. False if none fits."""
+    """A block of outputs for each group, and stages for what it reads. False if none fits.
+
+    Columns that are textured are read by each thread for itself.
+    """
     wide, tall = registers
     steps = math.prod(r.extent for r in draft.facts.reduced)
     lanes = min(draft.lanes(), wide) if suits_vectors(draft.facts, sides.columns[-1]) else 1
@@ -160,7 +169,7 @@ def tile_and_stage(
     high, broad = tiles_of_sides(sides, wanted, registers, draft.facts.overwrites)
     columns = cut_side(draft, sides.columns, broad, kind, lanes)
     # Values of rows side by side are loaded from shared memory as a vector.
-    along = min(VECTOR_ROWS, tall) if draft.limits.async_bytes else 1
+    along = min(VECTOR_ROWS, tall) if draft.limits.async_bytes or is_textured else 1
     rows = cut_side(draft, sides.rows, high, AxisKind.UNROLL, along)
     if min(steps_in_tile(draft, columns), steps_in_tile(draft, rows)) < LEAST_REUSE:
         return False
@@ -168,7 +177,7 @@ def tile_and_stage(
     at, inner = cut_depth(draft, depth)
     if sharers > 1 and not share_sums(draft, inner, sharers):
         return False
-    if not stage_ahead(draft, at, inner, (*rows, *columns)):
+    if not stage_ahead(draft, at, inner, (*rows,) if is_textured else (*rows, *columns)):
         return False
     widest = max(n.dtype.itemsize for n in draft.facts.loads)
     order_blocks(draft, sides.rows[-1], sides.columns[-1], steps, widest)
@@ -533,7 +542,7 @@ def loop_tile(extent: int, most: int, copies: int, exact: bool) -> Tile:
     With `exact` none may be computed twice.
     """
     best, tile = math.inf, (1, 1)
-    for own in (n for n in (8, 4, 2, 1) if n <= copies):
+    for own in (n for n in (16, 8, 4, 2, 1) if n <= copies):
         for threads in range(1, min(most, extent // own) + 1):
             steps = threads * own
             if exact and extent % steps:

@@ -30,6 +30,16 @@ PRIVATE_GRANULE: Final = 512
 INSTRUCTION_GROUP_BYTES: Final = 128
 PRELOADED_GROUPS: Final = 64
 """The most instruction groups that a launch loads beforehand."""
+LANES: Final = 128
+"""Multiply-adds of float32 that a uSPTP, a unit with registers of its own, begins in a clock."""
+SHARED_RATE: Final = 29.0
+"""Bytes that a uSPTP gets of shared memory in a clock when all do: 103 GB/s of the six of an a640
+at 585 MHz, as ArchProbe measured them on a Pixel 4 (R. Liang et al., "Romou", MobiCom 2022)."""
+TEXTURE_RATE: Final = 55.0
+"""The same of textures, measured alike: 194.5 GB/s of four texels a clock."""
+L2_BYTES: Final = 128 << 10
+L2_RATE: Final = 28.0
+"""The same of buffers and textures that the second cache holds: 96 to 100 GB/s."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +53,9 @@ class Chip:
     """Shader processors."""
     threads_of_a_core: int
     """Threads that a shader processor keeps private memory for."""
+    parts: int
+    """uSPTPs of a shader processor, which share its shared memory: a group runs on one of them.
+    Published GFLOPS say how many there are."""
 
     def private_bytes(self, per_thread: int) -> tuple[int, int]:
         """Private memory of a thread, and of a shader processor, in bytes."""
@@ -52,9 +65,9 @@ class Chip:
 
 
 CHIPS: Final = {
-    "a618": Chip("a618", 0x0601_0800, 1, 2048),
-    "a630": Chip("a630", 0x0603_0001, 2, 2048),
-    "a640": Chip("a640", 0x0604_0001, 2, 8192),
+    "a618": Chip("a618", 0x0601_0800, 1, 2048, 2),
+    "a630": Chip("a630", 0x0603_0001, 2, 2048, 2),
+    "a640": Chip("a640", 0x0604_0001, 2, 8192, 3),
 }
 """By name. Later ones of the family (a650 on) want registers that nobody here could try."""
 DEFAULT: Final = "a630"
@@ -88,10 +101,11 @@ def waves_of(full: int, half: int, merged: bool) -> int:
     return min(REGISTER_FILE // max(used, 1) * 2, MOST_WAVES)
 
 
-def limits_of(chip: Chip, images: bool = True) -> Limits:
-    """Limits of a chip, which plans respect."""
+def limits_of(chip: Chip, images: bool = True, textures: bool = False) -> Limits:
+    """Limits of a chip, which plans respect; `textures` are of buffers."""
+    units = chip.cores * chip.parts
     return Limits(
-        threads=chip.cores * 1024,
+        threads=units * MOST_WAVES * WAVE,
         vector_bytes=16,
         access_alignment=16,
         grid=(65_535, 65_535, 65_535),
@@ -102,9 +116,14 @@ def limits_of(chip: Chip, images: bool = True) -> Limits:
         shared_bytes=SHARED_BYTES,
         buffers=MOST_TEXTURES + 1,  # any of them may be images, and one is written
         image=(LARGEST_IMAGE, LARGEST_IMAGE) if images else None,
-        units=chip.cores,
+        units=units,
         unit_threads=MOST_WAVES * WAVE,
         unit_registers=REGISTER_FILE * VECTOR_WORDS * WAVE * 2,
-        unit_shared_bytes=SHARED_BYTES,
+        unit_shared_bytes=SHARED_BYTES // chip.parts,
+        unit_lanes=LANES,
+        shared_rate=SHARED_RATE,
+        texture_rate=TEXTURE_RATE if textures else 0.0,
+        l2_bytes=L2_BYTES,
+        l2_rate=L2_RATE,
         thread_registers=MOST_VECTORS * VECTOR_WORDS,
     )

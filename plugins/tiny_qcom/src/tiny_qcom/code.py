@@ -36,9 +36,12 @@ class Route:
 
 
 class Image:
-    """Access of an image slot: read (a texture) or written."""
+    """Access of an image slot: read (a texture) or written; a buffer of texels, of floats or
+    halves, is read."""
 
     READ: Final = "read"
+    TEXELS: Final = "texels"
+    HALVES: Final = "halves"
     WRITTEN: Final = "written"
 
 

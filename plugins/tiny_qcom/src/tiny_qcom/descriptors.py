@@ -5,10 +5,10 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from tiny_qcom.memory import IMAGE_ALIGNMENT, Pixels
+from tiny_qcom.memory import CHANNELS, IMAGE_ALIGNMENT, Pixels
 from tinycore.errors import UnsupportedError
 
-__all__ = ["DESCRIPTOR_BYTES", "NEAREST", "SAMPLER_BYTES", "descriptor"]
+__all__ = ["DESCRIPTOR_BYTES", "NEAREST", "SAMPLER_BYTES", "descriptor", "texel_buffer"]
 
 DESCRIPTOR_BYTES: Final = 64
 SAMPLER_BYTES: Final = 16
@@ -17,6 +17,8 @@ FORMATS: Final = {4: 0x82, 2: 0x62}
 SWIZZLE_XYZW: Final = 0 << 4 | 1 << 7 | 2 << 10 | 3 << 13
 PLANE: Final = 1 << 29
 """Two-dimensional."""
+LINE: Final = 4 << 29
+"""A buffer of texels."""
 PITCH_UNIT: Final = 64
 CLAMP_TO_BORDER: Final = 3
 UNNORMALIZED: Final = 1 << 5
@@ -48,5 +50,24 @@ def descriptor(address: int, pixels: Pixels, is_texture: bool) -> bytes:
         0,
         address & 0xFFFF_FFFF,
         address >> 32 | 1 << 17,
+        *(0,) * 10,
+    )
+
+
+def texel_buffer(address: int, size: int, channel_bytes: int) -> bytes:
+    """64 bytes that say where the pixels of a buffer lie, four numbers each. It starts at a
+    multiple of a pixel's size: the descriptor names a multiple of 64, and the first pixel there.
+    """
+    pixel = CHANNELS * channel_bytes
+    count, skipped = size // pixel, address % IMAGE_ALIGNMENT // pixel
+    start = address - address % IMAGE_ALIGNMENT
+    return struct.pack(
+        "<16I",
+        FORMATS[channel_bytes] << 22 | SWIZZLE_XYZW,
+        count,
+        1 << 4 | skipped << 16 | LINE,
+        0,
+        start & 0xFFFF_FFFF,
+        start >> 32 | 1 << 17,
         *(0,) * 10,
     )

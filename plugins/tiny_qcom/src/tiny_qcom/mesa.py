@@ -72,6 +72,7 @@ SOURCE_TYPE, DESTINATION_TYPE = 23, 24
 SEMANTICS, MODES, MEMORY_SCOPE, EXECUTION_SCOPE = 37, 38, 39, 40
 """Indices of the constants of an intrinsic."""
 PLANE_KIND: Final = 1
+TEXEL_KIND: Final = 5
 FLOAT_32: Final = 160
 CAN_REORDER: Final = 64
 WORKGROUP: Final = 4
@@ -335,6 +336,14 @@ class Replay:
         sources.append(self.constant(32, 0))
         return self.intrinsic("image_load", sources, facts, (4, 32), 4)
 
+    def texel(self, number: str, place: str) -> Any:
+        """Four floats of a buffer."""
+        facts = {IMAGE_DIMENSION: TEXEL_KIND, ACCESS: CAN_REORDER, DESTINATION_TYPE: FLOAT_32}
+        zero = self.constant(32, 0)
+        sources = [self.constant(32, number), self.vector([self.values[place], zero, zero, zero])]
+        sources += [self.nothing(), zero]
+        return self.intrinsic("image_load", sources, facts, (4, 32), 4)
+
     def draw(self, number: str, column: str, row: str, *names: str) -> None:
         """Four floats to a pixel."""
         facts = {IMAGE_DIMENSION: PLANE_KIND, ACCESS: 0, SOURCE_TYPE: FLOAT_32}
@@ -468,7 +477,7 @@ class Replay:
             group_register=word(1484 + 12),
             thread_register=word(1484 + 8),
             images=images,
-            samplers=sum(how == Image.READ for _, how in images),
+            samplers=sum(how != Image.WRITTEN for _, how in images),
             launch_parameters=self.parameters_place(state),
         )
 
@@ -547,6 +556,7 @@ PRODUCERS: Final[dict[str, Callable[..., Any]]] = {
     "lane": Replay.lane,
     "load": Replay.load,
     "pixel": Replay.pixel,
+    "texel": Replay.texel,
     "get": Replay.get,
     "phi": Replay.phi,
 }

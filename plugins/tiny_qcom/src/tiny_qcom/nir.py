@@ -3,10 +3,14 @@
 A line is an instruction: `%7 = iadd %5 %6`. Values are scalars of 1, 32 or 64 bits; integers of 8
 and 16 bits live in 32, extended by their sign or by zeros; vectors exist in memory alone. float64
 is refused here: Mesa's compiler ends the process when it meets one. float16 is stored, and computed
-in float32: an operation on halves whose result becomes a float loses its rounding in that compiler.
+in float32: an operation on halves whose result becomes a float loses its rounding in that compiler,
+and the hardware makes zeros of halves below 2**-14 (Mesa: shaderDenormPreserveFloat16 is false).
+A product that only a sum of floats uses is computed with it, as mad.f32.
 
-    kernel NAME / block X Y Z / shared BYTES / arguments BYTES / image N read|written
+    kernel NAME / block X Y Z / shared BYTES / arguments BYTES
+    image N SLOT read|written|texels|halves
     %0 = const BITS NUMBER      %1 = argument BITS OFFSET     %2 = group AXIS    %3 = thread AXIS
+    %8 = pixel N %column %row   %9 = texel N %place
     %4 = load SPACE BITS COUNT ALIGN %place       store SPACE BITS COUNT ALIGN %value.. %place
     variable NAME BITS COUNT    %5 = get NAME [%index]        set NAME %value [%index]
     if %gate / else / endif     %6 = phi %yes %no             loop / break / endloop     barrier
@@ -19,6 +23,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from tiny_qcom import halves
+from tiny_qcom.code import Image
+from tiny_qcom.listing import Lanes, Listing
+from tiny_qcom.texels import TEXEL
 from tinycore.dtype import DType, ImageDType, PointerDType, Scalar, dtypes
 from tinycore.errors import UnsupportedError
 from tinycore.render.base import LinearKernel, Renderer, pointer_of
@@ -33,8 +41,6 @@ WORD_BYTES: Final = 4
 POINTER_BYTES: Final = 8
 WORDS_AT_ONCE: Final = 4
 """Words that one instruction moves."""
-Lanes = tuple[str, ...]
-"""The names of a value, one for each lane."""
 
 FLOAT_OPERATIONS: Final = {
     Op.ADD: "fadd",
@@ -69,39 +75,6 @@ COMPARISONS: Final = {
 LEAST: Final = {32: -(1 << 31), 64: -(1 << 63)}
 
 
-class Listing:
-    """The lines of one kernel while they grow, and the names of its values."""
-
-    def __init__(self, kernel: LinearKernel) -> None:
-        self.kernel = kernel
-        self.lines: list[str] = []
-        self.values: dict[UOp, Lanes] = {}
-        self.count = 0
-        self.loops: list[tuple[str, str]] = []
-        """Variable and type of the counter of each open loop."""
-        self.constants: dict[tuple[int, int], str] = {}
-        self.images: dict[UOp, int] = {}
-        """Their numbers: those that are written first, as stores count only these."""
-
-    def put(self, text: str) -> None:
-        """Add a line."""
-        self.lines.append(text)
-
-    def new(self, *words: object) -> str:
-        """The name of what an instruction gives."""
-        name = f"%{self.count}"
-        self.count += 1
-        self.put(f"{name} = {' '.join(map(str, words))}")
-        return name
-
-    def constant(self, bits: int, number: int) -> str:
-        """The name of a literal, which stands in front of everything."""
-        key = bits, number & ((1 << bits) - 1)
-        if key not in self.constants:
-            self.constants[key] = f"%c{len(self.constants)}"
-        return self.constants[key]
-
-
 @dataclass(frozen=True)
 class Nir(Renderer):
     """NIR for Mesa's compiler of Adrenos."""
@@ -111,6 +84,7 @@ class Nir(Renderer):
     emulated: ClassVar[frozenset[DType]] = frozenset(
         {dtypes.float16, dtypes.bfloat16, *dtypes.fp8s}
     )
+    converts: ClassVar[frozenset[DType]] = frozenset({dtypes.float16})
     lacking: ClassVar[frozenset[DType]] = frozenset({dtypes.float64})
     overlays_shared: ClassVar[bool] = True
     native_ops: ClassVar[frozenset[Op]] = frozenset(
@@ -126,8 +100,11 @@ class Nir(Renderer):
         images = {u for u in kernel.buffers if isinstance(u.dtype, ImageDType)}
         for u in sorted(images, key=lambda u: (u.arg not in kernel.written, u.arg)):
             out.images[u] = len(out.images)
+        for u in sorted({pointer_of(u.src[0]) for u in out.texels}, key=lambda u: u.arg):
+            out.images[u] = len(out.images)
         for u in kernel.uops:
-            self.write(u, out)
+            if u not in out.products:
+                self.write(u, out)
         slots = max((u.arg for u in kernel.buffers), default=-1) + 1
         x, y, z = kernel.launch("block")
         head = [
@@ -138,6 +115,8 @@ class Nir(Renderer):
         ]
         for u, number in out.images.items():
             how = "written" if u.arg in kernel.written else "read"
+            if not isinstance(u.dtype, ImageDType):
+                how = Image.HALVES if u.dtype.itemsize < WORD_BYTES else Image.TEXELS
             head.append(f"image {number} {u.arg} {how}")
         head += [f"{name} = const {bits} {n:#x}" for (bits, n), name in out.constants.items()]
         return "\n".join([*head, *out.lines]) + "\n"
@@ -267,6 +246,9 @@ class Nir(Renderer):
         index = u.src[0]
         if index.op is Op.PIXEL:
             self.write_pixel_load(u, out)
+            return
+        if u in out.texels:
+            self.write_texel_load(u, out)
             return
         pointer = pointer_of(index)
         gate = out.values[index.src[2]][0] if len(index.src) == 3 else ""
@@ -406,6 +388,21 @@ class Nir(Renderer):
         pixel = out.new("pixel", out.images[index.src[0]], *self.coordinates(index, out))
         out.values[u] = tuple(out.new("lane", pixel, n) for n in range(4))
 
+    def write_texel_load(self, u: UOp, out: Listing) -> None:
+        """Four floats or halves of a buffer, or more, as pixels in a row."""
+        pointer, (place,) = pointer_of(u.src[0]), out.values[u.src[0].src[1]]
+        if out.kernel.index_bits == 64:
+            place = out.new("u2u32", place)
+        number = out.new("ushr", place, out.constant(32, 2))
+        lanes: list[str] = []
+        for part in range(u.dtype.count // TEXEL):
+            place = out.new("iadd", number, out.constant(32, part)) if part else number
+            texel = out.new("texel", out.images[pointer], place)
+            lanes += [out.new("lane", texel, n) for n in range(TEXEL)]
+        out.values[u] = tuple(lanes)
+        if u.dtype.itemsize < WORD_BYTES:
+            out.widened.update(lanes)
+
     def write_pixel_store(self, u: UOp, out: Listing) -> None:
         """Four floats to a pixel."""
         index, value = u.src
@@ -428,6 +425,9 @@ class Nir(Renderer):
 
     def computed(self, u: UOp, out: Listing) -> str:
         """The name of what a node computes."""
+        if u.op is Op.ADD and not out.products.isdisjoint(u.src):
+            first, second = u.src if u.src[0] in out.products else u.src[::-1]
+            return out.new("ffma", *(out.values[s][0] for s in (*first.src, second)))
         operands = [out.values[s][0] for s in u.src]
         if u.op is Op.CAST:
             return self.cast(u.dtype, u.src[0].dtype, operands[0], out)
@@ -514,8 +514,12 @@ class Nir(Renderer):
 
     def cast(self, target: DType, source: DType, value: str, out: Listing) -> str:
         """A value of another type."""
-        if target is source:
+        if target is source or value in out.widened:
             return value
+        if source is dtypes.float16:
+            return self.cast(target, dtypes.float32, halves.decoded(value, out), out)
+        if target is dtypes.float16:
+            return halves.encoded(self.cast(dtypes.float32, source, value, out), out)
         to, of = self.bits(target, out), self.bits(source, out)
         if target is dtypes.bool:
             zero = self.literal(source, 0, out)
@@ -564,6 +568,8 @@ class Nir(Renderer):
 
     def bitcast(self, target: DType, source: DType, value: str, out: Listing) -> str:
         """The same bits as another type of the same width."""
+        if value in out.widened:
+            return value
         if dtypes.bool in (target, source):
             return self.cast(target, source, value, out)
         return self.cut(target, value, out)

@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from tiny_qcom import chip
 from tiny_qcom.code import MAGIC, Code, Image
 from tiny_qcom.container import read_container
-from tiny_qcom.descriptors import DESCRIPTOR_BYTES, NEAREST, SAMPLER_BYTES, descriptor
-from tiny_qcom.memory import Pixels, pixels_of
+from tiny_qcom.descriptors import (
+    DESCRIPTOR_BYTES,
+    NEAREST,
+    SAMPLER_BYTES,
+    descriptor,
+    texel_buffer,
+)
+from tiny_qcom.memory import CHANNELS, Pixels, pixels_of
 from tinycore.errors import DeviceError, LaunchTooLarge, UnsupportedError
 from tinycore.plugin import HCQArgsState, HCQBuffer, HCQProgram, Number, ProgramInfo
 
@@ -20,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["QcomArguments", "QcomProgram"]
 
 MACHINE_ALIGNMENT: Final = 128
+TEXELS: Final = {Image.TEXELS: 4, Image.HALVES: 2}
 THREADS_OF_A_GROUP: Final = 32
 """Offset among Mesa's parameters of a launch."""
 
@@ -42,10 +49,12 @@ class QcomArguments(HCQArgsState):
         """Put another address, or the descriptor of another image, into a slot."""
         program = self.program
         place = program.descriptors.get(slot)
-        if place is None:
+        if place is None or slot in program.texels:
             at = program.code.arguments[slot]
             if at >= 0:
                 pack_into("<Q", self.view, at, buffer.address)
+            if place is not None:
+                self.view[place[0] : place[0] + DESCRIPTOR_BYTES] = texels_of(program, slot, buffer)
             return
         pixels: Pixels | None = pixels_of(buffer)
         if pixels is None:
@@ -62,6 +71,18 @@ class QcomArguments(HCQArgsState):
             pack_into("<q", self.view, at, value)
 
 
+def texels_of(program: QcomProgram, slot: int, buffer: HCQBuffer) -> bytes:
+    """The descriptor of a buffer that is read as pixels. Raises DeviceError."""
+    channel_bytes = program.texels[slot]
+    pixel = CHANNELS * channel_bytes
+    if buffer.address % pixel or pixels_of(buffer) is not None:
+        raise DeviceError(
+            f"{program.info.name}: slot {slot} is for a buffer that starts at a multiple of "
+            f"{pixel} bytes, got {buffer!r}"
+        )
+    return texel_buffer(buffer.address, buffer.size, channel_bytes)
+
+
 class QcomProgram(HCQProgram):
     """Machine code in memory, and what a launch of it needs."""
 
@@ -72,7 +93,9 @@ class QcomProgram(HCQProgram):
         ours = binary.startswith(MAGIC)
         self.code = code = (Code.unpack if ours else read_container)(binary, info.name)
         self.images = [slot for slot, how in code.images if how == Image.WRITTEN]
-        self.textures = [slot for slot, how in code.images if how == Image.READ]
+        self.textures = [slot for slot, how in code.images if how != Image.WRITTEN]
+        self.texels = {slot: TEXELS[how] for slot, how in code.images if how in TEXELS}
+        """Buffers that are read as pixels, and the bytes of a channel."""
         self._check(device, code, info)
         size = self._lay_out(code, info.block)
         super().__init__(device, info, argument_bytes=size, scratch_bytes=code.private_bytes)
@@ -95,7 +118,7 @@ class QcomProgram(HCQProgram):
                 f"{info.name} takes {len(code.arguments)} arguments by its binary, and "
                 f"{info.buffers} buffers and {len(info.values)} values by its description"
             )
-        read = sum(how == Image.READ for _, how in code.images)
+        read = sum(how != Image.WRITTEN for _, how in code.images)
         if read > chip.MOST_TEXTURES:
             raise UnsupportedError(
                 f"{info.name} reads {read} images, and a launch has {chip.MOST_TEXTURES}: compute "

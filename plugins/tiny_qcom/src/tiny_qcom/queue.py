@@ -98,6 +98,8 @@ class QcomQueue(HWQueue):
         groups, threads = program.sizes(grid, block)
         if 0 in groups:
             return self
+        if program.texels:  # whose cache may hold what an earlier launch read, and another wrote
+            self.memory_barrier()
         self.operation(pm4.Op.SET_MARKER, pm4.MARKER_COMPUTE)
         self.write(reg.SP_UPDATE_CNTL, reg.UPDATE_CS_STATE | reg.UPDATE_CS_UAV)
         self.write(reg.SP_UPDATE_CNTL, 0)

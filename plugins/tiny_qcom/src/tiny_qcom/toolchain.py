@@ -21,4 +21,4 @@ def opencl(arch: str = "") -> Toolchain[QcomOpenClC]:
 def ir3(arch: str = "") -> Toolchain[Nir]:
     """NIR compiled by Mesa's library. Raises CompilerUnavailable."""
     chip = chip_of(arch or DEFAULT)
-    return Toolchain("IR3", chip.name, Nir(limits_of(chip)), Ir3Compiler(chip))
+    return Toolchain("IR3", chip.name, Nir(limits_of(chip, textures=True)), Ir3Compiler(chip))

@@ -13,7 +13,28 @@ if TYPE_CHECKING:
     from adreno.ir3.run import Groups
 
 Array = numpy.ndarray[Any, Any]
+BUFFER: Final = 4
+"""Type of a texture that is a buffer of texels."""
 CHANNELS: Final = {0x82: 4, 0x62: 2}
+
+
+class Texels:
+    """A buffer of texels by its descriptor."""
+
+    def __init__(self, words: Array) -> None:
+        self.bytes = CHANNELS.get(bits(words[0], 22, 8), 0)
+        self.count = bits(words[1], 0, 30)
+        skipped = bits(words[2], 16, 6)
+        self.address = (int(words[4]) | bits(words[5], 0, 17) << 32) + 4 * self.bytes * skipped
+        wrong = not self.bytes or bits(words[2], 4, 12) != 1 or bits(words[0], 0, 2)
+        if wrong or 4 * self.bytes * skipped > 63 or int(words[4]) % 64 or self.count > 1 << 27:
+            raise LaunchFault(f"the descriptor {[hex(int(w)) for w in words]} is wrong")
+
+    def places(self, columns: Array, rows: Array) -> tuple[Array, Array]:
+        """Addresses of texels, and which of them are inside of the buffer."""
+        x = columns.view(numpy.int32)
+        inside = (x >= 0) & (x < self.count)
+        return (x.astype(numpy.int64) * 4 * self.bytes + self.address).astype(numpy.uint64), inside
 
 
 class Pixels:
@@ -49,7 +70,8 @@ def load_pixels(
     words = launch.samplers[sampler]
     if bits(words[0], 5, 9) != 0b011_011_011 or not bits(words[1], 5, 1):
         raise LaunchFault("the sampler does not clamp to the border, in pixels")
-    pixels = Pixels(launch.textures[texture])
+    kind = bits(launch.textures[texture][2], 29, 3)
+    pixels = (Texels if kind == BUFFER else Pixels)(launch.textures[texture])
     if bits(launch.textures[texture][0], 4, 12) != 0 | 1 << 3 | 2 << 6 | 3 << 9:
         raise LaunchFault("the channels of a texture are not in order")
     addresses, inside = pixels.places(columns, rows)

@@ -1,0 +1,66 @@
+"""Loads of plain buffers that go through texture units, four float32 or float16 at once.
+
+Texture units have a cache beside shared memory, and an Adreno 640 gets twice as many bytes of it as
+of buffers (`chip.py` says who measured that). Where values are used once that gains nothing: only
+loads in loops are meant, whose values are computed with, not stored to shared memory.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tinycore.dtype import PointerDType, dtypes
+from tinycore.render.base import LinearKernel, pointer_of
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+
+__all__ = ["TEXEL", "texel_loads"]
+
+TEXEL: Final = 4
+MOST_TEXELS: Final = 1 << 27
+"""Pixels of a buffer that a descriptor names."""
+
+
+def texel_loads(kernel: LinearKernel) -> frozenset[UOp]:
+    """The loads of a kernel that are read as pixels."""
+    found: set[UOp] = set()
+    others = other_uses(kernel)
+    depth = 0
+    for u in kernel.uops:
+        depth += (u.op is Op.RANGE) - (u.op is Op.END) * (len(u.src) - 1)
+        if depth and u.op is Op.LOAD and u not in others and is_read(u, kernel):
+            found.add(u)
+    return frozenset(found)
+
+
+def other_uses(kernel: LinearKernel) -> set[UOp]:
+    """Values that are not computed with as floats alone: those that are stored to shared memory,
+    and halves whose bits something else takes."""
+    found: set[UOp] = set()
+    for u in reversed(kernel.uops):
+        if u.op is Op.STORE and pointer_of(u.src[0]).op is Op.DEFINE_LOCAL:
+            found.add(u.src[1])
+        elif u.op is Op.EXTRACT or (u.op is Op.BITCAST and u.dtype is dtypes.float16):
+            found.update(u.src if u in found else ())
+        elif not is_widening(u):
+            found.update(s for s in u.src if s.dtype.scalar() in (dtypes.uint16, dtypes.float16))
+    return found
+
+
+def is_widening(u: UOp) -> bool:
+    """True if a node makes a float of a half."""
+    is_half = bool(u.src) and u.src[0].dtype is dtypes.float16
+    return u.op is Op.CAST and u.dtype is dtypes.float32 and is_half
+
+
+def is_read(load: UOp, kernel: LinearKernel) -> bool:
+    """True if a load is of whole pixels of a buffer that the kernel only reads."""
+    index = load.src[0]
+    pointer = pointer_of(index)
+    if pointer.op is not Op.DEFINE_GLOBAL or pointer.arg in kernel.written:
+        return False
+    kind = pointer.dtype
+    if index.op is not Op.INDEX or len(index.src) > 2 or not isinstance(kind, PointerDType):
+        return False
+    is_float = kind.base is dtypes.float32 or kind.base is dtypes.uint16
+    return is_float and load.dtype.count % TEXEL == 0 and kind.size <= TEXEL * MOST_TEXELS

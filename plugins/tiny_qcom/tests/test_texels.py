@@ -1,0 +1,157 @@
+"""Buffers that are read through texture units: which loads are, and what they give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy
+import pytest
+from adreno.kgsl import Kgsl
+from nir_listings import A630, STORE
+from simulated_qcom import Simulated, backend_of, execute
+
+from tiny_qcom import ir3
+from tiny_qcom.code import Code
+from tiny_qcom.descriptors import texel_buffer
+from tiny_qcom.texels import texel_loads
+from tinycore import Context, Device, Tensor, dtypes
+from tinycore.errors import CompilerUnavailable, DeviceError
+from tinycore.lower.pipeline import lower
+from tinycore.plugin import ProgramInfo, register, unregister
+
+try:
+    ir3.library_path()
+except CompilerUnavailable as error:
+    pytest.skip(str(error), allow_module_level=True)
+
+
+@pytest.fixture(autouse=True)
+def driver() -> Iterator[Kgsl]:
+    """A stand-in of its own for each, whose device is QCOM."""
+    made = Kgsl(execute)
+    register(backend_of(made))
+    with Context(DEV="QCOM:IR3"):
+        yield made
+    unregister("QCOM")
+    assert not made.faults
+
+
+def numbers(*shape: int) -> Any:
+    return numpy.random.default_rng(sum(shape)).integers(-9, 9, shape).astype("f")
+
+
+def test_a_large_product_reads_one_operand_as_pixels_and_spills_nothing() -> None:
+    with Context(DEV="NULL:IR3:a640"):
+        toolchain = Device["NULL"].toolchain
+        (item,) = (Tensor.empty(512, 512) @ Tensor.empty(512, 512)).schedule()
+        kernel = lower(item.ast, toolchain.renderer, "kernel")
+        code = Code.unpack(toolchain.compiler.compile(toolchain.renderer.render(kernel)), "kernel")
+    assert len(texel_loads(kernel)) == 8  # four vectors of two steps
+    assert [how for _, how in code.images] == ["texels"]
+    assert code.private_bytes == 0
+    assert code.full_registers <= 48
+
+
+def test_a_large_product_is_right(driver: Kgsl) -> None:
+    """Sums of integers are exact."""
+    a, b = numbers(256, 32), numbers(32, 512)
+    found = (Tensor(a) @ Tensor(b)).numpy()
+    assert any(launch.textures for launch in driver.launches)
+    assert (found == a @ b).all()
+
+
+def test_every_half_is_a_float_and_every_float_the_nearest_half() -> None:
+    """Subnormal halves too, of which the conversions of the hardware make zeros."""
+    halves = numpy.arange(1 << 16, dtype="H").view("e")
+    floats = numpy.arange(0, 1 << 32, 999_983, dtype="L").astype("I").view("f")
+    near = numpy.arange(0x32FF_FFF0, 0x3880_0010, 0x3FFF, dtype="I").view("f")
+    some = numpy.concatenate([floats, near, -near, halves.astype("f")])
+
+    widened = Tensor(halves).cast(dtypes.float32).numpy()
+    narrowed = Tensor(some).cast(dtypes.float16).numpy()
+
+    assert numpy.array_equal(widened, halves.astype("f"), equal_nan=True)
+    assert (numpy.signbit(widened) == numpy.signbit(halves))[halves == halves].all()
+    with numpy.errstate(over="ignore"):
+        assert numpy.array_equal(narrowed, some.astype("e"), equal_nan=True)
+
+
+def test_halves_are_read_as_pixels_where_they_are_only_multiplied() -> None:
+    with Context(DEV="NULL:IR3:a640"):
+        toolchain = Device["NULL"].toolchain
+        a, b = (Tensor.empty(512, 512, dtype=dtypes.float16) for _ in "ab")
+        (item,) = (a @ b).schedule()
+        kernel = lower(item.ast, toolchain.renderer, "kernel")
+        code = Code.unpack(toolchain.compiler.compile(toolchain.renderer.render(kernel)), "kernel")
+    assert {how for _, how in code.images} == {"halves"}
+    assert code.private_bytes == 0
+
+
+def test_products_of_halves_are_right() -> None:
+    a, b = numbers(256, 32).astype("e"), numbers(32, 512).astype("e")
+    found = (Tensor(a) @ Tensor(b)).numpy()
+    assert (found == (a.astype("f") @ b.astype("f")).astype("e")).all()
+
+
+def test_integers_of_the_size_of_halves_are_none() -> None:
+    """A matrix of uint16 that is multiplied as floats is read as what it is."""
+    a = numbers(256, 32)
+    b = numpy.random.default_rng(1).integers(0, 1 << 16, (32, 512)).astype("H")
+    found = (Tensor(a) @ Tensor(b).cast(dtypes.float32)).numpy()
+    assert (found == a @ b.astype("f")).all()
+
+
+READ = """kernel k
+block 64 1 1
+shared 0
+arguments 16
+image 0 1 {how}
+%three = const 32 0x3
+%x = thread 0
+%wide = u2u64 %x
+%far = ishl %wide %three
+%t = texel 0 %x
+%r = lane %t 1
+"""
+
+
+@pytest.mark.parametrize(("how", "kind", "start"), [("texels", "f", 48), ("halves", "e", 24)])
+def test_pixels_are_those_of_a_view_from_its_start_to_its_end(
+    driver: Kgsl, how: str, kind: str, start: int
+) -> None:
+    """Descriptors name multiples of 64 bytes; threads past the end of 50 pixels get zeros."""
+    device = Simulated(driver)
+    code = ir3.Ir3Compiler(A630).compile(READ.format(how=how) + STORE.format(bits=32))
+    kernel = device.load(code, ProgramInfo("k", 2, block=(64, 1, 1)))
+    content = numpy.arange(1, 400, dtype=kind)
+    out, whole = (device.allocator.alloc(2048) for _ in range(2))
+    device.allocator.write(out, memoryview(bytes(2048)))
+    device.allocator.write(whole, memoryview(content.tobytes()))
+    pixel = 4 * content.itemsize
+    kernel([out, device.allocator.offset(whole, 50 * pixel, start)], [], wait=True)
+    back = bytearray(512)
+    device.allocator.read(memoryview(back), out)
+    found = numpy.frombuffer(back, "I").view("f")[::2]
+    first = start // content.itemsize
+    expected = numpy.zeros(64, "f")
+    expected[:50] = content[first + 1 :: 4][:50]
+    assert (found == expected).all()
+    with pytest.raises(DeviceError, match="starts at a multiple of"):
+        kernel([out, device.allocator.offset(whole, 64, 2)], [], wait=True)
+    device.close()
+
+
+def test_texels_start_at_a_multiple_of_64_bytes_and_some() -> None:
+    words = numpy.frombuffer(texel_buffer(0x1_0000_1030, 4096, 4), "I")
+    assert (words[4], words[5] & 0x1FFFF) == (0x1000, 1)
+    assert words[2] >> 16 & 63 == 3
+    assert words[1] == 256
+
+
+def test_what_a_launch_wrote_is_read_as_pixels_by_the_next(driver: Kgsl) -> None:
+    """A cache is written back and read anew before each launch that reads pixels of buffers."""
+    a, b = numbers(256, 32), numbers(32, 512)
+    weights = (Tensor(b) + 1).realize()
+    found = (Tensor(a) @ weights).numpy()
+    assert (found == a @ (b + 1)).all()
