@@ -289,9 +289,13 @@ class ProductChain:
         return None
 
     def row_of(self, a: UOp, b: UOp) -> UOp | None:
-        """The only loop over rows with which `a` varies, and `b` does not; else None."""
-        rows = [r for r in self.rows if r not in b.ranges]
-        return rows[0] if len(rows) == 1 and rows[0] in a.ranges else None
+        """The longest loop over rows that `b` does not vary with, if `a` does; else None.
+
+        There are several where all heads share keys.
+        """
+        rows = [r for r in self.rows[::-1] if r not in b.ranges]
+        row = max(rows, key=lambda r: int(r.extent), default=None)
+        return row if row is not None and row in a.ranges else None
 
     def fuse(self, kept: frozenset[int]) -> Launch:
         """The members as one kernel, which stores the memory `kept` and that of the last member."""

@@ -103,9 +103,17 @@ def plain(x: Tensor) -> Array:
     return x.to("CPU").float().numpy()
 
 
-def check(result: Tensor, unit: MatrixUnit, expected: Array) -> None:
-    """The result, in one kernel, is what is expected."""
+def is_by_unit(result: Tensor, limits: Limits) -> bool:
+    """True if the only kernel of a result has products on a matrix unit."""
+    (item,) = (item for item in result.schedule() if item.ast.op is not Op.COPY)
+    linear = lower(item.ast, PythonRenderer(limits), "chain", plan_for(item.ast, limits))
+    return any(u.op is Op.MATRIX for u in linear.uops)
+
+
+def check(result: Tensor, unit: MatrixUnit, expected: Array, limits: Limits | None = None) -> None:
+    """The result, in one kernel by the unit, is what is expected."""
     assert launches(result) == 1
+    assert is_by_unit(result, limits or card_with(unit))
     tolerance = TOLERANCES[unit.a]
     most = max(float(numpy.abs(expected).max()), 1.0)
     numpy.testing.assert_allclose(plain(result), expected, rtol=tolerance, atol=tolerance * most)
@@ -225,6 +233,25 @@ def test_heads_may_share_keys(unit: MatrixUnit) -> None:
 
     shared = [numpy.repeat(plain(x), 2, axis=0) for x in (key, value)]
     check(result, unit, attention(plain(query), *shared))
+
+
+@pytest.mark.parametrize("groups", [2, 1])
+@pytest.mark.parametrize("units", [1, 4])
+def test_heads_that_share_keys_are_one_kernel_by_the_unit(
+    unit: MatrixUnit, units: int, groups: int
+) -> None:
+    limits = replace(card_with(unit), units=units)
+    parts = replace(CORRECT, name="SHARED", renderer=lambda: Rewriter(limits), limits=limits)
+    with accelerator(parts):
+        query, key, value = (
+            x.to("CPU").to("SHARED").realize()
+            for x in operands(unit, (2, 4, 48, 16), (2, groups, 64, 16), (2, groups, 64, 16))
+        )
+        result = query.scaled_dot_product_attention(key, value, is_causal=True, enable_gqa=True)
+
+        shared = [numpy.repeat(plain(x), 4 // groups, axis=1) for x in (key, value)]
+        visible = numpy.tril(numpy.ones((48, 64), bool))
+        check(result, unit, attention(plain(query), *shared, visible), limits)
 
 
 def test_what_is_no_number_stays_so_in_its_row(unit: MatrixUnit) -> None:

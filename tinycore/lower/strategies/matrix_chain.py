@@ -24,6 +24,7 @@ from tinycore.lower.steps.chain import COLUMNS_AFTER, STEPS_AFTER, Chain
 from tinycore.lower.steps.stage import Dimension, Stage
 from tinycore.lower.steps.tensorize import COLUMNS, STEPS
 from tinycore.lower.strategies.grid_shared import fits_group, innermost_group
+from tinycore.lower.strategies.matrix_sides import longest
 from tinycore.lower.strategies.matrix_unit import (
     cut_tile,
     dimension,
@@ -96,9 +97,11 @@ def products_of(facts: KernelFacts, unit: MatrixUnit) -> Products | None:
         between.add(loops[0])
         rows |= {r for r in facts.launchable if r in made.ranges and r not in other.ranges}
         columns |= {r for r in facts.launchable if r in other.ranges and r not in made.ranges}
-    if not firsts or any(len(found) != 1 for found in (rows, columns, between)):
+    if not firsts or not rows or any(len(found) != 1 for found in (columns, between)):
         return None
-    (m,), (n,), (through,) = rows, columns, between
+    # Heads that share keys are rows, too: groups of their own.
+    m = longest(tuple(r for r in facts.launchable if r in rows))
+    (n,), (through,) = columns, between
     if any(through not in first.ranges or m not in first.ranges for first in firsts):
         return None
     summed = [first.src[1] for first in firsts]
