@@ -194,7 +194,9 @@ def counts_of(kernel: LinearKernel, card: Card) -> Counts:
     counts.instructions -= joined_loads(accesses, card)
     begun = max((int(u.arg) for u in kernel.uops if u.op is Op.WAIT), default=0)
     loads = [a for a in accesses if a.node.op is not Op.TENSOR_COPY]
-    counts.in_flight = bytes_in_flight(loads) * (begun + 1) + sum(boxes.values()) / threads
+    waiting = {loop for node, loops in walked(kernel) if node.op is Op.WAIT for loop in loops}
+    flying = bytes_in_flight(loads, waiting)
+    counts.in_flight = flying * (begun + 1) + sum(boxes.values()) / threads
     sample = sorted({0, groups // 2, groups - 1})
     nests: dict[tuple[UOp, tuple[UOp, ...], bool], list[Access]] = defaultdict(list)
     for access in accesses:
@@ -404,12 +406,17 @@ def turns_of(
     return int(most.sum()), int((-(-new.sum(axis=1) // banks)).sum())
 
 
-def bytes_in_flight(accesses: Sequence[Access]) -> float:
-    """Bytes that a thread asks for before it needs any of them: the loads of one body of a loop."""
+def bytes_in_flight(accesses: Sequence[Access], waiting: Collection[UOp]) -> float:
+    """Bytes that a thread asks for before it needs any of them: the loads of one body of a loop,
+    and all asynchronous copies since the last wait, which loops `waiting` have in each step."""
     bodies: Counter[tuple[UOp, ...]] = Counter()
     for access in accesses:
-        if access.pointer.op is Op.DEFINE_GLOBAL and not access.is_store:
-            bodies[access.loops] += access.item_bytes
+        if access.pointer.op is not Op.DEFINE_GLOBAL or access.is_store:
+            continue
+        is_copy = access.node.op is Op.ASYNC_COPY
+        loops = tuple(r for r in access.loops if r in waiting) if is_copy else access.loops
+        inner = math.prod(extent_of(r) for r in access.loops if r not in loops)
+        bodies[loops] += access.item_bytes * inner
     deepest = [(math.prod(extent_of(loop) for loop in loops) * size, size)
                for loops, size in bodies.items()]  # fmt: skip
     return float(max(deepest)[1]) if deepest else 0.0

@@ -77,6 +77,26 @@ def attention(heads: int, length: int, features: int, dtype: DType) -> Subject:
     )
 
 
+def shared_attention(
+    heads: tuple[int, int], length: int, seen: int, features: int, dtype: DType
+) -> Subject:
+    """Attention of heads of queries, groups of which share a head of keys: (heads, groups)."""
+    many, groups = heads
+
+    def build() -> Tensor:
+        queries = memory(1, many, length, features, dtype=dtype)
+        keys, values = (memory(1, groups, seen, features, dtype=dtype) for _ in range(2))
+        return queries.scaled_dot_product_attention(keys, values, enable_gqa=True)
+
+    return Subject(
+        f"attention {many} on {groups}x{length}x{seen}x{features} {dtype.name}",
+        build,
+        4.0 * many * length * seen * features,
+        2.0 * features * (many * length + groups * seen) * dtype.itemsize,
+        dtype.name,
+    )
+
+
 def rows(name: str, side: int, function: Callable[[Tensor], Tensor], written: int) -> Subject:
     """A function of the rows of a matrix."""
     moved = (side * side + written) * dtypes.float32.itemsize
@@ -113,6 +133,8 @@ def subjects_of(scale: int, types: tuple[DType, ...] = TYPES) -> Iterator[Subjec
     yield convolution(32 // scale, 64, 56, types[-1])
     yield convolution(32 // scale, 64, 56, dtypes.float32)
     yield attention(16, 2048 // scale, 64, types[-1])
+    yield shared_attention((32, 8), 2048 // scale, 2048 // scale, 128, types[-1])
+    yield shared_attention((32, 8), 1, 4096, 128, types[-1])
     side = 8192 // scale
     yield rows("softmax", side, lambda x: x.softmax(-1), side * side)
     yield rows("layernorm", side, lambda x: x.layernorm(), side * side)

@@ -73,7 +73,7 @@ def for_few_threads(backend: Backend, **changes: Any) -> Backend:
 
     def made(toolchain: Callable[[str], Toolchain[Any]], arch: str) -> Toolchain[Any]:
         found = toolchain(arch)
-        limits = replace(found.renderer.limits, threads=1, units=1, **changes)
+        limits = replace(found.renderer.limits, **{"threads": 1, "units": 1, **changes})
         return replace(found, renderer=replace(found.renderer, limits=limits))
 
     renderers = {name: partial(made, toolchain) for name, toolchain in backend.renderers.items()}

@@ -31,6 +31,8 @@ from tinycore.uop.shape import is_group
 from tinycore.uop.symbolic import simplify
 
 MOST_CHAINED: Final = 12
+LEAST_ROWS: Final = 2
+"""Rows that share what a tile reads of keys and values, at least."""
 MOST_REGISTERS: Final = 255
 """Registers of a thread where a device states none."""
 
@@ -90,24 +92,35 @@ class Sizes(NamedTuple):
 
 
 def suits(unit: MatrixUnit, limits: Limits, sizes: Sizes) -> bool:
-    """True if a chain of products fits the registers of a unit, and has rows for all units."""
-    if sizes.rows < unit.m or sizes.others * sizes.rows // unit.m < max(limits.units, 1):
+    """True if a chain of products fits the registers of a unit, and has rows for all units.
+
+    Where keys and values are copied meanwhile, a tile may have few rows, as in decoding.
+    """
+    least = LEAST_ROWS if limits.async_bytes and not unit.is_described else unit.m
+    tiles = max(sizes.rows // unit.m, 1)
+    if sizes.rows < least or sizes.others * tiles < max(limits.units, 1):
         return False
     registers = limits.thread_registers or MOST_REGISTERS
     block = unit.block_of_chain(sizes.columns, sizes.steps, sizes.between, registers)
     return block is not None
 
 
-def chains_products(device: str, dtype: DType, sizes: tuple[Any, ...]) -> bool:
+def chains_products(
+    device: str, dtype: DType, sizes: tuple[Any, ...], is_few: bool = False
+) -> bool:
     """True if a device fuses two products with what is between them.
 
     `sizes` are the fields of `Sizes`. The frontend then does not divide attention into blocks.
+    Rows that are `is_few` wait for keys and values, which asynchronous copies must bring: without
+    these a subgroup waits for each block, and products apart read memory faster.
     """
     if is_group(device):
         return False
     try:
         limits = limits_of(device)
     except DeviceError:
+        return False
+    if is_few and not limits.async_bytes:
         return False
     units = (unit for unit in units_of(limits) if unit.a is dtype)
     return any(suits(unit, limits, Sizes(*sizes)) for unit in units)

@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, Self, TypeVar
 
 from tinycore._deferred import deferred
 from tinycore.config import settings
-from tinycore.dtype import DType, dtypes, least_upper_dtype
+from tinycore.dtype import dtypes, least_upper_dtype
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.checks import broadcast_shapes, floating_dtype
@@ -33,10 +33,15 @@ MOST_CAUSAL_BLOCKS: Final = 8
 PIECE_BYTES: Final = 512 << 10
 """Bytes read again for every row: keys and values of a piece, or queries and slopes."""
 LEAST_PIECE: Final = 128
+MOST_TOGETHER: Final = 64
+"""Queries of heads that share keys up to which they are rows of one product: as in decoding, where
+each key is read once for all of them."""
+LEAST_PART: Final = 64
+"""Keys of a part, at least, where parts of them are seen at once."""
 MOST_KEPT: Final = 512 * 512
 """Scores of a head up to which the gradient reads them; more are recomputed for it."""
 
-chains_products: Final[Callable[[str, DType, tuple[Any, ...]], bool]] = deferred(
+chains_products: Final[Callable[..., bool]] = deferred(
     "tinycore.schedule.product_chains:chains_products"
 )
 
@@ -80,7 +85,13 @@ class Attention(Composed):
         floating_dtype("scaled_dot_product_attention", self.dtype)
         check_shapes(self, key, value)
         if enable_gqa:
-            key, value = self._for_each_head(key, value)
+            shared = self._heads_of_group(key, value)
+            together = None if dropout_p else self._together(key, value, attn_mask, shared)
+            if together is not None:
+                mask = self._mask_together(key, attn_mask, is_causal, shared)
+                found = together.scaled_dot_product_attention(key, value, mask, scale=scale)
+                return found.reshape(*self.shape[:-1], value.shape[-1])
+            key, value = (x.repeat_interleave(shared, -3) for x in (key, value))
         if scale is not None:
             query = self * (root(self.shape[-1]) * scale)
             return query.scaled_dot_product_attention(key, value, attn_mask, dropout_p, is_causal)
@@ -102,8 +113,8 @@ class Attention(Composed):
             parts.append(queries._attended(keys, values, start, dropout_p))
         return parts[0].cat(*parts[1:], dim=-2).contiguous()
 
-    def _for_each_head(self, key: Self, value: Self) -> tuple[Self, Self]:
-        """Keys and values, repeated for every head of a group of queries."""
+    def _heads_of_group(self, key: Self, value: Self) -> int:
+        """The heads of queries that share a head of keys and values."""
         if min(self.ndim, key.ndim, value.ndim) < 3:
             raise ShapeError(
                 "scaled_dot_product_attention: groups of heads need an axis of heads, got shapes "
@@ -116,8 +127,44 @@ class Attention(Composed):
                 f"other, which divide those of queries, got shapes {self.shape}, {key.shape} "
                 f"and {value.shape}"
             )
-        shared = heads // groups
-        return key.repeat_interleave(shared, -3), value.repeat_interleave(shared, -3)
+        return int(heads // groups)
+
+    def _together(self, key: Self, value: Self, mask: Self | None, shared: int) -> Self | None:
+        """Queries with those of all heads of a group as rows, where a kernel reads keys for all of
+        them at once; None where it does not."""
+        if not is_fixed((*self.shape, *key.shape, *value.shape)) or shared == 1:
+            return None
+        *outer, _, length, width = self.shape
+        heads = [x.shape[:-3] for x in (self, key, value)]
+        masked_heads = () if mask is None else mask.shape[:-2]
+        if shared * length > MOST_TOGETHER or len(set(heads)) > 1:
+            return None
+        if len(masked_heads) > self.ndim - 2 or any(
+            n not in (1, size)
+            for n, size in zip(masked_heads[::-1], self.shape[-3::-1], strict=False)
+        ):
+            return None
+        rows = self.reshape(*outer, key.shape[-3], shared * length, width)
+        return rows if rows._parts_of_keys(key, value, is_few=True) else None
+
+    def _mask_together(
+        self, key: Self, mask: Self | None, is_causal: bool, shared: int
+    ) -> Self | None:
+        """The mask of `_together`."""
+        if is_causal:
+            mask = self._visible(key, 0)
+        if mask is None:
+            return None
+        *outer, heads, length, _ = self.shape
+        mask = mask.expand(*outer, heads, length, key.shape[-2])
+        return mask.reshape(*outer, heads // shared, shared * length, key.shape[-2])
+
+    def _visible(self, key: Self, start: int) -> Self:
+        """The mask that shows each query the keys up to its own, the first one up to `start`."""
+        shape = self.shape[-2], key.shape[-2]
+        return (
+            self.const_like(True, dtypes.bool)[..., :1].expand(*self.shape[:-2], *shape).tril(start)
+        )
 
     def _attended(self, key: Self, value: Self, mask: Self | int | None, dropout_p: float) -> Self:
         """Values weighed by how well their keys suit each query.
@@ -132,15 +179,14 @@ class Attention(Composed):
             return self._seen(key, value, mask, dropout_p).result(self, value)
         are_kept = bool(dropout_p) and settings.TRAINING
         is_short = self.shape[-2] * key.shape[-2] <= MOST_KEPT
-        if is_short and (are_kept or not self._is_one_kernel(key, value)):
+        parts = 0 if are_kept else self._parts_of_keys(key, value)
+        if is_short and not parts:
             return self._seen(key, value, mask, dropout_p).result(self, value)
         query, key, value, mask = of_one_shape(self, key, value, mask)
-        every = slice(0, query.shape[-2])
-        seen = []
-        for keys in query._pieces_of(key, value, are_kept):
-            part = part_of(mask, every, keys)
-            seen.append(query._seen(key[..., keys, :], value[..., keys, :], part, dropout_p))
-        whole = combine_all(seen)
+        if parts > 1:
+            whole = query._seen_in_parts(key, value, mask, parts)
+        else:
+            whole = combine_all(query._seen_in_pieces(key, value, mask, dropout_p, are_kept))
         result = whole.result(query, value)
         if are_kept:
             return result
@@ -149,18 +195,55 @@ class Attention(Composed):
         backward = Backward(mask if isinstance(mask, int) else None)
         return self._from_node(graph.called(result.uop, given, backward))
 
+    def _parts_of_keys(self, key: Self, value: Self, is_few: bool = False) -> int:
+        """The parts of keys, of one length, that one kernel sees at once: more than one where rows
+        are too few for the units of a device. 0 where no kernel goes through them.
+
+        As in T. Dao et al., "Flash-Decoding for long-context inference", 2023.
+        """
+        seen = key.shape[-2]
+        most = seen // LEAST_PART if self.shape[-2] <= MOST_TOGETHER else 1
+        counts = (n for n in range(1, max(most, 1) + 1) if seen % n == 0)
+        return next((n for n in counts if self._is_one_kernel(key, value, n, is_few)), 0)
+
+    def _seen_in_parts(
+        self, key: Self, value: Self, mask: Self | int | None, parts: int
+    ) -> Seen[Self]:
+        """Attention over all keys, whose parts are seen at once."""
+        if isinstance(mask, int):
+            mask = self._visible(key, mask)
+        if mask is not None:
+            shape = (*mask.shape[:-1], parts, mask.shape[-1] // parts)
+            mask = mask.reshape(*shape).transpose(-3, -2)
+        keys, values = (x.reshape(*x.shape[:-2], parts, -1, x.shape[-1]) for x in (key, value))
+        return combine_parts(self.unsqueeze(-3)._seen(keys, values, mask, 0.0))
+
+    def _seen_in_pieces(
+        self, key: Self, value: Self, mask: Self | int | None, dropout_p: float, are_kept: bool
+    ) -> list[Seen[Self]]:
+        """Partial attention over each piece of the keys."""
+        every = slice(0, self.shape[-2])
+        return [
+            self._seen(
+                key[..., keys, :], value[..., keys, :], part_of(mask, every, keys), dropout_p
+            )
+            for keys in self._pieces_of(key, value, are_kept)
+        ]
+
     def _pieces_of(self, key: Self, value: Self, are_kept: bool) -> list[slice]:
         """The keys in pieces; in one where a kernel goes through them without storing scores."""
         if not are_kept and self._is_one_kernel(key, value):
             return [slice(0, key.shape[-2])]
         return pieces(key.shape[-2], key.shape[-1] + value.shape[-1])
 
-    def _is_one_kernel(self, key: Self, value: Self) -> bool:
-        """True if the device goes through all keys in one kernel."""
-        length, width, columns = key.shape[-2], key.shape[-1], value.shape[-1]
-        sizes = (math.prod(self.shape[:-2]), self.shape[-2], length, (width,), (columns,))
+    def _is_one_kernel(self, key: Self, value: Self, parts: int = 1, is_few: bool = False) -> bool:
+        """True if the device goes through all keys in one kernel, in so many parts at once."""
+        length, width, columns = key.shape[-2] // parts, key.shape[-1], value.shape[-1]
+        others = math.prod(self.shape[:-2]) * parts
+        sizes = (others, self.shape[-2], length, (width,), (columns,))
         is_narrow = self.dtype is key.dtype is value.dtype
-        return is_narrow and chains_products(str(self.device), self.dtype, sizes)
+        few = is_few or parts > 1
+        return is_narrow and chains_products(str(self.device), self.dtype, sizes, few)
 
     def _seen(
         self, key: Self, value: Self, mask: Self | int | None, dropout_p: float
@@ -198,10 +281,14 @@ class Seen(Generic[T]):
 
     def result(self, query: T, value: T) -> T:
         """The mean of the values; 0 where nothing is seen."""
+        return self.mean().cast(least_upper_dtype(query.dtype, value.dtype))
+
+    def mean(self) -> T:
+        """The same in the type of sums."""
         total = self.total.eq(0).where(1, self.total) if self.is_masked else self.total
         # Dividing the weighed values is less work than dividing every weight. The total comes first
         # in the product, and so do the kernels that it needs: it ties each factor to its piece.
-        return (total.reciprocal() * self.weighed).cast(least_upper_dtype(query.dtype, value.dtype))
+        return total.reciprocal() * self.weighed
 
     def logarithm(self) -> T:
         """log of the sum of exp(score); inf where nothing is seen, which makes every weight 0."""
@@ -216,6 +303,20 @@ def combine_all(parts: Sequence[Seen[T]]) -> Seen[T]:
     return (
         parts[0] if len(parts) == 1 else functools.reduce(combine_pair, [p.stored() for p in parts])
     )
+
+
+def combine_parts(parts: Seen[T]) -> Seen[T]:
+    """Attention over parts of the keys, along the axis before rows, combined: the mean of their
+    results by their totals, as by a softmax, whose rows lie side by side in a kernel of its own."""
+    logarithm = (parts.total.log() + parts.top).squeeze(-1).transpose(-2, -1).contiguous()
+    top = logarithm.max(-1, keepdim=True)
+    powers = (logarithm - finite(top)).exp()
+    total = powers.sum(-1, keepdim=True)
+    divisor = total.eq(0).where(1, total) if parts.is_masked else total
+    weights = (powers * divisor.reciprocal()).contiguous().transpose(-2, -1).unsqueeze(-1)
+    is_seen = total.ne(0).cast(total.dtype) if parts.is_masked else total.const_like(1)
+    weighed = (weights * parts.mean().contiguous()).sum(-3)
+    return Seen(divisor.log() + finite(top), is_seen, weighed, parts.is_masked)
 
 
 def combine_pair(seen: Seen[T], more: Seen[T]) -> Seen[T]:

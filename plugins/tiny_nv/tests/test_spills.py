@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import pluggy
@@ -9,7 +10,7 @@ import pytest
 
 from tiny_nv.program import NvrtcCompiler
 from tiny_nv.spills import promises, spilled_bytes, unspilled
-from tinycore import Context, Tensor
+from tinycore import Context, Tensor, dtypes
 from tinycore.plugin import register_observer, unregister_observer
 
 C: Final = 'extern "C" __global__ void __launch_bounds__(128) k(float *x) {}'
@@ -56,8 +57,26 @@ def test_the_first_that_spills_least_is_taken(spilled: tuple[int, ...], chosen: 
     assert len(tried) == len(spilled)
 
 
+def attention_and_gradient() -> None:
+    q, k, v = (Tensor.empty(4, 16, 2048, 64).realize() for _ in range(3))
+    weight = Tensor.empty(4, 16, 2048, 64).realize()
+    loss = (q.scaled_dot_product_attention(k, v) * weight).sum()
+    Tensor.realize(*loss.gradient(q, k, v))
+
+
+def decoding() -> None:
+    for width in (64, 128):
+        token = Tensor.empty(1, 32, 1, width, dtype=dtypes.bfloat16).realize()
+        shape = (1, 8, 4096, width)
+        keys, values = (Tensor.empty(*shape, dtype=dtypes.bfloat16).realize() for _ in "kv")
+        token.scaled_dot_product_attention(keys, values, enable_gqa=True).realize()
+
+
 @pytest.mark.slow
-def test_no_kernel_of_attention_and_its_gradient_spills(nvrtc: None) -> None:
+@pytest.mark.parametrize("program", [attention_and_gradient, decoding])
+def test_no_kernel_of_attention_and_its_gradient_spills(
+    program: Callable[[], None], nvrtc: None
+) -> None:
     found: dict[str, str] = {}
 
     class Kernels:
@@ -69,10 +88,7 @@ def test_no_kernel_of_attention_and_its_gradient_spills(nvrtc: None) -> None:
     register_observer(observer)
     try:
         with Context(DEV="NULL:NVRTC:sm_80", CCACHE=0, ALLOW_TF32=1):
-            q, k, v = (Tensor.empty(4, 16, 2048, 64).realize() for _ in range(3))
-            weight = Tensor.empty(4, 16, 2048, 64).realize()
-            loss = (q.scaled_dot_product_attention(k, v) * weight).sum()
-            Tensor.realize(*loss.gradient(q, k, v))
+            program()
     finally:
         unregister_observer(observer)
     compiler = NvrtcCompiler("sm_80")

@@ -382,10 +382,75 @@ def test_a_symbolic_length_is_several_kernels(unit: MatrixUnit) -> None:
     numpy.testing.assert_allclose(plain(result), expected, rtol=tolerance, atol=tolerance)
 
 
+def of_few(
+    unit: MatrixUnit, shape: tuple[int, int, int], mask: Array | None = None, causal: bool = False
+) -> tuple[int, Array, Array]:
+    """Attention of few queries, whose four heads share keys, on a card of 16 units: its kernels,
+    and what it is beside what it should be."""
+    length, seen, groups = shape
+    limits = replace(card_with(unit), units=16)
+    parts = replace(CORRECT, name="FEW", renderer=lambda: Rewriter(limits), limits=limits)
+    with accelerator(parts), Context(VERIFY=1):
+        query, key, value = (
+            x.to("CPU").to("FEW").realize()
+            for x in operands(unit, (2, 4, length, 16), *[(2, groups, seen, 16)] * 2)
+        )
+        given = None if mask is None else Tensor(mask, device="FEW").realize()
+        options = {"is_causal": causal, "enable_gqa": groups < 4}
+        result = query.scaled_dot_product_attention(key, value, given, **options)
+        first = next(item.ast for item in result.schedule() if item.ast.op is not Op.COPY)
+        linear = lower(first, PythonRenderer(limits), "chain", plan_for(first, limits))
+        assert any(u.op is Op.MATRIX for u in linear.uops)
+        shared = [numpy.repeat(plain(x), 4 // groups, axis=1) for x in (key, value)]
+        visible = numpy.tril(numpy.ones((length, seen), bool)) if causal else mask
+        return launches(result), plain(result), attention(plain(query), *shared, visible)
+
+
+FEW = [(1, 256, 2), (1, 192, 1), (3, 256, 4), (4, 512, 2), (16, 256, 1)]
+
+
+@pytest.mark.parametrize("shape", FEW, ids=str)
+def test_few_queries_see_parts_of_keys_at_once(unit: MatrixUnit, shape: tuple[int, ...]) -> None:
+    count, found, expected = of_few(unit, (shape[0], shape[1], shape[2]))
+
+    assert count <= 4  # the parts, and means of their results by their totals
+    tolerance = TOLERANCES[unit.a]
+    numpy.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+
+
+def test_parts_of_which_a_query_sees_nothing_have_no_weight(unit: MatrixUnit) -> None:
+    visible = numpy.random.default_rng(5).random((2, 4, 2, 256)) > 0.5
+    visible[0, 1, 0, 64:] = False  # parts have 64 keys
+    visible[0, 2, 1, :192] = False
+    visible[1, 3, 1] = False  # nothing at all
+    _, found, expected = of_few(unit, (2, 256, 2), visible)
+
+    tolerance = TOLERANCES[unit.a]
+    numpy.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+    assert not found[1, 3, 1].any()
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 2, 256), (2, 256), (1, 1, 2, 256), (4, 1, 256)], ids=str)
+def test_few_queries_have_masks_of_every_shape(unit: MatrixUnit, shape: tuple[int, ...]) -> None:
+    added = numbers(*shape, scale=2.0)
+    added[..., 70] = -numpy.inf
+    _, found, expected = of_few(unit, (2, 256, 2), added)
+
+    tolerance = TOLERANCES[unit.a]
+    numpy.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+
+
+def test_few_causal_queries_see_the_first_keys(unit: MatrixUnit) -> None:
+    _, found, expected = of_few(unit, (3, 256, 2), causal=True)
+
+    tolerance = TOLERANCES[unit.a]
+    numpy.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+
+
 REFUSED = {
     "fewer keys than a tile": (2, 64, 7, 16, 16),
     "heads no steps divide": (2, 64, 128, 20, 16),
-    "fewer rows than a tile": (2, 4, 128, 16, 16),
+    "a single row": (2, 1, 128, 16, 16),
     "sums no registers hold": (2, 64, 128, 16, 1024),
 }
 

@@ -128,7 +128,10 @@ def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
             continue
         if unit.is_described and not is_enough(facts, limits, unit, found):
             continue
-        for place, way in enumerate(WAYS_OF_SEVERAL if unit.is_described else WAYS):
+        ways = WAYS_OF_SEVERAL if unit.is_described else WAYS
+        for place, way in enumerate(ways):
+            if (way.tiles - 1) * unit.m >= found.m.extent:
+                continue
             if (block := block_of(limits, unit, found, way)) is not None:
                 apply = partial(use_unit, unit=unit, found=found, block=block, way=way)
                 name = f"chain of {unit.name} {way.subgroups} x {way.tiles}"
