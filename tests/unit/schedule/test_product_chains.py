@@ -447,6 +447,24 @@ def test_few_causal_queries_see_the_first_keys(unit: MatrixUnit) -> None:
     numpy.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.slow
+def test_gradients_of_few_queries_are_those_of_every_key(unit: MatrixUnit) -> None:
+    limits = replace(card_with(unit), units=16)
+    parts = replace(CORRECT, name="FEW", renderer=lambda: Rewriter(limits), limits=limits)
+    shapes = (2, 4, 2, 16), (2, 2, 256, 16), (2, 2, 256, 16), (2, 4, 2, 16)
+    given = [x.to("CPU").realize() for x in operands(unit, *shapes)]
+    found: list[list[Array]] = []
+    with accelerator(parts):
+        for device, kind in (("FEW", unit.a), ("CPU", dtypes.float32)):
+            query, key, value, slope = (x.cast(kind).realize().to(device).realize() for x in given)
+            leaves = [x.detach().requires_grad_() for x in (query, key, value)]
+            result = leaves[0].scaled_dot_product_attention(*leaves[1:], enable_gqa=True)
+            (result * slope).sum().backward()
+            found.append([plain(x.grad) for x in leaves if x.grad is not None])
+
+    assert_close(unit, *found)
+
+
 REFUSED = {
     "fewer keys than a tile": (2, 64, 7, 16, 16),
     "heads no steps divide": (2, 64, 128, 20, 16),
