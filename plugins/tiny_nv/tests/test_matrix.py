@@ -222,33 +222,3 @@ def test_attention_over_any_number_of_keys_is_one_kernel(sources: Sources) -> No
 
     PROGRAMS.close(found.float(), expected.numpy(), 3e-3)
     assert sources.count(NAMES[dtypes.half].name) == 1
-
-
-@pytest.mark.parametrize("renderer", ["NVRTC", "PTX"])
-@pytest.mark.parametrize("units", [1, 8])
-def test_heads_that_share_keys_are_decoded_together(
-    units: int, renderer: str, request: pytest.FixtureRequest
-) -> None:
-    if renderer == "NVRTC":
-        request.getfixturevalue("nvrtc")
-    torch = pytest.importorskip("torch")
-    shapes = (1, 8, 1, 64), (1, 2, 256, 64), (1, 2, 256, 64)
-    given = [numbers(*shape, seed=seed) for seed, shape in enumerate(shapes)]
-    visible = numpy.arange(256) < 150  # of which some units see nothing
-    register(for_few_threads(backend_of(Simulated((Card(),))), units=units))
-    try:
-        with Context(DEV=f"CUDA:{renderer}:sm_90"), noted() as sources:
-            q, k, v = (Tensor(x).half().realize() for x in given)
-            mask = Tensor(visible.reshape(1, 256)).realize()
-            sources.texts.clear()
-            found = q.scaled_dot_product_attention(k, v, mask, enable_gqa=True).float().numpy()
-    finally:
-        unregister("CUDA")
-    wide = [torch.from_numpy(x).half().double() for x in given]
-    shared = [x.repeat_interleave(4, 1) for x in wide[1:]]
-    hidden = torch.from_numpy(visible)[None]
-    attended = torch.nn.functional.scaled_dot_product_attention(wide[0], *shared, hidden)
-
-    numpy.testing.assert_allclose(found, attended.numpy(), rtol=3e-3, atol=3e-3)
-    assert sources.count(NAMES[dtypes.half].name) == 1
-    assert len(sources.texts) == (1 if units == 1 else 4)
