@@ -16,12 +16,13 @@ pytest.importorskip("llvmlite")
 
 from am_faults import FAULTS, SOURCES
 from code_object import compile_kernel
+from driver_memory import content, written
 from kfd_standin import Mistake
 from kfd_standin.gpu import MemoryFault
 from pci_standin.card import PciGpu
 from pci_standin.machine import ADDRESS, PciMachine
 from simulated_am import opened
-from test_driver import ADD, INFO, SPILLS, content, written
+from test_driver import ADD, INFO, SPILLS
 
 from tiny_amd import BACKEND
 from tiny_amd.am import bring_up, engines, hubs, interface, psp, smu

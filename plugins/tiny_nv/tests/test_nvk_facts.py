@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from driver_memory import content, written
 from rm_standin import Machine
 from rm_standin.cards import CARDS, H200, CardFacts
 from simulated_nv import opened
-from test_nvk_driver import BYTES, content, load, written
+from test_nvk_driver import BYTES, load
 
 from tiny_nv.nvk.addresses import HUGE_PAGE, PAGE
 from tiny_nv.nvk.classes import SM_VERSIONS, arch_of_sm

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import numpy
 import pytest
+from driver_memory import content, written
 from rm_standin import Machine, Mistake
 from rm_standin.cards import GA102, GB202, H200, CardFacts
 from simulated_nv import OPTIONS, backend_of, opened
-from test_nvk_driver import BYTES, INFO, content, load, machine_of, written
+from test_nvk_driver import BYTES, INFO, load, machine_of
 
 from tiny_nv.nvk import methods
 from tiny_nv.nvk.device import NvDevice

@@ -8,11 +8,12 @@ from contextlib import ExitStack
 
 import numpy
 import pytest
+from driver_memory import content, written
 from rm_standin import Machine, Status
 from rm_standin.cards import GA102, GB202, H200, CardFacts
 from rm_standin.objects import Memory, Usermode
 from simulated_nv import opened
-from test_nvk_driver import BYTES, content, load, written
+from test_nvk_driver import BYTES, load
 
 from tiny_nv.nvk.card import Card
 from tiny_nv.nvk.device import NvDevice

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 from cubin import Code
+from driver_memory import written
 from rm_standin import Machine, Status
 from rm_standin.cards import H200, CardFacts
 from simulated_nv import opened
-from test_nvk_driver import load, machine_of, written
+from test_nvk_driver import load, machine_of
 
 from tiny_nv.nvk.device import NvDevice
 from tinycore import Context

@@ -325,8 +325,9 @@ def test_what_no_unit_reads_across_k_is_copied_along_it(
         found = x.matmul(y, dtype=total).numpy()
 
     assert numpy.array_equal(found, small_integers(m, k) @ small_integers(k, n, seed=1))
-    assert len(sources.texts) == 1 + turned[0] + (not turned[1])
-    assert [text for text in sources.texts if MNEMONIC in text] == sources.texts[-1:]
+    assert len(sources.texts) == 1 + turned[0] + (not turned[1])  # compiled in any order
+    (product,) = (text for text in sources.texts if MNEMONIC in text)
+    assert "reduce" in product
 
 
 @pytest.mark.sample(1)

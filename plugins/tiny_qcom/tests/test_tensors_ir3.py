@@ -15,7 +15,7 @@ from tinycore import Context, Device, Tensor, TinyJit, dtypes
 from tinycore.dtype import DType
 from tinycore.errors import CompilerUnavailable, UnsupportedError
 from tinycore.lower.pipeline import lower
-from tinycore.plugin import register, unregister
+from tinycore.plugin import SupportsAssembly, register, unregister
 
 try:
     library_path()
@@ -63,6 +63,7 @@ def test_a_product_that_only_a_sum_uses_is_computed_with_it() -> None:
         x, y = Tensor.empty(512, 512), Tensor.empty(512, 512)
         toolchain = Device["NULL"].toolchain
         (item,) = (x @ y).schedule()
+        assert isinstance(toolchain.compiler, SupportsAssembly)
         text = toolchain.compiler.assembly(
             toolchain.renderer.render(lower(item.ast, toolchain.renderer, "kernel"))
         )

@@ -251,7 +251,7 @@ def test_heads_that_share_keys_are_one_kernel_by_the_unit(
 
         shared = [numpy.repeat(plain(x), 4 // groups, axis=1) for x in (key, value)]
         visible = numpy.tril(numpy.ones((48, 64), bool))
-        check(result, unit, attention(plain(query), *shared, visible), limits)
+        check(result, unit, attention(plain(query), shared[0], shared[1], visible), limits)
 
 
 def test_what_is_no_number_stays_so_in_its_row(unit: MatrixUnit) -> None:
@@ -403,7 +403,8 @@ def of_few(
         assert any(u.op is Op.MATRIX for u in linear.uops)
         shared = [numpy.repeat(plain(x), 4 // groups, axis=1) for x in (key, value)]
         visible = numpy.tril(numpy.ones((length, seen), bool)) if causal else mask
-        return launches(result), plain(result), attention(plain(query), *shared, visible)
+        wanted = attention(plain(query), shared[0], shared[1], visible)
+        return launches(result), plain(result), wanted
 
 
 FEW = [(1, 256, 2), (1, 192, 1), (3, 256, 4), (4, 512, 2), (16, 256, 1)]
@@ -458,7 +459,8 @@ def test_gradients_of_few_queries_are_those_of_every_key(unit: MatrixUnit) -> No
         for device, kind in (("FEW", unit.a), ("CPU", dtypes.float32)):
             query, key, value, slope = (x.cast(kind).realize().to(device).realize() for x in given)
             leaves = [x.detach().requires_grad_() for x in (query, key, value)]
-            result = leaves[0].scaled_dot_product_attention(*leaves[1:], enable_gqa=True)
+            x, y, z = leaves
+            result = x.scaled_dot_product_attention(y, z, enable_gqa=True)
             (result * slope).sum().backward()
             found.append([plain(x.grad) for x in leaves if x.grad is not None])
 
