@@ -33,6 +33,9 @@ COLUMNS_OF_WASTE: Final = 8
 REGISTERS_OF_CHAINS: Final = 28
 """Registers of a lane for addresses, fragments of other operands and folds of rows, of which there
 are more where sums are longer: by what ptxas takes for lengths of 64 and 128."""
+REGISTERS_OF_SEVERAL: Final = 16
+"""More of them for each tile of rows but the first, whose masks and folds are under way together:
+nvrtc's code of two tiles by 64 keys spills 36 registers for 64 features."""
 DESCRIBED_REGISTERS: Final = 20
 """The same where a unit reads the other operands by itself."""
 WORD_BYTES: Final = 4
@@ -432,7 +435,8 @@ class MatrixUnit:
         if self.is_described:  # all of what is made of a block is needed at once
             made = block * lanes * len(columns) * words
             return math.ceil(kept + own + made + others * DESCRIBED_REGISTERS)
-        return math.ceil(kept + own + others * REGISTERS_OF_CHAINS + max(steps) // 2)
+        several = (tiles - 1) * REGISTERS_OF_SEVERAL
+        return math.ceil(kept + own + others * REGISTERS_OF_CHAINS + max(steps) // 2 + several)
 
     def problem_of(self, name: str) -> str | None:
         """The error in a map, as text; None if it is valid."""

@@ -11,6 +11,7 @@ import pytest
 from tiny_nv.program import NvrtcCompiler
 from tiny_nv.spills import promises, spilled_bytes, unspilled
 from tinycore import Context, Tensor, dtypes
+from tinycore.dtype import DType
 from tinycore.plugin import register_observer, unregister_observer
 
 C: Final = 'extern "C" __global__ void __launch_bounds__(128) k(float *x) {}'
@@ -57,11 +58,14 @@ def test_the_first_that_spills_least_is_taken(spilled: tuple[int, ...], chosen: 
     assert len(tried) == len(spilled)
 
 
-def attention_and_gradient() -> None:
-    q, k, v = (Tensor.empty(4, 16, 2048, 64).realize() for _ in range(3))
-    weight = Tensor.empty(4, 16, 2048, 64).realize()
+def attention_and_gradient(dtype: DType = dtypes.float32) -> None:
+    q, k, v, weight = (Tensor.empty(4, 16, 2048, 64, dtype=dtype).realize() for _ in range(4))
     loss = (q.scaled_dot_product_attention(k, v) * weight).sum()
     Tensor.realize(*loss.gradient(q, k, v))
+
+
+def attention_of_halves() -> None:
+    attention_and_gradient(dtypes.bfloat16)
 
 
 def decoding() -> None:
@@ -73,7 +77,7 @@ def decoding() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", [attention_and_gradient, decoding])
+@pytest.mark.parametrize("program", [attention_and_gradient, attention_of_halves, decoding])
 def test_no_kernel_of_attention_and_its_gradient_spills(
     program: Callable[[], None], nvrtc: None
 ) -> None:
