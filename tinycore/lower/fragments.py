@@ -17,7 +17,7 @@ from tinycore.errors import ArgumentError
 from tinycore.lower.merge_reductions import fold_balanced
 from tinycore.render.base import pointer_of
 from tinycore.uop.affine import coefficient, divisor
-from tinycore.uop.matrix import Fragment, MatrixDescriptor, MatrixLoad, MatrixUnit
+from tinycore.uop.matrix import Fragment, MatrixDescriptor, MatrixLoad, MatrixUnit, powers
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op, Part
 from tinycore.uop.rewrite import rewrite
@@ -258,16 +258,11 @@ def whole_tile(value: UOp, held: Fragment, loops: dict[str, UOp]) -> UOp | None:
 
     first = place(0)
     # A place is a sum of what each bit adds, as long as all bits together add up, too.
-    for element in (*powers_below(held.count), held.count - 1):
+    for element in (*powers(1, held.count), held.count - 1):
         apart = rewrite(place(element) - first, simplify, name="simplify a fragment")
         if apart is not UOp.index(element):
             return None
     return UOp(Op.LOAD, held.vector, (index.with_src((index.src[0], first)),))
-
-
-def powers_below(end: int) -> Iterator[int]:
-    """The powers of two below a number."""
-    return (1 << bit for bit in range((end - 1).bit_length()))
 
 
 def lies_together(value: UOp, turn: UOp) -> bool:

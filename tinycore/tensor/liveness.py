@@ -105,7 +105,7 @@ def is_waiting(node: UOp) -> bool:
 
 
 def buffers_left_out(tensors: list[Core]) -> Iterable[Core]:
-    """Those of some tensors that are no plain BUFFERs: a first look, all of it in C."""
+    """Tensors without those that are plain BUFFERs: a first look, all of it in C."""
     return compress(tensors, map(is_not, map(OP, tensors), BUFFER))
 
 

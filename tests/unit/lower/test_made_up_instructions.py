@@ -14,8 +14,8 @@ from functools import partial
 from typing import ClassVar, Final
 
 import numpy
-import pluggy
 import pytest
+from matrix_programs import Sources
 
 from tests.unit.lower.matrices import DOT, OUTER
 from tests.unit.lower.test_matrix_product import converted_product
@@ -50,17 +50,6 @@ UNITS: Final = (
 )
 SIZES: Final = [(4, 4, 4), (16, 24, 12), (13, 10, 7), (64, 64, 64)]
 """Rows, steps and columns."""
-
-
-class Sources:
-    """Notes the source of every kernel that is compiled."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    @pluggy.HookimplMarker("tinycore")
-    def tinycore_kernel_compiled(self, source: str) -> None:
-        self.texts.append(source)
 
 
 @pytest.fixture

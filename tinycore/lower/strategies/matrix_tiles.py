@@ -20,7 +20,7 @@ from tinycore.lower.loops import Number, counter_of
 from tinycore.lower.packing import LEAST_CHUNKS, fill_of, loads_of, plan_fill
 from tinycore.lower.steps.stage import MOST_SCRATCH, Dimension, Stage
 from tinycore.lower.steps.tensorize import COLUMNS, ROWS, STEPS, Tensorize, factors_of
-from tinycore.lower.strategies.grid_shared import sides_of
+from tinycore.lower.strategies.grid_shared import arrays, sides_of
 from tinycore.lower.strategies.matrix_sides import longest
 from tinycore.lower.strategies.matrix_unit import dimension
 from tinycore.lower.tile import Bind, Reorder, Split, Tail
@@ -28,14 +28,12 @@ from tinycore.render.base import Limits
 from tinycore.uop.affine import coefficient
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.op import AxisKind
 
 SIDE_TILES: Final = 2
 """Tiles of a block along rows and along columns, each read for as many products."""
 TILE_CYCLES: Final = 0.06
 """Cost of a product of a tile, as that of a vector that does as many products with 1 cycle each."""
-WORD_BYTES: Final = 4
-"""Bytes of a column that steps beside one another fill."""
 MOST_PADDED: Final = 1.25
 """Steps of whole tiles, relative to those of the sum: the rest is filled with zeros."""
 LEAST_TILES: Final = 4
@@ -105,7 +103,7 @@ def use_tiles(draft: Draft, unit: MatrixUnit, row: UOp, column: UOp, step: UOp) 
         *(*depth, dimension(draft, wide)),
         *(dimension(draft, product.number(STEPS)), dimension(draft, product.number(COLUMNS))),
     )
-    beside = WORD_BYTES // unit.b.itemsize
+    _, beside = unit.fragment("b").map.neighbors
     packed = pack_tiles(draft, around[-1] if around else None, left, 1)
     return packed and pack_tiles(draft, columns, right, beside)
 
@@ -114,12 +112,13 @@ def pack_tiles(
     draft: Draft, at: Number | None, dimensions: Sequence[Dimension], interleaved: int
 ) -> bool:
     """Pack an operand tile by tile inside of a loop; False if no value varies with these loops."""
-    first = sum(n.op is Op.DEFINE_LOCAL for n in draft.kernel.toposort())
+    first = len(arrays(draft))
     try:
         draft.do(Stage(at, tuple(filter(None, dimensions)), interleaved=interleaved))
     except ArgumentError:
         return False
-    fill_tiles(draft, first, interleaved)
+    for number in range(first, len(arrays(draft))):
+        fill_tiles(draft, number, interleaved)
     return True
 
 

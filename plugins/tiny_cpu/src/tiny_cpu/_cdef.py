@@ -37,6 +37,7 @@ DECLARATIONS: Final = """
     typedef void (*queue_stop)(void *queue);
     typedef int64_t (*queue_await)(uintptr_t place, uint64_t value, int64_t spins, int64_t naps);
 
+    typedef int64_t (*system_call)(int64_t number, int64_t first, int64_t second);
     typedef void (*clear_cache)(uintptr_t begin, uintptr_t end);
     typedef void (*invalidate_cache)(uintptr_t begin, size_t size);
 """

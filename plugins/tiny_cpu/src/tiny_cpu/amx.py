@@ -8,7 +8,6 @@ operands take one from their load to their last product.
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
+from tiny_cpu._lib import as_function, lookup
 from tiny_cpu._render_clang import Clang
 from tiny_cpu._render_llvm import LlvmCpu
 from tiny_cpu.arch import NATIVE, Arch
@@ -80,16 +80,17 @@ def is_permitted() -> bool:
     """True if the system lets this process use tile registers, for which it asks."""
     if not sys.platform.startswith("linux"):
         return False
-    call = ctypes.CDLL(None).syscall
+    call = as_function("system_call", lookup("syscall"))
     return int(call(SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)) == 0
 
 
 def units_of(arch: Arch) -> tuple[MatrixUnit, ...]:
     """The units of a processor, if the system lets this process use them where it is our own."""
-    if arch.processor == NATIVE and not is_permitted():
-        return ()
     known = arch.known_features
-    return tuple([unit for name, units in UNITS.items() if name in known for unit in units])
+    units = [unit for name, some in UNITS.items() if name in known for unit in some]
+    # A system is asked where the processor has them: elsewhere the number is another call's.
+    is_usable = arch.processor != NATIVE or (units and is_permitted())
+    return tuple(units) if is_usable else ()
 
 
 class TileCode(ABC):
@@ -240,10 +241,8 @@ def last_uses(uops: tuple[UOp, ...]) -> dict[UOp, int]:
 class LlvmTiles(TileCode):
     """Tile instructions as intrinsics of LLVM."""
 
-    def __init__(self, dialect: LlvmCpu, writer: Writer) -> None:
-        self.dialect = dialect
+    def __init__(self, writer: Writer) -> None:
         self.writer = writer
-        self.frames = 0
         self.registers = TileRegisters(writer.kernel, self)
         text = "".join(f"\\{byte:02X}" for byte in CONFIGURATION)
         constant = f'@tiles = private constant [{len(CONFIGURATION)} x i8] c"{text}", align 64'
@@ -259,8 +258,7 @@ class LlvmTiles(TileCode):
 
     def new_frame(self) -> str:
         """An alloca at the head of the function."""
-        self.frames += 1
-        name = f"%tile{self.frames}"
+        name = f"%{self.writer.fresh('tile')}"
         self.writer.entry.append(f"  {name} = alloca [{TILE_BYTES} x i8], align 64")
         return name
 
@@ -288,7 +286,7 @@ class LlvmAmx(LlvmCpu):
         if not any(u.op is Op.MATRIX for u in kernel.uops):
             return super().render(kernel)
         writer = Writer(kernel)
-        code = LlvmTiles(self, writer)
+        code = LlvmTiles(writer)
         code.instruct("ldtilecfg", memory="@tiles")
         for place, u in enumerate(kernel.uops):
             writer.values.setdefault(u, "")
@@ -371,8 +369,8 @@ def element_reads(uops: tuple[UOp, ...]) -> set[int]:
     last: dict[UOp, int] = {}
     found: set[int] = set()
     for place, u in enumerate(uops):
-        is_kept = u.op is Op.MATRIX or (u.op is Op.STORE and u.src[1].op is Op.MATRIX)
-        if not is_kept:
+        is_kept = u.op is Op.STORE and pointer_of(u.src[0]).op is Op.DEFINE_REG
+        if u.op is not Op.MATRIX and not is_kept:
             found.update(last[s] for s in u.src if s in last)
         if u.op in (Op.LOAD, Op.MATRIX):
             last[u] = place
