@@ -80,9 +80,11 @@ class BatchNorm:
         others = tuple(axis for axis in range(x.ndim) if axis != 1)
         x = _precise(x)
         mean = x.mean(axis=others)
-        # the variance does not change with the mean, so no gradient need flow through it
-        centered = x - mean.detach().reshape(1, -1, *[1] * (x.ndim - 2))
-        return mean, centered.square().mean(axis=others)
+        # mean((x - m)**2) - (mean(x) - m)**2 is the variance for any m; with the mean as m no
+        # gradient need flow through the great tensor's mean, and second derivatives are right
+        fixed = mean.detach()
+        centered = x - fixed.reshape(1, -1, *[1] * (x.ndim - 2))
+        return mean, centered.square().mean(axis=others) - (mean - fixed).square()
 
     def _track(self, x: Tensor, mean: Tensor, variance: Tensor) -> None:
         count = x.numel() // self._channels

@@ -66,7 +66,8 @@ class Activations(Special):
         >>> Tensor([-1.0, 1.0, 4.0]).hardswish().numpy().round(4)
         array([-0.3333,  0.6667,  4.    ], dtype=float32)
         """
-        return self * ((self + 3).relu6() * (1 / 6))
+        x = self._as_float()
+        return x * ((x + 3).relu6() * (1 / 6))
 
     def swish(self) -> Self:
         """a * sigmoid(a), by its older name."""
@@ -173,4 +174,5 @@ class Activations(Special):
         >>> Tensor([-3.0, 0.0, 1.0]).softsign().tolist()
         [-0.75, 0.0, 0.5]
         """
-        return self / (self.abs() + 1)
+        x = self._as_float()
+        return x / (x.abs() + 1)

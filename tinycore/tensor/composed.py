@@ -10,10 +10,11 @@ import math
 from collections.abc import Sequence
 from typing import Literal, Self
 
-from tinycore.dtype import Scalar, dtypes
+from tinycore.dtype import Scalar, dtypes, least_upper_dtype
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.checks import counter_dtype, integer_dtype, resolve_axis
+from tinycore.tensor.functions import in_wide_float
 from tinycore.tensor.losses import Losses, Reduction
 from tinycore.tensor.remainder import negative
 from tinycore.uop.node import UOp
@@ -37,6 +38,7 @@ class Composed(Losses):
         """`min` by the name that torch gives it."""
         return self.min(axis, keepdim)
 
+    @in_wide_float
     def norm(
         self, p: float | Literal["fro", "nuc"] = 2.0, axis: Axes = None, keepdim: bool = False
     ) -> Self:
@@ -79,6 +81,8 @@ class Composed(Losses):
             values, _ = self.reshape(-1)._middle(0)
             return values.reshape(())
         place = resolve_axis("median", axis, self.ndim)
+        if not self.ndim:
+            return self.reshape(1).median(0)
         values, places = self._middle(place)
         return (values, places) if keepdim else (values.squeeze(place), places.squeeze(place))
 
@@ -101,25 +105,27 @@ class Composed(Losses):
         """Quantile: the sorted elements interpolated linearly at a share of the way.
 
         Several shares give one result each, along a new first axis. Raises ArgumentError for a
-        share outside [0, 1].
+        share outside [0, 1], ShapeError for no elements.
 
         >>> Tensor([4.0, 1.0, 2.0]).quantile(0.25).item(), Tensor([0.0, 9.0]).quantile([0, 1]).shape
         (1.5, (2,))
         """
-        if axis is None:
-            flat = self.reshape(-1).quantile(q, 0)
+        place = 0 if axis is None else resolve_axis("quantile", axis, self.ndim)
+        if axis is None or not self.ndim:
+            flat = self.reshape(-1).quantile(q, 0) if self.ndim else self.reshape(1).quantile(q, 0)
             kept = (*flat.shape, *[1] * self.ndim)
             return flat.reshape(kept) if keepdim else flat
         shares = [float(s) for s in (q if isinstance(q, Sequence) else [q])]
         if any(not 0 <= s <= 1 for s in shares):
             raise ArgumentError(f"quantile: shares lie between 0 and 1, got {q}")
-        place = resolve_axis("quantile", axis, self.ndim)
+        if not self.shape[place]:
+            raise ShapeError(f"quantile: no elements along axis {place} of shape {self.shape}")
         ordered, last = self._as_float().sort(place)[0], self.shape[place] - 1
         found = []
         for share in shares:
-            low = math.floor(share * last)
-            below, above = (ordered._between(place, n, n + 1) for n in (low, min(low + 1, last)))
-            found.append(below.lerp(above, share * last - low))
+            low, high = math.floor(share * last), math.ceil(share * last)
+            below, above = (ordered._between(place, n, n + 1) for n in (low, high))
+            found.append(below if low == high else below.lerp(above, share * last - low))
         result = found[0].stack(*found[1:]) if isinstance(q, Sequence) else found[0]
         broken = self._as_float().isnan().any(place, keepdim=True)
         result = broken.where(math.nan, result)
@@ -161,7 +167,7 @@ class Composed(Losses):
     def searchsorted(self, values: Self, right: bool = False) -> Self:
         """Insertion points of values in this sorted row: before equals, or after them.
 
-        Raises ShapeError for other than one axis.
+        NaN is greater than any number, as in `sort`. Raises ShapeError for other than one axis.
 
         >>> Tensor([1, 3, 3, 5]).searchsorted(Tensor([3, 6])).tolist()
         [1, 4]
@@ -170,6 +176,8 @@ class Composed(Losses):
             raise ShapeError(f"searchsorted: needs one axis, got shape {self.shape}")
         wanted = values.unsqueeze(-1)
         before = (self <= wanted) if right else (self < wanted)
+        if dtypes.is_float(wanted.dtype):
+            before = before | (wanted.isnan() if right else wanted.isnan() & ~self.isnan())
         kind = counter_dtype(self.shape[0])
         return before.cast(kind).sum(-1, dtype=kind)
 
@@ -310,7 +318,7 @@ class Composed(Losses):
         >>> Tensor([[0.0, 0.0]]).cdist(Tensor([[3.0, 4.0], [0.0, 1.0]])).tolist()
         [[5.0, 1.0]]
         """
-        return (self.unsqueeze(-2) - x.unsqueeze(-3)).norm(p, -1)
+        return (self._as_float().unsqueeze(-2) - x.unsqueeze(-3)).norm(p, -1)
 
     # --- element by element
 
@@ -366,7 +374,7 @@ class Composed(Losses):
         >>> Tensor([1.0, 3.0]).mse_loss(Tensor([0.0, 0.0])).item()
         5.0
         """
-        return (self - target).square()._reduced(reduction)
+        return (self._as_float() - target).square()._reduced(reduction)
 
     def l1_loss(self, target: Self, reduction: Reduction = "mean") -> Self:
         """|a - target|.
@@ -374,7 +382,7 @@ class Composed(Losses):
         >>> Tensor([1.0, -3.0]).l1_loss(Tensor([0.0, 0.0])).item()
         2.0
         """
-        return (self - target).abs()._reduced(reduction)
+        return (self._as_float() - target).abs()._reduced(reduction)
 
     def huber_loss(self, target: Self, reduction: Reduction = "mean", delta: float = 1.0) -> Self:
         """(a - target)**2 / 2 up to delta, then delta * (|a - target| - delta / 2).
@@ -382,7 +390,7 @@ class Composed(Losses):
         >>> Tensor([0.5, 3.0]).huber_loss(Tensor([0.0, 0.0]), "none").tolist()
         [0.125, 2.5]
         """
-        apart = (self - target).abs()
+        apart = (self._as_float() - target).abs()
         near = apart < delta
         inner = near.where(apart, 0.0).square() * 0.5
         return near.where(inner, (apart - 0.5 * delta) * delta)._reduced(reduction)
@@ -399,22 +407,25 @@ class Composed(Losses):
         >>> logs.kl_div(Tensor([0.5, 0.5]), "sum").item()
         0.0
         """
+        x, target = self._as_float(), target._as_float()
         if log_target:
-            loss = target.exp() * (target - self)
+            loss = target.exp() * (target - x)
         else:
             some = target > 0
             logs = some.where(some.where(target, 1.0).log(), 0.0)
-            loss = some.where(target * logs, 0.0) - target * self
+            loss = some.where(target * logs, 0.0) - target * x
         if reduction == "batchmean":
             return loss.sum() / (self.shape[0] if self.ndim else 1)
         return loss._reduced(reduction)
 
 
 def slopes_of_atan2(g: UOp, call: UOp) -> list[Composed]:
-    """d atan2(y, x) = (x dy - y dx) / (x**2 + y**2)."""
-    y, x, slope = (Composed._from_node(n) for n in (*call.src[1:], g))
-    share = slope / (x.square() + y.square())
-    return [share * x, share * -y]
+    """d atan2(y, x) = (x dy - y dx) / (x**2 + y**2); 0 at the origin."""
+    wide = least_upper_dtype(call.dtype, dtypes.float32)  # squares overflow float16 above 255
+    y, x, slope = (Composed._from_node(n).cast(wide) for n in (*call.src[1:], g))
+    origin = x.eq(0) & y.eq(0)
+    share = origin.where(0.0, slope / origin.where(1.0, x.square() + y.square()))
+    return [(share * x).cast(call.dtype), (share * -y).cast(call.dtype)]
 
 
 def slopes_of_hypot(g: UOp, call: UOp) -> list[Composed]:

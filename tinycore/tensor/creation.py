@@ -34,9 +34,6 @@ from tinycore.uop.size import Size, is_size, same_number
 
 Ints = int | Sequence[int]
 
-WHOLE_IN_FLOAT32 = 1 << 24
-"""Every integer up to this is a float32."""
-
 
 def sizes_from(name: str, shape: tuple[object, ...]) -> Shape:
     """A shape given as one tuple or as separate sizes. Raises ShapeError for a negative size."""
@@ -223,7 +220,7 @@ class Creation(Scan):
         device: str | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
-        """`steps` numbers evenly from start to stop, both included.
+        """`steps` numbers evenly from start to stop, both included; of integers, rounded toward 0.
 
         Raises ArgumentError for steps < 0.
 
@@ -235,8 +232,12 @@ class Creation(Scan):
         target, place = float_or(dtype), canonical(device)
         if steps == 1:
             return cls._from_node(graph.full((1,), target, start, place))._marked(requires_grad)
-        large = dtypes.is_int(target) and max(abs(start), abs(stop)) > WHOLE_IN_FLOAT32
-        wide = dtypes.float64 if large or target is dtypes.float64 else dtypes.float32
+        if dtypes.is_int(target):
+            for end in (start, stop):
+                number_dtype("linspace", end, target)
+            row = cls._from_node(evenly(int(start), int(stop), max(2, steps), target, place))
+            return row._between(0, 0, steps)._marked(requires_grad)
+        wide = dtypes.float64 if target is dtypes.float64 else dtypes.float32
         share = cls._from_node(graph.arange(steps, dtypes.int32, place)).cast(wide) / max(
             1, steps - 1
         )
@@ -362,6 +363,29 @@ def counted(start: Scalar, step: Scalar, size: int, dtype: DType, device: str) -
     if start != 0:
         numbers = numbers.alu(Op.ADD, graph.full_like(numbers, start))
     return numbers.cast(dtype)
+
+
+def evenly(start: int, stop: int, steps: int, dtype: DType, device: str) -> UOp:
+    """Integers evenly from start to stop, rounded toward 0: all steps >= 2 of them, exactly.
+
+    With stop - start == q * n + r for n == steps - 1, number i is start + i*q + floor(i*r / n).
+    """
+    n = steps - 1
+    q, r = divmod(stop - start, n)
+    small = max(abs(start), abs(stop), n * n) < 1 << 30
+    numbers = graph.arange(steps, dtypes.int32 if small else dtypes.int64, device)
+
+    def number(value: int) -> UOp:
+        return graph.full_like(numbers, value)
+
+    rest = numbers.alu(Op.MUL, number(r))
+    down = numbers.alu(Op.MUL, number(q)).alu(Op.ADD, number(start))
+    down = down.alu(Op.ADD, rest.alu(Op.FLOORDIV, number(n)))
+    if min(start, stop) < 0 and r:
+        broken = rest.alu(Op.FLOORMOD, number(n)).alu(Op.CMPNE, number(0))
+        up = down.alu(Op.CMPLT, number(0)).alu(Op.AND, broken)
+        down = up.alu(Op.WHERE, down.alu(Op.ADD, number(1)), down)
+    return down.cast(dtype)
 
 
 def counted_at_launch(start: Any, stop: Any, step: Any, dtype: DType, device: str) -> UOp:

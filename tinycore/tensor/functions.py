@@ -142,27 +142,36 @@ class Functions(Elementwise):
         return negative(right).where(-left.abs(), left.abs())
 
     def clamp(self, min_: Self | Scalar | None = None, max_: Self | Scalar | None = None) -> Self:
-        """Clamped to [`min_`, `max_`]. Raises ArgumentError when neither is given.
+        """Clamped to [`min_`, `max_`]; NaN where a limit is. Raises ArgumentError without limits.
 
         >>> Tensor([-3, 1, 9]).clamp(0, 5).tolist(), Tensor([-3, 1, 9]).clamp(max_=5).tolist()
         ([0, 1, 5], [-3, 1, 5])
         """
         if min_ is None and max_ is None:
             raise ArgumentError("clamp: give min_, max_ or both")
-        result = self if min_ is None else (self < min_).where(min_, self)
-        return result if max_ is None else (result > max_).where(max_, result)
+        result = self if min_ is None else (self < min_)._limiting(min_, self)
+        return result if max_ is None else (result > max_)._limiting(max_, result)
+
+    def _limiting(self, limit: Self | Scalar, x: Self) -> Self:
+        """The limit where this condition holds or the limit is NaN, else `x`."""
+        if isinstance(limit, float) and math.isnan(limit):
+            return self.const_like(True).where(limit, x)
+        if isinstance(limit, Functions) and dtypes.is_float(limit.dtype):
+            return (self | limit.isnan()).where(limit, x)
+        return self.where(limit, x)
 
     def clip(self, min_: Self | Scalar | None = None, max_: Self | Scalar | None = None) -> Self:
         """`clamp` by the name NumPy gives it."""
         return self.clamp(min_, max_)
 
     def lerp(self, end: Self, weight: Self | Scalar) -> Self:
-        """a + (end - a) * weight.
+        """a + (end - a) * weight, as floats.
 
         >>> Tensor([0.0, 10.0]).lerp(Tensor([4.0, 20.0]), 0.25).tolist()
         [1.0, 12.5]
         """
-        return self + (end - self) * weight
+        x = self._as_float()
+        return x + (end - x) * weight
 
     # --- questions
 
@@ -195,16 +204,27 @@ class Functions(Elementwise):
         atol: float = 1e-08,
         equal_nan: bool = False,
     ) -> Self:
-        """True where |a - b| <= atol + rtol * |b|; equal infinities are close.
+        """True where |a - b| <= atol + rtol * |b|; equal infinities are close. Integers are exact.
 
         >>> Tensor([1.0, 2.0]).isclose(Tensor([1.0 + 1e-6, 2.1])).tolist()
         [True, False]
         """
         left, right = self._broadcasted("isclose", other)
+        equal, apart = left.eq(right), left._distance(right)
         left, right = left._as_float(), right._as_float()
-        near = (left - right).abs() <= right.abs() * rtol + atol
-        found = left.eq(right) | (left.isfinite() & right.isfinite() & near)
+        near = apart <= right.abs() * rtol + atol
+        found = equal | (left.isfinite() & right.isfinite() & near)
         return found | (left.isnan() & right.isnan()) if equal_nan else found
+
+    def _distance(self, other: Self) -> Self:
+        """|a - b| as a float: that of wide integers, which may not be floats, is subtracted first.
+
+        Infinite where it overflows.
+        """
+        if dtypes.is_float(self.dtype) or self.dtype.itemsize < 4:
+            return (self._as_float() - other._as_float()).abs()
+        apart = (self < other).where(other - self, self - other)
+        return (apart < 0).where(math.inf, apart)
 
 
 def polynomial(x: AnyTensor, coefficients: Sequence[float]) -> AnyTensor:

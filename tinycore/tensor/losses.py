@@ -10,9 +10,12 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
+from tinycore.dtype import dtypes, least_upper_dtype, sum_acc_dtype
 from tinycore.errors import ArgumentError, ShapeError
+from tinycore.tensor import graph
 from tinycore.tensor.checks import floating_dtype, integer_dtype
 from tinycore.tensor.windows import Windows
+from tinycore.uop.node import UOp
 from tinycore.uop.shape import Shape
 
 Reduction = Literal["mean", "sum", "none"]
@@ -29,6 +32,11 @@ class Losses(Windows):
             raise ArgumentError(f"reduction {reduction!r} is none of 'mean', 'sum', 'none'")
         return self if reduction == "none" else self.mean() if reduction == "mean" else self.sum()
 
+    def _averaged(self, weight: Self) -> Self:
+        """The sum of all over their weight, in at least float32: a sum of float16 overflows."""
+        wide = self.cast(sum_acc_dtype(self.dtype))
+        return (wide.sum() / weight.cast(wide.dtype)).cast(self.dtype)
+
     def binary_crossentropy(self, Y: Self, reduction: Reduction = "mean") -> Self:
         """-Y log(p) - (1 - Y) log(1 - p) of probabilities p; logarithms stop at -100.
 
@@ -40,8 +48,11 @@ class Losses(Windows):
         array([0.6931, 0.2877], dtype=float32)
         """
         floating_dtype("binary_crossentropy", self.dtype)
-        hit, miss = self.log().clamp(min_=-100.0), (1 - self).log().clamp(min_=-100.0)
-        return (-Y * hit - (1 - Y) * miss)._reduced(reduction)
+        p, truth = self._broadcasted("binary_crossentropy", Y)
+        hit, miss = p.log().clamp(min_=-100.0), (1 - p).log().clamp(min_=-100.0)
+        loss = -truth * hit - (1 - truth) * miss
+        called = graph.called(loss.uop, [p.uop, truth.uop], slopes_of_binary_crossentropy)
+        return self._from_node(called)._reduced(reduction)
 
     def binary_crossentropy_logits(
         self, Y: Self, reduction: Reduction = "mean", pos_weight: Self | None = None
@@ -53,6 +64,7 @@ class Losses(Windows):
         array([6.931e-01, 1.000e+03], dtype=float32)
         """
         floating_dtype("binary_crossentropy_logits", self.dtype)
+        Y = Y._as_float()
         weight = Y if pos_weight is None else Y * pos_weight
         return (-(weight * self.logsigmoid()) - (1 - Y) * (-self).logsigmoid())._reduced(reduction)
 
@@ -90,7 +102,7 @@ class Losses(Windows):
         )
         if reduction != "mean":
             return loss._reduced(reduction)
-        return loss.sum() / counted.sum().cast(loss.dtype)
+        return loss._averaged(counted.sum())
 
     def cross_entropy(
         self,
@@ -114,23 +126,26 @@ class Losses(Windows):
         check_smoothing(label_smoothing)
         scores_with_classes("cross_entropy", self.shape)
         axis = 0 if self.ndim == 1 else 1
-        classes = self.shape[axis]
-        counted = None
-        if Y.ndim < self.ndim:
+        labels = Y.ndim < self.ndim
+        if labels:
             integer_dtype("cross_entropy", Y.dtype, "label")
-            counted = Y.ne(ignore_index)
-            Y = Y._hot(classes).cast(self._as_float().dtype).movedim(-1, axis)
-        if Y.shape != self.shape:
+        if Y.shape != (self.shape[:axis] + self.shape[axis + 1 :] if labels else self.shape):
             raise ShapeError(
                 f"cross_entropy: labels of shape {Y.shape} do not fit scores of shape {self.shape}"
             )
-        Y = Y * (1 - label_smoothing) + label_smoothing / classes if label_smoothing else Y
-        loss = -(self.log_softmax(axis) * Y).sum(axis)
-        if counted is not None:
-            loss = counted.where(loss, 0)
-        if reduction == "mean" and self.ndim > 1:
-            total = float(max(1, loss.numel()))
-            return loss.sum() / (total if counted is None else counted.sum().cast(loss.dtype))
+        logs, classes = self.log_softmax(axis), self.shape[axis]
+        if not labels:
+            if label_smoothing:
+                Y = Y * (1 - label_smoothing) + label_smoothing / max(1, classes)
+            return (-(logs * Y).sum(axis))._reduced(reduction)
+        # selected, as a product with 0 would be NaN where a class has the score -inf
+        picked = Y._hot(classes).movedim(-1, axis).where(logs, 0).sum(axis)
+        if label_smoothing:
+            picked = picked * (1 - label_smoothing) + logs.mean(axis) * label_smoothing
+        counted = Y.ne(ignore_index)
+        loss = counted.where(-picked, 0)
+        if reduction == "mean":
+            return loss._averaged(counted.sum())
         return loss._reduced(reduction)
 
     def nll_loss(
@@ -157,13 +172,25 @@ class Losses(Windows):
             raise ShapeError(
                 f"nll_loss: labels of shape {Y.shape} do not fit scores of shape {self.shape}"
             )
-        hot = Y._hot(self.shape[axis])
-        weights = Y.const_like(1.0, self.dtype) if weight is None else hot.where(weight, 0).sum(-1)
-        if ignore_index is not None:
-            weights = Y.ne(ignore_index).where(weights, 0)
-        picked = hot.movedim(-1, axis).where(self, 0).sum(axis)
+        x, hot = self._as_float(), Y._hot(self.shape[axis])
+        weights = Y.const_like(1.0, x.dtype) if weight is None else hot.where(weight, 0).sum(-1)
+        picked = hot.movedim(-1, axis).where(x, 0).sum(axis)
         loss = -picked * weights
-        return loss.sum() / weights.sum() if reduction == "mean" else loss._reduced(reduction)
+        if ignore_index is not None:
+            counted = Y.ne(ignore_index)
+            loss, weights = counted.where(loss, 0), counted.where(weights, 0)
+        if reduction == "mean":
+            return loss._averaged(weights.cast(sum_acc_dtype(weights.dtype)).sum())
+        return loss._reduced(reduction)
+
+
+def slopes_of_binary_crossentropy(g: UOp, call: UOp) -> list[Losses]:
+    """(p - Y) / (p (1 - p)) of p, whose divisor is at least 1e-12, and log(1 - p) - log(p) of Y."""
+    wide = least_upper_dtype(call.dtype, dtypes.float32)  # float16 holds no 1e-12
+    p, truth, slope = (Losses._from_node(n).cast(wide) for n in (*call.src[1:], g))
+    of_p = slope * (p - truth) / (p * (1 - p)).clamp(min_=1e-12)
+    of_truth = slope * ((1 - p).log().clamp(min_=-100.0) - p.log().clamp(min_=-100.0))
+    return [of_p.cast(call.dtype), of_truth.cast(call.dtype)]
 
 
 def scores_with_classes(name: str, shape: Shape) -> None:

@@ -16,6 +16,7 @@ from tinycore.errors import ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.activations import Activations
 from tinycore.tensor.checks import counter_dtype, floating_dtype, resolve_axes, resolve_axis
+from tinycore.tensor.functions import in_wide_float
 from tinycore.uop.op import Op, neutral_element
 from tinycore.uop.shape import Shape
 from tinycore.uop.size import is_size
@@ -155,14 +156,19 @@ class Reduce(Activations):
         >>> variance.item(), mean.item()
         (2.0, 2.0)
         """
+        variance, mean = self._moments(axis, keepdim, correction)
+        dtype = self._as_float().dtype
+        return variance.cast(dtype), mean.cast(dtype)
+
+    def _moments(self, axis: Axes, keepdim: bool, correction: Scalar) -> tuple[Self, Self]:
+        """The variance and the mean in at least float32."""
         x = self._as_float()
         wide = x.cast(sum_acc_dtype(x.dtype))
         axes = resolve_axes("var", axis, self.ndim)
         mean = wide.mean(axes, keepdim=True)
         degrees = wide._degrees(self._count(axes), correction)
         variance = (wide - mean).square().sum(axes, keepdim) / degrees
-        kept = mean if keepdim else self._from_node(graph.drop_axes(mean.uop, axes))
-        return variance.cast(x.dtype), kept.cast(x.dtype)
+        return variance, mean if keepdim else self._from_node(graph.drop_axes(mean.uop, axes))
 
     def _degrees(self, count: int, correction: Scalar) -> Self | float:
         """max(0, count - correction), where a launch gives the count as a number of this dtype."""
@@ -176,7 +182,7 @@ class Reduce(Activations):
         >>> Tensor([1.0, 5.0]).std(correction=0).item()
         2.0
         """
-        return self.var(axis, keepdim, correction)._root()
+        return self.std_mean(axis, keepdim, correction)[0]
 
     def std_mean(
         self, axis: Axes = None, keepdim: bool = False, correction: Scalar = 1
@@ -187,32 +193,33 @@ class Reduce(Activations):
         >>> deviation.item(), mean.item()
         (2.0, 3.0)
         """
-        variance, mean = self.var_mean(axis, keepdim, correction)
-        return variance._root(), mean
+        variance, mean = self._moments(axis, keepdim, correction)
+        dtype = self._as_float().dtype
+        return variance._root().cast(dtype), mean.cast(dtype)
 
     def _root(self) -> Self:
         """The square root, with a derivative of 0 at 0."""
         none = self.eq(0)
         return none.where(0, none.where(1, self).sqrt())
 
+    @in_wide_float
     def normalize(self, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Self:
         """Divided by the p-norm along an axis, which counts as at least `eps`.
 
         >>> Tensor([[3.0, 4.0]]).normalize().numpy().round(4)
         array([[0.6, 0.8]], dtype=float32)
         """
-        x = self._as_float()
         if p == 0:
-            norm = x.ne(0).sum(dim, keepdim=True).cast(x.dtype)
+            norm = self.ne(0).sum(dim, keepdim=True).cast(self.dtype)
         elif p == math.inf:
-            norm = x.abs().max(dim, keepdim=True)
+            norm = self.abs().max(dim, keepdim=True)
         else:
-            powers = x.square() if p == 2 else x.abs().pow(p)
+            powers = self.square() if p == 2 else self.abs().pow(p)
             total = powers.sum(dim, keepdim=True)
             nothing = total.eq(0)  # where a root has no derivative
             rest = nothing.where(1.0, total)
             norm = nothing.where(0.0, rest.sqrt() if p == 2 else rest.pow(1 / p))
-        return x / norm.clamp(min_=eps)
+        return self / norm.clamp(min_=eps)
 
     # --- places of extremes
 
@@ -316,7 +323,7 @@ class Reduce(Activations):
         >>> Tensor([[0.0, 0.0], [1000.0, 0.0]]).softmin().tolist()
         [[0.5, 0.5], [0.0, 1.0]]
         """
-        return (-self).softmax(axis, dtype)
+        return (-self._as_float()).softmax(axis, dtype)
 
     def logsumexp(self, axis: Axes = None, keepdim: bool = False) -> Self:
         """log(sum(exp(a))), without overflow; -inf of no elements.

@@ -12,6 +12,7 @@ from tinycore.dtype import dtypes, float_layout
 from tinycore.errors import ArgumentError, ArgumentTypeError, ShapeError
 from tinycore.tensor.decompositions import AnyTensor, identity
 from tinycore.tensor.elimination import Elimination
+from tinycore.tensor.functions import in_wide_float
 
 MatrixNorm = float | Literal["fro", "nuc"] | None
 
@@ -105,6 +106,7 @@ class Spectral(Elimination):
             result = result @ base if bit == "1" else result
         return result
 
+    @in_wide_float
     def matrix_norm(self, ord: MatrixNorm = "fro", keepdim: bool = False) -> Self:  # noqa: A002
         """The norm of matrices that `ord` selects.
 
@@ -117,14 +119,13 @@ class Spectral(Elimination):
         """
         if self.ndim < 2:
             raise ShapeError(f"matrix_norm: needs two axes, got shape {self.shape}")
-        x = self._as_float()
         if ord in ("fro", None):
-            total = x.square().sum((-2, -1), keepdim)
+            total = self.square().sum((-2, -1), keepdim)
             return total.eq(0).where(0.0, total.eq(0).where(1.0, total).sqrt())
         if ord in (1, -1, math.inf, -math.inf):
-            found = x.abs().sum(-2 if ord in (1, -1) else -1, keepdim=True)
+            found = self.abs().sum(-2 if ord in (1, -1) else -1, keepdim=True)
         elif ord in (2, -2, "nuc"):
-            found = x.svdvals().unsqueeze(-1)
+            found = self.svdvals().unsqueeze(-1)
         else:
             raise ArgumentError(
                 f"matrix_norm: ord {ord!r} is none of fro, nuc, 1, -1, 2, -2, inf, -inf"

@@ -325,7 +325,7 @@ class Windows(Digest):
         """
         if mode not in ("linear", "nearest", "nearest-exact"):
             raise ArgumentError(f"interpolate: mode {mode!r} is not linear, nearest, nearest-exact")
-        if not 0 < len(size) <= self.ndim or min(size) < 1:
+        if not 0 < len(size) <= self.ndim or min(*size, *self.shape[-len(size) :]) < 1:
             raise ShapeError(f"interpolate: sizes {tuple(size)} for a tensor of shape {self.shape}")
         x = self
         for axis, count in reversed([*enumerate(size, self.ndim - len(size))]):

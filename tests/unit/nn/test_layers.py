@@ -340,3 +340,19 @@ def test_inputs_that_do_not_fit(make: Any, shape: tuple[int, ...], said: str) ->
 def test_training_a_batch_norm_on_single_values() -> None:
     with Context(TRAINING=1), pytest.raises(ShapeError, match="two values per channel"):
         nn.BatchNorm(3)(Tensor.zeros(1, 3))
+
+
+def test_second_derivatives_of_batch_normalization_are_those_of_torch() -> None:
+    rows, weights = ([[1.0, -2.0], [0.5, 3.0], [2.0, 0.25]], [[0.3, 1.0], [-1.0, 2.0], [0.7, 0.1]])
+    x, w = Tensor(rows, dtype="float64", requires_grad=True), Tensor(weights, dtype="float64")
+    peer, v = (torch.tensor(data, dtype=torch.float64) for data in (rows, weights))
+    peer.requires_grad_()
+    layer = nn.BatchNorm(2, affine=False, track_running_stats=False)
+
+    (slope,) = (layer(x) * x * w).sum().gradient(x)
+    (found,) = (slope * w).sum().gradient(x)
+    normal = torch.nn.functional.batch_norm(peer, None, None, training=True)
+    (steep,) = torch.autograd.grad((normal * peer * v).sum(), peer, create_graph=True)
+    (expected,) = torch.autograd.grad((steep * v).sum(), peer)
+
+    numpy.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-6)

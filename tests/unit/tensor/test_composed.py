@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.unit.tensor.helpers import compare, numbers
+from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, DTypeError, ShapeError
 from tinycore.tensor import Tensor
 
@@ -158,3 +159,73 @@ MISTAKES: list[tuple[Callable[[], Any], type[Exception], str]] = [
 def test_mistakes(call: Callable[[], Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+# --- scalars, infinities and NaN
+
+
+def test_median_and_quantile_of_a_scalar_along_its_axis() -> None:
+    values, places = Tensor(3.0).median(0)
+
+    assert (values.tolist(), places.tolist()) == (3.0, 0)
+    assert Tensor(3.0).quantile(0.5, -1).tolist() == 3.0
+    assert Tensor(3.0).quantile([0, 1], 0, keepdim=True).shape == (2,)
+
+
+def test_quantile_of_nothing_is_refused() -> None:
+    with pytest.raises(ShapeError, match="no elements"):
+        Tensor.zeros(0).quantile(0.5)
+
+
+def test_quantile_at_an_element_does_not_see_the_next() -> None:
+    assert Tensor([1.0, 2.0, math.inf]).quantile([0.0, 0.5, 1.0]).tolist() == [1.0, 2.0, math.inf]
+
+
+@pytest.mark.parametrize("right", [False, True])
+def test_searchsorted_puts_nan_last(right: bool) -> None:
+    row, values = [1.0, 2.0, math.nan, math.nan], [math.nan, 3.0, 1.5, math.inf]
+
+    found = Tensor(row).searchsorted(Tensor(values), right=right).tolist()
+
+    side: Any = "right" if right else "left"
+    assert found == numpy.searchsorted(row, values, side).tolist()
+
+
+def test_atan2_has_gradient_0_at_the_origin() -> None:
+    y, x = (Tensor([0.0, 1.0], requires_grad=True) for _ in range(2))
+
+    y.atan2(x).sum().backward()
+
+    assert y.grad is not None
+    assert x.grad is not None
+    assert y.grad.tolist() == [0.0, 0.5]
+    assert x.grad.tolist() == [0.0, -0.5]
+
+
+def test_cdist_of_small_unsigned_integers_does_not_wrap() -> None:
+    a, b = Tensor([[1, 2]], dtype="uint8"), Tensor([[4, 6]], dtype="uint8")
+
+    assert a.cdist(b).item() == 5.0
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, math.inf])
+def test_norms_of_float16_do_not_overflow_before_they_are_norms(p: float) -> None:
+    x = Tensor([300.0, -400.0], dtype="float16", requires_grad=True)
+    wide = Tensor([300.0, -400.0], requires_grad=True)
+
+    for norm in (lambda t: t.norm(p), lambda t: t.normalize(p, dim=0)):
+        found, expected = norm(x), norm(wide)
+        (slope,), (steep,) = found.sum().gradient(x), expected.sum().gradient(wide)
+
+        assert found.dtype is dtypes.float16
+        numpy.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-3)
+        numpy.testing.assert_allclose(slope.numpy(), steep.numpy(), rtol=2e-3, atol=1e-4)
+
+
+def test_deviations_and_distances_of_float16_do_not_overflow() -> None:
+    x = Tensor([[300.0, -400.0]], dtype="float16")
+
+    assert x.std().item() == pytest.approx(495.0, rel=1e-3)
+    assert x.std_mean(1)[0].item() == pytest.approx(495.0, rel=1e-3)
+    assert x.matrix_norm().item() == 500.0
+    assert x.cdist(x.const_like(0)).item() == 500.0

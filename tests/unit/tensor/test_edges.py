@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy
@@ -162,3 +163,51 @@ def test_interpolate_keeps_uint8(size: tuple[int, int], align_corners: bool) -> 
     assert found.dtype.name == "uint8"
     assert apart.max() <= 1  # torch's weights have a few bits only
     assert (apart == 0).mean() > 0.9
+
+
+# --- limits, distances and means of what floats do not hold
+
+
+@pytest.mark.parametrize(("low", "high"), [(nan, None), (None, nan), (nan, 1.0)])
+def test_clamp_to_a_limit_that_is_nan(low: float | None, high: float | None) -> None:
+    x, limits = [0.5, 2.0], [[v, 0.0] if v is not None else None for v in (low, high)]
+    tensors = [None if v is None else Tensor(v) for v in limits]
+    peers = [None if v is None else torch.tensor(v) for v in limits]
+
+    assert Tensor(x).clamp(low, high).isnan().all().item()
+    found = Tensor(x).clamp(*tensors).numpy()
+    numpy.testing.assert_array_equal(found, torch.tensor(x).clamp(*peers).numpy())
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64"])
+def test_isclose_tells_integers_apart_that_are_one_float(dtype: str) -> None:
+    a, b = Tensor([2**24 + 1, 7, 0], dtype=dtype), Tensor([2**24, 7, 2**31 - 1], dtype=dtype)
+
+    assert a.isclose(b, rtol=0.0, atol=0.0).tolist() == [False, True, False]
+    assert a.isclose(b, rtol=0.0, atol=1.0).tolist() == [True, True, False]
+    assert b.isclose(a, rtol=0.0, atol=0.5).tolist() == [False, True, False]
+
+
+def test_unsigned_integers_become_floats_before_they_are_subtracted_or_negated() -> None:
+    x = Tensor([0, 255], dtype="uint8")
+
+    assert x.lerp(Tensor([255, 0], dtype="uint8"), 0.5).tolist() == [127.5, 127.5]
+    assert x.softmin().tolist() == Tensor([0.0, 255.0]).softmin().tolist()
+    assert x.softsign().tolist() == Tensor([0.0, 255.0]).softsign().tolist()
+    assert x.hardswish().tolist() == [0.0, 255.0]
+
+
+@pytest.mark.parametrize("ends", [(0, 99), (-7, 7), (7, -30), (0, 2**40), (-(2**33), 5)], ids=str)
+@pytest.mark.parametrize("steps", [2, 3, 24, 100])
+def test_linspace_of_integers_is_exact(ends: tuple[int, int], steps: int) -> None:
+    start, stop = ends
+    places = [Fraction(start) + Fraction(stop - start, steps - 1) * i for i in range(steps)]
+
+    found = Tensor.linspace(start, stop, steps, dtype="int64")
+
+    assert found.tolist() == [math.trunc(place) for place in places]
+
+
+def test_linspace_of_integers_refuses_an_infinite_end() -> None:
+    with pytest.raises(ArgumentError, match="no integer"):
+        Tensor.linspace(0, inf, 3, dtype="int32")

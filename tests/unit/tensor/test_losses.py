@@ -260,3 +260,87 @@ def test_a_label_of_minus_100_does_not_count_by_default() -> None:
 
     assert logs.nll_loss(labels).item() == 2.0
     assert logs.cross_entropy(labels).item() == logs[:1].cross_entropy(labels[:1]).item()
+
+
+# --- scores and probabilities at the edge
+
+
+def test_cross_entropy_of_a_class_without_a_chance_is_that_of_the_others() -> None:
+    scores, y = [[0.0, -numpy.inf, 1.0]], [2]
+    x = Tensor(scores, requires_grad=True)
+    p = torch.tensor(scores, requires_grad=True)
+
+    x.cross_entropy(Tensor(y)).backward()
+    F.cross_entropy(p, torch.tensor(y)).backward()
+
+    assert x.cross_entropy(Tensor(y)).item() == pytest.approx(0.3132617)
+    assert x.grad is not None
+    assert p.grad is not None
+    assert x.grad.numpy() == pytest.approx(p.grad.numpy())
+
+
+def test_cross_entropy_of_one_ignored_label_is_the_mean_of_nothing() -> None:
+    assert Tensor([1.0, 2.0]).cross_entropy(Tensor(-100)).isnan().item()
+
+
+def test_cross_entropy_without_classes_is_0() -> None:
+    assert Tensor.zeros(2, 0).cross_entropy(Tensor.zeros(2, 0), label_smoothing=0.1).item() == 0
+
+
+def test_nll_loss_ignores_a_label_without_a_chance() -> None:
+    logs = Tensor([[0.0, -numpy.inf], [-1.0, -2.0]])
+
+    assert logs.nll_loss(Tensor([1, 0]), ignore_index=1).item() == 1.0
+    assert logs.nll_loss(Tensor([1, 0]), ignore_index=1, reduction="none").tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_binary_crossentropy_has_finite_gradients_at_0_and_1(dtype: str) -> None:
+    p, y = [0.0, 0.0, 1.0, 1.0, 0.25], [0.0, 1.0, 0.0, 1.0, 0.5]
+    x, truth = (Tensor(row, dtype=dtype, requires_grad=True) for row in (p, y))
+    peer = torch.tensor(p, dtype=getattr(torch, dtype), requires_grad=True)
+
+    x.binary_crossentropy(truth, "sum").backward()
+    F.binary_cross_entropy(peer, torch.tensor(y).to(peer.dtype), reduction="sum").backward()
+
+    assert x.grad is not None
+    assert truth.grad is not None
+    assert peer.grad is not None
+    assert x.grad.numpy() == pytest.approx(peer.grad.numpy(), rel=1e-6)
+    assert truth.grad.numpy() == pytest.approx(
+        numpy.array([100.0, 100.0, -100.0, -100.0, numpy.log(3)]), rel=1e-6
+    )
+
+
+def test_binary_crossentropy_in_half_precision_has_gradient_0_where_it_is_sure_and_right() -> None:
+    x = Tensor([0.0, 1.0], dtype="float16", requires_grad=True)
+
+    x.binary_crossentropy(Tensor([0.0, 1.0], dtype="float16")).backward()
+
+    assert x.grad is not None
+    assert x.grad.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int32"])
+def test_binary_crossentropy_takes_labels_that_are_no_floats(dtype: str) -> None:
+    p, y = Tensor([0.5, 0.25]), Tensor([1, 0]).cast(dtype)
+
+    found = p.binary_crossentropy(y, "none")
+
+    assert found.numpy() == pytest.approx(numpy.array([0.6931472, 0.2876821]))
+
+
+@pytest.mark.parametrize("loss", [Tensor.mse_loss, Tensor.l1_loss, Tensor.huber_loss])
+def test_distances_of_small_unsigned_integers_do_not_wrap(loss: Callable[..., Tensor]) -> None:
+    x, y = Tensor([3], dtype="uint8"), Tensor([5], dtype="uint8")
+
+    assert loss(x, y).item() == loss(Tensor([3.0]), Tensor([5.0])).item()
+
+
+def test_mean_losses_of_float16_do_not_overflow_as_sums() -> None:
+    scores = Tensor([[0.0, 600.0]], dtype="float16").expand(128, 2)
+    y = Tensor.zeros(128, dtype="int32")
+
+    assert scores.cross_entropy(y).item() == 600.0
+    assert scores.sparse_categorical_crossentropy(y).item() == 600.0
+    assert scores.log_softmax(1).nll_loss(y).item() == 600.0

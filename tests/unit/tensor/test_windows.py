@@ -198,6 +198,14 @@ def test_nearest_interpolation(mode: str) -> None:
         Tensor.zeros(1, 1, 2).interpolate((3,), "cubic")
 
 
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+def test_interpolate_has_nothing_to_resize_on_an_empty_axis(mode: str) -> None:
+    with pytest.raises(ShapeError, match="sizes"):
+        Tensor.zeros(1, 2, 0).interpolate((3,), mode)
+
+    assert Tensor.zeros(0, 2, 4).interpolate((3,), mode).shape == (0, 2, 3)
+
+
 # --- normalization
 
 
