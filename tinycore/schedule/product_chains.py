@@ -22,6 +22,7 @@ from tinycore.errors import DeviceError
 from tinycore.render.base import Limits
 from tinycore.schedule.access import Launch
 from tinycore.schedule.limits import limits_of
+from tinycore.uop.affine import coefficient
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
@@ -141,6 +142,53 @@ def factors_of(total: UOp, unit: MatrixUnit) -> tuple[UOp, UOp] | None:
     return (a, b) if is_ours else None
 
 
+def with_digits_apart(launch: Launch) -> Launch:
+    """A kernel with two loops for each one that all addresses take apart by one size."""
+    number = max(r.arg.number[0] for r in launch.by_op[Op.RANGE])
+    taken: dict[UOp, UOp] = {}
+    loops: list[UOp] = []
+    for loop in launch.loops:
+        digits = (
+            n for n in launch.nodes if n.op in (Op.FLOORDIV, Op.FLOORMOD) and n.src[0] is loop
+        )
+        sizes = {n.src[1].arg if n.src[1].op is Op.CONST else 0 for n in digits}
+        size = sizes.pop() if len(sizes) == 1 else 0
+        if not 1 < size < loop.extent or loop.extent % size:
+            loops.append(loop)
+            continue
+        outer, inner = (
+            UOp.range(extent, number + part, AxisKind.LOOP)
+            for part, extent in enumerate((loop.extent // size, size), 1)
+        )
+        number += 2
+        taken[loop] = outer * size + inner
+        loops += (outer, inner)
+    if not taken:
+        return launch
+    body = rewrite(launch.end.src[0].substitute(taken), simplify, name="simplify digits")
+    return Launch(UOp.sink(UOp(Op.END, dtypes.void, (body, *loops))), launch.places)
+
+
+def order_of(
+    loops: Sequence[UOp], index: UOp, rows: Sequence[UOp], stored: UOp
+) -> tuple[UOp, ...] | None:
+    """Loops of a kernel, first those by which it moves through `index` as rows do through `stored`.
+
+    None if it has no such loops, or more than one beside them.
+    """
+    left = list(loops)
+    found: list[UOp] = []
+    for row in rows:
+        step = row.extent, coefficient(stored.src[1], row)
+        same = (r for r in left if (r.extent, coefficient(index.src[1], r)) == step)
+        loop = next(same, None)
+        if loop is None or step[1] is None:
+            return None
+        left.remove(loop)
+        found.append(loop)
+    return (*found, *left) if len(left) <= 1 else None
+
+
 class ProductChain:
     """A chain under construction: kernels from a first product to a second, in common loops."""
 
@@ -169,10 +217,24 @@ class ProductChain:
             return False
         if not launch.read & self.places.keys() or launch.written & self.pointers.keys():
             return False
+        return any(map(self.add, self.in_order(launch)))
+
+    def in_order(self, launch: Launch) -> Iterator[Launch]:
+        """A kernel as it is, and with its loops in the order of the chain's rows, if it has these.
+
+        Results of attention are stored with the features of all heads side by side.
+        """
         depth = len(self.rows)
-        if [r.extent for r in launch.loops[:depth]] != [r.extent for r in self.rows]:
-            return False
-        return len(launch.loops) <= depth + 1 and self.add(launch)
+        extents = [r.extent for r in self.rows]
+        if [r.extent for r in launch.loops[:depth]] == extents and len(launch.loops) <= depth + 1:
+            yield launch
+        apart = with_digits_apart(launch)
+        for index, place in apart.accesses.items():
+            if place in self.places and {*self.rows} <= self.places[place][0].ranges:
+                if order := order_of(apart.loops, index, self.rows, self.places[place][0]):
+                    end = apart.end.with_src((apart.end.src[0], *order))
+                    yield Launch(UOp.sink(end), launch.places)
+                return
 
     def add(self, launch: Launch) -> bool:
         """Add a member, with stores in the chain's loops; False if it reads at other indices."""

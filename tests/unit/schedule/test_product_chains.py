@@ -137,6 +137,29 @@ def test_attention_is_one_kernel(unit: MatrixUnit, shape: tuple[int, ...]) -> No
     check(result, unit, attention(*map(plain, (query, key, value))))
 
 
+MERGED = {
+    "heads side by side": lambda x: x.transpose(1, 2).reshape(x.shape[0], x.shape[2], -1),
+    "rows before heads": lambda x: x.transpose(1, 2),
+    "rows side by side": lambda x: x.transpose(-1, -2),
+    "heads with a bias": lambda x: x.transpose(1, 2).reshape(x.shape[0], x.shape[2], -1) + 1,
+}
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 40, 32), (1, 32, 32, 16)], ids=str)
+@pytest.mark.parametrize("how", MERGED)
+def test_results_are_stored_in_any_order_of_loops(
+    unit: MatrixUnit, how: str, shape: tuple[int, int, int, int]
+) -> None:
+    batch, heads, length, width = shape
+    given = operands(unit, *[(batch, length, heads, width)] * 3)
+    query, key, value = (x.transpose(1, 2) for x in given)
+    result = query.scaled_dot_product_attention(key, value, is_causal=True)
+
+    visible = numpy.tril(numpy.ones((length, length), bool))
+    expected = Tensor(attention(*map(plain, (query, key, value)), visible), device="CPU")
+    check(MERGED[how](result).contiguous(), unit, MERGED[how](expected).numpy())
+
+
 def arrays_of(result: Tensor, unit: MatrixUnit) -> int:
     """The arrays of operands in shared memory of the kernel that computes a result."""
     (item,) = (item for item in result.schedule() if item.ast.op is not Op.COPY)
