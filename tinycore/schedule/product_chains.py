@@ -4,9 +4,9 @@ Floor 3. The scores of attention are a product; weights computed from them and t
 are an operand of the next product. In separate kernels the scores pass through memory several
 times; in one kernel a matrix unit keeps them in registers (`lower/strategies/matrix_chain.py`).
 
-The test is algebraic, not by name: every reduction over the columns of the first product is its
-maximum, or a sum proportional to exp(-maximum), so that one pass does all of them. As in
-`row_inlining.py`, LOADs are replaced by the values that another kernel stores.
+The test is algebraic, not by name (`render/chains.py`): every reduction over the columns of the
+first product is its maximum, or a sum proportional to exp(-maximum), so that one pass does all of
+them. As in `row_inlining.py`, LOADs are replaced by the values that another kernel stores.
 See docs/decisions/0063-chains-of-products.md.
 """
 
@@ -14,29 +14,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from tinycore.config import settings
 from tinycore.dtype import DType, dtypes
 from tinycore.errors import DeviceError
 from tinycore.render.base import Limits
+from tinycore.render.chains import (
+    MOST_COLUMN_PARTS,
+    Sizes,
+    factors_of,
+    objection,
+    products_of,
+    units_of,
+)
 from tinycore.schedule.access import Launch
 from tinycore.schedule.limits import limits_of
 from tinycore.uop.affine import coefficient
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
-from tinycore.uop.proportional import is_proportional
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.shape import is_group
 from tinycore.uop.symbolic import simplify
 
 MOST_CHAINED: Final = 12
-LEAST_ROWS: Final = 2
-"""Rows that share what a tile reads of keys and values, at least."""
-MOST_REGISTERS: Final = 255
-"""Registers of a thread where a device states none."""
-
+DIGITS: Final = (Op.FLOORDIV, Op.FLOORMOD)
 LEAST_SIDE: Final = 64
 """Rows and columns from which on a processor's unit computes a product by tiles."""
 LEAST_LENGTH: Final = 256
@@ -52,15 +54,6 @@ def first_unit(launch: Launch, limits: Limits) -> MatrixUnit | None:
         return None
     units = units_of(limits)
     return next((unit for unit in units if all(factors_of(n, unit) for n in sums)), None)
-
-
-def units_of(limits: Limits) -> Iterator[MatrixUnit]:
-    """The units whose accumulators can be an operand, in rows that lanes reduce."""
-    for unit in limits.matrix if limits.grid is not None else ():
-        is_whole = unit.is_of(limits.subgroup) and unit.out in limits.shuffles
-        is_exact = settings.ALLOW_TF32 or not unit.rounds
-        if is_whole and is_exact and unit.chained is not None:
-            yield unit.chained
 
 
 def is_long_product(launch: Launch, limits: Limits) -> bool:
@@ -79,67 +72,41 @@ def is_long_product(launch: Launch, limits: Limits) -> bool:
     )
 
 
-class Sizes(NamedTuple):
-    """The sizes of products: rows x steps by steps x between, and those by between x columns."""
+def refusal_of_chain(
+    device: str,
+    dtype: DType,
+    sizes: tuple[Any, ...],
+    is_few: bool = False,
+    most_parts: int = MOST_COLUMN_PARTS,
+) -> str | None:
+    """Why a device does not fuse two products with what is between them; None if it does.
 
-    others: int
-    """Number of independent products (batch and heads)."""
-    rows: int
-    between: int
-    steps: tuple[int, ...]
-    """Lengths of the sums of each first product."""
-    columns: tuple[int, ...]
-    """Widths of each second product."""
-
-
-def suits(unit: MatrixUnit, limits: Limits, sizes: Sizes) -> bool:
-    """True if a chain of products fits the registers of a unit, and has rows for all units.
-
-    Where keys and values are copied meanwhile, a tile may have few rows, as in decoding.
-    """
-    least = LEAST_ROWS if limits.async_bytes and not unit.is_described else unit.m
-    tiles = max(sizes.rows // unit.m, 1)
-    if sizes.rows < least or sizes.others * tiles < max(limits.units, 1):
-        return False
-    registers = limits.thread_registers or MOST_REGISTERS
-    block = unit.block_of_chain(sizes.columns, sizes.steps, sizes.between, registers)
-    return block is not None
-
-
-def chains_products(
-    device: str, dtype: DType, sizes: tuple[Any, ...], is_few: bool = False
-) -> bool:
-    """True if a device fuses two products with what is between them.
-
-    `sizes` are the fields of `Sizes`. The frontend then does not divide attention into blocks.
-    Rows that are `is_few` wait for keys and values, which asynchronous copies must bring: without
-    these a subgroup waits for each block, and products apart read memory faster.
+    `sizes` are the fields of `Sizes`. The frontend then divides attention into blocks. Rows that
+    are `is_few` wait for keys and values, which asynchronous copies must bring: without these a
+    subgroup waits for each block, and products apart read memory faster. Groups share the columns
+    of results in at most so many parts.
     """
     if is_group(device):
-        return False
+        return "its tensors are on several devices"
     try:
         limits = limits_of(device)
     except DeviceError:
-        return False
+        return "the device cannot be opened"
     if is_few and not limits.async_bytes:
-        return False
-    units = (unit for unit in units_of(limits) if unit.a is dtype)
-    return any(suits(unit, limits, Sizes(*sizes)) for unit in units)
+        return "the device has no asynchronous copies"
+    units = [unit for unit in units_of(limits) if unit.a is dtype]
+    return refusal_by_units(limits, units, Sizes(*sizes), most_parts)
 
 
-def orders_of(factors: tuple[UOp, UOp] | None) -> tuple[tuple[UOp, UOp], ...]:
-    """Both orders of two factors."""
-    return () if factors is None else (factors, factors[::-1])
-
-
-def factors_of(total: UOp, unit: MatrixUnit) -> tuple[UOp, UOp] | None:
-    """The factors of a sum of products over one loop, in the types of a unit; else None."""
-    value = total.src[0]
-    if total.arg is not Op.ADD or value.op is not Op.MUL or len(total.src) != 2:
+def refusal_by_units(
+    limits: Limits, units: Sequence[MatrixUnit], sizes: Sizes, most_parts: int = MOST_COLUMN_PARTS
+) -> str | None:
+    """Why none of some units computes products of some sizes as one; None if one does."""
+    found = {unit.name: objection(limits, unit, sizes, most_parts) for unit in units}
+    if None in found.values():
         return None
-    a, b = (s.src[0] if s.op is Op.CAST else s for s in value.src)
-    is_ours = a.dtype is unit.a and b.dtype is unit.b and value.dtype is unit.out
-    return (a, b) if is_ours else None
+    told = [f"{name}: {why}" for name, why in found.items()]
+    return "; ".join(told) or "no matrix unit of the device has sums that are operands"
 
 
 def with_digits_apart(launch: Launch) -> Launch:
@@ -148,10 +115,8 @@ def with_digits_apart(launch: Launch) -> Launch:
     taken: dict[UOp, UOp] = {}
     loops: list[UOp] = []
     for loop in launch.loops:
-        digits = (
-            n for n in launch.nodes if n.op in (Op.FLOORDIV, Op.FLOORMOD) and n.src[0] is loop
-        )
-        sizes = {n.src[1].arg if n.src[1].op is Op.CONST else 0 for n in digits}
+        of_loop = [n for n in launch.nodes if n.op in DIGITS and n.src[0] is loop]
+        sizes = {n.src[1].arg if n.src[1].op is Op.CONST else 0 for n in of_loop}
         size = sizes.pop() if len(sizes) == 1 else 0
         if not 1 < size < loop.extent or loop.extent % size:
             loops.append(loop)
@@ -309,68 +274,20 @@ class ProductChain:
                     done[node] = rewrite(done[node], simplify, name="simplify a place")
         return done
 
-    def is_complete(self, kept: frozenset[int]) -> bool:
-        """True if the members form a chain for the unit, and no scores are `kept` in memory."""
+    def refusal(self, kept: frozenset[int]) -> str | None:
+        """Why the members are no chain for a unit, some of whose memory is `kept`; None if so."""
         kept |= self.members[-1].written
-        if self.column is None or kept & self.scores:
-            return False
-        values = [self.places[p][1] for p in kept & self.places.keys()]
-        folds = [n for n in UOp.sink(*values).toposort() if n.op is Op.REDUCE]
-        firsts = [n for n in folds if self.between not in n.src[1:]]
-        greatest = [n for n in folds if n.arg is Op.MAX]
-        sums = [n for n in folds if n not in greatest and n not in firsts]
-        if len(greatest) > 1 or any(n.src[1:] != (self.between,) for n in (*greatest, *sums)):
-            return False
-        if not all(n.arg is Op.ADD for n in sums):
-            return False
-        if greatest and not all(is_proportional(n.src[0], greatest[0]) for n in sums):
-            return False
-        seconds = [n for n in sums if self.column in n.ranges]
-        return (bool(greatest) or sums == seconds) and self.are_products(firsts, seconds)
-
-    def are_products(self, firsts: Sequence[UOp], seconds: Sequence[UOp]) -> bool:
-        """True if the products fit the unit, and are enough to fill the device."""
-        assert self.column is not None
-        if not firsts or not seconds:
-            return False
-        rows = {self.row_of_first(n) for n in firsts} | {
-            self.row_of_second(n, firsts) for n in seconds
-        }
-        row = rows.pop()
-        if row is None or rows:
-            return False
-        others = math.prod(r.extent for r in self.rows) // row.extent
-        steps = tuple(n.src[1].extent for n in firsts)
-        columns = tuple(self.column.extent for _ in seconds)
-        sizes = Sizes(others, row.extent, self.between.extent, steps, columns)
-        alike = (u for u in units_of(self.limits) if (u.a, u.out) == (self.unit.a, self.unit.out))
-        return any(suits(unit, self.limits, sizes) for unit in alike)
-
-    def row_of_first(self, total: UOp) -> UOp | None:
-        """The row loop of a first product: one operand varies with it, the other with `between`."""
-        for a, b in orders_of(factors_of(total, self.unit)):
-            if self.between in b.ranges and self.between not in a.ranges:
-                return self.row_of(a, b)
-        return None
-
-    def row_of_second(self, total: UOp, firsts: Sequence[UOp]) -> UOp | None:
-        """The row loop of a second product: only the operand from first products varies with it."""
-        for a, b in orders_of(factors_of(total, self.unit)):
-            below = a.toposort()
-            if self.column in a.ranges or not any(n in below for n in firsts):
-                continue
-            if self.column in b.ranges and not any(n.op is Op.REDUCE for n in b.toposort()):
-                return self.row_of(a, b)
-        return None
-
-    def row_of(self, a: UOp, b: UOp) -> UOp | None:
-        """The longest loop over rows that `b` does not vary with, if `a` does; else None.
-
-        There are several where all heads share keys.
-        """
-        rows = [r for r in self.rows[::-1] if r not in b.ranges]
-        row = max(rows, key=lambda r: int(r.extent), default=None)
-        return row if row is not None and row in a.ranges else None
+        if self.column is None:
+            return "a second product is missing"
+        if kept & self.scores:
+            return "others read what has a number for each row and column"
+        whole = self.fuse(kept)
+        found = products_of(whole.ast, whole.loops, self.unit)
+        if isinstance(found, str):
+            return found
+        kinds = self.unit.a, self.unit.out
+        alike = [u for u in units_of(self.limits) if (u.a, u.out) == kinds]
+        return refusal_by_units(self.limits, alike, found.sizes)
 
     def fuse(self, kept: frozenset[int]) -> Launch:
         """The members as one kernel, which stores the memory `kept` and that of the last member."""

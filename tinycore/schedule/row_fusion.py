@@ -258,6 +258,7 @@ def chain_from(
         return None
     search = ChainSearch(first, launch, device, limits, unit)
     found: FoundChain | None = None
+    names, fused, refusal = "", "", None
     for count, entry in enumerate(entries[1:], 2):
         launches = [Launch(step.ast, step.places, launch.shared) for step in entry[0]]
         if not all(is_new_memory(one, memory, parameters) for one in launches):
@@ -265,11 +266,16 @@ def chain_from(
         is_member = search.take(entry, launches, memory[entry[0][0].places[0]].device)
         if is_member is None:
             break
-        if is_member and search.chain.is_complete(kept_of(search.members)):
-            found = FoundChain(entries[:count], search.with_chain())
-            names = ", ".join(kernel_name(member.ast) for member in search.members)
+        if not is_member or search.chain.column is None:
+            continue
+        refusal = search.chain.refusal(kept_of(search.members))
+        names = ", ".join(kernel_name(member.ast) for member in search.members)
+        if refusal is None:
+            found, fused = FoundChain(entries[:count], search.with_chain()), names
     if found is not None and trace.on:
-        trace(f"{'row fusion':<16} one kernel: {names}: a chain of products")
+        trace(f"{'row fusion':<16} one kernel: {fused}: a chain of products")
+    elif refusal is not None and trace.on:
+        trace(f"{'row fusion':<16} no chain of products: {names}: {refusal}")
     return found
 
 

@@ -19,9 +19,9 @@ from typing import Final, NamedTuple
 from tinycore.config import settings
 from tinycore.dtype import DType
 from tinycore.render.base import Limits
+from tinycore.render.chains import Sizes, objection, units_of
 from tinycore.schedule.kernel import numel
 from tinycore.schedule.limits import LAUNCH_CLOCKS, limits_of, rate_of_unit
-from tinycore.schedule.product_chains import Sizes, suits, units_of
 from tinycore.schedule.storage import Storage, is_leaf
 from tinycore.uop.movement import axis_along
 from tinycore.uop.node import UOp
@@ -299,7 +299,7 @@ class Reduction:
             for rows in {numel(n) // self.length for n in made}:
                 columns = numel(self.node) // max(rows, 1)
                 sizes = Sizes(1, rows, self.length, (unit.k,), (columns,))
-                if rows and suits(unit, limits, sizes):
+                if rows and objection(limits, unit, sizes) is None:
                     return True
         return False
 

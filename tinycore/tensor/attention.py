@@ -23,6 +23,7 @@ from tinycore.tensor import graph
 from tinycore.tensor.checks import broadcast_shapes, floating_dtype
 from tinycore.tensor.composed import Composed
 from tinycore.tensor.pixels import is_fixed
+from tinycore.trace import Trace
 from tinycore.uop.node import UOp
 
 CAUSAL_ROWS: Final = 512
@@ -41,9 +42,11 @@ LEAST_PART: Final = 64
 MOST_KEPT: Final = 512 * 512
 """Scores of a head up to which the gradient reads them; more are recomputed for it."""
 
-chains_products: Final[Callable[..., bool]] = deferred(
-    "tinycore.schedule.product_chains:chains_products"
+refusal_of_chain: Final[Callable[..., str | None]] = deferred(
+    "tinycore.schedule.product_chains:refusal_of_chain"
 )
+
+trace = Trace("schedule")
 
 T = TypeVar("T", bound="Attention")
 
@@ -180,6 +183,10 @@ class Attention(Composed):
         are_kept = bool(dropout_p) and settings.TRAINING
         is_short = self.shape[-2] * key.shape[-2] <= MOST_KEPT
         parts = 0 if are_kept else self._parts_of_keys(key, value)
+        if trace.on and not parts:
+            why = "dropout" if are_kept else self._refusal(key, value)
+            name = f"{self.shape} by {key.shape}"
+            trace(f"{'attention':<16} several kernels: {self.dtype.name} {name}: {why}")
         if is_short and not parts:
             return self._seen(key, value, mask, dropout_p).result(self, value)
         query, key, value, mask = of_one_shape(self, key, value, mask)
@@ -238,12 +245,16 @@ class Attention(Composed):
 
     def _is_one_kernel(self, key: Self, value: Self, parts: int = 1, is_few: bool = False) -> bool:
         """True if the device goes through all keys in one kernel, in so many parts at once."""
+        return self._refusal(key, value, parts, is_few) is None
+
+    def _refusal(self, key: Self, value: Self, parts: int = 1, is_few: bool = False) -> str | None:
+        """Why `_is_one_kernel` is False; None if it is not."""
         length, width, columns = key.shape[-2] // parts, key.shape[-1], value.shape[-1]
         others = math.prod(self.shape[:-2]) * parts
         sizes = (others, self.shape[-2], length, (width,), (columns,))
-        is_narrow = self.dtype is key.dtype is value.dtype
-        few = is_few or parts > 1
-        return is_narrow and chains_products(str(self.device), self.dtype, sizes, few)
+        if not self.dtype is key.dtype is value.dtype:
+            return "its operands are of several types"
+        return refusal_of_chain(str(self.device), self.dtype, sizes, is_few or parts > 1)
 
     def _seen(
         self, key: Self, value: Self, mask: Self | int | None, dropout_p: float
@@ -384,21 +395,23 @@ class Anew:
         weighed = self.slope.cast(self.wide) * self.result.cast(self.wide)
         self.mean = weighed.sum(-1, keepdim=True)
         """The slopes of the scores of a query, averaged by their weights."""
-        self.shares_weights = not self.is_narrow or self.is_one_kernel((seen, long, both, both))
+        # In parts each group would compute both first products: more than the two kernels do.
+        shared = (seen, long, both, both)
+        self.shares_weights = not self.is_narrow or self.is_one_kernel(shared, most_parts=1)
         apart = ((seen, long, both, (width,)), (seen, long, (width,), (columns,)))
         is_whole = self.shares_weights or all(map(self.is_one_kernel, apart))
         every = [slice(0, seen)], [slice(0, long)]
         self.keys = every[0] if self.is_narrow else pieces(seen, width + columns)
         self.queries = every[1] if self.is_narrow and is_whole else pieces(long, width + columns)
 
-    def is_one_kernel(self, sizes: tuple[Any, ...]) -> bool:
+    def is_one_kernel(self, sizes: tuple[Any, ...], **options: int) -> bool:
         """True if products of some sizes, and what is between them, are one kernel."""
         query, dtype = self.query, self.query.dtype
         operands = (self.key, self.value, self.slope)
         others = math.prod(query.shape[:-2])
-        return all(x.dtype is dtype for x in operands) and chains_products(
-            str(query.device), dtype, (others, *sizes)
-        )
+        if any(x.dtype is not dtype for x in operands):
+            return False
+        return refusal_of_chain(str(query.device), dtype, (others, *sizes), **options) is None
 
     def gradients(self) -> tuple[Attention, Attention, Attention]:
         """Gradients of queries, keys and values."""

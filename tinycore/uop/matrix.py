@@ -32,7 +32,10 @@ COLUMNS_OF_WASTE: Final = 8
 """Columns for each one beyond the end in the last block, from which on large blocks are better."""
 REGISTERS_OF_CHAINS: Final = 28
 """Registers of a lane for addresses, fragments of other operands and folds of rows, of which there
-are more where sums are longer: by what ptxas takes for lengths of 64 and 128."""
+are more where sums are longer, up to one of 156: by what nvrtc's code takes for those of 64,
+128, 192 and 256."""
+MOST_FRAGMENTS: Final = 156
+"""Steps of a sum from which on lanes hold no more of its fragments at once."""
 REGISTERS_OF_SEVERAL: Final = 16
 """More of them for each tile of rows but the first, whose masks and folds are under way together:
 nvrtc's code of two tiles by 64 keys spills 36 registers for 64 features."""
@@ -432,11 +435,13 @@ class MatrixUnit:
         kept = lanes * (sum(columns) * wide + sum(steps) * words * copies)
         own = block * lanes * len(steps) * wide
         others = tiles + len(columns) - 1
+        made = block * lanes * len(columns) * words
         if self.is_described:  # all of what is made of a block is needed at once
-            made = block * lanes * len(columns) * words
             return math.ceil(kept + own + made + others * DESCRIBED_REGISTERS)
-        several = (tiles - 1) * REGISTERS_OF_SEVERAL
-        return math.ceil(kept + own + others * REGISTERS_OF_CHAINS + max(steps) // 2 + several)
+        # LLVM makes all weights of a block before the first product of them: for turned units.
+        several = (tiles - 1) * REGISTERS_OF_SEVERAL + (made if self.is_turned else 0)
+        fragments = others * REGISTERS_OF_CHAINS + min(max(steps), MOST_FRAGMENTS) // 2
+        return math.ceil(kept + own + fragments + several)
 
     def problem_of(self, name: str) -> str | None:
         """The error in a map, as text; None if it is valid."""

@@ -79,6 +79,22 @@ def test_gradients_of_attention_are_kernels_without_scores_in_memory(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arch", "width"), [("gfx950", 64), ("gfx950", 128), ("gfx1201", 192), ("gfx1201", 256)]
+)
+def test_such_attention_is_one_kernel_without_scratch(arch: str, width: int) -> None:
+    with Context(DEV=f"NULL:LLVM:{arch}"), noted() as sources:
+        given = (Tensor.empty(1, 64, 1000, width, dtype=dtypes.half).realize() for _ in range(3))
+        query, key, value = given
+        query.scaled_dot_product_attention(key, value, is_causal=True).realize()
+
+    (source,) = sources.texts
+    assert ".wmma." in source or ".mfma.f32.16x16x16" in source
+    stated = dict(re.findall(r"\.(\w+):\s+(\d+)", LlvmCompiler(arch).assembly(source)))
+    assert stated["private_segment_fixed_size"] == stated["vgpr_spill_count"] == "0"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", [name for name, facts in ARCHS.items() if facts.matrix])
 def test_attention_of_each_architecture_compiles_without_scratch(arch: str) -> None:
     for dtype in NARROW:

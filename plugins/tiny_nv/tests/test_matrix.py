@@ -212,9 +212,10 @@ def test_a_convolution_is_a_product(sources: Sources) -> None:
 
 
 @pytest.mark.usefixtures("card")
-def test_attention_over_any_number_of_keys_is_one_kernel(sources: Sources) -> None:
+@pytest.mark.parametrize("width", [32, 256])
+def test_attention_over_any_number_of_keys_is_one_kernel(width: int, sources: Sources) -> None:
     torch = pytest.importorskip("torch")
-    given = [numbers(2, 40, 32, seed=seed) for seed in range(3)]
+    given = [numbers(2, 40, width, seed=seed) for seed in range(3)]
     q, k, v = (Tensor(x).half().realize() for x in given)
     found = q.scaled_dot_product_attention(k, v)
     wide = (torch.from_numpy(x).half().float() for x in given)

@@ -76,8 +76,19 @@ def decoding() -> None:
         token.scaled_dot_product_attention(keys, values, enable_gqa=True).realize()
 
 
+def wide_heads() -> None:
+    for width in (160, 192, 256):
+        queries, keys = ((1, 16, n, width) for n in (2000, 1000))
+        shapes = queries, keys, keys
+        q, k, v = (Tensor.empty(*shape, dtype=dtypes.half).realize() for shape in shapes)
+        q.scaled_dot_product_attention(k, v, is_causal=True).realize()
+
+
+PROGRAMS = [attention_and_gradient, attention_of_halves, decoding, wide_heads]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("program", [attention_and_gradient, attention_of_halves, decoding])
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_no_kernel_of_attention_and_its_gradient_spills(
     program: Callable[[], None], nvrtc: None
 ) -> None:

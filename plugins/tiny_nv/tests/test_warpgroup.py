@@ -388,7 +388,9 @@ def halves(*shape: int, dtype: DType = dtypes.bfloat16, seed: int = 0) -> Tensor
 @pytest.mark.sample(2)
 @pytest.mark.usefixtures("card")
 @pytest.mark.parametrize(
-    "size", [(128, 192, 64), (100, 128, 64), (64, 64, 128), (64, 200, 64)], ids=str
+    "size",
+    [(128, 192, 64), (100, 128, 64), (64, 64, 128), (64, 200, 64), (64, 100, 256)],
+    ids=str,
 )
 @pytest.mark.parametrize("dtype", [dtypes.half, dtypes.bfloat16], ids=lambda dtype: dtype.name)
 def test_sums_are_an_operand_of_the_next_product(
@@ -414,6 +416,17 @@ def test_groups_of_chains_have_rows_by_their_registers(width: int, rows: int) ->
         (item,) = q.scaled_dot_product_attention(k, v).schedule()
 
     assert f"split(2 by {rows} guarded)" in " ".join(map(str, plan_for(item.ast, limits)))
+
+
+@pytest.mark.usefixtures("card")
+def test_such_results_are_stored_with_heads_side_by_side(sources: Sources) -> None:
+    q, k, v = (halves(1, 64, 2, 64, seed=seed).transpose(1, 2) for seed in range(3))
+
+    found = q.scaled_dot_product_attention(k, v).transpose(1, 2).reshape(1, 64, 128).float()
+
+    expected = attended(q, k, v).transpose(0, 2, 1, 3).reshape(1, 64, 128)
+    numpy.testing.assert_allclose(found.numpy(), expected, rtol=2e-2, atol=2e-2)
+    assert sum(MNEMONIC in text for text in sources.texts) == 1
 
 
 @pytest.mark.sample(1)

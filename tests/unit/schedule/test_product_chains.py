@@ -160,6 +160,78 @@ def test_results_are_stored_in_any_order_of_loops(
     check(MERGED[how](result).contiguous(), unit, MERGED[how](expected).numpy())
 
 
+@pytest.mark.parametrize("seen", [96, 100])
+def test_groups_share_columns_whose_sums_no_registers_hold(unit: MatrixUnit, seen: int) -> None:
+    width, columns = 32, 128
+    chained = unit.chained
+    assert chained is not None
+    few = chained.registers_of_chain((columns // 2,), (width,), 16)
+    limits = replace(card_with(unit), thread_registers=few)
+    parts = replace(CORRECT, name="NARROW", renderer=lambda: Rewriter(limits), limits=limits)
+    with accelerator(parts), Context(VERIFY=1):
+        query, key, value = (
+            x.to("CPU").to("NARROW").realize()
+            for x in operands(unit, (2, 40, width), (2, seen, width), (2, seen, columns))
+        )
+        visible = numpy.random.default_rng(2).random((40, seen)) > 0.5
+        visible[5] = False
+        mask = Tensor(visible, device="NARROW").realize()
+        result = query.scaled_dot_product_attention(key, value, attn_mask=mask)
+
+        assert chained.registers_of_chain((columns,), (width,), 16) > few
+        expected = attention(*map(plain, (query, key, value)), visible)
+        check(result, unit, expected, limits)
+
+
+def told(unit: MatrixUnit, capsys: pytest.CaptureFixture[str], *shapes: tuple[int, ...]) -> str:
+    """Lines of DEBUG=3 on attention."""
+    query, key, value = operands(unit, *shapes)
+    with Context(DEBUG=3, CCACHE=0):
+        query.scaled_dot_product_attention(key, value).schedule()
+    return capsys.readouterr().err
+
+
+WHY = {
+    "sums of 2048 features need": [(2, 64, 16), (2, 128, 16), (2, 128, 2048)],
+    "20 steps are no multiple of": [(2, 64, 20), (2, 128, 20), (2, 128, 64)],
+    "1 rows are fewer than": [(2, 1, 16), (2, 128, 16), (2, 128, 16)],
+    "7 columns between are fewer than a block of 16": [(2, 64, 16), (2, 7, 16), (2, 7, 16)],
+}
+
+
+@pytest.mark.parametrize("why", WHY)
+def test_it_is_told_why_attention_is_several_kernels(
+    unit: MatrixUnit, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = told(unit, capsys, *WHY[why])
+
+    lines = [line for line in text.splitlines() if line.startswith("schedule attention")]
+    assert len(lines) == 1
+    assert f"{unit.name}: {why}" in lines[0]
+
+
+def test_it_is_told_why_kernels_are_no_chain(
+    unit: MatrixUnit, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query, key, value = operands(unit, (2, 64, 16), (2, 128, 16), (2, 128, 2048))
+    scores = query.matmul(key.transpose(-2, -1), dtype=dtypes.float32)
+    weights = (scores - scores.max(-1, keepdim=True)).exp().cast(unit.a)
+    result = weights.matmul(value, dtype=dtypes.float32)
+    with Context(DEBUG=3, CCACHE=0):
+        result.schedule()
+
+    (line,) = (x for x in capsys.readouterr().err.splitlines() if "no chain of products" in x)
+    assert "sums of 2048 features need" in line
+
+
+def test_one_kernel_is_told_no_reason(unit: MatrixUnit, capsys: pytest.CaptureFixture[str]) -> None:
+    text = told(unit, capsys, (2, 64, 16), (2, 128, 16), (2, 128, 16))
+
+    assert "a chain of products" in text
+    assert "schedule attention" not in text
+    assert "no chain of products" not in text
+
+
 def arrays_of(result: Tensor, unit: MatrixUnit) -> int:
     """The arrays of operands in shared memory of the kernel that computes a result."""
     (item,) = (item for item in result.schedule() if item.ast.op is not Op.COPY)
@@ -494,7 +566,7 @@ REFUSED = {
     "fewer keys than a tile": (2, 64, 7, 16, 16),
     "heads no steps divide": (2, 64, 128, 20, 16),
     "a single row": (2, 1, 128, 16, 16),
-    "sums no registers hold": (2, 64, 128, 16, 1024),
+    "sums no registers hold": (2, 64, 128, 16, 2048),
 }
 
 

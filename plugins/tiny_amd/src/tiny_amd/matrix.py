@@ -125,6 +125,7 @@ CDNA4: Final = (
     mfma(dtypes.int8, 64, "<4 x i32>", ".i8"),
     mfma(dtypes.fp8e4m3, 32, "i64", ".fp8.fp8"),
     mfma(dtypes.fp8e5m2, 32, "i64", ".bf8.bf8"),
+    *(_HALF, _BFLOAT),  # for chains of products: lanes hold sums of 32 steps in another order
 )
 FAMILIES: Final = (RDNA3, RDNA4, CDNA2, CDNA3, CDNA4)
 INTRINSICS: Final = {found.unit.name: found.intrinsic for family in FAMILIES for found in family}
