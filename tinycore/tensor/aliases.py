@@ -53,6 +53,8 @@ class AliasIndex:
         self.groups: dict[int, list[weakref.ref[Any]]] = defaultdict(list)
         self.count = 0
         """Entries in all groups, some of which are stale."""
+        self.living_count = 0
+        """Tensors that lived at the last rebuild."""
         self.is_known = True
         self.is_whole = True
         """True if the last rebuild of the groups was finished, with no interrupt."""
@@ -91,7 +93,7 @@ class AliasIndex:
         """Put new tensors in their groups, or rebuild all groups if too many are new."""
         if self.is_known and self.is_whole:
             self.place_new()
-            if self.count <= 2 * MOST_NEW:
+            if self.count <= 2 * MOST_NEW + self.living_count:
                 return
         self.is_whole, self.is_known = False, True
         self.groups.clear()
@@ -99,6 +101,7 @@ class AliasIndex:
         self.count = 0
         for reference in list(self.living()):
             self.place(reference)
+        self.living_count = self.count
         self.is_whole = True
 
     def place_new(self) -> None:

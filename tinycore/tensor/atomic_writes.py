@@ -2,7 +2,7 @@
 
 Floor 5. A write waits in the node of a tensor until something is computed. Where several belong
 together, as those of an optimizer's step, an exception between two of them rolls back those that
-were recorded before it. See docs/threads.md.
+were recorded before it, by an undo log. See docs/threads.md.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 
 from tinycore.tensor.aliases import base_of_view
+from tinycore.tensor.change_tracking import open_log
 from tinycore.tensor.core import Core
 from tinycore.tensor.history import history
-from tinycore.tensor.liveness import become, live_tensors
+from tinycore.tensor.liveness import become
 
 
 class AtomicWrites:
@@ -21,17 +22,13 @@ class AtomicWrites:
     left by an exception.
     """
 
-    __slots__ = ("living", "nodes", "tensors", "values")
+    __slots__ = ("log", "tensors")
 
     def __init__(self, tensors: Callable[[], Iterable[Core]]) -> None:
         self.tensors = tensors
 
     def __enter__(self) -> None:
-        self.living = live_tensors()
-        self.nodes = [t.uop for t in self.living]
-        shared = [(t, value) for t in self.living if (value := t._value) is not None]
-        self.values = {id(t): (value, value.base) for t, value in shared}
-        """The Value that a tensor shares with its views, and the base of that Value."""
+        self.log = open_log()
 
     def __exit__(
         self,
@@ -41,24 +38,24 @@ class AtomicWrites:
     ) -> None:
         if kind is not None:
             self.roll_back()
-        del self.living, self.nodes, self.values
+        del self.log
 
     def roll_back(self) -> None:
         """Give the tensors, and all tensors that alias them, their former nodes."""
-        before = dict(zip(map(id, self.living), self.nodes, strict=True))
-        written = {base_of_view(before[id(t)]) for t in self.tensors() if id(t) in before}
+        former = dict(self.log)
+        written = {base_of_view(former[id(t)].node) for t in self.tensors() if id(t) in former}
         changed = [
-            (tensor, node)
-            for tensor, node in zip(self.living, self.nodes, strict=True)
-            if tensor.uop is not node and base_of_view(node) in written
+            f
+            for f in former.values()
+            if f.tensor.uop is not f.node and base_of_view(f.node) in written
         ]
-        withdrawn = [tensor.uop for tensor, _ in changed]
-        become([tensor for tensor, _ in changed], [node for _, node in changed])
-        for tensor, _ in changed:
-            tensor._value, base = self.values.get(id(tensor), (None, None))
-            if tensor._value is not None and base is not None:
-                tensor._value.base = base
+        withdrawn = [f.tensor.uop for f in changed]
+        become([f.tensor for f in changed], [f.node for f in changed])
+        for tensor, _, value, base in changed:
+            tensor._value = value
+            if value is not None and base is not None:
+                value.base = base
         for node in withdrawn:
             history.cancel_pending(node)
-        for _, node in changed:
-            history.mark_pending(node)
+        for f in changed:
+            history.mark_pending(f.node)

@@ -1,16 +1,26 @@
-"""Change tracking: which tensors a thread changes during a capture.
+"""Change tracking: which tensors a thread changes during a capture or a group of atomic writes.
 
 Floor 5. A capture looks at all living tensors for those that the function has changed. What other
 threads change meanwhile, or give a gradient, is no part of it, and a write that the function has
-written down is computed in its capture, not by another thread. See docs/threads.md.
+written down is computed in its capture, not by another thread. Atomic writes are rolled back by an
+undo log. See docs/threads.md.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from threading import get_ident
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+
+if TYPE_CHECKING:
+    from tinycore.tensor.core import Core
+    from tinycore.tensor.views import Value
 
 
 class ChangeSet:
@@ -67,3 +77,58 @@ def changed_elsewhere() -> set[int]:
     own = get_ident()
     found = [w.changed for thread, some in list(change_sets.items()) if thread != own for w in some]
     return set().union(*found)
+
+
+class Former(NamedTuple):
+    """A tensor before a write: its node, the Value that it shared with views, and its base."""
+
+    tensor: Core
+    node: UOp
+    value: Value | None
+    base: UOp | None
+
+
+class UndoLog(dict[int, Former]):
+    """The tensors that a thread has written to, as they were before, by id."""
+
+    __slots__ = ("__weakref__", "thread")
+
+    thread: int
+
+
+undo_logs: Final[dict[int, weakref.ref[UndoLog]]] = {}
+"""The undo logs of atomic writes in progress, by id: an interrupted block leaves none behind."""
+
+
+def open_log() -> UndoLog:
+    """A new undo log of this thread, which is written as long as it lives."""
+    log = UndoLog()
+    key = id(log)
+    log.thread = get_ident()
+    undo_logs[key] = weakref.ref(log, partial(undo_logs.pop, key))
+    return log
+
+
+def living_logs() -> list[UndoLog]:
+    """The undo logs of all threads, the oldest first."""
+    return [log for reference in list(undo_logs.values()) if (log := reference()) is not None]
+
+
+def log_writes(tensors: Iterable[Core]) -> None:
+    """Note tensors that this thread is about to write to, unless it has noted them before."""
+    thread = get_ident()
+    for log in living_logs():
+        for tensor in tensors if log.thread == thread else ():
+            if id(tensor) not in log:
+                value = tensor._value
+                base = None if value is None else value.base
+                log[id(tensor)] = Former(tensor, tensor.uop, value, base)
+
+
+def leave_done_writes(replacements: dict[UOp, UOp]) -> None:
+    """Replace writes that are done by their memory in all undo logs, not to do them again."""
+    done = {old: new for old, new in replacements.items() if old.op is Op.ASSIGN}
+    for log in living_logs():
+        for key, former in list(log.items()):
+            base = None if former.base is None else former.base.substitute(done)
+            log[key] = former._replace(node=former.node.substitute(done), base=base)

@@ -28,7 +28,7 @@ from tinycore.errors import (
 )
 from tinycore.tensor import graph, pixels
 from tinycore.tensor.aliases import base_of_view
-from tinycore.tensor.change_tracking import change_sets, record_changes
+from tinycore.tensor.change_tracking import change_sets, log_writes, record_changes, undo_logs
 from tinycore.tensor.checks import number_dtype, resolve_axis
 from tinycore.tensor.data import Data, node_from_data
 from tinycore.tensor.foreign_names import NO_DEVICES
@@ -106,6 +106,8 @@ class Core:
 
     def _become(self, node: UOp) -> None:
         """Take another node as value."""
+        if undo_logs:
+            log_writes([self])
         if change_sets:
             record_changes([self])
         reference = living[id(self)]
@@ -114,6 +116,13 @@ class Core:
             waiting_index.note((reference,))
             self.uop = node
         alias_index.note(reference)  # and after it: another thread may have looked at it between
+
+    def _become_alone(self, node: UOp) -> None:
+        """Take another node as value, by which this is no view of others any more."""
+        if undo_logs:
+            log_writes([self])
+        self._value = None
+        self._become(node)
 
     @classmethod
     def from_uop(cls, node: UOp) -> Self:

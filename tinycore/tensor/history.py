@@ -22,6 +22,7 @@ from collections.abc import (
     Sequence,
 )
 from functools import cached_property, partial
+from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -30,9 +31,15 @@ from tinycore.dtype import dtypes
 from tinycore.errors import GradientError
 from tinycore.tensor import graph
 from tinycore.tensor.aliases import VIEW_OPS
-from tinycore.tensor.grad import LEAF, passes_gradient
+from tinycore.tensor.gradient_sources import (
+    origin,
+    parameters_of_gradient,
+    sources,
+    sources_below,
+    with_sources,
+)
 from tinycore.uop.movement import base_of
-from tinycore.uop.node import UOp, is_living
+from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
 if TYPE_CHECKING:
@@ -42,8 +49,9 @@ MOST_HISTORY_NODES: Final = 50_000
 """Most nodes in all kept graphs; beyond that the oldest are evicted."""
 FEWEST_DROPPED: Final = 64
 """Sources of realized memory between two looks at which of them are still there."""
-NOBODY: Final[frozenset[int]] = frozenset()
-NO_SOURCES: Final[frozenset[UOp]] = frozenset()
+BufferSet = frozenset[weakref.ref[UOp]]
+"""BUFFERs that are not kept alive by it."""
+NOBODY: Final[BufferSet] = frozenset()
 NO_GRAPHS: Final[Mapping[UOp, Collection[UOp]]] = MappingProxyType({})
 
 
@@ -148,21 +156,21 @@ class GradientHistory:
         with self.lock:
             for buffer in memory:
                 if (found := self.sources_of(buffer)) is not None:
-                    buffer._ended = self.numbers_below(found)
+                    buffer._ended = self.ended_below(found)
                     self.drop(id(buffer))
 
     def record(
-        self, done: Mapping[UOp, UOp], kept: Mapping[UOp, UOp], ended: Mapping[UOp, frozenset[int]]
+        self, done: Mapping[UOp, UOp], kept: Mapping[UOp, UOp], ended: Mapping[UOp, BufferSet]
     ) -> None:
         """Record a run, each node with the BUFFER that has its value now.
 
         `done` are writes and `kept` stays differentiable. Gradients end at the BUFFERs of `ended`,
-        which come with the numbers of their sources.
+        which come with their sources.
         """
         with self.lock:
-            for memory, numbers in ended.items():
-                if numbers:
-                    memory._ended = numbers
+            for memory, origins in ended.items():
+                if origins:
+                    memory._ended = origins
             if not (kept or (done and self.kept)):
                 return
             gone = self.retire(set(done.values()))
@@ -324,32 +332,32 @@ class GradientHistory:
         """
         return any(n is not own or id(n) in self.kept for n in found)
 
-    def numbers(self, node: UOp, form: CanonicalGraph | None = None) -> frozenset[int]:
-        """The numbers of the BUFFERs that a gradient of a node goes to, or would if not ended.
+    def ended(self, node: UOp, form: CanonicalGraph | None = None) -> BufferSet:
+        """The BUFFERs that a gradient of a node goes to, or would if not ended.
 
         Those of a root of a canonical graph are known from other graphs of the same form.
         """
         places: tuple[int, ...] | None = None
         if form is not None and not form.cached:
             places = parameters_of_gradient(form.nodes[node])
-        return self.numbers_below(
+        return self.ended_below(
             sources(node) if places is None or form is None else [form.memory[k] for k in places]
         )
 
-    def numbers_below(self, memory: Iterable[UOp]) -> frozenset[int]:
+    def ended_below(self, memory: Iterable[UOp]) -> BufferSet:
         """The same for a node whose gradient goes to some BUFFERs first.
 
-        Nobody can want a gradient of a BUFFER that is gone. So now and then those numbers are left
-        out, or each step of `x = f(x).realize()` would take longer than the one before.
+        Nobody can want a gradient of a BUFFER that is gone. So now and then those are left out, or
+        each step of `x = f(x).realize()` would take longer than the one before.
         """
-        found: set[int] = set()
+        found: set[weakref.ref[UOp]] = set()
         stack = [*memory]
         seen = {*stack}
         most = 0
         while stack:
             node = stack.pop()
             if (below := self.sources_of(node)) is None:
-                found.add(node.src[1].arg)
+                found.add(weakref.ref(node))
                 if ended := ended_at(node):
                     most = max(most, len(ended))
                     found |= ended
@@ -358,7 +366,7 @@ class GradientHistory:
                 seen.update(new)
                 stack += new
         if len(found) // FEWEST_DROPPED > most // FEWEST_DROPPED:
-            return frozenset([number for number in found if is_living(number)])
+            return frozenset([reference for reference in found if reference() is not None])
         return frozenset(found)
 
     def sources_of(self, memory: UOp) -> Collection[UOp] | None:
@@ -374,6 +382,14 @@ class GradientHistory:
         return group.sources[id(memory)]
 
     # --- queries
+
+    def memory_among(self, nodes: Iterable[UOp]) -> list[UOp]:
+        """The BUFFERs among some nodes, and those whose former content is among them."""
+        found = [n for n in nodes if n.op is Op.BUFFER]
+        if not self.former:
+            return found
+        written = [reference() for n in found if (reference := self.former.get(n)) is not None]
+        return found + [n for n in written if n is not None]
 
     def unroll(self, nodes: list[UOp]) -> tuple[list[UOp], dict[UOp, UOp]]:
         """Graphs with memory replaced by its kept graphs, and the map from those back to memory."""
@@ -466,13 +482,19 @@ class GradientHistory:
         """True if memory, after any writes, is the stand-in of overwritten content."""
         return origin(node) in self.former
 
-    def check_ended(self, root: UOp, wanted: Iterable[UOp]) -> None:
-        """Raises GradientError where `realize` cut the way to some BUFFERs off."""
+    def check_ended(self, root: UOp, wanted: Callable[[Sequence[UOp]], Iterable[UOp]]) -> None:
+        """Raises GradientError where `realize` cut the way to BUFFERs off that want a gradient.
+
+        `wanted` selects these from some, and may give others.
+        """
         found = [n for n in sources(root) if ended_at(n)]
-        numbers = {n.src[1].arg: n for n in wanted} if found else {}
-        for node in found:
-            lost = [numbers[k] for k in sorted(ended_at(node) & numbers.keys())]
-            if lost and node.src[1].arg not in numbers:
+        if not found:
+            return
+        origins = {node: known(ended_at(node)) for node in found}
+        asked = set(wanted([*found, *chain.from_iterable(origins.values())]))
+        for node, below in origins.items():
+            lost = [n for n in below if n in asked]
+            if lost and node not in asked:
                 raise GradientError(
                     f"backward: realize() ended the gradient at a tensor of {node.arg} elements, "
                     f"which was computed from one of {lost[0].arg} that wants it. Differentiate "
@@ -481,71 +503,21 @@ class GradientHistory:
                 )
 
 
-def ended_at(memory: UOp) -> frozenset[int]:
-    """The numbers of the BUFFERs that a realized one was computed from, where gradients end."""
-    found: frozenset[int] = getattr(memory, "_ended", NOBODY)
-    return found
+def known(buffers: BufferSet) -> list[UOp]:
+    """The BUFFERs of a set that are still there, the oldest first."""
+    found = [node for reference in buffers if (node := reference()) is not None]
+    return sorted(found, key=lambda node: node.src[1].arg)
 
 
-def parameters_of_gradient(node: UOp) -> tuple[int, ...] | None:
-    """The numbers of the parameters that a gradient of a canonical node goes to.
-
-    They are found once and kept with the node. None where not all are known: a canonical graph has
-    a CALL without its arguments.
-    """
-    if not hasattr(node, "_gradient"):
-        below = node.toposort(passes_gradient)
-        is_known = not any(n.op is Op.CALL for n in below)
-        places = tuple([-1 - m.src[1].arg for n in below if (m := source_at(n)) is not None])
-        node._gradient = places if is_known else None
-    return node._gradient
-
-
-def sources(node: UOp) -> Iterator[UOp]:
-    """The BUFFERs of floats that a gradient of a node goes to."""
-    for below in node.toposort(passes_gradient):
-        if (memory := source_at(below)) is not None:
-            yield memory
-
-
-def sources_below(nodes: Iterable[UOp]) -> dict[UOp, frozenset[UOp]]:
-    """For each node, the BUFFERs of floats that a gradient goes to: one walk for all, as the writes
-    of a run share most of their graphs.
-    """
-    found: dict[UOp, frozenset[UOp]] = {}
-    passing: set[UOp] = set()
-
-    def enter(node: UOp) -> bool:
-        if node.op is not Op.SINK:
-            if not passes_gradient(node):
-                return False
-            passing.add(node)
-        return True
-
-    for node in UOp.sink(*nodes).toposort(enter):
-        if (memory := source_at(node)) is not None:
-            found[node] = frozenset([memory])
-        elif node not in passing:
-            found[node] = NO_SOURCES
-        elif len(node.src) == 1:
-            found[node] = found[node.src[0]]
-        else:
-            found[node] = union([found[s] for s in node.src])
+def ended_at(memory: UOp) -> BufferSet:
+    """The BUFFERs that a realized one was computed from, where gradients end."""
+    found: BufferSet = getattr(memory, "_ended", NOBODY)
     return found
 
 
 def with_shape(node: UOp, known: tuple[Any, ...], shape: tuple[Any, ...]) -> UOp:
     """A node of a known shape, which need not be derived, in another."""
     return node if known == shape else UOp(Op.RESHAPE, node.dtype, (node,), shape)
-
-
-def union(sets: Iterable[frozenset[UOp]]) -> frozenset[UOp]:
-    """The union of some sets: one of them, if that has all."""
-    whole = NO_SOURCES
-    for each in sets:
-        if each is not whole and not each <= whole:
-            whole = each if whole <= each else whole | each
-    return whole
 
 
 def nodes_below(nodes: Collection[UOp], order: Sequence[UOp]) -> set[UOp]:
@@ -559,51 +531,6 @@ def nodes_below(nodes: Collection[UOp], order: Sequence[UOp]) -> set[UOp]:
         if node in nodes or node in below:
             below.update(node.src)
     return below.intersection(nodes)
-
-
-def with_sources(memory: Mapping[UOp, UOp], changed: dict[UOp, UOp]) -> dict[UOp, UOp]:
-    """For memory of nodes, their graphs over each other's memory, with others in the place of some
-    nodes, where a gradient of them goes to any memory.
-    """
-    shown = {node: graph.reshape(buffer, node.shape) for node, buffer in memory.items()}
-    inner_first = [node for node in UOp.sink(*memory).toposort() if node in memory]
-    sources = iter(
-        UOp.sink(*[s for n in inner_first for s in n.src]).substitute(changed | shown).src
-    )
-    own, arrives, seen = set(memory.values()), set[UOp](), set[UOp]()
-    found: dict[UOp, UOp] = {}
-    for node in inner_first:
-        after = node.with_src(tuple([next(sources) for _ in node.src]))
-        for step in after.toposort(lambda n: n not in seen and passes_gradient(n)):
-            if step not in seen and passes_on(step, own, arrives):
-                arrives.add(step)
-            seen.add(step)
-        if after in arrives:
-            found[memory[node]] = after
-            arrives.add(memory[node])
-    return found
-
-
-def origin(node: UOp) -> UOp:
-    """The memory that a node is, or has written to in place."""
-    while node.op is Op.ASSIGN:
-        node = base_of(node.src[0])
-    return node
-
-
-def passes_on(node: UOp, own: set[UOp], arrives: set[UOp]) -> bool:
-    """True if a gradient of a node arrives at memory not in `own`, or at a node in `arrives`."""
-    if node.op is Op.BUFFER and dtypes.is_float(node.dtype):
-        return node not in own
-    if node.op is Op.ASSIGN and node.arg is LEAF:
-        return True  # content that a tensor with a gradient had before a later write
-    return not arrives.isdisjoint(node.src) and passes_gradient(node)
-
-
-def source_at(node: UOp) -> UOp | None:
-    """The BUFFER that a gradient goes to at a node: it is one, or a leaf that is written to."""
-    memory = origin(node) if node.op is Op.ASSIGN and node.arg is LEAF else node
-    return memory if memory.op is Op.BUFFER and dtypes.is_float(memory.dtype) else None
 
 
 history: Final = GradientHistory()

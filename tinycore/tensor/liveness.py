@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 from tinycore._locks import recursive_lock
 from tinycore.tensor import graph
 from tinycore.tensor.aliases import AliasIndex, base_of_view
-from tinycore.tensor.change_tracking import change_sets, record_changes
+from tinycore.tensor.change_tracking import (
+    change_sets,
+    leave_done_writes,
+    log_writes,
+    record_changes,
+    undo_logs,
+)
 from tinycore.tensor.history import history
 from tinycore.tensor.views import Value, is_shared
 from tinycore.uop.movement import base_of
@@ -97,6 +103,14 @@ def waiting_tensors() -> list[Core]:
     return waiting_index.query()
 
 
+def tensors_over(memory: Iterable[UOp]) -> list[Core]:
+    """Living tensors that are views of some BUFFERs, or more than memory."""
+    found = {id(tensor): tensor for tensor in waiting_tensors()}
+    for buffer in memory:
+        found |= {id(tensor): tensor for tensor in alias_index.of(buffer)}
+    return list(found.values())
+
+
 def is_waiting(node: UOp) -> bool:
     """True if a node is more than one buffer under some shape."""
     while node.op is Op.RESHAPE:
@@ -115,6 +129,13 @@ NONE, BUFFER = repeat(None), repeat(Op.BUFFER)
 
 
 def become(tensors: Sequence[Core], nodes: Sequence[UOp]) -> None:
+    """Write to tensors: `exchange`, which atomic writes undo if they fail."""
+    if undo_logs:
+        log_writes(tensors)
+    exchange(tensors, nodes)
+
+
+def exchange(tensors: Sequence[Core], nodes: Sequence[UOp]) -> None:
     """Give tensors other nodes as values, all or none: no interrupt comes between two of them."""
     if change_sets:
         record_changes(tensors)
@@ -149,9 +170,11 @@ def replace_nodes(replacements: dict[UOp, UOp], owners: Container[int] = frozens
     """
     changed = {old: new for old, new in replacements.items() if old is not new}
     tensors = waiting_tensors() if changed else []
+    if undo_logs:
+        leave_done_writes(changed)
     if len(tensors) == 1 and (alone := tensors[0]).uop in changed:
         alone._value = None
-        alone._become(changed[alone.uop])
+        exchange(tensors, [changed[alone.uop]])
     elif tensors:
         values = shared_values(tensors)
         before = [t.uop for t in tensors]
@@ -165,7 +188,7 @@ def replace_nodes(replacements: dict[UOp, UOp], owners: Container[int] = frozens
             if new is not old and tensor.uop is old:  # else its own thread has moved on
                 found[tensor] = new
         memory = owned_apart(found, moved, owners)
-        become(list(found), list(found.values()))
+        exchange(list(found), list(found.values()))
         for node in found.values():
             history.mark_pending(base_of_view(node))
         for value, (_, base) in moved.items():

@@ -64,8 +64,7 @@ class Multi(Images):
         Raises as `shard` does.
         """
         if (spread := self.shard(devices, axis).uop) is not self.uop:
-            self._value = None
-            self._become(spread)
+            self._become_alone(spread)
         if self.grad is not None:
             self.grad.shard_(devices, axis)
         return self

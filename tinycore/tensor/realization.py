@@ -17,7 +17,7 @@ from tinycore.tensor import graph
 from tinycore.tensor.aliases import base_of_view
 from tinycore.tensor.core import Core
 from tinycore.tensor.grad import passes_gradient
-from tinycore.tensor.history import history
+from tinycore.tensor.history import BufferSet, history
 from tinycore.tensor.liveness import alias_index, replace_nodes, waiting_tensors
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.value_cache import Snapshot, value_cache
@@ -128,13 +128,13 @@ def note_history(
     if value_cache.scope.open:  # a capture computes its gradients inside
         history.discard(memory_written(form.assigned))
         return
-    ended: dict[UOp, frozenset[int]] = {}
+    ended: dict[UOp, BufferSet] = {}
     for tensor in owners:
         node = root_of(tensor)
         if tensor.requires_grad is None and node in asked and node in replaced:
             memory = base_of(replaced[node])
             if memory.op is Op.BUFFER:
-                ended[memory] = history.numbers(node, form)
+                ended[memory] = history.ended(node, form)
     done, kept = differentiable(form, replaced, asked, read)
     if done or kept or ended:
         history.record(done, kept, ended)

@@ -6,7 +6,7 @@ tensor whose graph contains something computed now sees the memory that holds it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Self
 
@@ -22,7 +22,7 @@ from tinycore.tensor.grad import gradients
 from tinycore.tensor.history import history
 from tinycore.tensor.host_bytes import decode
 from tinycore.tensor.layout import COPIES, moved_from, show_memory
-from tinycore.tensor.liveness import live_tensors, replace_nodes
+from tinycore.tensor.liveness import replace_nodes, tensors_over
 from tinycore.tensor.random import Random
 from tinycore.tensor.realization import (
     canonicalize,
@@ -209,8 +209,7 @@ class Realization(Random):
     def to_(self, device: str | None) -> Self:
         """Move this tensor, and its gradient, to a device; returns itself."""
         if (moved := self.to(device).uop) is not self.uop:
-            self._value = None
-            self._become(moved)
+            self._become_alone(moved)
         if self.grad is not None:
             self.grad.to_(device)
         return self
@@ -246,8 +245,7 @@ class Realization(Random):
             raise ShapeError(f"replace: {x.shape} in place of {self.shape}")
         if x is self:
             return self  # a view stays one
-        self._value = None
-        self._become(x.uop)
+        self._become_alone(x.uop)
         x._share(self)
         return self
 
@@ -309,7 +307,7 @@ class Realization(Random):
                     f"gradient: only floats have gradients, got a target of {tensor.dtype!r}"
                 )
         (root,), _ = history.unroll([self.uop])
-        history.check_ended(root, [n for t in targets for n in buffers_below(t.uop)])
+        history.check_ended(root, lambda _: memory_of(targets))
         found = derivatives(self.uop, seed, targets)
         return [self._from_node(found.get(t, graph.full_like(t.uop, 0))) for t in targets]
 
@@ -326,14 +324,14 @@ class Realization(Random):
         """
         seed = self._seed_gradient(gradient)
         (root,), _ = history.unroll([self.uop])
-        nodes = {*self.uop.toposort(), *root.toposort()}
-        floats = [t for t in live_tensors() if dtypes.is_float(t.dtype)]
+        nodes = dict.fromkeys([*self.uop.toposort(), *root.toposort()])
         versions = history.versions_in(nodes)
+        floats = floats_over(history.memory_among(nodes))
         tensors = [t for t in floats if t.uop in nodes or [*versions(t.uop)]]
         explicit = [t for t in tensors if t.requires_grad]
         chosen = explicit or [t for t in tensors if t.requires_grad is None]
         history.check_ended(
-            root, [n for t in floats if t.requires_grad for n in buffers_below(t.uop)]
+            root, lambda memory: memory_of(t for t in floats_over(memory) if t.requires_grad)
         )
         found = derivatives(self.uop, seed, chosen)
         if change_sets:
@@ -348,7 +346,8 @@ class Realization(Random):
     def _shows_parameter(self) -> bool:
         """True if this tensor is, or is a view of, one that requires a gradient."""
         nodes = set(self.uop.toposort())
-        return any(t.requires_grad for t in live_tensors() if t.uop in nodes)
+        found = tensors_over(history.memory_among(nodes))
+        return any(t.requires_grad for t in found if t.uop in nodes)
 
     def _seed_gradient(self, gradient: Self | None) -> UOp:
         """The gradient of this tensor itself: 1, or the given one. Raises GradientError."""
@@ -371,6 +370,16 @@ class Realization(Random):
                 f"backward: a gradient of shape {gradient.shape} for a tensor of shape {self.shape}"
             )
         return gradient.uop.cast(self.dtype)
+
+
+def floats_over(memory: Iterable[UOp]) -> list[Core]:
+    """Living tensors of floats that are views of some BUFFERs, or more than memory."""
+    return [t for t in tensors_over(memory) if dtypes.is_float(t.dtype)]
+
+
+def memory_of(tensors: Iterable[Core]) -> list[UOp]:
+    """The BUFFERs that tensors are views of."""
+    return [n for t in tensors for n in buffers_below(t.uop)]
 
 
 def derivatives(root: UOp, seed: UOp, targets: Sequence[Core]) -> dict[Core, UOp]:

@@ -106,7 +106,7 @@ class UOp(Operators["UOp"]):
     _below: tuple[UOp, ...]  # all below a SINK, sources first
     _bounds: tuple[Any, Any]
     _device: str | None
-    _ended: frozenset[int]  # of a BUFFER, what it was computed from (tensor/history.py)
+    _ended: frozenset[weakref.ref[UOp]]  # what a BUFFER was computed from (tensor/history.py)
     _gradient: tuple[int, ...] | None  # the parameters that a gradient goes to (history.py)
     _memory: object  # the Buffer of a BUFFER or BUFFER_VIEW (schedule/order.py)
     _normal: int  # one bit per rule set that leaves this node as it is (rewrite.py)
@@ -447,12 +447,6 @@ def unique() -> UOp:
     """A new UNIQUE node, unlike all before it in this process."""
     number = next(counter)
     return new((Op.UNIQUE, dtypes.void, (), number), number)
-
-
-def is_living(number: int) -> bool:
-    """True if the UNIQUE node of a number is still part of a graph."""
-    reference = nodes.get((Op.UNIQUE, dtypes.void, (), number))
-    return reference is not None and reference() is not None
 
 
 def made_anew(like: UOp) -> UOp:

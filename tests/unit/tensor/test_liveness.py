@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import pytest
 
-from tinycore import Tensor
-from tinycore.tensor import liveness
+from tinycore import Context, Tensor, nn
+from tinycore.tensor import aliases, liveness
+from tinycore.tensor.aliases import base_of_view
 from tinycore.tensor.liveness import is_waiting, live_tensors, waiting_tensors
 from tinycore.uop.node import UOp
 
@@ -89,3 +91,70 @@ def test_a_run_looks_at_no_tensor_that_was_memory_before(monkeypatch: pytest.Mon
     (kept[0] + 1).realize()
 
     assert len(looked) <= 2 * (waits + 2)
+
+
+def calls(function: Callable[[], object]) -> int:
+    """The functions that a call calls in turn, in Python and in C."""
+    count = 0
+
+    def note(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def training_step() -> Callable[[], object]:
+    """A step of an optimizer, with its gradients."""
+    w, x = memory().requires_grad_(True), memory()
+    optimizer = nn.optim.Adam([w])
+
+    def step() -> None:
+        optimizer.zero_grad()
+        with Context(TRAINING=1):
+            (w * x).sum().backward()
+            optimizer.step()
+
+    return step
+
+
+def plain_call() -> Callable[[], object]:
+    """One kernel."""
+    x = memory()
+
+    def call() -> Tensor:
+        return (x + 1).realize()
+
+    return call
+
+
+@pytest.mark.parametrize("make", [training_step, plain_call])
+def test_work_does_not_grow_with_the_number_of_living_tensors(
+    make: Callable[[], Callable[[], object]],
+) -> None:
+    work = make()
+    for _ in range(4):
+        work()
+    alone = calls(work)
+    others = [memory() for _ in range(200)]
+    work()  # the new ones are placed in groups once
+
+    assert calls(work) < alone + len(others) / 4
+
+
+def test_groups_of_many_tensors_are_not_rebuilt_at_each_query(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(aliases, "MOST_NEW", 10)
+    tensors = [memory() for _ in range(50)]
+    index = liveness.alias_index
+    index.of(tensors[0].uop)
+    groups = list(index.groups.values())
+
+    assert [t is tensors[3] for t in index.of(base_of_view(tensors[3].uop))] == [True]
+    assert all(a is b for a, b in zip(groups, index.groups.values(), strict=True))

@@ -1,0 +1,80 @@
+"""Atomic writes: all are recorded, or none; what was computed meanwhile stays computed."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from tinycore import Tensor
+from tinycore.tensor.atomic_writes import AtomicWrites
+from tinycore.tensor.change_tracking import undo_logs
+
+
+def memory() -> Tensor:
+    return Tensor([1.0, 2.0]).contiguous().realize()
+
+
+def test_writes_and_what_shows_them_are_rolled_back() -> None:
+    x, y = memory(), memory()
+    part = x[1:]
+    with suppress(ZeroDivisionError), AtomicWrites(lambda: [x, y]):
+        x.assign(x * 10)
+        part.assign(Tensor([7.0]))
+        raise ZeroDivisionError
+
+    assert (x.tolist(), part.tolist(), y.tolist()) == ([1.0, 2.0], [2.0], [1.0, 2.0])
+    x.assign(x + 1)
+    assert (x.tolist(), part.tolist()) == ([2.0, 3.0], [3.0])
+
+
+def test_writes_to_other_tensors_stay() -> None:
+    x, other = memory(), memory()
+    with suppress(ZeroDivisionError), AtomicWrites(lambda: [x]):
+        other.assign(other + 1)
+        x.assign(x + 1)
+        raise ZeroDivisionError
+
+    assert (x.tolist(), other.tolist()) == ([1.0, 2.0], [2.0, 3.0])
+
+
+def test_a_view_that_waits_is_one_again() -> None:
+    x = memory() * 1
+    view = x[1:]
+    with suppress(ZeroDivisionError), AtomicWrites(lambda: [x, view]):
+        x.replace(Tensor([5.0, 6.0]))
+        raise ZeroDivisionError
+
+    view.assign(Tensor([9.0]))
+    assert x.tolist() == [1.0, 9.0]
+
+
+def test_a_write_that_was_done_inside_is_not_done_again() -> None:
+    x = memory()
+    x.assign(x + 1)
+    with suppress(ZeroDivisionError), AtomicWrites(lambda: [x]):
+        x.assign(x * 10)
+        (x + 0).realize()  # does both
+        x.assign(x * 10)
+        raise ZeroDivisionError
+
+    assert x.tolist() == [20.0, 30.0]
+
+
+def test_a_write_that_waited_and_was_done_inside_is_not_done_again() -> None:
+    x = memory()
+    x.assign(x + 1)
+    with suppress(ZeroDivisionError), AtomicWrites(lambda: [x]):
+        x.realize()
+        x.assign(x * 10)
+        raise ZeroDivisionError
+
+    assert x.tolist() == [2.0, 3.0]
+
+
+def test_no_log_is_left_open() -> None:
+    x = memory()
+    with AtomicWrites(lambda: [x]):
+        assert len(undo_logs) == 1
+    with suppress(ZeroDivisionError), AtomicWrites(lambda: [x]):
+        raise ZeroDivisionError
+
+    assert not undo_logs
