@@ -289,7 +289,7 @@ def runner_for(
     """
     device: OpenDevice = Device[device_name]
     toolchain = device.toolchain
-    key = (ast, id(device), id(toolchain), *plan_settings(), hook_generation(), aligned)
+    key = (ast, id(device), id(toolchain), *program_settings(), aligned)
     if (found := programs.find(key)) is None:
         if not settings.BEAM and not any(trace.on for trace in SHOWN_CHANNELS):
             start_compiling(lambda kernel: runner_for(*kernel), others)
@@ -300,6 +300,11 @@ def runner_for(
                 if forget_programs not in device.closing:
                     device.closing.append(forget_programs)
     return found[0]
+
+
+def program_settings() -> tuple[Any, ...]:
+    """Settings, and the version of hooks, that decide a program besides its toolchain."""
+    return (*plan_settings(), hook_generation())
 
 
 def forget_programs(device: OpenDevice) -> None:

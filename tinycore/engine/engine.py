@@ -12,19 +12,22 @@ from typing import Any, TypeAlias
 from tinycore._deferred import numpy
 from tinycore.device.buffer import Buffer
 from tinycore.device.protocols import SupportsExchange
-from tinycore.device.registry import Device
+from tinycore.device.registry import Device, OpenDevice
 from tinycore.device.target import device_and_index
 from tinycore.dtype import DType, ImageDType, dtypes, to_numpy_dtype
 from tinycore.engine import transactions
 from tinycore.engine.captured_step import VaryingMemory
-from tinycore.engine.run import lower_all, recordings, run_schedule
+from tinycore.engine.compile import program_settings
+from tinycore.engine.run import Runner, lower_all, recordings, run_schedule
 from tinycore.engine.transactions import Transaction
 from tinycore.errors import DeviceError, JitError, ShapeError
+from tinycore.schedule import disk
 from tinycore.schedule.canonical import CanonicalGraph
-from tinycore.schedule.compiled import BoundSchedule, schedule_for
+from tinycore.schedule.compiled import BoundSchedule, Schedule, schedule_for, schedules
 from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.schedule.items import ScheduleItem
 from tinycore.schedule.limits import is_image
+from tinycore.schedule.memory_plan import Layout
 from tinycore.schedule.pipeline import kernelize_as_run
 from tinycore.schedule.retention import OnResult, Realized, Replacements, RetentionPolicy, RunResult
 from tinycore.uop.bindings import sizes_below
@@ -201,18 +204,25 @@ class Engine:
         """Compute the roots; map them, and other nodes that `policy` selects, to their memory."""
         varying = varying_parameters(canonical.memory)
         schedule = schedule_for(canonical, policy, on_disk=True, varying=varying)
-        bound = BoundSchedule(schedule, canonical, schedule.layout(others, canonical))
+        layout = schedule.layout(others, canonical)
+        state = program_settings()
+        runners = None if recordings.open else layout.runners.get(state)
+        bound = BoundSchedule(schedule, canonical, layout, allocates=runners is not None)
         if recordings.open:
             recordings.innermost.temporary.update(bound.temporary)
             recordings.innermost.persistent += bound.persistent
             recordings.innermost.values |= canonical.bound
         if not canonical.assigned:
-            run_schedule(bound.items(), canonical.values)
+            done = run_schedule(bound.items(runners), canonical.values)
+            if runners is None:
+                keep_runners(layout, state, done, schedule)
             computed = RunResult(bound.results(), bound.cached_values())
             if on_result is not None:
                 on_result(computed)
             return computed
-        items = lower_all(bound.items())
+        items = lower_all(bound.items(runners))
+        if runners is None:
+            keep_runners(layout, state, [item.runner for item in items], schedule)
         computed = RunResult(bound.results(), bound.cached_values())
         transactions.commit(
             Transaction(items, canonical.values, computed, on_result or ignore_result)
@@ -226,6 +236,24 @@ class Engine:
     def describe(self, buffer: UOp) -> str:
         """A few words on a BUFFER, for `repr`."""
         return repr(buffer_of(buffer))
+
+
+def keep_runners(
+    layout: Layout, state: tuple[Any, ...], runners: Sequence[Runner], schedule: Schedule
+) -> None:
+    """Keep the programs of a schedule for its next use under the same settings."""
+    if 0 < len(runners) == len(layout.steps):
+        for name in disk.devices_of(schedule.sink):
+            if forget_runners not in (closing := Device[name].closing):
+                closing.append(forget_runners)
+        layout.runners[state] = tuple(runners)
+
+
+def forget_runners(device: OpenDevice) -> None:
+    """Drop the programs of all schedules, before the device of some is closed."""
+    for schedule in list(schedules.values()):
+        for layout in list(schedule.layouts.values()):
+            layout.runners.clear()
 
 
 def ignore_result(computed: RunResult) -> None:

@@ -105,6 +105,8 @@ def lower_item(item: ScheduleItem, others: Iterable[tuple[UOp, str]] = ()) -> Ex
 
     If it was not compiled yet, compiling the `others` begins too.
     """
+    if item.runner is not None:
+        return ExecItem(item.runner, item.bufs, item.metadata)
     device = item.bufs[0].device
     if item.ast.op is Op.COPY:
         return ExecItem(CopyRunner(device, estimate(item.ast)), item.bufs, item.metadata)
@@ -114,6 +116,8 @@ def lower_item(item: ScheduleItem, others: Iterable[tuple[UOp, str]] = ()) -> Ex
 def lower_schedule(items: Iterable[ScheduleItem]) -> Iterator[ExecItem]:
     """ExecItems for schedule items, each created on demand."""
     order = tuple(items)
+    if order and order[0].runner is not None:
+        return map(lower_item, order)
     kernels = ((i.ast, i.bufs[0].device) for i in order if i.ast.op is not Op.COPY)
     items_made = map(lower_item, order, repeat(kernels))  # the first uses `kernels` up
     return report_progress(items_made, len(order)) if trace_compile.on else items_made
@@ -179,12 +183,17 @@ class Recordings(threading.local):
 recordings: Final = Recordings()
 
 
-def run_schedule(items: Iterable[ScheduleItem], values: Mapping[str, int] | None = None) -> None:
-    """Run schedule items in order."""
+def run_schedule(
+    items: Iterable[ScheduleItem], values: Mapping[str, int] | None = None
+) -> list[Runner]:
+    """Run schedule items in order; the program of each."""
+    done = []
     for item in announce(items):
         if recordings.open:
             recordings.innermost.note(item)
         item.run(values)
+        done.append(item.runner)
+    return done
 
 
 def announce(items: Iterable[ScheduleItem]) -> Iterator[ExecItem]:

@@ -12,12 +12,15 @@ import weakref
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final
+from itertools import repeat
+from typing import Any, Final
 
 from tinycore._collector import without_collecting
 from tinycore._lru import Lru
 from tinycore.config import reader_of
 from tinycore.device.buffer import Buffer
+from tinycore.device.protocols import Toolchain
+from tinycore.device.registry import Device
 from tinycore.dtype import dtypes
 from tinycore.errors import DeviceError
 from tinycore.render.base import Limits
@@ -25,7 +28,7 @@ from tinycore.schedule import disk
 from tinycore.schedule.canonical import CanonicalGraph
 from tinycore.schedule.device_memory import buffer_of, buffers, new_memory
 from tinycore.schedule.items import ScheduleItem, Step
-from tinycore.schedule.limits import elsewhere, limits_of
+from tinycore.schedule.limits import elsewhere
 from tinycore.schedule.memory_plan import Block, Layout
 from tinycore.schedule.pipeline import run_passes
 from tinycore.schedule.retention import CachedValue, Replacements, RetentionPolicy, select_exclusive
@@ -52,8 +55,8 @@ class Schedule:
     layouts: dict[frozenset[UOp], Layout] = field(default_factory=dict)
     kinds: dict[int, Buffer] = field(default_factory=dict)
     """Buffers by number, never allocated: prototypes of new ones."""
-    limits: tuple[Limits | None, ...] = ()
-    """Limits of its devices, held so that the ids in its key stay valid."""
+    targets: tuple[Target, ...] = ()
+    """Toolchains that it was made for, held so that the ids in its key stay valid."""
 
     @cached_property
     def used(self) -> tuple[int, ...]:
@@ -61,11 +64,11 @@ class Schedule:
         found = {place for step in self.steps for place in step.places}
         return tuple(sorted(place for place in found if place < self.parameters))
 
-    def like(self, place: int) -> Buffer:
-        """A new Buffer for the memory of a number."""
-        if (kind := self.kinds.get(place)) is None:
-            kind = self.kinds[place] = new_memory(self.memory[place])
-        return Buffer.like(kind)
+    def kind(self, place: int) -> Buffer:
+        """A prototype of the memory of a number."""
+        if (found := self.kinds.get(place)) is None:
+            found = self.kinds[place] = new_memory(self.memory[place])
+        return found
 
     @cached_property
     def reads(self) -> dict[UOp, tuple[int, ...]]:
@@ -126,36 +129,52 @@ class Schedule:
         return found
 
 
+UNKNOWN: Final = repeat(None)
+"""The program of each step, before it is known."""
+
+
 class BoundSchedule:
     """One use of a schedule: a Buffer for each memory number, and the nodes of this graph.
 
     Without a layout every value has memory of its own, so that each can be inspected afterwards.
+    `allocates` says whether persistent memory is allocated now, rather than at its first use.
     """
 
     def __init__(
-        self, schedule: Schedule, canonical: CanonicalGraph, layout: Layout | None = None
+        self,
+        schedule: Schedule,
+        canonical: CanonicalGraph,
+        layout: Layout | None = None,
+        allocates: bool = False,
     ) -> None:
         self.schedule = schedule
         self.canonical = canonical
         self.nodes: Replacements = dict(zip(schedule.memory, canonical.memory, strict=False))
         self.memory: dict[int, Buffer] = {n: buffer_of(canonical.memory[n]) for n in schedule.used}
         self.temporary: list[Buffer] = []
-        self.persistent: list[tuple[weakref.ref[UOp], Buffer]] = []
         created = range(schedule.parameters, len(schedule.memory))
         self.shown = schedule.results if layout is None else layout.results
         self.cached = {} if layout is None else layout.cached
         self.steps = schedule.steps if layout is None else layout.steps
-        for place in created if layout is None else layout.persistent:
-            self.add_persistent(place)
+        self.created: Sequence[int] = created if layout is None else layout.persistent
+        """The numbers of persistent memory."""
+        make = Buffer.allocated_like if allocates else Buffer.like
+        for place in self.created:
+            self.add_persistent(place, make(schedule.kind(place)))
         for block in () if layout is None else layout.blocks:
             self.add_block(block)
 
-    def add_persistent(self, place: int) -> None:
-        """Make persistent memory, and its node."""
+    def add_persistent(self, place: int, made: Buffer) -> None:
+        """Add persistent memory, with a node of its own."""
         node = self.schedule.memory[place]
         self.nodes[node] = new = made_anew(node)
-        buffers[new] = self.memory[place] = made = self.schedule.like(place)
-        self.persistent.append((weakref.ref(new), made))
+        buffers[new] = self.memory[place] = made
+
+    @property
+    def persistent(self) -> list[tuple[weakref.ref[UOp], Buffer]]:
+        """New memory that tensors may show, with its nodes."""
+        nodes, places = self.schedule.memory, self.created
+        return [(weakref.ref(self.nodes[nodes[place]]), self.memory[place]) for place in places]
 
     def add_block(self, block: Block) -> None:
         """Make the memory of temporary values."""
@@ -168,12 +187,14 @@ class BoundSchedule:
         for defined, place in block.holder.items():
             self.memory[defined] = self.memory[place]
 
-    def items(self) -> list[ScheduleItem]:
-        """The launches, bound to this memory."""
+    def items(self, runners: Sequence[Any] | None = None) -> list[ScheduleItem]:
+        """The launches, bound to this memory, of programs that are known."""
         memory = self.memory
         return [
-            ScheduleItem(ast, tuple([memory[p] for p in places]), metadata, kernel)
-            for ast, places, metadata, kernel in self.steps
+            ScheduleItem(ast, tuple([memory[p] for p in places]), metadata, kernel, runner)
+            for (ast, places, metadata, kernel), runner in zip(
+                self.steps, runners or UNKNOWN, strict=False
+            )
         ]
 
     def kernels(self) -> tuple[UOp, ...]:
@@ -206,12 +227,14 @@ class BoundSchedule:
         return exchanging(found, self.canonical.naming.back) if self.canonical.values else found
 
 
+Target = Toolchain[Any] | Limits | None
+"""Target of kernels: a toolchain, the limits of a device elsewhere, or None."""
 Varying = frozenset[int] | None
 """Parameters whose content differs between replays of a capture that leaves out what does not."""
-Key = tuple[UOp, RetentionPolicy, tuple[int, ...], bool, tuple[int, ...], Varying]
+Key = tuple[UOp, RetentionPolicy, tuple[int, ...], tuple[int, ...], Varying]
 
 schedules: Lru[Key, Schedule] = Lru(1024)
-"""Compiled schedules by canonical graph, retention policy, settings, and limits by their id():
+"""Compiled schedules by canonical graph, retention policy, settings, and toolchains by their id():
 hashing limits takes longer than the lookup, and each schedule holds its own."""
 schedule_settings: Final = reader_of(("RING", "ALLOW_TF32"))
 """Settings that decide which kernels there are."""
@@ -224,8 +247,8 @@ def schedule_for(
     varying: Varying = None,
 ) -> Schedule:
     """The schedule of a canonical graph, cached or compiled; `on_disk` searches the disk, too."""
-    limits, is_here = limits_in_force(canonical.sink), elsewhere.get() is None
-    key = canonical.sink, policy, schedule_settings(), is_here, tuple(map(id, limits)), varying
+    targets = targets_in_force(canonical.sink)
+    key = canonical.sink, policy, schedule_settings(), tuple(map(id, targets)), varying
     if (found := schedules.find(key)) is not None:
         return found
     with without_collecting:
@@ -233,22 +256,22 @@ def schedule_for(
             made = load_or_compile(canonical, policy)
         else:
             made = compile_schedule(canonical, policy, varying)
-        made = replace(made, limits=limits)
+        made = replace(made, targets=targets)
     schedules.keep(key, made)
     return made
 
 
-def limits_in_force(sink: UOp) -> tuple[Limits | None, ...]:
-    """The limits that a graph is scheduled for now: a device may be opened anew, or DEV changed.
+def targets_in_force(sink: UOp) -> tuple[Target, ...]:
+    """Toolchains that a graph is scheduled for: a device may be opened anew, or DEV changed.
 
     None for a device that cannot compile, which copies need not.
     """
     if (limits := elsewhere.get()) is not None:
         return (limits,)
-    found: list[Limits | None] = []
+    found: list[Target] = []
     for name in disk.devices_of(sink):
         try:
-            found.append(limits_of(name))
+            found.append(Device[name].toolchain)
         except DeviceError:
             found.append(None)
     return tuple(found)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tinycore.device.buffer import Buffer
 from tinycore.schedule.device_memory import buffer_of
@@ -36,6 +36,8 @@ class ScheduleItem:
     bufs: tuple[Buffer, ...]
     metadata: tuple[str, ...]
     kernel: UOp
+    runner: Any = None
+    """The program, if an earlier run of the same schedule has found it."""
 
 
 def kernels_below(root: UOp) -> list[UOp]:

@@ -17,8 +17,8 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 from tinycore.dtype import dtypes
 from tinycore.render.base import Limits, pointer_of
@@ -145,6 +145,8 @@ class Layout:
     blocks: tuple[Block, ...]
     steps: tuple[Step, ...]
     """The steps of the schedule, some of them with in-place reuse."""
+    runners: dict[tuple[Any, ...], tuple[Any, ...]] = field(default_factory=dict, compare=False)
+    """The programs of the steps once they have run, by the settings that decide them."""
 
 
 class Block(NamedTuple):

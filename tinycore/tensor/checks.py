@@ -152,8 +152,11 @@ def number_dtype(name: str, value: Scalar, dtype: DType | None) -> DType:
     Asked for, an integer type takes any integer and wraps it. Raises ArgumentError for an integer
     that int64 does not hold, an infinite or NaN integer, and an integer beyond float64.
     """
-    if dtype is not None and type(value) is float and dtypes.is_float(dtype):
-        return dtype
+    if dtype is not None:
+        if type(value) is int and -SMALL_INTEGERS < value < SMALL_INTEGERS:
+            return dtype
+        if type(value) is float and dtypes.is_float(dtype):
+            return dtype
     target = dtype
     if target is None or type(value) not in NUMBER_TYPES:
         found = dtypes.from_py(value)  # raises for what is no number
@@ -172,6 +175,8 @@ def number_dtype(name: str, value: Scalar, dtype: DType | None) -> DType:
 
 
 NUMBER_TYPES: Final = frozenset({bool, int, float})
+SMALL_INTEGERS: Final = 1 << 15
+"""Bound of the integers that every float holds, and that an integer type wraps."""
 LARGEST_FLOAT_BITS = 1023
 """Bits of the largest integers that can be converted to a Python float."""
 

@@ -315,7 +315,7 @@ class Elementwise(Operands):
         return self.bitwise_not()
 
     def __add__(self, x: Self | Scalar) -> Self:
-        return self.add(x)
+        return self._binary("add", Op.ADD, x)
 
     def __radd__(self, x: Self | Scalar) -> Self:
         return self.add(x, reverse=True)
@@ -327,7 +327,7 @@ class Elementwise(Operands):
         return self.sub(x, reverse=True)
 
     def __mul__(self, x: Self | Scalar) -> Self:
-        return self.mul(x)
+        return self._binary("mul", Op.MUL, x)
 
     def __rmul__(self, x: Self | Scalar) -> Self:
         return self.mul(x, reverse=True)

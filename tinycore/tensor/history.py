@@ -350,24 +350,31 @@ class GradientHistory:
         Nobody can want a gradient of a BUFFER that is gone. So now and then those are left out, or
         each step of `x = f(x).realize()` would take longer than the one before.
         """
-        found: set[weakref.ref[UOp]] = set()
+        ends = self.ends_below(memory) if self.kept else [*memory]
+        found = {*map(weakref.ref, ends)}
+        most = 0
+        for node in ends:
+            if ended := getattr(node, "_ended", None):
+                most = max(most, len(ended))
+                found |= ended
+        if len(found) // FEWEST_DROPPED > most // FEWEST_DROPPED:
+            return frozenset([reference for reference in found if reference() is not None])
+        return frozenset(found)
+
+    def ends_below(self, memory: Iterable[UOp]) -> list[UOp]:
+        """The BUFFERs without a kept graph that a gradient of some BUFFERs goes to in the end."""
+        ends: list[UOp] = []
         stack = [*memory]
         seen = {*stack}
-        most = 0
         while stack:
             node = stack.pop()
             if (below := self.sources_of(node)) is None:
-                found.add(weakref.ref(node))
-                if ended := ended_at(node):
-                    most = max(most, len(ended))
-                    found |= ended
+                ends.append(node)
             else:
                 new = [n for n in below if n not in seen]
                 seen.update(new)
                 stack += new
-        if len(found) // FEWEST_DROPPED > most // FEWEST_DROPPED:
-            return frozenset([reference for reference in found if reference() is not None])
-        return frozenset(found)
+        return ends
 
     def sources_of(self, memory: UOp) -> Collection[UOp] | None:
         """The BUFFERs that a gradient of a kept graph goes to first; None where none is kept."""
@@ -490,7 +497,7 @@ class GradientHistory:
         found = [n for n in sources(root) if ended_at(n)]
         if not found:
             return
-        origins = {node: known(ended_at(node)) for node in found}
+        origins = {node: still_there(ended_at(node)) for node in found}
         asked = set(wanted([*found, *chain.from_iterable(origins.values())]))
         for node, below in origins.items():
             lost = [n for n in below if n in asked]
@@ -503,7 +510,7 @@ class GradientHistory:
                 )
 
 
-def known(buffers: BufferSet) -> list[UOp]:
+def still_there(buffers: BufferSet) -> list[UOp]:
     """The BUFFERs of a set that are still there, the oldest first."""
     found = [node for reference in buffers if (node := reference()) is not None]
     return sorted(found, key=lambda node: node.src[1].arg)

@@ -43,7 +43,7 @@ alias_index: Final = AliasIndex(living.values)
 def live_tensors() -> list[Core]:
     """Every living tensor, in order of creation."""
     found: list[Any] = [*map(call, list(living.values()))]
-    return [*compress(found, map(is_not, found, NONE))]
+    return [*compress(found, map(is_not, found, repeat(None)))]
 
 
 class WaitingIndex:
@@ -85,11 +85,14 @@ class WaitingIndex:
                 return found
             found = []
             for reference in list(self.candidates):
-                tensor = reference()
-                if tensor is not None and is_waiting(tensor.uop):
-                    found.append(tensor)
-                else:
-                    self.candidates.pop(reference, None)
+                if (tensor := reference()) is not None:
+                    node = tensor.uop
+                    while node.op is RESHAPE:  # is_waiting, which every run asks
+                        node = node.src[0]
+                    if node.op is not BUFFER:
+                        found.append(tensor)
+                        continue
+                self.candidates.pop(reference, None)
             return found
 
 
@@ -120,12 +123,11 @@ def is_waiting(node: UOp) -> bool:
 
 def buffers_left_out(tensors: list[Core]) -> Iterable[Core]:
     """Tensors without those that are plain BUFFERs: a first look, all of it in C."""
-    return compress(tensors, map(is_not, map(OP, tensors), BUFFER))
+    return compress(tensors, map(is_not, map(OP, tensors), repeat(BUFFER)))
 
 
 OP: Final = attrgetter("uop.op")
-NONE, BUFFER = repeat(None), repeat(Op.BUFFER)
-"""Each as often as it is asked for."""
+BUFFER, RESHAPE = Op.BUFFER, Op.RESHAPE
 
 
 def become(tensors: Sequence[Core], nodes: Sequence[UOp]) -> None:
@@ -172,10 +174,11 @@ def replace_nodes(replacements: dict[UOp, UOp], owners: Container[int] = frozens
     tensors = waiting_tensors() if changed else []
     if undo_logs:
         leave_done_writes(changed)
-    if len(tensors) == 1 and (alone := tensors[0]).uop in changed:
+    elif len(tensors) == 1 and (alone := tensors[0]).uop in changed:
         alone._value = None
-        exchange(tensors, [changed[alone.uop]])
-    elif tensors:
+        alone._become(changed[alone.uop])
+        return
+    if tensors:
         values = shared_values(tensors)
         before = [t.uop for t in tensors]
         bases = [v.base for v in values]

@@ -93,7 +93,9 @@ class Operands(Joining):
         left, right = self._pair(name, other)
         if left.dtype is dtypes.bool:
             op = BOOL_ARITHMETIC.get(op, op)
-        return self._from_node(right.alu(op, left) if reverse else left.alu(op, right))
+        node = right.alu(op, left) if reverse else left.alu(op, right)
+        node._shape = left.shape  # which would be found by a walk
+        return self._from_node(node)
 
     def _as_float(self) -> Self:
         """The tensor itself if it is a float, else in the default float."""

@@ -307,7 +307,7 @@ class Realization(Random):
                     f"gradient: only floats have gradients, got a target of {tensor.dtype!r}"
                 )
         (root,), _ = history.unroll([self.uop])
-        history.check_ended(root, lambda _: memory_of(targets))
+        history.check_ended(root, lambda _: buffers_shown(targets))
         found = derivatives(self.uop, seed, targets)
         return [self._from_node(found.get(t, graph.full_like(t.uop, 0))) for t in targets]
 
@@ -331,7 +331,7 @@ class Realization(Random):
         explicit = [t for t in tensors if t.requires_grad]
         chosen = explicit or [t for t in tensors if t.requires_grad is None]
         history.check_ended(
-            root, lambda memory: memory_of(t for t in floats_over(memory) if t.requires_grad)
+            root, lambda memory: buffers_shown(t for t in floats_over(memory) if t.requires_grad)
         )
         found = derivatives(self.uop, seed, chosen)
         if change_sets:
@@ -377,7 +377,7 @@ def floats_over(memory: Iterable[UOp]) -> list[Core]:
     return [t for t in tensors_over(memory) if dtypes.is_float(t.dtype)]
 
 
-def memory_of(tensors: Iterable[Core]) -> list[UOp]:
+def buffers_shown(tensors: Iterable[Core]) -> list[UOp]:
     """The BUFFERs that tensors are views of."""
     return [n for t in tensors for n in buffers_below(t.uop)]
 

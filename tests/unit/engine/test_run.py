@@ -127,6 +127,40 @@ def test_a_device_that_is_closed_leaves_no_program_and_is_collected() -> None:
     assert device() is None
 
 
+def test_programs_of_a_schedule_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = Tensor([1.0, 2.0, 4.0]).realize()
+    asked: list[object] = []
+
+    def note(*arguments: object) -> object:
+        asked.append(arguments[0])
+        return runner_for(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(run, "runner_for", note)
+    found = [(x / 8 - 1).realize().tolist() for _ in range(3)]
+    assert (found, len(asked)) == ([[-0.875, -0.75, -0.5]] * 3, 1)
+
+    with Context(NOOPT=1):
+        (x / 8 - 1).realize()
+        (x / 8 - 1).realize()
+    assert len(asked) == 2
+    (x / 8 - 1).realize()
+    assert len(asked) == 2
+
+
+def test_programs_of_a_schedule_go_with_their_device() -> None:
+    x = Tensor([1.0, 2.0, 4.0, 8.0], device="NULL").realize()
+    (x / 16 - 1).realize()
+    device = weakref.ref(Device["NULL"])
+    del x
+
+    Device.close("NULL")
+
+    gc.collect()
+    assert device() is None
+    (Tensor([1.0, 2.0, 4.0, 8.0], device="NULL").realize() / 16 - 1).realize()
+    assert any(entry[1].name == "NULL" for entry in programs.values())
+
+
 def test_progress_is_told_while_kernels_are_slow_to_come(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,7 +14,7 @@ from tinycore._lru import Lru
 from tinycore.engine import engine
 from tinycore.schedule import compiled
 from tinycore.schedule.compiled import Schedule
-from tinycore.schedule.memory_plan import ALIGNMENT, Life, pack, peak_bytes
+from tinycore.schedule.memory_plan import ALIGNMENT, Layout, Life, pack, peak_bytes
 
 BOUND = 1.1
 """Largest ratio of a block to the most bytes that live at once."""
@@ -121,7 +121,7 @@ def transformer_forward() -> Callable[[], Tensor]:
 def test_blocks_are_hardly_larger_than_what_lives_at_once(
     program: Callable[[], Callable[[], Tensor]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "run_schedule", lambda *_: None)  # where values lie is known before
+    monkeypatch.setattr(engine, "run_schedule", lambda *_: [])  # where values lie is known before
     step = program()
     monkeypatch.setattr(compiled, "schedules", Lru(1024))
     step()
@@ -133,9 +133,10 @@ def test_blocks_are_hardly_larger_than_what_lives_at_once(
         assert block.size_bytes <= BOUND * block.live_bytes
 
 
-def apart(schedule: Schedule, others: object, form: object) -> None:
+def apart(schedule: Schedule, others: object, form: object) -> Layout:
     """The layout of those who want all memory on its own."""
-    return
+    new = tuple(range(schedule.parameters, len(schedule.memory)))
+    return Layout(schedule.results, {}, new, (), schedule.steps)
 
 
 def test_results_are_those_of_memory_on_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
