@@ -37,7 +37,9 @@ kernels are lowered for each, what a thread executes and moves is counted, addre
 are computed, and the time of each part of the card is set beside the least that the problem allows,
 its share. Rates and sizes are those of public tables (`benchmarks/cards/machines.py`). The count
 knows no scheduling and no misses but those of whole waves: it tells a bad plan from a good one, and
-is no measurement. Loads from shared memory count as the instructions that compilers make of them.
+is no measurement. Loads from shared memory and products that are added once count as the
+instructions that compilers make of them. What copies to shared memory past the near cache read
+again comes from the shared cache again.
 
 - share: the limit, by matrix peak or by bandwidth, beside the sum of the times of all kernels; a
   plan should reach {GOAL}. The first operand arrives one latency of memory after a kernel begins:

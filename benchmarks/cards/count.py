@@ -24,7 +24,7 @@ from tinycore.dtype import ImageDType, PointerDType, dtypes
 from tinycore.render.base import LinearKernel, pointer_of
 from tinycore.uop.matrix import MatrixDescriptor, MatrixUnit
 from tinycore.uop.node import UOp
-from tinycore.uop.op import ALU, Op
+from tinycore.uop.op import ALU, APPROXIMATE, COMPARISON, Op
 from tinycore.uop.sums import terms_of
 
 __all__ = [
@@ -50,7 +50,13 @@ BROADCAST: Final = 64
 SLOW: Final = frozenset({Op.SQRT, Op.EXP2, Op.LOG2, Op.SIN, Op.RECIPROCAL, Op.FDIV, Op.EXP, Op.LOG})
 """Ops of the special function unit."""
 SLOWNESS: Final = 8
-"""Their cost: 16 lanes of 128."""
+"""Their cost, 16 lanes of 128, where that unit is no part of its own. Where it is, that of the
+steps which refine exact ones."""
+ORDERED: Final = COMPARISON | {Op.MAX, Op.MIN, Op.WHERE}
+"""Ops of the unit that compares."""
+HALF_BYTES: Final = 2
+PAST_NEAR_CACHE: Final = 16
+"""Bytes of an asynchronous copy that leaves out the near cache (`cp.async.cg`)."""
 FREE: Final = frozenset({Op.CONST, Op.SPECIAL, Op.DEFINE_VAR, Op.RANGE})
 LOOP_COST: Final = 2
 """Instructions of a step of a loop: its counter and the branch."""
@@ -97,6 +103,8 @@ class Counts:
     """Matrix instructions of all subgroups."""
     arithmetic: float = 0.0
     """Operations of a thread, those of slow ones counted by their cost."""
+    special: float = 0.0
+    """Operations of a thread on the special function unit, where that is a part of its own."""
     instructions: float = 0.0
     """Instructions of a thread."""
     shared_turns: float = 0.0
@@ -179,13 +187,14 @@ def counts_of(kernel: LinearKernel, card: Card) -> Counts:
     subgroups = -(-threads // card.subgroup)
     textures = texture_loads(kernel, card.target)
     given = widened_by(kernel, textures)
+    uses = Counter(source for u in kernel.uops for source in u.src)
     for node, loops in walked(kernel):
         times = math.prod(extent_of(loop) for loop in loops)
         if node.op is Op.MATRIX:
             counts.matrix[node.arg] += times * (threads // node.arg.threads)
             counts.instructions += times
         elif node.op in ALU and node.op not in FREE and node not in given:
-            count_operation(counts, node, times, card)
+            count_operation(counts, node, times, card, uses)
         elif node.op is Op.RANGE:
             counts.instructions += LOOP_COST * times * extent_of(node)
     accesses = without_repeats(accesses_of(kernel))
@@ -204,7 +213,8 @@ def counts_of(kernel: LinearKernel, card: Card) -> Counts:
     for (pointer, loops, _), nest in nests.items():
         places = places_of(specials, sample, loops, nest[0].steps)
         local = pointer.op is Op.DEFINE_LOCAL
-        sectors = []
+        sectors: list[Array] = []
+        read = 0
         for access in nest:
             address, active = addressed(places, access)
             weight = access.times * part_begun(specials, access) / places.shape[1]
@@ -213,7 +223,7 @@ def counts_of(kernel: LinearKernel, card: Card) -> Counts:
                 continue
             if access.node in textures:
                 counts.texels += subgroups * card.subgroup * access.times
-            elif access.node.op not in copied:  # those go past the near cache
+            elif access.node.op not in copied:
                 rows = in_subgroups(address, active, card.subgroup, access.item_bytes, card.line)
                 least = subgroups * card.subgroup * access.item_bytes / card.line
                 counts.lines += max(distinct(rows) / len(sample), least) * weight
@@ -221,19 +231,21 @@ def counts_of(kernel: LinearKernel, card: Card) -> Counts:
                 rows = in_subgroups(address, active, card.subgroup, access.item_bytes, SECTOR)
                 counts.far_bytes += distinct(rows) / len(sample) * SECTOR * weight * groups
                 continue
-            sectors.append(pieces(address, active, access.item_bytes, SECTOR))
-        if sectors:
-            joined = numpy.concatenate([s.reshape(len(sample), -1) for s in sectors], axis=1)
-            each = distinct(joined) / len(sample)
-            done = nest[0].times * part_begun(specials, nest[0])
-            counts.far_bytes += each * SECTOR * done / places.shape[1] * groups
+            found = pieces(address, active, access.item_bytes, SECTOR)
+            if is_uncached(access):
+                read += distinct(found.reshape(len(sample) * places.shape[1], -1))
+            else:
+                sectors.append(found.reshape(len(sample), -1))
+        read += distinct(numpy.concatenate(sectors, axis=1)) if sectors else 0
+        done = nest[0].times * part_begun(specials, nest[0])
+        counts.far_bytes += read / len(sample) * SECTOR * done / places.shape[1] * groups
     return counts
 
 
 def part_begun(specials: Sequence[UOp], access: Access) -> float:
     """Part of the steps of a loop in which a copy ahead of them is begun: none past the last.
 
-    1 where all steps are looked at.
+    In relation to that of the steps that are looked at.
     """
     gates, loops = access.index.src[2:], access.loops
     if access.node.op not in (Op.ASYNC_COPY, Op.TENSOR_COPY) or not gates or not loops:
@@ -241,7 +253,8 @@ def part_begun(specials: Sequence[UOp], access: Access) -> float:
     if (extent := extent_of(loops[-1])) <= access.steps:
         return 1.0
     _, active = addressed(places_of(specials, [0], loops, extent), access)
-    return float(active.any(axis=2).mean())
+    begun = active.any(axis=2).mean(axis=0)
+    return float(begun.mean() / max(begun[: access.steps].mean(), 1 / access.steps))
 
 
 Body = tuple[UOp, tuple[UOp, ...], frozenset[tuple[UOp, int]]]
@@ -304,23 +317,45 @@ def widened_by(kernel: LinearKernel, textures: frozenset[UOp]) -> set[UOp]:
     return found
 
 
-def count_operation(counts: Counts, node: UOp, times: int, card: Card) -> None:
-    """Arithmetic of a thread; sums of an index and a constant are part of an address."""
+def is_uncached(access: Access) -> bool:
+    """True if an access leaves out the near cache: each reads anew what others read."""
+    is_wide = access.node.op is Op.ASYNC_COPY and access.item_bytes == PAST_NEAR_CACHE
+    return is_wide or access.node.op is Op.TENSOR_COPY
+
+
+def count_operation(
+    counts: Counts, node: UOp, times: int, card: Card, uses: Mapping[UOp, int]
+) -> None:
+    """Arithmetic of a thread; sums of an index and a constant are part of an address.
+
+    Bits of another type are the same register. A product that is added once is no operation apart.
+    """
+    if node.op is Op.BITCAST and node.dtype.size_bytes == node.src[0].dtype.size_bytes:
+        return
     if node.dtype.scalar() is dtypes.index:
         if node.op in (Op.ADD, Op.SUB) and any(s.op is Op.CONST for s in node.src):
             return
         counts.instructions += times
         counts.arithmetic += times * card.integer
         return
-    lanes = node.dtype.count
-    fused = node.op is Op.ADD and any(s.op is Op.MUL for s in node.src)
-    cost = 0 if fused and node.dtype.kind == "float" else SLOWNESS if node.op in SLOW else 1
-    price = 1.0 if node.dtype.kind == "float" else card.integer
-    if node.op is Op.CAST and dtypes.float16 in (node.dtype, node.src[0].dtype):
-        cost, price = card.half_cast, card.integer if card.half_cast > 1 else 1.0
-        counts.instructions += (cost - 1) * lanes * times
-    counts.arithmetic += cost * price * lanes * times
-    counts.instructions += min(cost, 1) * lanes * times
+    operations: float = node.dtype.count * times
+    kind = (node.src[0] if node.op is Op.CAST or node.op in COMPARISON else node).dtype
+    fused = node.op in (Op.ADD, Op.SUB) and any(s.op is Op.MUL and uses[s] == 1 for s in node.src)
+    cost = 0 if fused and kind.kind == "float" else SLOWNESS if node.op in SLOW else 1
+    price = 1.0 if kind.kind == "float" else card.integer
+    if node.op is Op.CAST and dtypes.float16 in (node.dtype, kind) and card.half_cast > 1:
+        cost, price = card.half_cast, card.integer
+        counts.instructions += (cost - 1) * operations
+    elif node.op is Op.CAST and kind is dtypes.float32 and node.dtype.size_bytes == HALF_BYTES:
+        operations, price = operations / card.converts, card.compared
+    elif node.op in ORDERED and kind.kind == "float":
+        price = card.compared
+    elif node.op in SLOW and card.special:
+        counts.special += operations
+        counts.instructions += operations
+        cost = 0 if node.arg == APPROXIMATE else SLOWNESS
+    counts.arithmetic += cost * price * operations
+    counts.instructions += min(cost, 1) * operations
 
 
 def addressed(places: Places, access: Access) -> tuple[Array, Array]:

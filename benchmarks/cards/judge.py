@@ -71,6 +71,7 @@ def judged(counts: Counts, card: Card, moved: float, registers: int) -> Verdict:
         for unit, times in counts.matrix.items()
     )  # fmt: skip
     arithmetic = counts.arithmetic * counts.threads / card.lanes
+    special = counts.special * counts.threads / card.special if counts.special else 0.0
     issued = counts.instructions * -(-counts.threads // card.subgroup) / card.issued
     lines = counts.lines * card.line_clocks
     near = (max if card.has_lds else sum)((counts.shared_clocks, lines))
@@ -83,6 +84,7 @@ def judged(counts: Counts, card: Card, moved: float, registers: int) -> Verdict:
     parts = {
         "matrix": matrix * unit,
         "arithmetic": arithmetic * unit,
+        "special functions": special * unit,
         "issue": issued * unit,
         "near memory": near * unit,
         "textures": textures * unit,

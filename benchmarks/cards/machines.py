@@ -3,8 +3,14 @@
 Sources, by card:
 H200: NVIDIA, "H200 Tensor Core GPU" data sheet, and "H100 Tensor Core GPU Architecture" for one
 multiprocessor; mma.sync reaches .63 of the peak that wgmma has (Luo et al., "Benchmarking and
-Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking", 2024); what the cache gives
-as is counted here was measured (benchmarks/results/2026-11-26-h200.md). 7900 XTX: AMD, "RDNA3
+Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking", 2024). Results of a clock that
+are fewer than multiply-adds: NVIDIA, "CUDA C++ Programming Guide", table "Throughput of Native
+Arithmetic Instructions": 64 comparisons, conversions and additions of integers, 16 exponentials; a
+conversion makes two halves (`F2FP.BF16.F32.PACK_AB` in what NVRTC 13 compiles). What its cache
+gives is the most that a product took of it as it is counted here, 13.0 GB in 1,482.7 us
+(benchmarks/results/2026-11-26-h200.md), and may be more: groups that share what they read by
+multicast were not faster (2026-11-26-h100.md), and NVIDIA's "Nsight Compute" names a unit that
+makes one read of several at the same time ("L2 Request Coalescer"). 7900 XTX: AMD, "RDNA3
 Instruction Set Architecture", its product page, and Chips and Cheese's measurements of caches. M3:
 Apple's product page, and P. Turner, "metal-benchmarks", for a core. Adreno 640: Mesa's
 `freedreno_devices.py` for registers and waves, Chips and Cheese, "Inside the Snapdragon 855's iGPU"
@@ -96,6 +102,13 @@ class Card:
     """Text for readers of its rows."""
     half_cast: int = 1
     """Operations of a conversion of float16 to float32 or back; if several, on integers."""
+    special: float = 0.0
+    """Results of the special function unit of a unit in a clock, beside arithmetic; 0: it is no
+    part of its own."""
+    compared: float = 1.0
+    """Cost of a comparison, of a maximum and of a conversion to 16 bits, in multiply-adds."""
+    converts: int = 1
+    """Values of float32 that an instruction converts to 16 bits."""
 
     def reached_by(self, unit: MatrixUnit) -> float:
         """Fraction of the peak that a matrix instruction reaches."""
@@ -122,7 +135,7 @@ CARDS: Final = (
         lanes=128,
         issued=4,
         dram=4.8e12,
-        cache=8.0e12,
+        cache=8.7e12,
         cache_bytes=50 << 20,
         latency=700e-9,
         shared_bytes=228 << 10,
@@ -132,6 +145,20 @@ CARDS: Final = (
         matrix={"float16": 989e12, "bfloat16": 989e12, "int8": 1979e12, "fp8e4m3": 1979e12},
         reached=0.63,
         joined_bytes=16,
+        integer=2.0,
+        special=16.0,
+        compared=2.0,
+        converts=2,
+        note="""\
+What the count does not know [a card](2026-11-26-h200.md) shows: attention of 64 features had 431
+TFLOP/s there, .44 of the matrix peak, since products and exponentials of a subgroup wait for each
+other; products of 4,096 had .66 of that peak, those of 8,192 .67 to .75.
+
+What keeps others below: a product of 512 has 64 tiles of 64 x 64, each of which reads 128 KB for .6
+us of products, and one of float32 is added up from parts of K by a second kernel. A group of a
+convolution copies 128 pixels of each of nine places of a window, which leaves out the near cache,
+and all weights: 167 MB where images have 26; two more kernels copy images and weights along their
+channels before.""",
     ),
     Card(
         "RX 7900 XTX",

@@ -16,6 +16,7 @@ GOAL: Final = 0.7
 BY_PART: Final[Mapping[str, str]] = {
     "matrix": "matrix instructions wait for their operands",
     "arithmetic": "more is computed than the problem asks for, such as indices and conversions",
+    "special functions": "exponentials and the like take longer than products",
     "issue": "more instructions are begun than those that compute: addresses, loads, conversions",
     "near memory": "shared memory and the near cache are busy longer than what computes: tiles of "
     "a thread or a subgroup are small for what they load",

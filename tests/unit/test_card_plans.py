@@ -290,3 +290,50 @@ def test_a_wave_reads_what_places_of_a_window_share_once() -> None:
     sizes = dict(enumerate(4 * math.prod(s) for s in (result, image, weight)))
 
     assert in_waves(kernel, 40, M3, sizes, 1e12) < 2 * sum(sizes.values())
+
+
+def test_exponentials_of_scores_are_counted_on_a_unit_of_their_own() -> None:
+    """Exponentials of a lane for 64 keys: one for each of 32 scores, and one for each of two rows,
+    by which sums are scaled."""
+    limits_of(H200)
+
+    def attention() -> Tensor:
+        q, k, v = (Tensor.empty(1, 16, 2048, 64, dtype=dtypes.bfloat16) for _ in "qkv")
+        return q.scaled_dot_product_attention(k, v)
+
+    kernel = lowered(H200, attention)
+    counts = counts_of(kernel, H200)
+    inverses = sum(u.op is Op.RECIPROCAL for u in kernel.uops)
+    verdict = judged(counts, H200, 0.0, 106)
+
+    assert counts.special == 2048 // 64 * (32 + 2) + inverses
+    assert verdict.parts["special functions"] == pytest.approx(
+        counts.special * counts.threads / 16 * -(-counts.groups // H200.units) / H200.hertz
+    )
+
+
+def test_a_product_that_is_added_or_subtracted_once_is_one_operation() -> None:
+    limits_of(H200)
+
+    def arithmetic(make: Callable[[Tensor], Tensor]) -> float:
+        return counts_of(lowered(H200, lambda: make(Tensor.empty(1 << 20))), H200).arithmetic
+
+    assert arithmetic(lambda x: x * 3 - 1) == arithmetic(lambda x: x * 3)
+    lanes = H200.joined_bytes // dtypes.float32.itemsize
+    assert arithmetic(lambda x: (x * 3 + 1) * (x * 3)) == arithmetic(lambda x: x * 3) + 2 * lanes
+
+
+def test_copies_past_the_near_cache_read_each_place_of_a_window_anew() -> None:
+    limits_of(H200)
+    image, weight = (32, 64, 56, 56), (64, 64, 3, 3)
+
+    def windows() -> Tensor:
+        x, w = (Tensor.empty(*s, dtype=dtypes.bfloat16) for s in (image, weight))
+        return x.conv2d(w, padding=1)
+
+    kernel = lowered(H200, windows)
+    counts = counts_of(kernel, H200)
+    copied = 2 * math.prod(image) * 4  # of places in a window, less at borders of groups
+
+    assert any(u.op is Op.ASYNC_COPY for u in kernel.uops)
+    assert counts.far_bytes > copied

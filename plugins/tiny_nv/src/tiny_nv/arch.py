@@ -127,7 +127,7 @@ def limits_of(arch: Arch, takes_maps: bool = False) -> Limits:
         shuffles=SHUFFLED,
         async_bytes=ASYNC_BYTES,
         tensor_copies=has_boxes,
-        # No card has run them yet.
+        # An H100 was no faster with them (benchmarks/results/2026-11-26-h100.md).
         cluster=CLUSTER if has_boxes and cuda_settings.CUDA_CLUSTERS else 1,
         units=arch.units,
         unit_threads=arch.threads,
