@@ -24,11 +24,13 @@ from tiny_nv.matrix import (
     descriptor_bits,
     products_awaited,
     products_begun_together,
+    registers_of_sums,
 )
 from tiny_nv.program import NvrtcCompiler, PtxCompiler
 from tiny_nv.spills import spilled_bytes
 from tinycore import Context, Device, Tensor, dtypes
 from tinycore.dtype import DType
+from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
 from tinycore.plugin import register, unregister
 from tinycore.schedule import operand_layout
@@ -228,6 +230,32 @@ def test_a_sum_that_is_stored_is_waited_for_at_the_end_of_a_loop() -> None:
     assert products_awaited(uops, are_kept=False) == {stored: (Awaited(one, None, 0),)}
 
 
+def test_a_product_is_computed_where_its_sum_alone_is_stored() -> None:
+    kind = UNIT.fragment("out").vector
+    register = UOp(Op.DEFINE_REG, kind.ptr(1, "register"), (), 0)
+    index = UOp(Op.INDEX, register.dtype, (register, UOp.index(0)))
+    held = UOp(Op.LOAD, kind, (index,))
+    one = product(UOp.const(dtypes.float16, 1), held)
+    stored, again = UOp(Op.STORE, dtypes.void, (index, one)), UOp(Op.LOAD, kind, (index,), "again")
+    lane = UOp(Op.EXTRACT, dtypes.float32, (one,), (0,))
+
+    assert registers_of_sums((register, index, held, one, stored)) == {one: register}
+    assert registers_of_sums((register, index, held, one, again, stored)) == {}
+    assert registers_of_sums((register, index, held, one, lane, stored)) == {}
+    assert registers_of_sums((held, one, UOp(Op.END, dtypes.void, (held,)), stored)) == {}
+
+
+def test_sums_of_a_chain_are_moved_nowhere() -> None:
+    with Context(DEV="NULL:PTX:sm_90a"):
+        q, k, v = (Tensor.empty(1, 16, 2048, 64, dtype=dtypes.bfloat16) for _ in "qkv")
+        renderer = Device["NULL"].toolchain.renderer
+        (item,) = q.scaled_dot_product_attention(k, v).schedule()
+        text = renderer.render(lower(item.ast, renderer, "attention"))
+    behind = text.rpartition("wgmma.wait_group.sync.aligned 0;")[2].partition("bra ")[0]
+
+    assert behind.count("mov.b32") == 2  # maxima of two rows
+
+
 def test_rows_of_products_end_where_something_stands_between() -> None:
     register = UOp(Op.DEFINE_REG, UNIT.fragment("out").vector.ptr(1, "register"), (), 0)
     place = UOp(Op.INDEX, register.dtype, (register, UOp.index(0)))
@@ -389,7 +417,10 @@ def halves(*shape: int, dtype: DType = dtypes.bfloat16, seed: int = 0) -> Tensor
 @pytest.mark.usefixtures("card")
 @pytest.mark.parametrize(
     "size",
-    [(128, 192, 64), (100, 128, 64), (64, 64, 128), (64, 200, 64), (64, 100, 256)],
+    [
+        *((128, 192, 64), (100, 128, 64), (64, 200, 64)),
+        *((64, 64, 128), (200, 128, 128), (64, 100, 256)),
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("dtype", [dtypes.half, dtypes.bfloat16], ids=lambda dtype: dtype.name)
@@ -406,9 +437,11 @@ def test_sums_are_an_operand_of_the_next_product(
     numpy.testing.assert_allclose(found, attended(q, k, v), rtol=2e-2, atol=2e-2)
     text = next(text for text in sources.texts if MNEMONIC in text)
     assert text.count(f"{MNEMONIC}.sync.aligned.m64n64k16.f32") >= 8
+    share = (".maxntid 128, 3, 1", "__launch_bounds__(384)")
+    assert any(bounds in text for bounds in share) == (size == (200, 128, 128))
 
 
-@pytest.mark.parametrize(("width", "rows"), [(64, 128), (128, 64)])
+@pytest.mark.parametrize(("width", "rows"), [(64, 128), (128, 192)])
 def test_groups_of_chains_have_rows_by_their_registers(width: int, rows: int) -> None:
     limits = limits_of(arch_of("sm_90a"), takes_maps=True)
     with Context(DEV="NULL:PTX:sm_90a"):

@@ -56,7 +56,9 @@ def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
             name = f"chain of {unit.name} {way.rows.subgroups} x {way.rows.tiles}"
             cycles = CYCLES * (place + 1)
             if unit.is_described:
-                cycles = CYCLES / (1 + resident(limits, unit, found, way))
+                if not (beside := resident(limits, unit, found, way)):
+                    continue
+                cycles = CYCLES / (1 + beside)
                 cycles += 0 if is_enough(limits, unit, found) else CYCLES_OF_FEW
             yield Proposal(name, None, Cost(cycles), apply)
 

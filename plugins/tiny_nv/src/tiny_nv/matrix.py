@@ -41,6 +41,7 @@ __all__ = [
     "products_awaited",
     "products_begun_together",
     "products_under_way",
+    "registers_of_sums",
     "units_of",
 ]
 
@@ -442,6 +443,33 @@ def products_begun_together(uops: tuple[UOp, ...]) -> Mapping[UOp, tuple[UOp, ..
 def is_sum_in(value: UOp, memory: UOp) -> bool:
     """True if a value is loaded from some memory."""
     return value.op is Op.LOAD and pointer_of(value.src[0]) is memory
+
+
+@lru_cache(maxsize=8)
+def registers_of_sums(uops: tuple[UOp, ...]) -> Mapping[UOp, UOp]:
+    """By the last product of a row the register in which its sum alone is stored.
+
+    Nothing else reads or writes it between the two, so that the product may be computed there.
+    """
+    uses = Counter(source for u in uops for source in u.src)
+    found: dict[UOp, UOp] = {}
+    waiting: set[UOp] = set()
+    touched: dict[UOp, set[UOp]] = {}
+    for u in uops:
+        if u.op is Op.MATRIX and uses[u] == 1:
+            waiting.add(u)
+            touched[u] = set()
+        elif u.op in (Op.LOAD, Op.STORE):
+            memory = pointer_of(u.src[0])
+            value = u.src[1] if u.op is Op.STORE else u
+            if memory.op is Op.DEFINE_REG and value in waiting and memory not in touched[value]:
+                found[value] = memory
+            waiting.discard(value)
+            for product in waiting:
+                touched[product].add(memory)
+        elif u.op in (Op.RANGE, Op.END):
+            waiting.clear()
+    return found
 
 
 class UnderWay(NamedTuple):

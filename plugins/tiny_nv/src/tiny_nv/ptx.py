@@ -31,6 +31,7 @@ from tiny_nv.matrix import (
     products_awaited,
     products_begun_together,
     products_under_way,
+    registers_of_sums,
 )
 from tiny_nv.program import entry_name
 from tiny_nv.ptx_text import (
@@ -502,15 +503,10 @@ class Ptx(Renderer):
         if products is None:  # the last of its row has it
             return
         instruction = WARPGROUP[u.arg.name]
-        kind = text.kind(u.dtype)
         sums = list(text.values[products[0].src[2]])
         is_under_way = u in products_under_way(text.kernel.uops).products
         if not is_under_way:
-            is_new = is_new_sum(products[0])
-            sums = [
-                text.register(kind) if is_new else text.new(kind, f"mov.{kind.bits}", lane)
-                for lane in sums
-            ]
+            sums = self.sums_of(u, products[0], text)
         adds = [text.new(PREDICATE, "setp.ne.u32", "1", "0")] * len(products) * instruction.steps
         if is_new_sum(products[0]):
             adds[0] = text.new(PREDICATE, "setp.ne.u32", "0", "0")
@@ -521,6 +517,18 @@ class Ptx(Renderer):
             text.put(f"{instruction.name} {operands}")
         text.put(COMMIT)
         text.values[u] = tuple(sums)
+
+    def sums_of(self, last: UOp, first: UOp, text: Text) -> list[str]:
+        """The registers in which a row of products is summed: those where its sum is stored, or its
+        own."""
+        kind, before = text.kind(last.dtype), text.values[first.src[2]]
+        memory = registers_of_sums(text.kernel.uops).get(last)
+        kept = () if memory is None else text.values[memory]
+        sums = list(kept) or [text.register(kind) for _ in before]
+        if not is_new_sum(first):
+            for target, lane in zip(sums, before, strict=True):
+                text.put(f"mov.{kind.bits} {target}, {lane}")
+        return sums
 
     def operands_of(self, product: UOp, text: Text) -> Iterator[tuple[str, str, str]]:
         """Both operands of each instruction of a product, and what stands behind the predicate."""
