@@ -24,7 +24,15 @@ from typing import Final, NamedTuple
 from tinycore.dtype import DType, dtypes
 from tinycore.lower.dims import first_of_grid, taken_apart
 from tinycore.lower.expand import counters_of, without
-from tinycore.lower.loops import THREADS, closer_of, fills_of, numbered, stores_of, threads_of
+from tinycore.lower.loops import (
+    THREADS,
+    arrays_of,
+    closer_of,
+    fills_of,
+    numbered,
+    stores_of,
+    threads_of,
+)
 from tinycore.lower.merge_reductions import fold_balanced
 from tinycore.lower.predicate import gate_loads, rebuilt, stores_to_buffers, with_gate
 from tinycore.lower.steps.stage import WITHIN
@@ -49,7 +57,7 @@ def group_reductions(kernel: UOp, limits: Limits) -> UOp:
     if not members:
         return kernel
     threads = threads_of(kernel)
-    numbers = count(sum(n.op is Op.DEFINE_LOCAL for n in kernel.toposort()))
+    numbers = count(len(arrays_of(kernel)))
     done: dict[UOp, UOp] = {}
     for member in members:
         done[member] = shared_fold(member.substitute(done), threads, numbers, limits)
@@ -185,7 +193,7 @@ def share_fills(kernel: UOp, limits: Limits) -> UOp:
         around = frozenset(r for r in fill.ranges if r.arg.kind not in LAUNCHED_KINDS)
         places[around, fill_depth(fill), turn_of(fill, kernel)].append(fill)
     done: dict[UOp, UOp] = {}
-    numbers = count(sum(n.op is Op.DEFINE_LOCAL for n in kernel.toposort()))
+    numbers = count(len(arrays_of(kernel)))
     for (around, _, turn), members in sorted(places.items(), key=lambda item: item[0][1]):
         if turn is None:
             done |= filled_together(members, around, threads, done)
@@ -210,9 +218,7 @@ def merge_fills(kernel: UOp) -> UOp:
     if len(first) == len(fills):
         return kernel
     kernel = kernel.substitute({fill: other for fill, other in kept.items() if fill is not other})
-    arrays = sorted(
-        (n for n in kernel.toposort() if n.op is Op.DEFINE_LOCAL), key=lambda array: int(array.arg)
-    )
+    arrays = sorted(arrays_of(kernel), key=lambda array: int(array.arg))
     return kernel.substitute({a: a.replace(arg=number) for number, a in enumerate(arrays)})
 
 

@@ -90,6 +90,11 @@ def stores_of(end: UOp) -> list[UOp]:
     return [n for n in below if n.op is Op.STORE]
 
 
+def arrays_of(kernel: UOp) -> list[UOp]:
+    """Arrays in shared memory or scratch that a kernel has; the next one is numbered by these."""
+    return [n for n in kernel.toposort() if n.op is Op.DEFINE_LOCAL]
+
+
 def fills_of(kernel: UOp) -> list[UOp]:
     """Shared memory behind its fill, wherever that is in a kernel or below a node."""
     return [n for n in kernel.toposort() if is_fill(n)]

@@ -20,7 +20,7 @@ from tinycore.lower.borders import steps_compared
 from tinycore.lower.draft import Draft, fuse_loops
 from tinycore.lower.kernel_facts import KernelFacts
 from tinycore.lower.legality import PLAIN_KINDS
-from tinycore.lower.loops import Number
+from tinycore.lower.loops import Number, arrays_of
 from tinycore.lower.merge_reductions import loops_of
 from tinycore.lower.packing import plan_fill, reduced_dimensions
 from tinycore.lower.plan import drafted, plan_for
@@ -227,19 +227,14 @@ def packed(tiled: UOp, limits: Limits) -> Iterator[Plan]:
     for panel in panels(facts.outputs):
         for at in (None, *(r.arg.number for r in outputs)):
             trying = Draft(tiled, limits, known=facts)
-            first = sum(n.op is Op.DEFINE_LOCAL for n in tiled.toposort())
+            first = len(arrays_of(tiled))
             try:
                 trying.do(Stage(at, (*reduced_dimensions(trying), panel)))
-                for number in range(first, sum(map(is_array, trying.kernel.toposort()))):
+                for number in range(first, len(arrays_of(trying.kernel))):
                     plan_fill(trying, number)
             except (ArgumentError, StopIteration, AssertionError):
                 continue
             yield tuple(trying.steps)
-
-
-def is_array(node: UOp) -> bool:
-    """True if a node is an array that a stage fills."""
-    return node.op is Op.DEFINE_LOCAL
 
 
 def panels(outputs: list[UOp]) -> Iterator[Dimension]:

@@ -11,7 +11,7 @@ are lowered to comparisons unless a dialect adds them to its tables.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Final, NamedTuple
 
 from tinycore.dtype import DType, PointerDType, Scalar, dtypes
@@ -139,10 +139,15 @@ class CStyle(Renderer):
         """The source text of a kernel."""
         writer = Writer(self, kernel)
         writer.taken.update(dict.fromkeys(self.reserved, 1))
-        write = self.write
-        for writer.place, u in enumerate(kernel.uops):
-            write(u, writer)
+        self.write_body(writer)
         return self.assemble(writer)
+
+    def write_body(self, writer: Writer, written: Callable[[UOp, int], bool] | None = None) -> None:
+        """Write every node, but for those of which `written`, given their places, is true."""
+        write, uops = self.write, writer.kernel.uops
+        for writer.place, u in enumerate(uops):
+            if written is None or not written(u, writer.place):
+                write(u, writer)
 
     # --- the frame around the body
 

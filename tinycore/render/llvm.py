@@ -7,7 +7,7 @@ phi; a gate becomes a branch. A dialect states the function's frame and what dif
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Final, NamedTuple
 
 from tinycore.dtype import DType, PointerDType, dtypes
@@ -97,9 +97,14 @@ class Llvm(Renderer):
     def render(self, kernel: LinearKernel) -> str:
         """The source text of a kernel."""
         writer = Writer(kernel)
-        for u in kernel.uops:
-            self.write(u, writer)
+        self.write_body(writer)
         return self.assemble(writer)
+
+    def write_body(self, writer: Writer, written: Callable[[UOp, int], bool] | None = None) -> None:
+        """Write every node, but for those of which `written`, given their places, is true."""
+        for place, u in enumerate(writer.kernel.uops):
+            if written is None or not written(u, place):
+                self.write(u, writer)
 
     # --- the frame around the body
 

@@ -39,10 +39,9 @@ from tinycore.uop.symbolic import simplify
 
 MOST_CHAINED: Final = 12
 DIGITS: Final = (Op.FLOORDIV, Op.FLOORMOD)
-LEAST_SIDE: Final = 64
-"""Rows and columns from which on a processor's unit computes a product by tiles."""
 LEAST_LENGTH: Final = 256
-"""Length of its sums from which on such a product is not joined with what is around it."""
+"""Length of sums from which on a product by tiles of a processor's unit is not joined with what is
+around it."""
 
 
 def first_unit(launch: Launch, limits: Limits) -> MatrixUnit | None:
@@ -67,8 +66,10 @@ def is_long_product(launch: Launch, limits: Limits) -> bool:
     if not sums or not all(r.is_fixed for n in sums for r in (*launch.loops, *n.src[1:])):
         return False
     rows, columns = math.prod(r.extent for r in launch.loops[:-1]), launch.loops[-1].extent
-    return min(rows, columns) >= LEAST_SIDE and any(
-        all(factors_of(n, unit) and n.src[1].extent >= LEAST_LENGTH for n in sums) for unit in units
+    return any(
+        unit.repays_packing(rows, columns)
+        and all(factors_of(n, unit) and n.src[1].extent >= LEAST_LENGTH for n in sums)
+        for unit in units
     )
 
 

@@ -42,6 +42,8 @@ nvrtc's code of two tiles by 64 keys spills 36 registers for 64 features."""
 DESCRIBED_REGISTERS: Final = 20
 """The same where a unit reads the other operands by itself."""
 WORD_BYTES: Final = 4
+LEAST_TILES: Final = 4
+"""Tiles along a side from which on packing for an instruction of a single thread pays."""
 BIT: Final = re.compile(r"([mnk])(\d+)|-")
 
 
@@ -341,6 +343,10 @@ class MatrixUnit:
     def runs_on(self, subgroup: int) -> bool:
         """True if threads of such a subgroup can issue it: each by itself, or all together."""
         return self.threads == 1 or self.is_of(subgroup)
+
+    def repays_packing(self, rows: int, columns: int) -> bool:
+        """True if a product has as many tiles as pay for packing its operands tile by tile."""
+        return rows >= LEAST_TILES * self.m and columns >= LEAST_TILES * self.n
 
     @cached_property
     def turned(self) -> MatrixUnit:

@@ -105,6 +105,14 @@ def number_of(linear: LinearKernel, op: Op) -> int:
     return sum(u.op is op for u in linear.uops)
 
 
+def test_without_shared_memory_no_operand_is_staged() -> None:
+    ast = product_for(MMA, LONG)
+    copies, none = (replace(ASYNC, shared_bytes=0, async_bytes=sizes) for sizes in ((4, 16), ()))
+
+    assert plan_for(ast, copies) == plan_for(ast, none)
+    assert number_of(check(MMA, LONG, copies), Op.MATRIX) == 0
+
+
 # --- what it computes
 
 

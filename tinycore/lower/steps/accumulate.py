@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError
 from tinycore.lower.legality import Loops
-from tinycore.lower.loops import Number, numbered, text_of
+from tinycore.lower.loops import Number, arrays_of, numbered, text_of
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op, Part, neutral_element
@@ -51,7 +51,7 @@ def accumulate(kernel: UOp, step: Accumulate) -> UOp:
     sums = [n for n in kernel.toposort() if n.op is Op.REDUCE and set(around) <= set(n.src[1:])]
     if not sums or any(other in n.toposort()[:-1] for n in sums for other in sums):
         raise ArgumentError(f"{step} holds nothing: no sums side by side are over its loops")
-    first = sum(n.op is Op.DEFINE_LOCAL for n in kernel.toposort())
+    first = len(arrays_of(kernel))
     arrays = [array_of(n, outputs, number) for number, n in enumerate(sums, first)]
     cleared = closed([clearing(n, a, outputs) for n, a in zip(sums, arrays, strict=True)])
     steps = [updating(n, a, outputs, around, cleared) for n, a in zip(sums, arrays, strict=True)]

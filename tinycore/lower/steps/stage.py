@@ -17,7 +17,7 @@ from tinycore.dtype import DType, PointerDType, dtypes
 from tinycore.errors import ArgumentError
 from tinycore.lower.dtypes import rounded_arrays
 from tinycore.lower.legality import Loops
-from tinycore.lower.loops import THREADS, Number, text_of
+from tinycore.lower.loops import THREADS, Number, arrays_of, text_of
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Ahead, AxisKind, Op, Part
@@ -183,7 +183,7 @@ def stage(kernel: UOp, step: Stage) -> UOp:
     values = staged_values(kernel, step)
     if not values:
         raise ArgumentError(f"{step} stages nothing: no value moves with just these loops")
-    first = sum(n.op is Op.DEFINE_LOCAL for n in kernel.toposort())
+    first = len(arrays_of(kernel))
     narrow = {v: shared_form(v, step.narrow) for v in values}
     copied = list(dict.fromkeys(narrow.values()))
     arrays = {v: staged(v, step, number) for number, v in enumerate(copied, first)}
@@ -335,7 +335,7 @@ def scratch_bytes(kernel: UOp, kept: tuple[DType, ...] = ()) -> int:
     operands = {dtype for unit in units for dtype in (unit.a, unit.b)}
     narrow = rounded_arrays(nodes, frozenset(kept))
     total = 0
-    for array in (n for n in nodes if n.op is Op.DEFINE_LOCAL):
+    for array in arrays_of(kernel):
         assert isinstance(array.dtype, PointerDType)
         is_narrow = array in narrow or array.dtype.base in operands
         total += array.dtype.size * max(array.dtype.base.itemsize, 1 if is_narrow else WORD_BYTES)

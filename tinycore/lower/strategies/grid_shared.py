@@ -27,7 +27,7 @@ from tinycore.lower.cost import (
 from tinycore.lower.dims import launches
 from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import LEAST_REUSE, KernelFacts
-from tinycore.lower.loops import Number, counter_of, fills_of, stores_of, threads_of
+from tinycore.lower.loops import Number, arrays_of, counter_of, fills_of, stores_of, threads_of
 from tinycore.lower.packing import fill_of, loads_of
 from tinycore.lower.predicate import stores_to_buffers
 from tinycore.lower.steps.split import MASKED
@@ -325,14 +325,14 @@ def stage_all(
 ) -> bool:
     """Stage what moves with some steps of a block and of a tile, in so many arrays that are used
     in turn; whether anything does."""
-    first, limits = len(arrays(draft)), draft.limits
+    first, limits = len(arrays_of(draft.kernel)), draft.limits
     for dimensions in layouts(draft, inner, outer):
         if staged_values(draft.kernel, Stage(at, dimensions)):
             stage_windows(draft, at, dimensions, turns)
-    for number in range(first, len(arrays(draft))):
+    for number in range(first, len(arrays_of(draft.kernel))):
         is_apart = turns > 1 and is_turned_by(fill_of(draft, number), limits)
         deal_out(draft, number, 1 if is_apart else None)
-    return len(arrays(draft)) > first
+    return len(arrays_of(draft.kernel)) > first
 
 
 def is_turned_by(fill: UOp, limits: Limits) -> bool:
@@ -372,22 +372,17 @@ def stage_windows(
     ]
     found = with_overlaps(dimensions, moving, loops)
     step = Stage(at, found, narrow=draft.limits.converted, copies=turns)
-    before, first = draft.copy(), len(arrays(draft))
+    before, first = draft.copy(), len(arrays_of(draft.kernel))
     try:
         draft.do(step)
     except ArgumentError:
         apart = tuple(((axis, 1),) for d in dimensions for axis, _ in d)
         draft.do(replace(step, dimensions=apart))
         return
-    made = range(first, len(arrays(draft)))
+    made = range(first, len(arrays_of(draft.kernel)))
     if turns > 1 and any(is_turned_by(fill_of(draft, n), draft.limits) for n in made):
         draft.become(before)
         draft.do(replace(step, padding=draft.limits.vector_bytes // before.facts.itemsize))
-
-
-def arrays(draft: Draft) -> list[UOp]:
-    """Every piece of shared memory."""
-    return [n for n in draft.kernel.toposort() if n.op is Op.DEFINE_LOCAL]
 
 
 def fits_group(draft: Draft) -> bool:

@@ -14,10 +14,9 @@ from typing import Final
 from tinycore.lower.cost import Cost, Proposal
 from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import KernelFacts
-from tinycore.lower.loops import Number
+from tinycore.lower.loops import Number, arrays_of
 from tinycore.lower.steps.stage import WORD_BYTES, Dimension, Stage, staged_values
 from tinycore.lower.strategies.grid_shared import (
-    arrays,
     deal_out,
     fits_group,
     innermost_group,
@@ -98,6 +97,6 @@ def copy_squares(draft: Draft, row: UOp, column: UOp) -> bool:
     if not staged_values(draft.kernel, stage):
         return False
     draft.do(stage)
-    for number in range(len(arrays(draft))):
+    for number in range(len(arrays_of(draft.kernel))):
         deal_out(draft, number, 1)
     return fits_group(draft)

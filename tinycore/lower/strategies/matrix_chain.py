@@ -25,6 +25,7 @@ from tinycore.lower.strategies.grid_shared import fits_group, innermost_group
 from tinycore.lower.strategies.matrix_unit import (
     cut_tile,
     dimension,
+    fills_ahead,
     is_described,
     is_turned,
     stage_operand,
@@ -80,7 +81,7 @@ def is_enough(limits: Limits, unit: MatrixUnit, found: Products) -> bool:
 def use_unit(draft: Draft, unit: MatrixUnit, found: Products, way: Way) -> bool:
     """Some rows for each subgroup; False if the unit cannot compute the products."""
     try:
-        turns = range(LEAST_TURNS if draft.limits.async_bytes else 1, -1, -1)
+        turns = range(LEAST_TURNS if fills_ahead(draft.limits) else 1, -1, -1)
         return any(chain(draft, unit, found, way, copies) for copies in turns)
     except ArgumentError:
         return False

@@ -16,11 +16,11 @@ from tinycore.errors import ArgumentError
 from tinycore.lower.cost import Cost, Lanes, Proposal
 from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import KernelFacts
-from tinycore.lower.loops import Number, counter_of
+from tinycore.lower.loops import Number, arrays_of, counter_of
 from tinycore.lower.packing import LEAST_CHUNKS, fill_of, loads_of, plan_fill
 from tinycore.lower.steps.stage import MOST_SCRATCH, Dimension, Stage
 from tinycore.lower.steps.tensorize import COLUMNS, ROWS, STEPS, Tensorize, factors_of
-from tinycore.lower.strategies.grid_shared import arrays, sides_of
+from tinycore.lower.strategies.grid_shared import sides_of
 from tinycore.lower.strategies.matrix_sides import longest
 from tinycore.lower.strategies.matrix_unit import dimension
 from tinycore.lower.tile import Bind, Reorder, Split, Tail
@@ -36,8 +36,6 @@ TILE_CYCLES: Final = 0.06
 """Cost of a product of a tile, as that of a vector that does as many products with 1 cycle each."""
 MOST_PADDED: Final = 1.25
 """Steps of whole tiles, relative to those of the sum: the rest is filled with zeros."""
-LEAST_TILES: Final = 4
-"""Tiles along a side from which on packing pays."""
 
 
 def propose(facts: KernelFacts, limits: Limits, lanes: Lanes) -> Iterator[Proposal]:
@@ -60,8 +58,7 @@ def is_worth(row: UOp, column: UOp, step: UOp, unit: MatrixUnit) -> bool:
     """True if a product has as many tiles as pay for packing, and little of the last is padding."""
     padded = -(-step.extent // unit.k) * unit.k
     return (
-        row.extent >= LEAST_TILES * unit.m
-        and column.extent >= LEAST_TILES * unit.n
+        unit.repays_packing(row.extent, column.extent)
         and unit.k <= step.extent
         and padded <= MOST_PADDED * step.extent
     )
@@ -112,12 +109,12 @@ def pack_tiles(
     draft: Draft, at: Number | None, dimensions: Sequence[Dimension], interleaved: int
 ) -> bool:
     """Pack an operand tile by tile inside of a loop; False if no value varies with these loops."""
-    first = len(arrays(draft))
+    first = len(arrays_of(draft.kernel))
     try:
         draft.do(Stage(at, tuple(filter(None, dimensions)), interleaved=interleaved))
     except ArgumentError:
         return False
-    for number in range(first, len(arrays(draft))):
+    for number in range(first, len(arrays_of(draft.kernel))):
         fill_tiles(draft, number, interleaved)
     return True
 

@@ -26,14 +26,13 @@ from tinycore.lower.cost import (
 )
 from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import KernelFacts
-from tinycore.lower.loops import Number, counter_of, fills_of, stores_of
+from tinycore.lower.loops import Number, arrays_of, counter_of, fills_of, stores_of
 from tinycore.lower.steps.stage import BANKS_BYTES, Dimension, Stage, scratch_bytes
 from tinycore.lower.steps.tensorize import COLUMNS, ROWS, STEPS, Tensorize
 from tinycore.lower.strategies.block_order import order_blocks
 from tinycore.lower.strategies.grid_shared import (
     LEAST_FILLED,
     Sides,
-    arrays,
     deal_out,
     fits_group,
     innermost_group,
@@ -224,13 +223,16 @@ def suits(facts: KernelFacts, limits: Limits, unit: MatrixUnit, tile: Tile, side
 
 def use_unit(draft: Draft, unit: MatrixUnit, tile: Tile, sides: Sides) -> bool:
     """A block of the result for each group; False if it exceeds the resources of a group."""
+    most = MOST_TURNS if fills_ahead(draft.limits) else 1
     try:
-        return any(
-            tensorize(draft, unit, tile, sides, turns)
-            for turns in range(MOST_TURNS if draft.limits.async_bytes else 1, 0, -1)
-        )
+        return any(tensorize(draft, unit, tile, sides, turns) for turns in range(most, 0, -1))
     except ArgumentError:  # not a product of these types
         return False
+
+
+def fills_ahead(limits: Limits) -> bool:
+    """True if groups fill some arrays in shared memory while they compute from others."""
+    return bool(limits.async_bytes) and limits.shared_bytes > 0
 
 
 def tensorize(given: Draft, unit: MatrixUnit, tile: Tile, sides: Sides, turns: int) -> bool:
@@ -352,7 +354,7 @@ def stage_operand(
     load: MatrixLoad | MatrixDescriptor | None = None,
 ) -> None:
     """Stage an operand with rows in different banks, if it varies with the loops of the step."""
-    first = len(arrays(draft))
+    first = len(arrays_of(draft.kernel))
     inner = step.dimensions[-1]
     row = sum((counter_of(draft.kernel, a).extent - 1) * f for a, f in inner) + 1
     itemsize = held.dtype.itemsize
@@ -369,7 +371,7 @@ def stage_operand(
         draft.do(step)
     except ArgumentError:  # no value varies so: the operand is read from memory
         return
-    for number in range(first, len(arrays(draft))):
+    for number in range(first, len(arrays_of(draft.kernel))):
         deal_out(draft, number, draft.limits.vector_bytes // itemsize)
 
 

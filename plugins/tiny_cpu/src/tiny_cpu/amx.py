@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
@@ -28,6 +28,9 @@ from tinycore.render.writer import Writer as CWriter
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
+
+Written = Callable[[UOp, int], bool]
+"""Writes a node at a place in a kernel, and returns whether it did."""
 
 ROWS: Final = 16
 ROW_BYTES: Final = 64
@@ -248,6 +251,11 @@ class LlvmTiles(TileCode):
         constant = f'@tiles = private constant [{len(CONFIGURATION)} x i8] c"{text}", align 64'
         writer.declarations[constant] = None
 
+    def write(self, u: UOp, place: int) -> bool:
+        """Write a node by tile instructions; False if it is written as any other."""
+        self.writer.values.setdefault(u, "")  # tiles have no name
+        return self.registers.write(u, place)
+
     def instruct(self, name: str, *registers: int, memory: str = "") -> None:
         """A call that yields nothing."""
         places = [f"ptr {memory}", *([f"i64 {ROW_BYTES}"] if registers else [])] if memory else []
@@ -281,19 +289,15 @@ class LlvmTiles(TileCode):
 class LlvmAmx(LlvmCpu):
     """LLVM IR for a CPU with AMX, whose instructions name tile registers by number."""
 
-    def render(self, kernel: LinearKernel) -> str:
-        """The source text of a kernel."""
-        if not any(u.op is Op.MATRIX for u in kernel.uops):
-            return super().render(kernel)
-        writer = Writer(kernel)
+    def write_body(self, writer: Writer, written: Written | None = None) -> None:
+        """Write every node, products and what they read and add to by tile instructions."""
+        if not any(u.op is Op.MATRIX for u in writer.kernel.uops):
+            super().write_body(writer, written)
+            return
         code = LlvmTiles(writer)
         code.instruct("ldtilecfg", memory="@tiles")
-        for place, u in enumerate(kernel.uops):
-            writer.values.setdefault(u, "")
-            if not code.registers.write(u, place):
-                self.write(u, writer)
+        super().write_body(writer, code.write)
         code.instruct("tilerelease")
-        return self.assemble(writer)
 
 
 class ClangTiles(TileCode):
@@ -305,6 +309,11 @@ class ClangTiles(TileCode):
         self.registers = TileRegisters(writer.kernel, self)
         text = ", ".join(map(str, CONFIGURATION))
         writer.define(f"static const _Alignas(64) unsigned char tiles[] = {{{text}}};")
+
+    def write(self, u: UOp, place: int) -> bool:
+        """Write a node by tile instructions; False if it is written as any other."""
+        self.writer.texts.setdefault(u, "")  # tiles have no name
+        return self.registers.write(u, place)
 
     def instruct(self, name: str, *registers: int, memory: str = "") -> None:
         """A call that yields nothing."""
@@ -340,20 +349,15 @@ BUILTINS: Final = {"ldtilecfg": "tile_loadconfig"}
 class ClangAmx(Clang):
     """C for a CPU with AMX."""
 
-    def render(self, kernel: LinearKernel) -> str:
-        """The source text of a kernel."""
-        if not any(u.op is Op.MATRIX for u in kernel.uops):
-            return super().render(kernel)
-        writer = CWriter(self, kernel)
-        writer.taken.update(dict.fromkeys(self.reserved, 1))
+    def write_body(self, writer: CWriter, written: Written | None = None) -> None:
+        """Write every node, products and what they read and add to by tile instructions."""
+        if not any(u.op is Op.MATRIX for u in writer.kernel.uops):
+            super().write_body(writer, written)
+            return
         code = ClangTiles(self, writer)
         code.instruct("ldtilecfg", memory="tiles")
-        for writer.place, u in enumerate(kernel.uops):
-            writer.texts.setdefault(u, "")
-            if not code.registers.write(u, writer.place):
-                self.write(u, writer)
+        super().write_body(writer, code.write)
         code.instruct("tilerelease")
-        return self.assemble(writer)
 
 
 def is_tile(load: UOp) -> bool:
