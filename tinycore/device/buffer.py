@@ -6,6 +6,7 @@ checked here, so allocators need not. NumPy is imported only where arrays are as
 
 from __future__ import annotations
 
+import gc
 import weakref
 from functools import cache
 from math import gcd
@@ -15,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 from tinycore._locks import recursive_lock
 from tinycore.device.pool import Kind, LRUAllocator
 from tinycore.device.protocols import ALIGNMENT_BYTES, Handle, SupportsExternalImages
-from tinycore.device.registry import Device
+from tinycore.device.registry import Device, OpenDevice, at_close
 from tinycore.dtype import DType, ImageDType, PointerDType, from_numpy_dtype, to_numpy_dtype
-from tinycore.errors import ArgumentError, DTypeError, UnsupportedError
+from tinycore.errors import ArgumentError, DeviceError, DTypeError, UnsupportedError
 
 if TYPE_CHECKING:
     import numpy
@@ -150,8 +151,15 @@ class Buffer:
 
     @property
     def is_allocated(self) -> bool:
-        """True if memory is allocated; an empty buffer needs none."""
-        return self._handle is not None or self.size == 0
+        """True if memory was allocated; an empty buffer needs none."""
+        return self._handle is not None or self.size == 0 or self.is_lost
+
+    @property
+    def is_lost(self) -> bool:
+        """True if the memory went with a device that was closed."""
+        if self.base is not None:
+            return self.base.is_lost
+        return self._handle is None and (self._lease is not None or bool(self.origin))
 
     @property
     def handle(self) -> Handle:
@@ -161,11 +169,19 @@ class Buffer:
         return self._handle
 
     def ensure_allocated(self) -> Buffer:
-        """Give the buffer memory if it has none yet. Raises OutOfMemory."""
+        """Give the buffer memory if it has none yet.
+
+        Raises OutOfMemory, and DeviceError if its device was closed after it had memory.
+        """
         if self._handle is not None or self.size == 0:
             return self
         with _allocating:
             if self._handle is None:
+                if self.is_lost:
+                    raise DeviceError(
+                        f"the memory of {self!r} was lost when {self.device} was closed. Compute "
+                        "it again; copy to the host what you need before Device.close()"
+                    )
                 if self.base is not None and self.image is not None:
                     self._handle = self.base.handle
                 elif self.base is not None:
@@ -405,6 +421,25 @@ class Lease(weakref.ref[Buffer]):
 
 leases: Final[dict[int, Lease]] = {}
 """The leases that have not ended; a weak reference alone would die before it could call back."""
+
+
+def lose_memory(device: OpenDevice) -> None:
+    """Take their handles from all buffers of a device that is closed: nothing is behind these now.
+
+    Leases keep them, as arrays of the host may still show memory that the host itself allocated.
+    """
+    is_open = any(other.name == device.name for other in Device.opened())
+    # Views are in no list, which would cost each one that is made; closing a device is rare.
+    for found in gc.get_objects():
+        if type(found) is Buffer and getattr(found, "_handle", None) is not None:
+            whole = found if found.base is None else found.base
+            lease = whole._lease
+            is_ours = lease.pool is device.allocator if lease else not is_open
+            if is_ours and found.device == device.name:
+                found._handle = None
+
+
+at_close.append(lose_memory)
 
 
 @cache

@@ -36,6 +36,9 @@ from tinycore.trace import Trace
 
 trace: Final = Trace("device")
 
+at_close: Final[list[Callable[[OpenDevice], None]]] = []
+"""Callbacks for when a device is closed: caches drop what they have of it."""
+
 
 class OpenDevice:
     """An open device. `name` is the name of tensors' devices: "CPU", "CPU:1"."""
@@ -64,8 +67,6 @@ class OpenDevice:
         self._toolchains: dict[tuple[str, str], Toolchain[Any]] = {}
         self._chosen: tuple[tuple[Target, ...], Toolchain[Any] | None] = (), None
         """The targets that `toolchain` was asked for last, and its answer."""
-        self.closing: Final[list[Callable[[OpenDevice], None]]] = []
-        """Callbacks for when the device is closed: caches drop their entries of it."""
         self._lock = lock()
         self._process = os.getpid()
 
@@ -154,7 +155,7 @@ class OpenDevice:
             return
         if closing := hooks.active("tinycore_backend_closing"):
             closing(device=self.name)
-        for forget in self.closing:
+        for forget in at_close:
             forget(self)
         self.allocator.close()
         self.runtime.close()

@@ -20,7 +20,7 @@ from tinycore.config import in_force, settings
 from tinycore.device.backend import Backend
 from tinycore.device.discovery import Candidate, DeviceState, Plugins, State, extras
 from tinycore.device.hooks import hooks
-from tinycore.device.open_device import OpenDevice, open_device, reason_of
+from tinycore.device.open_device import OpenDevice, at_close, open_device, reason_of
 from tinycore.device.probing import Answer, answer_of, answers_of
 from tinycore.device.target import (
     Target,
@@ -41,7 +41,7 @@ from tinycore.errors import (
 )
 from tinycore.trace import Trace
 
-__all__ = ["Device", "OpenDevice", "Registry"]
+__all__ = ["Device", "OpenDevice", "Registry", "at_close"]
 
 trace: Final = Trace("device")
 
@@ -209,7 +209,11 @@ class Registry:
         self._spellings.clear()
 
     def close(self, name: str | None = None) -> None:
-        """Close the devices of one backend, or all. Their buffers are lost."""
+        """Close the devices of one backend, or all.
+
+        Their memory is lost: tensors that had some, and functions that were captured there, raise
+        DeviceError when they are used.
+        """
         with self._lock:
             for key, device in list(self._open.items()):
                 if name is None or device.backend.name == name:

@@ -16,24 +16,28 @@ launches run once more, into buffers of their own.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import filterfalse
-from typing import Any
+from typing import Any, Final
 
 from tinycore._locks import lock as new_lock
 from tinycore._locks import replaced
 from tinycore.config import in_force
 from tinycore.device.buffer import Buffer
 from tinycore.device.hooks import hooks
+from tinycore.device.registry import Device, OpenDevice, at_close
 from tinycore.dtype import dtypes
 from tinycore.engine.compile import CompiledRunner
+from tinycore.engine.counters import Estimate
 from tinycore.engine.counters import trace as trace_run
 from tinycore.engine.device_graph import Part, Single, graph_parts
 from tinycore.engine.run import ExecItem, Recording, Repeated, recordings
+from tinycore.errors import DeviceError
 from tinycore.schedule.memory_plan import Life, pack
 from tinycore.trace import Trace
 
@@ -71,6 +75,9 @@ class CapturedStep:
     kept_results: list[Any] = field(default_factory=list)
     """Results of earlier replays whose memory may be used again (`tensor/recorded_call.py`)."""
     lock: threading.Lock = field(default_factory=new_lock)
+
+    def __post_init__(self) -> None:
+        steps.add(self)
 
     @classmethod
     def of(
@@ -112,6 +119,14 @@ class CapturedStep:
         """Buffers that every replay uses: state, constants, and intermediates."""
         found = {b for item in self.items for b in item.bufs}
         return frozenset(found - set(self.inputs) - set(self.fresh_outputs))
+
+    def lose_programs(self, device: str) -> None:
+        """Replace the programs of a device that is closed by the error that a replay raises."""
+        if not any(buffer.device == device for item in self.items for buffer in item.bufs):
+            return
+        with self.lock:
+            self.graphs = None  # they hold memory and queues of the device
+            self.items = tuple([without_program(item, device) for item in self.items])
 
     def free_intermediates(self) -> None:
         """Free the memory of intermediates and of earlier results, until the next replay."""
@@ -185,6 +200,48 @@ class CapturedStep:
         places = [[number[b] for b in group] for group in (self.inputs, self.outputs, self.made)]
         repeated = [(None if b is None else number[b], action) for b, action in self.repeated]
         return loaded, (memory, items, *places, repeated)
+
+
+steps: Final[weakref.WeakSet[CapturedStep]] = weakref.WeakSet()
+"""All captured steps, whose programs are lost with their device."""
+
+
+def lose_programs(device: OpenDevice) -> None:
+    """Take from captured steps the programs of a device that is closed."""
+    if all(other.name != device.name for other in Device.opened()):
+        for step in list(steps):
+            step.lose_programs(device.name)
+
+
+at_close.append(lose_programs)
+
+
+def without_program(item: ExecItem, device: str) -> ExecItem:
+    """A launch that raises an error if it has a program of a device; else as it is."""
+    runner = item.runner
+    if not isinstance(runner, CompiledRunner) or runner.device != device:
+        return item
+    left = ClosedRunner(runner.name, runner.device, runner.estimate, runner.written)
+    return replace(item, runner=left)
+
+
+@dataclass(frozen=True)
+class ClosedRunner:
+    """Placeholder of a program whose device was closed: a launch raises DeviceError."""
+
+    name: str
+    device: str
+    estimate: Estimate
+    written: frozenset[int]
+
+    def launch(
+        self, bufs: tuple[Buffer, ...], values: Mapping[str, int], wait: bool
+    ) -> float | None:
+        """Raise DeviceError."""
+        raise DeviceError(
+            f"{self.name} was captured on {self.device}, which was closed since. Call reset() of "
+            "the captured function: the next calls capture it on the device as it is opened again"
+        )
 
 
 def saved(buffer: Buffer, number: Mapping[Buffer, int], filled: bool) -> tuple[Any, ...]:

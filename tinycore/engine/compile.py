@@ -32,7 +32,7 @@ from tinycore.device.protocols import (
     SupportsBinding,
     Toolchain,
 )
-from tinycore.device.registry import Device, OpenDevice
+from tinycore.device.registry import Device, OpenDevice, at_close
 from tinycore.engine.counters import Estimate
 from tinycore.engine.estimate import estimate
 from tinycore.engine.program_cache import CachedProgram, load_program, store_program
@@ -297,8 +297,6 @@ def runner_for(
             if (found := programs.find(key)) is None:
                 found = load_runner(ast, device, toolchain, aligned), device, toolchain
                 programs.keep(key, found)
-                if forget_programs not in device.closing:
-                    device.closing.append(forget_programs)
     return found[0]
 
 
@@ -310,6 +308,9 @@ def program_settings() -> tuple[Any, ...]:
 def forget_programs(device: OpenDevice) -> None:
     """Drop the programs of a device that is closed."""
     programs.drop(lambda key: key[1] == id(device))
+
+
+at_close.append(forget_programs)
 
 
 def load_runner(

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from tinycore._deferred import numpy
 from tinycore.device.buffer import Buffer
 from tinycore.device.protocols import SupportsExchange
-from tinycore.device.registry import Device, OpenDevice
+from tinycore.device.registry import Device, OpenDevice, at_close
 from tinycore.device.target import device_and_index
 from tinycore.dtype import DType, ImageDType, dtypes, to_numpy_dtype
 from tinycore.engine import transactions
@@ -21,9 +21,8 @@ from tinycore.engine.compile import program_settings
 from tinycore.engine.run import Runner, lower_all, recordings, run_schedule
 from tinycore.engine.transactions import Transaction
 from tinycore.errors import DeviceError, JitError, ShapeError
-from tinycore.schedule import disk
 from tinycore.schedule.canonical import CanonicalGraph
-from tinycore.schedule.compiled import BoundSchedule, Schedule, schedule_for, schedules
+from tinycore.schedule.compiled import BoundSchedule, schedule_for, schedules
 from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.schedule.items import ScheduleItem
 from tinycore.schedule.limits import is_image
@@ -215,14 +214,14 @@ class Engine:
         if not canonical.assigned:
             done = run_schedule(bound.items(runners), canonical.values)
             if runners is None:
-                keep_runners(layout, state, done, schedule)
+                keep_runners(layout, state, done)
             computed = RunResult(bound.results(), bound.cached_values())
             if on_result is not None:
                 on_result(computed)
             return computed
         items = lower_all(bound.items(runners))
         if runners is None:
-            keep_runners(layout, state, [item.runner for item in items], schedule)
+            keep_runners(layout, state, [item.runner for item in items])
         computed = RunResult(bound.results(), bound.cached_values())
         transactions.commit(
             Transaction(items, canonical.values, computed, on_result or ignore_result)
@@ -238,14 +237,9 @@ class Engine:
         return repr(buffer_of(buffer))
 
 
-def keep_runners(
-    layout: Layout, state: tuple[Any, ...], runners: Sequence[Runner], schedule: Schedule
-) -> None:
+def keep_runners(layout: Layout, state: tuple[Any, ...], runners: Sequence[Runner]) -> None:
     """Keep the programs of a schedule for its next use under the same settings."""
     if 0 < len(runners) == len(layout.steps):
-        for name in disk.devices_of(schedule.sink):
-            if forget_runners not in (closing := Device[name].closing):
-                closing.append(forget_runners)
         layout.runners[state] = tuple(runners)
 
 
@@ -254,6 +248,9 @@ def forget_runners(device: OpenDevice) -> None:
     for schedule in list(schedules.values()):
         for layout in list(schedule.layouts.values()):
             layout.runners.clear()
+
+
+at_close.append(forget_runners)
 
 
 def ignore_result(computed: RunResult) -> None:
