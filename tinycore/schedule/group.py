@@ -153,7 +153,9 @@ class Grouper:
                 sizes.append(tuple(n.src[0].shape[axis] for axis in n.arg[1]))
             elif n.op is Op.GATHER:
                 return None
-        return node.device, node.shape, tuple(dict.fromkeys(sizes))
+        # What never changes is left out of replays, where it has a kernel of its own.
+        is_invariant = node in self.groups.storage.invariant
+        return node.device, node.shape, tuple(dict.fromkeys(sizes)), is_invariant
 
     def find_home(self, group: KernelGroup, key: object) -> KernelGroup | None:
         """The latest group with the same loops that a new group may merge into."""

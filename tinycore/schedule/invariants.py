@@ -1,17 +1,43 @@
-"""Replay invariance: the steps of a schedule that do the same in every replay of a capture.
+"""Replay invariance: the values and steps that are the same in every replay of a capture.
 
 Floor 3. A capture that leaves them out of replays (`TinyJit(prune=True)`) has them scheduled first,
 apart from the others: a sum of weights joined to rows of an input would be computed in each replay.
+Elementwise values are stored for that if they are dear: see `Storage.place_invariant`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final
 
 from tinycore.schedule.access import Launch
 from tinycore.schedule.items import Step
-from tinycore.uop.op import Op
+from tinycore.uop.movement import base_of
+from tinycore.uop.node import UOp
+from tinycore.uop.op import ALU, MOVEMENT, SAME_VALUE, Op
+
+FUNCTIONS: Final = ALU | MOVEMENT | SAME_VALUE | {Op.REDUCE_AXIS, Op.GATHER, Op.CONTIGUOUS}
+"""Ops that compute the same from the same operands."""
+
+
+def invariant_nodes(graph: Iterable[UOp], constant: Collection[UOp]) -> frozenset[UOp]:
+    """The nodes of a graph that are the same in every replay, if the memory `constant` is.
+
+    `graph` has sources first. Memory that it assigns to is not constant; sizes that depend on a
+    Variable are no numbers.
+    """
+    nodes = list(graph)
+    written = {base_of(n.src[0]) for n in nodes if n.op is Op.ASSIGN}
+    found: set[UOp] = {n for n in nodes if n.op is Op.CONST}
+    for node in nodes:
+        if node in constant and node not in written:
+            found.add(node)
+            continue
+        is_fixed = node.op in FUNCTIONS and all(type(size) is int for size in node.shape)
+        if is_fixed and found.issuperset(node.src):
+            found.add(node)
+    return frozenset(found)
 
 
 def invariant_first(

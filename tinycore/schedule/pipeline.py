@@ -67,7 +67,10 @@ def lay_out(state: State) -> State:
 def choose_storage(state: State) -> State:
     """Values that are not worth recomputing are stored, each for a reason."""
     roots = [state.rewritten[root] for root in state.sharded.parts]
-    return replace(state, storage=Storage(roots).choose())
+    constant = None
+    if (varying := state.varying) is not None:
+        constant = {node for n, node in enumerate(state.parameters) if n not in varying}
+    return replace(state, storage=Storage(roots, constant).choose())
 
 
 def respect_buffer_limit(state: State) -> State:

@@ -10,10 +10,11 @@ See docs/decisions/0007-fusion-boundaries.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from enum import Enum
 from functools import cached_property
 
+from tinycore.schedule.invariants import invariant_nodes
 from tinycore.schedule.kernel import custom_of, numel
 from tinycore.schedule.limits import limits_of
 from tinycore.schedule.ranges import TRANSPARENT
@@ -30,6 +31,10 @@ DEAREST_EXPANDED = 16
 """Cost that elementwise code may recompute for an expanded value."""
 DEAREST_SHARED = 40
 """Cost that several kernels may each compute for themselves."""
+DEAREST_REPLAYED = 8
+"""Cost that each replay of a capture may recompute for an element that never changes."""
+OPS_OF_A_BYTE = 8
+"""Ops in the time of reading a byte: 128 lanes of a unit, which gets 16 bytes a clock."""
 REPEATED_OFTEN = 4
 """Reads of each element from which a padded copy pays."""
 
@@ -70,6 +75,7 @@ class Reason(Enum):
     DEAR_REPEAT = "dear, and repeated by an expand"
     PADDED = "padded, and read many times by a reduction"
     DEAR_SHARED = "dear, and used several times"
+    INVARIANT = "dear, and the same in every replay"
     LONG_CHAIN = "ends a chain too long for one kernel"
     MANY_POINTS = "read at many points by one kernel"
     BUFFER_LIMIT = "its kernel would exceed the buffers of the device"
@@ -102,7 +108,10 @@ def computed_of(node: UOp) -> UOp:
 class Storage:
     """The stored values below some roots, each with its reason, and the graph they are in."""
 
-    def __init__(self, roots: Iterable[UOp] = ()) -> None:
+    def __init__(self, roots: Iterable[UOp] = (), constant: Collection[UOp] | None = None) -> None:
+        """`constant` is memory with the same content in every replay of a capture that leaves out
+        what is computed from such memory alone; None where nothing is left out.
+        """
         self.roots = [b for root in roots if not is_leaf(b := computed_of(root))]
         self.graph = [n for n in self.traverse(self.roots) if n.shape_or_none is not None]
         """All nodes down to the leaves, in topological order."""
@@ -120,6 +129,10 @@ class Storage:
         self.cuts: set[UOp] = set()
         """Nodes stored to end a kernel: other kernels must load them."""
         self.reduced_above: set[UOp] = set()
+        self.invariant = frozenset[UOp]()
+        """Nodes that are the same in every replay."""
+        if constant is not None:
+            self.invariant = invariant_nodes(self.graph, constant)
         self.cost: dict[UOp, int] = {}
         self.depth: dict[UOp, int] = {}
 
@@ -206,6 +219,9 @@ class Storage:
             self.place_reduction(node)
         if node.op is Op.EXPAND:
             self.place_expanded(node)
+        if self.invariant and node not in self.invariant:
+            for source in self.invariant.intersection(node.src):
+                self.place_invariant(source, node)
         self.cost[node] = self.count(node, self.cost, COSTS.get(node.op, 1), sum)
         self.depth[node] = self.count(node, self.depth, 1, max)
         shared = len(self.users[node]) > 1 and node not in self.computed_once
@@ -350,6 +366,30 @@ class Storage:
             DEAREST_REPEATED if under_reduction else DEAREST_EXPANDED
         ):
             self.store_arithmetic(bottom, Reason.DEAR_REPEAT)
+
+    def place_invariant(self, source: UOp, user: UOp) -> None:
+        """Store an operand that is the same in every replay, if a replay then takes less time.
+
+        It computes less, but may read more: a dequantized weight is larger than a quantized one.
+        """
+        bottom = source
+        while bottom not in self.reasons and (bottom.op in SHAPE_ONLY or self.widens(bottom)):
+            bottom = bottom.src[0]
+        if bottom in self.reasons or is_leaf(bottom):
+            return
+        tiled = user.op is Op.REDUCE_AXIS or user in self.reduced_above
+        repeats = 1 if tiled else max(1, numel(user) // max(1, numel(bottom)))
+        cost = self.cost[bottom] * repeats  # a product computes an operand once for a tile
+        below = bottom.toposort(lambda n: not (is_leaf(n) or n in self.reasons))
+        read = sum(numel(n) * n.dtype.itemsize for n in below if self.is_memory(n))
+        more = max(numel(bottom) * bottom.dtype.itemsize - read, 0)
+        if cost >= DEAREST_REPLAYED and cost * numel(bottom) >= OPS_OF_A_BYTE * more:
+            self.store_arithmetic(bottom, Reason.INVARIANT)
+
+    @staticmethod
+    def widens(node: UOp) -> bool:
+        """True for a CAST to more bytes, which is computed faster than these are read."""
+        return node.op is Op.CAST and node.src[0].dtype.itemsize < node.dtype.itemsize
 
     @staticmethod
     def grows(node: UOp) -> bool:
