@@ -74,7 +74,8 @@ def types(session: nox.Session) -> None:
     """Check every type, strictly."""
     install(session, tool("mypy"))
     sources = [str(folder / "src") for name, folder in PACKAGES.items() if name != "tinycore"]
-    session.run("mypy", "tinycore", *sources, "tests", "plugins/tiny_webgpu/tests")
+    pages = map(str, Path("docs").glob("*.py"))
+    session.run("mypy", "tinycore", *sources, "tests", "plugins/tiny_webgpu/tests", *pages)
     for plugin in TYPED_TESTS:  # one after the other: their tests have files of the same names
         folder = f"plugins/{plugin}/tests"
         session.run("mypy", folder, env={"MYPYPATH": folder})

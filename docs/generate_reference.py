@@ -266,17 +266,14 @@ def fields(kind: type) -> Iterator[str]:
         value = f" = {ast.unparse(node.value)}" if node.value is not None else ""
         value = value if len(value) < 40 else " = ..."
         head = f"- `{ast.unparse(node.target)}: {ast.unparse(node.annotation)}{value}`"
-        told = after.value.value if is_text(after) else ""
+        told = text_of(after)
         yield f"{head}: {' '.join(told.split())}" if told else head
 
 
-def is_text(node: ast.stmt | None) -> Any:
-    """True if a statement is a string."""
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    )
+def text_of(node: ast.stmt | None) -> str:
+    """The string that a statement consists of; "" for any other statement."""
+    value = node.value if isinstance(node, ast.Expr) else None
+    return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else ""
 
 
 def methods(kind: type) -> Iterator[str]:

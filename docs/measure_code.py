@@ -180,7 +180,7 @@ def is_participle(name: str) -> bool:
 def constants_of(source: Source) -> Iterator[tuple[str, str]]:
     """The constants of a module, with their values as text."""
     for node in source.tree.body:
-        target = node.target if isinstance(node, ast.AnnAssign) else None
+        target: ast.expr | None = node.target if isinstance(node, ast.AnnAssign) else None
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             target = node.targets[0]
         value = getattr(node, "value", None)
