@@ -85,6 +85,8 @@ class HeldLaunches:
                 buffer, need = buffers[number], self.needs[number]
                 if need > 1 and buffer.alignment < need:
                     return self.run_singly(exchange, values)
+                # An interrupt between the places leaves NOTHING, so that the next run sets them
+                # all.
                 handle, handles[number] = buffer.handle, NOTHING
                 for launch, slot in self.places[number]:
                     set_buffer(launch, slot, handle)

@@ -49,6 +49,7 @@ def cut_of(node: UOp, limits: Limits, known: dict[UOp, int]) -> int | None:
     aligned = divisor(index.src[1], WIDEST, known) * size
     if pointer.op is Op.DEFINE_GLOBAL and not limits.buffers_aligned:
         aligned = size
+    # Powers of two only: cuts of equal size, each aligned as the first.
     lanes = value.count & -value.count
     while lanes > 1 and aligned % min(lanes * size, limits.access_alignment):
         lanes //= 2

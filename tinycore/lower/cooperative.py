@@ -273,6 +273,7 @@ def turn_of(fill: UOp, kernel: UOp) -> Turn | None:
     """
     (store,) = stores_of(fill.src[1])
     index, value = store.src
+    # What is copied ahead cannot wait for another fill of the present step.
     if not isinstance(store.arg, Ahead) or any(n.op is Op.AFTER for n in value.toposort()):
         return None
     own = fill.src[1].src[1:]

@@ -147,6 +147,7 @@ def launched(counters: list[UOp], prefix: str, most: Dims) -> Launched:
         stride = following
     if total.op is Op.CONST and total.arg == stride:
         return Launched(taken_apart(position, counters), [], sizes)
+    # Threads past the end compute the last element again, and their stores are gated.
     gates = [position < total]
     return Launched(taken_apart(position.minimum(total - 1), counters), gates, sizes)
 
@@ -190,6 +191,7 @@ def folded_axes(extents: list[int], most: Dims) -> list[tuple[int, int]] | None:
     while len(axes) > AXES or any(size > m for (_, size), m in zip(axes, most, strict=False)):
         if len(axes) < 2:
             return None
+        # Only neighbors: a folded index is taken apart in the order of the counters.
         at = min(range(len(axes) - 1), key=lambda i: axes[i][1] * axes[i + 1][1])
         (count, size), (other, more) = axes[at : at + 2]
         axes[at : at + 2] = [(count + other, size * more)]

@@ -123,6 +123,7 @@ def order_reductions(draft: Draft) -> None:
         far = {r: [abs(m or 0) for m in found] for r, found in moves.items()}
         order = sorted(nest, key=lambda r: -max(far[r], default=0))
         falls = (
+            # An operand that stands still along the outer loop does not mind.
             all(b <= a or a == 0 for a, b in zip(far[outer], far[inner], strict=True))
             for outer, inner in itertools.combinations(order, 2)
         )

@@ -318,6 +318,7 @@ def moved_arrays(nodes: Iterable[UOp], types: frozenset[DType]) -> set[UOp]:
     other = {s for n in nodes for s in (n.src if n.op is not Op.STORE else (n.src[0], *n.src[2:]))}
     read: set[UOp] = set()
     for n in nodes:
+        # Lanes that only a STORE takes are moved as they are.
         is_moved = n.op is Op.VECTORIZE and n not in other
         moved = n.src[1:2] if n.op is Op.STORE else n.src if is_moved else ()
         read.update(pointer_of(s.src[0]) for s in n.src if s.op in READS and s not in moved)

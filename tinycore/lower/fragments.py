@@ -289,6 +289,7 @@ def tiles_of(
                 continue
             at = {across: UOp.index(0), down: lane % load.rows}
             for place, bit in enumerate(steps or ()):
+                # Bits of the lane above those of rows number the tiles that a load brings.
                 at[bit.axis] += lane // (load.rows << place) % 2 * bit.power
             places = {loops[axis]: place for axis, place in at.items()}
             if (row := row_at(value.src[0], places, loops[across], load)) is not None:

@@ -54,6 +54,7 @@ def one_pass(folds: list[UOp], numbers: count[int]) -> dict[UOp, UOp]:
     updates: list[UOp] = []
     changes: list[tuple[UOp, UOp]] = []
     for top in tops:
+        # A step may fold several values: all of them before the sums are rescaled, once.
         before = after = UOp(Op.LOAD, top.dtype, (within[top],))
         for value in values_of(top):
             after = after.alu(Op.MAX, value)

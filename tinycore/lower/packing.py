@@ -148,6 +148,7 @@ def plan_fill(draft: Draft, number: int) -> None:
         draft.do(Split(vector, lanes))
         vector, vectors = (*vector, 1), [(*vector, 0)]
     draft.do(Bind(vector, AxisKind.VECTOR))
+    # Memory is contiguous across the rows of the array: vectors of as many rows are transposed.
     if across and not along and across[-1].extent >= lanes:
         square = across[-1].arg.number
         draft.do(Split(square, lanes), Bind((*square, 1), AxisKind.UNROLL))

@@ -59,6 +59,7 @@ def column_of(node: UOp) -> tuple[Column, int] | None:
     indices = [s.src[0] for s in node.src]
     terms, start = terms_of(indices[0].src[1])
     stride = terms_of(indices[1].src[1])[1] - start
+    # Rows that overlap make no square of elements.
     if abs(stride) < count or pointer_of(indices[0]).op is not Op.DEFINE_GLOBAL:
         return None
     for row, index in enumerate(indices):

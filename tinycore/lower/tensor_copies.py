@@ -225,6 +225,7 @@ def coordinates_of(base: UOp, sides: Sequence[Side]) -> list[UOp] | None:
     for node, factor in terms.items():
         axis = max(i for i, side in enumerate(sides) if factor % side.stride == 0)
         parts[axis][node] = factor // sides[axis].stride
+    # Strides ascend: what the longer ones leave of the constant belongs to shorter ones.
     constants = [0] * len(sides)
     for axis in reversed(range(len(sides))):
         constants[axis], constant = divmod(constant, sides[axis].stride)
@@ -344,6 +345,7 @@ def copied_ahead(
 ) -> dict[UOp, UOp]:
     """Replacements of fills by bulk copies: each step begins those for `copies` - 1 steps ahead."""
     number, behind, sharers, cluster = signals
+    # One array is being read; asynchronous products may still read `behind` more.
     ahead = copies - 1 - behind
     array = UOp(Op.DEFINE_LOCAL, dtypes.uint64.ptr(copies, "local"), (), number)
     alone = one_of(threads)
@@ -358,6 +360,7 @@ def copied_ahead(
 
     def begun(step: UOp, after: UOp) -> tuple[UOp, ...]:
         """The copies of a step, if that step exists."""
+        # The last steps have none ahead of them to copy for.
         exists = alone & (step < loop.src[0])
         found = []
         for fill, box in boxes.items():
@@ -368,6 +371,8 @@ def copied_ahead(
             for part, (first, steps) in enumerate(parts):
                 coordinates = (c + by for c, by in zip(corner, steps, strict=True))
                 gate, told = exists, signal
+                # Each group of a cluster copies its share; the hardware writes it to the memory of
+                # all.
                 if sharers is not None and box.is_common(sharers) and len(parts) % cluster == 0:
                     gate = exists & (sharers % cluster).eq(part * cluster // len(parts))
                     told = with_gate(signal, exists)
@@ -383,6 +388,7 @@ def copied_ahead(
     )
     ready = UOp(Op.BARRIER, dtypes.void, barriers)
     first = [copy for step in range(ahead) for copy in begun(UOp.index(step), ready)]
+    # The phase of a barrier alternates, and each serves once in `copies` steps.
     parity = loop // copies % 2
     wait = UOp(Op.WAIT_PHASE, dtypes.void, (at(loop % copies, *first), parity))
     barrier = UOp(Op.BARRIER, dtypes.void, (wait,), behind or None)

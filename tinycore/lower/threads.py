@@ -31,6 +31,7 @@ def share_among_threads(draft: Draft) -> None:
     wanted = limits.threads * CHUNKS_PER_THREAD
     if share_varying(draft, root.src[1], wanted) or not loops:
         return
+    # Threads take the outermost loop: one of varying length gives way to fixed ones.
     if root.src[1] is not loops[0]:
         if root.src[1].is_fixed:
             return

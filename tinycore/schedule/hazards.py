@@ -27,6 +27,7 @@ def save_overwritten(groups: KernelGroups) -> KernelGroups:
                 elif dependences.home.get(version) is reader:
                     continue  # a copy of what a kernel stores itself would come too late for it
                 else:
+                    # Any other reader is put before the writer.
                     unsafe = dependences.depends([reader], writer)
                 if unsafe:
                     reader.saved[version] = saved_copy(groups, version)

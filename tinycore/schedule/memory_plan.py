@@ -411,8 +411,10 @@ def reuse_in_place(step: Step, dying: int, defined: int) -> Step:
     old, new = step.places.index(dying), step.places.index(defined)
     slots = {n.arg: n for n in step.ast.toposort() if n.op is Op.DEFINE_GLOBAL}
     moved = {slots[old]: slots[new]}
+    # Slots are numbered without gaps: those behind the one that goes move up.
     for number in range(old + 1, len(slots)):
         moved[slots[number]] = slots[number].replace(arg=number - 1)
+    # The result's own slot has moved, too.
     if new > old:
         moved[slots[old]] = moved[slots[new]]
     ast = step.ast.substitute(moved)

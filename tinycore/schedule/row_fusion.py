@@ -165,6 +165,7 @@ def fuse_rows(
 
     def kept_of(run: Sequence[Step]) -> frozenset[int]:
         inside = Counter(place for step in run for place in step.places)
+        # Memory that steps outside of the run use, or that is read when all are done.
         return frozenset(p for p in inside if p in persistent or uses[p] > inside[p])
 
     for run, group in fusible_runs(steps, memory, parameters, kept_of):
@@ -463,6 +464,7 @@ def share_costly(members: Sequence[Launch], depth: int) -> list[Launch]:
             loops = [r for r in value.toposort() if r.op is Op.RANGE and r in value.ranges]
             loops = [*member.loops[:depth], *(r for r in loops if r not in member.loops[:depth])]
             if key not in shared:
+                # Negative: memory of the kernel alone has no number in the schedule.
                 shared[key] = -1 - len(shared)
                 result.append(producer(value, loops, shared[key], member))
             member = consumer(member, value, loops, shared[key])
@@ -553,6 +555,7 @@ class FusedKernelBuilder:
         renamed = dict(zip(member.loops, self.outer, strict=False))
         renamed[member.loops[depth]] = self.strips * self.rows + inner
         rows = member.loops[: depth + 1]
+        # A strip of one row needs no loop over its rows.
         own = [inner] if self.rows > 1 else []
         done: dict[UOp, UOp] = {}
         for node in member.nodes:

@@ -232,6 +232,7 @@ class RowKernelBuilder:
         """Replacements of the nodes of a member."""
         done: dict[UOp, UOp] = {}
         values = {n for n in member.by_op[Op.LOAD] if member.accesses[n.src[0]] in self.values}
+        # An INDEX that only LOADs of inlined values use goes with them.
         apart = {s for n in member.nodes if n not in values for s in n.src}
         folded = frozenset().union(*(m.written for m in self.folds))
         for node in member.nodes:

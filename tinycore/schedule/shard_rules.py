@@ -149,6 +149,7 @@ def of_shrink(node: UOp, sources: Sources) -> UOp:
     if axis is None or node.arg[axis] == (0, source.shape[axis]):
         return of_movement(node, sources)
     start, stop = node.arg[axis]
+    # Of a box larger than a shard, copies on all devices would be larger than the shards.
     if not 0 < (stop - start) * count <= source.shape[axis] or 0 in node.shape:
         return of_movement(node, sources)
     size = source.shape[axis] // count

@@ -215,6 +215,7 @@ class Storage:
         if is_leaf(node):
             self.cost[node] = self.depth[node] = 0
             return
+        # What is stored here costs nothing above it, so this comes before the costs.
         if node.op is Op.REDUCE_AXIS and node not in self.reasons:
             self.place_reduction(node)
         if node.op is Op.EXPAND:
@@ -358,6 +359,7 @@ class Storage:
         under_reduction = node in self.reduced_above
         reads = numel(node) // max(1, numel(bottom))
         if bottom.op is Op.PAD and under_reduction and reads >= REPEATED_OFTEN:
+            # Mostly zeros: the source is read through gates instead.
             if self.grows(bottom):
                 self.store_computed(bottom.src[0], Reason.PADDED)
             else:

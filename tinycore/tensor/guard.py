@@ -161,6 +161,7 @@ def statements(boxes: Sequence[Box], scope: dict[str, Any]) -> Iterator[str]:
             if role.means == ATOM and id(role.of) == own:
                 scope[f"atom{number}_{place}"] = role.of
                 equal.append(f"{values[place]} is atom{number}_{place}")
+            # The content of a box inside of this one is compared by its own statements.
             elif role.means != CONTENT or (number, place) not in inner:
                 ids[number, place] = own
     if equal:

@@ -458,6 +458,7 @@ def linear_index(x: Creation, rows: dict[int, Creation]) -> UOp:
         place = index._from_node(graph.on_device(index.uop, x.device)).cast(
             dtype if index.dtype.itemsize < 8 else index.dtype
         )
+        # Negative indices count from the end; what is still negative is out of range.
         place = place if dtypes.is_unsigned(index.dtype) else (place < 0).where(place + size, place)
         inside = (place >= 0) & (place < size)
         place = place.cast(dtype)

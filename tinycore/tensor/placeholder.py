@@ -84,6 +84,7 @@ def found_races(stores: tuple[UOp, ...]) -> Iterator[str]:
         if places is None:
             continue
         steps, found = places
+        # Distinct pairs, sorted by element: one that is there twice has two steps.
         owners = numpy.unique(numpy.stack([found, steps]), axis=1)[0]
         if twice := owners[1:][owners[1:] == owners[:-1]].tolist():
             yield (

@@ -63,6 +63,7 @@ def peeled(closer: UOp, counter: UOp, edges: tuple[int, ...]) -> UOp:
     found = []
     for part, (start, stop) in enumerate(itertools.pairwise(edges)):
         here = UOp.range(stop - start, (*number, part), kind)
+        # A loop is closed once: each part has copies of the loops inside.
         copies = {r: numbered(r, part) for r in loops_within(closer, around, counter)}
         body = closer.src[0].substitute(copies | {counter: here + start})
         loops = (

@@ -75,6 +75,8 @@ class Split:
             kernel = with_remainder(kernel, counter, by)
             return masked_tail(kernel, self.axis, by) if self.tail is Tail.SHIFT else kernel
         (end,) = closer_of(kernel, counter)
+        # The last tile begins earlier and computes some elements again, to the same values: not if
+        # it reads what it overwrites.
         repeats = self.tail is Tail.AUTO and not overwrites_what_it_reads(end)
         if self.tail is Tail.SHIFT or repeats:
             outer, inner, _ = parts(counter, -(-counter.extent // by), by)
@@ -199,6 +201,7 @@ def remainder_of(closer: UOp, counter: UOp, by: int) -> UOp:
     place = closer.src.index(counter) if closer.op is Op.END else 1
     around = closer.src[1:place]
     own = tuple(r for r in closer.src[place:] if r is not counter)
+    # A loop is closed once: those inside of the second part need numbers of their own.
     copies = {r: numbered(r, Part.TAIL_COPY) for r in loops_within(closer, around, counter)}
     main = closer.src[0].substitute({counter: value})
     copy = closer.src[0].substitute(copies | {counter: rest + steps * by})

@@ -166,6 +166,8 @@ def staged_values(kernel: UOp, step: Stage) -> list[UOp]:
     for user in kernel.toposort():
         for node in user.src:
             if is_value(node) and needed <= node.ranges <= allowed:
+                # Largest: its user varies with more loops. An index that does is no use of its
+                # value.
                 outside = user.op is not Op.INDEX and not user.ranges <= allowed
                 if outside or user.op in (Op.REDUCE, Op.STORE):
                     found[node] = None
@@ -305,6 +307,7 @@ def element_of(array: UOp, places: list[UOp], layout: Layout, start: UOp) -> UOp
             panel = places[-1] // layout.panel * layout.panel_size
             return UOp(Op.INDEX, array.dtype, (array, start + panel + row * layout.panel + column))
         places = [*places[:-1], swizzled(places[-1], row, layout)]
+    # Elements of one column of such rows are neighbors; the pitch is that of a plain row.
     if (rows := layout.interleaved) > 1:
         row, column = places[-2:]
         places = [*places[:-2], row // rows * rows, column * rows + row % rows]

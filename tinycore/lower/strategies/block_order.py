@@ -25,6 +25,7 @@ def order_blocks(draft: Draft, row: UOp, column: UOp, depth: int, itemsize: int)
     """Order the groups of a product of `depth` steps in bands, if that saves reads from memory."""
     operands = (row.extent + column.extent) * depth * itemsize
     limits = draft.limits
+    # In any order, operands that fit L2 are read from memory once.
     if not limits.units or not limits.l2_bytes or operands <= limits.l2_bytes:
         return
     grid = [r for r in draft.facts.outputs if r.arg.kind is AxisKind.GRID]

@@ -459,6 +459,7 @@ def with_overlaps(
         (tap, one), *others = taps
         strides = {stride_of(place, loops[tap], loops[windows[-1][0]]) for place in places}
         stride = strides.pop() if len(strides) == 1 else None
+        # Windows overlap, so that taps of neighbors read the same elements: each is staged once.
         if not others and one == 1 and stride and stride < loops[tap].extent:
             joined = (*((axis, factor * stride) for axis, factor in windows), (tap, 1))
             rest = tuple(joined if d is windows else d for d in dimensions if d is not taps)
