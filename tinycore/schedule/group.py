@@ -13,6 +13,7 @@ from tinycore.dtype import ImageDType
 from tinycore.schedule.dependence import DependenceGraph, KernelGroup
 from tinycore.schedule.kernel import custom_of, image_of, new_buffer, numel
 from tinycore.schedule.partial_writes import is_partial, values_of
+from tinycore.schedule.product_chains import chained_types
 from tinycore.schedule.split_reduction import StoredValue
 from tinycore.schedule.storage import Storage, is_leaf
 from tinycore.uop.node import UOp
@@ -35,6 +36,7 @@ class Refusal(Enum):
     MOVED = "one reads the other through movement or a reduction"
     OVERWRITTEN = "one overwrites what the other writes"
     BETWEEN = "a third kernel has to run between them"
+    SCORES = "one reads a product in its place, and may be in one kernel with that instead"
 
 
 class KernelGroups:
@@ -94,6 +96,22 @@ class KernelGroups:
         memory = self.targets.get(node, node)
         self.targets.update(dict.fromkeys(passed, memory))
         return memory
+
+    def products_in_place(self, node: UOp, inputs: Iterable[UOp]) -> frozenset[UOp]:
+        """The products whose elements a kernel makes operands of a chain of products from."""
+        if node.op is not Op.CAST or node.dtype not in chained_types(node.device):
+            return frozenset()
+        same = [n for n in inputs if n.shape_or_none == node.shape and not is_leaf(n)]
+        return frozenset(n for n in same if self.is_product(n))
+
+    def is_product(self, node: UOp) -> bool:
+        """True if the kernel of a node reduces operands that it reads several times."""
+        return any(
+            m.op is Op.EXPAND and numel(m) > numel(m.src[0])
+            for n in self.region(node)
+            if n.op is Op.REDUCE_AXIS
+            for m in self.region(n)
+        )
 
     def writes_memory_of(self, group: KernelGroup, node: UOp) -> bool:
         """True if a group writes to the memory that a node is an ASSIGN to."""
@@ -184,8 +202,18 @@ class Grouper:
                 return Refusal.MOVED
         if self.groups.writes_memory_of(other, group.first):
             return Refusal.OVERWRITTEN
+        if self.are_of_two_chains(group, other):
+            return Refusal.SCORES
         waits = [g for g in self.dependences.predecessors(group) if g is not other]
         return Refusal.BETWEEN if self.dependences.depends(waits, other) else None
+
+    def are_of_two_chains(self, group: KernelGroup, other: KernelGroup) -> bool:
+        """True if one of two groups may be inside of a chain of products without the other.
+
+        As the weights of attention, and the mask of dropout: a chain stores neither.
+        """
+        ours, theirs = (self.groups.products_in_place(g.first, g.inputs) for g in (group, other))
+        return bool(ours or theirs) and not ours & theirs
 
     def reads_in_place(self, node: UOp, source: UOp) -> bool:
         """True if every path from `source` to `node` is elementwise."""

@@ -73,6 +73,16 @@ def is_long_product(launch: Launch, limits: Limits) -> bool:
     )
 
 
+def chained_types(device: str) -> frozenset[DType]:
+    """The types of operands of which a device computes chains of products."""
+    if is_group(device):
+        return frozenset()
+    try:
+        return frozenset(unit.a for unit in units_of(limits_of(device)))
+    except DeviceError:
+        return frozenset()
+
+
 def refusal_of_chain(
     device: str,
     dtype: DType,

@@ -72,8 +72,8 @@ class Attention(Composed):
         With `is_causal`, position i attends to positions up to i. A query that attends to nothing
         gets 0. With `enable_gqa`, groups of query heads share key and value heads. Scores are
         computed in at least float32. For long sequences no scores are kept, not even for the
-        gradient, unless there is dropout. Raises ArgumentError for a mask together with
-        `is_causal`, ShapeError for sizes that do not fit.
+        gradient; with dropout only where one kernel computes all of it. Raises ArgumentError for a
+        mask together with `is_causal`, ShapeError for sizes that do not fit.
 
         >>> q, k, v = Tensor.zeros(1, 2, 4), Tensor.zeros(1, 2, 4), Tensor([[[1.0], [3.0]]])
         >>> q.scaled_dot_product_attention(k, v).tolist()
@@ -102,9 +102,7 @@ class Attention(Composed):
             return self._attended(key, value, attn_mask, dropout_p)
         length, seen = self.shape[-2], key.shape[-2]
         # One kernel goes through the keys that its rows see, and no others (`lower/tighten.py`).
-        is_whole = length < CAUSAL_ROWS or (
-            not (dropout_p and settings.TRAINING) and self._is_one_kernel(key, value)
-        )
+        is_whole = length < CAUSAL_ROWS or self._is_one_kernel(key, value)
         if not is_fixed((length, seen)) or is_whole:
             return self._attended(key, value, 0, dropout_p)
         rows = max(min(CAUSAL_ROWS, -(-length // 2)), -(-length // MOST_CAUSAL_BLOCKS))
@@ -180,17 +178,21 @@ class Attention(Composed):
         fixed = is_fixed((*self.shape, *key.shape, *value.shape))
         if not fixed:
             return self._seen(key, value, mask, dropout_p).result(self, value)
-        are_kept = bool(dropout_p) and settings.TRAINING
+        p = dropout_p if settings.TRAINING else 0.0
         is_short = self.shape[-2] * key.shape[-2] <= MOST_KEPT
-        parts = 0 if are_kept else self._parts_of_keys(key, value)
+        parts = int(self._is_one_kernel(key, value)) if p else self._parts_of_keys(key, value)
+        are_kept = bool(p) and not (parts and p < 1)
         if trace.on and not parts:
-            why = "dropout" if are_kept else self._refusal(key, value)
-            name = f"{self.shape} by {key.shape}"
-            trace(f"{'attention':<16} several kernels: {self.dtype.name} {name}: {why}")
+            name = f"{self.dtype.name} {self.shape} by {key.shape}"
+            trace(f"{'attention':<16} several kernels: {name}: {self._refusal(key, value)}")
         if is_short and not parts:
             return self._seen(key, value, mask, dropout_p).result(self, value)
         query, key, value, mask = of_one_shape(self, key, value, mask)
-        if parts > 1:
+        kept: list[Self] = []
+        if p and not are_kept:
+            kept = [query._kept(p, (*query.shape[:-1], key.shape[-2]))]
+            whole = query._seen(key, value, mask, p, kept[0])
+        elif parts > 1:
             whole = query._seen_in_parts(key, value, mask, parts)
         else:
             whole = combine_all(query._seen_in_pieces(key, value, mask, dropout_p, are_kept))
@@ -198,8 +200,8 @@ class Attention(Composed):
         if are_kept:
             return result
         masks = [] if mask is None or isinstance(mask, int) else [mask]
-        given = [t.uop for t in (query, key, value, whole.logarithm(), *masks)]
-        backward = Backward(mask if isinstance(mask, int) else None)
+        given = [t.uop for t in (query, key, value, whole.logarithm(), *masks, *kept)]
+        backward = Backward(mask if isinstance(mask, int) else None, p if kept else 0.0)
         return self._from_node(graph.called(result.uop, given, backward))
 
     def _parts_of_keys(self, key: Self, value: Self, is_few: bool = False) -> int:
@@ -257,9 +259,17 @@ class Attention(Composed):
         return refusal_of_chain(str(self.device), self.dtype, sizes, is_few or parts > 1)
 
     def _seen(
-        self, key: Self, value: Self, mask: Self | int | None, dropout_p: float
+        self,
+        key: Self,
+        value: Self,
+        mask: Self | int | None,
+        dropout_p: float,
+        kept: Self | None = None,
     ) -> Seen[Self]:
-        """Partial attention: queries over a piece of the keys."""
+        """Partial attention: queries over a piece of the keys.
+
+        Dropout leaves the weights that are `kept`, or draws which it leaves.
+        """
         wide = least_upper_dtype(self.dtype, key.dtype, dtypes.float32)
         scores = self.matmul(turned(key), dtype=wide) * (1 / root(self.shape[-1]))
         scores = masked(scores, mask)
@@ -267,11 +277,17 @@ class Attention(Composed):
         top = scores.max(-1, keepdim=True).detach().contiguous()
         powers = (scores - (top if mask is None else finite(top))).exp()
         total = powers.sum(-1, keepdim=True)
-        weighed = powers.cast(self.dtype)._dropped(dropout_p).matmul(value, dtype=wide)
-        return Seen(top, total, weighed, mask is not None)
+        weights = thinned(powers, kept, dropout_p).cast(self.dtype)
+        if kept is None:
+            weights = weights._dropped(dropout_p)
+        return Seen(top, total, weights.matmul(value, dtype=wide), mask is not None)
 
     def _dropped(self, p: float) -> Self:
         """The tensor after dropout, which the random class provides."""
+        raise NotImplementedError
+
+    def _kept(self, p: float, shape: tuple[Any, ...]) -> Self:
+        """A mask of what dropout keeps, which the random class provides."""
         raise NotImplementedError
 
 
@@ -347,22 +363,25 @@ def combine_pair(seen: Seen[T], more: Seen[T]) -> Seen[T]:
 @dataclass(frozen=True)
 class Backward:
     """The gradient of attention: a function of a CALL over queries, keys, values, the logarithms
-    of the totals, and the mask if there is one.
+    of the totals, the mask if there is one, and what dropout keeps if there is dropout.
 
     `start` is the position of the first query where attention is causal.
     """
 
     start: int | None
+    dropout_p: float = 0.0
 
     def __call__(self, g: UOp, call: UOp) -> list[Attention | None]:
         """Gradients for each argument of `call`, whose result gets `g`."""
         result, query, key, value, logarithm, *masks, slope = [
             Attention._from_node(node) for node in (call, *call.src[1:], g)
         ]
+        kept = masks.pop() if self.dropout_p else None
         mask = masks[0] if masks else self.start
-        anew = Anew(query, key, value, mask, logarithm, result, slope)
+        anew = Anew(query, key, value, mask, logarithm, result, slope, kept, self.dropout_p)
         slopes = [*anew.gradients(), None]
-        return [*slopes, *(anew.of_mask() if dtypes.is_float(m.dtype) else None for m in masks)]
+        slopes += [anew.of_mask() if dtypes.is_float(m.dtype) else None for m in masks]
+        return slopes if kept is None else [*slopes, None]
 
 
 @dataclass
@@ -381,6 +400,9 @@ class Anew:
     logarithm: Attention
     result: Attention
     slope: Attention
+    kept: Attention | None = None
+    """Mask of the weights that dropout keeps."""
+    dropout_p: float = 0.0
 
     def __post_init__(self) -> None:
         self.wide = self.logarithm.dtype
@@ -420,14 +442,14 @@ class Anew:
         for queries in self.queries:
             weights = self.columns(queries)
             slope = self.slope[..., queries, :]
-            slopes = weights * (
-                self.value.matmul(turned(slope), dtype=self.wide)
-                - turned(self.mean[..., queries, :])
-            )
+            kept = None if self.kept is None else turned(self.kept[..., queries, :])
+            products = self.value.matmul(turned(slope), dtype=self.wide)
+            mean = turned(self.mean[..., queries, :])
+            slopes = weights * (thinned(products, kept, self.dropout_p) - mean)
             key.append(self.product(slopes, self.query[..., queries, :]))
             if not self.shares_weights:  # in a kernel of their own, whose registers they fit
                 weights = self.columns(queries, again=True)
-            value.append(self.product(weights, slope))
+            value.append(self.product(thinned(weights, kept, self.dropout_p), slope))
         return added(query) * self.scale, added(key) * self.scale, added(value)
 
     def of_mask(self) -> Attention:
@@ -441,8 +463,9 @@ class Anew:
         mask = part_of(self.mask, slice(0, self.query.shape[-2]), keys)
         scores = self.scaled.matmul(turned(key), dtype=self.wide)
         scores = masked(scores * -self.scale if self.is_narrow else scores, mask)
-        slopes = self.slope.matmul(turned(value), dtype=self.wide) - self.mean
-        return (scores - self.logarithm).exp() * slopes
+        kept = None if self.kept is None else self.kept[..., keys]
+        slopes = thinned(self.slope.matmul(turned(value), dtype=self.wide), kept, self.dropout_p)
+        return (scores - self.logarithm).exp() * (slopes - self.mean)
 
     def columns(self, queries: slice, again: bool = False) -> Attention:
         """The weights of all keys (the rows) for some queries; others nodes of them `again`."""
@@ -478,6 +501,11 @@ def masked(scores: T, mask: T | int | None, across: bool = False) -> T:
     elif across:
         mask = turned(mask)
     return mask.where(scores, -math.inf) if mask.dtype is dtypes.bool else scores + mask
+
+
+def thinned(weights: T, kept: T | None, p: float) -> T:
+    """Weights after dropout with probability p, which keeps some of them."""
+    return weights if kept is None else kept.where(weights * (1 / (1 - p)), 0)
 
 
 def part_of(mask: T | int | None, queries: slice, keys: slice) -> T | int | None:

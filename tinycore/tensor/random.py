@@ -372,14 +372,16 @@ class Random(Attention):
             return self
         if p == 1:
             return self.const_like(0)
-        kept = (
-            self.rand(self.shape, device=self.device, dtype=dtypes.float32, contiguous=False) >= p
-        )
-        return kept.contiguous().where(self / (1.0 - p), 0)
+        return self._kept(p, self.shape).where(self / (1.0 - p), 0)
 
     def _dropped(self, p: float) -> Self:
         """Dropout, for the classes before this one."""
         return self.dropout(p)
+
+    def _kept(self, p: float, shape: Shape) -> Self:
+        """A mask in memory of what dropout keeps of a tensor of some shape."""
+        drawn = self.rand(shape, device=self.device, dtype=dtypes.float32, contiguous=False)
+        return (drawn >= p).contiguous()
 
 
 def fitting(drawn: UOp, shape: Shape) -> UOp:

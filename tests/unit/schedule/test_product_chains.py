@@ -232,6 +232,58 @@ def test_one_kernel_is_told_no_reason(unit: MatrixUnit, capsys: pytest.CaptureFi
     assert "no chain of products" not in text
 
 
+def by_unit(results: list[Tensor], unit: MatrixUnit) -> int:
+    """The kernels that compute some results on the unit."""
+    limits = card_with(unit)
+    asts = [item.ast for item in Tensor.schedule(*results) if item.ast.op is not Op.COPY]
+    linear = [lower(ast, PythonRenderer(limits), "kernel", plan_for(ast, limits)) for ast in asts]
+    return sum(any(u.op is Op.MATRIX for u in kernel.uops) for kernel in linear)
+
+
+def dropped(
+    given: list[Tensor], visible: Array | None, p: float
+) -> tuple[list[Tensor], Array, list[Array]]:
+    """Attention with dropout and its gradients; in double precision by the same draw, too."""
+    leaves = [x.detach().requires_grad_() for x in given[:3]]
+    query, key, value, slope = (plain(x).astype(numpy.float64) for x in given)
+    Tensor.manual_seed(3)
+    kept = plain(given[0]._kept(p, (*query.shape[:-1], key.shape[-2])).cast(dtypes.float32))
+    Tensor.manual_seed(3)
+    with Context(TRAINING=1):
+        result = leaves[0].scaled_dot_product_attention(
+            leaves[1], leaves[2], dropout_p=p, is_causal=visible is not None
+        )
+        (result * given[3]).sum().backward()
+    scores = query @ numpy.swapaxes(key, -1, -2) / numpy.sqrt(query.shape[-1])
+    scores = scores if visible is None else numpy.where(visible, scores, -numpy.inf)
+    weights = numpy.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    used = weights * kept / (1 - p)
+    slopes = slope @ numpy.swapaxes(value, -1, -2) * kept / (1 - p)
+    slopes = weights * (slopes - (weights * slopes).sum(-1, keepdims=True))
+    slopes /= numpy.sqrt(query.shape[-1])
+    expected = [
+        slopes @ key,
+        numpy.swapaxes(slopes, -1, -2) @ query,
+        numpy.swapaxes(used, -1, -2) @ slope,
+    ]
+    found = [result, *(x.grad for x in leaves if x.grad is not None)]
+    return found, used @ value, expected
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_dropout_is_part_of_the_kernels(unit: MatrixUnit, is_causal: bool) -> None:
+    given = operands(unit, (2, 48, 16), (2, 40, 16), (2, 40, 16), (2, 48, 16))
+    visible = numpy.tril(numpy.ones((48, 40), bool)) if is_causal else None
+    found, result, slopes = dropped(given, visible, 0.25)
+
+    # A type that is not narrow has weights of the same type, which one kernel draws the mask with.
+    assert unit is SIMDGROUP or by_unit(found, unit) == 3
+    tolerance = TOLERANCES[unit.a]
+    numpy.testing.assert_allclose(plain(found[0]), result, rtol=2 * tolerance, atol=4 * tolerance)
+    assert_close(unit, [plain(x) for x in found[1:]], slopes)
+
+
 def arrays_of(result: Tensor, unit: MatrixUnit) -> int:
     """The arrays of operands in shared memory of the kernel that computes a result."""
     (item,) = (item for item in result.schedule() if item.ast.op is not Op.COPY)
