@@ -21,8 +21,12 @@ from tinycore.uop.op import Op
 
 INTS: Final = frozenset({int})
 TUPLES: Final = frozenset({tuple})
-NUMBERED: Final = frozenset({Op.ASSIGN, Op.BUFFER_VIEW, Op.CALL, Op.CONTIGUOUS, Op.KERNEL})
+NUMBERED: Final = frozenset(
+    {Op.ASSIGN, Op.BUFFER_VIEW, Op.CALL, Op.CONTIGUOUS, Op.DETACH, Op.KERNEL}
+)
 """Ops that are counted, or whose argument may be another one in a canonical graph."""
+KEPT_APART: Final = frozenset({Op.CONTIGUOUS, Op.DETACH})
+"""Ops of which those with a number are copies, and leaves of gradients, of one tensor."""
 BUFFER, CALL = Op.BUFFER, Op.CALL
 NONE_CACHED: Final[Mapping[UOp, UOp]] = {}
 
@@ -47,7 +51,7 @@ class CanonicalGraph(NamedTuple):
     cached: Mapping[UOp, UOp]
     """Nodes in the value cache, and the memory that is read instead of them."""
     counts: tuple[int, int]
-    """The numbers of copies and of CALLs."""
+    """The numbers of copies and leaves, and of CALLs."""
 
     @property
     def values(self) -> dict[str, int]:
@@ -133,7 +137,7 @@ def canonicalize(
                     memory.append(node)
                 elif op is CALL:
                     src, argument, calls = src[:1], calls, calls + 1
-                elif op is Op.CONTIGUOUS and type(argument) is int:  # kept apart from equal ones
+                elif op in KEPT_APART and type(argument) is int:  # kept apart from equal ones
                     argument, copies = copies, copies + 1
                 elif type(argument) is Kernel:
                     argument = argument.without_gradient

@@ -21,7 +21,7 @@ from tinycore.dtype import DType, dtypes
 from tinycore.errors import JitError
 from tinycore.schedule.device_memory import buffers_of
 from tinycore.tensor.aliases import buffers_below
-from tinycore.tensor.graph import is_constant
+from tinycore.tensor.graph import is_constant, without_leaves
 from tinycore.tensor.guard_keys import ATOMS, Same, constant_key, shortened
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.tensor import Tensor
@@ -119,6 +119,7 @@ def form_of(node: UOp) -> UOp:
     if base.op is Op.BUFFER:
         whole = stand_in(base, 0)
         return whole if node is base else UOp(Op.RESHAPE, node.dtype, (whole,), node.shape)
+    node = without_leaves(node)
     form = node.substitute({b: stand_in(b, i) for i, b in enumerate(buffers_below(node))})
     return exchanging(form, Size.free)
 

@@ -32,11 +32,13 @@ from tinycore.tensor.change_tracking import change_sets, log_writes, record_chan
 from tinycore.tensor.checks import number_dtype, resolve_axis
 from tinycore.tensor.data import Data, node_from_data
 from tinycore.tensor.foreign_names import NO_DEVICES
-from tinycore.tensor.liveness import alias_index, is_waiting, living, waiting_index
+from tinycore.tensor.grad import passes_gradient
+from tinycore.tensor.history import history
+from tinycore.tensor.liveness import alias_index, is_waiting, live_tensors, living, waiting_index
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.signatures import check_signatures
 from tinycore.tensor.view_writes import in_own_memory, show, target_of
-from tinycore.tensor.views import Value, is_shared
+from tinycore.tensor.views import Value, is_detached, is_shared
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, device_node
 from tinycore.uop.op import Op
@@ -265,7 +267,8 @@ class Core:
     def requires_grad_(self, requires_grad: bool | None = True) -> Self:
         """Ask for a gradient, or refuse it; returns itself.
 
-        A constant that asks for one moves into memory of its own: equal constants are one node.
+        A constant that asks for one moves into memory of its own: equal constants are one node. A
+        detached tensor, or a part of one, gets the gradient of its own uses, not of equal ones.
         Raises GradientError for a dtype that is no float.
 
         >>> weight, mask = Tensor([2.0]).requires_grad_(), Tensor([1.0])
@@ -280,8 +283,24 @@ class Core:
         if requires_grad and graph.is_constant(self.uop):
             _, base, tensors = target_of(self, self.uop)
             show(self, tensors, base, in_own_memory(base))
+        elif requires_grad and not self.requires_grad and self._is_view_to_train():
+            self._become(graph.leaf(self.uop))
         self.requires_grad = requires_grad
         return self
+
+    def _is_view_to_train(self) -> bool:
+        """True if this tensor is detached, or a part of memory, and no gradient flows on from it.
+
+        Equal views are one node, so this one needs a node of its own.
+        """
+        node, base = self.uop, base_of_view(self.uop)
+        if base_of(node) is base or graph.is_leaf(node):
+            return False  # all of its base
+        if not (is_shared(base) or is_detached(node, base)):
+            return False  # computed
+        (root,), _ = history.unroll([node])
+        below = set(root.toposort(passes_gradient))
+        return not any(t.requires_grad for t in live_tensors() if t.uop in below)
 
     # --- identity in the graph
 

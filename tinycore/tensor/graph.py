@@ -383,6 +383,23 @@ def copied(x: UOp) -> UOp:
     return UOp(Op.CONTIGUOUS, x.dtype, (x,), unique().arg)
 
 
+def leaf(x: UOp) -> UOp:
+    """A detached node that no equal one shares: gradients of it are those of its own uses."""
+    return UOp(Op.DETACH, x.dtype, (x,), unique().arg)
+
+
+def is_leaf(x: UOp) -> bool:
+    """True if a node was made by `leaf`."""
+    return x.op is Op.DETACH and x.arg is not None
+
+
+def without_leaves(x: UOp) -> UOp:
+    """A node in which DETACHs made by `leaf` are like any others."""
+    while (node := next(filter(is_leaf, x.toposort()), None)) is not None:
+        x = x.substitute({node: UOp(Op.DETACH, node.dtype, node.src)})
+    return x
+
+
 def called(value: UOp, arguments: Sequence[UOp], gradient: Callable[..., Any]) -> UOp:
     """A value with a custom gradient: `gradient(g, node)` gives that of each argument."""
     return UOp(Op.CALL, value.dtype, (value, *arguments), gradient)

@@ -103,7 +103,8 @@ class ArgumentProxies:
                     "them up. Let it reach the tensor in one way only, or pass a copy (clone)"
                 )
             nodes = [self.nodes[b] for b in buffers_below(original.uop)]
-            if not is_realized(tensor.uop) or buffers_below(tensor.uop) != nodes:
+            is_same = tensor.uop is original.uop.substitute(self.nodes)  # also without elements
+            if not is_same and not (is_realized(tensor.uop) and buffers_below(tensor.uop) == nodes):
                 raise JitError(
                     f"{name} replaced its argument {place} by another tensor, where a replay could "
                     "only write to memory; use assign, or return the new one"

@@ -1,8 +1,10 @@
 """`backward` where the graph is hardly there."""
 
+from collections.abc import Callable
+
 import pytest
 
-from tinycore import Tensor
+from tinycore import Tensor, TinyJit
 from tinycore.errors import GradientError
 
 
@@ -28,3 +30,85 @@ def test_op_without_a_derivative_says_so() -> None:
 
     with pytest.raises(GradientError, match="FLOORMOD of floats has no derivative"):
         remainder.backward()
+
+
+# --- leaves that are views
+
+
+@pytest.mark.parametrize(
+    "view", [Tensor.detach, lambda x: x[1:], lambda x: x[1].detach(), lambda x: (x * 1).detach()]
+)
+def test_equal_views_of_which_one_asks_for_a_gradient_are_not_one(
+    view: Callable[[Tensor], Tensor],
+) -> None:
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]])
+    first, second = view(x).requires_grad_(), view(x).requires_grad_()
+
+    (first * view(x) * 2 + second * 3).sum().backward()
+
+    assert first.grad is not None
+    assert second.grad is not None
+    assert first.grad.tolist() == (view(x) * 2).tolist()
+    assert second.grad.tolist() == second.const_like(3).tolist()
+
+
+def test_a_detached_leaf_does_not_lead_to_the_tensor_that_it_shows() -> None:
+    x = Tensor([3.0, 4.0], requires_grad=True)
+    leaf = x.detach().requires_grad_()
+
+    (leaf * x).sum().backward()
+
+    assert leaf.grad is not None
+    assert x.grad is not None
+    assert leaf.grad.tolist() == [3.0, 4.0]
+    assert x.grad.tolist() == [3.0, 4.0]
+
+
+def test_a_part_of_a_leaf_that_asks_for_a_gradient_leads_to_the_leaf() -> None:
+    x = Tensor([3.0, 4.0], requires_grad=True)
+    part = x[1:].requires_grad_()
+
+    (part * part).sum().backward()
+
+    assert part.grad is not None
+    assert x.grad is not None
+    assert part.grad.tolist() == [8.0]
+    assert x.grad.tolist() == [0.0, 8.0]
+
+
+def test_a_detached_leaf_still_shows_what_is_written() -> None:
+    x = Tensor([3.0, 4.0]).realize()
+    leaf = x.detach().requires_grad_()
+
+    x[0] = 7
+    leaf[1:] = 9
+
+    assert (x.tolist(), leaf.tolist()) == ([7.0, 9.0], [7.0, 9.0])
+    leaf.square().sum().backward()
+    assert leaf.grad is not None
+    assert leaf.grad.tolist() == [14.0, 18.0]
+
+
+def test_reading_does_not_end_the_gradient_of_detached_leaves() -> None:
+    x, y = (Tensor(row).detach().requires_grad_() for row in ([1.0, 2.0, 3.0], [5.0]))
+    z = x * 2
+    z[1:2] = y
+
+    assert z.tolist() == [2.0, 5.0, 6.0]
+    (z * 2).sum().backward()
+
+    assert x.grad is not None
+    assert y.grad is not None
+    assert x.grad.tolist() == [4.0, 0.0, 4.0]
+    assert y.grad.tolist() == [2.0]
+
+
+def test_a_captured_step_serves_every_detached_leaf() -> None:
+    def slope(x: Tensor) -> Tensor:
+        return (x * x.detach()).sum().gradient(x)[0].realize()
+
+    step = TinyJit(slope)
+    leaves = [Tensor([float(i), 2.0]).realize().detach().requires_grad_() for i in range(4)]
+
+    assert [step(leaf).tolist() for leaf in leaves] == [[float(i), 2.0] for i in range(4)]
+    assert len(step.captures) == 1

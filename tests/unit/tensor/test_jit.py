@@ -260,3 +260,14 @@ def test_a_captured_function_says_what_it_is() -> None:
         return x + 1
 
     assert (step.__name__, step.__doc__) == ("step", "One more.")  # type: ignore[attr-defined]
+
+
+def test_an_argument_without_elements_is_an_argument() -> None:
+    def joined(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return (x.sum() + x.cat(y)).realize(), x * 2
+
+    step = TinyJit(joined)
+    results = [step(Tensor.zeros(0), Tensor([float(i)])) for i in range(4)]
+
+    assert [first.tolist() for first, _ in results] == [[0.0], [1.0], [2.0], [3.0]]
+    assert [second.tolist() for _, second in results] == [[]] * 4
