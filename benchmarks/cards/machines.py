@@ -180,6 +180,10 @@ channels before.""",
         has_lds=True,
         joined_bytes=8,
         joins_apart=True,
+        note="""\
+What keeps others below: products of 512 in halves have 128 groups, two on a third of the 96 units
+and one on the others, and larger tiles would leave units without a group, while smaller ones read
+more of the cache; those of float32 are added up from parts of K by a second kernel.""",
     ),
     Card(
         "M3",
