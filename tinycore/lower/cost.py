@@ -158,11 +158,13 @@ def accesses_served(facts: KernelFacts, limits: Limits, axis: UOp) -> float:
 
     If lanes share an operand of a long sum, scattering the sums once at the end costs little, and
     shuffling lanes out of longer vectors in every step costs more. An operand that is broadcast to
-    all lanes is as good as one that is contiguous along them.
+    all lanes is as good as one that is contiguous along them. Nor do contiguous accesses at the end
+    of a sum make up for scattered ones in every step.
     """
     total, read, lanes = 0.0, facts.loads, limits.vector_bytes // facts.itemsize
     shares = any(axis not in n.src[1].ranges for n in read)
-    once = 1 / min(facts.longest_reduction, AMORTIZED_STEPS) if shares else 1.0
+    gathers = any((facts.stride(n, axis) or 0) > LONGEST_STRIDE for n in read)
+    once = 1 / min(facts.longest_reduction, AMORTIZED_STEPS) if shares or gathers else 1.0
     stored = set(facts.stored)
     for access in facts.accesses:
         stride = facts.stride(access, axis)

@@ -28,6 +28,7 @@ from tinycore.lower.predicate import gates
 from tinycore.lower.registers import reduce_to_registers
 from tinycore.lower.scalars import scalars
 from tinycore.lower.tighten import tighten_folds
+from tinycore.lower.tighten_strips import tighten_strips
 from tinycore.lower.tile import Plan, apply_plan
 from tinycore.render.base import LinearKernel, Renderer, value_names
 from tinycore.trace import Trace
@@ -56,7 +57,7 @@ def expand_loops(kernel: UOp, renderer: Renderer) -> UOp:
 
     Folds are over the steps that can change them.
     """
-    return expand(share_fills(tighten_folds(kernel), renderer.limits))
+    return expand(share_fills(tighten_strips(tighten_folds(kernel)), renderer.limits))
 
 
 def fold_registers(kernel: UOp, renderer: Renderer) -> UOp:

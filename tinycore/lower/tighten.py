@@ -12,7 +12,7 @@ leaves no trace in a step that is left out.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from tinycore.dtype import dtypes
@@ -42,15 +42,17 @@ def tighten_folds(kernel: UOp) -> UOp:
     loops = [n for n in nodes if n.op is Op.RANGE and n.arg.kind is AxisKind.REDUCE and n.is_fixed]
     for loop in loops:
         excess = excess_of_folds(kernel, loop)
-        kernel = kernel if excess is None else tightened(kernel, loop, excess)
+        if excess is not None:
+            kernel = tightened(kernel, loop, steps_seen(excess, loop), excess.stride < 0)
     return kernel
 
 
 def excess_of_folds(kernel: UOp, loop: UOp) -> Excess | None:
     """The steps of a loop that change no fold of it; None if unknown."""
     folds = [n for n in closer_of(kernel, loop) if n.op is Op.REDUCE]
+    groups = [n for n in kernel.toposort() if n.op is Op.RANGE and n.arg.kind is AxisKind.GRID]
     for condition, truth in conditions_of(folds, loop):
-        excess = excess_of(condition, truth, loop)
+        excess = excess_of(condition, truth, loop, groups)
         known: dict[UOp, Value] = {condition: float(truth)}
         if excess is not None and all(is_neutral(fold, known) for fold in folds):
             return excess
@@ -67,22 +69,24 @@ def conditions_of(folds: Sequence[UOp], loop: UOp) -> list[tuple[UOp, bool]]:
     return [(n, truth) for n in found for truth in (True, False)]
 
 
-def excess_of(condition: UOp, truth: bool, loop: UOp) -> Excess | None:
-    """The steps of a loop in which a comparison has one value in all of a group; None if unknown.
+def excess_of(condition: UOp, truth: bool, counter: UOp, outside: Collection[UOp]) -> Excess | None:
+    """The steps of a loop in which a comparison has one value, whatever other loops are at.
 
-    It is true where the difference of what it compares is less than 0 at its greatest.
+    None if unknown. The `counter` is the loop or what counts its steps, and those `outside` are the
+    loops over groups or strips. The comparison is true where the difference of what it compares is
+    less than 0 at its greatest.
     """
     less, more = condition.src
     bases, start = terms_of(rewrite(less - more, simplify, name="simplify a difference"))
     sign, start = (1, start) if truth else (-1, -1 - start)
-    first, stride = UOp.index(0), 0
+    first, stride, apart = UOp.index(0), 0, frozenset(outside)
     for base, times in bases.items():
         times *= sign
-        if base is loop:
+        if base is counter:
             stride = times
-        elif loop in base.ranges:
+        elif not counter.ranges.isdisjoint(base.ranges):
             return None
-        elif base.ranges and all(r.arg.kind is AxisKind.GRID for r in base.ranges):
+        elif base.ranges and base.ranges <= apart:
             first = first + base * times
         else:
             start += max(int(base.vmin) * times, int(base.vmax) * times)
@@ -118,6 +122,8 @@ def decided(node: UOp, values: list[Value]) -> Value:
             return -math.inf
         case Op.MUL | Op.MATRIX if 0.0 in values[:2]:
             return 0.0
+        case Op.FDIV if values[0] == 0.0:
+            return 0.0
         case Op.MUL if values[0] is not None and values[1] is not None:
             return values[0] * values[1]
         case Op.EXP | Op.EXP2 if values[0] == -math.inf:
@@ -129,16 +135,20 @@ def decided(node: UOp, values: list[Value]) -> Value:
     return None
 
 
-def tightened(kernel: UOp, loop: UOp, excess: Excess) -> UOp:
-    """The kernel with a loop that ends before the steps of excess.
-
-    Where these are the first ones it goes backwards, so that its steps have one bound alone.
-    """
+def steps_seen(excess: Excess, loop: UOp) -> UOp:
+    """The number of steps of a loop but those of excess, which may be less than 0 or too many."""
     start, stride = excess
-    count = start // -stride + 1 if stride < 0 else loop.src[0] + start // stride
-    end = rewrite(count.maximum(0).minimum(loop.src[0]), simplify, name="simplify a bound")
+    return start // -stride + 1 if stride < 0 else loop.src[0] + start // stride
+
+
+def tightened(kernel: UOp, loop: UOp, steps: UOp, are_first: bool) -> UOp:
+    """The kernel with a loop of its first steps alone, or of its last ones.
+
+    For the last ones it goes backwards, so that its steps have one bound alone.
+    """
+    end = rewrite(steps.maximum(0).minimum(loop.src[0]), simplify, name="simplify a bound")
     shorter = loop.replace(src=(end,))
-    done = {loop: shorter if stride < 0 else loop.src[0] - 1 - shorter}
+    done = {loop: shorter if are_first else loop.src[0] - 1 - shorter}
     for node in kernel.toposort():
         if node is not loop:
             own = shorter if node.op in (Op.REDUCE, Op.END) else done[loop]

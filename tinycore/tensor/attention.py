@@ -45,6 +45,7 @@ MOST_KEPT: Final = 512 * 512
 refusal_of_chain: Final[Callable[..., str | None]] = deferred(
     "tinycore.schedule.product_chains:refusal_of_chain"
 )
+skips_hidden: Final[Callable[..., bool]] = deferred("tinycore.schedule.row_fusion:skips_hidden")
 
 trace = Trace("schedule")
 
@@ -101,8 +102,10 @@ class Attention(Composed):
         if not is_causal:
             return self._attended(key, value, attn_mask, dropout_p)
         length, seen = self.shape[-2], key.shape[-2]
-        # One kernel goes through the keys that its rows see, and no others (`lower/tighten.py`).
+        # Kernels go through the keys that their rows see, and no others (`lower/tighten.py`).
+        is_kept = bool(dropout_p) and settings.TRAINING
         is_whole = length < CAUSAL_ROWS or self._is_one_kernel(key, value)
+        is_whole = is_whole or (not is_kept and self._skips_hidden(key, value))
         if not is_fixed((length, seen)) or is_whole:
             return self._attended(key, value, 0, dropout_p)
         rows = max(min(CAUSAL_ROWS, -(-length // 2)), -(-length // MOST_CAUSAL_BLOCKS))
@@ -244,6 +247,15 @@ class Attention(Composed):
         if not are_kept and self._is_one_kernel(key, value):
             return [slice(0, key.shape[-2])]
         return pieces(key.shape[-2], key.shape[-1] + value.shape[-1])
+
+    def _skips_hidden(self, key: Self, value: Self) -> bool:
+        """True if the device leaves out hidden keys, of scores that are not kept."""
+        rows, seen, width = self.shape[-2], key.shape[-2], key.shape[-1] + value.shape[-1]
+        if not is_fixed((rows, seen, width)) or rows * seen <= MOST_KEPT:
+            return False
+        device, wide = str(self.device), least_upper_dtype(self.dtype, dtypes.float32)
+        lengths = {piece.stop - piece.start for n in (rows, seen) for piece in pieces(n, width)}
+        return all(skips_hidden(device, self.dtype, n * width * wide.itemsize, n) for n in lengths)
 
     def _is_one_kernel(self, key: Self, value: Self, parts: int = 1, is_few: bool = False) -> bool:
         """True if the device goes through all keys in one kernel, in so many parts at once."""
