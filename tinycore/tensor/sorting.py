@@ -9,6 +9,8 @@ log2(n) kernels. Values are taken from the places found, and their gradients go 
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import Final, Self
 
 from tinycore._deferred import numpy
@@ -33,6 +35,8 @@ LONGEST_PIECE: Final = 256
 """Elements that are merged sequentially; pieces are merged in parallel."""
 FEWEST_PIECES: Final = 16
 """Pieces of an axis that are preferred to longer ones."""
+MOST_PASSES: Final = 6
+"""Elements up to which each is found by a pass over all others, as members of one fused kernel."""
 
 
 def first_places(keys: UOp, count: int, bits: int) -> UOp:
@@ -42,6 +46,9 @@ def first_places(keys: UOp, count: int, bits: int) -> UOp:
     the first elements are kept.
     """
     size = keys.shape[-1]
+    if count <= MOST_PASSES and size > RANK_SORTED and bits <= PLACE_BITS:
+        best = by_passes(*numbered(keys, bits), count)
+        return best.alu(Op.AND, graph.full_like(best, PLACE_MASK))
     run = min(size, RANK_SORTED)
     piece = min(LONGEST_PIECE, max(run, power_of_two(size // FEWEST_PIECES)))
     greatest = dtypes.max(dtypes.int64 if bits > PLACE_BITS else dtypes.int32)
@@ -121,6 +128,22 @@ def by_counting(runs: Keys) -> Keys:
     (rank,) = store_keys((total(less(others, own).cast(dtypes.int32)),))
     found = graph.insert_axis(rank, last - 1, size).eq(here)
     return store_keys(tuple([total(found.where(key, graph.full_like(key, 0))) for key in others]))
+
+
+def by_passes(keys: UOp, count: int) -> UOp:
+    """The least of distinct keys, in order: each is the minimum of those after the one before."""
+    (keys,) = store_keys((keys,))
+    last, greatest = len(keys.shape) - 1, graph.full_like(keys, dtypes.max(keys.dtype))
+    found = [graph.fold(keys, Op.MIN, [last])]
+    while len(found) < count:
+        after = graph.broadcast_to(found[-1], keys.shape) < keys
+        found.append(graph.fold(after.where(keys, greatest), Op.MIN, [last]))
+    around = [(0, 0)] * last
+    placed = [
+        graph.pad_with(key, [*around, (place, count - 1 - place)], 0)
+        for place, key in enumerate(found)
+    ]
+    return functools.reduce(operator.add, placed)
 
 
 def total(x: UOp) -> UOp:

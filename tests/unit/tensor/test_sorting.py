@@ -103,7 +103,7 @@ def test_nothing_and_one(shape: tuple[int, ...]) -> None:
     assert not places.numpy().any()
 
 
-@pytest.mark.parametrize("k", [1, 16, 17, 100, 999])
+@pytest.mark.parametrize("k", [1, 2, 6, 7, 16, 17, 100, 999])
 def test_the_first_of_many(k: int) -> None:
     numbers = integers(2, 999, low=-300, high=300)
     theirs = torch.sort(torch.tensor(numbers), stable=True, descending=True)
@@ -112,6 +112,20 @@ def test_the_first_of_many(k: int) -> None:
 
     assert (values.numpy() == theirs[0].numpy()[:, :k]).all()
     assert (places.numpy() == theirs[1].numpy()[:, :k]).all()
+
+
+@pytest.mark.device("CPU")
+def test_few_are_found_by_one_kernel() -> None:
+    _, places = Tensor(numbers(4, 300).astype("float32"), device="CPU").realize().topk(3)
+    assert len(places.schedule()) == 1
+
+
+def test_few_are_found_in_order() -> None:
+    x = numpy.array([2.0, numpy.nan, -0.0, 0.0, numpy.inf] * 5, "float32")
+    values, places = Tensor(x).topk(6, largest=False)
+    assert values.eq(0).all().item()
+    assert places.tolist() == [2, 3, 7, 8, 12, 13]
+    assert Tensor(x).topk(6)[1].tolist() == [1, 6, 11, 16, 21, 4]
 
 
 def test_topk() -> None:

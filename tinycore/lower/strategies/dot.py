@@ -164,7 +164,11 @@ def hold_outputs(draft: Draft, axis: UOp) -> list[UOp]:
         del held[0]
     if not held:
         return []
-    draft.do(Accumulate(tuple(held), tuple(r.arg.number for r in around)))
+    loops = [r.arg.number for r in around]
+    if (steps := steps_at_once(facts, draft.limits, around)) > 1:
+        draft.do(Split(loops[-1], steps))
+        loops[-1] = (*loops[-1], 0)
+    draft.do(Accumulate(tuple(held), tuple(loops)))
     return [r for r in draft.facts.loops if r.arg.number[-2:] == (Part.HELD, 1)]
 
 
@@ -173,6 +177,21 @@ def share_of(draft: Draft, first: UOp) -> int:
     if draft.limits.threads < 2 or draft.work < draft.limits.wake_operations:
         return first.extent
     return max(first.extent // (draft.limits.threads * LEAST_CHUNKS), 1)
+
+
+def steps_at_once(facts: KernelFacts, limits: Limits, around: list[UOp]) -> int:
+    """Steps of the innermost loop around held sums that are summed before lanes are added up.
+
+    What they read for all sums must fit the cache behind the nearest one, and the rows of a tile
+    the nearest one.
+    """
+    outputs = [r for r in facts.outputs if r.extent > 1]
+    inside = facts.reduced[len(around) :]
+    each = facts.footprint([*outputs, *inside], LEAST_AGAIN)
+    rows = LONGEST_SIDE * math.prod(r.extent for r in inside) * facts.itemsize
+    most = min(limits.cache_bytes // 2 // max(each, 1), limits.near_cache_bytes // rows)
+    most = min(most, around[-1].extent // 2)
+    return max((n for n in range(1, most + 1) if around[-1].extent % n == 0), default=1)
 
 
 def loops_around_sums(facts: KernelFacts, limits: Limits, axis: UOp) -> list[UOp]:
