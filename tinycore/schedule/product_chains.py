@@ -120,6 +120,22 @@ def refusal_by_units(
     return "; ".join(told) or "no matrix unit of the device has sums that are operands"
 
 
+def skips_hidden(device: str, dtype: DType, reread: int, columns: int) -> bool:
+    """True if strips of causal attention leave out hidden keys (`lower/tighten_strips.py`).
+
+    `reread` are bytes of keys and values. A unit for whole products has no strips of scores.
+    """
+    if is_group(device):
+        return False
+    try:
+        limits = limits_of(device)
+    except DeviceError:
+        return False
+    if limits.grid is not None or any(unit.a is dtype for unit in limits.matrix):
+        return False
+    return columns % limits.vector_bytes == 0 and reread <= limits.cache_bytes
+
+
 def with_digits_apart(launch: Launch) -> Launch:
     """A kernel with two loops for each one that all addresses take apart by one size."""
     number = max(r.arg.number[0] for r in launch.by_op[Op.RANGE])

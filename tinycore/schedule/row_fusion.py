@@ -21,7 +21,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from tinycore.dtype import DType, PointerDType, dtypes
+from tinycore.dtype import PointerDType, dtypes
 from tinycore.errors import DeviceError
 from tinycore.render.base import Limits, pointer_of
 from tinycore.schedule.access import Launch, Spans, elements, widen
@@ -351,17 +351,6 @@ def row_limits(device: str) -> Limits | None:
     """The limits that strips are cut for; None for a device that runs kernels on a grid."""
     limits = device_limits(device)
     return limits if limits is not None and limits.grid is None else None
-
-
-def skips_hidden(device: str, dtype: DType, reread: int, columns: int) -> bool:
-    """True if strips of causal attention leave out hidden keys (`lower/tighten_strips.py`).
-
-    `reread` are bytes of keys and values. A unit for whole products has no strips of scores.
-    """
-    limits = None if is_group(device) else row_limits(device)
-    if limits is None or any(unit.a is dtype for unit in limits.matrix):
-        return False
-    return columns % limits.vector_bytes == 0 and reread <= limits.cache_bytes * MOST_REREAD
 
 
 def fused_step(run: Sequence[Step], launch: Launch, memory: Sequence[UOp]) -> Step:

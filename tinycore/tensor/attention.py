@@ -45,7 +45,7 @@ MOST_KEPT: Final = 512 * 512
 refusal_of_chain: Final[Callable[..., str | None]] = deferred(
     "tinycore.schedule.product_chains:refusal_of_chain"
 )
-skips_hidden: Final[Callable[..., bool]] = deferred("tinycore.schedule.row_fusion:skips_hidden")
+skips_hidden: Final[Callable[..., bool]] = deferred("tinycore.schedule.product_chains:skips_hidden")
 
 trace = Trace("schedule")
 

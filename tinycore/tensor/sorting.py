@@ -47,7 +47,8 @@ def first_places(keys: UOp, count: int, bits: int) -> UOp:
     """
     size = keys.shape[-1]
     if count <= MOST_PASSES and size > RANK_SORTED and bits <= PLACE_BITS:
-        best = by_passes(*numbered(keys, bits), count)
+        (distinct,) = numbered(keys, bits)
+        best = by_passes(distinct, count)
         return best.alu(Op.AND, graph.full_like(best, PLACE_MASK))
     run = min(size, RANK_SORTED)
     piece = min(LONGEST_PIECE, max(run, power_of_two(size // FEWEST_PIECES)))
