@@ -25,7 +25,7 @@ from tinycore import Tensor, dtypes
 from tinycore.dtype import DType
 from tinycore.errors import ArgumentError, DTypeError, FileFormatError, ShapeError
 from tinycore.nn.files.safetensors import SafetensorsFile, write_safetensors
-from tinycore.nn.files.torch_archive import SavedTensor, read_archive
+from tinycore.nn.files.torch_archive import SavedTensor, like, read_archive
 
 __all__ = [
     "TensorIO",
@@ -189,18 +189,19 @@ def torch_load(fn: str | os.PathLike[str], device: str | None = None) -> Any:
     Traceback (most recent call last):
     tinycore.errors.FileFormatError: ...model.pth: no file of torch.save: ...
     """
-    return _with_tensors(read_archive(fn), device)
+    return _with_tensors(read_archive(fn), device, {})
 
 
-def _with_tensors(found: Any, device: str | None) -> Any:
-    """The content read, with tensors in the place of saved ones."""
+def _with_tensors(found: Any, device: str | None, made: dict[int, Any]) -> Any:
+    """The content read, with tensors in the place of saved ones; `made` are containers, by id."""
     if isinstance(found, SavedTensor):
         return _tensor(found.array, found.dtype, device).expand(found.shape)
-    if isinstance(found, dict):
-        return {name: _with_tensors(item, device) for name, item in found.items()}
-    if isinstance(found, (list, tuple)):
-        return type(found)([_with_tensors(item, device) for item in found])
-    return found
+    if not isinstance(found, (dict, list, tuple)):
+        return found
+    if id(found) not in made:
+        items = list(found.values()) if isinstance(found, dict) else found
+        made[id(found)] = like(found, [_with_tensors(item, device, made) for item in items])
+    return made[id(found)]
 
 
 def tar_extract(fn: Source, device: str | None = None) -> dict[str, Tensor]:

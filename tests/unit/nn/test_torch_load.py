@@ -198,3 +198,27 @@ def test_a_tensor_is_read_as_a_file() -> None:
     assert file.read() == b"three"
     with pytest.raises(DTypeError, match="uint8"):
         TensorIO(Tensor(numpy.ones(2)))
+
+
+def test_a_small_file_cannot_take_much_memory(tmp_path: Path) -> None:
+    """An unpickler takes memory for all numbers below one that an object gets: here 16 GB."""
+    path = tmp_path / "x.pt"
+    path.write_bytes(b"\x80\x02Nr\x00\x00\x00\x7f.")
+
+    with pytest.raises(FileFormatError, match="numbers an object 2130706432"):
+        torch_load(path)
+
+
+@pytest.mark.parametrize("archive", FORMATS)
+def test_a_small_file_cannot_take_much_time(tmp_path: Path, archive: bool) -> None:
+    """A list of a list twice, and so on, has more leaves than anyone can visit."""
+    found: Any = [torch.ones(2), 7]
+    for _ in range(50):
+        found = [found, found]
+
+    ours = torch_load(saved(tmp_path / "x.pt", found, archive))
+
+    for _ in range(50):
+        assert ours[0] is ours[1]
+        ours = ours[0]
+    assert ours[0].tolist() == [1.0, 1.0]

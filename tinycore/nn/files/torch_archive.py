@@ -15,6 +15,7 @@ import io
 import math
 import os
 import pickle
+import pickletools
 import reprlib
 import struct
 import zipfile
@@ -23,20 +24,22 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import IO, Any, Final, TypeVar
 
 import numpy
 
 from tinycore.dtype import DType, dtypes, to_numpy_dtype
 from tinycore.errors import FileFormatError
 
-__all__ = ["SavedTensor", "read_archive"]
+__all__ = ["SavedTensor", "like", "read_archive"]
 
 Array = numpy.ndarray[Any, numpy.dtype[Any]]
 Made = TypeVar("Made")
 
 MAGIC: Final = 0x1950A86A20F9469CFC6C
 """The first object of a file that is no archive."""
+NOTES: Final = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
+"""Opcodes of pickles that give an object a number, by which later ones refer to it."""
 MAX_DEPTH: Final = 64
 """Greatest depth of nested containers."""
 shown: Final = reprlib.repr
@@ -194,6 +197,20 @@ class Description(pickle.Unpickler):
         return Storage(str(key), element.dtype, count)
 
 
+def next_description(file: IO[bytes]) -> Any:
+    """The object that the next pickle of a file describes.
+
+    Raises FileFormatError where it numbers objects beyond those it may hold: for a number, an
+    unpickler takes memory for all below it.
+    """
+    start = file.tell()
+    for code, number, place in pickletools.genops(file):
+        if code.name in NOTES and place is not None and int(number or 0) > place - start:
+            raise FileFormatError(f"the file numbers an object {number} after {place} bytes")
+    file.seek(start)
+    return Description(file).load()
+
+
 def read_archive(path: str | os.PathLike[str]) -> Any:
     """The object in a file of `torch.save`, with a SavedTensor in the place of every tensor.
 
@@ -237,21 +254,21 @@ def from_zip(file: io.BufferedReader) -> Any:
         order = record("byteorder").strip() if f"{root}byteorder" in names else b"little"
         if order not in (b"little", b"big"):
             raise FileFormatError(f"the order of bytes is {shown(order)}")
-        found = Description(io.BytesIO(record("data.pkl"))).load()
+        found = next_description(io.BytesIO(record("data.pkl")))
         return Arrays(lambda key: record(f"data/{key}"), order.decode()).inside(found)
 
 
 def from_stream(file: io.BufferedReader) -> Any:
     """The object in a file from before archives: pickles, and storages behind them."""
-    if Description(file).load() != MAGIC:
+    if next_description(file) != MAGIC:
         raise FileFormatError("it does not begin as one")
-    _protocol, system, found, keys = [Description(file).load() for _ in range(4)]
+    _protocol, system, found, keys = [next_description(file) for _ in range(4)]
     little = not isinstance(system, dict) or system.get("little_endian", True)
     start, records = file.tell(), {}
     size = os.fstat(file.fileno()).st_size
-    described = {s.key: s for s in storages_in(found)}
+    stated = {s.key: s for s in storages_in(found, set())}
     for key in keys:
-        storage = described.get(str(key))
+        storage = stated.get(str(key))
         file.seek(start)
         (count,) = struct.unpack("<q", file.read(8))
         if storage is None or count != storage.count:
@@ -264,11 +281,14 @@ def from_stream(file: io.BufferedReader) -> Any:
     return Arrays(records.__getitem__, "little" if little else "big").inside(found)
 
 
-def storages_in(found: Any, depth: int = 0) -> list[Storage]:
-    """The storages below an object. Raises FileFormatError for endless nesting."""
+def storages_in(found: Any, seen: set[int], depth: int = 0) -> list[Storage]:
+    """The storages below an object, but for what was seen. Raises FileFormatError when endless."""
     if isinstance(found, View):
         return [found.storage]
-    return [s for child in children(found, depth) for s in storages_in(child, depth + 1)]
+    parts = [] if id(found) in seen else children(found, depth)
+    below = [s for child in parts for s in storages_in(child, seen, depth + 1)]
+    seen.add(id(found))  # afterwards: one that contains itself is endless
+    return below
 
 
 def children(found: Any, depth: int) -> list[Any]:
@@ -280,22 +300,31 @@ def children(found: Any, depth: int) -> list[Any]:
     return list(found) if isinstance(found, (list, tuple)) else []
 
 
+def like(container: Any, items: list[Any]) -> Any:
+    """A dict with the keys of another, or a list or tuple, of other items."""
+    if isinstance(container, dict):
+        return dict(zip(container, items, strict=True))
+    return items if isinstance(container, list) else tuple(items)
+
+
 class Arrays:
     """Makes arrays of descriptions; a storage is read once, for all tensors that view it."""
 
     def __init__(self, read: Callable[[str], bytes], order: str) -> None:
         self.read, self.order = read, order
         self.known: dict[str, Array] = {}
+        self.made: dict[int, Any] = {}
+        """By the id of a container, that with arrays: small files may name one very often."""
 
     def inside(self, found: Any, depth: int = 0) -> Any:
         """An object with arrays in the place of descriptions. Raises FileFormatError."""
         if isinstance(found, View):
             return self.tensor(found)
-        items = [self.inside(child, depth + 1) for child in children(found, depth)]
-        if isinstance(found, dict):
-            return dict(zip(found, items, strict=True))
-        if isinstance(found, (list, tuple)):
-            return items if isinstance(found, list) else tuple(items)
+        if isinstance(found, (dict, list, tuple)):
+            if id(found) not in self.made:
+                items = [self.inside(child, depth + 1) for child in children(found, depth)]
+                self.made[id(found)] = like(found, items)
+            return self.made[id(found)]
         if isinstance(found, Element):
             return found.dtype
         if isinstance(found, Storage):
