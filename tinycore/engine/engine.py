@@ -41,6 +41,10 @@ HOST_DEVICE_TYPE = 1
 """The DLDeviceType of memory that the processor addresses; it has the number 0 only."""
 
 
+MOST_STATES = 8
+"""States of settings for which a schedule keeps its programs."""
+
+
 def exchanged(kind: int, device: str) -> tuple[int, int]:
     """The DLDevice of a kind of memory that a device works on."""
     return kind, 0 if kind == HOST_DEVICE_TYPE else device_and_index(device)[1]
@@ -240,6 +244,8 @@ class Engine:
 def keep_runners(layout: Layout, state: tuple[Any, ...], runners: Sequence[Runner]) -> None:
     """Keep the programs of a schedule for its next use under the same settings."""
     if 0 < len(runners) == len(layout.steps):
+        if len(layout.runners) >= MOST_STATES:
+            layout.runners.clear()
         layout.runners[state] = tuple(runners)
 
 

@@ -315,6 +315,8 @@ def rounded_arrays(nodes: Iterable[UOp], types: frozenset[DType]) -> set[UOp]:
 def moved_arrays(nodes: Iterable[UOp], types: frozenset[DType]) -> set[UOp]:
     """The arrays in shared memory whose values come from memory and go to memory as they are."""
     nodes = list(nodes)
+    if not (arrays := rounded_arrays(nodes, types)):
+        return set()
     other = {s for n in nodes for s in (n.src if n.op is not Op.STORE else (n.src[0], *n.src[2:]))}
     read: set[UOp] = set()
     for n in nodes:
@@ -322,7 +324,7 @@ def moved_arrays(nodes: Iterable[UOp], types: frozenset[DType]) -> set[UOp]:
         is_moved = n.op is Op.VECTORIZE and n not in other
         moved = n.src[1:2] if n.op is Op.STORE else n.src if is_moved else ()
         read.update(pointer_of(s.src[0]) for s in n.src if s.op in READS and s not in moved)
-    return {a for a in rounded_arrays(nodes, types) if a not in read}
+    return arrays - read
 
 
 def is_rounded(value: UOp, arrays: set[UOp]) -> bool:

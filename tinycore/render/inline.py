@@ -25,6 +25,8 @@ ORDERING: Final = frozenset({Op.BARRIER, Op.COMMIT, Op.WAIT})
 """Ops whose sources only state an order."""
 
 
+WRITERS: Final = frozenset({Op.STORE, Op.ASYNC_COPY, Op.TENSOR_COPY, Op.BARRIER})
+"""Ops that a LOAD does not move past."""
 UNWRITTEN: Final = ORDERING | COMPOUND | {Op.AFTER}
 """Ops that have sources whose text is no part of theirs."""
 
@@ -95,10 +97,8 @@ def writes_of(uops: Sequence[UOp]) -> dict[UOp | None, list[int]]:
     """The places of the stores to each pointer; under None those of the barriers."""
     writes: dict[UOp | None, list[int]] = defaultdict(list)
     for place, u in enumerate(uops):
-        if u.op in (Op.STORE, Op.ASYNC_COPY, Op.TENSOR_COPY):
-            writes[pointer_of(u.src[0])].append(place)
-        elif u.op is Op.BARRIER:
-            writes[None].append(place)
+        if u.op in WRITERS:
+            writes[None if u.op is Op.BARRIER else pointer_of(u.src[0])].append(place)
     return writes
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 
 from tinycore.dtype import Scalar, dtypes
 from tinycore.errors import ArgumentError, DTypeError
+from tinycore.tensor.checks import NUMBER_TYPES
 from tinycore.tensor.operands import COMPARED, Operands, no_bools
 from tinycore.tensor.remainder import floor_quotient, remainder
 from tinycore.tensor.ufuncs import applied
@@ -35,9 +36,9 @@ class Elementwise(Operands):
 
     def sub(self, x: Self | Scalar, reverse: bool = False) -> Self:
         """a - b. Raises DTypeError between bools."""
-        left, right = self._nodes("sub", (x,))
+        left, right = self._pair("sub", x)
         no_bools("sub", left.dtype)
-        return self._from_node(right.alu(Op.SUB, left) if reverse else left.alu(Op.SUB, right))
+        return self._made_by(Op.SUB, *((right, left) if reverse else (left, right)))
 
     def mul(self, x: Self | Scalar, reverse: bool = False) -> Self:
         """a * b; logical and between bools."""
@@ -62,6 +63,10 @@ class Elementwise(Operands):
             raise ArgumentError(
                 f"div: rounding_mode {rounding_mode!r} is none of None, 'trunc', 'floor'"
             )
+        if rounding_mode is None and dtypes.is_float(self.dtype):
+            first, second = self._pair("div", x)
+            if first.dtype is self.dtype:
+                return self._made_by(Op.FDIV, *((second, first) if reverse else (first, second)))
         left, right = self._broadcasted("div", x)
         if reverse:
             left, right = right, left
@@ -191,12 +196,12 @@ class Elementwise(Operands):
 
     def _bitwise(self, name: str, op: Op, x: Self | Scalar, reverse: bool = False) -> Self:
         """An op on bits. Raises DTypeError for floats, and for shifts of bools."""
-        left, right = self._broadcasted(name, x)
+        left, right = self._pair(name, x)
         if dtypes.is_float(left.dtype) or (left.dtype is dtypes.bool and op in SHIFTS):
             raise DTypeError(
                 f"{name}: needs integers, got {self.dtype!r} and {self.ufix(x).dtype!r}"
             )
-        return right.alu(op, left) if reverse else left.alu(op, right)
+        return self._made_by(op, *((right, left) if reverse else (left, right)))
 
     # --- comparison and logic
 
@@ -244,12 +249,12 @@ class Elementwise(Operands):
         """a <= b, as bools: false where either is NaN."""
         if self._differs_in_sign(x):
             return self._less(x, not reverse).logical_not()
-        left, right = self._broadcasted("less_or_equal", self._comparable(x))
+        left, right = self._pair("less_or_equal", self._comparable(x))
         if reverse:
             left, right = right, left
         if dtypes.is_float(left.dtype):
-            return (left < right) | left.eq(right)
-        return (right < left).logical_not()
+            return self._made_by(Op.OR, left.alu(Op.CMPLT, right), left.alu(Op.CMPEQ, right))
+        return self._made_by(Op.CMPLT, right, left).logical_not()
 
     def where(self, x: Self | Scalar, y: Self | Scalar) -> Self:
         """`x` where this bool tensor holds, else `y`, in their common dtype.
@@ -264,6 +269,15 @@ class Elementwise(Operands):
             raise DTypeError(
                 f"where: the condition must be bool, got {self.dtype!r}; compare it with something"
             )
+        beside = x if isinstance(x, Elementwise) else y
+        if isinstance(beside, Elementwise) and self._is_like(beside, promote=True):
+            other = y if beside is x else x
+            if type(other) in NUMBER_TYPES or (
+                isinstance(other, Elementwise) and self._is_like(other, promote=True)
+            ):
+                first, second = beside._pair("where", other)
+                sides = (first, second) if beside is x else (second, first)
+                return self._made_by(Op.WHERE, self.uop, *sides)
         yes, no = self._choices(x, y)
         condition, yes, no = self._broadcasted("where", yes, no, promote=False)
         return condition.alu(Op.WHERE, yes, no)

@@ -80,22 +80,37 @@ class Operands(Joining):
         return graph.scalar(dtype, cast(Scalar, x), self.device)
 
     def _pair(self, name: str, other: Self | Scalar) -> Sequence[UOp]:
-        """`_nodes` of two operands; for a number of this dtype at once, as most second ones are."""
+        """`_nodes` of two operands; at once for a number of this dtype, or a tensor like this."""
+        node = self.uop
         if type(other) in NUMBER_TYPES:
-            number, node = cast(Scalar, other), self.uop
+            number = cast(Scalar, other)
             dtype = scalar_dtype(number, node.dtype)
             if dtype is node.dtype and number_dtype("operand", number, dtype) is dtype:
                 return node, graph.full(node.shape, dtype, number, node.device)
+        elif isinstance(other, Operands) and self._is_like(other):
+            least_upper_dtype(node.dtype)  # raises for a dtype that takes no part in arithmetic
+            return node, other.uop
         return self._nodes(name, (other,))
+
+    def _is_like(self, other: Self, promote: bool = False) -> bool:
+        """True if another tensor has this shape, on this device, and this dtype if not promoted."""
+        a, b = self.uop, other.uop
+        if a.dtype is not b.dtype and not promote:
+            return False
+        return a is b or (a.shape == b.shape and a.device == b.device)
+
+    def _made_by(self, op: Op, first: UOp, *others: UOp) -> Self:
+        """The tensor that an op makes of nodes of one shape."""
+        node = first.alu(op, *others)
+        node._shape = first.shape  # which would be found by a walk
+        return self._from_node(node)
 
     def _binary(self, name: str, op: Op, other: Self | Scalar, reverse: bool = False) -> Self:
         """The op between broadcast, promoted operands; between bools its logical meaning."""
         left, right = self._pair(name, other)
         if left.dtype is dtypes.bool:
             op = BOOL_ARITHMETIC.get(op, op)
-        node = right.alu(op, left) if reverse else left.alu(op, right)
-        node._shape = left.shape  # which would be found by a walk
-        return self._from_node(node)
+        return self._made_by(op, right, left) if reverse else self._made_by(op, left, right)
 
     def _as_float(self) -> Self:
         """The tensor itself if it is a float, else in the default float."""

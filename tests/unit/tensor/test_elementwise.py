@@ -14,6 +14,7 @@ from tests.unit.tensor.helpers import compare, integers, numbers
 from tinycore.dtype import DType, dtypes
 from tinycore.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from tinycore.tensor import Tensor
+from tinycore.uop.op import Op
 
 F = torch.nn.functional
 Function = Callable[..., Any]
@@ -551,3 +552,47 @@ def test_zeros_of_both_signs_are_different_numbers() -> None:
     for _ in range(2):
         assert [math.copysign(1, v) for v in (x * 0.0).tolist()] == [1, 1]
         assert [math.copysign(1, v) for v in (x * -0.0).tolist()] == [-1, -1]
+
+
+OPERANDS: dict[str, Callable[[], Any]] = {
+    "number": lambda: 2,
+    "fraction": lambda: 2.5,
+    "truth": lambda: True,
+    "NumPy's": lambda: numpy.float32(1.5),
+    "like it": lambda: Tensor.empty(2, 3),
+    "integers": lambda: Tensor.empty(2, 3, dtype="int32"),
+    "row": lambda: Tensor.empty(3),
+    "scalar": Tensor.empty,
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32", "uint8", "bool"])
+@pytest.mark.parametrize("operand", OPERANDS)
+def test_two_operands_are_those_of_the_general_way(operand: str, dtype: str) -> None:
+    x, y = Tensor.empty(2, 3, dtype=dtype), OPERANDS[operand]()
+
+    assert list(x._pair("add", y)) == x._nodes("add", (y,))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32", "bool"])
+@pytest.mark.parametrize("operand", OPERANDS)
+def test_selection_is_that_of_the_general_way(operand: str, dtype: str) -> None:
+    x, y, mask = Tensor.empty(2, 3, dtype=dtype), OPERANDS[operand](), Tensor.empty(2, 3) < 0
+    parts = mask._broadcasted("where", *mask._choices(x, y), promote=False)
+    swapped = mask._broadcasted("where", *mask._choices(y, x), promote=False)
+
+    assert mask.where(x, y).uop is parts[0].alu(Op.WHERE, *parts[1:]).uop
+    assert mask.where(y, x).uop is swapped[0].alu(Op.WHERE, *swapped[1:]).uop
+
+
+@pytest.mark.parametrize("operand", OPERANDS)
+def test_less_or_equal_is_made_of_less_and_equal(operand: str) -> None:
+    x, y = Tensor.empty(2, 3), OPERANDS[operand]()
+
+    assert (x <= y).uop is ((x < y) | x.eq(y)).uop
+
+
+def test_a_selection_is_as_large_as_an_array_beside_it() -> None:
+    mask, x = Tensor([True, False]), Tensor([1.0, 2.0])
+
+    assert mask.where(x, numpy.full((2, 2), 9.0, "f")).tolist() == [[1.0, 9.0], [1.0, 9.0]]  # type: ignore[arg-type]
