@@ -130,7 +130,8 @@ def computing_on(name: str) -> str:
     if toolchain.name == device.backend.name:  # an interpreter is its own compiler
         return device.name
     machine = toolchain.arch.partition(",")[0]
-    return f"{device.name}, compiled by {toolchain.name}" + (f" for {machine}" if machine else "")
+    named = bool(machine) and not machine.isdecimal()  # a number is that of a device
+    return f"{device.name}, compiled by {toolchain.name}" + (f" for {machine}" if named else "")
 
 
 # --- in this process

@@ -379,7 +379,8 @@ class Registry:
         trace(f"{name} is the default; set DEV to choose another")
         claim = self.plugins.find(name)
         if claim is not None and claim.priority < PROCESSORS:
-            others = f" Not ready: {'; '.join(skipped)}." if skipped else ""
+            names = ", ".join(text.partition(" (")[0] for text in skipped)
+            others = f" Not ready: {names}; `tinycore devices` says why." if names else ""
             warnings.warn(
                 f"tinycore computes on {name}, which may be slower than the processor: nothing "
                 f'that ranks higher is ready.{others} `pip install "tinycore[cpu]"` helps; '

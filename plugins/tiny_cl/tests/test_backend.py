@@ -13,6 +13,8 @@ import pytest
 from tiny_cl import BACKEND, _cdef, _lib, _native, probe
 from tiny_cl.device import ClDevice, context_of, toolchain
 from tiny_cl.render import limits_of
+from tinycore import Context
+from tinycore.cli.devices import computing_on
 from tinycore.errors import DeviceUnavailable
 from tinycore.testing.native import write_native
 
@@ -93,6 +95,11 @@ def test_a_device_says_what_it_lacks(device: ClDevice) -> None:
     assert ("float64" in device.capabilities) == device.info.has_double
     assert ("host_memory" in device.capabilities) == device.allocator.shares_memory
     assert device.arch == "0"
+
+
+def test_the_number_of_a_device_is_no_machine(device: ClDevice) -> None:
+    with Context(DEV="CL"):
+        assert computing_on("CL") == "CL, compiled by OPENCL"
 
 
 @pytest.mark.parametrize(

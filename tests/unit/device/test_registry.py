@@ -771,7 +771,7 @@ def test_ending_up_on_an_interpreter_is_told(toy: Toy, registry: Make) -> None:
     assert str(told[0].message) == (
         "tinycore computes on SLOW, which may be slower than the processor: nothing that ranks "
         "higher is ready. "
-        "Not ready: FAST (no-hardware: no device was found). "
+        "Not ready: FAST; `tinycore devices` says why. "
         '`pip install "tinycore[cpu]"` helps; DEV=SLOW stays with it.'
     )
     with warnings.catch_warnings():

@@ -129,8 +129,9 @@ assert (Tensor([1.0]) + 1).tolist() == [2.0]
 """
 
 
-def test_arrays_of_the_host_outlive_a_processor() -> None:
-    environment = {**os.environ, "DEV": "CPU"}
+@pytest.mark.parametrize("interface", ["DIRECT", "HCQ"])
+def test_arrays_of_the_host_outlive_a_processor(interface: str) -> None:
+    environment = {**os.environ, "DEV": f"{interface}+CPU"}
     command = [sys.executable, "-c", LENT]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
