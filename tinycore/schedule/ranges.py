@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from tinycore.dtype import ImageDType, PointerDType, dtypes
 from tinycore.errors import UnsupportedError
 from tinycore.schedule.kernel import numel
+from tinycore.uop.movement import source_below
 from tinycore.uop.node import UOp, as_index, as_scalar
 from tinycore.uop.op import ALU, MOVEMENT, PARTIAL_WRITES, SAME_VALUE, AxisKind, Merge, Op
 from tinycore.uop.shape import Shape
@@ -332,8 +333,7 @@ class RegionReader:
 
 def repeated_constant(node: UOp) -> UOp | None:
     """The number that all elements are, where a node only repeats and reshapes one."""
-    while node.op is Op.RESHAPE or node.op is Op.EXPAND:
-        node = node.src[0]
+    node = source_below(node, (Op.RESHAPE, Op.EXPAND))
     return node if node.op is Op.CONST else None
 
 

@@ -18,7 +18,7 @@ from tinycore.schedule.invariants import invariant_nodes
 from tinycore.schedule.kernel import custom_of, numel
 from tinycore.schedule.limits import limits_of
 from tinycore.schedule.ranges import TRANSPARENT
-from tinycore.uop.movement import base_of
+from tinycore.uop.movement import base_of, source_below
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, COMPARISON, DIVISIONS, MOVEMENT, SAME_VALUE, TRANSCENDENTAL, Op
 from tinycore.uop.size import greatest
@@ -60,6 +60,10 @@ READ_ONCE = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP, Op.UNSKEW}) | TRANSPAREN
 """Ops that read each element of their source at most once."""
 REARRANGING = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP})
 """Ops that read each element of their source once."""
+CUTTING = REARRANGING | {Op.SHRINK}
+"""Ops that read each element of their source at most once, and compute none."""
+REPEATING = SAME_VALUE | {Op.RESHAPE, Op.EXPAND}
+"""Ops that have the elements of their source in order, each once or more."""
 NEVER_STORED = frozenset({Op.BUFFER, Op.BUFFER_VIEW, Op.CONST, Op.DEVICE, Op.KERNEL, Op.BIND})
 PASSED_THROUGH = MOVEMENT | SAME_VALUE
 SHAPE_ONLY = PASSED_THROUGH | {Op.VALUE}
@@ -97,12 +101,9 @@ def is_leaf(node: UOp) -> bool:
 
 def computed_of(node: UOp) -> UOp:
     """The node whose value has to be computed for a node: below reshapes and expands on top."""
-    while node.op in SAME_VALUE or node.op is Op.RESHAPE or node.op is Op.EXPAND:
-        node = node.src[0]
-    below = node
-    while below.op in PASSED_THROUGH:  # not VALUE, which is no view of memory
-        below = below.src[0]
-    return below if is_leaf(below) or below.op is Op.ASSIGN else node
+    node = source_below(node, REPEATING)
+    memory = source_below(node, PASSED_THROUGH)  # not VALUE, which is no view of memory
+    return memory if is_leaf(memory) or memory.op is Op.ASSIGN else node
 
 
 class Storage:
@@ -273,8 +274,7 @@ class Storage:
         if node.op is not Op.CAST:
             return node
         narrow, device = node.src[0], node.device_or_none
-        while narrow.op in REARRANGING or narrow.op is Op.SHRINK:
-            narrow = narrow.src[0]
+        narrow = source_below(narrow, CUTTING)
         is_wider = narrow.dtype.kind == node.dtype.kind == "float"
         if not is_wider or narrow.dtype.itemsize >= node.dtype.itemsize or narrow.op not in ALU:
             return node
@@ -342,8 +342,7 @@ class Storage:
         if outer.op is not Op.REDUCE_AXIS:
             return False
         op, axes = node.arg
-        while top.op in REARRANGING:
-            top = top.src[0]
+        top = source_below(top, REARRANGING)
         length = math.prod(greatest(node.src[0].shape[axis]) for axis in axes)
         return op is outer.arg[0] is Op.ADD and (top is node or length <= SHORT_REDUCTION)
 

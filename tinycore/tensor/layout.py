@@ -12,8 +12,12 @@ from typing import Final
 
 from tinycore._deferred import numpy
 from tinycore.tensor.runtime import HostArray
+from tinycore.uop.movement import source_below
 from tinycore.uop.node import UOp
 from tinycore.uop.op import MOVEMENT, SAME_VALUE, Op
+
+MOVED: Final = MOVEMENT | SAME_VALUE
+"""Ops that compute nothing."""
 
 MEMORY: Final = frozenset({Op.BUFFER, Op.BUFFER_VIEW, Op.ASSIGN})
 
@@ -26,9 +30,7 @@ def memory_below(node: UOp) -> UOp | None:
 
 def moved_from(node: UOp) -> UOp:
     """The node that has the elements of a node, before any movement."""
-    while node.op in MOVEMENT or node.op in SAME_VALUE:
-        node = node.src[0]
-    return node
+    return source_below(node, MOVED)
 
 
 def show_memory(
@@ -40,7 +42,7 @@ def show_memory(
     elements appear more than once.
     """
     steps = []
-    while node.op in MOVEMENT or node.op in SAME_VALUE:
+    while node.op in MOVED:
         steps.append(node)
         node = node.src[0]
     view: HostArray | None = flat

@@ -15,6 +15,7 @@ from tinycore.config import settings
 from tinycore.dtype import DTypeLike, ImageDType, dtypes, image, to_dtype
 from tinycore.errors import ShapeError, UnsupportedError
 from tinycore.tensor import graph
+from tinycore.uop.movement import source_below
 from tinycore.uop.node import UOp, device_node, unique
 from tinycore.uop.op import Op
 from tinycore.uop.shape import Shape, is_group
@@ -55,8 +56,7 @@ def new_image(shape: Shape, kind: ImageDType, device: str) -> UOp:
 
 def image_of(x: UOp) -> ImageDType | None:
     """The requested image of a value; None for plain memory."""
-    while x.op in (Op.RESHAPE, Op.ASSIGN):
-        x = x.src[0]
+    x = source_below(x, (Op.RESHAPE, Op.ASSIGN))
     asked = x.op in (Op.BUFFER, Op.CONTIGUOUS) and isinstance(x.arg, ImageDType)
     return x.arg if asked else None
 

@@ -17,6 +17,7 @@ from tinycore.errors import ArgumentError
 from tinycore.tensor import graph
 from tinycore.tensor.functions import Functions, in_wide_float, polynomial
 from tinycore.tensor.remainder import leading, signed_bits
+from tinycore.uop.movement import source_below
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -165,8 +166,7 @@ def slopes_of_power(g: UOp, call: UOp) -> list[Powers | None]:
 
 def uniform(node: UOp) -> float | None:
     """The value of a uniform constant; None for any other node."""
-    while node.op in (Op.EXPAND, Op.RESHAPE, Op.CAST):
-        node = node.src[0]
+    node = source_below(node, (Op.EXPAND, Op.RESHAPE, Op.CAST))
     return float(node.arg) if node.op is Op.CONST else None
 
 

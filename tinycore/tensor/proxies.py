@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 from tinycore.engine.run import Recording
 from tinycore.errors import JitError
@@ -21,10 +21,13 @@ from tinycore.tensor.change_tracking import change_sets, changed_elsewhere
 from tinycore.tensor.liveness import become, live_tensors, replace_nodes
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.bindings import exchanging
-from tinycore.uop.movement import base_of
+from tinycore.uop.movement import base_of, source_below
 from tinycore.uop.node import UOp, made_anew
 from tinycore.uop.op import MOVEMENT, Op
 from tinycore.uop.size import Size
+
+MOVED: Final = MOVEMENT | {Op.DETACH}
+"""Ops through which a tensor shows memory."""
 
 
 class ArgumentProxies:
@@ -154,9 +157,7 @@ def finish_writes() -> None:
     for tensor in live_tensors():
         if id(tensor) in others:
             continue
-        node = tensor.uop
-        while node.op in MOVEMENT or node.op is Op.DETACH:
-            node = node.src[0]
+        node = source_below(tensor.uop, MOVED)
         parts = node.src if node.op is Op.MULTI else (node,)
         if any(is_pending_write(base_of(part)) for part in parts):
             waiting.append(tensor)

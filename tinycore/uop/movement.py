@@ -8,10 +8,18 @@ questions differ: `source_axis` wants the axis as it was, `axis_along` one that 
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 
 from tinycore.uop.node import UOp
 from tinycore.uop.op import MOVEMENT, Op
 from tinycore.uop.shape import Shape
+
+
+def source_below(node: UOp, ops: Container[Op]) -> UOp:
+    """The node below the ops of a set, along first sources."""
+    while node.op in ops:
+        node = node.src[0]
+    return node
 
 
 def base_of(node: UOp) -> UOp:
@@ -23,9 +31,7 @@ def base_of(node: UOp) -> UOp:
 
 def below_movement(node: UOp) -> UOp:
     """The node below all movement ops."""
-    while node.op in MOVEMENT:
-        node = node.src[0]
-    return node
+    return source_below(node, MOVEMENT)
 
 
 def source_axis(node: UOp, axis: int) -> int | None:
