@@ -462,10 +462,11 @@ def test_such_results_are_stored_with_heads_side_by_side(sources: Sources) -> No
     assert sum(MNEMONIC in text for text in sources.texts) == 1
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(2)
 @pytest.mark.usefixtures("card")
-def test_a_mask_hides_whole_blocks_of_such_an_operand() -> None:
-    q, k, v = (halves(1, 256, 64, seed=seed) for seed in range(3))
+@pytest.mark.parametrize("width", [64, 128])
+def test_a_mask_hides_whole_blocks_of_such_an_operand(width: int) -> None:
+    q, k, v = (halves(1, 256, width, seed=seed) for seed in range(3))
     mask = Tensor(numpy.tril(numpy.ones((256, 256), bool)))
 
     found = q.scaled_dot_product_attention(k, v, is_causal=True).float().numpy()
