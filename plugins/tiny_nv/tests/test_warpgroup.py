@@ -441,12 +441,18 @@ def test_sums_are_an_operand_of_the_next_product(
     assert any(bounds in text for bounds in share) == (size == (200, 128, 128))
 
 
-@pytest.mark.parametrize(("width", "rows"), [(64, 128), (128, 192)])
-def test_groups_of_chains_have_rows_by_their_registers(width: int, rows: int) -> None:
+@pytest.mark.parametrize(
+    ("width", "rows", "is_masked"),
+    [(64, 128, False), (64, 128, True), (128, 192, False), (128, 64, True)],
+)
+def test_groups_of_chains_have_rows_by_their_registers(
+    width: int, rows: int, is_masked: bool
+) -> None:
     limits = limits_of(arch_of("sm_90a"), takes_maps=True)
     with Context(DEV="NULL:PTX:sm_90a"):
         q, k, v = (Tensor.empty(4, 16, 2048, width, dtype=dtypes.half) for _ in range(3))
-        (item,) = q.scaled_dot_product_attention(k, v).schedule()
+        mask = Tensor.empty(2048, 2048, dtype=dtypes.half) if is_masked else None
+        (item,) = q.scaled_dot_product_attention(k, v, attn_mask=mask).schedule()
 
     assert f"split(2 by {rows} guarded)" in " ".join(map(str, plan_for(item.ast, limits)))
 

@@ -40,6 +40,8 @@ LEAST_TURNS: Final = 2
 CYCLES: Final = 1 / 64
 """Estimated words loaded per multiply-add: fewer than by any plan that computes the first product
 again for each column of the second."""
+REGISTERS_OF_MASK: Final = 16
+"""Registers of a lane for what is read for each score, as a mask is: 15 by ptxas."""
 CYCLES_OF_FEW: Final = 4 * CYCLES
 """More of them where some units of the device have no tile of rows: those of others are smaller."""
 
@@ -52,24 +54,28 @@ def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
         found = products_of(facts.kernel, facts.launchable, unit)
         if isinstance(found, str):
             continue
+        masks = sum({found.m, found.between} <= n.ranges for n in facts.loads)
         for place, way in enumerate(ways_of(limits, unit, found.sizes)):
             apply = partial(use_unit, unit=unit, found=found, way=way)
             name = f"chain of {unit.name} {way.rows.subgroups} x {way.rows.tiles}"
             cycles = CYCLES * (place + 1)
             if unit.is_described:
-                if not (beside := resident(limits, unit, found, way)):
+                if not resident(limits, unit, found, way, masks * REGISTERS_OF_MASK):
                     continue
-                cycles = CYCLES / (1 + beside)
+                cycles = CYCLES / (1 + resident(limits, unit, found, way))
                 cycles += 0 if is_enough(limits, unit, found) else CYCLES_OF_FEW
             yield Proposal(name, None, Cost(cycles), apply)
 
 
-def resident(limits: Limits, unit: MatrixUnit, found: Products, way: Way) -> int:
-    """Occupancy in tiles of rows: how many a multiprocessor has registers for at once."""
+def resident(limits: Limits, unit: MatrixUnit, found: Products, way: Way, more: int = 0) -> int:
+    """Occupancy in tiles of rows: how many a multiprocessor has registers for at once.
+
+    Of a lane with some more registers than those of the products.
+    """
     (subgroups, tiles, _), block, parts = way
     columns = [n // parts for n in found.sizes.columns]
     registers = unit.registers_of_chain(columns, found.sizes.steps, block, tiles)
-    return subgroups * resident_groups(limits, subgroups * unit.threads, registers)
+    return subgroups * resident_groups(limits, subgroups * unit.threads, registers + more)
 
 
 def is_enough(limits: Limits, unit: MatrixUnit, found: Products) -> bool:
