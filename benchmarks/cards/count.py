@@ -298,6 +298,8 @@ def joined_loads(accesses: Sequence[Access], card: Card) -> int:
     for (_, _, terms), found in shared_loads(accesses).items():
         size = found[0][1].node.dtype.scalar().itemsize
         narrow = [(first, a) for first, a in found if a.item_bytes < card.joined_bytes]
+        if not narrow:
+            continue
         read = {first + lane for first, a in narrow for lane in range(a.node.dtype.count)}
         aligned = math.gcd(card.joined_bytes // size, *(step for _, step in terms))
         wide = 1 << (aligned & -aligned).bit_length() - 1

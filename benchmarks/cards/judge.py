@@ -17,7 +17,7 @@ from typing import Final
 from benchmarks.cards.count import Counts
 from benchmarks.cards.machines import Card
 
-__all__ = ["Verdict", "judged", "resident_groups"]
+__all__ = ["Verdict", "in_turn", "judged", "resident_groups"]
 
 REGISTERS_AT_ONCE: Final = 8
 """Registers of a thread are given out in steps of so many."""
@@ -59,6 +59,13 @@ def resident_groups(counts: Counts, card: Card, registers: int) -> int:
     return max(min(room), 1)
 
 
+def in_turn(subgroups: int, card: Card) -> int:
+    """Subgroups that a unit has time for until the last of some is done: its partitions execute one
+    each at a time."""
+    partitions = max(card.lanes // card.subgroup, 1)
+    return -(-subgroups // partitions) * partitions
+
+
 def judged(counts: Counts, card: Card, moved: float, registers: int) -> Verdict:
     """The times of a launch that moves some bytes of memory."""
     resident = resident_groups(counts, card, registers)
@@ -70,9 +77,10 @@ def judged(counts: Counts, card: Card, moved: float, registers: int) -> Verdict:
         / card.reached_by(unit)
         for unit, times in counts.matrix.items()
     )  # fmt: skip
-    arithmetic = counts.arithmetic * counts.threads / card.lanes
+    subgroups = in_turn(-(-counts.threads // card.subgroup) * most, card) / most
+    arithmetic = counts.arithmetic * subgroups * card.subgroup / card.lanes
+    issued = counts.instructions * subgroups / card.issued
     special = counts.special * counts.threads / card.special if counts.special else 0.0
-    issued = counts.instructions * -(-counts.threads // card.subgroup) / card.issued
     lines = counts.lines * card.line_clocks
     near = (max if card.has_lds else sum)((counts.shared_clocks, lines))
     textures = counts.texels / card.texels if counts.texels else 0.0

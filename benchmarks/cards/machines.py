@@ -231,14 +231,21 @@ more of the cache; those of float32 are added up from parts of K by a second ker
         note="""\
 Rates are what ArchProbe and Chips and Cheese measured of an Adreno 640: a unit is one of six
 uSPTPs, the second cache has 128 KB and 100 GB/s, texture caches give 194 and shared memory 103.
-Loads of four numbers that are multiplied in loops go through texture units, also those of plain
-buffers (`tiny_qcom/texels.py`). Nothing of this ran on a device.
+Loads of four numbers in loops go through texture units, also those of plain buffers
+(`tiny_qcom/texels.py`). Where neither operand of a product has neighbors along a side, one is
+copied so: weights along filters, keys along places. Nothing of this ran on a device.
 
-What keeps others below: a tile of 16 columns and 8 rows for each of 128 threads leaves products of
-256 and of 64 rows 8 groups for six units, and a second kernel adds up parts; those of 64 have too
-few outputs for such tiles. Windows of a convolution start anywhere in a pixel, so both operands lie
-in shared memory, which is busy six times as long as what computes. Keys of attention lie along the
-sum, and no pixel holds neighbors of a row of its scores.""",
+Rows of float16 have two shares. Sums of halves are promised in float32 (`docs/numerics.md`), and no
+instruction adds products of halves to floats: all three operands of `mad.f16` are halves, only its
+result can be widened (Mesa's encoding of ir3), those of `mad.f32` floats. So the second share, of
+float32's peak, is what such a row can reach; the first is of a peak that would take sums of halves.
+
+What keeps others below: two subgroups at once fill a unit, twelve the card, and a thread of these
+has 5 outputs of a product of 64, 43 of one of 64 rows and 85 of one of 256. Tiles of so few need
+more operands than both memories give, 84 bytes a clock of a unit for its 128 multiply-adds: each
+takes .75 bytes in a tile of 16 columns and 8 rows, 1 in one of 8 and 8, 1.5 in one of 8 and 4.
+More threads to an output exchange sums through the same shared memory. Attention is four kernels:
+scores and weights go to memory and back in float32, which takes longer than either product.""",
         integer=408 / 188,  # additions, as Chips and Cheese measured both
     ),
 )

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
@@ -25,7 +26,7 @@ from benchmarks.cards.count import (  # noqa: E402
     turns_of,
     without_repeats,
 )
-from benchmarks.cards.judge import judged, resident_groups  # noqa: E402
+from benchmarks.cards.judge import in_turn, judged, resident_groups  # noqa: E402
 from benchmarks.cards.machines import CARDS, Card  # noqa: E402
 from benchmarks.cards.subjects import Subject  # noqa: E402
 from tinycore import Context, Device, Tensor, dtypes  # noqa: E402
@@ -98,6 +99,72 @@ def test_plans_for_cards_compute_what_numbers_say(card: Card, name: str) -> None
     expected = SUBJECTS[name](Tensor(x, device="PYTHON"), Tensor(y, device="PYTHON")).numpy()
 
     assert found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("image", "weight", "options"),
+    [
+        pytest.param((2, 4, 22, 30), (16, 4, 3, 3), {}, id="3x3"),
+        pytest.param((1, 4, 28, 28), (32, 4, 3, 3), {"padding": 1}, id="padded"),
+        pytest.param((1, 4, 29, 29), (16, 4, 3, 3), {"stride": 2}, id="every second"),
+        pytest.param((1, 4, 30, 26), (16, 4, 3, 3), {"dilation": 2}, id="places apart"),
+        pytest.param((1, 4, 24, 20), (16, 4, 5, 1), {}, id="a column of 5"),
+        pytest.param((2, 8, 16, 24), (8, 4, 3, 3), {"groups": 2}, id="groups"),
+        pytest.param((1, 3, 17, 19), (20, 3, 3, 2), {}, id="odd sizes"),
+    ],
+)
+def test_windows_that_overlap_in_registers_are_those_of_a_convolution(
+    image: tuple[int, ...], weight: tuple[int, ...], options: dict[str, Any]
+) -> None:
+    limits = limits_of(ADRENO)
+    parts = replace(CORRECT, name="CARD", renderer=lambda: Rewriter(limits), limits=limits)
+    x, w = numbers(*image), numbers(*weight)
+    with accelerator(parts):
+        found = Tensor(x, device="CARD").conv2d(Tensor(w, device="CARD"), **options).numpy()
+    expected = Tensor(x, device="PYTHON").conv2d(Tensor(w, device="PYTHON"), **options).numpy()
+
+    assert found.tobytes() == expected.tobytes()
+
+
+def test_a_thread_loads_once_what_its_windows_share() -> None:
+    """A column of windows of 3 places takes two loads more than there are windows, and no bank of
+    shared memory is asked twice at once."""
+    limits_of(ADRENO)
+    image, weight = (Tensor.empty(*s, device="NULL") for s in ((4, 64, 58, 58), (64, 64, 3, 3)))
+    kernel = lowered(ADRENO, lambda: image.conv2d(weight))
+    loads = [a for a in accesses_of(kernel) if a.pointer.op is Op.DEFINE_LOCAL and not a.is_store]
+    sums = [u for u in kernel.uops if u.op is Op.DEFINE_REG]
+    outputs = sum(u.dtype.size * u.dtype.base.count for u in sums)  # type: ignore[attr-defined]
+
+    assert 3 * outputs > 16 * len(loads)
+    assert counts_of(kernel, ADRENO).conflicts == 1.0
+
+
+@pytest.mark.parametrize(
+    "sizes", [(100, 40, 132), (50, 24, 260), (256, 16, 256), (64, 64, 64), (33, 20, 36)], ids=str
+)
+def test_tiles_that_fill_six_units_are_those_of_a_product(sizes: tuple[int, int, int]) -> None:
+    limits = limits_of(ADRENO)
+    parts = replace(CORRECT, name="CARD", renderer=lambda: Rewriter(limits), limits=limits)
+    rows, inner, columns = sizes
+    x, y = numbers(rows, inner), numbers(inner, columns)
+    with accelerator(parts):
+        found = (Tensor(x, device="CARD") @ Tensor(y, device="CARD")).numpy()
+
+    assert numpy.array_equal(found, x @ y)
+
+
+def test_products_of_some_tiles_are_one_kernel_of_groups_for_all_units() -> None:
+    """Partial results would go to memory, and take longer than units wait for the last."""
+    limits_of(ADRENO)
+    with Context(DEV=f"NULL:{ADRENO.target}"):
+        launched = (Tensor.empty(256, 256) @ Tensor.empty(256, 256)).schedule()
+        renderer = Device["NULL"].toolchain.renderer
+        counts = counts_of(lower(launched[0].ast, renderer, "kernel"), ADRENO)
+
+    assert len(launched) == 1
+    assert 2 * ADRENO.units - counts.groups <= 1
+    assert counts.texels
 
 
 @pytest.mark.parametrize("card", [H200, M3], ids=lambda card: card.name)
@@ -179,15 +246,16 @@ def test_a_turned_fill_asks_for_no_bank_more_than_twice(name: str) -> None:
 
 
 def test_pixels_are_counted_apart_from_lines_of_buffers() -> None:
-    """A thread of a tile of 16 columns and 8 rows reads four pixels a step, and no line of that
-    operand."""
+    """A thread of a tile of 16 columns and 8 rows reads four pixels a step. Shared memory is filled
+    with a fourth as many pixels as it has rows, and lines of buffers are those that are stored."""
     limits_of(ADRENO)
     a, b = (Tensor.empty(512, 512, device="NULL") for _ in "ab")
     counts = counts_of(lowered(ADRENO, lambda: a @ b), ADRENO)
     verdict = judged(counts, ADRENO, 0.0, 192)
 
-    assert counts.texels == 512 * 4 * counts.threads
-    assert counts.lines * ADRENO.line < 4 * (512 * 64 + 64 * 256) * 1.01 + 4096
+    outputs = 128 * counts.threads
+    assert counts.texels == 512 * (4 * counts.threads + outputs // 512 // 4)
+    assert counts.lines * ADRENO.line == 4 * outputs
     assert verdict.parts["textures"] == pytest.approx(
         counts.texels / ADRENO.texels * -(-counts.groups // ADRENO.units) / ADRENO.hertz
     )
@@ -202,6 +270,12 @@ def test_groups_are_resident_as_far_as_there_is_room() -> None:
     assert resident_groups(counts, H200, 128) == H200.registers // (4 * 128 * counts.threads)
     counts.shared_bytes = 100 << 10
     assert resident_groups(counts, H200, 32) == 2
+
+
+def test_a_partition_executes_one_subgroup_at_a_time() -> None:
+    """A unit of an Adreno 640 has two for 64 lanes each."""
+    assert [in_turn(n, ADRENO) for n in (1, 2, 3)] == [2, 2, 4]
+    assert [in_turn(n, H200) for n in (1, 4, 5)] == [4, 4, 8]
 
 
 def test_a_copy_is_as_fast_as_memory() -> None:

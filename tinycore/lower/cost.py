@@ -227,19 +227,21 @@ def cycles_of_shared_tile(limits: Limits, wide: int, tall: int, depth: int) -> f
     return 1 + words + FILL_CYCLES / depth
 
 
-def cycles_of_textured_tile(limits: Limits, wide: int, tall: int, depth: int) -> float:
-    """The same of a tile whose rows lie in shared memory, while its columns are read by textures.
-
-    The two give words at once.
-    """
-    shared = cycles_of_word(limits, limits.shared_rate or NEAR_RATE) / wide
-    textured = cycles_of_word(limits, limits.texture_rate) / tall
-    return max(1.0, shared, textured) + FILL_CYCLES / depth
+def cycles_of_textured_words(limits: Limits, words: tuple[float, float]) -> tuple[float, float]:
+    """The clocks of words from shared memory and from textures, which give them at once."""
+    near, textured = words
+    return (
+        near * cycles_of_word(limits, limits.shared_rate or NEAR_RATE),
+        textured * cycles_of_word(limits, limits.texture_rate),
+    )
 
 
 def cycles_of_word(limits: Limits, rate: float) -> float:
-    """The clocks of a word for each thread, where a multiply-add of all is begun in one."""
-    return WORD_BYTES * limits.unit_lanes / rate
+    """The clocks of a word for each thread, where a multiply-add of all is begun in one.
+
+    0 where the rate is not stated.
+    """
+    return WORD_BYTES * limits.unit_lanes / rate if rate else 0.0
 
 
 def cycles_of_thread(sharers: int = 1) -> float:

@@ -1,9 +1,13 @@
-"""Operands of products on matrix units, in memory along a summed axis.
+"""Operands of products on matrix units in memory along a summed axis; for textures along a side.
 
 Floor 3. A unit is fed by vectors of memory along the sum, or along the rows or columns of the
 result. Images of a convolution lie along neither: where a window begins moves by one element, and
 weights lie along the window, which is short. Such operands are copied once, with an axis innermost
 that all of them are summed over (the layout NHWC of images), and each is read many times.
+
+Texture units without matrix units give threads one operand by pixels of four columns of the result.
+Where neither operand lies so, the smaller one is copied: weights along their filters, keys along
+the places of a sequence.
 
 See docs/decisions/0064-operand-layout.md.
 """
@@ -16,6 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tinycore.config import settings
+from tinycore.dtype import dtypes
 from tinycore.render.base import Limits
 from tinycore.schedule.limits import limits_of
 from tinycore.schedule.partial_writes import loops_over
@@ -34,6 +39,15 @@ LEAST_READS: Final = 128
 READS_ALONG_SUM: Final = 512
 """The same for an operand that another unit reads as it lies, at a quarter of the rate: a copy of
 float32 takes as long as 150 such reads on an H200, one of bytes as 370."""
+TEXTURED_READS: Final = 64
+"""The same for one that texture units read: by the rates of an Adreno 640 a copy of a float takes
+as long as 33 multiply-adds gain whose operands do not come from shared memory alone."""
+TEXEL: Final = 4
+"""Elements of a pixel."""
+LEAST_COLUMNS: Final = 2 * TEXEL
+"""Columns of a product that a thread computes at least: images of a small batch lie along it, and
+have fewer."""
+TEXTURED: Final = (dtypes.float32, dtypes.float16)
 FOLLOWED: Final = (MOVEMENT - {Op.PAD, Op.UNSKEW}) | SAME_VALUE | {Op.CAST, Op.VALUE}
 """Ops between a product and memory: a padded value is stored anyway (`Reason.PADDED`)."""
 
@@ -44,13 +58,18 @@ def lay_out_operands(nodes: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
     `nodes` are those on single devices by what they were on groups of devices.
     """
     devices = {n.device_or_none for n in nodes.values() if n.op is Op.REDUCE_AXIS}
-    if not any(d is not None and suits_units(limits_of(d)) for d in devices):
+    if not any(d is not None and may_copy(limits_of(d)) for d in devices):
         return dict(nodes)
     done: dict[UOp, UOp] = {}
     for node in UOp.sink(*nodes.values()).toposort(lambda n: not is_leaf(n))[:-1]:
         new = node if is_leaf(node) else node.with_src(tuple([done[s] for s in node.src]))
         done[node] = laid_out(new) if node.op is Op.REDUCE_AXIS else new
     return {old: done[new] for old, new in nodes.items()}
+
+
+def may_copy(limits: Limits) -> bool:
+    """True for a card on which the layout of operands matters."""
+    return suits_units(limits) or bool(limits.texture_rate)
 
 
 def suits_units(limits: Limits) -> bool:
@@ -136,9 +155,10 @@ def copies_of(
 
     They are if one factor is read by no vectors, or if a unit takes them in another order alone.
     """
+    if not suits_units(limits):
+        return copies_for_textures(operands, loops[0], work)
     kinds = {o.base.dtype for o in operands}
-    units = limits.matrix if suits_units(limits) else ()
-    units = tuple([u for u in units if settings.ALLOW_TF32 or not u.rounds])
+    units = tuple([u for u in limits.matrix if settings.ALLOW_TF32 or not u.rounds])
     unit = next((u for u in units if kinds == {u.a} == {u.b}), None)
     if unit is None or not all(o.point for o in operands):
         return {}
@@ -164,6 +184,34 @@ def copies_of(
     return {o.top: o.copied_along(way) for o, way in copied.items()}
 
 
+def copies_for_textures(operands: list[Operand], sides: list[UOp], work: int) -> dict[UOp, UOp]:
+    """The smallest operand that may lie along a side, read from a copy; {} where one lies so."""
+    for operand in operands:
+        loop = operand.vector_loop(TEXEL)
+        others = [o for o in operands if o is not operand]
+        is_read_so = loop in sides and operand.base.dtype in TEXTURED
+        if is_read_so and loop is not None and not any(moves_with(o, loop) for o in others):
+            return {}
+    found = [(o, own_loop(o, operands, sides, TEXEL)) for o in operands]
+    own = {
+        o: loop
+        for o, loop in found
+        if loop is not None and loop.src[0].arg >= LEAST_COLUMNS and o.base.dtype in TEXTURED
+    }
+    if not own:
+        return {}
+    # Of two of a size the one along which results lie: they are stored by vectors then.
+    chosen = min(own, key=lambda o: (math.prod(o.base.shape), -sides.index(own[o])))
+    if work < TEXTURED_READS * math.prod(chosen.base.shape):
+        return {}
+    return {chosen.top: chosen.copied_along(own[chosen])}
+
+
+def moves_with(operand: Operand, loop: UOp) -> bool:
+    """True if an operand is read elsewhere in other steps of a loop."""
+    return any(loop in index.ranges for index in operand.point)
+
+
 def loops_in_common(operands: list[Operand], summed: list[UOp], multiple: int) -> list[UOp]:
     """The summed loops that all operands may lie along."""
     return [
@@ -181,7 +229,7 @@ def own_loop(operand: Operand, operands: list[Operand], sides: list[UOp], lanes:
         for r in sides
         if not r.src[0].arg % lanes
         and operand.axis_of(r) is not None
-        and not any(r in index.ranges for o in others for index in o.point)
+        and not any(moves_with(o, r) for o in others)
     ]
     return max(fitting, key=lambda r: r.src[0].arg, default=None)
 

@@ -55,6 +55,9 @@ GROUP_TERMS: Final = 1 << 6
 """Terms of a part of K, at least: a few fills of shared memory."""
 SMALL_TILES: Final = 3
 """Time of a contraction in tiles that are small enough for all units, in that of large ones."""
+MEMORY_CLOCKS: Final = 2
+"""Time of partial results that go to memory, in that of those that the cache of all units holds:
+memory has a third of its rate, and some are stored while others are computed."""
 MULTIPLY_ADDS: Final = 128
 """Multiply-adds of a unit in a clock; matrix units do several times as many."""
 MATRIX_MULTIPLY_ADDS: Final = 512
@@ -287,8 +290,14 @@ class Reduction:
         wanted = units * (1 if is_matrix else 4) // max(results // GROUP_RESULTS, 1)
         computed = self.work / (MATRIX_MULTIPLY_ADDS if is_matrix else MULTIPLY_ADDS)
         rate = rate_of_unit(limits)
-        saved = (SMALL_TILES - 1) * max(computed, self.bytes_read / rate)
+        groups = -(-results // GROUP_RESULTS)
+        slower: float = SMALL_TILES
+        if limits.texture_rate:  # threads read columns for themselves: tiles stay large
+            slower = min(slower, -(-groups // units) * units / groups)
+        saved = (slower - 1) * max(computed, self.bytes_read / rate)
         moved = 2 * results * self.node.dtype.itemsize / rate
+        if 2 * results * self.node.dtype.itemsize > limits.l2_bytes > 0:
+            moved *= MEMORY_CLOCKS
         most = min(wanted, self.length // GROUP_TERMS, (saved - LAUNCH_CLOCKS * units) // moved)
         return max((n for n in range(1, int(most) + 1) if size % n == 0), default=1)
 

@@ -16,6 +16,7 @@ from tiny_qcom.code import Code
 from tiny_qcom.descriptors import texel_buffer
 from tiny_qcom.texels import texel_loads
 from tinycore import Context, Device, Tensor, dtypes
+from tinycore.dtype import DType
 from tinycore.errors import CompilerUnavailable, DeviceError
 from tinycore.lower.pipeline import lower
 from tinycore.plugin import ProgramInfo, register, unregister
@@ -47,10 +48,43 @@ def test_a_large_product_reads_one_operand_as_pixels_and_spills_nothing() -> Non
         (item,) = (Tensor.empty(512, 512) @ Tensor.empty(512, 512)).schedule()
         kernel = lower(item.ast, toolchain.renderer, "kernel")
         code = Code.unpack(toolchain.compiler.compile(toolchain.renderer.render(kernel)), "kernel")
-    assert len(texel_loads(kernel)) == 8  # four vectors of two steps
-    assert [how for _, how in code.images] == ["texels"]
+    assert len(texel_loads(kernel)) == 9  # four vectors of two steps, and what rows are filled by
+    assert {how for _, how in code.images} == {"texels"}
     assert code.private_bytes == 0
     assert code.full_registers <= 48
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float16], ids=str)
+def test_a_convolution_reads_its_weights_as_pixels_and_spills_nothing(dtype: DType) -> None:
+    """Mesa unrolls loops whose steps then do not fit registers; they are compiled as they are."""
+    with Context(DEV="NULL:IR3:a640"):
+        toolchain = Device["NULL"].toolchain
+        image, weight = (Tensor.empty(*s, dtype=dtype) for s in ((4, 64, 56, 56), (64, 64, 3, 3)))
+        *_, item = image.conv2d(weight, padding=1).schedule()
+        kernel = lower(item.ast, toolchain.renderer, "kernel")
+        code = Code.unpack(toolchain.compiler.compile(toolchain.renderer.render(kernel)), "kernel")
+    assert texel_loads(kernel)
+    assert code.images == ((2, "texels" if dtype is dtypes.float32 else "halves"),)
+    assert code.private_bytes == 0
+    assert code.full_registers <= 48
+
+
+@pytest.mark.parametrize("kind", ["f", "e"])
+def test_a_convolution_is_right(driver: Kgsl, kind: str) -> None:
+    image, weight = numbers(1, 4, 30, 30).astype(kind), numbers(16, 4, 3, 3).astype(kind)
+    found = Tensor(image).conv2d(Tensor(weight)).numpy()
+    windows = numpy.lib.stride_tricks.sliding_window_view(image.astype("f"), (3, 3), (2, 3))
+    expected = numpy.einsum("ncyxij,ocij->noyx", windows, weight.astype("f"))
+    assert any(launch.textures for launch in driver.launches)
+    assert (found == expected.astype(kind)).all()
+
+
+def test_keys_are_copied_along_their_places(driver: Kgsl) -> None:
+    """Queries and keys both lie along the sum."""
+    queries, keys = numbers(2, 64, 16), numbers(2, 64, 16)
+    found = (Tensor(queries) @ Tensor(keys).transpose(1, 2)).numpy()
+    assert any(launch.textures for launch in driver.launches)
+    assert (found == queries @ keys.transpose(0, 2, 1)).all()
 
 
 def test_a_large_product_is_right(driver: Kgsl) -> None:

@@ -171,3 +171,57 @@ def test_gradients_of_halves_are_rounded_once() -> None:
     (expected,) = torch.autograd.grad(summed, exact)
     error = numpy.abs(found - expected.numpy())
     assert (error <= 2.0**-8 * numpy.abs(expected.numpy()) + 1e-5).all()
+
+
+TEXTURES = replace(CARD, matrix=(), texture_rate=55.0)
+"""A card whose texture units read columns of a product by pixels."""
+
+
+def floats(*shape: int) -> Tensor:
+    """Memory of floats."""
+    return empty(*shape, dtype=dtypes.float32)
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.float32], ids=str)
+def test_textures_read_weights_along_their_filters(dtype: DType) -> None:
+    with cut_for(TEXTURES):
+        items = convolution(dtype, channels=6).schedule()
+    (stored,) = [n for n in items[1].ast.toposort() if n.op is Op.STORE]
+    loops = {r.arg.number: r for r in stored.ranges}
+    innermost = loops[max(loops)]
+
+    assert copies(convolution(dtype, channels=6), TEXTURES) == [4 * 6 * 11 * 11, 32 * 6 * 9]
+    assert innermost.src[0].arg == 32
+    assert coefficient(stored.src[0].src[1], innermost) == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        pytest.param(lambda: floats(64, 8) @ floats(8, 64), [], id="columns lie side by side"),
+        pytest.param(lambda: floats(8, 64).T @ floats(64, 8).T, [], id="rows lie side by side"),
+        pytest.param(lambda: floats(64, 8) @ floats(128, 8).T, [64 * 8], id="both along the sum"),
+        pytest.param(lambda: floats(64, 8) @ floats(64, 8).T, [64 * 8], id="of one size"),
+        pytest.param(lambda: floats(32, 8) @ floats(32, 8).T, [], id="few reads"),
+        pytest.param(lambda: floats(6, 8) @ floats(6, 8).T, [], id="no whole pixels"),
+        pytest.param(
+            lambda: floats(2, 64, 8) @ floats(2, 64, 8).transpose(1, 2), [2 * 64 * 8], id="batch"
+        ),
+    ],
+)
+def test_textures_read_one_operand_along_a_side(
+    make: Callable[[], Tensor], expected: list[int]
+) -> None:
+    assert copies(make(), TEXTURES) == expected
+
+
+def test_of_operands_of_a_size_the_one_that_results_lie_along_is_copied() -> None:
+    with cut_for(TEXTURES):
+        copy, product = (floats(64, 8) @ floats(64, 8).T).schedule()
+    (read,) = [b for b in product.bufs[1:] if b is copy.bufs[0]]
+    loads = [n for n in product.ast.toposort() if n.op is Op.LOAD]
+    (place,) = [n.src[0].src[1] for n in loads if product.bufs[n.src[0].src[0].arg] is read]
+    (stored,) = [n.src[0].src[1] for n in product.ast.toposort() if n.op is Op.STORE]
+    (column,) = [r for r in stored.ranges if coefficient(stored, r) == 1]
+
+    assert coefficient(place, column) == 1

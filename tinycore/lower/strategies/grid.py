@@ -110,7 +110,7 @@ def propose_grid(facts: KernelFacts, limits: Limits, wanted: int) -> Iterator[Pr
     if wanted > 1 and (shared is None or sharers > 1):
         for proposal in grid_shared.propose(facts, limits, wanted, sharers):
             yield proposal._replace(apply=partial(with_unrolled_sums, apply=proposal.apply))
-    if wanted > 1 and shared is None:
+    if wanted > 1:
         yield from grid_textured.propose(facts, limits, wanted)
 
 

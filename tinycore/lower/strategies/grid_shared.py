@@ -30,8 +30,8 @@ from tinycore.lower.kernel_facts import LEAST_REUSE, KernelFacts
 from tinycore.lower.loops import Number, arrays_of, counter_of, fills_of, stores_of, threads_of
 from tinycore.lower.packing import fill_of, loads_of
 from tinycore.lower.predicate import stores_to_buffers
-from tinycore.lower.steps.split import MASKED
 from tinycore.lower.steps.stage import Dimension, Stage, scratch_bytes, staged_values
+from tinycore.lower.strategies.bank_conflicts import least_stride, padding_of
 from tinycore.lower.strategies.block_order import order_blocks
 from tinycore.lower.tile import Bind, Reorder, Split, Step, Tail
 from tinycore.render.base import Limits
@@ -81,6 +81,16 @@ class Sides:
 
     rows: tuple[UOp, ...]
     columns: tuple[UOp, ...]
+
+
+@dataclass(frozen=True)
+class Textured:
+    """The block of a group whose columns each thread reads for itself, by texture units."""
+
+    tiles: tuple[list[Tile], list[Tile]]
+    """Tiles of rows, and those of columns."""
+    beside: int
+    """Rows of a thread that lie side by side."""
 
 
 def propose(facts: KernelFacts, limits: Limits, wanted: int, sharers: int) -> Iterator[Proposal]:
@@ -155,29 +165,30 @@ def tile_and_stage(
     registers: Tile,
     depth: int,
     sharers: int,
-    is_textured: bool = False,
+    textured: Textured | None = None,
 ) -> bool:
-    """A block of outputs for each group, and stages for what it reads. False if none fits.
-
-    Columns that are textured are read by each thread for itself.
-    """
+    """A block of outputs for each group, and stages for what it reads. False if none fits."""
     wide, tall = registers
     steps = math.prod(r.extent for r in draft.facts.reduced)
-    lanes = min(draft.lanes(), wide) if suits_vectors(draft.facts, sides.columns[-1]) else 1
+    suits = suits_vectors(draft.facts, sides.columns[-1])
+    lanes = min(draft.lanes(), wide) if suits or textured else 1
     lanes = lanes if lanes == wide or draft.limits.units else 1
     kind = AxisKind.VECTOR if lanes > 1 else AxisKind.UNROLL
-    high, broad = tiles_of_sides(sides, wanted, registers, draft.facts.overwrites)
+    tiles = tiles_of_sides(sides, wanted, registers, draft.facts.overwrites)
+    high, broad = tiles if textured is None else textured.tiles
     columns = cut_side(draft, sides.columns, broad, kind, lanes)
     # Values of rows side by side are loaded from shared memory as a vector.
-    along = min(VECTOR_ROWS, tall) if draft.limits.async_bytes or is_textured else 1
+    along = min(VECTOR_ROWS, tall) if draft.limits.async_bytes else 1
+    along = along if textured is None else textured.beside
     rows = cut_side(draft, sides.rows, high, AxisKind.UNROLL, along)
+    rows = rows if textured is None else sorted(rows)
     if min(steps_in_tile(draft, columns), steps_in_tile(draft, rows)) < LEAST_REUSE:
         return False
     draft.do(*(Bind(counter.arg.number, AxisKind.GRID) for counter in draft.facts.launchable))
     at, inner = cut_depth(draft, depth)
     if sharers > 1 and not share_sums(draft, inner, sharers):
         return False
-    if not stage_ahead(draft, at, inner, (*rows,) if is_textured else (*rows, *columns)):
+    if not stage_ahead(draft, at, inner, (*rows,) if textured else (*rows, *columns)):
         return False
     widest = max(n.dtype.itemsize for n in draft.facts.loads)
     order_blocks(draft, sides.rows[-1], sides.columns[-1], steps, widest)
@@ -366,23 +377,28 @@ def stage_windows(
     turned while it is copied has padded rows, so that threads store to different banks.
     """
     loops = {r.arg.number: r for r in draft.facts.loops}
-    axes = {axis for dimension in dimensions for axis, _ in dimension}
+    axes, limits = {axis for dimension in dimensions for axis, _ in dimension}, draft.limits
     moving = [
         n.src[1] for n in operand_accesses(draft.facts) if axes <= {r.arg.number for r in n.ranges}
     ]
     found = with_overlaps(dimensions, moving, loops)
-    step = Stage(at, found, narrow=draft.limits.converted, copies=turns)
+    step = Stage(at, found, narrow=limits.converted, copies=turns)
     before, first = draft.copy(), len(arrays_of(draft.kernel))
     try:
         draft.do(step)
     except ArgumentError:
-        apart = tuple(((axis, 1),) for d in dimensions for axis, _ in d)
-        draft.do(replace(step, dimensions=apart))
+        each = tuple(((axis, 1),) for d in dimensions for axis, _ in d)
+        draft.do(replace(step, dimensions=each))
         return
     made = range(first, len(arrays_of(draft.kernel)))
-    if turns > 1 and any(is_turned_by(fill_of(draft, n), draft.limits) for n in made):
+    turned = [n for n in made if is_turned_by(fill_of(draft, n), limits)]
+    apart = limits.vector_bytes // before.facts.itemsize
+    padding = apart if turns > 1 and turned else 0
+    if limits.texture_rate:
+        padding = max((padding_of(draft, n) for n in made), default=0)
+    if padding:
         draft.become(before)
-        draft.do(replace(step, padding=draft.limits.vector_bytes // before.facts.itemsize))
+        draft.do(replace(step, padding=padding))
 
 
 def fits_group(draft: Draft) -> bool:
@@ -471,24 +487,6 @@ def stride_of(place: UOp, tap: UOp, window: UOp) -> int | None:
     """Steps of one loop that move as far as one step of the other; None if not a whole number."""
     near, far = coefficient(place, tap), coefficient(place, window)
     return far // near if near and far and far % near == 0 and far // near > 0 else None
-
-
-def least_stride(loads: list[UOp], counter: UOp, limits: Limits) -> int:
-    """Least stride of a loop among loads; a huge one if unknown.
-
-    On cards that of steps inside of the array, where those past its end read the last.
-    """
-    places = [n.src[1] for n in loads]
-    if limits.units:
-        places = [without_ends(place) for place in places]
-    moves = [coefficient(place, counter) for place in places]
-    return min((abs(m) for m in moves if m), default=1 << 62)
-
-
-def without_ends(place: UOp) -> UOp:
-    """An index as if no step passed the end of a loop."""
-    cuts = {n: n.src[0] for n in place.toposort() if n.op is Op.MIN and n.arg == MASKED}
-    return rewrite(place.substitute(cuts), simplify, name="simplify a place") if cuts else place
 
 
 def tiles_of_sides(

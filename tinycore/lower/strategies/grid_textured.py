@@ -2,34 +2,62 @@
 
 Floor 3'. Where texture units have a cache of their own, as on Adrenos, the two sides of a product
 come from two places at once: rows are staged for the group, and each thread reads the columns of
-its tile itself, by whole pixels.
+its tile itself, by whole pixels. Columns are the filters of a convolution, which lie so in a copy
+(`schedule/operand_layout.py`). Its windows overlap: a thread that has several of them side by side
+loads what they share once, and multiplies it by each place of the window that it is.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from tinycore.dtype import PointerDType, dtypes
-from tinycore.lower.cost import Cost, Proposal, cycles_of_textured_tile, resident_groups, unevenness
+from tinycore.lower.cost import (
+    FILL_CYCLES,
+    WORD_BYTES,
+    Cost,
+    Proposal,
+    cycles_of_textured_words,
+    cycles_of_word,
+    resident_groups,
+)
 from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import KernelFacts
 from tinycore.lower.strategies.grid_shared import (
     ADDRESSES,
     DEPTHS,
+    GROUPS_BESIDE,
+    VECTOR_ROWS,
     Sides,
+    Textured,
     Tile,
+    groups_of,
     operand_accesses,
     sides_of,
+    suits_vectors,
+    threads_in,
     tile_and_stage,
+    tiles_of,
+    tiles_of_sides,
 )
 from tinycore.lower.tile import Bind, Split
 from tinycore.render.base import Limits, pointer_of
+from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 
-TEXTURED_TILES: Final = ((16, 8), (8, 8), (8, 4), (4, 4))
+TEXTURED_TILES: Final = ((16, 8), (12, 8), (16, 6), (8, 8), (8, 4), (4, 4), (4, 2))
 """Columns and rows of outputs that one thread computes, the best first."""
+WIDE_OF_WINDOWS: Final = (16, 8)
+"""The same of columns where rows are windows that overlap in the registers of a thread."""
+BESIDE: Final = (14, 9, 8, 7, 6, 5, 4, 3)
+"""Windows of a thread that overlap."""
+MOST_TAPS: Final = 5
+"""Steps of a window that are unrolled."""
 TEXTURED: Final = (dtypes.float32, dtypes.float16)
 """Types that texture units give as float32."""
 UNROLLED_TEXTURED: Final = 2
@@ -39,30 +67,223 @@ TEXEL: Final = 4
 
 
 def propose(facts: KernelFacts, limits: Limits, wanted: int) -> Iterator[Proposal]:
-    """Blocks of outputs for groups of `wanted` threads."""
-    sides = sides_of(facts) if limits.texture_rate and limits.shared_bytes else None
-    if sides is None or not suits_textures(facts, sides):
-        return
+    """Blocks of outputs for groups of `wanted` threads, or of a subgroup."""
+    found = sides_of(facts) if limits.texture_rate and limits.shared_bytes else None
+    turned = () if found is None else (found, Sides(found.columns, found.rows))
+    for sides in (s for s in turned if suits_textures(facts, s)):
+        for ordered, block in blocks_of(facts, limits, sides, wanted):
+            for depth in DEPTHS if block.window is None else DEPTHS[:1]:
+                cost = cost_of(facts, limits, ordered, block, depth)
+                step = partial(
+                    tile_textured, sides=ordered, wanted=wanted, block=block, depth=depth
+                )
+                if not math.isinf(cost):
+                    yield Proposal(f"grid {block}x{depth}", None, Cost(cost), step)
+
+
+def price_of(facts: KernelFacts, limits: Limits, sides: Sides, block: Block) -> tuple[float, float]:
+    """Cost of a block at its best depth; of equals that of the one that reads less is less."""
+    costs = (cost_of(facts, limits, sides, block, depth) for depth in DEPTHS)
+    return min(costs), sum(block.words)
+
+
+def cost_of(
+    facts: KernelFacts, limits: Limits, sides: Sides, block: Block, depth: int = DEPTHS[0]
+) -> float:
+    """Cycles for a multiply-add of each output; infinite where registers do not suffice.
+
+    The unit with most groups is done last: groups may be few, and tiles pass ends. Its lanes
+    execute whole subgroups; its memories give words to the threads that there are.
+    """
+    if not resident_groups(limits, block.threads, block.registers):
+        return math.inf
+    most = -(-groups_of(facts, sides, block.tiles) // limits.units)
+    slots = most * -(-block.threads // limits.subgroup) * limits.subgroup
+    each = limits.units * block.wide * block.tall / facts.outputs_launched
+    room = limits.unit_shared_bytes or limits.shared_bytes
+    is_alone = most == 1 or GROUPS_BESIDE * block.staged(depth) > room
+    computed: float = -(-slots // limits.unit_lanes) * limits.unit_lanes
+    shared, textured = cycles_of_textured_words(limits, block.words)
+    far = cycles_of_word(limits, limits.l2_rate) * block.far(limits.subgroup)
+    computed += slots * shared if is_alone else 0
+    filled = FILL_CYCLES / depth * slots
+    return (max(computed, slots * max(shared, textured, far)) + filled) * each
+
+
+@dataclass(frozen=True)
+class Window:
+    """A window along a row of outputs."""
+
+    tap: UOp
+    """The loop of the sum over its places."""
+    moved: int
+    """Places from window to window."""
+    apart: int
+    """Elements between windows, where they lie side by side; else 0."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Tiles of threads and of a group whose columns are read by texture units."""
+
+    wide: int
+    tiles: tuple[list[Tile], list[Tile]]
+    """Tiles of rows, and those of columns."""
+    beside: int
+    """Rows of a thread that lie side by side."""
+    window: Window | None = None
+    """Windows that overlap in the registers of a thread."""
+
+    def __str__(self) -> str:
+        return f"textured {self.wide}x{self.tall}" + (" windows" if self.window else "")
+
+    @property
+    def tall(self) -> int:
+        """Rows of a thread."""
+        return math.prod(copies for _, copies in self.tiles[0])
+
+    @property
+    def columns(self) -> int:
+        """Columns of a group."""
+        return math.prod(math.prod(tile) for tile in self.tiles[1])
+
+    @property
+    def taps(self) -> int:
+        """Steps of the sum that read the same rows."""
+        return 1 if self.window is None else self.window.tap.extent
+
+    @property
+    def read(self) -> int:
+        """Rows of a thread that these steps read, of those that lie side by side."""
+        moved = 1 if self.window is None else self.window.moved
+        return (self.beside - 1) * moved + self.taps
+
+    @property
+    def registers(self) -> int:
+        """Registers of a thread: sums, operands, addresses."""
+        return self.wide * self.tall + self.wide + self.tall // self.beside * self.read + ADDRESSES
+
+    @property
+    def threads(self) -> int:
+        """Threads of a group."""
+        return threads_in([tile for side in self.tiles for tile in side])
+
+    @property
+    def words(self) -> tuple[float, float]:
+        """Words that a multiply-add takes of shared memory and of textures.
+
+        Threads whose windows begin an even number of words apart share banks. What is staged is
+        read by textures, and stored.
+        """
+        threads = self.tiles[0][-1][0]
+        apart = self.beside * (self.window.apart if self.window else 0)
+        conflicts = min(apart & -apart, threads) if apart else 1
+        read = conflicts * self.read / (self.taps * self.beside * self.wide)
+        staged = 1 / (self.taps**2 * self.columns)
+        return read + staged, 1 / self.tall + staged
+
+    def far(self, subgroup: int) -> float:
+        """Words that a multiply-add takes of the cache of all units: a subgroup reads its columns
+        once, a group its rows."""
+        across, down = (threads_in(side) for side in reversed(self.tiles))
+        rows = self.tall * min(max(subgroup // across, 1), down)
+        return 1 / rows + 1 / (self.taps**2 * self.columns)
+
+    def staged(self, depth: int) -> int:
+        """Bytes of rows in shared memory."""
+        rows = math.prod(math.prod(tile) for tile in self.tiles[0])
+        return rows * max(depth // self.taps**2, 1) * WORD_BYTES
+
+
+def blocks_of(
+    facts: KernelFacts, limits: Limits, sides: Sides, wanted: int
+) -> Iterator[tuple[Sides, Block]]:
+    """The best block of groups for each tile of a thread; of windows those whose rows overlap,
+    too."""
+    beside = VECTOR_ROWS if suits_vectors(facts, sides.columns[-1]) else 1
     for wide, tall in TEXTURED_TILES:
-        registers = wide * tall + wide + tall + ADDRESSES
-        if not resident_groups(limits, wanted, registers):
-            continue
-        groups = -(-facts.outputs_launched // (wide * tall * wanted))
-        for depth in DEPTHS:
-            apply = partial(
-                tile_textured, sides=sides, wanted=wanted, registers=(wide, tall), depth=depth
-            )
-            cycles = cycles_of_textured_tile(limits, wide, tall, depth)
-            cost = Cost(cycles * unevenness(limits, groups))
-            yield Proposal(f"grid textured {wide}x{tall}x{depth}", None, cost, apply)
+        shapes = [
+            tiles_of_sides(sides, threads, (wide, tall), facts.overwrites)
+            for threads in (wanted, min(wanted, limits.subgroup))
+        ]
+        if not facts.overwrites:
+            shapes += even_tiles(sides, wanted, wide, tall)
+        blocks = [Block(wide, tiles, math.gcd(beside, tall)) for tiles in shapes]
+        yield sides, min(blocks, key=lambda block: price_of(facts, limits, sides, block))
+    for row in () if facts.overwrites else sides.rows:
+        yield from blocks_of_windows(facts, limits, sides, row, wanted)
 
 
-def tile_textured(
-    draft: Draft, sides: Sides, wanted: int, registers: Tile, depth: int
-) -> bool | None:
+def even_tiles(
+    sides: Sides, most: int, wide: int, tall: int
+) -> Iterator[tuple[list[Tile], list[Tile]]]:
+    """Tiles of groups of up to so many threads that cut the innermost loops in equal parts."""
+    (*above, row), (*beside, column) = sides.rows, sides.columns
+    for high in equal_parts(row.extent, tall, most):
+        for broad in equal_parts(column.extent, wide, most // high)[:2]:
+            rows = [*((1, 1) for _ in above), (high, tall)]
+            yield rows, [*((1, 1) for _ in beside), (broad, wide)]
+
+
+def equal_parts(extent: int, own: int, most: int) -> list[int]:
+    """Threads of `own` steps each that cut a loop in as many parts of a size, the most first."""
+    counts = range(1, -(-extent // own) + 1)
+    found = dict.fromkeys(-(-extent // (own * parts)) for parts in counts)
+    return [threads for threads in found if threads <= most]
+
+
+def blocks_of_windows(
+    facts: KernelFacts, limits: Limits, sides: Sides, row: UOp, wanted: int
+) -> Iterator[tuple[Sides, Block]]:
+    """Blocks in which a thread has windows side by side along a row: it loads once what they
+    share."""
+    window = window_of(facts, row)
+    if window is None:
+        return
+    others = tuple(r for r in sides.rows if r is not row)
+    turned = Sides((*others, row), sides.columns)
+    across = 1 << (wanted.bit_length() // 2)
+    for wide, own in itertools.product(WIDE_OF_WINDOWS, BESIDE):
+        broad = tiles_of(sides.columns, across, wide, exact=False)
+        room = wanted // threads_in(broad)
+        threads = [1 << n for n in range(room.bit_length()) if n == 0 or own << n <= row.extent]
+        blocks = [
+            Block(wide, ([*tiles_of(others, room // n, more, False), (n, own)], broad), own, window)
+            for n, more in itertools.product(threads, (1, 2))
+        ]
+        # Of equals the first: fewest threads along these rows are most along those beside them.
+        yield turned, min(blocks, key=lambda block: cost_of(facts, limits, turned, block))
+
+
+def window_of(facts: KernelFacts, row: UOp) -> Window | None:
+    """The window along a row: a loop of the sum that moves along it; None where there is none."""
+    places = [n for n in operand_accesses(facts) if row in n.ranges]
+    for tap in (r for r in steps_of_block(facts) if 1 < r.extent <= MOST_TAPS):
+        moves = {(facts.stride(n, tap), facts.stride(n, row)) for n in places}
+        near, far = moves.pop() if len(moves) == 1 else (None, None)
+        if near and far and near > 0 and far % near == 0 and 0 < far // near < tap.extent:
+            return Window(tap, far // near, far if near == 1 else 0)
+    return None
+
+
+def steps_of_block(facts: KernelFacts) -> Iterator[UOp]:
+    """The loops of a sum that are whole in a block of it, as `cut_depth` cuts blocks."""
+    room = DEPTHS[0]
+    for loop in reversed(facts.reduced):
+        if loop.extent > 2 * room or not loop.is_fixed:
+            return
+        yield loop
+        room = max(room // loop.extent, 1)
+
+
+def tile_textured(draft: Draft, sides: Sides, wanted: int, block: Block, depth: int) -> bool | None:
     """A block of outputs for each group, stages for its rows, and a few steps unrolled."""
-    if not tile_and_stage(draft, sides, wanted, registers, depth, sharers=1, is_textured=True):
+    textured = Textured(block.tiles, block.beside)
+    registers = block.wide, block.tall
+    if not tile_and_stage(draft, sides, wanted, registers, depth, sharers=1, textured=textured):
         return False
+    if block.window is not None:
+        draft.do(Bind(block.window.tap.arg.number, AxisKind.UNROLL))
     unroll_textured(draft)
     return None
 

@@ -113,6 +113,7 @@ def limits_of(chip: Chip, images: bool = True, textures: bool = False) -> Limits
         block=(BLOCK_THREADS, BLOCK_THREADS, 64),
         block_threads=BLOCK_THREADS,
         block_wanted=128,
+        subgroup=WAVE,
         shared_bytes=SHARED_BYTES,
         buffers=MOST_TEXTURES + 1,  # any of them may be images, and one is written
         image=(LARGEST_IMAGE, LARGEST_IMAGE) if images else None,

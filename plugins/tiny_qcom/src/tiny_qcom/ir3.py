@@ -47,7 +47,7 @@ class Ir3Compiler:
     def __init__(self, chip: Chip) -> None:
         self.chip = chip
         self.worker = worker()
-        self.key = f"tinymesa {VERSION} {chip.id:#x} 2"
+        self.key = f"tinymesa {VERSION} {chip.id:#x} 3"
 
     def compile(self, source: str) -> bytes:
         """The container of a kernel. Raises CompileError with what Mesa said."""

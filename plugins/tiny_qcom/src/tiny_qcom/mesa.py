@@ -82,6 +82,8 @@ MODE_SHARED: Final = 1 << 19
 MODE_GLOBAL: Final = 1 << 20
 DEREF_VARIABLE, DEREF_ARRAY = 0, 1
 BREAK: Final = 2
+LOOP_CONTROL: Final = 104
+DONT_UNROLL: Final = 2
 VARIES: Final = 1 << 5
 """In the facts of a shader: the threads of a group are the launch's to say."""
 DRIVER_PARAMETERS: Final = 44 + 3 * 16
@@ -158,9 +160,17 @@ class Mesa:
             return text.read()
 
     def compile(self, listing: str, gpu: int, chip_id: int) -> Code:
-        """The machine code of a listing."""
+        """The machine code of a listing; without unrolled loops, if registers hold that alone."""
+        code = self.replayed(listing, gpu, chip_id)
+        if not code.private_bytes:
+            return code
+        rolled = self.replayed(listing, gpu, chip_id, unrolls=False)
+        return min(code, rolled, key=lambda made: made.private_bytes)
+
+    def replayed(self, listing: str, gpu: int, chip_id: int, unrolls: bool = True) -> Code:
+        """The machine code of a listing, of whose loops Mesa may unroll some."""
         compiler, _ = self.compiler(gpu, chip_id)
-        replay = Replay(self, compiler)
+        replay = Replay(self, compiler, unrolls)
         for line in listing.splitlines():
             replay.line(line.split())
         return replay.finish()
@@ -169,8 +179,9 @@ class Mesa:
 class Replay:
     """One shader while it is built, line by line."""
 
-    def __init__(self, mesa: Mesa, compiler: Any) -> None:
+    def __init__(self, mesa: Mesa, compiler: Any, unrolls: bool = True) -> None:
         self.mesa, self.lib, self.compiler = mesa, mesa.lib, compiler
+        self.unrolls = unrolls
         options = self.lib.ir3_get_compiler_options(compiler)
         made = self.lib.nir_builder_init_simple_shader(COMPUTE, options, b"kernel")
         self.builder = ffi.new("builder *", made)
@@ -420,7 +431,9 @@ class Replay:
         return self.lib.nir_if_phi(self.builder, self.values[yes], self.values[no])
 
     def push_loop(self) -> None:
-        self.lib.nir_push_loop(self.builder)
+        made = self.lib.nir_push_loop(self.builder)
+        if not self.unrolls:
+            at(made, LOOP_CONTROL, "uint32_t")[0] = DONT_UNROLL
 
     def pop_loop(self) -> None:
         self.lib.nir_pop_loop(self.builder, ffi.NULL)

@@ -1,8 +1,9 @@
 """Loads of plain buffers that go through texture units, four float32 or float16 at once.
 
 Texture units have a cache beside shared memory, and an Adreno 640 gets twice as many bytes of it as
-of buffers (`chip.py` says who measured that). Where values are used once that gains nothing: only
-loads in loops are meant, whose values are computed with, not stored to shared memory.
+of buffers (`chip.py` says who measured that). What shared memory is filled with comes so, too:
+loads of buffers keep the unit busy that reads shared memory. Only loads in loops are meant: of a
+few the descriptors would cost more.
 """
 
 from __future__ import annotations
@@ -34,13 +35,10 @@ def texel_loads(kernel: LinearKernel) -> frozenset[UOp]:
 
 
 def other_uses(kernel: LinearKernel) -> set[UOp]:
-    """Values that are not computed with as floats alone: those that are stored to shared memory,
-    and halves whose bits something else takes."""
+    """Halves that are not computed with as floats alone: something else takes their bits."""
     found: set[UOp] = set()
     for u in reversed(kernel.uops):
-        if u.op is Op.STORE and pointer_of(u.src[0]).op is Op.DEFINE_LOCAL:
-            found.add(u.src[1])
-        elif u.op is Op.EXTRACT or (u.op is Op.BITCAST and u.dtype is dtypes.float16):
+        if u.op is Op.EXTRACT or (u.op is Op.BITCAST and u.dtype is dtypes.float16):
             found.update(u.src if u in found else ())
         elif not is_widening(u):
             found.update(s for s in u.src if s.dtype.scalar() in (dtypes.uint16, dtypes.float16))
