@@ -40,6 +40,25 @@ def plain_call(tiny: Any) -> Call:
     return call
 
 
+def relu_graph(tiny: Any) -> Call:
+    """The nodes of an activation, which nobody computes."""
+    x = tiny.Tensor.ones(256).contiguous().realize()
+    relu: Call = x.relu
+    return relu
+
+
+def beside_many(tiny: Any) -> Call:
+    """A gradient while a thousand other tensors live."""
+    others = [tiny.Tensor.ones(4).contiguous().realize() for _ in range(1000)]
+    w = tiny.Tensor.ones(256, requires_grad=True).contiguous().realize()
+
+    def call() -> Any:
+        w.grad = None
+        return (w * 2).sum().backward(), others
+
+    return call
+
+
 def assign(tiny: Any) -> Call:
     """A write to a whole tensor."""
     x = tiny.Tensor.ones(256).contiguous().realize()
@@ -137,6 +156,8 @@ def benchmark(name: str, jit: bool) -> Callable[[Any], Call]:
 
 CASES: Final[dict[str, Callable[[Any], Call]]] = {
     "plain call, x + 1": plain_call,
+    "`x.relu()`, not computed": relu_graph,
+    "gradient beside 1,000 tensors": beside_many,
     "`x.assign(x * 1.0).realize()`": assign,
     "`x[3:4] = y; x.realize()`": setitem,
     "replay of one kernel": replay_of(1),
