@@ -20,6 +20,7 @@ from tinycore.engine.counters import Estimate
 from tinycore.engine.estimate import estimate
 from tinycore.engine.run import lower_schedule
 from tinycore.errors import ArgumentError
+from tinycore.schedule.compiled import schedules
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -155,6 +156,8 @@ def test_programs_of_a_schedule_go_with_their_device() -> None:
 
     Device.close("NULL")
 
+    layouts = [layout for schedule in schedules.values() for layout in schedule.layouts.values()]
+    assert not any(layout.runners for layout in layouts)
     gc.collect()
     assert device() is None
     (Tensor([1.0, 2.0, 4.0, 8.0], device="NULL").realize() / 16 - 1).realize()
