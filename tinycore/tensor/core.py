@@ -268,7 +268,8 @@ class Core:
         """Ask for a gradient, or refuse it; returns itself.
 
         A constant that asks for one moves into memory of its own: equal constants are one node. A
-        detached tensor, or a part of one, gets the gradient of its own uses, not of equal ones.
+        computed or detached tensor, or a part of one, gets the gradient of its own uses, not of
+        equal ones.
         Raises GradientError for a dtype that is no float.
 
         >>> weight, mask = Tensor([2.0]).requires_grad_(), Tensor([1.0])
@@ -283,21 +284,19 @@ class Core:
         if requires_grad and graph.is_constant(self.uop):
             _, base, tensors = target_of(self, self.uop)
             show(self, tensors, base, in_own_memory(base))
-        elif requires_grad and not self.requires_grad and self._is_view_to_train():
+        elif requires_grad and not self.requires_grad and self._shares_node():
             self._become(graph.leaf(self.uop))
         self.requires_grad = requires_grad
         return self
 
-    def _is_view_to_train(self) -> bool:
-        """True if this tensor is detached, or a part of memory, and no gradient flows on from it.
+    def _shares_node(self) -> bool:
+        """True if equal values are the same node, and no gradient flows on from this one.
 
-        Equal views are one node, so this one needs a node of its own.
+        All of some memory is no such node: what shows it is the same tensor to a gradient.
         """
         node, base = self.uop, base_of_view(self.uop)
-        if base_of(node) is base or graph.is_leaf(node):
-            return False  # all of its base
-        if not (is_shared(base) or is_detached(node, base)):
-            return False  # computed
+        if graph.is_leaf(node) or (base_of(node) is base and is_shared(base)):
+            return False
         (root,), _ = history.unroll([node])
         below = set(root.toposort(passes_gradient))
         return not any(t.requires_grad for t in live_tensors() if t.uop in below)

@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tinycore import Tensor, TinyJit
+from tinycore import Context, Tensor, TinyJit
 from tinycore.errors import GradientError
+from tinycore.nn.optim import SGD
 
 
 def test_sum_of_one_element_has_a_gradient() -> None:
@@ -36,9 +37,19 @@ def test_op_without_a_derivative_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    "view", [Tensor.detach, lambda x: x[1:], lambda x: x[1].detach(), lambda x: (x * 1).detach()]
+    "view",
+    [
+        Tensor.detach,
+        lambda x: x[1:],
+        lambda x: x[1].detach(),
+        lambda x: (x * 1).detach(),
+        lambda x: x + 1,
+        lambda x: (x * 2).contiguous(),
+        lambda x: x.exp()[1:],
+        lambda x: x.sum(1),
+    ],
 )
-def test_equal_views_of_which_one_asks_for_a_gradient_are_not_one(
+def test_equal_values_of_which_one_asks_for_a_gradient_are_not_one(
     view: Callable[[Tensor], Tensor],
 ) -> None:
     x = Tensor([[1.0, 2.0], [3.0, 4.0]])
@@ -87,6 +98,46 @@ def test_a_detached_leaf_still_shows_what_is_written() -> None:
     leaf.square().sum().backward()
     assert leaf.grad is not None
     assert leaf.grad.tolist() == [14.0, 18.0]
+
+
+def test_a_computed_leaf_is_trained_apart_from_an_equal_value() -> None:
+    x = Tensor([3.0, 4.0]).realize()
+    leaf, other = (x + 1).requires_grad_(), x + 1
+    part = leaf[1:]
+    optimizer = SGD([leaf], lr=1.0)
+
+    for _ in range(3):
+        optimizer.zero_grad()
+        with Context(TRAINING=1):
+            (leaf * other).sum().backward()
+            optimizer.step()
+
+    assert (leaf.tolist(), part.tolist()) == ([-8.0, -10.0], [-10.0])
+    assert (other.tolist(), x.tolist()) == ([4.0, 5.0], [3.0, 4.0])
+
+
+def test_a_computed_leaf_may_be_realized_before_its_gradient() -> None:
+    x = Tensor([3.0, 4.0]).realize()
+    leaf = (x + 1).requires_grad_()
+    doubled = leaf * 2
+    leaf.realize()
+
+    (doubled * (x + 1) + leaf).sum().backward()
+
+    assert leaf.grad is not None
+    assert leaf.grad.tolist() == [9.0, 11.0]
+
+
+def test_a_value_whose_gradient_flows_on_is_no_leaf() -> None:
+    x = Tensor([3.0, 4.0], requires_grad=True)
+    inner = (x * 2).requires_grad_()
+
+    inner.square().sum().backward()
+
+    assert inner.grad is not None
+    assert x.grad is not None
+    assert inner.grad.tolist() == [12.0, 16.0]
+    assert x.grad.tolist() == [24.0, 32.0]
 
 
 def test_reading_does_not_end_the_gradient_of_detached_leaves() -> None:
