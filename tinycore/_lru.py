@@ -6,10 +6,14 @@ programs, compiled schedules, templates of kernels.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Hashable
 from typing import Final, Generic, TypeVar
 
 from tinycore._locks import lock
+
+versions: Final = itertools.count()
+"""Numbers of tables and of their states, of which no two are the same."""
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -18,15 +22,17 @@ Value = TypeVar("Value")
 class Lru(dict[Key, Value], Generic[Key, Value]):
     """At most `capacity` entries, the least recently used first. Usable from several threads.
 
-    `lock` is held during `find` and `keep` only, never while a value is made.
+    `lock` is held during `find` and `keep` only, never while a value is made. What was found once
+    and is held elsewhere is right as long as `version` is the same.
     """
 
-    __slots__ = ("capacity", "lock")
+    __slots__ = ("capacity", "lock", "version")
 
     def __init__(self, capacity: int) -> None:
         super().__init__()
         self.capacity: Final = capacity
         self.lock: Final = lock()
+        self.version = next(versions)
 
     def find(self, key: Key) -> Value | None:
         """The value of a key, which becomes the most recently used; None if there is none."""
@@ -45,5 +51,10 @@ class Lru(dict[Key, Value], Generic[Key, Value]):
     def drop(self, unwanted: Callable[[Key], bool]) -> None:
         """Remove the entries whose keys are unwanted."""
         with self.lock:
+            self.version = next(versions)
             for key in list(filter(unwanted, self)):
                 del self[key]
+
+    def clear(self) -> None:
+        """Remove all entries."""
+        self.drop(lambda key: True)

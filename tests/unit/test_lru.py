@@ -40,6 +40,22 @@ def test_unwanted_entries_are_dropped() -> None:
     assert table == {1: "1", 3: "3"}
 
 
+def test_the_version_changes_where_entries_may_be_gone() -> None:
+    table: Lru[int, str] = Lru(4)
+    table.keep(1, "a")
+    before = table.version
+    table.find(1)
+    table.keep(2, "b")
+    assert table.version == before
+
+    table.drop(lambda key: key == 1)
+    dropped = table.version
+    table.clear()
+
+    assert table == {}
+    assert len({before, dropped, table.version, Lru[int, str](4).version}) == 4
+
+
 def test_many_threads_leave_as_many_entries_as_fit() -> None:
     table: Lru[int, int] = Lru(8)
 

@@ -305,6 +305,11 @@ def program_settings() -> tuple[Any, ...]:
     return (*plan_settings(), hook_generation())
 
 
+def state_of_programs() -> tuple[Any, ...]:
+    """The state in which a program that was found before is the one that would be found."""
+    return (programs.version, *program_settings())
+
+
 def forget_programs(device: OpenDevice) -> None:
     """Drop the programs of a device that is closed."""
     programs.drop(lambda key: key[1] == id(device))

@@ -17,7 +17,7 @@ from tinycore.device.target import device_and_index
 from tinycore.dtype import DType, ImageDType, dtypes, to_numpy_dtype
 from tinycore.engine import transactions
 from tinycore.engine.captured_step import VaryingMemory
-from tinycore.engine.compile import program_settings
+from tinycore.engine.compile import state_of_programs
 from tinycore.engine.run import Runner, lower_all, recordings, run_schedule
 from tinycore.engine.transactions import Transaction
 from tinycore.errors import DeviceError, JitError, ShapeError
@@ -208,7 +208,7 @@ class Engine:
         varying = varying_parameters(canonical.memory)
         schedule = schedule_for(canonical, policy, on_disk=True, varying=varying)
         layout = schedule.layout(others, canonical)
-        state = program_settings()
+        state = state_of_programs()
         runners = None if recordings.open else layout.runners.get(state)
         bound = BoundSchedule(schedule, canonical, layout, allocates=runners is not None)
         if recordings.open:

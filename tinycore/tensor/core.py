@@ -38,7 +38,7 @@ from tinycore.tensor.liveness import alias_index, is_waiting, live_tensors, livi
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.signatures import check_signatures
 from tinycore.tensor.view_writes import in_own_memory, show, target_of
-from tinycore.tensor.views import Value, is_detached, is_shared
+from tinycore.tensor.views import Value, is_shared
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, device_node
 from tinycore.uop.op import Op
@@ -284,12 +284,12 @@ class Core:
         if requires_grad and graph.is_constant(self.uop):
             _, base, tensors = target_of(self, self.uop)
             show(self, tensors, base, in_own_memory(base))
-        elif requires_grad and not self.requires_grad and self._shares_node():
+        elif requires_grad and not self.requires_grad and self._may_have_twins():
             self._become(graph.leaf(self.uop))
         self.requires_grad = requires_grad
         return self
 
-    def _shares_node(self) -> bool:
+    def _may_have_twins(self) -> bool:
         """True if equal values are the same node, and no gradient flows on from this one.
 
         All of some memory is no such node: what shows it is the same tensor to a gradient.

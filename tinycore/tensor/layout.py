@@ -16,7 +16,7 @@ from tinycore.uop.movement import source_below
 from tinycore.uop.node import UOp
 from tinycore.uop.op import MOVEMENT, SAME_VALUE, Op
 
-MOVED: Final = MOVEMENT | SAME_VALUE
+SAME_ELEMENTS: Final = MOVEMENT | SAME_VALUE
 """Ops that compute nothing."""
 
 MEMORY: Final = frozenset({Op.BUFFER, Op.BUFFER_VIEW, Op.ASSIGN})
@@ -30,7 +30,7 @@ def memory_below(node: UOp) -> UOp | None:
 
 def moved_from(node: UOp) -> UOp:
     """The node that has the elements of a node, before any movement."""
-    return source_below(node, MOVED)
+    return source_below(node, SAME_ELEMENTS)
 
 
 def show_memory(
@@ -42,7 +42,7 @@ def show_memory(
     elements appear more than once.
     """
     steps = []
-    while node.op in MOVED:
+    while node.op in SAME_ELEMENTS:
         steps.append(node)
         node = node.src[0]
     view: HostArray | None = flat

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
 from tinycore.engine.run import Recording
 from tinycore.errors import JitError
 from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.schedule.kernel import memory_of
-from tinycore.tensor.aliases import buffers_below
+from tinycore.tensor.aliases import VIEW_OPS, buffers_below
 from tinycore.tensor.arguments import Arguments, is_realized, rebuilt
 from tinycore.tensor.change_tracking import change_sets, changed_elsewhere
 from tinycore.tensor.liveness import become, live_tensors, replace_nodes
@@ -23,11 +23,8 @@ from tinycore.tensor.tensor import Tensor
 from tinycore.uop.bindings import exchanging
 from tinycore.uop.movement import base_of, source_below
 from tinycore.uop.node import UOp, made_anew
-from tinycore.uop.op import MOVEMENT, Op
+from tinycore.uop.op import Op
 from tinycore.uop.size import Size
-
-MOVED: Final = MOVEMENT | {Op.DETACH}
-"""Ops through which a tensor shows memory."""
 
 
 class ArgumentProxies:
@@ -157,7 +154,7 @@ def finish_writes() -> None:
     for tensor in live_tensors():
         if id(tensor) in others:
             continue
-        node = source_below(tensor.uop, MOVED)
+        node = source_below(tensor.uop, VIEW_OPS)
         parts = node.src if node.op is Op.MULTI else (node,)
         if any(is_pending_write(base_of(part)) for part in parts):
             waiting.append(tensor)

@@ -210,7 +210,8 @@ def test_a_product_of_another_family_is_numpys(
 
 @pytest.mark.parametrize("arch", [name for name, facts in ARCHS.items() if facts.matrix])
 def test_products_of_each_architecture_compile_without_spills(arch: str) -> None:
-    for found in ARCHS[arch].matrix:
+    of_products = {found.unit.a: found for found in reversed(ARCHS[arch].matrix)}
+    for found in of_products.values():  # others of the same type are for chains
         with Context(DEV=f"NULL:LLVM:{arch}"), noted() as sources:
             left, right = (Tensor.empty(512, 512, dtype=found.unit.a).realize() for _ in range(2))
             left.matmul(right, dtype=found.unit.out).realize()

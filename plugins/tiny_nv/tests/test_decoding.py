@@ -42,4 +42,4 @@ def test_heads_that_share_keys_are_decoded_together(
 
     numpy.testing.assert_allclose(found, attended.numpy(), rtol=3e-3, atol=3e-3)
     assert sources.count(OF_HALVES) == 1
-    assert len(sources.texts) == 4
+    assert len(sources.texts) == 3

@@ -116,6 +116,18 @@ def test_the_program_unused_longest_goes_when_there_are_too_many(
     assert runner_for(first, "PYTHON") is used_again
 
 
+def test_a_schedule_that_runs_again_compiles_anew_what_was_dropped() -> None:
+    def kernel() -> None:
+        (Tensor([1.0, 2.0], device="PYTHON").realize() * 95).realize()
+
+    kernel()
+    kernel()
+    programs.clear()
+    kernel()
+
+    assert len(programs) == 1
+
+
 def test_a_device_that_is_closed_leaves_no_program_and_is_collected() -> None:
     runner_for(ast_of(buffer(94) + buffer(94)), "NULL")
     device = weakref.ref(Device["NULL"])
