@@ -156,7 +156,7 @@ def test_results_are_stored_in_any_order_of_loops(
     result = query.scaled_dot_product_attention(key, value, is_causal=True)
 
     visible = numpy.tril(numpy.ones((length, length), bool))
-    expected = Tensor(attention(*map(plain, (query, key, value)), visible), device="CPU")
+    expected = Tensor(attention(plain(query), plain(key), plain(value), visible), device="CPU")
     check(MERGED[how](result).contiguous(), unit, MERGED[how](expected).numpy())
 
 
@@ -179,7 +179,7 @@ def test_groups_share_columns_whose_sums_no_registers_hold(unit: MatrixUnit, see
         result = query.scaled_dot_product_attention(key, value, attn_mask=mask)
 
         assert chained.registers_of_chain((columns,), (width,), 16) > few
-        expected = attention(*map(plain, (query, key, value)), visible)
+        expected = attention(plain(query), plain(key), plain(value), visible)
         check(result, unit, expected, limits)
 
 
