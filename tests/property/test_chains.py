@@ -6,6 +6,7 @@ otherwise would compute the first product again for each column of the second on
 
 from __future__ import annotations
 
+import math
 from random import Random
 from typing import Final
 
@@ -106,6 +107,36 @@ def products(random: Random, dtype: DType) -> list[Tensor]:
     return [made.cast(dtype).matmul(value, dtype=dtypes.float32)]
 
 
+def by_hand(random: Random, dtype: DType) -> list[Tensor]:
+    """Attention written out: weights are divided by their total, and then weigh values."""
+    batch, heads = random.choice((1, 2, 4)), random.choice((1, 4, 8, 16, 32, 64))
+    length, seen = random.choice(LENGTHS), random.choice(LENGTHS[2:])
+    width, columns = random.choice(WIDTHS), random.choice(WIDTHS)
+    wide = random.choice((None, dtypes.float32))
+    query = stored(random, dtype, batch, heads, length, width).requires_grad_()
+    key, value = (stored(random, dtype, batch, heads, seen, n) for n in (width, columns))
+    scores = query.matmul(key.transpose(-2, -1), dtype=wide) / width**0.5
+    match random.randrange(4):
+        case 0:
+            scores = scores.masked_fill(memory(1, 1, length, seen, dtype=dtypes.bool), -math.inf)
+        case 1:
+            visible = Tensor.ones(length, seen, dtype=dtypes.bool).tril()
+            scores = visible.where(scores, -math.inf)
+        case 2:
+            scores = scores + memory(batch, 1, length, seen, dtype=scores.dtype)
+    weights = scores.softmax(-1).cast(dtype)
+    if random.random() < 0.3:
+        weights = weights.dropout(0.1)
+    result = weights.matmul(value, dtype=random.choice((None, dtypes.float32)))
+    results = [result]
+    if random.random() < 0.3:
+        (result * memory(*result.shape, dtype=result.dtype)).sum().backward()
+        results += [] if query.grad is None else [query.grad]
+    if random.random() < 0.5:
+        results[0] = result.transpose(1, 2).reshape(batch, length, heads * columns).contiguous()
+    return results
+
+
 def made_as_chains(monkeypatch: pytest.MonkeyPatch) -> list[UOp]:
     """A list to which each kernel is added that a chain makes."""
     made: list[UOp] = []
@@ -129,8 +160,8 @@ def test_what_is_fused_as_a_chain_is_planned_as_one(
     limits, random = limits_of(card), Random(f"{card} {seed}")
     kinds = list(dict.fromkeys(u.a for u in units_of(limits) if dtypes.is_float(u.a)))
     made = made_as_chains(monkeypatch)
-    with Context(DEV=f"NULL:{card}", CCACHE=0):
-        program = random.choice((attention, attention, products))
+    with Context(DEV=f"NULL:{card}", CCACHE=0, TRAINING=1):
+        program = random.choice((attention, attention, products, by_hand, by_hand))
         items = Tensor.schedule(*program(random, random.choice(kinds)))
 
     for kernel in {item.ast for item in items if item.ast.op is not Op.COPY}.intersection(made):

@@ -33,6 +33,7 @@ from tinycore.uop.affine import coefficient
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.proportional import with_divisors_last
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.shape import is_group
 from tinycore.uop.symbolic import simplify
@@ -333,4 +334,4 @@ class ProductChain:
         body = stores[0] if len(stores) == 1 else UOp(Op.GROUP, dtypes.void, tuple(stores))
         end = UOp(Op.END, dtypes.void, (body, *self.rows, self.column))
         numbered = {self.pointers[p]: self.pointers[p].replace(arg=n) for n, p in enumerate(slots)}
-        return Launch(UOp.sink(end.substitute(numbered)), slots)
+        return Launch(UOp.sink(with_divisors_last(end).substitute(numbered)), slots)

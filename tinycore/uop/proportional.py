@@ -7,11 +7,13 @@ on it so, need no pass each (`lower/online.py`).
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable
+from operator import mul
 from typing import Final
 
-from tinycore.dtype import dtypes
+from tinycore.dtype import DType, dtypes
 from tinycore.uop.node import UOp
 from tinycore.uop.op import APPROXIMATE, Op
 
@@ -43,6 +45,79 @@ def is_proportional(value: UOp, greatest: UOp) -> bool:
             is_zero = other.op is Op.CONST and other.arg == 0
             return is_zero and greatest not in gate.toposort() and is_proportional(one, greatest)
     return False
+
+
+def with_divisors_last(graph: UOp) -> UOp:
+    """A graph that divides sums of a softmax's weights times values, not each weight.
+
+    sum(w / t * v) == sum(w * v) / t for a divisor that does not vary with the loop of the sum. A
+    weight exp(s - max s) is at most 1, so a narrow type holds it as well as the quotient.
+    """
+    done: dict[UOp, UOp] = {}
+    for node in graph.toposort():
+        done[node] = new = node.with_src(tuple([done[s] for s in node.src]))
+        if node.op is Op.REDUCE and node.arg is Op.ADD and len(node.src) == 2:
+            done[node] = divided_last(new)
+    return done[graph]
+
+
+def divided_last(total: UOp) -> UOp:
+    """A sum over one loop of weights times values, times the factors that all weights share.
+
+    Unchanged unless one of these is computed by a reduction, as the total of a softmax is.
+    """
+    value, loop = total.src
+    for place, side in enumerate(value.src if value.op is Op.MUL else ()):
+        weight, factors = without_factors(side, loop, total.dtype) or (side, ())
+        if any(n.op is Op.REDUCE for factor in factors for n in factor.toposort()):
+            sides = (*value.src[:place], weight, *value.src[place + 1 :])
+            return functools.reduce(mul, factors, total.with_src((value.with_src(sides), loop)))
+    return total
+
+
+def without_factors(value: UOp, loop: UOp, wide: DType) -> tuple[UOp, tuple[UOp, ...]] | None:
+    """A weight of a softmax over a loop, and the factors that do not vary with it, in a wide type.
+
+    None for a value that is no such weight.
+    """
+    if value.op is Op.EXP:
+        return (value, ()) if is_at_most_one(value, loop) else None
+    place = place_of_weight(value, loop)
+    found = None if place is None else without_factors(value.src[place], loop, wide)
+    if place is None or found is None:
+        return None
+    weight, factors = found
+    if value.op in (Op.MUL, Op.FDIV):
+        factor = value.src[1 - place].cast(wide)
+        return weight, (*factors, factor.alu(Op.RECIPROCAL) if value.op is Op.FDIV else factor)
+    return value.with_src((*value.src[:place], weight, *value.src[place + 1 :])), factors
+
+
+def place_of_weight(value: UOp, loop: UOp) -> int | None:
+    """The source of which a value is the product with a factor that does not vary with a loop.
+
+    Or that it keeps where a gate holds, or rounds. None if it is nothing of these.
+    """
+    varies = [loop in s.ranges for s in value.src]
+    match value.op:
+        case Op.CAST if dtypes.is_float(value.dtype) and dtypes.is_float(value.src[0].dtype):
+            return 0
+        case Op.WHERE if value.src[2].op is Op.CONST and value.src[2].arg == 0:
+            return 1
+        case Op.FDIV if not varies[1]:
+            return 0
+        case Op.MUL if not all(varies):
+            return varies.index(True) if any(varies) else None
+    return None
+
+
+def is_at_most_one(power: UOp, loop: UOp) -> bool:
+    """True for exp of a difference from the maximum of the same values over a loop."""
+    if power.src[0].op is not Op.SUB:
+        return False
+    value, shift = power.src[0].src
+    greatest = UOp(Op.REDUCE, value.dtype, (value, loop), Op.MAX)
+    return shift is greatest or shift is finite(greatest)
 
 
 def approximate_powers(graph: UOp, values: Iterable[UOp]) -> UOp:
