@@ -34,6 +34,8 @@ MOST_ROWS: Final = 8
 """Rows of the tallest register tile."""
 PANEL_VECTORS: Final = 4
 """Vectors in a row of the widest register tile, roughly."""
+SECOND_CACHE_RATE: Final = 48
+"""Bytes that the second cache gives the first in a cycle, sustained."""
 
 
 FILL_CYCLES: Final = 0.5
@@ -214,9 +216,12 @@ def can_be_packed(facts: KernelFacts, limits: Limits, access: UOp, axis: UOp) ->
 # --- register tiles
 
 
-def cycles_of_step(multiply_adds: int, loads: int) -> float:
-    """Half cycles of a step of a tile: two multiply-adds and two loads are begun in each cycle."""
-    return max(multiply_adds, loads) + loads / 8
+def cycles_of_step(multiply_adds: int, loads: int, far_bytes: int = 0) -> float:
+    """Half cycles of a step of a tile: two multiply-adds and two loads are begun in each cycle.
+
+    Of the loads `far_bytes` come from the second cache, while the multiply-adds go on.
+    """
+    return max(multiply_adds, loads, 2 * far_bytes / SECOND_CACHE_RATE) + loads / 8
 
 
 def cycles_of_shared_tile(limits: Limits, wide: int, tall: int, depth: int) -> float:

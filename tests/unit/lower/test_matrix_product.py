@@ -162,6 +162,23 @@ def test_panels_of_long_sums_are_staged_though_they_leave_the_near_cache() -> No
     assert not stages_of(plan_for(product(96, 3 * deep, 64), AVX2))
 
 
+def rows_of_tile(ast: UOp, row: int) -> int:
+    """The rows of a plan's register tile with 32 registers of 64 bytes, along a loop."""
+    limits = Limits(vector_bytes=64, vector_registers=32, cache_bytes=2 << 20)
+    plan = plan_for(ast, limits)
+    (size,) = (s.by for s in plan if isinstance(s, Split) and s.axis == (row,))
+    return size
+
+
+def test_a_panel_in_the_second_cache_is_read_for_more_rows() -> None:
+    """Wide tiles of two rows would wait for eight vectors of a panel in each step."""
+    image = Tensor.empty(1, 256, 14, 14, device="PYTHON")
+    weight = Tensor.empty(256, 256, 3, 3, device="PYTHON")
+
+    assert rows_of_tile(image.conv2d(weight, padding=1).schedule()[-1].ast, 4) == 7
+    assert rows_of_tile(product(14, 64, 256), 0) == 2  # these eight fit the first cache
+
+
 def test_rows_of_an_image_are_not_cut_to_be_converted() -> None:
     """They move with the lines, which are inside of the channels: no stage could hold them."""
     image = Tensor.empty(8, 64, 56, 56, dtype="bfloat16", device="PYTHON")

@@ -144,10 +144,14 @@ def register_tile(
     """The time of the best tile, and its rows and columns of accumulators.
 
     All must fit in `room` registers together with the operands. A kernel that overwrites what it
-    reads cannot compute an element twice, so its tiles must divide the extents.
+    reads cannot compute an element twice, so its tiles must divide the extents. Each of several
+    groups of rows reads the whole panel, from the second cache if that is larger than the first.
     """
     best, tile, sums = math.inf, (1, 1), facts.simultaneous
+    depth = math.prod(r.extent for r in facts.reduced)
     for wide in range(1, min(columns, limits.vector_registers) + 1):
+        read = wide * limits.vector_bytes * sums
+        is_far = read * depth > limits.near_cache_bytes
         for tall in range(1, min(rows, MOST_ROWS) + 1):
             if tall * wide * sums + wide + 1 > room:
                 break
@@ -155,7 +159,8 @@ def register_tile(
                 continue
             tiles = -(-rows // tall) * -(-columns // wide)
             work = max(tall * wide * sums, limits.sums_in_flight)
-            step = cycles_of_step(work, (tall + wide) * sums)
+            again = read if is_far and tall < rows else 0
+            step = cycles_of_step(work, (tall + wide) * sums, again)
             if tiles * step < best:
                 best, tile = tiles * step, (tall, wide)
     return best, *tile
