@@ -69,6 +69,12 @@ class CanonicalGraph(NamedTuple):
         """The node behind each canonical node; behind memory in the value cache, its value."""
         return dict(zip(self.nodes.values(), self.nodes, strict=True))
 
+    @property
+    def leaf_numbers(self) -> dict[int, int]:
+        """From the numbers of leaves of gradients to those that they had before."""
+        found = [(new, old) for old, new in self.nodes.items() if new.op is Op.DETACH]
+        return {new.arg: old.arg for new, old in found if new.arg is not None}
+
 
 def canonicalize(
     roots: list[UOp],

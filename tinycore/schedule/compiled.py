@@ -9,7 +9,7 @@ it, over real buffers. See docs/decisions/0025-schedule-cache.md.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import repeat
@@ -224,7 +224,23 @@ class BoundSchedule:
         if memory.op is Op.RESHAPE and (found := self.nodes.get(memory.src[0])) is not None:
             return memory.with_src((found,))
         found = memory.substitute(self.nodes)
+        if found.op is not Op.BUFFER and any(map(is_numbered, found.toposort())):
+            found = renumbered(found, self.canonical.leaf_numbers)
         return exchanging(found, self.canonical.naming.back) if self.canonical.values else found
+
+
+def is_numbered(node: UOp) -> bool:
+    """True if a node is a leaf of gradients."""
+    return node.op is Op.DETACH and node.arg is not None
+
+
+def renumbered(root: UOp, numbers: Mapping[int, int]) -> UOp:
+    """A graph in which leaves of gradients, which no other node may equal, have other numbers."""
+    done: dict[UOp, UOp] = {}
+    for node in root.toposort():
+        new = node.with_src(tuple([done[source] for source in node.src]))
+        done[node] = new.replace(arg=numbers[node.arg]) if is_numbered(node) else new
+    return done[root]
 
 
 Target = Toolchain[Any] | Limits | None

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import weakref
 from functools import partial
+from itertools import chain
 from typing import Self
 
 from tinycore.dtype import DType, DTypeLike, Scalar, dtypes, to_dtype
@@ -34,7 +35,7 @@ from tinycore.tensor.data import Data, node_from_data
 from tinycore.tensor.foreign_names import NO_DEVICES
 from tinycore.tensor.grad import passes_gradient
 from tinycore.tensor.history import history
-from tinycore.tensor.liveness import alias_index, is_waiting, live_tensors, living, waiting_index
+from tinycore.tensor.liveness import alias_index, is_waiting, living, waiting_index
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.signatures import check_signatures
 from tinycore.tensor.view_writes import in_own_memory, show, target_of
@@ -155,7 +156,7 @@ class Core:
         if value is None:
             if is_shared(base_of_view(self.uop)):
                 return
-            self._value = value = Value(self.uop, living[id(self)])
+            self._value = value = Value(graph.below_leaf(self.uop), living[id(self)])
         view._value = value
         value.enter(living[id(view)])
 
@@ -284,10 +285,15 @@ class Core:
         if requires_grad and graph.is_constant(self.uop):
             _, base, tensors = target_of(self, self.uop)
             show(self, tensors, base, in_own_memory(base))
-        elif requires_grad and not self.requires_grad and self._may_have_twins():
-            self._become(graph.leaf(self.uop))
+        elif requires_grad and not self.requires_grad:
+            self._end_gradient()
         self.requires_grad = requires_grad
         return self
+
+    def _end_gradient(self) -> None:
+        """End gradients at this tensor, in a node of its own, if equal values are the same node."""
+        if self._may_have_twins():
+            self._become(graph.leaf(self.uop))
 
     def _may_have_twins(self) -> bool:
         """True if equal values are the same node, and no gradient flows on from this one.
@@ -299,7 +305,9 @@ class Core:
             return False
         (root,), _ = history.unroll([node])
         below = set(root.toposort(passes_gradient))
-        return not any(t.requires_grad for t in live_tensors() if t.uop in below)
+        shown = map(alias_index.of, {base_of_view(n) for n in below})
+        tensors = [t for t in chain.from_iterable(shown) if t.uop in below and t is not self]
+        return not any(t.requires_grad for t in tensors)
 
     # --- identity in the graph
 
@@ -321,11 +329,12 @@ class Core:
         >>> x.contiguous() is x, x.tolist()
         (True, [[1, 3], [2, 4]])
         """
-        base = base_of(self.uop)
+        node = graph.below_leaf(self.uop)
+        base = base_of(node)
         in_order = base.op in (Op.CONTIGUOUS, Op.ASSIGN) or graph.is_copy(base)
         if in_order or graph.is_buffer(base):
             return self
-        whole = self.uop if self._value is None else self._value.base
+        whole = node if self._value is None else self._value.base
         source = base_of_view(whole)
         if base is not base_of(whole) or is_shared(source) or source.op is Op.CONST:
             return self._from_node(UOp(Op.CONTIGUOUS, self.dtype, (self.uop,)))

@@ -393,6 +393,11 @@ def is_leaf(x: UOp) -> bool:
     return x.op is Op.DETACH and x.arg is not None
 
 
+def below_leaf(x: UOp) -> UOp:
+    """The node that one made by `leaf` detaches; any other node itself."""
+    return x.src[0] if is_leaf(x) else x
+
+
 def without_leaves(x: UOp) -> UOp:
     """A node in which DETACHs made by `leaf` are like any others."""
     while (node := next(filter(is_leaf, x.toposort()), None)) is not None:

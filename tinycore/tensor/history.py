@@ -432,9 +432,15 @@ class GradientHistory:
         for node in below if held else ():
             if node.op is Op.ASSIGN and (written := held.get(origin(node))) is not None:
                 former[written].append(node)
+        leaves: defaultdict[int, list[UOp]] = defaultdict(list)
+        for node in filter(graph.is_leaf, below):
+            leaves[node.arg].append(node)
 
         def versions(node: UOp) -> Iterator[UOp]:
             base = base_of(node)
+            for before in leaves.get(base.arg, ()) if graph.is_leaf(base) else ():
+                if before is not base and (found := graph.reshape(before, node.shape)) in below:
+                    yield found
             while base.op is Op.ASSIGN:
                 older = base.src[0]
                 if (found := graph.reshape(older, node.shape)) in below:

@@ -257,7 +257,10 @@ def choose_retention(roots: list[UOp], memory: dict[UOp, UOp]) -> Realized:
         if n in asked or n.op is Op.ASSIGN or not (n in comes or graph.is_alone(n))
     }
     shown = UOp.sink(*roots).substitute(memory).src
-    replaced |= {root: without_calls(node) for root, node in zip(roots, shown, strict=True)}
+    replaced |= {
+        root: detached_as(root, without_calls(node))
+        for root, node in zip(roots, shown, strict=True)
+    }
     stays = [n for n in values if n not in replaced and n.op not in MOVEMENT]
     return make_realized(replaced, {n: memory[n] for n in stays} if not sizes_below(roots) else {})
 
@@ -279,6 +282,17 @@ def without_calls(node: UOp) -> UOp:
     """The memory of a root, without the CALL that computed it."""
     calls = [n for n in node.toposort() if n.op is Op.CALL]
     return node.substitute({n: n.src[0] for n in calls}) if calls else node
+
+
+def detached_as(root: UOp, memory: UOp) -> UOp:
+    """The memory of a root: if that was detached on several devices, detached as a whole.
+
+    What has its parts detached is no memory that could be written to.
+    """
+    parts = memory.src if memory.op is Op.MULTI else ()
+    if root.op is not Op.DETACH or not all(part.op is Op.DETACH for part in parts) or not parts:
+        return memory
+    return root.with_src((memory.with_src(tuple([part.src[0] for part in parts])),))
 
 
 def movement_chain(node: UOp) -> Iterator[UOp]:

@@ -247,6 +247,8 @@ class Realization(Random):
             return self  # a view stays one
         self._become_alone(x.uop)
         x._share(self)
+        if self.requires_grad:
+            self._end_gradient()
         return self
 
     def assign(self, x: Self | Scalar | Sequence[Any]) -> Self:

@@ -68,7 +68,8 @@ def target_of(tensor: Core, node: UOp) -> tuple[UOp, UOp, list[Core]]:
         if value is not None:
             place_in(tensor.uop, value.base)  # refused though what it was made of is gone
         tensor._value = None
-        return place_in(node, tensor.uop), tensor.uop, [tensor]
+        base = graph.below_leaf(tensor.uop)
+        return place_in(node, base), base, [tensor]
     return place_in(node, value.base), value.base, tensors
 
 

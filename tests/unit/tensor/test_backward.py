@@ -128,6 +128,98 @@ def test_a_computed_leaf_may_be_realized_before_its_gradient() -> None:
     assert leaf.grad.tolist() == [9.0, 11.0]
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: x + 1,
+        lambda x: (x + 1).detach(),
+        lambda x: x.reshape(1, 2)[0],
+    ],
+)
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda leaf: leaf.assign(leaf * 2),
+        lambda leaf: leaf.assign(leaf * 2).realize(),
+        lambda leaf: leaf.realize().assign(leaf * 2),
+        lambda leaf: leaf.mul_(2).mul_(2),
+        lambda leaf: leaf[:1].assign(7.0),
+        lambda leaf: leaf.contiguous(),
+    ],
+)
+@pytest.mark.parametrize("view", [lambda leaf: leaf, lambda leaf: leaf[:1]])
+def test_a_leaf_that_is_written_to_has_the_gradient_of_earlier_uses_too(
+    make: Callable[[Tensor], Tensor],
+    write: Callable[[Tensor], Tensor],
+    view: Callable[[Tensor], Tensor],
+) -> None:
+    leaf = make(Tensor([3.0, 4.0]).realize()).requires_grad_()
+    shown, before = view(leaf), leaf * 3
+
+    write(leaf)
+    (before + leaf).sum().backward()
+
+    assert leaf.grad is not None
+    assert leaf.grad.tolist() == [4.0, 4.0]
+    assert shown[:1].tolist() == leaf[:1].tolist()
+
+
+@pytest.mark.parametrize("place", [slice(None), slice(1)])
+def test_what_is_written_to_a_computed_leaf_is_data(place: slice) -> None:
+    x = Tensor([3.0, 4.0]).realize()
+    leaf, weight = (x + 1).requires_grad_(), Tensor([1.0, 2.0]).requires_grad_()
+
+    leaf[place] = weight[place] * 2
+    (leaf * 3).sum().backward()
+
+    assert leaf.grad is not None
+    assert leaf.grad.tolist() == [3.0, 3.0]
+    assert weight.grad is None
+
+
+@pytest.mark.parametrize("write", [Tensor.assign, Tensor.replace])
+def test_leaves_that_take_over_equal_values_are_not_one(
+    write: Callable[[Tensor, Tensor], Tensor],
+) -> None:
+    x = Tensor([3.0, 4.0]).realize()
+    first, second = (x + 1).requires_grad_(), (x + 1).requires_grad_()
+
+    write(first, x * 2)
+    write(second, x * 2)
+    (first * 2 + second * 3 + x * 2).sum().backward()
+
+    assert first.grad is not None
+    assert second.grad is not None
+    assert (first.grad.tolist(), second.grad.tolist()) == ([2.0, 2.0], [3.0, 3.0])
+
+
+def test_leaves_of_the_same_memory_are_not_one_after_they_are_realized() -> None:
+    x = Tensor([3.0, 4.0]).realize()
+    first, second = x.detach().requires_grad_(), x.detach().requires_grad_()
+
+    first.realize()
+    second.realize()
+    (first * 2 + second * 3).sum().backward()
+
+    assert first.grad is not None
+    assert second.grad is not None
+    assert (first.grad.tolist(), second.grad.tolist()) == ([2.0, 2.0], [3.0, 3.0])
+
+
+def test_a_leaf_on_several_devices_is_written_in_its_memory() -> None:
+    devices = ("PYTHON:0", "PYTHON:1")
+    leaf = (Tensor([3.0, 4.0], device="PYTHON") + 1).shard(devices).requires_grad_()
+
+    leaf.assign(leaf * 2).realize()
+    part = leaf[:1]
+    leaf.assign(leaf * 2).realize()
+    leaf.square().sum().backward()
+
+    assert part.tolist() == [16.0]
+    assert leaf.grad is not None
+    assert leaf.grad.tolist() == [32.0, 40.0]
+
+
 def test_a_value_whose_gradient_flows_on_is_no_leaf() -> None:
     x = Tensor([3.0, 4.0], requires_grad=True)
     inner = (x * 2).requires_grad_()
