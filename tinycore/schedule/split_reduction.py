@@ -101,6 +101,7 @@ def split_below(node: UOp, is_memory: IsMemory, is_part: bool = False) -> tuple[
     replacements: dict[UOp, UOp] = {}
     partials: list[UOp] = []
     unsplit: list[Reduction] = []
+    others: list[Reduction] = []
 
     def is_fused(n: UOp) -> bool:
         return n is node or not is_memory(n)
@@ -118,19 +119,38 @@ def split_below(node: UOp, is_memory: IsMemory, is_part: bool = False) -> tuple[
             partials.append(partial)
         elif reduction.is_contraction:
             unsplit.append(reduction)
-    partials += shorter_contractions(unsplit)
+        else:
+            others.append(reduction)
+    partials += contractions_apart(unsplit, others)
     return node.substitute(replacements, is_fused) if replacements else node, partials
 
 
-def shorter_contractions(found: list[Reduction]) -> list[UOp]:
-    """Contractions of one kernel whose K is shorter than the longest; each gets a separate kernel.
+def contractions_apart(found: list[Reduction], others: list[Reduction]) -> list[UOp]:
+    """Contractions of one kernel that get a separate kernel each, of those `found` there.
 
-    In one kernel each would have loops of its own, and no tiling suits both.
+    In one kernel each would have loops of its own, and no tiling suits both. Those with the longest
+    K stay. If one is inside of `others`, as a tap of a transposed convolution, it stays alone: the
+    sums of a tap are more than those of all taps, which the kernel may cut.
     """
-    if any(a.node in b.below for a in found for b in found):
+    if len(found) < 2 or any(a.node in b.below for a in found for b in found):
         return []
-    longest = max((r.length for r in found), default=0)
+    whole = {r.node: outermost(r, found, others) for r in found}
+    inside = [r for r in found if whole[r.node] is not r.node]
+    if inside:
+        kept = max(inside, key=lambda r: r.length)
+        return [whole[r.node] for r in found if r is not kept]
+    longest = max(r.length for r in found)
     return [r.node for r in found if r.length < longest]
+
+
+def outermost(inner: Reduction, found: list[Reduction], others: list[Reduction]) -> UOp:
+    """The last of `others` that reduces one contraction and no second one, or that itself."""
+    above = [
+        r.node
+        for r in others
+        if inner.node in r.below and not any(f.node in r.below for f in found if f is not inner)
+    ]
+    return above[-1] if above else inner.node
 
 
 def is_made_of_sums(node: UOp, dtype: DType) -> bool:

@@ -35,8 +35,8 @@ def check_accesses_of_bytes(binary: bytes) -> None:
 
 
 def product_of(arch: str, found: Instruction, size: tuple[int, int, int]) -> LinearKernel:
-    """A product of matrices that takes an instruction, however small it is."""
-    limits = replace(limits_of(ARCHS[arch]), threads=1, units=1)
+    """A product of matrices by an instruction, however small it is."""
+    limits = replace(limits_of(ARCHS[arch]), threads=1, units=1, matrix=(found.unit,))
     rows, inner, columns = size
     shapes = ((rows, inner), (inner, columns))
     left, right = (Tensor.empty(*shape, dtype=found.unit.a, device="NULL") for shape in shapes)

@@ -137,6 +137,20 @@ def test_products_with_sums_of_other_lengths_are_kernels_of_their_own() -> None:
     assert len(kernels(alike)) == 1
 
 
+def test_taps_of_a_transposed_convolution_are_not_stored_beside_another_one() -> None:
+    image = Tensor.empty(2, 64, 12, 12, device="PYTHON")
+    weight, other = (Tensor.empty(64, 64, 3, 3, device="PYTHON") for _ in range(2))
+    both = image.conv2d(weight, padding=1) + image.conv_transpose2d(other, padding=1)
+    twice = image.conv_transpose2d(weight, padding=1) + image.conv_transpose2d(other, padding=1)
+
+    with cut_for(LOOPS):
+        first, second = ([item.bufs[0].size for item in t.schedule()] for t in (both, twice))
+
+    results, whole = 2 * 64 * 12 * 12, 2 * 64 * 14 * 14
+    assert sorted(first) == [results, results, whole, 2 * 64 * 16 * 16]
+    assert sorted(second) == [results, whole, 2 * 64 * 16 * 16]
+
+
 def test_sum_over_a_product_does_not_store_the_product() -> None:
     assert shapes(total(matmul(buffer(1024, 64), buffer(64, 1024)), 1)) == [(1024,)]
 

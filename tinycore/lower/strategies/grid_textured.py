@@ -68,7 +68,8 @@ TEXEL: Final = 4
 
 def propose(facts: KernelFacts, limits: Limits, wanted: int) -> Iterator[Proposal]:
     """Blocks of outputs for groups of `wanted` threads, or of a subgroup."""
-    found = sides_of(facts) if limits.texture_rate and limits.shared_bytes else None
+    stated = limits.texture_rate, limits.shared_bytes, limits.units, limits.unit_lanes
+    found = sides_of(facts) if all(stated) else None
     turned = () if found is None else (found, Sides(found.columns, found.rows))
     for sides in (s for s in turned if suits_textures(facts, s)):
         for ordered, block in blocks_of(facts, limits, sides, wanted):
