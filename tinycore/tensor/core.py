@@ -285,15 +285,10 @@ class Core:
         if requires_grad and graph.is_constant(self.uop):
             _, base, tensors = target_of(self, self.uop)
             show(self, tensors, base, in_own_memory(base))
-        elif requires_grad and not self.requires_grad:
-            self._end_gradient()
+        elif requires_grad and not self.requires_grad and self._may_have_twins():
+            self._become(graph.leaf(self.uop))
         self.requires_grad = requires_grad
         return self
-
-    def _end_gradient(self) -> None:
-        """End gradients at this tensor, in a node of its own, if equal values are the same node."""
-        if self._may_have_twins():
-            self._become(graph.leaf(self.uop))
 
     def _may_have_twins(self) -> bool:
         """True if equal values are the same node, and no gradient flows on from this one.

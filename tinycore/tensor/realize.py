@@ -18,7 +18,7 @@ from tinycore.tensor.aliases import base_of_view, buffers_below
 from tinycore.tensor.change_tracking import change_sets, record_gradients
 from tinycore.tensor.checks import repeats_to, same_device
 from tinycore.tensor.core import Core, canonical
-from tinycore.tensor.grad import gradients
+from tinycore.tensor.grad import gradients, passes_gradient
 from tinycore.tensor.history import history
 from tinycore.tensor.host_bytes import decode
 from tinycore.tensor.layout import COPIES, moved_from, show_memory
@@ -235,6 +235,7 @@ class Realization(Random):
     def replace(self, x: Self) -> Self:
         """Take over value and dtype of another tensor of the same shape; writes no memory.
 
+        This tensor is a view of the other one then, through which gradients flow on to it.
         Raises ShapeError for another shape.
 
         >>> x = Tensor([1, 2])
@@ -247,8 +248,6 @@ class Realization(Random):
             return self  # a view stays one
         self._become_alone(x.uop)
         x._share(self)
-        if self.requires_grad:
-            self._end_gradient()
         return self
 
     def assign(self, x: Self | Scalar | Sequence[Any]) -> Self:
@@ -293,7 +292,8 @@ class Realization(Random):
 
         Zeros for a target that it does not depend on. `gradient` is the gradient of a later scalar
         with respect to this tensor, which then may have any shape. Raises GradientError if it is
-        missing then, or if a dtype is not a float.
+        missing then, if a dtype is not a float, or if gradients end at a tensor that was computed
+        from a target and asked for a gradient when the target had not.
 
         >>> x = Tensor([1.0, 2.0, 3.0])
         >>> (first,) = (x**3).sum().gradient(x)
@@ -311,6 +311,7 @@ class Realization(Random):
         (root,), _ = history.unroll([self.uop])
         history.check_ended(root, lambda _: buffers_shown(targets))
         found = derivatives(self.uop, seed, targets)
+        check_leaves(root, [t for t in targets if t not in found])
         return [self._from_node(found.get(t, graph.full_like(t.uop, 0))) for t in targets]
 
     def backward(self, gradient: Self | None = None) -> Self:
@@ -407,6 +408,19 @@ def derivatives(root: UOp, seed: UOp, targets: Sequence[Core]) -> dict[Core, UOp
     results = UOp.sink(*totals.values()).substitute(back)  # in one walk, as they share most nodes
     history.check(results, values_of_tensors, nodes)
     return dict(zip(totals, results.src, strict=True))
+
+
+def check_leaves(root: UOp, targets: Sequence[Core]) -> None:
+    """Raises GradientError for a target from which a leaf below the root was computed."""
+    for leaf in filter(graph.is_leaf, root.toposort()) if targets else ():
+        below = set(leaf.src[0].toposort(passes_gradient))
+        for target in targets:
+            if target.uop in below:
+                raise GradientError(
+                    f"gradient: it ends at a tensor of shape {leaf.shape}, which asked for a "
+                    f"gradient when the target of shape {target.shape} that it was computed from "
+                    "had not. Call target.requires_grad_() before the other is computed"
+                )
 
 
 def numbers_shown(node: UOp) -> HostArray | None:

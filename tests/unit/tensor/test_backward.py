@@ -177,20 +177,38 @@ def test_what_is_written_to_a_computed_leaf_is_data(place: slice) -> None:
     assert weight.grad is None
 
 
-@pytest.mark.parametrize("write", [Tensor.assign, Tensor.replace])
-def test_leaves_that_take_over_equal_values_are_not_one(
-    write: Callable[[Tensor, Tensor], Tensor],
-) -> None:
+def test_leaves_that_take_over_equal_values_are_not_one() -> None:
     x = Tensor([3.0, 4.0]).realize()
     first, second = (x + 1).requires_grad_(), (x + 1).requires_grad_()
 
-    write(first, x * 2)
-    write(second, x * 2)
+    first.assign(x * 2)
+    second.assign(x * 2)
     (first * 2 + second * 3 + x * 2).sum().backward()
 
     assert first.grad is not None
     assert second.grad is not None
     assert (first.grad.tolist(), second.grad.tolist()) == ([2.0, 2.0], [3.0, 3.0])
+
+
+@pytest.mark.parametrize("part", [lambda x: x * 2, lambda x: x[1:]])
+def test_a_target_behind_a_leaf_is_an_error(part: Callable[[Tensor], Tensor]) -> None:
+    x = Tensor([3.0, 4.0]).realize()
+    leaf = part(x).requires_grad_()
+
+    with pytest.raises(GradientError, match="ends at a tensor of shape"):
+        leaf.square().sum().gradient(x)
+    (slope,) = x.detach().square().sum().gradient(x)
+    assert slope.tolist() == [0.0, 0.0]
+
+
+def test_the_gradient_of_what_replaces_a_parameter_flows_on() -> None:
+    master = Tensor([3.0, 4.0])
+    weight = Tensor([0.0, 0.0], requires_grad=True)
+
+    weight.replace(master * 2)
+
+    (slope,) = (weight * weight).sum().gradient(master)
+    assert slope.tolist() == [24.0, 32.0]
 
 
 def test_leaves_of_the_same_memory_are_not_one_after_they_are_realized() -> None:
