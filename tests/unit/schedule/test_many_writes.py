@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from typing import Any
 
 import pytest
+from call_counts import calls
 
 from tinycore import Context, Tensor
 
@@ -26,22 +25,6 @@ def written(change: Callable[[Tensor, int], None], count: int) -> Tensor:
     for number in range(count):
         change(x, number)
     return x
-
-
-def calls(function: Callable[[], object]) -> int:
-    """Number of calls of functions, of Python and of C."""
-    count = 0
-
-    def note(frame: Any, event: str, argument: Any) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(note)
-    try:
-        function()
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 @pytest.mark.parametrize("change", [whole, part])

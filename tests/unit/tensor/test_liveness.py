@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 
 import pytest
+from call_counts import calls
 
 from tinycore import Context, Tensor, nn
 from tinycore.tensor import aliases, liveness
@@ -91,22 +91,6 @@ def test_a_run_looks_at_no_tensor_that_was_memory_before(monkeypatch: pytest.Mon
     (kept[0] + 1).realize()
 
     assert len(looked) <= 2 * (waits + 2)
-
-
-def calls(function: Callable[[], object]) -> int:
-    """The functions that a call calls in turn, in Python and in C."""
-    count = 0
-
-    def note(frame: object, event: str, argument: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(note)
-    try:
-        function()
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 def training_step() -> Callable[[], object]:
