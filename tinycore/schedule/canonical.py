@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from tinycore.dtype import dtypes
 from tinycore.schedule.kernel import Kernel
 from tinycore.uop.bindings import SIZED, Naming, exchanged, sizes_in
-from tinycore.uop.node import UOp, interned
+from tinycore.uop.node import UOp, interned, is_gradient_leaf
 from tinycore.uop.op import Op
 
 INTS: Final = frozenset({int})
@@ -72,8 +72,7 @@ class CanonicalGraph(NamedTuple):
     @property
     def leaf_numbers(self) -> dict[int, int]:
         """From the numbers of leaves of gradients to those that they had before."""
-        found = [(new, old) for old, new in self.nodes.items() if new.op is Op.DETACH]
-        return {new.arg: old.arg for new, old in found if new.arg is not None}
+        return {new.arg: old.arg for old, new in self.nodes.items() if is_gradient_leaf(new)}
 
 
 def canonicalize(

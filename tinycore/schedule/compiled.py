@@ -34,7 +34,7 @@ from tinycore.schedule.pipeline import run_passes
 from tinycore.schedule.retention import CachedValue, Replacements, RetentionPolicy, select_exclusive
 from tinycore.schedule.state import State
 from tinycore.uop.bindings import exchanging
-from tinycore.uop.node import UOp, made_anew
+from tinycore.uop.node import UOp, is_gradient_leaf, made_anew
 from tinycore.uop.op import Op
 
 
@@ -224,14 +224,9 @@ class BoundSchedule:
         if memory.op is Op.RESHAPE and (found := self.nodes.get(memory.src[0])) is not None:
             return memory.with_src((found,))
         found = memory.substitute(self.nodes)
-        if found.op is not Op.BUFFER and any(map(is_numbered, found.toposort())):
+        if found.op is not Op.BUFFER and any(map(is_gradient_leaf, found.toposort())):
             found = renumbered(found, self.canonical.leaf_numbers)
         return exchanging(found, self.canonical.naming.back) if self.canonical.values else found
-
-
-def is_numbered(node: UOp) -> bool:
-    """True if a node is a leaf of gradients."""
-    return node.op is Op.DETACH and node.arg is not None
 
 
 def renumbered(root: UOp, numbers: Mapping[int, int]) -> UOp:
@@ -239,7 +234,7 @@ def renumbered(root: UOp, numbers: Mapping[int, int]) -> UOp:
     done: dict[UOp, UOp] = {}
     for node in root.toposort():
         new = node.with_src(tuple([done[source] for source in node.src]))
-        done[node] = new.replace(arg=numbers[node.arg]) if is_numbered(node) else new
+        done[node] = new.replace(arg=numbers[node.arg]) if is_gradient_leaf(node) else new
     return done[root]
 
 

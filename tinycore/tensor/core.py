@@ -41,7 +41,7 @@ from tinycore.tensor.signatures import check_signatures
 from tinycore.tensor.view_writes import in_own_memory, show, target_of
 from tinycore.tensor.views import Value, is_shared
 from tinycore.uop.movement import base_of
-from tinycore.uop.node import UOp, device_node
+from tinycore.uop.node import UOp, device_node, is_gradient_leaf
 from tinycore.uop.op import Op
 from tinycore.uop.shape import Shape
 from tinycore.uop.size import greatest_shape
@@ -296,7 +296,7 @@ class Core:
         All of some memory is no such node: what shows it is the same tensor to a gradient.
         """
         node, base = self.uop, base_of_view(self.uop)
-        if graph.is_leaf(node) or (base_of(node) is base and is_shared(base)):
+        if is_gradient_leaf(node) or (base_of(node) is base and is_shared(base)):
             return False
         (root,), _ = history.unroll([node])
         below = set(root.toposort(passes_gradient))

@@ -13,7 +13,7 @@ from tinycore.tensor import graph
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.grad import LEAF, passes_gradient
 from tinycore.uop.movement import base_of
-from tinycore.uop.node import UOp
+from tinycore.uop.node import UOp, is_gradient_leaf
 from tinycore.uop.op import Op
 
 NO_SOURCES: Final[frozenset[UOp]] = frozenset()
@@ -109,7 +109,7 @@ def passes_on(node: UOp, own: set[UOp], arrives: set[UOp]) -> bool:
     """True if a gradient of a node arrives at memory not in `own`, or at a node in `arrives`."""
     if node.op is Op.BUFFER and dtypes.is_float(node.dtype):
         return node not in own
-    if (node.op is Op.ASSIGN and node.arg is LEAF) or graph.is_leaf(node):
+    if (node.op is Op.ASSIGN and node.arg is LEAF) or is_gradient_leaf(node):
         return True  # content that a tensor with a gradient had before a later write
     return not arrives.isdisjoint(node.src) and passes_gradient(node)
 
@@ -119,6 +119,6 @@ def source_at(node: UOp) -> UOp | None:
     first one below a detached leaf.
     """
     memory = origin(node) if node.op is Op.ASSIGN and node.arg is LEAF else node
-    if graph.is_leaf(node):
+    if is_gradient_leaf(node):
         memory = next(iter(buffers_below(node)), node)
     return memory if memory.op is Op.BUFFER and dtypes.is_float(memory.dtype) else None

@@ -16,7 +16,7 @@ from tinycore.dtype import DType, Scalar, dtypes
 from tinycore.errors import ShapeError
 from tinycore.tensor.aliases import base_of_view
 from tinycore.uop.movement import base_of
-from tinycore.uop.node import Skew, UOp, as_scalar, device_node, unique
+from tinycore.uop.node import Skew, UOp, as_scalar, device_node, is_gradient_leaf, unique
 from tinycore.uop.op import MOVEMENT, PARTIAL_WRITES, Merge, Op, Scatter
 from tinycore.uop.shape import Shape, is_group, names_of
 from tinycore.uop.size import Size, greatest, greatest_shape
@@ -388,19 +388,14 @@ def leaf(x: UOp) -> UOp:
     return UOp(Op.DETACH, x.dtype, (x,), unique().arg)
 
 
-def is_leaf(x: UOp) -> bool:
-    """True if a node was made by `leaf`."""
-    return x.op is Op.DETACH and x.arg is not None
-
-
 def below_leaf(x: UOp) -> UOp:
     """The node that one made by `leaf` detaches; any other node itself."""
-    return x.src[0] if is_leaf(x) else x
+    return x.src[0] if is_gradient_leaf(x) else x
 
 
 def without_leaves(x: UOp) -> UOp:
     """A node in which DETACHs made by `leaf` are like any others."""
-    while (node := next(filter(is_leaf, x.toposort()), None)) is not None:
+    while (node := next(filter(is_gradient_leaf, x.toposort()), None)) is not None:
         x = x.substitute({node: UOp(Op.DETACH, node.dtype, node.src)})
     return x
 

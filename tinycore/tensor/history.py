@@ -39,7 +39,7 @@ from tinycore.tensor.gradient_sources import (
     with_sources,
 )
 from tinycore.uop.movement import base_of
-from tinycore.uop.node import UOp
+from tinycore.uop.node import UOp, is_gradient_leaf
 from tinycore.uop.op import Op
 
 if TYPE_CHECKING:
@@ -433,12 +433,12 @@ class GradientHistory:
             if node.op is Op.ASSIGN and (written := held.get(origin(node))) is not None:
                 former[written].append(node)
         leaves: defaultdict[int, list[UOp]] = defaultdict(list)
-        for node in filter(graph.is_leaf, below):
+        for node in filter(is_gradient_leaf, below):
             leaves[node.arg].append(node)
 
         def versions(node: UOp) -> Iterator[UOp]:
             base = base_of(node)
-            for before in leaves.get(base.arg, ()) if graph.is_leaf(base) else ():
+            for before in leaves.get(base.arg, ()) if is_gradient_leaf(base) else ():
                 if before is not base and (found := graph.reshape(before, node.shape)) in below:
                     yield found
             while base.op is Op.ASSIGN:

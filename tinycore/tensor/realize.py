@@ -39,7 +39,7 @@ from tinycore.tensor.value_cache import value_cache
 from tinycore.tensor.view_writes import overwrite, target_of
 from tinycore.uop.bindings import known, sizes_below
 from tinycore.uop.movement import base_of
-from tinycore.uop.node import UOp, device_node
+from tinycore.uop.node import UOp, device_node, is_gradient_leaf
 from tinycore.uop.op import Op
 from tinycore.uop.size import is_size
 
@@ -412,7 +412,7 @@ def derivatives(root: UOp, seed: UOp, targets: Sequence[Core]) -> dict[Core, UOp
 
 def check_leaves(root: UOp, targets: Sequence[Core]) -> None:
     """Raises GradientError for a target from which a leaf below the root was computed."""
-    for leaf in filter(graph.is_leaf, root.toposort()) if targets else ():
+    for leaf in filter(is_gradient_leaf, root.toposort()) if targets else ():
         below = set(leaf.src[0].toposort(passes_gradient))
         for target in targets:
             if target.uop in below:

@@ -449,6 +449,11 @@ def unique() -> UOp:
     return new((Op.UNIQUE, dtypes.void, (), number), number)
 
 
+def is_gradient_leaf(node: UOp) -> bool:
+    """True for a DETACH with a number: a leaf of gradients, which no equal node is one with."""
+    return node.op is Op.DETACH and node.arg is not None
+
+
 def made_anew(like: UOp) -> UOp:
     """A new BUFFER of the same size and kind as another, with a fresh UNIQUE."""
     number, size = next(counter), like.arg
