@@ -69,6 +69,7 @@ from tinycore.device.hooks import (
     tinycore_select_device,
 )
 from tinycore.device.host_copies import COPY_THREADS, HostCopy, copied, host_copy
+from tinycore.device.pci import PciFunction, pci_functions
 from tinycore.device.protocols import (
     ALIGNMENT_BYTES,
     CAPABILITIES,
@@ -104,6 +105,7 @@ from tinycore.device.system import (
     MAP_FIXED,
     MAP_RESERVED,
     LinuxSystem,
+    SupportsWriteText,
     System,
     address_of,
     bytes_at,
@@ -111,6 +113,7 @@ from tinycore.device.system import (
     fence,
     system,
     use_system,
+    write_text,
 )
 from tinycore.device.worker_process import (
     WORKER_SECONDS,
@@ -164,6 +167,7 @@ __all__ = [
     "Machine",
     "Moment",
     "Number",
+    "PciFunction",
     "Place",
     "Program",
     "ProgramInfo",
@@ -182,6 +186,7 @@ __all__ = [
     "SupportsQueues",
     "SupportsReach",
     "SupportsVariety",
+    "SupportsWriteText",
     "Symbol",
     "System",
     "TensorMap",
@@ -202,6 +207,7 @@ __all__ = [
     "installed_renderers",
     "integer_writer",
     "lock",
+    "pci_functions",
     "recursive_lock",
     "register",
     "register_observer",
@@ -219,6 +225,7 @@ __all__ = [
     "unregister",
     "unregister_observer",
     "use_system",
+    "write_text",
 ]
 
 

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 from tinycore._deferred import DeferredModule
 from tinycore._locks import lock
@@ -69,6 +69,15 @@ class System(Protocol):
 
     def unmap(self, address: int, size: int) -> None:
         """Take `map` back."""
+        ...
+
+
+@runtime_checkable
+class SupportsWriteText(Protocol):
+    """A stand-in of a machine whose files can be written by `write_text`."""
+
+    def write_text(self, path: str, text: str) -> None:
+        """Write a file of sysfs. Raises OSError."""
         ...
 
 
@@ -158,6 +167,18 @@ def use_system(other: System) -> Iterator[None]:
         yield
     finally:
         _systems.remove(other)
+
+
+def write_text(machine: System, path: str, text: str) -> None:
+    """Write a file of sysfs, which cannot be read, in one call. Raises OSError."""
+    if isinstance(machine, SupportsWriteText):
+        machine.write_text(path, text)
+        return
+    file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(file, text.encode("ascii"))
+    finally:
+        os.close(file)
 
 
 def address_of(memory: Any) -> int:

@@ -72,7 +72,11 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ("interface.py", "    verify_consent(card)\n", ""),
     ("interface.py", "        if running.registers.is_gone:\n", "        if False:\n"),
     ("registers.py", "0x60 + number - 32", "0x40 + number - 32"),
-    ("cards.py", "        path = f", '        return ""\n        path = f'),
+    (
+        "cards.py",
+        "        return card.give_back(self.machine, card.driver, enabled=self.was_enabled)\n",
+        '        return ""\n',
+    ),
 )
 
 SEEDED: Final = Seeded(TESTS, PACKAGE, "am", ("test_am.py",), "test_", 2000, FAULTS)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from tiny_amd.am.bus import DOORBELL_BAR, MEMORY_BAR, PAGE, REGISTER_BAR, KernelBus
-from tiny_amd.am.cards import PciCard, TakenCard, cards_on_bus, verify_machine
+from tiny_amd.am.cards import TakenCard, cards_on_bus, verify_machine
 from tinycore.errors import DeviceUnavailable, OutOfMemory
-from tinycore.plugin import LinuxSystem
+from tinycore.plugin import LinuxSystem, PciFunction
 from tinycore.testing.standin import StandInFiles
 
 ADDRESS = "0000:03:00.0"
@@ -102,12 +102,12 @@ def machine() -> Files:
 
 
 @pytest.fixture
-def card(machine: Files) -> PciCard:
+def card(machine: Files) -> PciFunction:
     return cards_on_bus(machine)[0]
 
 
 @pytest.fixture
-def bus(machine: Files, card: PciCard) -> Iterator[KernelBus]:
+def bus(machine: Files, card: PciFunction) -> Iterator[KernelBus]:
     found = TakenCard(machine, card).open_bus()
     yield found
     found.close()
@@ -174,7 +174,7 @@ def test_memory_that_cannot_be_locked(machine: Files, bus: KernelBus) -> None:
 
 
 @pytest.mark.parametrize("name", ["resource0", "resource5", "config"])
-def test_files_that_the_kernel_refuses(machine: Files, card: PciCard, name: str) -> None:
+def test_files_that_the_kernel_refuses(machine: Files, card: PciFunction, name: str) -> None:
     machine.refused[name] = errno.EPERM
     taken = TakenCard(machine, card)
 
@@ -185,14 +185,14 @@ def test_files_that_the_kernel_refuses(machine: Files, card: PciCard, name: str)
     assert machine.written == [*TAKE, f"drivers/amdgpu/bind {ADDRESS}"]
 
 
-def test_a_card_that_is_not_let_go(machine: Files, card: PciCard) -> None:
+def test_a_card_that_is_not_let_go(machine: Files, card: PciFunction) -> None:
     machine.refused["unbind"] = errno.EACCES
     with pytest.raises(DeviceUnavailable, match="needs root"):
         TakenCard(machine, card)
     assert machine.is_bound
 
 
-def test_a_driver_that_does_not_take_it_back(machine: Files, card: PciCard) -> None:
+def test_a_driver_that_does_not_take_it_back(machine: Files, card: PciFunction) -> None:
     taken = TakenCard(machine, card)
     machine.refused["amdgpu/bind"] = errno.EIO
     assert "echo 0000:03:00.0 > /sys/bus/pci/drivers/amdgpu/bind" in taken.give_back()
@@ -206,7 +206,12 @@ def test_a_driver_that_does_not_take_it_back(machine: Files, card: PciCard) -> N
     ],
 )
 def test_machines_whose_memory_moves(
-    machine: Files, card: PciCard, monkeypatch: pytest.MonkeyPatch, path: str, text: str, said: str
+    machine: Files,
+    card: PciFunction,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    text: str,
+    said: str,
 ) -> None:
     verify_machine(machine, card)
     texts = {**machine.texts(), path: text}
@@ -216,7 +221,8 @@ def test_machines_whose_memory_moves(
 
 
 def test_a_card_without_addresses(machine: Files) -> None:
-    card = PciCard(ADDRESS, 0x744C, "", (1 << 28, 0, 0, 0, 0, 1 << 20))
+    bars = tuple((0, size) for size in (1 << 28, 0, 0, 0, 0, 1 << 20))
+    card = PciFunction(ADDRESS, 0x1002, 0x744C, "", bars)
     with pytest.raises(DeviceUnavailable, match="no BAR2"):
         verify_machine(machine, card)
 

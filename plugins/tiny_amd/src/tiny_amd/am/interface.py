@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from tiny_amd.am.bring_up import RunningCard
 from tiny_amd.am.bus import PAGE, Bus, SystemMemory
-from tiny_amd.am.cards import CONSENT, PciCard, TakenCard, cards_on_bus, verify_machine
+from tiny_amd.am.cards import CONSENT, TakenCard, cards_on_bus, verify_machine
 from tiny_amd.am.discovery import HardwareId
 from tiny_amd.am.engines import EngineQueue, RingPlaces
 from tiny_amd.am.pages import HUGE_PAGE
@@ -27,7 +27,7 @@ from tinycore.errors import DeviceError, DeviceUnavailable, UnsupportedError
 from tinycore.plugin import recursive_lock, system
 
 if TYPE_CHECKING:
-    from tinycore.plugin import System
+    from tinycore.plugin import PciFunction, System
 
 __all__ = ["AmDriver", "AmFaults", "card_count", "obstacle", "open_card"]
 
@@ -49,7 +49,7 @@ def obstacle() -> str:
     return "no card of AMD is on the PCI bus (/sys/bus/pci/devices)"
 
 
-def verify_consent(card: PciCard) -> None:
+def verify_consent(card: PciFunction) -> None:
     """Raise DeviceUnavailable, saying what would be done, unless the user has named the card."""
     if card.address in settings.AMD_PCI_TAKE.split(","):
         return

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from tiny_nv.pci.access import Access, open_access
-from tiny_nv.pci.bus import CONSENT, VFIO, PciCard, TakenCard, cards_on_bus, driver_in_the_end
+from tiny_nv.pci.bus import CONSENT, VFIO, TakenCard, cards_on_bus, driver_in_the_end
 from tiny_nv.pci.card import ChipClasses, GspCard
 from tiny_nv.pci.firmware import load_firmware, verify_firmware
 from tiny_nv.pci.gsp import GspProcessor
@@ -21,7 +21,7 @@ from tiny_nv.pci.pages import SystemMemory
 from tiny_nv.pci.registers import Architecture, Registers
 from tiny_nv.settings import nv_settings
 from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory
-from tinycore.plugin import System, system
+from tinycore.plugin import PciFunction, System, system
 
 __all__ = ["OpenedCard", "card_count", "obstacle", "open_card"]
 
@@ -75,7 +75,7 @@ def _opened(machine: System) -> dict[str, OpenedCard]:
     return cast("dict[str, OpenedCard]", vars(machine).setdefault(_CARDS_KEPT, {}))
 
 
-def verify_consent(card: PciCard) -> None:
+def verify_consent(card: PciFunction) -> None:
     """Raise DeviceUnavailable, saying what would be done, unless the user has named the card."""
     if card.address == nv_settings.NV_PCI_TAKE:
         return
@@ -135,7 +135,7 @@ class OpenedCard(GspCard):
             raise DeviceError(self.taken.complaint.strip())
 
 
-def _bring_up(machine: System, card: PciCard) -> OpenedCard:
+def _bring_up(machine: System, card: PciFunction) -> OpenedCard:
     """Take a card and start it; all that is done is undone by the card's `undo`."""
     with ExitStack() as undo:
         taken = TakenCard(machine, card)

@@ -1,113 +1,36 @@
-"""Cards on the PCI bus: found in sysfs, taken from their kernel driver, and given back.
-
-Documentation/ABI/testing/sysfs-bus-pci of Linux: `vendor`, `device`, `class`, `resource`,
-`enable`, `reset`, `resourceN`; `unbind` and `bind` of a driver. Looking changes nothing.
-"""
+"""Cards on the PCI bus, taken from their kernel driver and given back to it."""
 
 from __future__ import annotations
 
 import re
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
-from tiny_nv.pci.machine import holders, keep_text, lock_file, write_text
+from tiny_nv.pci.machine import holders, keep_text, lock_file
 from tinycore.errors import DeviceUnavailable
-from tinycore.plugin import System
+from tinycore.plugin import PciFunction, System, pci_functions
 
-__all__ = ["CONSENT", "VFIO", "PciCard", "TakenCard", "cards_on_bus", "driver_in_the_end"]
+__all__ = ["CONSENT", "VFIO", "TakenCard", "cards_on_bus", "driver_in_the_end"]
 
 CONSENT: Final = "NV_PCI_TAKE"
 """Environment variable that names the card which may be taken from its driver."""
 VFIO: Final = "vfio-pci"
 """Driver that lets a process have a card."""
-_DEVICES: Final = "/sys/bus/pci/devices"
 _DRIVERS: Final = "/sys/bus/pci/drivers"
 _FORMER: Final = "/run/tiny_nv-{}"
 """File with the driver that a card was taken from, until it is given back."""
 _INFORMATION: Final = "/proc/driver/nvidia/gpus/{}/information"
-_ADDRESS: Final = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _NVIDIA: Final = 0x10DE
 _DISPLAY: Final = 0x03
 """Base class of display controllers, 3D controllers among them."""
 
 
-@dataclass(frozen=True)
-class PciCard:
-    """A card of NVIDIA as sysfs lists it."""
-
-    address: str
-    device_id: int
-    driver: str
-    """Kernel driver that has it; "" without one."""
-    bars: tuple[tuple[int, int], ...]
-    """Bus address and size of each BAR; zeros for one that there is not."""
-    subsystem: int = 0
-    """Subsystem's device and vendor, as one word."""
-    revision: int = 0
-
-    @property
-    def bar_bytes(self) -> tuple[int, ...]:
-        """Size of each BAR; 0 for one that there is not."""
-        return tuple(size for _, size in self.bars)
-
-    @property
-    def bus_device_function(self) -> int:
-        """Its address as a number: bus, device, function; the domain above."""
-        domain, bus, rest = self.address.split(":")
-        device, function = rest.split(".")
-        place = int(bus, 16) << 8 | int(device, 16) << 3 | int(function)
-        return int(domain, 16) << 32 | place
-
-    @property
-    def folder(self) -> str:
-        """Its folder in sysfs."""
-        return f"{_DEVICES}/{self.address}"
-
-    def __str__(self) -> str:
-        return f"card {self.address} (10de:{self.device_id:04x})"
-
-
-def cards_on_bus(machine: System) -> list[PciCard]:
+def cards_on_bus(machine: System) -> list[PciFunction]:
     """The cards there are, by address."""
-    return [
-        found
-        for name in machine.names(_DEVICES)
-        if _ADDRESS.fullmatch(name) and (found := _card(machine, name)) is not None
-    ]
+    return pci_functions(machine, _NVIDIA, (_DISPLAY,))
 
 
-def _number(machine: System, path: str) -> int:
-    text = machine.read_text(path).strip()
-    return int(text, 16) if re.fullmatch(r"0x[0-9a-fA-F]+", text) else 0
-
-
-def _card(machine: System, address: str) -> PciCard | None:
-    folder = f"{_DEVICES}/{address}"
-    is_display = _number(machine, f"{folder}/class") >> 16 == _DISPLAY
-    if _number(machine, f"{folder}/vendor") != _NVIDIA or not is_display:
-        return None
-    bars = []
-    for line in machine.read_text(f"{folder}/resource").splitlines()[:6]:
-        begin, end, _ = (int(word, 16) for word in line.split())
-        bars.append((begin, end - begin + 1) if end else (0, 0))
-    vendor, device = (_number(machine, f"{folder}/subsystem_{end}") for end in ("vendor", "device"))
-    bound = (name for name in machine.names(_DRIVERS) if _is_bound(machine, name, address))
-    return PciCard(
-        address,
-        _number(machine, f"{folder}/device"),
-        next(bound, ""),
-        tuple(bars),
-        device << 16 | vendor,
-        _number(machine, f"{folder}/revision"),
-    )
-
-
-def _is_bound(machine: System, driver: str, address: str) -> bool:
-    return address in machine.names(f"{_DRIVERS}/{driver}")
-
-
-def device_files(machine: System, card: PciCard) -> list[str]:
+def device_files(machine: System, card: PciFunction) -> list[str]:
     """Device files by which programs use a card through its driver, displays among them."""
     found = [f"/dev/dri/{name}" for name in machine.names(f"{card.folder}/drm")]
     if card.driver == "nvidia":
@@ -118,7 +41,7 @@ def device_files(machine: System, card: PciCard) -> list[str]:
     return found
 
 
-def driver_in_the_end(machine: System, card: PciCard) -> str:
+def driver_in_the_end(machine: System, card: PciFunction) -> str:
     """Driver that gets a card when it is given back: the one that has it, or had it when a process
     took it that was killed; "" for none.
     """
@@ -129,13 +52,13 @@ def driver_in_the_end(machine: System, card: PciCard) -> str:
 class TakenCard:
     """A card that this process has to itself, until `give_back`. vfio-pci keeps one that it has."""
 
-    def __init__(self, machine: System, card: PciCard) -> None:
+    def __init__(self, machine: System, card: PciFunction) -> None:
         """Take it from its driver. Raises DeviceUnavailable, with the card as it was."""
         self.machine, self.card = machine, card
         self.driver = driver_in_the_end(machine, card)
         self.complaint = ""
         """Work that was left to the user when the card was given back."""
-        self.was_enabled = machine.read_text(f"{card.folder}/enable").strip() not in ("", "0")
+        self.was_enabled = card.is_enabled(machine)
         self._lock = -1
         """File that is locked while the card is taken; -1 for vfio-pci, which admits one itself."""
         if card.driver == VFIO:
@@ -145,8 +68,8 @@ class TakenCard:
             self._verify_unused()
             if card.driver:
                 self._note(card.driver)
-                write_text(machine, f"{_DRIVERS}/{card.driver}/unbind", card.address)
-            write_text(machine, f"{card.folder}/enable", "1")
+                card.unbind(machine)
+            card.enable(machine)
         except BlockingIOError as error:
             raise DeviceUnavailable(f"{card} is taken: another process uses PCI+NV") from error
         except OSError as error:
@@ -180,33 +103,16 @@ class TakenCard:
     def reset(self) -> None:
         """Reset the function. Raises DeviceUnavailable where the kernel knows no way."""
         try:
-            write_text(self.machine, f"{self.card.folder}/reset", "1")
+            self.card.reset(self.machine)
         except OSError as error:
             raise DeviceUnavailable(f"{self.card} cannot be reset: {error}") from error
 
     def give_back(self) -> str:
         """Let its driver have it again; what is left to do by hand, or "". Never raises."""
         try:
-            return self._bind()
+            left = self.card.give_back(self.machine, self.driver, enabled=self.was_enabled)
+            if self.driver and self._lock >= 0 and not left:
+                self._note("")
+            return left
         finally:
             self._unlock()
-
-    def _bind(self) -> str:
-        card, machine = self.card, self.machine
-        if not self.driver:
-            if not self.was_enabled:
-                with suppress(OSError):
-                    write_text(machine, f"{card.folder}/enable", "0")
-            return ""
-        if _is_bound(machine, self.driver, card.address):
-            return ""
-        path = f"{_DRIVERS}/{self.driver}/bind"
-        try:
-            write_text(machine, path, card.address)
-        except OSError as error:
-            return (
-                f" The driver {self.driver} does not take it back ({error}): "
-                f"`echo {card.address} > {path}` as root, or start the machine anew."
-            )
-        self._note("")
-        return ""

@@ -15,7 +15,6 @@ from typing import Final
 
 from tiny_nv.nvk.faults import FAULT_KINDS
 from tiny_nv.pci.booter import BooterStart
-from tiny_nv.pci.bus import PciCard
 from tiny_nv.pci.fsp import FspStart
 from tiny_nv.pci.images import KeptMemory, StartParts
 from tiny_nv.pci.machine import PAGE
@@ -24,6 +23,7 @@ from tiny_nv.pci.pages import SystemMemory
 from tiny_nv.pci.registers import LEAST_LOOKS, Architecture, Registers
 from tiny_nv.pci.sequencer import run_sequence
 from tinycore.errors import DeviceError, DeviceUnavailable
+from tinycore.plugin import PciFunction
 
 __all__ = ["RM_ARGUMENTS", "GspProcessor"]
 
@@ -59,7 +59,7 @@ class GspProcessor:
 
     def __init__(
         self,
-        card: PciCard,
+        card: PciFunction,
         registers: Registers,
         architecture: Architecture,
         memory: SystemMemory,

@@ -28,7 +28,6 @@ __all__ = [
     "read_bytes",
     "register_calls",
     "write_at",
-    "write_text",
 ]
 
 Load: TypeAlias = Callable[[int], int]
@@ -44,10 +43,6 @@ _WORD: Final = 4
 @runtime_checkable
 class SupportsPci(Protocol):
     """A machine whose files are not this process's own, and whose registers are not memory."""
-
-    def write_text(self, path: str, text: str) -> None:
-        """Write a file of sysfs. Raises OSError."""
-        ...
 
     def read_bytes(self, path: str) -> bytes:
         """The content of a file. Raises OSError."""
@@ -84,18 +79,6 @@ class SupportsPci(Protocol):
     def store_register(self, address: int, value: int) -> None:
         """Write a word of a mapped BAR."""
         ...
-
-
-def write_text(machine: System, path: str, text: str) -> None:
-    """Write a file of sysfs, which is written only, in one call. Raises OSError."""
-    if isinstance(machine, SupportsPci):
-        machine.write_text(path, text)
-        return
-    file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(file, text.encode("ascii"))
-    finally:
-        os.close(file)
 
 
 def keep_text(machine: System, path: str, text: str) -> None:

@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tiny_nv.pci.bus import PciCard
 from tiny_nv.pci.machine import register_calls
 from tinycore.errors import DeviceUnavailable
-from tinycore.plugin import System
+from tinycore.plugin import PciFunction, System
 
 __all__ = ["ARCHITECTURES", "LEAST_LOOKS", "Architecture", "Registers", "Trust"]
 
@@ -84,7 +83,7 @@ ARCHITECTURES: Final[Mapping[int, Architecture]] = {
 class Registers:
     """BAR0 of a card that this process has taken."""
 
-    def __init__(self, machine: System, card: PciCard, at: int) -> None:
+    def __init__(self, machine: System, card: PciFunction, at: int) -> None:
         """`at`: host address where BAR0 is mapped."""
         self.card, self.at = card, at
         self._load, self._store = register_calls(machine, at, card.bar_bytes[0])

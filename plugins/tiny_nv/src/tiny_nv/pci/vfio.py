@@ -11,10 +11,9 @@ from mmap import MAP_ANONYMOUS, MAP_POPULATE, MAP_SHARED, PROT_READ, PROT_WRITE
 from typing import Final
 
 from tiny_nv.nvk.addresses import Addresses
-from tiny_nv.pci.bus import PciCard
 from tiny_nv.pci.machine import CHUNK_BYTES, ioctl_value, read_at, write_at
 from tinycore.errors import DeviceUnavailable, OutOfMemory
-from tinycore.plugin import System
+from tinycore.plugin import PciFunction, System
 
 __all__ = ["Vfio"]
 
@@ -41,7 +40,7 @@ _STATUS: Final = struct.Struct("<II")
 class Vfio:
     """Container, group and device of a card."""
 
-    def __init__(self, machine: System, card: PciCard) -> None:
+    def __init__(self, machine: System, card: PciFunction) -> None:
         """Raises DeviceUnavailable."""
         self.machine, self.card = machine, card
         self._bus = Addresses(_BUS_ADDRESSES)
