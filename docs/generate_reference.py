@@ -185,8 +185,6 @@ AUTHORS: Final = {
 
 
 FIELDS: Final = {
-    "grad": "Gradient that `backward` added up for this tensor, of its shape; None before.",
-    "requires_grad": "True asks `backward` for a gradient, False refuses one, None leaves it open.",
     "uop": "The node of the graph that this tensor is.",
 }
 """Descriptions of a tensor's own fields."""

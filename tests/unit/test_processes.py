@@ -193,6 +193,20 @@ def test_gradients_that_another_thread_computes_meanwhile_are_no_part_of_a_captu
     assert len(step.captured.items) == 1
 
 
+@pytest.mark.parametrize("gradient", [None, Tensor([1.0])], ids=["none", "another"])
+def test_gradients_that_another_thread_sets_meanwhile_are_no_part_of_a_capture(
+    gradient: Tensor | None,
+) -> None:
+    weight = Tensor([3.0], requires_grad=True).realize()
+    (weight * weight).sum().backward()
+    step, results = captured_beside(lambda x: x * 2, lambda: setattr(weight, "grad", gradient))
+
+    assert results == [1.0, 3.0, 5.0, 7.0, 9.0]
+    assert weight.grad is gradient
+    assert step.captured is not None
+    assert len(step.captured.items) == 1
+
+
 def test_a_write_inside_a_capture_is_not_done_by_the_capture_of_another_thread() -> None:
     total = Tensor([0.0]).realize()
 

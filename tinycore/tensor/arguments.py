@@ -225,12 +225,12 @@ class Arguments:
         """The BUFFERs of all tensors, with repetitions, after how they are shown joined a key."""
         nodes: list[UOp] = []
         waiting = True
-        if gradients := [t.grad for t in self.tensors if t.grad is not None]:
-            key.append(tuple([t.grad is not None for t in self.tensors]))
+        if gradients := [t._grad for t in self.tensors if t._grad is not None]:
+            key.append(tuple([t._grad is not None for t in self.tensors]))
             self.tensors += gradients  # which the function may read
         for tensor in self.tensors:
-            if tensor.requires_grad is not None:
-                key.append(tensor.requires_grad)
+            if tensor._requires_grad is not None:
+                key.append(tensor._requires_grad)
             base = node = tensor.uop
             while base.op is Op.RESHAPE:
                 base = base.src[0]
@@ -342,13 +342,13 @@ class CallPattern:
             return None
         nodes = []
         for tensor, row in zip(args, self.rows, strict=False):
-            if type(tensor) is not Tensor or tensor.grad is not None:
+            if type(tensor) is not Tensor or tensor._grad is not None:
                 return None
             node = base = tensor.uop
             if node.op is not Op.BUFFER and node.src:
                 base = node.src[0]
             if row != (
-                tensor.requires_grad, node.op, node.arg,
+                tensor._requires_grad, node.op, node.arg,
                 base.op, base.src[0] if base.src else None, base.dtype, base.arg,
             ):  # fmt: skip
                 return None
@@ -364,7 +364,7 @@ def compared_row(tensor: Any) -> Row:
     if node.op is not Op.BUFFER:
         base = node.src[0]
     return (
-        tensor.requires_grad, node.op, node.arg, base.op, base.src[0], base.dtype, base.arg
+        tensor._requires_grad, node.op, node.arg, base.op, base.src[0], base.dtype, base.arg
     )  # fmt: skip
 
 

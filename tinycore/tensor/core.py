@@ -29,7 +29,13 @@ from tinycore.errors import (
 )
 from tinycore.tensor import graph, pixels
 from tinycore.tensor.aliases import base_of_view
-from tinycore.tensor.change_tracking import change_sets, log_writes, record_changes, undo_logs
+from tinycore.tensor.change_tracking import (
+    change_sets,
+    log_writes,
+    record_changes,
+    record_gradients,
+    undo_logs,
+)
 from tinycore.tensor.checks import number_dtype, resolve_axis
 from tinycore.tensor.data import Data, node_from_data
 from tinycore.tensor.foreign_names import NO_DEVICES
@@ -50,11 +56,11 @@ from tinycore.uop.size import greatest_shape
 class Core:
     """A tensor's identity: `uop`, its value as a node; `grad`, filled by `backward`."""
 
-    __slots__ = ("__weakref__", "_value", "grad", "requires_grad", "uop")
+    __slots__ = ("__weakref__", "_grad", "_requires_grad", "_value", "uop")
 
     uop: UOp
-    grad: Self | None
-    requires_grad: bool | None
+    _grad: Self | None
+    _requires_grad: bool | None
     _value: Value | None
     """Value shared by this tensor and its views, or its base, before it is memory."""
 
@@ -73,6 +79,7 @@ class Core:
 
         Bytes and the content of a file are elements of the dtype as they are, of uint8 by default.
         `requires_grad` True asks `backward` for a gradient, False refuses one, None leaves it open.
+        Of a tensor, that is the gradient of the new one's own uses; none flows on to the other.
         Raises ShapeError for ragged lists, DTypeError for what no dtype can hold.
         """
         target = None if dtype is None else to_dtype(dtype)
@@ -94,12 +101,14 @@ class Core:
             source._share(self)
         if requires_grad is not None:
             self.requires_grad_(requires_grad)
+        if requires_grad and source is not None and not is_gradient_leaf(self.uop):
+            self._become(graph.leaf(self.uop))
 
     def _enter(self, node: UOp) -> None:
         """Take `node` as value and register among the living."""
         self.uop = node
-        self.grad = None
-        self.requires_grad = None
+        self._grad = None
+        self._requires_grad = None
         self._value = None
         key = id(self)
         living[key] = reference = weakref.ref(self, partial(living.pop, key))
@@ -248,6 +257,26 @@ class Core:
     # --- gradients: who wants one
 
     @property
+    def grad(self) -> Self | None:
+        """Gradient that `backward` added up for this tensor, of its shape; None before."""
+        return self._grad
+
+    @grad.setter
+    def grad(self, value: Self | None) -> None:
+        if change_sets:
+            record_gradients([self])
+        self._grad = value
+
+    @property
+    def requires_grad(self) -> bool | None:
+        """True asks `backward` for a gradient, False refuses one, None leaves it open."""
+        return self._requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool | None) -> None:
+        self.requires_grad_(value)
+
+    @property
     def is_param(self) -> bool:
         """True if an optimizer should train it: unless `requires_grad` is False."""
         return self.requires_grad is not False
@@ -285,24 +314,31 @@ class Core:
         if requires_grad and graph.is_constant(self.uop):
             _, base, tensors = target_of(self, self.uop)
             show(self, tensors, base, in_own_memory(base))
-        elif requires_grad and not self.requires_grad and self._may_have_twins():
-            self._become(graph.leaf(self.uop))
-        self.requires_grad = requires_grad
+        elif requires_grad and not self._requires_grad:
+            self._end_gradient()
+        self._requires_grad = requires_grad
         return self
 
-    def _may_have_twins(self) -> bool:
-        """True if equal values are the same node, and no gradient flows on from this one.
+    def _end_gradient(self) -> None:
+        """Make this tensor a node of its own where equal values may be the same node, unless a
+        gradient flows on from it.
 
-        All of some memory is no such node: what shows it is the same tensor to a gradient.
+        A copy gets memory, whose former content is known after a write. What shows all of some
+        memory stays, unless a tensor that it is a view of may have another such view.
         """
         node, base = self.uop, base_of_view(self.uop)
-        if is_gradient_leaf(node) or (base_of(node) is base and is_shared(base)):
-            return False
-        (root,), _ = history.unroll([node])
-        below = set(root.toposort(passes_gradient))
+        if is_gradient_leaf(node):
+            return
+        is_whole = base_of(node) is base
+        below = set(history.unroll([node])[0][0].toposort(passes_gradient))
         shown = map(alias_index.of, {base_of_view(n) for n in below})
         tensors = [t for t in chain.from_iterable(shown) if t.uop in below and t is not self]
-        return not any(t.requires_grad for t in tensors)
+        if any(t.requires_grad for t in tensors):
+            return
+        if is_whole and graph.is_copy(base):
+            show(self, alias_index.of(base), base, in_own_memory(base))
+        elif not (is_whole and is_shared(base)) or any(t.uop is not node for t in tensors):
+            self._become(graph.leaf(node))
 
     # --- identity in the graph
 

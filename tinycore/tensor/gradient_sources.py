@@ -114,11 +114,17 @@ def passes_on(node: UOp, own: set[UOp], arrives: set[UOp]) -> bool:
     return not arrives.isdisjoint(node.src) and passes_gradient(node)
 
 
+def is_filled(node: UOp) -> bool:
+    """True if a node is memory that a kernel is to write, through which no gradient flows."""
+    return node.op is Op.ASSIGN and node.src[1].op is Op.KERNEL
+
+
 def source_at(node: UOp) -> UOp | None:
-    """The BUFFER that a gradient goes to at a node: it is one, or a leaf that is written to, or the
-    first one below a detached leaf.
+    """The BUFFER that a gradient goes to at a node: it is one, or a leaf that is written to, or is
+    filled by a kernel, or is the first one below a detached leaf.
     """
-    memory = origin(node) if node.op is Op.ASSIGN and node.arg is LEAF else node
+    ends = node.op is Op.ASSIGN and (node.arg is LEAF or is_filled(node))
+    memory = origin(node) if ends else node
     if is_gradient_leaf(node):
         memory = next(iter(buffers_below(node)), node)
     return memory if memory.op is Op.BUFFER and dtypes.is_float(memory.dtype) else None

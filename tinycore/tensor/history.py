@@ -32,6 +32,7 @@ from tinycore.errors import GradientError
 from tinycore.tensor import graph
 from tinycore.tensor.aliases import VIEW_OPS
 from tinycore.tensor.gradient_sources import (
+    is_filled,
     origin,
     parameters_of_gradient,
     sources,
@@ -344,6 +345,13 @@ class GradientHistory:
             sources(node) if places is None or form is None else [form.memory[k] for k in places]
         )
 
+    def end(self, replaced: Mapping[UOp, UOp]) -> None:
+        """Record that the gradients of nodes end at the memory that kernels write for them."""
+        with self.lock:
+            for node, new in replaced.items():
+                if is_filled(base := base_of(new)) and (found := self.ended(node)):
+                    origin(base)._ended = found
+
     def ended_below(self, memory: Iterable[UOp]) -> BufferSet:
         """The same for a node whose gradient goes to some BUFFERs first.
 
@@ -511,8 +519,9 @@ class GradientHistory:
                 raise GradientError(
                     f"backward: realize() ended the gradient at a tensor of {node.arg} elements, "
                     f"which was computed from one of {lost[0].arg} that wants it. Differentiate "
-                    "before realize(), or read the value without it (item, tolist, numpy); where "
-                    "the gradient is to end there, realize what detach() gives"
+                    "before realize() and kernelize(), or read the value without them (item, "
+                    "tolist, numpy); where the gradient is to end there, realize what detach() "
+                    "gives"
                 )
 
 

@@ -374,8 +374,8 @@ class Interop(InPlace):
 
     def __copy__(self) -> Self:
         """Another tensor of the same memory."""
-        result = self._from_node(self.uop)
-        result.requires_grad, result.grad = self.requires_grad, self.grad
+        result = type(self)(self, requires_grad=self.requires_grad)
+        result.grad = self.grad
         return result
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:

@@ -54,7 +54,7 @@ class ArgumentProxies:
         """The proxy of a tensor."""
         if id(original) not in self.made:
             tensor = Tensor._from_node(original.uop.substitute(self.nodes))
-            tensor.requires_grad = original.requires_grad
+            tensor._requires_grad = original._requires_grad
             self.made[id(original)] = tensor
             if original.grad is not None:
                 tensor.grad = self.tensor(original.grad)

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tinycore._deferred import numpy
 from tinycore.dtype import Scalar, dtypes, to_numpy_dtype
-from tinycore.errors import DTypeError, GradientError, ShapeError
+from tinycore.errors import DeviceError, DTypeError, GradientError, ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.aliases import base_of_view, buffers_below
-from tinycore.tensor.change_tracking import change_sets, record_gradients
 from tinycore.tensor.checks import repeats_to, same_device
 from tinycore.tensor.core import Core, canonical
 from tinycore.tensor.grad import gradients, passes_gradient
@@ -79,7 +78,9 @@ class Realization(Random):
         6.0
         """
         if roots := with_readers(unrealized([self, *lst])):
-            replace_nodes(runtime().kernelize(roots, choose_retention))
+            replaced = runtime().kernelize(roots, choose_retention)
+            history.end(replaced)
+            replace_nodes(replaced)
         return self
 
     def schedule(self, *lst: Self) -> list[ScheduleItem]:
@@ -169,12 +170,18 @@ class Realization(Random):
         return bool(self.item())
 
     def __str__(self) -> str:
-        """Its elements where they are computed and few, else as `repr` shows it."""
+        """Its elements where they are computed, few and can be read, else as `repr` shows it."""
         count = self.numel()
-        if is_size(count) or count > MOST_SHOWN or numbers_shown(self.uop) is None:
+        if is_size(count) or count > MOST_SHOWN:
+            return repr(self)
+        try:
+            if numbers_shown(self.uop) is None:
+                return repr(self)
+            found = self.tolist()
+        except DeviceError:  # as of NULL, which computes nothing
             return repr(self)
         wide = dtypes.is_float(self.dtype) and self.dtype.itemsize < 4
-        numbers = numpy.asarray(self.tolist(), "float32" if wide else self.dtype.name)
+        numbers = numpy.asarray(found, "float32" if wide else self.dtype.name)
         text = numpy.array2string(numbers.reshape(self.shape), separator=", ", prefix="Tensor(")
         return f"Tensor({text}, dtype={self.dtype.name}, device={self.device})"
 
@@ -337,8 +344,6 @@ class Realization(Random):
             root, lambda memory: buffers_shown(t for t in floats_over(memory) if t.requires_grad)
         )
         found = derivatives(self.uop, seed, chosen)
-        if change_sets:
-            record_gradients(chosen)
         for tensor in chosen:
             if (node := found.get(tensor)) is not None:
                 tensor.grad = self._from_node(

@@ -144,11 +144,11 @@ class Expected:
         for place, (reference, node, flag) in enumerate(self.nodes):
             scope[f"node{place}"] = node
             terms.append(f"{read(reference)}.uop is node{place}")
-            terms.append(f"{read(reference)}.requires_grad is {flag}")
-        terms += [f"{read(reference)}.requires_grad is {flag}" for reference, flag in self.flags]
-        terms += [f"{read(owner)}.grad is {read(gradient)}" for owner, gradient in self.owners]
+            terms.append(f"{read(reference)}._requires_grad is {flag}")
+        terms += [f"{read(reference)}._requires_grad is {flag}" for reference, flag in self.flags]
+        terms += [f"{read(owner)}._grad is {read(gradient)}" for owner, gradient in self.owners]
         terms += [
-            f"{read(reference)}.grad is {'' if is_first else 'not '}None"
+            f"{read(reference)}._grad is {'' if is_first else 'not '}None"
             for reference, is_first in self.left
         ]
         lines = ["def holds():", "    try:", f"        return {' and '.join(terms) or True}"]
@@ -168,9 +168,9 @@ class Expected:
         flags = [*((reference, flag) for reference, _, flag in self.nodes), *self.flags]
         try:
             return (
-                all(reference().requires_grad is flag for reference, flag in flags)
-                and all(owner().grad is gradient() for owner, gradient in self.owners)
-                and all((reference().grad is None) is is_first for reference, is_first in self.left)
+                all(reference()._requires_grad is flag for reference, flag in flags)
+                and all(owner()._grad is gradient() for owner, gradient in self.owners)
+                and all((side()._grad is None) is is_first for side, is_first in self.left)
             )
         except AttributeError:  # one is gone
             return False
@@ -248,7 +248,7 @@ class ReusableGradients:
         """True if all of them are the gradients of their owners, unchanged."""
         try:
             return all(
-                o().grad is tensor and tensor.uop is shown for o, tensor, shown in self.tensors
+                o()._grad is tensor and tensor.uop is shown for o, tensor, shown in self.tensors
             )
         except AttributeError:  # one is gone
             return False
@@ -265,7 +265,7 @@ def put_back(
     owner = reference()
     if owner is None or tensor.uop is not shown:
         return False
-    is_missing = owner.grad is not tensor  # as after zero_grad(): a reference less
+    is_missing = owner._grad is not tensor  # as after zero_grad(): a reference less
     if counts[0] + is_missing > known[0] or not all(map(le, counts[1:], known[1:])):
         return False
     if is_missing:

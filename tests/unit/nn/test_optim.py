@@ -379,6 +379,7 @@ def test_nothing_to_optimize() -> None:
         (lambda p: LAMB(p, fused=True), "LAMB treats each parameter by itself; leave out fused"),
         (lambda p: Muon(p, adjust_lr_fn="x"), "'original', 'match_rms_adamw', not 'x'"),
         (lambda p: OptimizerGroup(), "a group needs at least one optimizer"),
+        (lambda p: OptimizerGroup(SGD(p), Adam(p[:1])), "in more than one optimizer of the group"),
     ],
 )
 def test_arguments_out_of_range(make: Make, said: str) -> None:

@@ -1,5 +1,6 @@
 """`backward` where the graph is hardly there."""
 
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -61,6 +62,78 @@ def test_equal_values_of_which_one_asks_for_a_gradient_are_not_one(
     assert second.grad is not None
     assert first.grad.tolist() == (view(x) * 2).tolist()
     assert second.grad.tolist() == second.const_like(3).tolist()
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: Tensor(x, requires_grad=True),
+        lambda x: x.reshape(1, 2).requires_grad_(),
+        lambda x: Tensor(x * 1, requires_grad=True),
+    ],
+)
+def test_equal_views_of_all_of_some_memory_have_the_gradients_of_their_own_uses(
+    view: Callable[[Tensor], Tensor],
+) -> None:
+    x = Tensor([3.0, 4.0]).realize()
+    first, second = view(x), view(x)
+
+    (first * 2 + second * 3 + x.reshape(first.shape) * 5 + x * 7).sum().backward()
+
+    assert first.grad is not None
+    assert second.grad is not None
+    assert first.grad.tolist() == first.const_like(2).tolist()
+    assert second.grad.tolist() == second.const_like(3).tolist()
+    x[0] = 9.0
+    assert first.flatten()[0].item() in (9.0, 3.0)
+
+
+def test_a_parameter_made_of_a_parameter_is_another_one() -> None:
+    x = Tensor([3.0, 4.0], requires_grad=True)
+    y = Tensor(x, requires_grad=True)
+    z = Tensor(x, dtype="float64", requires_grad=True)
+
+    (x * 2 + y * 3 + z.float() * 4).sum().backward()
+
+    gradients = [t.grad.tolist() for t in (x, y, z) if t.grad is not None]
+    assert gradients == [[2.0, 2.0], [3.0, 3.0], [4.0, 4.0]]
+
+
+def test_an_attribute_asks_as_the_method_does() -> None:
+    x = Tensor([3.0, 4.0]).realize()
+    first, second = x + 1, x + 1
+    first.requires_grad = second.requires_grad = True
+
+    (first * 2 + second * 3).sum().backward()
+
+    assert first.grad is not None
+    assert second.grad is not None
+    assert (first.grad.tolist(), second.grad.tolist()) == ([2.0, 2.0], [3.0, 3.0])
+    with pytest.raises(GradientError, match="only float tensors have gradients"):
+        Tensor([1]).requires_grad = True
+
+
+def test_a_copy_of_a_parameter_is_another_one() -> None:
+    x = Tensor([3.0, 4.0], requires_grad=True)
+    y, z = copy.copy(x), copy.deepcopy(x)
+    before = z * 5
+
+    z.assign(z * 2)
+    (x * 2 + y * 3 + before + z).sum().backward()
+
+    gradients = [t.grad.tolist() for t in (x, y, z) if t.grad is not None]
+    assert gradients == [[2.0, 2.0], [3.0, 3.0], [6.0, 6.0]]
+
+
+def test_a_view_made_before_its_tensor_asks_for_a_gradient_leads_to_it() -> None:
+    x = Tensor([3.0, 4.0]).realize()
+    view = x.reshape(2, 1)
+
+    x.requires_grad_()
+    (view * 2).sum().backward()
+
+    assert x.grad is not None
+    assert x.grad.tolist() == [2.0, 2.0]
 
 
 def test_a_detached_leaf_does_not_lead_to_the_tensor_that_it_shows() -> None:
@@ -134,6 +207,8 @@ def test_a_computed_leaf_may_be_realized_before_its_gradient() -> None:
         lambda x: x + 1,
         lambda x: (x + 1).detach(),
         lambda x: x.reshape(1, 2)[0],
+        lambda x: x.clone(),
+        lambda x: x.clone()[:2],
     ],
 )
 @pytest.mark.parametrize(

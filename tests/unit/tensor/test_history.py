@@ -169,6 +169,32 @@ def test_realize_that_ends_a_gradient_is_told() -> None:
     assert w.grad.tolist() == [2.0, 4.0]
 
 
+def test_kernelize_that_ends_a_gradient_is_told() -> None:
+    w, memory = Tensor([1.0, 2.0], requires_grad=True).realize(), Tensor([0.0, 0.0]).realize()
+    y = (w * 2).kernelize()
+    memory.assign(w * 3)
+    memory.kernelize()
+
+    for loss in (y.sum(), (memory * w).sum(), y.reshape(2, 1).sum()):
+        with pytest.raises(GradientError, match=r"realize\(\) ended the gradient .*kernelize"):
+            loss.backward()
+    with pytest.raises(GradientError, match=r"realize\(\) ended"):
+        y.sum().gradient(w)
+    with pytest.raises(GradientError, match=r"realize\(\) ended"):
+        (y.realize() * 2).sum().backward()
+
+
+def test_a_parameter_that_is_kernelized_keeps_its_gradient() -> None:
+    w = Tensor([1.0, 2.0], requires_grad=True).realize()
+    w.assign(w * 2).kernelize()
+
+    (w * 3).sum().backward()
+
+    assert w.grad is not None
+    assert w.grad.tolist() == [3.0, 3.0]
+    assert w.tolist() == [2.0, 4.0]
+
+
 def test_realize_that_ended_a_gradient_is_told_after_a_write_that_reads_what_was_realized() -> None:
     w = Tensor([1.0, 2.0], requires_grad=True).realize()
     y = (w * 2).realize()

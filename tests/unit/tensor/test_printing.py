@@ -36,6 +36,13 @@ def test_print_computes_nothing() -> None:
     assert str(Tensor([1, 2]).realize()).startswith("Tensor([1, 2], dtype=int32")
 
 
+def test_print_of_what_cannot_be_read() -> None:
+    x = Tensor(ROWS, device="NULL").realize()
+
+    assert str(x) == repr(x)
+    assert str(x).startswith("<Tensor <UOp NULL (2, 2) float32")
+
+
 def test_numbers_are_formatted() -> None:
     assert f"{Tensor([1.0, 2.0]).mean():.3f}" == "1.500"
     assert f"{Tensor(7):>4d}" == "   7"

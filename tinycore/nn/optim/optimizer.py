@@ -262,7 +262,7 @@ def _distinct(tensors: Iterable[Tensor]) -> list[Tensor]:
 class OptimizerGroup(Optimizer):
     """Several optimizers that step together, as one graph; `group[i]` is the i-th.
 
-    Raises ArgumentError when none is given.
+    Raises ArgumentError when none is given, or two of them change the same parameter.
     """
 
     def __init__(self, *optimizers: Optimizer) -> None:
@@ -270,6 +270,11 @@ class OptimizerGroup(Optimizer):
             raise ArgumentError("a group needs at least one optimizer, and none was given")
         self.optimizers: Sequence[Optimizer] = optimizers
         self.params = [param for optimizer in optimizers for param in optimizer.params]
+        if len(_distinct(self.params)) < len(self.params):
+            raise ArgumentError(
+                "a parameter is in more than one optimizer of the group, whose step would change "
+                "it by the same gradient again. Leave it to one of them"
+            )
         self.buffers = _distinct(buffer for optimizer in optimizers for buffer in optimizer.buffers)
 
     @property
