@@ -118,18 +118,24 @@ def product(random: Random, dtype: DType) -> tuple[Tensor, Array, float]:
 
 
 def convolution(random: Random, dtype: DType) -> tuple[Tensor, Array, float]:
-    """Windows of images with or without channels last in memory."""
-    channels, size = random.choice((3, 8, 16, 32)), random.choice((1, 3))
+    """Windows, with gaps or apart, of images with or without channels last in memory."""
+    channels, size = random.choice((3, 8, 16, 32)), random.choice((1, 3, 3, 5))
     x = whole_numbers(random, 2, channels, random.choice((7, 12)), random.choice((6, 17)))
     w = whole_numbers(random, random.choice((4, 16, 17)), channels, size, size)
     images = held(x, dtype)
     if random.random() < 0.5:
         images = held(x.transpose(0, 2, 3, 1), dtype).permute(0, 3, 1, 2)
     total = dtypes.int32 if dtype is dtypes.int8 else dtypes.float32
-    padded = numpy.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
-    windows = numpy.lib.stride_tricks.sliding_window_view(padded, (size, size), (2, 3))
+    gap, apart = random.choice((1, 1, 2)), random.choice((1, 1, 2))
+    border = max(random.choice((1, 2, 4)), gap * (size - 1) // 2)
+    padded = numpy.pad(x, ((0, 0), (0, 0), (border, border), (border, border)))
+    reach = gap * (size - 1) + 1
+    windows = numpy.lib.stride_tricks.sliding_window_view(padded, (reach, reach), (2, 3))
+    windows = windows[:, :, ::apart, ::apart, ::gap, ::gap]
     expected = numpy.einsum("bchwij,ocij->bohw", windows, w)
-    return images.conv2d(held(w, dtype), padding=1, dtype=total), expected, 0
+    weight = held(w, dtype)
+    found = images.conv2d(weight, padding=border, stride=apart, dilation=gap, dtype=total)
+    return found, expected, 0
 
 
 def attention(random: Random, dtype: DType) -> tuple[Tensor, Array, float]:

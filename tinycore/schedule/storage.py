@@ -94,6 +94,16 @@ def is_stored(node: UOp) -> bool:
     return op is Op.BUFFER or op is Op.BUFFER_VIEW
 
 
+def is_read_by_groups(node: UOp) -> bool:
+    """True on a card, whose groups share what they read: a gate costs a test for each element that
+    a group loads, and a padded copy passes through memory twice."""
+    device = node.device_or_none
+    if device is None:
+        return False
+    limits = limits_of(device)
+    return bool(limits.units and limits.shared_bytes and limits.shared_is_near)
+
+
 def is_leaf(node: UOp) -> bool:
     """True if scheduling stops at a node."""
     return node.op in NEVER_STORED or (node.op is Op.ASSIGN and is_stored(node))
@@ -358,8 +368,9 @@ class Storage:
         under_reduction = node in self.reduced_above
         reads = numel(node) // max(1, numel(bottom))
         if bottom.op is Op.PAD and under_reduction and reads >= REPEATED_OFTEN:
-            # Mostly zeros: the source is read through gates instead.
-            if self.grows(bottom):
+            # The source is read through gates where the copy would be mostly zeros, and where
+            # groups of threads load each element once for all of its reads.
+            if self.grows(bottom) or is_read_by_groups(bottom):
                 self.store_computed(bottom.src[0], Reason.PADDED)
             else:
                 self.store(bottom, Reason.PADDED)
