@@ -10,12 +10,15 @@ from __future__ import annotations
 import io
 import json
 import os
+import sys
 import tarfile
 import warnings
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from sys import getrefcount
 from typing import Any, TypeAlias, TypeVar, overload
 
 import numpy
@@ -43,6 +46,10 @@ __all__ = [
 T = TypeVar("T")
 Source: TypeAlias = Tensor | str | os.PathLike[str]
 """A safetensors file: its path, or its bytes as a uint8 tensor."""
+COUNTS = getattr(sys, "_is_gil_enabled", lambda: True)()
+"""True if reference counts tell whether others hold a tensor."""
+REFERENCES = 3
+"""References to a tensor while they are counted: of a variable, of a list, and of its iterator."""
 
 
 @overload
@@ -116,6 +123,10 @@ def load_state_dict(
     no place for. `consume` takes what was loaded out of `state_dict`, so that its memory can be
     freed on the way. `realize` computes the values now. Returns the model's tensors that were set.
 
+    What others hold, as the tensors of another model, is copied. The memory of what only
+    `state_dict` holds, as that of a file, is the model's from then on, and shows its writes; to
+    load it again later, load a `clone()`.
+
     Raises ArgumentError naming what is missing, and ShapeError naming the first shape that does not
     fit; the model is then unchanged.
 
@@ -138,10 +149,14 @@ def load_state_dict(
     }
     if verbose and (unused := [name for name in state_dict if name not in targets]):
         warnings.warn(f"the model has no place for {_enumerated(unused)}", stacklevel=2)
+    entries = Counter(map(id, state_dict.values()))
     names = tqdm(list(values), "loading weights", leave=False, disable=None if verbose else True)
     for name in names:
         target, value = targets[name], values.pop(name)
-        target.replace(value.shard_like(target))
+        if value is not target:
+            (count,) = map(getrefcount, [value])
+            is_alone = COUNTS and count <= REFERENCES + entries[id(value)]
+            target._take_over(value.shard_like(target), is_alone)
         if realize:
             target.realize()
         if consume:

@@ -21,7 +21,7 @@ from tinycore.tensor.grad import gradients, passes_gradient
 from tinycore.tensor.history import history
 from tinycore.tensor.host_bytes import decode
 from tinycore.tensor.layout import COPIES, moved_from, show_memory
-from tinycore.tensor.liveness import replace_nodes, tensors_over
+from tinycore.tensor.liveness import alias_index, replace_nodes, tensors_over
 from tinycore.tensor.random import Random
 from tinycore.tensor.realization import (
     canonicalize,
@@ -36,6 +36,7 @@ from tinycore.tensor.realization import (
 from tinycore.tensor.runtime import HostArray, runtime
 from tinycore.tensor.value_cache import value_cache
 from tinycore.tensor.view_writes import overwrite, target_of
+from tinycore.tensor.views import is_shared
 from tinycore.uop.bindings import known, sizes_below
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, device_node, is_gradient_leaf
@@ -256,6 +257,18 @@ class Realization(Random):
         self._become_alone(x.uop)
         x._share(self)
         return self
+
+    def _take_over(self, x: Self, is_alone: bool) -> None:
+        """Take over the memory of another tensor if no third one has it, else a copy of the value.
+
+        `is_alone` tells that nobody will use the other one itself.
+        """
+        base, value = base_of_view(x.uop), x._value
+        tensors = alias_index.of(base) if is_shared(base) else value.tensors() if value else []
+        if is_alone and x._requires_grad is None and not {*tensors} - {x, self}:
+            self.replace(x)
+        else:
+            self._become_alone(x.detach().clone().uop)
 
     def assign(self, x: Self | Scalar | Sequence[Any]) -> Self:
         """Write a value, broadcast, into the memory of this tensor; returns itself.

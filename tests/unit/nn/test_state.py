@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import pytest
 
 from tinycore import Tensor, dtypes, nn
 from tinycore.errors import ArgumentError, FileFormatError, ShapeError
+from tinycore.nn.optim import SGD
 from tinycore.nn.state import (
     get_parameters,
     get_state_dict,
@@ -141,6 +143,49 @@ def test_consume_takes_out_what_was_loaded() -> None:
     load_state_dict(nn.Linear(2, 3), given, verbose=False, consume=True)
 
     assert list(given) == ["extra"]
+
+
+@pytest.mark.parametrize("realize", [True, False])
+@pytest.mark.parametrize(
+    "make",
+    [lambda x: x, lambda x: x + 1, lambda x: x.clone(), lambda x: x[:2], lambda x: x.detach()],
+)
+def test_tensors_loaded_from_one_are_no_views_of_it(
+    realize: bool, make: Callable[[Tensor], Tensor]
+) -> None:
+    first, second = ({"w": Tensor([0.0, 0.0]), "v": Tensor([0.0, 0.0])} for _ in range(2))
+    value = make(Tensor([3.0, 4.0]).realize())
+    expected = value.tolist()
+
+    for model in (first, second):
+        load_state_dict(model, {"w": value, "v": value}, realize=realize)
+    first["w"].assign(first["w"] * 0)
+    value[0] = 9.0
+
+    assert [t.tolist() for t in (first["v"], *second.values())] == [expected] * 3
+
+
+def test_a_model_loaded_from_another_is_trained_apart_from_it() -> None:
+    trained, target = {"w": Tensor([3.0, 4.0]).realize()}, {"w": Tensor([0.0, 0.0])}
+    load_state_dict(target, get_state_dict(trained))
+
+    optimizer = SGD([trained["w"]], lr=1.0)
+    load_state_dict(target, get_state_dict(trained))
+    with Tensor.train():
+        (trained["w"] * 2).sum().backward()
+        optimizer.step()
+
+    assert (trained["w"].tolist(), target["w"].tolist()) == ([1.0, 2.0], [3.0, 4.0])
+    assert target["w"].grad is None
+
+
+def test_what_only_the_state_dict_holds_is_not_copied() -> None:
+    model, given = {"w": Tensor([0.0, 0.0])}, {"w": Tensor([3.0, 4.0]).realize()}
+    memory = given["w"].uop
+
+    load_state_dict(model, given, consume=True)
+
+    assert model["w"].uop is memory
 
 
 # --- files
