@@ -18,6 +18,8 @@ from tinycore.uop.op import AxisKind, Op
 
 CHUNKS_PER_THREAD: Final = 8
 """Pieces of work per thread, of which a thread that is behind does fewer."""
+CHUNKS_OF_FILLS: Final = 2
+"""The same where each piece fills an array anew."""
 MOST_REPEATED: Final = 4
 """The part of the work that may be repeated so that threads share the rest: a quarter."""
 
@@ -28,7 +30,8 @@ def share_among_threads(draft: Draft) -> None:
     if limits.threads < 2 or root.op is not Op.END or draft.work < limits.wake_operations:
         return
     loops = [r for r in root.src[1:] if r.arg.kind is AxisKind.LOOP and r.is_fixed]
-    wanted = limits.threads * CHUNKS_PER_THREAD
+    repeats = bool(fills_outside(draft))
+    wanted = limits.threads * (CHUNKS_OF_FILLS if repeats else CHUNKS_PER_THREAD)
     if share_varying(draft, root.src[1], wanted) or not loops:
         return
     # Threads take the outermost loop: one of varying length gives way to fixed ones.
@@ -67,10 +70,15 @@ def is_followed(loop: UOp, limits: Limits) -> bool:
 
 def is_worth_repeating(draft: Draft, chunks: int) -> bool:
     """True if a fill before all loops may be repeated in each chunk of steps."""
-    fills = {n.src[1] for n in draft.facts.nodes if n.op is Op.AFTER and n.src[1].op is Op.END}
-    outside = [n for n in fills if not n.ranges]
+    outside = fills_outside(draft)
     repeated = work_of(UOp.sink(*outside).toposort()) if outside else 0
     return repeated * (chunks - 1) * MOST_REPEATED <= draft.work
+
+
+def fills_outside(draft: Draft) -> list[UOp]:
+    """The loops of fills before all loops."""
+    fills = {n.src[1] for n in draft.facts.nodes if n.op is Op.AFTER and n.src[1].op is Op.END}
+    return [n for n in fills if not n.ranges]
 
 
 def is_packed_between(draft: Draft, outer: Number, inner: UOp) -> bool:

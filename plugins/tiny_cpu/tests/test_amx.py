@@ -84,6 +84,26 @@ def test_a_block_of_four_tiles_takes_eight_registers(dtype: str, name: str) -> N
     assert text.count("call void @llvm.x86.tilerelease()") == 1
 
 
+def convolution(shape: tuple[int, ...], weight: tuple[int, ...], **how: Any) -> UOp:
+    """The kernel of a convolution of bfloat16."""
+    x, w = (Tensor.empty(*s, dtype="bfloat16", device="PYTHON") for s in (shape, weight))
+    return kernel_of(x.conv2d(w, **how))
+
+
+def test_convolutions_take_tiles_along_channels_at_each_place_of_a_window() -> None:
+    text = source_of(convolution((2, 64, 32, 32), (64, 64, 3, 3), padding=1))
+
+    assert instructions(text, "tdpbf16ps") == [[0, 4, 5], [1, 4, 6], [2, 7, 5], [3, 7, 6]]
+    assert instructions(text, "tilezero") == [[0], [1], [2], [3]]
+
+
+@pytest.mark.parametrize("weight", [(64, 24, 3, 3), (64, 64, 3, 3)])
+def test_convolutions_of_few_channels_or_small_images_take_vectors(weight: tuple[int, ...]) -> None:
+    text = source_of(convolution((2, weight[1], 9, 9), weight))
+
+    assert "tdpbf16ps" not in text
+
+
 @needs_clang
 def test_clang_is_given_the_same_instructions() -> None:
     toolchain = clang_toolchain(NAMED)
@@ -173,6 +193,36 @@ def test_products_of_each_type(kinds: tuple[str, str], turned: str) -> None:
         numpy.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-4)
     else:
         assert numpy.array_equal(got, wanted)
+
+
+@needs_amx
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.sample(3)
+@pytest.mark.parametrize(
+    ("shape", "weight", "how"),
+    [
+        ((2, 64, 20, 20), (64, 64, 3, 3), {"padding": 1}),
+        ((3, 32, 9, 33), (80, 32, 3, 3), {"padding": 1}),
+        ((2, 64, 14, 14), (128, 64, 3, 3), {"padding": 1}),
+        ((3, 40, 7, 7), (160, 40, 3, 3), {"padding": 1}),
+        ((2, 64, 31, 34), (64, 64, 3, 3), {"padding": 1, "stride": 2}),
+        ((2, 64, 28, 28), (128, 64, 1, 1), {"stride": 2}),
+        ((2, 128, 18, 18), (128, 64, 3, 3), {"groups": 2}),
+        ((2, 64, 1, 150), (64, 64, 1, 5), {"dilation": 2}),
+        ((1, 100, 19, 19), (130, 100, 2, 2), {}),
+    ],
+)
+def test_convolutions(shape: tuple[int, ...], weight: tuple[int, ...], how: dict[str, int]) -> None:
+    generator = numpy.random.default_rng(3)
+    x, w = (
+        Tensor(generator.integers(-3, 4, s).astype("f")).cast("bfloat16").realize()
+        for s in (shape, weight)
+    )
+    wanted = x.float().realize().conv2d(w.float().realize(), **how)  # type: ignore[arg-type]
+
+    got = x.conv2d(w, **how)  # type: ignore[arg-type]
+
+    assert numpy.array_equal(got.float().numpy(), wanted.cast("bfloat16").float().numpy())
 
 
 @needs_amx

@@ -20,10 +20,10 @@ from tinycore.lower.loops import Number, arrays_of, counter_of
 from tinycore.lower.packing import LEAST_CHUNKS, fill_of, loads_of, plan_fill
 from tinycore.lower.steps.stage import MOST_SCRATCH, Dimension, Stage
 from tinycore.lower.steps.tensorize import COLUMNS, ROWS, STEPS, Tensorize, factors_of
-from tinycore.lower.strategies.grid_shared import sides_of
+from tinycore.lower.strategies.grid_shared import Sides, sides_of
 from tinycore.lower.strategies.matrix_sides import longest
 from tinycore.lower.strategies.matrix_unit import dimension
-from tinycore.lower.tile import Bind, Reorder, Split, Tail
+from tinycore.lower.tile import Bind, Fuse, Reorder, Split, Tail
 from tinycore.render.base import Limits
 from tinycore.uop.affine import coefficient
 from tinycore.uop.matrix import MatrixUnit
@@ -36,6 +36,8 @@ TILE_CYCLES: Final = 0.06
 """Cost of a product of a tile, as that of a vector that does as many products with 1 cycle each."""
 MOST_PADDED: Final = 1.25
 """Steps of whole tiles, relative to those of the sum: the rest is filled with zeros."""
+ROWS_FOR_JOINED: Final = 2
+"""Times as many rows as else pay for an operand whose columns are joined."""
 
 
 def propose(facts: KernelFacts, limits: Limits, lanes: Lanes) -> Iterator[Proposal]:
@@ -48,20 +50,37 @@ def propose(facts: KernelFacts, limits: Limits, lanes: Lanes) -> Iterator[Propos
     if sides is None:
         return
     for unit in units:
-        row, column, step = longest(sides.rows), longest(sides.columns), facts.reduced[-1]
-        if is_worth(row, column, step, unit) and is_product(facts, row, column, unit):
-            apply = partial(use_tiles, unit=unit, row=row, column=column, step=step)
+        row, step = longest(sides.rows), step_loop(facts, unit)
+        if step is None or not is_worth(sides, row, unit):
+            continue
+        if is_product(facts, row, sides.columns[-1], unit):
+            apply = partial(use_tiles, unit=unit, sides=sides, row=row, step=step)
             yield Proposal(unit.name, None, Cost(TILE_CYCLES), apply)
 
 
-def is_worth(row: UOp, column: UOp, step: UOp, unit: MatrixUnit) -> bool:
-    """True if a product has as many tiles as pay for packing, and little of the last is padding."""
-    padded = -(-step.extent // unit.k) * unit.k
-    return (
-        unit.repays_packing(row.extent, column.extent)
-        and unit.k <= step.extent
-        and padded <= MOST_PADDED * step.extent
-    )
+def is_worth(sides: Sides, row: UOp, unit: MatrixUnit) -> bool:
+    """True if a product has as many tiles as pay for packing.
+
+    An operand whose columns are joined is packed element by element, which more rows pay for.
+    """
+    columns = math.prod(r.extent for r in sides.columns)
+    rows = row.extent if sides.columns[-1].extent >= unit.n else row.extent // ROWS_FOR_JOINED
+    return unit.repays_packing(rows, columns)
+
+
+def step_loop(facts: KernelFacts, unit: MatrixUnit) -> UOp | None:
+    """The reduced loop along which tiles lie: the innermost, or another of enough steps.
+
+    A convolution sums over the places of a window inside of channels: tiles lie along channels.
+    """
+    innermost = facts.reduced[-1:]
+    others = sorted(facts.reduced, key=lambda r: r.extent, reverse=True)
+
+    def fills_tiles(loop: UOp) -> bool:
+        padded = -(-loop.extent // unit.k) * unit.k
+        return unit.k <= loop.extent and padded <= MOST_PADDED * loop.extent
+
+    return next(filter(fills_tiles, (*innermost, *others)), None)
 
 
 def is_product(facts: KernelFacts, row: UOp, column: UOp, unit: MatrixUnit) -> bool:
@@ -75,12 +94,13 @@ def is_product(facts: KernelFacts, row: UOp, column: UOp, unit: MatrixUnit) -> b
     return True
 
 
-def use_tiles(draft: Draft, unit: MatrixUnit, row: UOp, column: UOp, step: UOp) -> bool:
+def use_tiles(draft: Draft, unit: MatrixUnit, sides: Sides, row: UOp, step: UOp) -> bool:
     """Blocks of tiles over packed operands; False where they are not packed."""
     if draft.nest is not None:
         return False  # strips of rows are shorter than tiles
+    column, between = whole_columns(draft, sides.columns, unit.n)
     m, n, k = row.arg.number, column.arg.number, step.arg.number
-    outside = [r.arg.number for r in draft.facts.outputs if r not in (row, column)]
+    outside = [r.arg.number for r in draft.facts.outputs if r.arg.number not in (m, n, *between)]
     if step.extent > unit.k:
         draft.do(Split(k, unit.k, Tail.GUARD if step.extent % unit.k else Tail.AUTO))
         k = (*k, 1)
@@ -88,10 +108,14 @@ def use_tiles(draft: Draft, unit: MatrixUnit, row: UOp, column: UOp, step: UOp) 
     draft.do(product)
     rows, tall = cut(draft, (*m, 0))
     columns, wide = cut(draft, (*n, 0))
-    block, rows = split(draft, rows, rows_of_block(draft, rows, unit.m * SIDE_TILES))
-    draft.do(Reorder(draft.present(*outside, block, columns, rows, tall, wide)))
+    inner = [*between, columns]
+    chunks = chunks_left(draft, outside)
+    pieces = pieces_of_columns(draft, inner, chunks) if is_wide(sides, row) else ()
+    blocks = 1 if pieces else chunks
+    block, rows = split(draft, rows, rows_of_block(draft, rows, unit.m * SIDE_TILES, blocks))
+    draft.do(Reorder(draft.present(*outside, *pieces, block, *inner, rows, tall, wide)))
     depth = [((r.arg.number, 1),) for r in draft.facts.reduced if r.arg.kind is AxisKind.REDUCE]
-    around = draft.present(*outside, block)
+    around = draft.present(*outside, *pieces, block)
     left = (
         *(dimension(draft, rows), *depth),
         *(dimension(draft, tall, product.number(ROWS)), dimension(draft, product.number(STEPS))),
@@ -102,7 +126,52 @@ def use_tiles(draft: Draft, unit: MatrixUnit, row: UOp, column: UOp, step: UOp) 
     )
     _, beside = unit.fragment("b").map.neighbors
     packed = pack_tiles(draft, around[-1] if around else None, left, 1)
-    return packed and pack_tiles(draft, columns, right, beside)
+    panel = draft.present(*around, *inner)
+    return packed and pack_tiles(draft, panel[-1] if panel else None, right, beside)
+
+
+def whole_columns(draft: Draft, columns: tuple[UOp, ...], size: int) -> tuple[UOp, list[Number]]:
+    """The loop over columns that is cut into tiles, and those around it.
+
+    Inner loops are joined until they have the steps of a tile.
+    """
+    *around, column = columns
+    while around and column.extent < size:
+        outer, inner = around.pop().arg.number, column.arg.number
+        others = [r.arg.number for r in draft.facts.outputs]
+        rest = [number for number in others if number not in (outer, inner)]
+        draft.do(Reorder((*rest, outer, inner)), Fuse(outer, inner))
+        column = counter_of(draft.kernel, outer)
+    return column, [r.arg.number for r in around]
+
+
+def chunks_left(draft: Draft, outside: list[Number]) -> int:
+    """Pieces of work for all threads, inside of the loops around both operands of a product."""
+    threads = draft.limits.threads
+    wanted = LEAST_CHUNKS // 2 * threads if threads > 1 else 1
+    return -(-wanted // math.prod(counter_of(draft.kernel, n).extent for n in outside))
+
+
+def is_wide(sides: Sides, row: UOp) -> bool:
+    """True if a product has more columns than rows: threads then share the columns.
+
+    What they do not share is packed by each of them, which should be the smaller operand.
+    """
+    return math.prod(r.extent for r in sides.columns) > row.extent
+
+
+def pieces_of_columns(draft: Draft, inner: list[Number], pieces: int) -> tuple[Number, ...]:
+    """The loop over pieces of columns, if there are several.
+
+    The longest loop of `inner` is cut, and becomes that over the steps of a piece.
+    """
+    loops = {n: counter_of(draft.kernel, n).extent for n in draft.present(*inner)}
+    if pieces == 1 or not loops:
+        return ()
+    longest_one = max(loops, key=loops.__getitem__)
+    outer, inside = split(draft, longest_one, -(-loops[longest_one] // pieces))
+    inner[inner.index(longest_one)] = inside
+    return (outer,)
 
 
 def pack_tiles(
@@ -148,10 +217,9 @@ def split(draft: Draft, axis: Number, by: int) -> tuple[Number, Number]:
     return (*axis, 0), (*axis, 1)
 
 
-def rows_of_block(draft: Draft, rows: Number, tall: int) -> int:
-    """Steps of the loop over rows whose packed operands fit scratch memory, for all threads."""
+def rows_of_block(draft: Draft, rows: Number, tall: int, blocks: int) -> int:
+    """Steps of the loop over rows for at least so many blocks, which fit scratch memory."""
     extent = counter_of(draft.kernel, rows).extent
     depth = math.prod(r.extent for r in draft.facts.reduced)
     most = max(MOST_SCRATCH // (depth * draft.facts.itemsize * tall), 1)
-    chunks = LEAST_CHUNKS // 2 * draft.limits.threads if draft.limits.threads > 1 else 1
-    return -(-extent // max(-(-extent // most), min(chunks, extent)))
+    return -(-extent // max(-(-extent // most), min(blocks, extent)))
