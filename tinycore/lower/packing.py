@@ -6,10 +6,12 @@ elements are read again, how many they are, and how their address changes with e
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from typing import Final
 
-from tinycore.lower.draft import Draft
+from tinycore.lower.draft import Draft, are_one_loop
 from tinycore.lower.kernel_facts import LEAST_REUSE
 from tinycore.lower.loops import Number, arrays_of, counter_of
 from tinycore.lower.steps.stage import (
@@ -20,7 +22,7 @@ from tinycore.lower.steps.stage import (
     nest_of,
     staged_values,
 )
-from tinycore.lower.tile import Bind, Reorder, Split
+from tinycore.lower.tile import Bind, Fuse, Reorder, Split
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
@@ -134,6 +136,8 @@ def plan_fill(draft: Draft, number: int) -> None:
     if pair_dimension(draft):
         fill_pairs(draft, list(fill.src[1:]), lanes // 2)
         return
+    join_across(draft, number, lanes)
+    fill = fill_of(draft, number)
     loads = loads_of(fill)
     if len(fill.src) > 3 and longest_stride(fill, 1) < longest_stride(fill, 2):
         fill_in_strips(draft, list(fill.src[1:]))
@@ -154,6 +158,31 @@ def plan_fill(draft: Draft, number: int) -> None:
         draft.do(Split(square, lanes), Bind((*square, 1), AxisKind.UNROLL))
         rest = [r.arg.number for r in outer if r is not across[-1]]
         draft.do(Reorder(draft.present(*rest, (*square, 0), *vectors)))
+
+
+def join_across(draft: Draft, number: int, lanes: int) -> None:
+    """Join the loops across the rows of a fill where memory runs on from one to the next.
+
+    The weights of a convolution lie together along channels and places of its window, of which
+    squares have more than of either. Too few for two squares are better left alone.
+    """
+    fill = fill_of(draft, number)
+    if any(coefficient(n.src[1], fill.src[-1]) == 1 for n in loads_of(fill)):
+        return
+    joined = draft.copy()
+    while (pair := next(joined_pairs(fill), None)) is not None:
+        joined.do(Fuse(pair[0].arg.number, pair[1].arg.number))
+        fill = fill_of(joined, number)
+        if counter_of(joined.kernel, pair[0].arg.number).extent >= 2 * lanes:
+            draft.become(joined.copy())
+
+
+def joined_pairs(fill: UOp) -> Iterator[tuple[UOp, UOp]]:
+    """Neighboring loops around the rows of a fill that all addresses see as one."""
+    values = [n for n in fill.toposort() if n.op is not Op.RANGE]
+    for outer, inner in itertools.pairwise(fill.src[1:-1]):
+        if outer.is_fixed and inner.is_fixed and are_one_loop(values, outer, inner):
+            yield outer, inner
 
 
 def fill_pairs(draft: Draft, loops: list[UOp], lanes: int) -> None:

@@ -11,7 +11,8 @@ from tinycore.lower.dims import is_known_at_launch
 from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import work_of
 from tinycore.lower.loops import Number, counter_of
-from tinycore.lower.tile import Bind, Fuse, Reorder
+from tinycore.lower.steps.bind import COPYING
+from tinycore.lower.tile import Bind, Fuse, Reorder, Split
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
@@ -20,6 +21,8 @@ CHUNKS_PER_THREAD: Final = 8
 """Pieces of work per thread, of which a thread that is behind does fewer."""
 CHUNKS_OF_FILLS: Final = 2
 """The same where each piece fills an array anew."""
+MOST_WANTED: Final = 4
+"""Times as many pieces, where fewer have no equal numbers of steps."""
 MOST_REPEATED: Final = 4
 """The part of the work that may be repeated so that threads share the rest: a quarter."""
 
@@ -34,9 +37,10 @@ def share_among_threads(draft: Draft) -> None:
     wanted = limits.threads * (CHUNKS_OF_FILLS if repeats else CHUNKS_PER_THREAD)
     if share_varying(draft, root.src[1], wanted) or not loops:
         return
-    # Threads take the outermost loop: one of varying length gives way to fixed ones.
-    if root.src[1] is not loops[0]:
-        if root.src[1].is_fixed:
+    # Threads take the outermost loop: one of varying length gives way to fixed ones, and so do
+    # copies and lanes, which are innermost wherever they are named.
+    if (outermost := root.src[1]) is not loops[0]:
+        if outermost.is_fixed and outermost.arg.kind not in COPYING:
             return
         draft.do(Reorder(tuple(r.arg.number for r in loops)))
     first = loops[0].arg.number
@@ -46,9 +50,29 @@ def share_among_threads(draft: Draft) -> None:
         ):
             break
         draft.do(Fuse(first, inner.arg.number))
-    extent = counter_of(draft.kernel, first).extent
-    if extent > 1 and is_worth_repeating(draft, min(wanted, extent)):
-        draft.do(Bind(first, AxisKind.PARALLEL))
+    share_steps(draft, first, wanted if repeats else 0)
+
+
+def share_steps(draft: Draft, axis: Number, wanted: int) -> None:
+    """Give the steps of a loop to threads, or pieces of it, about as many as are `wanted`.
+
+    With `wanted` 0 a thread takes any number of steps at a time.
+    """
+    extent = counter_of(draft.kernel, axis).extent
+    pieces = even_pieces(extent, wanted) if wanted else extent
+    chunks = min(draft.limits.threads * CHUNKS_PER_THREAD, pieces)
+    if extent == 1 or not is_worth_repeating(draft, chunks):
+        return
+    if pieces < extent:
+        draft.do(Split(axis, extent // pieces))
+        axis = (*axis, 0)
+    draft.do(Bind(axis, AxisKind.PARALLEL))
+
+
+def even_pieces(extent: int, wanted: int) -> int:
+    """Pieces of a loop without a remainder, at least so many of them but few more, or its steps."""
+    counts = range(wanted, min(extent, MOST_WANTED * wanted) + 1)
+    return next((n for n in counts if extent % n == 0), extent)
 
 
 def share_varying(draft: Draft, outermost: UOp, wanted: int) -> bool:

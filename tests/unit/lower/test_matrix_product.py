@@ -23,6 +23,8 @@ from tinycore.render import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 
+AVX512 = replace(AVX2, vector_bytes=64, vector_registers=32)
+
 
 def convolution(stride: int, height: int, width: int) -> UOp:
     """Six channels of two images, folded over windows of 3 by 3 of five channels."""
@@ -331,3 +333,23 @@ def test_loops_go_inside_of_a_panel_until_enough_rows_read_it(
     facts = Draft(kernels(total(left * right, 4))[-1].arg.ast, AVX2).facts
 
     assert loops_outside(facts, 2, facts.outputs[2], []) == inside
+
+
+def test_lines_of_an_image_are_shared_among_threads_where_one_panel_has_all_channels() -> None:
+    x = Tensor.empty(1, 64, 28, 28, device="PYTHON")
+    weight = Tensor.empty(64, 64, 3, 3, device="PYTHON")
+    ast: UOp = x.conv2d(weight, padding=1).schedule()[-1].ast
+    plan = plan_for(ast, replace(AVX512, threads=2))
+    (shared,) = [r for r in counters(apply_plan(ast, plan)) if r.arg.kind is AxisKind.PARALLEL]
+
+    assert shared.extent == 4  # each packs the panel, so there are few of them
+
+
+def test_weights_of_a_window_are_packed_by_transposing_squares() -> None:
+    x = Tensor.empty(1, 64, 28, 28, device="PYTHON")
+    weight = Tensor.empty(64, 64, 3, 3, device="PYTHON")
+    ast: UOp = x.conv2d(weight, padding=1).schedule()[-1].ast
+    tiled = apply_plan(ast, plan_for(ast, AVX512))
+    (fill,) = (n.src[1] for n in tiled.toposort() if n.op is Op.AFTER)
+
+    assert sorted(r.extent for r in fill.src[1:]) == [4, 16, 16, 64 * 9 // 16]
