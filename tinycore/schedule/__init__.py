@@ -7,7 +7,7 @@ Floor 3. The files, in the order in which a graph passes them:
 - `pipeline.py`, `state.py`: the list of passes, and what they fill in; `checks.py` verifies it
   after each, `explain.py` prints why
 - `shard.py`, `shard_rules.py`, `collectives.py`: graphs over several devices become one per device
-- `partial_writes.py`: writes to a part of memory
+- `partial_writes.py`: writes to a part of memory; `index_values.py`: masks that indices alone make
 - `operand_layout.py`: operands of matrix units are copied along what is summed
 - `storage.py`, `buffer_limit.py`: which values are stored, and why; all others are fused
 - `split_reduction.py`: split-K, and sums of products
@@ -18,8 +18,8 @@ Floor 3. The files, in the order in which a graph passes them:
 - `items.py`, `order.py`: launches, ordered so that memory is freed early
 - `access.py`, `row_fusion.py`: neighbors over the same rows become one kernel. The pass calls
   `invariants.py` (what is the same in each replay of a capture stays apart), then
-  `product_chains.py` (two products and the reductions between them), then, on a grid,
-  `row_inlining.py`
+  `chain_search.py` (chains of products among the launches) and `product_chains.py` (two products
+  and the reductions between them), then, on a grid, `row_inlining.py`
 - `memory_plan.py`: the memory plan, where temporary values lie
 - `device_memory.py`: the buffers behind BUFFER nodes
 

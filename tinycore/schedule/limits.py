@@ -12,7 +12,9 @@ from typing import Final
 
 from tinycore.device.registry import Device
 from tinycore.dtype import ImageDType
+from tinycore.errors import DeviceError
 from tinycore.render.base import Limits
+from tinycore.uop.shape import is_group
 
 elsewhere: Final[ContextVar[Limits | None]] = ContextVar("elsewhere", default=None)
 """The limits of the device that kernels are cut for, if it is not the one of the tensors."""
@@ -53,3 +55,13 @@ def limits_of(device: str) -> Limits:
         limits = Device[device].toolchain.renderer.limits
     assert isinstance(limits, Limits)
     return limits
+
+
+def device_limits(device: str) -> Limits | None:
+    """The limits that kernels are cut for; None for a device that cannot be opened."""
+    if is_group(device):
+        return None
+    try:
+        return limits_of(device)
+    except DeviceError:
+        return None  # it cannot compute here, but its kernels can be looked at

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from tinycore.dtype import ImageDType, dtypes
+from tinycore.schedule.index_values import is_of_indices, with_numbers_of_fills
 from tinycore.schedule.ranges import ZERO, Point, RegionReader, flatten, read_through, store_pixel
 from tinycore.schedule.storage import is_leaf
 from tinycore.uop.node import UOp
@@ -38,6 +39,7 @@ def place_partial_writes(roots: Iterable[UOp], memory_for: Callable[[UOp], UOp])
     `memory_for` makes new memory with the shape and device of a node.
     """
     done: dict[UOp, UOp] = {}
+    of_indices: dict[UOp, bool] = {}
     for node in UOp.sink(*roots).toposort(lambda n: not is_leaf(n))[:-1]:
         if is_partial(node):
             target = done[node.src[0]]
@@ -46,7 +48,9 @@ def place_partial_writes(roots: Iterable[UOp], memory_for: Callable[[UOp], UOp])
             filled = UOp(Op.ASSIGN, node.dtype, (memory_for(node), done[node.src[0]]))
             done[node] = UOp(Op.ASSIGN, node.dtype, (filled, write_into(node, done, filled)))
         else:
-            done[node] = node if is_leaf(node) else node.with_src(tuple(done[s] for s in node.src))
+            made = node if is_leaf(node) else node.with_src(tuple(done[s] for s in node.src))
+            made = done[node] = with_numbers_of_fills(made, of_indices)
+            of_indices[made] = is_of_indices(made, of_indices)
     return done
 
 

@@ -13,7 +13,7 @@ See docs/decisions/0063-chains-of-products.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from tinycore.dtype import DType, dtypes
@@ -39,6 +39,11 @@ from tinycore.uop.shape import is_group
 from tinycore.uop.symbolic import simplify
 
 MOST_CHAINED: Final = 12
+planners: Final[list[Callable[[UOp, Limits], str | None]]] = []
+"""Functions that plan a fused kernel, and tell why the plan is no chain; None if it is one.
+
+Plans are made beside schedules, and neither imports the other: the engine, above both, adds them.
+"""
 DIGITS: Final = (Op.FLOORDIV, Op.FLOORMOD)
 LEAST_LENGTH: Final = 256
 """Length of sums from which on a product by tiles of a processor's unit is not joined with what is
@@ -119,6 +124,11 @@ def refusal_by_units(
         return None
     told = [f"{name}: {why}" for name, why in found.items()]
     return "; ".join(told) or "no matrix unit of the device has sums that are operands"
+
+
+def refusal_by_plan(kernel: UOp, limits: Limits) -> str | None:
+    """Why a kernel that was found to be a chain is not planned as one; None if it is."""
+    return next((why for plan in planners if (why := plan(kernel, limits)) is not None), None)
 
 
 def skips_hidden(device: str, dtype: DType, reread: int, columns: int) -> bool:

@@ -17,33 +17,29 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from tinycore.dtype import PointerDType, dtypes
-from tinycore.errors import DeviceError
 from tinycore.render.base import Limits, pointer_of
 from tinycore.schedule.access import Launch, Spans, elements, widen
+from tinycore.schedule.chain_search import MOST_LOOKED_AT, Entry, Kept, chain_from, is_new_memory
 from tinycore.schedule.items import Step
 from tinycore.schedule.kernel import Kernel, kernel_name
-from tinycore.schedule.limits import limits_of
-from tinycore.schedule.product_chains import ProductChain, first_unit, is_long_product
+from tinycore.schedule.limits import device_limits
+from tinycore.schedule.product_chains import ProductChain, is_long_product
 from tinycore.schedule.row_inlining import Refusal as RowRefusal
 from tinycore.schedule.row_inlining import RowKernel
 from tinycore.trace import Trace
-from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 from tinycore.uop.rewrite import rewrite
-from tinycore.uop.shape import is_group
 from tinycore.uop.symbolic import simplify
 
 trace = Trace("schedule")
 
 MOST_MEMBERS: Final = 8
-MOST_LOOKED_AT: Final = 16
-"""Steps among which the kernels of a chain of products are looked for."""
 MOST_PRODUCTS: Final = 2
 """Most members that are matrix products with shared weights. Fusing more saves only intermediate
 rows, and multiplies the time of lowering."""
@@ -146,9 +142,6 @@ class FusionGroup:
 # --- which neighbors form a group
 
 Group = FusionGroup | RowKernel | ProductChain
-Kept = Callable[[Sequence[Step]], frozenset[int]]
-Entry = tuple[list[Step], ProductChain | None]
-"""A step alone, or the members of a chain of products."""
 Run = tuple[list[Step], Group | None]
 
 
@@ -193,96 +186,6 @@ def fusible_runs(
             yield from group
         else:
             yield from group_neighbors([run[0] for run, _ in group], memory, parameters)
-
-
-class FoundChain(NamedTuple):
-    """A chain of products among some entries."""
-
-    replaced: Sequence[Entry]
-    entries: Sequence[Entry]
-    """The same with the chain as one: after what it depends on, before what depends on it."""
-
-
-class ChainSearch:
-    """The entries from the first kernel of a chain of products on: its members, and the others."""
-
-    def __init__(
-        self, first: Step, launch: Launch, device: str, limits: Limits, unit: MatrixUnit
-    ) -> None:
-        self.chain = ProductChain(launch, device, limits, unit)
-        self.device = device
-        self.members = [first]
-        self.before: list[Entry] = []
-        self.after: list[Entry] = []
-        self.written_after: set[int] = set()
-        """Memory of those that read what the chain computes."""
-
-    def take(self, entry: Entry, launches: Sequence[Launch], device: str) -> bool | None:
-        """Add an entry: True for a new member, False for another step; None where it is neither."""
-        run, made = entry
-        read = frozenset().union(*(launch.read for launch in launches))
-        is_late = not read.isdisjoint(self.written_after)
-        if not is_late and read.isdisjoint(self.chain.places):
-            self.before.append(entry)
-            return False
-        is_alone = made is None and not is_late and device == self.device
-        if is_alone and self.chain.admit(launches[0]):
-            self.members.append(run[0])
-            return True
-        if read & self.chain.scores:
-            return None
-        self.after.append(entry)
-        self.written_after.update(*(launch.written for launch in launches))
-        return False
-
-    def with_chain(self) -> tuple[Entry, ...]:
-        """The entries with the members as one."""
-        first, *others = (Launch(step.ast, step.places) for step in self.members)
-        whole = ProductChain(first, self.device, self.chain.limits, self.chain.unit)
-        for launch in others:
-            whole.admit(launch)
-        return (*self.before, (list(self.members), whole), *self.after)
-
-
-def chain_from(
-    entries: Sequence[Entry], memory: Sequence[UOp], parameters: int, kept_of: Kept
-) -> FoundChain | None:
-    """The longest chain of products that begins with the first of some entries, if one does."""
-    (first, *_), made = entries[0]
-    device = memory[first.places[0]].device
-    limits = device_limits(device)
-    if made is not None or limits is None or limits.grid is None or not limits.matrix:
-        return None
-    launch = Launch(first.ast, first.places)
-    unit = first_unit(launch, limits)
-    if unit is None or not is_new_memory(launch, memory, parameters):
-        return None
-    search = ChainSearch(first, launch, device, limits, unit)
-    found: FoundChain | None = None
-    names, fused, refusal = "", "", None
-    for count, entry in enumerate(entries[1:], 2):
-        launches = [Launch(step.ast, step.places, launch.shared) for step in entry[0]]
-        if not all(is_new_memory(one, memory, parameters) for one in launches):
-            break
-        is_member = search.take(entry, launches, memory[entry[0][0].places[0]].device)
-        if is_member is None:
-            break
-        if not is_member or search.chain.column is None:
-            continue
-        refusal = search.chain.refusal(kept_of(search.members))
-        names = ", ".join(kernel_name(member.ast) for member in search.members)
-        if refusal is None:
-            found, fused = FoundChain(entries[:count], search.with_chain()), names
-    if found is not None and trace.on:
-        trace(f"{'row fusion':<16} one kernel: {fused}: a chain of products")
-    elif refusal is not None and trace.on:
-        trace(f"{'row fusion':<16} no chain of products: {names}: {refusal}")
-    return found
-
-
-def is_new_memory(launch: Launch, memory: Sequence[UOp], parameters: int) -> bool:
-    """True if a kernel writes memory alone that the schedule makes."""
-    return all(p >= parameters and memory[p].op is Op.BUFFER for p in launch.written)
 
 
 def group_neighbors(steps: Sequence[Step], memory: Sequence[UOp], parameters: int) -> Iterator[Run]:
@@ -335,16 +238,6 @@ def group_of(launch: Launch, device: str) -> FusionGroup | RowKernel | None:
 def refusal_without_group(device: str) -> Refusal | None:
     """The refusal of every kernel of a device that has no limits."""
     return Refusal.CLOSED if device_limits(device) is None else None
-
-
-def device_limits(device: str) -> Limits | None:
-    """The limits that kernels are cut for; None for a device that cannot be opened."""
-    if is_group(device):
-        return None
-    try:
-        return limits_of(device)
-    except DeviceError:
-        return None  # it cannot compute here, but its kernels can be looked at
 
 
 def row_limits(device: str) -> Limits | None:

@@ -14,9 +14,11 @@ from collections.abc import Callable, Collection, Iterable
 from enum import Enum
 from functools import cached_property
 
+from tinycore.schedule.index_values import is_of_indices
 from tinycore.schedule.invariants import invariant_nodes
 from tinycore.schedule.kernel import custom_of, numel
 from tinycore.schedule.limits import limits_of
+from tinycore.schedule.product_chains import chained_types
 from tinycore.schedule.ranges import TRANSPARENT
 from tinycore.uop.movement import base_of, source_below
 from tinycore.uop.node import UOp
@@ -27,6 +29,8 @@ LONGEST_CHAIN = 128
 """Elementwise ops in a row that one kernel may hold."""
 DEAREST_REPEATED = 2
 """Cost that a reduction may recompute each time it reads an expanded value."""
+DEAREST_MASK = 8
+"""Cost of a mask of indices that a chain of products may recompute for each score."""
 DEAREST_EXPANDED = 16
 """Cost that elementwise code may recompute for an expanded value."""
 DEAREST_SHARED = 40
@@ -47,6 +51,8 @@ SHORT_REDUCTION = 16
 MOST_COUNTED = 1 << 20
 """The cap of cost counts: shared subgraphs count once per use, which doubles at every level."""
 
+MASKING = frozenset({Op.ADD, Op.WHERE, Op.AND, Op.OR, Op.CMPNE})
+"""Ops by which masks are made and applied."""
 COSTS = (
     dict.fromkeys(TRANSCENDENTAL, 10)
     | dict.fromkeys((Op.SQRT, Op.RECIPROCAL, Op.FDIV), 3)
@@ -144,6 +150,8 @@ class Storage:
         """Nodes that are the same in every replay."""
         if constant is not None:
             self.invariant = invariant_nodes(self.graph, constant)
+        self.of_indices: dict[UOp, bool] = {}
+        """Which nodes, of those visited, are computed from indices alone."""
         self.cost: dict[UOp, int] = {}
         self.depth: dict[UOp, int] = {}
 
@@ -223,6 +231,7 @@ class Storage:
 
     def visit(self, node: UOp) -> None:
         """Decide one node after all its sources."""
+        self.of_indices[node] = is_of_indices(node, self.of_indices)
         if is_leaf(node):
             self.cost[node] = self.depth[node] = 0
             return
@@ -366,6 +375,8 @@ class Storage:
         if bottom in self.reasons or is_leaf(bottom) or repeats <= 1:
             return
         under_reduction = node in self.reduced_above
+        if under_reduction and self.is_mask_of_chain(node, bottom):
+            return
         reads = numel(node) // max(1, numel(bottom))
         if bottom.op is Op.PAD and under_reduction and reads >= REPEATED_OFTEN:
             # The source is read through gates where the copy would be mostly zeros, and where
@@ -378,6 +389,14 @@ class Storage:
             DEAREST_REPEATED if under_reduction else DEAREST_EXPANDED
         ):
             self.store_arithmetic(bottom, Reason.DEAR_REPEAT)
+
+    def is_mask_of_chain(self, node: UOp, bottom: UOp) -> bool:
+        """True for a mask that indices alone make and that is applied to what may be the scores of
+        a chain of products, whose lanes compute it in less time than they load it."""
+        if not self.of_indices[bottom] or self.cost.get(bottom, 0) > DEAREST_MASK:
+            return False
+        is_applied = all(user.op in MASKING for user in self.users[node])
+        return is_applied and bool(chained_types(node.device))
 
     def place_invariant(self, source: UOp, user: UOp) -> None:
         """Store an operand that is the same in every replay, if a replay then takes less time.

@@ -102,6 +102,17 @@ MASKED: dict[str, Callable[[Tensor], Tensor]] = {
     "triu": lambda scores: scores.masked_fill(
         Tensor.ones(*scores.shape[-2:], device="CARD").triu(1).bool(), -math.inf
     ),
+    "zeros": lambda scores: scores.masked_fill(
+        Tensor.ones(*scores.shape[-2:], device="CARD").tril() == 0, -math.inf
+    ),
+    "added": lambda scores: (
+        scores
+        + Tensor.full(scores.shape[-2:], -math.inf, dtype=scores.dtype, device="CARD").triu(1)
+    ),
+    "indices": lambda scores: (
+        Tensor.arange(scores.shape[-1], device="CARD")
+        <= Tensor.arange(scores.shape[-2], device="CARD").unsqueeze(1)
+    ).where(scores, -math.inf),
 }
 
 
@@ -111,13 +122,24 @@ def test_a_causal_mask_may_be_computed(unit: MatrixUnit, how: str) -> None:
     query, key, value = operands(unit, *[(2, length, 16)] * 3)
     result = MASKED[how](scores_of(query, key)).softmax(-1) @ value
 
-    assert launches(result) <= 2  # the mask, if it is stored
     visible = numpy.tril(numpy.ones((length, length), bool))
-    expected = attention(plain(query), plain(key), plain(value), visible)
+    check(result, unit, attention(plain(query), plain(key), plain(value), visible))
+
+
+def test_a_mask_that_others_read_is_computed_as_well(unit: MatrixUnit) -> None:
+    query, key, value = operands(unit, *[(2, 32, 16)] * 3)
+    ones = Tensor.ones(32, 32, device="CARD")
+    mask = ones.tril()
+    result = scores_of(query, key).masked_fill(mask == 0, -math.inf).softmax(-1) @ value
+    Tensor.realize(result, mask)
+    ones[0, 3] = 5
+
+    visible = numpy.tril(numpy.ones((32, 32), bool))
+    numpy.testing.assert_array_equal(plain(mask), visible)
+    assert plain(ones)[0].tolist() == [1.0, 1, 1, 5, *[1.0] * 28]
     tolerance = TOLERANCES[unit.a]
-    numpy.testing.assert_allclose(
-        plain(result), expected, rtol=tolerance, atol=tolerance * float(abs(expected).max())
-    )
+    expected = attention(plain(query), plain(key), plain(value), visible)
+    numpy.testing.assert_allclose(plain(result), expected, rtol=tolerance, atol=tolerance)
 
 
 def test_dropout_of_weights_is_part_of_the_kernel(unit: MatrixUnit) -> None:

@@ -32,12 +32,16 @@ from tests.unit.schedule.chains import (
 from tinycore import Context, Tensor, TinyJit, Variable, dtypes
 from tinycore.builtin.interpreter import PythonRenderer
 from tinycore.dtype import PointerDType
+from tinycore.errors import ArgumentError
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
+from tinycore.lower.steps.chain import Chain
+from tinycore.schedule.compiled import schedules
 from tinycore.testing.accelerator import CORRECT
 from tinycore.testing.accelerator.device import Rewriter
 from tinycore.testing.grading import accelerator
 from tinycore.uop.matrix import MatrixUnit
+from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
 pytestmark = pytest.mark.sample(3)
@@ -151,6 +155,31 @@ def test_it_is_told_why_kernels_are_no_chain(
 
     (line,) = (x for x in capsys.readouterr().err.splitlines() if "no chain of products" in x)
     assert "sums of 2048 features need" in line
+
+
+def test_what_a_plan_refuses_stays_apart(
+    unit: MatrixUnit, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(step: Chain, kernel: UOp) -> UOp:
+        raise ArgumentError(f"{step} is refused by the test")
+
+    query, key, value = operands(unit, (2, 66, 16), (2, 130, 16), (2, 130, 16))
+    expected = attention(*map(plain, (query, key, value)))
+    result = query.scaled_dot_product_attention(key, value)
+    schedules.clear()
+    with Context(DEBUG=3, CCACHE=0), monkeypatch.context() as patched:
+        patched.setattr(Chain, "apply", refuse)
+        count = launches(result)
+        lines = capsys.readouterr().err.splitlines()
+        found = plain(result)
+    schedules.clear()
+
+    assert count > 1
+    (line,) = (x for x in lines if "no chain of products" in x)
+    assert "is refused by the test" in line
+    assert unit.name in line
+    tolerance = TOLERANCES[unit.a]
+    numpy.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
 
 
 def test_one_kernel_is_told_no_reason(unit: MatrixUnit, capsys: pytest.CaptureFixture[str]) -> None:

@@ -67,6 +67,24 @@ def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
             yield Proposal(name, None, Cost(cycles), apply)
 
 
+def refusal(draft: Draft) -> str:
+    """Why a chain of no unit applies to a kernel."""
+    told: dict[str, None] = {}
+    facts, limits = draft.facts, draft.limits
+    for unit in units_of(limits):
+        found = products_of(facts.kernel, facts.launchable, unit)
+        if isinstance(found, str):
+            continue
+        for way in ways_of(limits, unit, found.sizes):
+            why = "operands fit no shared memory"
+            try:
+                chain(draft.copy(), unit, found, way, 0)
+            except ArgumentError as error:
+                why = str(error)
+            told[f"{unit.name}: {why}"] = None
+    return "; ".join(told) or "no unit has such products"
+
+
 def resident(limits: Limits, unit: MatrixUnit, found: Products, way: Way, more: int = 0) -> int:
     """Occupancy in tiles of rows: how many a multiprocessor has registers for at once.
 
