@@ -110,11 +110,11 @@ def chain_from(
         if not is_member or search.chain.column is None:
             continue
         refusal = search.chain.refusal(kept_of(search.members))
-        names = names_of(search.members)
+        names = listed_names(search.members)
         if refusal is None:
             found.append(search.with_chain(entries[:count]))
     for longest in reversed(found):
-        names, kept = names_of(longest.members), kept_of(longest.members)
+        names, kept = listed_names(longest.members), kept_of(longest.members)
         refusal = refusal_by_plan(longest.chain.fuse(kept).ast, limits)
         if refusal is None:
             trace_chain(f"one kernel: {names}: a chain of products")
@@ -124,7 +124,7 @@ def chain_from(
     return None
 
 
-def names_of(members: Sequence[Step]) -> str:
+def listed_names(members: Sequence[Step]) -> str:
     """The names of some kernels."""
     return ", ".join(kernel_name(member.ast) for member in members)
 

@@ -15,12 +15,12 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, MOVEMENT, SAME_VALUE, Op
 
 COMPUTED: Final = ALU | MOVEMENT | SAME_VALUE
-SOURCES: Final = frozenset({Op.CONST, Op.ARANGE})
+BEGINNINGS: Final = frozenset({Op.CONST, Op.ARANGE})
 
 
 def is_of_indices(node: UOp, known: Mapping[UOp, bool]) -> bool:
     """True if a value is computed from indices and constants; `known` has the answers below."""
-    if node.op in SOURCES:
+    if node.op in BEGINNINGS:
         return True
     return node.op in COMPUTED and all(
         known.get(s, False) for s in node.src if s.shape_or_none is not None

@@ -151,7 +151,7 @@ class Storage:
         if constant is not None:
             self.invariant = invariant_nodes(self.graph, constant)
         self.of_indices: dict[UOp, bool] = {}
-        """Which nodes, of those visited, are computed from indices alone."""
+        """True for the nodes visited that are computed from indices alone."""
         self.cost: dict[UOp, int] = {}
         self.depth: dict[UOp, int] = {}
 
@@ -395,8 +395,14 @@ class Storage:
         a chain of products, whose lanes compute it in less time than they load it."""
         if not self.of_indices[bottom] or self.cost.get(bottom, 0) > DEAREST_MASK:
             return False
-        is_applied = all(user.op in MASKING for user in self.users[node])
-        return is_applied and bool(chained_types(node.device))
+        return self.masks(node) and bool(chained_types(node.device))
+
+    def masks(self, node: UOp) -> bool:
+        """True if nothing but masks and what they are applied to reads a value."""
+        return all(
+            user.op in MASKING or (user.op in MOVEMENT and self.masks(user))
+            for user in self.users[node]
+        )
 
     def place_invariant(self, source: UOp, user: UOp) -> None:
         """Store an operand that is the same in every replay, if a replay then takes less time.

@@ -431,9 +431,10 @@ class Anew:
         """The slopes of the scores of a query, averaged by their weights."""
         # In parts each group would compute both first products: more than the two kernels do.
         shared = (seen, long, both, both)
-        self.shares_weights = not self.is_narrow or self.is_one_kernel(shared, most_parts=1)
+        are_one = width == columns and self.is_one_kernel(shared, most_parts=1)
         apart = ((seen, long, both, (width,)), (seen, long, (width,), (columns,)))
-        is_whole = self.shares_weights or all(map(self.is_one_kernel, apart))
+        is_whole = are_one or all(map(self.is_one_kernel, apart))
+        self.shares_weights = not self.is_narrow or are_one
         every = [slice(0, seen)], [slice(0, long)]
         self.keys = every[0] if self.is_narrow else pieces(seen, width + columns)
         self.queries = every[1] if self.is_narrow and is_whole else pieces(long, width + columns)

@@ -7,7 +7,7 @@ again, so derivatives can be differentiated. None stands for no gradient, as of 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from tinycore.dtype import Scalar, dtypes
@@ -15,6 +15,7 @@ from tinycore.errors import GradientError
 from tinycore.tensor import graph
 from tinycore.tensor.adjoint import sum_to, unskew
 from tinycore.tensor.prefix_scan import running_fold, shifted
+from tinycore.tensor.softmax_products import RESULTS, weighed_at
 from tinycore.uop.node import Skew, UOp, device_node
 from tinycore.uop.op import Op, registers
 
@@ -390,10 +391,19 @@ def gradients(root: UOp, seed: UOp, targets: Iterable[UOp]) -> dict[UOp, UOp]:
     for node in reversed(order):
         if node not in useful or node not in found or not passes_gradient(node):
             continue
-        for source, part in zip(node.src, GRADIENT_RULES[node.op](node, found[node]), strict=True):
+        for source, part in parts_of(node, found[node], useful, wanted):
             if part is not None and source in useful:
                 found[source] = add_gradients(found[source], part) if source in found else part
     return {target: found[target] for target in wanted if target in found}
+
+
+def parts_of(
+    node: UOp, g: UOp, useful: Collection[UOp], targets: Collection[UOp]
+) -> Iterable[tuple[UOp, UOp | None]]:
+    """Nodes that a node was computed from, and their gradients as far as they come from it."""
+    if node.op in RESULTS and (weighed := weighed_at(node, useful, targets)) is not None:
+        return weighed.gradients(g, gradients)
+    return zip(node.src, GRADIENT_RULES[node.op](node, g), strict=True)
 
 
 def add_gradients(a: UOp, b: UOp) -> UOp:

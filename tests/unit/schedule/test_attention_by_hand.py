@@ -235,3 +235,171 @@ def test_weights_that_are_asked_for_are_quotients(unit: MatrixUnit) -> None:
     numpy.testing.assert_allclose(plain(weights).sum(-1), 1, rtol=tolerance)
     expected = plain(weights).astype(numpy.float64) @ plain(value)
     numpy.testing.assert_allclose(plain(result), expected, rtol=tolerance, atol=tolerance)
+
+
+Mask = Tensor | None
+
+
+def hidden(scores: Tensor, mask: Mask) -> Tensor:
+    """Scores where a mask is False are hidden."""
+    return scores if mask is None else mask.where(scores, -math.inf)
+
+
+def softmaxed(scores: Tensor) -> Tensor:
+    return scores.softmax(-1)
+
+
+def by_powers(scores: Tensor) -> Tensor:
+    """The softmax written out in float32."""
+    wide = scores.float()
+    powers = (wide - wide.max(-1, keepdim=True)).exp()
+    return (powers / powers.sum(-1, keepdim=True)).cast(scores.dtype)
+
+
+def slopes_of(
+    given: list[Array], visible: Array | None, kept: Array | float = 1.0
+) -> tuple[Array, list[Array]]:
+    """Attention and its gradients in double precision; `kept` multiplies weights."""
+    query, key, value, slope = (x.astype(numpy.float64) for x in given)
+    root = math.sqrt(query.shape[-1])
+    scores = query @ numpy.swapaxes(key, -1, -2) / root
+    scores = scores if visible is None else numpy.where(visible, scores, -numpy.inf)
+    weights = numpy.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    of_weights = slope @ numpy.swapaxes(value, -1, -2) * kept
+    of_scores = weights * (of_weights - (weights * of_weights).sum(-1, keepdims=True)) / root
+    used = weights * kept
+    found = [of_scores @ key, numpy.swapaxes(of_scores, -1, -2) @ query]
+    return used @ value, [*found, numpy.swapaxes(used, -1, -2) @ slope]
+
+
+def close(unit: MatrixUnit, found: list[Tensor], expected: list[Array]) -> None:
+    """Results are those of double precision, up to what operands are rounded by."""
+    tolerance = 8 * TOLERANCES[unit.a]
+    for ours, theirs in zip(found, expected, strict=True):
+        numpy.testing.assert_allclose(plain(ours), theirs, rtol=tolerance, atol=tolerance)
+
+
+def kernels_of(results: list[Tensor]) -> int:
+    """The kernels that compute some results."""
+    return sum(item.ast.op is not Op.COPY for item in Tensor.schedule(*results))
+
+
+GRADIENTS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "plain": (softmaxed, ""),
+    "powers": (by_powers, ""),
+    "mask in memory": (softmaxed, "memory"),
+    "mask of indices": (by_powers, "tril"),
+}
+
+
+@pytest.mark.parametrize("shape", [(2, 48, 64, 16, 16), (1, 40, 39, 32, 16)], ids=str)
+@pytest.mark.parametrize("how", GRADIENTS)
+def test_gradients_are_as_many_kernels_as_those_of_one_function(
+    unit: MatrixUnit, how: str, shape: tuple[int, ...]
+) -> None:
+    heads, rows, seen, width, columns = shape
+    softmax, kind = GRADIENTS[how]
+    given = operands(
+        unit,
+        *((heads, rows, width), (heads, seen, width), (heads, seen, columns)),
+        (heads, rows, columns),
+    )
+    visible, mask = None, None
+    if kind == "memory":
+        visible = numpy.random.default_rng(4).random((rows, seen)) > 0.5
+        visible[:, 2] = True
+        mask = Tensor(visible, device="CARD").realize()
+    elif kind:
+        visible = numpy.tril(numpy.ones((rows, seen), bool))
+        mask = Tensor.ones(rows, seen, dtype=dtypes.bool, device="CARD").tril()
+    leaves = [x.detach().requires_grad_() for x in given[:3]]
+    query, key, value = leaves
+    result = softmax(hidden(scores_of(query, key), mask)) @ value
+    (result * given[3]).sum().backward()
+    found = [result, *(x.grad for x in leaves if x.grad is not None)]
+
+    # The result, the slopes of rows, the gradient of queries, and those of keys and values, in one
+    # kernel if they have columns of one number.
+    assert kernels_of(found) == (4 if width == columns else 5)
+    expected, slopes = slopes_of([plain(x) for x in given], visible)
+    close(unit, found, [expected, *slopes])
+
+
+def test_gradients_of_dropout_by_hand_are_chains(unit: MatrixUnit) -> None:
+    given = operands(unit, (2, 48, 16), (2, 40, 16), (2, 40, 16), (2, 48, 16))
+    leaves = [x.detach().requires_grad_() for x in given[:3]]
+    Tensor.manual_seed(3)
+    kept = plain(given[0]._kept(0.25, (2, 48, 40)).cast(dtypes.float32))
+    Tensor.manual_seed(3)
+    with Context(TRAINING=1):
+        result = scores_of(leaves[0], leaves[1]).softmax(-1).dropout(0.25) @ leaves[2]
+        (result * given[3]).sum().backward()
+    found = [result, *(x.grad for x in leaves if x.grad is not None)]
+
+    assert kernels_of(found) <= 6  # a counter and the draw
+    expected, slopes = slopes_of([plain(x) for x in given], None, kept / 0.75)
+    close(unit, found, [expected, *slopes])
+
+
+def test_heads_that_share_keys_have_the_sum_of_their_gradients(unit: MatrixUnit) -> None:
+    given = operands(unit, (2, 3, 32, 16), (2, 1, 48, 16), (2, 1, 48, 16), (2, 3, 32, 16))
+    leaves = [x.detach().requires_grad_() for x in given[:3]]
+    result = scores_of(leaves[0], leaves[1]).softmax(-1) @ leaves[2]
+    (result * given[3]).sum().backward()
+    found = [result, *(x.grad for x in leaves if x.grad is not None)]
+
+    query, key, value, slope = (plain(x) for x in given)
+    shared = [numpy.repeat(x, 3, axis=1) for x in (key, value)]
+    expected, slopes = slopes_of([query, *shared, slope], None)
+    summed = [x.sum(1, keepdims=True) for x in slopes[1:]]
+    close(unit, found, [expected, slopes[0], *summed])
+
+
+def test_weights_that_others_read_have_both_gradients(unit: MatrixUnit) -> None:
+    given = operands(unit, (2, 32, 16), (2, 48, 16), (2, 48, 16), (2, 32, 16), (2, 32, 48))
+    leaves = [x.detach().requires_grad_() for x in given[:3]]
+    weights = scores_of(leaves[0], leaves[1]).softmax(-1)
+    result = weights @ leaves[2]
+    ((result * given[3]).sum() + (weights * given[4]).sum()).backward()
+    found = [x.grad for x in leaves if x.grad is not None]
+
+    _, slopes = slopes_of([plain(x) for x in given[:4]], None)
+    query, key = plain(given[0]).astype(numpy.float64), plain(given[1])
+    exact = numpy.exp(query @ numpy.swapaxes(key, -1, -2) / 4)
+    exact /= exact.sum(-1, keepdims=True)
+    more = plain(given[4]).astype(numpy.float64)
+    more = exact * (more - (exact * more).sum(-1, keepdims=True)) / 4
+    added = [more @ key, numpy.swapaxes(more, -1, -2) @ query, 0]
+    close(unit, found, [a + b for a, b in zip(slopes, added, strict=True)])
+
+
+def test_a_gradient_of_what_is_inside_is_found(unit: MatrixUnit) -> None:
+    given = operands(unit, (2, 32, 16), (2, 48, 16), (2, 48, 16), (2, 32, 16))
+    query, key, value, slope = given
+    scores = scores_of(query, key)
+    weights = scores.softmax(-1)
+    result = ((weights @ value) * slope).sum()
+    of_scores, of_weights, of_query = result.gradient(scores, weights, query)
+
+    _, slopes = slopes_of([plain(x) for x in given], None)
+    exact = plain(slope).astype(numpy.float64) @ numpy.swapaxes(plain(value), -1, -2)
+    shares = plain(weights).astype(numpy.float64)
+    inner = shares * (exact - (shares * exact).sum(-1, keepdims=True))
+    close(unit, [of_weights, of_scores, of_query], [exact, inner, slopes[0]])
+
+
+def test_a_bias_that_is_learned_has_its_gradient(unit: MatrixUnit) -> None:
+    given = operands(unit, (2, 32, 16), (2, 48, 16), (2, 48, 16), (2, 32, 16), (32, 48))
+    leaves = [x.detach().requires_grad_() for x in (*given[:3], given[4])]
+    query, key, value, bias = leaves
+    result = (scores_of(query, key) + bias).softmax(-1) @ value
+    (result * given[3]).sum().backward()
+
+    scores = plain(query).astype(numpy.float64) @ numpy.swapaxes(plain(key), -1, -2) / 4
+    weights = numpy.exp(scores + plain(given[4]))
+    weights /= weights.sum(-1, keepdims=True)
+    slopes = plain(given[3]).astype(numpy.float64) @ numpy.swapaxes(plain(value), -1, -2)
+    slopes = weights * (slopes - (weights * slopes).sum(-1, keepdims=True))
+    assert bias.grad is not None
+    close(unit, [bias.grad], [slopes.sum(0)])
