@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from tinycore.dtype import dtypes
 from tinycore.schedule.kernel import Kernel
 from tinycore.uop.bindings import SIZED, Naming, exchanged, sizes_in
-from tinycore.uop.node import UOp, interned, is_gradient_leaf
+from tinycore.uop.node import UOp, interned
 from tinycore.uop.op import Op
 
 INTS: Final = frozenset({int})
@@ -27,7 +27,8 @@ NUMBERED: Final = frozenset(
 """Ops that are counted, or whose argument may be another one in a canonical graph."""
 KEPT_APART: Final = frozenset({Op.CONTIGUOUS, Op.DETACH})
 """Ops of which those with a number are copies, and leaves of gradients, of one tensor."""
-BUFFER, CALL = Op.BUFFER, Op.CALL
+BUFFER, CALL, CONST, EXPAND = Op.BUFFER, Op.CALL, Op.CONST, Op.EXPAND
+ASSIGN, BUFFER_VIEW, RESHAPE = Op.ASSIGN, Op.BUFFER_VIEW, Op.RESHAPE
 NONE_CACHED: Final[Mapping[UOp, UOp]] = {}
 
 
@@ -50,8 +51,10 @@ class CanonicalGraph(NamedTuple):
     """The ASSIGNs below the roots, sources first."""
     cached: Mapping[UOp, UOp]
     """Nodes in the value cache, and the memory that is read instead of them."""
-    counts: tuple[int, int]
-    """The numbers of copies and leaves, and of CALLs."""
+    apart: list[int]
+    """The numbers that copies and leaves of gradients have, by those of their canonical nodes."""
+    calls: int
+    """The number of CALLs."""
 
     @property
     def values(self) -> dict[str, int]:
@@ -69,11 +72,6 @@ class CanonicalGraph(NamedTuple):
         """The node behind each canonical node; behind memory in the value cache, its value."""
         return dict(zip(self.nodes.values(), self.nodes, strict=True))
 
-    @property
-    def leaf_numbers(self) -> dict[int, int]:
-        """From the numbers of leaves of gradients to those that they had before."""
-        return {new.arg: old.arg for old, new in self.nodes.items() if is_gradient_leaf(new)}
-
 
 def canonicalize(
     roots: list[UOp],
@@ -90,11 +88,12 @@ def canonicalize(
     canonical: dict[UOp, UOp] = {}
     memory: list[UOp] = []
     assigned: list[UOp] = []
-    copies = calls = 0
+    apart: list[int] = []
+    calls = 0
     if begun is None or begun.cached is not cached:
         naming = Naming()
     else:
-        _, _, known, canonical, naming, assigned, _, (copies, calls) = begun
+        _, _, known, canonical, naming, assigned, _, apart, calls = begun
         memory += known
     get = canonical.__getitem__
     node: UOp | None = None  # above the roots, which are gone through like sources
@@ -117,7 +116,7 @@ def canonicalize(
                 below = (cached[source],)
             elif op is CALL:  # the other sources serve gradients only
                 below = below[:1]
-            elif op is Op.EXPAND and is_number(below[0]) and (number := repeated_number(source)):
+            elif op is EXPAND and is_number(below[0]) and (number := repeated_number(source)):
                 canonical.update(number)
                 continue
             stack.append((node, sources))
@@ -136,21 +135,22 @@ def canonicalize(
                 if op in SIZED:
                     if any(sizes_in(argument)):
                         argument = exchanged(argument, naming.free)
-                elif op is Op.ASSIGN:
+                elif op is ASSIGN:
                     assigned.append(node)
-                elif op is Op.BUFFER_VIEW:
+                elif op is BUFFER_VIEW:
                     memory.append(node)
                 elif op is CALL:
                     src, argument, calls = src[:1], calls, calls + 1
                 elif op in KEPT_APART and type(argument) is int:  # kept apart from equal ones
-                    argument, copies = copies, copies + 1
+                    apart.append(argument)
+                    argument = len(apart) - 1
                 elif type(argument) is Kernel:
                     argument = argument.without_gradient
                 canonical[node] = interned(op, node.dtype, tuple(map(get, src)), argument)
             node, sources = stack.pop()
     sink = interned(Op.SINK, dtypes.void, tuple(map(get, roots)))
     return CanonicalGraph(
-        roots, sink, tuple(memory), canonical, naming, assigned, cached, (copies, calls)
+        roots, sink, tuple(memory), canonical, naming, assigned, cached, apart, calls
     )
 
 
@@ -167,7 +167,7 @@ def plain(argument: object) -> bool:
 
 def is_number(node: UOp) -> bool:
     """True if a node is a number in a shape of ones."""
-    return node.op is Op.RESHAPE and node.src[0].op is Op.CONST
+    return node.op is RESHAPE and node.src[0].op is CONST
 
 
 @lru_cache(1024)
@@ -186,4 +186,4 @@ def mark(number: int) -> UOp:
 
 def parameter(buffer: UOp, number: int) -> UOp:
     """The BUFFER of a parameter."""
-    return interned(Op.BUFFER, buffer.dtype, (buffer.src[0], mark(number)), buffer.arg)
+    return interned(BUFFER, buffer.dtype, (buffer.src[0], mark(number)), buffer.arg)

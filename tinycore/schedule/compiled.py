@@ -9,7 +9,7 @@ it, over real buffers. See docs/decisions/0025-schedule-cache.md.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import repeat
@@ -129,6 +129,7 @@ class Schedule:
         return found
 
 
+BUFFER, RESHAPE = Op.BUFFER, Op.RESHAPE
 UNKNOWN: Final = repeat(None)
 """The program of each step, before it is known."""
 
@@ -221,15 +222,15 @@ class BoundSchedule:
 
     def over(self, memory: UOp) -> UOp:
         """A node over canonical memory, over this memory instead."""
-        if memory.op is Op.RESHAPE and (found := self.nodes.get(memory.src[0])) is not None:
+        if memory.op is RESHAPE and (found := self.nodes.get(memory.src[0])) is not None:
             return memory.with_src((found,))
         found = memory.substitute(self.nodes)
-        if found.op is not Op.BUFFER and any(map(is_gradient_leaf, found.toposort())):
-            found = renumbered(found, self.canonical.leaf_numbers)
+        if found.op is not BUFFER and any(map(is_gradient_leaf, found.toposort())):
+            found = renumbered(found, self.canonical.apart)
         return exchanging(found, self.canonical.naming.back) if self.canonical.values else found
 
 
-def renumbered(root: UOp, numbers: Mapping[int, int]) -> UOp:
+def renumbered(root: UOp, numbers: Sequence[int]) -> UOp:
     """A graph in which leaves of gradients, which no other node may equal, have other numbers."""
     done: dict[UOp, UOp] = {}
     for node in root.toposort():

@@ -64,6 +64,8 @@ def repeats_to(shape: Shape, target: Shape) -> bool:
 def resolve_axis(name: str, axis: int, rank: int, extra: int = 0) -> int:
     """A nonnegative axis. Raises IndexRangeError when it is none of the `rank` (+ `extra`) axes."""
     count = rank + extra
+    if type(axis) is int and -count <= axis < count:
+        return axis % count
     (axis,) = int_arguments(name, [axis], "an axis is an int")
     limit = max(count, 1)
     if not -limit <= axis < limit:
@@ -129,6 +131,9 @@ def int_arguments(
     """
     result: list[int] = []
     for value in values:
+        if type(value) is int:
+            result.append(value)
+            continue
         if is_size(value):
             result.append(cast(int, value))
             continue

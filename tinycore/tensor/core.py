@@ -41,7 +41,7 @@ from tinycore.tensor.data import Data, node_from_data
 from tinycore.tensor.foreign_names import NO_DEVICES
 from tinycore.tensor.grad import passes_gradient
 from tinycore.tensor.history import history
-from tinycore.tensor.liveness import alias_index, is_waiting, living, waiting_index
+from tinycore.tensor.liveness import BUFFER, alias_index, is_waiting, living, waiting_index
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.signatures import check_signatures
 from tinycore.tensor.view_writes import in_own_memory, show, target_of
@@ -113,7 +113,7 @@ class Core:
         key = id(self)
         living[key] = reference = weakref.ref(self, partial(living.pop, key))
         alias_index.note(reference)
-        if node.op is not Op.BUFFER and is_waiting(node):
+        if node.op is not BUFFER and is_waiting(node):
             waiting_index.enter(reference)
 
     def _become(self, node: UOp) -> None:

@@ -378,18 +378,21 @@ LEAF: Final = "leaf"
 def gradients(root: UOp, seed: UOp, targets: Iterable[UOp]) -> dict[UOp, UOp]:
     """The gradient of every target that `root` depends on, given that of `root`."""
     wanted = set(targets)
-    order = [
-        n
-        for n in root.toposort(passes_gradient)
-        if n.shape_or_none is not None or n.op is Op.CUSTOM
-    ]
-    useful = set()
+    passing: set[UOp] = set()
+
+    def enter(node: UOp) -> bool:
+        if passes := passes_gradient(node):
+            passing.add(node)
+        return passes
+
+    order = [n for n in root.toposort(enter) if n.shape_or_none is not None or n.op is CUSTOM]
+    useful: set[UOp] = set()
     for node in order:
-        if node in wanted or (passes_gradient(node) and any(s in useful for s in node.src)):
+        if node in wanted or (node in passing and not useful.isdisjoint(node.src)):
             useful.add(node)
     found = {root: seed}
     for node in reversed(order):
-        if node not in useful or node not in found or not passes_gradient(node):
+        if node not in useful or node not in found or node not in passing:
             continue
         for source, part in parts_of(node, found[node], useful, wanted):
             if part is not None and source in useful:
@@ -413,15 +416,19 @@ def add_gradients(a: UOp, b: UOp) -> UOp:
 
 def passes_gradient(node: UOp) -> bool:
     """True if a gradient of this node reaches its sources."""
-    if node.op is Op.CUSTOM:
+    op = node.op
+    if op is CUSTOM:
         return True
-    if not dtypes.is_float(node.dtype) or node.op in STOPS:
+    if node.dtype.kind != "float" or op in STOPS:
         return False
-    if node.op is Op.ASSIGN and node.arg is LEAF:
+    if op is ASSIGN and node.arg is LEAF:
         return False
-    if node.op not in GRADIENT_RULES:
-        raise GradientError(f"{node.op.name} of floats has no derivative here; detach() its result")
+    if op not in GRADIENT_RULES:
+        raise GradientError(f"{op.name} of floats has no derivative here; detach() its result")
     for source in node.src:  # noqa: SIM110  a generator costs twice as much
-        if source.op is Op.KERNEL:
+        if source.op is KERNEL:
             return False
     return True
+
+
+ASSIGN, CUSTOM, KERNEL = Op.ASSIGN, Op.CUSTOM, Op.KERNEL

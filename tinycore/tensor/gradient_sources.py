@@ -48,7 +48,7 @@ def sources_below(nodes: Iterable[UOp]) -> dict[UOp, frozenset[UOp]]:
     passing: set[UOp] = set()
 
     def enter(node: UOp) -> bool:
-        if node.op is not Op.SINK:
+        if node.op is not SINK:
             if not passes_gradient(node):
                 return False
             passing.add(node)
@@ -123,8 +123,12 @@ def source_at(node: UOp) -> UOp | None:
     """The BUFFER that a gradient goes to at a node: it is one, or a leaf that is written to, or is
     filled by a kernel, or is the first one below a detached leaf.
     """
-    ends = node.op is Op.ASSIGN and (node.arg is LEAF or is_filled(node))
-    memory = origin(node) if ends else node
-    if is_gradient_leaf(node):
+    op, memory = node.op, node
+    if op is ASSIGN and (node.arg is LEAF or is_filled(node)):
+        memory = origin(node)
+    elif op is DETACH and node.arg is not None:
         memory = next(iter(buffers_below(node)), node)
-    return memory if memory.op is Op.BUFFER and dtypes.is_float(memory.dtype) else None
+    return memory if memory.op is BUFFER and memory.dtype.kind == "float" else None
+
+
+ASSIGN, BUFFER, DETACH, SINK = Op.ASSIGN, Op.BUFFER, Op.DETACH, Op.SINK

@@ -16,7 +16,16 @@ from tinycore.dtype import DType, Scalar, dtypes
 from tinycore.errors import ShapeError
 from tinycore.tensor.aliases import base_of_view
 from tinycore.uop.movement import base_of
-from tinycore.uop.node import Skew, UOp, as_scalar, device_node, is_gradient_leaf, unique
+from tinycore.uop.node import (
+    Skew,
+    UOp,
+    as_scalar,
+    device_node,
+    interned,
+    is_gradient_leaf,
+    ordered,
+    unique,
+)
 from tinycore.uop.op import MOVEMENT, PARTIAL_WRITES, Merge, Op, Scatter
 from tinycore.uop.shape import Shape, is_group, names_of
 from tinycore.uop.size import Size, greatest, greatest_shape
@@ -99,12 +108,20 @@ def new_memory_like(x: UOp, dtype: DType | None = None) -> UOp:
 
 def reshape(x: UOp, shape: Shape) -> UOp:
     """The elements of `x` in row-major order under another shape."""
-    return x if x.shape == shape else UOp(Op.RESHAPE, x.dtype, (x,), shape)
+    if x.shape == shape:
+        return x
+    node = interned(Op.RESHAPE, x.dtype, (x,), shape)
+    node._shape = shape
+    return node
 
 
 def expand(x: UOp, shape: Shape) -> UOp:
     """Axes of size 1 repeated; the number of axes stays."""
-    return x if x.shape == shape else UOp(Op.EXPAND, x.dtype, (x,), countable(shape))
+    if x.shape == shape:
+        return x
+    node = interned(Op.EXPAND, x.dtype, (x,), countable(shape))
+    node._shape = node.arg
+    return node
 
 
 def broadcast_to(x: UOp, shape: Shape) -> UOp:
@@ -335,10 +352,10 @@ def replace_nodes(root: UOp, changed: dict[UOp, UOp]) -> UOp:
 
     A part of a value may have been computed on its own. Where to write has nothing to do with that.
     """
-    changed = dict(changed)
     if any(node.op in MOVEMENT for node in changed):
-        for node in root.toposort():
-            if node.op is Op.INSERT and node not in changed and changed.keys() & shows(node):
+        changed = dict(changed)
+        for node in ordered(root, None, changed):
+            if node.op is INSERT and node not in changed and changed.keys() & shows(node):
                 memory, view, content = node.src
                 target = memory.substitute(changed)
                 place = view.substitute({memory: target})
@@ -420,10 +437,13 @@ def is_copy(x: UOp) -> bool:
 
 def is_alone(x: UOp) -> bool:
     """True if a node was made by `copied`."""
-    return x.op is Op.CONTIGUOUS and isinstance(x.arg, int)
+    return x.op is CONTIGUOUS and isinstance(x.arg, int)
 
 
 # --- questions
+
+MEMORY: Final = frozenset({Op.BUFFER, Op.BUFFER_VIEW, Op.ASSIGN})
+BUFFER, CONTIGUOUS, INSERT, MULTI = Op.BUFFER, Op.CONTIGUOUS, Op.INSERT, Op.MULTI
 
 
 def countable(shape: Sequence[int]) -> Shape:
@@ -437,16 +457,14 @@ def countable(shape: Sequence[int]) -> Shape:
 
 def is_memory(x: UOp) -> bool:
     """True if a node is memory that can be written: a buffer, or one with assignments pending."""
-    base = base_of(x)
-    if base.op is Op.MULTI:
-        return all(map(is_memory, base.src))
-    return base.op in (Op.BUFFER, Op.BUFFER_VIEW, Op.ASSIGN)
+    op = (base := base_of(x)).op
+    return op in MEMORY or (op is MULTI and all(map(is_memory, base.src)))
 
 
 def is_buffer(x: UOp) -> bool:
     """True if a node is a buffer under some shape, with nothing left to compute."""
-    base = base_of(x)
-    return base.op is Op.BUFFER or (base.op is Op.MULTI and all(map(is_buffer, base.src)))
+    op = (base := base_of(x)).op
+    return op is BUFFER or (op is MULTI and all(map(is_buffer, base.src)))
 
 
 def viewed(node: UOp) -> Iterator[UOp]:

@@ -46,6 +46,7 @@ from tinycore.uop.op import Op
 if TYPE_CHECKING:
     from tinycore.schedule.canonical import CanonicalGraph
 
+BUFFER: Final = Op.BUFFER
 MOST_HISTORY_NODES: Final = 50_000
 """Most nodes in all kept graphs; beyond that the oldest are evicted."""
 FEWEST_DROPPED: Final = 64
@@ -78,7 +79,7 @@ class RunGraphs:
         cls, nodes: Collection[UOp], make: Callable[[], dict[UOp, UOp]] | None = None
     ) -> RunGraphs:
         """The group of graphs that have these nodes."""
-        return cls({id(n) for n in nodes if n.op is Op.BUFFER}, len(nodes), make)
+        return cls({id(n) for n in nodes if n.op is BUFFER}, len(nodes), make)
 
 
 class HistoryEntry(NamedTuple):
@@ -400,7 +401,7 @@ class GradientHistory:
 
     def memory_among(self, nodes: Iterable[UOp]) -> list[UOp]:
         """The BUFFERs among some nodes, and those whose former content is among them."""
-        found = [n for n in nodes if n.op is Op.BUFFER]
+        found = [n for n in nodes if n.op is BUFFER]
         if not self.former:
             return found
         written = [reference() for n in found if (reference := self.former.get(n)) is not None]
@@ -503,11 +504,19 @@ class GradientHistory:
         """True if memory, after any writes, is the stand-in of overwritten content."""
         return origin(node) in self.former
 
-    def check_ended(self, root: UOp, wanted: Callable[[Sequence[UOp]], Iterable[UOp]]) -> None:
+    def check_ended(
+        self,
+        root: UOp,
+        nodes: Iterable[UOp],
+        wanted: Callable[[Sequence[UOp]], Iterable[UOp]],
+    ) -> None:
         """Raises GradientError where `realize` cut the way to BUFFERs off that want a gradient.
 
-        `wanted` selects these from some, and may give others.
+        `nodes` are the root and those below it. `wanted` selects BUFFERs from some, and may give
+        others.
         """
+        if not any(n.op is BUFFER and ended_at(n) for n in nodes):
+            return  # as mostly, without a look at which of them a gradient goes to
         found = [n for n in sources(root) if ended_at(n)]
         if not found:
             return

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tinycore._deferred import numpy
+from tinycore.tensor.graph import MEMORY
 from tinycore.tensor.runtime import HostArray
 from tinycore.uop.movement import source_below
 from tinycore.uop.node import UOp
@@ -18,8 +19,6 @@ from tinycore.uop.op import MOVEMENT, SAME_VALUE, Op
 
 SAME_ELEMENTS: Final = MOVEMENT | SAME_VALUE
 """Ops that compute nothing."""
-
-MEMORY: Final = frozenset({Op.BUFFER, Op.BUFFER_VIEW, Op.ASSIGN})
 
 
 def memory_below(node: UOp) -> UOp | None:

@@ -116,9 +116,9 @@ def tensors_over(memory: Iterable[UOp]) -> list[Core]:
 
 def is_waiting(node: UOp) -> bool:
     """True if a node is more than one buffer under some shape."""
-    while node.op is Op.RESHAPE:
+    while node.op is RESHAPE:
         node = node.src[0]
-    return node.op is not Op.BUFFER
+    return node.op is not BUFFER
 
 
 def buffers_left_out(tensors: list[Core]) -> Iterable[Core]:

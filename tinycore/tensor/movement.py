@@ -101,8 +101,10 @@ class Movement(Core):
         >>> x.squeeze().shape, x.squeeze(0).shape, x.squeeze(1).shape
         ((3,), (3, 1), (1, 3, 1))
         """
-        axes = resolve_axes("squeeze", dim, self.ndim)
-        return self.reshape(tuple([n for a, n in enumerate(self.shape) if n != 1 or a not in axes]))
+        shape = self.uop.shape
+        axes = resolve_axes("squeeze", dim, len(shape))
+        left = tuple([n for a, n in enumerate(shape) if n != 1 or a not in axes])
+        return self._as_view(graph.reshape(self.uop, left))
 
     def unsqueeze(self, dim: int) -> Self:
         """A new axis of size 1 at position `dim`.
@@ -110,8 +112,9 @@ class Movement(Core):
         >>> Tensor([1, 2, 3]).unsqueeze(1).tolist()
         [[1], [2], [3]]
         """
-        axis = resolve_axis("unsqueeze", dim, self.ndim, extra=1)
-        return self.reshape((*self.shape[:axis], 1, *self.shape[axis:]))
+        shape = self.uop.shape
+        axis = resolve_axis("unsqueeze", dim, len(shape), extra=1)
+        return self._as_view(graph.reshape(self.uop, (*shape[:axis], 1, *shape[axis:])))
 
     def expand(self, *shape: Ints | None) -> Self:
         """Axes of size 1 repeated, and new ones in front; -1 or None keeps a size. No copy.

@@ -102,7 +102,7 @@ class Operands(Joining):
     def _made_by(self, op: Op, first: UOp, *others: UOp) -> Self:
         """The tensor that an op makes of nodes of one shape."""
         node = first.alu(op, *others)
-        node._shape = first.shape  # which would be found by a walk
+        node._shape, node._device = first.shape, first.device  # which would be found by a walk
         return self._from_node(node)
 
     def _binary(self, name: str, op: Op, other: Self | Scalar, reverse: bool = False) -> Self:

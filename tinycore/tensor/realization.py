@@ -25,7 +25,7 @@ from tinycore.tensor.view_writes import show
 from tinycore.tensor.views import is_shared, shows_repeated
 from tinycore.uop.bindings import sizes_below
 from tinycore.uop.movement import base_of
-from tinycore.uop.node import UOp
+from tinycore.uop.node import UOp, ordered
 from tinycore.uop.op import MOVEMENT, Op
 
 if TYPE_CHECKING:
@@ -352,11 +352,14 @@ def readers_of_overwritten(form: CanonicalGraph, waiting: Iterable[Core]) -> lis
         return []
     replaced = {base_of(n.src[0]) for n in form.assigned}
     latest = set(form.assigned) - replaced
-    reads: dict[UOp, bool] = {}
-    for node in UOp.sink(*nodes).toposort(lambda n: n not in latest):
-        reads[node] = node in replaced or (node not in latest and any(reads[s] for s in node.src))
-    copies = [n for n in reads if reads[n] and graph.is_alone(n) and n not in done]
-    return list(dict.fromkeys((*copies, *(n for n in nodes if reads[n]))))
+    reading: set[UOp] = set()
+    copies = []
+    for node in ordered(UOp.sink(*nodes), None, latest):
+        if node in replaced or not (node in latest or reading.isdisjoint(node.src)):
+            reading.add(node)
+            if graph.is_alone(node) and node not in done:
+                copies.append(node)
+    return list(dict.fromkeys((*copies, *(n for n in nodes if n in reading))))
 
 
 def with_readers(roots: list[UOp]) -> list[UOp]:

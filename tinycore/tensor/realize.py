@@ -39,7 +39,7 @@ from tinycore.tensor.view_writes import overwrite, target_of
 from tinycore.tensor.views import is_shared
 from tinycore.uop.bindings import known, sizes_below
 from tinycore.uop.movement import base_of
-from tinycore.uop.node import UOp, device_node, is_gradient_leaf
+from tinycore.uop.node import UOp, device_node, is_gradient_leaf, ordered
 from tinycore.uop.op import Op
 from tinycore.uop.size import is_size
 
@@ -329,7 +329,7 @@ class Realization(Random):
                     f"gradient: only floats have gradients, got a target of {tensor.dtype!r}"
                 )
         (root,), _ = history.unroll([self.uop])
-        history.check_ended(root, lambda _: buffers_shown(targets))
+        history.check_ended(root, root.toposort(), lambda _: buffers_shown(targets))
         found = derivatives(self.uop, seed, targets)
         check_leaves(root, [t for t in targets if t not in found])
         return [self._from_node(found.get(t, graph.full_like(t.uop, 0))) for t in targets]
@@ -347,14 +347,18 @@ class Realization(Random):
         """
         seed = self._seed_gradient(gradient)
         (root,), _ = history.unroll([self.uop])
-        nodes = dict.fromkeys([*self.uop.toposort(), *root.toposort()])
+        nodes = ordered(self.uop, None)
+        if root is not self.uop:
+            nodes |= ordered(root, None)
         versions = history.versions_in(nodes)
         floats = floats_over(history.memory_among(nodes))
         tensors = [t for t in floats if t.uop in nodes or [*versions(t.uop)]]
         explicit = [t for t in tensors if t.requires_grad]
         chosen = explicit or [t for t in tensors if t.requires_grad is None]
         history.check_ended(
-            root, lambda memory: buffers_shown(t for t in floats_over(memory) if t.requires_grad)
+            root,
+            nodes,
+            lambda memory: buffers_shown(t for t in floats_over(memory) if t.requires_grad),
         )
         found = derivatives(self.uop, seed, chosen)
         for tensor in chosen:
@@ -410,7 +414,7 @@ def derivatives(root: UOp, seed: UOp, targets: Sequence[Core]) -> dict[Core, UOp
     Raises GradientError where content is needed that is gone, or `realize` ended the way.
     """
     (whole, *shown), back = history.unroll([root, *[t.uop for t in targets]])
-    nodes = dict.fromkeys(whole.toposort())
+    nodes = ordered(whole, None)
     versions = history.versions_in(nodes)
     wanted = {
         target: [node] * (node in nodes)

@@ -18,7 +18,6 @@ from tinycore.tensor.activations import Activations
 from tinycore.tensor.checks import counter_dtype, floating_dtype, resolve_axes, resolve_axis
 from tinycore.tensor.functions import in_wide_float
 from tinycore.uop.op import Op, neutral_element
-from tinycore.uop.shape import Shape
 from tinycore.uop.size import is_size
 
 Axes = int | Sequence[int] | None
@@ -34,18 +33,16 @@ class Reduce(Activations):
 
         Raises IndexRangeError for an axis it has not, ShapeError for the extreme of no elements.
         """
-        axes = resolve_axes(name, axis, self.ndim)
-        shape: Shape = tuple([1 if a in axes else n for a, n in enumerate(self.shape)])
-        if not self.numel() and 0 not in shape:
-            if op in (Op.MAX, Op.MIN):
-                raise ShapeError(f"{name}: no elements along axes {axes} of shape {self.shape}")
-            node = graph.full(shape, self.dtype, neutral_element(op, self.dtype), self.device)
+        node, own = self.uop, self.uop.shape
+        axes = resolve_axes(name, axis, len(own))
+        if 0 not in own:
+            node = graph.fold(node, op, axes)
+        elif 0 in (shape := tuple([1 if a in axes else n for a, n in enumerate(own)])):
+            node = graph.reshape(node, shape)
+        elif op in (Op.MAX, Op.MIN):
+            raise ShapeError(f"{name}: no elements along axes {axes} of shape {own}")
         else:
-            node = (
-                graph.reshape(self.uop, shape)
-                if not self.numel()
-                else graph.fold(self.uop, op, axes)
-            )
+            node = graph.full(shape, self.dtype, neutral_element(op, self.dtype), self.device)
         return self._from_node(graph.value(node if keepdim else graph.drop_axes(node, axes)))
 
     def sum(self, axis: Axes = None, keepdim: bool = False, dtype: DTypeLike | None = None) -> Self:

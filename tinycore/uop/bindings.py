@@ -68,6 +68,8 @@ class Naming:
         """Variables under the names they have, and under new ones."""
         self.numbers: dict[str, int] = {}
         """Their numbers, by the new names."""
+        self.freed: dict[Size, Size] = {}
+        """Sizes that were met, and what `free` made of them: a shape is that of many nodes."""
 
     def note(self, size: Size) -> None:
         """Name the variables of a Size. Raises ArgumentError for one that holds no number."""
@@ -97,8 +99,10 @@ class Naming:
 
     def free(self, size: Size) -> Size:
         """A Size over the new names, unbound."""
-        self.note(size)
-        return size.over(self.nodes, {}).free()
+        if (found := self.freed.get(size)) is None:
+            self.note(size)
+            found = self.freed[size] = size.over(self.nodes, {}).free()
+        return found
 
     def held(self, size: Size) -> Size:
         """A Size over the new names, bound to the same numbers."""

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container
+from typing import Final
 
 from tinycore.uop.node import UOp
 from tinycore.uop.op import MOVEMENT, Op
 from tinycore.uop.shape import Shape
+
+RESHAPE: Final = Op.RESHAPE
 
 
 def source_below(node: UOp, ops: Container[Op]) -> UOp:
@@ -24,7 +27,7 @@ def source_below(node: UOp, ops: Container[Op]) -> UOp:
 
 def base_of(node: UOp) -> UOp:
     """The node below reshapes."""
-    while node.op is Op.RESHAPE:
+    while node.op is RESHAPE:
         node = node.src[0]
     return node
 

@@ -23,7 +23,7 @@ from tinycore.dtype import DType, Scalar, dtypes
 from tinycore.uop.bounds import bounds_of
 from tinycore.uop.op import AxisKind, Op
 from tinycore.uop.operators import Operators
-from tinycore.uop.shape import Shape, device_of, shape_of
+from tinycore.uop.shape import ELSEWHERE, Shape, device_of, shape_of
 
 Key: TypeAlias = "tuple[Op, DType, tuple[UOp, ...], Any]"
 
@@ -62,6 +62,10 @@ blank: Final = object.__new__
 
 printer: Callable[[UOp], str] = repr
 """Text of a node for `str`; text.py puts its own here, which parses back."""
+
+
+BUFFER, DETACH, UNIQUE = Op.BUFFER, Op.DETACH, Op.UNIQUE
+"""Ops that every run asks for. Python 3.11 takes ten times as long to find a member of an enum."""
 
 
 class Axis(NamedTuple):
@@ -245,7 +249,12 @@ class UOp(Operators["UOp"]):
         try:
             device = self._device
         except AttributeError:
-            device = self.derive("_device", device_of)
+            sources = () if self.op in ELSEWHERE else self.src[:1]
+            device = getattr(sources[0], "_device", None) if sources else None
+            if device is None:
+                device = self.derive("_device", device_of)
+            else:
+                self._device = device
         assert device is not None, f"{self!r} has no device"
         return device
 
@@ -435,6 +444,7 @@ def as_index(value: int | UOp | Launched) -> UOp:
 
 
 counter = itertools.count()
+VOID: Final = dtypes.void
 
 
 @cache
@@ -446,19 +456,19 @@ def device_node(device: str) -> UOp:
 def unique() -> UOp:
     """A new UNIQUE node, unlike all before it in this process."""
     number = next(counter)
-    return new((Op.UNIQUE, dtypes.void, (), number), number)
+    return new((UNIQUE, VOID, (), number), number)
 
 
 def is_gradient_leaf(node: UOp) -> bool:
     """True for a DETACH with a number: a leaf of gradients, which no equal node is one with."""
-    return node.op is Op.DETACH and node.arg is not None
+    return node.op is DETACH and node.arg is not None
 
 
 def made_anew(like: UOp) -> UOp:
     """A new BUFFER of the same size and kind as another, with a fresh UNIQUE."""
     number, size = next(counter), like.arg
-    mark = new((Op.UNIQUE, dtypes.void, (), number), number)
-    return new((Op.BUFFER, like.dtype, (like.src[0], mark), size), size)
+    mark = new((UNIQUE, VOID, (), number), number)
+    return new((BUFFER, like.dtype, (like.src[0], mark), size), size)
 
 
 NO_RANGES: Final[frozenset[UOp]] = frozenset()

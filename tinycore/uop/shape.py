@@ -23,6 +23,12 @@ SAME_AS_FIRST = frozenset(
     | ALU
 )
 STATED = frozenset({Op.RESHAPE, Op.EXPAND})
+SCALAR_NODES = frozenset({Op.CONST, Op.BIND})
+ONE_AXIS = frozenset({Op.BUFFER, Op.ARANGE})
+DEVICE, COPY, MULTI, BUFFER_VIEW = Op.DEVICE, Op.COPY, Op.MULTI, Op.BUFFER_VIEW
+
+ELSEWHERE = frozenset({Op.COPY, Op.MULTI})
+"""Ops whose device is another one than that of their first source."""
 
 BETWEEN_NAMES = ","
 """Separator between the names of devices in that of their group."""
@@ -31,17 +37,17 @@ BETWEEN_NAMES = ","
 def shape_of(node: UOp) -> Shape | None:
     """The shape of one node, or None for a node that is no tensor."""
     op, arg = node.op, node.arg
-    if op in STATED:
-        return tuple(arg)
-    if op in (Op.CONST, Op.BIND):
-        return () if node.src else None
-    if op in (Op.BUFFER, Op.ARANGE):
-        return (arg.size,) if isinstance(arg, ImageDType) else (arg,)
-    if op is Op.BUFFER_VIEW:
-        return (arg[0],)
     if op in SAME_AS_FIRST:
         return node.src[0].shape_or_none
-    if op is Op.MULTI:
+    if op in STATED:
+        return tuple(arg)
+    if op in SCALAR_NODES:
+        return () if node.src else None
+    if op in ONE_AXIS:
+        return (arg.size,) if isinstance(arg, ImageDType) else (arg,)
+    if op is BUFFER_VIEW:
+        return (arg[0],)
+    if op is MULTI:
         return side_by_side(node.src[0].shape, arg, len(node.src))
     if not node.src or (shape := node.src[0].shape_or_none) is None:
         return None
@@ -99,11 +105,11 @@ def device_of(node: UOp) -> str | None:
     Several devices are one name, theirs joined: "CPU,CPU:1".
     """
     op = node.op
-    if op is Op.DEVICE:
+    if op is DEVICE:
         return str(node.arg)
-    if op is Op.COPY:
+    if op is COPY:
         return node.src[1].device_or_none
-    if op is Op.MULTI:
+    if op is MULTI:
         return BETWEEN_NAMES.join([s.device for s in node.src])
     for source in node.src:
         if (device := source.device_or_none) is not None:

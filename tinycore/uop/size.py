@@ -255,6 +255,12 @@ def renamed(expression: UOp, exchange: tuple[tuple[UOp, UOp], ...]) -> UOp:
     return simplified(expression.substitute(dict(exchange)))
 
 
+@lru_cache(4096)
+def combined(op: Callable[[UOp, UOp], UOp], left: UOp, right: UOp) -> UOp:
+    """The normal form of an operation: programs compute the same sizes again and again."""
+    return simplified(op(left, right))
+
+
 class Size(Launched):
     """An integer that is known at launch: an expression over variables, and what they hold.
 
@@ -369,14 +375,16 @@ class Size(Launched):
 
     def computed(self, op: Callable[[UOp, UOp], UOp], other: Any, swapped: bool = False) -> Any:
         """An operation with an int or another Size: a Size, or an int where it is constant."""
-        if isinstance(other, Size):
+        if type(other) is int:
+            values, node = self.values, UOp.index(other)
+        elif isinstance(other, Size):
             values, node = self.joined(other), other.expression
         elif is_integer(other):
             values, node = self.values, UOp.index(int(other))
         else:
             return NotImplemented
         left, right = (node, self.expression) if swapped else (self.expression, node)
-        return sized(simplified(op(left, right)), values)
+        return sized(combined(op, left, right), values)
 
     def __add__(self, other: Any) -> Any:
         return self.computed(UOp.__add__, other)
