@@ -64,7 +64,8 @@ class Deferred:
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         """Call it."""
-        return self.resolve()(*arguments, **options)
+        target = self._target or self.resolve()
+        return target(*arguments, **options)
 
     def __repr__(self) -> str:
         return f"deferred({self.reference!r})"

@@ -175,7 +175,8 @@ class CompiledRunner:
 
         Raises ArgumentError when a variable has no value.
         """
-        numbers, handles = self.numbers(values), [b.handle for b in bufs]
+        numbers = self.numbers(values) if self.info.values else ()
+        handles = [b.handle for b in bufs]
         program = self.program if self.alignment == 1 else self.for_buffers(bufs).program
         return program(handles, numbers, wait=wait)
 

@@ -18,7 +18,14 @@ from tinycore.dtype import DType, ImageDType, dtypes, to_numpy_dtype
 from tinycore.engine import transactions
 from tinycore.engine.captured_step import VaryingMemory
 from tinycore.engine.compile import state_of_programs
-from tinycore.engine.run import Runner, lower_all, recordings, run_schedule
+from tinycore.engine.run import (
+    Runner,
+    is_watched,
+    launch,
+    lower_all,
+    recordings,
+    run_schedule,
+)
 from tinycore.engine.transactions import Transaction
 from tinycore.errors import DeviceError, JitError, ShapeError
 from tinycore.schedule.canonical import CanonicalGraph
@@ -218,9 +225,13 @@ class Engine:
             recordings.innermost.persistent += bound.persistent
             recordings.innermost.values |= canonical.bound
         if not canonical.assigned:
-            done = run_schedule(bound.items(runners), canonical.values)
-            if runners is None:
+            if runners is None or is_watched():
+                done = run_schedule(bound.items(runners), canonical.values)
                 keep_runners(layout, state, done)
+            else:
+                values = canonical.values
+                for runner, bufs in zip(runners, bound.buffers(), strict=True):
+                    launch(runner, bufs, values)
             computed = RunResult(bound.results(), bound.cached_values())
             if on_result is not None:
                 on_result(computed)

@@ -92,12 +92,24 @@ class ExecItem:
         self, values: Mapping[str, int] | None = None, *, wait: bool = False, jit: bool = False
     ) -> float | None:
         """Launch, count it, and return the seconds it took if `wait` (or DEBUG=2), else None."""
-        wait = wait or trace.on or bool(profilers)
-        seconds = self.runner.launch(self.bufs, values or {}, wait)
-        for profiler in profilers:
-            profiler.record(self.runner, seconds)
-        update_stats(self.runner.name, self.runner.device, self.runner.estimate, seconds, jit=jit)
-        return seconds
+        return launch(self.runner, self.bufs, values or {}, wait=wait, jit=jit)
+
+
+def launch(
+    runner: Runner,
+    bufs: tuple[Buffer, ...],
+    values: Mapping[str, int],
+    *,
+    wait: bool = False,
+    jit: bool = False,
+) -> float | None:
+    """Launch a program, count it, and return the seconds it took if `wait` (or DEBUG=2)."""
+    wait = wait or trace.on or bool(profilers)
+    seconds = runner.launch(bufs, values, wait)
+    for profiler in profilers:
+        profiler.record(runner, seconds)
+    update_stats(runner.name, runner.device, runner.estimate, seconds, jit=jit)
+    return seconds
 
 
 def lower_item(item: ScheduleItem, others: Iterable[tuple[UOp, str]] = ()) -> ExecItem:
@@ -194,6 +206,11 @@ def run_schedule(
         item.run(values)
         done.append(item.runner)
     return done
+
+
+def is_watched() -> bool:
+    """True if a capture, a hook or a trace looks at the items of schedules."""
+    return bool(recordings.open or trace_schedule.on or hooks.active("tinycore_schedule_created"))
 
 
 def announce(items: Iterable[ScheduleItem]) -> Iterator[ExecItem]:

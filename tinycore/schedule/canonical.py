@@ -13,7 +13,7 @@ from functools import cache, lru_cache
 from itertools import chain
 from typing import Final, NamedTuple
 
-from tinycore.dtype import dtypes
+from tinycore.dtype import DType, dtypes
 from tinycore.schedule.kernel import Kernel
 from tinycore.uop.bindings import SIZED, Naming, exchanged, sizes_in
 from tinycore.uop.node import UOp, interned
@@ -109,7 +109,7 @@ def canonicalize(
                 continue
             op = source.op
             if op is BUFFER:
-                canonical[source] = parameter(source, len(memory))
+                canonical[source] = parameter(source.dtype, below[0], source.arg, len(memory))
                 memory.append(source)
                 continue
             if cached and source in cached:
@@ -184,6 +184,7 @@ def mark(number: int) -> UOp:
     return UOp(Op.UNIQUE, dtypes.void, (), -1 - number)
 
 
-def parameter(buffer: UOp, number: int) -> UOp:
-    """The BUFFER of a parameter."""
-    return interned(BUFFER, buffer.dtype, (buffer.src[0], mark(number)), buffer.arg)
+@lru_cache(4096)
+def parameter(dtype: DType, device: UOp, argument: object, number: int) -> UOp:
+    """The BUFFER of a parameter, by dtype, DEVICE and argument."""
+    return interned(BUFFER, dtype, (device, mark(number)), argument)

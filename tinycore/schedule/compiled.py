@@ -9,7 +9,7 @@ it, over real buffers. See docs/decisions/0025-schedule-cache.md.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import repeat
@@ -26,7 +26,7 @@ from tinycore.errors import DeviceError
 from tinycore.render.base import Limits
 from tinycore.schedule import disk
 from tinycore.schedule.canonical import CanonicalGraph
-from tinycore.schedule.device_memory import buffer_of, buffers, new_memory
+from tinycore.schedule.device_memory import buffer_of, new_memory
 from tinycore.schedule.items import ScheduleItem, Step
 from tinycore.schedule.limits import elsewhere
 from tinycore.schedule.memory_plan import Block, Layout
@@ -57,6 +57,11 @@ class Schedule:
     """Buffers by number, never allocated: prototypes of new ones."""
     targets: tuple[Target, ...] = ()
     """Toolchains that it was made for, held so that the ids in its key stay valid."""
+
+    @cached_property
+    def roots(self) -> frozenset[UOp]:
+        """The roots of the canonical graph."""
+        return frozenset(self.sink.src)
 
     @cached_property
     def used(self) -> tuple[int, ...]:
@@ -90,9 +95,9 @@ class Schedule:
         is read stays alive, and must not write a second time. Below a cached value the walk goes
         on, since its node stays in the graph.
         """
-        needed = frozenset(
-            (*self.sink.src, *(canonical.nodes[node] for node in canonical.assigned))
-        )
+        needed = self.roots
+        if canonical.assigned:
+            needed |= {canonical.nodes[node] for node in canonical.assigned}
         if others:
             stops = set(canonical.roots) | {
                 n for n, f in canonical.nodes.items() if f in self.results
@@ -130,6 +135,7 @@ class Schedule:
 
 
 BUFFER, RESHAPE = Op.BUFFER, Op.RESHAPE
+NOTHING_CACHED: Final[Replacements] = {}
 UNKNOWN: Final = repeat(None)
 """The program of each step, before it is known."""
 
@@ -150,26 +156,26 @@ class BoundSchedule:
     ) -> None:
         self.schedule = schedule
         self.canonical = canonical
-        self.nodes: Replacements = dict(zip(schedule.memory, canonical.memory, strict=False))
-        self.memory: dict[int, Buffer] = {n: buffer_of(canonical.memory[n]) for n in schedule.used}
+        used = canonical.memory
+        self.nodes: Replacements = dict(zip(schedule.memory, used, strict=False))
+        self.memory: dict[int, Buffer] = {n: buffer_of(used[n]) for n in schedule.used}
         self.temporary: list[Buffer] = []
-        created = range(schedule.parameters, len(schedule.memory))
-        self.shown = schedule.results if layout is None else layout.results
-        self.cached = {} if layout is None else layout.cached
-        self.steps = schedule.steps if layout is None else layout.steps
-        self.created: Sequence[int] = created if layout is None else layout.persistent
-        """The numbers of persistent memory."""
+        if layout is None:
+            self.shown, self.cached, self.steps = schedule.results, NOTHING_CACHED, schedule.steps
+            self.created: Sequence[int] = range(schedule.parameters, len(schedule.memory))
+            """The numbers of persistent memory."""
+        else:
+            self.shown, self.cached, self.steps = layout.results, layout.cached, layout.steps
+            self.created = layout.persistent
         make = Buffer.allocated_like if allocates else Buffer.like
         for place in self.created:
-            self.add_persistent(place, make(schedule.kind(place)))
+            node = schedule.memory[place]
+            self.nodes[node] = new = made_anew(node)
+            new._memory = self.memory[place] = make(
+                schedule.kinds.get(place) or schedule.kind(place)
+            )
         for block in () if layout is None else layout.blocks:
             self.add_block(block)
-
-    def add_persistent(self, place: int, made: Buffer) -> None:
-        """Add persistent memory, with a node of its own."""
-        node = self.schedule.memory[place]
-        self.nodes[node] = new = made_anew(node)
-        buffers[new] = self.memory[place] = made
 
     @property
     def persistent(self) -> list[tuple[weakref.ref[UOp], Buffer]]:
@@ -187,6 +193,12 @@ class BoundSchedule:
             self.temporary.append(view)
         for defined, place in block.holder.items():
             self.memory[defined] = self.memory[place]
+
+    def buffers(self) -> Iterator[tuple[Buffer, ...]]:
+        """The memory of each launch."""
+        memory = self.memory
+        for _, places, _, _ in self.steps:
+            yield tuple([memory[p] for p in places])
 
     def items(self, runners: Sequence[Any] | None = None) -> list[ScheduleItem]:
         """The launches, bound to this memory, of programs that are known."""

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from tinycore.dtype import ImageDType, dtypes
 from tinycore.schedule.limits import is_image
@@ -97,9 +97,12 @@ def numel(node: UOp) -> int:
 
 def memory_of(node: UOp) -> UOp:
     """The BUFFER or BUFFER_VIEW behind a stored node."""
-    while node.op in (Op.ASSIGN, Op.RESHAPE):
+    while node.op in OVER_MEMORY:
         node = node.src[0]
     return node
+
+
+OVER_MEMORY: Final = frozenset({Op.ASSIGN, Op.RESHAPE})
 
 
 def without_unread(ast: UOp, memory: list[UOp]) -> tuple[UOp, list[UOp]]:

@@ -161,18 +161,12 @@ class GradientHistory:
                     buffer._ended = self.ended_below(found)
                     self.drop(id(buffer))
 
-    def record(
-        self, done: Mapping[UOp, UOp], kept: Mapping[UOp, UOp], ended: Mapping[UOp, BufferSet]
-    ) -> None:
+    def record(self, done: Mapping[UOp, UOp], kept: Mapping[UOp, UOp]) -> None:
         """Record a run, each node with the BUFFER that has its value now.
 
-        `done` are writes and `kept` stays differentiable. Gradients end at the BUFFERs of `ended`,
-        which come with their sources.
+        `done` are writes and `kept` stays differentiable.
         """
         with self.lock:
-            for memory, origins in ended.items():
-                if origins:
-                    memory._ended = origins
             if not (kept or (done and self.kept)):
                 return
             gone = self.retire(set(done.values()))

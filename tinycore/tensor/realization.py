@@ -17,8 +17,8 @@ from tinycore.tensor import graph
 from tinycore.tensor.aliases import base_of_view
 from tinycore.tensor.core import Core
 from tinycore.tensor.grad import passes_gradient
-from tinycore.tensor.history import BufferSet, history
-from tinycore.tensor.liveness import alias_index, replace_nodes, waiting_tensors
+from tinycore.tensor.history import history
+from tinycore.tensor.liveness import BUFFER, alias_index, replace_nodes, waiting_tensors
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.value_cache import Snapshot, value_cache
 from tinycore.tensor.view_writes import show
@@ -64,9 +64,10 @@ def compute(
         if not (roots := requested()):
             return {}
         known = value_cache.snapshot()
-        form = canonicalize(roots, readable_from_cache(known.memory, roots))
+        cached = readable_from_cache(known.memory, roots) if known.memory else known.memory
+        form = canonicalize(roots, cached)
         waiting = waiting_tensors()
-        while more := readers_of_overwritten(form, waiting):
+        while form.assigned and (more := readers_of_overwritten(form, waiting)):
             more = [*form.roots, *more]
             form = canonicalize(more, readable_from_cache(known.memory, more), form)
         asked = set(roots) if owners else set()
@@ -103,14 +104,16 @@ def run_and_publish(
 
     def publish(computed: RunResult) -> None:
         replaced, cached = computed
-        bases = map(base_of, form.roots)
-        replaced |= {base: form.cached[base] for base in bases if base in form.cached}
+        if form.cached:
+            bases = map(base_of, form.roots)
+            replaced |= {base: form.cached[base] for base in bases if base in form.cached}
         if read is not None and not form.assigned:
             cached += cacheable_reads(read, replaced[form.roots[0]], form)
         note_history(form, replaced, asked, owners, read)
         replace_nodes(replaced, {id(tensor) for tensor in owners})
-        value_cache.update(known, replaced, cached, memory_written(form.assigned))
-        Writes.done += bool(form.assigned)
+        if form.assigned or cached or known.memory:
+            value_cache.update(known, replaced, cached, memory_written(form.assigned))
+            Writes.done += bool(form.assigned)
 
     return runtime().realize(form, choose_retention, others, publish).replaced
 
@@ -128,16 +131,15 @@ def note_history(
     if value_cache.scope.open:  # a capture computes its gradients inside
         history.discard(memory_written(form.assigned))
         return
-    ended: dict[UOp, BufferSet] = {}
     for tensor in owners:
         node = root_of(tensor)
         if tensor.requires_grad is None and node in asked and node in replaced:
             memory = base_of(replaced[node])
-            if memory.op is Op.BUFFER:
-                ended[memory] = history.ended(node, form)
+            if memory.op is BUFFER and (origins := history.ended(node, form)):
+                memory._ended = origins
     done, kept = differentiable(form, replaced, asked, read)
-    if done or kept or ended:
-        history.record(done, kept, ended)
+    if done or kept:
+        history.record(done, kept)
 
 
 def differentiable(

@@ -65,8 +65,10 @@ class Realization(Random):
         >>> x.realize().tolist()
         [2.0, 3.0]
         """
-        unshare([self, *lst])
-        compute(lambda: unrealized([self, *lst]), [self, *lst])
+        tensors = [self, *lst]
+        if lst:
+            unshare(tensors)
+        compute(lambda: unrealized(tensors), tensors)
         return self
 
     def kernelize(self, *lst: Self) -> Self:

@@ -145,6 +145,8 @@ class Accepted(NamedTuple):
         return isinstance(value, self.classes) or any(fits(value) for fits in self.others)
 
 
+MOST_SEEN: Final = 256
+"""Most combinations of classes that are remembered for a method."""
 ANYTHING = Accepted(("anything",), (object,))
 NUMBERS = (int, float, Real, NumpyBool)
 ACCEPTED_TYPES = {
@@ -202,26 +204,20 @@ class Contract:
         return [name for name in self.parameters if found[name].kind in kinds]
 
     @cached_property
-    def seen(self) -> list[set[type]]:
-        """The classes of which every instance is accepted, as far as met, by place."""
-        return [set() for _ in self.positional]
+    def seen(self) -> set[tuple[type, ...]]:
+        """Classes of arguments by place, of which every instance is accepted, as far as met."""
+        return set()
 
     def check(self, given: Sequence[Any], named: dict[str, Any]) -> bool:
         """Check arguments. True if some need conversion: NumPy arrays for tensors, rows of devices.
 
         Raises ArgumentTypeError or DTypeError for the first value that is not accepted.
         """
-        if named or len(given) > len(self.seen):
-            return self.look(given, named)
-        for known, value in zip(self.seen, given, strict=False):
-            if type(value) not in known:
-                break
-        else:
-            return False
         found = self.look(given, named)
-        for name, known, value in zip(self.positional, self.seen, given, strict=False):
-            if isinstance(value, self.parameters[name].classes):
-                known.add(type(value))
+        if not (named or found or self.name in OF_LISTS) and len(given) <= len(self.positional):
+            accepted = [self.parameters[name].classes for name in self.positional]
+            if all(map(isinstance, given, accepted)) and len(self.seen) < MOST_SEEN:
+                self.seen.add(tuple(map(type, given)))
         return found
 
     def spelled(
@@ -447,18 +443,20 @@ def with_argument_checks(
 ) -> Callable[..., Any]:
     """A method that checks its arguments, except for calls from this folder."""
     contract = Contract(name, function, tensor)
+    seen = contract.seen
 
     @wraps(function)
     def call(*given: Any, **named: Any) -> Any:
         if sys._getframe(1).f_globals.get("__package__") == __package__:
             return function(*given, **named)
         try:
-            if named:
-                given, named = contract.spelled(given, named)
-            if name in OF_LISTS:
-                given, named = one_by_one(name, given, named)
-            if contract.check(given, named):
-                given, named = contract.with_tensors(given, named)
+            if named or tuple(map(type, given)) not in seen:
+                if named:
+                    given, named = contract.spelled(given, named)
+                if name in OF_LISTS:
+                    given, named = one_by_one(name, given, named)
+                if contract.check(given, named):
+                    given, named = contract.with_tensors(given, named)
             return function(*given, **named)
         except MISTAKES as error:  # a step of this operation may have found it
             if not str(error).startswith(name):
