@@ -13,11 +13,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress, count, groupby
-from operator import attrgetter, is_not
-from typing import Any, Final, TypeAlias
+from operator import attrgetter, is_, is_not
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from tinycore.device.buffer import Buffer
-from tinycore.device.protocols import Graph, Handle, Launch
+from tinycore.device.protocols import Graph, Handle, Launch, Program
 from tinycore.device.registry import Device
 from tinycore.engine.compile import CompiledRunner
 from tinycore.engine.counters import Estimate, GlobalCounters, profilers
@@ -159,6 +159,60 @@ class Alone:
         runner.program(handles, numbers, wait=False)
         GlobalCounters.count(runner.estimate, 1)
         return None
+
+    def bound_to(
+        self, inputs: Sequence[Buffer], results: Mapping[Buffer, Buffer]
+    ) -> BoundLaunch | None:
+        """The launch into the memory of some results, for any inputs of the step.
+
+        None where anything else changes from call to call.
+        """
+        if self.names or not all(map(is_plain, results.values())):
+            return None
+        numbers = {buffer: number for number, buffer in enumerate(inputs)}
+        handles, slots = [*self.handles], []
+        for slot in self.changing:
+            buffer = handles[slot]
+            if (result := results.get(buffer)) is not None:
+                handles[slot] = HANDLE(result)
+            elif (number := numbers.get(buffer)) is not None:
+                slots.append((slot, number))
+            else:
+                return None
+        held = tuple(map(HANDLE, results.values()))
+        runner = self.runner
+        return BoundLaunch(runner.program, tuple(handles), tuple(slots), held, runner.estimate)
+
+
+class BoundLaunch(NamedTuple):
+    """A launch whose arguments are ready, but for the inputs of its step."""
+
+    program: Program
+    handles: tuple[Handle, ...]
+    slots: tuple[tuple[int, int], ...]
+    """Slots of inputs, and the numbers of these."""
+    held: tuple[Handle, ...]
+    """The handles of the results."""
+    estimate: Estimate
+
+    def run(self, inputs: Sequence[Buffer], results: Iterable[Buffer]) -> bool:
+        """Launch it. False, with nothing done, for memory that is another now or a part of some."""
+        if not all(map(is_, map(HANDLE, results), self.held)):
+            return False
+        handles = [*self.handles]
+        for slot, number in self.slots:
+            buffer = inputs[number]
+            if (handle := buffer._handle) is None or buffer.origin or buffer.base is not None:
+                return False
+            handles[slot] = handle
+        self.program(handles, (), wait=False)
+        GlobalCounters.count(self.estimate, 1)
+        return True
+
+
+def is_plain(buffer: Buffer) -> bool:
+    """True if a buffer has memory of its own, which so is aligned to what any program needs."""
+    return HANDLE(buffer) is not None and not buffer.origin and buffer.base is None
 
 
 Part: TypeAlias = HeldLaunches | Alone | Single

@@ -9,7 +9,7 @@ it, over real buffers. See docs/decisions/0025-schedule-cache.md.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import repeat
@@ -135,7 +135,7 @@ class Schedule:
 
 
 BUFFER, RESHAPE = Op.BUFFER, Op.RESHAPE
-NOTHING_CACHED: Final[Replacements] = {}
+NOTHING_CACHED: Final[Mapping[UOp, UOp]] = {}
 UNKNOWN: Final = repeat(None)
 """The program of each step, before it is known."""
 
@@ -161,7 +161,8 @@ class BoundSchedule:
         self.memory: dict[int, Buffer] = {n: buffer_of(used[n]) for n in schedule.used}
         self.temporary: list[Buffer] = []
         if layout is None:
-            self.shown, self.cached, self.steps = schedule.results, NOTHING_CACHED, schedule.steps
+            self.shown, self.steps = schedule.results, schedule.steps
+            self.cached: Mapping[UOp, UOp] = NOTHING_CACHED
             self.created: Sequence[int] = range(schedule.parameters, len(schedule.memory))
             """The numbers of persistent memory."""
         else:

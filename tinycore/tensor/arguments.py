@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from functools import cached_property
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
@@ -308,10 +309,9 @@ class CallPattern:
     """The form of calls with one key whose arguments are all different whole buffers.
 
     A replayed function is mostly called as it was before, and to compare its arguments with those
-    takes a fraction of the time of making their key. It keeps no tensor or memory alive.
+    takes a fraction of the time of making their key: one expression, compiled at the first call.
+    It keeps no tensor or memory alive.
     """
-
-    __slots__ = ("device", "key", "rows", "settings")
 
     def __init__(self, rows: list[Row]) -> None:
         self.rows = rows
@@ -340,22 +340,34 @@ class CallPattern:
             return None
         if not values["DEV"] and runtime().default_device() != self.device:
             return None
-        nodes = []
-        for tensor, row in zip(args, self.rows, strict=False):
-            if type(tensor) is not Tensor or tensor._grad is not None:
-                return None
-            node = base = tensor.uop
-            if node.op is not Op.BUFFER and node.src:
-                base = node.src[0]
-            if row != (
-                tensor._requires_grad, node.op, node.arg,
-                base.op, base.src[0] if base.src else None, base.dtype, base.arg,
-            ):  # fmt: skip
-                return None
-            nodes.append(base)
-        if len(nodes) > 1 and len({*nodes}) < len(nodes):
+        nodes = self.buffers(*args)
+        if nodes is None or (len(nodes) > 1 and len({*nodes}) < len(nodes)):
             return None
         return Arguments.matched(args, nodes, self.key)
+
+    @cached_property
+    def buffers(self) -> Callable[..., list[UOp] | None]:
+        """A function of the arguments: their BUFFERs; None if one is another than in the rows."""
+        scope: dict[str, Any] = {"Tensor": Tensor}
+        terms = []
+        for i, (flag, op, argument, base, device, dtype, size) in enumerate(self.rows):
+            found = {"op": op, "argument": argument, "base": base} | {
+                "device": device, "dtype": dtype, "size": size,
+            }  # fmt: skip
+            scope |= {f"{name}{i}": value for name, value in found.items()}
+            below = f"node{i}" if op is base else f"node{i}.src[0]"
+            terms += [
+                f"type(t{i}) is Tensor", f"t{i}._grad is None", f"t{i}._requires_grad is {flag}",
+                f"(node{i} := t{i}.uop).op is op{i}", f"node{i}.arg == argument{i}",
+                f"(b{i} := {below}).op is base{i}", f"b{i}.src[0] is device{i}",
+                f"b{i}.dtype is dtype{i}", f"b{i}.arg == size{i}",
+            ]  # fmt: skip
+        given, shown = ([f"{x}{i}" for i in range(len(self.rows))] for x in "tb")
+        test, result = " and ".join(terms) or "True", ", ".join(shown)
+        lines = [f"def buffers({', '.join(given)}):", f"    return [{result}] if {test} else None"]
+        exec(compile("\n".join(lines), "pattern", "exec"), scope)
+        made: Callable[..., list[UOp] | None] = scope["buffers"]
+        return made
 
 
 def compared_row(tensor: Any) -> Row:

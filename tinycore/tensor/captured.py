@@ -264,7 +264,7 @@ class Capture:
             elif recorded.side_outputs:
                 self.replay_leaving(given, found, numbers, kept)
             else:
-                step.replay(given.buffers, numbers, kept.again)
+                step.replay_into(given.buffers, numbers, kept)
             if kept.shown is not None:
                 return Tensor._from_node(kept.shown)
             nodes: Mapping[int, UOp] = kept.nodes

@@ -106,18 +106,21 @@ class TinyJit(Generic[Parameters, Result]):
         values = in_force()
         if not values["JIT"] or recordings.open:  # inside another capture it is a part of that
             return self.function(*args, **kwargs)
-        last = self.last
-        if kwargs or last is None or (pattern := last.pattern) is None:
-            given = Arguments(args, kwargs)
-        else:
-            given = pattern.match(args, values) or Arguments(args, kwargs)
+        last, matched = self.last, None
+        if last is not None and not kwargs and (pattern := last.pattern) is not None:
+            matched = pattern.match(args, values)
+        given = matched or Arguments(args, kwargs)
         with self.lock:
-            for capture in self.kinds.get(given.key, ()):
-                if (found := capture.find(given)) is not None:
-                    break
-            else:
-                return self.begin(given, args, kwargs)
-            self.last = capture
+            capture, found = last, None
+            if capture is not None and matched is not None:
+                found = capture.find(given)
+            if capture is None or found is None:
+                for capture in self.kinds.get(given.key, ()):
+                    if (found := capture.find(given)) is not None:
+                        break
+                else:
+                    return self.begin(given, args, kwargs)
+                self.last = capture
             if (recorded := capture.recorded) is not None:
                 expected = recorded.expected
                 if expected is None or expected.holds() or capture.is_current():

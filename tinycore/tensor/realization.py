@@ -133,7 +133,7 @@ def note_history(
         return
     for tensor in owners:
         node = root_of(tensor)
-        if tensor.requires_grad is None and node in asked and node in replaced:
+        if tensor._requires_grad is None and node in asked and node in replaced:
             memory = base_of(replaced[node])
             if memory.op is BUFFER and (origins := history.ended(node, form)):
                 memory._ended = origins

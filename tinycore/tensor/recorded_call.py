@@ -17,7 +17,7 @@ from sys import getrefcount
 from typing import Any, Final, NamedTuple
 
 from tinycore.device.buffer import Buffer
-from tinycore.engine.captured_step import CapturedStep
+from tinycore.engine.captured_step import CapturedStep, ResultMemory
 from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.arguments import is_realized, rebuilt
@@ -273,14 +273,14 @@ def put_back(
     return True
 
 
-class ReusableResult:
+class ReusableResult(ResultMemory):
     """The memory and the nodes of a result; a replay uses them again when nothing else does.
 
     To make them costs more than the rest of a replay. The memory of small results is so kept from
     one replay to the next.
     """
 
-    __slots__ = ("again", "counted", "known", "nodes", "shown")
+    __slots__ = ("counted", "known", "nodes", "shown")
 
     def __init__(
         self, recorded: RecordedCall, written: Sequence[Buffer], nodes: Mapping[int, UOp]
@@ -288,7 +288,7 @@ class ReusableResult:
         step, result = recorded.step, recorded.result
         places = [place for place, _ in recorded.shown]
         self.nodes = {place: nodes[place] for place in places}
-        self.again = {step.outputs[place]: written[place] for place in places}
+        super().__init__({step.outputs[place]: written[place] for place in places})
         is_one = type(result) is Output and not result.is_sized
         self.shown = result.node(self.nodes, None) if is_one else None
         """The node of the only tensor, if there is one whose shape is the same in all calls."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import attrgetter
 from struct import Struct
 from time import perf_counter
 from typing import Final
@@ -25,6 +26,8 @@ __all__ = ["CpuCopy", "CpuProgram", "Replay", "chunk_of"]
 _CHUNKS_PER_THREAD: Final = 8
 """Enough that a thread which is held up delays nobody for long; few enough to cost nothing."""
 _WORD_BYTES: Final = 8
+ADDRESS: Final = attrgetter("address")
+NO_VALUES: Final = b""
 _SHARES: Final = Struct("=qq")
 _SHARES_AT: Final = RECORD.size - _SHARES.size
 """Offset of extent and chunk in a RECORD."""
@@ -53,8 +56,8 @@ class CpuProgram:
         self, buffers: Sequence[HostMemory], values: Sequence[int], *, wait: bool = False
     ) -> float | None:
         """Run the kernel to its end. Returns the seconds it took when `wait`."""
-        addresses = self._pack_buffers(*[buffer.address for buffer in buffers])
-        numbers = self._pack_values(*values)
+        addresses = self._pack_buffers(*map(ADDRESS, buffers))
+        numbers = self._pack_values(*values) if values else NO_VALUES
         start = perf_counter() if wait else 0.0
         extent, chunk = self.shares(values) if self._varies else (self.extent, self.chunk)
         if chunk == extent:
@@ -65,7 +68,7 @@ class CpuProgram:
 
     def bound(self, buffers: Sequence[HostMemory], values: Sequence[int]) -> Callable[[], None]:
         """A launch as one native call."""
-        addresses = self._pack_buffers(*[buffer.address for buffer in buffers])
+        addresses = self._pack_buffers(*map(ADDRESS, buffers))
         numbers = self._pack_values(*values)
         extent, chunk = self.shares(values)
         if chunk == extent:
