@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tinycore.engine.counters import GlobalCounters
     from tinycore.helpers import fetch as fetch
     from tinycore.helpers import getenv as getenv
+    from tinycore.nn.function import function
     from tinycore.tensor.jit import TinyJit
     from tinycore.tensor.tensor import Tensor
     from tinycore.uop.node import UOp as UOp
@@ -35,6 +36,7 @@ _WHERE = {
     "Variable": "tinycore.uop.size:Variable",
     "dtypes": "tinycore.dtype:dtypes",
     "from_dlpack": "tinycore.tensor:Tensor.from_dlpack",
+    "function": "tinycore.nn.function:function",
 }
 
 _ELSEWHERE = {
@@ -53,6 +55,7 @@ __all__ = [
     "Variable",
     "dtypes",
     "from_dlpack",
+    "function",
     "nn",
 ]
 

@@ -8,6 +8,7 @@ Floor 6. The files, in the order in which a training passes them:
   layers
 - `optim/`: optimizers, schedules of learning rates, clipping, mixed precision
 - `state.py`: parameters by name, saved and loaded
+- `function.py`: parts of a network as functions of their arguments alone
 """
 
 from typing import TYPE_CHECKING
