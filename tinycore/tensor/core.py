@@ -101,7 +101,7 @@ class Core:
             source._share(self)
         if requires_grad is not None:
             self.requires_grad_(requires_grad)
-        if requires_grad and source is not None and not is_gradient_leaf(self.uop):
+        if requires_grad and source is not None and self.uop in (node, source.uop):
             self._become(graph.leaf(self.uop))
 
     def _enter(self, node: UOp) -> None:
@@ -324,7 +324,8 @@ class Core:
         gradient flows on from it.
 
         A copy gets memory, whose former content is known after a write. What shows all of some
-        memory stays, unless a tensor that it is a view of may have another such view.
+        memory stays, unless a tensor that it is a view of may have another such view, or one of an
+        equal graph has its value.
         """
         node, base = self.uop, base_of_view(self.uop)
         if is_gradient_leaf(node):
@@ -335,10 +336,13 @@ class Core:
         tensors = [t for t in chain.from_iterable(shown) if t.uop in below and t is not self]
         if any(t.requires_grad for t in tensors):
             return
-        if is_whole and graph.is_copy(base):
-            show(self, alias_index.of(base), base, in_own_memory(base))
-        elif not (is_whole and is_shared(base)) or any(t.uop is not node for t in tensors):
+        has_twins = graph.has_equal_value(node) or any(t.uop is not node for t in tensors)
+        if has_twins or not (is_whole and is_shared(base)):
             self._become(graph.leaf(node))
+        elif graph.is_copy(base):
+            show(self, alias_index.of(base), base, in_own_memory(base))
+        else:
+            history.begin(base)
 
     # --- identity in the graph
 

@@ -23,6 +23,7 @@ from tinycore.uop.node import (
     device_node,
     interned,
     is_gradient_leaf,
+    known,
     ordered,
     unique,
 )
@@ -426,6 +427,20 @@ def value(x: UOp) -> UOp:
     """A node that is no view: for memory, present or future, its value alone."""
     base = base_of_view(x)
     return UOp(Op.VALUE, x.dtype, (x,)) if is_memory(base) or is_copy(base) else x
+
+
+EQUAL: Final = "equal"
+"""The argument of the VALUE of memory that another tensor was computed to."""
+
+
+def equal_value(x: UOp) -> UOp:
+    """The value of memory for a tensor of the same graph as the one that it belongs to."""
+    return UOp(Op.VALUE, x.dtype, (x,), EQUAL)
+
+
+def has_equal_value(x: UOp) -> bool:
+    """True if a node made by `equal_value` of this memory lives."""
+    return known((Op.VALUE, x.dtype, (x,), EQUAL)) is not None
 
 
 def is_copy(x: UOp) -> bool:

@@ -31,10 +31,12 @@ from tinycore.dtype import dtypes
 from tinycore.errors import GradientError
 from tinycore.tensor import graph
 from tinycore.tensor.aliases import VIEW_OPS
+from tinycore.tensor.grad import passes_gradient
 from tinycore.tensor.gradient_sources import (
     is_filled,
     origin,
     parameters_of_gradient,
+    source_at,
     sources,
     sources_below,
     with_sources,
@@ -347,6 +349,11 @@ class GradientHistory:
                 if is_filled(base := base_of(new)) and (found := self.ended(node)):
                     origin(base)._ended = found
 
+    def begin(self, memory: UOp) -> None:
+        """Record that a BUFFER is a leaf from now on, whatever it was computed from."""
+        if ended_at(memory):
+            memory._ended = NOBODY
+
     def ended_below(self, memory: Iterable[UOp]) -> BufferSet:
         """The same for a node whose gradient goes to some BUFFERs first.
 
@@ -426,7 +433,10 @@ class GradientHistory:
         return entry.graph
 
     def versions_in(self, below: Collection[UOp]) -> Callable[[UOp], Iterator[UOp]]:
-        """For memory that a tensor shows, the nodes of a graph that are its former content."""
+        """For memory that a tensor shows, the nodes of a graph that are its former content.
+
+        They may have another shape.
+        """
         former: defaultdict[UOp, list[UOp]] = defaultdict(list)
         known = [(node, reference()) for node, reference in list(self.former.items())]
         held = {node: buffer for node, buffer in known if buffer is not None}
@@ -445,13 +455,10 @@ class GradientHistory:
                 if before is not base and (found := graph.reshape(before, node.shape)) in below:
                     yield found
             while base.op is Op.ASSIGN:
-                older = base.src[0]
-                if (found := graph.reshape(older, node.shape)) in below:
-                    yield found
-                base = base_of(older)
-            for before in former.get(base, ()):
-                if (found := graph.reshape(before, node.shape)) in below:
-                    yield found
+                base = base_of(base.src[0])
+                if base in below:
+                    yield base
+            yield from (before for before in former.get(base, ()) if before in below)
 
         return versions
 
@@ -511,14 +518,15 @@ class GradientHistory:
         """
         if not any(n.op is BUFFER and ended_at(n) for n in nodes):
             return  # as mostly, without a look at which of them a gradient goes to
-        found = [n for n in sources(root) if ended_at(n)]
+        below = [n for n in root.toposort(passes_gradient) if not is_gradient_leaf(n)]
+        found = [m for n in below if (m := source_at(n)) is not None and ended_at(m)]
         if not found:
             return
         origins = {node: still_there(ended_at(node)) for node in found}
         asked = set(wanted([*found, *chain.from_iterable(origins.values())]))
-        for node, below in origins.items():
-            lost = [n for n in below if n in asked]
-            if lost and node not in asked:
+        for node, ended in origins.items():
+            lost = [n for n in ended if n in asked and n is not node]
+            if lost:
                 raise GradientError(
                     f"backward: realize() ended the gradient at a tensor of {node.arg} elements, "
                     f"which was computed from one of {lost[0].arg} that wants it. Differentiate "

@@ -220,12 +220,12 @@ def owned_apart(
             if tensor is owner or (own is not None and own is owner._value):
                 left.append(tensor)
             elif own is None or own not in moved:
-                found[tensor] = UOp(Op.VALUE, tensor.dtype, (found[tensor],))
+                found[tensor] = graph.equal_value(found[tensor])
             else:
                 apart.add(own)
     for own in apart:
         old, new = moved[own]
-        moved[own] = old, UOp(Op.VALUE, new.dtype, (new,))
+        moved[own] = old, graph.equal_value(new)
     for tensor in found:
         if tensor._value is not None and tensor._value in apart:
             found[tensor] = tensor.uop.substitute(dict([moved[tensor._value]]))

@@ -16,7 +16,7 @@ from tinycore.dtype import dtypes
 from tinycore.tensor import graph
 from tinycore.tensor.aliases import base_of_view
 from tinycore.tensor.core import Core
-from tinycore.tensor.grad import passes_gradient
+from tinycore.tensor.grad import LEAF, passes_gradient
 from tinycore.tensor.history import history
 from tinycore.tensor.liveness import BUFFER, alias_index, replace_nodes, waiting_tensors
 from tinycore.tensor.runtime import runtime
@@ -133,7 +133,8 @@ def note_history(
         return
     for tensor in owners:
         node = root_of(tensor)
-        if tensor._requires_grad is None and node in asked and node in replaced:
+        is_data = tensor._requires_grad is False or base_of(node).arg is LEAF
+        if not is_data and node in asked and node in replaced:
             memory = base_of(replaced[node])
             if memory.op is BUFFER and (origins := history.ended(node, form)):
                 memory._ended = origins

@@ -419,14 +419,16 @@ def derivatives(root: UOp, seed: UOp, targets: Sequence[Core]) -> dict[Core, UOp
     nodes = ordered(whole, None)
     versions = history.versions_in(nodes)
     wanted = {
-        target: [node] * (node in nodes)
-        + [*(versions(target.uop) if target.requires_grad or node not in nodes else ())]
+        target: dict.fromkeys(  # a former leaf may be the node itself
+            [node] * (node in nodes)
+            + [*(versions(target.uop) if target.requires_grad or node not in nodes else ())]
+        )
         for target, node in zip(targets, shown, strict=True)
     }
     found = gradients(whole, seed, [node for parts in wanted.values() for node in parts])
     totals: dict[Core, UOp] = {}
     for target, parts in wanted.items():
-        terms = [found[node] for node in parts if node in found]
+        terms = [graph.reshape(found[node], target.shape) for node in parts if node in found]
         if terms:
             totals[target] = reduce(UOp.__add__, terms)
     results = UOp.sink(*totals.values()).substitute(back)  # in one walk, as they share most nodes

@@ -358,6 +358,12 @@ def interned(op: Op, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None) -
     return new(key, arg)
 
 
+def known(key: Key) -> UOp | None:
+    """The living node of a key; None if there is none."""
+    reference = nodes.get(key)
+    return None if reference is None else reference()
+
+
 def new(key: Key, arg: Any) -> UOp:
     """A new node, unless another thread makes it first. A float differs in its key."""
     node = blank(UOp)

@@ -136,6 +136,96 @@ def test_a_view_made_before_its_tensor_asks_for_a_gradient_leads_to_it() -> None
     assert x.grad.tolist() == [2.0, 2.0]
 
 
+def test_parameters_made_of_each_other_are_three() -> None:
+    x = Tensor([3.0, 4.0])
+    first = Tensor(x, requires_grad=True)
+    second = Tensor(first, requires_grad=True)
+
+    (x * 2 + first * 3 + second * 4).sum().backward()
+
+    assert first.grad is not None
+    assert second.grad is not None
+    assert (first.grad.tolist(), second.grad.tolist()) == ([3.0, 3.0], [4.0, 4.0])
+
+
+def test_a_value_that_was_realized_beside_an_equal_one_may_ask_alone() -> None:
+    x = Tensor([3.0, 4.0]).realize()
+    leaf, other = x * 2, x * 2
+    leaf.realize()
+
+    leaf.requires_grad_()
+    (leaf * 2 + other * 3).sum().backward()
+
+    assert leaf.grad is not None
+    assert leaf.grad.tolist() == [2.0, 2.0]
+
+
+def test_a_leaf_whose_former_graph_is_kept_counts_once() -> None:
+    x = Tensor([2.0, 4.0]).realize()
+    other = x.clone()
+    x.assign(other)
+    x.tolist()
+    leaf = (other * 1.0).requires_grad_()
+
+    (leaf * leaf + other + x.clone()).sum().backward()
+
+    assert leaf.grad is not None
+    assert leaf.grad.tolist() == [4.0, 8.0]
+
+
+@pytest.mark.parametrize("make", [lambda x: x, lambda x: x.reshape(2, 1).reshape(2)])
+def test_a_leaf_that_is_written_through_a_view_keeps_earlier_uses(
+    make: Callable[[Tensor], Tensor],
+) -> None:
+    leaf = make(Tensor([3.0, 4.0])).requires_grad_()
+    before, view = leaf * 5, leaf.reshape(-1, 1).reshape(-1)
+
+    view.assign(before.detach())
+    (leaf * 2 + before).sum().backward()
+
+    assert leaf.grad is not None
+    assert leaf.grad.tolist() == [7.0, 7.0]
+
+
+def test_realize_that_ends_the_gradient_of_what_a_leaf_shows_is_told() -> None:
+    x = Tensor([3.0, 4.0], requires_grad=True)
+    inner = x + 1
+    leaf = Tensor(inner, requires_grad=True).realize()
+
+    with pytest.raises(GradientError, match=r"realize\(\) ended the gradient"):
+        (inner * x).sum().backward()
+    (leaf * x).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [4.0, 5.0]
+
+
+def test_realize_of_a_value_that_asks_and_whose_gradient_flows_on_is_told() -> None:
+    x = Tensor([3.0, 4.0], requires_grad=True)
+    inner = (x * 2).requires_grad_().realize()
+
+    with pytest.raises(GradientError, match=r"realize\(\) ended the gradient"):
+        inner.sum().backward()
+    fresh = (x * 2).realize().requires_grad_()
+    (fresh * x).sum().backward()
+    assert fresh.grad is not None
+    assert fresh.grad.tolist() == [3.0, 4.0]
+
+
+def test_a_parameter_computed_from_another_is_trained_for_many_steps() -> None:
+    first = Tensor([3.0, 4.0]).realize()
+    second = first * 2
+    optimizer = SGD([first, second], lr=0.25)
+
+    for _ in range(3):
+        optimizer.zero_grad()
+        with Context(TRAINING=1):
+            (first * first + second * second).sum().backward()
+            optimizer.step()
+
+    assert first.tolist() != [3.0, 4.0]
+    assert second.tolist() == [0.75, 1.0]
+
+
 def test_a_detached_leaf_does_not_lead_to_the_tensor_that_it_shows() -> None:
     x = Tensor([3.0, 4.0], requires_grad=True)
     leaf = x.detach().requires_grad_()

@@ -146,7 +146,7 @@ class Optimizer:
             )
         chosen = self._with_gradients()
         params = [self.params[position] for position in chosen]
-        gradients = [self._wide(param.grad) for param in params if param.grad is not None]
+        gradients = [self._wide(param.grad.detach()) for param in params if param.grad is not None]
         values = [self._wide(param.detach()) for param in params]
         keep = Keep(None if proceed is None else proceed.to(self.device))
         places = [0] if self.fused else chosen
