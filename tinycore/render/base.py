@@ -300,9 +300,12 @@ def array_bytes(array: UOp) -> int:
 def pointer_of(index: UOp) -> UOp:
     """The DEFINE_* node that an INDEX or PIXEL (or a pointer behind AFTERs) points into."""
     node = index
-    while node.op in (Op.INDEX, Op.AFTER, Op.PIXEL):
+    while node.op in INSIDE_MEMORY:
         node = node.src[0]
     return node
+
+
+INSIDE_MEMORY: Final = frozenset({Op.INDEX, Op.AFTER, Op.PIXEL})
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ Floor 5. Walks over graphs for `history`, which knows what memory was computed f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
 
 from tinycore.dtype import dtypes
 from tinycore.tensor import graph
@@ -15,6 +16,9 @@ from tinycore.tensor.grad import LEAF, passes_gradient
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, is_gradient_leaf
 from tinycore.uop.op import Op
+
+if TYPE_CHECKING:
+    from tinycore.schedule.canonical import CanonicalGraph
 
 NO_SOURCES: Final[frozenset[UOp]] = frozenset()
 
@@ -64,6 +68,42 @@ def sources_below(nodes: Iterable[UOp]) -> dict[UOp, frozenset[UOp]]:
         else:
             found[node] = union([found[s] for s in node.src])
     return found
+
+
+def sources_of_writes(
+    writes: Sequence[UOp], done: Mapping[UOp, UOp], former: Mapping[UOp, UOp], form: CanonicalGraph
+) -> dict[UOp, frozenset[UOp]] | None:
+    """`sources_below` of some writes of a run, over the memory of those `done` and the `former`
+    content of what was overwritten: known from other runs of the same form.
+
+    None where the canonical graph does not tell.
+    """
+    if form.cached or form.calls or any(origin(node) is not done[node] for node in done):
+        return None
+    nodes, count = form.nodes, len(form.memory)
+    ends = tuple([nodes[node] for node in done])
+    found = parameters_of_writes(tuple([nodes[node] for node in writes]), ends, count)
+    memory = [*(former.get(buffer, buffer) for buffer in form.memory), *done.values()]
+    sets = (frozenset([memory[place] for place in places]) for places in found)
+    return dict(zip(writes, sets, strict=True))
+
+
+@lru_cache(256)
+def parameters_of_writes(
+    writes: tuple[UOp, ...], done: tuple[UOp, ...], count: int
+) -> tuple[tuple[int, ...], ...]:
+    """For canonical ASSIGNs, the numbers of the parameters that a gradient goes to. The memory that
+    those `done` have written counts as parameters after the others, of which there are `count`.
+    """
+    shown = {}
+    for number, node in enumerate(done, count):
+        memory = origin(node)
+        mark = UOp(Op.UNIQUE, dtypes.void, (), -1 - number)
+        shown[node] = graph.reshape(memory.with_src((memory.src[0], mark)), node.shape)
+    sources = iter(UOp.sink(*[s for node in writes for s in node.src]).substitute(shown).src)
+    after = [node.with_src(tuple([next(sources) for _ in node.src])) for node in writes]
+    found = sources_below(after)
+    return tuple([tuple([-1 - m.src[1].arg for m in found[node]]) for node in after])
 
 
 def union(sets: Iterable[frozenset[UOp]]) -> frozenset[UOp]:

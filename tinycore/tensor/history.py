@@ -39,6 +39,7 @@ from tinycore.tensor.gradient_sources import (
     source_at,
     sources,
     sources_below,
+    sources_of_writes,
     with_sources,
 )
 from tinycore.uop.movement import base_of
@@ -163,10 +164,12 @@ class GradientHistory:
                     buffer._ended = self.ended_below(found)
                     self.drop(id(buffer))
 
-    def record(self, done: Mapping[UOp, UOp], kept: Mapping[UOp, UOp]) -> None:
+    def record(
+        self, done: Mapping[UOp, UOp], kept: Mapping[UOp, UOp], form: CanonicalGraph
+    ) -> None:
         """Record a run, each node with the BUFFER that has its value now.
 
-        `done` are writes and `kept` stays differentiable.
+        `done` are writes and `kept` stays differentiable. `form` is the graph of the run.
         """
         with self.lock:
             if not (kept or (done and self.kept)):
@@ -184,12 +187,15 @@ class GradientHistory:
             parts = [part for node in both for part in node.src]
             after = iter(UOp.sink(*parts).substitute(shown | gone.stand_ins).src)
             before = {n: n.with_src(tuple([next(after) for _ in n.src])) for n in both}
-            found = sources_below(before.values())
             own = gone.stand_ins
-            new = [n for n in both if self.has_source(found[before[n]], own.get(kept[n]))]
+            found = sources_of_writes(both, done, own, form)
+            if found is None:
+                below = sources_below(before.values())
+                found = {n: below[before[n]] for n in both}
+            new = [n for n in both if self.has_source(found[n], own.get(kept[n]))]
             self.retain(
                 {kept[n]: with_shape(before[n], n.shape, kept[n].shape) for n in new},
-                {kept[n]: found[before[n]] for n in new},
+                {kept[n]: found[n] for n in new},
             )
 
     def retire(self, written: set[UOp]) -> FormerContent:

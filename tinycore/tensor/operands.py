@@ -80,16 +80,24 @@ class Operands(Joining):
         return graph.scalar(dtype, cast(Scalar, x), self.device)
 
     def _pair(self, name: str, other: Self | Scalar) -> Sequence[UOp]:
-        """`_nodes` of two operands; at once for a number of this dtype, or a tensor like this."""
+        """`_nodes` of two operands; at once for a number of this dtype, or a tensor of this dtype
+        on this device.
+        """
         node = self.uop
         if type(other) in NUMBER_TYPES:
             number = cast(Scalar, other)
             dtype = scalar_dtype(number, node.dtype)
             if dtype is node.dtype and number_dtype("operand", number, dtype) is dtype:
                 return node, graph.full(node.shape, dtype, number, node.device)
-        elif isinstance(other, Operands) and self._is_like(other):
-            least_upper_dtype(node.dtype)  # raises for a dtype that takes no part in arithmetic
-            return node, other.uop
+        elif isinstance(other, Operands):
+            second = other.uop
+            if node.dtype is second.dtype and node.device == second.device:
+                least_upper_dtype(node.dtype)  # raises for a dtype that takes no part in arithmetic
+                shape = node.shape
+                if shape == second.shape:
+                    return node, second
+                shape = broadcast_shapes(name, shape, second.shape)
+                return graph.broadcast_to(node, shape), graph.broadcast_to(second, shape)
         return self._nodes(name, (other,))
 
     def _is_like(self, other: Self, promote: bool = False) -> bool:

@@ -140,7 +140,7 @@ def note_history(
                 memory._ended = origins
     done, kept = differentiable(form, replaced, asked, read)
     if done or kept:
-        history.record(done, kept)
+        history.record(done, kept, form)
 
 
 def differentiable(

@@ -18,19 +18,24 @@ if TYPE_CHECKING:
 Interval: TypeAlias = tuple[Any, Any]
 
 
+COUNTED_OPS: Final = frozenset({Op.RANGE, Op.SPECIAL})
+CONST, DEFINE_VAR = Op.CONST, Op.DEFINE_VAR
+
+
 def bounds_of(node: UOp) -> Interval:
     """Interval arithmetic over one node, given the bounds of its sources."""
-    if node.op is Op.CONST:
+    op = node.op
+    if op is CONST:
         return node.arg, node.arg
-    if node.op in (Op.RANGE, Op.SPECIAL):
+    if op in COUNTED_OPS:
         return 0, max(0, node.src[0].vmax - 1)
-    if node.op is Op.DEFINE_VAR:
+    if op is DEFINE_VAR:
         return node.arg[1], node.arg[2]
     limits = dtypes.min(node.dtype), dtypes.max(node.dtype)
-    rule = INTERVALS.get(node.op)
+    rule = INTERVALS.get(op)
     if rule is None or node.dtype.kind not in ("int", "uint", "index", "bool"):
         return limits
-    if node.op in COMPARISON and dtypes.is_float(node.src[0].dtype):
+    if op in COMPARISON and dtypes.is_float(node.src[0].dtype):
         return limits
     low, high = rule(node, *(s.bounds for s in node.src))
     # Arithmetic that may leave the type's limits wraps, so nothing is known of it.

@@ -64,8 +64,9 @@ printer: Callable[[UOp], str] = repr
 """Text of a node for `str`; text.py puts its own here, which parses back."""
 
 
-BUFFER, DETACH, UNIQUE = Op.BUFFER, Op.DETACH, Op.UNIQUE
-"""Ops that every run asks for. Python 3.11 takes ten times as long to find a member of an enum."""
+BUFFER, DETACH, RANGE = Op.BUFFER, Op.DETACH, Op.RANGE
+SINK, UNIQUE = Op.SINK, Op.UNIQUE
+"""Ops that are asked for often: Python 3.11 takes ten times as long to find a member of Op."""
 
 
 class Axis(NamedTuple):
@@ -313,7 +314,7 @@ class UOp(Operators["UOp"]):
 
         What is below a SINK is found once: kernels are gone through again and again.
         """
-        if enter is not None or self.op is not Op.SINK:
+        if enter is not None or self.op is not SINK:
             return list(ordered(self, enter))
         try:
             below = self._below
@@ -334,7 +335,7 @@ class UOp(Operators["UOp"]):
             return found
         new: dict[UOp, UOp] = dict(replacements)
         moved, get = new.keys(), new.get
-        if enter is None and self.op is Op.SINK and hasattr(self, "_below"):
+        if enter is None and self.op is SINK and hasattr(self, "_below"):
             order: Iterable[UOp] = (*self._below, self)
         else:
             order = ordered(self, enter, replacements)
@@ -513,10 +514,10 @@ def ranges_of(node: UOp) -> frozenset[UOp]:
         assert more is not None
         if more is not found and not more <= found:
             found = found | more if found else more
-    if node.op is Op.RANGE:
+    if node.op is RANGE:
         return found | {node}
     if node.op in CLOSING:
-        closed = [s for s in node.src[1:] if s.op is Op.RANGE]
+        closed = [s for s in node.src[1:] if s.op is RANGE]
         if node.op is Op.MATRIX:
             kinds = (AxisKind.FRAGMENT, AxisKind.UNROLL)
             closed = [s for s in closed if s.arg.kind in kinds]

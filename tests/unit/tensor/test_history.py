@@ -524,6 +524,38 @@ def test_sources_that_graphs_carry_are_those_below_them() -> None:
         assert set(history.sources_of(memory) or ()) == set(sources(graph))
 
 
+def test_sources_known_from_a_run_of_the_same_form_are_those_of_a_walk() -> None:
+    first, second = (Tensor.zeros(4).contiguous().realize() for _ in range(2))
+    weight = Tensor([2.0], requires_grad=True)
+
+    for _ in range(4):
+        first.assign(first * 0.5 + weight)
+        second.assign(second * 0.25 + first.detach() * weight)
+        (second + first).sum().item()
+
+    kept = [m for entry in history.kept.values() if (m := entry.memory()) is not None]
+    carried = [m for m in kept if id(m) in history.kept[id(m)].group.sources]
+    assert len(carried) >= 6
+    for memory in carried:
+        graph = history.graph_of(memory)
+        assert graph is not None
+        assert set(history.sources_of(memory) or ()) == set(sources(graph))
+
+
+def test_gradients_flow_through_writes_of_several_runs() -> None:
+    first, second = (Tensor.zeros(4).contiguous().realize() for _ in range(2))
+    weight = Tensor([2.0], requires_grad=True)
+    for _ in range(3):
+        first.assign(first * 0.5 + weight)
+        second.assign(second * 0.5 + first * 3)
+        (second + first).sum().item()
+
+    second.sum().backward()
+
+    assert weight.grad is not None
+    assert weight.grad.item() == 4 * 3 * (0.25 * 1 + 0.5 * 1.5 + 1.75)
+
+
 def test_a_loop_of_realized_steps_notes_living_memory_only() -> None:
     x = first = Tensor([1.0, 2.0], requires_grad=True).realize()
     for _ in range(300):

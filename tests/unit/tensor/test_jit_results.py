@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import pickle
+import re
 import threading
 import weakref
 
 import numpy
 import pytest
 
-from tinycore import Context, Tensor, TinyJit
+from tinycore import Context, GlobalCounters, Tensor, TinyJit
 from tinycore.device.buffer import Buffer
 from tinycore.schedule.device_memory import buffer_of
 from tinycore.tensor import recorded_call
@@ -128,6 +129,41 @@ def test_a_result_that_was_written_to_has_its_gradient() -> None:
         assert weight.grad is not None
         assert weight.grad.tolist() == [2 * number, 2 * number]
         weight.grad = None
+
+
+def test_a_result_whose_memory_was_freed_is_computed_elsewhere() -> None:
+    step = doubled()
+    for number in range(4):
+        step(host(number, 1))
+    memory(step(host(5, 1))).deallocate()
+    taken = host(7, 8)  # which may lie where the result was
+
+    assert step(host(3, 4)).tolist() == [6.0, 8.0]
+    assert taken.tolist() == [7.0, 8.0]
+
+
+def test_an_argument_in_memory_of_others_is_launched_on() -> None:
+    step = doubled()
+    for number in range(4):
+        step(host(number, 1))
+    array = numpy.array([0.0, 2.0, 3.0, 4.0], numpy.float32)
+
+    assert step(Tensor.from_dlpack(array[1:3])).tolist() == [4.0, 6.0]
+    assert step(host(3, 4)).tolist() == [6.0, 8.0]
+
+
+def test_replays_into_kept_memory_are_shown_and_counted(capfd: pytest.CaptureFixture[str]) -> None:
+    step = doubled()
+    for number in range(4):
+        step(host(number, 1))
+    x, before = host(3, 4), GlobalCounters.kernel_count
+
+    step(x)
+    with Context(DEBUG=2):
+        step(x)
+
+    assert GlobalCounters.kernel_count == before + 2
+    assert len(re.findall(r"^run .*jit", capfd.readouterr().err, re.MULTILINE)) == 1
 
 
 def test_several_results_and_views_are_used_again_together() -> None:

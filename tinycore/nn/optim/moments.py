@@ -57,14 +57,15 @@ class AdamW(Optimizer):
     ) -> list[Tensor]:
         keep(self.b1_t, self.b1_t * self.b1)
         keep(self.b2_t, self.b2_t * self.b2)
-        updates = []
+        updates, corrections = [], {}
+        for dtype in {m.dtype for m in self.m}:
+            corrections[dtype] = 1 - self.b1_t.cast(dtype), 1 - self.b2_t.cast(dtype)
         for place, gradient, param in zip(places, gradients, params, strict=True):
             m, v = self.m[place], self.v[place]
             keep(m, self.b1 * m + (1 - self.b1) * gradient)
             keep(v, self.b2 * v + (1 - self.b2) * gradient.square())
-            mean = m / (1 - self.b1_t.cast(m.dtype))
-            square = v / (1 - self.b2_t.cast(v.dtype))
-            step = mean / (square.sqrt() + self.eps)
+            first, second = corrections[m.dtype]
+            step = (m / first) / ((v / second).sqrt() + self.eps)
             step = step + self.wd * param if self.wd else step
             updates.append(self._rate(param) * self._trusted(param, step))
         return updates
