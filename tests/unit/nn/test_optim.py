@@ -491,9 +491,12 @@ def test_names_of_torchs_optimizers_are_answered() -> None:
         _ = optimizer.param_groups
 
 
+@pytest.mark.parametrize("scheduled", [False, True])
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("lazy", [False, True])
-def test_a_step_that_fails_half_way_changes_nothing(lazy: bool, scaled: bool) -> None:
+def test_a_step_that_fails_half_way_changes_nothing(
+    lazy: bool, scaled: bool, scheduled: bool
+) -> None:
     """The second optimizer finds no gradient when the first has written all of its down."""
     first, second = (Tensor([1.0, 2.0], requires_grad=True) for _ in range(2))
     if lazy:
@@ -505,7 +508,9 @@ def test_a_step_that_fails_half_way_changes_nothing(lazy: bool, scaled: bool) ->
     scaler = nn.optim.GradScaler(init_scale=1.0)
 
     def step() -> None:
-        if scaled:
+        if scheduled:
+            Tensor.realize(*(scaler.schedule_step(group) if scaled else group.schedule_step()))
+        elif scaled:
             scaler.step(group)
         else:
             group.step()

@@ -9,7 +9,7 @@ the first step, that would be another graph than the second, and both would have
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from reprlib import repr as shorten
 from typing import TYPE_CHECKING, Any, Final
@@ -123,22 +123,21 @@ class Optimizer:
         Whatever ends it, all parameters and state are changed once or not at all. Raises as
         `schedule_step` does.
         """
-        self.realize_step(self.schedule_step)
-
-    def realize_step(self, schedule: Callable[[], list[Tensor]]) -> None:
-        """Realize what `schedule` assigns, so that all of a step happens or nothing does."""
-        with AtomicWrites(lambda: [*self.params, *get_parameters(self)]):
-            changed = schedule()
-        Tensor.realize(*changed)
+        Tensor.realize(*self.schedule_step())
 
     def schedule_step(self, proceed: Tensor | None = None) -> list[Tensor]:
         """Assign the changed parameters and state, and return all that must be realized.
 
-        Parameters without a gradient, and their state, are left as they are. Where the bool
-        `proceed` (1,) does not hold, everything keeps its value; see `GradScaler`. Raises
-        GradientError outside training, which is entered by `Context(TRAINING=1)`, and when no
-        parameter has a gradient, or with `fused` one has none.
+        Whatever ends it, all are assigned or none. Parameters without a gradient, and their state,
+        are left as they are. Where the bool `proceed` (1,) does not hold, everything keeps its
+        value; see `GradScaler`. Raises GradientError outside training, which is entered by
+        `Context(TRAINING=1)`, and when no parameter has a gradient, or with `fused` one has none.
         """
+        with AtomicWrites(lambda: [*self.params, *get_parameters(self)]):
+            return self._assigned(proceed)
+
+    def _assigned(self, proceed: Tensor | None) -> list[Tensor]:
+        """`schedule_step`, which ends half-way where it raises."""
         if not settings.TRAINING:
             raise GradientError(
                 "an optimizer steps only while training. Put the step inside "
@@ -295,7 +294,7 @@ class OptimizerGroup(Optimizer):
         for optimizer in self.optimizers:
             optimizer.zero_grad()
 
-    def schedule_step(self, proceed: Tensor | None = None) -> list[Tensor]:
+    def _assigned(self, proceed: Tensor | None) -> list[Tensor]:
         """Tensors that the steps of all optimizers must realize. Raises as theirs do."""
         steps = [optimizer.schedule_step(proceed) for optimizer in self.optimizers]
         return _distinct(tensor for step in steps for tensor in step)

@@ -132,7 +132,7 @@ class GradScaler:
 
     def step(self, optimizer: Optimizer) -> None:
         """Change the optimizer's parameters, unless gradients overflowed, now."""
-        optimizer.realize_step(lambda: self.schedule_step(optimizer))
+        Tensor.realize(*self.schedule_step(optimizer))
 
     def schedule_update(self) -> list[Tensor]:
         """Assign the scale of the next step, and return what must be realized.
