@@ -171,8 +171,8 @@ def pad_with(x: UOp, pairs: Sequence[Pair], value: Scalar) -> UOp:
 
 def shrink(x: UOp, pairs: Sequence[Pair]) -> UOp:
     """The box from start to stop on each axis."""
-    whole = all(pair == (0, size) for pair, size in zip(pairs, x.shape, strict=True))
-    return x if whole else UOp(Op.SHRINK, x.dtype, (x,), tuple(pairs))
+    is_whole = [*pairs] == [(0, size) for size in x.shape]
+    return x if is_whole else UOp(Op.SHRINK, x.dtype, (x,), tuple(pairs))
 
 
 def flip(x: UOp, axes: Iterable[int]) -> UOp:

@@ -77,7 +77,9 @@ class Parsed(NamedTuple):
 
 def host_entry(entry: Any) -> Any:
     """One entry of an index, what the host knows of it as an int, slice or NumPy array."""
-    if isinstance(entry, (Creation, slice, EllipsisType, str)) or entry is None:
+    if type(entry) is int or entry is None:
+        return entry
+    if isinstance(entry, (Creation, slice, Size, EllipsisType, str)):
         return entry
     if isinstance(entry, (list, tuple)) and any(isinstance(e, Creation) for e in entry):
         first = next(e for e in entry if isinstance(e, Creation))
@@ -438,6 +440,8 @@ def span(box: AxisIndex) -> tuple[int, int]:
 
 def take_box(node: UOp, axis: int, box: AxisIndex) -> UOp:
     """One axis reduced to its part of a box."""
+    if box.step == 1 and box.start == 0 and box.size == node.shape[axis]:
+        return node
     pairs = [(0, n) for n in node.shape]
     pairs[axis] = span(box)
     node = graph.shrink(node, pairs)
