@@ -13,6 +13,7 @@ from typing import Any, Final
 from tinycore.dtype import DType, Scalar, dtypes, least_upper_dtype
 from tinycore.errors import ArgumentError, ArgumentTypeError, DTypeError
 from tinycore.tensor import Tensor
+from tinycore.uop.shape import DeviceLike
 
 Operand = Tensor | Scalar
 
@@ -111,7 +112,7 @@ def promote_operands(name: str, kind: str, *operands: object) -> tuple[Tensor, .
     return tuple([as_operand(x, dtype, device) for x in operands])
 
 
-def as_operand(x: Any, dtype: DType, device: str) -> Tensor:
+def as_operand(x: Any, dtype: DType, device: DeviceLike) -> Tensor:
     """One operand in a dtype; a number becomes a constant, which takes no memory."""
     if isinstance(x, Tensor):
         return x.cast(dtype)

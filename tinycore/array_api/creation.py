@@ -16,7 +16,7 @@ from tinycore.dtype import DType, Scalar, dtypes, from_numpy_dtype
 from tinycore.errors import ArgumentError, ArgumentTypeError
 from tinycore.tensor import Tensor
 from tinycore.tensor.data import SupportsArray
-from tinycore.uop.shape import Shape
+from tinycore.uop.shape import DeviceLike, Shape
 
 __all__ = [
     "arange", "asarray", "empty", "empty_like", "eye", "from_dlpack", "full", "full_like",
@@ -34,7 +34,7 @@ def arange(
     step: Scalar = 1,
     *,
     dtype: DType | None = None,
-    device: str | None = None,
+    device: DeviceLike | None = None,
 ) -> Tensor:
     """start, start + step, ... before stop; `arange(n)` counts 0 to n - 1.
 
@@ -48,7 +48,7 @@ def asarray(
     /,
     *,
     dtype: DType | None = None,
-    device: str | None = None,
+    device: DeviceLike | None = None,
     copy: bool | None = None,
 ) -> Tensor:
     """An array of an array, a number, a nested list of numbers, or a buffer such as NumPy's.
@@ -94,12 +94,16 @@ def exporting(obj: Any) -> Any:
     return array
 
 
-def empty(shape: int | Shape, *, dtype: DType | None = None, device: str | None = None) -> Tensor:
+def empty(
+    shape: int | Shape, *, dtype: DType | None = None, device: DeviceLike | None = None
+) -> Tensor:
     """Memory filled with nothing in particular."""
     return Tensor.empty(shape, device=device, dtype=dtype)
 
 
-def empty_like(x: Tensor, /, *, dtype: DType | None = None, device: str | None = None) -> Tensor:
+def empty_like(
+    x: Tensor, /, *, dtype: DType | None = None, device: DeviceLike | None = None
+) -> Tensor:
     """Memory in the shape of an array, filled with nothing in particular."""
     return array("empty_like", x).empty_like(dtype, device)
 
@@ -111,7 +115,7 @@ def eye(
     *,
     k: int = 0,
     dtype: DType | None = None,
-    device: str | None = None,
+    device: DeviceLike | None = None,
 ) -> Tensor:
     """A matrix of 1 on the k-th diagonal, above the main one for k > 0, and 0 elsewhere."""
     shape = (n_rows, n_rows if n_cols is None else n_cols)
@@ -120,7 +124,7 @@ def eye(
     return ones.triu(k).tril(k)
 
 
-def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = None) -> Tensor:
+def from_dlpack(x: Any, /, *, device: DeviceLike | None = None, copy: bool | None = None) -> Tensor:
     """An array of another library's array that has `__dlpack__`.
 
     Raises BufferError when `copy=False` and memory cannot be shared.
@@ -133,7 +137,7 @@ def full(
     fill_value: Scalar,
     *,
     dtype: DType | None = None,
-    device: str | None = None,
+    device: DeviceLike | None = None,
 ) -> Tensor:
     """One number everywhere; its dtype follows the number. Raises DTypeError for a complex one."""
     return Tensor.full(shape, fill_value, dtype=dtype, device=device)
@@ -145,7 +149,7 @@ def full_like(
     fill_value: Scalar,
     *,
     dtype: DType | None = None,
-    device: str | None = None,
+    device: DeviceLike | None = None,
 ) -> Tensor:
     """One number in the shape of an array."""
     return array("full_like", x).full_like(fill_value, dtype, device)
@@ -158,7 +162,7 @@ def linspace(
     num: int,
     *,
     dtype: DType | None = None,
-    device: str | None = None,
+    device: DeviceLike | None = None,
     endpoint: bool = True,
 ) -> Tensor:
     """`num` numbers evenly from start to stop, which is included if `endpoint` says so.
@@ -181,12 +185,16 @@ def meshgrid(*arrays: Tensor, indexing: Literal["xy", "ij"] = "xy") -> tuple[Ten
     return first.meshgrid(*rest, indexing=indexing)
 
 
-def ones(shape: int | Shape, *, dtype: DType | None = None, device: str | None = None) -> Tensor:
+def ones(
+    shape: int | Shape, *, dtype: DType | None = None, device: DeviceLike | None = None
+) -> Tensor:
     """1 everywhere."""
     return Tensor.ones(shape, device=device, dtype=dtype)
 
 
-def ones_like(x: Tensor, /, *, dtype: DType | None = None, device: str | None = None) -> Tensor:
+def ones_like(
+    x: Tensor, /, *, dtype: DType | None = None, device: DeviceLike | None = None
+) -> Tensor:
     """1 in the shape of an array."""
     return array("ones_like", x).ones_like(dtype, device)
 
@@ -201,11 +209,15 @@ def triu(x: Tensor, /, *, k: int = 0) -> Tensor:
     return array("triu", x).triu(k)
 
 
-def zeros(shape: int | Shape, *, dtype: DType | None = None, device: str | None = None) -> Tensor:
+def zeros(
+    shape: int | Shape, *, dtype: DType | None = None, device: DeviceLike | None = None
+) -> Tensor:
     """0 everywhere."""
     return Tensor.zeros(shape, device=device, dtype=dtype)
 
 
-def zeros_like(x: Tensor, /, *, dtype: DType | None = None, device: str | None = None) -> Tensor:
+def zeros_like(
+    x: Tensor, /, *, dtype: DType | None = None, device: DeviceLike | None = None
+) -> Tensor:
     """0 in the shape of an array."""
     return array("zeros_like", x).zeros_like(dtype, device)

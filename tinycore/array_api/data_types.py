@@ -11,6 +11,7 @@ from tinycore.array_api._promotion import FAMILIES, array, common_dtype
 from tinycore.dtype import DType, Scalar, dtypes, float_layout
 from tinycore.errors import ArgumentError, DTypeError
 from tinycore.tensor import Tensor
+from tinycore.uop.shape import DeviceLike
 
 __all__ = ["astype", "can_cast", "finfo", "iinfo", "isdtype", "result_type"]
 
@@ -42,7 +43,9 @@ def dtype_of(name: str, x: DType | Tensor) -> DType:
     return x if isinstance(x, DType) else array(name, x).dtype
 
 
-def astype(x: Tensor, dtype: DType, /, *, copy: bool = True, device: str | None = None) -> Tensor:
+def astype(
+    x: Tensor, dtype: DType, /, *, copy: bool = True, device: DeviceLike | None = None
+) -> Tensor:
     """Every element converted: to an integer truncates, to bool is x != 0.
 
     The array itself when nothing changes and `copy` is False, memory of its own otherwise.

@@ -40,7 +40,7 @@ from tinycore.schedule.retention import OnResult, Realized, Replacements, Retent
 from tinycore.uop.bindings import sizes_below
 from tinycore.uop.node import UOp, unique
 from tinycore.uop.op import Op
-from tinycore.uop.shape import BETWEEN_NAMES, is_group, names_of
+from tinycore.uop.shape import DeviceLike, devices_named, names_of
 
 HostArray: TypeAlias = "numpy.ndarray[Any, numpy.dtype[Any]]"
 Refresh = Callable[[], HostArray]
@@ -66,7 +66,7 @@ class Engine:
         """The device of tensors that name none."""
         return Device.DEFAULT
 
-    def canonicalize(self, device: str) -> str:
+    def canonicalize(self, device: DeviceLike) -> DeviceLike:
         """The full spelling of the name of a device, or of several. Raises UnknownDevice.
 
         Raises DeviceError for a device that is named twice.
@@ -74,10 +74,10 @@ class Engine:
         names = [Device.canonicalize(name) for name in names_of(device)]
         if len(set(names)) != len(names):
             raise DeviceError(f"{device!r} names a device twice; each holds one part of a tensor")
-        return BETWEEN_NAMES.join(names)
+        return devices_named(names)
 
     def from_host(
-        self, array: HostArray, dtype: DType, device: str, refresh: Refresh | None = None
+        self, array: HostArray, dtype: DType, device: DeviceLike, refresh: Refresh | None = None
     ) -> UOp:
         """A new BUFFER with the elements of a C-contiguous array, which may be reused on return.
 
@@ -90,8 +90,8 @@ class Engine:
             places = [UOp(Op.DEVICE, dtypes.void, (), name) for name in others]
             copies = [UOp(Op.COPY, dtype, (whole, place)) for place in places]
             return UOp(Op.MULTI, dtype, (whole, *copies))
-        node = fresh_buffer(int(array.size), dtype, device)
-        buffer = buffers[node] = Buffer(device, int(array.size), dtype)
+        node = fresh_buffer(int(array.size), dtype, first)
+        buffer = buffers[node] = Buffer(first, int(array.size), dtype)
         if array.size:
             buffer.copyin(array.data.cast("B"))
         if recordings.open:
@@ -146,14 +146,18 @@ class Engine:
         buffers[node] = Buffer.external(device, pointer, size, dtype.base, owner, image)
         return node
 
-    def exchange_kind(self, device: str) -> tuple[int, int] | None:
+    def exchange_kind(self, device: DeviceLike) -> tuple[int, int] | None:
         """The DLDevice of a device, as (type, number); None if it does not support DLPack."""
-        kinds = () if is_group(device) else Device.backend(device).dlpack_kinds
+        if not isinstance(device, str):
+            return None
+        kinds = Device.backend(device).dlpack_kinds
         return exchanged(kinds[0], device) if kinds else None
 
-    def takes(self, device: str, kind: int, number: int) -> bool:
+    def takes(self, device: DeviceLike, kind: int, number: int) -> bool:
         """True if a device works on memory of a DLDevice."""
-        kinds = () if is_group(device) else Device.backend(device).dlpack_kinds
+        if not isinstance(device, str):
+            return False
+        kinds = Device.backend(device).dlpack_kinds
         return kind in kinds and exchanged(kind, device) == (kind, number)
 
     def device_for(self, kind: int, number: int) -> str | None:
@@ -167,9 +171,9 @@ class Engine:
                 return device
         return None
 
-    def exchange(self, device: str) -> SupportsExchange | None:
+    def exchange(self, device: DeviceLike) -> SupportsExchange | None:
         """Ordered exchange of device memory with streams; None without capability `exchange`."""
-        if is_group(device) or "exchange" not in Device[device].capabilities:
+        if not isinstance(device, str) or "exchange" not in Device[device].capabilities:
             return None
         found: Any = Device[device].runtime
         return found  # type: ignore[no-any-return]

@@ -16,6 +16,7 @@ from tinycore import Tensor
 from tinycore.config import settings
 from tinycore.errors import ArgumentError, FileFormatError
 from tinycore.nn.files.idx import Array, read_idx
+from tinycore.uop.shape import DeviceLike
 
 __all__ = ["digits", "mnist"]
 
@@ -35,7 +36,7 @@ _PARTS: Final = (
 )
 
 
-def digits(device: str | None = None) -> Split:
+def digits(device: DeviceLike | None = None) -> Split:
     """The UCI handwritten digits that come with the package: small, real, and always there.
 
     Returns training images (1498, 1, 8, 8) and labels (1498,), then held-out images (299, 1, 8, 8)
@@ -51,7 +52,10 @@ def digits(device: str | None = None) -> Split:
 
 
 def mnist(
-    device: str | None = None, fashion: bool = False, *, path: str | os.PathLike[str] | None = None
+    device: DeviceLike | None = None,
+    fashion: bool = False,
+    *,
+    path: str | os.PathLike[str] | None = None,
 ) -> Split:
     """MNIST, or Fashion-MNIST, from the four idx-ubyte files in a folder.
 
@@ -74,7 +78,7 @@ def mnist(
     return _as_tensors((*train, *test), device)
 
 
-def _as_tensors(arrays: tuple[Array, Array, Array, Array], device: str | None) -> Split:
+def _as_tensors(arrays: tuple[Array, Array, Array, Array], device: DeviceLike | None) -> Split:
     train_images, train_labels, images, labels = (Tensor(array, device=device) for array in arrays)
     return train_images, train_labels, images, labels
 

@@ -122,7 +122,7 @@ def applied(fxn: Callable[..., Any], options: Options, args: Any, kwargs: Any) -
     return tuple(results) if isinstance(result, tuple) else results[0]
 
 
-def name_of_function(fxn: Callable[..., Any]) -> str:
+def called_name(fxn: Callable[..., Any]) -> str:
     """The name of a function, or that of the class of a callable object."""
     return str(getattr(fxn, "__qualname__", type(fxn).__qualname__))
 
@@ -133,7 +133,7 @@ def results_of(fxn: Callable[..., Any], result: Any) -> list[Tensor]:
     for item in results:
         if not isinstance(item, Tensor):
             raise ArgumentTypeError(
-                f"function: {name_of_function(fxn)} returned {item!r} of type {type(item).__name__}; it "
+                f"function: {called_name(fxn)} returned {item!r} of type {type(item).__name__}; it "
                 "must return a Tensor or a tuple of them"
             )
     return results
@@ -152,7 +152,7 @@ def refuse_implicit(
     if older:
         shown = ", ".join(f"{node.arg} x {node.dtype} on {node.device}" for node in older)
         raise ArgumentError(
-            f"function: {name_of_function(fxn)} reads {len(older)} implicit buffer(s) ({shown}), memory "
+            f"function: {called_name(fxn)} reads {len(older)} implicit buffer(s) ({shown}), memory "
             "that is not reached from its arguments. Pass those tensors, or allow_implicit=True"
         )
 

@@ -29,6 +29,7 @@ from tinycore.dtype import DType
 from tinycore.errors import ArgumentError, DTypeError, FileFormatError, ShapeError
 from tinycore.nn.files.safetensors import SafetensorsFile, write_safetensors
 from tinycore.nn.files.torch_archive import SavedTensor, like, read_archive
+from tinycore.uop.shape import DeviceLike
 
 __all__ = [
     "TensorIO",
@@ -179,7 +180,7 @@ def _enumerated(names: list[str]) -> str:
     return shown + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
-def safe_load(fn: Source, device: str | None = None) -> dict[str, Tensor]:
+def safe_load(fn: Source, device: DeviceLike | None = None) -> dict[str, Tensor]:
     """The tensors of a safetensors file by name, on `device`.
 
     Raises FileFormatError when the file breaks its format in any way, and OSError when it cannot be
@@ -189,7 +190,7 @@ def safe_load(fn: Source, device: str | None = None) -> dict[str, Tensor]:
     return {name: _tensor(file[name], file.entries[name].dtype, device) for name in file}
 
 
-def torch_load(fn: str | os.PathLike[str], device: str | None = None) -> Any:
+def torch_load(fn: str | os.PathLike[str], device: DeviceLike | None = None) -> Any:
     """The object in a file of `torch.save`, its tensors on `device`; nothing in it is run.
 
     It may hold tensors, numbers, text, and lists, tuples and dictionaries of them, as state dicts
@@ -207,7 +208,7 @@ def torch_load(fn: str | os.PathLike[str], device: str | None = None) -> Any:
     return _with_tensors(read_archive(fn), device, {})
 
 
-def _with_tensors(found: Any, device: str | None, made: dict[int, Any]) -> Any:
+def _with_tensors(found: Any, device: DeviceLike | None, made: dict[int, Any]) -> Any:
     """The content read, with tensors in the place of saved ones; `made` are containers, by id."""
     if isinstance(found, SavedTensor):
         return _tensor(found.array, found.dtype, device).expand(found.shape)
@@ -219,7 +220,7 @@ def _with_tensors(found: Any, device: str | None, made: dict[int, Any]) -> Any:
     return made[id(found)]
 
 
-def tar_extract(fn: Source, device: str | None = None) -> dict[str, Tensor]:
+def tar_extract(fn: Source, device: DeviceLike | None = None) -> dict[str, Tensor]:
     """The files in a tar archive by name, each a tensor of bytes; folders and links are left out.
 
     Raises FileFormatError for what is no tar archive, OSError when it cannot be read.
@@ -233,7 +234,7 @@ def tar_extract(fn: Source, device: str | None = None) -> dict[str, Tensor]:
         raise FileFormatError(f"{_place(fn)}: no tar archive: {error}") from error
 
 
-def zip_extract(fn: Source, device: str | None = None) -> dict[str, Tensor]:
+def zip_extract(fn: Source, device: DeviceLike | None = None) -> dict[str, Tensor]:
     """The files in a ZIP archive by name, each a tensor of bytes; folders are left out.
 
     Raises FileFormatError for what is no ZIP archive, OSError when it cannot be read.
@@ -336,6 +337,6 @@ def _stored(tensor: Tensor) -> numpy.ndarray[Any, Any]:
     return (tensor if integer is None else tensor.bitcast(integer)).numpy()
 
 
-def _tensor(array: numpy.ndarray[Any, Any], dtype: DType, device: str | None) -> Tensor:
+def _tensor(array: numpy.ndarray[Any, Any], dtype: DType, device: DeviceLike | None) -> Tensor:
     tensor = Tensor(array, device=device)
     return tensor if dtype not in _STORED_AS else tensor.bitcast(dtype)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from tinycore.schedule.storage import PASSED_THROUGH, Reason, Storage
 from tinycore.uop.node import UOp
+from tinycore.uop.shape import DeviceLike
 
 
 def limit_buffers(storage: Storage) -> Storage:
@@ -23,7 +24,7 @@ def limit_buffers(storage: Storage) -> Storage:
 
 
 def values_over_limit(
-    graph: Iterable[UOp], is_memory: Callable[[UOp], bool], limits: Mapping[str, int]
+    graph: Iterable[UOp], is_memory: Callable[[UOp], bool], limits: Mapping[DeviceLike, int]
 ) -> list[UOp]:
     """Values to store so that fewer kernels exceed the limit; call until it is empty.
 

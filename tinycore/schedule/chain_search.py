@@ -89,7 +89,7 @@ def chain_from(
 ) -> FoundChain | None:
     """The longest chain of products that begins with the first of some entries, if one does."""
     (first, *_), made = entries[0]
-    device = memory[first.places[0]].device
+    device = memory[first.places[0]].single_device
     limits = device_limits(device)
     if made is not None or limits is None or limits.grid is None or not limits.matrix:
         return None
@@ -104,7 +104,7 @@ def chain_from(
         launches = [Launch(step.ast, step.places, launch.shared) for step in entry[0]]
         if not all(is_new_memory(one, memory, parameters) for one in launches):
             break
-        is_member = search.take(entry, launches, memory[entry[0][0].places[0]].device)
+        is_member = search.take(entry, launches, memory[entry[0][0].places[0]].single_device)
         if is_member is None:
             break
         if not is_member or search.chain.column is None:

@@ -67,7 +67,7 @@ def concatenate(parts: Sequence[UOp], axis: int) -> UOp:
     for part, following in pairwise(parts):
         stop += part.shape[axis]
         inside = expanded_constant(
-            with_size(part.shape, axis, stop), dtypes.bool, True, part.device
+            with_size(part.shape, axis, stop), dtypes.bool, True, part.single_device
         )
         rest = pad(following, axis, stop, total - stop - following.shape[axis])
         result = pad(inside, axis, 0, total - stop).where(result, rest)
@@ -108,7 +108,7 @@ def reshard(value: UOp, axis: int | None) -> UOp:
 
     From one axis to another is an all-to-all: each device sends every other one its slice.
     """
-    devices, count = [s.device for s in value.src], len(value.src)
+    devices, count = [s.single_device for s in value.src], len(value.src)
     if value.arg == axis:
         return value
     if axis is None:
@@ -154,7 +154,7 @@ def direct_all_reduce(op: Op, parts: Sequence[UOp]) -> list[UOp]:
     """Every device gets all values and reduces them in the same order: n * (n - 1) copies."""
     results = []
     for part in parts:
-        first, *others = [copy_to(p, part.device) for p in parts]
+        first, *others = [copy_to(p, part.single_device) for p in parts]
         for other in others:
             first = first.alu(op, other)
         results.append(first)
@@ -168,7 +168,7 @@ def ring_all_reduce(op: Op, parts: Sequence[UOp]) -> list[UOp]:
     """
     count, size = len(parts), numel(parts[0])
     flat = [with_shape(p, (size,)) for p in parts]
-    devices = [p.device for p in parts]
+    devices = [p.single_device for p in parts]
     chunks: list[dict[int, UOp]] = []  # of each n-th, the fold by device
     for number in range(count):
         box = (size * number // count, size * (number + 1) // count)

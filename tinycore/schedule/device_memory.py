@@ -65,7 +65,7 @@ def buffers_of(nodes: Sequence[UOp]) -> tuple[Buffer, ...]:
 
 def new_memory(node: UOp) -> Buffer:
     """Memory for a BUFFER, not yet allocated."""
-    return Buffer(node.device, node.shape[0], node.dtype, image=image_of(node))
+    return Buffer(node.single_device, node.shape[0], node.dtype, image=image_of(node))
 
 
 def refuse_placeholder(buffer: UOp) -> None:

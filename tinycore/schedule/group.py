@@ -99,7 +99,7 @@ class KernelGroups:
 
     def products_in_place(self, node: UOp, inputs: Iterable[UOp]) -> frozenset[UOp]:
         """The products whose elements a kernel makes operands of a chain of products from."""
-        if node.op is not Op.CAST or node.dtype not in chained_types(node.device):
+        if node.op is not Op.CAST or node.dtype not in chained_types(node.single_device):
             return frozenset()
         same = [n for n in inputs if n.shape_or_none == node.shape and not is_leaf(n)]
         return frozenset(n for n in same if self.is_product(n))
@@ -192,7 +192,7 @@ class Grouper:
         if not direct and not any(n in other.inputs for n in group.inputs):
             return Refusal.UNRELATED
         limits = self.groups.storage.buffer_limits
-        most = min(MOST_BUFFERS, limits.get(group.first.device, MOST_BUFFERS))
+        most = min(MOST_BUFFERS, limits.get(group.first.single_device, MOST_BUFFERS))
         if len({*group.inputs, *other.inputs}) + len(ours) >= most:
             return Refusal.BUFFERS
         for n in direct:

@@ -123,7 +123,7 @@ def slot(memory: UOp, number: int) -> UOp:
 def image_of(memory: UOp) -> ImageDType | None:
     """The image of stored memory, None for plain memory."""
     memory = memory_of(memory)
-    if not isinstance(memory.arg, ImageDType) or not is_image(memory.arg, memory.device):
+    if not isinstance(memory.arg, ImageDType) or not is_image(memory.arg, memory.single_device):
         return None
     return memory.arg
 

@@ -14,7 +14,7 @@ from tinycore.device.registry import Device
 from tinycore.dtype import ImageDType
 from tinycore.errors import DeviceError
 from tinycore.render.base import Limits
-from tinycore.uop.shape import is_group
+from tinycore.uop.shape import DeviceLike, is_group
 
 elsewhere: Final[ContextVar[Limits | None]] = ContextVar("elsewhere", default=None)
 """The limits of the device that kernels are cut for, if it is not the one of the tensors."""
@@ -49,15 +49,16 @@ def rate_of_unit(limits: Limits) -> float:
     return limits.l2_rate or UNIT_RATE
 
 
-def limits_of(device: str) -> Limits:
+def limits_of(device: DeviceLike) -> Limits:
     """The limits that kernels of a device are cut for. Raises DeviceError as `Device` does."""
+    assert isinstance(device, str), f"kernels are cut for one device, not for {device}"
     if (limits := elsewhere.get()) is None:
         limits = Device[device].toolchain.renderer.limits
     assert isinstance(limits, Limits)
     return limits
 
 
-def device_limits(device: str) -> Limits | None:
+def device_limits(device: DeviceLike) -> Limits | None:
     """The limits that kernels are cut for; None for a device that cannot be opened."""
     if is_group(device):
         return None

@@ -184,7 +184,7 @@ def plan_memory(
     lives = live_ranges(steps, memory, parameters)
     temporary: dict[str, dict[int, Life]] = defaultdict(dict)
     for place in sorted(lives.keys() - set(persistent)):
-        temporary[memory[place].device][place] = lives[place]
+        temporary[memory[place].single_device][place] = lives[place]
     blocks = [plan_block(device, found, steps, memory) for device, found in temporary.items()]
     placed = list(steps)
     for block in blocks:
@@ -331,7 +331,7 @@ def legal_pairs(
     ]  # fmt: skip
     if not alike or step.ast.op is Op.COPY:
         return
-    accesses = Accesses(step.ast, row_limits(memory[alike[0][0]].device))
+    accesses = Accesses(step.ast, row_limits(memory[alike[0][0]].single_device))
     if not accesses.is_plain:
         return
     alike.sort(key=lambda pair: -math.prod(memory[pair[0]].shape))

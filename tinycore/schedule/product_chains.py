@@ -35,7 +35,7 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 from tinycore.uop.proportional import with_divisors_last
 from tinycore.uop.rewrite import rewrite
-from tinycore.uop.shape import is_group
+from tinycore.uop.shape import DeviceLike, is_group
 from tinycore.uop.symbolic import simplify
 
 MOST_CHAINED: Final = 12
@@ -79,7 +79,7 @@ def is_long_product(launch: Launch, limits: Limits) -> bool:
     )
 
 
-def chained_types(device: str) -> frozenset[DType]:
+def chained_types(device: DeviceLike) -> frozenset[DType]:
     """The types of operands of which a device computes chains of products."""
     if is_group(device):
         return frozenset()
@@ -90,7 +90,7 @@ def chained_types(device: str) -> frozenset[DType]:
 
 
 def refusal_of_chain(
-    device: str,
+    device: DeviceLike,
     dtype: DType,
     sizes: tuple[Any, ...],
     is_few: bool = False,
@@ -131,7 +131,7 @@ def refusal_by_plan(kernel: UOp, limits: Limits) -> str | None:
     return next((why for plan in planners if (why := plan(kernel, limits)) is not None), None)
 
 
-def skips_hidden(device: str, dtype: DType, reread: int, columns: int) -> bool:
+def skips_hidden(device: DeviceLike, dtype: DType, reread: int, columns: int) -> bool:
     """True if strips of causal attention leave out hidden keys (`lower/tighten_strips.py`).
 
     `reread` are bytes of keys and values. A unit for whole products has no strips of scores.

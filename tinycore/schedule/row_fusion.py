@@ -196,7 +196,7 @@ def group_neighbors(steps: Sequence[Step], memory: Sequence[UOp], parameters: in
     group: FusionGroup | RowKernel | None = None
     for step in steps:
         launch = Launch(step.ast, step.places, shared)
-        device = memory[step.places[0]].device
+        device = memory[step.places[0]].single_device
         is_nest = is_nest_on(device, launch) and is_new_memory(launch, memory, parameters)
         refusal: Refusal | RowRefusal | None = Refusal.NEST
         if group is not None and is_nest:
@@ -206,7 +206,7 @@ def group_neighbors(steps: Sequence[Step], memory: Sequence[UOp], parameters: in
             continue
         if run:
             if trace.on:
-                before = memory[run[0].places[0]].device
+                before = memory[run[0].places[0]].single_device
                 explain(run[-1], step, refusal_without_group(before) or refusal)
             yield run, group
         run, group = [step], group_of(launch, device) if is_nest else None

@@ -52,7 +52,7 @@ class ShardedGraph:
                     return sources[0]
             return SHARD_RULES[node.op](node, sources)
         if node.op is Op.COPY and sources[0].op is Op.MULTI:
-            return all_gather(sources[0], node.device)
+            return all_gather(sources[0], node.single_device)
         return node if is_leaf(node) else node.with_src(tuple(sources))
 
     @property

@@ -160,7 +160,7 @@ def of_shrink(node: UOp, sources: Sources) -> UOp:
             box = (*node.arg[:axis], (low, high), *node.arg[axis + 1 :])
             touched.append(UOp(Op.SHRINK, shard.dtype, (shard,), box))
     found = [
-        in_new_memory(concatenate([copy_to(t, s.device) for t in touched], axis))
+        in_new_memory(concatenate([copy_to(t, s.single_device) for t in touched], axis))
         for s in source.src
     ]
     return multi(found, None)
@@ -174,7 +174,7 @@ def of_flip(node: UOp, sources: Sources) -> UOp:
     if source.arg is None or not node.arg[source.arg]:
         return flipped
     places = zip(reversed(flipped.src), source.src, strict=True)
-    return multi([copy_to(part, s.device) for part, s in places], source.arg)
+    return multi([copy_to(part, s.single_device) for part, s in places], source.arg)
 
 
 # --- folds and rows
@@ -231,7 +231,8 @@ def inside_parts(index: UOp, size: int) -> UOp:
     found = []
     for number, part in enumerate(index.src):
         wide = part.cast(dtypes.int64)
-        found.append(wide - expanded_constant(wide.shape, wide.dtype, number * step, wide.device))
+        first = expanded_constant(wide.shape, wide.dtype, number * step, wide.single_device)
+        found.append(wide - first)
     return multi(found, index.arg)
 
 
@@ -255,7 +256,7 @@ def of_scatter(node: UOp, sources: Sources) -> UOp:
 
 def neutral(x: UOp, op: Op) -> UOp:
     """The neutral element of an op, in the shape of `x`."""
-    return expanded_constant(x.shape, x.dtype, neutral_element(op, x.dtype), x.device)
+    return expanded_constant(x.shape, x.dtype, neutral_element(op, x.dtype), x.single_device)
 
 
 # --- writing

@@ -23,6 +23,7 @@ from tinycore.schedule.ranges import TRANSPARENT
 from tinycore.uop.movement import base_of, source_below
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, COMPARISON, DIVISIONS, MOVEMENT, SAME_VALUE, TRANSCENDENTAL, Op
+from tinycore.uop.shape import DeviceLike
 from tinycore.uop.size import greatest
 
 LONGEST_CHAIN = 128
@@ -165,7 +166,7 @@ class Storage:
         return self
 
     @cached_property
-    def buffer_limits(self) -> dict[str, int]:
+    def buffer_limits(self) -> dict[DeviceLike, int]:
         """The most buffers a kernel may take, for each device that has such a limit."""
         devices = {n.device_or_none for n in self.graph} - {None}
         limits = {d: limits_of(d).buffers for d in devices if d is not None}
@@ -395,7 +396,7 @@ class Storage:
         a chain of products, whose lanes compute it in less time than they load it."""
         if not self.of_indices[bottom] or self.cost.get(bottom, 0) > DEAREST_MASK:
             return False
-        return self.masks(node) and bool(chained_types(node.device))
+        return self.masks(node) and bool(chained_types(node.single_device))
 
     def masks(self, node: UOp) -> bool:
         """True if nothing but masks and what they are applied to reads a value."""

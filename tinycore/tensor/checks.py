@@ -21,7 +21,7 @@ from tinycore.errors import (
     IndexRangeError,
     ShapeError,
 )
-from tinycore.uop.shape import Shape, is_group
+from tinycore.uop.shape import DeviceLike, Shape, is_group
 from tinycore.uop.size import Variable, greatest, is_size, same_number
 
 
@@ -93,11 +93,11 @@ def same_size(name: str, what: str, left: int, right: int, *shapes: Shape) -> No
         raise ShapeError(f"{name}: {what} differ ({left} and {right}) in shapes {listed}")
 
 
-def same_device(name: str, devices: Iterable[str]) -> None:
+def same_device(name: str, devices: Iterable[DeviceLike]) -> None:
     """Raises DeviceError when operands live on different devices."""
     distinct = list(dict.fromkeys(devices))
     if len(distinct) > 1:
-        listed = " and ".join(distinct)
+        listed = " and ".join(map(str, distinct))
         how = ".shard(devices)" if any(map(is_group, distinct)) else ".to(device)"
         raise DeviceError(f"{name}: operands are on {listed}; move one of them with {how}")
 

@@ -20,6 +20,7 @@ from tinycore.dtype import DType, DTypeLike, Scalar, dtypes, to_dtype
 from tinycore.errors import (
     ArgumentError,
     ArgumentTypeError,
+    DeviceError,
     DTypeError,
     GradientError,
     IndexRangeError,
@@ -49,7 +50,7 @@ from tinycore.tensor.views import Value, is_shared
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, device_node, is_gradient_leaf
 from tinycore.uop.op import Op
-from tinycore.uop.shape import Shape
+from tinycore.uop.shape import DeviceLike, Shape, names_of
 from tinycore.uop.size import greatest_shape
 
 
@@ -71,7 +72,7 @@ class Core:
     def __init__(
         self,
         data: Data | Core,
-        device: str | None = None,
+        device: DeviceLike | None = None,
         dtype: DTypeLike | None = None,
         requires_grad: bool | None = None,
     ) -> None:
@@ -202,8 +203,8 @@ class Core:
         return self.uop.dtype
 
     @property
-    def device(self) -> str:
-        """Name of the device that holds or computes it; of several, their names joined."""
+    def device(self) -> DeviceLike:
+        """Name of the device that holds or computes it; of several, a tuple of names."""
         return self.uop.device
 
     @property
@@ -453,17 +454,25 @@ class Core:
 check_signatures(Core, Core)
 
 
-def canonical(device: str | None) -> str:
-    """The full name of a device; the default one for None. Raises UnknownDevice."""
+def canonical(device: DeviceLike | None) -> DeviceLike:
+    """The full name of a device or of several; the default one for None. Raises UnknownDevice."""
     if device is None:
         return runtime().default_device()
     try:
         return runtime().canonicalize(device)
     except (SettingError, UnknownDevice):
-        kind = str(device).partition(":")[0].lower()
+        kind = names_of(device)[0].partition(":")[0].lower()
         if kind in NO_DEVICES:
             raise UnknownDevice(f"{device!r} is no device; here it is {NO_DEVICES[kind]}") from None
         raise
+
+
+def one_device(name: str, device: DeviceLike | None) -> str:
+    """The full name of a device; the default one for None. Raises DeviceError for several."""
+    place = canonical(device)
+    if isinstance(place, str):
+        return place
+    raise DeviceError(f"{name}: needs one device, got {place}; `shard` the result")
 
 
 def summary(node: UOp) -> str:

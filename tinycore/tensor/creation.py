@@ -29,7 +29,7 @@ from tinycore.tensor.pixels import new_image
 from tinycore.tensor.scan import Scan
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
-from tinycore.uop.shape import Shape
+from tinycore.uop.shape import DeviceLike, Shape
 from tinycore.uop.size import Size, is_size, same_number
 
 Ints = int | Sequence[int]
@@ -57,7 +57,7 @@ class Creation(Scan):
     def empty(
         cls,
         *shape: Ints,
-        device: str | None = None,
+        device: DeviceLike | None = None,
         dtype: DTypeLike | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
@@ -75,7 +75,7 @@ class Creation(Scan):
 
     @classmethod
     def invalids(
-        cls, *shape: Ints, device: str | None = None, dtype: DTypeLike | None = None
+        cls, *shape: Ints, device: DeviceLike | None = None, dtype: DTypeLike | None = None
     ) -> Self:
         """New uninitialized memory: `empty` by another name.
 
@@ -89,7 +89,7 @@ class Creation(Scan):
         cls,
         value: Scalar | Sequence[Scalar],
         dtype: DTypeLike | None = None,
-        device: str | None = None,
+        device: DeviceLike | None = None,
     ) -> Self:
         """A constant of shape (), which takes no memory; of several numbers, a tensor of them.
 
@@ -107,7 +107,7 @@ class Creation(Scan):
         shape: Ints,
         fill_value: Scalar,
         dtype: DTypeLike | None = None,
-        device: str | None = None,
+        device: DeviceLike | None = None,
         buffer: bool = True,
         requires_grad: bool | None = None,
     ) -> Self:
@@ -136,7 +136,7 @@ class Creation(Scan):
     def zeros(
         cls,
         *shape: Ints,
-        device: str | None = None,
+        device: DeviceLike | None = None,
         dtype: DTypeLike | None = None,
         buffer: bool = True,
         requires_grad: bool | None = None,
@@ -156,7 +156,7 @@ class Creation(Scan):
     def ones(
         cls,
         *shape: Ints,
-        device: str | None = None,
+        device: DeviceLike | None = None,
         dtype: DTypeLike | None = None,
         buffer: bool = True,
         requires_grad: bool | None = None,
@@ -177,7 +177,7 @@ class Creation(Scan):
         stop: Scalar | None = None,
         step: Scalar = 1,
         dtype: DTypeLike | None = None,
-        device: str | None = None,
+        device: DeviceLike | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
         """start, start + step, ... before stop; `arange(n)` counts 0 to n - 1.
@@ -217,7 +217,7 @@ class Creation(Scan):
         stop: Scalar,
         steps: int,
         dtype: DTypeLike | None = None,
-        device: str | None = None,
+        device: DeviceLike | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
         """`steps` numbers evenly from start to stop, both included; of integers, rounded toward 0.
@@ -250,7 +250,7 @@ class Creation(Scan):
         n: int,
         m: int | None = None,
         dtype: DTypeLike | None = None,
-        device: str | None = None,
+        device: DeviceLike | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
         """n rows and m (or n) columns, 1 on the diagonal, 0 elsewhere. Raises ShapeError below 0.
@@ -273,7 +273,7 @@ class Creation(Scan):
         self,
         fill_value: Scalar,
         dtype: DTypeLike | None = None,
-        device: str | None = None,
+        device: DeviceLike | None = None,
         buffer: bool = True,
         requires_grad: bool | None = None,
     ) -> Self:
@@ -296,7 +296,7 @@ class Creation(Scan):
     def zeros_like(
         self,
         dtype: DTypeLike | None = None,
-        device: str | None = None,
+        device: DeviceLike | None = None,
         buffer: bool = True,
         requires_grad: bool | None = None,
     ) -> Self:
@@ -310,7 +310,7 @@ class Creation(Scan):
     def ones_like(
         self,
         dtype: DTypeLike | None = None,
-        device: str | None = None,
+        device: DeviceLike | None = None,
         buffer: bool = True,
         requires_grad: bool | None = None,
     ) -> Self:
@@ -324,7 +324,7 @@ class Creation(Scan):
     def empty_like(
         self,
         dtype: DTypeLike | None = None,
-        device: str | None = None,
+        device: DeviceLike | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
         """Uninitialized memory in the shape, dtype and device of this tensor.
@@ -349,7 +349,7 @@ def constant_in_memory(node: UOp) -> UOp:
     return graph.store_value(memory, node) if 0 not in node.shape else node
 
 
-def counted(start: Scalar, step: Scalar, size: int, dtype: DType, device: str) -> UOp:
+def counted(start: Scalar, step: Scalar, size: int, dtype: DType, device: DeviceLike) -> UOp:
     """start + i * step for i below size, computed in integers or at least float32."""
     whole = not any(isinstance(n, float) and not n.is_integer() for n in (start, step))
     small = max(abs(start), abs(start + size * step)) < 1 << 31
@@ -365,7 +365,7 @@ def counted(start: Scalar, step: Scalar, size: int, dtype: DType, device: str) -
     return numbers.cast(dtype)
 
 
-def evenly(start: int, stop: int, steps: int, dtype: DType, device: str) -> UOp:
+def evenly(start: int, stop: int, steps: int, dtype: DType, device: DeviceLike) -> UOp:
     """Integers evenly from start to stop, rounded toward 0: all steps >= 2 of them, exactly.
 
     With stop - start == q * n + r for n == steps - 1, number i is start + i*q + floor(i*r / n).
@@ -388,7 +388,7 @@ def evenly(start: int, stop: int, steps: int, dtype: DType, device: str) -> UOp:
     return down.cast(dtype)
 
 
-def counted_at_launch(start: Any, stop: Any, step: Any, dtype: DType, device: str) -> UOp:
+def counted_at_launch(start: Any, stop: Any, step: Any, dtype: DType, device: DeviceLike) -> UOp:
     """start, start + step, ... before stop, of which some is a Size.
 
     Raises ArgumentTypeError for a float, ArgumentError for a step of 0.

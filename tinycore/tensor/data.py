@@ -19,7 +19,7 @@ from tinycore.tensor.checks import number_dtype
 from tinycore.tensor.host_bytes import encode
 from tinycore.tensor.runtime import HostArray, runtime
 from tinycore.uop.node import UOp, as_scalar
-from tinycore.uop.shape import Shape
+from tinycore.uop.shape import DeviceLike, Shape
 from tinycore.uop.size import Size
 
 
@@ -36,7 +36,7 @@ Data: TypeAlias = (
 )
 
 
-def node_from_data(data: Data, device: str, dtype: DType | None) -> UOp:
+def node_from_data(data: Data, device: DeviceLike, dtype: DType | None) -> UOp:
     """The node that holds `data`.
 
     Raises ShapeError for ragged lists, DTypeError for strange items.
@@ -69,7 +69,7 @@ def node_from_data(data: Data, device: str, dtype: DType | None) -> UOp:
     )
 
 
-def from_bytes(content: HostArray, device: str, dtype: DType | None) -> UOp:
+def from_bytes(content: HostArray, device: DeviceLike, dtype: DType | None) -> UOp:
     """Bytes reinterpreted as elements of a dtype. Raises ShapeError if some are left over."""
     target = dtype or dtypes.uint8
     if content.size % target.itemsize:
@@ -83,7 +83,7 @@ def from_bytes(content: HostArray, device: str, dtype: DType | None) -> UOp:
     return runtime().from_host(flat.copy(), target, device)
 
 
-def from_torch(tensor: Any, device: str, dtype: DType | None) -> UOp:
+def from_torch(tensor: Any, device: DeviceLike, dtype: DType | None) -> UOp:
     """A tensor of torch, on whatever device and of any dtype: NumPy has no bfloat16 and no fp8."""
     found = to_dtype(str(tensor.dtype))
     flat = tensor.detach().contiguous().reshape(-1)
@@ -97,7 +97,7 @@ def as_python(value: numpy.generic, dtype: DType) -> Scalar:
     return as_scalar(value.item(), dtype)
 
 
-def from_array(array: HostArray, device: str, dtype: DType | None) -> UOp:
+def from_array(array: HostArray, device: DeviceLike, dtype: DType | None) -> UOp:
     """A NumPy array in a new buffer."""
     target = dtype or from_numpy_dtype(array.dtype)
     if array.size == 0:
@@ -106,7 +106,7 @@ def from_array(array: HostArray, device: str, dtype: DType | None) -> UOp:
     return graph.reshape(runtime().from_host(flat, target, device), array.shape)
 
 
-def from_flat(values: list[Scalar], shape: Shape, chosen: DType | None, device: str) -> UOp:
+def from_flat(values: list[Scalar], shape: Shape, chosen: DType | None, device: DeviceLike) -> UOp:
     """Python numbers in row-major order in a new buffer.
 
     Integers wrap to a dtype that was chosen; the default one must hold them.

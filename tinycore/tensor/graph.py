@@ -28,7 +28,7 @@ from tinycore.uop.node import (
     unique,
 )
 from tinycore.uop.op import MOVEMENT, PARTIAL_WRITES, Merge, Op, Scatter
-from tinycore.uop.shape import Shape, is_group, names_of
+from tinycore.uop.shape import DeviceLike, Shape, is_group, names_of
 from tinycore.uop.size import Size, greatest, greatest_shape
 
 axis_of: Final[Callable[[UOp], int | None]] = deferred("tinycore.schedule.shard:axis_of")
@@ -41,25 +41,25 @@ MOST_BYTES: Final = dtypes.max(dtypes.int64)
 # --- sources
 
 
-def scalar(dtype: DType, value: Scalar, device: str) -> UOp:
+def scalar(dtype: DType, value: Scalar, device: DeviceLike) -> UOp:
     """A constant of shape ()."""
     return UOp(Op.CONST, dtype, (device_node(device),), as_scalar(value, dtype))
 
 
-def bound(size: int | Size, dtype: DType, device: str) -> UOp:
+def bound(size: int | Size, dtype: DType, device: DeviceLike) -> UOp:
     """An int, or a Size, as a number of shape ()."""
     if isinstance(size, Size):
         return UOp(Op.BIND, dtype, (device_node(device),), size)
     return scalar(dtype, size, device)
 
 
-def full(shape: Shape, dtype: DType, value: Scalar, device: str) -> UOp:
+def full(shape: Shape, dtype: DType, value: Scalar, device: DeviceLike) -> UOp:
     """A constant of any shape; it takes no memory."""
     return shared_full(shape, dtype, value, device, "" if value else repr(value))
 
 
 @lru_cache(256, typed=True)
-def shared_full(shape: Shape, dtype: DType, value: Scalar, device: str, zero: str) -> UOp:
+def shared_full(shape: Shape, dtype: DType, value: Scalar, device: DeviceLike, zero: str) -> UOp:
     """`full`, whose last results are kept, as programs use the same constants again and again.
 
     `zero` tells 0.0 from -0.0, which are equal keys.
@@ -72,12 +72,12 @@ def full_like(x: UOp, value: Scalar, dtype: DType | None = None) -> UOp:
     return full(x.shape, dtype or x.dtype, value, x.device)
 
 
-def arange(size: int, dtype: DType, device: str) -> UOp:
+def arange(size: int, dtype: DType, device: DeviceLike) -> UOp:
     """0, 1, ... size - 1."""
     return UOp(Op.ARANGE, dtype, (device_node(device),), *countable((size,)))
 
 
-def new_buffer(shape: Shape, dtype: DType, device: str) -> UOp:
+def new_buffer(shape: Shape, dtype: DType, device: DeviceLike) -> UOp:
     """New uninitialized memory; on each device of a group.
 
     For symbolic sizes it has their greatest values, and is a view of the first elements of each
@@ -320,7 +320,7 @@ def take(x: UOp, index: UOp, axis: int) -> UOp:
     return gather(reshape(x, (stride,)), valid.where(place, full_like(wide, -1)))
 
 
-def counted(shape: Shape, axis: int, device: str) -> UOp:
+def counted(shape: Shape, axis: int, device: DeviceLike) -> UOp:
     """In each element of an int64 array, its position along an axis."""
     along = [shape[axis] if a == axis else 1 for a in range(len(shape))]
     return expand(reshape(arange(shape[axis], dtypes.int64, device), tuple(along)), shape)
@@ -497,7 +497,7 @@ def is_constant(x: UOp) -> bool:
     return not any(n.op in (Op.BUFFER, Op.COPY, Op.MULTI) for n in x.toposort())
 
 
-def on_device(x: UOp, device: str) -> UOp:
+def on_device(x: UOp, device: DeviceLike) -> UOp:
     """A graph of constants rebuilt on a device; any other graph as it is."""
     if x.device == device or not is_constant(x):
         return x

@@ -25,7 +25,7 @@ from tinycore.errors import (
     SharingError,
 )
 from tinycore.tensor import graph, pixels
-from tinycore.tensor.core import canonical
+from tinycore.tensor.core import canonical, one_device
 from tinycore.tensor.creation import float_or, sizes_from
 from tinycore.tensor.host_bytes import FOREIGN
 from tinycore.tensor.inplace import InPlace
@@ -35,6 +35,7 @@ from tinycore.tensor.value_cache import value_cache
 from tinycore.uop.bindings import known
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
+from tinycore.uop.shape import DeviceLike
 
 if TYPE_CHECKING:
     from tinycore.tensor import dlpack
@@ -226,7 +227,9 @@ class Interop(InPlace):
         }
 
     @classmethod
-    def from_dlpack(cls, x: Any, *, device: str | None = None, copy: bool | None = None) -> Self:
+    def from_dlpack(
+        cls, x: Any, *, device: DeviceLike | None = None, copy: bool | None = None
+    ) -> Self:
         """A tensor over the memory of another library's array, which it keeps alive.
 
         Elements that fill memory without gaps, in any order of axes, are shared; others are copied,
@@ -252,7 +255,7 @@ class Interop(InPlace):
                 "numbers, lists and arrays"
             )
         kind, number = map(int, x.__dlpack_device__())
-        target = None if device is None else canonical(device)
+        target = None if device is None else one_device("from_dlpack", device)
         here = target is not None and runtime().takes(target, kind, number)
         place = target if here else runtime().device_for(kind, number)
         if place is None:
@@ -265,9 +268,9 @@ class Interop(InPlace):
         return cls._of_lent(found, (kind, number), place, target or place, copy)
 
     @classmethod
-    def _from_described(cls, x: Any, device: str | None, copy: bool | None) -> Self:
+    def _from_described(cls, x: Any, device: DeviceLike | None, copy: bool | None) -> Self:
         """A tensor over memory described by the CUDA array interface, which names no card."""
-        target = None if device is None else canonical(device)
+        target = None if device is None else one_device("from_dlpack", device)
         kind = None if target is None else runtime().exchange_kind(target)
         if target is None or kind is None or kind[0] != dlpack.CARD_KIND:
             kind = dlpack.CARD_KIND, 0
@@ -298,7 +301,7 @@ class Interop(InPlace):
             return cls._from_node(array_in_memory(found.array(), found.dtype, target))
         return cls._from_node(shared_node(found, place)).clone(target).realize()
 
-    def _taken(self, device: str | None, copy: bool | None) -> Self:
+    def _taken(self, device: DeviceLike | None, copy: bool | None) -> Self:
         """This tensor on a device, as `from_dlpack` takes one."""
         target = self.device if device is None else canonical(device)
         if copy is False and target != self.device:
@@ -313,7 +316,7 @@ class Interop(InPlace):
         ptr: int,
         shape: int | Sequence[int],
         dtype: DTypeLike | None = None,
-        device: str | None = None,
+        device: DeviceLike | None = None,
         requires_grad: bool | None = None,
         owner: object = None,
     ) -> Self:
@@ -332,7 +335,7 @@ class Interop(InPlace):
         >>> x.tolist()
         [9.0, 2.0, 3.0]
         """
-        sizes, place = sizes_from("from_blob", (shape,)), canonical(device)
+        sizes, place = sizes_from("from_blob", (shape,)), one_device("from_blob", device)
         kind = dtype if isinstance(dtype, ImageDType) else float_or(dtype)
         if isinstance(kind, ImageDType):
             pixels.verify(sizes, kind, place)
@@ -348,7 +351,7 @@ class Interop(InPlace):
         return cls._from_node(graph.reshape(node, sizes))._marked(requires_grad)
 
     @classmethod
-    def from_url(cls, url: str, gunzip: bool = False, device: str | None = None) -> Self:
+    def from_url(cls, url: str, gunzip: bool = False, device: DeviceLike | None = None) -> Self:
         """The bytes at a URL, uint8 of one axis; with `gunzip`, unpacked.
 
         A `file:` URL or a path is read where it lies; http and https are downloaded once into the
@@ -428,7 +431,11 @@ def shared_node(found: dlpack.Lent, place: str) -> UOp:
 
 
 def unpickled(
-    cls: type[Interop], array: HostArray, dtype: DType, device: str, requires_grad: bool | None
+    cls: type[Interop],
+    array: HostArray,
+    dtype: DType,
+    device: DeviceLike,
+    requires_grad: bool | None,
 ) -> Interop:
     """A tensor from its pickled form."""
     try:
@@ -445,7 +452,7 @@ def unpickled(
     return result
 
 
-def array_in_memory(array: HostArray, dtype: DType, device: str) -> UOp:
+def array_in_memory(array: HostArray, dtype: DType, device: DeviceLike) -> UOp:
     """An array of the bytes of `dtype` in a new buffer."""
     if not array.size:
         return graph.full(array.shape, dtype, 0, device)

@@ -7,7 +7,6 @@ See docs/decisions/0021-sharded-tensors.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Self
 
 from tinycore.errors import ArgumentError, ShapeError
@@ -18,7 +17,7 @@ from tinycore.tensor.grad import Gradients, rule
 from tinycore.tensor.image_products import Images
 from tinycore.uop.node import UOp, device_node
 from tinycore.uop.op import Op
-from tinycore.uop.shape import BETWEEN_NAMES, is_group, names_of
+from tinycore.uop.shape import DeviceLike, devices_named, is_group, names_of
 
 
 class Multi(Images):
@@ -36,7 +35,7 @@ class Multi(Images):
         """The axis along which devices hold parts; None if each holds everything."""
         return graph.axis_of(self.uop) if is_group(self.device) else None
 
-    def shard(self, devices: str | Sequence[str], axis: int | None = None) -> Self:
+    def shard(self, devices: DeviceLike, axis: int | None = None) -> Self:
         """The tensor on several devices: in equal parts along an axis, or with None a copy on each.
 
         Returns the tensor itself if it is laid out so already; one in other parts is redistributed.
@@ -58,7 +57,7 @@ class Multi(Images):
         result.requires_grad = self.requires_grad
         return result
 
-    def shard_(self, devices: str | Sequence[str], axis: int | None = None) -> Self:
+    def shard_(self, devices: DeviceLike, axis: int | None = None) -> Self:
         """Spread this tensor, and its gradient, over several devices; returns itself.
 
         Raises as `shard` does.
@@ -81,12 +80,11 @@ class Multi(Images):
         return self.shard(y.device, y.sharded_axis)
 
 
-def group_named(name: str, devices: str | Sequence[str]) -> tuple[str, ...]:
+def group_named(name: str, devices: DeviceLike) -> tuple[str, ...]:
     """Full names of some devices. Raises ArgumentError for none, DeviceError for a repeated one."""
-    joined = devices if isinstance(devices, str) else BETWEEN_NAMES.join(devices)
-    if not joined:
+    if not devices:
         raise ArgumentError(f"{name}: needs at least one device, got {devices!r}")
-    return names_of(canonical(joined))
+    return names_of(canonical(devices_named(names_of(devices))))
 
 
 def check_parts(shape: tuple[int, ...], axis: int, names: tuple[str, ...]) -> None:
@@ -104,7 +102,7 @@ def check_parts(shape: tuple[int, ...], axis: int, names: tuple[str, ...]) -> No
 
 def sharded(x: UOp, names: tuple[str, ...], axis: int | None) -> UOp:
     """A node over devices, in equal parts along an axis or everything on each."""
-    group = BETWEEN_NAMES.join(names)
+    group = devices_named(names)
     if not is_group(group):
         return x if x.device == group else copy_to_device(graph.on_device(x, group), group)
     if x.device == group and graph.axis_of(x) == axis:
@@ -133,7 +131,7 @@ def part_of(x: UOp, axis: int, number: int, count: int) -> UOp:
     return graph.shrink(x, box)
 
 
-def copy_to_device(x: UOp, device: str) -> UOp:
+def copy_to_device(x: UOp, device: DeviceLike) -> UOp:
     """The value copied to a device; itself if it is there."""
     return x if x.device == device else UOp(Op.COPY, x.dtype, (x, device_node(device)))
 

@@ -18,7 +18,7 @@ from tinycore.tensor import graph
 from tinycore.uop.movement import source_below
 from tinycore.uop.node import UOp, device_node, unique
 from tinycore.uop.op import Op
-from tinycore.uop.shape import Shape, is_group
+from tinycore.uop.shape import DeviceLike, Shape, is_group
 from tinycore.uop.size import Size
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def cast(x: UOp, dtype: DTypeLike) -> UOp:
     return UOp(Op.CONTIGUOUS, dtype.base, (cast(x, dtype.base),), dtype)
 
 
-def new_image(shape: Shape, kind: ImageDType, device: str) -> UOp:
+def new_image(shape: Shape, kind: ImageDType, device: DeviceLike) -> UOp:
     """An image filled with nothing in particular, under a shape."""
     verify(shape, kind, device)
     return graph.reshape(UOp(Op.BUFFER, kind.base, (device_node(device), unique()), kind), shape)
@@ -61,7 +61,7 @@ def image_of(x: UOp) -> ImageDType | None:
     return x.arg if asked else None
 
 
-def verify(shape: Shape, kind: ImageDType, device: str) -> None:
+def verify(shape: Shape, kind: ImageDType, device: DeviceLike) -> None:
     """Raise ShapeError unless the elements of a shape fill an image, on one device."""
     if not is_fixed(shape) or math.prod(shape) != kind.size:
         raise ShapeError(
@@ -106,7 +106,7 @@ def in_image(x: T) -> T:
     rest = -shape[-1] % ImageDType.CHANNELS
     whole = graph.pad(x.uop, [*[(0, 0)] * (len(shape) - 1), (0, rest)])
     kind_of_image = image(base, size_for(whole.shape))
-    if not is_image(kind_of_image, x.device):
+    if not is_image(kind_of_image, x.uop.single_device):
         return x
     kept = cast(whole, kind_of_image)
     return x._from_node(cast(graph.shrink(kept, [(0, n) for n in shape]), kind))

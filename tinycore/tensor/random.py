@@ -29,7 +29,7 @@ from tinycore.tensor.stream import (
 )
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
-from tinycore.uop.shape import Shape
+from tinycore.uop.shape import DeviceLike, Shape
 from tinycore.uop.size import greatest_shape
 
 Ints = int | Sequence[int]
@@ -98,7 +98,7 @@ class Random(Attention):
         cls,
         shape: Shape,
         dtype: DType,
-        device: str | None,
+        device: DeviceLike | None,
         contiguous: bool,
         requires_grad: bool | None,
     ) -> Self:
@@ -117,7 +117,7 @@ class Random(Attention):
     def rand(
         cls,
         *shape: Ints,
-        device: str | None = None,
+        device: DeviceLike | None = None,
         dtype: DTypeLike | None = None,
         contiguous: bool = True,
         requires_grad: bool | None = None,
@@ -136,7 +136,7 @@ class Random(Attention):
     def randn(
         cls,
         *shape: Ints,
-        device: str | None = None,
+        device: DeviceLike | None = None,
         dtype: DTypeLike | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
@@ -163,7 +163,7 @@ class Random(Attention):
         *shape: Ints,
         low: float = 0.0,
         high: float = 1.0,
-        device: str | None = None,
+        device: DeviceLike | None = None,
         dtype: DTypeLike | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
@@ -192,7 +192,7 @@ class Random(Attention):
         *shape: Ints,
         mean: float = 0.0,
         std: float = 1.0,
-        device: str | None = None,
+        device: DeviceLike | None = None,
         dtype: DTypeLike | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
@@ -212,7 +212,7 @@ class Random(Attention):
         *shape: Ints,
         low: int = 0,
         high: int = 10,
-        device: str | None = None,
+        device: DeviceLike | None = None,
         dtype: DTypeLike = dtypes.int32,
     ) -> Self:
         """Integers in [low, high), uniform to within 2**-16, or 2**-32 for many.
@@ -277,7 +277,7 @@ class Random(Attention):
     def rand_like(
         self,
         dtype: DTypeLike | None = None,
-        device: str | None = None,
+        device: DeviceLike | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
         """Uniform in [0, 1) in the shape, float dtype and device of this tensor."""
@@ -291,7 +291,7 @@ class Random(Attention):
     def randn_like(
         self,
         dtype: DTypeLike | None = None,
-        device: str | None = None,
+        device: DeviceLike | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
         """Normal in the shape, float dtype and device of this tensor."""
@@ -303,7 +303,9 @@ class Random(Attention):
         )
 
     @classmethod
-    def randperm(cls, n: int, device: str | None = None, dtype: DTypeLike = dtypes.int32) -> Self:
+    def randperm(
+        cls, n: int, device: DeviceLike | None = None, dtype: DTypeLike = dtypes.int32
+    ) -> Self:
         """The integers below n in random order, that of random keys.
 
         Raises ShapeError for a negative n.

@@ -41,6 +41,7 @@ from tinycore.uop.bindings import known, sizes_below
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, device_node, is_gradient_leaf, ordered
 from tinycore.uop.op import Op
+from tinycore.uop.shape import DeviceLike
 from tinycore.uop.size import is_size
 
 if TYPE_CHECKING:
@@ -198,7 +199,7 @@ class Realization(Random):
 
     # --- devices and copies
 
-    def to(self, device: str | None) -> Self:
+    def to(self, device: DeviceLike | None) -> Self:
         """The tensor on a device; itself when it is there already, or for None.
 
         >>> x = Tensor([1, 2])
@@ -216,7 +217,7 @@ class Realization(Random):
         result.requires_grad = self.requires_grad
         return result
 
-    def to_(self, device: str | None) -> Self:
+    def to_(self, device: DeviceLike | None) -> Self:
         """Move this tensor, and its gradient, to a device; returns itself."""
         if (moved := self.to(device).uop) is not self.uop:
             self._become_alone(moved)
@@ -224,7 +225,7 @@ class Realization(Random):
             self.grad.to_(device)
         return self
 
-    def clone(self, device: str | None = None) -> Self:
+    def clone(self, device: DeviceLike | None = None) -> Self:
         """A copy in memory of its own, unaffected by writes to this tensor; of the gradient as
         well, if there is one.
 

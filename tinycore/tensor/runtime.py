@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from tinycore._deferred import deferred, numpy
 from tinycore.dtype import DType
 from tinycore.uop.node import UOp
+from tinycore.uop.shape import DeviceLike
 
 if TYPE_CHECKING:
     from tinycore.device.protocols import SupportsExchange
@@ -31,11 +32,11 @@ class Runtime(Protocol):
     def default_device(self) -> str:
         """The device of tensors that name none."""
 
-    def canonicalize(self, device: str) -> str:
-        """The full spelling of a device's name. Raises UnknownDevice."""
+    def canonicalize(self, device: DeviceLike) -> DeviceLike:
+        """The full spelling of the name of a device, or of several. Raises UnknownDevice."""
 
     def from_host(
-        self, array: HostArray, dtype: DType, device: str, refresh: Refresh | None = None
+        self, array: HostArray, dtype: DType, device: DeviceLike, refresh: Refresh | None = None
     ) -> UOp:
         """A new BUFFER with the elements of a C-contiguous array; `array` may be reused on return.
 
@@ -58,7 +59,13 @@ class Runtime(Protocol):
         """
 
     def wrap(
-        self, pointer: int, size: int, dtype: DType, device: str, owner: object, start: int = 0
+        self,
+        pointer: int,
+        size: int,
+        dtype: DType,
+        device: str,
+        owner: object,
+        start: int = 0,
     ) -> UOp:
         """A new BUFFER over `size` elements at an address of the device, or, where its pointers
         name buffer objects, from byte `start` of one on.
@@ -67,16 +74,16 @@ class Runtime(Protocol):
         that cannot use memory it did not allocate.
         """
 
-    def exchange_kind(self, device: str) -> tuple[int, int] | None:
+    def exchange_kind(self, device: DeviceLike) -> tuple[int, int] | None:
         """The DLDevice of a device, as (type, number); None if it does not support DLPack."""
 
-    def takes(self, device: str, kind: int, number: int) -> bool:
+    def takes(self, device: DeviceLike, kind: int, number: int) -> bool:
         """True if a device works on memory of a DLDevice."""
 
     def device_for(self, kind: int, number: int) -> str | None:
         """A device that uses memory of a DLDevice, the default one if it does; else None."""
 
-    def exchange(self, device: str) -> SupportsExchange | None:
+    def exchange(self, device: DeviceLike) -> SupportsExchange | None:
         """Ordered exchange of a device's memory with streams; None if unsupported."""
 
     def lend(self, buffer: UOp) -> tuple[HostArray, int]:

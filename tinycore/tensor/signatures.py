@@ -36,7 +36,6 @@ from tinycore.errors import (
     ShapeError,
 )
 from tinycore.uop.node import UOp
-from tinycore.uop.shape import BETWEEN_NAMES
 from tinycore.uop.size import Variable
 
 SPELLINGS: Final = (
@@ -231,14 +230,14 @@ class Contract:
     def with_tensors(
         self, given: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Arguments with NumPy arrays made tensors where these are expected, and devices joined."""
+        """Arguments with arrays made tensors where these are expected, and a tuple of devices."""
         every = (*given, *named.values())
         beside: Any = next((v for v in every if isinstance(v, self.tensor)), None)
 
         def converted(name: str, value: Any) -> Any:
             accepted = self.parameters.get(name, ANYTHING)
             if names_devices(name, value) and not accepted.admits(value):
-                return BETWEEN_NAMES.join(value)
+                return tuple(value)
             wrong = not accepted.admits(value) and takes_array(accepted, value)
             return type(beside)(value, device=beside.device) if wrong else value
 
@@ -340,7 +339,7 @@ SHORT.maxother = SHORT.maxstring = 60
 
 
 def names_devices(name: str, value: Any) -> bool:
-    """True if an argument is a row of devices, which is written as one name."""
+    """True if an argument is a list of devices, which is taken as a tuple."""
     row = name == "device" and isinstance(value, (list, tuple)) and len(value) > 0
     return row and all(isinstance(each, str) for each in value)
 

@@ -18,6 +18,7 @@ from tinycore.tensor import graph
 from tinycore.tensor.runtime import HostArray, runtime
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
+from tinycore.uop.shape import DeviceLike
 
 SHORT_SPAN = 1 << 16
 """Largest span that is drawn from 32 bits, uniform to within 2**-16."""
@@ -73,7 +74,7 @@ def begin(seed: int) -> None:
     stream.seed(seed)
 
 
-def random_words(count: int, device: str) -> UOp:
+def random_words(count: int, device: DeviceLike) -> UOp:
     """`count` random 64-bit words."""
     state = runtime().from_host(
         take_counters(count), dtypes.uint64, device, partial(take_counters, count)
@@ -88,7 +89,7 @@ def words_from(key: UOp, first: UOp, count: int) -> UOp:
     return counters.alu(Op.THREEFRY, graph.broadcast_to(key, (count,)))
 
 
-def random_halves(count: int, device: str) -> UOp:
+def random_halves(count: int, device: DeviceLike) -> UOp:
     """`count` random 32-bit words."""
     return halves_of(random_words(-(-count // 2), device), count)
 
@@ -98,7 +99,7 @@ def halves_of(words: UOp, count: int) -> UOp:
     return graph.shrink(graph.bitcast(words, dtypes.uint32), [(0, count)])
 
 
-def unit_interval(count: int, dtype: DType, device: str) -> UOp:
+def unit_interval(count: int, dtype: DType, device: DeviceLike) -> UOp:
     """`count` floats in [0, 1): as many leading random bits as the dtype is precise."""
     precision = dtypes.finfo(dtype)[1] + 1
     if dtype is dtypes.float64:
@@ -111,7 +112,7 @@ def unit_interval(count: int, dtype: DType, device: str) -> UOp:
     return (number * graph.full_like(number, 2.0**-precision)).cast(dtype)
 
 
-def whole_numbers(span: int, count: int, device: str) -> UOp:
+def whole_numbers(span: int, count: int, device: DeviceLike) -> UOp:
     """`count` uint64 numbers below `span`: random bits as a fraction, times the span."""
     if span <= SHORT_SPAN or (span <= 1 << 32 and span.bit_count() == 1):
         return times_modulo(random_halves(count, device).cast(dtypes.uint64), span) >> bits(
@@ -144,6 +145,6 @@ def times_modulo(x: UOp, factor: int) -> UOp:
     return x * graph.full_like(x, factor)
 
 
-def bits(count: int, device: str) -> UOp:
+def bits(count: int, device: DeviceLike) -> UOp:
     """The number 32, to shift by."""
     return graph.full((count,), dtypes.uint64, 32, device)

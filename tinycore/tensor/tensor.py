@@ -17,6 +17,7 @@ from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor.foreign_names import DEVICE_METHODS, OF_TENSOR, ON_DEVICES, ForeignName
 from tinycore.tensor.multi import Multi
+from tinycore.uop.shape import DeviceLike
 
 OLDER_NAMES: Final = {"lazydata": "uop"}
 """Names of attributes in older versions of tinygrad."""
@@ -117,7 +118,7 @@ class Tensor(Multi, metaclass=TensorType):
             raise ShapeError(f"mT: needs two axes, got shape {self.shape}")
         return self.transpose(-1, -2)
 
-    def to_device(self, device: str, /, *, stream: None = None) -> Self:
+    def to_device(self, device: DeviceLike, /, *, stream: None = None) -> Self:
         """The tensor on a device; itself when it is there already. There are no streams to name.
 
         Raises ArgumentError for a stream.

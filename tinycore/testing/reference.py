@@ -28,6 +28,7 @@ from tinycore.uop.bindings import sizes_below, with_sizes
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, Op
+from tinycore.uop.shape import DeviceLike, devices_named, names_of
 from tinycore.uop.size import Size
 
 Memory = MutableMapping[UOp, HostArray]
@@ -241,15 +242,16 @@ class ReferenceRuntime:
         """The one device, unless others are named."""
         return self.device
 
-    def canonicalize(self, device: str) -> str:
+    def canonicalize(self, device: DeviceLike) -> DeviceLike:
         """Any name in capitals is a device."""
-        return device.upper().removesuffix(":0")
+        names = [name.upper().removesuffix(":0") for name in names_of(device)]
+        return devices_named(names)
 
     def repeat(self, action: Callable[[], None], fingerprint: Hashable) -> None:
         """Nothing: no step is captured here."""
 
     def from_host(
-        self, array: HostArray, dtype: DType, device: str, refresh: Refresh | None = None
+        self, array: HostArray, dtype: DType, device: DeviceLike, refresh: Refresh | None = None
     ) -> UOp:
         """A BUFFER that holds a copy."""
         node = graph.new_buffer((array.size,), dtype, device)
@@ -280,11 +282,11 @@ class ReferenceRuntime:
         self.memory[node] = numpy.frombuffer(memoryview(block), to_numpy_dtype(dtype))
         return node
 
-    def exchange_kind(self, device: str) -> tuple[int, int]:
+    def exchange_kind(self, device: DeviceLike) -> tuple[int, int]:
         """Memory of the host."""
         return 1, 0
 
-    def takes(self, device: str, kind: int, number: int) -> bool:
+    def takes(self, device: DeviceLike, kind: int, number: int) -> bool:
         """True if a device works on memory of a DLDevice."""
         return (kind, number) == self.exchange_kind(device)
 
@@ -292,7 +294,7 @@ class ReferenceRuntime:
         """The one device, for memory of the host."""
         return self.device if kind == 1 else None
 
-    def exchange(self, device: str) -> None:
+    def exchange(self, device: DeviceLike) -> None:
         """There are no streams."""
 
     def lend(self, buffer: UOp) -> tuple[HostArray, int]:

@@ -23,7 +23,7 @@ from tinycore.dtype import DType, Scalar, dtypes
 from tinycore.uop.bounds import bounds_of
 from tinycore.uop.op import AxisKind, Op
 from tinycore.uop.operators import Operators
-from tinycore.uop.shape import ELSEWHERE, Shape, device_of, shape_of
+from tinycore.uop.shape import ELSEWHERE, DeviceLike, Shape, device_of, shape_of
 
 Key: TypeAlias = "tuple[Op, DType, tuple[UOp, ...], Any]"
 
@@ -110,7 +110,7 @@ class UOp(Operators["UOp"]):
     arg: Any
     _below: tuple[UOp, ...]  # all below a SINK, sources first
     _bounds: tuple[Any, Any]
-    _device: str | None
+    _device: DeviceLike | None
     _ended: frozenset[weakref.ref[UOp]]  # what a BUFFER was computed from (tensor/history.py)
     _gradient: tuple[int, ...] | None  # the parameters that a gradient goes to (history.py)
     _memory: object  # the Buffer of a BUFFER or BUFFER_VIEW (schedule/order.py)
@@ -237,16 +237,16 @@ class UOp(Operators["UOp"]):
         return shape
 
     @property
-    def device_or_none(self) -> str | None:
-        """The device of a tensor-graph node, None where no source says."""
+    def device_or_none(self) -> DeviceLike | None:
+        """The device of a tensor-graph node, or its group of devices; None where no source says."""
         try:
             return self._device
         except AttributeError:
             return self.derive("_device", device_of)
 
     @property
-    def device(self) -> str:
-        """The device of a tensor-graph node."""
+    def device(self) -> DeviceLike:
+        """The device of a tensor-graph node, or its group of devices."""
         try:
             device = self._device
         except AttributeError:
@@ -257,6 +257,13 @@ class UOp(Operators["UOp"]):
             else:
                 self._device = device
         assert device is not None, f"{self!r} has no device"
+        return device
+
+    @property
+    def single_device(self) -> str:
+        """The device of a node that is on one, as all are in kernels and after sharding."""
+        device = self.device
+        assert isinstance(device, str), f"{self!r} is on several devices"
         return device
 
     def derive(self, slot: str, rule: Callable[[UOp], Fact]) -> Fact:
@@ -455,8 +462,8 @@ VOID: Final = dtypes.void
 
 
 @cache
-def device_node(device: str) -> UOp:
-    """The DEVICE node of a name."""
+def device_node(device: DeviceLike) -> UOp:
+    """The DEVICE node of a name, or of a group."""
     return UOp(Op.DEVICE, dtypes.void, (), device)
 
 

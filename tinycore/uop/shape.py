@@ -5,12 +5,14 @@ Floor 1. The frontend checks operands before it builds a node, so here only what
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from tinycore.dtype import ImageDType
 from tinycore.uop.op import ALU, PARTIAL_WRITES, Merge, Op
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tinycore.uop.node import UOp
 
 Shape = tuple[int, ...]
@@ -30,8 +32,8 @@ DEVICE, COPY, MULTI, BUFFER_VIEW = Op.DEVICE, Op.COPY, Op.MULTI, Op.BUFFER_VIEW
 ELSEWHERE = frozenset({Op.COPY, Op.MULTI})
 """Ops whose device is another one than that of their first source."""
 
-BETWEEN_NAMES = ","
-"""Separator between the names of devices in that of their group."""
+DeviceLike: TypeAlias = str | tuple[str, ...]
+"""The name of a device, or the names of a group of them, at least two."""
 
 
 def shape_of(node: UOp) -> Shape | None:
@@ -89,29 +91,29 @@ def side_by_side(part: Shape, axis: int | None, count: int) -> Shape:
     return tuple([n * count if a == axis else n for a, n in enumerate(part)])
 
 
-def names_of(device: str) -> tuple[str, ...]:
-    """The devices that the name of a device or of a group of devices stands for."""
-    return tuple(device.split(BETWEEN_NAMES))
+def names_of(device: DeviceLike) -> tuple[str, ...]:
+    """The names of a device or of a group of them."""
+    return (device,) if isinstance(device, str) else device
 
 
-def is_group(device: str) -> bool:
-    """True if a name stands for several devices."""
-    return BETWEEN_NAMES in device
+def devices_named(names: Sequence[str]) -> DeviceLike:
+    """The device of one name, the group of several."""
+    return names[0] if len(names) == 1 else tuple(names)
 
 
-def device_of(node: UOp) -> str | None:
-    """The device a tensor-graph node lives on, or None where no source says.
+def is_group(device: DeviceLike) -> TypeGuard[tuple[str, ...]]:
+    """True for the names of several devices."""
+    return not isinstance(device, str)
 
-    Several devices are one name, theirs joined: "CPU,CPU:1".
-    """
+
+def device_of(node: UOp) -> DeviceLike | None:
+    """The device a tensor-graph node lives on, or the group; None where no source says."""
     op = node.op
     if op is DEVICE:
-        return str(node.arg)
+        device: DeviceLike = node.arg
+        return device
     if op is COPY:
         return node.src[1].device_or_none
     if op is MULTI:
-        return BETWEEN_NAMES.join([s.device for s in node.src])
-    for source in node.src:
-        if (device := source.device_or_none) is not None:
-            return device
-    return None
+        return devices_named([s.single_device for s in node.src])
+    return next((d for s in node.src if (d := s.device_or_none) is not None), None)

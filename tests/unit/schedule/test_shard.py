@@ -18,14 +18,14 @@ from tinycore.uop.movement import axis_reshaped, base_of
 from tinycore.uop.node import Skew, UOp, unique
 from tinycore.uop.op import Op, Scatter
 from tinycore.uop.parse import from_text
-from tinycore.uop.shape import Shape
+from tinycore.uop.shape import DeviceLike, Shape
 from tinycore.uop.text import to_text
 from tinycore.uop.verify import verify
 
 NAMES = ("PYTHON", "PYTHON:1", "PYTHON:2", "PYTHON:3")
 
 
-def device(name: str) -> UOp:
+def device(name: DeviceLike) -> UOp:
     return UOp(Op.DEVICE, dtypes.void, (), name)
 
 
@@ -51,7 +51,7 @@ def copies(*roots: UOp) -> list[tuple[str, str, int]]:
     for node in UOp.sink(*cut.values()).toposort():
         if node.op is Op.KERNEL and node.arg.ast.op is Op.COPY:
             target, source = node.src[:2]
-            found.append((source.device, target.device, target.shape[0]))
+            found.append((source.single_device, target.single_device, target.shape[0]))
     return found
 
 
@@ -67,7 +67,7 @@ def test_shape_and_device_are_those_of_the_whole() -> None:
     x = spread((4, 6), 1)
 
     assert x.shape == (4, 6)
-    assert x.device == "PYTHON,PYTHON:1"
+    assert x.device == ("PYTHON", "PYTHON:1")
     assert spread((4, 6), None).shape == (4, 6)
 
 
@@ -255,7 +255,7 @@ def test_insert_across_the_parts_writes_those_it_touches() -> None:
 
 
 def test_copy_to_a_group_keeps_parts() -> None:
-    to = device("PYTHON:2,PYTHON:3")
+    to = device(("PYTHON:2", "PYTHON:3"))
     x = spread((8,), 0)
     moved = UOp(Op.COPY, x.dtype, (x, to))
 
@@ -327,5 +327,5 @@ def test_kernel_of_ones_own_is_refused() -> None:
     kernel = UOp(Op.CUSTOM, dtypes.void, (spread((4,), 0),), Kernel(UOp.sink()))
     out = assign(spread((4,), 0), kernel)
 
-    with pytest.raises(UnsupportedError, match=r"on PYTHON,PYTHON:1: move them with .to"):
+    with pytest.raises(UnsupportedError, match=r"on \('PYTHON', 'PYTHON:1'\): move them with .to"):
         ShardedGraph([out])

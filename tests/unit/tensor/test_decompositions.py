@@ -318,7 +318,7 @@ def test_the_number_of_kernels_grows_with_the_columns() -> None:
     few, many = (Tensor(numbers(n, n)).qr() for n in (4, 8))
     scheduled = [q.schedule(r) for q, r in (few, many)]
     programs, of_many = (len({item.ast for item in items}) for items in scheduled)
-    limits = Device[few[0].device].toolchain.renderer.limits
+    limits = Device[few[0].devices[0]].toolchain.renderer.limits
 
     assert programs == of_many
     assert [len(items) for items in scheduled] == [programs + 7 * 2, programs + 7 * 6]

@@ -444,14 +444,14 @@ def test_shapes_that_do_not_broadcast_are_named() -> None:
 
 def test_devices_that_differ_are_named() -> None:
     a = Tensor([1.0])
-    b = Tensor([1.0]).to(a.device + ":1")
+    b = Tensor([1.0]).to(f"{a.device}:1")
 
     with pytest.raises(DeviceError, match=rf"mul: operands are on {a.device} and {a.device}:1"):
         a * b
 
 
 def test_a_constant_goes_where_it_is_needed() -> None:
-    a = Tensor([1.0]).to(Tensor([1.0]).device + ":1")
+    a = Tensor([1.0]).to(f"{Tensor([1.0]).device}:1")
 
     assert (Tensor(2.0) * a).device == a.device
 

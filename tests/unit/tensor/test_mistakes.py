@@ -47,7 +47,7 @@ class Operands:
         self.empty: Any = Tensor.zeros(0, 3)
         self.image: Any = Tensor.ones(1, 2, 4, 4)
         self.kernel: Any = Tensor.ones(3, 2, 2, 2)
-        self.far: Any = Tensor.ones(2, 3, device=f"{self.x.device.partition(':')[0]}:1")
+        self.far: Any = Tensor.ones(2, 3, device=f"{self.x.devices[0].partition(':')[0]}:1")
 
 
 make: Any = Tensor

@@ -22,6 +22,7 @@ from tinycore.errors import (
     TinycoreError,
     UnknownDevice,
 )
+from tinycore.uop.shape import DeviceLike
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +39,7 @@ def test_facts_are_those_of_the_whole() -> None:
     x = Tensor(A).shard(group(2), 1)
 
     assert x.shape == (4, 6)
-    assert x.device == "PYTHON,PYTHON:1"
+    assert x.device == ("PYTHON", "PYTHON:1")
     assert x.devices == ("PYTHON", "PYTHON:1")
     assert x.sharded_axis == 1
     assert Tensor(A).shard(group(2)).sharded_axis is None
@@ -64,7 +65,7 @@ def test_name_of_a_group_is_a_device() -> None:
 
     assert (made + zeros + x).tolist() == (A * 2).tolist()
     assert zeros.assign(x).realize().tolist() == A.tolist()
-    assert Tensor(A).to("PYTHON:1,PYTHON:0").devices == ("PYTHON:1", "PYTHON")
+    assert Tensor(A).to(("PYTHON:1", "PYTHON:0")).devices == ("PYTHON:1", "PYTHON")
 
 
 def test_tensors_like_a_sharded_one_lie_like_it() -> None:
@@ -87,11 +88,11 @@ def test_constant_lies_in_parts_when_asked() -> None:
 
 
 def test_random_numbers_are_those_of_one_device() -> None:
-    def drawn(device: str) -> Any:
+    def drawn(device: DeviceLike) -> Any:
         Tensor.manual_seed(3)
         return Tensor.rand(4, 6, device=device)
 
-    found = drawn("PYTHON,PYTHON:1")
+    found = drawn(("PYTHON", "PYTHON:1"))
 
     assert found.tolist() == drawn("PYTHON").tolist()
     assert found.to("PYTHON").tolist() == found.to("PYTHON:1").tolist()
@@ -211,12 +212,12 @@ MISTAKES: dict[str, tuple[Callable[[Tensor], object], type[TinycoreError], str]]
     "mixed": (
         lambda x: x.shard(group(2), 0) + x,
         DeviceError,
-        "operands are on PYTHON,PYTHON:1 and PYTHON; move one of them with .shard(devices)",
+        "operands are on ('PYTHON', 'PYTHON:1') and PYTHON; move one of them with .shard(devices)",
     ),
     "other group": (
         lambda x: x.shard(group(2), 0) @ x.shard(group(3)),
         DeviceError,
-        "operands are on PYTHON,PYTHON:1 and PYTHON,PYTHON:1,PYTHON:2; move one of them",
+        "operands are on ('PYTHON', 'PYTHON:1') and ('PYTHON', 'PYTHON:1', 'PYTHON:2'); move one",
     ),
     "assigned": (lambda x: x.shard(group(2), 0).assign(x), DeviceError, "assign: operands are on"),
 }

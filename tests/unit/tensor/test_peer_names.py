@@ -17,7 +17,7 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
 PAIR = ("PYTHON:0", "PYTHON:1")
-GROUP = "PYTHON,PYTHON:1"
+GROUP = ("PYTHON", "PYTHON:1")
 
 
 def test_rows_of_devices() -> None:

@@ -133,7 +133,7 @@ def test_devices_share_the_stream() -> None:
     x = Tensor.rand(4)
     Tensor.manual_seed(1234)
 
-    assert Tensor.rand(4, device=x.device + ":1").tolist() == x.tolist()
+    assert Tensor.rand(4, device=f"{x.device}:1").tolist() == x.tolist()
 
 
 @pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16])

@@ -203,7 +203,7 @@ def test_assign_mistakes_are_told_at_the_call() -> None:
     with pytest.raises(DTypeError, match=r"assign.*int32.*float32"):
         x.assign(Tensor([1, 2]))
     with pytest.raises(DeviceError, match="assign"):
-        x.assign(Tensor([1.0, 2.0]).to(x.device + ":1"))
+        x.assign(Tensor([1.0, 2.0]).to(f"{x.device}:1"))
 
 
 def test_clone_has_memory_of_its_own() -> None:
@@ -238,9 +238,9 @@ def test_full_tensors_have_memory_of_their_own() -> None:
 
 def test_to_copies_and_back() -> None:
     x = Tensor([1.0, 2.0])
-    there = x.to(x.device + ":1")
+    there = x.to(f"{x.device}:1")
 
-    assert there.device == x.device + ":1"
+    assert there.device == f"{x.device}:1"
     assert (there + 1).to(x.device).tolist() == [2.0, 3.0]
     assert x.to(x.device) is x
     assert x.to(None) is x
@@ -249,7 +249,7 @@ def test_to_copies_and_back() -> None:
 def test_gradient_crosses_devices() -> None:
     x = Tensor([1.0, 2.0])
 
-    (gradient,) = (x.to(x.device + ":1") * 3).sum().gradient(x)
+    (gradient,) = (x.to(f"{x.device}:1") * 3).sum().gradient(x)
 
     assert gradient.device == x.device
     assert gradient.tolist() == [3.0, 3.0]

@@ -12,6 +12,7 @@ from typing import Final
 from tinycore import Tensor
 from tinycore.errors import ArgumentError
 from tinycore.nn.optim.optimizer import Keep, Optimizer, nonnegative, norm
+from tinycore.uop.shape import DeviceLike
 
 __all__ = ["LARS", "SGD", "Muon"]
 
@@ -90,7 +91,7 @@ class SGD(Descent):
         weight_decay: float = 0.0,
         nesterov: bool = False,
         classic: bool = False,
-        device: str | None = None,
+        device: DeviceLike | None = None,
         fused: bool = False,
     ) -> None:
         super().__init__(params, lr, device, fused)
@@ -124,7 +125,7 @@ class LARS(Descent):
         classic: bool = True,
         pre_wd: bool = True,
         tcoef: float = 0.001,
-        device: str | None = None,
+        device: DeviceLike | None = None,
         fused: bool = False,
     ) -> None:
         super().__init__(params, lr, device, fused)
@@ -170,7 +171,7 @@ class Muon(Descent):
         ns_steps: int = 5,
         ns_coefficients: tuple[float, ...] = NEWTON_SCHULZ,
         nesterov: bool = True,
-        device: str | None = None,
+        device: DeviceLike | None = None,
         fused: bool = False,
         *,
         adjust_lr_fn: str | None = None,

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from tinycore import Tensor
 from tinycore.errors import ArgumentError, ArgumentTypeError
 from tinycore.nn.optim.optimizer import Keep, Optimizer, nonnegative, norm
+from tinycore.uop.shape import DeviceLike
 
 __all__ = ["LAMB", "Adam", "AdamW"]
 
@@ -39,7 +40,7 @@ class AdamW(Optimizer):
         b2: float = 0.999,
         eps: float = 1e-8,
         weight_decay: float = 0.01,
-        device: str | None = None,
+        device: DeviceLike | None = None,
         fused: bool = False,
         *,
         betas: tuple[float, float] | None = None,
@@ -85,7 +86,7 @@ class Adam(AdamW):
         b1: float = 0.9,
         b2: float = 0.999,
         eps: float = 1e-8,
-        device: str | None = None,
+        device: DeviceLike | None = None,
         fused: bool = False,
         *,
         betas: tuple[float, float] | None = None,
@@ -109,7 +110,7 @@ class LAMB(AdamW):
         eps: float = 1e-6,
         weight_decay: float = 0.0,
         adam: bool = False,
-        device: str | None = None,
+        device: DeviceLike | None = None,
         fused: bool = False,
         *,
         betas: tuple[float, float] | None = None,

@@ -21,6 +21,7 @@ from tinycore.errors import ArgumentError, ArgumentTypeError, GradientError
 from tinycore.nn.state import get_parameters
 from tinycore.tensor.atomic_writes import AtomicWrites
 from tinycore.tensor.foreign_names import unknown_name
+from tinycore.uop.shape import DeviceLike
 
 __all__ = ["Keep", "Optimizer", "OptimizerGroup", "nonnegative", "norm"]
 
@@ -60,7 +61,7 @@ class Optimizer:
         self,
         params: Iterable[Tensor],
         lr: float | Tensor,
-        device: str | None = None,
+        device: DeviceLike | None = None,
         fused: bool = False,
     ) -> None:
         self._refuse_strange(params, lr)

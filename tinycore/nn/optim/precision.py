@@ -19,6 +19,7 @@ from tinycore.dtype import DTypeLike, least_upper_dtype, to_dtype
 from tinycore.errors import ArgumentError, DTypeError, GradientError
 from tinycore.nn.optim.optimizer import Optimizer
 from tinycore.nn.state import get_parameters
+from tinycore.uop.shape import DeviceLike
 
 __all__ = ["GradScaler", "compute_in"]
 
@@ -75,7 +76,7 @@ class GradScaler:
         growth_factor: float = 2.0,
         backoff_factor: float = 0.5,
         growth_interval: int = 2000,
-        device: str | None = None,
+        device: DeviceLike | None = None,
     ) -> None:
         sound = {
             "init_scale": (init_scale, 0 < init_scale < math.inf),
