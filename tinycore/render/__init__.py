@@ -7,6 +7,7 @@ Floor 2. The files, in the order in which a kernel passes them:
 - `lifetimes.py`: shared arrays that may lie in the same memory
 - `facts.py`, `inline.py`: what is known of nodes, and which of them are written where they are used
 - `c_tables.py`, `cstyle.py`, `writer.py`, `guards.py`, `literals.py`: the family of C
+- `cxx.py`: the family of C++, as CUDA C and HIP
 - `llvm.py`, `llvm_writer.py`, `llvm_types.py`: LLVM IR
 """
 

@@ -65,6 +65,8 @@ class CStyle(Renderer):
     spaces: ClassVar[Mapping[str, str]] = {"global": "", "local": "", "register": ""}
     """The words in front of a pointer's or an array's type."""
     restrict: ClassVar[str] = "restrict "
+    stores_bytes: ClassVar[bool] = False
+    """True if a bool is a byte in memory, of which any but 0 is true."""
     builtins: ClassVar[Mapping[str, str]] = {}
     """The expression for SPECIAL `grid` and `block`; {0} is the axis as a digit, {xyz} as a letter.
     """
@@ -153,9 +155,9 @@ class CStyle(Renderer):
 
     def assemble(self, writer: Writer) -> str:
         """Definitions, signature and body as one text."""
-        head = f"{self.signature(writer)} {{"
-        lines = (*self.prelude(), *writer.definitions, head, *writer.lines, "}")
-        return "\n".join(lines) + "\n"
+        head, signature = self.head(writer), self.signature(writer)  # both may add definitions
+        before = (*self.prelude(), *writer.definitions, f"{signature} {{")
+        return "\n".join((*before, *head, *writer.lines, "}")) + "\n"
 
     def prelude(self) -> Sequence[str]:
         """Lines in front of every kernel."""
@@ -165,13 +167,27 @@ class CStyle(Renderer):
         """The head of the function, without the brace."""
         return f"void {writer.kernel.name}({', '.join(self.parameters(writer))})"
 
+    def head(self, writer: Writer) -> list[str]:
+        """Lines at the start of the body."""
+        return []
+
     def parameters(self, writer: Writer) -> list[str]:
         """The buffers by slot, then the variables by name."""
         kernel = writer.kernel
-        buffers = [
-            f"{self.pointer_type(u, writer)}{self.restrict}{writer[u]}" for u in kernel.buffers
-        ]
+        buffers = [self.parameter(u, writer) for u in kernel.buffers]
         return buffers + [f"{writer.type(u.dtype)} {writer[u]}" for u in kernel.variables]
+
+    def slots(self, writer: Writer, unused: str) -> list[str]:
+        """The buffers by slot, with a parameter `unused` for each slot that is not read."""
+        found = {u.arg: u for u in writer.kernel.buffers}
+        return [
+            self.parameter(found[slot], writer) if slot in found else unused.format(slot)
+            for slot in range(max(found, default=-1) + 1)
+        ]
+
+    def parameter(self, buffer: UOp, writer: Writer) -> str:
+        """The declaration of a buffer as a parameter."""
+        return f"{self.pointer_type(buffer, writer)}{self.restrict}{writer[buffer]}"
 
     def pointer_type(self, buffer: UOp, writer: Writer) -> str:
         """The type of a buffer parameter, const where nothing is stored."""
@@ -193,6 +209,8 @@ class CStyle(Renderer):
 
     def storage_type(self, dtype: DType, writer: Writer) -> str:
         """The name of a type in memory."""
+        if self.stores_bytes and dtype.kind == "bool":
+            dtype = dtypes.uint8.vec(dtype.count)
         return self.type_name(dtype, writer)
 
     def constant(self, dtype: DType, value: Scalar) -> str:
@@ -349,7 +367,9 @@ class CStyle(Renderer):
 
     def loaded(self, u: UOp, text: str, writer: Writer) -> str:
         """The value of a loaded element."""
-        return text
+        is_bool = self.stores_bytes and u.dtype is dtypes.bool
+        is_byte = is_bool and pointer_of(u.src[0]).op is not Op.DEFINE_REG
+        return f"({text} != 0)" if is_byte else text
 
     def stored(self, u: UOp, text: str, writer: Writer) -> str:
         """A value as it is written to memory."""

@@ -207,8 +207,7 @@ FAULTS: Final = {
         *("render.py", "part[{place // MOST_LANES}]", "part[0]", TENSORS),
     ),
     "lanes are reversed": (
-        *("render.py", "in u.src]\n        return self.vector_of", "in u.src[::-1]]\n        return self.vector_of"),
-        TENSORS,
+        *("render.py", "typed_lanes(self, u, writer)", "typed_lanes(self, u, writer)[::-1]", TENSORS),
     ),
     "what C leaves undefined is not guarded": (
         *("render.py", '    function: ClassVar[str] = "inline'),

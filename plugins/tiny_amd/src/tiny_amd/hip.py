@@ -1,4 +1,4 @@
-"""HIP, as clang compiles it for a card without its headers: from tables on the C family.
+"""HIP, as clang compiles it for a card without its headers: from tables on the family of C++.
 
 A kernel takes the addresses of its buffers by slot, then the variables by name as `long long`, as
 that of LLVM IR does (`render.py`):
@@ -12,7 +12,6 @@ instructions are clang's builtins (clang, BuiltinsAMDGPU.def), each within a fun
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
@@ -20,34 +19,21 @@ from typing import ClassVar, Final
 from tiny_amd.matrix import FAMILIES, Instruction
 from tiny_amd.render import SWIZZLED_LANES, WMMA_LANES, is_added_to, swizzle_offset
 from tinycore.dtype import DType, dtypes
-from tinycore.render.base import pointer_of
-from tinycore.render.cstyle import CStyle, MatrixCall
-from tinycore.render.facts import is_safe_shift
-from tinycore.render.literals import as_stored
+from tinycore.render.cstyle import MatrixCall
+from tinycore.render.cxx import VECTORS, Cxx
 from tinycore.render.writer import Writer, unwrapped
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
 __all__ = ["AmdHip"]
 
-RESERVED: Final = frozenset(
-    "alignas alignof and and_eq as asm auto bitand bitor bool break case catch char class compl "
-    "const constexpr const_cast continue decltype default delete do double dynamic_cast else enum "
-    "explicit export extern false float for friend goto if inline int lane load long mutable "
-    "narrow namespace new noexcept not not_eq nullptr operator or or_eq private protected "
-    "public register reinterpret_cast return root shared short signed sizeof static "
-    "static_assert static_cast store struct switch template this thread_local throw true "
-    "try typedef typeid typename union unsigned using vec virtual void volatile wchar_t "
-    "while xor xor_eq FUNCTION".split()
-)
-"""Words of C++ and of what stands before a kernel, which nothing else may be called."""
-PRELUDE: Final = """\
+RESERVED: Final = Cxx.reserved | {"lane", "narrow", "root", "shared"}
+"""Words that no variable may be called, those of helpers among them."""
+PRELUDE: Final = f"""\
 #pragma clang fp contract(fast)
 #define FUNCTION __attribute__((device, always_inline)) static inline
-template <class T, int N> struct alignas(sizeof(T) * N > 16 ? 16 : sizeof(T) * N) vec { T v[N]; };
-template <class T> FUNCTION T load(const void *p) { return *(const T *)p; }
-template <class T> FUNCTION void store(void *p, T x) { *(T *)p = x; }
-template <class T, class S> FUNCTION T as(S x) { return __builtin_bit_cast(T, x); }"""
+{VECTORS}
+template <class T, class S> FUNCTION T as(S x) {{ return __builtin_bit_cast(T, x); }}"""
 ROOTS: Final = """\
 FUNCTION float root(float x) { return __builtin_sqrtf(x); }
 FUNCTION double root(double x) { return __builtin_sqrt(x); }
@@ -112,31 +98,17 @@ def matrix_call(instruction: Instruction) -> MatrixCall:
 
 
 @dataclass(frozen=True)
-class AmdHip(CStyle):
+class AmdHip(Cxx):
     """HIP for amdgcn."""
 
     name: ClassVar[str] = "HIP"
     reserved: ClassVar[frozenset[str]] = RESERVED
     emulated: ClassVar[frozenset[DType]] = frozenset({dtypes.bfloat16, *dtypes.fp8s})
     approximate: ClassVar[frozenset[Op]] = frozenset({Op.EXP2})
-    vector_ops: ClassVar[bool] = False
-    types: ClassVar[Mapping[DType, str]] = {
-        **CStyle.types,
-        dtypes.int8: "signed char",
-        dtypes.int64: "long long",
-        dtypes.uint64: "unsigned long long",
-        dtypes.float16: "_Float16",
-    }
-    wide_index: ClassVar[str] = "long long"
-    suffixes: ClassVar[Mapping[DType, str]] = {
-        dtypes.uint32: "u",
-        dtypes.int64: "ll",
-        dtypes.uint64: "ull",
-        dtypes.float16: "f16",
-        dtypes.float32: "f",
-    }
+    types: ClassVar[Mapping[DType, str]] = {**Cxx.types, dtypes.float16: "_Float16"}
+    suffixes: ClassVar[Mapping[DType, str]] = {**Cxx.suffixes, dtypes.float16: "f16"}
     expressions: ClassVar[Mapping[Op, str]] = {
-        **CStyle.expressions,
+        **Cxx.expressions,
         Op.SQRT: "root({0})",
         Op.TRUNC: "__builtin_elementwise_trunc({0})",
         Op.EXP2: "__builtin_amdgcn_exp2f({0})",
@@ -146,17 +118,12 @@ class AmdHip(CStyle):
         "local": "__attribute__((shared, aligned(16))) ",
         "register": "__attribute__((aligned(16))) ",
     }
-    restrict: ClassVar[str] = "__restrict__ "
     builtins: ClassVar[Mapping[str, str]] = {
         "grid": "__builtin_amdgcn_workgroup_id_{xyz}()",
         "block": "__builtin_amdgcn_workitem_id_{xyz}()",
     }
     barrier: ClassVar[str] = BARRIER
     function: ClassVar[str] = "FUNCTION {type} {name}({parameters}) {{ {body} }}"
-    vector_type: ClassVar[str] = "vec<{scalar}, {count}>"
-    vector_load: ClassVar[str] = "load<{type}>({pointer})"
-    vector_store: ClassVar[str] = "store<{type}>({pointer}, {value});"
-    bitcast_template: ClassVar[str] = "as<{type}>({0})"
     matrix: ClassVar[Mapping[str, MatrixCall]] = {
         found.unit.name: matrix_call(found) for family in FAMILIES for found in family
     }
@@ -173,77 +140,6 @@ class AmdHip(CStyle):
         threads, parameters = x * y * z, ", ".join(self.parameters(writer))
         attributes = f"global, amdgpu_flat_work_group_size({threads}, {threads})"
         return f'extern "C" __attribute__(({attributes})) void {writer.kernel.name}({parameters})'
-
-    def parameters(self, writer: Writer) -> list[str]:
-        """Every slot of the kernel, also one that is not read; then the variables."""
-        by_slot = {u.arg: u for u in writer.kernel.buffers}
-        slots = range(max(by_slot, default=-1) + 1)
-        buffers = [
-            f"{self.pointer_type(by_slot[i], writer)}{self.restrict}{writer[by_slot[i]]}"
-            if i in by_slot
-            else f"void *unused{i}"
-            for i in slots
-        ]
-        return buffers + [f"long long {writer[u]}_" for u in writer.kernel.variables]
-
-    def assemble(self, writer: Writer) -> str:
-        """Definitions, signature, variables as they are used, and the body."""
-        head = [
-            f"  const {writer.type(u.dtype)} {writer[u]} = {writer[u]}_;"
-            for u in writer.kernel.variables
-        ]
-        lines = (
-            *self.prelude(),
-            *writer.definitions,
-            f"{self.signature(writer)} {{",
-            *head,
-            *writer.lines,
-            "}",
-        )
-        return "\n".join(lines) + "\n"
-
-    # --- types and constants
-
-    def type_name(self, dtype: DType, writer: Writer) -> str:
-        """The name of a type; lanes of bool are bytes."""
-        if dtype.count > 1 and dtype.scalar() is dtypes.bool:
-            dtype = dtypes.uint8.vec(dtype.count)
-        return super().type_name(dtype, writer)
-
-    def storage_type(self, dtype: DType, writer: Writer) -> str:
-        """The name of a type in memory, where a bool is a byte."""
-        kind = dtypes.uint8.vec(dtype.count) if dtype.kind == "bool" else dtype
-        return self.type_name(kind, writer)
-
-    def float_constant(self, dtype: DType, value: float) -> str:
-        """The shortest literal; bits for what has no literal."""
-        rounded = as_stored(dtype, value)
-        if rounded - rounded == 0:
-            return super().float_constant(dtype, value)
-        if dtype is dtypes.float16:
-            return f"as<_Float16>((unsigned short)0x{struct.pack('>e', rounded).hex()})"
-        if dtype is dtypes.float64:
-            return f"as<double>(0x{struct.pack('>d', rounded).hex()}ull)"
-        return f"as<float>(0x{struct.pack('>f', rounded).hex()}u)"
-
-    # --- memory
-
-    def loaded(self, u: UOp, text: str, writer: Writer) -> str:
-        """The value of what was read: any byte but 0 is true.
-
-        What is read behind a gate is made a value, or C++ would choose between two places.
-        """
-        if u.dtype.count > 1 or pointer_of(u.src[0]).op is Op.DEFINE_REG:
-            return text
-        if u.dtype.kind == "bool":
-            return f"({text} != 0)"
-        return f"({writer.type(u.dtype)}){text}" if len(u.src[0].src) == 3 else text
-
-    def zero(self, dtype: DType, writer: Writer) -> str:
-        """Zero in every lane."""
-        if dtype.count == 1:
-            return self.constant(dtype, 0)
-        return f"{writer.type(dtype)}{{}}"
 
     # --- expressions
 
@@ -275,24 +171,7 @@ class AmdHip(CStyle):
         return f"as<{writer.type(u.dtype)}>(held(as<{kind}>({text})))"
 
     def alu(self, u: UOp, operands: Sequence[str], writer: Writer) -> str:
-        """Arithmetic; a shift takes its amount modulo the width."""
+        """Arithmetic; roots by functions for each type."""
         if u.op is Op.SQRT:
             writer.define(ROOTS)
-        if u.op in (Op.SHL, Op.SHR) and not is_safe_shift(u):
-            operands = [operands[0], f"({operands[1]} & {u.dtype.bits - 1})"]
         return super().alu(u, operands, writer)
-
-    def vectorize(self, u: UOp, writer: Writer) -> str:
-        """Lanes as a vector; narrow integers are made so, which C++ does not by itself."""
-        scalar = u.dtype.scalar()
-        narrow = scalar.kind != "float" and scalar.itemsize < 4
-        kind = self.storage_type(scalar, writer)
-        lanes = [f"({kind}){writer[s]}" if narrow else unwrapped(writer[s]) for s in u.src]
-        return f"{writer.type(u.dtype)}{{{{{', '.join(lanes)}}}}}"
-
-    def extract(self, u: UOp, writer: Writer) -> str:
-        """One lane of a vector."""
-        (lane,) = u.arg
-        vector = u.src[lane // u.src[0].dtype.count]
-        text = f"{writer[vector]}.v[{lane % vector.dtype.count}]"
-        return f"({text} != 0)" if u.dtype.kind == "bool" else text

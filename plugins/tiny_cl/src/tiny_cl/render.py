@@ -24,11 +24,11 @@ from tinycore.dtype import DType, ImageDType, dtypes
 from tinycore.errors import UnsupportedError
 from tinycore.render.base import Dims, Limits, pointer_of
 from tinycore.render.cstyle import CStyle
-from tinycore.render.facts import is_safe_division, is_safe_shift
+from tinycore.render.facts import is_safe_division
 from tinycore.render.guards import UNDEFINED_IN_C
 from tinycore.render.writer import Writer, unwrapped
 from tinycore.uop.node import UOp
-from tinycore.uop.op import COMPARISON, Op
+from tinycore.uop.op import COMPARISON, SHIFTS, Op
 
 __all__ = ["OpenClC", "OpenClCWithHalf", "entry_name", "limits_of"]
 
@@ -92,7 +92,8 @@ class OpenClC(CStyle):
         dtypes.uint32: "uint",
         dtypes.uint64: "ulong",
     }
-    defined: ClassVar[frozenset[Op]] = UNDEFINED_IN_C
+    stores_bytes: ClassVar[bool] = True
+    defined: ClassVar[frozenset[Op]] = UNDEFINED_IN_C - SHIFTS
     spaces: ClassVar[Mapping[str, str]] = {"global": "global ", "local": "local ", "register": ""}
     builtins: ClassVar[Mapping[str, str]] = {
         "grid": "get_group_id({0})",
@@ -115,19 +116,10 @@ class OpenClC(CStyle):
         asked = ["#pragma OPENCL EXTENSION cl_khr_fp64 : enable"] if self.has_double else []
         return (*asked, "#pragma OPENCL FP_CONTRACT ON")
 
-    def assemble(self, writer: Writer) -> str:
-        """Definitions, signature, where buffers start, and the body."""
+    def head(self, writer: Writer) -> list[str]:
+        """The pointers to what the buffers hold."""
         buffers = writer.kernel.buffers
-        lines = (
-            *self.prelude(),
-            *([SAMPLER] if any(isinstance(u.dtype, ImageDType) for u in buffers) else ()),
-            *writer.definitions,
-            f"{self.signature(writer)} {{",
-            *[self.start_of(u, writer) for u in buffers if not isinstance(u.dtype, ImageDType)],
-            *writer.lines,
-            "}",
-        )
-        return "\n".join(lines) + "\n"
+        return [self.start_of(u, writer) for u in buffers if not isinstance(u.dtype, ImageDType)]
 
     def signature(self, writer: Writer) -> str:
         """The head of the kernel, with the size of its groups."""
@@ -141,19 +133,15 @@ class OpenClC(CStyle):
 
     def parameters(self, writer: Writer) -> list[str]:
         """Every slot of the kernel, also one that is not read; then numbers."""
-        by_slot = {u.arg: u for u in writer.kernel.buffers}
-        slots = range(max(by_slot, default=-1) + 1)
-        bases = [
-            self.parameter(by_slot[i], writer) if i in by_slot else f"global void *base{i}"
-            for i in slots
-        ]
-        starts = [f"const long start{i}" for i in slots]
+        bases = self.slots(writer, "global void *base{}")
+        starts = [f"const long start{i}" for i in range(len(bases))]
         return bases + starts + [f"const long {writer[u]}" for u in writer.kernel.variables]
 
     def parameter(self, buffer: UOp, writer: Writer) -> str:
         """The parameter type of a slot: a buffer, or an image that is either read or written."""
         if not isinstance(buffer.dtype, ImageDType):
             return f"{self.pointer_type(buffer, writer)}{self.restrict}base{buffer.arg}"
+        writer.define(SAMPLER)
         way = "write_only" if buffer.arg in writer.kernel.written else "read_only"
         return f"{way} image2d_t {writer[buffer]}"
 
@@ -178,11 +166,6 @@ class OpenClC(CStyle):
             return self.types[dtype]
         name = "char" if scalar is dtypes.bool else self.type_name(scalar, writer)
         return f"{name}{dtype.count}"
-
-    def storage_type(self, dtype: DType, writer: Writer) -> str:
-        """The name of a type in memory, where a bool is a byte."""
-        kind = dtypes.uint8.vec(dtype.count) if dtype.kind == "bool" else dtype
-        return self.type_name(kind, writer)
 
     def loaded(self, u: UOp, text: str, writer: Writer) -> str:
         """The value of what was read: any byte but 0 is true."""
@@ -215,9 +198,6 @@ class OpenClC(CStyle):
         if u.op in (Op.IDIV, Op.MOD) and not is_safe_division(u):
             name = helpers.division(u.op, u.dtype, self, writer)
             return f"{name}({', '.join(map(unwrapped, operands))})"
-        if u.op in (Op.SHL, Op.SHR) and not is_safe_shift(u):
-            width = f"({writer.type(u.dtype)})({u.dtype.bits - 1})"
-            operands = [operands[0], f"({operands[1]} & {width})"]
         if u.dtype.count == 1:
             return super().alu(u, operands, writer)
         if u.op in COMPARISON:

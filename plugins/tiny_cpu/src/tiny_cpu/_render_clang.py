@@ -13,11 +13,11 @@ from tinycore.config import settings
 from tinycore.dtype import DType, dtypes
 from tinycore.render import STREAM, pointer_of
 from tinycore.render.cstyle import CStyle
-from tinycore.render.facts import is_parallel, is_safe_division, is_safe_shift
+from tinycore.render.facts import is_parallel, is_safe_division
 from tinycore.render.guards import UNDEFINED_IN_C
 from tinycore.render.writer import Writer, unwrapped
 from tinycore.uop.node import UOp
-from tinycore.uop.op import COMPARISON, Op
+from tinycore.uop.op import COMPARISON, SHIFTS, Op
 
 PLAIN_C: Final = {
     dtypes.index: "long long",
@@ -81,7 +81,7 @@ class Clang(CStyle):
         Op.TRUNC: "__builtin_elementwise_trunc({0})",
     }
     native_ops: ClassVar[frozenset[Op]] = CStyle.native_ops | {Op.MAX, Op.MIN}
-    defined: ClassVar[frozenset[Op]] = UNDEFINED_IN_C
+    defined: ClassVar[frozenset[Op]] = UNDEFINED_IN_C - SHIFTS
 
     # --- the frame: an inner function whose `restrict` parameters tell clang that buffers differ
 
@@ -179,9 +179,6 @@ class Clang(CStyle):
         """Arithmetic; what C lacks or leaves undefined goes through a helper."""
         if (helper := self.helper(u, writer)) is not None:
             return f"{helper}({', '.join(map(unwrapped, operands))})"
-        if u.op in (Op.SHL, Op.SHR) and not is_safe_shift(u):
-            width = self.constant(u.dtype.scalar(), u.dtype.bits - 1)
-            operands = [operands[0], f"({operands[1]} & {width})"]
         if u.dtype.count == 1:
             return super().alu(u, operands, writer)
         if u.op in COMPARISON:

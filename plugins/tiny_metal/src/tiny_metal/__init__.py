@@ -11,7 +11,7 @@ _DTYPES = (
 
 BACKEND = Backend(
     name="METAL",
-    api=(1, 13),
+    api=(1, 20),
     count=deferred("tiny_metal.probe:count"),
     probe=deferred("tiny_metal.probe:reason"),
     driver=deferred("tiny_metal.probe:driver"),

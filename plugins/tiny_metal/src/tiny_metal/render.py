@@ -20,8 +20,8 @@ from typing import ClassVar, Final
 
 from tiny_metal.matrix import CALLS
 from tinycore.dtype import DType, dtypes
-from tinycore.render.base import pointer_of
 from tinycore.render.cstyle import CStyle, MatrixCall
+from tinycore.render.cxx import CXX_WORDS, typed_lanes
 from tinycore.render.literals import as_stored
 from tinycore.render.writer import Writer, unwrapped
 from tinycore.uop.node import UOp
@@ -32,18 +32,12 @@ __all__ = ["Msl", "MslWithBfloat", "entry_name"]
 MOST_LANES: Final = 4
 """The widest vector that the language has."""
 
-RESERVED: Final = frozenset(
-    "access alignas alignof and and_eq array as_type asm atomic auto bfloat bitand bitor bool "
-    "break buffer case catch char class compl const const_cast constant constexpr continue "
-    "decltype default delete depth2d device do double dynamic_cast else enum explicit extern "
-    "false float fma for fragment friend goto half if imageblock inline int intersector kernel "
-    "lanes long matrix mem_flags mesh metal mutable namespace new noexcept not not_eq nullptr "
-    "object_data operator or or_eq packed_float4 patch private protected ptrdiff_t public "
-    "quadgroup ray ray_data register reinterpret_cast return sampler short signed simdgroup "
-    "size_t sizeof sqrt static static_assert static_cast struct switch template texture texture2d "
-    "this thread thread_local threadgroup threadgroup_barrier throw tile true trunc try typedef "
-    "typeid typename uchar uint ulong union unsigned ushort using values vec vertex virtual "
-    "visible void volatile wchar_t while xor xor_eq group thread_ INFINITY NAN M_PI_F".split()
+RESERVED: Final = CXX_WORDS.union(
+    "INFINITY M_PI_F NAN access array as_type atomic bfloat buffer constant depth2d device fma "
+    "fragment group half imageblock intersector kernel lanes matrix mem_flags mesh metal "
+    "object_data packed_float4 patch ptrdiff_t quadgroup ray ray_data sampler simdgroup size_t "
+    "sqrt texture texture2d thread thread_ threadgroup threadgroup_barrier tile trunc uchar uint "
+    "ulong ushort values vec vertex visible".split()
 )
 """Words of the language, and what a kernel names itself, which nothing else may be called."""
 
@@ -60,6 +54,7 @@ class Msl(CStyle):
     emulated: ClassVar[frozenset[DType]] = frozenset({dtypes.bfloat16, *dtypes.fp8s})
     lacking: ClassVar[frozenset[DType]] = frozenset({dtypes.float64})
     vector_ops: ClassVar[bool] = False
+    stores_bytes: ClassVar[bool] = True
     types: ClassVar[Mapping[DType, str]] = {
         **{dtype: name for dtype, name in CStyle.types.items() if dtype is not dtypes.float64},
         dtypes.uint8: "uchar",
@@ -109,21 +104,12 @@ class Msl(CStyle):
             "uint3 thread_ [[thread_position_in_threadgroup]]",
         ]
 
-    def assemble(self, writer: Writer) -> str:
-        """Definitions, signature, variables as they are used, and the body."""
-        head = [
+    def head(self, writer: Writer) -> list[str]:
+        """The variables as they are used."""
+        return [
             f"  const {writer.type(u.dtype)} {writer[u]} = values[{place}];"
             for place, u in enumerate(writer.kernel.variables)
         ]
-        lines = (
-            *self.prelude(),
-            *writer.definitions,
-            f"{self.signature(writer)} {{",
-            *head,
-            *writer.lines,
-            "}",
-        )
-        return "\n".join(lines) + "\n"
 
     # --- types and constants
 
@@ -138,11 +124,6 @@ class Msl(CStyle):
         writer.define(WIDE_VECTOR)
         return f"lanes<{name}, {dtype.count}>"
 
-    def storage_type(self, dtype: DType, writer: Writer) -> str:
-        """The name of a type in memory, where a bool is a byte."""
-        kind = dtypes.uint8.vec(dtype.count) if dtype.kind == "bool" else dtype
-        return self.type_name(kind, writer)
-
     def float_constant(self, dtype: DType, value: float) -> str:
         """The shortest literal; what has none is made of a float's."""
         if dtype is dtypes.float16:
@@ -150,14 +131,6 @@ class Msl(CStyle):
         if dtype is dtypes.float32 or (dtype is dtypes.float16 and value - value == 0):
             return super().float_constant(dtype, value)
         return f"{self.types[dtype]}({super().float_constant(dtypes.float32, value)})"
-
-    # --- memory
-
-    def loaded(self, u: UOp, text: str, writer: Writer) -> str:
-        """The value of what was read: any byte but 0 is true."""
-        if u.dtype.count > 1 or pointer_of(u.src[0]).op is Op.DEFINE_REG:
-            return text
-        return f"({text} != 0)" if u.dtype.kind == "bool" else text
 
     def repeated(self, text: str, dtype: DType, writer: Writer) -> str:
         """A literal or name in every lane of a type."""
@@ -198,12 +171,8 @@ class Msl(CStyle):
         return self.bitcast_template.format(text, type=writer.type(u.dtype))
 
     def vectorize(self, u: UOp, writer: Writer) -> str:
-        """Lanes as a vector; narrow integers are made so, which C++ does not by itself."""
-        scalar = u.dtype.scalar()
-        narrow = scalar.kind != "float" and scalar.itemsize < 4
-        kind = self.storage_type(scalar, writer)
-        lanes = [f"({kind}){writer[s]}" if narrow else unwrapped(writer[s]) for s in u.src]
-        return self.vector_of(lanes, u.dtype, writer)
+        """Lanes as a vector."""
+        return self.vector_of(typed_lanes(self, u, writer), u.dtype, writer)
 
     def extract(self, u: UOp, writer: Writer) -> str:
         """One lane of a vector."""

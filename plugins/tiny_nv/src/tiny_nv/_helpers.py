@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from tinycore.render.cxx import VECTORS
+
 __all__ = ["HELPERS", "PRELUDE"]
 
-PRELUDE: Final = """\
+PRELUDE: Final = f"""\
 #define FUNCTION __device__ __forceinline__
-template <class T, int N> struct alignas(sizeof(T) * N > 16 ? 16 : sizeof(T) * N) vec { T v[N]; };
-template <class T> FUNCTION T load(const void *p) { return *(const T *)p; }
-template <class T> FUNCTION void store(void *p, T x) { *(T *)p = x; }
-template <class T, class S> FUNCTION T as(S x) { T y; memcpy(&y, &x, sizeof(T)); return y; }"""
+{VECTORS}
+template <class T, class S> FUNCTION T as(S x) {{ T y; memcpy(&y, &x, sizeof(T)); return y; }}"""
 """Helpers of every kernel: vectors that are only moved, and bits of one type as another."""
 
 HALF_SOURCE: Final = """\

@@ -1,12 +1,11 @@
-"""CUDA C, from tables on the C family.
+"""CUDA C, from tables on the family of C++.
 
 A kernel takes the addresses of its buffers by slot, then the variables by name as `long long`:
 
     extern "C" __global__ void __launch_bounds__(256) NAME_(float *data0, ..., long long n)
 
-Vectors are only moved: `vec<float, 4>` is a struct of aligned lanes, which one instruction loads or
-stores. A half is its bits, and computed with by instructions of PTX (`_helpers.py`); bfloat16 and
-the fp8s are integers in memory and float32 between. A bool is a byte in memory.
+A half is its bits, and computed with by instructions of PTX (`_helpers.py`); bfloat16 and the fp8s
+are integers in memory and float32 between.
 """
 
 from __future__ import annotations
@@ -33,80 +32,56 @@ from tiny_nv.matrix import (
 )
 from tiny_nv.program import entry_name
 from tinycore.dtype import DType, dtypes
-from tinycore.render.base import LinearKernel, pointer_of
-from tinycore.render.cstyle import CStyle, MatrixCall
-from tinycore.render.facts import is_safe_division, is_safe_shift
+from tinycore.render.base import LinearKernel
+from tinycore.render.cstyle import MatrixCall
+from tinycore.render.cxx import Cxx
+from tinycore.render.facts import is_safe_division
 from tinycore.render.guards import UNDEFINED_IN_C
 from tinycore.render.literals import as_stored
 from tinycore.render.writer import Writer, unwrapped
 from tinycore.uop.matrix import MatrixDescriptor
 from tinycore.uop.node import UOp
-from tinycore.uop.op import Op
+from tinycore.uop.op import SHIFTS, Op
 
 __all__ = ["CudaC"]
 
-RESERVED: Final = frozenset(
-    "alignas alignof and and_eq as asm auto begin_phases bitand bitor bool break case catch char "
-    "class compl const constexpr const_cast continue copy_async copy_box decltype default delete "
-    "described do double dynamic_cast else enum explicit export extern false float for friend goto "
-    "greatest half half_bits if in_shared inline int least load load_tiles long memcpy mutable "
-    "namespace new noexcept not not_eq nullptr operator or or_eq private protected public quotient "
-    "register reinterpret_cast remainder return root rounded shared short signed sizeof static "
-    "static_assert static_cast store struct switch template tensor_map this thread_local throw "
-    "to_float to_half to_int to_long to_unsigned_long true try typedef typeid typename union "
-    "unsigned using vec virtual void volatile wait_phase wchar_t while whole xor xor_eq blockDim "
-    "blockIdx gridDim threadIdx warpSize FUNCTION HALF_BINARY".split()
+RESERVED: Final = Cxx.reserved.union(
+    "HALF_BINARY begin_phases blockDim blockIdx copy_async copy_box described greatest gridDim "
+    "half half_bits in_shared least load_tiles memcpy quotient remainder root rounded shared "
+    "tensor_map threadIdx to_float to_half to_int to_long to_unsigned_long wait_phase warpSize "
+    "whole".split()
 )
-"""Words of C++ and of what stands before a kernel, which nothing else may be called."""
+"""Words that no variable may be called, those of CUDA and of helpers among them."""
 
 
 @dataclass(frozen=True)
-class CudaC(CStyle):
+class CudaC(Cxx):
     """CUDA C of sm_80 and later."""
 
     name: ClassVar[str] = "NVRTC"
     reserved: ClassVar[frozenset[str]] = RESERVED
     emulated: ClassVar[frozenset[DType]] = frozenset({dtypes.bfloat16, *dtypes.fp8s})
     converts: ClassVar[frozenset[DType]] = frozenset({dtypes.bfloat16})
-    vector_ops: ClassVar[bool] = False
-    types: ClassVar[Mapping[DType, str]] = {
-        **CStyle.types,
-        dtypes.bfloat16: "unsigned short",
-        dtypes.int8: "signed char",
-        dtypes.int64: "long long",
-        dtypes.uint64: "unsigned long long",
-    }
-    wide_index: ClassVar[str] = "long long"
-    suffixes: ClassVar[Mapping[DType, str]] = {
-        dtypes.uint32: "u",
-        dtypes.int64: "ll",
-        dtypes.uint64: "ull",
-        dtypes.float32: "f",
-    }
+    types: ClassVar[Mapping[DType, str]] = {**Cxx.types, dtypes.bfloat16: "unsigned short"}
     expressions: ClassVar[Mapping[Op, str]] = {
-        **CStyle.expressions,
+        **Cxx.expressions,
         Op.SQRT: "root({0})",
         Op.TRUNC: "whole({0})",
         Op.EXP2: "power_of_two({0})",
         Op.MAX: "greatest({0}, {1})",
         Op.MIN: "least({0}, {1})",
     }
-    native_ops: ClassVar[frozenset[Op]] = CStyle.native_ops | {Op.MAX, Op.MIN}
+    native_ops: ClassVar[frozenset[Op]] = Cxx.native_ops | {Op.MAX, Op.MIN}
     overlays_shared: ClassVar[bool] = True
     approximate: ClassVar[frozenset[Op]] = frozenset({Op.EXP2})
-    defined: ClassVar[frozenset[Op]] = UNDEFINED_IN_C
+    defined: ClassVar[frozenset[Op]] = UNDEFINED_IN_C - SHIFTS
     spaces: ClassVar[Mapping[str, str]] = {
         "global": "",
         "local": "__shared__ __align__(16) ",
         "register": "__align__(16) ",
     }
-    restrict: ClassVar[str] = "__restrict__ "
     builtins: ClassVar[Mapping[str, str]] = {"grid": "blockIdx.{xyz}", "block": "threadIdx.{xyz}"}
     barrier: ClassVar[str] = "__syncthreads();"
-    vector_type: ClassVar[str] = "vec<{scalar}, {count}>"
-    vector_load: ClassVar[str] = "load<{type}>({pointer})"
-    vector_store: ClassVar[str] = "store<{type}>({pointer}, {value});"
-    bitcast_template: ClassVar[str] = "as<{type}>({0})"
     matrix: ClassVar[Mapping[str, MatrixCall]] = {
         name: MatrixCall(f"{name}({{0}}, {{1}}, {{2}})", function)
         for name, function in FUNCTIONS.items()
@@ -143,38 +118,17 @@ class CudaC(CStyle):
 
     def parameters(self, writer: Writer) -> list[str]:
         """Every slot of the kernel, also one that is not read; the variables; maps of tensors."""
-        by_slot = {u.arg: u for u in writer.kernel.buffers}
-        slots = range(max(by_slot, default=-1) + 1)
-        buffers = [
-            f"{self.pointer_type(by_slot[i], writer)}{self.restrict}{writer[by_slot[i]]}"
-            if i in by_slot
-            else f"void *unused{i}"
-            for i in slots
-        ]
-        values = [f"long long {writer[u]}_" for u in writer.kernel.variables]
         numbers = range(len(writer.kernel.maps))
         maps = [f"const __grid_constant__ tensor_map map{i}" for i in numbers]
-        return buffers + values + maps
+        return super().parameters(writer) + maps
 
-    def assemble(self, writer: Writer) -> str:
-        """Definitions, signature, shared memory and variables as they are used, and the body."""
-        head = [
-            f"  const {writer.type(u.dtype)} {writer[u]} = {writer[u]}_;"
-            for u in writer.kernel.variables
-        ]
-        if self.has_dynamic_shared(writer.kernel):
-            alignment = writer.kernel.shared_alignment
-            head.insert(0, f"  extern __shared__ __align__({alignment}) unsigned char shared[];")
-        signature = self.signature(writer)  # which may name a type that needs a definition
-        lines = (
-            *self.prelude(),
-            *writer.definitions,
-            f"{signature} {{",
-            *head,
-            *writer.lines,
-            "}",
-        )
-        return "\n".join(lines) + "\n"
+    def head(self, writer: Writer) -> list[str]:
+        """Shared memory and the variables."""
+        head = super().head(writer)
+        if not self.has_dynamic_shared(writer.kernel):
+            return head
+        alignment = writer.kernel.shared_alignment
+        return [f"  extern __shared__ __align__({alignment}) unsigned char shared[];", *head]
 
     def has_dynamic_shared(self, kernel: LinearKernel) -> bool:
         """True if shared memory is sized at a launch: also where the places of arrays matter."""
@@ -252,48 +206,16 @@ class CudaC(CStyle):
     # --- types and constants
 
     def type_name(self, dtype: DType, writer: Writer) -> str:
-        """The name of a type; lanes of bool are bytes."""
-        scalar = dtype.scalar()
-        if scalar is dtypes.float16:
+        """The name of a type; that of a half needs its definition."""
+        if dtype.scalar() is dtypes.float16:
             writer.define(HELPERS["half"])
-        if dtype.count > 1 and scalar is dtypes.bool:
-            dtype = dtypes.uint8.vec(dtype.count)
         return super().type_name(dtype, writer)
 
-    def storage_type(self, dtype: DType, writer: Writer) -> str:
-        """The name of a type in memory, where a bool is a byte."""
-        kind = dtypes.uint8.vec(dtype.count) if dtype.kind == "bool" else dtype
-        return self.type_name(kind, writer)
-
     def float_constant(self, dtype: DType, value: float) -> str:
-        """The shortest literal; bits for halves, and for what has no literal."""
-        rounded = as_stored(dtype, value)
-        if dtype is dtypes.float16:
-            return f"half_bits(0x{struct.pack('>e', rounded).hex()})"
-        if rounded - rounded == 0:
+        """The shortest literal; bits for halves."""
+        if dtype is not dtypes.float16:
             return super().float_constant(dtype, value)
-        if dtype is dtypes.float64:
-            return f"as<double>(0x{struct.pack('>d', rounded).hex()}ull)"
-        return f"as<float>(0x{struct.pack('>f', rounded).hex()}u)"
-
-    # --- memory
-
-    def loaded(self, u: UOp, text: str, writer: Writer) -> str:
-        """The value of what was read: any byte but 0 is true.
-
-        What is read behind a gate is made a value, or C++ would choose between two places.
-        """
-        if u.dtype.count > 1 or pointer_of(u.src[0]).op is Op.DEFINE_REG:
-            return text
-        if u.dtype.kind == "bool":
-            return f"({text} != 0)"
-        return f"({writer.type(u.dtype)}){text}" if len(u.src[0].src) == 3 else text
-
-    def zero(self, dtype: DType, writer: Writer) -> str:
-        """Zero in every lane."""
-        if dtype.count == 1:
-            return self.constant(dtype, 0)
-        return f"{writer.type(dtype)}{{}}"
+        return f"half_bits(0x{struct.pack('>e', as_stored(dtype, value)).hex()})"
 
     # --- expressions
 
@@ -310,8 +232,6 @@ class CudaC(CStyle):
             kind = writer.type(u.dtype)
             name = "quotient" if u.op is Op.IDIV else "remainder"
             return f"{name}<{kind}>({', '.join(map(unwrapped, operands))})"
-        if u.op in (Op.SHL, Op.SHR) and not is_safe_shift(u):
-            operands = [operands[0], f"({operands[1]} & {u.dtype.bits - 1})"]
         if u.op in (Op.SQRT, Op.TRUNC, Op.EXP2):
             writer.define(HELPERS["roots"])
         if u.op in (Op.MAX, Op.MIN) and u.dtype.kind != "bool":
@@ -349,18 +269,3 @@ class CudaC(CStyle):
         wide = target.itemsize == 8 or target in (dtypes.uint32, dtypes.index)
         name = "to_long" if wide else "to_int"
         return f"(({writer.type(target)}){name}({unwrapped(text)}))"
-
-    def vectorize(self, u: UOp, writer: Writer) -> str:
-        """Lanes as a vector; narrow integers are made so, which C++ does not by itself."""
-        scalar = u.dtype.scalar()
-        narrow = scalar.kind != "float" and scalar.itemsize < 4
-        kind = self.storage_type(scalar, writer)
-        lanes = [f"({kind}){writer[s]}" if narrow else unwrapped(writer[s]) for s in u.src]
-        return f"{writer.type(u.dtype)}{{{{{', '.join(lanes)}}}}}"
-
-    def extract(self, u: UOp, writer: Writer) -> str:
-        """One lane of a vector."""
-        (lane,) = u.arg
-        vector = u.src[lane // u.src[0].dtype.count]
-        text = f"{writer[vector]}.v[{lane % vector.dtype.count}]"
-        return f"({text} != 0)" if u.dtype.kind == "bool" else text

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiny_cl.render import SAMPLER, OpenClC
+from tiny_cl.render import OpenClC
 from tinycore.dtype import ImageDType
 from tinycore.render.writer import Writer
 from tinycore.uop.node import UOp
@@ -25,28 +25,14 @@ class QcomOpenClC(OpenClC):
 
     has_double: bool = False
 
-    def assemble(self, writer: Writer) -> str:
-        """Definitions, signature and body."""
-        buffers = writer.kernel.buffers
-        lines = (
-            *self.prelude(),
-            *([SAMPLER] if any(isinstance(u.dtype, ImageDType) for u in buffers) else ()),
-            *writer.definitions,
-            f"{self.signature(writer)} {{",
-            *writer.lines,
-            "}",
-        )
-        return "\n".join(lines) + "\n"
+    def head(self, writer: Writer) -> list[str]:
+        """Nothing: addresses are those of what buffers hold."""
+        return []
 
     def parameters(self, writer: Writer) -> list[str]:
         """Every slot of the kernel, also one that is not read; then numbers."""
-        by_slot = {u.arg: u for u in writer.kernel.buffers}
-        slots = range(max(by_slot, default=-1) + 1)
-        bases = [
-            self.parameter(by_slot[i], writer) if i in by_slot else f"global void *unused{i}"
-            for i in slots
-        ]
-        return bases + [f"const long {writer[u]}" for u in writer.kernel.variables]
+        numbers = [f"const long {writer[u]}" for u in writer.kernel.variables]
+        return self.slots(writer, "global void *unused{}") + numbers
 
     def parameter(self, buffer: UOp, writer: Writer) -> str:
         """Declaration of a slot: a buffer, or an image, which a kernel either reads or writes."""
