@@ -87,8 +87,8 @@ def exporting(obj: Any) -> Any:
         array = numpy.asarray(obj if isinstance(obj, SupportsArray) else memoryview(obj))
     except TypeError:
         raise ArgumentTypeError(
-            f"asarray: cannot hold a {type(obj).__name__}. Give an array, a number, a nested list "
-            "of numbers, or a buffer."
+            f"asarray: cannot hold an object of type {type(obj).__name__}. Give an array, a "
+            "number, a nested list of numbers, or a buffer."
         ) from None
     from_numpy_dtype(array.dtype)
     return array

@@ -64,7 +64,7 @@ def node_from_data(data: Data, device: DeviceLike, dtype: DType | None) -> UOp:
             return from_torch(data, device, dtype)
         return from_array(numpy.asarray(data), device, dtype)
     raise DTypeError(
-        f"Tensor: cannot hold a {type(data).__name__}. "
+        f"Tensor: cannot hold an object of type {type(data).__name__}. "
         "Give a number, a nested list of numbers, bytes, a path, a NumPy array or a Tensor."
     )
 

@@ -384,7 +384,8 @@ class Realization(Random):
         if gradient is None:
             if self.numel() != 1:
                 raise GradientError(
-                    f"backward: shape {self.shape} is not one number; pass `gradient`, or sum it"
+                    f"backward: a tensor of shape {self.shape} is not one number; reduce it, as by "
+                    "sum() or mean(), or pass `gradient`"
                 )
             is_plain = graph.is_buffer(self.uop) and history.graph_of(base_of(self.uop)) is None
             if is_plain and not self._shows_parameter():

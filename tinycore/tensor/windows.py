@@ -68,14 +68,9 @@ class Windows(Digest):
         rank = self._spatial_rank("conv2d", weight)
         batch, channels = self.shape[:2]
         outputs, inner, *kernel = weight.shape
-        same_size(
-            "conv2d",
-            f"channels in {groups} groups",
-            inner * groups,
-            channels,
-            self.shape,
-            weight.shape,
-        )
+        of_weight = "those of the weight" if groups == 1 else f"{groups} times those of the weight"
+        what = f"channels of the image and {of_weight}"
+        same_size("conv2d", what, channels, inner * groups, self.shape, weight.shape)
         if groups < 1 or outputs % groups:
             raise ShapeError(
                 f"conv2d: {outputs} output channels cannot be cut into {groups} groups"

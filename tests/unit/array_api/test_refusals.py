@@ -49,7 +49,7 @@ REFUSALS: list[Refusal] = [
     (lambda xp: xp.asarray([1], copy=False), ArgumentError, "copy=False"),
     (lambda xp: xp.asarray(1j), DTypeError, "complex"),
     (lambda xp: xp.asarray(numpy.ones(2, "complex64")), DTypeError, "complex64"),
-    (lambda xp: xp.asarray("text"), ArgumentError, "cannot hold a str"),
+    (lambda xp: xp.asarray("text"), ArgumentError, "cannot hold an object of type str"),
     (lambda xp: xp.asarray(ones(2), dtype=xp.int8, copy=False), ArgumentError, "copied"),
     (lambda xp: xp.from_dlpack([1.0]), ArgumentError, "list"),
     (lambda xp: xp.full(2, 1j), DTypeError, "complex"),
