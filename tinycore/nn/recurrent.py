@@ -81,7 +81,7 @@ def long_short_step(x: Tensor, state: Pair, weights: Weights) -> Pair:
 NONLINEARITIES: Final = ("tanh", "relu")
 
 
-def known(layer: str, nonlinearity: Nonlinearity) -> Nonlinearity:
+def known_nonlinearity(layer: str, nonlinearity: Nonlinearity) -> Nonlinearity:
     """The word itself. Raises ArgumentError for an unknown one."""
     if nonlinearity not in NONLINEARITIES:
         raise ArgumentError(f"{layer}: nonlinearity is 'tanh' or 'relu', not {nonlinearity!r}")
@@ -152,7 +152,7 @@ class RNNCell(Cell[Tensor]):
         nonlinearity: Nonlinearity = "tanh",
     ) -> None:
         super().__init__(input_size, hidden_size, bias)
-        self.nonlinearity = known("RNNCell", nonlinearity)
+        self.nonlinearity = known_nonlinearity("RNNCell", nonlinearity)
 
     def __call__(self, x: Tensor, h: Tensor | None = None) -> Tensor:
         """Raises ShapeError when `x` or `h` do not fit."""
@@ -341,7 +341,7 @@ class RNN(OneState):
         dropout: float = 0.0,
         bidirectional: bool = False,
     ) -> None:
-        self.nonlinearity = known("RNN", nonlinearity)
+        self.nonlinearity = known_nonlinearity("RNN", nonlinearity)
         super().__init__(
             input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional
         )
