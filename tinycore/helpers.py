@@ -6,10 +6,12 @@ Floor 6, on the public API only. tinycore's own floors import what they need fro
 from __future__ import annotations
 
 import ctypes
+import getpass
 import gzip
 import math
 import os
 import shutil
+import sys
 import tempfile
 import time
 import urllib.request
@@ -32,12 +34,17 @@ if TYPE_CHECKING:
     from tqdm import tqdm, trange
 
 __all__ = [
+    "BEAM",
     "DEBUG",
+    "IMAGE",
     "JIT",
     "NOOPT",
+    "OSX",
+    "TRAINING",
     "Context",
     "GlobalCounters",
     "Timing",
+    "all_same",
     "ansilen",
     "ansistrip",
     "argsort",
@@ -46,11 +53,15 @@ __all__ = [
     "cpu_count",
     "dedup",
     "fetch",
+    "flat_mv",
     "flatten",
+    "get_child",
     "getenv",
+    "partition",
     "prod",
     "round_up",
     "settings",
+    "temp",
     "to_mv",
     "tqdm",
     "trange",
@@ -59,9 +70,14 @@ __all__ = [
 T = TypeVar("T")
 Default = TypeVar("Default", bool, int, float, str)
 
+BEAM: Final = Settings.BEAM
 DEBUG: Final = Settings.DEBUG
+IMAGE: Final = Settings.IMAGE
 JIT: Final = Settings.JIT
 NOOPT: Final = Settings.NOOPT
+TRAINING: Final = Settings.TRAINING
+
+OSX: Final = sys.platform == "darwin"
 
 prod: Final = math.prod
 
@@ -132,6 +148,33 @@ def flatten(lists: Iterable[Iterable[T]]) -> list[T]:
     return [item for items in lists for item in items]
 
 
+def all_same(items: Sequence[Any]) -> bool:
+    """True if all items are equal, as none are."""
+    return all(item == items[0] for item in items)
+
+
+def partition(items: Iterable[T], condition: Callable[[T], object]) -> tuple[list[T], list[T]]:
+    """The items for which a condition holds, and the others, each in order."""
+    found: tuple[list[T], list[T]] = [], []
+    for item in items:
+        found[not condition(item)].append(item)
+    return found
+
+
+def get_child(value: Any, path: str) -> Any:
+    """The value at a path of attributes, positions and keys, joined by dots, as in a state dict.
+
+    >>> get_child({"layers": [1, 2]}, "layers.1")
+    2
+    """
+    for step in path.split("."):
+        if step.isnumeric() and not isinstance(value, dict):
+            value = value[int(step)]
+        else:
+            value = value[step] if isinstance(value, dict) else getattr(value, step)
+    return value
+
+
 def argsort(items: Sequence[Any]) -> list[int]:
     """The positions in the order that sorts the items; the inverse of a permutation."""
     return sorted(range(len(items)), key=items.__getitem__)
@@ -140,6 +183,17 @@ def argsort(items: Sequence[Any]) -> list[int]:
 def to_mv(address: int, size_bytes: int) -> memoryview:
     """The bytes at an address of this process, writable; the caller keeps them alive."""
     return memoryview((ctypes.c_uint8 * size_bytes).from_address(address)).cast("B")
+
+
+def flat_mv(view: memoryview) -> memoryview:
+    """The bytes of contiguous memory in one row."""
+    return view.cast("B") if len(view) else view
+
+
+def temp(name: str, append_user: bool = False) -> str:
+    """The path of a file in the folder for temporary ones; the user's own with `append_user`."""
+    own = f".{getpass.getuser()}" if append_user else ""
+    return str(Path(tempfile.gettempdir()) / f"{name}{own}")
 
 
 def ceildiv(amount: int, divisor: int) -> int:

@@ -6,8 +6,10 @@ import io
 import os
 import subprocess
 import sys
+import tempfile
 from http.client import HTTPResponse
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -201,3 +203,12 @@ def test_fetch_uses_a_local_file_where_it_lies(tmp_path: Path) -> None:
 
     assert fetch(str(path)) == path
     assert fetch(path.as_uri()) == path
+
+
+def test_small_helpers_of_the_peer() -> None:
+    assert [helpers.all_same(x) for x in ([2, 2.0], [], [1, 2])] == [True, True, False]
+    assert helpers.partition(range(5), lambda n: n % 2) == ([1, 3], [0, 2, 4])
+    assert helpers.get_child({"a": [SimpleNamespace(b={"0": 7})]}, "a.0.b.0") == 7
+    assert helpers.flat_mv(memoryview(bytearray(6)).cast("B", (2, 3))).shape == (6,)
+    assert helpers.temp("x") == str(Path(tempfile.gettempdir()) / "x")
+    assert helpers.temp("x", append_user=True).startswith(helpers.temp("x."))

@@ -10,6 +10,7 @@ log2(n) kernels. Values are taken from the places found, and their gradients go 
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from typing import Final, Self
 
@@ -238,7 +239,8 @@ class Sorting(Selection):
     # --- shapes that depend on data
 
     def nonzero(self, size: int | None = None, fill_value: Scalar = 0) -> Self:
-        """The positions of all nonzero elements, one row each. Computes the tensor.
+        """The positions of all nonzero elements, one row each. Computes the tensor, unless `size`
+        is given.
 
         With `size` that many rows: further ones are cut off, missing ones filled. Raises
         ArgumentError for a negative `size`.
@@ -249,11 +251,24 @@ class Sorting(Selection):
         [[1], [-1]]
         """
         check_rows("nonzero", size)
-        found = numpy.argwhere(self._host_array())
-        return self._sized(found, size, fill_value).cast(counter_dtype(*self.shape))
+        kind = counter_dtype(*self.shape)
+        if size is None:
+            found = numpy.argwhere(self._host_array())
+            return type(self)(found, device=self.device).cast(kind)
+        places, is_found = self.ne(0)._places_of_true(size)
+        strides = [math.prod(self.shape[axis + 1 :]) for axis in range(self.ndim)]
+        columns = [
+            (places // max(stride, 1)) % max(extent, 1)
+            for stride, extent in zip(strides, self.shape, strict=True)
+        ]
+        if not columns:
+            return type(self).zeros(size, 0, dtype=kind, device=self.device)
+        rows = columns[0].stack(*columns[1:], dim=1)
+        return is_found.reshape(-1, 1).where(rows, int(fill_value)).cast(kind)
 
     def masked_select(self, mask: Self, size: int | None = None, fill_value: Scalar = 0) -> Self:
-        """The elements where a mask, broadcast, holds, in one row. Computes the mask.
+        """The elements where a mask, broadcast, holds, in one row. Computes the mask, unless `size`
+        is given.
 
         With `size` that many: further ones are cut off, missing ones filled. Raises ArgumentError
         for a negative `size`, DTypeError for a mask that is not bool.
@@ -265,23 +280,28 @@ class Sorting(Selection):
         bool_dtype("masked_select", mask.dtype, "mask")
         check_rows("masked_select", size)
         x, where = self._broadcasted("masked_select", mask, promote=False)
-        (found,) = numpy.nonzero(where._host_array().reshape(-1))
-        places = self._sized(found, size, -1).cast(counter_dtype(x.numel()))
-        picked = self._from_node(graph.gather(x.reshape(-1).uop, places.uop))
-        return picked if size is None else (places < 0).where(fill_value, picked).cast(self.dtype)
-
-    def _sized(
-        self,
-        found: numpy.ndarray[tuple[int, ...], numpy.dtype[numpy.int64]],
-        size: int | None,
-        fill_value: Scalar,
-    ) -> Self:
-        """Rows found on the host as a tensor with exactly `size` rows, if that is given."""
         if size is not None:
-            missing = max(0, size - len(found))
-            pairs = [(0, missing)] + [(0, 0)] * (found.ndim - 1)
-            found = numpy.pad(found[:size], pairs, constant_values=int(fill_value))
-        return type(self)(found, device=self.device)
+            places, is_found = where._places_of_true(size)
+            picked = self._from_node(graph.gather(x.reshape(-1).uop, places.uop))
+            return is_found.where(picked, fill_value).cast(self.dtype)
+        (found,) = numpy.nonzero(where._host_array().reshape(-1))
+        places = type(self)(found, device=self.device).cast(counter_dtype(x.numel()))
+        return self._from_node(graph.gather(x.reshape(-1).uop, places.uop))
+
+    def _places_of_true(self, size: int) -> tuple[Self, Self]:
+        """Places of the first `size` true elements, in order of rows, and which of them exist.
+
+        The number of true elements before one is its row in the result. The others have a row that
+        is out of range, which a scatter leaves out.
+        """
+        count = self.numel()
+        kind = counter_dtype(count, size)
+        numbers = type(self).arange(count, dtype=kind, device=self.device)
+        flat = self.reshape(-1)
+        rows = flat.where(flat.cast(kind).cumsum(0) - 1, size).cast(kind)
+        missing = type(self).full((size,), count, dtype=kind, device=self.device)
+        places = missing.scatter(0, rows, numbers)
+        return places, places.ne(count)
 
 
 def check_rows(name: str, size: int | None) -> None:

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from tests.unit.tensor.helpers import Array, compare, numbers
+from tinycore import TinyJit
 from tinycore.dtype import dtypes
 from tinycore.errors import (
     ArgumentError,
@@ -513,6 +514,37 @@ def test_nonzero() -> None:
     assert Tensor([0.0, 0.5]).nonzero(2, -1).tolist() == [[1], [-1]]
     assert Tensor.zeros(0, 3).nonzero().shape == (0, 2)
     assert Tensor(2).nonzero().shape == (1, 0)
+
+
+@pytest.mark.parametrize("shape", [(5,), (0,), (3, 4), (2, 0, 3), (), (2, 3, 4)], ids=str)
+@pytest.mark.parametrize("size", [0, 1, 3, 30])
+def test_rows_of_a_given_number(shape: tuple[int, ...], size: int) -> None:
+    random = numpy.random.default_rng(len(shape) * 100 + size)
+    mask = random.random(shape) < 0.5
+    numbers = random.integers(0, 100, shape).astype(numpy.int8)
+    positions, picked = numpy.argwhere(mask)[:size], numbers[mask][:size]
+    rows = numpy.full((size, mask.ndim), -1)
+    rows[: len(positions)] = positions
+    elements = numpy.full(size, -7, numpy.int8)
+    elements[: len(picked)] = picked
+
+    found = Tensor(numbers).masked_select(Tensor(mask), size=size, fill_value=-7)
+
+    assert found.dtype is dtypes.int8
+    assert found.tolist() == elements.tolist()
+    assert Tensor(mask).nonzero(size, -1).tolist() == rows.tolist()
+
+
+def test_rows_of_a_given_number_can_be_replayed() -> None:
+    select = TinyJit(lambda x, m: x.masked_select(m, size=3, fill_value=-1).realize())
+    positions = TinyJit(lambda x: x.nonzero(size=2, fill_value=-1).realize())
+    for row in range(4):
+        picked = [row + n for n in range(4) if n != row]
+        mask = Tensor([n != row for n in range(4)])
+        assert select(Tensor([row + n for n in range(4)]), mask).tolist() == picked
+        assert positions(~mask).tolist() == [[row], [-1]]
+    x = Tensor([1.0, 2.0, 3.0])
+    assert x.masked_select(x > 1.5, size=4).sum().gradient(x)[0].tolist() == [0.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (5,), (2, 3)], ids=str)
