@@ -366,7 +366,7 @@ def interned(op: Op, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None) -
     return new(key, arg)
 
 
-def known(key: Key) -> UOp | None:
+def living_node(key: Key) -> UOp | None:
     """The living node of a key; None if there is none."""
     reference = nodes.get(key)
     return None if reference is None else reference()
