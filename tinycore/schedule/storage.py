@@ -247,12 +247,37 @@ class Storage:
         self.cost[node] = self.count(node, self.cost, COSTS.get(node.op, 1), sum)
         self.depth[node] = self.count(node, self.depth, 1, max)
         shared = len(self.users[node]) > 1 and node not in self.computed_once
-        if shared and self.cost[node] > DEAREST_SHARED:
+        is_dear = shared and self.cost[node] > DEAREST_SHARED
+        if is_dear and not self.is_used_at_one_point(node):
             self.store_arithmetic(node, Reason.DEAR_SHARED)
         if self.depth[node] > LONGEST_CHAIN:
             self.store_arithmetic(node, Reason.LONG_CHAIN)
         if self.depth[node] > LONGEST_CHAIN and node in self.reasons:
             self.cuts.add(node)
+
+    def is_used_at_one_point(self, node: UOp) -> bool:
+        """True if all uses of a value go into one other element by element.
+
+        The kernel of that one computes the value once for all of them.
+        """
+        open_ = {node}
+        for _ in range(LONGEST_CHAIN):
+            current = min(open_, key=self.position.__getitem__)
+            if current is not node and len(open_) == 1:
+                return True
+            users = self.users[current]
+            if (
+                not users
+                or current in self.reasons
+                or not all(
+                    user.op in SAME_VALUE or (user.op in ALU and user.shape == node.shape)
+                    for user in users
+                )
+            ):
+                return False
+            open_.remove(current)
+            open_.update(users)
+        return False
 
     def store_what_is_read_at_many_points(self) -> None:
         """Store values that one kernel would recompute at many points, as in the stages of a sort.

@@ -353,3 +353,12 @@ def test_weights_of_a_window_are_packed_by_transposing_squares() -> None:
     (fill,) = (n.src[1] for n in tiled.toposort() if n.op is Op.AFTER)
 
     assert sorted(r.extent for r in fill.src[1:]) == [4, 16, 16, 64 * 9 // 16]
+
+
+def test_a_panel_beyond_the_first_cache_is_read_by_tall_tiles() -> None:
+    x, weight = (Tensor.empty(*s, device="PYTHON") for s in ((64, 3072), (768, 3072)))
+    ast: UOp = x.linear(weight.T).schedule()[-1].ast
+    one = replace(AVX512, threads=1, cache_bytes=2 << 20)
+    sizes = [s.by for s in plan_for(ast, one) if isinstance(s, Split) and s.axis == (0,)]
+
+    assert sizes == [8]

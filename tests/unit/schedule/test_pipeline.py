@@ -81,6 +81,17 @@ def test_a_dear_value_that_is_used_twice_is_stored() -> None:
     assert reason(dear, dear + 1.0, dear * 2.0) is Reason.DEAR_SHARED
 
 
+def test_a_dear_value_whose_uses_meet_element_by_element_is_not_stored() -> None:
+    x = buffer(4, 4)
+    dear = x
+    for _ in range(6):
+        dear = dear.alu(Op.EXP)
+    turned = UOp(Op.PERMUTE, dear.dtype, (dear,), (1, 0))
+
+    assert reason(dear, (dear + 1.0) / (dear * 2.0)) is None
+    assert reason(dear, dear + turned) is Reason.DEAR_SHARED
+
+
 def test_a_long_chain_is_stored_on_the_way() -> None:
     x = chain = buffer(4)
     for number in range(200):
