@@ -23,6 +23,8 @@ from tinycore.uop.node import (
     device_node,
     interned,
     is_gradient_leaf,
+    living_node,
+    ordered,
     unique,
 )
 from tinycore.uop.op import MOVEMENT, PARTIAL_WRITES, Merge, Op, Scatter
@@ -438,7 +440,7 @@ def equal_value(x: UOp) -> UOp:
 
 def has_equal_value(x: UOp) -> bool:
     """True if a node made by `equal_value` of this memory lives."""
-    return interned((Op.VALUE, x.dtype, (x,), EQUAL)) is not None
+    return living_node((Op.VALUE, x.dtype, (x,), EQUAL)) is not None
 
 
 def is_copy(x: UOp) -> bool:
