@@ -76,8 +76,8 @@ class Proposal(NamedTuple):
 
     def __str__(self) -> str:
         axis = "" if self.axis is None else f" along {'.'.join(map(str, self.axis.arg.number))}"
-        waits = f" + {self.cost.waits:.2f}" if self.cost.waits else ""
-        return f"{self.strategy}{axis}: {self.cost.cycles:.2f}{waits}"
+        waits = f" + {self.cost.waits:.2f} of waiting for memory" if self.cost.waits else ""
+        return f"{self.strategy}{axis}: {self.cost.cycles:.2f} cycles{waits}"
 
 
 Lanes = Mapping[UOp, float]

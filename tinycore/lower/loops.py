@@ -1,4 +1,4 @@
-"""Loop utilities: closers of loops, numbers for new loops, substitution of counters.
+"""Loop utilities: closers of loops, numbers for new loops, accumulators of loops.
 
 Floor 3'. A loop is named by its number, a path to which each step adds: splitting (1,) gives (1, 0)
 outside and (1, 1) inside. For loops made for other purposes, a `Part` in the path names the
@@ -7,8 +7,10 @@ purpose.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
+from tinycore.dtype import DType, PointerDType, dtypes
 from tinycore.render.base import pointer_of
 from tinycore.uop.node import Axis, UOp
 from tinycore.uop.op import CLOSERS, COMPOUND, AxisKind, Op
@@ -115,6 +117,28 @@ def threads_of(kernel: UOp) -> list[UOp]:
     return sorted(found, key=lambda n: THREADS.index(n.arg.kind))
 
 
+def new_register(dtype: DType, number: int) -> UOp:
+    """The register of an accumulator."""
+    return UOp(Op.DEFINE_REG, dtype.ptr(1, "register"), (), number)
+
+
 def register_index(register: UOp) -> UOp:
     """The one element of a register."""
     return UOp(Op.INDEX, register.dtype, (register, UOp.index(0)))
+
+
+def initialized(register: UOp, value: UOp, around: Sequence[UOp], loops: Sequence[UOp]) -> UOp:
+    """The element of an accumulator inside of some loops, which has a value in front of them.
+
+    It gets that value in every step of the loops `around` them.
+    """
+    before = UOp(Op.AFTER, register.dtype, (register, *around)) if around else register
+    start = UOp(Op.STORE, dtypes.void, (register_index(before), value))
+    return register_index(UOp(Op.AFTER, register.dtype, (register, start, *loops)))
+
+
+def value_after(register: UOp, end: UOp) -> UOp:
+    """The value of an accumulator after the loops, or the STORE, that change it."""
+    assert isinstance(register.dtype, PointerDType)
+    after = UOp(Op.AFTER, register.dtype, (register, end))
+    return UOp(Op.LOAD, register.dtype.base, (register_index(after),))

@@ -14,7 +14,7 @@ from itertools import count
 
 from tinycore.dtype import dtypes
 from tinycore.lower.fragments import added, by_element
-from tinycore.lower.loops import register_index
+from tinycore.lower.loops import initialized, new_register, value_after
 from tinycore.lower.merge_reductions import values_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import APPROXIMATE, Op, Part, neutral_element
@@ -49,8 +49,9 @@ def one_pass(folds: list[UOp], numbers: count[int]) -> dict[UOp, UOp]:
     tops = [n for n in folds if n.arg is Op.MAX]
     loops = tuple(s for s in tops[0].src[1:] if s.op is Op.RANGE)
     outside = sorted(UOp.sink(*folds).ranges, key=lambda r: r.arg.number)
-    register = {n: UOp(Op.DEFINE_REG, n.dtype.ptr(1, "register"), (), next(numbers)) for n in folds}
-    within = {n: inside(n, register[n], outside, loops) for n in folds}
+    register = {n: new_register(n.dtype, next(numbers)) for n in folds}
+    neutral = {n: UOp.const(n.dtype, neutral_element(n.arg, n.dtype)) for n in folds}
+    within = {n: initialized(register[n], neutral[n], outside, loops) for n in folds}
     updates: list[UOp] = []
     changes: list[tuple[UOp, UOp]] = []
     for top in tops:
@@ -69,10 +70,7 @@ def one_pass(folds: list[UOp], numbers: count[int]) -> dict[UOp, UOp]:
         memory = UOp(Op.AFTER, index.dtype, (index.src[0], *updates))
         last.append(UOp(Op.STORE, dtypes.void, (index.with_src((memory, *index.src[1:])), value)))
     end = UOp(Op.END, dtypes.void, (UOp(Op.GROUP, dtypes.void, (*updates, *last)), *loops))
-    return {
-        n: UOp(Op.LOAD, n.dtype, (register_index(UOp(Op.AFTER, r.dtype, (r, end))),))
-        for n, r in register.items()
-    }
+    return {n: value_after(r, end) for n, r in register.items()}
 
 
 def power_of(difference: UOp, sums: list[UOp]) -> UOp:
@@ -81,14 +79,6 @@ def power_of(difference: UOp, sums: list[UOp]) -> UOp:
         argument = difference * difference.const_like(LOG2_E)
         return UOp(Op.EXP2, difference.dtype, (argument,), APPROXIMATE)
     return UOp(Op.EXP, difference.dtype, (difference,))
-
-
-def inside(fold: UOp, register: UOp, outside: list[UOp], loops: tuple[UOp, ...]) -> UOp:
-    """The accumulator of a reduction inside of its loop, initialized to the neutral element."""
-    around = UOp(Op.AFTER, register.dtype, (register, *outside)) if outside else register
-    neutral = UOp.const(fold.dtype, neutral_element(fold.arg, fold.dtype))
-    clear = UOp(Op.STORE, dtypes.void, (register_index(around), neutral))
-    return register_index(UOp(Op.AFTER, register.dtype, (register, clear, *loops)))
 
 
 def update(fold: UOp, index: UOp, scale: UOp, known: dict[UOp, UOp]) -> UOp:

@@ -13,7 +13,7 @@ from itertools import count
 
 from tinycore.dtype import dtypes
 from tinycore.lower.fragments import added
-from tinycore.lower.loops import closer_of, numbered, register_index
+from tinycore.lower.loops import closer_of, initialized, new_register, numbered, value_after
 from tinycore.lower.online import fold_online, is_online
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op, Part, neutral_element
@@ -110,10 +110,8 @@ def with_recurrences(kernel: UOp) -> UOp:
 
 def recurring(node: UOp, around: list[UOp], number: int, done: dict[UOp, UOp]) -> tuple[UOp, UOp]:
     """The value of a RECUR as a load from a register, and the STORE at the end of each step."""
-    register = UOp(Op.DEFINE_REG, node.dtype.ptr(1, "register"), (), number)
-    before = UOp(Op.AFTER, register.dtype, (register, *around)) if around else register
-    start = UOp(Op.STORE, dtypes.void, (register_index(before), first_value(node, done)))
-    inside = register_index(UOp(Op.AFTER, register.dtype, (register, start, node.src[2])))
+    register = new_register(node.dtype, number)
+    inside = initialized(register, first_value(node, done), around, (node.src[2],))
     value = UOp(Op.LOAD, node.dtype, (inside,))
     change = UOp(Op.STORE, dtypes.void, (inside, following(node, value, done)))
     return value, change
@@ -129,16 +127,10 @@ def loops_around(counter: UOp, kernel: UOp) -> list[UOp]:
 def accumulate_scan(scan: UOp, around: list[UOp], number: int, done: dict[UOp, UOp]) -> UOp:
     """The value of a SCAN, as an accumulator to which every step of its loop adds."""
     value, counter = scan.src
-    register = UOp(Op.DEFINE_REG, scan.dtype.ptr(1, "register"), (), number)
-    start = UOp(Op.AFTER, register.dtype, (register, *around)) if around else register
-    neutral = UOp.const(scan.dtype, neutral_element(scan.arg, scan.dtype))
-    clear = UOp(Op.STORE, dtypes.void, (register_index(start), neutral))
-    inside = register_index(UOp(Op.AFTER, register.dtype, (register, clear, counter)))
+    register = new_register(scan.dtype, number)
+    inside = initialized(register, first_value(scan, done), around, (counter,))
     total = UOp(Op.LOAD, scan.dtype, (inside,)).alu(scan.arg, value.substitute(done))
-    change = UOp(Op.STORE, dtypes.void, (inside, total))
-    return UOp(
-        Op.LOAD, scan.dtype, (register_index(UOp(Op.AFTER, register.dtype, (register, change))),)
-    )
+    return value_after(register, UOp(Op.STORE, dtypes.void, (inside, total)))
 
 
 def one_pass(
@@ -154,14 +146,8 @@ def one_pass(
     reduces = [m for m in members if m.op is Op.REDUCE]
     replaced = dict(zip(reduces, UOp.sink(*reduces).substitute(done).src, strict=True))
     for member in members:
-        register = UOp(
-            Op.DEFINE_REG, member.dtype.ptr(1, "register"), (), len(done) + len(registers)
-        )
-        start = register_index(
-            UOp(Op.AFTER, register.dtype, (register, *order)) if order else register
-        )
-        clear = UOp(Op.STORE, dtypes.void, (start, first_value(member, done)))
-        inside = register_index(UOp(Op.AFTER, register.dtype, (register, clear, *loops)))
+        register = new_register(member.dtype, len(done) + len(registers))
+        inside = initialized(register, first_value(member, done), order, loops)
         value = UOp(Op.LOAD, member.dtype, (inside,))
         if member in replaced:
             total = accumulated(replaced[member], value)
@@ -171,17 +157,12 @@ def one_pass(
         registers.append((member, register))
     body = updates[0] if len(updates) == 1 else UOp(Op.GROUP, dtypes.void, tuple(updates))
     end = UOp(Op.END, dtypes.void, (body, *loops))
-    return {
-        member: UOp(
-            Op.LOAD, member.dtype, (register_index(UOp(Op.AFTER, register.dtype, (register, end))),)
-        )
-        for member, register in registers
-    }
+    return {member: value_after(register, end) for member, register in registers}
 
 
 def first_value(node: UOp, done: dict[UOp, UOp]) -> UOp:
-    """Initial value of the accumulator of a REDUCE or a recurrence."""
-    if node.op is Op.REDUCE:
+    """Initial value of the accumulator of a REDUCE, a SCAN or a recurrence."""
+    if node.op in (Op.REDUCE, Op.SCAN):
         return UOp.const(node.dtype, neutral_element(node.arg, node.dtype))
     return node.src[0].substitute(done)
 

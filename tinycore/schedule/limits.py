@@ -66,3 +66,9 @@ def device_limits(device: DeviceLike) -> Limits | None:
         return limits_of(device)
     except DeviceError:
         return None  # it cannot compute here, but its kernels can be looked at
+
+
+def loop_limits(device: DeviceLike) -> Limits | None:
+    """The limits of a device that runs loops; None for one that launches grids."""
+    limits = device_limits(device)
+    return limits if limits is not None and limits.grid is None else None

@@ -25,8 +25,8 @@ from tinycore.render.base import Limits, pointer_of
 from tinycore.schedule.access import elements
 from tinycore.schedule.items import Step
 from tinycore.schedule.kernel import Kernel, image_of
+from tinycore.schedule.limits import loop_limits
 from tinycore.schedule.retention import Replacements
-from tinycore.schedule.row_fusion import row_limits
 from tinycore.trace import Trace
 from tinycore.uop.node import UOp
 from tinycore.uop.op import RECURRENCES, AxisKind, Op
@@ -331,7 +331,7 @@ def legal_pairs(
     ]  # fmt: skip
     if not alike or step.ast.op is Op.COPY:
         return
-    accesses = Accesses(step.ast, row_limits(memory[alike[0][0]].single_device))
+    accesses = Accesses(step.ast, loop_limits(memory[alike[0][0]].single_device))
     if not accesses.is_plain:
         return
     alike.sort(key=lambda pair: -math.prod(memory[pair[0]].shape))

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from tinycore.dtype import DType, dtypes
-from tinycore.errors import DeviceError
 from tinycore.render.base import Limits
 from tinycore.render.chains import (
     MOST_COLUMN_PARTS,
@@ -28,7 +27,7 @@ from tinycore.render.chains import (
     units_of,
 )
 from tinycore.schedule.access import Launch
-from tinycore.schedule.limits import limits_of
+from tinycore.schedule.limits import device_limits, loop_limits
 from tinycore.uop.affine import coefficient
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
@@ -81,12 +80,8 @@ def is_long_product(launch: Launch, limits: Limits) -> bool:
 
 def chained_types(device: DeviceLike) -> frozenset[DType]:
     """The types of operands of which a device computes chains of products."""
-    if is_group(device):
-        return frozenset()
-    try:
-        return frozenset(unit.a for unit in units_of(limits_of(device)))
-    except DeviceError:
-        return frozenset()
+    limits = device_limits(device)
+    return frozenset() if limits is None else frozenset(unit.a for unit in units_of(limits))
 
 
 def refusal_of_chain(
@@ -105,9 +100,7 @@ def refusal_of_chain(
     """
     if is_group(device):
         return "its tensors are on several devices"
-    try:
-        limits = limits_of(device)
-    except DeviceError:
+    if (limits := device_limits(device)) is None:
         return "the device cannot be opened"
     if is_few and not limits.async_bytes:
         return "the device has no asynchronous copies"
@@ -136,13 +129,8 @@ def skips_hidden(device: DeviceLike, dtype: DType, reread: int, columns: int) ->
 
     `reread` are bytes of keys and values. A unit for whole products has no strips of scores.
     """
-    if is_group(device):
-        return False
-    try:
-        limits = limits_of(device)
-    except DeviceError:
-        return False
-    if limits.grid is not None or any(unit.a is dtype for unit in limits.matrix):
+    limits = loop_limits(device)
+    if limits is None or any(unit.a is dtype for unit in limits.matrix):
         return False
     return columns % limits.vector_bytes == 0 and reread <= limits.cache_bytes
 

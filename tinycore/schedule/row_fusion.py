@@ -27,10 +27,9 @@ from tinycore.schedule.access import Launch, Spans, elements, widen
 from tinycore.schedule.chain_search import MOST_LOOKED_AT, Entry, Kept, chain_from, is_new_memory
 from tinycore.schedule.items import Step
 from tinycore.schedule.kernel import Kernel, kernel_name
-from tinycore.schedule.limits import device_limits
+from tinycore.schedule.limits import device_limits, loop_limits
 from tinycore.schedule.product_chains import ProductChain, is_long_product
-from tinycore.schedule.row_inlining import Refusal as RowRefusal
-from tinycore.schedule.row_inlining import RowKernel
+from tinycore.schedule.row_inlining import RowKernel, RowRefusal
 from tinycore.trace import Trace
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
@@ -223,7 +222,7 @@ def explain(first: Step, second: Step, refusal: Refusal | RowRefusal | None) -> 
 
 def is_nest_on(device: str, launch: Launch) -> bool:
     """True if a kernel may be joined with others: on a grid a single element is a row, too."""
-    return launch.is_plain or (launch.is_row and row_limits(device) is None)
+    return launch.is_plain or (launch.is_row and loop_limits(device) is None)
 
 
 def group_of(launch: Launch, device: str) -> FusionGroup | RowKernel | None:
@@ -238,12 +237,6 @@ def group_of(launch: Launch, device: str) -> FusionGroup | RowKernel | None:
 def refusal_without_group(device: str) -> Refusal | None:
     """The refusal of every kernel of a device that has no limits."""
     return Refusal.CLOSED if device_limits(device) is None else None
-
-
-def row_limits(device: str) -> Limits | None:
-    """The limits that strips are cut for; None for a device that runs kernels on a grid."""
-    limits = device_limits(device)
-    return limits if limits is not None and limits.grid is None else None
 
 
 def fused_step(run: Sequence[Step], launch: Launch, memory: Sequence[UOp]) -> Step:

@@ -39,7 +39,7 @@ HELD_BYTES: Final = 128
 """Bytes of a row that each thread holds in registers."""
 
 
-class Refusal(Enum):
+class RowRefusal(Enum):
     """Why a kernel is not joined with the one before it, as DEBUG=3 says it."""
 
     ALONE = "threads of the device's groups share no sums"
@@ -59,25 +59,25 @@ class RowKernel:
         self.limits = limits
         self.members = [first]
 
-    def admit(self, launch: Launch) -> Refusal | None:
+    def admit(self, launch: Launch) -> RowRefusal | None:
         """Add a kernel if it can take in the others and gains by it; else say why not."""
         written = frozenset().union(*(m.written for m in self.members))
         touched = frozenset().union(*(m.touched for m in self.members))
         if self.limits.block_wanted == 1 or not self.limits.sums_are_shared:
-            return Refusal.ALONE
+            return RowRefusal.ALONE
         if len(self.members) >= MOST_MEMBERS:
-            return Refusal.FULL
+            return RowRefusal.FULL
         if not launch.read & written:
-            return Refusal.UNRELATED
+            return RowRefusal.UNRELATED
         if launch.written & touched:
-            return Refusal.OVERWRITTEN
+            return RowRefusal.OVERWRITTEN
         if not self.is_row_by_row(launch, written):
-            return Refusal.ROWS
+            return RowRefusal.ROWS
         if not all(lie_side_by_side(m) for m in (*self.members, launch)):
-            return Refusal.COLUMNS
+            return RowRefusal.COLUMNS
         one, apart = self.clocks_as_one(launch), self.clocks_apart(launch)
         if one > apart:
-            return Refusal.COST
+            return RowRefusal.COST
         if trace.on:
             names = f"{kernel_name(self.members[-1].ast)} | {kernel_name(launch.ast)}"
             trace(f"{'row fusion':<16} one kernel: {names}: {one:,.0f} clocks, {apart:,.0f} apart")

@@ -53,7 +53,7 @@ def test_proposals_are_printed_with_their_costs(capsys: pytest.CaptureFixture[st
         "matrix-vector along 1",
         "matrix product along 1",
     ]
-    costs = [float(line.split(": ")[1].split(" + ")[0]) for line in said]
+    costs = [float(line.split(": ")[1].split(" cycles")[0]) for line in said]
     assert costs == sorted(costs)
 
 

@@ -225,15 +225,11 @@ def give_line(draft: Draft, wanted: int) -> tuple[int, int]:
     units would have too few bytes under way. Measured on an H100: 8,192 columns of bfloat16 by
     groups of a line, with 8 bytes a thread, are read at .67 of the rate of those of float32.
     """
-    before = {r.arg.number for r in draft.facts.loops_of_kind(AxisKind.VECTOR)}
     widest = max((n.dtype.itemsize for n in draft.facts.loads), default=1)
-    give_lanes(draft, draft.limits.vector_bytes // widest)
-    given = [r for r in draft.facts.loops_of_kind(AxisKind.VECTOR) if r.arg.number not in before]
-    if not given:
+    given = given_lanes(draft, draft.limits.vector_bytes // widest)
+    if given is None:
         return 1, 1
-    lanes, outer = given[0].extent, (*given[0].arg.number[:-1], 0)
-    loop = next((r for r in draft.facts.launchable if r.arg.number == outer), None)
-    narrow = min(n.dtype.itemsize for n in draft.facts.loads if given[0] in n.ranges)
+    lanes, loop, narrow = given
     vectors = draft.facts.outputs_launched
     beside = CARD_LINE_BYTES // (lanes * narrow)
     while beside > 1 and unevenness(draft.limits, -(-vectors // beside)) > MOST_UNEVEN:
@@ -244,6 +240,7 @@ def give_line(draft: Draft, wanted: int) -> tuple[int, int]:
         beside //= 2
     if loop is None or beside < 2 or loop.extent % beside:
         return lanes, 1
+    outer = loop.arg.number
     draft.do(Split(outer, beside), Bind((*outer, 1), AxisKind.LANE))
     return lanes, beside
 
@@ -254,19 +251,32 @@ def give_piece(draft: Draft) -> int:
     A cache reads whole pieces: of one that a thread uses in part, the rest is read again by the
     group beside it.
     """
-    before = {r.arg.number for r in draft.facts.loops_of_kind(AxisKind.VECTOR)}
-    give_lanes(draft)
-    given = [r for r in draft.facts.loops_of_kind(AxisKind.VECTOR) if r.arg.number not in before]
-    if not given:
+    given = given_lanes(draft)
+    if given is None:
         return 1
-    lanes, outer = given[0].extent, (*given[0].arg.number[:-1], 0)
-    loop = next((r for r in draft.facts.launchable if r.arg.number == outer), None)
-    narrow = min(n.dtype.itemsize for n in draft.facts.loads if given[0] in n.ranges)
+    lanes, loop, narrow = given
     count = grid_shared.SECTOR_BYTES // (lanes * narrow)
     if loop is None or count < 2 or loop.extent % count:
         return lanes
+    outer = loop.arg.number
     draft.do(Split(outer, count), Bind((*outer, 1), AxisKind.UNROLL))
     return lanes * count
+
+
+def given_lanes(draft: Draft, wanted: int | None = None) -> tuple[int, UOp | None, int] | None:
+    """Lanes of a thread, after `give_lanes`; the loop around them; bytes of the narrowest lane.
+
+    None where the thread gets none.
+    """
+    before = {r.arg.number for r in draft.facts.loops_of_kind(AxisKind.VECTOR)}
+    give_lanes(draft, wanted)
+    given = [r for r in draft.facts.loops_of_kind(AxisKind.VECTOR) if r.arg.number not in before]
+    if not given:
+        return None
+    outer = (*given[0].arg.number[:-1], 0)
+    loop = next((r for r in draft.facts.launchable if r.arg.number == outer), None)
+    narrow = min(n.dtype.itemsize for n in draft.facts.loads if given[0] in n.ranges)
+    return given[0].extent, loop, narrow
 
 
 def share(draft: Draft, loop: UOp, threads: int) -> None:

@@ -27,7 +27,6 @@ from tinycore.lower.strategies.matrix_unit import (
     dimension,
     fills_ahead,
     is_described,
-    is_turned,
     stage_operand,
 )
 from tinycore.lower.tile import Bind, Split, Tail
@@ -182,9 +181,6 @@ def stage(
     """
     operand = unit.fragment("b")
     dimensions = sides if operand.map.neighbors[0] == "k" else sides[::-1]
-    before, done = draft.copy(), len(draft.steps)
+    done = len(draft.steps)
     stage_operand(draft, Stage(at, dimensions, copies=copies), operand, unit.load)
-    if unit.load and unit.load.turned_bytes == operand.dtype.itemsize and is_turned(draft):
-        draft.become(before)
-        stage_operand(draft, Stage(at, dimensions[::-1], copies=copies), operand, unit.load)
     return not unit.is_described or is_described(draft, done)

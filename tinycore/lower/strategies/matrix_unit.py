@@ -271,11 +271,8 @@ def tensorize(given: Draft, unit: MatrixUnit, tile: Tile, sides: Sides, turns: i
         if isinstance(unit.load, MatrixDescriptor) and unit.load.turned_bytes == unit.a.itemsize:
             inner = not lies_across(joined, row if part is ROWS else column, unit)
         dimensions = (across, along) if inner else (along, across)
-        before, done = draft.copy(), len(draft.steps)
+        done = len(draft.steps)
         stage_operand(draft, Stage(at, dimensions, copies=turns), operand, unit.load)
-        if unit.load and unit.load.turned_bytes == operand.dtype.itemsize and is_turned(draft):
-            draft.become(before)
-            stage_operand(draft, Stage(at, dimensions[::-1], copies=turns), operand, unit.load)
         if isinstance(unit.load, MatrixDescriptor) and not is_described(draft, done):
             return False
         if turns > 1 and operand.dtype.itemsize == 1 and is_turned(draft):
@@ -347,11 +344,8 @@ def dimension(draft: Draft, *axes: Number | None) -> Dimension:
     return tuple(parts)
 
 
-def stage_operand(
-    draft: Draft,
-    step: Stage,
-    held: Fragment,
-    load: MatrixLoad | MatrixDescriptor | None = None,
+def stage_without_conflicts(
+    draft: Draft, step: Stage, held: Fragment, load: MatrixLoad | MatrixDescriptor | None
 ) -> None:
     """Stage an operand with rows in different banks, if it varies with the loops of the step."""
     first = len(arrays_of(draft.kernel))
@@ -373,6 +367,19 @@ def stage_operand(
         return
     for number in range(first, len(arrays_of(draft.kernel))):
         deal_out(draft, number, draft.limits.vector_bytes // itemsize)
+
+
+def stage_operand(
+    draft: Draft, step: Stage, held: Fragment, load: MatrixLoad | MatrixDescriptor | None
+) -> None:
+    """Stage an operand; of dimensions that instructions load in both orders, in the one in which
+    vectors of memory fill rows.
+    """
+    before = draft.copy()
+    stage_without_conflicts(draft, step, held, load)
+    if load and load.turned_bytes == held.dtype.itemsize and is_turned(draft):
+        draft.become(before)
+        stage_without_conflicts(draft, replace(step, dimensions=step.dimensions[::-1]), held, load)
 
 
 def is_turned(draft: Draft) -> bool:
