@@ -11,12 +11,15 @@ leaves no trace in a step that is left out.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from tinycore.dtype import dtypes
+from tinycore.lower.dims import is_known_at_launch
 from tinycore.lower.loops import closer_of
+from tinycore.lower.steps.split import MASKED
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op, neutral_element
 from tinycore.uop.rewrite import rewrite
@@ -39,24 +42,29 @@ def tighten_folds(kernel: UOp) -> UOp:
     nodes = kernel.toposort()
     if not any(n.op is Op.MATRIX for n in nodes):
         return kernel
-    loops = [n for n in nodes if n.op is Op.RANGE and n.arg.kind is AxisKind.REDUCE and n.is_fixed]
+    loops = [n for n in nodes if n.op is Op.RANGE and n.arg.kind is AxisKind.REDUCE]
     for loop in loops:
-        excess = excess_of_folds(kernel, loop)
-        if excess is not None:
-            kernel = tightened(kernel, loop, steps_seen(excess, loop), excess.stride < 0)
+        found = excesses_of_folds(kernel, loop)
+        # Steps at one end of a loop: those at its start if there are any at both.
+        are_first = any(excess.stride < 0 for excess in found)
+        seen = [steps_seen(e, loop) for e in found if (e.stride < 0) is are_first]
+        if seen:
+            steps = functools.reduce(UOp.minimum, seen)
+            kernel = tightened(kernel, loop, steps, are_first)
     return kernel
 
 
-def excess_of_folds(kernel: UOp, loop: UOp) -> Excess | None:
-    """The steps of a loop that change no fold of it; None if unknown."""
+def excesses_of_folds(kernel: UOp, loop: UOp) -> list[Excess]:
+    """Steps of a loop that change no fold of it, each for a comparison of its own."""
     folds = [n for n in closer_of(kernel, loop) if n.op is Op.REDUCE]
     groups = [n for n in kernel.toposort() if n.op is Op.RANGE and n.arg.kind is AxisKind.GRID]
+    found: dict[Excess, None] = {}
     for condition, truth in conditions_of(folds, loop):
         excess = excess_of(condition, truth, loop, groups)
         known: dict[UOp, Value] = {condition: float(truth)}
         if excess is not None and all(is_neutral(fold, known) for fold in folds):
-            return excess
-    return None
+            found[excess] = None
+    return list(found)
 
 
 def conditions_of(folds: Sequence[UOp], loop: UOp) -> list[tuple[UOp, bool]]:
@@ -77,7 +85,10 @@ def excess_of(condition: UOp, truth: bool, counter: UOp, outside: Collection[UOp
     less than 0 at its greatest.
     """
     less, more = condition.src
-    bases, start = terms_of(rewrite(less - more, simplify, name="simplify a difference"))
+    # In steps beyond the end of a loop nothing is stored or added, whatever is left out of them.
+    unclamped = {n: n.src[0] for n in condition.toposort() if n.op is Op.MIN and n.arg == MASKED}
+    difference = (less - more).substitute(unclamped) if unclamped else less - more
+    bases, start = terms_of(rewrite(difference, simplify, name="simplify a difference"))
     sign, start = (1, start) if truth else (-1, -1 - start)
     first, stride, apart = UOp.index(0), 0, frozenset(outside)
     for base, times in bases.items():
@@ -86,7 +97,7 @@ def excess_of(condition: UOp, truth: bool, counter: UOp, outside: Collection[UOp
             stride = times
         elif not counter.ranges.isdisjoint(base.ranges):
             return None
-        elif base.ranges and base.ranges <= apart:
+        elif is_known_at_launch(base) or (base.ranges and base.ranges <= apart):
             first = first + base * times
         else:
             start += max(int(base.vmin) * times, int(base.vmax) * times)

@@ -21,9 +21,9 @@ from tinycore.uop.op import AxisKind, Op
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.symbolic import simplify
 
-NOT_A_NEST: Final = frozenset({Op.AFTER, Op.DEFINE_LOCAL, Op.DEFINE_VAR})
-"""Ops of kernels that are more than one nest of loops."""
-INDEXED: Final = frozenset({Op.STORE, Op.LOAD, Op.INDEX, Op.RANGE, Op.END}) | NOT_A_NEST
+INDEXED: Final = frozenset(
+    {Op.STORE, Op.LOAD, Op.INDEX, Op.RANGE, Op.END, Op.AFTER, Op.DEFINE_LOCAL, Op.DEFINE_VAR}
+)
 """Ops indexed in `by_op`."""
 
 Spans = dict[int, tuple[int, int]]
@@ -108,14 +108,26 @@ class Launch:
     @cached_property
     def is_row(self) -> bool:
         """True if the kernel is such a nest, or stores a single element."""
+        found = self.by_op
+        is_fixed = not found[Op.DEFINE_VAR] and all(r.is_fixed for r in found[Op.RANGE])
+        return is_fixed and self.is_varying_row
+
+    @property
+    def is_varying_nest(self) -> bool:
+        """True if the kernel is such a nest but that lengths may be known at launch only."""
+        return self.end.op is Op.END and self.is_varying_row
+
+    @cached_property
+    def is_varying_row(self) -> bool:
+        """True if the kernel is `is_varying_nest`, or stores a single element."""
         if len(self.ast.src) != 1 or self.written & self.read:
             return False
         found = self.by_op
         if any(r.arg.kind is not AxisKind.LOOP for r in self.loops):
             return False
-        if len(found[Op.END]) > 1 or any(found[op] for op in NOT_A_NEST):
+        if len(found[Op.END]) > 1 or found[Op.AFTER] or found[Op.DEFINE_LOCAL]:
             return False
-        return all(r.is_fixed and r.arg.kind is not AxisKind.ORDERED for r in found[Op.RANGE])
+        return all(r.arg.kind is not AxisKind.ORDERED for r in found[Op.RANGE])
 
     @cached_property
     def in_rows(self) -> dict[int, frozenset[int]]:

@@ -51,13 +51,18 @@ around it."""
 
 def first_unit(launch: Launch, limits: Limits) -> MatrixUnit | None:
     """The unit on which the product of a kernel can be the first of a chain; None without one."""
-    if not launch.is_plain or len(launch.loops) < 2:
+    if not is_nest_of(launch, limits) or len(launch.loops) < 2:
         return None
     sums = [n for n in launch.nodes if n.op is Op.REDUCE]
     if not sums or len(launch.by_op[Op.STORE]) != 1:
         return None
     units = units_of(limits)
     return next((unit for unit in units if all(factors_of(n, unit) for n in sums)), None)
+
+
+def is_nest_of(launch: Launch, limits: Limits) -> bool:
+    """True if a kernel is one nest of loops whose lengths a launch on a device may set."""
+    return launch.is_varying_nest if limits.grid_varies else launch.is_plain
 
 
 def is_long_product(launch: Launch, limits: Limits) -> bool:
@@ -170,8 +175,8 @@ def order_of(
     left = list(loops)
     found: list[UOp] = []
     for row in rows:
-        step = row.extent, coefficient(stored.src[1], row)
-        same = (r for r in left if (r.extent, coefficient(index.src[1], r)) == step)
+        step = row.src[0], coefficient(stored.src[1], row)
+        same = (r for r in left if (r.src[0], coefficient(index.src[1], r)) == step)
         loop = next(same, None)
         if loop is None or step[1] is None:
             return None
@@ -198,13 +203,13 @@ class ProductChain:
         self.add(first)
 
     def fresh(self, loop: UOp, kind: AxisKind) -> UOp:
-        """A new loop of the same extent as another."""
+        """A new loop of the same length as another."""
         self.number += 1
-        return UOp.range(loop.extent, self.number, kind)
+        return UOp.range(loop.src[0], self.number, kind)
 
     def admit(self, launch: Launch) -> bool:
         """Add a kernel that reads what members store, at the same indices; False for others."""
-        if len(self.members) >= MOST_CHAINED or not launch.is_plain:
+        if len(self.members) >= MOST_CHAINED or not is_nest_of(launch, self.limits):
             return False
         if not launch.read & self.places.keys() or launch.written & self.pointers.keys():
             return False
@@ -216,8 +221,8 @@ class ProductChain:
         Results of attention are stored with the features of all heads side by side.
         """
         depth = len(self.rows)
-        extents = [r.extent for r in self.rows]
-        if [r.extent for r in launch.loops[:depth]] == extents and len(launch.loops) <= depth + 1:
+        lengths = [r.src[0] for r in self.rows]
+        if [r.src[0] for r in launch.loops[:depth]] == lengths and len(launch.loops) <= depth + 1:
             yield launch
         apart = with_digits_apart(launch)
         for index, place in apart.accesses.items():
@@ -255,11 +260,11 @@ class ProductChain:
         if not loops:
             yield None
         for loop in loops:
-            if loop.extent == self.between.extent:
+            if loop.src[0] is self.between.src[0]:
                 yield self.between
             if self.members and self.column is None:
                 yield self.fresh(loop, AxisKind.LOOP)
-            elif self.column is not None and self.column.extent == loop.extent:
+            elif self.column is not None and self.column.src[0] is loop.src[0]:
                 yield self.column
 
     def renamed(self, launch: Launch, column: UOp | None) -> dict[UOp, UOp]:
@@ -271,7 +276,7 @@ class ProductChain:
         renamed |= {r: column for r in launch.loops[len(self.rows) :] if column is not None}
         for loop in launch.by_op[Op.RANGE]:
             if loop not in renamed:
-                is_between = column is not self.between and loop.extent == self.between.extent
+                is_between = column is not self.between and loop.src[0] is self.between.src[0]
                 renamed[loop] = self.between if is_between else self.fresh(loop, AxisKind.REDUCE)
         return renamed
 

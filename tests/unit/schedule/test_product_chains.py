@@ -29,7 +29,7 @@ from tests.unit.schedule.chains import (
     operands,
     plain,
 )
-from tinycore import Context, Tensor, TinyJit, Variable, dtypes
+from tinycore import Context, Tensor, TinyJit, dtypes
 from tinycore.builtin.interpreter import PythonRenderer
 from tinycore.dtype import PointerDType
 from tinycore.lower.pipeline import lower
@@ -396,17 +396,6 @@ def test_a_captured_step_replays_it(unit: MatrixUnit) -> None:
         tolerance = 4 * TOLERANCES[unit.a]
         expected = attention(*map(plain, given))
         numpy.testing.assert_allclose(plain(step(*given)), expected, rtol=tolerance, atol=tolerance)
-
-
-def test_a_symbolic_length_is_several_kernels(unit: MatrixUnit) -> None:
-    query, key, value = operands(unit, (2, 64, 16), (2, 128, 16), (2, 128, 16))
-    length = Variable("length", 1, 128).bind(50)
-    result = query.scaled_dot_product_attention(key[:, :length], value[:, :length])
-
-    cut = [plain(x)[:, :50] for x in (key, value)]
-    tolerance = TOLERANCES[unit.a]
-    expected = attention(plain(query), *cut)
-    numpy.testing.assert_allclose(plain(result), expected, rtol=tolerance, atol=tolerance)
 
 
 def of_few(

@@ -47,7 +47,7 @@ CYCLES_OF_FEW: Final = 4 * CYCLES
 
 def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
     """All products of a kernel on each unit that suits them."""
-    if facts.has_order or facts.overwrites or not all(r.is_fixed for r in facts.loops):
+    if facts.has_order or facts.overwrites or not facts.is_fixed:
         return
     for unit in units_of(limits):
         found = products_of(facts.kernel, facts.launchable, unit)
@@ -128,9 +128,9 @@ def chain(given: Draft, unit: MatrixUnit, found: Products, way: Way, turns: int)
     if parts > 1:
         draft.do(Split(n, found.n.extent // parts))
         n = (*n, 1)
-    is_split = block < found.between.extent
+    is_split = block < found.between.extent or not found.between.is_fixed
     if is_split:
-        is_whole = found.between.extent % block == 0
+        is_whole = found.between.is_fixed and found.between.extent % block == 0
         draft.do(Split(between, block, Tail.AUTO if is_whole else Tail.GUARD))
         between = (*between, 1)
     step = Chain(down, n, between, k, unit)
