@@ -160,13 +160,13 @@ class MatrixPrograms:
         assert numpy.array_equal(found.numpy(), expected)
         assert sources.count(self.names[dtype]) == 1
 
-    def attends(self, dtype: DType, sources: Sources, keys: int = 40) -> None:
+    def attends(self, dtype: DType, sources: Sources, keys: int = 40, width: int = 32) -> None:
         """Attention, two products with a softmax between, in one kernel."""
         lengths = (40, keys, keys)
-        q, k, v = (self.tensor(numbers(2, n, 32, seed=i), dtype) for i, n in enumerate(lengths))
+        q, k, v = (self.tensor(numbers(2, n, width, seed=i), dtype) for i, n in enumerate(lengths))
         found = q.scaled_dot_product_attention(k, v)
         query, key, value = (x.float().numpy().astype("d") for x in (q, k, v))
-        scores = query @ key.transpose(0, 2, 1) / numpy.sqrt(32)
+        scores = query @ key.transpose(0, 2, 1) / numpy.sqrt(width)
         weights = numpy.exp(scores - scores.max(-1, keepdims=True))
         expected = weights / weights.sum(-1, keepdims=True) @ value
         self.programs.close(found.float(), expected, 3 * TOLERANCES.get(dtype, 1e-5))

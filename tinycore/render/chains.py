@@ -57,6 +57,8 @@ class Sizes(NamedTuple):
     """Widths of each second product."""
 
 
+MOST_PADDED: Final = 1.25
+"""Steps or columns of a unit for one of a product: as 48 for the 40 features of a head."""
 MOST_COLUMN_PARTS: Final = 2
 """Groups that share the columns of results where registers do not hold all of these. Each computes
 the first products for itself, which is more work, but no more memory."""
@@ -92,6 +94,18 @@ def units_of(limits: Limits) -> Iterator[MatrixUnit]:
             yield unit.chained
 
 
+def padded(length: int, by: int) -> int:
+    """The length of a sum, or the width of a result, in whole steps of a unit."""
+    return -(-length // by) * by
+
+
+def with_padding(unit: MatrixUnit, sizes: Sizes) -> Sizes:
+    """The sizes of products that a unit computes for others that its steps do not divide."""
+    steps = tuple(padded(n, unit.k) for n in sizes.steps)
+    columns = tuple(padded(n, unit.n) for n in sizes.columns)
+    return sizes._replace(steps=steps, columns=columns)
+
+
 def registers_of(limits: Limits) -> int:
     """Registers of a thread."""
     return limits.thread_registers or MOST_REGISTERS
@@ -107,11 +121,11 @@ def ways_of(
 
     Those of as few parts as any has.
     """
-    _, rows, between, steps, columns = sizes
+    _, rows, between, steps, columns = with_padding(unit, sizes)
     ways = WAYS_OF_SEVERAL if unit.is_described else WAYS
     found = False
     for parts in range(1, most_parts + 1):
-        if found or any(n % (parts * unit.n) for n in columns):
+        if found or (parts > 1 and any(n % (parts * unit.n) for n in sizes.columns)):
             return
         own = [n // parts for n in columns]
         for way in ways:
@@ -127,7 +141,7 @@ def objection(
     limits: Limits, unit: MatrixUnit, sizes: Sizes, most_parts: int = MOST_COLUMN_PARTS
 ) -> str | None:
     """Why a unit computes no chain of products of some sizes, or should not; None if it does."""
-    others, rows, between, steps, columns = sizes
+    others, rows, between, *_ = sizes
     # Where keys and values are copied meanwhile, a tile may have few rows, as in decoding.
     least = LEAST_ROWS if limits.async_bytes and not unit.is_described else unit.m
     if rows < least:
@@ -135,9 +149,11 @@ def objection(
     tiles = others * max(rows // unit.m, 1)
     if tiles < limits.units:
         return f"{tiles} tiles of {unit.m} rows are fewer than the {limits.units} units"
-    for name, found, size in (("columns", columns, unit.n), ("steps", steps, unit.k)):
-        if odd := [n for n in found if n % size]:
+    most = 1.0 if unit.is_described else MOST_PADDED
+    for name, found, size in (("columns", sizes.columns, unit.n), ("steps", sizes.steps, unit.k)):
+        if odd := [n for n in found if padded(n, size) > most * n]:
             return f"{odd[0]} {name} are no multiple of {size}"
+    steps, columns = with_padding(unit, sizes)[-2:]
     ways = list(ways_of(limits, unit, sizes, most_parts))
     block = WAYS_OF_SEVERAL[-1].least if unit.is_described else max(unit.k, WAYS[-1].least)
     if not ways and between < block:

@@ -23,7 +23,7 @@ from tensor_programs import TensorPrograms, numbers
 
 from tiny_amd.arch import ARCHS
 from tiny_amd.llvm import LlvmCompiler
-from tinycore import Context, Tensor, dtypes
+from tinycore import Context, Tensor, Variable, dtypes
 from tinycore.dtype import DType
 from tinycore.plugin import register, unregister
 
@@ -45,10 +45,31 @@ def programs(request: pytest.FixtureRequest) -> Iterator[MatrixPrograms]:
 
 
 @each_narrow
-@pytest.mark.parametrize("keys", [64, 40])
-def test_attention_is_one_kernel(dtype: DType, keys: int, programs: MatrixPrograms) -> None:
+@pytest.mark.parametrize(("keys", "width"), [(64, 32), (40, 32), (40, 40)])
+def test_attention_is_one_kernel(
+    dtype: DType, keys: int, width: int, programs: MatrixPrograms
+) -> None:
     with noted() as sources:
-        programs.attends(dtype, sources, keys)
+        programs.attends(dtype, sources, keys, width)
+
+
+def test_attention_over_a_number_of_keys_known_at_launch_is_one_program(
+    programs: MatrixPrograms,
+) -> None:
+    given = [programs.tensor(numbers(2, 72, 32, seed=seed), dtypes.half) for seed in range(3)]
+    query, key, value = (x.float().numpy().astype("d") for x in given)
+    with noted() as sources:
+        for length in (40, 72, 9):
+            n = Variable("length", 1, 72).bind(length)
+            q, k, v = (x[:, :n] for x in given)
+            found = q.scaled_dot_product_attention(k, v, is_causal=True)
+            scores = query[:, :length] @ key[:, :length].transpose(0, 2, 1) / numpy.sqrt(32)
+            scores = numpy.where(numpy.tril(numpy.ones((length, length))), scores, -numpy.inf)
+            weights = numpy.exp(scores - scores.max(-1, keepdims=True))
+            expected = weights / weights.sum(-1, keepdims=True) @ value[:, :length]
+            programs.programs.close(found.float(), expected, 3 * TOLERANCES[dtypes.half])
+
+    assert sources.count(programs.names[dtypes.half]) == 1
 
 
 @pytest.mark.slow

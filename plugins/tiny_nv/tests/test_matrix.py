@@ -28,7 +28,7 @@ from tensor_programs import TensorPrograms, numbers
 
 from tiny_nv.arch import arch_of, limits_of
 from tiny_nv.matrix import INSTRUCTIONS
-from tinycore import Context, Tensor, dtypes
+from tinycore import Context, Tensor, Variable, dtypes
 from tinycore.dtype import DType
 from tinycore.plugin import register, unregister
 
@@ -212,7 +212,7 @@ def test_a_convolution_is_a_product(sources: Sources) -> None:
 
 
 @pytest.mark.usefixtures("card")
-@pytest.mark.parametrize("width", [32, 256])
+@pytest.mark.parametrize("width", [32, 40, 256])
 def test_attention_over_any_number_of_keys_is_one_kernel(width: int, sources: Sources) -> None:
     torch = pytest.importorskip("torch")
     given = [numbers(2, 40, width, seed=seed) for seed in range(3)]
@@ -223,3 +223,41 @@ def test_attention_over_any_number_of_keys_is_one_kernel(width: int, sources: So
 
     PROGRAMS.close(found.float(), expected.numpy(), 3e-3)
     assert sources.count(NAMES[dtypes.half].name) == 1
+
+
+@pytest.mark.usefixtures("card")
+def test_attention_over_a_number_of_keys_known_at_launch_is_one_program(sources: Sources) -> None:
+    torch = pytest.importorskip("torch")
+    given = [numbers(2, 72, 32, seed=seed) for seed in range(3)]
+    q, k, v = (Tensor(x).half().realize() for x in given)
+    wide = [torch.from_numpy(x).half().float() for x in given]
+    for length in (40, 72, 9):
+        n = Variable("length", 1, 72).bind(length)
+        found = q[:, :n].scaled_dot_product_attention(k[:, :n], v[:, :n], is_causal=True)
+        cut = [x[:, :length] for x in wide]
+        expected = torch.nn.functional.scaled_dot_product_attention(*cut, is_causal=True)
+
+        PROGRAMS.close(found.float(), expected.numpy(), 3e-3)
+    assert sources.count(NAMES[dtypes.half].name) == 1
+
+
+@pytest.mark.usefixtures("card")
+def test_gradients_of_attention_by_hand_store_no_scores(sources: Sources) -> None:
+    torch = pytest.importorskip("torch")
+    given = [numbers(2, 48, 16, seed=seed) for seed in range(4)]
+    leaves = [Tensor(x).half().realize().requires_grad_() for x in given[:3]]
+    q, k, v = leaves
+    visible = Tensor.ones(48, 48).tril()
+    scores = (q @ k.transpose(-2, -1) / 4).masked_fill(visible == 0, float("-inf"))
+    result = scores.softmax(-1) @ v
+    (result * Tensor(given[3]).half().realize()).sum().backward()
+    found = [x.grad for x in leaves if x.grad is not None]
+    Tensor.realize(result, *found)
+    ours = [torch.from_numpy(x).half().double().requires_grad_() for x in given]
+    expected = torch.nn.functional.scaled_dot_product_attention(*ours[:3], is_causal=True)
+    (expected * ours[3]).sum().backward()
+
+    PROGRAMS.close(result.float(), expected.detach().numpy(), 3e-3)
+    for mine, theirs in zip(found, ours, strict=False):
+        PROGRAMS.close(mine.float(), theirs.grad.numpy(), 2e-2)
+    assert sources.count(NAMES[dtypes.half].name) == 3

@@ -18,7 +18,7 @@ from typing import Final
 from tinycore.errors import ArgumentError
 from tinycore.lower.legality import Loops
 from tinycore.lower.loops import THREADS, Number, closer_of, counter_of, numbered, text_of
-from tinycore.lower.steps.split import INNER, OUTER, Split
+from tinycore.lower.steps.split import INNER, OUTER, Split, Tail
 from tinycore.lower.steps.tensorize import (
     COLUMNS,
     ELEMENTS,
@@ -48,7 +48,8 @@ STEPS_AFTER: Final = 6
 class Chain:
     """Fuse the products over each of `k` with those over `between`, of results along `m` and `n`.
 
-    Each loop is cut into steps of the unit: (axis, 0) counts them. Of `between`, an inner loop of
+    Each loop is cut into steps of the unit: (axis, 0) counts them, and of `n` and `k` the last one
+    may pass the end. Of `between`, an inner loop of
     a split, the outer one becomes (axis, 0, Part.ONLINE) if a maximum is folded over it.
     """
 
@@ -88,7 +89,8 @@ class Chain:
     def apply(self, kernel: UOp) -> UOp:
         """The kernel with this step done. Raises ArgumentError where there are no such products."""
         for axis, size in self.cuts:
-            kernel = Split(axis, size).apply(kernel)
+            is_whole = counter_of(kernel, axis).extent % size == 0
+            kernel = Split(axis, size, Tail.AUTO if is_whole else Tail.GATE).apply(kernel)
         kernel = online(with_common_factors(chained(kernel, self)), self)
         # Weights that are rounded to a half type need no more precision than the approximate EXP2.
         is_rounded = self.unit.a.itemsize < self.unit.out.itemsize
@@ -107,7 +109,7 @@ class Chain:
         for axis, size in self.cuts[: 3 + len(self.k)]:
             if problem := loops.undecided(axis):
                 return problem
-            if loops.by_number[axis].extent % size:
+            if axis in (self.m, self.between) and loops.by_number[axis].extent % size:
                 return f"steps of {size} do not divide loop {axis}"
         for axis in (self.m, self.n):
             if axis not in loops.around_stores:

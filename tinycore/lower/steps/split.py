@@ -48,6 +48,9 @@ class Tail(enum.Enum):
     GUARD = "guarded"
     """Steps beyond the end read what the last step in range reads, and store or add nothing. All
     steps have the same code, as threads of a grid need it, and none is computed twice."""
+    GATE = "gated"
+    """The same, but steps beyond the end read nothing, and take 0 instead: vectors of what is read
+    along the loop stay whole where the end is that of a vector."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +72,8 @@ class Split:
             return (guarded if self.tail is Tail.GUARD else with_remainder)(kernel, counter, by)
         if counter.extent % by == 0:
             return replace_counter(kernel, counter, *parts(counter, counter.extent // by, by))
-        if self.tail is Tail.GUARD:
-            return guarded(kernel, counter, by)
+        if self.tail in (Tail.GUARD, Tail.GATE):
+            return guarded(kernel, counter, by, self.tail is Tail.GATE)
         if counter.arg.kind is AxisKind.REDUCE:
             kernel = with_remainder(kernel, counter, by)
             return masked_tail(kernel, self.axis, by) if self.tail is Tail.SHIFT else kernel
@@ -93,7 +96,7 @@ class Split:
         if problem := loops.undecided(axis, varies):
             return problem
         counter = loops.by_number[axis]
-        if tail is Tail.GUARD:
+        if tail in (Tail.GUARD, Tail.GATE):
             if limits.grid is None and not limits.matrix:
                 return "a device that runs loops has no use for steps past the end"
             return None if by > 1 or may_be_empty(counter) else f"steps of {by} cut nothing"
@@ -129,14 +132,16 @@ def replace_counter(kernel: UOp, counter: UOp, outer: UOp, inner: UOp, value: UO
     return kernel.substitute({counter: value})
 
 
-def guarded(kernel: UOp, counter: UOp, by: int) -> UOp:
-    """A split whose last step passes the end."""
+def guarded(kernel: UOp, counter: UOp, by: int, gates: bool = False) -> UOp:
+    """A split whose last step passes the end, where it reads nothing if loads get `gates`."""
     extent = counter.src[0]
     outer, inner, value = parts(counter, steps_of(counter, by), by)
     masked = gate_sums if counter.arg.kind is AxisKind.REDUCE else gate_stores
-    if may_be_empty(counter):
+    if gates or may_be_empty(counter):
         kernel = gate_loads(kernel, value < extent, counter)
     kernel = masked(kernel, value < extent, counter)
+    if gates:
+        return replace_counter(kernel, counter, outer, inner, value)
     if counter.is_fixed or not may_read_past(kernel, counter, value):
         last = UOp.index(counter.extent - 1) if counter.is_fixed else extent - 1
         value = UOp(Op.MIN, value.dtype, (value, last), MASKED)

@@ -30,6 +30,7 @@ from tinycore.lower.kernel_facts import LEAST_REUSE, KernelFacts
 from tinycore.lower.loops import Number, arrays_of, counter_of, fills_of, stores_of, threads_of
 from tinycore.lower.packing import fill_of, loads_of
 from tinycore.lower.predicate import stores_to_buffers
+from tinycore.lower.steps.split import parts
 from tinycore.lower.steps.stage import Dimension, Stage, scratch_bytes, staged_values
 from tinycore.lower.strategies.bank_conflicts import least_stride, padding_of
 from tinycore.lower.strategies.block_order import order_blocks
@@ -428,10 +429,11 @@ def deal_out(draft: Draft, number: int, lanes: int | None = None) -> None:
     last = loops[-1]
     names = [r.arg.number for r in loops]
     steps: list[Step] = [Reorder(tuple(names))]
-    moves = {draft.facts.stride(n, last) for n in loads if len(n.src) == 2}
     most = math.prod(r.extent for r in loops) // threads(draft)
     wide = [n for n in lanes_of_fill(draft, fill, lanes) if 0 < n <= most and last.extent % n == 0]
     asked, lanes = lanes, wide[0] if wide else 1
+    whole = [n for n in loads if len(n.src) == 2 or ends_by_vectors(n.src[2], last, lanes)]
+    moves = {draft.facts.stride(n, last) for n in whole}
     if lanes > 1 and 1 in moves <= {0, 1}:
         row = names.pop()
         if last.extent == lanes:
@@ -446,6 +448,15 @@ def deal_out(draft: Draft, number: int, lanes: int | None = None) -> None:
             else:
                 names.append((*row, 0))
     draft.do(*steps, *(Bind(name, AxisKind.FILL) for name in names))
+
+
+def ends_by_vectors(gate: UOp, loop: UOp, lanes: int) -> bool:
+    """True if a gate moves with a loop, and is the same for the lanes of each vector along it."""
+    if loop not in gate.ranges or lanes < 2:
+        return False
+    _, lane, place = parts(loop, loop.extent // lanes, lanes)
+    cut = rewrite(gate.substitute({loop: place}), simplify, name="simplify a gate")
+    return lane not in cut.ranges
 
 
 def is_stored_apart(fill: UOp, loop: UOp) -> bool:
