@@ -11,7 +11,7 @@ order in which a program passes them:
 - shapes: `movement.py`, `joining.py`, `indexing.py`, `selection.py`
 - folds: `reduce.py`, `scan.py`, `prefix_scan.py`, `sorting.py`
 - products: `linalg.py`, `elimination.py`, `decompositions.py`, `spectral.py`, `windows.py`,
-  `attention.py`, `losses.py`, `composed.py`, `digest.py`
+  `attention.py`, `partial_attention.py`, `losses.py`, `composed.py`, `digest.py`
 - images, many devices, kernels by hand: `image_products.py`, `pixels.py`, `multi.py`, `custom.py`,
   `placeholder.py`
 - gradients: `grad.py`, `adjoint.py`, `softmax_products.py`, `gradient_sources.py`, `history.py`

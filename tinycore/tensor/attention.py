@@ -9,36 +9,48 @@ docs/decisions/0045-attention.md.
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Self
 
 from tinycore._deferred import deferred
 from tinycore.config import settings
 from tinycore.dtype import dtypes, least_upper_dtype
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph
-from tinycore.tensor.checks import broadcast_shapes, floating_dtype
+from tinycore.tensor.checks import floating_dtype
 from tinycore.tensor.composed import Composed
+from tinycore.tensor.partial_attention import (
+    LEAST_PART,
+    Seen,
+    added,
+    check_shapes,
+    combine_all,
+    combine_parts,
+    finite,
+    length_of_part,
+    masked,
+    of_one_shape,
+    part_of,
+    pieces,
+    root,
+    thinned,
+    turned,
+)
 from tinycore.tensor.pixels import is_fixed
 from tinycore.trace import Trace
 from tinycore.uop.node import UOp
+from tinycore.uop.size import greatest
 
 CAUSAL_ROWS: Final = 512
 """Queries that share the keys they see where attention is causal. Fewer leave out more of what the
 mask hides, but each group of queries is a kernel of its own. Shorter sequences than twice that are
 cut in two: at 512 queries that leaves out a quarter of all scores, and of their memory."""
 MOST_CAUSAL_BLOCKS: Final = 8
-PIECE_BYTES: Final = 512 << 10
-"""Bytes read again for every row: keys and values of a piece, or queries and slopes."""
-LEAST_PIECE: Final = 128
 MOST_TOGETHER: Final = 64
 """Queries of heads that share keys up to which they are rows of one product: as in decoding, where
 each key is read once for all of them."""
-LEAST_PART: Final = 64
-"""Keys of a part, at least, where parts of them are seen at once."""
 MOST_KEPT: Final = 512 * 512
 """Scores of a head up to which the gradient reads them; more are recomputed for it."""
 
@@ -48,8 +60,6 @@ refusal_of_chain: Final[Callable[..., str | None]] = deferred(
 skips_hidden: Final[Callable[..., bool]] = deferred("tinycore.schedule.product_chains:skips_hidden")
 
 trace = Trace("schedule")
-
-T = TypeVar("T", bound="Attention")
 
 
 class Attention(Composed):
@@ -136,7 +146,7 @@ class Attention(Composed):
     def _together(self, key: Self, value: Self, mask: Self | None, shared: int) -> Self | None:
         """Queries with those of all heads of a group as rows, where a kernel reads keys for all of
         them at once; None where it does not."""
-        if not is_fixed((*self.shape, *key.shape, *value.shape)) or shared == 1:
+        if shared == 1 or not self._varies_by_keys_alone(key, value):
             return None
         *outer, _, length, width = self.shape
         heads = [x.shape[:-3] for x in (self, key, value)]
@@ -180,6 +190,10 @@ class Attention(Composed):
             return masked(scores, mask).cast(self.dtype).matmul(value)
         fixed = is_fixed((*self.shape, *key.shape, *value.shape))
         if not fixed:
+            is_plain = not dropout_p and self._varies_by_keys_alone(key, value)
+            parts = self._parts_of_keys(key, value) if is_plain else 0
+            if parts > 1:
+                return self._seen_in_parts(key, value, mask, parts).result(self, value)
             return self._seen(key, value, mask, dropout_p).result(self, value)
         p = dropout_p if settings.TRAINING else 0.0
         is_short = self.shape[-2] * key.shape[-2] <= MOST_KEPT
@@ -214,14 +228,17 @@ class Attention(Composed):
         As in T. Dao et al., "Flash-Decoding for long-context inference", 2023.
         """
         seen = key.shape[-2]
-        most = seen // LEAST_PART if self.shape[-2] <= MOST_TOGETHER else 1
-        counts = (n for n in range(1, max(most, 1) + 1) if seen % n == 0)
+        most = greatest(seen) // LEAST_PART if self.shape[-2] <= MOST_TOGETHER else 1
+        fixed = is_fixed((seen,))
+        counts = (n for n in range(1, max(most, 1) + 1) if not fixed or seen % n == 0)
         return next((n for n in counts if self._is_one_kernel(key, value, n, is_few)), 0)
 
     def _seen_in_parts(
         self, key: Self, value: Self, mask: Self | int | None, parts: int
     ) -> Seen[Self]:
         """Attention over all keys, whose parts are seen at once."""
+        if not is_fixed(key.shape):
+            key, value, mask = self._with_fixed_keys(key, value, mask, parts)
         if isinstance(mask, int):
             mask = self._visible(key, mask)
         if mask is not None:
@@ -229,6 +246,34 @@ class Attention(Composed):
             mask = mask.reshape(*shape).transpose(-3, -2)
         keys, values = (x.reshape(*x.shape[:-2], parts, -1, x.shape[-1]) for x in (key, value))
         return combine_parts(self.unsqueeze(-3)._seen(keys, values, mask, 0.0))
+
+    def _with_fixed_keys(
+        self, key: Self, value: Self, mask: Self | int | None, parts: int
+    ) -> tuple[Self, Self, Self]:
+        """Keys and values of parts that hold the most there can be, and a mask of those there are.
+
+        What is beyond the others is 0, and not read.
+        """
+        seen = key.shape[-2]
+        whole = parts * length_of_part(seen, parts)
+        key, value = (
+            x.pad((*[None] * (x.ndim - 2), (0, whole - seen), None)) for x in (key, value)
+        )
+        places = self._from_node(graph.arange(whole, dtypes.int32, self.device)).unsqueeze(0)
+        there = places < seen
+        if isinstance(mask, int):
+            return key, value, self._visible(key, mask) & there
+        if mask is None:
+            return key, value, there
+        mask = mask.expand(*mask.shape[:-1], seen)
+        mask = mask.pad((*[None] * (mask.ndim - 1), (0, whole - seen)))
+        hidden = False if mask.dtype is dtypes.bool else -math.inf
+        return key, value, there.where(mask, hidden)
+
+    def _varies_by_keys_alone(self, key: Self, value: Self) -> bool:
+        """True if no size but the number of keys is known at launch only."""
+        sizes = (*key.shape[:-2], key.shape[-1], *value.shape[:-2], value.shape[-1])
+        return is_fixed((*self.shape, *sizes))
 
     def _seen_in_pieces(
         self, key: Self, value: Self, mask: Self | int | None, dropout_p: float, are_kept: bool
@@ -263,7 +308,8 @@ class Attention(Composed):
 
     def _refusal(self, key: Self, value: Self, parts: int = 1, is_few: bool = False) -> str | None:
         """Why `_is_one_kernel` is False; None if it is not."""
-        length, width, columns = key.shape[-2] // parts, key.shape[-1], value.shape[-1]
+        width, columns = key.shape[-1], value.shape[-1]
+        length = length_of_part(key.shape[-2], parts)
         others = math.prod(self.shape[:-2]) * parts
         sizes = (others, self.shape[-2], length, (width,), (columns,))
         if not self.dtype is key.dtype is value.dtype:
@@ -301,75 +347,6 @@ class Attention(Composed):
     def _kept(self, p: float, shape: tuple[Any, ...]) -> Self:
         """A mask of what dropout keeps, which the random class provides."""
         raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class Seen(Generic[T]):
-    """Partial attention over some keys: total of exp(score - top), and the values so weighed."""
-
-    top: T
-    """The greatest score; -inf where all are masked, and nothing is seen."""
-    total: T
-    weighed: T
-    is_masked: bool
-
-    def stored(self) -> Seen[T]:
-        """The same in memory: weights that are not added up before they are needed are stored."""
-        top, total, weighed = [t.contiguous() for t in (self.top, self.total, self.weighed)]
-        return Seen(top, total, weighed, self.is_masked)
-
-    def result(self, query: T, value: T) -> T:
-        """The mean of the values; 0 where nothing is seen."""
-        return self.mean().cast(least_upper_dtype(query.dtype, value.dtype))
-
-    def mean(self) -> T:
-        """The same in the type of sums."""
-        total = self.total.eq(0).where(1, self.total) if self.is_masked else self.total
-        # Dividing the weighed values is less work than dividing every weight. The total comes first
-        # in the product, and so do the kernels that it needs: it ties each factor to its piece.
-        return total.reciprocal() * self.weighed
-
-    def logarithm(self) -> T:
-        """log of the sum of exp(score); inf where nothing is seen, which makes every weight 0."""
-        # The maximum second, as kernels come in the order of sources: it needs no weights, and
-        # the scores of all pieces would wait for these.
-        found = self.total.log() + self.top
-        return self.total.eq(0).where(math.inf, found) if self.is_masked else found
-
-
-def combine_all(parts: Sequence[Seen[T]]) -> Seen[T]:
-    """Attention over all pieces of the keys, combined from their partial results."""
-    return (
-        parts[0] if len(parts) == 1 else functools.reduce(combine_pair, [p.stored() for p in parts])
-    )
-
-
-def combine_parts(parts: Seen[T]) -> Seen[T]:
-    """Attention over parts of the keys, along the axis before rows, combined: the mean of their
-    results by their totals, as by a softmax, whose rows lie side by side in a kernel of its own."""
-    logarithm = (parts.total.log() + parts.top).squeeze(-1).transpose(-2, -1).contiguous()
-    top = logarithm.max(-1, keepdim=True)
-    powers = (logarithm - finite(top)).exp()
-    total = powers.sum(-1, keepdim=True)
-    divisor = total.eq(0).where(1, total) if parts.is_masked else total
-    weights = (powers * divisor.reciprocal()).contiguous().transpose(-2, -1).unsqueeze(-1)
-    is_seen = total.ne(0).cast(total.dtype) if parts.is_masked else total.const_like(1)
-    weighed = (weights * parts.mean().contiguous()).sum(-3)
-    return Seen(divisor.log() + finite(top), is_seen, weighed, parts.is_masked)
-
-
-def combine_pair(seen: Seen[T], more: Seen[T]) -> Seen[T]:
-    """Partial attention over some pieces of the keys and one more, as in online softmax.
-
-    Not over all pieces at once: kernels run in the order of sources, and the maximum of all pieces
-    would be a source of every factor. The scores of all pieces would then be alive at the same
-    time.
-    """
-    top = seen.top.maximum(more.top)
-    before, now = [(p.top - finite(top)).exp() for p in (seen, more)]
-    total = seen.total * before + more.total * now
-    weighed = seen.weighed * before + more.weighed * now
-    return Seen(top, total, weighed, seen.is_masked or more.is_masked).stored()
 
 
 @dataclass(frozen=True)
@@ -499,88 +476,3 @@ class Anew:
     def product(self, weights: Attention, what: Attention) -> Attention:
         """A product with weights, which are as narrow as in the forward pass."""
         return weights.cast(self.query.dtype).matmul(what, dtype=self.wide)
-
-
-def masked(scores: T, mask: T | int | None, across: bool = False) -> T:
-    """Scores less what a mask hides; `across` if queries are in the columns.
-
-    A number is the position of the first query as seen from the first key.
-    """
-    if mask is None:
-        return scores
-    if isinstance(mask, int):
-        every = scores.const_like(True, dtypes.bool)
-        mask = every.triu(-mask) if across else every.tril(mask)
-    elif across:
-        mask = turned(mask)
-    return mask.where(scores, -math.inf) if mask.dtype is dtypes.bool else scores + mask
-
-
-def thinned(weights: T, kept: T | None, p: float) -> T:
-    """Weights after dropout with probability p, which keeps some of them."""
-    return weights if kept is None else kept.where(weights * (1 / (1 - p)), 0)
-
-
-def part_of(mask: T | int | None, queries: slice, keys: slice) -> T | int | None:
-    """The part of a mask for some queries and keys; None if these see all of those."""
-    if isinstance(mask, int):
-        start = mask + queries.start - keys.start
-        return None if start >= keys.stop - keys.start - 1 else start
-    return None if mask is None else mask[..., queries, keys]
-
-
-def pieces(length: int, width: int) -> list[slice]:
-    """A length cut evenly, so that `width` numbers for each of its places fit a near cache."""
-    most = max(PIECE_BYTES // (max(width, 1) * dtypes.float32.itemsize), LEAST_PIECE)
-    size = -(-length // -(-length // most))
-    return [slice(start, min(start + size, length)) for start in range(0, length, size)]
-
-
-def of_one_shape(
-    query: T, key: T, value: T, mask: T | int | None
-) -> tuple[T, T, T, T | int | None]:
-    """Operands repeated along the axes before the last two, and a mask for each query and key."""
-    name, tensors = "scaled_dot_product_attention", [query, key, value]
-    heads = [t.shape[:-2] for t in tensors]
-    if not isinstance(mask, Attention):
-        shape = broadcast_shapes(name, *heads)
-    else:
-        shape = broadcast_shapes(name, *heads, mask.shape[:-2])
-        mask = mask.expand(*shape, query.shape[-2], key.shape[-2])
-    query, key, value = [t.expand(*shape, *t.shape[-2:]) for t in tensors]
-    return query, key, value, mask
-
-
-def check_shapes(query: Attention, key: Attention, value: Attention) -> None:
-    """Raises ShapeError for queries, keys and values that do not belong together."""
-    shapes = query.shape, key.shape, value.shape
-    if (
-        min(map(len, shapes)) < 2
-        or shapes[0][-1] != shapes[1][-1]
-        or shapes[1][-2] != shapes[2][-2]
-    ):
-        raise ShapeError(
-            "scaled_dot_product_attention: queries (.., length, d), keys (.., seen, d) and values "
-            f"(.., seen, e) do not fit, got shapes {shapes[0]}, {shapes[1]} and {shapes[2]}"
-        )
-
-
-def root(width: int) -> float:
-    """Divisor of the scores; those of queries without numbers are 0 in any case."""
-    return math.sqrt(width) or 1.0
-
-
-def finite(top: T) -> T:
-    """A maximum that can be subtracted: 0 in place of -inf, where all is masked."""
-    return top.eq(-math.inf).where(0, top)
-
-
-def turned(x: T) -> T:
-    """Transposed: `mT`, which a later file of Tensor adds, for the shapes checked here."""
-    return x.transpose(-2, -1)
-
-
-def added(parts: Sequence[T]) -> T:
-    """The sum of some products, each of which is added before the next one is begun."""
-    first, *others = parts
-    return functools.reduce(lambda a, b: (a + b).contiguous(), others, first.contiguous())

@@ -152,3 +152,64 @@ def test_launches_of_one_size_have_no_chains_of_others(unit: MatrixUnit) -> None
         expected = attention(plain(query), *(plain(x)[:, :50] for x in (key, value)))
         tolerance = TOLERANCES[unit.a]
         numpy.testing.assert_allclose(plain(result), expected, rtol=tolerance, atol=tolerance)
+
+
+CACHE = 256
+MASKS = ["none", "bool", "added", "of one row"]
+
+
+def decoded(unit: MatrixUnit, length: int, mask: str) -> tuple[Array, Array]:
+    """Attention of few queries to a cache on a card of 16 units, and what it should be."""
+    query, key, value = operands(unit, (2, 4, 2, 16), *[(2, 2, CACHE, 16)] * 2)
+    random = numpy.random.default_rng(length)
+    visible: Array | None = None
+    given: Tensor | None = None
+    n = Variable("length", 1, CACHE).bind(length)
+    if mask != "none":
+        shape = (1, 1, 1, CACHE) if mask == "of one row" else (2, 4, 2, CACHE)
+        visible = random.random(shape) > 0.3
+        visible[..., 0] = True
+        if mask == "added":
+            visible = numpy.where(visible, random.standard_normal(shape), -numpy.inf)
+            visible = visible.astype(numpy.float32)
+        given = Tensor(visible, device="FEW").realize()[..., :n]
+        visible = visible[..., :length]
+    keys, values = (filled(unit, x, length).to("CPU").to("FEW").realize() for x in (key, value))
+    result = (
+        query.to("CPU")
+        .to("FEW")
+        .realize()
+        .scaled_dot_product_attention(keys[..., :n, :], values[..., :n, :], given, enable_gqa=True)
+    )
+    shared = [numpy.repeat(plain(x)[..., :length, :], 2, axis=1) for x in (key, value)]
+    return plain(result), attention(plain(query), shared[0], shared[1], visible)
+
+
+@pytest.mark.parametrize("length", [200, 1, 256, 64])
+@pytest.mark.parametrize("mask", MASKS)
+def test_few_queries_see_parts_of_a_cache_at_once(unit: MatrixUnit, length: int, mask: str) -> None:
+    limits = replace(card_with(unit), units=16)
+    parts = replace(CORRECT, name="FEW", renderer=lambda: Rewriter(limits), limits=limits)
+    with accelerator(parts), Context(VERIFY=1):
+        found, expected = decoded(unit, length, mask)
+        tolerance = TOLERANCES[unit.a]
+        numpy.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+
+
+def test_few_queries_of_a_cache_are_the_kernels_of_its_parts(unit: MatrixUnit) -> None:
+    limits = replace(card_with(unit), units=16)
+    parts = replace(CORRECT, name="FEW", renderer=lambda: Rewriter(limits), limits=limits)
+    with accelerator(parts):
+        query, key, value = (
+            x.to("CPU").to("FEW").realize()
+            for x in operands(unit, (2, 4, 1, 16), *[(2, 2, CACHE, 16)] * 2)
+        )
+        n = Variable("length", 1, CACHE).bind(100)
+        result = query.scaled_dot_product_attention(
+            key[..., :n, :], value[..., :n, :], enable_gqa=True
+        )
+        asts = [item.ast for item in result.schedule() if item.ast.op is not Op.COPY]
+        linear = lower(asts[0], PythonRenderer(limits), "chain")
+
+        assert len(asts) <= 4  # the parts, and means of their results by their totals
+        assert any(u.op is Op.MATRIX for u in linear.uops)
