@@ -266,10 +266,21 @@ def weighed_at(node: UOp, useful: Collection[UOp], targets: Collection[UOp]) -> 
     if first is None or first.rows.dtype is not node.dtype or first.node not in first_ends(softmax):
         return None
     inside = {*steps, *softmax.folds, *first.inside, first.node, *last.inside, last.rows}
-    if first.batch != last.batch or not inside.isdisjoint(targets):
+    inside |= {last.node} - {node}
+    if first.batch != last.batch or not inside.isdisjoint(targets) or has_choices(steps, first):
         return None
     apart = are_apart(node, last, first)
     return None if apart is None else Weighed(node, last, made, softmax, first, apart)
+
+
+def has_choices(steps: Iterable[UOp], first: Product) -> bool:
+    """True if comparisons of scores decide, as of the k greatest: computed anew, the score that is
+    compared with itself may be another one by its last bit."""
+    moved = {first.node}
+    for n in steps:
+        if not moved.isdisjoint(n.src):
+            moved.add(n)
+    return any(n.dtype is dtypes.bool for n in moved)
 
 
 def are_apart(node: UOp, last: Product, first: Product) -> bool | None:

@@ -389,6 +389,31 @@ def test_a_gradient_of_what_is_inside_is_found(unit: MatrixUnit) -> None:
     close(unit, [of_weights, of_scores, of_query], [exact, inner, slopes[0]])
 
 
+def test_a_gradient_of_the_sums_before_they_are_rounded_is_found(unit: MatrixUnit) -> None:
+    query, key, value, slope = operands(unit, *[(2, 32, 16)] * 4)
+    sums = scores_of(query, key).softmax(-1).matmul(value, dtype=dtypes.float32)
+    (found,) = (sums.cast(unit.a) * slope).sum().gradient(sums)
+
+    close(unit, [found], [plain(slope)])
+
+
+def test_scores_that_are_chosen_by_their_order_have_their_gradient(unit: MatrixUnit) -> None:
+    given = operands(unit, *[(2, 32, 16)] * 4)
+    leaves = [x.detach().requires_grad_() for x in given[:3]]
+    query, key, value = leaves
+    scores = scores_of(query, key).float()
+    least = scores.max(-1, keepdim=True).detach()
+    weights = scores.masked_fill(scores < least, -math.inf).softmax(-1)
+    result = weights.cast(unit.a) @ value
+    (result * given[3]).sum().backward()
+    found = [x.grad for x in leaves if x.grad is not None]
+
+    exact = plain(query).astype(numpy.float64) @ numpy.swapaxes(plain(key), -1, -2)
+    share = numpy.eye(32)[exact.argmax(-1)]
+    expected = numpy.swapaxes(share, -1, -2) @ plain(given[3])
+    close(unit, found, [numpy.zeros((2, 32, 16)), numpy.zeros((2, 32, 16)), expected])
+
+
 def test_a_bias_that_is_learned_has_its_gradient(unit: MatrixUnit) -> None:
     given = operands(unit, (2, 32, 16), (2, 48, 16), (2, 48, 16), (2, 32, 16), (32, 48))
     leaves = [x.detach().requires_grad_() for x in (*given[:3], given[4])]
