@@ -198,24 +198,26 @@ class CapturedStep:
 
         A launch alone is bound to that memory, which takes half of the time of `replay`.
         """
-        bound, values = results.bound, in_force()
-        is_observed = (
-            values["DEBUG"]
-            or values["TRACE"]
-            or values["JIT"] >= 2
-            or profilers
-            or hooks.active("tinycore_kernel_ran")
-        )
-        if bound is not None and not is_observed:
-            with self.lock:
-                if results.parts is self.graphs and bound.run(inputs, results.again.values()):
-                    return
+        if (bound := results.bound) is not None:
+            values = in_force()
+            is_observed = (
+                values["DEBUG"]
+                or values["TRACE"]
+                or values["JIT"] >= 2
+                or profilers
+                or hooks.active("tinycore_kernel_ran")
+            )
+            if not is_observed:
+                with self.lock:
+                    if results.parts is self.graphs and bound.run(inputs, results.again.values()):
+                        return
         self.replay(inputs, numbers, results.again)
-        parts = results.parts = self.graphs
-        alone = None if self.repeated or parts is None or len(parts) != 1 else parts[0]
-        results.bound = (
-            alone.bound_to(self.inputs, results.again) if isinstance(alone, Alone) else None
-        )
+        if (parts := self.graphs) is not results.parts:
+            results.parts = parts
+            alone = parts[0] if parts and len(parts) == 1 and not self.repeated else None
+            results.bound = (
+                alone.bound_to(self.inputs, results.again) if isinstance(alone, Alone) else None
+            )
 
     def repeat(self) -> None:
         """Do the host's part of a replay."""
