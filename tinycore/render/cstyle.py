@@ -304,8 +304,7 @@ class CStyle(Renderer):
         offset = 0
         if u.op is Op.DEFINE_LOCAL and self.has_dynamic_shared(writer.kernel):
             template, offset = self.shared_array, writer.kernel.shared_layout[u]
-        line = template.format(space=space, type=kind, name=name, size=size, offset=offset)
-        writer.line(line)
+        writer.line(template.format(space=space, type=kind, name=name, size=size, offset=offset))
 
     def has_dynamic_shared(self, kernel: LinearKernel) -> bool:
         """True if the local memory of a kernel is sized at its launch."""
@@ -316,8 +315,7 @@ class CStyle(Renderer):
         letter = RANGE_LETTERS.get(u.arg.kind, "i")
         name = writer.texts[u] = writer.unique(letter + "_".join(map(str, u.arg.number)))
         start, end = self.extent(u, writer)
-        kind = writer.type(u.dtype)
-        writer.line(self.loop.format(type=kind, name=name, start=start, end=end))
+        writer.line(self.loop.format(type=writer.type(u.dtype), name=name, start=start, end=end))
         writer.depth += 1
 
     def extent(self, u: UOp, writer: Writer) -> tuple[str, str]:
@@ -337,9 +335,7 @@ class CStyle(Renderer):
         assert isinstance(pointer.dtype, PointerDType)
         index = u.src[1]
         at = writer[index]
-        if (
-            index.op in SUM_OPS
-        ):  # anything else may bind less tightly than the sum it becomes part of
+        if index.op in SUM_OPS:  # others may bind less tightly than the sum they become part of
             at = unwrapped(at)
         at = "" if index.op is Op.CONST and index.arg == 0 else f" + {at}"
         return template.format(
@@ -384,8 +380,7 @@ class CStyle(Renderer):
         if dtype.count == 1:
             return text
         lanes = ", ".join((text,) * dtype.count)
-        template = self.splat or self.vector
-        return template.format(text, type=writer.type(dtype), lanes=lanes)
+        return (self.splat or self.vector).format(text, type=writer.type(dtype), lanes=lanes)
 
     def write_store(self, u: UOp, writer: Writer) -> None:
         """Write a value at an INDEX, where its gate holds."""
