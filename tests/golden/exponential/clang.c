@@ -6,7 +6,7 @@ static inline float uint32_as_float32(uint32_t x) { float y; __builtin_memcpy(&y
 static void exponential_body(float *restrict data0, const float *restrict data1) {
   for (int64_t i0 = 0; i0 < 64; i0++) {
     float val0 = data1[i0];
-    float alu0 = (val0 < (-104.0f)) ? (-104.0f) : val0;
+    float alu0 = (val0 < (-176.0f)) ? (-176.0f) : val0;
     float alu1 = (89.0f < alu0) ? 89.0f : alu0;
     float alu2 = (alu1 * 1.442695f) + 12583166.0f;
     float alu3 = alu2 - 12583166.0f;

@@ -11,8 +11,8 @@ i0_1_body:
   %p2 = getelementptr inbounds float, ptr %data0, i64 %i0_1
   %p3 = getelementptr inbounds float, ptr %data1, i64 %i0_1
   %load4 = load float, ptr %p3, align 4
-  %v5 = fcmp olt float %load4, -104.0
-  %v6 = select i1 %v5, float -104.0, float %load4
+  %v5 = fcmp olt float %load4, -176.0
+  %v6 = select i1 %v5, float -176.0, float %load4
   %v7 = fcmp olt float 89.0, %v6
   %v8 = select i1 %v7, float 89.0, float %v6
   %v9 = fmul contract float %v8, 0x3FF7154760000000

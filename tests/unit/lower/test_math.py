@@ -12,7 +12,8 @@ import pytest
 
 from tinycore.builtin.interpreter import PythonCompiler, PythonRenderer, PythonRuntime
 from tinycore.device.protocols import Toolchain
-from tinycore.dtype import DType, dtypes, to_numpy_dtype
+from tinycore.dtype import DType, dtypes, float_layout, to_numpy_dtype
+from tinycore.lower.elementary import DOUBLE_SERIES, SINGLE_SERIES, Series
 from tinycore.lower.math import lower_math, lowering_of
 from tinycore.render.base import Renderer
 from tinycore.testing.kernels import Array, Bench, elementwise, ulps
@@ -336,3 +337,14 @@ def test_a_power_that_may_be_approximate_is_left_to_a_device_that_has_it() -> No
 
     assert rewrite(rough, kept) is rough
     assert rewrite(exact, kept) is rewrite(rough, lowering_of(MISSING))
+
+
+@pytest.mark.parametrize(
+    ("series", "dtype"), [(SINGLE_SERIES, dtypes.float32), (DOUBLE_SERIES, dtypes.float64)]
+)
+def test_exponentials_of_minus_infinity_are_products_by_zero(series: Series, dtype: DType) -> None:
+    # Bits of an exponent of -2 * bias are 0, and half of that is, too: 0 * x is no underflow.
+    least = -2 * float_layout(dtype).bias
+
+    assert round(series.exp_domain.zero / math.log(2)) == least
+    assert series.exp2_domain.zero == least
