@@ -22,7 +22,7 @@ from itertools import count
 from typing import Final, NamedTuple
 
 from tinycore.dtype import DType, dtypes
-from tinycore.lower.dims import first_of_grid, taken_apart
+from tinycore.lower.dims import first_of_grid, groups_of, taken_apart
 from tinycore.lower.expand import counters_of, without
 from tinycore.lower.loops import (
     THREADS,
@@ -164,6 +164,8 @@ def own_part(reduce: UOp) -> UOp:
 LAUNCHED_KINDS: Final = (*THREADS, AxisKind.GRID)
 MOST_WRITTEN_OUT: Final = 8
 """Most steps of a thread that are unrolled."""
+CLUSTERED: Final = 2
+"""Units of a device for each group, from which on whole clusters of them find room."""
 MOST_COPIES_WRITTEN_OUT: Final = 16
 """The same for fills of later steps, whose values no register holds on the way."""
 
@@ -259,7 +261,14 @@ def steps_behind(kernel: UOp, turn: Turn) -> int:
 
 
 def sharers_of(kernel: UOp, boxes: dict[UOp, Box], limits: Limits) -> UOp | None:
-    """The loop over the groups of a cluster, if a box is common to them (multicast); else None."""
+    """The loop over the groups of a cluster, if a box is common to them (multicast); else None.
+
+    Only of kernels whose groups are all resident at once, in clusters wherever these find room.
+    Larger products of an H100 are as fast without.
+    """
+    groups = math.prod(int(r.vmax) + 1 for r in groups_of(kernel))
+    if limits.units and CLUSTERED * groups > limits.units:
+        return None
     loop = first_of_grid(kernel, limits) if limits.cluster > 1 else None
     if loop is None or not loop.is_fixed or loop.extent % limits.cluster:
         return None

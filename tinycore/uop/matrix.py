@@ -446,7 +446,8 @@ class MatrixUnit:
             return math.ceil(kept + own + made + others * DESCRIBED_REGISTERS)
         # LLVM makes all weights of a block before the first product of them: for turned units.
         several = (tiles - 1) * REGISTERS_OF_SEVERAL + (made if self.is_turned else 0)
-        fragments = others * REGISTERS_OF_CHAINS + min(max(steps), MOST_FRAGMENTS) // 2
+        held = self.fragment("b").count * words * (block // self.n) * (max(steps) // self.k)
+        fragments = others * REGISTERS_OF_CHAINS + min(held, min(max(steps), MOST_FRAGMENTS) // 2)
         return math.ceil(kept + own + fragments + several)
 
     def problem_of(self, name: str) -> str | None:

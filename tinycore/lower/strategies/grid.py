@@ -213,9 +213,33 @@ def group_each(draft: Draft, loop: UOp, wanted: int, threads: int) -> None:
     part = sum(2 * max(n.dtype.itemsize, 4) for n in members) * copies
     most = draft.limits.shared_bytes // (part * beside)
     threads = floor_power_of_two(min(threads, wanted, most, longest, draft.limits.block[0]))
+    outputs = wanted // threads
+    if beside > 1:
+        threads, outputs = shared_by_few(draft, longest, threads, beside)
     if threads > 1:
-        share(draft, loop, threads)
-    launch_outputs(draft, wanted // threads)
+        share(draft, loop, threads, is_short=beside > 1)
+    launch_outputs(draft, min(outputs, wanted // threads))
+
+
+def shared_by_few(draft: Draft, steps: int, threads: int, beside: int) -> tuple[int, int]:
+    """Threads for each sum of some steps, up to so many, and the outputs of a group.
+
+    Threads exchange parts in shared memory, all of which each of them then adds up. A few steps of
+    a thread are under way at once as well as those of several: sums that each take a few are shared
+    by fewer, while units have a subgroup each. Of two groups one adds up while another waits.
+    """
+    limits, outputs = draft.limits, draft.facts.outputs_launched
+    most = threads
+    while (
+        threads > 1
+        and 2 * steps <= threads * UNROLLED_MORE
+        and outputs * beside * threads >= 2 * limits.units * limits.subgroup
+    ):
+        threads //= 2
+    own = max(limits.block_wanted // (beside * threads), 1)
+    while threads < most and own > 1 and -(-outputs // own) < grid_shared.GROUPS_BESIDE * limits.units:
+        own //= 2
+    return threads, own
 
 
 def give_line(draft: Draft, wanted: int) -> tuple[int, int]:
@@ -279,10 +303,11 @@ def given_lanes(draft: Draft, wanted: int | None = None) -> tuple[int, UOp | Non
     return given[0].extent, loop, narrow
 
 
-def share(draft: Draft, loop: UOp, threads: int) -> None:
+def share(draft: Draft, loop: UOp, threads: int, is_short: bool = False) -> None:
     """Share the steps of a sum among threads, which load vectors where it runs along memory.
 
-    Several steps are unrolled: their loads are under way at once, which memory far away needs.
+    Several steps are unrolled: their loads are under way at once, which memory far away needs; all
+    of a sum that `is_short`, if these are few.
     """
     number, steps = loop.arg.number, loop.extent
     lanes = 1 if draft.facts.has_recurrence else draft.lanes()
@@ -293,6 +318,9 @@ def share(draft: Draft, loop: UOp, threads: int) -> None:
         number, steps = (*number, 0), steps // lanes
     draft.do(Split(number, threads, Tail.GUARD), Bind((*number, 1), AxisKind.GROUP))
     rounds = steps // threads
+    if is_short and loop.is_fixed and steps % threads == 0 and 1 < rounds <= UNROLLED_MORE:
+        draft.do(Bind((*number, 0), AxisKind.UNROLL))
+        return
     for times in (UNROLLED_MORE, UNROLLED) if draft.limits.units else (UNROLLED,):
         if loop.is_fixed and steps % threads == 0 and rounds % times == 0 and rounds > times:
             draft.do(Split((*number, 0), times), Bind((*number, 0, 1), AxisKind.UNROLL))

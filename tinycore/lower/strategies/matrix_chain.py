@@ -23,6 +23,7 @@ from tinycore.lower.steps.stage import Dimension, Stage
 from tinycore.lower.steps.tensorize import COLUMNS, STEPS
 from tinycore.lower.strategies.grid_shared import fits_group, innermost_group
 from tinycore.lower.strategies.matrix_unit import (
+    GROUPS_OF_A_UNIT,
     cut_tile,
     dimension,
     fills_ahead,
@@ -89,10 +90,24 @@ def resident(limits: Limits, unit: MatrixUnit, found: Products, way: Way, more: 
 
     Of a lane with some more registers than those of the products.
     """
-    (subgroups, tiles, _), block, parts = way
-    columns = [n // parts for n in found.sizes.columns]
-    registers = unit.registers_of_chain(columns, found.sizes.steps, block, tiles)
+    subgroups, registers = way.rows.subgroups, registers_of_way(unit, found, way)
     return subgroups * resident_groups(limits, subgroups * unit.threads, registers + more)
+
+
+def registers_of_way(unit: MatrixUnit, found: Products, way: Way) -> int:
+    """Registers of a lane for a division of rows."""
+    columns = [n // way.parts for n in found.sizes.columns]
+    return unit.registers_of_chain(columns, found.sizes.steps, way.block, way.rows.tiles)
+
+
+def waits_alone(
+    limits: Limits, unit: MatrixUnit, found: Products, way: Way, subgroups: int
+) -> bool:
+    """True if no group of so many subgroups computes while another fills shared memory."""
+    if fills_ahead(limits):
+        return False
+    registers = registers_of_way(unit, found, way)
+    return resident_groups(limits, subgroups * unit.threads, registers) < GROUPS_OF_A_UNIT
 
 
 def is_enough(limits: Limits, unit: MatrixUnit, found: Products) -> bool:
@@ -121,6 +136,8 @@ def chain(given: Draft, unit: MatrixUnit, found: Products, way: Way, turns: int)
     rows = tiles * unit.m
     if not unit.is_described:
         most = min(most, draft.limits.block_wanted // unit.threads)
+        while most > 1 and waits_alone(draft.limits, unit, found, way, most):
+            most //= 2
     _, down = cut_tile(draft, found.m, subgroups_of(draft, found, most, rows), rows)
     assert down is not None, f"{unit.name} has rows"  # or else its sums are no operand
     n, between = found.n.arg.number, found.between.arg.number

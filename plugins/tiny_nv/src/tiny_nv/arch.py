@@ -32,8 +32,8 @@ SHUFFLED: Final = (dtypes.float32, dtypes.int32, dtypes.uint32)
 """Types of one word, which shfl.sync moves between lanes."""
 ASYNC_BYTES: Final = (4, 8, 16)
 """Sizes that cp.async copies."""
-CLUSTER: Final = 2
-"""Blocks that copy boxes for each other: each reads half of what both multiply by from L2."""
+CLUSTER: Final = 4
+"""Blocks that copy boxes for each other: each reads a part of what all multiply by from L2."""
 MOST_BUFFERS: Final = 500
 """Pointers that fit into the 4 KB of a kernel's parameters, with room for variables."""
 

@@ -29,7 +29,7 @@ class CudaSettings(PluginSettings):
     NVRTC_LIBRARY = text("", "The compiler's library libnvrtc; empty looks for it", "a file")
     NVRTC_OPTIONS = text("", "Added to what kernels are compiled with", "options of nvrtc")
     CUDA_CLUSTERS = switch(
-        False, "Have blocks of a Hopper's products copy for each other, in clusters of two"
+        True, "Have blocks of a Hopper's small products copy for each other, in clusters of four"
     )
 
 
