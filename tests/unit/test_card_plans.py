@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT))  # last: what is installed comes first
 
 from benchmarks.cards.__main__ import launches_of  # noqa: E402
+from benchmarks.cards.compiled import compiled_registers  # noqa: E402
 from benchmarks.cards.count import (  # noqa: E402
     Access,
     accesses_of,
@@ -181,6 +182,68 @@ def test_parts_of_a_product_are_summed_for_each_unit(card: Card) -> None:
     assert numpy.array_equal(found, x @ y)
 
 
+@pytest.mark.parametrize("sizes", [(64, 256, 128), (61, 250, 128), (128, 200, 63)], ids=str)
+@pytest.mark.parametrize("name", ["H200", "RX 7900 XTX"])
+def test_lanes_share_sums_of_large_tiles_that_are_few(
+    name: str, sizes: tuple[int, int, int]
+) -> None:
+    limits = replace(limits_of(BY_NAME[name]), threads=64)
+    parts = replace(CORRECT, name="CARD", renderer=lambda: Rewriter(limits), limits=limits)
+    rows, inner, columns = sizes
+    x, y = numbers(rows, inner), numbers(inner, columns)
+    with accelerator(parts), Context(VERIFY=1):
+        product = Tensor(x, device="CARD").realize() @ Tensor(y, device="CARD").realize()
+        (item,) = product.schedule()
+        kernel = lower(item.ast, Rewriter(limits), "kernel")
+        found = product.numpy()
+
+    assert any(u.op is Op.SHUFFLE for u in kernel.uops)
+    assert numpy.array_equal(found, x @ y)
+
+
+@pytest.mark.parametrize("name", ["H200", "RX 7900 XTX"])
+def test_products_of_few_large_tiles_are_one_kernel(name: str) -> None:
+    """Parts of sums that lanes share stay in registers; others would go to memory."""
+    limits_of(BY_NAME[name])
+    with Context(DEV=f"NULL:{BY_NAME[name].target}"):
+        launched = (Tensor.empty(512, 512) @ Tensor.empty(512, 512)).schedule()
+        kernel = lower(launched[0].ast, Device["NULL"].toolchain.renderer, "kernel")
+
+    assert len(launched) == 1
+    assert any(u.op is Op.SHUFFLE for u in kernel.uops)
+    assert counts_of(kernel, BY_NAME[name]).conflicts < 1.5
+
+
+def test_sums_of_few_terms_down_columns_are_shared_by_few_threads() -> None:
+    """Each takes several terms, which are under way at once, and units have two groups each."""
+    limits_of(H200)
+    kernel = lowered(H200, lambda: Tensor.empty(8, 32, 4, 128).sum(1))
+    counts = counts_of(kernel, H200)
+
+    assert counts.in_flight > 4 * H200.joined_bytes - 1
+    assert counts.groups > H200.units
+
+
+@pytest.mark.parametrize("name", ["RX 7900 XTX", "M3"])
+def test_two_groups_of_attention_are_resident_where_each_waits_for_copies(name: str) -> None:
+    card = BY_NAME[name]
+    limits_of(card)
+
+    def attention() -> Tensor:
+        q, k, v = (Tensor.empty(1, 32, 1024, 128, dtype=dtypes.bfloat16) for _ in "qkv")
+        return q.scaled_dot_product_attention(k, v)
+
+    kernel = lowered(card, attention)
+    counts = counts_of(kernel, card)
+    products = sum(unit.m * unit.n * unit.k * n for unit, n in counts.matrix.items())
+
+    registers = compiled_registers(kernel, card.target) or counts.registers
+
+    assert resident_groups(counts, card, registers) >= 2
+    assert registers <= card.most_registers
+    assert products * counts.groups == 32 * 1024 * 1024 * 2 * 128
+
+
 def test_rows_of_a_softmax_are_those_of_a_processor() -> None:
     limits = limits_of(H200)
     parts = replace(CORRECT, name="CARD", renderer=lambda: Rewriter(limits), limits=limits)
@@ -339,16 +402,17 @@ def test_loads_of_a_window_that_others_hold_are_no_accesses() -> None:
 
 @pytest.mark.parametrize("name", ["H200", "RX 7900 XTX"])
 def test_what_kernels_leave_for_each_other_stays_in_the_cache(name: str) -> None:
-    card = BY_NAME[name]
+    card = replace(BY_NAME[name], latency=1e-9)  # memory waits for nothing
     limits_of(card)
 
     def build() -> Tensor:
-        return Tensor.empty(512, 512) @ Tensor.empty(512, 512)
+        return Tensor.empty(128, 2048) @ Tensor.empty(2048, 2048)
 
-    size = 512 * 512 * 4
-    parts, total = launches_of(Subject("product", build, 2.0 * 512**3, 3.0 * size, "float32"), card)
+    size, other = 128 * 2048 * 4, 2048 * 2048 * 4
+    subject = Subject("product", build, 2.0 * 128 * 2048**2, 2.0 * size + other, "float32")
+    parts, total = launches_of(subject, card)
 
-    assert parts.verdict.parts["memory"] == pytest.approx(2 * size / card.dram)
+    assert parts.verdict.parts["memory"] == pytest.approx((size + other) / card.dram)
     assert total.verdict.parts["memory"] == pytest.approx(size / card.dram)
     assert total.counts.far_bytes >= 2 * size
 

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 from tinycore.dtype import DType, dtypes
 from tinycore.lower.dims import first_of_grid, groups_of, taken_apart
-from tinycore.lower.expand import counters_of, without
+from tinycore.lower.expand import counters_of, lane, without
 from tinycore.lower.loops import (
     THREADS,
     arrays_of,
@@ -80,7 +80,10 @@ def shared_fold(reduce: UOp, threads: list[UOp], numbers: count[int], limits: Li
     others = [c for c in threads if c is not mine]
     own = own_part(reduce)
     is_whole = math.prod(c.extent for c in threads) % limits.subgroup == 0
-    if is_whole and own.dtype in limits.shuffles and mine is threads[0]:  # neighbors are lanes
+    # Neighbors are lanes; each leaves a vector whole where more lanes than those of one fold it.
+    is_one = own.dtype.count == 1 or mine.extent <= limits.subgroup
+    is_shuffled = is_one and own.dtype.scalar() in limits.shuffles
+    if is_whole and is_shuffled and mine is threads[0]:
         return folded_by_lanes(own, reduce.arg, mine, others, numbers, limits.subgroup)
     parts = left(own, mine, others, mine.extent, numbers)
     few = min(mine.extent, MOST_PARTS)
@@ -100,12 +103,21 @@ def folded_by_lanes(
     """
     lanes = min(mine.extent, subgroup)
     for bit in range(lanes.bit_length() - 1):
-        own = own.alu(op, UOp(Op.SHUFFLE, own.dtype, (own,), 1 << bit))
+        own = own.alu(op, exchanged(own, 1 << bit))
     if lanes == mine.extent:
         return own
     subgroups = mine.extent // lanes
     parts = left(own, mine // lanes, others, subgroups, numbers, (mine % lanes).eq(0))
     return parts.fold(op, UOp.index(0), 1, subgroups)
+
+
+def exchanged(value: UOp, distance: int) -> UOp:
+    """The value, or each element of a vector, of the lane at a distance (see SHUFFLE)."""
+    if value.dtype.count == 1:
+        return UOp(Op.SHUFFLE, value.dtype, (value,), distance)
+    elements = (lane(value, number) for number in range(value.dtype.count))
+    parts = tuple(UOp(Op.SHUFFLE, part.dtype, (part,), distance) for part in elements)
+    return UOp(Op.VECTORIZE, value.dtype, parts)
 
 
 class Parts:

@@ -55,6 +55,13 @@ GROUP_TERMS: Final = 1 << 6
 """Terms of a part of K, at least: a few fills of shared memory."""
 SMALL_TILES: Final = 3
 """Time of a contraction in tiles that are small enough for all units, in that of large ones."""
+SHARED_RESULTS: Final = 1 << 11
+"""Results of a group of a card whose lanes share sums: a thread has as many as in a large tile."""
+SHARED_SUMS: Final = 1.3
+"""Time of a contraction whose sums lanes share, in that of large tiles: more is copied to shared
+memory for each result, and the parts of lanes are added up."""
+LEAST_BUSY: Final = 0.75
+"""Part of a card's units that have such a group at least."""
 MEMORY_CLOCKS: Final = 2
 """Time of partial results that go to memory, in that of those that the cache of all units holds:
 memory has a third of its rate, and some are stored while others are computed."""
@@ -312,6 +319,9 @@ class Reduction:
         rate = rate_of_unit(limits)
         groups = -(-results // GROUP_RESULTS)
         slower: float = SMALL_TILES
+        by_lanes = not is_matrix and self.node.dtype in limits.shuffles
+        if by_lanes and results // SHARED_RESULTS >= units * LEAST_BUSY:
+            slower = SHARED_SUMS
         if limits.texture_rate:  # threads read columns for themselves: tiles stay large
             slower = min(slower, -(-groups // units) * units / groups)
         saved = (slower - 1) * max(computed, self.bytes_read / rate)

@@ -32,7 +32,7 @@ from tinycore.lower.packing import fill_of, loads_of
 from tinycore.lower.predicate import stores_to_buffers
 from tinycore.lower.steps.split import parts
 from tinycore.lower.steps.stage import Dimension, Stage, scratch_bytes, staged_values
-from tinycore.lower.strategies.bank_conflicts import least_stride, padding_of
+from tinycore.lower.strategies.bank_conflicts import BANKS, least_stride, padding_of
 from tinycore.lower.strategies.block_order import order_blocks
 from tinycore.lower.tile import Bind, Reorder, Split, Step, Tail
 from tinycore.render.base import Limits
@@ -44,6 +44,10 @@ from tinycore.uop.symbolic import simplify
 
 LARGE_REGISTER_TILES: Final = ((8, 8), (8, 4))
 """The same for devices that state their registers, where they are enough."""
+SHARERS: Final = (2, 4, 8)
+"""Lanes that share the sums of such a tile."""
+WORDS_OF_A_FOLD: Final = 2
+"""Operations of a lane for each of its sums that it adds to another's: to exchange it, and that."""
 ADDRESSES: Final = 24
 """Registers of a thread beside its sums and operands."""
 LEAST_FILLED: Final = 4
@@ -102,24 +106,56 @@ def propose(facts: KernelFacts, limits: Limits, wanted: int, sharers: int) -> It
     found = sides_of(facts)
     if found is None or not limits.shared_is_near or not limits.shared_bytes:
         return
-    outputs = facts.outputs_launched * sharers
     least = limits.threads // (LEAST_FILLED if limits.units else 1)
-    for wide, tall in register_tiles(limits, wanted):
-        few = wide == tall == 1 and outputs >= wanted and sharers == 1
-        if few or outputs >= wide * tall * least:
-            tiles = tiles_of_sides(found, wanted // sharers, (wide, tall), facts.overwrites)
-            uneven = unevenness(limits, groups_of(facts, found, tiles))
-            for depth in DEPTHS:
-                apply = partial(
-                    tile_and_stage,
-                    sides=found,
-                    wanted=wanted // sharers,
-                    registers=(wide, tall),
-                    depth=depth,
-                    sharers=sharers,
-                )
-                cost = Cost(cycles_of_shared_tile(limits, wide, tall, depth) * uneven)
-                yield Proposal(f"grid shared {wide}x{tall}x{depth}", None, cost, apply)
+    for tile in register_tiles(limits, wanted):
+        for threads, parts in divisions(facts, limits, found, (wanted, sharers), tile):
+            outputs, copies = facts.outputs_launched * parts, math.prod(tile)
+            few = copies == 1 and outputs >= wanted and parts == 1
+            if few or outputs >= copies * least:
+                yield from proposals_of(facts, limits, found, (threads, parts), tile)
+
+
+def divisions(
+    facts: KernelFacts, limits: Limits, sides: Sides, group: tuple[int, int], tile: Tile
+) -> Iterator[tuple[int, int]]:
+    """The threads of a group, and how many of them share each sum.
+
+    Lanes of a subgroup share those of large tiles, of which units would otherwise have too few:
+    they add up their parts without shared memory.
+    """
+    yield group
+    wanted, sharers = group
+    by_lanes = all(n.dtype in limits.shuffles for n in facts.reductions)
+    if sharers > 1 or tile not in LARGE_REGISTER_TILES or not by_lanes:
+        return
+    alone = groups_of(facts, sides, tiles_of_sides(sides, wanted, tile, facts.overwrites))
+    for parts in SHARERS if alone < limits.units else ():
+        yield from ((threads, parts) for threads in (wanted, wanted // 2, wanted // 4))
+
+
+def proposals_of(
+    facts: KernelFacts, limits: Limits, sides: Sides, group: tuple[int, int], tile: Tile
+) -> Iterator[Proposal]:
+    """Groups of some threads, some of which share each sum, with a tile of outputs to each."""
+    (threads, sharers), (wide, tall) = group, tile
+    tiles = tiles_of_sides(sides, threads // sharers, tile, facts.overwrites)
+    uneven = unevenness(limits, groups_of(facts, sides, tiles))
+    is_shared = tile in LARGE_REGISTER_TILES and sharers > 1
+    for depth in DEPTHS[:1] if is_shared else DEPTHS:
+        depth = depth * sharers // SHARERS[0] if is_shared else depth
+        cycles = cycles_of_shared_tile(limits, wide, tall, depth // sharers if is_shared else depth)
+        if is_shared:
+            cycles += WORDS_OF_A_FOLD * math.log2(sharers) * sharers / facts.longest_reduction
+        apply = partial(
+            tile_and_stage,
+            sides=sides,
+            wanted=threads // sharers,
+            registers=tile,
+            depth=depth,
+            sharers=sharers,
+        )
+        by = f" by {sharers} of {threads}" if is_shared else ""
+        yield Proposal(f"grid shared {wide}x{tall}x{depth}{by}", None, Cost(cycles * uneven), apply)
 
 
 def register_tiles(limits: Limits, threads: int) -> tuple[tuple[int, int], ...]:
@@ -186,9 +222,11 @@ def tile_and_stage(
     if min(steps_in_tile(draft, columns), steps_in_tile(draft, rows)) < LEAST_REUSE:
         return False
     draft.do(*(Bind(counter.arg.number, AxisKind.GRID) for counter in draft.facts.launchable))
-    at, inner = cut_depth(draft, depth)
+    at, inner = cut_depth(draft, depth, sharers)
     if sharers > 1 and not share_sums(draft, inner, sharers):
         return False
+    if sharers > 1 and registers in LARGE_REGISTER_TILES and threads(draft) % draft.limits.subgroup:
+        return False  # lanes of a part of a subgroup exchange nothing
     if not stage_ahead(draft, at, inner, (*rows,) if textured else (*rows, *columns)):
         return False
     widest = max(n.dtype.itemsize for n in draft.facts.loads)
@@ -259,8 +297,10 @@ def steps_in_tile(draft: Draft, dimensions: list[Dimension]) -> int:
     return math.prod(loops[axis].extent for d in dimensions for axis, _ in d)
 
 
-def cut_depth(draft: Draft, depth: int) -> tuple[Number | None, list[Dimension]]:
-    """Cut what is reduced into blocks of about `depth` steps.
+def cut_depth(
+    draft: Draft, depth: int, sharers: int = 1
+) -> tuple[Number | None, list[Dimension]]:
+    """Cut what is reduced into blocks of about `depth` steps, of which each sharer has as many.
 
     The loop in which there is one block, and the loops of a block.
     """
@@ -271,7 +311,7 @@ def cut_depth(draft: Draft, depth: int) -> tuple[Number | None, list[Dimension]]
         if loop.extent > 2 * room or not loop.is_fixed:
             if room == 1:
                 return number, inner
-            by = min(block_of(loop.extent, room), loop.extent)
+            by = min(block_of(loop.extent, room, sharers), loop.extent)
             draft.do(Split(number, by, Tail.GUARD))
             number = (*number, 1)
             if by < loop.extent:
@@ -395,6 +435,9 @@ def stage_windows(
     turned = [n for n in made if is_turned_by(fill_of(draft, n), limits)]
     apart = limits.vector_bytes // before.facts.itemsize
     padding = apart if turns > 1 and turned else 0
+    sharers = math.prod(r.extent for r in draft.facts.loops_of_kind(AxisKind.GROUP))
+    if sharers > 1 and limits.units:  # neighbors read vectors of as many rows
+        padding = apart if turned else apart * max(BANKS // apart // sharers, 1)
     if limits.texture_rate:
         padding = max((padding_of(draft, n) for n in made), default=0)
     if padding:
@@ -561,7 +604,8 @@ def loop_tile(extent: int, most: int, copies: int, exact: bool) -> Tile:
     return tile
 
 
-def block_of(extent: int, wanted: int) -> int:
-    """The steps of a block: near what is wanted, and a divisor of the whole if one is near."""
-    near = [n for n in range(max(wanted // 2, 2), 2 * wanted + 1) if extent % n == 0]
+def block_of(extent: int, wanted: int, of: int = 1) -> int:
+    """The steps of a block: near what is wanted, and a divisor of the whole if one is near that is
+    a multiple `of` a number."""
+    near = [n for n in range(max(wanted // 2, 2), 2 * wanted + 1) if extent % n == n % of == 0]
     return min(near, key=lambda n: abs(n - wanted), default=wanted)

@@ -24,6 +24,7 @@ from tinycore.lower.steps.tensorize import COLUMNS, STEPS
 from tinycore.lower.strategies.grid_shared import fits_group, innermost_group
 from tinycore.lower.strategies.matrix_unit import (
     GROUPS_OF_A_UNIT,
+    WORD_BYTES,
     cut_tile,
     dimension,
     fills_ahead,
@@ -37,6 +38,9 @@ from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.op import AxisKind, Part
 
 LEAST_TURNS: Final = 2
+MOST_FILLED: Final = 32
+"""Registers of a lane for what it copies through them at once, of those that are not counted: LLVM
+spills 7 of a lane of gfx1201 that copies twice as many for 128 features."""
 CYCLES: Final = 1 / 64
 """Estimated words loaded per multiply-add: fewer than by any plan that computes the first product
 again for each column of the second."""
@@ -110,6 +114,12 @@ def waits_alone(
     return resident_groups(limits, subgroups * unit.threads, registers) < GROUPS_OF_A_UNIT
 
 
+def filled(unit: MatrixUnit, found: Products, block: int, subgroups: int) -> int:
+    """Registers of a lane for what it copies to shared memory of a block of columns."""
+    staged = block * (sum(found.sizes.steps) + sum(found.sizes.columns)) * unit.b.itemsize
+    return staged // (WORD_BYTES * subgroups * unit.threads) if block > unit.k else 0
+
+
 def is_enough(limits: Limits, unit: MatrixUnit, found: Products) -> bool:
     """True if a chain has a tile of rows for each unit of the device."""
     others, rows = found.sizes[:2]
@@ -138,7 +148,10 @@ def chain(given: Draft, unit: MatrixUnit, found: Products, way: Way, turns: int)
         most = min(most, draft.limits.block_wanted // unit.threads)
         while most > 1 and waits_alone(draft.limits, unit, found, way, most):
             most //= 2
-    _, down = cut_tile(draft, found.m, subgroups_of(draft, found, most, rows), rows)
+    subgroups = subgroups_of(draft, found, most, rows)
+    while not fills_ahead(draft.limits) and filled(unit, found, block, subgroups) > MOST_FILLED:
+        block //= 2
+    _, down = cut_tile(draft, found.m, subgroups, rows)
     assert down is not None, f"{unit.name} has rows"  # or else its sums are no operand
     n, between = found.n.arg.number, found.between.arg.number
     k = tuple(loop.arg.number for loop in found.k)
