@@ -214,6 +214,28 @@ def test_products_of_few_large_tiles_are_one_kernel(name: str) -> None:
     assert counts_of(kernel, BY_NAME[name]).conflicts < 1.5
 
 
+@pytest.mark.parametrize("sizes", [(4, 1024, 32), (20, 1000, 40)], ids=str)
+@pytest.mark.parametrize("name", ["RX 7900 XTX", "M3"])
+def test_subgroups_share_sums_of_a_unit_where_tiles_are_few(
+    name: str, sizes: tuple[int, int, int]
+) -> None:
+    limits = replace(limits_of(BY_NAME[name]), threads=4096, units=4)
+    parts = replace(CORRECT, name="CARD", renderer=lambda: Rewriter(limits), limits=limits)
+    rows, inner, columns = sizes
+    x, y = numbers(rows, inner), numbers(inner, columns)
+    with accelerator(parts), Context(VERIFY=1):
+        a, b = (Tensor(n, device="CARD").cast(dtypes.half).realize() for n in (x, y))
+        product = a.matmul(b, dtype=dtypes.float32) + 1
+        (item,) = product.schedule()
+        kernel = lower(item.ast, Rewriter(limits), "kernel")
+        found = product.numpy()
+
+    units = [u.arg for u in kernel.uops if u.op is Op.MATRIX]
+    assert units
+    assert math.prod(kernel.launch("block")) >= 4 * units[0].threads
+    assert numpy.array_equal(found, x @ y + 1)
+
+
 def test_sums_of_few_terms_down_columns_are_shared_by_few_threads() -> None:
     """Each takes several terms, which are under way at once, and units have two groups each."""
     limits_of(H200)

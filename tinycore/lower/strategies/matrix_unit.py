@@ -21,6 +21,7 @@ from tinycore.lower.cost import (
     Proposal,
     ceil_power_of_two,
     cycles_of_loads,
+    floor_power_of_two,
     resident_groups,
     unevenness,
 )
@@ -75,6 +76,8 @@ ALONE: Final = 2.0
 """Time of a group that is alone on its unit and fills shared memory by loads, relative to that of
 groups of which one computes while another fills."""
 REGISTERS_OF_ADDRESSES: Final = 40
+LEAST_BLOCKS: Final = 4
+"""Stages of a subgroup of those that share a sum, at least."""
 MOST_WASTE: Final = 1.25
 """Most work of tiles with padding, relative to the product."""
 MOST_WASTE_OF_ONE: Final = 4.0
@@ -224,10 +227,30 @@ def suits(facts: KernelFacts, limits: Limits, unit: MatrixUnit, tile: Tile, side
 def use_unit(draft: Draft, unit: MatrixUnit, tile: Tile, sides: Sides) -> bool:
     """A block of the result for each group; False if it exceeds the resources of a group."""
     most = MOST_TURNS if fills_ahead(draft.limits) else 1
+    sharers = {sharers_of_sum(draft, unit, tile, sides): None, 1: None}
     try:
-        return any(tensorize(draft, unit, tile, sides, turns) for turns in range(most, 0, -1))
+        return any(
+            tensorize(draft, unit, tile, sides, turns, shared)
+            for shared in sharers
+            for turns in range(most, 0, -1)
+        )
     except ArgumentError:  # not a product of these types
         return False
+
+
+def sharers_of_sum(draft: Draft, unit: MatrixUnit, tile: Tile, sides: Sides) -> int:
+    """Subgroups that share each sum (split-K in a group), where there are few groups.
+
+    Where copies are not asynchronous, bytes are under way as threads of the device ask for them.
+    """
+    limits, facts = draft.limits, draft.facts
+    threads = tile.tall * tile.wide * unit.threads
+    if fills_ahead(limits) or not limits.units or unit.threads == 1:
+        return 1
+    groups = groups_of_product(facts, unit, tile, sides)
+    steps = math.prod(r.extent for r in summed_loops(facts, unit)) // depth_of(unit)
+    most = min(limits.threads // (groups * threads), limits.block_wanted // threads)
+    return floor_power_of_two(min(most, steps // LEAST_BLOCKS))
 
 
 def fills_ahead(limits: Limits) -> bool:
@@ -235,7 +258,9 @@ def fills_ahead(limits: Limits) -> bool:
     return bool(limits.async_bytes) and limits.shared_bytes > 0
 
 
-def tensorize(given: Draft, unit: MatrixUnit, tile: Tile, sides: Sides, turns: int) -> bool:
+def tensorize(
+    given: Draft, unit: MatrixUnit, tile: Tile, sides: Sides, turns: int, sharers: int
+) -> bool:
     """Apply the steps of `use_unit` with `turns` copies of each stage; True if they fit.
 
     Raises ArgumentError if the sum is no product for the unit.
@@ -245,7 +270,7 @@ def tensorize(given: Draft, unit: MatrixUnit, tile: Tile, sides: Sides, turns: i
     joined = draft.facts
     below, down = cut_tile(draft, row, tile.tall, copies(tile.rows, unit.m) * unit.m)
     beside, right = cut_tile(draft, column, tile.wide, copies(tile.columns, unit.n) * unit.n)
-    block, depth = cut_steps(draft, unit)
+    block, share, depth = cut_steps(draft, unit, sharers)
     # A unit of one row or column takes no loop along it: that of a tile counts whole units.
     step = Tensorize(down if unit.m > 1 else None, right if unit.n > 1 else None, depth, unit)
     draft.do(step)
@@ -259,7 +284,7 @@ def tensorize(given: Draft, unit: MatrixUnit, tile: Tile, sides: Sides, turns: i
     at = block if draft.present(block) else innermost_group(draft)
     steps = counter_of(draft.kernel, block).extent if at == block else 1
     turns = min(turns, steps)
-    along = dimension(draft, depth, step.number(STEPS))
+    along = dimension(draft, share, depth, step.number(STEPS))
     for subgroups, axis, part in ((below, down, ROWS), (beside, right, COLUMNS)):
         across = dimension(draft, subgroups, axis, step.number(part))
         if not across:  # a single row, which lanes read from memory
@@ -311,15 +336,25 @@ def cut_tile(
     return (*number, 1, 0), (*number, 1, 1)
 
 
-def cut_steps(draft: Draft, unit: MatrixUnit) -> tuple[Number, Number]:
-    """Split the reduced loop of a product into stages: the loop over them, and that in one."""
+def cut_steps(
+    draft: Draft, unit: MatrixUnit, sharers: int
+) -> tuple[Number, Number | None, Number]:
+    """Split the reduced loop of a product into stages, of which each sharer has a part.
+
+    The loop over stages, that over sharers if there are several, and that in a part.
+    """
     loops = summed_loops(draft.facts, unit)
     number = join_steps(draft, loops)
     steps = -(-math.prod(r.extent for r in loops) // unit.k)
     if isinstance(unit.load, MatrixDescriptor):
         steps = ceil_power_of_two(steps)
-    draft.do(Split(number, min(depth_of(unit), steps * unit.k), Tail.GUARD))
-    return join_blocks(draft, (*number, 0)), (*number, 1)
+    depth = min(depth_of(unit), steps * unit.k)
+    draft.do(Split(number, depth * sharers, Tail.GUARD))
+    block, inner = join_blocks(draft, (*number, 0)), (*number, 1)
+    if sharers == 1:
+        return block, None, inner
+    draft.do(Split(inner, depth), Bind((*inner, 0), AxisKind.GROUP))
+    return block, (*inner, 0), (*inner, 1)
 
 
 def summed_loops(facts: KernelFacts, unit: MatrixUnit) -> list[UOp]:
