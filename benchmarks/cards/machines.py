@@ -154,11 +154,10 @@ What the count does not know [a card](2026-11-26-h200.md) shows: attention of 64
 TFLOP/s there, .44 of the matrix peak, since products and exponentials of a subgroup wait for each
 other; products of 4,096 had .66 of that peak, those of 8,192 .67 to .75.
 
-What keeps others below: a product of 512 has 64 tiles of 64 x 64, each of which reads 128 KB for .6
-us of products, and one of float32 is added up from parts of K by a second kernel. A group of a
-convolution copies 128 pixels of each of nine places of a window, which leaves out the near cache,
-and all weights: 167 MB where images have 26; two more kernels copy images and weights along their
-channels before.""",
+A product of 512 in halves has 64 tiles of 64 x 64, which four groups copy for each other; no card
+has timed that. What keeps others below: a group of a convolution copies 128 pixels of each of nine
+places of a window, which leaves out the near cache, and all weights: 167 MB where images have 26;
+two more kernels copy images and weights along their channels before.""",
     ),
     Card(
         "RX 7900 XTX",
@@ -183,7 +182,7 @@ channels before.""",
         note="""\
 What keeps others below: products of 512 in halves have 128 groups, two on a third of the 96 units
 and one on the others, and larger tiles would leave units without a group, while smaller ones read
-more of the cache; those of float32 are added up from parts of K by a second kernel.""",
+more of the cache.""",
     ),
     Card(
         "M3",

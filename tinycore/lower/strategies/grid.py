@@ -237,7 +237,9 @@ def shared_by_few(draft: Draft, steps: int, threads: int, beside: int) -> tuple[
     ):
         threads //= 2
     own = max(limits.block_wanted // (beside * threads), 1)
-    while threads < most and own > 1 and -(-outputs // own) < grid_shared.GROUPS_BESIDE * limits.units:
+    while (
+        threads < most and own > 1 and -(-outputs // own) < grid_shared.GROUPS_BESIDE * limits.units
+    ):
         own //= 2
     return threads, own
 

@@ -297,9 +297,7 @@ def steps_in_tile(draft: Draft, dimensions: list[Dimension]) -> int:
     return math.prod(loops[axis].extent for d in dimensions for axis, _ in d)
 
 
-def cut_depth(
-    draft: Draft, depth: int, sharers: int = 1
-) -> tuple[Number | None, list[Dimension]]:
+def cut_depth(draft: Draft, depth: int, sharers: int = 1) -> tuple[Number | None, list[Dimension]]:
     """Cut what is reduced into blocks of about `depth` steps, of which each sharer has as many.
 
     The loop in which there is one block, and the loops of a block.

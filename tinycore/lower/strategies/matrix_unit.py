@@ -76,6 +76,8 @@ ALONE: Final = 2.0
 """Time of a group that is alone on its unit and fills shared memory by loads, relative to that of
 groups of which one computes while another fills."""
 REGISTERS_OF_ADDRESSES: Final = 40
+ROOM_OF_PARTS: Final = 0.5
+"""Fraction of shared memory in which those exchange their parts, at most."""
 LEAST_BLOCKS: Final = 4
 """Stages of a subgroup of those that share a sum, at least."""
 MOST_WASTE: Final = 1.25
@@ -249,7 +251,10 @@ def sharers_of_sum(draft: Draft, unit: MatrixUnit, tile: Tile, sides: Sides) -> 
         return 1
     groups = groups_of_product(facts, unit, tile, sides)
     steps = math.prod(r.extent for r in summed_loops(facts, unit)) // depth_of(unit)
-    most = min(limits.threads // (groups * threads), limits.block_wanted // threads)
+    sums = copies(tile.rows, unit.m) * copies(tile.columns, unit.n) * unit.m * unit.n
+    parts = sums * tile.tall * tile.wide * unit.out.itemsize * len(facts.reductions)
+    room = int(limits.shared_bytes * ROOM_OF_PARTS) // parts
+    most = min(limits.threads // (groups * threads), limits.block_wanted // threads, room)
     return floor_power_of_two(min(most, steps // LEAST_BLOCKS))
 
 
@@ -336,9 +341,7 @@ def cut_tile(
     return (*number, 1, 0), (*number, 1, 1)
 
 
-def cut_steps(
-    draft: Draft, unit: MatrixUnit, sharers: int
-) -> tuple[Number, Number | None, Number]:
+def cut_steps(draft: Draft, unit: MatrixUnit, sharers: int) -> tuple[Number, Number | None, Number]:
     """Split the reduced loop of a product into stages, of which each sharer has a part.
 
     The loop over stages, that over sharers if there are several, and that in a part.
