@@ -103,7 +103,7 @@ def folded_by_lanes(
     """
     lanes = min(mine.extent, subgroup)
     for bit in range(lanes.bit_length() - 1):
-        own = own.alu(op, exchanged(own, 1 << bit))
+        own = own.alu(op, from_lane(own, 1 << bit))
     if lanes == mine.extent:
         return own
     subgroups = mine.extent // lanes
@@ -111,7 +111,7 @@ def folded_by_lanes(
     return parts.fold(op, UOp.index(0), 1, subgroups)
 
 
-def exchanged(value: UOp, distance: int) -> UOp:
+def from_lane(value: UOp, distance: int) -> UOp:
     """The value, or each element of a vector, of the lane at a distance (see SHUFFLE)."""
     if value.dtype.count == 1:
         return UOp(Op.SHUFFLE, value.dtype, (value,), distance)

@@ -114,7 +114,7 @@ def waits_alone(
     return resident_groups(limits, subgroups * unit.threads, registers) < GROUPS_OF_A_UNIT
 
 
-def filled(unit: MatrixUnit, found: Products, block: int, subgroups: int) -> int:
+def registers_of_fill(unit: MatrixUnit, found: Products, block: int, subgroups: int) -> int:
     """Registers of a lane for what it copies to shared memory of a block of columns."""
     staged = block * (sum(found.sizes.steps) + sum(found.sizes.columns)) * unit.b.itemsize
     return staged // (WORD_BYTES * subgroups * unit.threads) if block > unit.k else 0
@@ -149,7 +149,10 @@ def chain(given: Draft, unit: MatrixUnit, found: Products, way: Way, turns: int)
         while most > 1 and waits_alone(draft.limits, unit, found, way, most):
             most //= 2
     subgroups = subgroups_of(draft, found, most, rows)
-    while not fills_ahead(draft.limits) and filled(unit, found, block, subgroups) > MOST_FILLED:
+    while (
+        not fills_ahead(draft.limits)
+        and registers_of_fill(unit, found, block, subgroups) > MOST_FILLED
+    ):
         block //= 2
     _, down = cut_tile(draft, found.m, subgroups, rows)
     assert down is not None, f"{unit.name} has rows"  # or else its sums are no operand
