@@ -180,9 +180,9 @@ two more kernels copy images and weights along their channels before.""",
         joined_bytes=8,
         joins_apart=True,
         note="""\
-What keeps others below: products of 512 in halves have 128 groups, two on a third of the 96 units
-and one on the others, and larger tiles would leave units without a group, while smaller ones read
-more of the cache.""",
+Products of 512 in halves have 64 groups for 96 units, which load the operands of a step before they
+multiply those of another; LLVM keeps that order (`tiny_amd/edges.py`). Smaller tiles for all units
+read more of the cache than it gives.""",
     ),
     Card(
         "M3",

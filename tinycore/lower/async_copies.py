@@ -2,8 +2,9 @@
 
 Floor 3'. A STORE to shared memory that is marked EARLY or LATE becomes an ASYNC_COPY if its value
 is a load from a buffer, or zero behind a gate, in a size of `Limits.async_bytes`. Other stores stay
-with their thread; if no store became a copy, COMMIT and WAIT are removed. Lanes that go to separate
-places are stored immediately: a thread could not hold them all while it computes.
+with their thread; if no store became a copy, COMMIT and WAIT are removed. On devices that have such
+copies lanes that go to separate places are stored immediately: a thread could not hold them all
+while it computes. On others registers hold what a step has loaded until it has computed.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def begin_copies(kernel: UOp, limits: Limits) -> UOp:
             return new
         if (copy := copy_of(new, limits)) is not None:
             return copy
-        at_once = node.arg == EARLY or new.src[1].op is Op.EXTRACT
+        at_once = node.arg == EARLY or (new.src[1].op is Op.EXTRACT and bool(limits.async_bytes))
         return new.replace(arg=None) if at_once else new
 
     kernel = rebuilt(kernel, change)

@@ -140,7 +140,8 @@ def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
                     groups = groups_of_product(facts, unit, tile, sides)
                     near = loads_of_product(unit, replace(tile, tall=1, wide=1))
                     loads = cycles_of_loads(limits, near, loads) * unevenness(limits, groups)
-                    if groups <= limits.units and not limits.async_bytes:
+                    is_waiting = not limits.async_bytes and not loads_ahead(limits, unit)
+                    if groups <= limits.units and is_waiting:
                         loads *= ALONE
                     if any(other.is_described for other in runnable):
                         loads *= 1 + edges_of_group(facts, limits, unit, tile, groups)
@@ -228,7 +229,10 @@ def suits(facts: KernelFacts, limits: Limits, unit: MatrixUnit, tile: Tile, side
 
 def use_unit(draft: Draft, unit: MatrixUnit, tile: Tile, sides: Sides) -> bool:
     """A block of the result for each group; False if it exceeds the resources of a group."""
+    groups = groups_of_product(draft.facts, unit, tile, sides)
     most = MOST_TURNS if fills_ahead(draft.limits) else 1
+    if groups <= draft.limits.units and loads_ahead(draft.limits, unit):
+        most = LEAST_TURNS
     sharers = {sharers_of_sum(draft, unit, tile, sides): None, 1: None}
     try:
         return any(
@@ -238,6 +242,15 @@ def use_unit(draft: Draft, unit: MatrixUnit, tile: Tile, sides: Sides) -> bool:
         )
     except ArgumentError:  # not a product of these types
         return False
+
+
+def loads_ahead(limits: Limits, unit: MatrixUnit) -> bool:
+    """True if a group that is alone on a unit loads the operands of its next step before it
+    computes, and stores them to shared memory afterwards (software pipelining by registers).
+
+    Where it is stated what a unit has of shared memory, which then holds two copies.
+    """
+    return not limits.async_bytes and limits.unit_shared_bytes > 0 and unit.threads > 1
 
 
 def sharers_of_sum(draft: Draft, unit: MatrixUnit, tile: Tile, sides: Sides) -> int:
