@@ -220,7 +220,7 @@ def test_products_of_few_large_tiles_are_one_kernel(name: str) -> None:
 def test_subgroups_share_sums_of_a_unit_where_tiles_are_few(
     name: str, sizes: tuple[int, int, int]
 ) -> None:
-    limits = replace(limits_of(BY_NAME[name]), threads=4096, units=8)
+    limits = replace(limits_of(BY_NAME[name]), threads=4096, units=16 if name == "M3" else 8)
     parts = replace(CORRECT, name="CARD", renderer=lambda: Rewriter(limits), limits=limits)
     rows, inner, columns = sizes
     x, y = numbers(rows, inner), numbers(inner, columns)

@@ -254,7 +254,7 @@ def loads_ahead(limits: Limits, unit: MatrixUnit) -> bool:
 
 
 def sharers_of_sum(draft: Draft, unit: MatrixUnit, tile: Tile, sides: Sides) -> int:
-    """Subgroups that share each sum (split-K in a group), where there are few groups.
+    """Subgroups that share each sum (split-K in a group), where groups are alone on their units.
 
     Where copies are not asynchronous, bytes are under way as threads of the device ask for them.
     """
@@ -262,7 +262,8 @@ def sharers_of_sum(draft: Draft, unit: MatrixUnit, tile: Tile, sides: Sides) -> 
     threads = tile.tall * tile.wide * unit.threads
     if fills_ahead(limits) or not limits.units or unit.threads == 1:
         return 1
-    groups = groups_of_product(facts, unit, tile, sides)
+    if (groups := groups_of_product(facts, unit, tile, sides)) > limits.units:
+        return 1
     steps = math.prod(r.extent for r in summed_loops(facts, unit)) // depth_of(unit)
     sums = copies(tile.rows, unit.m) * copies(tile.columns, unit.n) * unit.m * unit.n
     parts = sums * tile.tall * tile.wide * unit.out.itemsize * len(facts.reductions)
