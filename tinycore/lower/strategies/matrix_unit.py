@@ -254,22 +254,21 @@ def loads_ahead(limits: Limits, unit: MatrixUnit) -> bool:
 
 
 def sharers_of_sum(draft: Draft, unit: MatrixUnit, tile: Tile, sides: Sides) -> int:
-    """Subgroups that share each sum (split-K in a group), where groups are alone on their units.
+    """Subgroups that share each sum (split-K in a group), where one alone would be on a unit.
 
     Where copies are not asynchronous, bytes are under way as threads of the device ask for them.
     """
     limits, facts = draft.limits, draft.facts
-    threads = tile.tall * tile.wide * unit.threads
-    if fills_ahead(limits) or not limits.units or unit.threads == 1:
+    if fills_ahead(limits) or tile.tall * tile.wide > 1 or unit.threads == 1:
         return 1
     if (groups := groups_of_product(facts, unit, tile, sides)) > limits.units:
         return 1
     steps = math.prod(r.extent for r in summed_loops(facts, unit)) // depth_of(unit)
     sums = copies(tile.rows, unit.m) * copies(tile.columns, unit.n) * unit.m * unit.n
-    parts = sums * tile.tall * tile.wide * unit.out.itemsize * len(facts.reductions)
+    parts = sums * unit.out.itemsize * len(facts.reductions)
     room = int(limits.shared_bytes * ROOM_OF_PARTS) // parts
-    most = min(limits.threads // (groups * threads), limits.block_wanted // threads, room)
-    return floor_power_of_two(min(most, steps // LEAST_BLOCKS))
+    most = min(limits.threads // groups, limits.block_wanted) // unit.threads
+    return floor_power_of_two(min(most, room, steps // LEAST_BLOCKS))
 
 
 def fills_ahead(limits: Limits) -> bool:
