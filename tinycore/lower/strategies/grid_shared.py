@@ -108,11 +108,11 @@ def propose(facts: KernelFacts, limits: Limits, wanted: int, sharers: int) -> It
         return
     least = limits.threads // (LEAST_FILLED if limits.units else 1)
     for tile in register_tiles(limits, wanted):
-        for threads, parts in divisions(facts, limits, found, (wanted, sharers), tile):
-            outputs, copies = facts.outputs_launched * parts, math.prod(tile)
-            few = copies == 1 and outputs >= wanted and parts == 1
+        for threads, lanes in divisions(facts, limits, found, (wanted, sharers), tile):
+            outputs, copies = facts.outputs_launched * lanes, math.prod(tile)
+            few = copies == 1 and outputs >= wanted and lanes == 1
             if few or outputs >= copies * least:
-                yield from proposals_of(facts, limits, found, (threads, parts), tile)
+                yield from proposals_of(facts, limits, found, (threads, lanes), tile)
 
 
 def divisions(
@@ -129,8 +129,8 @@ def divisions(
     if sharers > 1 or tile not in LARGE_REGISTER_TILES or not by_lanes:
         return
     alone = groups_of(facts, sides, tiles_of_sides(sides, wanted, tile, facts.overwrites))
-    for parts in SHARERS if alone < limits.units else ():
-        yield from ((threads, parts) for threads in (wanted, wanted // 2, wanted // 4))
+    for lanes in SHARERS if alone < limits.units else ():
+        yield from ((threads, lanes) for threads in (wanted, wanted // 2, wanted // 4))
 
 
 def proposals_of(
