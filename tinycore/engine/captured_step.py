@@ -107,7 +107,7 @@ class CapturedStep:
         """
         if prune:
             recording = hoist_invariants(recording, (*inputs, *outputs))
-        launches = plan_memory(recording, {*inputs, *outputs})
+        launches = pack_temporaries(recording, {*inputs, *outputs})
         before = {b for item in recording.items for b in item.bufs}
         now = {b for item in launches for b in item.bufs}
         made = (recording.made & now) - set(inputs) | (now - before)
@@ -391,7 +391,7 @@ class VaryingMemory:
         return made and (buffer.base is None or buffer in self.recording.temporary)
 
 
-def plan_memory(recording: Recording, kept: Collection[Buffer]) -> tuple[ExecItem, ...]:
+def pack_temporaries(recording: Recording, kept: Collection[Buffer]) -> tuple[ExecItem, ...]:
     """The launches of a capture on packed temporaries; `kept` buffers are not moved."""
     lives = lifetimes(recording, set(kept))
     by_device: dict[str, list[Buffer]] = defaultdict(list)

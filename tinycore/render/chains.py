@@ -137,7 +137,7 @@ def ways_of(
                 yield Way(way, block, parts)
 
 
-def objection(
+def refusal_by_unit(
     limits: Limits, unit: MatrixUnit, sizes: Sizes, most_parts: int = MOST_COLUMN_PARTS
 ) -> str | None:
     """Why a unit computes no chain of products of some sizes, or should not; None if it does."""

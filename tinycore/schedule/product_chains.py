@@ -22,8 +22,8 @@ from tinycore.render.chains import (
     MOST_COLUMN_PARTS,
     Sizes,
     factors_of,
-    objection,
     products_of,
+    refusal_by_unit,
     units_of,
 )
 from tinycore.schedule.access import Launch
@@ -117,7 +117,7 @@ def refusal_by_units(
     limits: Limits, units: Sequence[MatrixUnit], sizes: Sizes, most_parts: int = MOST_COLUMN_PARTS
 ) -> str | None:
     """Why none of some units computes products of some sizes as one; None if one does."""
-    found = {unit.name: objection(limits, unit, sizes, most_parts) for unit in units}
+    found = {unit.name: refusal_by_unit(limits, unit, sizes, most_parts) for unit in units}
     if None in found.values():
         return None
     told = [f"{name}: {why}" for name, why in found.items()]

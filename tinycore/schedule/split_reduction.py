@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from tinycore.config import settings
 from tinycore.dtype import DType
 from tinycore.render.base import Limits
-from tinycore.render.chains import Sizes, objection, units_of
+from tinycore.render.chains import Sizes, refusal_by_unit, units_of
 from tinycore.schedule.kernel import numel
 from tinycore.schedule.limits import LAUNCH_CLOCKS, limits_of, rate_of_unit
 from tinycore.schedule.storage import Storage, is_leaf
@@ -338,7 +338,7 @@ class Reduction:
             for rows in {numel(n) // self.length for n in made}:
                 columns = numel(self.node) // max(rows, 1)
                 sizes = Sizes(1, rows, self.length, (unit.k,), (columns,))
-                if rows and objection(limits, unit, sizes) is None:
+                if rows and refusal_by_unit(limits, unit, sizes) is None:
                     return True
         return False
 
