@@ -11,6 +11,7 @@ from __future__ import annotations
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
 
 from tinycore._locks import in_child, lock
@@ -46,9 +47,13 @@ def buffers_below(node: UOp) -> list[UOp]:
 class AliasIndex:
     """Groups of tensors by the base of their views; `living` gives all tensors."""
 
-    def __init__(self, living: Callable[[], Iterable[weakref.ref[Any]]]) -> None:
+    def __init__(
+        self,
+        living: Callable[[], Iterable[weakref.ref[Any]]],
+        guard: AbstractContextManager[Any] | None = None,
+    ) -> None:
         self.living = living
-        self.lock = lock()
+        self.lock: AbstractContextManager[Any] = lock() if guard is None else guard
         self.new: deque[weakref.ref[Any]] = deque()
         self.groups: dict[int, list[weakref.ref[Any]]] = defaultdict(list)
         self.count = 0

@@ -33,7 +33,7 @@ from tinycore.tensor.change_tracking import ChangeSet, tracking_changes
 from tinycore.tensor.environment import Change, Walk
 from tinycore.tensor.guard import form_of_value
 from tinycore.tensor.guard_keys import ATOM, FORM, Role, is_plain, shortened
-from tinycore.tensor.liveness import live_tensors
+from tinycore.tensor.liveness import live_tensors, while_walking
 from tinycore.tensor.names import Names
 from tinycore.tensor.proxies import ArgumentProxies
 from tinycore.tensor.recorded_call import Output, RecordedCall, SideOutput, State, realized_buffers
@@ -144,6 +144,7 @@ class Before:
         return cls(weakref.ref(tensor), weakref.ref(node), memory, node.shape, pending)
 
     @classmethod
+    @while_walking
     def all(cls) -> list[Before]:
         """All tensors that are alive now."""
         living = live_tensors()
@@ -214,11 +215,15 @@ class CapturingRun:
         self.kept = [change for change in changes if is_left(change)]
         self.other = [change for change in changes if not is_left(change)]
         self.gradients = changed_gradients(self.before, self.change_set)
-        now = [(b.tensor(), b.node) for b in self.before]
-        moved = [t for t, node in now if t is not None and t.uop is not node() and self.is_own(t)]
-        if left := [*self.tensors, *self.left, *moved, *self.proxies.tensors]:
+        if left := [*self.tensors, *self.left, *self.moved(), *self.proxies.tensors]:
             Tensor.realize(*left)
         return result
+
+    @while_walking
+    def moved(self) -> list[Tensor]:
+        """Tensors from before that this run has changed."""
+        now = [(b.tensor(), b.node) for b in self.before]
+        return [t for t, node in now if t is not None and t.uop is not node() and self.is_own(t)]
 
     def is_own(self, tensor: Tensor) -> bool:
         """True if this run has changed the value of a tensor."""
@@ -231,6 +236,7 @@ class CapturingRun:
         return found + [t.grad for t, _ in self.gradients if t.grad is not None]
 
     @property
+    @while_walking
     def replaced(self) -> list[Before]:
         """Tensors that were replaced by those."""
         known = {id(tensor): b for b in self.before if (tensor := b.tensor()) is not None}
@@ -362,6 +368,7 @@ class CapturingRun:
                 "gradient of a result); it would never change again. Return it instead"
             )
 
+    @while_walking
     def survivors(self, recording: Recording) -> list[Tensor]:
         """Tensors made in this run, of its memory, that are neither results nor found again."""
         known = [*self.proxies.tensors, *self.tensors, *self.left, *self.given.tensors]
@@ -381,6 +388,7 @@ class CapturingRun:
             and any(map(is_ours, tensor.uop.toposort()))
         ]
 
+    @while_walking
     def is_settled(self) -> bool:
         """True if this run did nothing that is done once only, such as filling memory made outside.
 
@@ -450,6 +458,7 @@ class CapturingRun:
         found |= {id(tensor): tensor for tensor, _ in self.gradients if id(tensor) not in known}
         return tuple([(weakref.ref(tensor), tensor.requires_grad) for tensor in found.values()])
 
+    @while_walking
     def found_state(self, recording: Recording) -> list[State]:
         """The tensors from before whose memory the launches work on.
 
@@ -510,6 +519,7 @@ def tensors_in(value: Any) -> list[Tensor]:
     return []
 
 
+@while_walking
 def changed_gradients(
     before: Iterable[Before], change_set: ChangeSet
 ) -> list[tuple[Tensor, Before]]:

@@ -122,6 +122,8 @@ class GradientHistory:
         """Map from the stand-in of overwritten content to the BUFFER that held it."""
         self.pending: dict[int, weakref.ref[UOp]] = {}
         """From the id of memory to the pending ASSIGN that will overwrite it."""
+        self.written: dict[int, tuple[weakref.ref[UOp], UOp]] = {}
+        """By its id, an ASSIGN that is done and the memory that has its value."""
         in_child(self.renew)
 
     def renew(self) -> None:
@@ -138,12 +140,32 @@ class GradientHistory:
     def mark_pending(self, written: UOp) -> None:
         """Record a write to memory that is not done yet."""
         node = base_of(written)
+        self.written.pop(id(node), None)  # it is to be done once more
         if node.op is Op.ASSIGN:
             key = id(base_of(node.src[0]))
             self.pending[key] = weakref.ref(node, partial(self.pending.pop, key))
 
+    def mark_done(self, writes: Iterable[UOp], memory: Mapping[UOp, UOp]) -> None:
+        """Record that writes are done, which a thread may still find in a graph that it builds."""
+        for node in writes:
+            if (found := memory.get(node)) is not None:
+                key = id(node)
+                forget = partial(self.forget_written, key)
+                self.written[key] = weakref.ref(node, forget), found
+        self.mark_written(writes)
+
+    def forget_written(self, key: int, reference: weakref.ref[UOp]) -> None:
+        """Drop the record of a write whose node is gone."""
+        if (found := self.written.get(key)) is not None and found[0] is reference:
+            del self.written[key]
+
+    def done(self, writes: Iterable[UOp]) -> dict[UOp, UOp]:
+        """Those of some writes that are done, and the memory that has their values."""
+        known = [(node, self.written.get(id(node))) for node in writes]
+        return {node: found[1] for node, found in known if found is not None}
+
     def mark_written(self, writes: Iterable[UOp]) -> None:
-        """Record that writes are done; tensors may still refer to their nodes."""
+        """Record that writes are pending no more; tensors may still refer to their nodes."""
         for node in writes:
             key = id(base_of(node.src[0]))
             found = self.pending.get(key)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
+from functools import wraps
 from itertools import compress, repeat
 from operator import attrgetter, call, is_not
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from tinycore._locks import recursive_lock
 from tinycore.tensor import graph
@@ -32,11 +33,34 @@ from tinycore.uop.op import Op
 if TYPE_CHECKING:
     from tinycore.tensor.core import Core
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 living: Final[dict[int, weakref.ref[Core]]] = {}
 """Every living tensor, by id, in order of creation."""
 
 
-alias_index: Final = AliasIndex(living.values)
+walking: Final = recursive_lock()
+"""Held while a thread refers to tensors of others, which live no longer than their own wants it to
+one that looks for them: what would read memory, or outlives a captured function.
+"""
+
+
+def while_walking(function: Callable[P, R]) -> Callable[P, R]:
+    """A function that looks at living tensors, whose references are gone before `walking` is free.
+
+    Its result must hold no tensor of another thread.
+    """
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        with walking:
+            return function(*args, **kwargs)
+
+    return call
+
+
+alias_index: Final = AliasIndex(living.values, walking)
 """Living tensors by the base that they show."""
 
 
@@ -54,7 +78,7 @@ class WaitingIndex:
     """
 
     def __init__(self) -> None:
-        self.lock = recursive_lock()
+        self.lock = walking
         """Held by queries and while a tensor gets another node: else a query could forget it."""
         self.candidates: dict[weakref.ref[Core], None] = {}
         """All that wait, and others, in order of creation."""
@@ -164,6 +188,7 @@ def view_over(view: UOp, base: UOp, new: UOp) -> UOp:
     return view.substitute(changed)
 
 
+@while_walking
 def replace_nodes(replacements: dict[UOp, UOp], owners: Container[int] = frozenset()) -> None:
     """Replace nodes by their values in the graphs of all living tensors.
 

@@ -18,9 +18,9 @@ from tinycore.schedule.kernel import memory_of
 from tinycore.tensor.aliases import VIEW_OPS, buffers_below
 from tinycore.tensor.arguments import Arguments, is_realized, rebuilt
 from tinycore.tensor.change_tracking import change_sets, changed_elsewhere
-from tinycore.tensor.liveness import become, live_tensors, replace_nodes
+from tinycore.tensor.liveness import become, live_tensors, replace_nodes, while_walking
 from tinycore.tensor.tensor import Tensor
-from tinycore.uop.bindings import exchanging
+from tinycore.uop.bindings import Naming, exchanging
 from tinycore.uop.movement import base_of, source_below
 from tinycore.uop.node import UOp, made_anew
 from tinycore.uop.op import Op
@@ -64,6 +64,7 @@ class ArgumentProxies:
         """The proxy of a tensor's gradient."""
         return None if original.grad is None else self.made.get(id(original.grad))
 
+    @while_walking
     def restore(self) -> None:
         """Make living tensors show the memory of the arguments again instead of the proxies'."""
         replace_nodes(self.back)
@@ -132,10 +133,16 @@ def naming_variables(given: Arguments) -> Iterator[None]:
     try:
         yield
     finally:
-        for tensor in live_tensors():
-            node = tensor.uop
-            if (new := exchanging(node, naming.back)) is not node and tensor.uop is node:
-                tensor._become(new)
+        name_back(naming)
+
+
+@while_walking
+def name_back(naming: Naming) -> None:
+    """Show bound variables under their own names again, in all living tensors."""
+    for tensor in live_tensors():
+        node = tensor.uop
+        if (new := exchanging(node, naming.back)) is not node and tensor.uop is node:
+            tensor._become(new)
 
 
 def rename_sizes(given: Arguments, arguments: Any) -> Any:
@@ -149,6 +156,13 @@ def finish_writes() -> None:
 
     Those that another thread has written down in a function that it captures are a part of that.
     """
+    if waiting := with_pending_writes():
+        Tensor.realize(*waiting)
+
+
+@while_walking
+def with_pending_writes() -> list[Any]:
+    """Living tensors with writes pending that no capture of another thread has written down."""
     waiting: list[Any] = []
     others = changed_elsewhere() if change_sets else ()
     for tensor in live_tensors():
@@ -158,8 +172,7 @@ def finish_writes() -> None:
         parts = node.src if node.op is Op.MULTI else (node,)
         if any(is_pending_write(base_of(part)) for part in parts):
             waiting.append(tensor)
-    if waiting:
-        Tensor.realize(*waiting)
+    return waiting
 
 
 def is_pending_write(node: UOp) -> bool:

@@ -18,7 +18,13 @@ from tinycore.tensor.aliases import base_of_view
 from tinycore.tensor.core import Core
 from tinycore.tensor.grad import LEAF, passes_gradient
 from tinycore.tensor.history import history
-from tinycore.tensor.liveness import BUFFER, alias_index, replace_nodes, waiting_tensors
+from tinycore.tensor.liveness import (
+    BUFFER,
+    alias_index,
+    replace_nodes,
+    waiting_tensors,
+    while_walking,
+)
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.value_cache import Snapshot, value_cache
 from tinycore.tensor.view_writes import show
@@ -58,24 +64,45 @@ def compute(
     Runs that write to memory exclude one another. A thread that waited for another one may find
     its writes done, so it calls `requested` again.
     """
+    repeated: set[UOp] = set()
     while True:
         runtime().finish()
         before = Writes.done
         if not (roots := requested()):
             return {}
         known = value_cache.snapshot()
-        cached = readable_from_cache(known.memory, roots) if known.memory else known.memory
-        form = canonicalize(roots, cached)
-        waiting = waiting_tensors()
-        while form.assigned and (more := readers_of_overwritten(form, waiting)):
-            more = [*form.roots, *more]
-            form = canonicalize(more, readable_from_cache(known.memory, more), form)
+        form, others = with_waiting(roots, known, read)
         asked = set(roots) if owners else set()
         if not form.assigned:
-            return run_and_publish(known, form, owners, read, asked, waiting)
+            return run_and_publish(known, form, owners, read, asked, others)
         with writing:
-            if Writes.done == before:
-                return run_and_publish(known, form, owners, read, asked, waiting)
+            if Writes.done != before:
+                continue
+            if (done := history.done(form.assigned)).keys() <= repeated:
+                return run_and_publish(known, form, owners, read, asked, others)
+            repeated |= done.keys()
+            replace_nodes(done)  # another thread did these while this one built its graph
+
+
+@while_walking
+def with_waiting(
+    roots: list[UOp], known: Snapshot, read: UOp | None
+) -> tuple[CanonicalGraph, list[UOp]]:
+    """The canonical graph of roots and of what waiting tensors still have to read from memory that
+    they overwrite; and the nodes of the other waiting tensors.
+    """
+    cached = readable_from_cache(known.memory, roots) if known.memory else known.memory
+    form = canonicalize(roots, cached)
+    waiting = waiting_tensors()
+    while form.assigned and (more := readers_of_overwritten(form, waiting)):
+        more = [*form.roots, *more]
+        form = canonicalize(more, readable_from_cache(known.memory, more), form)
+    ours = set(form.roots)
+    return form, [
+        t.uop
+        for t in waiting
+        if not (t.uop in ours or base_of(t.uop) is read or graph.is_buffer(t.uop))
+    ]
 
 
 def run_and_publish(
@@ -84,7 +111,7 @@ def run_and_publish(
     owners: Sequence[Core],
     read: UOp | None,
     asked: set[UOp],
-    waiting: Sequence[Core],
+    others: Sequence[UOp],
 ) -> dict[UOp, UOp]:
     """Run a canonical graph and publish its results to living tensors; the memory of each root.
 
@@ -93,14 +120,8 @@ def run_and_publish(
     same node gets the value only: an assignment to one must not show in the other.
 
     A value that is `read` is the only root and has no owner; the value cache takes its memory.
-    `waiting` are the living tensors that are not memory alone.
+    `others` are the nodes of living tensors that are not memory alone.
     """
-    ours = set(form.roots)
-    others = [
-        t.uop
-        for t in waiting
-        if not (t.uop in ours or base_of(t.uop) is read or graph.is_buffer(t.uop))
-    ]
 
     def publish(computed: RunResult) -> None:
         replaced, cached = computed
@@ -127,7 +148,7 @@ def note_history(
 ) -> None:
     """Keep the graphs, for `backward`, of values that were computed but not realized by name."""
     if form.assigned:
-        history.mark_written(form.assigned)
+        history.mark_done(form.assigned, replaced)
     if value_cache.scope.open:  # a capture computes its gradients inside
         history.discard(memory_written(form.assigned))
         return
@@ -336,6 +357,7 @@ def root_of(tensor: Core) -> UOp:
     return base if is_part and len(alias_index.of(base)) > 1 else tensor.uop
 
 
+@while_walking
 def values_of_tensors() -> set[UOp]:
     """The roots of living tensors that must be computed before memory they read is overwritten."""
     return {n for t in waiting_tensors() if not shows_memory(n := root_of(t), set())}
@@ -365,6 +387,7 @@ def readers_of_overwritten(form: CanonicalGraph, waiting: Iterable[Core]) -> lis
     return list(dict.fromkeys((*copies, *(n for n in nodes if n in reading))))
 
 
+@while_walking
 def with_readers(roots: list[UOp]) -> list[UOp]:
     """Some roots, and all nodes to be computed before these overwrite memory."""
     while more := readers_of_overwritten(canonicalize(roots), waiting_tensors()):

@@ -6,7 +6,7 @@ tensor whose graph contains something computed now sees the memory that holds it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Self
 
@@ -21,7 +21,7 @@ from tinycore.tensor.grad import gradients, passes_gradient
 from tinycore.tensor.history import history
 from tinycore.tensor.host_bytes import decode
 from tinycore.tensor.layout import COPIES, moved_from, show_memory
-from tinycore.tensor.liveness import alias_index, replace_nodes, tensors_over
+from tinycore.tensor.liveness import alias_index, replace_nodes, tensors_over, while_walking
 from tinycore.tensor.random import Random
 from tinycore.tensor.realization import (
     canonicalize,
@@ -353,16 +353,10 @@ class Realization(Random):
         nodes = ordered(self.uop, None)
         if root is not self.uop:
             nodes |= ordered(root, None)
-        versions = history.versions_in(nodes)
-        floats = floats_over(history.memory_among(nodes))
-        tensors = [t for t in floats if t.uop in nodes or [*versions(t.uop)]]
+        tensors = floats_shown_in(nodes)
         explicit = [t for t in tensors if t.requires_grad]
         chosen = explicit or [t for t in tensors if t.requires_grad is None]
-        history.check_ended(
-            root,
-            nodes,
-            lambda memory: buffers_shown(t for t in floats_over(memory) if t.requires_grad),
-        )
+        history.check_ended(root, nodes, buffers_of_parameters)
         found = derivatives(self.uop, seed, chosen)
         for tensor in chosen:
             if (node := found.get(tensor)) is not None:
@@ -371,6 +365,7 @@ class Realization(Random):
                 )
         return self
 
+    @while_walking
     def _shows_parameter(self) -> bool:
         """True if this tensor is, or is a view of, one that requires a gradient."""
         nodes = set(self.uop.toposort())
@@ -399,6 +394,20 @@ class Realization(Random):
                 f"backward: a gradient of shape {gradient.shape} for a tensor of shape {self.shape}"
             )
         return gradient.uop.cast(self.dtype)
+
+
+@while_walking
+def floats_shown_in(nodes: Collection[UOp]) -> list[Core]:
+    """Living tensors of floats that are among some nodes, or whose former content is."""
+    versions = history.versions_in(nodes)
+    floats = floats_over(history.memory_among(nodes))
+    return [t for t in floats if t.uop in nodes or [*versions(t.uop)]]
+
+
+@while_walking
+def buffers_of_parameters(memory: Iterable[UOp]) -> list[UOp]:
+    """The BUFFERs of tensors over some memory that require a gradient."""
+    return buffers_shown(t for t in floats_over(memory) if t.requires_grad)
 
 
 def floats_over(memory: Iterable[UOp]) -> list[Core]:

@@ -169,6 +169,30 @@ def test_realize_that_ends_a_gradient_is_told() -> None:
     assert w.grad.tolist() == [2.0, 4.0]
 
 
+def test_a_write_that_another_thread_did_meanwhile_is_not_done_again() -> None:
+    memory = Tensor([1.0]).realize()
+    memory.assign(memory * 2)
+    found = memory.uop  # by a thread in the midst of `memory + 1`
+    memory.realize()
+    later = Tensor.from_uop(found) + 1
+
+    assert later.tolist() == [3.0]
+    assert memory.tolist() == [2.0]
+
+
+def test_equal_writes_are_done_each_time() -> None:
+    memory, nodes = Tensor([5.0]).realize(), []
+    for number in range(3):
+        memory.zero_()
+        nodes.append(memory.uop)  # one node, as it lives
+        assert memory.tolist() == [0.0]
+        memory += number
+        memory.realize()
+
+    assert memory.tolist() == [2.0]
+    assert len({*nodes}) == 1
+
+
 def test_kernelize_that_ends_a_gradient_is_told() -> None:
     w, memory = Tensor([1.0, 2.0], requires_grad=True).realize(), Tensor([0.0, 0.0]).realize()
     y = (w * 2).kernelize()
