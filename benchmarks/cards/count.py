@@ -46,6 +46,8 @@ SUBGROUP_OF_TILES: Final = 32
 WINDOW: Final = 8
 """Steps of a loop whose lines stay in the near cache."""
 WORD: Final = 4
+TEXEL: Final = 4
+"""Numbers of a pixel."""
 BROADCAST: Final = 64
 """Bytes in which all that a subgroup reads of shared memory may lie to be read faster."""
 SLOW: Final = frozenset({Op.SQRT, Op.EXP2, Op.LOG2, Op.SIN, Op.RECIPROCAL, Op.FDIV, Op.EXP, Op.LOG})
@@ -224,7 +226,8 @@ def counts_of(kernel: LinearKernel, card: Card) -> Counts:
                 count_shared(counts, card, address, active, access.item_bytes, weight)
                 continue
             if access.node in textures:
-                counts.texels += subgroups * card.subgroup * access.times
+                pixels = max(access.node.dtype.count // TEXEL, 1)
+                counts.texels += subgroups * card.subgroup * access.times * pixels
             elif access.node.op not in copied:
                 rows = in_subgroups(address, active, card.subgroup, access.item_bytes, card.line)
                 least = subgroups * card.subgroup * access.item_bytes / card.line

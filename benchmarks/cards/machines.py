@@ -241,10 +241,19 @@ float32's peak, is what such a row can reach; the first is of a peak that would 
 
 What keeps others below: two subgroups at once fill a unit, twelve the card, and a thread of these
 has 5 outputs of a product of 64, 43 of one of 64 rows and 85 of one of 256. Tiles of so few need
-more operands than both memories give, 84 bytes a clock of a unit for its 128 multiply-adds: each
-takes .75 bytes in a tile of 16 columns and 8 rows, 1 in one of 8 and 8, 1.5 in one of 8 and 4.
-More threads to an output exchange sums through the same shared memory. Attention is four kernels:
-scores and weights go to memory and back in float32, which takes longer than either product.""",
+more operands than both memories give, 84 bytes a clock of a unit for its 128 multiply-adds, .66 for
+each: it takes .83 bytes in a tile of 12 columns and 8 rows, 1 in one of 8 and 8, 3 in one of 4 and
+2. More threads to an output exchange sums through the same shared memory. Of all tiles of up to 20
+columns and 16 rows of a thread, in groups of up to 128 threads, those of least cost by the planner
+were counted, 150 each: the best have .44 of the limit of a product of 64 and .67 of one of 256,
+whose last tile of columns is two thirds full.
+
+Attention is four kernels. Keys are copied along their places. Scores go to memory once, in float32.
+One kernel reads them for maxima and totals of rows, and is memory's alone: with 64 features a fifth
+of the time. The product with values reads them again, and computes weights as it stages them. Both
+products in one kernel would need 256 sums of a thread, or tiles of 8 x 8, which are slower than
+memory (`docs/decisions/0066-attention-without-units.md`). An exponential is an instruction, counted
+as 8 multiply-adds, an estimate.""",
         integer=408 / 188,  # additions, as Chips and Cheese measured both
     ),
 )

@@ -142,6 +142,26 @@ def test_a_thread_loads_once_what_its_windows_share() -> None:
     assert counts_of(kernel, ADRENO).conflicts == 1.0
 
 
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float16], ids=str)
+def test_rows_that_begin_in_one_bank_are_stored_by_threads_side_by_side(dtype: DType) -> None:
+    limits_of(ADRENO)
+    queries, keys = (Tensor.empty(16, 256, 64, dtype=dtype, device="NULL") for _ in "qk")
+    kernel = lowered(ADRENO, lambda: queries.matmul(keys.transpose(1, 2), dtype=dtypes.float32))
+
+    assert counts_of(kernel, ADRENO).conflicts == 1.0
+
+
+def test_a_pixel_has_four_numbers_of_any_type() -> None:
+    limits_of(ADRENO)
+    rows, weights = (
+        Tensor.empty(*s, dtype=dtypes.float16, device="NULL") for s in ((4, 64), (4096, 64))
+    )
+    kernel = lowered(ADRENO, lambda: rows @ weights.T)
+    counts = counts_of(kernel, ADRENO)
+
+    assert counts.texels * counts.groups * 4 == 4 * 4096 * 64 * (1 / 2 + 1 / 4)
+
+
 @pytest.mark.parametrize(
     "sizes", [(100, 40, 132), (50, 24, 260), (256, 16, 256), (64, 64, 64), (33, 20, 36)], ids=str
 )

@@ -228,11 +228,17 @@ def cycles_of_step(multiply_adds: int, loads: int, far_bytes: int = 0) -> float:
     return max(multiply_adds, loads, far) + loads / 8 + far * FAR_SHOWS
 
 
-def cycles_of_shared_tile(limits: Limits, wide: int, tall: int, depth: int) -> float:
-    """Cycles per multiply-add of a thread's tile in shared memory, for `depth` reduction steps."""
+def cycles_of_shared_tile(
+    limits: Limits, wide: int, tall: int, depth: int, staged: float = 0.0
+) -> float:
+    """Cycles per multiply-add of a thread's tile in shared memory, for `depth` reduction steps.
+
+    `staged` are the words for each that are stored there first.
+    """
     words = 1 / wide + 1 / tall
     if limits.shared_rate and limits.unit_lanes:
-        return max(1.0, words * cycles_of_word(limits, limits.shared_rate)) + FILL_CYCLES / depth
+        moved = (words + staged) * cycles_of_word(limits, limits.shared_rate)
+        return max(1.0, moved) + FILL_CYCLES / depth
     return 1 + words + FILL_CYCLES / depth
 
 

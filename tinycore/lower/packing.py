@@ -217,6 +217,14 @@ def loads_of(fill: UOp) -> list[UOp]:
     return [n.src[0] for n in fill.src[0].src[1].toposort() if n.op is Op.LOAD]
 
 
+def loads_of_elements(fill: UOp) -> list[UOp]:
+    """The addresses that move with most loops of a fill: what is read once for a row of elements,
+    as a factor of the row, does not decide in which order they are copied."""
+    loads = loads_of(fill)
+    moving = [len(n.ranges.intersection(fill.src[1:])) for n in loads]
+    return [n for n, count in zip(loads, moving, strict=True) if count == max(moving)]
+
+
 def longest_stride(fill: UOp, place: int) -> int:
     """Largest stride of the loop at a place among the loads of a fill."""
     moves = [coefficient(n.src[1], fill.src[place]) for n in loads_of(fill)]

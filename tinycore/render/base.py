@@ -322,7 +322,7 @@ class Renderer:
     are lowered as if it were missing, and half-precision floats are computed in float32."""
     approximate: ClassVar[frozenset[Op]] = frozenset()
     """Arithmetic of float32 that the language has by an instruction alone that is wrong in its last
-    two bits; nodes with the `arg` APPROXIMATE are left to it."""
+    bits; nodes with the `arg` APPROXIMATE are left to it."""
     emulated: ClassVar[frozenset[DType]] = frozenset()
     """Types the language can only store; their values are computed in float32."""
     converts: ClassVar[frozenset[DType]] = frozenset()

@@ -89,6 +89,12 @@ def chained_types(device: DeviceLike) -> frozenset[DType]:
     return frozenset() if limits is None else frozenset(unit.a for unit in units_of(limits))
 
 
+def multiplies(device: DeviceLike, dtype: DType) -> bool:
+    """True if a matrix unit of a device multiplies a type as it is; of others nothing is known."""
+    limits = device_limits(device)
+    return limits is None or any(unit.a is dtype for unit in limits.matrix)
+
+
 def refusal_of_chain(
     device: DeviceLike,
     dtype: DType,

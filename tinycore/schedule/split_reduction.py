@@ -42,6 +42,8 @@ LONG_PRODUCT: Final = 1 << 13
 SHORTEST_PART: Final = 1 << 10
 LEAST_AGAIN: Final = 8
 """Terms each operand element takes part in, from which it counts as reused."""
+LEAST_TEXTURED: Final = 2
+"""The same where texture units read columns, of which each thread has several."""
 SMALLER: Final = 4
 """Elements read for each partial result, at least."""
 LEAST_TERMS: Final = 1 << 6
@@ -220,7 +222,9 @@ class Reduction:
     @cached_property
     def has_shared_operands(self) -> bool:
         """True if each operand element takes part in many terms, for whatever reason."""
-        return 0 < max(self.read, default=0) * LEAST_AGAIN <= self.work
+        is_near = bool(limits_of(self.node.device).texture_rate)
+        least = LEAST_TEXTURED if is_near else LEAST_AGAIN
+        return 0 < max(self.read, default=0) * least <= self.work
 
     @cached_property
     def work(self) -> int:

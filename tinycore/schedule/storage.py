@@ -4,7 +4,7 @@ Floor 3. A value without memory is recomputed inside every kernel that uses it (
 recomputation, Halide's `compute_inline`; a stored value is `compute_root`). `Reason` lists why a
 value is stored, and DEBUG=3 prints it for each.
 
-See docs/decisions/0007-fusion-boundaries.md.
+See docs/decisions/0007-fusion-boundaries.md and docs/decisions/0066-attention-without-units.md.
 """
 
 from __future__ import annotations
@@ -40,6 +40,10 @@ DEAREST_REPLAYED = 8
 """Cost that each replay of a capture may recompute for an element that never changes."""
 OPS_OF_A_BYTE = 8
 """Ops in the time of reading a byte: 128 lanes of a unit, which gets 16 bytes a clock."""
+COLUMNS_OF_A_TILE = 64
+"""Columns of a product that a group computes, at least, from rows that it stages."""
+LEAST_PRODUCT = 1 << 20
+"""Multiply-adds of a contraction from which such tiles are planned for all units."""
 REPEATED_OFTEN = 4
 """Reads of each element from which a padded copy pays."""
 
@@ -411,10 +415,47 @@ class Storage:
                 self.store_computed(bottom.src[0], Reason.PADDED)
             else:
                 self.store(bottom, Reason.PADDED)
-        elif self.cost.get(bottom, 0) >= (
+            return
+        is_dear = self.cost.get(bottom, 0) >= (
             DEAREST_REPEATED if under_reduction else DEAREST_EXPANDED
-        ):
+        )
+        if is_dear and not (under_reduction and self.is_computed_for_tiles(node, bottom)):
             self.store_arithmetic(bottom, Reason.DEAR_REPEAT)
+
+    def is_computed_for_tiles(self, node: UOp, bottom: UOp) -> bool:
+        """True if an operand that a product reads expanded is computed faster than stored.
+
+        Tiles whose columns texture units read stage their rows: a group computes an element once
+        for all of its columns, as weights of attention from scores.
+        """
+        product, device = self.product_of(node), node.device_or_none
+        if product is None or device is None or not limits_of(device).texture_rate:
+            return False
+        elements = numel(bottom)
+        tiles = -(-(numel(node) // elements) // COLUMNS_OF_A_TILE)
+        own = bottom.dtype.itemsize * elements
+        read = self.bytes_read_for(bottom)
+        saved = own + read + (own - read) * tiles
+        return self.cost[bottom] * elements * tiles <= OPS_OF_A_BYTE * saved
+
+    def product_of(self, node: UOp) -> UOp | None:
+        """The contraction that alone reads a value, as an operand; None where there is none."""
+        while len(users := self.users[node]) == 1:
+            (user,) = users
+            if user.op is Op.REDUCE_AXIS:
+                is_sum = user.arg[0] is Op.ADD and node.op is Op.MUL
+                work = numel(node) if all(isinstance(n, int) for n in node.shape) else 0
+                return user if is_sum and work >= LEAST_PRODUCT else None
+            is_operand = user.op in (Op.MUL, Op.CAST) or user.op in PASSED_THROUGH
+            if not is_operand or user in self.reasons:
+                return None
+            node = user
+        return None
+
+    def bytes_read_for(self, node: UOp) -> int:
+        """The bytes of all memory that a value is computed from."""
+        below = node.toposort(lambda n: not (is_leaf(n) or n in self.reasons))
+        return sum(numel(n) * n.dtype.itemsize for n in below if self.is_memory(n))
 
     def is_mask_of_chain(self, node: UOp, bottom: UOp) -> bool:
         """True for a mask that indices alone make and that is applied to what may be the scores of
@@ -443,9 +484,7 @@ class Storage:
         tiled = user.op is Op.REDUCE_AXIS or user in self.reduced_above
         repeats = 1 if tiled else max(1, numel(user) // max(1, numel(bottom)))
         cost = self.cost[bottom] * repeats  # a product computes an operand once for a tile
-        below = bottom.toposort(lambda n: not (is_leaf(n) or n in self.reasons))
-        read = sum(numel(n) * n.dtype.itemsize for n in below if self.is_memory(n))
-        more = max(numel(bottom) * bottom.dtype.itemsize - read, 0)
+        more = max(numel(bottom) * bottom.dtype.itemsize - self.bytes_read_for(bottom), 0)
         if cost >= DEAREST_REPLAYED and cost * numel(bottom) >= OPS_OF_A_BYTE * more:
             self.store_arithmetic(bottom, Reason.INVARIANT)
 

@@ -25,6 +25,7 @@ from tinycore.tensor.partial_attention import (
     LEAST_PART,
     Seen,
     added,
+    approximate_exp,
     check_shapes,
     combine_all,
     combine_parts,
@@ -58,6 +59,7 @@ refusal_of_chain: Final[Callable[..., str | None]] = deferred(
     "tinycore.schedule.product_chains:refusal_of_chain"
 )
 skips_hidden: Final[Callable[..., bool]] = deferred("tinycore.schedule.product_chains:skips_hidden")
+multiplies: Final[Callable[..., bool]] = deferred("tinycore.schedule.product_chains:multiplies")
 
 trace = Trace("schedule")
 
@@ -333,9 +335,12 @@ class Attention(Composed):
         scores = masked(scores, mask)
         # In memory: a kernel of both the maxima and the factors of `combine_pair` is slow.
         top = scores.max(-1, keepdim=True).detach().contiguous()
-        powers = (scores - (top if mask is None else finite(top))).exp()
+        difference = scores - (top if mask is None else finite(top))
+        is_widened = self.dtype is not wide and not multiplies(str(self.device), self.dtype)
+        powers = approximate_exp(difference) if is_widened else difference.exp()
         total = powers.sum(-1, keepdim=True)
-        weights = thinned(powers, kept, dropout_p).cast(self.dtype)
+        weights = thinned(powers, kept, dropout_p)
+        weights = weights if is_widened else weights.cast(self.dtype)
         if kept is None:
             weights = weights._dropped(dropout_p)
         return Seen(top, total, weights.matmul(value, dtype=wide), mask is not None)
@@ -475,4 +480,6 @@ class Anew:
 
     def product(self, weights: Attention, what: Attention) -> Attention:
         """A product with weights, which are as narrow as in the forward pass."""
-        return weights.cast(self.query.dtype).matmul(what, dtype=self.wide)
+        is_narrow = multiplies(str(self.query.device), self.query.dtype)
+        weights = weights.cast(self.query.dtype) if is_narrow else weights
+        return weights.matmul(what, dtype=self.wide)

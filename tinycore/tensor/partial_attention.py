@@ -17,6 +17,8 @@ from tinycore.errors import ShapeError
 from tinycore.tensor.checks import broadcast_shapes
 from tinycore.tensor.composed import Composed
 from tinycore.tensor.pixels import is_fixed
+from tinycore.uop.node import UOp
+from tinycore.uop.op import APPROXIMATE, Op
 from tinycore.uop.size import greatest
 
 PIECE_BYTES: Final = 512 << 10
@@ -110,6 +112,12 @@ def masked(scores: T, mask: T | int | None, across: bool = False) -> T:
     elif across:
         mask = turned(mask)
     return mask.where(scores, -math.inf) if mask.dtype is dtypes.bool else scores + mask
+
+
+def approximate_exp(x: T) -> T:
+    """exp of differences from a maximum, of which halves alone are made: a device may approximate
+    it."""
+    return x._from_node(UOp(Op.EXP, x.dtype, (x.uop,), APPROXIMATE))
 
 
 def thinned(weights: T, kept: T | None, p: float) -> T:

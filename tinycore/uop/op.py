@@ -282,8 +282,8 @@ CLOSERS: Final = frozenset({Op.END, Op.REDUCE})
 COMPOUND: Final = frozenset({Op.END, Op.GROUP, Op.SINK})
 """Statements made of statements: a walk through them finds STOREs, but not stored values."""
 APPROXIMATE: Final = "approximate"
-"""The `arg` of an EXP2 of float32 whose result may be wrong in its last two bits, and 0 where it is
-smaller than normal numbers: its value is rounded to a half type."""
+"""The `arg` of an EXP or EXP2 of float32 whose result may be wrong in its last bits, and 0 where it
+is smaller than normal numbers: what is computed from it is rounded to a half type."""
 RECURRENCES: Final = frozenset({Op.RECUR, Op.ITERATE})
 REDUCTIONS: Final = frozenset({Op.ADD, Op.MUL, Op.MAX, Op.MIN})
 

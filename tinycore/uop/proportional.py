@@ -130,19 +130,28 @@ def approximate_powers(graph: UOp, values: Iterable[UOp]) -> UOp:
 
 
 def approximate_weights(kernel: UOp) -> UOp:
-    """A kernel whose results are all halves, with EXP2 approximated in place of softmax's EXP.
+    """A kernel with EXP2 approximated in place of each EXP that may be, and of those of a softmax
+    where all results are halves.
 
     That is exp of a difference from a maximum of the kernel: 1 is among the terms of its sum, so
     that what is lost below 2**-126 is nothing beside it.
     """
     nodes = kernel.toposort()
+    free = {n for n in nodes if n.op is Op.EXP and n.arg == APPROXIMATE}
+    kernel = approximated(kernel, free, as_one_product) if free else kernel
+    nodes = kernel.toposort() if free else nodes
     stored = [n.src[1].dtype for n in nodes if n.op is Op.STORE]
     maxima = [n for n in nodes if n.op is Op.REDUCE and n.arg is Op.MAX]
     if not maxima or not all(dtypes.is_float(d) and d.scalar().itemsize == 2 for d in stored):
         return kernel
     powers = {n for n in nodes if n.op is Op.EXP and n.dtype.scalar() is dtypes.float32}
     weights = {n for n in powers if is_weight(n, maxima)}
-    return approximated(kernel, weights, lambda x, factor: x * x.const_like(factor))
+    return approximated(kernel, weights, as_one_product)
+
+
+def as_one_product(value: UOp, factor: float) -> UOp:
+    """A value times a factor, as one product."""
+    return value * value.const_like(factor)
 
 
 def approximated(graph: UOp, powers: set[UOp], scaled: Callable[[UOp, float], UOp]) -> UOp:

@@ -95,6 +95,70 @@ def test_a_large_product_is_right(driver: Kgsl) -> None:
     assert (found == a @ b).all()
 
 
+def attended(q: Any, k: Any, v: Any, is_hidden: Any = False) -> Any:
+    """Attention in float64."""
+    q, k, v = (x.astype("d") for x in (q, k, v))
+    scores = numpy.where(is_hidden, -numpy.inf, q @ k.swapaxes(-2, -1) / q.shape[-1] ** 0.5)
+    weights = numpy.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ v
+
+
+def normal(*shape: int) -> Any:
+    return numpy.random.default_rng(sum(shape)).standard_normal(shape).astype("e")
+
+
+def test_attention_stores_scores_and_no_weights() -> None:
+    """Weights are computed from them where they are staged for the product with values. The loops
+    spill nothing; a few values of its results do not fit beside all sums."""
+    with Context(DEV="NULL:IR3:a640"):
+        toolchain = Device["NULL"].toolchain
+        q, k, v = (Tensor.empty(1, 16, 256, 64, dtype=dtypes.float16) for _ in "qkv")
+        items = q.scaled_dot_product_attention(k, v).schedule()
+        kernels = [lower(item.ast, toolchain.renderer, "kernel") for item in items]
+        sources = map(toolchain.renderer.render, kernels)
+        codes = [Code.unpack(toolchain.compiler.compile(s), "kernel") for s in sources]
+    assert len(items) == 4
+    large = [item for item in items if item.bufs[0].size == 16 * 256 * 256]
+    assert large == [items[1]]
+    assert all(code.private_bytes == 0 for code in codes[:3])
+
+
+@pytest.mark.parametrize("is_causal", [False, True], ids=["whole", "causal"])
+def test_attention_of_halves_is_right(driver: Kgsl, is_causal: bool) -> None:
+    q, k, v = (normal(1, 2, 128, 64) + n for n in range(3))
+    found = Tensor(q).scaled_dot_product_attention(Tensor(k), Tensor(v), is_causal=is_causal)
+    hidden = ~numpy.tri(128, dtype=bool) if is_causal else False
+    assert numpy.allclose(found.numpy(), attended(q, k, v, hidden), rtol=2e-3, atol=2e-3)
+    assert any(launch.textures for launch in driver.launches)
+
+
+def test_a_query_of_heads_that_share_keys_is_right(driver: Kgsl) -> None:
+    """Keys are read by pixels along the sum, values in parts."""
+    q, k, v = normal(1, 8, 1, 32), normal(1, 2, 1024, 32), normal(1, 2, 1024, 32)
+    found = Tensor(q).scaled_dot_product_attention(Tensor(k), Tensor(v), enable_gqa=True)
+    heads = [x.repeat(4, 1) for x in (k, v)]
+    assert numpy.allclose(found.numpy(), attended(q, *heads), rtol=2e-3, atol=2e-3)
+    assert any(launch.textures for launch in driver.launches)
+
+
+@pytest.mark.parametrize("kind", ["f", "e"])
+def test_few_rows_times_what_lies_along_the_sum_are_right(driver: Kgsl, kind: str) -> None:
+    rows, weights = numbers(4, 64).astype(kind), numbers(2048, 64).astype(kind)
+    found = (Tensor(rows) @ Tensor(weights).T).numpy()
+    assert any(launch.textures for launch in driver.launches)
+    assert (found == (rows.astype("f") @ weights.astype("f").T).astype(kind)).all()
+
+
+def test_a_softmax_of_halves_is_right_for_all_that_is_hidden_or_far_or_no_number() -> None:
+    rows = numpy.linspace(-200, 60, 4 * 64).reshape(4, 64)[:, ::-1].astype("e")
+    rows[1, 5:] = -numpy.inf
+    rows[2, 7] = numpy.nan
+    found = Tensor(rows).softmax(-1).numpy()
+    powers = numpy.exp(rows.astype("d") - rows.astype("d").max(-1, keepdims=True))
+    expected = powers / powers.sum(-1, keepdims=True)
+    assert numpy.allclose(found, expected, rtol=2e-3, atol=2.0**-24, equal_nan=True)
+
+
 def test_every_half_is_a_float_and_every_float_the_nearest_half() -> None:
     """Subnormal halves too, of which the conversions of the hardware make zeros."""
     halves = numpy.arange(1 << 16, dtype="H").view("e")

@@ -243,3 +243,50 @@ def test_of_operands_of_a_size_the_one_that_results_lie_along_is_copied() -> Non
     (column,) = [r for r in stored.ranges if coefficient(stored, r) == 1]
 
     assert coefficient(place, column) == 1
+
+
+def stored_sizes(result: Tensor, limits: Limits) -> list[int]:
+    """Elements of what each kernel of a result stores."""
+    return [size for size, _ in kernels(result, limits)]
+
+
+def weighed(columns: int) -> Tensor:
+    """exp of scores less a number of each row, times values."""
+    scores, values, most = floats(128, 128), floats(128, columns), floats(128, 1)
+    return (scores - most).exp() @ values
+
+
+@pytest.mark.parametrize(
+    ("limits", "columns", "is_stored"),
+    [
+        pytest.param(TEXTURES, 64, False, id="a tile has all columns"),
+        pytest.param(replace(TEXTURES, texture_rate=0.0), 64, True, id="nothing is staged"),
+        pytest.param(TEXTURES, 1024, True, id="many tiles would compute them"),
+        pytest.param(TEXTURES, 8, True, id="few products"),
+    ],
+)
+def test_what_rows_are_computed_from_is_computed_where_tiles_stage_it(
+    limits: Limits, columns: int, is_stored: bool
+) -> None:
+    stored = stored_sizes(weighed(columns), limits)
+
+    assert (stored[0] == 128 * 128 and len(stored) > 1) == is_stored
+
+
+def test_an_operand_of_more_memory_than_it_has_is_stored() -> None:
+    scores = [floats(128, 128) for _ in range(7)]
+    result = sum(scores[1:], scores[0]).exp() @ floats(128, 256)
+
+    assert stored_sizes(result, TEXTURES)[0] == 128 * 128
+
+
+def test_a_sum_of_few_rows_is_taken_in_parts_where_textures_read_columns() -> None:
+    """As values of heads that share them, weighed for one query."""
+    rows, columns = floats(4, 4096), floats(4096, 128)
+    card = replace(TEXTURES, units=6, l2_rate=28.0, texture_rate=55.0)
+
+    parts = stored_sizes(rows @ columns, card)
+
+    assert len(parts) == 2
+    assert parts[0] > parts[1] == 4 * 128
+    assert len(stored_sizes(rows @ columns, replace(card, texture_rate=0.0))) == 1

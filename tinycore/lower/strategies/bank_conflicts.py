@@ -16,7 +16,7 @@ from typing import Final
 
 from tinycore.lower.draft import Draft
 from tinycore.lower.loops import threads_of
-from tinycore.lower.packing import fill_of, loads_of
+from tinycore.lower.packing import fill_of, loads_of_elements
 from tinycore.lower.steps.split import MASKED
 from tinycore.render.base import Limits, pointer_of
 from tinycore.uop.affine import coefficient
@@ -31,6 +31,9 @@ NEAR_BYTES: Final = 64
 """Bytes in which all that a subgroup reads may lie to be read faster."""
 NEAR_TURNS: Final = 0.75
 """The time of such turns (ArchProbe measured 140 GB/s of an Adreno 640, and 103 of others)."""
+LEAST_CONFLICTS: Final = 2
+"""Turns of a store for each without conflicts from which on it is done in the order of the array,
+in which each lane reads a part of a sector of the cache."""
 VECTOR: Final = 4
 """Steps of a fill that a thread stores one after the other, where memory has them side by side."""
 
@@ -53,8 +56,10 @@ def padding_of(draft: Draft, number: int) -> int:
     """The least padding of rows of a staged array with which its fill and its loads take fewest
     turns of shared memory."""
     fill = fill_of(draft, number)
-    loads, stores = loads_of_array(draft, number), stores_of_array(draft, fill)
-    if loads is None or stores is None or len(fill.src) < 3:
+    loads = loads_of_array(draft, number)
+    ways = [stores_of_array(draft, fill, across) for across in (False, True)]
+    stores = [way for way in ways if way is not None]
+    if loads is None or not stores or len(fill.src) < 3:
         return 0
     threads, subgroup = threads_of(draft.kernel), draft.limits.subgroup
     size, row = fill.src[0].src[1].dtype.itemsize, fill.src[-1].extent
@@ -69,7 +74,8 @@ def padding_of(draft: Draft, number: int) -> int:
         is_whole = pitch % NEAR_BYTES == 0 or NEAR_BYTES % pitch == 0
         is_near = reach < NEAR_BYTES and is_whole
         read = turns_of(words) * times * subgroups * (NEAR_TURNS if is_near else 1)
-        return read + filled * turns_of(stores.words(row, padding, size))
+        along, *across = (turns_of(way.words(row, padding, size)) for way in stores)
+        return read + filled * min([along, *(n for n in across if along >= LEAST_CONFLICTS * n)])
 
     return min(range(BANKS), key=turns)
 
@@ -94,9 +100,21 @@ def loads_of_array(draft: Draft, number: int) -> tuple[Access, int] | None:
     return Access(tuple([step or 0 for step in steps]), lanes), times
 
 
-def stores_of_array(draft: Draft, fill: UOp) -> Access | None:
-    """The first store of each thread that fills an array, as `deal_out` deals them out."""
-    loads = loads_of(fill)
+def is_filled_across(draft: Draft, fill: UOp) -> bool:
+    """True if neighboring threads should fill neighbors in an array, not read neighbors in memory:
+    where textures are read, and what lies side by side in memory is stored to a few banks."""
+    ways = [stores_of_array(draft, fill, across) for across in (False, True)]
+    if not draft.limits.texture_rate or len(fill.src) < 3:
+        return False
+    size = fill.src[0].src[1].dtype.itemsize
+    along, across = (turns_of(w.words(1, 0, size)) if w is not None else 0 for w in ways)
+    return along >= LEAST_CONFLICTS * across > 0
+
+
+def stores_of_array(draft: Draft, fill: UOp, across: bool = False) -> Access | None:
+    """The first store of each thread that fills an array, as `deal_out` deals them out: threads
+    side by side have neighbors of memory, or `across` these in turn."""
+    loads = loads_of_elements(fill)
     loops = sorted(fill.src[1:], key=lambda r: least_stride(loads, r, draft.limits), reverse=True)
     place = fill.src[0].src[0].src[1]
     steps = [coefficient(place, loop) for loop in loops]
@@ -108,6 +126,8 @@ def stores_of_array(draft: Draft, fill: UOp) -> Access | None:
     sizes[-1] //= along
     moves = [step or 0 for step in steps]
     moves[-1] *= along
+    if across:
+        moves, sizes = [moves[-1], *moves[:-1]], [sizes[-1], *sizes[:-1]]
     return Access(tuple(moves[::-1]), steps_of_lanes(sizes[::-1], draft.limits.subgroup))
 
 

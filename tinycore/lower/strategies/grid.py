@@ -12,6 +12,7 @@ from functools import partial
 from typing import Final
 
 from tinycore.lower.cost import (
+    WORD_BYTES,
     Cost,
     Proposal,
     apply_cheapest,
@@ -19,6 +20,7 @@ from tinycore.lower.cost import (
     cycles_of_outputs,
     cycles_of_sharers,
     cycles_of_thread,
+    cycles_of_word,
     floor_power_of_two,
     suits_lanes,
     unevenness,
@@ -57,6 +59,10 @@ LONG_ROW: Final = 256
 """Steps of a sum from which on lanes share it that exchange no values of its type."""
 UNROLLED: Final = 4
 """Steps of a sum that are unrolled."""
+TILES_ALONG_SUM: Final = ((4, 4), (2, 4), (1, 4), (2, 2), (1, 2))
+"""Columns and rows of a thread that reads both sides by pixels along the sum."""
+MOST_LANES: Final = 64
+"""Sums of a thread there, times the lanes of each."""
 
 
 def plan_grid(draft: Draft) -> None:
@@ -106,6 +112,7 @@ def propose_grid(facts: KernelFacts, limits: Limits, wanted: int) -> Iterator[Pr
         cost = Cost(cycles_of_sharers(limits, wanted, steps_of_sum) * unevenness(limits, groups))
         steps = partial(group_each, loop=shared, wanted=wanted, threads=threads)
         yield Proposal("grid of groups", shared, cost, steps)
+    yield from tiles_along_sum(facts, limits, wanted)
     sharers = 1 if shared is None else sharers_of(facts, limits, wanted)
     if wanted > 1 and (shared is None or sharers > 1):
         for proposal in grid_shared.propose(facts, limits, wanted, sharers):
@@ -404,6 +411,41 @@ def tile_of_rows(facts: KernelFacts, limits: Limits, outputs: int) -> tuple[UOp,
     if extent > 2 * ROWS_OF_A_THREAD and not facts.overwrites:
         tall = ROWS_OF_A_THREAD
     return (rows[0], tall) if tall > 1 and outputs // tall >= limits.threads else None
+
+
+def tiles_along_sum(facts: KernelFacts, limits: Limits, wanted: int) -> Iterator[Proposal]:
+    """Tiles of threads that read both sides of a product by pixels along the sum, by textures: a
+    few rows times a matrix that lies so, which is not worth a copy that lies otherwise."""
+    sides = grid_shared.sides_of(facts) if limits.texture_rate and wanted > 1 else None
+    loop = grid_textured.loop_of_pixels(facts, limits) if sides is not None else None
+    if sides is None or loop is None or facts.overwrites:
+        return
+    row, column = sides.rows[-1], sides.columns[-1]
+    size = min(n.dtype.itemsize for n in facts.loads)
+    lanes = limits.vector_bytes // size
+    for wide, tall in TILES_ALONG_SUM:
+        is_whole = row.extent % tall == 0 and column.extent % wide == 0
+        groups = facts.outputs_launched // (wide * tall * wanted)
+        if not is_whole or wide * tall * lanes > MOST_LANES or groups < limits.units:
+            continue
+        textured = (1 / wide + 1 / tall) * cycles_of_word(limits, limits.texture_rate)
+        pieces = max(grid_shared.SECTOR_BYTES // (lanes * size), 1)
+        far = pieces * size / WORD_BYTES / tall * cycles_of_word(limits, limits.l2_rate)
+        cost = Cost((1 + max(textured, far)) * unevenness(limits, groups))
+        steps = partial(pixels_each, sides=(row, column), tile=(wide, tall), wanted=wanted)
+        yield Proposal(f"grid along sum {wide}x{tall}", loop, cost, steps)
+
+
+def pixels_each(draft: Draft, sides: tuple[UOp, UOp], tile: tuple[int, int], wanted: int) -> None:
+    """Some rows and columns for each thread, which reads vectors along the sum. Its columns lie
+    apart: neighboring threads have neighboring ones."""
+    (row, column), (wide, tall) = (r.arg.number for r in sides), tile
+    if tall > 1:
+        draft.do(Split(row, tall), Bind((*row, 1), AxisKind.UNROLL))
+    if wide > 1:
+        draft.do(Split(column, sides[1].extent // wide), Bind((*column, 0), AxisKind.UNROLL))
+    load_rows(draft)
+    launch_outputs(draft, wanted)
 
 
 def load_rows(draft: Draft) -> None:

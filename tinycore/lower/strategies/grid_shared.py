@@ -28,11 +28,16 @@ from tinycore.lower.dims import launches
 from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import LEAST_REUSE, KernelFacts
 from tinycore.lower.loops import Number, arrays_of, counter_of, fills_of, stores_of, threads_of
-from tinycore.lower.packing import fill_of, loads_of
+from tinycore.lower.packing import fill_of, loads_of, loads_of_elements
 from tinycore.lower.predicate import stores_to_buffers
 from tinycore.lower.steps.split import parts
 from tinycore.lower.steps.stage import Dimension, Stage, scratch_bytes, staged_values
-from tinycore.lower.strategies.bank_conflicts import BANKS, least_stride, padding_of
+from tinycore.lower.strategies.bank_conflicts import (
+    BANKS,
+    is_filled_across,
+    least_stride,
+    padding_of,
+)
 from tinycore.lower.strategies.block_order import order_blocks
 from tinycore.lower.tile import Bind, Reorder, Split, Step, Tail
 from tinycore.render.base import Limits
@@ -140,10 +145,12 @@ def proposals_of(
     (threads, sharers), (wide, tall) = group, tile
     tiles = tiles_of_sides(sides, threads // sharers, tile, facts.overwrites)
     uneven = unevenness(limits, groups_of(facts, sides, tiles))
+    staged = sum(1 / math.prod(map(math.prod, side)) for side in tiles)
     is_shared = tile in LARGE_REGISTER_TILES and sharers > 1
     for depth in DEPTHS[:1] if is_shared else DEPTHS:
         depth = depth * sharers // SHARERS[0] if is_shared else depth
-        cycles = cycles_of_shared_tile(limits, wide, tall, depth // sharers if is_shared else depth)
+        steps = depth // sharers if is_shared else depth
+        cycles = cycles_of_shared_tile(limits, wide, tall, steps, staged)
         if is_shared:
             cycles += WORDS_OF_A_FOLD * math.log2(sharers) * sharers / facts.longest_reduction
         apply = partial(
@@ -387,7 +394,7 @@ def stage_all(
 
 def is_turned_by(fill: UOp, limits: Limits) -> bool:
     """True if what lies side by side in memory is stored apart."""
-    loads = loads_of(fill)
+    loads = loads_of_elements(fill)
     return is_stored_apart(fill, min(fill.src[1:], key=lambda r: least_stride(loads, r, limits)))
 
 
@@ -466,7 +473,8 @@ def deal_out(draft: Draft, number: int, lanes: int | None = None) -> None:
     """
     fill = fill_of(draft, number)
     loads = loads_of(fill)
-    loops = sorted(fill.src[1:], key=lambda r: -least_stride(loads, r, draft.limits))
+    elements = loads_of_elements(fill)
+    loops = sorted(fill.src[1:], key=lambda r: -least_stride(elements, r, draft.limits))
     last = loops[-1]
     names = [r.arg.number for r in loops]
     steps: list[Step] = [Reorder(tuple(names))]
@@ -486,6 +494,9 @@ def deal_out(draft: Draft, number: int, lanes: int | None = None) -> None:
                 # Threads that follow each other store side by side, but for those of a sector.
                 names = [(*row, 0, 0), *names, (*row, 0, 1)]
                 steps += [Split((*row, 0), beside), Reorder(tuple(names))]
+            elif is_filled_across(draft, fill):
+                names.insert(0, (*row, 0))
+                steps.append(Reorder(tuple(names)))
             else:
                 names.append((*row, 0))
     draft.do(*steps, *(Bind(name, AxisKind.FILL) for name in names))

@@ -28,18 +28,17 @@ from tinycore.lower.cost import (
 )
 from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import KernelFacts
+from tinycore.lower.strategies.bank_conflicts import NEAR_BYTES, NEAR_TURNS
 from tinycore.lower.strategies.grid_shared import (
     ADDRESSES,
     DEPTHS,
     GROUPS_BESIDE,
-    VECTOR_ROWS,
     Sides,
     Textured,
     Tile,
     groups_of,
     operand_accesses,
     sides_of,
-    suits_vectors,
     threads_in,
     tile_and_stage,
     tiles_of,
@@ -83,9 +82,11 @@ def propose(facts: KernelFacts, limits: Limits, wanted: int) -> Iterator[Proposa
 
 
 def price_of(facts: KernelFacts, limits: Limits, sides: Sides, block: Block) -> tuple[float, float]:
-    """Cost of a block at its best depth; of equals that of the one that reads less is less."""
-    costs = (cost_of(facts, limits, sides, block, depth) for depth in DEPTHS)
-    return min(costs), sum(block.words)
+    """Cost of a block at its best depth; of equals that of the one that reads less is less, or
+    whose groups are two at once."""
+    costs = [cost_of(facts, limits, sides, block, depth) for depth in DEPTHS]
+    is_alone = groups_of(facts, sides, block.tiles) <= limits.units
+    return min(costs), sum(block.words(limits.subgroup)) + is_alone
 
 
 def cost_of(
@@ -104,7 +105,7 @@ def cost_of(
     room = limits.unit_shared_bytes or limits.shared_bytes
     is_alone = most == 1 or GROUPS_BESIDE * block.staged(depth) > room
     computed: float = -(-slots // limits.unit_lanes) * limits.unit_lanes
-    shared, textured = cycles_of_textured_words(limits, block.words)
+    shared, textured = cycles_of_textured_words(limits, block.words(limits.subgroup))
     far = cycles_of_word(limits, limits.l2_rate) * block.far(limits.subgroup)
     computed += slots * shared if is_alone else 0
     filled = FILL_CYCLES / depth * slots
@@ -130,8 +131,9 @@ class Block:
     wide: int
     tiles: tuple[list[Tile], list[Tile]]
     """Tiles of rows, and those of columns."""
-    beside: int
-    """Rows of a thread that lie side by side."""
+    beside: int = 1
+    """Rows of a thread that lie side by side. Else threads side by side have rows side by side,
+    which they read at once."""
     window: Window | None = None
     """Windows that overlap in the registers of a thread."""
 
@@ -169,16 +171,18 @@ class Block:
         """Threads of a group."""
         return threads_in([tile for side in self.tiles for tile in side])
 
-    @property
-    def words(self) -> tuple[float, float]:
+    def words(self, subgroup: int) -> tuple[float, float]:
         """Words that a multiply-add takes of shared memory and of textures.
 
-        Threads whose windows begin an even number of words apart share banks. What is staged is
-        read by textures, and stored.
+        Threads whose windows begin an even number of words apart share banks. Those of a subgroup
+        that read neighboring rows get them faster. What is staged is read by textures, and stored.
         """
         threads = self.tiles[0][-1][0]
         apart = self.beside * (self.window.apart if self.window else 0)
-        conflicts = min(apart & -apart, threads) if apart else 1
+        conflicts: float = min(apart & -apart, threads) if apart else 1
+        down = -(-subgroup // threads_in(self.tiles[1]))
+        if self.beside == 1 and min(down, threads) * WORD_BYTES <= NEAR_BYTES:
+            conflicts = NEAR_TURNS
         read = conflicts * self.read / (self.taps * self.beside * self.wide)
         staged = 1 / (self.taps**2 * self.columns)
         return read + staged, 1 / self.tall + staged
@@ -190,10 +194,14 @@ class Block:
         rows = self.tall * min(max(subgroup // across, 1), down)
         return 1 / rows + 1 / (self.taps**2 * self.columns)
 
+    @property
+    def rows(self) -> int:
+        """Rows of a group."""
+        return math.prod(math.prod(tile) for tile in self.tiles[0])
+
     def staged(self, depth: int) -> int:
         """Bytes of rows in shared memory."""
-        rows = math.prod(math.prod(tile) for tile in self.tiles[0])
-        return rows * max(depth // self.taps**2, 1) * WORD_BYTES
+        return self.rows * max(depth // self.taps**2, 1) * WORD_BYTES
 
 
 def blocks_of(
@@ -201,7 +209,6 @@ def blocks_of(
 ) -> Iterator[tuple[Sides, Block]]:
     """The best block of groups for each tile of a thread; of windows those whose rows overlap,
     too."""
-    beside = VECTOR_ROWS if suits_vectors(facts, sides.columns[-1]) else 1
     for wide, tall in TEXTURED_TILES:
         shapes = [
             tiles_of_sides(sides, threads, (wide, tall), facts.overwrites)
@@ -209,7 +216,7 @@ def blocks_of(
         ]
         if not facts.overwrites:
             shapes += even_tiles(sides, wanted, wide, tall)
-        blocks = [Block(wide, tiles, math.gcd(beside, tall)) for tiles in shapes]
+        blocks = [Block(wide, tiles) for tiles in shapes]
         yield sides, min(blocks, key=lambda block: price_of(facts, limits, sides, block))
     for row in () if facts.overwrites else sides.rows:
         yield from blocks_of_windows(facts, limits, sides, row, wanted)
@@ -304,6 +311,27 @@ def suits_textures(facts: KernelFacts, sides: Sides) -> bool:
         if any(stride is None or stride % TEXEL for stride in apart):
             return False
     return True
+
+
+def loop_of_pixels(facts: KernelFacts, limits: Limits) -> UOp | None:
+    """The innermost loop of a sum, if all operands are read by whole pixels along it."""
+    innermost = {n.src[-1] for n in facts.reductions}
+    loop = next(iter(innermost)) if len(innermost) == 1 else None
+    if loop is None or loop.op is not Op.RANGE or not loop.is_fixed:
+        return None
+    written = {pointer_of(n) for n in facts.stored}
+    lanes = limits.vector_bytes // min(n.dtype.itemsize for n in facts.loads)
+    if lanes % TEXEL or lanes == 0 or loop.extent % lanes:
+        return None
+    for index in operand_accesses(facts):
+        pointer = pointer_of(index)
+        assert isinstance(pointer.dtype, PointerDType)
+        if pointer in written or pointer.dtype.base not in TEXTURED or len(index.src) > 2:
+            return None
+        apart = [facts.stride(index, r) for r in index.ranges if r is not loop]
+        if facts.stride(index, loop) != 1 or any(n is None or n % lanes for n in apart):
+            return None
+    return loop
 
 
 def unroll_textured(draft: Draft) -> None:

@@ -19,8 +19,6 @@ LEAST_NORMAL: Final = 113 << 23
 """2**-14, the bits of a float."""
 OVERFLOW: Final = 143 << 23
 """2**16: what is rounded to no half."""
-HALF: Final = 126 << 23
-"""0.5, whose last digit stands for the least half, 2**-24."""
 
 
 def decoded(value: str, out: Listing) -> str:
@@ -47,14 +45,15 @@ def encoded(value: str, out: Listing) -> str:
     def constant(number: int) -> str:
         return out.constant(32, number)
 
-    size = out.new("iand", value, constant(0x7FFF_FFFF))
-    odd = out.new("iand", out.new("ushr", size, constant(13)), constant(1))
-    moved = out.new("iadd", out.new("iadd", size, odd), constant(0xFFF - REBIASED))
-    normal = out.new("ushr", moved, constant(13))
-    small = out.new("isub", out.new("fadd", size, constant(HALF)), constant(HALF))
-    found = out.new("bcsel", out.new("ult", size, constant(LEAST_NORMAL)), small, normal)
-    found = out.new("bcsel", out.new("ult", size, constant(OVERFLOW)), found, constant(0x7C00))
-    is_nan = out.new("ult", constant(INFINITE), size)
+    size = out.new("fmin", out.new("fabs", value), constant(OVERFLOW))
+    exponent = out.new("umax", out.new("iand", size, constant(INFINITE)), constant(LEAST_NORMAL))
+    # Beside 2**13 times the power of two below it, a float has the digits of a half.
+    large = out.new("iadd", exponent, constant(13 << 23))
+    digits = out.new("isub", out.new("fadd", size, large), large)
+    # Digits of a normal half begin with a 1, which makes its exponent one more.
+    less = out.new("iadd", out.new("ushr", exponent, constant(13)), digits)
+    found = out.new("iadd", less, constant(-(113 << 10) & 0xFFFF_FFFF))
+    is_nan = out.new("fneu", value, value)
     found = out.new("bcsel", is_nan, constant(0x7E00), found)
-    sign = out.new("ishl", out.new("ushr", value, constant(31)), constant(15))
+    sign = out.new("iand", out.new("ushr", value, constant(16)), constant(0x8000))
     return out.new("ior", found, sign)

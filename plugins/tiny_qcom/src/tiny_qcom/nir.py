@@ -53,6 +53,9 @@ FLOAT_OPERATIONS: Final = {
     Op.MULACC: "ffma",
     Op.TRUNC: "ftrunc",
 }
+APPROXIMATE_OPERATIONS: Final = {Op.EXP2: "fexp2"}
+"""Instructions that are off by 3 + 2 * |x| units in the last place at most, as Vulkan's "Precision
+of Individual Operations" allows and Mesa's driver for Adrenos relies on."""
 INTEGER_OPERATIONS: Final = {
     Op.ADD: "iadd",
     Op.SUB: "isub",
@@ -91,6 +94,7 @@ class Nir(Renderer):
         {*FLOAT_OPERATIONS, *INTEGER_OPERATIONS, Op.IDIV, Op.MOD, Op.SHR, *COMPARISON}
         | {Op.WHERE, Op.CAST, Op.BITCAST}
     )
+    approximate: ClassVar[frozenset[Op]] = frozenset(APPROXIMATE_OPERATIONS)
 
     # --- the frame
 
@@ -441,9 +445,9 @@ class Nir(Renderer):
             op = BOOL_ARITHMETIC.get(u.op, u.op)
             return out.new(INTEGER_OPERATIONS[op], *operands)
         if u.dtype.kind == "float":
-            if u.op not in FLOAT_OPERATIONS:
+            if u.op not in FLOAT_OPERATIONS and u.op not in APPROXIMATE_OPERATIONS:
                 raise self.refusal(u.op)
-            return out.new(FLOAT_OPERATIONS[u.op], *operands)
+            return out.new((FLOAT_OPERATIONS | APPROXIMATE_OPERATIONS)[u.op], *operands)
         return self.integer(u, operands, out)
 
     def compared(self, u: UOp, operands: list[str], out: Listing) -> str:
