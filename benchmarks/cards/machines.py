@@ -155,9 +155,8 @@ TFLOP/s there, .44 of the matrix peak, since products and exponentials of a subg
 other; products of 4,096 had .66 of that peak, those of 8,192 .67 to .75.
 
 A product of 512 in halves has 64 tiles of 64 x 64, which four groups copy for each other; no card
-has timed that. What keeps others below: a group of a convolution copies 128 pixels of each of nine
-places of a window, which leaves out the near cache, and all weights: 167 MB where images have 26;
-two more kernels copy images and weights along their channels before.""",
+has timed that. A convolution of halves turns images as its groups fill shared memory; the kernel
+before it copies weights along their channels, for a latency of memory.""",
     ),
     Card(
         "RX 7900 XTX",

@@ -301,7 +301,7 @@ def test_description_leaves_nothing_of_a_step_out() -> None:
     patterns = {kind.__name__: len(fields(kind)) for kind in get_args(Step)}
 
     assert patterns == {
-        "Split": 3, "Bind": 2, "Reorder": 1, "Fuse": 2, "Peel": 2, "Stage": 9, "Accumulate": 2,
+        "Split": 3, "Bind": 2, "Reorder": 1, "Fuse": 4, "Peel": 2, "Stage": 10, "Accumulate": 2,
         "Pair": 1, "Tensorize": 4, "Unite": 1, "Chain": 5,
     }  # fmt: skip
 

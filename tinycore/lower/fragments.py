@@ -17,7 +17,14 @@ from tinycore.errors import ArgumentError
 from tinycore.lower.merge_reductions import fold_balanced
 from tinycore.render.base import pointer_of
 from tinycore.uop.affine import coefficient, divisor
-from tinycore.uop.matrix import Fragment, MatrixDescriptor, MatrixLoad, MatrixUnit, powers
+from tinycore.uop.matrix import (
+    ATOM_BYTES,
+    Fragment,
+    MatrixDescriptor,
+    MatrixLoad,
+    MatrixUnit,
+    powers,
+)
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op, Part
 from tinycore.uop.rewrite import rewrite
@@ -345,6 +352,9 @@ def forms_of(
         row = load.row_bytes // size
         distance = (found.get((row, 0), 0) - found[0, 0]) * size
         yield replace(load, panel_bytes=distance if distance > 0 else load.row_bytes)
+    distance = (found.get((0, ATOM_BYTES // size), 0) - found[0, 0]) * size
+    if distance > ATOM_BYTES and distance % ATOM_BYTES == 0:
+        yield replace(load, row_bytes=ATOM_BYTES, panel_bytes=distance)
 
 
 def lies_as(load: MatrixDescriptor, found: dict[tuple[int, int], int], size: int) -> bool:

@@ -141,6 +141,21 @@ def gated_twice(gate: UOp, load: UOp, other: UOp) -> UOp | None:
     return None
 
 
+@gates.rule(
+    node(
+        Op.WHERE,
+        node(Op.VECTORIZE, rest=var()).named("gates"),
+        node(Op.VECTORIZE, rest=var()).named("loads"),
+        node(Op.VECTORIZE, rest=var()).named("others"),
+    )
+)
+def lanes_gated_twice(gates: UOp, loads: UOp, others: UOp) -> UOp | None:
+    """The same of vectors whose lanes are loaded from apart."""
+    lanes = zip(gates.src, loads.src, others.src, strict=True)
+    repeats = (load.op is Op.LOAD and gated_twice(gate, load, x) is load for gate, load, x in lanes)
+    return loads if all(repeats) else None
+
+
 def implies(condition: UOp, part: UOp) -> bool:
     """True if `part` is among the conditions that `condition` joins by AND."""
     return set(conjuncts_of(part)) <= set(conjuncts_of(condition))

@@ -22,6 +22,7 @@ from typing import Final
 from tinycore.config import settings
 from tinycore.dtype import dtypes
 from tinycore.render.base import Limits
+from tinycore.render.windows import Window, tiles_of_window
 from tinycore.schedule.limits import limits_of
 from tinycore.schedule.partial_writes import loops_over
 from tinycore.schedule.ranges import ZERO, Point, read_through
@@ -178,10 +179,66 @@ def copies_of(
         own = [own_loop(o, operands, sides, lanes) for o in operands]
         ways = [None if r in sides or None in own else o for r, o in zip(along, own, strict=True)]
     copied = {o: way for o, way in zip(operands, ways, strict=True) if way is not None}
+    if (image := image_in_place(operands, loops, limits)) is not None:
+        copied.pop(image, None)
     least = LEAST_READS if None in along else READS_ALONG_SUM
     if any(work < least * math.prod(o.base.shape) for o in copied):
         return {}
     return {o.top: o.copied_along(way) for o, way in copied.items()}
+
+
+def image_in_place(
+    operands: list[Operand], loops: tuple[list[UOp], list[UOp]], limits: Limits
+) -> Operand | None:
+    """The operand whose windows a unit reads where they lie, in a tile that a group shares."""
+    for image, weights in (operands, operands[::-1]):
+        window = window_of(image, weights, loops)
+        if window is not None and any(tiles_of_window(limits, window, image.base.dtype)):
+            return image
+    return None
+
+
+def window_of(
+    image: Operand, weights: Operand, loops: tuple[list[UOp], list[UOp]]
+) -> Window | None:
+    """The sizes of a convolution whose windows are one step apart; None for another product."""
+    sides, summed = loops
+    places = [r for r in sides if moves_with(image, r) and not moves_with(weights, r)]
+    filters = [r for r in sides if moves_with(weights, r) and not moves_with(image, r)]
+    if len(places) < 2 or not filters:
+        return None
+    across, (rows, columns) = max(filters, key=steps_along), places[-2:]
+    down, along = (taps_of(image, loop, summed) for loop in (rows, columns))
+    channels = [r for r in summed if r not in (*down, *along)]
+    if len(channels) != 1 or image.axis_of(channels[0]) is None or max(len(down), len(along)) > 1:
+        return None
+    images = math.prod(map(steps_along, sides)) // math.prod(
+        map(steps_along, (across, rows, columns))
+    )
+    sizes = tuple(map(steps_along, (across, rows, columns, channels[0])))
+    taps = tuple(steps_along(next(iter(found))) if found else 1 for found in (down, along))
+    gaps = tuple(next(iter(found.values()), 1) for found in (down, along))
+    return Window(
+        images, sizes[0], sizes[1], sizes[2], sizes[3], (taps[0], taps[1]), (gaps[0], gaps[1])
+    )
+
+
+def taps_of(image: Operand, loop: UOp, summed: list[UOp]) -> dict[UOp, int]:
+    """The summed loop that moves along the axis of a side, and steps of the side for each of its
+    own; {} where they are no windows one step apart."""
+    axes = [index for index in image.point if loop in index.ranges]
+    if len(axes) != 1:
+        return {}
+    terms, _ = terms_of(axes[0])
+    others = {r: step for r, step in terms.items() if r is not loop}
+    if terms[loop] != 1 or not all(r in summed and step > 0 for r, step in others.items()):
+        return {}
+    return others
+
+
+def steps_along(loop: UOp) -> int:
+    """Steps of a loop."""
+    return int(loop.src[0].arg)
 
 
 def copies_for_textures(operands: list[Operand], sides: list[UOp], work: int) -> dict[UOp, UOp]:

@@ -213,6 +213,8 @@ class MatrixDescriptor:
     quarter of it. Their pieces of 16 bytes are exchanged as a Stage with a swizzle of all of them
     does it, counted from an address that `alignment` divides. Rows across k, of elements of
     `turned_bytes`, lie in panels of `row_bytes`, `panel_bytes` from one to the next.
+    Rows of one piece, 16 bytes, exchange none: they are the parts along k of longer rows, each in a
+    panel of its own, so that an operand may begin at any row.
     A lane holds no elements but where the operand begins, which the unit's lane maps do not say.
     """
 
@@ -221,7 +223,7 @@ class MatrixDescriptor:
     turned_bytes: int = 0
     """The size of elements whose rows may lie across k; 0 if none."""
     panel_bytes: int = 0
-    """Distance of panels where rows lie across k; 0 where they lie along it."""
+    """Distance of panels where rows lie across k, or along it by pieces; 0 for whole rows."""
     operands: str = "ab"
     """Operands that the unit reads in shared memory; lanes hold elements of the other."""
     behind: ClassVar[int] = 1
@@ -230,7 +232,7 @@ class MatrixDescriptor:
     @property
     def is_turned(self) -> bool:
         """True if rows lie across k."""
-        return self.panel_bytes > 0
+        return self.panel_bytes > 0 and self.row_bytes > ATOM_BYTES
 
     @property
     def alignment(self) -> int:
@@ -239,6 +241,11 @@ class MatrixDescriptor:
 
     def place(self, row: Number, column: Number, size: int) -> Number:
         """Position, in elements of some size, of an element of the operand: its row and step."""
+        if self.row_bytes == ATOM_BYTES:
+            piece = ATOM_BYTES // size
+            first = column // piece * (self.panel_bytes // size)
+            place: Number = first + row * piece + column % piece
+            return place
         if not self.is_turned:
             return self._place(row, column, size)
         panel, rest = divmod(row, self.row_bytes // size)

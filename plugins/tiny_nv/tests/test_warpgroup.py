@@ -90,6 +90,14 @@ def test_a_descriptor_of_rows_across_k_is_read_as_it_was_meant() -> None:
     assert (places - 4096).tolist() == expected
 
 
+def test_a_descriptor_of_rows_by_pieces_is_read_as_it_was_meant() -> None:
+    descriptor = replace(DESCRIPTOR, row_bytes=16, panel_bytes=6000 << 4)
+    places = Decoded.decode(descriptor_bits(descriptor) | 4112 >> 4).places(64, 32)
+
+    expected = [[descriptor.place(row, column, 1) for column in range(32)] for row in range(64)]
+    assert (places - 4112).tolist() == expected
+
+
 def test_only_the_hopper_that_is_asked_for_has_them() -> None:
     hopper, other = (limits_of(arch_of(name)).matrix for name in ("sm_90a", "sm_90"))
 

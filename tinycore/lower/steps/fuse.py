@@ -1,6 +1,7 @@
 """Fuse: two loops become one, as in Halide and TVM; OpenMP calls it collapse.
 
-Floor 3'.
+Floor 3'. Rows of an image in shared memory that lie apart by more than their length are fused with
+what is between them: then every element is a whole number of steps from the first.
 """
 
 from __future__ import annotations
@@ -8,34 +9,55 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
+from tinycore.errors import ArgumentError
 from tinycore.lower.legality import Loops
 from tinycore.lower.loops import Number, closer_of, closing, counter_of, substitute_once, text_of
+from tinycore.lower.predicate import gate_stores
 from tinycore.lower.steps.bind import COPYING
-from tinycore.render.base import Limits
+from tinycore.lower.steps.split import MASKED
+from tinycore.render.base import Limits, pointer_of
 from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.symbolic import simplify
 
 
 @dataclass(frozen=True)
 class Fuse:
-    """Fuse two loops, the inner right inside the outer, to one; it keeps the number of `outer`."""
+    """Fuse two loops, the inner right inside the outer, to one; it keeps the number of `outer`.
+
+    With `pitch`, a step of `outer` is so many steps of the fused loop, which has `steps` of them.
+    Those beyond either loop store nothing. They read what lies there of arrays that a group shares,
+    whose rows must be as far apart, and of buffers what the last step in range reads.
+    """
 
     outer: Number
     inner: Number
+    pitch: int = 0
+    steps: int = 0
 
     def __str__(self) -> str:
-        return f"fuse({text_of(self.outer, self.inner)})"
+        pitch = f" to {self.steps} by {self.pitch}" if self.pitch else ""
+        return f"fuse({text_of(self.outer, self.inner)}{pitch})"
 
     def apply(self, kernel: UOp) -> UOp:
         """The kernel with one counter in place of `outer * extent(inner) + inner`."""
         outer, inner = counter_of(kernel, self.outer), counter_of(kernel, self.inner)
-        size = inner.extent
-        fused = UOp.range(outer.extent * size, self.outer, outer.arg.kind)
+        size = self.pitch or inner.extent
+        fused = UOp.range(self.steps or outer.extent * size, self.outer, outer.arg.kind)
+        places = {outer: fused // size, inner: fused % size}
+        if self.pitch:
+            kernel = with_rows(kernel, outer, inner, fused, size)
+            inside = [place < loop.extent for loop, place in places.items()]
+            kernel = gate_stores(kernel, inside[0] & inside[1], inner)
+            places = {
+                loop: UOp(Op.MIN, place.dtype, (place, UOp.index(loop.extent - 1)), MASKED)
+                for loop, place in places.items()
+            }
         exchange: dict[UOp, tuple[UOp, ...]] = {outer: (fused,), inner: ()}
         swapped = {c: closing(c, exchange) for c in closer_of(kernel, outer)}
         kernel = substitute_once(kernel, swapped)
-        kernel = kernel.substitute({outer: fused // size, inner: fused % size})
+        kernel = kernel.substitute(places)
         return rewrite(kernel, simplify, name="simplify fused loops")
 
     def objection(self, loops: Loops, limits: Limits) -> str | None:
@@ -43,6 +65,10 @@ class Fuse:
         if problem := loops.undecided(self.outer) or loops.undecided(self.inner):
             return problem
         a, b = loops.by_number[self.outer], loops.by_number[self.inner]
+        if self.pitch and not (
+            b.extent <= self.pitch and self.steps >= ((a.extent - 1) * self.pitch + b.extent)
+        ):
+            return f"{self.steps} steps by {self.pitch} leave out some of the loops"
         closers = loops.closers(a)
         if a.arg.kind is not b.arg.kind or closers != loops.closers(b):
             return "the loops are not closed together"
@@ -51,3 +77,22 @@ class Fuse:
             if (a, b) not in itertools.pairwise(order):
                 return "the loops are not neighbors"
         return None
+
+
+def with_rows(kernel: UOp, outer: UOp, inner: UOp, fused: UOp, pitch: int) -> UOp:
+    """The kernel whose loads of shared arrays count rows of a pitch by one loop.
+
+    Raises ArgumentError for an array whose rows lie otherwise, or that ends before the last step.
+    """
+    found: dict[UOp, UOp] = {}
+    for index in (n for n in kernel.toposort() if n.op is Op.INDEX):
+        array = pointer_of(index)
+        if array.op is not Op.DEFINE_LOCAL or index.src[1].ranges.isdisjoint((outer, inner)):
+            continue
+        moved = index.src[1].substitute({inner: fused - outer * pitch})
+        place = rewrite(moved, simplify, name="simplify a row")
+        last = getattr(array.dtype, "size", 0) - 1
+        if outer in place.ranges or inner in place.ranges or place.bounds[1] > last:
+            raise ArgumentError(f"rows of an array in shared memory are not {pitch} steps apart")
+        found[index] = index.with_src((index.src[0], place, *index.src[2:]))
+    return kernel.substitute(found)

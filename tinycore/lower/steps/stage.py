@@ -59,7 +59,10 @@ class Stage:
     of `piece_bytes` each, are permuted by XOR with the row number (see `swizzled`).
 
     With `panel`, rows are divided into panels of that many elements: the parts of all rows in a
-    panel are contiguous, and are swizzled as rows.
+    panel are contiguous, and are swizzled as rows. Where they are not, `padding` is unused rows
+    behind each panel.
+
+    Loops that lie `inside` are no part of what is copied, though the nest has them around `at`.
 
     With `copies` there are that many arrays, which the steps of `at` use in rotation: a group fills
     one while it reads others (multi-buffering, see `cooperative.filled_ahead`).
@@ -79,6 +82,7 @@ class Stage:
     piece_bytes: int = LEAST_PIECE_BYTES
     panel: int = 0
     interleaved: int = 1
+    inside: tuple[Number, ...] = ()
 
     def __str__(self) -> str:
         layout = "][".join("+".join(map(term_text, d)) for d in self.dimensions)
@@ -88,6 +92,7 @@ class Stage:
         )
         padded += f", panels of {self.panel}" if self.panel else ""
         padded += f", {self.interleaved} rows interleaved" if self.interleaved > 1 else ""
+        padded += f", outside of {text_of(*self.inside)}" if self.inside else ""
         turns = f", {self.copies} in turn" if self.copies > 1 else ""
         kinds = f", as {' '.join(d.name for d in self.narrow)}" if self.narrow else ""
         return f"stage([{layout}] at {text_of(self.at or ())}{padded}{turns}{kinds})"
@@ -102,8 +107,8 @@ class Stage:
             return f"rows cannot be padded by {self.padding}"
         if self.swizzle and (problem := self.problem_of_swizzle()):
             return problem
-        if self.panel and not self.swizzle:
-            return "rows are cut into panels where these are swizzled"
+        if self.panel and len(self.dimensions) == 1:
+            return "rows are cut into panels where there are several"
         if self.interleaved > 1 and (self.padding or self.swizzle or len(self.dimensions) == 1):
             return "rows are interleaved where there are several, neither padded nor swizzled"
         if self.copies == 1:
@@ -161,7 +166,8 @@ def staged_values(kernel: UOp, step: Stage) -> list[UOp]:
     """The values that a Stage copies: the largest that vary with its loops only."""
     loops = {r.arg.number: r for r in kernel.toposort() if r.op is Op.RANGE}
     needed = frozenset(loops[axis] for axis in step.axes)
-    allowed = needed | loops_around(kernel, step.at)
+    around = loops_around(kernel, step.at)
+    allowed = needed | {r for r in around if r.arg.number not in step.inside}
     found: dict[UOp, None] = {}
     for user in kernel.toposort():
         for node in user.src:
@@ -223,7 +229,7 @@ def staged(value: UOp, step: Stage, number: int) -> UOp:
     layout = layout_of([r.extent for r in fill], value.dtype.itemsize, step)
     if fill[-2:][0].extent % layout.interleaved:
         raise ArgumentError(f"{step}: {fill[-2].extent} rows are not interleaved by that many")
-    size = layout.pitches[0] * fill[0].extent
+    size = layout.size(fill[0].extent)
     turn = loops.get(step.at or ())
     copies = 1 if turn is None else step.copies
     start = UOp.index(0) if turn is None or copies == 1 else turn % copies * size
@@ -274,39 +280,47 @@ class Layout:
     interleaved: int = 1
     """Neighboring rows whose elements alternate in memory."""
 
+    def size(self, steps: int) -> int:
+        """Elements of an array with so many steps along its first dimension."""
+        if not self.panel:
+            return self.pitches[0] * steps
+        return self.pitches[-2] // self.panel * self.panel_size
+
 
 def layout_of(extents: list[int], itemsize: int, step: Stage) -> Layout:
     """The layout that a Stage states. Raises ArgumentError for rows that have no such pieces."""
-    if not step.swizzle:
+    if not step.swizzle and not step.panel:
         pitches = pitches_of(extents, itemsize, step.padding)
         return Layout(pitches, interleaved=step.interleaved)
     panel = step.panel or extents[-1]
     if extents[-1] % panel:
         raise ArgumentError(f"{step}: rows of {extents[-1]} elements are no panels of {panel}")
     row_bytes = panel * itemsize
-    if row_bytes % (step.swizzle * step.piece_bytes):
+    if step.swizzle and row_bytes % (step.swizzle * step.piece_bytes):
         raise ArgumentError(
             f"{step}: rows of {row_bytes} bytes are no multiple of {step.swizzle} pieces of "
             f"{step.piece_bytes} bytes; pad them instead"
         )
     # Rows of a power of two keep their pitch: the swizzle finds other banks, and other cache sets.
     pitches = [math.prod(extents[place:]) for place in range(1, len(extents) + 1)]
-    period = BANKS_BYTES // (step.piece_bytes * step.swizzle)
-    panel_size = math.prod(extents[:-1]) * panel
+    period = BANKS_BYTES // (step.piece_bytes * max(step.swizzle, 1))
+    panel_size = (math.prod(extents[:-1]) + (0 if step.swizzle else step.padding)) * panel
     return Layout(pitches, step.swizzle, step.piece_bytes // itemsize, period, panel, panel_size)
 
 
 def element_of(array: UOp, places: list[UOp], layout: Layout, start: UOp) -> UOp:
     """The index of the element at a position along each dimension, in an array."""
-    if layout.swizzle:
+    if layout.panel:
         row_size = layout.pitches[-2]
         outer = zip(places[:-1], layout.pitches[:-1], strict=True)
         row = total(place * (pitch // row_size) for place, pitch in outer)
         if layout.panel < row_size:
-            column = swizzled(places[-1] % layout.panel, row, layout)
+            column = places[-1] % layout.panel
+            column = swizzled(column, row, layout) if layout.swizzle else column
             panel = places[-1] // layout.panel * layout.panel_size
             return UOp(Op.INDEX, array.dtype, (array, start + panel + row * layout.panel + column))
-        places = [*places[:-1], swizzled(places[-1], row, layout)]
+        if layout.swizzle:
+            places = [*places[:-1], swizzled(places[-1], row, layout)]
     # Elements of one column of such rows are neighbors; the pitch is that of a plain row.
     if (rows := layout.interleaved) > 1:
         row, column = places[-2:]

@@ -36,6 +36,7 @@ from tinycore.lower.strategies import (
     grid_transpose,
     matrix_chain,
     matrix_unit,
+    matrix_window,
 )
 from tinycore.lower.tile import Bind, Split, Tail
 from tinycore.render.base import Limits
@@ -92,6 +93,7 @@ def propose_grid(facts: KernelFacts, limits: Limits, wanted: int) -> Iterator[Pr
     """The proposals of each strategy for workgroups of some threads."""
     if limits.matrix:
         yield from matrix_unit.propose(facts, limits)
+        yield from matrix_window.propose(facts, limits)
         yield from matrix_chain.propose(facts, limits)
     if (rows := grid_rows.rows_of(facts, limits)) is not None:
         steps = partial(rows_each, rows=rows, wanted=wanted)

@@ -155,15 +155,15 @@ INSTRUCTIONS: Final[Mapping[str, Instruction]] = {
 
 DESCRIPTOR: Final = MatrixDescriptor("wgmma_rows", turned_bytes=HALF_BYTES)
 """Rows whose pieces of 16 bytes are exchanged: PTX's 128-Byte swizzling mode, or a narrower one."""
-SWIZZLES: Final = {128: 1, 64: 2, 32: 3}
-"""The mode in bits 63:62 of a descriptor, by the bytes of a row."""
+SWIZZLES: Final = {128: 1, 64: 2, 32: 3, 16: 0}
+"""The mode in bits 63:62 of a descriptor, by the bytes of a row; one piece is exchanged by none."""
 
 
 def descriptor_bits(descriptor: MatrixDescriptor) -> int:
     """A descriptor of wgmma without its address: PTX ISA 9.0, section 9.7.15.5.1.2.
 
     The stride goes from 8 rows to the next, the leading dimension's from panel to panel; that is
-    not read where rows lie along k.
+    not read where whole rows lie along k.
     """
     leading = descriptor.panel_bytes >> 4 or 1
     mode, stride = SWIZZLES[descriptor.row_bytes], descriptor.alignment >> 4
