@@ -38,6 +38,7 @@ from tinycore.lower.strategies import (
     matrix_unit,
     matrix_window,
 )
+from tinycore.lower.strategies.group_fills import SECTOR_BYTES
 from tinycore.lower.tile import Bind, Split, Tail
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
@@ -290,7 +291,7 @@ def give_piece(draft: Draft) -> int:
     if given is None:
         return 1
     lanes, loop, narrow = given
-    count = grid_shared.SECTOR_BYTES // (lanes * narrow)
+    count = SECTOR_BYTES // (lanes * narrow)
     if loop is None or count < 2 or loop.extent % count:
         return lanes
     outer = loop.arg.number
@@ -431,7 +432,7 @@ def tiles_along_sum(facts: KernelFacts, limits: Limits, wanted: int) -> Iterator
         if not is_whole or wide * tall * lanes > MOST_LANES or groups < limits.units:
             continue
         textured = (1 / wide + 1 / tall) * cycles_of_word(limits, limits.texture_rate)
-        pieces = max(grid_shared.SECTOR_BYTES // (lanes * size), 1)
+        pieces = max(SECTOR_BYTES // (lanes * size), 1)
         far = pieces * size / WORD_BYTES / tall * cycles_of_word(limits, limits.l2_rate)
         cost = Cost((1 + max(textured, far)) * unevenness(limits, groups))
         steps = partial(pixels_each, sides=(row, column), tile=(wide, tall), wanted=wanted)

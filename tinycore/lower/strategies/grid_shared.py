@@ -28,24 +28,21 @@ from tinycore.lower.dims import launches
 from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import LEAST_REUSE, KernelFacts
 from tinycore.lower.loops import Number, arrays_of, counter_of, fills_of, stores_of, threads_of
-from tinycore.lower.packing import fill_of, loads_of, loads_of_elements
+from tinycore.lower.packing import fill_of, loads_of_elements
 from tinycore.lower.predicate import stores_to_buffers
-from tinycore.lower.steps.split import parts
 from tinycore.lower.steps.stage import Dimension, Stage, scratch_bytes, staged_values
 from tinycore.lower.strategies.bank_conflicts import (
     BANKS,
-    is_filled_across,
     least_stride,
     padding_of,
 )
 from tinycore.lower.strategies.block_order import order_blocks
-from tinycore.lower.tile import Bind, Reorder, Split, Step, Tail
+from tinycore.lower.strategies.group_fills import deal_out, is_stored_apart, threads_of_group
+from tinycore.lower.tile import Bind, Split, Step, Tail
 from tinycore.render.base import Limits
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
-from tinycore.uop.rewrite import rewrite
-from tinycore.uop.symbolic import simplify
 
 LARGE_REGISTER_TILES: Final = ((8, 8), (8, 4))
 """The same for devices that state their registers, where they are enough."""
@@ -66,8 +63,6 @@ LOADS_OF_A_COPY: Final = 2
 """Cost of a step's loads in multiply-adds, shared by the copies of a thread."""
 LOADS_OF_A_TILE: Final = 8
 """The same for the fill, shared by a row of the tile."""
-SECTOR_BYTES: Final = 32
-"""The smallest piece of memory that a cache moves."""
 UNEVEN: Final = 1.05
 """The price of numbers of threads that are no power of two."""
 
@@ -232,7 +227,11 @@ def tile_and_stage(
     at, inner = cut_depth(draft, depth, sharers)
     if sharers > 1 and not share_sums(draft, inner, sharers):
         return False
-    if sharers > 1 and registers in LARGE_REGISTER_TILES and threads(draft) % draft.limits.subgroup:
+    if (
+        sharers > 1
+        and registers in LARGE_REGISTER_TILES
+        and threads_of_group(draft) % draft.limits.subgroup
+    ):
         return False  # lanes of a part of a subgroup exchange nothing
     if not stage_ahead(draft, at, inner, (*rows,) if textured else (*rows, *columns)):
         return False
@@ -455,79 +454,9 @@ def fits_group(draft: Draft) -> bool:
     size = scratch_bytes(draft.kernel, draft.limits.converted)
     if draft.facts.loops_of_kind(AxisKind.GROUP):  # each thread leaves its part, some another
         parts = sum(2 * max(n.dtype.itemsize, 4) for n in draft.facts.reductions)
-        size += parts * threads(draft)
+        size += parts * threads_of_group(draft)
     axes = [r.extent for r in threads_of(draft.kernel)]
     return launches(axes, "block", draft.limits.block) and size <= draft.limits.shared_bytes
-
-
-def threads(draft: Draft) -> int:
-    """The threads of a group."""
-    return math.prod(r.extent for r in threads_of(draft.kernel))
-
-
-def deal_out(draft: Draft, number: int, lanes: int | None = None) -> None:
-    """Give a fill to the threads of a group, neighbors what lies side by side.
-
-    Each moves so many lanes at once where it can, or those of the widest value of the kernel; of a
-    type that is shared as it is, those of a vector, down to as many.
-    """
-    fill = fill_of(draft, number)
-    loads = loads_of(fill)
-    elements = loads_of_elements(fill)
-    loops = sorted(fill.src[1:], key=lambda r: -least_stride(elements, r, draft.limits))
-    last = loops[-1]
-    names = [r.arg.number for r in loops]
-    steps: list[Step] = [Reorder(tuple(names))]
-    most = math.prod(r.extent for r in loops) // threads(draft)
-    wide = [n for n in lanes_of_fill(draft, fill, lanes) if 0 < n <= most and last.extent % n == 0]
-    asked, lanes = lanes, wide[0] if wide else 1
-    whole = [n for n in loads if len(n.src) == 2 or ends_by_vectors(n.src[2], last, lanes)]
-    moves = {draft.facts.stride(n, last) for n in whole}
-    if lanes > 1 and 1 in moves <= {0, 1}:
-        row = names.pop()
-        if last.extent == lanes:
-            steps.append(Bind(row, AxisKind.VECTOR))
-        else:
-            steps += [Split(row, lanes), Bind((*row, 1), AxisKind.VECTOR)]
-            beside = SECTOR_BYTES // (lanes * stores_of(fill)[0].src[1].dtype.itemsize)
-            if asked and is_stored_apart(fill, last) and 0 < beside < last.extent // lanes:
-                # Threads that follow each other store side by side, but for those of a sector.
-                names = [(*row, 0, 0), *names, (*row, 0, 1)]
-                steps += [Split((*row, 0), beside), Reorder(tuple(names))]
-            elif is_filled_across(draft, fill):
-                names.insert(0, (*row, 0))
-                steps.append(Reorder(tuple(names)))
-            else:
-                names.append((*row, 0))
-    draft.do(*steps, *(Bind(name, AxisKind.FILL) for name in names))
-
-
-def ends_by_vectors(gate: UOp, loop: UOp, lanes: int) -> bool:
-    """True if a gate moves with a loop, and is the same for the lanes of each vector along it."""
-    if loop not in gate.ranges or lanes < 2:
-        return False
-    _, lane, place = parts(loop, loop.extent // lanes, lanes)
-    cut = rewrite(gate.substitute({loop: place}), simplify, name="simplify a gate")
-    return lane not in cut.ranges
-
-
-def is_stored_apart(fill: UOp, loop: UOp) -> bool:
-    """True if the first two steps of a loop are not stored side by side, as a vector would be."""
-    (store,) = stores_of(fill)
-    first, second = (store.src[0].src[1].substitute({loop: UOp.index(n)}) for n in (0, 1))
-    return rewrite(second - first, simplify, name="simplify a distance") is not UOp.index(1)
-
-
-def lanes_of_fill(draft: Draft, fill: UOp, asked: int | None) -> list[int]:
-    """The numbers of lanes that suit the type of what is filled, the best first."""
-    least = draft.lanes() if asked is None else asked
-    (store,) = stores_of(fill)
-    dtype = store.src[1].dtype
-    if asked is not None or dtype not in draft.limits.converted or least < 1:
-        return [least]
-    widest = draft.limits.vector_bytes // dtype.itemsize
-    doubled = range((widest // least).bit_length() - 1, -1, -1)
-    return [least << times for times in doubled] or [least]
 
 
 def with_overlaps(

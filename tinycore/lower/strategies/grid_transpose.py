@@ -17,10 +17,10 @@ from tinycore.lower.kernel_facts import KernelFacts
 from tinycore.lower.loops import Number, arrays_of
 from tinycore.lower.steps.stage import WORD_BYTES, Dimension, Stage, staged_values
 from tinycore.lower.strategies.grid_shared import (
-    deal_out,
     fits_group,
     innermost_group,
 )
+from tinycore.lower.strategies.group_fills import deal_out
 from tinycore.lower.tile import Bind, Split, Tail
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp

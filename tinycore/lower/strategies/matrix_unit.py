@@ -34,12 +34,12 @@ from tinycore.lower.strategies.block_order import order_blocks
 from tinycore.lower.strategies.grid_shared import (
     LEAST_FILLED,
     Sides,
-    deal_out,
     fits_group,
     innermost_group,
     operand_accesses,
     sides_of,
 )
+from tinycore.lower.strategies.group_fills import deal_out
 from tinycore.lower.strategies.matrix_sides import (
     join_blocks,
     join_side,

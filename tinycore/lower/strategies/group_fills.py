@@ -1,0 +1,94 @@
+"""Fills of shared memory, dealt out to the threads of a group: side by side, and by vectors.
+
+Floor 3'. A group fills its arrays together: each thread moves as many elements at once as are
+loaded by one vector, and neighbors move what lies side by side.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from tinycore.lower.draft import Draft
+from tinycore.lower.loops import stores_of, threads_of
+from tinycore.lower.packing import fill_of, loads_of, loads_of_elements
+from tinycore.lower.steps.split import parts
+from tinycore.lower.strategies.bank_conflicts import is_filled_across, least_stride
+from tinycore.lower.tile import Bind, Reorder, Split, Step
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind
+from tinycore.uop.rewrite import rewrite
+from tinycore.uop.symbolic import simplify
+
+SECTOR_BYTES: Final = 32
+"""The smallest piece of memory that a cache moves."""
+
+
+def threads_of_group(draft: Draft) -> int:
+    """The threads of a group."""
+    return math.prod(r.extent for r in threads_of(draft.kernel))
+
+
+def deal_out(draft: Draft, number: int, lanes: int | None = None) -> None:
+    """Give a fill to the threads of a group, neighbors what lies side by side.
+
+    Each moves so many lanes at once where it can, or those of the widest value of the kernel; of a
+    type that is shared as it is, those of a vector, down to as many.
+    """
+    fill = fill_of(draft, number)
+    loads = loads_of(fill)
+    elements = loads_of_elements(fill)
+    loops = sorted(fill.src[1:], key=lambda r: -least_stride(elements, r, draft.limits))
+    last = loops[-1]
+    names = [r.arg.number for r in loops]
+    steps: list[Step] = [Reorder(tuple(names))]
+    most = math.prod(r.extent for r in loops) // threads_of_group(draft)
+    wide = [n for n in lanes_of_fill(draft, fill, lanes) if 0 < n <= most and last.extent % n == 0]
+    asked, lanes = lanes, wide[0] if wide else 1
+    whole = [n for n in loads if len(n.src) == 2 or ends_by_vectors(n.src[2], last, lanes)]
+    moves = {draft.facts.stride(n, last) for n in whole}
+    if lanes > 1 and 1 in moves <= {0, 1}:
+        row = names.pop()
+        if last.extent == lanes:
+            steps.append(Bind(row, AxisKind.VECTOR))
+        else:
+            steps += [Split(row, lanes), Bind((*row, 1), AxisKind.VECTOR)]
+            beside = SECTOR_BYTES // (lanes * stores_of(fill)[0].src[1].dtype.itemsize)
+            if asked and is_stored_apart(fill, last) and 0 < beside < last.extent // lanes:
+                # Threads that follow each other store side by side, but for those of a sector.
+                names = [(*row, 0, 0), *names, (*row, 0, 1)]
+                steps += [Split((*row, 0), beside), Reorder(tuple(names))]
+            elif is_filled_across(draft, fill):
+                names.insert(0, (*row, 0))
+                steps.append(Reorder(tuple(names)))
+            else:
+                names.append((*row, 0))
+    draft.do(*steps, *(Bind(name, AxisKind.FILL) for name in names))
+
+
+def ends_by_vectors(gate: UOp, loop: UOp, lanes: int) -> bool:
+    """True if a gate moves with a loop, and is the same for the lanes of each vector along it."""
+    if loop not in gate.ranges or lanes < 2:
+        return False
+    _, lane, place = parts(loop, loop.extent // lanes, lanes)
+    cut = rewrite(gate.substitute({loop: place}), simplify, name="simplify a gate")
+    return lane not in cut.ranges
+
+
+def is_stored_apart(fill: UOp, loop: UOp) -> bool:
+    """True if the first two steps of a loop are not stored side by side, as a vector would be."""
+    (store,) = stores_of(fill)
+    first, second = (store.src[0].src[1].substitute({loop: UOp.index(n)}) for n in (0, 1))
+    return rewrite(second - first, simplify, name="simplify a distance") is not UOp.index(1)
+
+
+def lanes_of_fill(draft: Draft, fill: UOp, asked: int | None) -> list[int]:
+    """The numbers of lanes that suit the type of what is filled, the best first."""
+    least = draft.lanes() if asked is None else asked
+    (store,) = stores_of(fill)
+    dtype = store.src[1].dtype
+    if asked is not None or dtype not in draft.limits.converted or least < 1:
+        return [least]
+    widest = draft.limits.vector_bytes // dtype.itemsize
+    doubled = range((widest // least).bit_length() - 1, -1, -1)
+    return [least << times for times in doubled] or [least]
