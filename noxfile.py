@@ -106,28 +106,28 @@ def property(session: nox.Session) -> None:  # noqa: A001  the session's name is
 def captures(session: nox.Session) -> None:
     """Run random functions with and without TinyJit (`-- --count 5000 --seed 0`)."""
     install(session)
-    session.run("python", "-m", "tinycore.testing.captures", *FRONTEND, *session.posargs)
+    session.run("python", "-m", "tests.fuzz.captures", *FRONTEND, *session.posargs)
 
 
 @nox.session
 def writes(session: nox.Session) -> None:
     """Run random programs of views and writes against a model (`-- --count 20000 --seed 0`)."""
     install(session)
-    session.run("python", "-m", "tinycore.testing.writes", *FRONTEND, *session.posargs)
+    session.run("python", "-m", "tests.fuzz.writes", *FRONTEND, *session.posargs)
 
 
 @nox.session
 def slopes(session: nox.Session) -> None:
     """Take random gradients through writes, and torch's (`-- --count 2000 --seed 0`)."""
     install(session)
-    session.run("python", "-m", "tinycore.testing.slopes", *FRONTEND, *session.posargs)
+    session.run("python", "-m", "tests.fuzz.slopes", *FRONTEND, *session.posargs)
 
 
 @nox.session
 def symbolic(session: nox.Session) -> None:
     """Run random functions with symbolic sizes against NumPy (`-- --count 500 --seed 0`)."""
     install(session)
-    session.run("python", "-m", "tinycore.testing.symbolic", *FRONTEND, *session.posargs)
+    session.run("python", "-m", "tests.fuzz.symbolic", *FRONTEND, *session.posargs)
 
 
 @nox.session

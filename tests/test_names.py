@@ -18,8 +18,13 @@ import pytest
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 
-PARTS: Final = ("core", "testing", *sorted(path.name for path in ROOT.glob("plugins/tiny_*")))
-"""Parts in which names are counted: the core, the test kit, and each plugin."""
+PARTS: Final = (
+    "core",
+    "testing",
+    "fuzz",
+    *sorted(path.name for path in ROOT.glob("plugins/tiny_*")),
+)
+"""Parts in which names are counted: the core, the test kit, the fuzzers, and each plugin."""
 
 SHARED_FUNCTIONS: Final = {
     "__getattr__": "Python's protocol of modules (PEP 562)",
@@ -40,7 +45,7 @@ SHARED_CONSTANTS: Final = {
     "EPILOG": "protocol of commands: the text below the options",
     "FAMILY": "protocol of families of random programs: its members with their weights",
     "MODULE": "protocol of C declarations: the module that they are made to",
-    "FUZZER": "protocol of fuzzers: the object that `python -m tinycore.testing` finds",
+    "FUZZER": "protocol of fuzzers: the object that `python -m tests.fuzz.NAME` runs",
 }
 """Constants that have a value per module, for the same reason."""
 
@@ -57,8 +62,8 @@ def files_of(part: str) -> Iterator[Path]:
     if part == "core":
         kit = core / "testing"
         return (path for path in sorted(core.rglob("*.py")) if kit not in path.parents)
-    folder = core / part if part == "testing" else ROOT / "plugins" / part / "src"
-    return iter(sorted(folder.rglob("*.py")))
+    kits = {"testing": core / "testing", "fuzz": ROOT / "tests/fuzz"}
+    return iter(sorted(kits.get(part, ROOT / "plugins" / part / "src").rglob("*.py")))
 
 
 @cache

@@ -1,5 +1,5 @@
 """Random functions with and without TinyJit: a few here, any number by
-`python -m tinycore.testing.captures`."""
+`python -m tests.fuzz.captures`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from tests.fuzz.captures import Position, Seen, World, check, world
 from tinycore import Context, TinyJit
 from tinycore.errors import JitError
 from tinycore.tensor.guard import Guard
 from tinycore.tensor.stream import stream
-from tinycore.testing.captures import Position, Seen, World, check, world
 
 
 @pytest.mark.parametrize(

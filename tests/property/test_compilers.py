@@ -10,10 +10,10 @@ from random import Random
 import numpy
 import pytest
 
+from tests.fuzz.expressions import leaves_of, random_expression, random_leaf_value
 from tinycore.builtin.python import BACKEND as PYTHON
 from tinycore.dtype import DType, Scalar, dtypes, to_numpy_dtype
 from tinycore.errors import CompilerUnavailable
-from tinycore.testing.expressions import leaves_of, random_expression, random_leaf_value
 from tinycore.testing.kernels import Array, Bench, bench, element, load, store
 from tinycore.uop.evaluate import evaluate
 from tinycore.uop.node import UOp

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.fuzz.expressions import random_values
 from tinycore.dtype import Scalar, dtypes
 from tinycore.lower.predicate import gates
-from tinycore.testing.expressions import random_values
 from tinycore.testing.kernels import element, load
 from tinycore.uop.evaluate import evaluate
 from tinycore.uop.node import UOp

@@ -1,19 +1,19 @@
 """Random tensor programs against torch: a small count here, any by
-`python -m tinycore.testing.programs`."""
+`python -m tests.fuzz.programs`."""
 
 import hashlib
 
 import numpy
 import pytest
 
+from tests.fuzz.programs import Program, check, random_program, script, smaller
+from tests.fuzz.programs.draw import Content, Input
+from tests.fuzz.programs.form import Kind, Step, Value, all_steps, ours_of
+from tests.fuzz.programs.mirror import Mirror, as_arrays
+from tests.fuzz.programs.twins import realizes_twins
+from tests.fuzz.runner import smallest
 from tinycore import Context, Tensor
 from tinycore.dtype import dtypes
-from tinycore.testing.fuzz import smallest
-from tinycore.testing.programs import Program, check, random_program, script, smaller
-from tinycore.testing.programs.draw import Content, Input
-from tinycore.testing.programs.form import Kind, Step, Value, all_steps, ours_of
-from tinycore.testing.programs.mirror import Mirror, as_arrays
-from tinycore.testing.programs.twins import realizes_twins
 
 GROUPS = "PYTHON:PYTHON:groups=16"
 """Plans of a graphics card: threads that share sums and operands."""

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tinycore.dtype import dtypes
-from tinycore.testing.expressions import (
+from tests.fuzz.expressions import (
     NoInstance,
     instance_of,
     random_expression,
     random_values,
 )
+from tinycore.dtype import dtypes
 from tinycore.uop.evaluate import Undefined, evaluate
 from tinycore.uop.node import UOp
 from tinycore.uop.pattern import Rule

@@ -1,5 +1,5 @@
 """Random gradients through writes against torch: a few here, any number by
-`python -m tinycore.testing.slopes`."""
+`python -m tests.fuzz.slopes`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
+from tests.fuzz.slopes import RIGHT_OUTCOMES, check, program
 from tinycore import Context
-from tinycore.testing.slopes import RIGHT_OUTCOMES, check, program
 
 
 @pytest.mark.sample(3)

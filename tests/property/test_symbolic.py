@@ -1,12 +1,12 @@
 """Random functions with symbolic sizes against NumPy: a few here, any number by
-`python -m tinycore.testing.symbolic`."""
+`python -m tests.fuzz.symbolic`."""
 
 from __future__ import annotations
 
 import pytest
 
+from tests.fuzz.symbolic import WAYS, check, function
 from tinycore import Context
-from tinycore.testing.symbolic import WAYS, check, function
 
 
 @pytest.mark.parametrize("seed", range(3))

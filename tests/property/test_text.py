@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.fuzz.expressions import random_expression
 from tinycore.dtype import dtypes
 from tinycore.errors import FileFormatError
-from tinycore.testing.expressions import random_expression
 from tinycore.uop.node import UOp
 from tinycore.uop.parse import from_text, program_from_text
 from tinycore.uop.text import to_text

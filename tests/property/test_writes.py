@@ -1,5 +1,5 @@
 """Random programs of views and writes against the model, NumPy and torch: a few here, any number
-by `python -m tinycore.testing.writes`."""
+by `python -m tests.fuzz.writes`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import hashlib
 
 import pytest
 
+from tests.fuzz.places import Places
+from tests.fuzz.runner import smallest
+from tests.fuzz.writes import Program, check, program, script, smaller
 from tinycore import Context, Tensor
-from tinycore.testing.fuzz import smallest
-from tinycore.testing.places import Places
-from tinycore.testing.writes import Program, check, program, script, smaller
 
 PER_PART = 20
 

@@ -1,6 +1,6 @@
 """Families of ops along axes: reductions, statistics, running folds, softmax, sorting.
 
-Floor 6. `b` is the builder throughout.
+`b` is the builder throughout.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from tests.fuzz.programs.builder import Builder
+from tests.fuzz.programs.form import Rounding, Value
+from tests.fuzz.programs.moving import filled
 from tinycore.dtype import dtypes, sum_acc_dtype
-from tinycore.testing.programs.builder import Builder
-from tinycore.testing.programs.form import Rounding, Value
-from tinycore.testing.programs.moving import filled
 from tinycore.uop.shape import Shape
 
 

@@ -1,6 +1,6 @@
 """Random choices that are the same on every Python and platform, and the data of inputs.
 
-Floor 6. Everything is made of `Random.random()`, the one method of which Python promises the same
+Everything is made of `Random.random()`, the one method of which Python promises the same
 sequence for the same seed in every version.
 """
 

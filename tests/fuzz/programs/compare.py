@@ -1,7 +1,4 @@
-"""Run a program on both sides and compare.
-
-Floor 6.
-"""
+"""Run a program on both sides and compare."""
 
 from __future__ import annotations
 
@@ -11,13 +8,13 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
+from tests.fuzz.programs.facts import underflow_of, unit_of
+from tests.fuzz.programs.form import Program, Value, ours_of
+from tests.fuzz.programs.mirror import Mirror, as_arrays, compiled
+from tests.fuzz.programs.twins import realizes_twins
+from tests.fuzz.runner import Verdict
 from tinycore import Tensor, TinyJit, dtypes
 from tinycore.errors import GradientError
-from tinycore.testing.fuzz import Verdict
-from tinycore.testing.programs.facts import underflow_of, unit_of
-from tinycore.testing.programs.form import Program, Value, ours_of
-from tinycore.testing.programs.mirror import Mirror, as_arrays, compiled
-from tinycore.testing.programs.twins import realizes_twins
 
 Array = NDArray[Any]
 

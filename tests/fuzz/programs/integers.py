@@ -1,16 +1,13 @@
-"""Families of ops on integers, which wrap, and on bools; comparisons.
-
-Floor 6.
-"""
+"""Families of ops on integers, which wrap, and on bools; comparisons."""
 
 from __future__ import annotations
 
 from typing import Final
 
+from tests.fuzz.programs.builder import LIMIT, Builder
+from tests.fuzz.programs.facts import broadcast
+from tests.fuzz.programs.form import Rounding, Value
 from tinycore.dtype import dtypes
-from tinycore.testing.programs.builder import LIMIT, Builder
-from tinycore.testing.programs.facts import broadcast
-from tinycore.testing.programs.form import Rounding, Value
 
 COMPARISONS: Final = ("<", "<=", ">", ">=", "==", "!=")
 

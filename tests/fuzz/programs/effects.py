@@ -1,6 +1,6 @@
 """Steps that are no functions of values: realizing, reading, writing to memory, gradients, calls.
 
-Floor 6. What a run takes from the graph is followed here, so that a gradient is asked only where
+What a run takes from the graph is followed here, so that a gradient is asked only where
 both sides mean the same: after `realize` of what is no view, gradients end there; after a write,
 nothing is derived through readers of the old content. Reading takes nothing from the graph.
 """
@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from tinycore.dtype import dtypes
-from tinycore.testing.programs import (
+from tests.fuzz.programs import (
     elementwise,
     folding,
     integers,
@@ -20,10 +19,11 @@ from tinycore.testing.programs import (
     products,
     unary,
 )
-from tinycore.testing.programs.builder import Builder
-from tinycore.testing.programs.draw import Content
-from tinycore.testing.programs.form import Function, Kind, Rounding, Value
-from tinycore.testing.programs.moving import box, same
+from tests.fuzz.programs.builder import Builder
+from tests.fuzz.programs.draw import Content
+from tests.fuzz.programs.form import Function, Kind, Rounding, Value
+from tests.fuzz.programs.moving import box, same
+from tinycore.dtype import dtypes
 
 COMPUTING: Final = (
     (unary.FAMILY, 4), (elementwise.FAMILY, 6), (integers.FAMILY, 2), (folding.FAMILY, 6),

@@ -1,6 +1,6 @@
 """A program computed by torch, in float64 and int64: the truth, and how far roundings may move it.
 
-Floor 6. Run exactly, every float is a float64 and every integer an int64 that wraps to its dtype.
+Run exactly, every float is a float64 and every integer an int64 that wraps to its dtype.
 Run as a sample, each step is instead a nearby function of nearby operands: operands, results and
 the gradients that flow back through both are moved by random relative errors of a few units of
 roundoff of the coarsest dtype that takes part (stochastic arithmetic: J. Vignes, Mathematics and
@@ -19,9 +19,9 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
+from tests.fuzz.programs.form import Kind, Program, Rounding, Step, Value
+from tests.fuzz.programs.functions import namespace
 from tinycore.dtype import DType, dtypes
-from tinycore.testing.programs.form import Kind, Program, Rounding, Step, Value
-from tinycore.testing.programs.functions import namespace
 
 ROUNDINGS = 4.0
 """Standard deviation of the errors of a sample, in units of roundoff."""

@@ -1,6 +1,6 @@
 """The form of a program: inputs and steps, each a line of Python here and one for the mirror.
 
-Floor 6. A program is data; nothing is computed until one of its interpretations runs it.
+A program is data; nothing is computed until one of its interpretations runs it.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, replace
 
+from tests.fuzz.programs.draw import Input
 from tinycore.dtype import DType
-from tinycore.testing.programs.draw import Input
 from tinycore.uop.shape import Shape
 
 

@@ -1,6 +1,6 @@
 """Families of ops with index tensors: reading and writing rows, gather, scatter, one-hot.
 
-Floor 6. Indices that write name no place twice, as torch leaves open which of them wins.
+Indices that write name no place twice, as torch leaves open which of them wins.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from tests.fuzz.programs.builder import MOST_ELEMENTS, Builder
+from tests.fuzz.programs.draw import Content
+from tests.fuzz.programs.form import Rounding, Value
+from tests.fuzz.programs.moving import any_with_axes, filled, same
 from tinycore.dtype import dtypes
-from tinycore.testing.programs.builder import MOST_ELEMENTS, Builder
-from tinycore.testing.programs.draw import Content
-from tinycore.testing.programs.form import Rounding, Value
-from tinycore.testing.programs.moving import any_with_axes, filled, same
 from tinycore.uop.shape import Shape
 
 

@@ -1,6 +1,6 @@
-"""Random functions, run as they are and under TinyJit: `python -m tinycore.testing.captures`.
+"""Random functions, run as they are and under TinyJit: `python -m tests.fuzz.captures`.
 
-Floor 6. A world is a module as text: values and tensors in globals, closures, attributes, classes,
+A world is a module as text: values and tensors in globals, closures, attributes, classes,
 containers, defaults and partials, and a function that reads, writes and leaves things there. It is
 called some times, and between the calls anything may change. What is seen afterwards (results of
 all calls, state, gradients, what was left) must be the same with and without TinyJit, unless that
@@ -23,10 +23,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy
 
+from tests.fuzz.runner import Fuzzer, Verdict, run
 from tinycore import Tensor, TinyJit
 from tinycore.errors import GradientError, JitError
 from tinycore.tensor.stream import stream
-from tinycore.testing.fuzz import Fuzzer, Verdict, run
 
 MOST_CALLS: Final = 6
 
@@ -565,7 +565,7 @@ def shown(found: World, verdict: Verdict) -> str:
 
 
 FUZZER: Final = Fuzzer(
-    "tinycore.testing.captures",
+    "tests.fuzz.captures",
     __doc__,
     world,
     check,

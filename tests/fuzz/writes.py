@@ -1,6 +1,6 @@
-"""Random programs of views and writes: `python -m tinycore.testing.writes --count 20000`.
+"""Random programs of views and writes: `python -m tests.fuzz.writes --count 20000`.
 
-Floor 6. A program makes some tensors, computed or not, views of them and values from them, writes
+A program makes some tensors, computed or not, views of them and values from them, writes
 to any of these, and reads, realizes and drops others in between. What it reads must be what the
 model says (`places.py`), and what NumPy and torch say, where all that it does is the same there.
 A program is a list of lines of Python over the public API; failing ones are printed as a script.
@@ -17,12 +17,12 @@ from typing import Any, Final, NamedTuple
 
 import numpy
 
+from tests.fuzz.peers import Unlike, numpy_api, torch_api
+from tests.fuzz.places import Places, api
+from tests.fuzz.programs.draw import Draw
+from tests.fuzz.runner import Fuzzer, Verdict, run, without_a_line
 from tinycore import Tensor
 from tinycore.errors import AliasError
-from tinycore.testing.fuzz import Fuzzer, Verdict, run, without_a_line
-from tinycore.testing.peers import Unlike, numpy_api, torch_api
-from tinycore.testing.places import Places, api
-from tinycore.testing.programs.draw import Draw
 
 DTYPES: Final = (
     ("float32", 0.6), ("int32", 0.14), ("float64", 0.06), ("uint8", 0.06), ("bool", 0.08),
@@ -562,14 +562,14 @@ def script(found: Program, failure: Verdict) -> str:
         (
             f'"""Seed {found.seed}: {failure.kind}.\n\n{failure.message}\n"""',
             "from tinycore import Tensor",
-            "from tinycore.testing.writes import slope",
+            "from tests.fuzz.writes import slope",
             "show = lambda x: print(x.tolist())",
             *found.lines,
         )
     )
 
 
-FUZZER: Final = Fuzzer("tinycore.testing.writes", __doc__, program, check, script, smaller)
+FUZZER: Final = Fuzzer("tests.fuzz.writes", __doc__, program, check, script, smaller)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """The names that random programs of writes use, over torch tensors and NumPy arrays.
 
-Floor 6. `Unlike` is raised where such a library copies what is a view here; see docs/aliasing.md.
+`Unlike` is raised where such a library copies what is a view here; see docs/aliasing.md.
 torch is imported when its names are asked for.
 """
 
-# ruff: noqa: D102  the methods are those of Tensor
+
 # mypy: disable-error-code="override, misc"
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy
 
-from tinycore.testing.places import api, ints
+from tests.fuzz.places import api, ints
 
 
 class Unlike(Exception):

@@ -1,6 +1,6 @@
-"""Random programs with symbolic sizes, against NumPy: `python -m tinycore.testing.symbolic`.
+"""Random programs with symbolic sizes, against NumPy: `python -m tests.fuzz.symbolic`.
 
-Floor 6. A function of tensors and of one or two numbers slices caches by them, writes into these,
+A function of tensors and of one or two numbers slices caches by them, writes into these,
 computes with sizes that they decide, and returns some values. It is called with numbers and with
 bound Variables, as it is and under TinyJit, and each result must be what NumPy has for the numbers.
 """
@@ -14,10 +14,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy
 
+from tests.fuzz.programs.draw import Draw
+from tests.fuzz.runner import Fuzzer, Verdict, run
 from tinycore import Tensor, TinyJit, Variable
 from tinycore.errors import JitError
-from tinycore.testing.fuzz import Fuzzer, Verdict, run
-from tinycore.testing.programs.draw import Draw
 
 MOST: Final = 6
 """The size of the axis that numbers slice."""
@@ -214,7 +214,7 @@ def shown(found: Function, verdict: Verdict) -> str:
 
 
 FUZZER: Final = Fuzzer(
-    "tinycore.testing.symbolic", __doc__, function, check, shown, accepted=frozenset({"refused"})
+    "tests.fuzz.symbolic", __doc__, function, check, shown, accepted=frozenset({"refused"})
 )
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.fuzz import captures, slopes, symbolic, writes
+from tests.fuzz.programs.command import FUZZER as PROGRAMS
+from tests.fuzz.runner import Fuzzer, Verdict, run, smallest, without_a_line
 from tinycore.config import settings
-from tinycore.testing import captures, slopes, symbolic, writes
-from tinycore.testing.fuzz import Fuzzer, Verdict, run, smallest, without_a_line
-from tinycore.testing.programs.command import FUZZER as PROGRAMS
 
 FUZZERS = [writes.FUZZER, slopes.FUZZER, captures.FUZZER, symbolic.FUZZER, PROGRAMS]
 

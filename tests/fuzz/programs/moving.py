@@ -1,6 +1,6 @@
 """Families of ops that move elements: shapes, order, boxes, padding, joining, diagonals.
 
-Floor 6. They take values of any dtype; what they make may be a view of it.
+They take values of any dtype; what they make may be a view of it.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import math
 from collections.abc import Callable
 from typing import Final
 
+from tests.fuzz.programs.builder import MOST_ELEMENTS, Builder
+from tests.fuzz.programs.form import Rounding, Value
 from tinycore.dtype import dtypes
-from tinycore.testing.programs.builder import MOST_ELEMENTS, Builder
-from tinycore.testing.programs.form import Rounding, Value
 from tinycore.uop.shape import Shape
 
 

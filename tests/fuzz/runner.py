@@ -1,6 +1,6 @@
 """Run many random programs of one kind, and report the failing ones as small as they get.
 
-Floor 6. A module of random programs declares a `Fuzzer`: how the program of a seed is made,
+A module of random programs declares a `Fuzzer`: how the program of a seed is made,
 checked, reduced and shown. `run` is the command line of all, in one process or several.
 """
 

@@ -1,6 +1,6 @@
 """A model of views and writes: a tensor as positions in flat memory.
 
-Floor 6. `Places` is the model that the tensors of random programs are compared with (`writes.py`).
+`Places` is the model that the tensors of random programs are compared with (`writes.py`).
 A view is an array of positions, moved about by NumPy; a write stores at these positions. What is a
 view and what is a copy is said in docs/aliasing.md.
 """

@@ -1,14 +1,11 @@
-"""Facts about dtypes and shapes that generator and comparison share.
-
-Floor 6.
-"""
+"""Facts about dtypes and shapes that generator and comparison share."""
 
 from __future__ import annotations
 
 import math
 
+from tests.fuzz.programs.form import Value
 from tinycore.dtype import DType, dtypes, least_upper_dtype
-from tinycore.testing.programs.form import Value
 from tinycore.uop.shape import Shape
 
 

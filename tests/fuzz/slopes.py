@@ -1,6 +1,6 @@
-"""Random gradients through writes, against torch: `python -m tinycore.testing.slopes`.
+"""Random gradients through writes, against torch: `python -m tests.fuzz.slopes`.
 
-Floor 6. A program computes values from two tensors that require gradients, writes them into memory
+A program computes values from two tensors that require gradients, writes them into memory
 and into what is not computed yet, whole and in part, reads some in between or not, and takes the
 gradient of a sum. It must be that of torch. Where torch says that a value which a derivative needs
 was overwritten, it must be refused here, too, or be what finite differences say. What is refused
@@ -15,12 +15,12 @@ from typing import Any, Final, NamedTuple
 
 import numpy
 
+from tests.fuzz.peers import numpy_api, torch_api
+from tests.fuzz.programs.draw import Draw
+from tests.fuzz.runner import Fuzzer, Verdict, run, without_a_line
+from tests.fuzz.writes import Program, compiled
 from tinycore import Tensor
 from tinycore.errors import GradientError
-from tinycore.testing.fuzz import Fuzzer, Verdict, run, without_a_line
-from tinycore.testing.peers import numpy_api, torch_api
-from tinycore.testing.programs.draw import Draw
-from tinycore.testing.writes import Program, compiled
 
 WEIGHT_SIZE: Final = 3
 STEP: Final = 1e-4
@@ -222,7 +222,7 @@ RIGHT_OUTCOMES: Final = ("", "both", "refused", "alone")
 """Kinds of outcomes; "alone" where torch refuses, and nobody else can say, as at a kink."""
 
 FUZZER: Final = Fuzzer(
-    "tinycore.testing.slopes", __doc__, program, check, shown, smaller, frozenset(RIGHT_OUTCOMES)
+    "tests.fuzz.slopes", __doc__, program, check, shown, smaller, frozenset(RIGHT_OUTCOMES)
 )
 
 

@@ -1,6 +1,6 @@
 """Twins: a node that a program realizes, and that other values hold without being derived from it.
 
-Floor 6. `v.sqrt().reciprocal()` and `v.rsqrt()` are one node here and two values in torch. Where
+`v.sqrt().reciprocal()` and `v.rsqrt()` are one node here and two values in torch. Where
 one of them is realized, gradients end in both here (docs/coming-from.md), but only in one there: no
 mismatch in such a program tells anything. The text of a program does not show it, its graph does.
 
@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from tests.fuzz.programs.form import Kind, Program, Step, ours_of
+from tests.fuzz.programs.mirror import compiled
 from tinycore import Tensor
-from tinycore.testing.programs.form import Kind, Program, Step, ours_of
-from tinycore.testing.programs.mirror import compiled
 
 
 def realizes_twins(program: Program, scope: dict[str, Any]) -> bool:

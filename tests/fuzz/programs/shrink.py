@@ -1,17 +1,14 @@
-"""Make a failing program small, and write it as a script.
-
-Floor 6.
-"""
+"""Make a failing program small, and write it as a script."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 
+from tests.fuzz.programs.draw import Content, Input
+from tests.fuzz.programs.form import Kind, Program, Value, ours_of, theirs_of
+from tests.fuzz.runner import Verdict
 from tinycore.dtype import dtypes
-from tinycore.testing.fuzz import Verdict
-from tinycore.testing.programs.draw import Content, Input
-from tinycore.testing.programs.form import Kind, Program, Value, ours_of, theirs_of
 
 FEW = 64
 """Elements of an input up to which it is written out."""
@@ -94,8 +91,8 @@ IMPORTS = (
     "import numpy",
     "import torch",
     "from tinycore import Tensor, TinyJit, dtypes",
-    "from tinycore.testing.programs.draw import Content, Input",
-    "from tinycore.testing.programs.functions import namespace",
+    "from tests.fuzz.programs.draw import Content, Input",
+    "from tests.fuzz.programs.functions import namespace",
     "",
 )
 

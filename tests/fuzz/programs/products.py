@@ -1,6 +1,6 @@
 """Families of ops that multiply and add up: matrices, einsum, convolution, pooling, attention.
 
-Floor 6. Also the losses. Sizes are small: these ops are dear to compile.
+Also the losses. Sizes are small: these ops are dear to compile.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from tests.fuzz.programs.builder import MOST_ELEMENTS, Builder
+from tests.fuzz.programs.draw import Content
+from tests.fuzz.programs.facts import common
+from tests.fuzz.programs.form import Rounding, Value
 from tinycore.dtype import DType, dtypes
-from tinycore.testing.programs.builder import MOST_ELEMENTS, Builder
-from tinycore.testing.programs.draw import Content
-from tinycore.testing.programs.facts import common
-from tinycore.testing.programs.form import Rounding, Value
 from tinycore.uop.shape import Shape
 
 

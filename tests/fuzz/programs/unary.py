@@ -1,6 +1,6 @@
 """Families of functions of one float, smooth and broken, and questions about it.
 
-Floor 6. A row says how to write an op on both sides, the interval its operand is brought into, so
+A row says how to write an op on both sides, the interval its operand is brought into, so
 that it is defined and well-conditioned there, and the interval of its result.
 """
 
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from tests.fuzz.programs.builder import Builder
+from tests.fuzz.programs.form import Rounding, Value
 from tinycore.dtype import dtypes, least_upper_float
-from tinycore.testing.programs.builder import Builder
-from tinycore.testing.programs.form import Rounding, Value
 
 
 class Unary(NamedTuple):

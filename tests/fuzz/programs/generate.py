@@ -1,14 +1,14 @@
 """From a seed to a program.
 
-Floor 6. Nothing is computed here, and nothing but the seed is asked.
+Nothing is computed here, and nothing but the seed is asked.
 """
 
 from __future__ import annotations
 
-from tinycore.testing.programs.builder import Builder
-from tinycore.testing.programs.draw import Draw
-from tinycore.testing.programs.effects import FAMILY, gradient
-from tinycore.testing.programs.form import Program
+from tests.fuzz.programs.builder import Builder
+from tests.fuzz.programs.draw import Draw
+from tests.fuzz.programs.effects import FAMILY, gradient
+from tests.fuzz.programs.form import Program
 
 FEWEST, MOST = 3, 12
 """Operations of a program, not counting those that bring operands into range."""

@@ -1,6 +1,6 @@
 """Functions for the mirror's lines besides torch's: tinycore's conventions in terms of torch.
 
-Floor 6. Equal extremes share the gradient, places of extremes are the first ones, indices may be
+Equal extremes share the gradient, places of extremes are the first ones, indices may be
 negative, slices may have negative steps.
 """
 

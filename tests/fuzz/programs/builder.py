@@ -1,6 +1,6 @@
 """The builder of programs: live values, fresh inputs, fitting ranges.
 
-Floor 6. A builder knows shape, dtype and range of every value without computing any, so each op can
+A builder knows shape, dtype and range of every value without computing any, so each op can
 be given operands for which it is well defined and cannot overflow.
 """
 
@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from tests.fuzz.programs.draw import Content, Draw, Input
+from tests.fuzz.programs.facts import broadcast, broadcasts, underflow_of, unit_of, wrapped
+from tests.fuzz.programs.form import Kind, Rounding, Step, Value
 from tinycore.dtype import DType, dtypes
-from tinycore.testing.programs.draw import Content, Draw, Input
-from tinycore.testing.programs.facts import broadcast, broadcasts, underflow_of, unit_of, wrapped
-from tinycore.testing.programs.form import Kind, Rounding, Step, Value
 from tinycore.uop.shape import Shape
 
 FLOATS: Final = (

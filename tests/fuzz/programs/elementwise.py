@@ -1,17 +1,17 @@
 """Families of ops that make one element of two or three: arithmetic, choices, conversions.
 
-Floor 6. Operands are brought into intervals where the op is defined and well-conditioned.
+Operands are brought into intervals where the op is defined and well-conditioned.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from tests.fuzz.programs.builder import INTEGERS, LIMIT, Builder
+from tests.fuzz.programs.facts import broadcast, common
+from tests.fuzz.programs.form import Rounding, Value
+from tests.fuzz.programs.unary import as_real
 from tinycore.dtype import dtypes, least_upper_dtype
-from tinycore.testing.programs.builder import INTEGERS, LIMIT, Builder
-from tinycore.testing.programs.facts import broadcast, common
-from tinycore.testing.programs.form import Rounding, Value
-from tinycore.testing.programs.unary import as_real
 
 # --- two operands
 
