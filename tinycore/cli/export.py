@@ -52,7 +52,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.add_argument("backend", help="what to export for, in any case")
+    command.add_argument("backend", help="the backend to export for, as in DEV")
     command.add_argument("model", metavar="MODEL", help="FILE.py:NAME or PACKAGE.MODULE:NAME")
     command.add_argument("-o", "--output", metavar="FOLDER", required=True, help="where to write")
     command.add_argument("--arch", default="", help="what the kernels may use, as in DEV")
@@ -90,6 +90,12 @@ def made(reference: str) -> tuple[Callable[..., Any], Mapping[str, Tensor]]:
     return found
 
 
+def exporters() -> list[str]:
+    """Names of the installed backends that export models."""
+    declared = [claim.load() for claim in Device.plugins.claims]
+    return [backend.name for backend in declared if backend is not None and backend.export]
+
+
 def export(
     function: Callable[..., Any],
     inputs: Mapping[str, Tensor],
@@ -105,7 +111,10 @@ def export(
     """
     declared = Device.backend(backend.upper())
     if declared.export is None:
-        raise UnsupportedError(f"{declared.name} exports no models.")
+        raise UnsupportedError(
+            f"{declared.name} exports no models. Installed backends that do: "
+            f"{', '.join(exporters()) or 'none'}."
+        )
     toolchain = choose_toolchain(declared, "", arch)
     with Context(TRAINING=0):
         examples = {name: Tensor(x.numpy(), dtype=x.dtype) for name, x in inputs.items()}

@@ -120,10 +120,17 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     command.add_argument("name", help="the word that users will write in DEV")
     command.add_argument(
-        "--into", type=Path, default=Path(), metavar="FOLDER", help="where the package goes"
+        "--into",
+        type=Path,
+        default=Path(),
+        metavar="FOLDER",
+        help="folder to write the package to; the current one unless given",
     )
     command.add_argument(
-        "--language", choices=("numpy", "c"), default="numpy", help="what its programs are"
+        "--language",
+        choices=("numpy", "c"),
+        default="numpy",
+        help="what its programs are, numpy unless given",
     )
     command.add_argument(
         "--queues", action="store_true", help="drive it through command queues; for --language c"

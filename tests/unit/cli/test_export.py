@@ -100,7 +100,7 @@ def test_equal_launches_share_a_kernel(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_backend_that_exports_nothing_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="PYTHON exports no models"):
+    with pytest.raises(UnsupportedError, match=r"PYTHON exports no models\. .* do: .*PAPER"):
         export(lambda x: x, {"x": Tensor([1.0])}, "python", tmp_path)
 
 

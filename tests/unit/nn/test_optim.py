@@ -359,8 +359,16 @@ def test_a_stopped_step_changes_nothing() -> None:
 def test_nothing_to_optimize() -> None:
     with pytest.raises(ArgumentError, match="at least one parameter"):
         SGD([])
-    with pytest.raises(ArgumentError, match="at least one parameter"):
+    with pytest.raises(ArgumentError, match="requires_grad of all 1 tensors given is False"):
         SGD([Tensor([1.0]).is_param_(False)])
+
+
+def test_layers_that_no_optimizer_has_taken_are_selected_by_is_param() -> None:
+    weights = nn.state.get_parameters(nn.Linear(2, 2))
+
+    assert len(SGD([weight for weight in weights if weight.is_param]).params) == 2
+    with pytest.raises(ArgumentError, match="Select those to train by `is_param`"):
+        SGD([weight for weight in nn.state.get_parameters(nn.Linear(2, 2)) if weight.requires_grad])
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 import traceback
 from collections.abc import Callable
 from inspect import getmro
+from operator import attrgetter
 from typing import Any
 
 import numpy
@@ -24,7 +26,7 @@ from tinycore.errors import (
     UnknownNameError,
 )
 from tinycore.tensor import Tensor
-from tinycore.tensor.foreign_names import OF_TENSOR
+from tinycore.tensor.foreign_names import OF_NN, OF_OPTIM, OF_PACKAGE, OF_TENSOR
 
 ROWS = [[1.0, 2.0], [3.0, 4.0]]
 
@@ -167,6 +169,7 @@ def test_dtypes_of_torch_by_tinygrads_names() -> None:
 ELSEWHERE: list[tuple[Callable[[], Any], str]] = [
     (lambda: x().cuda(), r"a Tensor has no 'cuda'; x.to\(device\) moves it"),
     (lambda: Tensor.from_numpy, r"Tensor has no 'from_numpy'; here it is Tensor\(array\)"),  # type: ignore[attr-defined]
+    (lambda: x().cpu(), r"a Tensor has no 'cpu'; x.to\(device\) moves it"),
     (lambda: Tensor.cuda, r"^Tensor has no 'cuda'"),  # type: ignore[attr-defined]
     (lambda: nn.ReLU, r"nn has no 'ReLU'; here it is x.relu\(\)"),  # type: ignore[attr-defined]
     (lambda: nn.Module, "no base class"),  # type: ignore[attr-defined]
@@ -215,6 +218,11 @@ def test_names_of_other_libraries_are_not_listed() -> None:
         assert {"cuda", "astype", "lazydata"}.isdisjoint(listed)
 
 
+def centered(rows: Any) -> Any:
+    """The rows without their means."""
+    return rows - rows.mean(1, keepdim=True)
+
+
 COMPUTED: dict[str, Callable[[Any], Any]] = {
     "scatter_add": lambda x: x.scatter_add(0, torch.tensor([[1, 0]]), x),
     "take": lambda x: x.take(torch.tensor([[1, 0]])),
@@ -245,10 +253,16 @@ COMPUTED: dict[str, Callable[[Any], Any]] = {
     "argwhere": lambda x: x.argwhere(),
     "prelu": lambda x: x.prelu(torch.tensor([3.0])),
     "moveaxis": lambda x: x.moveaxis(0, 1),
+    "cov": lambda x: x.cov(),
+    "cosine_similarity": lambda x: torch.cosine_similarity(x, x.T, -1),
+    "smooth_l1_loss": lambda x: torch.nn.functional.smooth_l1_loss(x, centered(x)),
+    "xlogy": lambda x: x.xlogy(centered(x)),
+    "logspace": lambda x: torch.logspace(0, 2, 3),
 }
 """Methods of torch that have an equivalent by another name, in torch's words."""
 OPERANDS: dict[str, Any] = {"low": 2, "high": 2, "axis": 0, "value": 3, "weight": 3.0}
-OPERANDS |= {"destination": 1, "math": math}
+OPERANDS |= {"destination": 1, "math": math, "Tensor": Tensor, "base": 10, "start": 0, "stop": 2}
+OPERANDS["steps"] = 3
 
 
 @pytest.mark.parametrize("name", COMPUTED)
@@ -257,10 +271,26 @@ def test_an_equivalent_is_what_torch_computes(name: str) -> None:
     mine, theirs = Tensor(rows), torch.tensor(rows)
     source = mine if name == "scatter_add" else 0
     scope = {"x": mine, "a": mine, "b": mine.T, "index": Tensor([[1, 0]]), "source": source}
+    scope["y"] = centered(mine)
 
     found = eval(OF_TENSOR[name].split(";")[0], OPERANDS | scope)
 
     numpy.testing.assert_allclose(found.numpy(), COMPUTED[name](theirs).numpy(), 1e-6)
+
+
+def test_equivalents_name_what_there_is() -> None:
+    owners = {"Tensor": Tensor, "nn": nn, "dtypes": dtypes, "x": Tensor([[1.0]])}
+    named = [
+        path
+        for table in (OF_TENSOR, OF_NN, OF_OPTIM, OF_PACKAGE)
+        for text in table.values()
+        for path in re.findall(r"\b(?:Tensor|nn|dtypes|x)(?:\.[a-zA-Z_]\w*)+", text)
+    ]
+
+    assert len(named) > 100
+    for path in named:
+        owner, *attributes = path.split(".")
+        attrgetter(".".join(attributes))(owners[owner])
 
 
 def test_a_module_that_is_called_like_a_function_of_torch() -> None:

@@ -71,7 +71,7 @@ class Optimizer:
             tensor.requires_grad_(True)
         self.buffers = [tensor for tensor in distinct if not tensor.is_param]
         if not self.params:
-            raise ArgumentError("an optimizer needs at least one parameter, and none was given")
+            raise ArgumentError(_without_parameters(len(distinct)))
         self.device = self.params[0].device if device is None else device
         self.fused, self.initial_lr = fused, nonnegative(type(self).__name__, lr=lr)
         self.lr = self._single(self.initial_lr)
@@ -239,6 +239,19 @@ class Keep:
         """Assign a value to state, to be realized; the state."""
         self.assigned.append(state)
         return state.assign(self.unless_stopped(state, value))
+
+
+def _without_parameters(given: int) -> str:
+    """The message for an optimizer that has nothing to train, of so many tensors given."""
+    if given:
+        return (
+            f"an optimizer needs at least one parameter, and requires_grad of all {given} tensors "
+            "given is False. requires_grad_() makes one trainable."
+        )
+    return (
+        "an optimizer needs at least one parameter, and none was given. Select those to train by "
+        "`is_param`: requires_grad of a layer's weight is None until an optimizer takes it."
+    )
 
 
 def _distinct(tensors: Iterable[Tensor]) -> list[Tensor]:
