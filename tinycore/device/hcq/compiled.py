@@ -23,16 +23,20 @@ from functools import cached_property
 from typing import ClassVar, Final
 
 from tinycore._locks import in_child, recursive_lock
-from tinycore.device.hcq.allocator import HCQAllocator
-from tinycore.device.hcq.arena import ArgumentArena
+from tinycore.device.hcq.allocator import HCQAllocator, HCQTransfer
 from tinycore.device.hcq.graph import HCQGraph
-from tinycore.device.hcq.launch import REAPED_EVERY, ArgumentBlocks
-from tinycore.device.hcq.memory import HCQBuffer, Place, losses
-from tinycore.device.hcq.program import HCQProgram
+from tinycore.device.hcq.program import REAPED_EVERY, ArgumentArena, ArgumentBlocks, HCQProgram
 from tinycore.device.hcq.queue import HWQueue
-from tinycore.device.hcq.signal import HCQSignal, Moment, SymbolicSignal, pause
-from tinycore.device.hcq.transfer import HCQTransfer
-from tinycore.device.hcq.words import Symbol
+from tinycore.device.hcq.words import (
+    HCQBuffer,
+    HCQSignal,
+    Moment,
+    Place,
+    Symbol,
+    SymbolicSignal,
+    losses,
+    pause,
+)
 from tinycore.device.protocols import DeviceRuntime, Launch, ProgramInfo
 from tinycore.errors import DeviceError, UnsupportedError
 from tinycore.trace import Trace

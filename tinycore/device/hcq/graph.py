@@ -21,13 +21,10 @@ from operator import attrgetter
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, overload
 
-from tinycore.device.hcq.dependencies import Access, dependencies, pattern, waits
-from tinycore.device.hcq.memory import HCQBuffer
+from tinycore.device.hcq.allocator import HCQTransfer
 from tinycore.device.hcq.program import HCQArgsState, HCQProgram
-from tinycore.device.hcq.queue import HWQueue
-from tinycore.device.hcq.signal import HCQSignal, Moment
-from tinycore.device.hcq.transfer import HCQTransfer
-from tinycore.device.hcq.words import Number, Symbol, Word
+from tinycore.device.hcq.queue import Access, HWQueue, dependencies, pattern, waits
+from tinycore.device.hcq.words import HCQBuffer, HCQSignal, Moment, Number, Symbol, Word
 from tinycore.device.protocols import Launch
 from tinycore.errors import OutOfMemory, UnsupportedError
 from tinycore.trace import Trace

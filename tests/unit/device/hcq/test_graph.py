@@ -14,7 +14,7 @@ from tests.unit.device.hcq.machine import Bus, QueuedDevice, backend
 from tests.unit.device.hcq.stress import Stress
 from tests.unit.device.hcq.test_timeline import add, number_in, zero
 from tinycore import Context, Device, Tensor, TinyJit
-from tinycore.device.hcq.dependencies import Access, dependencies, pattern, waits
+from tinycore.device.hcq.queue import Access, dependencies, pattern, waits
 from tinycore.engine.device_graph import HeldLaunches
 from tinycore.errors import DeviceError, UnsupportedError
 from tinycore.plugin import register, unregister

@@ -14,7 +14,6 @@ import pytest
 
 from tests.unit.device.hcq.machine import Bus, QueuedDevice
 from tinycore.config import Context
-from tinycore.device.hcq import launch
 from tinycore.device.hcq import program as programs
 from tinycore.errors import DeviceError, OutOfMemory, UnsupportedError
 from tinycore.plugin import HCQBuffer, HWQueue
@@ -232,7 +231,7 @@ def test_a_wait_returns_the_time_between_two_timestamps(device: QueuedDevice) ->
 @pytest.fixture
 def encoded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each launch takes its arguments from the arena."""
-    monkeypatch.setattr(launch, "MOST_LAUNCHES", 0)
+    monkeypatch.setattr(programs, "MOST_LAUNCHES", 0)
 
 
 @pytest.mark.usefixtures("encoded_anew")
@@ -402,8 +401,7 @@ def test_programs_that_end_with_the_interpreter_use_no_name_of_a_module(
     for number in range(3):
         function([memory], [number])
         device.synchronize()
-    for module in (launch, programs):
-        monkeypatch.setattr(module, "Moment", None)  # as the interpreter leaves it
+    monkeypatch.setattr(programs, "Moment", None)  # as the interpreter leaves it
 
     assert function._encoded is not None
     function._encoded.__del__(lambda: True)
@@ -416,11 +414,11 @@ def test_launches_that_are_under_way_are_not_patched(make: Make) -> None:
     gate = device.new_signal()
     device.compute_queue().wait(gate, 1).submit()
 
-    for number in range(3 * launch.MOST_LAUNCHES):
+    for number in range(3 * programs.MOST_LAUNCHES):
         program([memory], [number])
     gate.value = 1
 
-    assert number_in(device, memory) == sum(range(3 * launch.MOST_LAUNCHES))
+    assert number_in(device, memory) == sum(range(3 * programs.MOST_LAUNCHES))
 
 
 def test_an_encoded_launch_waits_for_what_other_queues_do(device: QueuedDevice) -> None:
