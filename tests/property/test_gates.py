@@ -19,7 +19,7 @@ from tinycore.uop.text import to_text
 
 RULES = {f"{rule.name}-{number}": rule for number, rule in enumerate(gates)}
 SIZE = 8
-ATTEMPTS = 400
+ATTEMPTS = 1000
 BINDINGS = 6
 
 PLACE = UOp.range(SIZE, 0)
@@ -29,13 +29,27 @@ OTHERS = [UOp.const(dtypes.float32, value) for value in (0.0, 1.0)]
 
 
 def random_access(random: Random) -> UOp:
-    """An element, a load of it, or a choice that a load takes part in, each with a gate or none."""
+    """An element, a load of it, or a choice that a load takes part in, each with a gate or none;
+    or such choices side by side, as lanes of vectors that are loaded from apart.
+    """
+    place, *choice = parts_of_choice(random)
+    lanes = [choice, random.choice((choice, parts_of_choice(random)[1:]))]
+    beside = [vector(list(part)) for part in zip(*lanes, strict=True)]
+    return random.choice((place, choice[1], UOp.where(*choice), UOp.where(*beside)))
+
+
+def parts_of_choice(random: Random) -> tuple[UOp, UOp, UOp, UOp]:
+    """An element, and a choice of a load of it: the condition, the load, and the other value."""
     condition, gate = random.sample(CONDITIONS, 2)
     gate = random.choice((gate, condition, gate & condition))
     other = random.choice(OTHERS)
     place = element(0, dtypes.float32, SIZE, PLACE, random.choice((gate, None)))
     value = load(place, dtypes.float32, *random.choice(((), (other,))))
-    return random.choice((place, value, condition.where(value, random.choice(OTHERS))))
+    return place, condition, value, random.choice(OTHERS)
+
+
+def vector(lanes: list[UOp]) -> UOp:
+    return UOp(Op.VECTORIZE, lanes[0].dtype.vec(len(lanes)), tuple(lanes))
 
 
 def firing_instance(rule: Rule, random: Random) -> tuple[UOp, UOp]:
@@ -58,6 +72,11 @@ def meaning(root: UOp, values: dict[UOp, Scalar], memory: list[float]) -> Any:
     if root.op is Op.INDEX:
         is_open = len(root.src) == 2 or evaluate(root.src[2], values)
         return evaluate(root.src[1], values) if is_open else None
+    if root.op is Op.VECTORIZE:
+        return [meaning(lane, values, memory) for lane in root.src]
+    if root.op is Op.WHERE and root.src[0].op is Op.VECTORIZE:
+        lanes = zip(*[part.src for part in root.src], strict=True)
+        return [meaning(UOp.where(*lane), values, memory) for lane in lanes]
     known = dict(values)
     for u in loads_in(root):
         place = meaning(u.src[0], values, memory)
