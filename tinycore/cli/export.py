@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import runpy
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -75,10 +76,14 @@ def run(arguments: argparse.Namespace) -> int:
 def made(reference: str) -> tuple[Callable[..., Any], Mapping[str, Tensor]]:
     """Result of the function that `reference` names. Raises ArgumentError."""
     place, _, name = reference.rpartition(":")
+    if not place or not name:
+        raise ArgumentError(f"{reference} names no function; give FILE.py:NAME or MODULE:NAME")
     if place.endswith(".py"):
+        if not Path(place).is_file():
+            raise ArgumentError(f"there is no file {place}")
         maker = runpy.run_path(place).get(name)
     else:
-        maker = deferred(reference).resolve()
+        maker = named_in_module(place, name)
     if not callable(maker):
         raise ArgumentError(
             f"{reference} is no function; give FILE.py:NAME of one that returns "
@@ -88,6 +93,24 @@ def made(reference: str) -> tuple[Callable[..., Any], Mapping[str, Tensor]]:
     if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping)):
         raise ArgumentError(f"{reference}() must return (model, {{name: example tensor}})")
     return found
+
+
+def named_in_module(module: str, name: str) -> Any:
+    """What a module has under a name, or None. Raises ArgumentError when there is no such module;
+    what else importing it raises is its own.
+    """
+    try:
+        import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise
+        raise ArgumentError(
+            f"there is no module {error.name}. For a file, write FILE.py:NAME"
+        ) from error
+    try:
+        return deferred(f"{module}:{name}").resolve()
+    except AttributeError:
+        return None
 
 
 def exporters() -> list[str]:

@@ -109,6 +109,33 @@ def test_a_model_that_returns_no_tensors_is_told(tmp_path: Path) -> None:
         export(lambda x: 3, {"x": Tensor([1.0])}, "paper", tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        ("absent.py:model", "there is no file absent.py"),
+        ("absent.models:model", "there is no module absent. For a file, write FILE.py:NAME"),
+        ("json.absent:model", "there is no module json.absent"),
+        ("json:absent", "json:absent is no function"),
+        ("tinycore.nn:Absent", "tinycore.nn:Absent is no function"),
+        ("model", "model names no function; give FILE.py:NAME or MODULE:NAME"),
+        ("model.py:", "model.py: names no function"),
+    ],
+)
+def test_a_reference_to_nothing_is_told(reference: str, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        made(reference)
+
+
+def test_a_module_that_lacks_what_it_imports_raises_its_own_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lacking_models.py").write_text("import absent_of_all\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with pytest.raises(ModuleNotFoundError, match="absent_of_all"):
+        made("lacking_models:model")
+
+
 def test_a_reference_that_is_no_maker_is_told(tmp_path: Path) -> None:
     file = tmp_path / "model.py"
     file.write_text("number = 3\ndef model():\n    return 4\n")
