@@ -96,7 +96,7 @@ def made(reference: str) -> tuple[Callable[..., Any], Mapping[str, Tensor]]:
 
 
 def named_in_module(module: str, name: str) -> Any:
-    """What a module has under a name, or None. Raises ArgumentError when there is no such module;
+    """The value of a name in a module, or None. Raises ArgumentError when there is no such module;
     what else importing it raises is its own.
     """
     try:

@@ -7,6 +7,7 @@ Floor 6. The files, in the order in which a training passes them:
 - `linear.py`, `convolution.py`, `normalization.py`, `dropout.py`, `attention.py`, `recurrent.py`:
   layers
 - `optim/`: optimizers, schedules of learning rates, clipping, mixed precision
+- `blocks.py`: numbers from the quantized blocks of ggml
 - `state.py`: parameters by name, saved and loaded
 - `function.py`: parts of a network as functions of their arguments alone
 """

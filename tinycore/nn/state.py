@@ -27,6 +27,8 @@ from tqdm import tqdm
 from tinycore import Tensor, dtypes
 from tinycore.dtype import DType
 from tinycore.errors import ArgumentError, DTypeError, FileFormatError, ShapeError
+from tinycore.nn.blocks import BLOCK_TYPES
+from tinycore.nn.files.gguf import GgufFile
 from tinycore.nn.files.safetensors import SafetensorsFile, write_safetensors
 from tinycore.nn.files.torch_archive import SavedTensor, like, read_archive
 from tinycore.uop.shape import DeviceLike
@@ -35,6 +37,7 @@ __all__ = [
     "TensorIO",
     "get_parameters",
     "get_state_dict",
+    "gguf_load",
     "load_state_dict",
     "safe_load",
     "safe_load_metadata",
@@ -218,6 +221,28 @@ def _with_tensors(found: Any, device: DeviceLike | None, made: dict[int, Any]) -
         items = list(found.values()) if isinstance(found, dict) else found
         made[id(found)] = like(found, [_with_tensors(item, device, made) for item in items])
     return made[id(found)]
+
+
+def gguf_load(
+    fn: Source, device: DeviceLike | None = None
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The metadata and the tensors of a GGUF file, by key and by name.
+
+    Tensors are on `device`, in shapes with the innermost axis last. Quantized ones are float32,
+    computed from their blocks when they are needed: `realize` keeps numbers in place of blocks.
+    Raises FileFormatError when the file breaks its format in any way, or holds a type that is not
+    read (IQ1 to IQ3, TQ), and OSError when it cannot be read.
+    """
+    sizes = {number: (kind.elements, kind.size) for number, kind in BLOCK_TYPES.items()}
+    if isinstance(fn, Tensor):
+        file = GgufFile(fn.contiguous().data().cast("B"), "a tensor of bytes", sizes)
+    else:
+        file = GgufFile.open(fn, sizes)
+    found = {}
+    for name, tensor in file.tensors.items():
+        blocks = Tensor(file.blocks_of(name), device=device)
+        found[name] = BLOCK_TYPES[tensor.kind].decode(blocks).reshape(tensor.shape)
+    return file.metadata, found
 
 
 def tar_extract(fn: Source, device: DeviceLike | None = None) -> dict[str, Tensor]:

@@ -95,7 +95,7 @@ class SafetensorsFile(Mapping[str, Array]):
         """Map a file. It stays mapped for as long as this object or one of its arrays lives."""
         path = Path(path)
         with path.open("rb") as file:
-            return cls(_mapped(file.fileno(), path), str(path))
+            return cls(mapped(file.fileno(), path), str(path))
 
     def __getitem__(self, name: str) -> Array:
         entry = self.entries[name]
@@ -111,7 +111,8 @@ class SafetensorsFile(Mapping[str, Array]):
         return len(self.entries)
 
 
-def _mapped(descriptor: int, path: Path) -> memoryview:
+def mapped(descriptor: int, path: Path) -> memoryview:
+    """The bytes of an open file. Raises FileFormatError for an empty one."""
     size_bytes = os.fstat(descriptor).st_size
     if not size_bytes:
         raise FileFormatError(f"{path}: the file is empty.")  # which cannot be mapped
