@@ -7,7 +7,7 @@ phi; a gate becomes a branch. A dialect states the function's frame and what dif
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ClassVar, Final, NamedTuple
 
 from tinycore.dtype import DType, PointerDType, dtypes
@@ -79,6 +79,14 @@ class MatrixIntrinsic(NamedTuple):
     """The type of multiplied operands; fragments of other types are passed as the same bits."""
     arguments: tuple[str, ...]
     """The arguments in order: multiplied operands, the sum, and constants with their types."""
+
+
+def shuffle_of(dtype: DType, parts: Sequence[str], lanes: Iterable[int], writer: Writer) -> str:
+    """Lanes of one or two vectors of a type, by numbers."""
+    kind, numbers = type_name(dtype), [f"i32 {lane}" for lane in lanes]
+    first, second = parts if len(parts) == 2 else (parts[0], "poison")
+    mask = f"<{len(numbers)} x i32> <{', '.join(numbers)}>"
+    return writer.add(f"shufflevector {kind} {first}, {kind} {second}, {mask}")
 
 
 class Llvm(Renderer):
@@ -467,11 +475,16 @@ class Llvm(Renderer):
         return writer.add(f"call {called}({', '.join(arguments)})")
 
     def extract(self, u: UOp, writer: Writer) -> str:
-        """One lane by its number, several as a shuffle of at most two vectors."""
-        kind, value = type_name(u.src[0].dtype), writer[u.src[0]]
-        other = writer[u.src[1]] if len(u.src) > 1 else "poison"
+        """One lane by its number, several as a shuffle: of two vectors, as which pairs are joined
+        where there are more.
+        """
+        parts, dtype = [writer[s] for s in u.src], u.src[0].dtype
         if u.dtype.count == 1:
-            return writer.add(f"extractelement {kind} {value}, i64 {u.arg[0]}")
-        lanes = ", ".join(f"i32 {lane}" for lane in u.arg)
-        mask = f"<{len(u.arg)} x i32> <{lanes}>"
-        return writer.add(f"shufflevector {kind} {value}, {kind} {other}, {mask}")
+            part, lane = divmod(u.arg[0], dtype.count)
+            return writer.add(f"extractelement {type_name(dtype)} {parts[part]}, i64 {lane}")
+        while len(parts) > 2:
+            parts += parts[-1:] * (len(parts) % 2)
+            pairs = zip(parts[::2], parts[1::2], strict=True)
+            parts = [shuffle_of(dtype, pair, range(2 * dtype.count), writer) for pair in pairs]
+            dtype = dtype.scalar().vec(2 * dtype.count)
+        return shuffle_of(dtype, parts, u.arg, writer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy
 import pytest
 
 from tiny_cpu import BACKEND
@@ -55,6 +56,22 @@ def cpu(toolchain: str) -> Bench:
 
 def source_of(cpu: Bench, kernel: UOp) -> str:
     return cpu.toolchain.renderer.render(cpu.lower(kernel))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7, 16])
+def test_lanes_are_taken_of_any_number_of_vectors(cpu: Bench, count: int) -> None:
+    """In turn, reversed, and one alone; compilers shuffle two vectors at once."""
+    size = 4 * count
+    parts = [load(element(1, SINGLE, size, UOp.index(4 * n)), SINGLE.vec(4)) for n in range(count)]
+    for lanes in (tuple(range(size)), tuple(range(size))[::-1][:4], (size - 2,)):
+        dtype = SINGLE if len(lanes) == 1 else SINGLE.vec(len(lanes))
+        taken = UOp(Op.EXTRACT, dtype, tuple(parts), lanes)
+        kernel = UOp.sink(store(element(0, SINGLE, size, UOp.index(0)), taken))
+        given = numpy.arange(size, dtype=numpy.float32)
+
+        found, _ = cpu.run(kernel, numpy.zeros(size, numpy.float32), given)
+
+        assert found[: len(lanes)].tolist() == list(map(float, lanes))
 
 
 def test_kernel_gets_begin_and_end_only_where_it_is_shared(cpu: Bench) -> None:

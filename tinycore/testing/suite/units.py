@@ -131,8 +131,9 @@ def check_unit(subject: Subject, unit: MatrixUnit) -> None:
     rows, inner, columns = (
         tiles * size for tiles, size in zip(TILES, (unit.m, unit.k, unit.n), strict=True)
     )
-    left = integers(rows * inner).reshape(rows, inner) % 3 - 1
-    right = integers(inner * columns, 1).reshape(inner, columns) % 3 - 1
+    least_a, least_b = (0 if dtypes.is_unsigned(dtype) else -1 for dtype in (unit.a, unit.b))
+    left = integers(rows * inner).reshape(rows, inner) % 3 + least_a
+    right = integers(inner * columns, 1).reshape(inner, columns) % 3 + least_b
     operands = {
         "a (or of the sum)": (left, numpy.eye(inner, columns, dtype=numpy.int32)),
         "b (or of the sum)": (numpy.eye(rows, inner, dtype=numpy.int32), right),

@@ -5,7 +5,7 @@ See `tiny_cpu.render` for the ABI and for what is defined beyond C.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, Final
 
 from tiny_cpu import _clang_helpers as helpers
@@ -237,8 +237,23 @@ class Clang(CStyle):
         """One lane by its number, several as a shuffle."""
         if u.dtype.count == 1:
             return super().extract(u, writer)
-        first, second = writer[u.src[0]], writer[u.src[-1]]
-        return f"__builtin_shufflevector({first}, {second}, {', '.join(map(str, u.arg))})"
+        if len(u.src) > 2:
+            return self.shuffled(*self.side_by_side(u, writer), u.arg)
+        return self.shuffled(writer[u.src[0]], writer[u.src[-1]], u.arg)
+
+    def side_by_side(self, u: UOp, writer: Writer) -> tuple[str, str]:
+        """Two vectors of all lanes of more than two: a shuffle takes two, so pairs are joined."""
+        parts, lanes = [writer[s] for s in u.src], u.src[0].dtype.count
+        while len(parts) > 2:
+            parts += parts[-1:] * (len(parts) % 2)
+            lanes *= 2
+            pairs = zip(parts[::2], parts[1::2], strict=True)
+            parts = [self.shuffled(*pair, range(lanes)) for pair in pairs]
+        return parts[0], parts[1]
+
+    def shuffled(self, first: str, second: str, lanes: Iterable[int]) -> str:
+        """Lanes of two vectors, by numbers."""
+        return f"__builtin_shufflevector({first}, {second}, {', '.join(map(str, lanes))})"
 
 
 class ClangBaseline(Clang):
