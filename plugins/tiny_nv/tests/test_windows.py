@@ -112,7 +112,6 @@ def test_random_convolutions_are_numpys(seed: int) -> None:
         (48, 29, 3, 1),
         (32, 16, 5, 1),
         (16, 17, 3, 2),
-        (16, 12, 2, 1),
     ],
 )
 def test_images_are_read_where_they_lie(
@@ -127,6 +126,17 @@ def test_images_are_read_where_they_lie(
     check(random, image, weight, (gap, gap), gap)
 
     assert planned == [True]
+
+
+@pytest.mark.usefixtures("card")
+def test_windows_of_an_even_side_keep_their_copies(planned: list[bool]) -> None:
+    """A limit of the plan, not of what is computed."""
+    random = Random(28)
+    image, weight = integers(random, 2, 16, 12, 12), integers(random, 64, 16, 2, 2)
+
+    check(random, image, weight, (1, 1), 1)
+
+    assert planned == []
 
 
 @pytest.mark.slow

@@ -327,7 +327,7 @@ def test_sizes_out_of_range(make: Any, said: str) -> None:
         (lambda: nn.LayerNorm2d(3), (2, 4, 5, 5), r"takes \(N, 3, H, W\), not \(2, 4, 5, 5\)"),
         (lambda: nn.RMSNorm(3), (2, 4), r"RMSNorm over 3 values cannot take \(2, 4\)"),
         (lambda: nn.Linear(2, 3), (4, 5), r"Linear from 2 to 3 features cannot take \(4, 5\)"),
-        (lambda: nn.Conv2d(3, 4, 2), (1, 2, 5, 5), r"\(3 and 2\).*\(1, 2, 5, 5\)"),
+        (lambda: nn.Conv2d(3, 4, 2), (1, 2, 5, 5), r"\(2 and 3\).*\(1, 2, 5, 5\)"),
         (lambda: nn.Conv2d(3, 4, 6), (1, 3, 5, 5), "6"),
         (lambda: nn.ConvTranspose2d(3, 4, 2), (1, 2, 5, 5), r"\(3 and 2\).*\(1, 2, 5, 5\)"),
     ],
