@@ -68,8 +68,8 @@ class Windows(Digest):
         rank = self._spatial_rank("conv2d", weight)
         batch, channels = self.shape[:2]
         outputs, inner, *kernel = weight.shape
-        of_weight = "those of the weight" if groups == 1 else f"those of {groups} groups of the weight"
-        what = f"channels of the image and {of_weight}"
+        of_groups = "" if groups == 1 else f"{groups} groups of "
+        what = f"channels of the image and those of {of_groups}the weight"
         same_size("conv2d", what, channels, inner * groups, self.shape, weight.shape)
         if groups < 1 or outputs % groups:
             raise ShapeError(
