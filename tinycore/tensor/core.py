@@ -458,6 +458,8 @@ def canonical(device: DeviceLike | None) -> DeviceLike:
     """The full name of a device or of several; the default one for None. Raises UnknownDevice."""
     if device is None:
         return runtime().default_device()
+    if device == ():
+        raise DeviceError("() names no device; a tensor needs at least one")
     try:
         return runtime().canonicalize(device)
     except (SettingError, UnknownDevice):

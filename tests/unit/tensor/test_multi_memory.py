@@ -219,6 +219,7 @@ MISTAKES: dict[str, tuple[Callable[[Tensor], object], type[TinycoreError], str]]
         DeviceError,
         "operands are on ('PYTHON', 'PYTHON:1') and ('PYTHON', 'PYTHON:1', 'PYTHON:2'); move one",
     ),
+    "no device": (lambda x: x.to(()), DeviceError, "() names no device"),
     "assigned": (lambda x: x.shard(group(2), 0).assign(x), DeviceError, "assign: operands are on"),
 }
 
