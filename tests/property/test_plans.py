@@ -6,22 +6,20 @@ number of lanes. The interpreter runs the kernels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from typing import Final
 
 import numpy
 import pytest
+from described_cards import card_named
 
 from tests.unit.lower.matrices import MFMA, MMA, MMA_BFLOAT, MMA_INT8, SIMDGROUP, WMMA, WMMA_BLOCKS
-from tinycore import Context, Tensor
+from tinycore import Tensor
 from tinycore.dtype import DType, dtypes
-from tinycore.plugin import register, unregister
 from tinycore.render.base import Limits
-from tinycore.testing.accelerator import Parts, backend_of
-from tinycore.testing.accelerator.device import LIMITS, Rewriter
+from tinycore.testing.accelerator.device import LIMITS
 from tinycore.testing.kernels import Array
 
 NAME: Final = "PLANNED"
@@ -53,17 +51,6 @@ def limits_of(random: Random) -> Limits:
         thread_registers=pick((0, 64, 255)),
         l2_bytes=pick((0, 1 << 10, 1 << 20)),
     )
-
-
-@contextmanager
-def card(limits: Limits) -> Iterator[None]:
-    """A device with some limits, whose graphs are verified at each stage."""
-    register(backend_of(Parts(NAME, renderer=lambda: Rewriter(limits), limits=limits)))
-    try:
-        with Context(DEV=NAME, CCACHE=0, VERIFY=1):
-            yield
-    finally:
-        unregister(NAME)
 
 
 def whole_numbers(random: Random, *shape: int) -> Array:
@@ -189,7 +176,7 @@ def test_results_are_numpys_whatever_the_limits(seed: int) -> None:
     dtype = limits.matrix[0].a
     program = random.choice(PLANNED)
 
-    with card(limits):
+    with card_named(NAME, limits):
         found, expected, tolerance = program(random, dtype)
         result = found.numpy()
 

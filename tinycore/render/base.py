@@ -5,7 +5,7 @@ Floor 2. In: a tuple of UOps in order (see `LinearKernel`). Out: source text for
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, Final
@@ -351,3 +351,18 @@ class Renderer:
             f"{self.name} has no words for {op.name}. Add it to LOWERINGS in lower/math.py, or to "
             f"the tables and `native_ops` of {type(self).__name__}."
         )
+
+
+def two_at_most(
+    parts: Sequence[str], lanes: int, join: Callable[[str, str, int], str]
+) -> tuple[list[str], int]:
+    """Vectors of so many lanes, joined by pairs until there are two: what a shuffle takes.
+
+    Returns them with their lanes. `join` gets two vectors, and the lanes of both together.
+    """
+    found = list(parts)
+    while len(found) > 2:
+        found += found[-1:] * (len(found) % 2)
+        lanes *= 2
+        found = [join(*pair, lanes) for pair in zip(found[::2], found[1::2], strict=True)]
+    return found, lanes

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ClassVar, Final, NamedTuple
 
 from tinycore.dtype import DType, PointerDType, dtypes
-from tinycore.render.base import STREAM, LinearKernel, Renderer, pointer_of
+from tinycore.render.base import STREAM, LinearKernel, Renderer, pointer_of, two_at_most
 from tinycore.render.facts import RANGE_LETTERS, is_safe_division, is_safe_shift
 from tinycore.render.llvm_types import (
     comparison_kind,
@@ -482,9 +482,9 @@ class Llvm(Renderer):
         if u.dtype.count == 1:
             part, lane = divmod(u.arg[0], dtype.count)
             return writer.add(f"extractelement {type_name(dtype)} {parts[part]}, i64 {lane}")
-        while len(parts) > 2:
-            parts += parts[-1:] * (len(parts) % 2)
-            pairs = zip(parts[::2], parts[1::2], strict=True)
-            parts = [shuffle_of(dtype, pair, range(2 * dtype.count), writer) for pair in pairs]
-            dtype = dtype.scalar().vec(2 * dtype.count)
-        return shuffle_of(dtype, parts, u.arg, writer)
+
+        def join(first: str, second: str, lanes: int) -> str:
+            return shuffle_of(dtype.scalar().vec(lanes // 2), (first, second), range(lanes), writer)
+
+        parts, lanes = two_at_most(parts, dtype.count, join)
+        return shuffle_of(dtype.scalar().vec(lanes), parts, u.arg, writer)

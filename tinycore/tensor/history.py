@@ -160,7 +160,7 @@ class GradientHistory:
             del self.written[key]
 
     def done(self, writes: Iterable[UOp]) -> dict[UOp, UOp]:
-        """Those of some writes that are done, and the memory that has their values."""
+        """Finished writes among some, with the memory that has their values."""
         known = [(node, self.written.get(id(node))) for node in writes]
         return {node: found[1] for node, found in known if found is not None}
 

@@ -35,13 +35,7 @@ class Resources:
     @classmethod
     def of(cls, compiler: NvrtcCompiler | PtxCompiler, source: str) -> Resources:
         """Resources of a kernel as a compiler leaves it. Raises CompileError."""
-        logs: dict[bytes, str] = {}
-
-        def assemble(text: str) -> tuple[bytes, str]:
-            binary, logs[binary] = built = compiler.built(text)
-            return built
-
-        log = logs[unspilled(source, assemble)]
+        _, log = unspilled(source, compiler.built)
         words = log.replace(",", "").split()
         return cls(int(words[words.index("Used") + 1]), spilled_bytes(log))
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy
 import pluggy
 import pytest
+from described_cards import tried_windows
 from matrix_programs import for_few_threads
 from numpy.typing import NDArray
 from sampling import on_one_of
@@ -18,7 +19,6 @@ from standin import Card
 from tiny_nv.program import NvrtcCompiler
 from tiny_nv.spills import spilled_bytes, unspilled
 from tinycore import Context, Tensor, dtypes
-from tinycore.lower.strategies import matrix_window
 from tinycore.plugin import register, register_observer, unregister, unregister_observer
 
 Array = NDArray[Any]
@@ -39,15 +39,7 @@ def card(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """For each plan of windows that is tried, whether it could be done."""
-    found: list[bool] = []
-    use_windows = matrix_window.use_windows
-
-    def noted(*given: Any, **named: Any) -> bool:
-        found.append(use_windows(*given, **named))
-        return found[-1]
-
-    monkeypatch.setattr(matrix_window, "use_windows", noted)
-    return found
+    return tried_windows(monkeypatch)
 
 
 def integers(random: Random, *shape: int) -> Array:
@@ -161,13 +153,7 @@ def test_no_kernel_of_windows_spills(nvrtc: None) -> None:
         unregister_observer(observer)
 
     def spills(source: str) -> int:
-        logs: dict[bytes, str] = {}
-
-        def assemble(text: str) -> tuple[bytes, str]:
-            binary, logs[binary] = built = compiler.built(text)
-            return built
-
-        return spilled_bytes(logs[unspilled(source, assemble)])
+        return spilled_bytes(unspilled(source, compiler.built)[1])
 
     assert len(found) == 4
     assert not any(map(spills, found))

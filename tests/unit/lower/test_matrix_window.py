@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import numpy
 import pytest
+from described_cards import card_named, tried_windows
 
 from tests.unit.lower.matrices import MMA
-from tinycore import Context, Tensor, dtypes
+from tinycore import Tensor, dtypes
 from tinycore.errors import ArgumentError
 from tinycore.lower.steps.fuse import Fuse
 from tinycore.lower.steps.stage import Stage
-from tinycore.lower.strategies import matrix_window
 from tinycore.lower.tile import apply_plan
-from tinycore.plugin import register, unregister
 from tinycore.render.base import Limits
 from tinycore.render.windows import Window, tiles_of_window
-from tinycore.testing.accelerator import Parts, backend_of
-from tinycore.testing.accelerator.device import LIMITS, Rewriter
+from tinycore.testing.accelerator.device import LIMITS
 from tinycore.uop.matrix import MatrixDescriptor, MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
@@ -46,29 +42,10 @@ NAME: Final = "WINDOWS"
 WINDOW: Final = Window(2, 64, 14, 14, 32, (3, 3), (1, 1))
 
 
-@contextmanager
-def card(limits: Limits) -> Iterator[None]:
-    """A device with some limits, whose graphs are verified at each stage."""
-    register(backend_of(Parts(NAME, renderer=lambda: Rewriter(limits), limits=limits)))
-    try:
-        with Context(DEV=NAME, CCACHE=0, VERIFY=1):
-            yield
-    finally:
-        unregister(NAME)
-
-
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """For each plan of windows that is tried, whether it could be done."""
-    found: list[bool] = []
-    use_windows = matrix_window.use_windows
-
-    def noted(*given: Any, **named: Any) -> bool:
-        found.append(use_windows(*given, **named))
-        return found[-1]
-
-    monkeypatch.setattr(matrix_window, "use_windows", noted)
-    return found
+    return tried_windows(monkeypatch)
 
 
 @pytest.mark.sample(3)
@@ -102,7 +79,7 @@ def test_windows_of_an_image_where_it_lies_are_numpys(
     windows = numpy.lib.stride_tricks.sliding_window_view(padded, reach, (2, 3))
     expected = numpy.einsum("bchwij,ocij->bohw", windows[..., ::gap, ::gap], w)
 
-    with card(replace(CARD, async_bytes=copies)):
+    with card_named(NAME, replace(CARD, async_bytes=copies)):
         image, weight = (Tensor(v.astype("f")).cast(dtypes.half).realize() for v in (x, w))
         border = (along, along, down, down)
         found = image.conv2d(weight, padding=border, dilation=gap, dtype=dtypes.float32).numpy()

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy
 
@@ -132,7 +132,7 @@ class Reader:
     def __init__(self, content: memoryview, place: str) -> None:
         self.content, self.place, self.position = content, place, 0
 
-    def refuse(self, why: str) -> None:
+    def refuse(self, why: str) -> NoReturn:
         """Raises FileFormatError with the file and the position."""
         raise FileFormatError(f"{self.place}, before byte {self.position}: {why}.")
 
@@ -181,7 +181,6 @@ class Reader:
         inner, count = self.number("I"), self.number("Q")
         if (least := LEAST_ITEM_BYTES.get(inner)) is None:
             self.refuse(f"the array {shown(key)} has items of type {inner}")
-            return None
         if count * least > len(self.content) - self.position:
             self.refuse(f"the array {shown(key)} has {count} items, more than bytes are left for")
         if letter := METADATA_NUMBERS.get(inner):

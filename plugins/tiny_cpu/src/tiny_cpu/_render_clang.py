@@ -12,6 +12,7 @@ from tiny_cpu import _clang_helpers as helpers
 from tinycore.config import settings
 from tinycore.dtype import DType, dtypes
 from tinycore.render import STREAM, pointer_of
+from tinycore.render.base import two_at_most
 from tinycore.render.cstyle import CStyle
 from tinycore.render.facts import is_parallel, is_safe_division
 from tinycore.render.guards import UNDEFINED_IN_C
@@ -237,19 +238,12 @@ class Clang(CStyle):
         """One lane by its number, several as a shuffle."""
         if u.dtype.count == 1:
             return super().extract(u, writer)
-        if len(u.src) > 2:
-            return self.shuffled(*self.side_by_side(u, writer), u.arg)
-        return self.shuffled(writer[u.src[0]], writer[u.src[-1]], u.arg)
 
-    def side_by_side(self, u: UOp, writer: Writer) -> tuple[str, str]:
-        """Two vectors of all lanes of more than two: a shuffle takes two, so pairs are joined."""
-        parts, lanes = [writer[s] for s in u.src], u.src[0].dtype.count
-        while len(parts) > 2:
-            parts += parts[-1:] * (len(parts) % 2)
-            lanes *= 2
-            pairs = zip(parts[::2], parts[1::2], strict=True)
-            parts = [self.shuffled(*pair, range(lanes)) for pair in pairs]
-        return parts[0], parts[1]
+        def join(first: str, second: str, lanes: int) -> str:
+            return self.shuffled(first, second, range(lanes))
+
+        parts, _ = two_at_most([writer[s] for s in u.src], u.src[0].dtype.count, join)
+        return self.shuffled(parts[0], parts[-1], u.arg)
 
     def shuffled(self, first: str, second: str, lanes: Iterable[int]) -> str:
         """Lanes of two vectors, by numbers."""

@@ -106,7 +106,7 @@ class NvrtcCompiler:
 
     def compile(self, source: str) -> bytes:
         """The cubin, or the PTX. Raises CompileError with the log."""
-        return unspilled(source, self.built)
+        return unspilled(source, self.built)[0]
 
     def built(self, source: str) -> tuple[bytes, str]:
         """The cubin or the PTX of just this source, and the log. Raises CompileError with it."""
@@ -137,7 +137,7 @@ class PtxCompiler:
             raise CompileError("PTX begins with its .version", log="", source=source)
         if self._assembler is None:
             return source.encode() + b"\0"
-        return unspilled(source, self.built)
+        return unspilled(source, self.built)[0]
 
     def built(self, source: str) -> tuple[bytes, str]:
         """The cubin of just this text, and what ptxas says. Raises CompileError with the log."""

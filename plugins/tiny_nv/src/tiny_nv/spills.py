@@ -22,20 +22,19 @@ BOUNDS: Final = re.compile(r"__launch_bounds__\((?P<c>\d+)\)|\.maxntid (?P<ptx>[
 SPILL: Final = re.compile(r"(\d+) bytes spill (?:stores|loads)")
 
 
-def unspilled(source: str, assemble: Callable[[str], tuple[bytes, str]]) -> bytes:
+def unspilled(source: str, assemble: Callable[[str], tuple[bytes, str]]) -> tuple[bytes, str]:
     """The binary of a source that spills least, and of those the one with most blocks.
 
-    `assemble` gives a binary, and what ptxas said of it.
+    With the log of ptxas for it: both as `assemble` gives them.
     """
-    binary, log = assemble(source)
-    least = spilled_bytes(log)
-    for bounded in promises(source) if least else ():
-        other, log = assemble(bounded)
-        if (spilled := spilled_bytes(log)) < least:
-            binary, least = other, spilled
-        if not least:
+    best = assemble(source)
+    for bounded in promises(source) if spilled_bytes(best[1]) else ():
+        other = assemble(bounded)
+        if spilled_bytes(other[1]) < spilled_bytes(best[1]):
+            best = other
+        if not spilled_bytes(best[1]):
             break
-    return binary
+    return best
 
 
 def spilled_bytes(log: str) -> int:

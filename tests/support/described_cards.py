@@ -1,0 +1,41 @@
+"""Cards that are limits alone: the core's accelerator computes what is planned for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tinycore import Context
+from tinycore.lower.strategies import matrix_window
+from tinycore.plugin import register, unregister
+from tinycore.render.base import Limits
+from tinycore.testing.accelerator import Parts, backend_of
+from tinycore.testing.accelerator.device import Rewriter
+
+__all__ = ["card_named", "tried_windows"]
+
+
+@contextmanager
+def card_named(name: str, limits: Limits) -> Iterator[None]:
+    """A device with some limits, whose graphs are verified at each stage."""
+    register(backend_of(Parts(name, renderer=lambda: Rewriter(limits), limits=limits)))
+    try:
+        with Context(DEV=name, CCACHE=0, VERIFY=1):
+            yield
+    finally:
+        unregister(name)
+
+
+def tried_windows(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each plan of windows that is tried from now on, whether it could be done."""
+    found: list[bool] = []
+    use_windows = matrix_window.use_windows
+
+    def noted(*given: object, **named: object) -> bool:
+        found.append(use_windows(*given, **named))  # type: ignore[arg-type]
+        return found[-1]
+
+    monkeypatch.setattr(matrix_window, "use_windows", noted)
+    return found
