@@ -9,11 +9,11 @@ from __future__ import annotations
 import argparse
 import runpy
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from tinycore import Context, Device, Tensor, nn
+from tinycore._deferred import module_named
 from tinycore.device.buffer import Buffer
 from tinycore.device.exported import ExportedModel
 from tinycore.device.open_device import choose_toolchain
@@ -100,7 +100,7 @@ def named_in_module(module: str, name: str) -> Any:
     what else importing it raises is its own.
     """
     try:
-        import_module(module)
+        module_named(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
