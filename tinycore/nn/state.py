@@ -28,8 +28,8 @@ from tinycore import Tensor, dtypes
 from tinycore.dtype import DType
 from tinycore.errors import ArgumentError, DTypeError, FileFormatError, ShapeError
 from tinycore.nn.blocks import BLOCK_TYPES
-from tinycore.nn.files.gguf import GgufFile
-from tinycore.nn.files.safetensors import SafetensorsFile, write_safetensors
+from tinycore.nn.files.gguf import GgufFile, parts_of_model
+from tinycore.nn.files.safetensors import SafetensorsFile, read_index, write_safetensors
 from tinycore.nn.files.torch_archive import SavedTensor, like, read_archive
 from tinycore.uop.shape import DeviceLike
 
@@ -186,9 +186,16 @@ def _enumerated(names: list[str]) -> str:
 def safe_load(fn: Source, device: DeviceLike | None = None) -> dict[str, Tensor]:
     """The tensors of a safetensors file by name, on `device`.
 
-    Raises FileFormatError when the file breaks its format in any way, and OSError when it cannot be
-    read.
+    Of a model in several files the index, `model.safetensors.index.json`, is given, and the tensors
+    of all files beside it are read. Raises FileFormatError when a file breaks its format in any
+    way, and OSError when one cannot be read.
     """
+    if not isinstance(fn, Tensor) and os.fspath(fn).endswith(".json"):
+        files = read_index(fn)
+        return {
+            name: _tensor(file[name], file.entries[name].dtype, device)
+            for name, file in files.items()
+        }
     file = _opened(fn)
     return {name: _tensor(file[name], file.entries[name].dtype, device) for name in file}
 
@@ -230,19 +237,25 @@ def gguf_load(
 
     Tensors are on `device`, in shapes with the innermost axis last. Quantized ones are float32,
     computed from their blocks when they are needed: `realize` keeps numbers in place of blocks.
-    Raises FileFormatError when the file breaks its format in any way, or holds a type that is not
-    read (IQ1 to IQ3, TQ), and OSError when it cannot be read.
+    Of a model in several files, `NAME-00001-of-00003.gguf` and so on, any one is named, and the
+    tensors of all are read. Raises FileFormatError when a file breaks its format in any way, or
+    holds a type that is not read, and OSError when one cannot be read.
     """
     sizes = {number: (kind.elements, kind.size) for number, kind in BLOCK_TYPES.items()}
     if isinstance(fn, Tensor):
-        file = GgufFile(fn.contiguous().data().cast("B"), "a tensor of bytes", sizes)
+        files = [GgufFile(fn.contiguous().data().cast("B"), "a tensor of bytes", sizes)]
+        if files[0].parts > 1:
+            raise FileFormatError(
+                f"a tensor of bytes: one of {files[0].parts} parts of a model. Give its path."
+            )
     else:
-        file = GgufFile.open(fn, sizes)
+        files = parts_of_model(fn, sizes)
     found = {}
-    for name, tensor in file.tensors.items():
-        blocks = Tensor(file.blocks_of(name), device=device)
-        found[name] = BLOCK_TYPES[tensor.kind].decode(blocks).reshape(tensor.shape)
-    return file.metadata, found
+    for file in files:
+        for name, tensor in file.tensors.items():
+            blocks = Tensor(file.blocks_of(name), device=device)
+            found[name] = BLOCK_TYPES[tensor.kind].decode(blocks).reshape(tensor.shape)
+    return files[0].metadata, found
 
 
 def tar_extract(fn: Source, device: DeviceLike | None = None) -> dict[str, Tensor]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, DTypeError, FileFormatError
 from tinycore.nn.files import SafetensorsFile, write_safetensors
+from tinycore.nn.state import safe_load
 
 
 def packed(header: Any, data: bytes = b"") -> bytes:
@@ -208,3 +209,47 @@ def test_a_dtype_that_contradicts_the_array_is_refused(tmp_path: Path) -> None:
 def test_the_reserved_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="__metadata__"):
         write_safetensors(tmp_path / "m", {"__metadata__": numpy.ones(1)})
+
+
+def sharded(folder: Path, weight_map: object) -> Path:
+    """A model of two files, and an index of it."""
+    write_safetensors(folder / "a.safetensors", {"x": numpy.arange(3.0), "z": numpy.ones(1)})
+    write_safetensors(folder / "b.safetensors", {"y": numpy.arange(2)})
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {"total_size": 48}, "weight_map": weight_map}))
+    return index
+
+
+def test_an_index_reads_the_files_beside_it(tmp_path: Path) -> None:
+    places = {"y": "b.safetensors", "x": "a.safetensors", "z": "a.safetensors"}
+
+    tensors = safe_load(sharded(tmp_path, places))
+
+    assert {name: tensor.tolist() for name, tensor in tensors.items()} == {
+        "y": [0, 1], "x": [0.0, 1.0, 2.0], "z": [1.0],
+    }  # fmt: skip
+    assert list(tensors) == list(places)
+
+
+@pytest.mark.parametrize(
+    ("weight_map", "said"),
+    [
+        (None, "has a `weight_map`"),
+        ([], "has a `weight_map`"),
+        ({"x": "../a.safetensors"}, "tensor 'x' is in '../a.safetensors', no name of a file"),
+        ({"x": "..\\a.safetensors"}, "no name of a file"),
+        ({"x": ""}, "no name of a file"),
+        ({"x": 3}, "tensor 'x' is in 3, no name of a file"),
+        ({"x": "b.safetensors"}, "tensor 'x' is not in 'b.safetensors'"),
+    ],
+)
+def test_a_damaged_index_says_what_is_wrong(tmp_path: Path, weight_map: object, said: str) -> None:
+    with pytest.raises(FileFormatError) as raised:
+        safe_load(sharded(tmp_path, weight_map))
+    assert said in str(raised.value)
+
+
+def test_an_index_that_is_no_json_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_bytes(b"{" * 100_000)
+    with pytest.raises(FileFormatError, match="no JSON"):
+        safe_load(tmp_path / "model.safetensors.index.json")

@@ -5,12 +5,14 @@ A file is the magic, a version, typed metadata, the name, axes, type and offset 
 their bytes, which begin at multiples of an alignment
 (https://github.com/ggml-org/ggml, "GGUF"). Numbers are little-endian. The file is
 mapped, so a tensor costs memory when it is looked at. What its blocks mean is in `nn/blocks.py`.
+A model may lie in several parts, each a file with some of its tensors; metadata is in the first.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +24,7 @@ import numpy
 from tinycore.errors import FileFormatError
 from tinycore.nn.files.safetensors import mapped, shown
 
-__all__ = ["GgufFile", "GgufTensor"]
+__all__ = ["GgufFile", "GgufTensor", "parts_of_model"]
 
 Bytes = numpy.ndarray[tuple[int, ...], numpy.dtype[numpy.uint8]]
 
@@ -45,6 +47,8 @@ LEAST_ITEM_BYTES: Final = {STRING: 8, ARRAY: 12} | {
     kind: struct.calcsize(f"<{letter}") for kind, letter in METADATA_NUMBERS.items()
 }
 """The fewest bytes that an item of each type of metadata takes."""
+PART: Final = re.compile(r"(?P<model>.*)-(?P<number>\d{5})-of-(?P<parts>\d{5})\.gguf", re.DOTALL)
+"""Names of the parts of a model, which count from 1."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,12 @@ class GgufFile:
         with path.open("rb") as file:
             return cls(mapped(file.fileno(), path), str(path), blocks)
 
+    @property
+    def parts(self) -> int:
+        """The number of files of the model that it is a part of."""
+        count = self.metadata.get("split.count", 1)
+        return count if isinstance(count, int) and count > 1 else 1
+
     def verify(self, tensor: GgufTensor, alignment: int) -> None:
         """Raises FileFormatError for a tensor that is not whole, or does not lie in the file."""
         what = f"{self.place}: tensor {shown(tensor.name)}"
@@ -124,6 +134,44 @@ class GgufFile:
         count = math.prod(tensor.shape) // elements
         start = self.data_start + tensor.offset
         return numpy.frombuffer(self.content, numpy.uint8, count * size, start).reshape(count, size)
+
+
+def parts_of_model(
+    path: str | os.PathLike[str], blocks: Mapping[int, tuple[int, int]]
+) -> list[GgufFile]:
+    """The checked files of a model, one of which is at `path`; the first holds its metadata.
+
+    Raises FileFormatError when parts do not fit together, and as `GgufFile.open` does.
+    """
+    path = Path(path)
+    given = GgufFile.open(path, blocks)
+    if (count := given.parts) == 1:
+        return [given]
+    name = PART.fullmatch(path.name)
+    if name is None or int(name["parts"]) != count:
+        raise FileFormatError(
+            f"{path}: a part of a model in {count} files; name it "
+            f"NAME-00001-of-{count:05d}.gguf, and the others alike, to be found."
+        )
+    names = [f"{name['model']}-{n:05d}-of-{count:05d}.gguf" for n in range(1, count + 1)]
+    parts = [given if n == path.name else GgufFile.open(path.with_name(n), blocks) for n in names]
+    seen: set[str] = set()
+    for number, part in enumerate(parts):
+        stated = part.metadata.get("split.no"), part.metadata.get("split.count")
+        if stated != (number, count):
+            raise FileFormatError(
+                f"{part.place}: states that it is part {stated[0]} of {stated[1]}, counted from 0; "
+                f"part {number} of {count} has this name."
+            )
+        if twice := seen & part.tensors.keys():
+            raise FileFormatError(f"{part.place}: an earlier part has tensor {shown(min(twice))}.")
+        seen |= part.tensors.keys()
+    total = parts[0].metadata.get("split.tensors.count", len(seen))
+    if total != len(seen):
+        raise FileFormatError(
+            f"{path}: the parts hold {len(seen)} tensors; the first states {total}."
+        )
+    return parts
 
 
 class Reader:

@@ -25,7 +25,13 @@ from tinycore.dtype import DType, dtypes, to_numpy_dtype
 from tinycore.errors import ArgumentError, DTypeError, FileFormatError
 from tinycore.nn.files.atomic import replacing_file
 
-__all__ = ["MAX_HEADER_BYTES", "SafetensorsFile", "TensorEntry", "write_safetensors"]
+__all__ = [
+    "MAX_HEADER_BYTES",
+    "SafetensorsFile",
+    "TensorEntry",
+    "read_index",
+    "write_safetensors",
+]
 
 Array = numpy.ndarray[tuple[int, ...], numpy.dtype[numpy.generic]]
 
@@ -109,6 +115,34 @@ class SafetensorsFile(Mapping[str, Array]):
 
     def __len__(self) -> int:
         return len(self.entries)
+
+
+def read_index(path: str | os.PathLike[str]) -> dict[str, SafetensorsFile]:
+    """The file of each tensor of a model in several files, by the name of the tensor.
+
+    An index is JSON: `weight_map` gives the name of a file beside it for each tensor. Raises
+    FileFormatError for anything else, for names of files elsewhere, and for tensors that are not
+    in their file.
+    """
+    path = Path(path)
+    try:
+        index = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise FileFormatError(f"{path}: no JSON: {error}") from error
+    places = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(places, dict):
+        raise FileFormatError(f"{path}: an index of safetensors files has a `weight_map`.")
+    for name, place in places.items():
+        if not isinstance(place, str) or not place or {*place} & {"/", "\\", "\0"}:
+            raise FileFormatError(
+                f"{path}: tensor {shown(name)} is in {shown(place)}, no name of a file beside it."
+            )
+    files = {place: SafetensorsFile.open(path.with_name(place)) for place in {*places.values()}}
+    if missing := [name for name, place in places.items() if name not in files[place]]:
+        raise FileFormatError(
+            f"{path}: tensor {shown(missing[0])} is not in {shown(places[missing[0]])}."
+        )
+    return {name: files[place] for name, place in places.items()}
 
 
 def mapped(descriptor: int, path: Path) -> memoryview:
