@@ -151,8 +151,9 @@ class Capture:
     ) -> Any:
         """The first run, with a record of its effects."""
         assert self.around is not None, "there is a function to run"
-        finish_writes()
-        walk, before = self.around.walk(given.objects), Before.all()
+        walk = self.around.walk(given.objects)
+        finish_writes((*walk.values, *given.tensors))
+        before = Before.all()
         args, kwargs = rename_sizes(given, args), rename_sizes(given, kwargs)
         with (
             capture(False, tuple(given.buffers) if self.prune else None) as recording,
@@ -184,11 +185,12 @@ class Capture:
         """Run the function and capture it, if that can be done already; its result."""
         assert self.around is not None, "there is a function to run"
         self.pattern = CallPattern.of(given)
-        finish_writes()
+        walk = self.around.walk(given.objects)
+        finish_writes((*walk.values, *given.tensors))
         value_cache.invalidate(given.nodes)  # the function may write to them, by other names
         proxies = ArgumentProxies(given)
         try:
-            run = CapturingRun(self, self.around.walk(given.objects), given, proxies)
+            run = CapturingRun(self, walk, given, proxies)
             varying = proxies.buffers if self.prune else None
             with (
                 capture(varying=varying) as recording,

@@ -462,21 +462,31 @@ class CapturingRun:
     def found_state(self, recording: Recording) -> list[State]:
         """The tensors from before whose memory the launches work on.
 
+        Of memory that the function reaches by a tensor of its environment, other tensors are left
+        out: a view that the caller or another thread holds for a while is not what it works on.
         Raises JitError where such a tensor is gone: the function put another one in its place.
         """
         used = {b for i in recording.items for b in i.bufs} - recording.made
         shown = {b for t in live_tensors() for b in realized_buffers(t.uop)}
         owners = {id(t.grad): weakref.ref(t) for t in live_tensors() if t.grad is not None}
-        state = []
+        reached = {id(value) for value in (*self.walk.values, *self.given.tensors)}
+        state: list[State] = []
+        known: set[Buffer] = set()
+        others: list[tuple[State, set[Buffer]]] = []
         for b in self.before:
             tensor = b.tensor()
             touched = used.intersection(b.shown())
             if tensor is not None and touched:
                 owner = owners.get(id(tensor))
-                state.append(State(b.tensor, tensor.uop, tensor.requires_grad, owner))
+                entry = State(b.tensor, tensor.uop, tensor.requires_grad, owner)
+                if id(tensor) in reached or (owner is not None and id(owner()) in reached):
+                    state.append(entry)
+                    known |= touched
+                else:
+                    others.append((entry, touched))
             elif touched - shown:
                 raise replaced_error(self.name, b.shape)
-        return state
+        return state + [entry for entry, touched in others if not touched <= known]
 
 
 # --- changes

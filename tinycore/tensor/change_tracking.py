@@ -15,6 +15,7 @@ from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -77,6 +78,36 @@ def changed_elsewhere() -> set[int]:
     own = get_ident()
     found = [w.changed for thread, some in list(change_sets.items()) if thread != own for w in some]
     return set().union(*found)
+
+
+class PendingWrites:
+    """Writes that are recorded and not done yet, by the id of the memory that they overwrite."""
+
+    def __init__(self) -> None:
+        self.writes: dict[int, tuple[weakref.ref[UOp], int]] = {}
+        """ASSIGNs, each with the number of the thread that recorded it."""
+
+    def __bool__(self) -> bool:
+        return bool(self.writes)
+
+    def note(self, node: UOp, thread: int) -> None:
+        """Record an ASSIGN that a thread has recorded."""
+        key = id(base_of(node.src[0]))
+        self.writes[key] = weakref.ref(node, partial(self.writes.pop, key)), thread
+
+    def forget(self, node: UOp) -> None:
+        """Remove an ASSIGN, unless another one overwrites the same memory now."""
+        if self.writer(node) is not None:
+            self.writes.pop(id(base_of(node.src[0])), None)
+
+    def writer(self, node: UOp) -> int | None:
+        """The number of the thread that recorded an ASSIGN; None for what is not pending."""
+        found = self.writes.get(id(base_of(node.src[0]))) if node.op is Op.ASSIGN else None
+        return found[1] if found is not None and found[0]() is node else None
+
+    def overwrites(self, memory: UOp) -> bool:
+        """True if a write to memory, or to what an ASSIGN has written there, is pending."""
+        return id(memory) in self.writes
 
 
 class Former(NamedTuple):

@@ -169,6 +169,11 @@ class Walk:
 
     # --- what came of it
 
+    @property
+    def values(self) -> list[Any]:
+        """All values that were read, some of them several times."""
+        return [value for seen in self.seen for value in seen.values]
+
     def guard(self) -> Guard:
         """Return the guard that a replay checks."""
         return Guard(tuple([seen.box for seen in self.seen]), self.referred, self.more)

@@ -23,6 +23,7 @@ from collections.abc import (
 )
 from functools import cached_property, partial
 from itertools import chain
+from threading import get_ident
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -31,6 +32,7 @@ from tinycore.dtype import dtypes
 from tinycore.errors import GradientError
 from tinycore.tensor import graph
 from tinycore.tensor.aliases import VIEW_OPS
+from tinycore.tensor.change_tracking import PendingWrites
 from tinycore.tensor.grad import passes_gradient
 from tinycore.tensor.gradient_sources import (
     is_filled,
@@ -120,8 +122,7 @@ class GradientHistory:
         self.size = 0
         self.former: weakref.WeakKeyDictionary[UOp, weakref.ref[UOp]] = weakref.WeakKeyDictionary()
         """Map from the stand-in of overwritten content to the BUFFER that held it."""
-        self.pending: dict[int, weakref.ref[UOp]] = {}
-        """From the id of memory to the pending ASSIGN that will overwrite it."""
+        self.pending = PendingWrites()
         self.written: dict[int, tuple[weakref.ref[UOp], UOp]] = {}
         """By its id, an ASSIGN that is done and the memory that has its value."""
         in_child(self.renew)
@@ -137,13 +138,12 @@ class GradientHistory:
 
     # --- recording
 
-    def mark_pending(self, written: UOp) -> None:
-        """Record a write to memory that is not done yet."""
+    def mark_pending(self, written: UOp, thread: int | None = None) -> None:
+        """Record a write to memory that is not done yet, by this thread if none is given."""
         node = base_of(written)
         self.written.pop(id(node), None)  # it is to be done once more
         if node.op is Op.ASSIGN:
-            key = id(base_of(node.src[0]))
-            self.pending[key] = weakref.ref(node, partial(self.pending.pop, key))
+            self.pending.note(node, get_ident() if thread is None else thread)
 
     def mark_done(self, writes: Iterable[UOp], memory: Mapping[UOp, UOp]) -> None:
         """Record that writes are done, which a thread may still find in a graph that it builds."""
@@ -167,10 +167,7 @@ class GradientHistory:
     def mark_written(self, writes: Iterable[UOp]) -> None:
         """Record that writes are pending no more; tensors may still refer to their nodes."""
         for node in writes:
-            key = id(base_of(node.src[0]))
-            found = self.pending.get(key)
-            if found is not None and found() is node:
-                self.pending.pop(key, None)
+            self.pending.forget(node)
 
     def cancel_pending(self, written: UOp) -> None:
         """Remove a pending write that was rolled back."""
@@ -518,7 +515,7 @@ class GradientHistory:
         while stack:
             node, is_value = stack.pop()
             if node.op in (Op.BUFFER, Op.ASSIGN):
-                is_waiting = not is_value and self.pending.get(id(node)) is not None
+                is_waiting = not is_value and self.pending.overwrites(node)
                 if is_waiting or self.is_former(node):
                     return node
             if node.op is Op.ASSIGN or graph.is_alone(node) or node in lasting:

@@ -216,9 +216,10 @@ def replace_nodes(replacements: dict[UOp, UOp], owners: Container[int] = frozens
             if new is not old and tensor.uop is old:  # else its own thread has moved on
                 found[tensor] = new
         memory = owned_apart(found, moved, owners)
+        writers = [history.pending.writer(base_of_view(tensor.uop)) for tensor in found]
         exchange(list(found), list(found.values()))
-        for node in found.values():
-            history.mark_pending(base_of_view(node))
+        for node, thread in zip(found.values(), writers, strict=True):
+            history.mark_pending(base_of_view(node), thread)
         for value, (_, base) in moved.items():
             value.base = base
         for tensor in memory:

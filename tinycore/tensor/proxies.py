@@ -7,8 +7,9 @@ reached that memory through the argument or in another way.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any
 
 from tinycore.engine.run import Recording
@@ -18,6 +19,7 @@ from tinycore.schedule.kernel import memory_of
 from tinycore.tensor.aliases import VIEW_OPS, buffers_below
 from tinycore.tensor.arguments import Arguments, is_realized, rebuilt
 from tinycore.tensor.change_tracking import change_sets, changed_elsewhere
+from tinycore.tensor.history import history
 from tinycore.tensor.liveness import become, live_tensors, replace_nodes, while_walking
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.bindings import Naming, exchanging
@@ -151,26 +153,31 @@ def rename_sizes(given: Arguments, arguments: Any) -> Any:
     return arguments if naming is None else rebuilt(arguments, Size, naming.held)
 
 
-def finish_writes() -> None:
-    """Do all pending writes to memory, so that no capture records them as a part of its step.
+def finish_writes(reached: Iterable[Any]) -> None:
+    """Do pending writes to memory, so that no capture records them as a part of its step.
 
-    Those that another thread has written down in a function that it captures are a part of that.
+    Those of this thread, and those to the tensors among `reached`, which the function may read. All
+    others are left to the threads that recorded them, which may be about to record more.
     """
-    if waiting := with_pending_writes():
+    if waiting := with_pending_writes({id(v) for v in reached if isinstance(v, Tensor)}):
         Tensor.realize(*waiting)
 
 
 @while_walking
-def with_pending_writes() -> list[Any]:
-    """Living tensors with writes pending that no capture of another thread has written down."""
+def with_pending_writes(reached: set[int]) -> list[Any]:
+    """Living tensors with pending writes of this thread, or whose ids are among `reached`, unless
+    the capture of another thread has recorded them.
+    """
     waiting: list[Any] = []
     others = changed_elsewhere() if change_sets else ()
+    own = {None, get_ident()}
     for tensor in live_tensors():
         if id(tensor) in others:
             continue
         node = source_below(tensor.uop, VIEW_OPS)
         parts = node.src if node.op is Op.MULTI else (node,)
-        if any(is_pending_write(base_of(part)) for part in parts):
+        writers = [history.pending.writer(w) for w in map(base_of, parts) if is_pending_write(w)]
+        if writers and (id(tensor) in reached or not own.isdisjoint(writers)):
             waiting.append(tensor)
     return waiting
 

@@ -61,6 +61,23 @@ def test_state_that_is_returned_is_seen_outside() -> None:
     assert state.tolist() == [8.0]
 
 
+@pytest.mark.parametrize("view", [lambda w: w[:1], lambda w: w.reshape(2, 1), lambda w: w.detach()])
+def test_views_of_state_that_the_caller_holds_for_a_while_leave_the_capture_as_it_is(
+    view: Callable[[Tensor], Tensor],
+) -> None:
+    state = host(0, 0)
+    step = TinyJit(lambda x: state.assign(state + x).realize())
+    found = []
+    for number in range(20):
+        held = view(state)
+        step(host(1, 2))
+        assert held.reshape(-1).tolist()[0] == number + 1
+        found.append(step.captured)
+        del held
+
+    assert len({*found[1:]}) == 1
+
+
 def test_other_setting_of_training_has_a_capture_of_its_own() -> None:
     step = TinyJit(lambda x: x.dropout(0.5) + 0)
     ones = Tensor.ones(64).contiguous().realize()

@@ -1,0 +1,141 @@
+"""TinyJit beside other threads: what a capture leaves alone, and what leaves a capture alone."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import pytest
+
+from tinycore import Tensor, TinyJit, nn
+
+
+def host(*values: float) -> Tensor:
+    return Tensor([float(v) for v in values]).realize()
+
+
+class Pause:
+    """A point at which a thread waits while another does something."""
+
+    def __init__(self) -> None:
+        self.reached, self.left = threading.Event(), threading.Event()
+
+    def __call__(self) -> None:
+        self.reached.set()
+        assert self.left.wait(60)
+
+
+def beside(work: Callable[[Pause], object], other: Callable[[], object]) -> None:
+    """Do some work in another thread, and something else here where it pauses."""
+    pause, raised = Pause(), list[Exception]()
+
+    def run() -> None:
+        try:
+            work(pause)
+        except Exception as error:
+            raised.append(error)
+        finally:
+            pause.reached.set()
+
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(run,))
+    thread.start()
+    assert pause.reached.wait(60)
+    try:
+        other()
+    finally:
+        pause.left.set()
+        thread.join(60)
+    assert raised == []
+
+
+def captured(calls: int) -> None:
+    """Call a new captured function, which reaches nothing of other threads."""
+    step = TinyJit(lambda x: (x + 1).realize())
+    for number in range(calls):
+        assert step(host(number)).tolist() == [number + 1.0]
+
+
+class Stopped(nn.optim.SGD):
+    """An optimizer that pauses behind its first write, and fails behind its second."""
+
+    def __init__(self, weights: list[Tensor], pause: Pause) -> None:
+        super().__init__(weights, lr=0.5)
+        self.pause, self.made = pause, 0
+
+    def _rate(self, like: Tensor) -> Tensor:
+        return self.lr
+
+    def _parted(self, updates: list[Tensor]) -> Iterator[Tensor]:  # type: ignore[override]
+        yield updates[0]
+        self.pause()
+        yield updates[1]
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("calls", [1, 2, 3])
+def test_a_step_that_fails_beside_a_capture_changes_no_weight(calls: int) -> None:
+    weights = [host(1, 2).requires_grad_(), host(3, 4).requires_grad_()]
+    (weights[0] * weights[1]).sum().backward()
+
+    def train(pause: Pause) -> None:
+        with suppress(ZeroDivisionError), Tensor.train():
+            Stopped(weights, pause).step()
+
+    beside(train, lambda: captured(calls))
+
+    assert [weight.tolist() for weight in weights] == [[1.0, 2.0], [3.0, 4.0]]
+
+
+@pytest.mark.parametrize("calls", [1, 2, 3])
+def test_a_thread_reads_memory_before_its_own_writes_beside_a_capture(calls: int) -> None:
+    weight, found = host(1, 2), list[list[float]]()
+
+    def train(pause: Pause) -> None:
+        product = (weight * 10).uop  # which no tensor shows
+        weight.assign(weight + 1)
+        pause()
+        found.append(Tensor.from_uop(product).tolist())
+
+    beside(train, lambda: captured(calls))
+
+    assert found == [[10.0, 20.0]]
+    assert weight.tolist() == [2.0, 3.0]
+
+
+class Shelf:
+    """An object around a function, which reaches its tensor."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+
+@pytest.mark.parametrize("calls", [1, 2, 3])
+@pytest.mark.parametrize("reach", ["closure", "object", "argument", "view", "value"])
+def test_a_write_of_another_thread_that_the_function_reads_is_done_once(
+    reach: str, calls: int
+) -> None:
+    weight = host(1, 2)
+    shelf, view, one = Shelf(weight), weight[1:], host(1, 1)
+    functions: dict[str, Callable[[Tensor], Tensor]] = {
+        "closure": lambda x: weight * 2,
+        "object": lambda x: shelf.tensor * 2,
+        "argument": lambda x: x * 2,
+        "view": lambda x: view.expand(2) * 2,
+    }
+    step = TinyJit(functions.get(reach) or (lambda x: later[0] * 2))
+    later: list[Tensor] = [weight + 0]
+
+    def write() -> None:
+        weight.assign(weight * 3)
+        later[:] = [weight + 0]
+
+    for number in range(1, calls + 3):
+        thread = threading.Thread(target=write)
+        thread.start()
+        thread.join()
+        found = step(weight if reach == "argument" else one).tolist()
+        content = [3.0**number, 2 * 3.0**number]
+        assert found == [2 * c for c in (content if reach != "view" else content[1:] * 2)]
+        assert weight.tolist() == content
