@@ -30,7 +30,13 @@ from tinycore.nn.normalization import (
     RMSNorm,
 )
 from tinycore.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
-from tinycore.tensor.foreign_names import OF_NN, unknown_name
+from tinycore.tensor.foreign_names import (
+    DEVICE_METHODS,
+    OF_LAYER,
+    OF_NN,
+    ForeignName,
+    unknown_name,
+)
 
 __all__ = [
     "GRU",
@@ -59,6 +65,10 @@ __all__ = [
     "optim",
     "state",
 ]
+
+for _layer in [found for found in map(globals().get, __all__) if isinstance(found, type)]:
+    for _name, _here in (OF_LAYER | dict.fromkeys(DEVICE_METHODS, OF_LAYER["to"])).items():
+        setattr(_layer, _name, ForeignName(f"{_name!r}; here it is {_here}"))
 
 if not TYPE_CHECKING:
 

@@ -127,7 +127,8 @@ def load_state_dict(
     no place for. `consume` takes what was loaded out of `state_dict`, so that its memory can be
     freed on the way. `realize` computes the values now. Returns the model's tensors that were set.
 
-    What others hold, as the tensors of another model, is copied. The memory of what only
+    Arrays and tensors of other libraries, as those of a model of torch, are copied. So is what
+    others hold, as the tensors of another model. The memory of what only
     `state_dict` holds, as that of a file, is the model's from then on, and shows its writes; to
     load it again later, load a `clone()`.
 
@@ -147,7 +148,7 @@ def load_state_dict(
             "Load with strict=False to keep those as they are."
         )
     values = {
-        name: _fitted(name, state_dict[name], target.shape)
+        name: _fitted(name, state_dict[name], target)
         for name, target in targets.items()
         if name in state_dict
     }
@@ -168,7 +169,9 @@ def load_state_dict(
     return [targets[name] for name in targets if name not in missing]
 
 
-def _fitted(name: str, value: Tensor, shape: tuple[Any, ...]) -> Tensor:
+def _fitted(name: str, given: Any, target: Tensor) -> Tensor:
+    shape = target.shape
+    value = given if isinstance(given, Tensor) else Tensor(given, device=target.device)
     if value.shape == shape:
         return value
     if {value.shape, shape} == {(), (1,)}:  # a single number is stored either way

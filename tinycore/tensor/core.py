@@ -44,7 +44,7 @@ from tinycore.tensor.grad import passes_gradient
 from tinycore.tensor.history import history
 from tinycore.tensor.liveness import BUFFER, alias_index, is_waiting, living, waiting_index
 from tinycore.tensor.runtime import runtime
-from tinycore.tensor.signatures import check_signatures
+from tinycore.tensor.signatures import check_signatures, is_dtype_name
 from tinycore.tensor.view_writes import in_own_memory, show, target_of
 from tinycore.tensor.views import Value, is_shared
 from tinycore.uop.movement import base_of
@@ -466,6 +466,8 @@ def canonical(device: DeviceLike | None) -> DeviceLike:
         kind = names_of(device)[0].partition(":")[0].lower()
         if kind in NO_DEVICES:
             raise UnknownDevice(f"{device!r} is no device; here it is {NO_DEVICES[kind]}") from None
+        if is_dtype_name(kind):
+            raise UnknownDevice(f"{device!r} is a dtype, no device: x.cast({device!r})") from None
         raise
 
 

@@ -231,6 +231,12 @@ OF_NN: Final = {
     "BCELoss": "p.binary_crossentropy(truth)",
     "BCEWithLogitsLoss": "scores.binary_crossentropy_logits(truth)",
     "MultiheadAttention": "nn.MultiHeadAttention",
+    "BatchNorm1d": "nn.BatchNorm",
+    "InstanceNorm1d": "nn.InstanceNorm",
+    "InstanceNorm2d": "nn.InstanceNorm",
+    "EmbeddingBag": "nn.Embedding(count, size)(x).sum(axis)",
+    "Dropout1d": "nn.Dropout",
+    "Dropout2d": "nn.Dropout",
     "LazyLinear": "nn.Linear(in_features, out_features)",
     "Dense": "nn.Linear(in_features, out_features)",
     "Conv": "nn.Conv2d(in_channels, out_channels, kernel_size)",
@@ -293,6 +299,42 @@ OF_NN: Final = {
     },
 }
 """Attributes of torch.nn."""
+
+OF_LAYER: Final = {
+    "parameters": "nn.state.get_parameters(layer)",
+    "named_parameters": "nn.state.get_state_dict(layer).items()",
+    "buffers": "nn.state.get_parameters(layer), those whose `is_param` is False",
+    "state_dict": "nn.state.get_state_dict(layer)",
+    "load_state_dict": "nn.state.load_state_dict(layer, state)",
+    "children": "vars(layer).values()",
+    "modules": "vars(layer).values()",
+    "named_modules": "vars(layer).items()",
+    "train": "`with Tensor.train():`, one switch for all layers",
+    "eval": "Tensor.training = False, one switch for all layers",
+    "forward": "layer(x)",
+    "apply": "a loop over nn.state.get_parameters(layer)",
+    "requires_grad_": "requires_grad_() of each of nn.state.get_parameters(layer)",
+    "zero_grad": "optimizer.zero_grad()",
+    "register_buffer": "an attribute, layer.name = tensor.is_param_(False)",
+    "register_parameter": "an attribute, layer.name = tensor",
+    "register_forward_hook": "a function around layer(x)",
+    "to": "x.to_(device) of each of nn.state.get_parameters(layer); DEV=device chooses one for the "
+    "whole program",
+    **{
+        name: f"x.replace(x.{name}()) of each of nn.state.get_parameters(layer)"
+        for name in ("half", "bfloat16", "float", "double")
+    },
+}
+"""Attributes of torch.nn.Module."""
+
+OF_SCHEDULERS: Final = {
+    "ChainedScheduler": "SequentialLR, or a step of each scheduler",
+    **dict.fromkeys(
+        "CosineAnnealingWarmRestarts ConstantLR CyclicLR MultiplicativeLR PolynomialLR".split(),
+        "LambdaLR(optimizer, factor), whose factor is a function of the count of steps",
+    ),
+}
+"""Attributes of torch.optim.lr_scheduler."""
 
 OF_PACKAGE: Final = {
     "tensor": "Tensor(data)",
@@ -379,7 +421,7 @@ NO_DEVICES: Final = {
 
 
 class ForeignName:
-    """A descriptor that raises UnknownNameError, on tensors and on their class."""
+    """A descriptor that raises UnknownNameError, on instances of a class and on the class."""
 
     __slots__ = ("text",)
 
@@ -387,8 +429,9 @@ class ForeignName:
         self.text = text
 
     def __get__(self, instance: object, owner: type | None = None) -> NoReturn:
-        what = "Tensor" if instance is None else "a Tensor"
-        raise UnknownNameError(f"{what} has no {self.text}")
+        name = "Tensor" if owner is None else owner.__name__
+        article = "an " if name.startswith(tuple("AEIOU")) else "a "
+        raise UnknownNameError(f"{name if instance is None else article + name} has no {self.text}")
 
 
 def unknown_name(owner: str, name: str, ours: dict[str, str], known: Iterable[str]) -> Exception:

@@ -275,8 +275,18 @@ class Contract:
             )
         if isinstance(value, Variable):
             raise ArgumentTypeError(f"{what}, which holds no number; give it one with .bind(n)")
+        if parameter == "device":
+            raise ArgumentTypeError(wanted + self.instead_of_device(value))
         makes_tensor = "a Tensor" in accepted.words and isinstance(value, (list, tuple, Array))
         raise ArgumentTypeError(wanted + (". Tensor(...) makes one of it" if makes_tensor else ""))
+
+    def instead_of_device(self, value: Any) -> str:
+        """Message about a value that is no device: its likely meaning, and the call for that."""
+        if isinstance(value, self.tensor):
+            return ". Give x.device; x.cast(dtype) changes the dtype"
+        if is_dtype_name(value):
+            return ". x.cast(dtype) changes the dtype"
+        return ". Give its name, str(device)" if type(value).__name__ == "device" else ""
 
     def accepted(self, annotation: Any) -> Accepted:
         """The types that an annotation accepts; anything if that is unknown."""

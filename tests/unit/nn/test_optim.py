@@ -298,6 +298,16 @@ def test_schedule_step_returns_what_to_realize() -> None:
     assert returned == {id(tensor) for tensor in [param, statistic, *state]}
 
 
+def test_zero_grad_may_keep_zeros() -> None:
+    trained, other = Tensor([1.0, 2.0]), Tensor([3.0])
+    trained.grad = Tensor([0.5, 0.5])
+
+    OptimizerGroup(SGD([trained]), SGD([other])).zero_grad(set_to_none=False)
+
+    assert trained.grad.tolist() == [0.0, 0.0]
+    assert other.grad is None
+
+
 def test_zero_grad_forgets() -> None:
     param = Tensor([1.0])
     param.square().sum().backward()

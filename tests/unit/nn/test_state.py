@@ -84,6 +84,21 @@ def state(**tensors: Tensor) -> dict[str, Tensor]:
     return {"weight": Tensor.ones(3, 2), "bias": Tensor.ones(3)} | tensors
 
 
+def test_arrays_of_other_libraries_are_loaded() -> None:
+    torch = pytest.importorskip("torch")
+    theirs, layer, other = torch.nn.Linear(2, 3), nn.Linear(2, 3), nn.Linear(2, 3)
+
+    load_state_dict(layer, theirs.state_dict(), verbose=False)
+    load_state_dict(other, {n: t.numpy() for n, t in theirs.state_dict().items()}, verbose=False)
+    x = numpy.ones((1, 2), "float32")
+
+    expected = theirs(torch.from_numpy(x)).detach().numpy()
+    numpy.testing.assert_allclose(layer(Tensor(x)).numpy(), expected, rtol=1e-6)
+    numpy.testing.assert_allclose(other(Tensor(x)).numpy(), expected, rtol=1e-6)
+    layer.weight.assign(0.0 * layer.weight).realize()
+    assert theirs.weight.abs().sum() > 0, "it has memory of its own"
+
+
 def test_loading_replaces_values_and_dtypes() -> None:
     layer = nn.Linear(2, 3)
 

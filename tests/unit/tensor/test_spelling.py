@@ -23,6 +23,7 @@ from tinycore.errors import (
     ArgumentTypeError,
     DTypeError,
     ShapeError,
+    UnknownDevice,
     UnknownNameError,
 )
 from tinycore.tensor import Tensor
@@ -182,8 +183,52 @@ ELSEWHERE: list[tuple[Callable[[], Any], str]] = [
     (lambda: tinycore.cuda, r"here it is x.to\(device\); DEV=device"),
     (lambda: nn.optim.RMSprop, r"nn.optim has no 'RMSprop'; here it is Adam\("),  # type: ignore[attr-defined]
     (lambda: nn.optim.Adamw, "did you mean Adam or AdamW"),  # type: ignore[attr-defined]
+    (lambda: nn.BatchNorm1d, "here it is nn.BatchNorm\n"),  # type: ignore[attr-defined]
+    (lambda: nn.optim.lr_scheduler.CyclicLR, r"no 'CyclicLR'; here it is LambdaLR\("),  # type: ignore[attr-defined]
+    (lambda: nn.optim.lr_scheduler.StepLr, "did you mean StepLR"),  # type: ignore[attr-defined]
+    (lambda: scheduler().state_dict, r"a StepLR has no 'state_dict'; here it is nn.state.get_sta"),
+    (lambda: nn.Linear(2, 3).parameters(), r"Linear has no 'parameters'; here it is nn.state.get"),  # type: ignore[attr-defined]
+    (lambda: nn.Embedding(2, 3).state_dict(), "an Embedding has no 'state_dict'; here it is nn"),  # type: ignore[attr-defined]
+    (lambda: nn.GRU(2, 3).cuda(), "a GRU has no 'cuda'; here it is x.to_"),  # type: ignore[attr-defined]
+    (lambda: nn.LayerNorm(2).eval(), "'eval'; here it is Tensor.training = False"),  # type: ignore[attr-defined]
+    (lambda: nn.Conv2d.forward, r"^Conv2d has no 'forward'; here it is layer\(x\)"),  # type: ignore[attr-defined]
     (lambda: x().max(0).values, "x.max.axis. gives the greatest alone"),
 ]
+
+
+def scheduler() -> Any:
+    return nn.optim.lr_scheduler.StepLR(nn.optim.SGD([x()]), 2)
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        (torch.float16, r"device is torch.float16 .* x.cast\(dtype\) changes the dtype"),
+        (numpy.float16, r"x.cast\(dtype\) changes the dtype"),
+        (dtypes.half, r"device is dtypes.float16 .* x.cast\(dtype\) changes the dtype"),
+        ("float16", r"'float16' is a dtype, no device: x.cast\('float16'\)"),
+        (x, r"Give x.device; x.cast\(dtype\) changes the dtype"),
+        (torch.device("cpu"), r"Give its name, str\(device\)"),
+        (3, "it must be a string or a sequence of strings or None\n"),
+    ],
+    ids=lambda given: getattr(given, "__name__", str(given)),
+)
+def test_what_is_no_device_says_what_it_is(device: Any, message: str) -> None:
+    with pytest.raises((ArgumentTypeError, UnknownDevice), match=message):
+        x().to(device() if device is x else device)
+
+
+def test_attributes_of_a_users_layer_are_its_own() -> None:
+    class Own(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(2, 3)
+            self.train = 7
+
+        def parameters(self) -> int:
+            return 8
+
+    assert (Own().train, Own().parameters()) == (7, 8)
+    assert not hasattr(nn.Linear(2, 3), "parameters")
 
 
 @pytest.mark.parametrize(("ask", "message"), ELSEWHERE)

@@ -12,13 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from tinycore import Tensor, dtypes
 from tinycore.dtype import DType
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.nn.initializers import positive_sizes
 from tinycore.nn.optim.optimizer import Optimizer, nonnegative
+from tinycore.tensor.foreign_names import OF_LAYER, OF_SCHEDULERS, ForeignName, unknown_name
 
 __all__ = [
     "CosineAnnealingLR",
@@ -59,6 +60,15 @@ class LRScheduler:
     def step(self) -> None:
         """Go to the next rates, now."""
         Tensor.realize(*self.schedule_step())
+
+    def get_last_lr(self) -> list[float]:
+        """The rates now, as numbers: one of each optimizer.
+
+        >>> optimizer = nn.optim.SGD([Tensor([1.0])], lr=0.5)
+        >>> nn.optim.lr_scheduler.StepLR(optimizer, step_size=2).get_last_lr()
+        [0.5]
+        """
+        return [float(rate.item()) for rate in self.rates]
 
     def _assigned(self) -> list[Tensor]:
         for rate, initial in zip(self.rates, self._initial, strict=True):
@@ -382,3 +392,14 @@ def _factor(what: str, number: float) -> float:
     if not 0 < number < math.inf:
         raise ArgumentError(f"{what}: a factor is positive and finite, got {number}")
     return number
+
+
+for _name in ("state_dict", "load_state_dict"):
+    _here = OF_LAYER[_name].replace("layer", "scheduler")
+    setattr(LRScheduler, _name, ForeignName(f"{_name!r}; here it is {_here}"))
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        known = () if name.startswith("_") else __all__
+        raise unknown_name("nn.optim.lr_scheduler", name, OF_SCHEDULERS, known)

@@ -113,10 +113,10 @@ class Optimizer:
         """The numbers that `rates` began with."""
         return [self.initial_lr]
 
-    def zero_grad(self) -> None:
-        """Forget every parameter's gradient."""
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget every parameter's gradient, or, as an option, make it zero."""
         for param in self.params:
-            param.grad = None
+            param.grad = None if set_to_none or param.grad is None else param.grad.zeros_like()
 
     def step(self) -> None:
         """Change every parameter by its gradient, now.
@@ -303,10 +303,10 @@ class OptimizerGroup(Optimizer):
     def __getitem__(self, position: int) -> Optimizer:
         return self.optimizers[position]
 
-    def zero_grad(self) -> None:
-        """Forget the gradients of all optimizers' parameters."""
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients of all optimizers' parameters, or, as an option, make them zero."""
         for optimizer in self.optimizers:
-            optimizer.zero_grad()
+            optimizer.zero_grad(set_to_none)
 
     def _assigned(self, proceed: Tensor | None) -> list[Tensor]:
         """Tensors that the steps of all optimizers must realize. Raises as theirs do."""
