@@ -8,7 +8,9 @@ import numpy
 import pytest
 
 from tiny_cpu import BACKEND
-from tinycore.dtype import dtypes
+from tiny_cpu.clang import ClangCompiler
+from tiny_cpu.llvm import LlvmCompiler
+from tinycore.dtype import DType, dtypes
 from tinycore.plugin import ElfImage
 from tinycore.testing.kernels import Bench, bench, element, elementwise, load, store
 from tinycore.uop.node import UOp
@@ -46,6 +48,21 @@ def test_nothing_outside_the_kernel_is_called(toolchain: str, arch: str, lanes: 
         image = ElfImage(cpu.toolchain.compiler.compile(source))
 
         assert set(image.undefined) <= PROVIDED, source
+
+
+@pytest.mark.parametrize("kind", [SINGLE, dtypes.float64, dtypes.float16], ids=lambda d: d.name)
+@pytest.mark.parametrize("lanes", [4, 8, 16, 32])
+def test_roots_of_lanes_are_taken_at_once(toolchain: str, lanes: int, kind: DType) -> None:
+    """By an instruction for each register: clang 15 has a builtin for single numbers only."""
+    cpu = bench(BACKEND, toolchain, "x86_64,x86-64-v4")
+    kernel = elementwise(lambda a: [a.alu(Op.SQRT)], [kind], 64, lanes)
+    compiler = cpu.toolchain.compiler
+    assert isinstance(compiler, ClangCompiler | LlvmCompiler)
+
+    assembly = compiler.assembly(cpu.toolchain.renderer.render(cpu.lower(kernel)))
+
+    assert "sqrtp" in assembly
+    assert "sqrts" not in assembly
 
 
 @pytest.fixture

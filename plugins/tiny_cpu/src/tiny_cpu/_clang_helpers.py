@@ -15,6 +15,21 @@ from tinycore.uop.op import Op
 NAN: Final = '__builtin_nanf("")'
 PREFIXES: Final = {Op.MAX: "max", Op.MIN: "min", Op.IDIV: "divide", Op.MOD: "remainder"}
 
+ROOTS_OF_REGISTERS: Final = {
+    dtypes.float32: (
+        ("__AVX512F__", 64, "__builtin_ia32_sqrtps512({0}, 4)"),
+        ("__AVX__", 32, "__builtin_ia32_sqrtps256({0})"),
+        ("__SSE__", 16, "__builtin_ia32_sqrtps({0})"),
+    ),
+    dtypes.float64: (
+        ("__AVX512F__", 64, "__builtin_ia32_sqrtpd512({0}, 4)"),
+        ("__AVX__", 32, "__builtin_ia32_sqrtpd256({0})"),
+        ("__SSE2__", 16, "__builtin_ia32_sqrtpd({0})"),
+    ),
+}
+"""Square roots of a whole register: the macro of the extension, bytes, the builtin of clang. Of a
+loop over the lanes clang makes as many instructions. The 4 rounds as the control register says."""
+
 
 def suffix(dtype: DType) -> str:
     """A type as part of a name: float32, or float32x8."""
@@ -141,17 +156,23 @@ def narrowing(dtype: DType, source: DType, writer: Writer) -> str:
 
 
 def square_root(dtype: DType, writer: Writer) -> str:
-    """The square root; clang 15 and 16 have it for scalars only."""
+    """The square root; clang 15 and 16 have it for scalars, and for registers of an x86-64."""
     if dtype.count == 1:
         return "__builtin_sqrt" if dtype is dtypes.float64 else "__builtin_sqrtf"
     name, t = f"sqrt_{suffix(dtype)}", writer.type(dtype)
-    scalar = square_root(dtype.scalar(), writer)
-    writer.define(
-        "#if __has_builtin(__builtin_elementwise_sqrt)\n"
-        f"#define {name} __builtin_elementwise_sqrt\n"
-        "#else\n"
-        f"static inline {t} {name}({t} x)"
-        f" {{ for (int i = 0; i < {dtype.count}; i++) x[i] = {scalar}(x[i]); return x; }}\n"
-        "#endif"
-    )
+    scalar, opening = square_root(dtype.scalar(), writer), f"static inline {t} {name}({t} x)"
+    lines = [
+        "#if __has_builtin(__builtin_elementwise_sqrt)",
+        f"#define {name} __builtin_elementwise_sqrt",
+    ]
+    for macro, size, builtin in ROOTS_OF_REGISTERS[dtype.scalar()]:
+        pieces, rest = divmod(dtype.size_bytes, size)
+        if pieces and not rest:
+            part = writer.type(dtype.scalar().vec(size // dtype.itemsize))
+            call = builtin.format(f"(({part} *)&x)[i]")
+            loop = f"for (int i = 0; i < {pieces}; i++) (({part} *)&x)[i] = ({part}){call};"
+            lines += [f"#elif defined({macro})", f"{opening} {{ {loop} return x; }}"]
+    loop = f"for (int i = 0; i < {dtype.count}; i++) x[i] = {scalar}(x[i]);"
+    lines += ["#else", f"{opening} {{ {loop} return x; }}", "#endif"]
+    writer.define("\n".join(lines))
     return name

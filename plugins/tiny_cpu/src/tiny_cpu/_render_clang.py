@@ -82,6 +82,9 @@ class Clang(CStyle):
         Op.TRUNC: "__builtin_elementwise_trunc({0})",
     }
     native_ops: ClassVar[frozenset[Op]] = CStyle.native_ops | {Op.MAX, Op.MIN}
+    native_types: ClassVar[Mapping[Op, frozenset[DType]]] = {
+        Op.SQRT: frozenset({dtypes.float32, dtypes.float64})  # halves would be taken one by one
+    }
     defined: ClassVar[frozenset[Op]] = UNDEFINED_IN_C - SHIFTS
 
     # --- the frame: an inner function whose `restrict` parameters tell clang that buffers differ

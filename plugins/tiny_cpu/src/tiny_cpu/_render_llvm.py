@@ -56,6 +56,9 @@ FLOAT_MODE_IN_IR: Final[Mapping[str, tuple[Sequence[str], Sequence[str], Sequenc
 class LlvmCpu(Llvm):
     """LLVM IR as it is compiled for a CPU of any width."""
 
+    native_types: ClassVar[Mapping[Op, frozenset[DType]]] = {
+        Op.SQRT: frozenset({dtypes.float32, dtypes.float64})  # halves would be taken one by one
+    }
     machine: str = "x86_64"
 
     name: ClassVar[str] = "LLVM"
