@@ -301,13 +301,6 @@ def resident_groups(limits: Limits, threads: int, registers: int) -> int:
     return min(room, default=MOST_RESIDENT)
 
 
-def unevenness(limits: Limits, groups: int) -> float:
-    """Wave quantization: the work of the unit with most groups, as a multiple of the average's."""
-    if not limits.units:
-        return 1.0
-    return -(-groups // limits.units) * limits.units / groups
-
-
 def cycles_of_loads(limits: Limits, near: float, far: float) -> float:
     """The cost of words from shared memory and of those from L2, in words from shared memory."""
     rate = NEAR_RATE / limits.l2_rate if limits.l2_rate else FAR_CYCLES

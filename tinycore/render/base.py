@@ -141,6 +141,13 @@ class Limits:
     and of rows that are read several times the next is fetched (a LOAD's `arg`, bytes ahead).
     0: the device has no such stores."""
 
+    def unevenness(self, groups: int) -> float:
+        """Wave quantization: the work of the unit with most groups, as a multiple of the average.
+
+        1 where units are not stated.
+        """
+        return -(-groups // self.units) * self.units / groups if self.units else 1.0
+
 
 @dataclass(frozen=True)
 class LinearKernel:

@@ -1,8 +1,9 @@
 """Chains of products: which kernels of two products a matrix unit computes as one, and why not.
 
-Floor 2. The one place that decides it: the scheduler asks before it fuses kernels
-(`schedule/product_chains.py`), the frontend by sizes alone, and the plan is made of the same answer
-(`lower/strategies/matrix_chain.py`). So what is fused is planned so, and what is not says why.
+Floor 2. The only place that decides this. The scheduler asks before it fuses kernels
+(`schedule/product_chains.py`), the frontend asks by sizes alone, and lowering plans from the same
+answer (`lower/strategies/matrix_chain.py`). So a fused kernel always has a plan, and a refusal
+states its reason.
 See docs/decisions/0063-chains-of-products.md.
 """
 
@@ -20,37 +21,42 @@ from tinycore.uop.op import Op
 from tinycore.uop.proportional import is_proportional
 
 LEAST_ROWS: Final = 2
-"""Rows that share what a tile reads of keys and values, at least."""
+"""Fewest rows for which a tile of keys and values is worth staging."""
 MOST_REGISTERS: Final = 255
 """Registers of a thread where a device states none."""
 
 
-class Rows(NamedTuple):
-    """The rows of a group: its subgroups, and the tiles of each, which share the fragments of the
-    other operands."""
+class RowDivision(NamedTuple):
+    """The rows of a group, divided among its subgroups."""
 
     subgroups: int
     tiles: int
+    """Tiles of rows of a subgroup, which share the fragments of the other operands."""
     least: int
-    """Least columns of a block of scores from which this division pays."""
+    """Fewest columns of a block of scores for which this division pays."""
 
 
-WAYS: Final = (Rows(4, 2, 32), Rows(8, 1, 16))
+ROW_DIVISIONS: Final = (RowDivision(4, 2, 32), RowDivision(8, 1, 16))
 """Divisions of rows, the best first."""
-WAYS_OF_SEVERAL: Final = (Rows(2, 1, 64), Rows(3, 1, 64), Rows(1, 1, 64))
-"""Divisions for a unit of several subgroups that reads staged operands by itself: its products for
-one overlap with the folds of another, so as many are resident as registers allow. Of equals those
-that share what is staged: on an H200 attention of 128 features by groups of one had 8.1 TB/s of L2,
-near the most that was seen of it."""
+DESCRIBED_ROW_DIVISIONS: Final = (
+    RowDivision(2, 1, 64),
+    RowDivision(3, 1, 64),
+    RowDivision(1, 1, 64),
+)
+"""Divisions for a unit that reads staged operands by itself (wgmma). Its products for one subgroup
+overlap with the folds of another, so as many are resident as registers allow. Ties go to divisions
+that share a stage: on an H200, attention of 128 features by groups of one took 8.1 TB/s from L2,
+close to the highest rate measured."""
 
 
 class Sizes(NamedTuple):
-    """The sizes of products: rows x steps by steps x between, and those by between x columns."""
+    """The sizes of a chain: (rows x steps) @ (steps x between) @ (between x columns)."""
 
     others: int
-    """Number of independent products (batch and heads)."""
+    """Number of independent chains (batch and heads)."""
     rows: int
     between: int
+    """Columns of the first products, over which the second ones sum."""
     steps: tuple[int, ...]
     """Lengths of the sums of each first product."""
     columns: tuple[int, ...]
@@ -58,35 +64,39 @@ class Sizes(NamedTuple):
 
 
 MOST_PADDED: Final = 1.25
-"""Steps or columns of a unit for one of a product: as 48 for the 40 features of a head."""
+"""Largest ratio of a padded size to the size of the product: 48 for a head of 40 features."""
 MOST_COLUMN_PARTS: Final = 2
-"""Groups that share the columns of results where registers do not hold all of these. Each computes
-the first products for itself, which is more work, but no more memory."""
+"""Most groups among which the columns of results are divided where registers do not hold them all.
+Each group computes the first products again, which is more work but no more memory traffic."""
 
 
-class Way(NamedTuple):
-    """A division of rows, the columns of a block of scores that registers hold with it, and the
-    groups that share the columns of results."""
+class ChainTile(NamedTuple):
+    """The part of a chain that a group computes at a time."""
 
-    rows: Rows
+    rows: RowDivision
     block: int
+    """Columns of a block of scores, which registers hold."""
     parts: int = 1
+    """Groups among which the columns of results are divided."""
 
 
 @dataclass(frozen=True)
 class Products:
-    """The loops of products, each once: rows, columns of the second ones, those between, and steps
-    of the first ones; and their sizes."""
+    """The loops of a chain of products, and their sizes."""
 
     m: UOp
+    """Rows."""
     n: UOp
+    """Columns of the second products."""
     between: UOp
+    """Columns of the first products, over which the second ones sum."""
     k: tuple[UOp, ...]
+    """Steps of the first products."""
     sizes: Sizes
 
 
 def units_of(limits: Limits) -> Iterator[MatrixUnit]:
-    """The units whose accumulators can be an operand, in rows that lanes reduce."""
+    """The units whose accumulators can be an operand, and whose lanes can reduce rows of them."""
     for unit in limits.matrix if limits.grid is not None else ():
         is_whole = unit.is_of(limits.subgroup) and unit.out in limits.shuffles
         is_exact = settings.ALLOW_TF32 or not unit.rounds
@@ -95,12 +105,12 @@ def units_of(limits: Limits) -> Iterator[MatrixUnit]:
 
 
 def padded(length: int, by: int) -> int:
-    """The length of a sum, or the width of a result, in whole steps of a unit."""
+    """A length, rounded up to a multiple."""
     return -(-length // by) * by
 
 
 def with_padding(unit: MatrixUnit, sizes: Sizes) -> Sizes:
-    """The sizes of products that a unit computes for others that its steps do not divide."""
+    """The sizes, rounded up to what a unit computes."""
     steps = tuple(padded(n, unit.k) for n in sizes.steps)
     columns = tuple(padded(n, unit.n) for n in sizes.columns)
     return sizes._replace(steps=steps, columns=columns)
@@ -114,55 +124,56 @@ def registers_of(limits: Limits) -> int:
 # --- by sizes
 
 
-def ways_of(
+def chain_tiles(
     limits: Limits, unit: MatrixUnit, sizes: Sizes, most_parts: int = MOST_COLUMN_PARTS
-) -> Iterator[Way]:
-    """The divisions whose sums and operands the registers of a unit hold, the best first.
+) -> Iterator[ChainTile]:
+    """The tiles whose sums and operands fit the registers of a unit, the best first.
 
-    Those of as few parts as any has.
+    All divide the columns of results into the same number of parts, the smallest possible.
     """
     _, rows, between, steps, columns = with_padding(unit, sizes)
-    ways = WAYS_OF_SEVERAL if unit.is_described else WAYS
+    divisions = DESCRIBED_ROW_DIVISIONS if unit.is_described else ROW_DIVISIONS
     found = False
     for parts in range(1, most_parts + 1):
         if found or (parts > 1 and any(n % (parts * unit.n) for n in sizes.columns)):
             return
         own = [n // parts for n in columns]
-        for way in ways:
-            if (way.tiles - 1) * unit.m >= rows:
+        for division in divisions:
+            if (division.tiles - 1) * unit.m >= rows:
                 continue
-            block = unit.block_of_chain(own, steps, between, registers_of(limits), way.tiles)
-            if block is not None and block >= min(way.least, between):
+            block = unit.block_of_chain(own, steps, between, registers_of(limits), division.tiles)
+            if block is not None and block >= min(division.least, between):
                 found = True
-                yield Way(way, block, parts)
+                yield ChainTile(division, block, parts)
 
 
 def refusal_by_unit(
     limits: Limits, unit: MatrixUnit, sizes: Sizes, most_parts: int = MOST_COLUMN_PARTS
 ) -> str | None:
-    """Why a unit computes no chain of products of some sizes, or should not; None if it does."""
+    """Why a unit cannot or should not compute a chain of some sizes; None if it does."""
     others, rows, between, *_ = sizes
-    # Where keys and values are copied meanwhile, a tile may have few rows, as in decoding.
+    # Where keys and values are copied asynchronously, a tile may have few rows, as in decoding.
     least = LEAST_ROWS if limits.async_bytes and not unit.is_described else unit.m
     if rows < least:
         return f"{rows} rows are fewer than {least}"
-    tiles = others * max(rows // unit.m, 1)
-    if tiles < limits.units:
-        return f"{tiles} tiles of {unit.m} rows are fewer than the {limits.units} units"
+    row_tiles = others * max(rows // unit.m, 1)
+    if row_tiles < limits.units:
+        return f"{row_tiles} tiles of {unit.m} rows are fewer than the {limits.units} units"
     most = 1.0 if unit.is_described else MOST_PADDED
     for name, found, size in (("columns", sizes.columns, unit.n), ("steps", sizes.steps, unit.k)):
         if odd := [n for n in found if padded(n, size) > most * n]:
-            return f"{odd[0]} {name} are no multiple of {size}"
+            return f"{odd[0]} {name} are not a multiple of {size}"
     steps, columns = with_padding(unit, sizes)[-2:]
-    ways = list(ways_of(limits, unit, sizes, most_parts))
-    block = WAYS_OF_SEVERAL[-1].least if unit.is_described else max(unit.k, WAYS[-1].least)
-    if not ways and between < block:
+    tiles = list(chain_tiles(limits, unit, sizes, most_parts))
+    divisions = DESCRIBED_ROW_DIVISIONS if unit.is_described else ROW_DIVISIONS
+    block = max(divisions[-1].least, unit.k)
+    if not tiles and between < block:
         return f"{between} columns between are fewer than a block of {block}"
-    if not ways:
+    if not tiles:
         needed = unit.registers_of_chain(columns, steps, block)
         features = max(*columns, *steps)
         return f"sums of {features} features need {needed} registers of {registers_of(limits)}"
-    staged = ways[-1].block * (sum(steps) + sum(columns)) * unit.a.itemsize
+    staged = tiles[-1].block * (sum(steps) + sum(columns)) * unit.a.itemsize
     if unit.is_described and staged > limits.shared_bytes:
         return f"operands need {staged} bytes of shared memory of {limits.shared_bytes}"
     return None
@@ -172,7 +183,7 @@ def refusal_by_unit(
 
 
 def factors_of(total: UOp, unit: MatrixUnit) -> tuple[UOp, UOp] | None:
-    """The factors of a sum of products over one loop, in the types of a unit; else None."""
+    """The factors of a sum of products over one loop, if it has the types of a unit; else None."""
     value = total.src[0]
     if total.arg is not Op.ADD or value.op is not Op.MUL or len(total.src) != 2:
         return None
@@ -187,9 +198,9 @@ def has_sums(value: UOp) -> bool:
 
 
 def products_of(kernel: UOp, loops: Sequence[UOp], unit: MatrixUnit) -> Products | str:
-    """The products of a kernel, some with an operand computed from the others; or what it is else.
+    """The chain of products that a kernel computes on a unit; as text, why it computes none.
 
-    `loops` are those over its outputs, `unit` the unit of whose types its operands are.
+    `loops` are the loops over its outputs.
     """
     folds = [n for n in kernel.toposort() if n.op is Op.REDUCE]
     factors = {n: found for n in folds if (found := factors_of(n, unit)) is not None}
@@ -209,7 +220,7 @@ def products_of(kernel: UOp, loops: Sequence[UOp], unit: MatrixUnit) -> Products
     columns = {r for a, b in pairs for r in loops if r in b.ranges and r not in a.ranges}
     if not rows or len(columns) != 1 or not all(columns <= b.ranges for _, b in pairs):
         return "second products differ by more than rows and columns"
-    # The longest, the innermost of several: heads that share keys are rows, too.
+    # The longest loop, and of equals the innermost: heads that share keys are rows, too.
     row = max((r for r in reversed(loops) if r in rows), key=lambda r: int(r.extent))
     (column,) = columns
     if not all(are_sides(factors[n], row, through) for n in firsts):
@@ -226,7 +237,7 @@ def products_of(kernel: UOp, loops: Sequence[UOp], unit: MatrixUnit) -> Products
 
 
 def is_one_pass(folds: Sequence[UOp], products: Sequence[UOp], between: UOp) -> bool:
-    """True if one pass over the columns of first products computes all folds over these."""
+    """True if one pass over the columns of first products can compute all folds over them."""
     greatest = [n for n in folds if n.arg is Op.MAX]
     sums = [n for n in folds if n.arg is Op.ADD]
     if any(n.src[1:] != (between,) for n in folds) or len(greatest) + len(sums) != len(folds):
@@ -237,7 +248,7 @@ def is_one_pass(folds: Sequence[UOp], products: Sequence[UOp], between: UOp) -> 
 
 
 def are_sides(factors: tuple[UOp, UOp], row: UOp, column: UOp) -> bool:
-    """True if one factor varies with the row and not with the column, and one the other way."""
+    """True if one factor varies with the row alone, and the other with the column alone."""
     return any(
         row in a.ranges and column not in a.ranges and column in b.ranges and row not in b.ranges
         for a, b in (factors, factors[::-1])

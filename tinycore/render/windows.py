@@ -142,10 +142,6 @@ class WindowTile:
         stored = 1 / (taps * window.channels)
         return ((1 / self.places + image) * self.waste + stored) * size / BYTES_OF_A_WORD
 
-    def uneven(self, units: int) -> float:
-        """Work of the unit of a card with most groups, relative to the average."""
-        return -(-self.groups // units) * units / self.groups if units else 1.0
-
 
 def suits_windows(unit: MatrixUnit) -> bool:
     """True for a unit that reads both operands by itself, from any piece of a row on."""
@@ -187,6 +183,10 @@ def tile_of(
         is_whole = window.channels % channels == 0
         room = limits.shared_bytes // GROUPS_BESIDE
         is_small = tile.shared_bytes <= room and pieces <= MOST_PIECES * tile.threads
-        if is_whole and is_small and tile.waste * tile.uneven(limits.units) <= MOST_WORK_OF_TILES:
+        if (
+            is_whole
+            and is_small
+            and tile.waste * limits.unevenness(tile.groups) <= MOST_WORK_OF_TILES
+        ):
             return tile
     return None

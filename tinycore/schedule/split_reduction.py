@@ -327,7 +327,7 @@ class Reduction:
         if by_lanes and results // SHARED_RESULTS >= units * LEAST_BUSY:
             slower = SHARED_SUMS
         if limits.texture_rate:  # threads read columns for themselves: tiles stay large
-            slower = min(slower, -(-groups // units) * units / groups)
+            slower = min(slower, limits.unevenness(groups))
         saved = (slower - 1) * max(computed, self.bytes_read / rate)
         moved = 2 * results * self.node.dtype.itemsize / rate
         if 2 * results * self.node.dtype.itemsize > limits.l2_bytes > 0:

@@ -34,6 +34,18 @@ def coefficient(expression: UOp, counter: UOp) -> int | None:
     return bases.get(counter, 0)
 
 
+def stride_ratio(expression: UOp, one: UOp, other: UOp) -> int | None:
+    """The steps of loop `one` that move an index as far as one step of loop `other`.
+
+    None unless that is a positive integer, known statically.
+    """
+    short, long = coefficient(expression, one), coefficient(expression, other)
+    if not short or not long:
+        return None
+    steps, rest = divmod(long, short)
+    return steps if rest == 0 and steps > 0 else None
+
+
 def interval(expression: UOp, still: Collection[UOp]) -> tuple[int, int]:
     """The range of elements that an index addresses, from the first to one past the last.
 

@@ -15,13 +15,14 @@ from tinycore import Context, Tensor
 from tinycore.builtin.interpreter import PythonRenderer
 from tinycore.dtype import DType, dtypes
 from tinycore.errors import ArgumentError, VerifyError
-from tinycore.lower.cost import resident_groups, unevenness
+from tinycore.lower.cost import resident_groups
 from tinycore.lower.draft import Draft, fuse_loops
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
 from tinycore.lower.strategies.block_order import band_of
 from tinycore.lower.strategies.grid import propose_grid
 from tinycore.lower.strategies.grid_shared import (
+    RegisterTile,
     groups_of,
     sides_of,
     tile_and_stage,
@@ -161,10 +162,10 @@ def test_a_band_reads_as_much_of_both_operands() -> None:
 def test_units_with_more_groups_than_others_are_waited_for() -> None:
     limits = Limits(units=132)
 
-    assert unevenness(limits, 132) == 1
-    assert unevenness(limits, 133) == 264 / 133
-    assert unevenness(limits, 33) == 4
-    assert unevenness(Limits(), 33) == 1
+    assert limits.unevenness(132) == 1
+    assert limits.unevenness(133) == 264 / 133
+    assert limits.unevenness(33) == 4
+    assert Limits().unevenness(33) == 1
 
 
 def test_groups_of_a_unit_share_its_threads_and_registers() -> None:
@@ -358,8 +359,9 @@ def test_groups_of_a_tile_are_counted_as_they_are_launched(sides: tuple[int, int
     fuse_loops(draft)
     found = sides_of(draft.facts)
     assert found is not None
-    tiles = tiles_of_sides(found, limits.block_wanted, (8, 8), exact=False)
-    assert tile_and_stage(draft, found, limits.block_wanted, (8, 8), 16, 1)
+    tile = RegisterTile(8, 8)
+    tiles = tiles_of_sides(found, limits.block_wanted, tile, exact=False)
+    assert tile_and_stage(draft, found, limits.block_wanted, tile, 16, 1)
     linear = lower(ast, PythonRenderer(limits), "windows", tuple(draft.steps))
 
     assert groups_of(Draft(ast, limits).facts, found, tiles) == math.prod(linear.launch("grid"))

@@ -26,7 +26,7 @@ def told(unit: MatrixUnit, capsys: pytest.CaptureFixture[str], *shapes: tuple[in
 
 WHY = {
     "sums of 2048 features need": [(2, 64, 16), (2, 128, 16), (2, 128, 2048)],
-    "17 steps are no multiple of": [(2, 64, 17), (2, 128, 17), (2, 128, 64)],
+    "17 steps are not a multiple of": [(2, 64, 17), (2, 128, 17), (2, 128, 64)],
     "1 rows are fewer than": [(2, 1, 16), (2, 128, 16), (2, 128, 16)],
     "7 columns between are fewer than a block of 16": [(2, 64, 16), (2, 7, 16), (2, 7, 16)],
 }

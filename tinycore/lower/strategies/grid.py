@@ -23,7 +23,6 @@ from tinycore.lower.cost import (
     cycles_of_word,
     floor_power_of_two,
     suits_lanes,
-    unevenness,
 )
 from tinycore.lower.draft import Draft, fuse_loops
 from tinycore.lower.kernel_facts import LEAST_REUSE, KernelFacts
@@ -105,20 +104,20 @@ def propose_grid(facts: KernelFacts, limits: Limits, wanted: int) -> Iterator[Pr
     if shared is None:
         outputs = outputs_of_thread(facts, limits, wanted)
         groups = -(-facts.outputs_launched // (outputs * wanted))
-        cost = Cost(cycles_of_outputs(limits, outputs) * unevenness(limits, groups))
+        cost = Cost(cycles_of_outputs(limits, outputs) * limits.unevenness(groups))
         yield Proposal("grid", None, cost, partial(thread_each, wanted=wanted))
     else:
         is_many = facts.outputs_launched >= limits.threads
         threads = limits.subgroup if is_many else wanted
         groups = -(-facts.outputs_launched * threads // wanted)
         steps_of_sum = max(shared.extent, 1)
-        cost = Cost(cycles_of_sharers(limits, wanted, steps_of_sum) * unevenness(limits, groups))
+        cost = Cost(cycles_of_sharers(limits, wanted, steps_of_sum) * limits.unevenness(groups))
         steps = partial(group_each, loop=shared, wanted=wanted, threads=threads)
         yield Proposal("grid of groups", shared, cost, steps)
     yield from tiles_along_sum(facts, limits, wanted)
     sharers = 1 if shared is None else sharers_of(facts, limits, wanted)
     if wanted > 1 and (shared is None or sharers > 1):
-        for proposal in grid_shared.propose(facts, limits, wanted, sharers):
+        for proposal in grid_shared.propose(facts, limits, grid_shared.Group(wanted, sharers)):
             yield proposal._replace(apply=partial(with_unrolled_sums, apply=proposal.apply))
     if wanted > 1:
         yield from grid_textured.propose(facts, limits, wanted)
@@ -268,7 +267,7 @@ def give_line(draft: Draft, wanted: int) -> tuple[int, int]:
     lanes, loop, narrow = given
     vectors = draft.facts.outputs_launched
     beside = CARD_LINE_BYTES // (lanes * narrow)
-    while beside > 1 and unevenness(draft.limits, -(-vectors // beside)) > MOST_UNEVEN:
+    while beside > 1 and draft.limits.unevenness(-(-vectors // beside)) > MOST_UNEVEN:
         beside //= 2
     under_way = vectors // beside * wanted * UNROLLED_MORE * lanes * narrow
     is_whole_line = beside * lanes * narrow == CARD_LINE_BYTES
@@ -434,7 +433,7 @@ def tiles_along_sum(facts: KernelFacts, limits: Limits, wanted: int) -> Iterator
         textured = (1 / wide + 1 / tall) * cycles_of_word(limits, limits.texture_rate)
         pieces = max(SECTOR_BYTES // (lanes * size), 1)
         far = pieces * size / WORD_BYTES / tall * cycles_of_word(limits, limits.l2_rate)
-        cost = Cost((1 + max(textured, far)) * unevenness(limits, groups))
+        cost = Cost((1 + max(textured, far)) * limits.unevenness(groups))
         steps = partial(pixels_each, sides=(row, column), tile=(wide, tall), wanted=wanted)
         yield Proposal(f"grid along sum {wide}x{tall}", loop, cost, steps)
 

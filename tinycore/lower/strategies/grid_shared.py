@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from tinycore.errors import ArgumentError
 from tinycore.lower.async_copies import copied_from
@@ -22,7 +22,6 @@ from tinycore.lower.cost import (
     Proposal,
     cycles_of_shared_tile,
     resident_groups,
-    unevenness,
 )
 from tinycore.lower.dims import launches
 from tinycore.lower.draft import Draft
@@ -40,44 +39,77 @@ from tinycore.lower.strategies.block_order import order_blocks
 from tinycore.lower.strategies.group_fills import deal_out, is_stored_apart, threads_of_group
 from tinycore.lower.tile import Bind, Split, Step, Tail
 from tinycore.render.base import Limits
-from tinycore.uop.affine import coefficient
+from tinycore.uop.affine import stride_ratio
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 
-LARGE_REGISTER_TILES: Final = ((8, 8), (8, 4))
-"""The same for devices that state their registers, where they are enough."""
+
+class RegisterTile(NamedTuple):
+    """The outputs of one thread, whose sums stay in its registers."""
+
+    wide: int
+    """Columns."""
+    tall: int
+    """Rows."""
+
+
+class LoopTile(NamedTuple):
+    """The part of an output loop that one group computes."""
+
+    threads: int
+    """Threads that share the loop."""
+    copies: int
+    """Steps of each thread."""
+
+
+class GroupTile(NamedTuple):
+    """The block of outputs that one group computes, by loops."""
+
+    rows: list[LoopTile]
+    columns: list[LoopTile]
+
+
+class Group(NamedTuple):
+    """The threads of a group, and how many of them share each sum (split-K)."""
+
+    threads: int
+    sharers: int
+
+
+REGISTER_TILES: Final = tuple(
+    itertools.starmap(RegisterTile, ((4, 4), (4, 2), (2, 2), (1, 2), (1, 1)))
+)
+"""Register tiles, the best first."""
+LARGE_REGISTER_TILES: Final = (RegisterTile(8, 8), RegisterTile(8, 4))
+"""Register tiles for devices that state their registers, and have enough of them."""
 SHARERS: Final = (2, 4, 8)
-"""Lanes that share the sums of such a tile."""
+"""Lanes that share the sums of a large register tile."""
 WORDS_OF_A_FOLD: Final = 2
 """Operations of a lane for each of its sums that it adds to another's: to exchange it, and that."""
 ADDRESSES: Final = 24
 """Registers of a thread beside its sums and operands."""
 LEAST_FILLED: Final = 4
-"""The fraction of the threads that keep a device busy, from which on tiles are thought of whose
-groups are too few: what that costs is known where the units are."""
-REGISTER_TILES: Final = ((4, 4), (4, 2), (2, 2), (1, 2), (1, 1))
-"""Columns and rows of outputs that one thread computes."""
+"""Divisor of `Limits.threads`: tiles that keep fewer threads busy than the quotient are not
+proposed. Only for devices that state their units, for which the cost of idle units is known."""
 DEPTHS: Final = (16, 8, 4)
-"""Steps of the reduction between two fills, roughly."""
+"""Steps of the reduction between two fills, approximately."""
 LOADS_OF_A_COPY: Final = 2
-"""Cost of a step's loads in multiply-adds, shared by the copies of a thread."""
+"""Cost of a step's loads in multiply-adds, divided among the copies of a thread."""
 LOADS_OF_A_TILE: Final = 8
-"""The same for the fill, shared by a row of the tile."""
+"""Cost of a step's fill in multiply-adds, divided among a row of the tile."""
 UNEVEN: Final = 1.05
-"""The price of numbers of threads that are no power of two."""
+"""Cost factor of a number of threads that is not a power of two."""
 
 VECTOR_ROWS: Final = 4
-"""Rows of a thread that lie side by side."""
+"""Adjacent rows of a thread."""
 EACH_APART: Final = (AxisKind.UNROLL, 1)
-"""Copies of a thread that all lie apart."""
+"""Kind and lanes of copies of which no two are adjacent."""
 TURNS: Final = (3, 2)
-"""Arrays that steps use in turn, where copies to them are under way meanwhile."""
+"""Numbers of buffers to try where asynchronous copies fill one while another is read."""
 GROUPS_BESIDE: Final = 2
-"""Groups that should fit beside each other on a unit by their shared memory."""
+"""Groups that should be resident on a unit together by their shared memory."""
 
 Apply = Callable[[Draft], bool | None]
-Tile = tuple[int, int]
-"""The threads that share a loop, and the copies in each."""
 
 
 @dataclass(frozen=True)
@@ -92,36 +124,35 @@ class Sides:
 class Textured:
     """The block of a group whose columns each thread reads for itself, by texture units."""
 
-    tiles: tuple[list[Tile], list[Tile]]
-    """Tiles of rows, and those of columns."""
+    tiles: GroupTile
     beside: int
-    """Rows of a thread that lie side by side."""
+    """Adjacent rows of a thread."""
 
 
-def propose(facts: KernelFacts, limits: Limits, wanted: int, sharers: int) -> Iterator[Proposal]:
-    """Blocks of outputs for groups of `wanted` threads that share their operands.
+def propose(facts: KernelFacts, limits: Limits, group: Group) -> Iterator[Proposal]:
+    """Blocks of outputs for groups whose threads share their operands.
 
-    `sharers` threads share each sum, which compensates for few outputs.
+    Where outputs are few, several threads share each sum, which keeps the device busy.
     """
     found = sides_of(facts)
     if found is None or not limits.shared_is_near or not limits.shared_bytes:
         return
     least = limits.threads // (LEAST_FILLED if limits.units else 1)
-    for tile in register_tiles(limits, wanted):
-        for threads, lanes in divisions(facts, limits, found, (wanted, sharers), tile):
-            outputs, copies = facts.outputs_launched * lanes, math.prod(tile)
-            few = copies == 1 and outputs >= wanted and lanes == 1
+    for tile in register_tiles(limits, group.threads):
+        for division in divisions(facts, limits, found, group, tile):
+            outputs, copies = facts.outputs_launched * division.sharers, math.prod(tile)
+            few = copies == 1 and outputs >= group.threads and division.sharers == 1
             if few or outputs >= copies * least:
-                yield from proposals_of(facts, limits, found, (threads, lanes), tile)
+                yield from proposals_of(facts, limits, found, division, tile)
 
 
 def divisions(
-    facts: KernelFacts, limits: Limits, sides: Sides, group: tuple[int, int], tile: Tile
-) -> Iterator[tuple[int, int]]:
-    """The threads of a group, and how many of them share each sum.
+    facts: KernelFacts, limits: Limits, sides: Sides, group: Group, tile: RegisterTile
+) -> Iterator[Group]:
+    """The groups to try for a register tile.
 
-    Lanes of a subgroup share those of large tiles, of which units would otherwise have too few:
-    they add up their parts without shared memory.
+    Where large tiles leave units idle, the lanes of a subgroup share each sum. They add up their
+    parts by shuffles, without shared memory.
     """
     yield group
     wanted, sharers = group
@@ -130,16 +161,16 @@ def divisions(
         return
     alone = groups_of(facts, sides, tiles_of_sides(sides, wanted, tile, facts.overwrites))
     for lanes in SHARERS if alone < limits.units else ():
-        yield from ((threads, lanes) for threads in (wanted, wanted // 2, wanted // 4))
+        yield from (Group(threads, lanes) for threads in (wanted, wanted // 2, wanted // 4))
 
 
 def proposals_of(
-    facts: KernelFacts, limits: Limits, sides: Sides, group: tuple[int, int], tile: Tile
+    facts: KernelFacts, limits: Limits, sides: Sides, group: Group, tile: RegisterTile
 ) -> Iterator[Proposal]:
-    """Groups of some threads, some of which share each sum, with a tile of outputs to each."""
+    """The proposals for one group and one register tile, by the depth of a fill."""
     (threads, sharers), (wide, tall) = group, tile
     tiles = tiles_of_sides(sides, threads // sharers, tile, facts.overwrites)
-    uneven = unevenness(limits, groups_of(facts, sides, tiles))
+    uneven = limits.unevenness(groups_of(facts, sides, tiles))
     staged = sum(1 / math.prod(map(math.prod, side)) for side in tiles)
     is_shared = tile in LARGE_REGISTER_TILES and sharers > 1
     for depth in DEPTHS[:1] if is_shared else DEPTHS:
@@ -160,18 +191,18 @@ def proposals_of(
         yield Proposal(f"grid shared {wide}x{tall}x{depth}{by}", None, Cost(cycles * uneven), apply)
 
 
-def register_tiles(limits: Limits, threads: int) -> tuple[tuple[int, int], ...]:
+def register_tiles(limits: Limits, threads: int) -> tuple[RegisterTile, ...]:
     """The tiles of a thread whose sums, operands and addresses fit the registers of a device."""
     large = (
-        (wide, tall)
-        for wide, tall in LARGE_REGISTER_TILES
-        if resident_groups(limits, threads, wide * tall + 2 * (wide + tall) + ADDRESSES) > 1
+        tile
+        for tile in LARGE_REGISTER_TILES
+        if resident_groups(limits, threads, math.prod(tile) + 2 * sum(tile) + ADDRESSES) > 1
     )
     return (*large, *REGISTER_TILES) if limits.unit_registers else REGISTER_TILES
 
 
 def sides_of(facts: KernelFacts) -> Sides | None:
-    """The M and N axes of what is reduced; None where it has not both."""
+    """The M and N axes of the reductions; None unless they have both."""
     launched = facts.launchable
     if not facts.is_fixed or facts.has_order or launched != facts.outputs:
         return None
@@ -201,12 +232,12 @@ def tile_and_stage(
     draft: Draft,
     sides: Sides,
     wanted: int,
-    registers: Tile,
+    registers: RegisterTile,
     depth: int,
     sharers: int,
     textured: Textured | None = None,
 ) -> bool:
-    """A block of outputs for each group, and stages for what it reads. False if none fits."""
+    """Compute a block of outputs per group, with its operands staged; False if none fits."""
     wide, tall = registers
     steps = math.prod(r.extent for r in draft.facts.reduced)
     suits = suits_vectors(draft.facts, sides.columns[-1])
@@ -247,11 +278,11 @@ def suits_vectors(facts: KernelFacts, loop: UOp) -> bool:
 
 
 def cut_side(
-    draft: Draft, loops: tuple[UOp, ...], tiles: list[Tile], kind: AxisKind, lanes: int = 1
+    draft: Draft, loops: tuple[UOp, ...], tiles: list[LoopTile], kind: AxisKind, lanes: int = 1
 ) -> list[Dimension]:
-    """Cut output loops; `kind` is that of the copies of the innermost, `lanes` those of a vector.
+    """Split output loops into tiles; the dimension of the tile along each loop.
 
-    For each loop how the steps of the tile are counted.
+    `kind` is the kind of the innermost loop's copies, of which `lanes` are adjacent.
     """
     return [
         cut_loop(draft, loop, *tile, *((kind, lanes) if loop is loops[-1] else EACH_APART))
@@ -263,7 +294,7 @@ def cut_side(
 def cut_loop(
     draft: Draft, loop: UOp, threads: int, copies: int, kind: AxisKind, lanes: int = 1
 ) -> Dimension:
-    """Cut a loop into groups, threads and the copies of a thread, so many of them side by side."""
+    """Split a loop into groups, threads, and the copies of a thread, `lanes` of them adjacent."""
     number, steps = loop.arg.number, threads * copies
     tail = Tail.AUTO if loop.is_fixed else Tail.GUARD
     groups: list[Step] = []
@@ -288,7 +319,7 @@ def cut_loop(
 
 
 def cut_lanes(draft: Draft, number: Number, threads: int, lanes: int, kind: AxisKind) -> Dimension:
-    """Cut a loop into threads and the lanes of one vector of each."""
+    """Split a loop into threads, and the lanes of one vector per thread."""
     if threads == 1:
         draft.do(Bind(number, kind))
         return ((number, 1),)
@@ -304,9 +335,9 @@ def steps_in_tile(draft: Draft, dimensions: list[Dimension]) -> int:
 
 
 def cut_depth(draft: Draft, depth: int, sharers: int = 1) -> tuple[Number | None, list[Dimension]]:
-    """Cut what is reduced into blocks of about `depth` steps, of which each sharer has as many.
+    """Split the reduced loops into blocks of about `depth` steps, divisible among the sharers.
 
-    The loop in which there is one block, and the loops of a block.
+    Returns the loop whose steps are blocks, and the dimensions of a block.
     """
     inner: list[Dimension] = []
     room = depth
@@ -346,8 +377,8 @@ def innermost_group(draft: Draft) -> Number | None:
 def stage_ahead(
     draft: Draft, at: Number | None, inner: list[Dimension], outer: tuple[Dimension, ...]
 ) -> bool:
-    """Stage operands: by copies that are under way while other steps are computed, where the
-    device has such; else before each step. False if the group does not fit."""
+    """Stage operands, by asynchronous copies during earlier steps if the device has them, else
+    before each step; False if the group does not fit."""
     limits, before = draft.limits, draft.copy()
     loop = next((r for r in draft.facts.reduced if r.arg.number == at), None)
     if limits.async_bytes and loop is not None and loop.arg.kind is AxisKind.REDUCE:
@@ -363,7 +394,7 @@ def stage_ahead(
 
 
 def are_copies(draft: Draft) -> bool:
-    """True if all that is staged is copied element by element, in sizes that the device copies."""
+    """True if every stage copies elements unchanged, in sizes that asynchronous copies move."""
     for fill in fills_of(draft.kernel):
         (store,) = stores_of(fill.src[1])
         size = store.src[1].dtype.itemsize
@@ -379,8 +410,8 @@ def stage_all(
     outer: tuple[Dimension, ...],
     turns: int = 1,
 ) -> bool:
-    """Stage what moves with some steps of a block and of a tile, in so many arrays that are used
-    in turn; whether anything does."""
+    """Stage the operands that vary with a block and a tile, each in `turns` buffers; False if no
+    operand does."""
     first, limits = len(arrays_of(draft.kernel)), draft.limits
     for dimensions in layouts(draft, inner, outer):
         if staged_values(draft.kernel, Stage(at, dimensions)):
@@ -392,7 +423,7 @@ def stage_all(
 
 
 def is_turned_by(fill: UOp, limits: Limits) -> bool:
-    """True if what lies side by side in memory is stored apart."""
+    """True if a fill transposes: elements adjacent in memory are not adjacent in its array."""
     loads = loads_of_elements(fill)
     return is_stored_apart(fill, min(fill.src[1:], key=lambda r: least_stride(loads, r, limits)))
 
@@ -400,7 +431,7 @@ def is_turned_by(fill: UOp, limits: Limits) -> bool:
 def layouts(
     draft: Draft, inner: list[Dimension], outer: tuple[Dimension, ...]
 ) -> list[tuple[Dimension, ...]]:
-    """The loops that operands move with, each way once, those with most loops first."""
+    """The distinct sets of loops that operands vary with, those of most loops first."""
     found = set()
     for place in operand_accesses(draft.facts):
         moving = {r.arg.number for r in place.ranges}
@@ -416,10 +447,11 @@ def layouts(
 def stage_windows(
     draft: Draft, at: Number | None, dimensions: tuple[Dimension, ...], turns: int = 1
 ) -> None:
-    """Stage what moves with some loops, and what windows have in common once.
+    """Stage the operands that vary with some loops, each element that windows share only once.
 
-    Where a value is no function of its place in them, each loop is a dimension of its own. What is
-    turned while it is copied has padded rows, so that threads store to different banks.
+    If a value is not a function of its position in a window, each loop is a separate dimension.
+    Arrays that are transposed as they are filled have padded rows, so that threads store to
+    different banks.
     """
     loops = {r.arg.number: r for r in draft.facts.loops}
     axes, limits = {axis for dimension in dimensions for axis, _ in dimension}, draft.limits
@@ -462,12 +494,12 @@ def fits_group(draft: Draft) -> bool:
 def with_overlaps(
     dimensions: tuple[Dimension, ...], places: list[UOp], loops: dict[Number, UOp]
 ) -> tuple[Dimension, ...]:
-    """Dimensions, two of them joined where steps of both lead to the same place."""
+    """The dimensions, with the taps of a window joined to the loop along which it slides."""
     for taps, windows in itertools.permutations(dimensions, 2):
         (tap, one), *others = taps
-        strides = {stride_of(place, loops[tap], loops[windows[-1][0]]) for place in places}
+        strides = {stride_ratio(place, loops[tap], loops[windows[-1][0]]) for place in places}
         stride = strides.pop() if len(strides) == 1 else None
-        # Windows overlap, so that taps of neighbors read the same elements: each is staged once.
+        # Overlapping windows read the same elements at different taps: each is staged once.
         if not others and one == 1 and stride and stride < loops[tap].extent:
             joined = (*((axis, factor * stride) for axis, factor in windows), (tap, 1))
             rest = tuple(joined if d is windows else d for d in dimensions if d is not taps)
@@ -475,27 +507,16 @@ def with_overlaps(
     return dimensions
 
 
-def stride_of(place: UOp, tap: UOp, window: UOp) -> int | None:
-    """Steps of one loop that move as far as one step of the other; None if not a whole number."""
-    near, far = coefficient(place, tap), coefficient(place, window)
-    return far // near if near and far and far % near == 0 and far // near > 0 else None
-
-
-def tiles_of_sides(
-    sides: Sides, wanted: int, registers: Tile, exact: bool
-) -> tuple[list[Tile], list[Tile]]:
-    """The tiles of rows and those of columns for groups of up to `wanted` threads.
-
-    A side that is short leaves its threads to the other.
-    """
+def tiles_of_sides(sides: Sides, wanted: int, registers: RegisterTile, exact: bool) -> GroupTile:
+    """The tile of a group of up to `wanted` threads; a short side leaves more to the other side."""
     wide, tall = registers
     across = 1 << (wanted.bit_length() // 2)
     high = tiles_of(sides.rows, wanted // across, tall, exact)
     broad = tiles_of(sides.columns, wanted // threads_in(high), wide, exact)
-    return tiles_of(sides.rows, wanted // threads_in(broad), tall, exact), broad
+    return GroupTile(tiles_of(sides.rows, wanted // threads_in(broad), tall, exact), broad)
 
 
-def groups_of(facts: KernelFacts, sides: Sides, tiles: tuple[list[Tile], list[Tile]]) -> int:
+def groups_of(facts: KernelFacts, sides: Sides, tiles: GroupTile) -> int:
     """Number of groups that compute all outputs in tiles of a size."""
     groups, inside = 1, 1
     for loops, along in zip((sides.rows, sides.columns), tiles, strict=True):
@@ -505,29 +526,29 @@ def groups_of(facts: KernelFacts, sides: Sides, tiles: tuple[list[Tile], list[Ti
     return groups * (facts.outputs_launched // inside)
 
 
-def tiles_of(loops: tuple[UOp, ...], most: int, copies: int, exact: bool) -> list[Tile]:
-    """The threads, up to `most` together, and copies of each loop, the innermost filled first."""
-    found: list[Tile] = []
+def tiles_of(loops: tuple[UOp, ...], most: int, copies: int, exact: bool) -> list[LoopTile]:
+    """The tile of each loop, innermost filled first; at most `most` threads in total."""
+    found: list[LoopTile] = []
     for loop in reversed(loops):
-        threads, own = loop_tile(loop.extent, most, copies, exact)
-        found.insert(0, (threads, own))
-        most //= threads
-        copies //= own
+        tile = loop_tile(loop.extent, most, copies, exact)
+        found.insert(0, tile)
+        most //= tile.threads
+        copies //= tile.copies
     return found
 
 
-def threads_in(tiles: list[Tile]) -> int:
-    """The threads of some tiles together."""
+def threads_in(tiles: list[LoopTile]) -> int:
+    """The total threads of some tiles."""
     return math.prod(threads for threads, _ in tiles)
 
 
-def loop_tile(extent: int, most: int, copies: int, exact: bool) -> Tile:
-    """The threads, at most `most`, and the copies in each that suit a loop best.
+def loop_tile(extent: int, most: int, copies: int, exact: bool) -> LoopTile:
+    """The tile of a loop with the least work, of at most `most` threads and `copies` per thread.
 
-    What counts are all outputs computed, those that are computed twice too, and the loads for each.
-    With `exact` none may be computed twice.
+    Work counts every output computed, including those computed twice at the end of the loop, and
+    the loads of each. If `exact`, none may be computed twice.
     """
-    best, tile = math.inf, (1, 1)
+    best, tile = math.inf, LoopTile(1, 1)
     for own in (n for n in (16, 8, 4, 2, 1) if n <= copies):
         for threads in range(1, min(most, extent // own) + 1):
             steps = threads * own
@@ -538,12 +559,12 @@ def loop_tile(extent: int, most: int, copies: int, exact: bool) -> Tile:
             if threads & (threads - 1):
                 time *= UNEVEN
             if time < best:
-                best, tile = time, (threads, own)
+                best, tile = time, LoopTile(threads, own)
     return tile
 
 
 def block_of(extent: int, wanted: int, of: int = 1) -> int:
-    """The steps of a block: near what is wanted, and a divisor of the whole if one is near that is
-    a multiple `of` a number."""
+    """The steps of a block: the divisor of the extent nearest to `wanted` that is a multiple of
+    `of`, else `wanted`."""
     near = [n for n in range(max(wanted // 2, 2), 2 * wanted + 1) if extent % n == n % of == 0]
     return min(near, key=lambda n: abs(n - wanted), default=wanted)

@@ -4,7 +4,7 @@ Floor 3'. Where texture units have a cache of their own, as on Adrenos, the two 
 come from two places at once: rows are staged for the group, and each thread reads the columns of
 its tile itself, by whole pixels. Columns are the filters of a convolution, which lie so in a copy
 (`schedule/operand_layout.py`). Its windows overlap: a thread that has several of them side by side
-loads what they share once, and multiplies it by each place of the window that it is.
+loads what they share once, and multiplies it by the weight of each tap that it is for.
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ from tinycore.lower.strategies.grid_shared import (
     ADDRESSES,
     DEPTHS,
     GROUPS_BESIDE,
+    GroupTile,
+    LoopTile,
+    RegisterTile,
     Sides,
     Textured,
-    Tile,
     groups_of,
     operand_accesses,
     sides_of,
@@ -49,10 +51,12 @@ from tinycore.render.base import Limits, pointer_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 
-TEXTURED_TILES: Final = ((16, 8), (12, 8), (16, 6), (8, 8), (8, 4), (4, 4), (4, 2))
-"""Columns and rows of outputs that one thread computes, the best first."""
+TEXTURED_TILES: Final = tuple(
+    itertools.starmap(RegisterTile, ((16, 8), (12, 8), (16, 6), (8, 8), (8, 4), (4, 4), (4, 2)))
+)
+"""Register tiles, the best first."""
 WIDE_OF_WINDOWS: Final = (16, 8)
-"""The same of columns where rows are windows that overlap in the registers of a thread."""
+"""Columns of a thread whose rows are windows that overlap in its registers."""
 BESIDE: Final = (14, 9, 8, 7, 6, 5, 4, 3)
 """Windows of a thread that overlap."""
 MOST_TAPS: Final = 5
@@ -82,8 +86,8 @@ def propose(facts: KernelFacts, limits: Limits, wanted: int) -> Iterator[Proposa
 
 
 def price_of(facts: KernelFacts, limits: Limits, sides: Sides, block: Block) -> tuple[float, float]:
-    """Cost of a block at its best depth; of equals that of the one that reads less is less, or
-    whose groups are two at once."""
+    """Cost of a block at its best depth. Ties go to the block that reads less, and to one whose
+    groups are resident in pairs."""
     costs = [cost_of(facts, limits, sides, block, depth) for depth in DEPTHS]
     is_alone = groups_of(facts, sides, block.tiles) <= limits.units
     return min(costs), sum(block.words(limits.subgroup)) + is_alone
@@ -129,11 +133,10 @@ class Block:
     """Tiles of threads and of a group whose columns are read by texture units."""
 
     wide: int
-    tiles: tuple[list[Tile], list[Tile]]
-    """Tiles of rows, and those of columns."""
+    tiles: GroupTile
     beside: int = 1
-    """Rows of a thread that lie side by side. Else threads side by side have rows side by side,
-    which they read at once."""
+    """Adjacent rows of a thread. If 1, adjacent threads have adjacent rows, and read them
+    together."""
     window: Window | None = None
     """Windows that overlap in the registers of a thread."""
 
@@ -143,12 +146,12 @@ class Block:
     @property
     def tall(self) -> int:
         """Rows of a thread."""
-        return math.prod(copies for _, copies in self.tiles[0])
+        return math.prod(tile.copies for tile in self.tiles.rows)
 
     @property
     def columns(self) -> int:
         """Columns of a group."""
-        return math.prod(math.prod(tile) for tile in self.tiles[1])
+        return math.prod(math.prod(tile) for tile in self.tiles.columns)
 
     @property
     def taps(self) -> int:
@@ -177,10 +180,10 @@ class Block:
         Threads whose windows begin an even number of words apart share banks. Those of a subgroup
         that read neighboring rows get them faster. What is staged is read by textures, and stored.
         """
-        threads = self.tiles[0][-1][0]
+        threads = self.tiles.rows[-1].threads
         apart = self.beside * (self.window.apart if self.window else 0)
         conflicts: float = min(apart & -apart, threads) if apart else 1
-        down = -(-subgroup // threads_in(self.tiles[1]))
+        down = -(-subgroup // threads_in(self.tiles.columns))
         if self.beside == 1 and min(down, threads) * WORD_BYTES <= NEAR_BYTES:
             conflicts = NEAR_TURNS
         read = conflicts * self.read / (self.taps * self.beside * self.wide)
@@ -190,14 +193,14 @@ class Block:
     def far(self, subgroup: int) -> float:
         """Words that a multiply-add takes of the cache of all units: a subgroup reads its columns
         once, a group its rows."""
-        across, down = (threads_in(side) for side in reversed(self.tiles))
+        across, down = threads_in(self.tiles.columns), threads_in(self.tiles.rows)
         rows = self.tall * min(max(subgroup // across, 1), down)
         return 1 / rows + 1 / (self.taps**2 * self.columns)
 
     @property
     def rows(self) -> int:
         """Rows of a group."""
-        return math.prod(math.prod(tile) for tile in self.tiles[0])
+        return math.prod(math.prod(tile) for tile in self.tiles.rows)
 
     def staged(self, depth: int) -> int:
         """Bytes of rows in shared memory."""
@@ -207,34 +210,33 @@ class Block:
 def blocks_of(
     facts: KernelFacts, limits: Limits, sides: Sides, wanted: int
 ) -> Iterator[tuple[Sides, Block]]:
-    """The best block of groups for each tile of a thread; of windows those whose rows overlap,
-    too."""
-    for wide, tall in TEXTURED_TILES:
+    """The best block for each register tile, and blocks whose rows are overlapping windows."""
+    for tile in TEXTURED_TILES:
         shapes = [
-            tiles_of_sides(sides, threads, (wide, tall), facts.overwrites)
+            tiles_of_sides(sides, threads, tile, facts.overwrites)
             for threads in (wanted, min(wanted, limits.subgroup))
         ]
         if not facts.overwrites:
-            shapes += even_tiles(sides, wanted, wide, tall)
-        blocks = [Block(wide, tiles) for tiles in shapes]
+            shapes += even_tiles(sides, wanted, tile)
+        blocks = [Block(tile.wide, tiles) for tiles in shapes]
         yield sides, min(blocks, key=lambda block: price_of(facts, limits, sides, block))
     for row in () if facts.overwrites else sides.rows:
         yield from blocks_of_windows(facts, limits, sides, row, wanted)
 
 
-def even_tiles(
-    sides: Sides, most: int, wide: int, tall: int
-) -> Iterator[tuple[list[Tile], list[Tile]]]:
-    """Tiles of groups of up to so many threads that cut the innermost loops in equal parts."""
+def even_tiles(sides: Sides, most: int, tile: RegisterTile) -> Iterator[GroupTile]:
+    """Tiles of groups of at most `most` threads that divide the innermost loops equally."""
     (*above, row), (*beside, column) = sides.rows, sides.columns
-    for high in equal_parts(row.extent, tall, most):
-        for broad in equal_parts(column.extent, wide, most // high)[:2]:
-            rows = [*((1, 1) for _ in above), (high, tall)]
-            yield rows, [*((1, 1) for _ in beside), (broad, wide)]
+    for high in equal_parts(row.extent, tile.tall, most):
+        for broad in equal_parts(column.extent, tile.wide, most // high)[:2]:
+            yield GroupTile(
+                [LoopTile(1, 1)] * len(above) + [LoopTile(high, tile.tall)],
+                [LoopTile(1, 1)] * len(beside) + [LoopTile(broad, tile.wide)],
+            )
 
 
 def equal_parts(extent: int, own: int, most: int) -> list[int]:
-    """Threads of `own` steps each that cut a loop in as many parts of a size, the most first."""
+    """Numbers of threads, of `own` steps each, that divide a loop into equal parts, most first."""
     counts = range(1, -(-extent // own) + 1)
     found = dict.fromkeys(-(-extent // (own * parts)) for parts in counts)
     return [threads for threads in found if threads <= most]
@@ -243,8 +245,7 @@ def equal_parts(extent: int, own: int, most: int) -> list[int]:
 def blocks_of_windows(
     facts: KernelFacts, limits: Limits, sides: Sides, row: UOp, wanted: int
 ) -> Iterator[tuple[Sides, Block]]:
-    """Blocks in which a thread has windows side by side along a row: it loads once what they
-    share."""
+    """Blocks in which a thread has adjacent windows along a row, and loads shared elements once."""
     window = window_of(facts, row)
     if window is None:
         return
@@ -255,10 +256,10 @@ def blocks_of_windows(
         broad = tiles_of(sides.columns, across, wide, exact=False)
         room = wanted // threads_in(broad)
         threads = [1 << n for n in range(room.bit_length()) if n == 0 or own << n <= row.extent]
-        blocks = [
-            Block(wide, ([*tiles_of(others, room // n, more, False), (n, own)], broad), own, window)
-            for n, more in itertools.product(threads, (1, 2))
-        ]
+        blocks = []
+        for n, more in itertools.product(threads, (1, 2)):
+            rows = [*tiles_of(others, room // n, more, exact=False), LoopTile(n, own)]
+            blocks.append(Block(wide, GroupTile(rows, broad), own, window))
         # Of equals the first: fewest threads along these rows are most along those beside them.
         yield turned, min(blocks, key=lambda block: cost_of(facts, limits, turned, block))
 
@@ -287,7 +288,7 @@ def steps_of_block(facts: KernelFacts) -> Iterator[UOp]:
 def tile_textured(draft: Draft, sides: Sides, wanted: int, block: Block, depth: int) -> bool | None:
     """A block of outputs for each group, stages for its rows, and a few steps unrolled."""
     textured = Textured(block.tiles, block.beside)
-    registers = block.wide, block.tall
+    registers = RegisterTile(block.wide, block.tall)
     if not tile_and_stage(draft, sides, wanted, registers, depth, sharers=1, textured=textured):
         return False
     if block.window is not None:

@@ -3,8 +3,8 @@
 Floor 3'. In attention the rows of a product are reduced, and weights computed from them are an
 operand of the next product (T. Dao et al., "FlashAttention", 2022). A subgroup has some rows, and
 iterates over the columns of the first product in blocks. Operands that all subgroups of a group
-read are staged; the operand of the rows stays in registers.
-`schedule/product_chains.py` makes such kernels, of which `render/chains.py` tells the ways.
+read are staged; the operand of the rows stays in registers. `schedule/product_chains.py` fuses such
+kernels, and `render/chains.py` decides which tiles they may have.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ from tinycore.lower.strategies.matrix_unit import (
 )
 from tinycore.lower.tile import Bind, Split, Tail
 from tinycore.render.base import Limits
-from tinycore.render.chains import Products, Way, products_of, units_of, ways_of
+from tinycore.render.chains import ChainTile, Products, chain_tiles, products_of, units_of
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.op import AxisKind, Part
 
 LEAST_TURNS: Final = 2
 MOST_FILLED: Final = 32
-"""Registers of a lane for what it copies through them at once, of those that are not counted: LLVM
-spills 7 of a lane of gfx1201 that copies twice as many for 128 features."""
+"""Registers of a lane that a fill may use beside the counted ones: with twice as many, for 128
+features, LLVM spills 7 registers on gfx1201."""
 CYCLES: Final = 1 / 64
 """Estimated words loaded per multiply-add: fewer than by any plan that computes the first product
 again for each column of the second."""
 REGISTERS_OF_MASK: Final = 16
-"""Registers of a lane for what is read for each score, as a mask is: 15 by ptxas."""
+"""Registers of a lane for an operand that is read per score, such as a mask: 15 by ptxas."""
 CYCLES_OF_FEW: Final = 4 * CYCLES
-"""More of them where some units of the device have no tile of rows: those of others are smaller."""
+"""Added cost where some units of the device get no tile of rows: other units have smaller tiles."""
 
 
 def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
-    """All products of a kernel on each unit that suits them."""
+    """The chain of products of a kernel, on each unit and in each tile that suits it."""
     if facts.has_order or facts.overwrites or not facts.is_fixed:
         return
     for unit in units_of(limits):
@@ -59,94 +59,95 @@ def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
         if isinstance(found, str):
             continue
         masks = sum({found.m, found.between} <= n.ranges for n in facts.loads)
-        for place, way in enumerate(ways_of(limits, unit, found.sizes)):
-            apply = partial(use_unit, unit=unit, found=found, way=way)
-            name = f"chain of {unit.name} {way.rows.subgroups} x {way.rows.tiles}"
+        for place, tile in enumerate(chain_tiles(limits, unit, found.sizes)):
+            apply = partial(use_unit, unit=unit, found=found, tile=tile)
+            name = f"chain of {unit.name} {tile.rows.subgroups} x {tile.rows.tiles}"
             cycles = CYCLES * (place + 1)
             if unit.is_described:
-                if not resident(limits, unit, found, way, masks * REGISTERS_OF_MASK):
+                if not resident(limits, unit, found, tile, masks * REGISTERS_OF_MASK):
                     continue
-                cycles = CYCLES / (1 + resident(limits, unit, found, way))
+                cycles = CYCLES / (1 + resident(limits, unit, found, tile))
                 cycles += 0 if is_enough(limits, unit, found) else CYCLES_OF_FEW
             yield Proposal(name, None, Cost(cycles), apply)
 
 
 def refusal(draft: Draft) -> str:
-    """Why a chain of no unit applies to a kernel."""
-    told: dict[str, None] = {}
+    """Why no unit computes a kernel as a chain."""
+    reasons: dict[str, None] = {}
     facts, limits = draft.facts, draft.limits
     for unit in units_of(limits):
         found = products_of(facts.kernel, facts.launchable, unit)
         if isinstance(found, str):
             continue
-        for way in ways_of(limits, unit, found.sizes):
-            why = "operands fit no shared memory"
+        for tile in chain_tiles(limits, unit, found.sizes):
+            why = "operands do not fit in shared memory"
             try:
-                chain(draft.copy(), unit, found, way, 0)
+                chain(draft.copy(), unit, found, tile, 0)
             except ArgumentError as error:
                 why = str(error)
-            told[f"{unit.name}: {why}"] = None
-    return "; ".join(told) or "no unit has such products"
+            reasons[f"{unit.name}: {why}"] = None
+    return "; ".join(reasons) or "no unit has such products"
 
 
-def resident(limits: Limits, unit: MatrixUnit, found: Products, way: Way, more: int = 0) -> int:
-    """Occupancy in tiles of rows: how many a multiprocessor has registers for at once.
-
-    Of a lane with some more registers than those of the products.
+def resident(
+    limits: Limits, unit: MatrixUnit, found: Products, tile: ChainTile, more: int = 0
+) -> int:
+    """Occupancy: subgroups that are resident on a unit, whose lanes need `more` registers beside
+    those of the products.
     """
-    subgroups, registers = way.rows.subgroups, registers_of_way(unit, found, way)
+    subgroups, registers = tile.rows.subgroups, registers_of_tile(unit, found, tile)
     return subgroups * resident_groups(limits, subgroups * unit.threads, registers + more)
 
 
-def registers_of_way(unit: MatrixUnit, found: Products, way: Way) -> int:
-    """Registers of a lane for a division of rows."""
-    columns = [n // way.parts for n in found.sizes.columns]
-    return unit.registers_of_chain(columns, found.sizes.steps, way.block, way.rows.tiles)
+def registers_of_tile(unit: MatrixUnit, found: Products, tile: ChainTile) -> int:
+    """Registers of a lane for the products of a tile."""
+    columns = [n // tile.parts for n in found.sizes.columns]
+    return unit.registers_of_chain(columns, found.sizes.steps, tile.block, tile.rows.tiles)
 
 
 def waits_alone(
-    limits: Limits, unit: MatrixUnit, found: Products, way: Way, subgroups: int
+    limits: Limits, unit: MatrixUnit, found: Products, tile: ChainTile, subgroups: int
 ) -> bool:
-    """True if no group of so many subgroups computes while another fills shared memory."""
+    """True if only one group of `subgroups` is resident, so that it waits for its own fills."""
     if fills_ahead(limits):
         return False
-    registers = registers_of_way(unit, found, way)
+    registers = registers_of_tile(unit, found, tile)
     return resident_groups(limits, subgroups * unit.threads, registers) < GROUPS_OF_A_UNIT
 
 
 def registers_of_fill(unit: MatrixUnit, found: Products, block: int, subgroups: int) -> int:
-    """Registers of a lane for what it copies to shared memory of a block of columns."""
+    """Registers of a lane through which it copies a block of columns to shared memory."""
     staged = block * (sum(found.sizes.steps) + sum(found.sizes.columns)) * unit.b.itemsize
     return staged // (WORD_BYTES * subgroups * unit.threads) if block > unit.k else 0
 
 
 def is_enough(limits: Limits, unit: MatrixUnit, found: Products) -> bool:
-    """True if a chain has a tile of rows for each unit of the device."""
+    """True if a chain has at least one tile of rows for each unit of the device."""
     others, rows = found.sizes[:2]
     return rows >= unit.m and -(-rows // unit.m) * others >= limits.units
 
 
-def use_unit(draft: Draft, unit: MatrixUnit, found: Products, way: Way) -> bool:
-    """Some rows for each subgroup; False if the unit cannot compute the products."""
+def use_unit(draft: Draft, unit: MatrixUnit, found: Products, tile: ChainTile) -> bool:
+    """Compute some rows per subgroup; False if the unit cannot compute the products."""
     try:
         turns = range(LEAST_TURNS if fills_ahead(draft.limits) else 1, -1, -1)
-        return any(chain(draft, unit, found, way, copies) for copies in turns)
+        return any(chain(draft, unit, found, tile, copies) for copies in turns)
     except ArgumentError:
         return False
 
 
-def chain(given: Draft, unit: MatrixUnit, found: Products, way: Way, turns: int) -> bool:
+def chain(given: Draft, unit: MatrixUnit, found: Products, tile: ChainTile, turns: int) -> bool:
     """Apply the steps of `use_unit` with `turns` copies of each stage; True if they fit.
 
     With 0 copies operands are read from memory. Raises ArgumentError if the unit cannot compute the
     products.
     """
     draft = given.copy()
-    (most, tiles, _), block, parts = way
+    (most, tiles, _), block, parts = tile
     rows = tiles * unit.m
     if not unit.is_described:
         most = min(most, draft.limits.block_wanted // unit.threads)
-        while most > 1 and waits_alone(draft.limits, unit, found, way, most):
+        while most > 1 and waits_alone(draft.limits, unit, found, tile, most):
             most //= 2
     subgroups = subgroups_of(draft, found, most, rows)
     while (
@@ -192,7 +193,7 @@ def chain(given: Draft, unit: MatrixUnit, found: Products, way: Way, turns: int)
 
 
 def subgroups_of(draft: Draft, found: Products, most: int, own: int) -> int:
-    """Subgroups of a group: as many as possible while each unit has a group."""
+    """Subgroups of a group: as many as possible without leaving a unit idle."""
     limits, (others, rows, *_) = draft.limits, found.sizes
     while most > 1 and (
         most * own >= 2 * rows or -(-rows // (most * own)) * others < max(limits.units, 1)
@@ -208,9 +209,9 @@ def stage(
     sides: tuple[Dimension, Dimension],
     copies: int,
 ) -> bool:
-    """Stage a second operand, with its columns and steps in the order that is loaded best.
+    """Stage a second operand, with columns and steps in the order in which lanes load vectors.
 
-    False where a unit that reads it by itself cannot.
+    False if the unit reads shared memory by itself, and cannot read that layout.
     """
     operand = unit.fragment("b")
     dimensions = sides if operand.map.neighbors[0] == "k" else sides[::-1]

@@ -23,7 +23,6 @@ from tinycore.lower.cost import (
     cycles_of_loads,
     floor_power_of_two,
     resident_groups,
-    unevenness,
 )
 from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import KernelFacts
@@ -139,7 +138,7 @@ def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
                 if limits.units:
                     groups = groups_of_product(facts, unit, tile, sides)
                     near = loads_of_product(unit, replace(tile, tall=1, wide=1))
-                    loads = cycles_of_loads(limits, near, loads) * unevenness(limits, groups)
+                    loads = cycles_of_loads(limits, near, loads) * limits.unevenness(groups)
                     is_waiting = not limits.async_bytes and not loads_ahead(limits, unit)
                     if groups <= limits.units and is_waiting:
                         loads *= ALONE

@@ -23,7 +23,12 @@ from tinycore.lower.loops import Number, arrays_of
 from tinycore.lower.packing import fill_of
 from tinycore.lower.steps.stage import Dimension, Stage
 from tinycore.lower.steps.tensorize import Tensorize
-from tinycore.lower.strategies.grid_shared import fits_group, operand_accesses, sides_of
+from tinycore.lower.strategies.grid_shared import (
+    fits_group,
+    innermost_group,
+    operand_accesses,
+    sides_of,
+)
 from tinycore.lower.strategies.matrix_unit import (
     ALONE,
     DESCRIBED_CYCLES,
@@ -34,7 +39,7 @@ from tinycore.lower.strategies.matrix_unit import (
 from tinycore.lower.tile import Bind, Fuse, Reorder, Split, Tail
 from tinycore.render.base import Limits
 from tinycore.render.windows import GROUPS_BESIDE, Window, WindowTile, tiles_of_window
-from tinycore.uop.affine import coefficient
+from tinycore.uop.affine import stride_ratio
 from tinycore.uop.matrix import ATOM_BYTES
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind
@@ -76,11 +81,11 @@ def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
 
 
 def cost_of(tile: WindowTile, limits: Limits) -> Cost:
-    """The words that are read for a multiply-add of the product: of shared memory by the unit, as
-    fast as it multiplies squares, or of the cache by groups, whichever take longer."""
+    """Words read per multiply-add: from shared memory by the unit, or from the cache by groups,
+    whichever take longer. A unit reads no faster than for a square tile."""
     unit = tile.unit
     near = max(loads_of_product(unit, Tile(1, 1, unit.m, unit.n)), unit.a.itemsize / (2 * unit.m))
-    near *= tile.waste * tile.uneven(limits.units)
+    near *= tile.waste * limits.unevenness(tile.groups)
     if resident_groups(limits, tile.threads, tile.registers) < GROUPS_BESIDE:
         near *= ALONE
     far = cycles_of_loads(limits, 0.0, tile.words) / ABOVE_PUBLISHED
@@ -99,7 +104,7 @@ def convolution_of(facts: KernelFacts) -> Loops | None:
 def convolution_of_sides(
     facts: KernelFacts, across: tuple[UOp, ...], places: tuple[UOp, ...]
 ) -> Loops | None:
-    """The same, if one side of the product are filters and the other one is places of images."""
+    """The convolution with its filters on the side `across`, its outputs on the other; or None."""
     if len(places) < 2:
         return None
     rows, columns = places[-2:]
@@ -126,25 +131,21 @@ def convolution_of_sides(
 
 
 def taps_of(facts: KernelFacts, places: list[UOp], output: UOp) -> dict[UOp, int]:
-    """The summed loops whose steps lead to the places of other outputs, and how far: in steps of
-    a loop over outputs that no window spans."""
+    """The loops over taps of a window that slides along an output loop, each with its dilation.
+
+    A window is shorter than the output loop.
+    """
     found: dict[UOp, int] = {}
     for loop in facts.reduced:
-        gaps = {gap_of(place, loop, output) for place in places}
+        gaps = {stride_ratio(place, output, loop) for place in places}
         gap = gaps.pop() if len(gaps) == 1 else None
         if gap and gap * (loop.extent - 1) < output.extent:
             found[loop] = gap
     return found
 
 
-def gap_of(place: UOp, tap: UOp, output: UOp) -> int | None:
-    """Steps of an output loop that move as far as one step of a window; None if not whole."""
-    far, near = coefficient(place, tap), coefficient(place, output)
-    return far // near if near and far and far % near == 0 and far // near > 0 else None
-
-
 def use_windows(draft: Draft, tile: WindowTile, loops: Loops) -> bool:
-    """A block of filters and of rows of an image for each group; False if it does not fit."""
+    """Compute a block of filters and image rows per group; False if it does not fit."""
     try:
         return use_tile(draft, tile, loops)
     except ArgumentError:  # an image that is no function of its rows and columns, as a joined one
@@ -152,7 +153,7 @@ def use_windows(draft: Draft, tile: WindowTile, loops: Loops) -> bool:
 
 
 def use_tile(draft: Draft, tile: WindowTile, loops: Loops) -> bool:
-    """The same. Raises ArgumentError where a step cannot be done."""
+    """Apply the steps of `use_windows`. Raises ArgumentError for a step that is not possible."""
     unit, window = tile.unit, tile.window
     filters = loops.filters.arg.number
     if tile.filters != window.filters:
@@ -171,11 +172,11 @@ def use_tile(draft: Draft, tile: WindowTile, loops: Loops) -> bool:
     taps = [number for number in (down, along) if number is not None]
     draft.do(Reorder((*draft.present(block), *taps, depth)))
     outputs = [r.arg.number for r in draft.facts.launchable]
-    inside = [number for number in (filters, rows, columns) if number is not None]
+    inside = [filters, rows, columns]
     draft.do(*(Bind(n, AxisKind.GRID) for n in outputs if n not in inside))
     own = [*inside[-2:]]
     draft.do(Reorder((*(n for n in outputs if n not in own), *own)))
-    at = block if draft.present(block) else innermost_grid(draft)
+    at = block if draft.present(block) else innermost_group(draft)
     stage_image(draft, tile, at, (rows, columns, depth), (down, along), inside)
     stage_weights(draft, tile, at, (filters, depth), taps, inside)
     draft.do(Fuse(rows, columns, window.pitch, tile.places))
@@ -193,12 +194,6 @@ def use_tile(draft: Draft, tile: WindowTile, loops: Loops) -> bool:
     return fits_group(draft)
 
 
-def innermost_grid(draft: Draft) -> Number | None:
-    """The innermost loop over groups."""
-    found = [r.arg.number for r in draft.facts.outputs if r.arg.kind is AxisKind.GRID]
-    return found[-1] if found else None
-
-
 def stage_image(
     draft: Draft,
     tile: WindowTile,
@@ -207,7 +202,7 @@ def stage_image(
     taps: tuple[Number | None, Number | None],
     inside: list[Number],
 ) -> None:
-    """Share rows of an image, whose pieces of channels lie behind one another along a row."""
+    """Stage rows of an image, with the channels of an element in pieces of one swizzle atom."""
     rows, columns, depth = axes
     gaps, piece = tile.window.gaps, ATOM_BYTES // tile.unit.a.itemsize
     dimensions: list[Dimension] = [
@@ -239,7 +234,7 @@ def stage_weights(
     taps: list[Number],
     inside: list[Number],
 ) -> None:
-    """Share weights: for each place of a window pieces of channels of all filters."""
+    """Stage weights: for each tap of a window the channels of all filters, in pieces."""
     piece = ATOM_BYTES // tile.unit.a.itemsize
     number = len(arrays_of(draft.kernel))
     filters, depth = axes
@@ -260,5 +255,5 @@ def stage_weights(
 
 
 def deal(draft: Draft, order: list[Number]) -> None:
-    """Give a fill to the threads of a group, the last of its loops to neighbors."""
+    """Distribute a fill over the threads of a group, its last loop over neighboring ones."""
     draft.do(Reorder(tuple(order)), *(Bind(number, AxisKind.FILL) for number in order))
