@@ -251,6 +251,11 @@ class CapturingRun:
         return {id(tensor) for tensor in (*self.left, *replaced)}
 
     @property
+    def reached(self) -> set[int]:
+        """Identities of the arguments, and of all that the function finds around it."""
+        return {id(value) for value in (*self.walk.values, *self.given.tensors)}
+
+    @property
     def free(self) -> dict[str, Role]:
         """Roles of the places to which the function puts tensors, by their paths."""
         return {
@@ -396,14 +401,15 @@ class CapturingRun:
         was replaced, or each call finds something new to do.
         """
         settled = not self.other
-        passing = self.passing
+        passing, reached = self.passing, self.reached
         for b in self.before:
             tensor = b.tensor()
             if tensor is None or tensor.uop is b.node() or id(tensor) in passing:
                 continue
-            if not self.is_own(tensor):
-                continue
-            if b.pending is not None and not is_realized(b.pending):
+            was_computed = b.pending is None or is_realized(b.pending)
+            if not self.is_own(tensor):  # if computed elsewhere, it may be so here as well
+                settled = settled and (was_computed or id(tensor) not in reached)
+            elif not was_computed:
                 settled = False
             elif b.shown() != list(map(buffer_of, buffers_below(tensor.uop))):
                 raise JitError(
@@ -469,7 +475,7 @@ class CapturingRun:
         used = {b for i in recording.items for b in i.bufs} - recording.made
         shown = {b for t in live_tensors() for b in realized_buffers(t.uop)}
         owners = {id(t.grad): weakref.ref(t) for t in live_tensors() if t.grad is not None}
-        reached = {id(value) for value in (*self.walk.values, *self.given.tensors)}
+        reached = self.reached
         state: list[State] = []
         known: set[Buffer] = set()
         others: list[tuple[State, set[Buffer]]] = []
@@ -533,10 +539,10 @@ def tensors_in(value: Any) -> list[Tensor]:
 def changed_gradients(
     before: Iterable[Before], change_set: ChangeSet
 ) -> list[tuple[Tensor, Before]]:
-    """The tensors whose gradient was replaced, except by other threads."""
+    """The tensors whose gradient this thread has replaced."""
     now = [(entry.tensor(), entry) for entry in before]
-    changed = [(t, entry) for t, entry in now if t is not None and not entry.has_grad(t.grad)]
-    return [(t, entry) for t, entry in changed if id(t) not in change_set.graded_elsewhere]
+    graded = [(t, entry) for t, entry in now if t is not None and id(t) in change_set.graded]
+    return [(t, entry) for t, entry in graded if not entry.has_grad(t.grad)]
 
 
 def described(change: Change) -> str:

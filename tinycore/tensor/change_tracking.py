@@ -1,7 +1,7 @@
 """Change tracking: which tensors a thread changes during a capture or a group of atomic writes.
 
-Floor 5. A capture looks at all living tensors for those that the function has changed. What other
-threads change meanwhile, or give a gradient, is no part of it, and a write that the function has
+Floor 5. A capture looks at all living tensors for those that the function has changed, or given a
+gradient. What other threads do meanwhile is no part of it, and a write that the function has
 written down is computed in its capture, not by another thread. Atomic writes are rolled back by an
 undo log. See docs/threads.md.
 """
@@ -25,11 +25,20 @@ if TYPE_CHECKING:
 
 
 class ChangeSet:
-    """The ids of tensors that one capture has changed, and to which others gave gradients."""
+    """The tensors that one capture has made, changed, or given a gradient, by id."""
 
     def __init__(self) -> None:
         self.changed: set[int] = set()
-        self.graded_elsewhere: set[int] = set()
+        """Those that it has made or changed."""
+        self.graded: set[int] = set()
+        self.made_elsewhere: set[int] = set()
+        """Those that other threads have made since it began."""
+
+    def record_made(self, number: int, is_own: bool) -> None:
+        """Record a new tensor, which may have the id of one that is gone."""
+        self.graded.discard(number)
+        (self.changed if is_own else self.made_elsewhere).add(number)
+        (self.made_elsewhere if is_own else self.changed).discard(number)
 
 
 change_sets: Final[dict[int, list[ChangeSet]]] = {}
@@ -65,19 +74,33 @@ def record_changes(tensors: Iterable[object]) -> None:
         change_set.changed.update(map(id, tensors))
 
 
-def record_gradients(tensors: Iterable[object]) -> None:
-    """Record, for the captures of other threads, that this thread gives tensors gradients."""
-    own, numbers = get_ident(), list(map(id, tensors))
-    for thread, others in list(change_sets.items()):
-        for change_set in others if thread != own else ():
-            change_set.graded_elsewhere.update(numbers)
+def record_made(tensor: object) -> None:
+    """Record that this thread has made a tensor."""
+    own = get_ident()
+    for thread, found in list(change_sets.items()):
+        for change_set in found:
+            change_set.record_made(id(tensor), thread == own)
+
+
+def record_gradient(tensor: object) -> None:
+    """Record that this thread gives a tensor a gradient, or takes it away."""
+    for change_set in change_sets.get(get_ident(), ()):
+        change_set.graded.add(id(tensor))
 
 
 def changed_elsewhere() -> set[int]:
-    """The ids of tensors that captures of other threads have changed."""
+    """The ids of tensors that captures of other threads have made or changed."""
     own = get_ident()
     found = [w.changed for thread, some in list(change_sets.items()) if thread != own for w in some]
     return set().union(*found)
+
+
+def tensors_elsewhere() -> set[int]:
+    """The ids of tensors that no value computed by this thread may enter: those of captures of
+    other threads, and in a capture those that others have made since it began.
+    """
+    made = [w.made_elsewhere for w in change_sets.get(get_ident(), ())]
+    return changed_elsewhere().union(*made)
 
 
 class PendingWrites:

@@ -34,7 +34,8 @@ from tinycore.tensor.change_tracking import (
     change_sets,
     log_writes,
     record_changes,
-    record_gradients,
+    record_gradient,
+    record_made,
     undo_logs,
 )
 from tinycore.tensor.checks import number_dtype, resolve_axis
@@ -112,6 +113,8 @@ class Core:
         self._requires_grad = None
         self._value = None
         key = id(self)
+        if change_sets:
+            record_made(self)
         living[key] = reference = weakref.ref(self, partial(living.pop, key))
         alias_index.note(reference)
         if node.op is not BUFFER and is_waiting(node):
@@ -265,7 +268,7 @@ class Core:
     @grad.setter
     def grad(self, value: Self | None) -> None:
         if change_sets:
-            record_gradients([self])
+            record_gradient(self)
         self._grad = value
 
     @property

@@ -22,6 +22,7 @@ from tinycore.tensor.change_tracking import (
     leave_done_writes,
     log_writes,
     record_changes,
+    tensors_elsewhere,
     undo_logs,
 )
 from tinycore.tensor.history import history
@@ -193,17 +194,28 @@ def replace_nodes(replacements: dict[UOp, UOp], owners: Container[int] = frozens
     """Replace nodes by their values in the graphs of all living tensors.
 
     Where tensors that are no views of each other come to show the same memory by that, it belongs
-    to those among `owners`, which are ids; the others keep the value.
+    to those among `owners`, which are ids; the others keep the value. Captures compute their values
+    themselves, and share memory with no other thread but for writes that are done.
     """
     changed = {old: new for old, new in replacements.items() if old is not new}
     tensors = waiting_tensors() if changed else []
     if undo_logs:
         leave_done_writes(changed)
-    elif len(tensors) == 1 and (alone := tensors[0]).uop in changed:
+    if change_sets and (elsewhere := tensors_elsewhere()):
+        done = {old: new for old, new in changed.items() if old.op is Op.ASSIGN}
+        replace_in([t for t in tensors if id(t) in elsewhere], done, owners)
+        tensors = [t for t in tensors if id(t) not in elsewhere]
+    replace_in(tensors, changed, owners)
+
+
+def replace_in(
+    tensors: list[Core], changed: dict[UOp, UOp], owners: Container[int] = frozenset()
+) -> None:
+    """Replace nodes in the graphs of some tensors; `owners` are as for `replace_nodes`."""
+    if not undo_logs and len(tensors) == 1 and (alone := tensors[0]).uop in changed:
         alone._value = None
         alone._become(changed[alone.uop])
-        return
-    if tensors:
+    elif tensors and changed:
         values = shared_values(tensors)
         before = [t.uop for t in tensors]
         bases = [v.base for v in values]

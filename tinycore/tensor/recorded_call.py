@@ -21,6 +21,7 @@ from tinycore.engine.captured_step import CapturedStep, ResultMemory
 from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.arguments import is_realized, rebuilt
+from tinycore.tensor.liveness import walking
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.bindings import Naming, exchanging, sizes_below
 from tinycore.uop.node import UOp, made_anew, new
@@ -220,8 +221,12 @@ class ReusableGradients:
         """True if the references to all of them were counted."""
 
     def count(self) -> None:
-        """Count the references to the new ones, before anyone else has seen them."""
-        self.known += [*map(getrefcount, self.counted)][len(self.known) :]
+        """Count the references to the new ones, before anyone else has seen them.
+
+        Those of a thread that looks at all tensors just then must not count.
+        """
+        with walking:
+            self.known += [*map(getrefcount, self.counted)][len(self.known) :]
         self.is_counted = True
 
     def unseen(self) -> ReusableGradients:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -10,6 +11,9 @@ from contextlib import suppress
 import pytest
 
 from tinycore import Tensor, TinyJit, nn
+from tinycore.tensor.liveness import live_tensors, while_walking
+from tinycore.tensor.proxies import ArgumentProxies
+from tinycore.tensor.recorded_call import ReusableGradients
 
 
 def host(*values: float) -> Tensor:
@@ -139,3 +143,124 @@ def test_a_write_of_another_thread_that_the_function_reads_is_done_once(
         content = [3.0**number, 2 * 3.0**number]
         assert found == [2 * c for c in (content if reach != "view" else content[1:] * 2)]
         assert weight.tolist() == content
+
+
+def elsewhere(work: Callable[[], object]) -> None:
+    """Do some work in another thread, to its end."""
+    raised = list[Exception]()
+
+    def run() -> None:
+        try:
+            work()
+        except Exception as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(run,))
+    thread.start()
+    thread.join(60)
+    assert raised == []
+
+
+@pytest.mark.parametrize("begins", ["substitute_in", "tensor"])
+def test_a_gradient_that_another_thread_sets_as_a_capture_begins_is_no_part_of_it(
+    monkeypatch: pytest.MonkeyPatch, begins: str
+) -> None:
+    weight = host(1, 2).requires_grad_()
+    (weight * 10).sum().backward()
+    begin = getattr(ArgumentProxies, begins)
+
+    def late(*arguments: object) -> object:
+        elsewhere(lambda: setattr(weight, "grad", None))
+        elsewhere(lambda: (weight * weight).sum().backward())
+        return begin(*arguments)
+
+    step = TinyJit(lambda x: (x * 2).realize())
+    step(host(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(ArgumentProxies, begins, late)
+        step(host(2))
+    gradient = weight.grad
+    weight.assign(host(5, 6))
+
+    assert step(host(3)).tolist() == [6.0]
+    assert weight.grad is gradient is not None
+    assert gradient.tolist() == [2.0, 4.0]
+
+
+def test_a_capture_takes_no_value_that_another_thread_computes_meanwhile() -> None:
+    weight = host(1, 2)
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        scaled = weight * 5
+        elsewhere((weight * 5).realize)
+        return (scaled.realize() + x).realize()
+
+    for number in range(4):
+        content = [number + 1.0, number + 2.0]
+        assert step(host(number, 0)).tolist() == [5 * content[0] + number, 5 * content[1]]
+        weight.assign(weight + 1).realize()
+
+
+def test_a_capture_gives_no_value_to_tensors_that_another_thread_makes_meanwhile() -> None:
+    weight, kept = host(1, 2), queue.SimpleQueue[Tensor]()
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        scaled = weight * 5
+        elsewhere(lambda: kept.put(weight * 5))
+        return (scaled.realize() + x).realize()
+
+    for number in range(4):
+        content = [number + 1.0, number + 2.0]
+        assert step(host(number, 0)).tolist() == [5 * content[0] + number, 5 * content[1]]
+        weight.assign(weight + 1).realize()
+
+    assert [kept.get().tolist() for _ in range(2)] == [[5.0, 10.0], [10.0, 15.0]]
+
+
+def test_a_value_from_before_that_another_thread_computes_meanwhile_is_not_computed_anew() -> None:
+    weight, scaled = host(1, 2), host(0, 0)
+    zero = (Tensor.zeros(64, 64).contiguous() @ Tensor.ones(64, 64)).sum()  # in the first call only
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        added = scaled + x + zero.contiguous()
+        elsewhere(scaled.realize)
+        return added.realize()
+
+    step(host(0, 0))
+    scaled.replace(weight * 5)
+    for number in range(4):
+        assert step(host(number, 0)).tolist() == [5.0 + number, 10.0]
+        weight.assign(weight + 1).realize()
+
+
+def test_a_gradient_that_somebody_holds_is_not_overwritten_though_another_thread_looked_at_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weight = host(1, 2).requires_grad_()
+    count = ReusableGradients.count
+
+    @TinyJit
+    def step(x: Tensor) -> None:
+        weight.grad = None
+        (weight * x).sum().backward()
+
+    @while_walking
+    def look(pause: Pause) -> None:
+        nodes = [tensor.uop for tensor in live_tensors()]
+        threading.Timer(0.2, pause.left.set).start()
+        pause()
+        assert nodes
+
+    for number in range(2):
+        step(host(number, number))
+    with monkeypatch.context() as patch:
+        patch.setattr(ReusableGradients, "count", lambda made: beside(look, lambda: count(made)))
+        step(host(7, 7))
+    assert weight.grad is not None
+    held = weight.grad.detach()
+    step(host(8, 8))
+
+    assert held.tolist() == [7.0, 7.0]
