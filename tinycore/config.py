@@ -204,6 +204,8 @@ def row(name: str) -> Setting[Any]:
         return known[name]
     near = nearest(name, known)
     hint = f"Did you mean {near}?" if near else "`tinycore settings` lists them."
+    if name in OF_TINYGRAD:
+        hint = f"Here it is {OF_TINYGRAD[name]}."
     raise SettingError(f"no setting is named {name!r}. {hint}")
 
 
@@ -241,6 +243,24 @@ _OF_OTHERS: Final = frozenset({"CCACHE_DIR"})
 """Variables of other programs that happen to be one edit from ours."""
 
 
+OF_TINYGRAD: Final = {
+    "CACHEDB": "CACHE_DIR",
+    "CACHELEVEL": "CCACHE=0 for no cache",
+    "FUSE_OPTIM": "the argument fused=True of an optimizer",
+    "IGNORE_BEAM_CACHE": "another CACHE_DIR",
+    "JITBEAM": "BEAM",
+    "PROFILE": "DEBUG=2, a line per kernel",
+    "SPEC": "VERIFY=1",
+    "TC": "nothing: matrix units are used where they pay; ALLOW_TF32=1 lets float32 use them",
+    "TC_OPT": "nothing: matrix units are used where they pay",
+    "VIZ": "DEBUG=5 for graphs as text, TRACE=rewrite for the rules that fire",
+    "WINO": "nothing: plans of convolutions are chosen by what they cost",
+}
+"""Settings of tinygrad, and what has their effect here."""
+_OF_MANY_PROGRAMS: Final = frozenset({"PROFILE", "SPEC", "TC"})
+"""Variables of tinygrad that other programs read, too."""
+
+
 def misspelt_variables() -> dict[str, str]:
     """Environment variables that look like a setting but are none: name -> the nearest or ""."""
     entries = (*rows.values(), *plugin_rows.values())
@@ -260,6 +280,10 @@ def _warn_about_misspelt_variables() -> None:
         hint = f"did you mean {near}?" if near else "`tinycore settings` lists the known ones."
         message = f"tinycore knows no environment variable {name}; {hint}"
         warnings.warn(message, stacklevel=2)
+    for name in sorted(OF_TINYGRAD.keys() - _OF_MANY_PROGRAMS):
+        if (environment(name) or "0") != "0":
+            message = f"tinycore knows no environment variable {name}; here it is"
+            warnings.warn(f"{message} {OF_TINYGRAD[name]}", stacklevel=2)
 
 
 process.on_first_read = _warn_about_misspelt_variables

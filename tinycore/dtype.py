@@ -169,9 +169,11 @@ class dtypes:  # noqa: N801  the name tinygrad's users know
         if isinstance(value, (list, tuple)):
             found = [dtypes.from_py(item) for item in value]
             return max(found, key=lambda d: d.priority) if found else dtypes.default_float
+        many = type(value).__name__ == "Tensor"
         raise DTypeError(
             f"no dtype for a Python value of type {type(value).__name__!r}: {value!r}. "
             "Use bool, int, float, a nested list of them, or a NumPy array."
+            + (" `stack` makes one tensor of several." if many else "")
         )
 
     @staticmethod

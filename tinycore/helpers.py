@@ -17,7 +17,7 @@ import time
 import urllib.request
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ContextDecorator
 from hashlib import blake2b, file_digest
 from http.client import HTTPException
 from pathlib import Path
@@ -28,7 +28,7 @@ from tinycore.cache import cache_folder, distrust
 from tinycore.config import Context, Settings, cpu_count, environment, settings
 from tinycore.engine.counters import GlobalCounters
 from tinycore.errors import ArgumentError, SettingError
-from tinycore.trace import ansilen, ansistrip, colored
+from tinycore.trace import Trace, ansilen, ansistrip, colored
 
 if TYPE_CHECKING:
     from tqdm import tqdm, trange
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BEAM",
     "DEBUG",
+    "DEV",
     "IMAGE",
     "JIT",
     "NOOPT",
@@ -43,10 +44,12 @@ __all__ = [
     "TRAINING",
     "Context",
     "GlobalCounters",
+    "Profiling",
     "Timing",
     "all_same",
     "ansilen",
     "ansistrip",
+    "argfix",
     "argsort",
     "ceildiv",
     "colored",
@@ -59,6 +62,7 @@ __all__ = [
     "getenv",
     "partition",
     "prod",
+    "profile_marker",
     "round_up",
     "settings",
     "temp",
@@ -72,6 +76,7 @@ Default = TypeVar("Default", bool, int, float, str)
 
 BEAM: Final = Settings.BEAM
 DEBUG: Final = Settings.DEBUG
+DEV: Final = Settings.DEV
 IMAGE: Final = Settings.IMAGE
 JIT: Final = Settings.JIT
 NOOPT: Final = Settings.NOOPT
@@ -80,6 +85,8 @@ TRAINING: Final = Settings.TRAINING
 OSX: Final = sys.platform == "darwin"
 
 prod: Final = math.prod
+
+_run: Final = Trace("run")
 
 
 def __getattr__(name: str) -> Any:
@@ -136,6 +143,60 @@ class Timing:
         if self.enabled:
             more = self.on_exit(nanoseconds) if self.on_exit else ""
             print(f"{self.prefix}{nanoseconds * 1e-6:6.2f} ms{more}")
+
+
+class Profiling(ContextDecorator):
+    """Prints where the Python of a `with` block took its time, by cProfile.
+
+    Lines are sorted by `sort`, and `frac` of them printed. `fn` names a file for all of it, which
+    `python -m pstats` reads. Kernels are in `DEBUG=2`.
+    """
+
+    def __init__(
+        self,
+        enabled: bool = True,
+        sort: str = "cumtime",
+        frac: float = 0.2,
+        fn: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.enabled, self.sort, self.fraction, self.file = enabled, sort, frac, fn
+
+    def __enter__(self) -> Self:
+        import cProfile  # noqa: PLC0415  see __getattr__
+
+        self._profile = cProfile.Profile()
+        if self.enabled:
+            self._profile.enable()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        import pstats  # noqa: PLC0415
+
+        if not self.enabled:
+            return
+        self._profile.disable()
+        if self.file is not None:
+            self._profile.dump_stats(self.file)
+        pstats.Stats(self._profile).strip_dirs().sort_stats(self.sort).print_stats(self.fraction)
+
+
+def profile_marker(name: str) -> None:
+    """A line among those of `DEBUG=2`, to tell kernels before it from those after."""
+    _run(f"-- {name}")
+
+
+def argfix(*items: Any) -> tuple[Any, ...]:
+    """The items, or those of a list or tuple that is the only argument.
+
+    >>> argfix(1, 2), argfix([1, 2])
+    ((1, 2), (1, 2))
+    """
+    return tuple(items[0]) if len(items) == 1 and isinstance(items[0], (list, tuple)) else items
 
 
 def dedup(items: Iterable[T]) -> list[T]:

@@ -15,6 +15,7 @@ from tinycore import _setting, config
 from tinycore._processors import UNLIMITED, quota, usable_processors
 from tinycore.cli.main import main
 from tinycore.config import (
+    OF_TINYGRAD,
     Context,
     PluginSettings,
     Settings,
@@ -384,6 +385,19 @@ def test_misspelt_variables_warn_once_at_the_first_read() -> None:
 
     assert shown.count("UserWarning") == 1
     assert "no environment variable TINYCORE_DEBUGG; did you mean TINYCORE_DEBUG?" in shown
+
+
+def test_settings_of_tinygrad_are_told_what_they_are_here() -> None:
+    with pytest.raises(SettingError, match=r"no setting is named 'WINO'.*Here it is nothing: "):
+        Context(WINO=1)
+    with pytest.raises(SettingError, match=r"'FUSE_OPTIM'.*Here it is the argument fused=True"):
+        Context(FUSE_OPTIM=1)
+
+    shown = in_new_process("settings.DEBUG; settings.JIT", VIZ="1", WINO="0", PROFILE="1")
+
+    assert shown.count("UserWarning") == 1
+    assert "no environment variable VIZ; here it is DEBUG=5 for graphs as text" in shown
+    assert not OF_TINYGRAD.keys() & {row.name for row in settings}
 
 
 def test_ordinary_environments_do_not_warn() -> None:

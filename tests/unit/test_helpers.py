@@ -49,6 +49,31 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         helpers.trnge  # noqa: B018
 
 
+def test_a_profile_says_where_time_went(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with helpers.Profiling(sort="time", frac=1.0, fn=tmp_path / "profile"):
+        sorted([3, 1])
+    with helpers.Profiling(enabled=False):
+        list(range(3))
+
+    assert "built-in method builtins.sorted" in (said := capsys.readouterr().out)
+    assert said.count("function calls") == 1
+    assert (tmp_path / "profile").stat().st_size > 0
+
+
+def test_a_marker_is_a_line_between_kernels(capsys: pytest.CaptureFixture[str]) -> None:
+    helpers.profile_marker("quiet")
+    with Context(DEBUG=2):
+        helpers.profile_marker("decode")
+
+    assert capsys.readouterr().err == "run      -- decode\n"
+
+
+def test_argfix_unpacks_a_shape_given_as_one() -> None:
+    assert helpers.argfix(2, 3) == helpers.argfix((2, 3)) == helpers.argfix([2, 3]) == (2, 3)
+    assert helpers.argfix(2) == (2,)
+    assert helpers.argfix() == ()
+
+
 def test_getenv_has_the_type_of_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STEPS", "70")
     monkeypatch.setenv("RATE", "1e-3")

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
-from tinycore._deferred import NumpyScalar, numpy
+from tinycore._deferred import NumpyArray, NumpyScalar, numpy
 from tinycore.dtype import DType, Scalar, dtypes, from_numpy_dtype, to_dtype, to_numpy_dtype
 from tinycore.errors import DTypeError, ShapeError
 from tinycore.tensor import graph
@@ -52,6 +52,8 @@ def node_from_data(data: Data, device: DeviceLike, dtype: DType | None) -> UOp:
     if isinstance(data, Size):
         return graph.bound(data, dtype or dtypes.default_int, device)
     if isinstance(data, (list, tuple)):
+        if holds_arrays(data):
+            return from_array(stacked(data), device, dtype)
         shape = nested_shape(data)
         return from_flat(list(leaves(data)), shape, dtype, device)
     if isinstance(data, os.PathLike):
@@ -123,6 +125,23 @@ def from_flat(values: list[Scalar], shape: Shape, chosen: DType | None, device: 
             [as_scalar(value, dtype) for value in values], numpy.dtype(host_kind(dtype))
         )
     return from_array(array.reshape(shape), device, dtype)
+
+
+def holds_arrays(rows: object) -> bool:
+    """True if the leaves of a nested list are NumPy arrays, the first at least, and numbers."""
+    first = rows
+    while isinstance(first, (list, tuple)) and first:
+        first = first[0]
+    kinds = NumpyArray, bool, int, float
+    return isinstance(first, NumpyArray) and all(isinstance(x, kinds) for x in leaves(rows))
+
+
+def stacked(rows: Nested) -> HostArray:
+    """The arrays of a list as one, of the dtype that holds all. Raises ShapeError if ragged."""
+    try:
+        return numpy.array(rows)
+    except ValueError as error:
+        raise ShapeError(f"Tensor: a list of arrays of several shapes: {error}") from error
 
 
 def host_kind(dtype: DType) -> str:

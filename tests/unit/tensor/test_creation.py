@@ -179,6 +179,17 @@ def test_meshgrid_of_scalars_and_nothing() -> None:
     assert [t.shape for t in ours] == [tuple(t.shape) for t in theirs]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "uint8", "int64", "bool"])
+def test_a_list_of_arrays_is_stacked(dtype: str) -> None:
+    rows = [numpy.ones((2, 3), dtype), numpy.zeros((2, 3), dtype)]
+
+    made = Tensor(rows)
+
+    assert (made.shape, made.dtype.name) == ((2, 2, 3), dtype)
+    numpy.testing.assert_array_equal(made.numpy(), numpy.stack(rows))
+    assert Tensor((rows, rows), dtype="float16").shape == (2, 2, 2, 3)
+
+
 def test_a_list_of_numpy_numbers() -> None:
     assert Tensor([numpy.float32(1.5), numpy.float32(2)]).tolist() == [1.5, 2.0]
     assert Tensor([[numpy.int64(3)], [numpy.int64(4)]]).tolist() == [[3], [4]]

@@ -56,6 +56,9 @@ make: Any = Tensor
 VALUES: list[Mistake] = [
     # --- making a tensor
     ("Tensor", lambda t: make([[1, 2], [3]]), ShapeError, r"ragged.*\(2,\).*\(1,\)"),
+    ("Tensor", lambda t: make([numpy.ones(2), numpy.ones(3)]), ShapeError, "of several shapes"),
+    ("Tensor", lambda t: make([t, t]), DTypeError, "`stack` makes one tensor of several"),
+    ("Tensor", lambda t: make([numpy.ones((2, 3)), t]), DTypeError, "`stack` makes one tensor"),
     ("Tensor", lambda t: make(1j), DTypeError, "complex"),
     ("Tensor", lambda t: make([1j, 2]), DTypeError, "complex"),
     ("Tensor", lambda t: make(numpy.ones(2, complex)), DTypeError, "complex128"),
