@@ -13,7 +13,8 @@ import pytest
 import tinycore
 from tinycore import Tensor
 from tinycore._locks import lock, recursive_lock, renewals
-from tinycore.tensor.history import GradientHistory, HistoryEntry, RunGraphs
+from tinycore.tensor.history import GradientHistory
+from tinycore.tensor.run_graphs import HistoryEntry, RunGraphs
 
 CORE = Path(tinycore.__file__).parent
 PLUGINS = CORE.parent / "plugins"

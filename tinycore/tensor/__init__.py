@@ -7,14 +7,15 @@ order in which a program passes them:
   `creation.py`, `random.py`, `stream.py`, `host_bytes.py`, `layout.py`, `signatures.py`,
   `checks.py`, `foreign_names.py`
 - elements: `operands.py`, `elementwise.py`, `remainder.py`, `functions.py`, `special.py`,
-  `powers.py`, `activations.py`
+  `powers.py`, `activations.py`, `templates.py` (nodes of methods by shapes)
 - shapes: `movement.py`, `joining.py`, `indexing.py`, `selection.py`
 - folds: `reduce.py`, `scan.py`, `prefix_scan.py`, `sorting.py`
 - products: `linalg.py`, `elimination.py`, `decompositions.py`, `spectral.py`, `windows.py`,
   `attention.py`, `partial_attention.py`, `losses.py`, `composed.py`, `digest.py`
 - images, many devices, kernels by hand: `image_products.py`, `pixels.py`, `multi.py`, `custom.py`,
   `placeholder.py`
-- gradients: `grad.py`, `adjoint.py`, `softmax_products.py`, `gradient_sources.py`, `history.py`
+- gradients: `grad.py`, `adjoint.py`, `softmax_products.py`, `gradient_sources.py`,
+  `history.py`, `run_graphs.py`
 - computing: `realize.py`, `realization.py`, `value_cache.py`, `runtime.py`
 - writing: `inplace.py`, `view_writes.py` (where a write lands), `views.py`, `aliases.py`,
   `liveness.py`, `atomic_writes.py`, `change_tracking.py`

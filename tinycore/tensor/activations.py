@@ -12,6 +12,7 @@ from tinycore.dtype import Scalar
 from tinycore.errors import ArgumentError
 from tinycore.tensor.functions import in_wide_float
 from tinycore.tensor.special import Special
+from tinycore.tensor.templates import templated
 
 
 class Activations(Special):
@@ -19,6 +20,7 @@ class Activations(Special):
 
     __slots__ = ()
 
+    @templated
     def relu(self) -> Self:
         """max(a, 0); the derivative at 0 is 0. NaN stays NaN.
 
@@ -35,6 +37,7 @@ class Activations(Special):
         """
         return self.hardtanh(0, 6)
 
+    @templated
     def leaky_relu(self, neg_slope: float = 0.01) -> Self:
         """a above 0, a * neg_slope below.
 
@@ -60,6 +63,7 @@ class Activations(Special):
         """
         return (self * alpha + beta).hardtanh(0, 1)
 
+    @templated
     def hardswish(self) -> Self:
         """a * relu6(a + 3) / 6.
 
@@ -82,6 +86,7 @@ class Activations(Special):
         """
         return self * self.sigmoid()
 
+    @templated
     @in_wide_float
     def gelu(self, approximate: str = "tanh") -> Self:
         """a * P(X <= a) of a normal X: approximated through tanh, or exact through erf ("none").
@@ -108,6 +113,7 @@ class Activations(Special):
         """
         return self * (self * 1.702).sigmoid()
 
+    @templated
     @in_wide_float
     def elu(self, alpha: float = 1.0) -> Self:
         """a above 0, alpha * (exp(a) - 1) below.
@@ -137,6 +143,7 @@ class Activations(Special):
         """
         return self.elu(alpha) * gamma
 
+    @templated
     @in_wide_float
     def softplus(self, beta: float = 1.0) -> Self:
         """log(1 + exp(beta * a)) / beta, without overflow.

@@ -5,9 +5,9 @@ Floor 5. Walks over graphs for `history`, which knows what memory was computed f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+import weakref
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 from tinycore.dtype import dtypes
 from tinycore.tensor import graph
@@ -17,10 +17,10 @@ from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, is_gradient_leaf
 from tinycore.uop.op import Op
 
-if TYPE_CHECKING:
-    from tinycore.schedule.canonical import CanonicalGraph
-
 NO_SOURCES: Final[frozenset[UOp]] = frozenset()
+BufferSet = frozenset[weakref.ref[UOp]]
+"""BUFFERs that are not kept alive by it."""
+NOBODY: Final[BufferSet] = frozenset()
 
 
 def parameters_of_gradient(node: UOp) -> tuple[int, ...] | None:
@@ -70,42 +70,6 @@ def sources_below(nodes: Iterable[UOp]) -> dict[UOp, frozenset[UOp]]:
     return found
 
 
-def sources_of_writes(
-    writes: Sequence[UOp], done: Mapping[UOp, UOp], former: Mapping[UOp, UOp], form: CanonicalGraph
-) -> dict[UOp, frozenset[UOp]] | None:
-    """`sources_below` of some writes of a run, over the memory of those `done` and the `former`
-    content of what was overwritten: known from other runs of the same form.
-
-    None where the canonical graph does not tell.
-    """
-    if form.cached or form.calls or any(origin(node) is not done[node] for node in done):
-        return None
-    nodes, count = form.nodes, len(form.memory)
-    ends = tuple([nodes[node] for node in done])
-    found = parameters_of_writes(tuple([nodes[node] for node in writes]), ends, count)
-    memory = [*(former.get(buffer, buffer) for buffer in form.memory), *done.values()]
-    sets = (frozenset([memory[place] for place in places]) for places in found)
-    return dict(zip(writes, sets, strict=True))
-
-
-@lru_cache(256)
-def parameters_of_writes(
-    writes: tuple[UOp, ...], done: tuple[UOp, ...], count: int
-) -> tuple[tuple[int, ...], ...]:
-    """For canonical ASSIGNs, the numbers of the parameters that a gradient goes to. The memory that
-    those `done` have written counts as parameters after the others, of which there are `count`.
-    """
-    shown = {}
-    for number, node in enumerate(done, count):
-        memory = origin(node)
-        mark = UOp(Op.UNIQUE, dtypes.void, (), -1 - number)
-        shown[node] = graph.reshape(memory.with_src((memory.src[0], mark)), node.shape)
-    sources = iter(UOp.sink(*[s for node in writes for s in node.src]).substitute(shown).src)
-    after = [node.with_src(tuple([next(sources) for _ in node.src])) for node in writes]
-    found = sources_below(after)
-    return tuple([tuple([-1 - m.src[1].arg for m in found[node]]) for node in after])
-
-
 def union(sets: Iterable[frozenset[UOp]]) -> frozenset[UOp]:
     """The union of some sets: one of them, if that has all."""
     whole = NO_SOURCES
@@ -113,6 +77,31 @@ def union(sets: Iterable[frozenset[UOp]]) -> frozenset[UOp]:
         if each is not whole and not each <= whole:
             whole = each if whole <= each else whole | each
     return whole
+
+
+def still_there(buffers: BufferSet) -> list[UOp]:
+    """The BUFFERs of a set that are still there, the oldest first."""
+    found = [node for reference in buffers if (node := reference()) is not None]
+    return sorted(found, key=lambda node: node.src[1].arg)
+
+
+def ended_at(memory: UOp) -> BufferSet:
+    """The BUFFERs that a realized one was computed from, where gradients end."""
+    found: BufferSet = getattr(memory, "_ended", NOBODY)
+    return found
+
+
+def nodes_below(nodes: Collection[UOp], order: Sequence[UOp]) -> set[UOp]:
+    """The nodes among some that others of them are computed from. `order` has all nodes below them,
+    sources first.
+    """
+    if len(nodes) == 1:
+        return set()
+    below: set[UOp] = set()
+    for node in reversed(order[:-1]):
+        if node in nodes or node in below:
+            below.update(node.src)
+    return below.intersection(nodes)
 
 
 def with_sources(memory: Mapping[UOp, UOp], changed: dict[UOp, UOp]) -> dict[UOp, UOp]:

@@ -18,14 +18,13 @@ from collections.abc import (
     Iterable,
     Iterator,
     Mapping,
-    MutableMapping,
     Sequence,
 )
-from functools import cached_property, partial
+from functools import partial
 from itertools import chain
 from threading import get_ident
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from tinycore._locks import in_child, recursive_lock
 from tinycore.dtype import dtypes
@@ -35,14 +34,26 @@ from tinycore.tensor.aliases import VIEW_OPS
 from tinycore.tensor.change_tracking import PendingWrites
 from tinycore.tensor.grad import passes_gradient
 from tinycore.tensor.gradient_sources import (
+    NOBODY,
+    BufferSet,
+    ended_at,
     is_filled,
+    nodes_below,
     origin,
     parameters_of_gradient,
     source_at,
     sources,
     sources_below,
-    sources_of_writes,
+    still_there,
     with_sources,
+)
+from tinycore.tensor.run_graphs import (
+    BoundWrites,
+    CanonicalWrites,
+    FormerContent,
+    HistoryEntry,
+    RunGraphs,
+    canonical_writes,
 )
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, is_gradient_leaf
@@ -56,60 +67,7 @@ MOST_HISTORY_NODES: Final = 50_000
 """Most nodes in all kept graphs; beyond that the oldest are evicted."""
 FEWEST_DROPPED: Final = 64
 """Sources of realized memory between two looks at which of them are still there."""
-BufferSet = frozenset[weakref.ref[UOp]]
-"""BUFFERs that are not kept alive by it."""
-NOBODY: Final[BufferSet] = frozenset()
 NO_GRAPHS: Final[Mapping[UOp, Collection[UOp]]] = MappingProxyType({})
-
-
-class RunGraphs:
-    """The graphs that one run recorded, which share most of their nodes."""
-
-    def __init__(
-        self, reads: set[int], size: int, make: Callable[[], dict[UOp, UOp]] | None = None
-    ) -> None:
-        self.reads = reads
-        """The ids of the BUFFERs in them, which may be those of some of the graphs."""
-        self.size = size
-        """The number of their nodes."""
-        self.keys: set[int] = set()
-        """The ids of the BUFFERs whose graphs are still kept."""
-        self.sources: dict[int, Collection[UOp]] = {}
-        """By such an id the BUFFERs that a gradient of the graph goes to, once asked for."""
-        self.make = make
-        """Makes the graphs, by BUFFER, if none of them was asked for yet: most never are."""
-
-    @classmethod
-    def of(
-        cls, nodes: Collection[UOp], make: Callable[[], dict[UOp, UOp]] | None = None
-    ) -> RunGraphs:
-        """The group of graphs that have these nodes."""
-        return cls({id(n) for n in nodes if n.op is BUFFER}, len(nodes), make)
-
-
-class HistoryEntry(NamedTuple):
-    """The graph that a BUFFER was computed by, in its shape; None until it is made."""
-
-    memory: weakref.ref[UOp]
-    graph: UOp | None
-    group: RunGraphs
-    reads: tuple[UOp, ...] = ()
-    """Other memory of its run that the graph may read, which must be retained until it is made."""
-
-
-class FormerContent:
-    """Content of some BUFFERs before a run wrote to them."""
-
-    def __init__(self, former: MutableMapping[UOp, weakref.ref[UOp]], written: set[UOp]) -> None:
-        self.former, self.written = former, written
-
-    @cached_property
-    def stand_ins(self) -> dict[UOp, UOp]:
-        """For each of them a BUFFER that is never computed, made where a graph needs it."""
-        made = {n: base_of(graph.new_buffer(n.shape, n.dtype, n.device)) for n in self.written}
-        for buffer, stand_in in made.items():
-            self.former[stand_in] = weakref.ref(buffer)
-        return made
 
 
 class GradientHistory:
@@ -203,14 +161,15 @@ class GradientHistory:
                 made = with_sources(computed, shown | gone.stand_ins)
                 self.retain({m: graph.reshape(node, m.shape) for m, node in made.items()})
             both = [node for node in done if node in kept]  # these share most of their graphs
+            if (canonical := canonical_writes(both, done, form)) is not None:
+                self.retain_writes([kept[n] for n in both], done, gone, canonical, form)
+                return
             parts = [part for node in both for part in node.src]
             after = iter(UOp.sink(*parts).substitute(shown | gone.stand_ins).src)
             before = {n: n.with_src(tuple([next(after) for _ in n.src])) for n in both}
             own = gone.stand_ins
-            found = sources_of_writes(both, done, own, form)
-            if found is None:
-                below = sources_below(before.values())
-                found = {n: below[before[n]] for n in both}
+            below = sources_below(before.values())
+            found = {n: below[before[n]] for n in both}
             new = [n for n in both if self.has_source(found[n], own.get(kept[n]))]
             self.retain(
                 {kept[n]: with_shape(before[n], n.shape, kept[n].shape) for n in new},
@@ -221,26 +180,68 @@ class GradientHistory:
         """Replace overwritten BUFFERs by stand-ins for their former content, in all kept graphs."""
         gone = FormerContent(self.former, written)
         for group in self.touched(written):
-            self.resolve(group)
+            if group.make is not None:
+                self.resolve(group)
         for group in self.touched(written):
-            found = {
-                m: node for m in self.memory_of(group) if (node := self.graph_of(m)) is not None
-            }
-            new, known = gone.stand_ins, group.sources
-            after = UOp.sink(*found.values()).substitute(new).src
-            for key in list(group.keys):
-                self.drop(key)
-            numbers = {id(memory): id(stand_in) for memory, stand_in in new.items()}
-            self.retain(
-                {new.get(m, m): node for m, node in zip(found, after, strict=True)},
-                {
-                    new.get(m, m): [new.get(n, n) for n in known[id(m)]]
-                    for m in found
-                    if id(m) in known
-                },
-                RunGraphs({numbers.get(key, key) for key in group.reads}, group.size),
-            )
+            self.move(group, gone.stand_ins)
         return gone
+
+    def move(self, group: RunGraphs, new: dict[UOp, UOp]) -> None:
+        """Replace BUFFERs by others in the graphs of a group, and among those that have them."""
+        found = [(m, self.kept[id(m)]) for m in self.memory_of(group)]
+        graphs = [entry.graph for _, entry in found if entry.graph is not None]
+        after = dict(zip(graphs, UOp.sink(*graphs).substitute(new).src, strict=True))
+        for key in list(group.keys):
+            self.drop(key)
+        numbers = {id(memory): id(stand_in) for memory, stand_in in new.items()}
+        reads, get = {numbers.get(key, key) for key in group.reads}, new.get
+        moved = RunGraphs(reads, group.size, writes=group.writes)
+        moved.sources = {
+            numbers.get(key, key): [get(n, n) for n in known]
+            for key, known in group.sources.items()
+        }
+        self.enter(
+            {
+                (own := get(m, m)): HistoryEntry(
+                    self.watched(own),
+                    None if entry.graph is None else after[entry.graph],
+                    moved,
+                    tuple([get(n, n) for n in entry.reads]),
+                    entry.place,
+                )
+                for m, entry in found
+            }
+        )
+
+    def retain_writes(
+        self,
+        written: Sequence[UOp],
+        done: Mapping[UOp, UOp],
+        gone: FormerContent,
+        canonical: CanonicalWrites,
+        form: CanonicalGraph,
+    ) -> None:
+        """Keep the graphs of memory that a run wrote to, to be made when one is asked for."""
+        own = gone.stand_ins
+        memory = [*(own.get(buffer, buffer) for buffer in form.memory), *done.values()]
+        reads = {id(memory[number]) for number in canonical.parameters}
+        group = RunGraphs(
+            reads, canonical.size, writes=BoundWrites(canonical, form.naming, form.apart)
+        )
+        entries = {}
+        for place, buffer in enumerate(written):
+            found = [memory[number] for number in canonical.sources[place]]
+            if self.has_source(found, own.get(buffer)):
+                group.sources[id(buffer)] = found
+                entries[buffer] = HistoryEntry(
+                    self.watched(buffer),
+                    None,
+                    group,
+                    tuple([memory[number] for number in canonical.reads[place]]),
+                    place,
+                )
+        if entries:
+            self.enter(entries)
 
     def touched(self, written: set[UOp]) -> set[RunGraphs]:
         """The groups whose graphs are of some BUFFERs, or read them."""
@@ -324,6 +325,8 @@ class GradientHistory:
     def resolve(self, group: RunGraphs) -> None:
         """Make the graphs of a group, where that was put off."""
         with self.lock:
+            if group.writes is not None:
+                self.make_writes(group, group.writes)
             if group.make is None:
                 return
             made = group.make()
@@ -332,6 +335,20 @@ class GradientHistory:
             )
             for key in list(group.keys):
                 self.drop(key)  # no gradient of it goes anywhere
+
+    def make_writes(self, group: RunGraphs, writes: BoundWrites) -> None:
+        """Make the graphs of a group of writes."""
+        memory = self.memory_of(group)
+        entries = [self.kept[id(m)] for m in memory]
+        numbers: dict[int, UOp] = {}
+        for entry in entries:
+            numbers.update(zip(writes.canonical.reads[entry.place], entry.reads, strict=True))
+        found = writes.graphs([entry.place for entry in entries], numbers)
+        for buffer, entry, node in zip(memory, entries, found, strict=True):
+            self.kept[id(buffer)] = entry._replace(
+                graph=graph.reshape(node, buffer.shape), reads=()
+            )
+        group.writes = None
 
     def evict(self, group: RunGraphs) -> None:
         """Drop all graphs of a run."""
@@ -413,7 +430,11 @@ class GradientHistory:
 
     def sources_of(self, memory: UOp) -> Collection[UOp] | None:
         """The BUFFERs that a gradient of a kept graph goes to first; None where none is kept."""
-        if not self.kept or self.graph_of(memory) is None:
+        if not self.kept or (entry := self.entry_of(memory)) is None:
+            return None
+        if (found := entry.group.sources.get(id(memory))) is not None:
+            return found
+        if self.graph_of(memory) is None:
             return None
         group = self.kept[id(memory)].group
         if id(memory) not in group.sources:
@@ -449,13 +470,17 @@ class GradientHistory:
 
     def graph_of(self, node: UOp) -> UOp | None:
         """The graph that is kept of a BUFFER."""
-        entry = self.kept.get(id(node)) if node.op is Op.BUFFER else None
-        if entry is None or entry.memory() is not node:
+        if (entry := self.entry_of(node)) is None:
             return None
         if entry.graph is None:
             self.resolve(entry.group)
             return self.graph_of(node)
         return entry.graph
+
+    def entry_of(self, node: UOp) -> HistoryEntry | None:
+        """The entry of a BUFFER whose graph is kept, made or not."""
+        entry = self.kept.get(id(node)) if node.op is BUFFER else None
+        return None if entry is None or entry.memory() is not node else entry
 
     def versions_in(self, below: Collection[UOp]) -> Callable[[UOp], Iterator[UOp]]:
         """For memory that a tensor shows, the nodes of a graph that are its former content.
@@ -561,34 +586,9 @@ class GradientHistory:
                 )
 
 
-def still_there(buffers: BufferSet) -> list[UOp]:
-    """The BUFFERs of a set that are still there, the oldest first."""
-    found = [node for reference in buffers if (node := reference()) is not None]
-    return sorted(found, key=lambda node: node.src[1].arg)
-
-
-def ended_at(memory: UOp) -> BufferSet:
-    """The BUFFERs that a realized one was computed from, where gradients end."""
-    found: BufferSet = getattr(memory, "_ended", NOBODY)
-    return found
-
-
 def with_shape(node: UOp, known: tuple[Any, ...], shape: tuple[Any, ...]) -> UOp:
     """A node of a known shape, which need not be derived, in another."""
     return node if known == shape else UOp(Op.RESHAPE, node.dtype, (node,), shape)
-
-
-def nodes_below(nodes: Collection[UOp], order: Sequence[UOp]) -> set[UOp]:
-    """The nodes among some that others of them are computed from. `order` has all nodes below them,
-    sources first.
-    """
-    if len(nodes) == 1:
-        return set()
-    below: set[UOp] = set()
-    for node in reversed(order[:-1]):
-        if node in nodes or node in below:
-            below.update(node.src)
-    return below.intersection(nodes)
 
 
 history: Final = GradientHistory()

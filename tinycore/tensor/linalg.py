@@ -18,6 +18,7 @@ from tinycore.errors import ArgumentError, ArgumentTypeError, ShapeError
 from tinycore.tensor.checks import broadcast_shapes, same_device, same_size
 from tinycore.tensor.pixels import product_operands
 from tinycore.tensor.sorting import Sorting
+from tinycore.tensor.templates import templated
 
 
 class Linalg(Sorting):
@@ -25,6 +26,7 @@ class Linalg(Sorting):
 
     __slots__ = ()
 
+    @templated
     def dot(self, w: Self, dtype: DTypeLike | None = None) -> Self:
         """The matrix product by NumPy's rules.
 

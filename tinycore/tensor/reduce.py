@@ -17,6 +17,7 @@ from tinycore.tensor import graph
 from tinycore.tensor.activations import Activations
 from tinycore.tensor.checks import counter_dtype, floating_dtype, resolve_axes, resolve_axis
 from tinycore.tensor.functions import in_wide_float
+from tinycore.tensor.templates import templated
 from tinycore.uop.op import Op, neutral_element
 from tinycore.uop.size import is_size
 
@@ -124,6 +125,7 @@ class Reduce(Activations):
         sizes = [self.shape[a] for a in axes]
         return math.prod(sizes)
 
+    @templated
     def mean(self, axis: Axes = None, keepdim: bool = False) -> Self:
         """The average as a float; NaN of no elements.
 
@@ -288,6 +290,7 @@ class Reduce(Activations):
         floating_dtype(name, target)
         return target
 
+    @templated
     def softmax(self, axis: Axes = -1, dtype: DTypeLike | None = None) -> Self:
         """exp(a) / sum(exp(a)) along an axis, without overflow; `dtype` is the result's.
 
@@ -302,6 +305,7 @@ class Reduce(Activations):
         power = self._shifted(axis, dtype).exp()
         return (power / power.sum(axis, keepdim=True)).cast(target)
 
+    @templated
     def log_softmax(self, axis: Axes = -1, dtype: DTypeLike | None = None) -> Self:
         """The logarithm of `softmax`, accurate also where that underflows.
 
@@ -322,6 +326,7 @@ class Reduce(Activations):
         """
         return (-self._as_float()).softmax(axis, dtype)
 
+    @templated
     def logsumexp(self, axis: Axes = None, keepdim: bool = False) -> Self:
         """log(sum(exp(a))), without overflow; -inf of no elements.
 

@@ -14,6 +14,7 @@ from tinycore.dtype import dtypes
 from tinycore.tensor import graph
 from tinycore.tensor.functions import in_wide_float, polynomial
 from tinycore.tensor.powers import Powers
+from tinycore.tensor.templates import templated
 from tinycore.uop.node import UOp
 
 SERIES_BELOW: Final = 0.5
@@ -137,6 +138,7 @@ class Special(Powers):
         root = (down * -0.5).exp()
         return root * 0.5 * root + 0.5 / root / root
 
+    @templated
     @in_wide_float
     def tanh(self) -> Self:
         """The hyperbolic tangent.
@@ -149,6 +151,7 @@ class Special(Powers):
         size = -decay / (decay + 2)
         return negative.where(-size, size)
 
+    @templated
     @in_wide_float
     def sigmoid(self) -> Self:
         """1 / (1 + exp(-a)).
@@ -263,6 +266,7 @@ class Special(Powers):
         edge = down.eq(-1)
         return edge, edge.where(down + 1, 1.0).sqrt()
 
+    @templated
     @in_wide_float
     def erf(self) -> Self:
         """The error function.

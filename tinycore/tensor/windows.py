@@ -20,6 +20,7 @@ from tinycore.tensor.adjoint import added_up
 from tinycore.tensor.checks import counter_dtype, resolve_axes, same_device, same_size
 from tinycore.tensor.digest import Digest
 from tinycore.tensor.pixels import product_operands
+from tinycore.tensor.templates import templated
 from tinycore.uop.node import Skew, UOp
 
 Ints = int | Sequence[int]
@@ -45,6 +46,7 @@ class Windows(Digest):
             node = graph.windows(node, first + i, size, step, gap)
         return self._from_node(node)
 
+    @templated
     def conv2d(
         self,
         weight: Self,
@@ -350,6 +352,7 @@ class Windows(Digest):
 
     # --- normalization
 
+    @templated
     def batchnorm(
         self, weight: Self | None, bias: Self | None, mean: Self, invstd: Self, axis: Ints = 1
     ) -> Self:
@@ -363,6 +366,7 @@ class Windows(Digest):
         x = x * scale
         return x if bias is None else x + bias.reshape(shape)
 
+    @templated
     def layernorm(self, axis: Ints = -1, eps: float = 1e-5) -> Self:
         """Shifted and scaled to mean 0 and variance 1 along axes; at least float32 inside."""
         x = self._as_float()

@@ -357,13 +357,20 @@ class UOp(Operators["UOp"]):
 
 def interned(op: Op, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None) -> UOp:
     """`UOp(...)` as a plain function, which is faster: for loops over whole graphs."""
-    # 0.0 and -0.0 are equal keys, and NaN equals nothing: floats are keyed by their text.
-    # 1 == True == 1.0 do no harm, since the dtype is in the key.
-    key = (op, dtype, src, arg if type(arg) is not float else arg.hex())
+    key = (op, dtype, src, arg if type(arg) is not float else arg.hex())  # argument_in_key
     reference = nodes.get(key)
     if reference is not None and (found := reference()) is not None:
         return found
     return new(key, arg)
+
+
+def argument_in_key(argument: Any) -> Any:
+    """An argument as the keys of the table have it.
+
+    0.0 and -0.0 are equal keys, and NaN equals nothing: floats are keyed by their text. 1 == True
+    == 1.0 do no harm, since the dtype is in the key.
+    """
+    return argument.hex() if type(argument) is float else argument
 
 
 def living_node(key: Key) -> UOp | None:

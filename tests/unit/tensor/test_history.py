@@ -15,8 +15,8 @@ import pytest
 from tinycore import Context, Tensor
 from tinycore.errors import GradientError
 from tinycore.nn.optim import SGD
-from tinycore.tensor.gradient_sources import sources
-from tinycore.tensor.history import ended_at, history
+from tinycore.tensor.gradient_sources import ended_at, sources
+from tinycore.tensor.history import history
 from tinycore.uop.movement import base_of
 
 KINDS: dict[str, Callable[[], Tensor]] = {

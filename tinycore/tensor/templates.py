@@ -1,0 +1,181 @@
+"""Graph templates: the nodes that a method makes, by the shapes and dtypes of its operands.
+
+Floor 5. A method whose graph depends on nothing else is called with operands alike again and again:
+once for each layer, position and step. Its second such call is traced on placeholders. From then on
+its nodes are made in one loop over a list, with their shapes, without the checks and the tensors in
+between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
+from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
+
+from tinycore._lru import Lru
+from tinycore.config import settings
+from tinycore.dtype import DType, dtypes
+from tinycore.tensor import graph
+from tinycore.tensor.aliases import base_of_view
+from tinycore.tensor.core import Core
+from tinycore.uop.node import UOp, argument_in_key, new, nodes, ordered
+from tinycore.uop.op import Op
+from tinycore.uop.shape import DeviceLike, Shape
+
+P = ParamSpec("P")
+T = TypeVar("T", bound=Core)
+
+MOST_TEMPLATES: Final = 1024
+INTS: Final = frozenset({int})
+PLAIN: Final = frozenset({int, bool, str, type(None), DType})
+"""Types of arguments that are keys as they are."""
+REFUSED: Final = frozenset({Op.BUFFER, Op.CALL, Op.COPY, Op.MULTI, Op.UNIQUE, Op.VALUE})
+"""Ops that depend on more than shapes: fresh memory, gradients of one call, kinds of operands."""
+
+
+class Step(NamedTuple):
+    """A node of a template: its sources are numbers of operands, constants and steps before."""
+
+    op: Op
+    dtype: DType
+    sources: tuple[int, ...]
+    argument: Any
+    key: Any
+    """The argument in the key of a node."""
+    shape: Shape | None
+
+
+class Template(NamedTuple):
+    """The nodes that a method makes of its operands, the result last."""
+
+    constants: tuple[UOp, ...]
+    steps: tuple[Step, ...]
+    device: DeviceLike
+
+    def over(self, operands: Sequence[UOp]) -> UOp:
+        """The result for some operands."""
+        made = [*operands, *self.constants]
+        device, living = self.device, nodes.get
+        for op, dtype, sources, argument, in_key, shape in self.steps:
+            key = op, dtype, tuple([made[place] for place in sources]), in_key
+            reference = living(key)
+            if reference is None or (node := reference()) is None:
+                node = new(key, argument)
+                node._shape, node._device = shape, device
+            made.append(node)
+        return made[-1]
+
+
+class Untraced:
+    """What is known of a call that has no template."""
+
+
+SEEN, REJECTED = Untraced(), Untraced()
+"""A call that was made once, and one that is no matter of shapes."""
+templates: Final[Lru[Any, Template | Untraced]] = Lru(MOST_TEMPLATES)
+"""By method, operands and other arguments."""
+
+
+def templated(method: Callable[Concatenate[T, P], T]) -> Callable[Concatenate[T, P], T]:
+    """A method of tensors whose nodes depend on shapes, dtypes and other arguments alone.
+
+    Templates are of floats on one device, in shapes that no Variable changes: there the default
+    dtypes play no part.
+    """
+
+    @wraps(method)
+    def call(self: T, /, *given: P.args, **named: P.kwargs) -> T:
+        operands = [self.uop]
+        words = described(method, operands, (*given, *named, *named.values()) if named else given)
+        if words is None:
+            return method(self, *given, **named)
+        found = templates.find(words)
+        if type(found) is Template:
+            return self._from_node(found.over(operands))
+        if found is None:
+            templates.keep(words, SEEN)
+        elif found is SEEN:
+            traced = trace(method, operands, (self, *given), named)
+            templates.keep(words, traced or REJECTED)
+        return method(self, *given, **named)
+
+    return call
+
+
+def described(
+    method: object, operands: list[UOp], given: Iterable[object]
+) -> tuple[object, ...] | None:
+    """The key of a call, whose operands are completed by that. None for one without templates."""
+    first = operands[0]
+    device, shape = first.device, first.shape
+    if type(device) is not str or not INTS.issuperset(map(type, shape)):
+        return None
+    words = [method, device, first.dtype, shape, settings.IMAGE]
+    for value in given:
+        kind = type(value)
+        if kind in PLAIN:
+            words += kind, value
+        elif isinstance(value, Core):
+            node = value.uop
+            shape = node.shape
+            if node.device != device or not INTS.issuperset(map(type, shape)):
+                return None
+            operands.append(node)
+            words += operands.index(node), node.dtype, shape
+        elif isinstance(value, float):
+            words += kind, value.hex()  # 0.0 and -0.0 are equal keys
+        elif isinstance(value, (tuple, list)) and INTS.issuperset(map(type, value)):
+            words += kind, tuple(value)
+        else:
+            return None
+    return tuple(words)
+
+
+def trace(
+    method: Callable[..., Core],
+    operands: Sequence[UOp],
+    given: Sequence[Any],
+    named: Mapping[str, Any],
+) -> Template | None:
+    """The template of a call, traced on placeholders. None where it is no matter of shapes."""
+    if any(0 in node.shape or not dtypes.is_float(node.dtype) for node in operands):
+        return None
+    stand_ins = {n: graph.new_buffer(n.shape, n.dtype, n.device) for n in operands}
+    leaves = {*stand_ins.values()}
+    tensors = {node: given[0]._from_node(leaf) for node, leaf in stand_ins.items()}
+
+    def placed(value: Any) -> Any:
+        return tensors[value.uop] if isinstance(value, Core) else value
+
+    root = method(*map(placed, given), **{k: placed(value) for k, value in named.items()}).uop
+    if base_of_view(root) in {base_of_view(leaf) for leaf in leaves}:
+        return None
+    numbers = {stand_ins[node]: place for place, node in enumerate(operands)}
+    inner = [node for node in ordered(root, None, leaves) if node not in leaves]
+    if any(node.op in REFUSED or is_numbered(node) for node in inner):
+        return None
+    varying = set(leaves)
+    for node in inner:
+        if not varying.isdisjoint(node.src):
+            varying.add(node)
+    if root not in varying:
+        return None
+    made = [node for node in inner if node in varying]
+    used = {source: None for node in made for source in node.src}
+    constants = [source for source in used if source not in varying]
+    numbers |= {node: place for place, node in enumerate((*constants, *made), len(operands))}
+    steps = [step_of(node, numbers) for node in made]
+    return Template(tuple(constants), tuple(steps), operands[0].device)
+
+
+def step_of(node: UOp, numbers: Mapping[UOp, int]) -> Step:
+    """The step that makes a node."""
+    sources = tuple([numbers[source] for source in node.src])
+    return Step(
+        node.op, node.dtype, sources, node.arg, argument_in_key(node.arg), node.shape_or_none
+    )
+
+
+def is_numbered(node: UOp) -> bool:
+    """True if no equal node is one with this: a copy, or a leaf of gradients."""
+    return node.op in (Op.CONTIGUOUS, Op.DETACH) and node.arg is not None
