@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tinycore._deferred import deferred
 from tinycore.dtype import DType, Scalar, dtypes
@@ -191,6 +191,32 @@ def skew(x: UOp, how: Skew) -> UOp:
 def unskew(x: UOp, how: Skew) -> UOp:
     """y[i, k] = x[(i - k*dilation)/stride, k], or 0."""
     return UOp(Op.UNSKEW, x.dtype, (x,), how)
+
+
+class Movement(NamedTuple):
+    """A movement op with its argument, and the shape after it."""
+
+    op: Op
+    argument: Any
+    shape: Shape
+
+
+def path_between(x: UOp, view: UOp) -> tuple[Movement, ...]:
+    """The movement from a node to a view that was made of it."""
+    path = []
+    while view is not x:
+        path.append(Movement(view.op, view.arg, view.shape))
+        (view,) = view.src
+    return tuple(reversed(path))
+
+
+def moved_along(x: UOp, path: tuple[Movement, ...]) -> UOp:
+    """The view of a node after the movement of another one of its shape."""
+    dtype, device = x.dtype, x.device
+    for op, argument, shape in path:
+        x = interned(op, dtype, (x,), argument)
+        x._shape, x._device = shape, device
+    return x
 
 
 def insert_axis(x: UOp, axis: int, size: int = 1) -> UOp:

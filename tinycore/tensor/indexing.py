@@ -15,6 +15,7 @@ from types import EllipsisType, NoneType
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 from tinycore._deferred import NumpyArray, numpy
+from tinycore._lru import Lru
 from tinycore.dtype import Scalar, dtypes, from_numpy_dtype
 from tinycore.errors import ArgumentError, IndexRangeError, ShapeError
 from tinycore.tensor import graph
@@ -37,7 +38,10 @@ from tinycore.uop.size import Size, greatest, is_size
 Index: TypeAlias = "int | slice | Creation | Sequence[Any] | SupportsArray | EllipsisType | None"
 
 
+INTS: Final = frozenset({int})
 INTS_AND_SLICES: Final = frozenset({int, slice})
+PLAIN_ENTRIES: Final = frozenset({int, slice, NoneType, EllipsisType, Size})
+"""Types of entries that are neither tensors nor arrays."""
 BOUNDS: Final = frozenset({int, NoneType})
 
 
@@ -110,6 +114,8 @@ def axes_of(entry: Any) -> int:
     """Number of axes of the tensor that an entry stands for."""
     if entry is None or entry is Ellipsis:
         return 0
+    if type(entry) in INTS_AND_SLICES:
+        return 1
     return int(entry.ndim) if is_mask(entry) else 1
 
 
@@ -135,6 +141,26 @@ def check_positions(places: numpy.ndarray[Any, Any], axis: int, shape: Shape) ->
     outside = places[(places < -shape[axis]) | (places >= shape[axis])]
     if outside.size:
         raise IndexRangeError(f"index: {outside[0]} is outside axis {axis} of shape {shape}")
+
+
+paths: Final[Lru[tuple[Any, ...], tuple[graph.Movement, ...]]] = Lru(1024)
+"""The movement of indices of ints and slices, by shape and index."""
+
+
+def plain_key(index: Any, shape: Shape) -> tuple[Any, ...] | None:
+    """The key of an index of plain ints and slices; None for another, or a symbolic shape."""
+    words: list[Any] = [shape]
+    for entry in index if type(index) is tuple else (index,):
+        if type(entry) is slice:
+            bounds = entry.start, entry.stop, entry.step
+            if not BOUNDS.issuperset(map(type, bounds)):
+                return None
+            words.append(bounds)
+        elif type(entry) is int or entry is None or entry is Ellipsis:
+            words.append(entry)
+        else:
+            return None
+    return tuple(words) if INTS.issuperset(map(type, shape)) else None
 
 
 def parse(x: Creation, entries: Sequence[Any]) -> Parsed:
@@ -163,6 +189,8 @@ def axis_index(entry: Any, size: int, axis: int, shape: Shape) -> AxisIndex:
 
     Raises IndexRangeError for an integer outside, ArgumentError for anything else.
     """
+    if type(entry) is slice and entry.start is entry.stop is entry.step is None:
+        return AxisIndex(0, size, 1, True)
     if has_size(entry, size):
         return symbolic_index(entry, size, axis, shape)
     if isinstance(entry, slice):
@@ -270,8 +298,14 @@ class Indexing(Creation):
 
         Raises IndexRangeError outside the axes or for too many entries.
         """
+        key = plain_key(index, self.uop.shape)
+        if key is not None and (path := paths.find(key)) is not None:
+            return self._as_view(graph.moved_along(self.uop, path))
         parsed = parse(self, self._entries(index))
-        return self._boxed(parsed)._gathered(parsed)
+        found = self._boxed(parsed)._gathered(parsed)
+        if key is not None:
+            paths.keep(key, graph.path_between(self.uop, found.uop))
+        return found
 
     def __iter__(self) -> Iterator[Self]:
         """The parts along the first axis. Raises TypeError when there is no axis."""
@@ -330,6 +364,8 @@ class Indexing(Creation):
         Raises IndexRangeError for positions in a list or an array that are outside their axis.
         """
         given = index if isinstance(index, tuple) else (index,)
+        if PLAIN_ENTRIES.issuperset(map(type, given)):
+            return spelled_out([*given], self.shape)
         found: list[Any] = []
         axis = 0
         for entry in spelled_out([host_entry(e) for e in given], self.shape):

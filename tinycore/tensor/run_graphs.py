@@ -16,15 +16,13 @@ from tinycore.dtype import dtypes
 from tinycore.tensor import graph
 from tinycore.tensor.gradient_sources import origin, sources_below
 from tinycore.uop.bindings import SIZED, Naming, exchanged
-from tinycore.uop.node import UOp, interned, made_anew
+from tinycore.uop.node import UOp, interned, is_gradient_leaf, made_anew
 from tinycore.uop.op import Op
 
 if TYPE_CHECKING:
     from tinycore.schedule.canonical import CanonicalGraph
 
 BUFFER: Final = Op.BUFFER
-NUMBERED: Final = frozenset({Op.CONTIGUOUS, Op.DETACH})
-"""Ops whose argument, if it is an int, is another number in a canonical graph."""
 
 
 class CanonicalWrites(NamedTuple):
@@ -57,7 +55,7 @@ class BoundWrites(NamedTuple):
             if node in done:
                 continue
             argument = node.arg
-            if node.op in NUMBERED and type(argument) is int:
+            if graph.is_alone(node) or is_gradient_leaf(node):
                 argument = apart[argument]
             elif naming.numbers and node.op in SIZED:
                 argument = exchanged(argument, naming.back)

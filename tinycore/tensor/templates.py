@@ -18,7 +18,7 @@ from tinycore.dtype import DType, dtypes
 from tinycore.tensor import graph
 from tinycore.tensor.aliases import base_of_view
 from tinycore.tensor.core import Core
-from tinycore.uop.node import UOp, argument_in_key, new, nodes, ordered
+from tinycore.uop.node import UOp, argument_in_key, is_gradient_leaf, new, nodes, ordered
 from tinycore.uop.op import Op
 from tinycore.uop.shape import DeviceLike, Shape
 
@@ -67,7 +67,7 @@ class Template(NamedTuple):
 
 
 class Untraced:
-    """What is known of a call that has no template."""
+    """State of a call without a template."""
 
 
 SEEN, REJECTED = Untraced(), Untraced()
@@ -86,7 +86,7 @@ def templated(method: Callable[Concatenate[T, P], T]) -> Callable[Concatenate[T,
     @wraps(method)
     def call(self: T, /, *given: P.args, **named: P.kwargs) -> T:
         operands = [self.uop]
-        words = described(method, operands, (*given, *named, *named.values()) if named else given)
+        words = call_key(method, operands, (*given, *named, *named.values()) if named else given)
         if words is None:
             return method(self, *given, **named)
         found = templates.find(words)
@@ -102,15 +102,15 @@ def templated(method: Callable[Concatenate[T, P], T]) -> Callable[Concatenate[T,
     return call
 
 
-def described(
+def call_key(
     method: object, operands: list[UOp], given: Iterable[object]
 ) -> tuple[object, ...] | None:
     """The key of a call, whose operands are completed by that. None for one without templates."""
     first = operands[0]
     device, shape = first.device, first.shape
-    if type(device) is not str or not INTS.issuperset(map(type, shape)):
-        return None
-    words = [method, device, first.dtype, shape, settings.IMAGE]
+    if type(device) is not str or not INTS.issuperset(map(type, shape)) or settings.IMAGE:
+        return None  # which operands of products are images depends on how they were made
+    words = [method, device, first.dtype, shape]
     for value in given:
         kind = type(value)
         if kind in PLAIN:
@@ -152,7 +152,7 @@ def trace(
         return None
     numbers = {stand_ins[node]: place for place, node in enumerate(operands)}
     inner = [node for node in ordered(root, None, leaves) if node not in leaves]
-    if any(node.op in REFUSED or is_numbered(node) for node in inner):
+    if any(node.op in REFUSED or graph.is_alone(node) or is_gradient_leaf(node) for node in inner):
         return None
     varying = set(leaves)
     for node in inner:
@@ -164,18 +164,13 @@ def trace(
     used = {source: None for node in made for source in node.src}
     constants = [source for source in used if source not in varying]
     numbers |= {node: place for place, node in enumerate((*constants, *made), len(operands))}
-    steps = [step_of(node, numbers) for node in made]
+    steps = [node_step(node, numbers) for node in made]
     return Template(tuple(constants), tuple(steps), operands[0].device)
 
 
-def step_of(node: UOp, numbers: Mapping[UOp, int]) -> Step:
+def node_step(node: UOp, numbers: Mapping[UOp, int]) -> Step:
     """The step that makes a node."""
     sources = tuple([numbers[source] for source in node.src])
     return Step(
         node.op, node.dtype, sources, node.arg, argument_in_key(node.arg), node.shape_or_none
     )
-
-
-def is_numbered(node: UOp) -> bool:
-    """True if no equal node is one with this: a copy, or a leaf of gradients."""
-    return node.op in (Op.CONTIGUOUS, Op.DETACH) and node.arg is not None

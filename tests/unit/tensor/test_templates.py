@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tinycore import Context, Tensor, Variable
-from tinycore.errors import ShapeError
+from tinycore.errors import IndexRangeError, ShapeError
+from tinycore.tensor.indexing import paths
 from tinycore.uop.shape import device_of, shape_of
 
 CALLS: dict[str, tuple[Callable[[Tensor, Tensor], tuple[Any, ...]], dict[str, Any]]] = {
@@ -135,3 +136,36 @@ def test_gradients_flow_through_nodes_of_templates() -> None:
         assert x.grad is not None
         assert w.grad is not None
         assert (x.grad.tolist(), w.grad.tolist()) == ([[3.0, 7.0]], [[0.5, 0.5], [-1.0, -1.0]])
+
+
+INDICES = (0, slice(1, None), (slice(None), 2), (None, ..., slice(None, None, -2)), (1, ..., None))
+
+
+@pytest.mark.parametrize("index", INDICES, ids=str)
+def test_indices_that_were_seen_before_make_the_same_views(index: Any) -> None:
+    for kind in ("memory", "computed later", "a part of memory"):
+        x = OPERANDS[kind]()
+        numbers = x.numpy()
+        paths.clear()
+        first = x[index].uop
+        again = x[index]
+        assert again.uop is first
+        assert again.shape == shape_of(first)
+        assert again.tolist() == numbers[index].tolist()
+
+
+def test_a_view_by_an_index_that_was_seen_before_shows_writes() -> None:
+    for _ in range(3):
+        x = Tensor.zeros(3, 3).contiguous().realize()
+        view = x[1:, ::2]
+        view.assign(Tensor.ones(2, 2))
+        assert x.tolist() == [[0, 0, 0], [1, 0, 1], [1, 0, 1]]
+
+
+def test_indices_are_told_apart_by_type() -> None:
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]]).realize()
+    for _ in range(3):
+        assert x[1].tolist() == [3.0, 4.0]
+        assert x[True].tolist() == [[[1.0, 2.0], [3.0, 4.0]]]
+        with pytest.raises(IndexRangeError):
+            x[2]
