@@ -15,6 +15,7 @@ from tinycore import Tensor
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.nn.dropout import probability
 from tinycore.nn.initializers import inverse_root_uniform, positive_sizes
+from tinycore.tensor.templates import templated
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
 
@@ -59,8 +60,14 @@ def gated_step(x: Tensor, hidden: Tensor, weights: Weights) -> Tensor:
 
     The reset gate scales what the state contributes to the new value after its bias was added.
     """
+    return gated(hidden, x, weights.of_state(hidden))
+
+
+@templated
+def gated(hidden: Tensor, of_inputs: Tensor, of_state: Tensor) -> Tensor:
+    """The next state by the gates of inputs and state."""
     (reset, update, new), (from_reset, from_update, from_new) = (
-        gates.chunk(3, dim=-1) for gates in (x, weights.of_state(hidden))
+        gates.chunk(3, dim=-1) for gates in (of_inputs, of_state)
     )
     keep = (update + from_update).sigmoid()
     fresh = (new + (reset + from_reset).sigmoid() * from_new).tanh()
@@ -73,7 +80,13 @@ def long_short_step(x: Tensor, state: Pair, weights: Weights) -> Pair:
     The gates are input, forget, cell and output; the state is hidden and cell.
     """
     hidden, cell = state
-    inward, forget, new, outward = (x + weights.of_state(hidden)).chunk(4, dim=-1)
+    return remembered(cell, x, weights.of_state(hidden))
+
+
+@templated
+def remembered(cell: Tensor, of_inputs: Tensor, of_state: Tensor) -> Pair:
+    """The next state by the gates of inputs and state."""
+    inward, forget, new, outward = (of_inputs + of_state).chunk(4, dim=-1)
     cell = forget.sigmoid() * cell + inward.sigmoid() * new.tanh()
     return outward.sigmoid() * cell.tanh(), cell
 

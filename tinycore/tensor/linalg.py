@@ -87,6 +87,7 @@ class Linalg(Sorting):
     def __rmatmul__(self, x: Self) -> Self:
         return self.matmul(x, reverse=True)
 
+    @templated
     def linear(
         self, weight: Self, bias: Self | None = None, dtype: DTypeLike | None = None
     ) -> Self:

@@ -14,6 +14,7 @@ from tinycore.dtype import dtypes, least_upper_dtype, sum_acc_dtype
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.checks import floating_dtype, integer_dtype
+from tinycore.tensor.templates import templated
 from tinycore.tensor.windows import Windows
 from tinycore.uop.node import UOp
 from tinycore.uop.shape import Shape
@@ -54,6 +55,7 @@ class Losses(Windows):
         called = graph.called(loss.uop, [p.uop, truth.uop], slopes_of_binary_crossentropy)
         return self._from_node(called)._reduced(reduction)
 
+    @templated
     def binary_crossentropy_logits(
         self, Y: Self, reduction: Reduction = "mean", pos_weight: Self | None = None
     ) -> Self:
@@ -68,6 +70,7 @@ class Losses(Windows):
         weight = Y if pos_weight is None else Y * pos_weight
         return (-(weight * self.logsigmoid()) - (1 - Y) * (-self).logsigmoid())._reduced(reduction)
 
+    @templated
     def sparse_categorical_crossentropy(
         self,
         Y: Self,
@@ -104,6 +107,7 @@ class Losses(Windows):
             return loss._reduced(reduction)
         return loss._averaged(counted.sum())
 
+    @templated
     def cross_entropy(
         self,
         Y: Self,

@@ -24,6 +24,7 @@ from tinycore.uop.shape import DeviceLike, Shape
 
 P = ParamSpec("P")
 T = TypeVar("T", bound=Core)
+Result = TypeVar("Result", bound=Core | tuple[Core, ...])
 
 MOST_TEMPLATES: Final = 1024
 INTS: Final = frozenset({int})
@@ -46,14 +47,16 @@ class Step(NamedTuple):
 
 
 class Template(NamedTuple):
-    """The nodes that a method makes of its operands, the result last."""
+    """The nodes that a method makes of its operands, after these and the constants among them."""
 
     constants: tuple[UOp, ...]
     steps: tuple[Step, ...]
     device: DeviceLike
+    result: int | tuple[int, ...]
+    """The number of the result, or of each of several."""
 
-    def over(self, operands: Sequence[UOp]) -> UOp:
-        """The result for some operands."""
+    def over(self, operands: Sequence[UOp], tensor: Callable[[UOp], Any]) -> Any:
+        """The results for some operands, as tensors."""
         made = [*operands, *self.constants]
         device, living = self.device, nodes.get
         for op, dtype, sources, argument, in_key, shape in self.steps:
@@ -63,7 +66,10 @@ class Template(NamedTuple):
                 node = new(key, argument)
                 node._shape, node._device = shape, device
             made.append(node)
-        return made[-1]
+        result = self.result
+        if isinstance(result, int):
+            return tensor(made[result])
+        return tuple([tensor(made[number]) for number in result])
 
 
 class Untraced:
@@ -76,22 +82,24 @@ templates: Final[Lru[Any, Template | Untraced]] = Lru(MOST_TEMPLATES)
 """By method, operands and other arguments."""
 
 
-def templated(method: Callable[Concatenate[T, P], T]) -> Callable[Concatenate[T, P], T]:
+def templated(
+    method: Callable[Concatenate[T, P], Result],
+) -> Callable[Concatenate[T, P], Result]:
     """A method of tensors whose nodes depend on shapes, dtypes and other arguments alone.
 
-    Templates are of floats on one device, in shapes that no Variable changes: there the default
-    dtypes play no part.
+    Its results are a tensor or a tuple of them. Templates are of operands on one device, in shapes
+    that no Variable changes.
     """
 
     @wraps(method)
-    def call(self: T, /, *given: P.args, **named: P.kwargs) -> T:
+    def call(self: T, /, *given: P.args, **named: P.kwargs) -> Result:
         operands = [self.uop]
         words = call_key(method, operands, (*given, *named, *named.values()) if named else given)
         if words is None:
             return method(self, *given, **named)
         found = templates.find(words)
         if type(found) is Template:
-            return self._from_node(found.over(operands))
+            return found.over(operands, self._from_node)  # type: ignore[no-any-return]
         if found is None:
             templates.keep(words, SEEN)
         elif found is SEEN:
@@ -110,7 +118,7 @@ def call_key(
     device, shape = first.device, first.shape
     if type(device) is not str or not INTS.issuperset(map(type, shape)) or settings.IMAGE:
         return None  # which operands of products are images depends on how they were made
-    words = [method, device, first.dtype, shape]
+    words = [method, device, first.dtype, shape, *defaults_beside(first.dtype)]
     for value in given:
         kind = type(value)
         if kind in PLAIN:
@@ -121,7 +129,7 @@ def call_key(
             if node.device != device or not INTS.issuperset(map(type, shape)):
                 return None
             operands.append(node)
-            words += operands.index(node), node.dtype, shape
+            words += operands.index(node), node.dtype, shape, *defaults_beside(node.dtype)
         elif isinstance(value, float):
             words += kind, value.hex()  # 0.0 and -0.0 are equal keys
         elif isinstance(value, (tuple, list)) and INTS.issuperset(map(type, value)):
@@ -131,41 +139,50 @@ def call_key(
     return tuple(words)
 
 
+def defaults_beside(dtype: DType) -> tuple[DType, ...]:
+    """The default dtypes, which decide what integers and bools are promoted to."""
+    return () if dtype.kind == "float" else (dtypes.default_int, dtypes.default_float)
+
+
 def trace(
-    method: Callable[..., Core],
+    method: Callable[..., Any],
     operands: Sequence[UOp],
     given: Sequence[Any],
     named: Mapping[str, Any],
 ) -> Template | None:
     """The template of a call, traced on placeholders. None where it is no matter of shapes."""
-    if any(0 in node.shape or not dtypes.is_float(node.dtype) for node in operands):
+    if any(0 in node.shape for node in operands):
         return None
     stand_ins = {n: graph.new_buffer(n.shape, n.dtype, n.device) for n in operands}
-    leaves = {*stand_ins.values()}
     tensors = {node: given[0]._from_node(leaf) for node, leaf in stand_ins.items()}
 
     def placed(value: Any) -> Any:
         return tensors[value.uop] if isinstance(value, Core) else value
 
-    root = method(*map(placed, given), **{k: placed(value) for k, value in named.items()}).uop
-    if base_of_view(root) in {base_of_view(leaf) for leaf in leaves}:
-        return None
+    found = method(*map(placed, given), **{k: placed(value) for k, value in named.items()})
+    roots = [tensor.uop for tensor in (found if isinstance(found, tuple) else (found,))]
+    shown = [base_of_view(node) for node in (*roots, *stand_ins.values())]
+    if len({*shown}) < len(shown):
+        return None  # a view, which would show writes
     numbers = {stand_ins[node]: place for place, node in enumerate(operands)}
-    inner = [node for node in ordered(root, None, leaves) if node not in leaves]
+    leaves = {*numbers}
+    inner = [n for n in ordered(UOp.sink(*roots), None, leaves) if n not in leaves][:-1]
     if any(node.op in REFUSED or graph.is_alone(node) or is_gradient_leaf(node) for node in inner):
         return None
     varying = set(leaves)
     for node in inner:
         if not varying.isdisjoint(node.src):
             varying.add(node)
-    if root not in varying:
+    if not varying.issuperset(roots):
         return None
     made = [node for node in inner if node in varying]
     used = {source: None for node in made for source in node.src}
     constants = [source for source in used if source not in varying]
     numbers |= {node: place for place, node in enumerate((*constants, *made), len(operands))}
     steps = [node_step(node, numbers) for node in made]
-    return Template(tuple(constants), tuple(steps), operands[0].device)
+    results = tuple([numbers[root] for root in roots])
+    result = results if isinstance(found, tuple) else results[0]
+    return Template(tuple(constants), tuple(steps), operands[0].device, result)
 
 
 def node_step(node: UOp, numbers: Mapping[UOp, int]) -> Step:

@@ -149,6 +149,7 @@ class Windows(Digest):
 
     # --- pooling
 
+    @templated
     def avg_pool2d(
         self,
         kernel_size: Ints = (2, 2),

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from tinycore import Context, Tensor, Variable
+from tinycore.dtype import dtypes
 from tinycore.errors import IndexRangeError, ShapeError
 from tinycore.tensor.indexing import paths
+from tinycore.tensor.templates import templated
 from tinycore.uop.shape import device_of, shape_of
 
 CALLS: dict[str, tuple[Callable[[Tensor, Tensor], tuple[Any, ...]], dict[str, Any]]] = {
@@ -169,3 +171,35 @@ def test_indices_are_told_apart_by_type() -> None:
         assert x[True].tolist() == [[[1.0, 2.0], [3.0, 4.0]]]
         with pytest.raises(IndexRangeError):
             x[2]
+
+
+@pytest.mark.parametrize("default", ["int32", "int64"])
+def test_templates_of_integers_know_the_default_dtypes(
+    default: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dtypes, "default_int", getattr(dtypes, default))
+    scores = Tensor([[0.5, -1.0, 2.0], [0.0, 1.0, 3.0]]).realize()
+    labels = Tensor([2, 0], dtype="int16").realize()
+    loss = unwrap(Tensor.cross_entropy)
+    for _ in range(3):
+        assert scores.cross_entropy(labels).uop is loss(scores, labels).uop
+
+
+def test_several_results_have_a_template_unless_they_show_each_other() -> None:
+    @templated
+    def both(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return x + y, x * y
+
+    @templated
+    def halves(x: Tensor) -> tuple[Tensor, Tensor]:
+        whole = x * 2
+        return whole[:1], whole[1:]
+
+    for number in range(4):
+        x, y = Tensor([number + 1.0, 2.0]).realize(), Tensor([3.0, 4.0]).realize()
+        total, product = both(x, y)
+        assert (total.tolist(), product.tolist()) == ([number + 4, 6], [(number + 1) * 3, 8])
+        first, second = halves(x)
+        first.assign(Tensor([7.0]))
+        assert (first.tolist(), second.tolist()) == ([7.0], [4.0])
+        assert x.tolist() == [number + 1.0, 2.0]

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from tinycore import Tensor
 from tinycore.errors import ArgumentError, ArgumentTypeError
 from tinycore.nn.optim.optimizer import Keep, Optimizer, nonnegative, norm
+from tinycore.tensor.templates import templated
 from tinycore.uop.shape import DeviceLike
 
 __all__ = ["LAMB", "Adam", "AdamW"]
@@ -63,10 +64,9 @@ class AdamW(Optimizer):
             corrections[dtype] = 1 - self.b1_t.cast(dtype), 1 - self.b2_t.cast(dtype)
         for place, gradient, param in zip(places, gradients, params, strict=True):
             m, v = self.m[place], self.v[place]
-            keep(m, self.b1 * m + (1 - self.b1) * gradient)
-            keep(v, self.b2 * v + (1 - self.b2) * gradient.square())
-            first, second = corrections[m.dtype]
-            step = (m / first) / ((v / second).sqrt() + self.eps)
+            keep(m, _moved(m, gradient, self.b1))
+            keep(v, _moved_square(v, gradient, self.b2))
+            step = _direction(m, v, *corrections[m.dtype], self.eps)
             step = step + self.wd * param if self.wd else step
             updates.append(self._rate(param) * self._trusted(param, step))
         return updates
@@ -125,6 +125,24 @@ class LAMB(AdamW):
             return step
         size, length = norm(param), norm(step)
         return step * ((size > 0) & (length > 0)).where(size / length, 1.0)
+
+
+@templated
+def _moved(mean: Tensor, gradient: Tensor, weight: float) -> Tensor:
+    """The running mean of the gradient after a step."""
+    return weight * mean + (1 - weight) * gradient
+
+
+@templated
+def _moved_square(mean: Tensor, gradient: Tensor, weight: float) -> Tensor:
+    """The running mean of the square of the gradient after a step."""
+    return weight * mean + (1 - weight) * gradient.square()
+
+
+@templated
+def _direction(mean: Tensor, square: Tensor, first: Tensor, second: Tensor, eps: float) -> Tensor:
+    """The corrected mean of the gradient over the root of that of its square."""
+    return (mean / first) / ((square / second).sqrt() + eps)
 
 
 def _both(optimizer: Optimizer, b1: float, b2: float, betas: object) -> tuple[float, float]:
