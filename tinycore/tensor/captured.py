@@ -153,7 +153,6 @@ class Capture:
         assert self.around is not None, "there is a function to run"
         walk = self.around.walk(given.objects)
         finish_writes((*walk.values, *given.tensors))
-        before = Before.all()
         args, kwargs = rename_sizes(given, args), rename_sizes(given, kwargs)
         with (
             capture(False, tuple(given.buffers) if self.prune else None) as recording,
@@ -161,6 +160,7 @@ class Capture:
             noting() as conditions,
             tracking_changes() as change_set,
         ):
+            before = Before.all()  # what others make from here on is told by the change set
             result = function(*args, **kwargs)
             tensors = realized(self.name, result)
             changes = walk.changes()
@@ -190,14 +190,15 @@ class Capture:
         value_cache.invalidate(given.nodes)  # the function may write to them, by other names
         proxies = ArgumentProxies(given)
         try:
-            run = CapturingRun(self, walk, given, proxies)
             varying = proxies.buffers if self.prune else None
             with (
                 capture(varying=varying) as recording,
                 sealed(),
                 value_cache.isolated(),
                 noting() as conditions,
+                tracking_changes() as change_set,
             ):
+                run = CapturingRun(self, walk, given, proxies, change_set)
                 result = run.run(function, args, kwargs)
             self.note(conditions)
             recorded = run.make_record(recording, result)

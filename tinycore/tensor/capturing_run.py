@@ -13,10 +13,6 @@ random generators, or finds an iterator, whose position nobody can ask for.
 from __future__ import annotations
 
 import gc
-import pickle
-import random
-import sys
-import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -29,12 +25,17 @@ from tinycore.errors import JitError
 from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.arguments import Arguments, form_of, is_realized, leaves, rebuilt
-from tinycore.tensor.change_tracking import ChangeSet, tracking_changes
-from tinycore.tensor.environment import Change, Walk
+from tinycore.tensor.change_tracking import ChangeSet
+from tinycore.tensor.environment import (
+    Change,
+    Walk,
+    is_iterator,
+    positions,
+    random_generators,
+)
 from tinycore.tensor.guard import form_of_value
 from tinycore.tensor.guard_keys import ATOM, FORM, Role, is_plain, shortened
 from tinycore.tensor.liveness import live_tensors, while_walking
-from tinycore.tensor.names import Names
 from tinycore.tensor.proxies import ArgumentProxies
 from tinycore.tensor.recorded_call import Output, RecordedCall, SideOutput, State, realized_buffers
 from tinycore.tensor.tensor import Tensor
@@ -44,44 +45,6 @@ from tinycore.uop.size import shown_name
 
 if TYPE_CHECKING:
     from tinycore.tensor.captured import Capture
-
-
-OF_PYTHON: Final = ("builtins", "itertools")
-"""Modules of the iterators that nobody can look into."""
-METHODS: Final = (types.BuiltinMethodType, types.MethodType)
-
-
-def is_iterator(value: Any) -> bool:
-    """True for generators and the iterators of Python and `itertools`."""
-    return isinstance(value, Iterator) and type(value).__module__ in OF_PYTHON
-
-
-def random_generators(values: Iterable[Any], names: Names) -> list[Any]:
-    """The generators of random numbers among values, their methods, and modules that code names."""
-    numpy_random: Any = sys.modules.get("numpy.random")
-    found: dict[int, Any] = {}
-    for value in values:
-        owner = value.__self__ if isinstance(value, METHODS) else value
-        if owner is random:
-            owner = random._inst
-        elif numpy_random is None:
-            pass
-        elif owner is numpy_random or (owner is sys.modules["numpy"] and names.has("random")):
-            owner = numpy_random.mtrand._rand
-        kinds = (random.Random, *generators_of(numpy_random))
-        if isinstance(owner, kinds) and not isinstance(owner, random.SystemRandom):
-            found[id(owner)] = owner
-    return list(found.values())
-
-
-def generators_of(numpy_random: Any) -> tuple[type, ...]:
-    """The classes of NumPy's generators; none before NumPy's module is imported."""
-    return () if numpy_random is None else (numpy_random.Generator, numpy_random.RandomState)
-
-
-def positions(generators: Iterable[Any]) -> list[bytes]:
-    """The state of each generator."""
-    return [pickle.dumps(generator) for generator in generators]
 
 
 MOST_TRIES: Final = 3
@@ -154,6 +117,11 @@ class Before:
                 known[id(tensor)].grad = known.get(id(grad)) or cls.of(grad)
         return list(known.values())
 
+    @property
+    def waits(self) -> bool:
+        """True if it was more than memory, to be computed."""
+        return self.pending is not None and not is_realized(self.pending)
+
     def has_grad(self, grad: Any) -> bool:
         """True if a gradient, or None, is the one from before."""
         return (
@@ -177,8 +145,14 @@ class CapturingRun:
     """A run of a function on proxies, with a record of the state before."""
 
     def __init__(
-        self, known: Capture, walk: Walk, given: Arguments, proxies: ArgumentProxies
+        self,
+        known: Capture,
+        walk: Walk,
+        given: Arguments,
+        proxies: ArgumentProxies,
+        change_set: ChangeSet,
     ) -> None:
+        """Record the state now; `change_set` has what this thread changes from here on."""
         self.known, self.walk, self.given, self.proxies = known, walk, given, proxies
         self.name = known.name
         self.before = Before.all()
@@ -189,7 +163,7 @@ class CapturingRun:
         self.other: list[Change] = []
         """Other changes of the function's environment."""
         self.gradients: list[tuple[Tensor, Before]] = []
-        self.change_set = ChangeSet()
+        self.change_set = change_set
         self.generators = random_generators(walk.referred, walk.names)
         self.positions = positions(self.generators)
 
@@ -199,11 +173,6 @@ class CapturingRun:
         """Run the function, and compute all that it leaves behind; its result."""
         stands = self.proxies.substitute_in((args, kwargs))
         held = identities(stands)
-        with tracking_changes() as self.change_set:
-            return self.run_on(function, stands, held)
-
-    def run_on(self, function: Callable[..., Any], stands: Any, held: list[tuple[str, int]]) -> Any:
-        """Run the function on proxies of known content; its result."""
         result = function(*stands[0], **stands[1])
         if (path := first_difference(held, identities(stands))) is not None:
             raise JitError(
@@ -297,7 +266,7 @@ class CapturingRun:
         self.check_values(recording)
         self.proxies.check(self.name, recording)
         self.check_replaced(recording)
-        if self.known.first is not None:
+        if self.known.first is not None and not self.fills_others():
             compare(self.name, self.known.first, Run.of(recording))
         self.check_changes()
         self.check_arrays(recording)
@@ -393,6 +362,25 @@ class CapturingRun:
             and any(map(is_ours, tensor.uop.toposort()))
         ]
 
+    def changed_from_before(self) -> Iterator[tuple[Before, Tensor]]:
+        """Tensors from before that have other nodes now, but for those that were put somewhere."""
+        passing = self.passing
+        for b in self.before:
+            tensor = b.tensor()
+            if tensor is not None and tensor.uop is not b.node() and id(tensor) not in passing:
+                yield b, tensor
+
+    @while_walking
+    def fills_others(self) -> bool:
+        """True if tensors that waited before this run were computed by it, of whatever thread, or
+        by another thread where the function reads them: it may have computed them as well.
+        """
+        reached = self.reached
+        return any(
+            b.waits and (self.is_own(tensor) or id(tensor) in reached)
+            for b, tensor in self.changed_from_before()
+        )
+
     @while_walking
     def is_settled(self) -> bool:
         """True if this run did nothing that is done once only, such as filling memory made outside.
@@ -400,18 +388,11 @@ class CapturingRun:
         Values computed for such a tensor need not be computed again. Raises JitError where memory
         was replaced, or each call finds something new to do.
         """
-        settled = not self.other
-        passing, reached = self.passing, self.reached
-        for b in self.before:
-            tensor = b.tensor()
-            if tensor is None or tensor.uop is b.node() or id(tensor) in passing:
+        settled = not self.other and not self.fills_others()
+        for b, tensor in self.changed_from_before():
+            if b.waits or not self.is_own(tensor):
                 continue
-            was_computed = b.pending is None or is_realized(b.pending)
-            if not self.is_own(tensor):  # if computed elsewhere, it may be so here as well
-                settled = settled and (was_computed or id(tensor) not in reached)
-            elif not was_computed:
-                settled = False
-            elif b.shown() != list(map(buffer_of, buffers_below(tensor.uop))):
+            if b.shown() != list(map(buffer_of, buffers_below(tensor.uop))):
                 raise JitError(
                     f"{self.name} replaced a tensor of shape {b.shape} by another, where a "
                     "replay could only write to memory; use assign"

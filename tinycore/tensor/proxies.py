@@ -7,7 +7,7 @@ reached that memory through the argument or in another way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from threading import get_ident
 from typing import Any
@@ -18,7 +18,7 @@ from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.schedule.kernel import memory_of
 from tinycore.tensor.aliases import VIEW_OPS, buffers_below
 from tinycore.tensor.arguments import Arguments, is_realized, rebuilt
-from tinycore.tensor.change_tracking import change_sets, changed_elsewhere
+from tinycore.tensor.change_tracking import change_sets, changed_elsewhere, tracking_changes
 from tinycore.tensor.history import history
 from tinycore.tensor.liveness import become, live_tensors, replace_nodes, while_walking
 from tinycore.tensor.tensor import Tensor
@@ -130,18 +130,24 @@ def naming_variables(given: Arguments) -> Iterator[None]:
     if naming is None:
         yield
         return
-    for argument in given.tensors:
-        argument._become(given.named(argument.uop))
-    try:
-        yield
-    finally:
-        name_back(naming)
+    with tracking_changes() as change_set:
+        try:
+            for argument in given.tensors:
+                argument._become(given.named(argument.uop))
+            yield
+        finally:
+            name_back(naming, change_set.changed)
 
 
 @while_walking
-def name_back(naming: Naming) -> None:
-    """Show bound variables under their own names again, in all living tensors."""
+def name_back(naming: Naming, changed: Container[int]) -> None:
+    """Show bound variables under their own names again, in the tensors of some ids.
+
+    Other threads have other numbers under the same names.
+    """
     for tensor in live_tensors():
+        if id(tensor) not in changed:
+            continue
         node = tensor.uop
         if (new := exchanging(node, naming.back)) is not node and tensor.uop is node:
             tensor._become(new)

@@ -7,13 +7,15 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
-from tinycore import Tensor, TinyJit, nn
+from tinycore import Tensor, TinyJit, Variable, nn
 from tinycore.tensor.liveness import live_tensors, while_walking
 from tinycore.tensor.proxies import ArgumentProxies
 from tinycore.tensor.recorded_call import ReusableGradients
+from tinycore.uop.size import Size
 
 
 def host(*values: float) -> Tensor:
@@ -234,6 +236,53 @@ def test_a_value_from_before_that_another_thread_computes_meanwhile_is_not_compu
     for number in range(4):
         assert step(host(number, 0)).tolist() == [5.0 + number, 10.0]
         weight.assign(weight + 1).realize()
+
+
+def test_calls_of_two_threads_have_their_own_numbers_of_a_variable() -> None:
+    length, x = Variable("length", 1, 4), host(1, 2, 3, 4)
+    inner = TinyJit(lambda n: x[:n].sum() + 0)
+
+    def outer(n: Size, other: int) -> Tensor:
+        found = x[:n].sum()
+        elsewhere(lambda: inner(length.bind(other)))
+        return found + 0
+
+    step = TinyJit(outer)
+    for number in range(4):
+        assert step(length.bind(2), 4 - number).tolist() == 3.0
+
+
+def test_a_tensor_that_another_thread_makes_as_a_capture_begins_is_no_survivor_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weight, made = host(1, 2), list[Tensor]()
+    begin = ArgumentProxies.substitute_in
+
+    def late(*arguments: Any) -> Any:
+        elsewhere(lambda: made.append(weight * 5))
+        return begin(*arguments)
+
+    step = TinyJit(lambda x: ((weight * 5).realize() + x).realize())
+    step(host(0, 0))
+    with monkeypatch.context() as patch:
+        patch.setattr(ArgumentProxies, "substitute_in", late)
+        step(host(0, 0))
+    weight.assign(weight + 1).realize()
+
+    assert step(host(1, 0)).tolist() == [11.0, 15.0]
+    assert made[0].tolist() == [5.0, 10.0]
+
+
+def test_values_that_another_thread_left_to_be_computed_do_not_end_a_capture() -> None:
+    state, copies = host(0, 0), list[Tensor]()
+    step = TinyJit(lambda x: state.assign(state + x).realize() * 1)
+    step(host(1, 1))
+    elsewhere(lambda: copies.append((state * 10).flip(0)))
+
+    for number in range(2, 6):
+        assert step(host(1, 1)).tolist() == [number, number]
+
+    assert copies[0].tolist() == [10.0, 10.0]
 
 
 def test_a_gradient_that_somebody_holds_is_not_overwritten_though_another_thread_looked_at_it(
