@@ -17,6 +17,7 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from sys import getrefcount
 from typing import Any, TypeAlias, TypeVar, overload
@@ -31,6 +32,7 @@ from tinycore.nn.blocks import BLOCK_TYPES
 from tinycore.nn.files.gguf import GgufFile, parts_of_model
 from tinycore.nn.files.safetensors import SafetensorsFile, read_index, write_safetensors
 from tinycore.nn.files.torch_archive import SavedTensor, like, read_archive
+from tinycore.tensor.atomic_writes import AtomicWrites
 from tinycore.uop.shape import DeviceLike
 
 __all__ = [
@@ -127,6 +129,9 @@ def load_state_dict(
     no place for. `consume` takes what was loaded out of `state_dict`, so that its memory can be
     freed on the way. `realize` computes the values now. Returns the model's tensors that were set.
 
+    Whatever ends it, all tensors are set or none: so former values keep their memory to the end.
+    With `consume` that is freed on the way as well, and what was loaded before an error stays.
+
     Arrays and tensors of other libraries, as those of a model of torch, are copied. So is what
     others hold, as the tensors of another model. The memory of what only
     `state_dict` holds, as that of a file, is the model's from then on, and shows its writes; to
@@ -156,16 +161,17 @@ def load_state_dict(
         warnings.warn(f"the model has no place for {_enumerated(unused)}", stacklevel=2)
     entries = Counter(map(id, state_dict.values()))
     names = tqdm(list(values), "loading weights", leave=False, disable=None if verbose else True)
-    for name in names:
-        target, value = targets[name], values.pop(name)
-        if value is not target:
-            (count,) = map(getrefcount, [value])
-            is_alone = COUNTS and count <= REFERENCES + entries[id(value)]
-            target._take_over(value.shard_like(target), is_alone)
-        if realize:
-            target.realize()
-        if consume:
-            del state_dict[name]
+    with nullcontext() if consume else AtomicWrites(targets.values):
+        for name in names:
+            target, value = targets[name], values.pop(name)
+            if value is not target:
+                (count,) = map(getrefcount, [value])
+                is_alone = COUNTS and count <= REFERENCES + entries[id(value)]
+                target._take_over(value.shard_like(target), is_alone)
+            if realize:
+                target.realize()
+            if consume:
+                del state_dict[name]
     return [targets[name] for name in targets if name not in missing]
 
 

@@ -182,7 +182,7 @@ def log_writes(tensors: Iterable[Core]) -> None:
 def leave_done_writes(replacements: dict[UOp, UOp]) -> None:
     """Replace writes that are done by their memory in all undo logs, not to do them again."""
     done = {old: new for old, new in replacements.items() if old.op is Op.ASSIGN}
-    for log in living_logs():
+    for log in living_logs() if done else ():
         for key, former in list(log.items()):
             base = None if former.base is None else former.base.substitute(done)
             log[key] = former._replace(node=former.node.substitute(done), base=base)

@@ -11,7 +11,7 @@ import numpy
 import pytest
 
 from tinycore import Tensor, dtypes, nn
-from tinycore.errors import ArgumentError, FileFormatError, ShapeError
+from tinycore.errors import ArgumentError, FileFormatError, OutOfMemory, ShapeError
 from tinycore.nn.optim import SGD
 from tinycore.nn.state import (
     get_parameters,
@@ -150,6 +150,34 @@ def test_what_has_no_place_is_told() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         load_state_dict(nn.Linear(2, 3), state(extra=Tensor([1.0])), verbose=False)
+
+
+@pytest.mark.parametrize("realizes", [True, False])
+@pytest.mark.parametrize("kind", [OutOfMemory, KeyboardInterrupt])
+def test_what_ends_it_half_way_leaves_the_model_as_it_was(
+    monkeypatch: pytest.MonkeyPatch, kind: type[BaseException], realizes: bool
+) -> None:
+    model = {"a": Tensor([1.0, 2.0]).realize(), "b": Tensor([3.0]) * 2, "c": Tensor([4.0])}
+    part = model["a"][1:]
+    given = {"a": Tensor([7.0, 8.0]), "b": Tensor([9.0]) * 1, "c": Tensor([5.0])}
+    take_over, left = Tensor._take_over, [2]
+
+    def ended(*arguments: Any) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise kind
+        take_over(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tensor, "_take_over", ended)
+        with pytest.raises(kind):
+            load_state_dict(model, given, verbose=False, realize=realizes)
+
+    assert [t.tolist() for t in (*model.values(), part)] == [[1.0, 2.0], [6.0], [4.0], [2.0]]
+    model["a"].assign(Tensor([0.0, 0.5]))
+    assert part.tolist() == [0.5]
+    load_state_dict(model, given, verbose=False, realize=realizes)
+    assert [t.tolist() for t in model.values()] == [[7.0, 8.0], [9.0], [5.0]]
 
 
 def test_consume_takes_out_what_was_loaded() -> None:
