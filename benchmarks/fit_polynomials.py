@@ -1,4 +1,4 @@
-"""Fit the polynomials of `tinycore/lower/elementary.py`, and print them.
+"""Fit the polynomials of `lower/elementary.py` and `tensor/special.py`, and print them.
 
     python benchmarks/fit_polynomials.py        # needs mpmath
 
@@ -13,7 +13,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from mpmath import chebyfit, cos, exp, expm1, log, log1p, mp, mpf, pi, polyval, sin, sqrt, taylor
+from mpmath import (
+    asin,
+    atan,
+    chebyfit,
+    cos,
+    erf,
+    erfc,
+    exp,
+    expm1,
+    log,
+    log1p,
+    lu_solve,
+    matrix,
+    mp,
+    mpf,
+    pi,
+    polyval,
+    sin,
+    sqrt,
+    tan,
+    taylor,
+)  # fmt: skip
 
 mp.dps = 60
 HALF_LN2: Final = log(2) / 2
@@ -72,6 +93,27 @@ def cos_rest(z: mpf) -> mpf:
     return (cos(sqrt(z)) - 1 + z / 2) / z**2
 
 
+def asin_rest(z: mpf) -> mpf:
+    """A with asin(x) = x + x**3 * A(x*x)."""
+    if abs(z) < SMALL:
+        return mpf(1) / 6 + 3 * z / 40 + 5 * z**2 / 112
+    return (asin(sqrt(z)) / sqrt(z) - 1) / z
+
+
+def atan_rest(z: mpf) -> mpf:
+    """A with atan(x) = x + x**3 * A(x*x)."""
+    if abs(z) < SMALL:
+        return -mpf(1) / 3 + z / 5 - z**2 / 7
+    return (atan(sqrt(z)) / sqrt(z) - 1) / z
+
+
+def erf_ratio(z: mpf) -> mpf:
+    """erf(x) / x where z = x*x."""
+    if abs(z) < SMALL:
+        return 2 / sqrt(pi) * (1 - z / 3 + z**2 / 10)
+    return erf(sqrt(z)) / sqrt(z)
+
+
 EXP_RANGE = (-HALF_LN2, HALF_LN2)
 EXP2_RANGE = (mpf(-1) / 2, mpf(1) / 2)
 LOG_RANGE = (sqrt(mpf(1) / 2) - 1, sqrt(mpf(2)) - 1)
@@ -105,6 +147,55 @@ def fits(name: str, terms: tuple[int, int, int, int, int]) -> list[Fit]:
     ]  # fmt: skip
 
 
+def fits_of_special(terms: tuple[int, int, int]) -> list[Fit]:
+    """Those of `tensor/special.py` for one float type."""
+    erf_terms, asin_terms, atan_terms = terms
+    return [
+        Fit("ERF", erf_ratio, (mpf(0), mpf(1)), erf_terms, erf_ratio, lambda z, r: r),
+        Fit(
+            "ASIN", asin_rest, (mpf(0), mpf(1) / 4), asin_terms,
+            lambda z: asin(sqrt(z)) / sqrt(z), lambda z, r: 1 + z * r,
+        ),
+        Fit(
+            "ATAN", atan_rest, (mpf(0), tan(pi / 8) ** 2), atan_terms,
+            lambda z: atan(sqrt(z)) / sqrt(z), lambda z, r: 1 + z * r,
+        ),
+    ]  # fmt: skip
+
+
+def log_erfc(last: int, terms: int, rounds: int = 25) -> tuple[list[mpf], mpf]:
+    """log(1 - erf(x)) on [1, last], lowest power first, and the greatest error of erf by it.
+
+    Least squares whose weights grow where the error is great (Lawson, 1961). An error here counts
+    as much as 1 - erf(x) is of erf(x).
+    """
+    count = max(4 * terms, 80)
+    xs = [1 + (1 - cos(pi * (k + mpf(1) / 2) / count)) / 2 * (last - 1) for k in range(count)]
+    places = [2 * (x - 1) / (last - 1) - 1 for x in xs]
+    counts = [erfc(x) / erf(x) for x in xs]
+    weights, best = [mpf(1)] * count, (mpf("inf"), [mpf(0)])
+    for _ in range(rounds):
+        rows = [sqrt(w) * c for w, c in zip(weights, counts, strict=True)]
+        system = matrix(
+            [[row * s**j for j in range(terms)] for row, s in zip(rows, places, strict=True)]
+        )
+        right = matrix([row * log(erfc(x)) for row, x in zip(rows, xs, strict=True)])
+        found = list(lu_solve(system, right))
+        errors = [
+            abs(polyval(found[::-1], s) - log(erfc(x))) * c
+            for s, x, c in zip(places, xs, counts, strict=True)
+        ]
+        best = min(best, (max(errors), found), key=lambda pair: pair[0])
+        mean = sum(errors) / count
+        weights = [w * (e / mean + mpf("0.02")) for w, e in zip(weights, errors, strict=True)]
+    scale, shift = mpf(2) / (last - 1), -mpf(2) / (last - 1) - 1
+    powers, result = [mpf(1)], [mpf(0)] * terms
+    for coefficient in best[1]:  # of a power of scale * x + shift
+        result = [r + coefficient * p for r, p in zip(result, powers + [0] * terms, strict=False)]
+        powers = [shift * a + scale * b for a, b in zip([*powers, 0], [0, *powers], strict=True)]
+    return result, best[0]
+
+
 def two_over_pi(words: int) -> str:
     """The binary digits of 2/pi after the point, 32 to a word, in hexadecimal."""
     mp.dps = words * 10 + 60
@@ -132,6 +223,15 @@ def main() -> None:
         print(f"--- {name}")
         for fit in fits(name, terms):
             report(fit)
+    for name, terms, last, tail in (
+        ("float32", (7, 5, 5), 4, 7),
+        ("float64", (13, 13, 11), 6, 17),
+    ):
+        print(f"--- {name}, special functions")
+        for fit in fits_of_special(terms):
+            report(fit)
+        coefficients, worst = log_erfc(last, tail)
+        print(f"LOG_ERFC: error 2**{float(log(worst, 2)):.1f} of erf", *map(float, coefficients))
     print("--- 2/pi", two_over_pi(37), sep="\n")
 
 

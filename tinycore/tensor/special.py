@@ -8,17 +8,16 @@ too, and where a formula has a fold at 0 one side's derivative is taken througho
 from __future__ import annotations
 
 import math
-from typing import Final, Self
+from typing import Final, NamedTuple, Self, TypeVar
 
-from tinycore.dtype import dtypes
+from tinycore.dtype import dtypes, float_layout
 from tinycore.tensor import graph
 from tinycore.tensor.functions import in_wide_float, polynomial
 from tinycore.tensor.powers import Powers
+from tinycore.tensor.remainder import signed_bits
 from tinycore.tensor.templates import templated
 from tinycore.uop.node import UOp
 
-SERIES_BELOW: Final = 0.5
-"""Magnitude below which exp(x) - 1 is summed as a series."""
 EXP_ALONE: Final = 20.0
 """Magnitude from which exp(-x) is negligible next to exp(x) in every dtype."""
 FLAT: Final = math.tan(math.pi / 8)
@@ -26,19 +25,88 @@ FLAT: Final = math.tan(math.pi / 8)
 HUGE: Final = 1e8
 """Magnitude from which x*x + 1 is x*x in every dtype."""
 
-# exp(x*x) * erfc(x) as a polynomial of s, where s runs from -1 to 1 as 1/(1 + x/2) does on [1,
-# last]. Chebyshev interpolation, computed with 60 digits: relative error 9e-10 and 8e-17.
-ERFC_SINGLE: Final = (4.0, (
-    0.25539567625190335, 0.14239528253811434, 0.02685091234341383, 0.0029251304915753145,
-    4.607581915188901e-05, -2.8785413224691183e-05, -1.147585697734713e-06, 4.3171451032797147e-07,
-))  # fmt: skip
-ERFC_DOUBLE: Final = (6.0, (
-    0.2214295402299318, 0.16189356804102495, 0.038560570425182426, 0.005588816281841403,
-    0.00019713917772795885, -8.07922042879663e-05, -7.340517938287998e-06, 1.9795619759276e-06,
-    1.6349937383405805e-07, -7.005371793736792e-08, -5.886053299221601e-10, 2.625007492297143e-09,
-    -2.68698518348558e-10, -7.468711818050684e-11, 2.2135736614933752e-11, 4.775776110782188e-13,
-    -9.369456032869593e-13,
-))  # fmt: skip
+
+class Series(NamedTuple):
+    """Polynomials of a float type, the constant first (`benchmarks/fit_polynomials.py`)."""
+
+    ln2: tuple[float, float]
+    """ln 2 as a number with few digits, whose product with any exponent is exact, and the rest."""
+    least: float
+    """From here down 2 to the power round(x / ln 2) has the bits of 0."""
+    greatest: float
+    """From here up exp(x) is infinite."""
+    exp: tuple[float, ...]
+    """(exp(x) - 1 - x) / x**2 between -ln 2 / 2 and ln 2 / 2."""
+    erf: tuple[float, ...]
+    """erf(x) / x, in x**2, below 1."""
+    log_erfc: tuple[float, ...]
+    """log(1 - erf(x)) between 1 and `erf_is_one`."""
+    erf_is_one: float
+    asin: tuple[float, ...]
+    """(asin(x)/x - 1) / x**2, in x**2, up to 1/2."""
+    atan: tuple[float, ...]
+    """(atan(x)/x - 1) / x**2, in x**2, up to tan(pi/8)."""
+
+
+SINGLE: Final = Series(
+    ln2=(float.fromhex("0x1.62e4p-1"), 1.4286068203094173e-06),
+    least=-88.0,
+    greatest=89.0,
+    exp=(0.5, 0.1666657702559799, 0.041666554662050534, 0.008363173074513711, 0.001392617611993558),
+    erf=(
+        1.1283791658483509, -0.37612626666720334, 0.11283594715160218, -0.026854212010626412,
+        0.005189087423433974, -0.000801686428716587, 7.875875062685488e-05,
+    ),
+    log_erfc=(
+        -0.0003417665929835738, -1.1270882173876489, -0.6381464382919954, -0.10310535188214232,
+        0.021837380430339916, -0.002947482669564699, 0.00018636069134535452,
+    ),
+    erf_is_one=4.0,
+    asin=(
+        0.16666672414795305, 0.07498855072600821, 0.04500138006991017, 0.026554542206161328,
+        0.038085023561092654,
+    ),
+    atan=(
+        -0.3333333176116852, 0.19999540483648964, -0.1426395559798464, 0.10743731490791084,
+        -0.06451928208121749,
+    ),
+)  # fmt: skip
+
+DOUBLE: Final = Series(
+    ln2=(float.fromhex("0x1.62e42fefa2p-1"), 7.371002565167799e-13),
+    least=-709.0,
+    greatest=710.0,
+    exp=(
+        0.5, 0.1666666666666667, 0.04166666666666667, 0.008333333333326141, 0.0013888888888883752,
+        0.00019841269874800493, 2.4801587325533363e-05, 2.7557255425746435e-06,
+        2.7557273661348637e-07, 2.510520637395701e-08, 2.0914679376583935e-09,
+    ),
+    erf=(
+        1.1283791670955126, -0.3761263890318375, 0.11283791670954879, -0.026866170645076792,
+        0.0052239776248180145, -0.000854832698083379, 0.0001205533111164271,
+        -1.4925595266831182e-05, 1.6461000484121368e-06, -1.6350312701054695e-07,
+        1.4659775274047436e-08, -1.1372848856791674e-09, 5.957176147748911e-11,
+    ),
+    log_erfc=(
+        -1.0688320348262393e-06, -1.1283686639047101, -0.6366677847423864, -0.10263711038668052,
+        0.018864413383887876, 0.0005853380769534163, -0.002100036215172699, 0.000920903942802815,
+        -0.00023121678063899815, 2.8260387454876838e-05, 3.517254996819211e-06,
+        -2.6473663768754215e-06, 6.824905810002522e-07, -1.0743570739810805e-07,
+        1.0823004525079476e-08, -6.467793208498362e-10, 1.7558579255139675e-11,
+    ),
+    erf_is_one=6.0,
+    asin=(
+        0.16666666666666669, 0.07499999999998433, 0.04464285714635543, 0.030381944138531247,
+        0.02237217294214989, 0.017352392720869973, 0.013971212973552933, 0.011479177415184906,
+        0.01032281435018578, 0.005457506718640358, 0.01740087944269402, -0.014851887071247204,
+        0.028757851367421566,
+    ),
+    atan=(
+        -0.3333333333333333, 0.1999999999999552, -0.14285714284666542, 0.11111111015256361,
+        -0.09090904578123903, 0.07692183190826087, -0.06664511447381948, 0.0585814891280221,
+        -0.0508544973794026, 0.03923165829558719, -0.01917688711906226,
+    ),
+)  # fmt: skip
 
 # pi/2 as a sum; the first parts are so short that their products with odd numbers of quarter turns
 # are exact, up to the angle beside them. W. J. Cody & W. Waite, "Software Manual for the Elementary
@@ -64,11 +132,10 @@ class Special(Powers):
         >>> Tensor([1e-6]).expm1().numpy().round(8)
         array([1.e-06], dtype=float32)
         """
-        small = (self < SERIES_BELOW) & (self > -SERIES_BELOW)
-        inner = small.where(self, 0.0)
-        terms = terms_for(self, 9, 15)
-        series = inner * polynomial(inner, [1 / math.factorial(n + 1) for n in range(terms)])
-        return small.where(series, self.exp() - 1)
+        rest, power = exp_parts(self, lowered=1)
+        wide = (rest * power + (power - 0.5)) * 2  # halved: 2**128 alone would be infinite
+        value = (self.square() < 2.0 ** float_layout(self.dtype).least_exponent).where(self, wide)
+        return self._from_node(graph.called(value.uop, [self.uop], slope_of_expm1))
 
     @in_wide_float
     def log1p(self) -> Self:
@@ -146,10 +213,11 @@ class Special(Powers):
         >>> Tensor([0.0, 1.0]).tanh().numpy().round(4)
         array([0.    , 0.7616], dtype=float32)
         """
-        down, negative = self._folded()
-        decay = (down * 2).expm1()  # from -1 far away to 0 at 0
-        size = -decay / (decay + 2)
-        return negative.where(-size, size)
+        down, _ = self._folded()
+        rest, power = exp_parts(down * 2)
+        decay = rest * power + (power - 1)  # from -1 far away to 0 at 0
+        value = with_sign(decay / (decay + 2), self)
+        return self._from_node(graph.called(value.uop, [self.uop], slope_of_tanh))
 
     @templated
     @in_wide_float
@@ -227,12 +295,12 @@ class Special(Powers):
         inner = steep.where(
             -steep.where(size, 1.0).reciprocal(), flat.where(size, (middle - 1) / (middle + 1))
         )
-        terms = terms_for(self, 10, 21)
-        series = polynomial(inner.square(), [(-1) ** n / (2 * n + 1) for n in range(terms)])
+        square = inner.square()
+        terms = series_of(self).atan
         base = steep.where(
             self.const_like(math.pi / 2), flat.where(0.0, self.const_like(math.pi / 4))
         )
-        angle = base + inner * series
+        angle = base + (inner + inner * (square * polynomial(square, terms)))
         return self.eq(0).where(self, negative.where(-angle, angle))
 
     @in_wide_float
@@ -242,11 +310,11 @@ class Special(Powers):
         >>> Tensor([0.0, 1.0, 2.0]).asin().numpy().round(4)
         array([0.    , 1.5708,    nan], dtype=float32)
         """
-        edge, root = self._at_the_edge()
-        inner = edge.where(0.0, self)
-        main = (inner / ((1 - inner) * (1 + inner)).sqrt()).atan()
-        right = self.const_like(math.pi / 2) - root
-        return edge.where((self < 0).where(-right, right), main)
+        down, _ = self._folded()
+        near, angle = angle_of_sine(down)
+        size = near.where(angle, self.const_like(math.pi / 2) - angle * 2)
+        value = with_sign(size, self)
+        return self._from_node(graph.called(value.uop, [self.uop], slope_of_asin))
 
     @in_wide_float
     def acos(self) -> Self:
@@ -255,16 +323,12 @@ class Special(Powers):
         >>> Tensor([0.0, 1.0, 2.0]).acos().numpy().round(4)
         array([1.5708, 0.    ,    nan], dtype=float32)
         """
-        edge, root = self._at_the_edge()
-        inner = edge.where(0.0, self)
-        main = ((1 - inner) / (1 + inner)).sqrt().atan() * 2
-        return edge.where((self < 0).where(math.pi - root, root), main)
-
-    def _at_the_edge(self) -> tuple[Self, Self]:
-        """Mask of |a| = 1, and a zero there whose derivative is infinite."""
-        down, _ = self._folded()
-        edge = down.eq(-1)
-        return edge, edge.where(down + 1, 1.0).sqrt()
+        down, negative = self._folded()
+        near, angle = angle_of_sine(down)
+        right, flat = self.const_like(math.pi / 2), self.const_like(math.pi)
+        far = negative.where(flat - angle * 2, angle * 2)
+        value = near.where(negative.where(right + angle, right - angle), far)
+        return self._from_node(graph.called(value.uop, [self.uop], slope_of_acos))
 
     @templated
     @in_wide_float
@@ -274,19 +338,14 @@ class Special(Powers):
         >>> Tensor([0.0, 1.0]).erf().numpy().round(4)
         array([0.    , 0.8427], dtype=float32)
         """
-        last, coefficients = ERFC_DOUBLE if self.dtype is dtypes.float64 else ERFC_SINGLE
-        near = (self < 1) & (self > -1)
-        inner = near.where(self, 0.0)
-        taylor = [
-            2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1))
-            for n in range(terms_for(self, 11, 18))
-        ]
-        series = inner * polynomial(inner.square(), taylor)
-        size = near.where(1.0, (self < 0).where(-self, self)).clamp(max_=last)
-        least = 1 / (1 + last / 2)
-        position = ((size * 0.5 + 1).reciprocal() * 2 - (2 / 3 + least)) * (1 / (2 / 3 - least))
-        tail = 1 - (-size.square()).exp() * polynomial(position, coefficients)
-        return near.where(series, (self < 0).where(-tail, tail))
+        series = series_of(self)
+        down, _ = self._folded()
+        near = self * polynomial(self.square(), series.erf)
+        size, last = -down, self.const_like(series.erf_is_one)
+        rest, power = exp_parts(polynomial((last < size).where(last, size), series.log_erfc))
+        tail = (1 - power) - rest * power
+        value = (size < 1).where(near, with_sign(tail, self))
+        return self._from_node(graph.called(value.uop, [self.uop], slope_of_erf))
 
     def logaddexp(self, other: Self) -> Self:
         """log(exp(a) + exp(b)) without overflow.
@@ -322,6 +381,74 @@ def slope_of_atanh(g: UOp, call: UOp) -> list[Special]:
     return [Special._from_node(g) / (1 - a * a)]
 
 
-def terms_for(x: Powers, single: int, double: int) -> int:
-    """Number of terms of a series that the dtype needs."""
-    return double if x.dtype is dtypes.float64 else single
+def slope_of_expm1(g: UOp, call: UOp) -> list[Special]:
+    """d expm1(a) = exp(a) da."""
+    return [Special._from_node(g) * Special._from_node(call.src[1]).exp()]
+
+
+def slope_of_tanh(g: UOp, call: UOp) -> list[Special]:
+    """d tanh(a) = 4 exp(-2|a|) / (1 + exp(-2|a|))**2 da: it has all digits where tanh is near 1."""
+    down, _ = Special._from_node(call.src[1])._folded()
+    decay = (down * 2).exp()
+    return [Special._from_node(g) * (decay * 4 / (decay + 1).square())]
+
+
+def slope_of_asin(g: UOp, call: UOp) -> list[Special]:
+    """d asin(a) = da / sqrt(1 - a**2)."""
+    a = Special._from_node(call.src[1])
+    return [Special._from_node(g) * (1 - a.square()).rsqrt()]
+
+
+def slope_of_acos(g: UOp, call: UOp) -> list[Special]:
+    """d acos(a) = -da / sqrt(1 - a**2)."""
+    a = Special._from_node(call.src[1])
+    return [-Special._from_node(g) * (1 - a.square()).rsqrt()]
+
+
+def slope_of_erf(g: UOp, call: UOp) -> list[Special]:
+    """d erf(a) = 2 exp(-a**2) / sqrt(pi) da."""
+    a = Special._from_node(call.src[1])
+    return [Special._from_node(g) * ((-a.square()).exp() * (2 / math.sqrt(math.pi)))]
+
+
+# --- pieces
+
+AnyTensor = TypeVar("AnyTensor", bound=Powers)
+
+
+def series_of(x: Powers) -> Series:
+    """The polynomials that a dtype needs."""
+    return DOUBLE if x.dtype is dtypes.float64 else SINGLE
+
+
+def exp_parts(x: AnyTensor, lowered: int = 0) -> tuple[AnyTensor, AnyTensor]:
+    """exp(r) - 1 and 2**(n - lowered), where x == n*ln 2 + r; of which exp(x) is made, and less 1.
+
+    Adding 1.5 * 2**mantissa rounds the fraction away, and leaves the integer n in the low bits of
+    the sum. Gradients do not pass.
+    """
+    series, layout = series_of(x), float_layout(x.dtype)
+    least, greatest = x.const_like(series.least / (1 + lowered)), x.const_like(series.greatest)
+    x = (x < least).where(least, x)
+    x = (greatest < x).where(greatest, x)
+    magic = 1.5 * 2.0**layout.mantissa_bits + layout.bias - lowered
+    total = x * (1 / math.log(2)) + magic
+    n = total - magic
+    high, low = series.ln2
+    r = (x - n * high) - n * low
+    power = (signed_bits(total) << layout.mantissa_bits).bitcast(x.dtype)
+    return polynomial(r, series.exp) * r.square() + r, power
+
+
+def angle_of_sine(down: AnyTensor) -> tuple[AnyTensor, AnyTensor]:
+    """True where |a| <= 1/2, and asin |a| there; asin(sqrt((1 - |a|) / 2)) elsewhere, for -|a|."""
+    near = down >= -0.5
+    square = near.where(down.square(), (down + 1) * 0.5)
+    size = near.where(-down, square.sqrt())
+    return near, size + size * (square * polynomial(square, series_of(down).asin))
+
+
+def with_sign(size: AnyTensor, x: AnyTensor) -> AnyTensor:
+    """The magnitude of a number with the sign of another, of a zero too. Gradients do not pass."""
+    sign, bits = -(1 << x.dtype.bits - 1), signed_bits(size)
+    return ((bits ^ signed_bits(x)) & sign ^ bits).bitcast(x.dtype)

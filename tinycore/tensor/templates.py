@@ -30,8 +30,8 @@ MOST_TEMPLATES: Final = 1024
 INTS: Final = frozenset({int})
 PLAIN: Final = frozenset({int, bool, str, type(None), DType})
 """Types of arguments that are keys as they are."""
-REFUSED: Final = frozenset({Op.BUFFER, Op.CALL, Op.COPY, Op.MULTI, Op.UNIQUE, Op.VALUE})
-"""Ops that depend on more than shapes: fresh memory, gradients of one call, kinds of operands."""
+REFUSED: Final = frozenset({Op.BUFFER, Op.COPY, Op.MULTI, Op.UNIQUE, Op.VALUE})
+"""Ops that depend on more than shapes: fresh memory, kinds of operands."""
 
 
 class Step(NamedTuple):
@@ -167,7 +167,7 @@ def trace(
     numbers = {stand_ins[node]: place for place, node in enumerate(operands)}
     leaves = {*numbers}
     inner = [n for n in ordered(UOp.sink(*roots), None, leaves) if n not in leaves][:-1]
-    if any(node.op in REFUSED or graph.is_alone(node) or is_gradient_leaf(node) for node in inner):
+    if any(is_refused(n) or graph.is_alone(n) or is_gradient_leaf(n) for n in inner):
         return None
     varying = set(leaves)
     for node in inner:
@@ -183,6 +183,13 @@ def trace(
     results = tuple([numbers[root] for root in roots])
     result = results if isinstance(found, tuple) else results[0]
     return Template(tuple(constants), tuple(steps), operands[0].device, result)
+
+
+def is_refused(node: UOp) -> bool:
+    """True for a node of more than shapes, such as a CALL whose gradient knows of one call."""
+    if node.op is Op.CALL:
+        return getattr(node.arg, "__closure__", node.arg) is not None
+    return node.op in REFUSED
 
 
 def node_step(node: UOp, numbers: Mapping[UOp, int]) -> Step:

@@ -87,6 +87,20 @@ def test_a_product_is_computed_by_a_template() -> None:
         assert x.dot(x.T).tolist() == [[(1.0 + number) ** 2 + 29.0]]
 
 
+def test_a_template_holds_the_gradient_of_a_function() -> None:
+    def traced_again(x: Tensor) -> Tensor:
+        calls.append(x)
+        return x.tanh()
+
+    calls: list[Tensor] = []
+    method = templated(traced_again)
+    for number in range(4):
+        x = Tensor([0.5 + number]).realize()
+        (slope,) = method(x).sum().gradient(x)
+        assert slope.item() == pytest.approx(math.cosh(0.5 + number) ** -2, rel=1e-5)
+    assert len(calls) == 3  # twice, and once for the template
+
+
 def test_numbers_of_other_types_and_signs_have_their_own_template() -> None:
     x = Tensor([-1.0, 2.0]).realize()
     for _ in range(3):
