@@ -25,7 +25,18 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from tinycore.cache import cache_folder, distrust
-from tinycore.config import Context, Settings, cpu_count, environment, settings
+from tinycore.config import (
+    Context,
+    PluginSettings,
+    Setting,
+    Settings,
+    cpu_count,
+    environment,
+    number,
+    row,
+    settings,
+    text,
+)
 from tinycore.engine.counters import GlobalCounters
 from tinycore.errors import ArgumentError, SettingError
 from tinycore.trace import Trace, ansilen, ansistrip, colored
@@ -43,6 +54,7 @@ __all__ = [
     "OSX",
     "TRAINING",
     "Context",
+    "ContextVar",
     "GlobalCounters",
     "Profiling",
     "Timing",
@@ -112,6 +124,31 @@ def getenv(name: str, default: Default = 0) -> Default:  # type: ignore[assignme
     except ValueError as error:
         kind = type(default).__name__
         raise SettingError(f"{name}={found} is not understood; allowed is any {kind}.") from error
+
+
+def ContextVar(key: str, default_value: Any) -> Setting[Any]:  # noqa: N802  a class in tinygrad
+    """A program's own setting, an integer or text: from the environment, or from a `Context`.
+
+    Its `value` is the one in force. That of a name that tinycore has is tinycore's own. Raises
+    SettingError for a default of another type.
+
+    >>> RATE = ContextVar("DEMO_RATE", 3)
+    >>> with Context(DEMO_RATE=5):
+    ...     RATE.value, RATE > 4
+    (5, True)
+    """
+    try:
+        return row(key)
+    except SettingError:
+        pass  # it is new
+    if isinstance(default_value, int):
+        made: Setting[Any] = number(int(default_value), "A program's own", -(1 << 63))
+    elif isinstance(default_value, str):
+        made = text(default_value, "A program's own", "any text")
+    else:
+        raise SettingError(f"ContextVar: {key} is an int or a string, not {default_value!r}")
+    type("ProgramSettings", (PluginSettings,), {key: made})
+    return made
 
 
 class Timing:

@@ -68,6 +68,23 @@ def test_a_marker_is_a_line_between_kernels(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err == "run      -- decode\n"
 
 
+def test_a_program_has_settings_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HELPERS_STEPS", "7")
+    rows: dict[str, object] = {}
+    monkeypatch.setattr("tinycore._setting.plugin_rows", rows)
+    monkeypatch.setattr("tinycore.config.plugin_rows", rows)
+    steps = helpers.ContextVar("HELPERS_STEPS", 1)
+
+    with Context(HELPERS_STEPS=-2):
+        assert steps.value == -2
+    assert (steps.value, steps >= 7, bool(steps)) == (7, True, True)
+    assert helpers.ContextVar("HELPERS_STEPS", 1) is steps
+    assert helpers.ContextVar("DEBUG", 0) is helpers.DEBUG
+    assert helpers.ContextVar("HELPERS_NAME", "none").value == "none"
+    with pytest.raises(SettingError, match=r"HELPERS_RATE is an int or a string, not 0\.5"):
+        helpers.ContextVar("HELPERS_RATE", 0.5)
+
+
 def test_argfix_unpacks_a_shape_given_as_one() -> None:
     assert helpers.argfix(2, 3) == helpers.argfix((2, 3)) == helpers.argfix([2, 3]) == (2, 3)
     assert helpers.argfix(2) == (2,)

@@ -18,6 +18,7 @@ from tqdm import tqdm
 from tinycore import Context, Device, Tensor, TinyJit, nn
 from tinycore.cli.devices import computing_on, conclusion, survey_here, table
 from tinycore.cli.draw import beside, picture, ramp_for, shrunk
+from tinycore.cli.options import count
 from tinycore.errors import ArgumentError
 from tinycore.nn.datasets import Split, digits, mnist
 
@@ -85,12 +86,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_argument("--data", metavar="PATH", help="a folder with the four idx files of MNIST")
-    command.add_argument(
-        "--steps", type=_positive, default=STEPS, help=f"steps, {STEPS} unless given"
-    )
-    command.add_argument(
-        "--batch", type=_positive, default=64, help="digits per step, 64 unless given"
-    )
+    command.add_argument("--steps", type=count, default=STEPS, help=f"steps, {STEPS} unless given")
+    command.add_argument("--batch", type=count, default=64, help="digits per step, 64 unless given")
     command.add_argument("--seed", type=int, default=0, help="another seed, another network")
     command.add_argument("--device", help="where to compute, as DEV says it: PYTHON, CPU:LLVM ...")
     command.set_defaults(run=run)
@@ -178,10 +175,3 @@ def _show(images: numpy.ndarray, said: numpy.ndarray, truth: numpy.ndarray) -> N
             caption += f", is {truth[position]}"
         blocks.append([*picture(shrunk(images[position], PICTURE_SIDE), ramp), caption])
     print("\n".join(beside(blocks)))
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
-    return number

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tinycore import Device
+from tinycore.cli.options import seconds
 from tinycore.config import settings
 from tinycore.device.discovery import BUILT_IN, DENIED
 from tinycore.device.isolated import Ended, Row, run_isolated
@@ -44,7 +45,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument("--json", action="store_true", help="print JSON for programs")
     command.add_argument(
         "--timeout",
-        type=float,
+        type=seconds,
         default=SURVEY_SECONDS,
         metavar="SECONDS",
         help="how long each driver may take to answer (default: %(default)g)",

@@ -18,6 +18,7 @@ import numpy
 
 from tinycore import Tensor
 from tinycore.cli.devices import Survey, computing_on, survey, survey_here, table
+from tinycore.cli.options import seconds
 from tinycore.config import misspelt_variables
 from tinycore.device.hooks import hooks
 from tinycore.device.isolated import Ended, Row, run_isolated
@@ -47,7 +48,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     command.add_argument(
         "--timeout",
-        type=float,
+        type=seconds,
         default=CHECK_SECONDS,
         metavar="SECONDS",
         help="how long a check may take in a process of its own (default: %(default)g)",

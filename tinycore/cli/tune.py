@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from tinycore.cli.options import seconds
 from tinycore.config import Context, settings
 from tinycore.device.protocols import Toolchain
 from tinycore.device.registry import OpenDevice
@@ -80,12 +81,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_argument(
-        "--seconds", type=_positive, default=SEARCH_SECONDS,
+        "--seconds", type=seconds, default=SEARCH_SECONDS,
         help=f"time for searching, {SEARCH_SECONDS:.0f} unless given; "
         "the script's own comes before",
     )  # fmt: skip
     command.add_argument(
-        "--beam", type=_width, metavar="N",
+        "--beam", type=plans, metavar="N",
         help=f"plans kept at each step of a search; BEAM, or else {WIDTH}",
     )  # fmt: skip
     command.add_argument("script", help="the Python file to run")
@@ -192,14 +193,8 @@ def _table(rows: list[tuple[Kernel, TunedPlan | None]], total: float) -> Iterato
     yield "TUNED=1 uses what was found"
 
 
-def _positive(text: str) -> float:
-    number = float(text)
-    if not number > 0:
-        raise argparse.ArgumentTypeError(f"{text} is not more than 0")
-    return number
-
-
-def _width(text: str) -> int:
+def plans(text: str) -> int:
+    """A number of plans that BEAM can keep."""
     number = int(text)
     if not 1 <= number <= 64:
         raise argparse.ArgumentTypeError(f"{text} is not between 1 and 64")

@@ -22,11 +22,26 @@ def test_without_a_command_it_teaches(capsys: pytest.CaptureFixture[str]) -> Non
     assert "tinycore demo" in capsys.readouterr().out
 
 
-def test_a_mistake_on_the_command_line_is_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["demo", "--steps", "0"], "--steps: 0 is not 1 or more"),
+        (["demo", "--batch", "1e3"], "--batch: invalid count value: '1e3'"),
+        (["doctor", "--timeout", "-1"], "--timeout: -1 is not more than 0"),
+        (["devices", "--timeout", "nan"], "--timeout: nan is not more than 0"),
+        (["devices", "--timeout", "1e300"], "and 86400 at most"),
+        (["tune", "--seconds", "soon", "x.py"], "--seconds: invalid seconds value: 'soon'"),
+        (["tune", "--beam", "65", "x.py"], "--beam: 65 is not between 1 and 64"),
+    ],
+    ids=lambda given: given if isinstance(given, str) else " ".join(given),
+)
+def test_a_mistake_on_the_command_line_is_status_2(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit, match="2"):
-        main(["demo", "--steps", "0"])
+        main(words)
 
-    assert "0 is not 1 or more" in capsys.readouterr().err
+    assert said in capsys.readouterr().err
 
 
 def test_it_runs_as_a_module() -> None:

@@ -252,6 +252,12 @@ def test_the_command_tells_people_and_programs(
     assert output.endswith("PYTHON conforms up to level 1\n")
 
 
+def test_a_name_that_no_trial_has_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["conformance", "PYTHON", "--level", "1", "--named", "zzz"]) == 1
+
+    assert "no trial up to level 1 has 'zzz' in its name" in capsys.readouterr().err
+
+
 def test_a_suite_file_gives_skips(tmp_path: Path) -> None:
     path = tmp_path / "test_conformance.py"
     path.write_text("from tinycore.testing.suite import *\nSKIPS = Skips(graph='none yet')\n")

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from tinycore.device.registry import Device
+from tinycore.errors import ArgumentError
 from tinycore.testing.suite.case import LEVELS, Level
 from tinycore.testing.suite.judge import Verdict
 from tinycore.testing.suite.report import Report, line_of
@@ -58,11 +59,13 @@ def run(arguments: argparse.Namespace) -> int:
         target, arguments.level, arguments.named, arguments.suite, registers, arguments.claimed
     )
     subject = subject_for(plan)
+    if not (trials := chosen_trials(plan, subject)):
+        raise ArgumentError(
+            f"no trial up to level {plan.highest} has {plan.named!r} in its name; -v lists names"
+        )
     report = Report(subject, plan.highest)
     out = sys.stderr if arguments.json == "-" else sys.stdout
-    results = (
-        run_here(subject, chosen_trials(plan, subject)) if arguments.in_process else run_apart(plan)
-    )
+    results = run_here(subject, trials) if arguments.in_process else run_apart(plan)
     for result in results:
         report.add(result)
         is_quiet = result.judgement.verdict is not Verdict.FAILED and not result.figure
