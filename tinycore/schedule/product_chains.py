@@ -45,8 +45,8 @@ Plans are made beside schedules, and neither imports the other: the engine, abov
 """
 DIGITS: Final = (Op.FLOORDIV, Op.FLOORMOD)
 LEAST_LENGTH: Final = 256
-"""Length of sums from which on a product by tiles of a processor's unit is not joined with what is
-around it."""
+"""Length of sums, and columns, from which on a product by tiles of a processor's unit is not joined
+with what is around it."""
 
 
 def first_unit(launch: Launch, limits: Limits) -> MatrixUnit | None:
@@ -68,7 +68,8 @@ def is_nest_of(launch: Launch, limits: Limits) -> bool:
 def is_long_product(launch: Launch, limits: Limits) -> bool:
     """True if a processor computes a kernel by whole tiles of a unit, faster than strips of rows.
 
-    A short sum leaves more time in what is around it, where rows stay in a near cache.
+    A short sum, or one for few columns, leaves more time in what is around it, where rows stay in a
+    near cache.
     """
     units = [u for u in limits.matrix if u.threads == 1] if limits.grid is None else []
     found = launch.nodes if units and len(launch.loops) > 1 else []
@@ -76,7 +77,7 @@ def is_long_product(launch: Launch, limits: Limits) -> bool:
     if not sums or not all(r.is_fixed for n in sums for r in (*launch.loops, *n.src[1:])):
         return False
     rows, columns = math.prod(r.extent for r in launch.loops[:-1]), launch.loops[-1].extent
-    return any(
+    return columns >= LEAST_LENGTH and any(
         unit.repays_packing(rows, columns)
         and all(factors_of(n, unit) and n.src[1].extent >= LEAST_LENGTH for n in sums)
         for unit in units

@@ -20,6 +20,7 @@ from tinycore.lower.pipeline import lower
 from tinycore.lower.steps.tensorize import Tensorize
 from tinycore.lower.tile import Bind, Split
 from tinycore.plugin import SupportsAssembly
+from tinycore.schedule.limits import cut_for
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 
@@ -102,6 +103,28 @@ def test_convolutions_of_few_channels_or_small_images_take_vectors(weight: tuple
     text = source_of(convolution((2, weight[1], 9, 9), weight))
 
     assert "tdpbf16ps" not in text
+
+
+def test_products_one_after_the_other_take_the_same_registers() -> None:
+    q, k, v = (Tensor.empty(8, 128, 64, dtype="bfloat16", device="PYTHON") for _ in range(3))
+    toolchain = llvm_toolchain(NAMED)
+    with cut_for(toolchain.renderer.limits):
+        (item,) = q.scaled_dot_product_attention(k, v).schedule()
+    text = source_of(item.ast)
+
+    assert len(instructions(text, "tilezero")) == 8
+    assert {n for numbers in instructions(text, "tdpbf16ps") for n in numbers} == {*range(8)}
+    assert text.count("@llvm.x86.ldtilecfg(ptr @tiles)") == 1
+
+
+def test_sums_of_one_step_give_their_registers_back() -> None:
+    toolchain = llvm_toolchain(NAMED)
+    q, k, v = (Tensor.empty(1, 64, 32, dtype="bfloat16", device="PYTHON") for _ in range(3))
+    with cut_for(toolchain.renderer.limits):
+        (item,) = q.scaled_dot_product_attention(k, v.repeat(1, 1, 2)).schedule()
+    text = source_of(item.ast)
+
+    assert len(instructions(text, "tdpbf16ps")) == 8
 
 
 @needs_clang
@@ -223,6 +246,39 @@ def test_convolutions(shape: tuple[int, ...], weight: tuple[int, ...], how: dict
     got = x.conv2d(w, **how)  # type: ignore[arg-type]
 
     assert numpy.array_equal(got.float().numpy(), wanted.cast("bfloat16").float().numpy())
+
+
+@needs_amx
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("mask", ["none", "causal", "bool", "added"])
+@pytest.mark.parametrize(
+    ("heads", "length", "seen", "width"),
+    [(8, 128, 128, 64), (1, 100, 300, 72), (9, 77, 64, 96), (3, 600, 600, 64)],
+)
+def test_attention(heads: int, length: int, seen: int, width: int, mask: str) -> None:
+    generator = numpy.random.default_rng(5)
+    q = random(generator, (heads, length, width), "bfloat16")
+    k, v = (random(generator, (heads, seen, width), "bfloat16") for _ in range(2))
+    shown = generator.random((length, seen)) < 0.7
+    slopes = generator.standard_normal((length, seen)).astype("f")
+    query, key, value = (x.cast("float64").numpy() for x in (q, k, v))
+    scores = query @ key.swapaxes(1, 2) / numpy.sqrt(width)
+    given: dict[str, Any] = {"is_causal": mask == "causal"}
+    if mask == "causal":
+        scores = numpy.where(numpy.tril(numpy.ones((length, seen), bool)), scores, -numpy.inf)
+    elif mask == "bool":
+        given["attn_mask"] = Tensor(shown)
+        scores = numpy.where(shown, scores, -numpy.inf)
+    elif mask == "added":
+        given["attn_mask"] = Tensor(slopes)
+        scores += slopes
+    weights = numpy.exp(scores - scores.max(-1, keepdims=True))
+    wanted = weights / weights.sum(-1, keepdims=True) @ value
+
+    got = q.scaled_dot_product_attention(k, v, **given).cast("float64").numpy()
+
+    numpy.testing.assert_allclose(got, wanted, rtol=2**-7, atol=2**-7)
 
 
 @needs_amx

@@ -20,6 +20,7 @@ from tinycore.lower.steps.stage import Stage
 from tinycore.lower.steps.tensorize import Tensorize
 from tinycore.lower.tile import Bind, Plan, Reorder, Split, apply_checked
 from tinycore.render import Limits
+from tinycore.schedule.limits import cut_for
 from tinycore.testing.kernels import Array
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
@@ -99,6 +100,34 @@ def test_other_types_and_two_sums_have_other_plans() -> None:
     assert not is_by_unit(plan_for(product(TILE_SHORTS, (64, 64, 64)), limits))
     assert not is_by_unit(plan_for(product(unsigned, (64, 64, 64)), limits))
     assert not is_by_unit(plan_for(sums, limits))
+
+
+def strips_of_two_products(heads: int, rows: int = 64) -> UOp:
+    """The kernel of two products of bytes with a maximum of each row between them (attention)."""
+    a, b, c = (Tensor.empty(heads, *s, dtype="int8", device="PYTHON") for s in [(rows, 64)] * 3)
+    with cut_for(limits_with(TILE_BYTES)):
+        scores = a.matmul(b.transpose(1, 2), dtype="int32")
+        weights = (scores - scores.max(-1, keepdim=True)).cast("int8")
+        (item,) = weights.matmul(c, dtype="int32").schedule()
+    ast: UOp = item.ast
+    return ast
+
+
+def test_strips_of_rows_take_tiles_in_each_nest() -> None:
+    ast = strips_of_two_products(2)
+    with Context(VERIFY=1):
+        plan = plan_for(ast, limits_with(TILE_BYTES))
+
+    assert sum(isinstance(step, Tensorize) for step in plan) == 2
+    assert numpy.array_equal(result(ast, plan), result(ast, ()))
+
+
+def test_operands_that_all_strips_of_a_head_share_are_packed_before_these() -> None:
+    ast = strips_of_two_products(8, 512)
+    plan = plan_for(ast, limits_with(TILE_BYTES))
+    head, strip = (r.arg.number for r in ast.src[0].src[1:])
+
+    assert [s.at for s in stages_of(plan)] == [strip, head] * 2
 
 
 def test_operands_are_loaded_as_whole_tiles() -> None:

@@ -77,11 +77,13 @@ class Tensorize:
             counter = loops.by_number[axis]
             if counter.extent < size:
                 return f"loop {axis} has {counter.extent} of {size} steps"
-            if axis != self.k and axis not in loops.around_stores:
+            is_alone = unit.threads == 1  # as in one of several nests
+            if axis != self.k and not is_alone and axis not in loops.around_stores:
                 return "something is stored outside of it, which every lane would store"
             if loops.is_filled_inside(counter):
                 return "scratch memory is filled inside of it, which lanes would not share"
-        if any(r.arg.kind is AxisKind.LANE for r in loops.by_number.values()):
+        lanes = (r for r in loops.by_number.values() if r.arg.kind is AxisKind.LANE)
+        if any(max(r.extent, unit.threads) > 1 for r in lanes):
             return "the kernel has a matrix unit already"
         threads = [r.extent for r in loops.by_number.values() if r.arg.kind in THREADS]
         if math.prod(threads) * unit.threads > limits.block_threads:
@@ -169,6 +171,7 @@ def narrowed(value: UOp, dtype: DType) -> UOp | None:
     inner = value.src[0] if value.op is Op.CAST else value
     for found in (value, inner):
         if found.dtype is dtype:
-            has_sums = any(n.op is Op.REDUCE for n in found.toposort())
+            in_step = found.toposort(lambda n: n.op is not Op.AFTER)
+            has_sums = any(n.op is Op.REDUCE for n in in_step)
             return None if has_sums else found
     return None

@@ -203,19 +203,22 @@ def register_tiles(limits: Limits, threads: int) -> tuple[RegisterTile, ...]:
 
 def sides_of(facts: KernelFacts) -> Sides | None:
     """The M and N axes of the reductions; None unless they have both."""
-    launched = facts.launchable
-    if not facts.is_fixed or facts.has_order or launched != facts.outputs:
+    if not facts.is_fixed or facts.has_order or facts.launchable != facts.outputs:
         return None
+    return sides_among(facts, [n.src[0] for n in stores_to_buffers(facts.kernel)])
+
+
+def sides_among(facts: KernelFacts, stored: list[UOp]) -> Sides | None:
+    """The same of all loops over outputs, whose results are `stored` at these places."""
     if not facts.reductions or not facts.are_side_by_side:
         return None
-    read = operand_accesses(facts)
-    stored = [n.src[0] for n in stores_to_buffers(facts.kernel)]
-    inner_first = launched[::-1]
+    read, loops = operand_accesses(facts), facts.outputs
+    inner_first = loops[::-1]
     for column in sorted(inner_first, key=lambda r: [facts.stride(n, r) != 1 for n in stored]):
         moving = frozenset().union(*(n.ranges for n in read if column in n.ranges))
         still = frozenset().union(*(n.ranges for n in read if column not in n.ranges))
-        columns = tuple(r for r in launched if r in moving and r not in still)
-        rows = tuple(r for r in launched if r in still and r not in moving)
+        columns = tuple(r for r in loops if r in moving and r not in still)
+        rows = tuple(r for r in loops if r in still and r not in moving)
         if rows and columns:
             return Sides(rows, columns)
     return None

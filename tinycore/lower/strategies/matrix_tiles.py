@@ -20,7 +20,7 @@ from tinycore.lower.loops import Number, arrays_of, counter_of
 from tinycore.lower.packing import LEAST_CHUNKS, fill_of, loads_of, plan_fill
 from tinycore.lower.steps.stage import MOST_SCRATCH, Dimension, Stage
 from tinycore.lower.steps.tensorize import COLUMNS, ROWS, STEPS, Tensorize, factors_of
-from tinycore.lower.strategies.grid_shared import Sides, sides_of
+from tinycore.lower.strategies.grid_shared import Sides, sides_among, sides_of
 from tinycore.lower.strategies.matrix_sides import longest
 from tinycore.lower.strategies.matrix_unit import dimension
 from tinycore.lower.tile import Bind, Fuse, Reorder, Split, Tail
@@ -46,7 +46,10 @@ def propose(facts: KernelFacts, limits: Limits, lanes: Lanes) -> Iterator[Propos
     Tiles that pass an end begin earlier and are computed twice in part.
     """
     units = [unit for unit in limits.matrix if unit.threads == 1] if facts.is_fixed else []
-    sides = sides_of(facts) if units and not facts.overwrites else None
+    is_plain = not facts.elsewhere and not facts.has_order
+    sides = None
+    if units and not facts.overwrites:
+        sides = sides_of(facts) if is_plain else sides_among(facts, facts.stored)
     if sides is None:
         return
     for unit in units:
@@ -96,8 +99,6 @@ def is_product(facts: KernelFacts, row: UOp, column: UOp, unit: MatrixUnit) -> b
 
 def use_tiles(draft: Draft, unit: MatrixUnit, sides: Sides, row: UOp, step: UOp) -> bool:
     """Blocks of tiles over packed operands; False where they are not packed."""
-    if draft.nest is not None:
-        return False  # strips of rows are shorter than tiles
     column, between = whole_columns(draft, sides.columns, unit.n)
     m, n, k = row.arg.number, column.arg.number, step.arg.number
     outside = [r.arg.number for r in draft.facts.outputs if r.arg.number not in (m, n, *between)]
@@ -113,9 +114,8 @@ def use_tiles(draft: Draft, unit: MatrixUnit, sides: Sides, row: UOp, step: UOp)
     pieces = pieces_of_columns(draft, inner, chunks) if is_wide(sides, row) else ()
     blocks = 1 if pieces else chunks
     block, rows = split(draft, rows, rows_of_block(draft, rows, unit.m * SIDE_TILES, blocks))
-    draft.do(Reorder(draft.present(*outside, *pieces, block, *inner, rows, tall, wide)))
     depth = [((r.arg.number, 1),) for r in draft.facts.reduced if r.arg.kind is AxisKind.REDUCE]
-    around = draft.present(*outside, *pieces, block)
+    around = (*draft.around, *draft.present(*outside, *pieces, block))
     left = (
         *(dimension(draft, rows), *depth),
         *(dimension(draft, tall, product.number(ROWS)), dimension(draft, product.number(STEPS))),
@@ -125,9 +125,34 @@ def use_tiles(draft: Draft, unit: MatrixUnit, sides: Sides, row: UOp, step: UOp)
         *(dimension(draft, product.number(STEPS)), dimension(draft, product.number(COLUMNS))),
     )
     _, beside = unit.fragment("b").map.neighbors
-    packed = pack_tiles(draft, around[-1] if around else None, left, 1)
-    panel = draft.present(*around, *inner)
-    return packed and pack_tiles(draft, panel[-1] if panel else None, right, beside)
+    panels = draft.present(*inner)
+
+    def pack_both(order: Sequence[Number], at: tuple[Number, ...], *dimensions: Dimension) -> bool:
+        draft.do(Reorder(draft.present(*outside, *pieces, block, *order, tall, wide)))
+        packed = pack_tiles(draft, around[-1:], left, 1)
+        return packed and pack_tiles(draft, at[-1:], (*dimensions, *right), beside)
+
+    if is_shared_by_strips(draft, (*panels, *(axis for d in right for axis, _ in d))):
+        before = draft.copy()
+        # Rows outside: results are then written along whole rows, all panels being at hand.
+        every = (dimension(draft, axis) for axis in panels)
+        if pack_both((rows, *inner), draft.around[:-1], *every):
+            return True
+        draft.become(before)
+    return pack_both((*inner, rows), (*around, *panels))
+
+
+def is_shared_by_strips(draft: Draft, panels: Sequence[Number]) -> bool:
+    """True if panels of all columns, over these loops, may be packed before the strips of rows.
+
+    Not where threads would have too little to share, or panels are more than scratch memory has.
+    """
+    outer = draft.around[:-1]
+    steps = math.prod(counter_of(draft.kernel, axis).extent for axis in outer)
+    if draft.nest is None or not outer or steps < draft.nest.threads * LEAST_CHUNKS:
+        return False
+    size = math.prod(counter_of(draft.kernel, axis).extent for axis in panels)
+    return size * draft.facts.itemsize <= MOST_SCRATCH
 
 
 def whole_columns(draft: Draft, columns: tuple[UOp, ...], size: int) -> tuple[UOp, list[Number]]:
@@ -175,12 +200,16 @@ def pieces_of_columns(draft: Draft, inner: list[Number], pieces: int) -> tuple[N
 
 
 def pack_tiles(
-    draft: Draft, at: Number | None, dimensions: Sequence[Dimension], interleaved: int
+    draft: Draft, at: tuple[Number, ...], dimensions: Sequence[Dimension], interleaved: int
 ) -> bool:
-    """Pack an operand tile by tile inside of a loop; False if no value varies with these loops."""
+    """Pack an operand tile by tile inside of a loop, or before all if `at` is empty.
+
+    False if no value varies with the loops of the dimensions.
+    """
     first = len(arrays_of(draft.kernel))
+    step = Stage(next(iter(at), None), tuple(filter(None, dimensions)), interleaved=interleaved)
     try:
-        draft.do(Stage(at, tuple(filter(None, dimensions)), interleaved=interleaved))
+        draft.do(step)
     except ArgumentError:
         return False
     for number in range(first, len(arrays_of(draft.kernel))):

@@ -2,8 +2,8 @@
 
 Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18. There are eight
 tile registers. Operand `b` has pairs of its rows (of bytes: fours) beside one another in each row.
-Registers are assigned here, by number: sums that loops carry keep one for the whole kernel, and
-operands take one from their load to their last product.
+Registers are assigned here, by number: sums that loops carry keep one from their first store to
+their last use, and operands take one from their load to their last product.
 """
 
 from __future__ import annotations
@@ -126,28 +126,31 @@ class TileRegisters:
     def __init__(self, kernel: LinearKernel, code: TileCode) -> None:
         uops = kernel.uops
         self.code = code
-        self.end = len(uops)
-        self.sums = {memory: number for number, memory in enumerate(sums_of(uops))}
+        self.sums: dict[UOp, int] = {}
+        """The register of each memory of sums, from its first store on."""
         self.held: dict[UOp, int] = {}
         """The register of an operand, or of a product."""
         self.ends = last_uses(uops)
         self.element_reads = element_reads(uops)
         self.vectors = {s for u in uops if u.op is not Op.MATRIX for s in u.src}
         """Values that something else than a product reads."""
-        self.free = list(range(len(self.sums), REGISTERS))
+        self.free = list(range(REGISTERS))
         self.leaving: dict[int, list[int]] = {}
+        self.carried = frozenset(sums_of(uops))
 
     def write(self, u: UOp, place: int) -> bool:
         """Write what happens at a place in the kernel to tiles; False if that is all else."""
         self.free += self.leaving.pop(place - 1, [])
         match u.op:
             case Op.DEFINE_REG:
-                return u in self.sums
+                return u in self.carried
             case Op.LOAD:
                 return self.load(u, place)
-            case Op.STORE if (number := self.sums.get(pointer_of(u.src[0]))) is not None:
-                if self.held.get(u.src[1]) != number:
-                    self.fill(number, u.src[1])
+            case Op.STORE if (memory := pointer_of(u.src[0])) in self.carried:
+                if memory not in self.sums:
+                    self.sums[memory] = self.take(self.ends[memory])
+                if self.held.get(u.src[1]) != self.sums[memory]:
+                    self.fill(self.sums[memory], u.src[1])
                 return True
             case Op.MATRIX:
                 self.multiply(u, place)
@@ -170,7 +173,7 @@ class TileRegisters:
         """A product of tiles, added to a register."""
         total = self.held.get(u.src[2])
         if total is None:
-            total = self.take(self.end)
+            total = self.take(self.ends.get(u, place))
             self.fill(total, u.src[2])
         self.code.instruct(u.arg.name, total, *map(self.operand, u.src[:2]))
         self.held[u] = total
@@ -219,25 +222,35 @@ def sums_of(uops: tuple[UOp, ...]) -> Iterator[UOp]:
 
 
 def last_uses(uops: tuple[UOp, ...]) -> dict[UOp, int]:
-    """For each operand of a product the last position at which it is read.
+    """For each operand of a product, each memory of sums and each sum that no memory carries, the
+    last position at which it is used.
 
-    One that is loaded outside of a loop is read until the loop ends.
+    One that is loaded, or first stored to, outside of a loop is used until the loop ends.
     """
     made: dict[UOp, int] = {}
     opened: list[int] = []
     loops: list[tuple[int, int]] = []
     uses: dict[UOp, int] = {}
+    sums = frozenset(sums_of(uops))
     for place, u in enumerate(uops):
-        made.setdefault(u, place)
+        if u not in sums:
+            made.setdefault(u, place)
+        if u.op in (Op.LOAD, Op.STORE) and (memory := pointer_of(u.src[0])) in sums:
+            made.setdefault(memory, place)
+            uses[memory] = place
         if u.op is Op.RANGE:
             opened.append(place)
         elif u.op is Op.END:
             loops.append((opened.pop(), place))
         elif u.op is Op.MATRIX:
             uses |= dict.fromkeys(u.src[:2], place)
+    for place, u in reversed(tuple(enumerate(uops))):
+        total = u.src[2] if u.op is Op.MATRIX else u.src[1] if u.op is Op.STORE else u
+        if u.op in (Op.MATRIX, Op.STORE) and total.op is Op.MATRIX:  # in the same register
+            uses[total] = max(uses.get(total, place), uses.get(u, place))
     return {
-        operand: max([last, *(end for start, end in loops if made[operand] < start < last < end)])
-        for operand, last in uses.items()
+        value: max([last, *(end for start, end in loops if made[value] < start < last < end)])
+        for value, last in uses.items()
     }
 
 
