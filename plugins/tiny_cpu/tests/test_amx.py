@@ -157,7 +157,7 @@ def test_kernels_without_products_are_as_they_were() -> None:
 
 
 def test_plans_with_too_many_tiles_are_refused() -> None:
-    ast = product("int8", 64, 64, 64)
+    ast = product("int8", 64, 64, 128)
     row, column, step = (r.arg.number for r in ast.toposort() if r.op is Op.RANGE)
     unit = amx.UNITS["amx-int8"][0]
     plan = (
@@ -246,6 +246,25 @@ def test_convolutions(shape: tuple[int, ...], weight: tuple[int, ...], how: dict
     got = x.conv2d(w, **how)  # type: ignore[arg-type]
 
     assert numpy.array_equal(got.float().numpy(), wanted.cast("bfloat16").float().numpy())
+
+
+@needs_amx
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("kind", ["bfloat16", "int8", "uint8"])
+@pytest.mark.parametrize("inputs", [16, 20, 48, 70])
+def test_layers_of_few_inputs_and_of_quantized_weights(inputs: int, kind: str) -> None:
+    generator = numpy.random.default_rng(6)
+    x = random(generator, (inputs, 300), "bfloat16")
+    weight, factor = random(generator, (100, 300), kind), random(generator, (100,), "bfloat16")
+    wanted = x.cast("float64").numpy() @ weight.cast("float64").numpy().T
+    wanted *= factor.cast("float64").numpy()
+
+    got = x.matmul(weight.cast("bfloat16").T, dtype="float32") * factor
+    (item,) = (x.matmul(weight.cast("bfloat16").T, dtype="float32") * factor).schedule()
+
+    assert "tdpbf16ps" in source_of(item.ast)
+    numpy.testing.assert_allclose(got.numpy(), wanted, rtol=1e-5, atol=1e-5 * abs(wanted).max())
 
 
 @needs_amx

@@ -87,6 +87,24 @@ def test_products_for_which_tiles_do_not_pay_have_other_plans(
     assert not is_by_unit(plan_for(product(TILE_BYTES, shape), limits_with(TILE_BYTES)))
 
 
+@pytest.mark.parametrize(("shape", "turned"), [((20, 80, 256), "b"), ((80, 16, 256), "")])
+def test_long_products_of_few_inputs_copy_the_rows_of_weights(
+    shape: tuple[int, int, int], turned: str
+) -> None:
+    ast = product(TILE_BYTES, shape, turned)
+    plan = plan_for(ast, limits_with(TILE_BYTES))
+    rows, columns = stages_of(plan)
+
+    assert is_by_unit(plan)
+    assert (rows.interleaved, columns.interleaved) == (1, 4)
+    assert columns.at is None  # once for all weights
+    assert numpy.array_equal(result(ast, plan), result(ast, ()))
+
+
+def test_few_inputs_of_weights_that_lie_the_other_way_have_other_plans() -> None:
+    assert not is_by_unit(plan_for(product(TILE_BYTES, (20, 80, 256)), limits_with(TILE_BYTES)))
+
+
 def test_other_types_and_two_sums_have_other_plans() -> None:
     limits = limits_with(TILE_BYTES)
     unsigned = replace(TILE_BYTES, a=dtypes.uint8, name="other")

@@ -147,7 +147,7 @@ def factors_of(closer: UOp, m: UOp | None, n: UOp | None, unit: MatrixUnit) -> t
     if value.dtype is not unit.out:
         raise ArgumentError(f"{unit.name} adds in {unit.out!r}, not in {value.dtype!r}")
     for x, y in (value.src, value.src[::-1]):
-        a, b = narrowed(x, unit.a), narrowed(y, unit.b)
+        a, b = (narrowed(s, dtype, unit.threads == 1) for s, dtype in ((x, unit.a), (y, unit.b)))
         if a is not None and b is not None and n not in a.ranges and m not in b.ranges:
             return a, b
     raise ArgumentError(
@@ -166,10 +166,16 @@ def rounded_operand(value: UOp) -> UOp:
     return is_finite.where(nearest, bits).bitcast(dtypes.float32)
 
 
-def narrowed(value: UOp, dtype: DType) -> UOp | None:
-    """The narrow value that was widened, if it was of this type; else None."""
+def narrowed(value: UOp, dtype: DType, from_integers: bool = False) -> UOp | None:
+    """The narrow value that was widened, if it was of this type; else None.
+
+    Where its elements are packed first, they may come from a type of integers that it holds.
+    """
     inner = value.src[0] if value.op is Op.CAST else value
-    for found in (value, inner):
+    is_exact = (
+        from_integers and dtype.kind == "float" and inner.dtype in (dtypes.int8, dtypes.uint8)
+    )
+    for found in (value, inner, inner.cast(dtype) if is_exact else inner):
         if found.dtype is dtype:
             in_step = found.toposort(lambda n: n.op is not Op.AFTER)
             has_sums = any(n.op is Op.REDUCE for n in in_step)

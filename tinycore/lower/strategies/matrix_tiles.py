@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from tinycore.errors import ArgumentError
 from tinycore.lower.cost import Cost, Lanes, Proposal
@@ -20,7 +20,12 @@ from tinycore.lower.loops import Number, arrays_of, counter_of
 from tinycore.lower.packing import LEAST_CHUNKS, fill_of, loads_of, plan_fill
 from tinycore.lower.steps.stage import MOST_SCRATCH, Dimension, Stage
 from tinycore.lower.steps.tensorize import COLUMNS, ROWS, STEPS, Tensorize, factors_of
-from tinycore.lower.strategies.grid_shared import Sides, sides_among, sides_of
+from tinycore.lower.strategies.grid_shared import (
+    Sides,
+    operand_accesses,
+    sides_among,
+    sides_of,
+)
 from tinycore.lower.strategies.matrix_sides import longest
 from tinycore.lower.strategies.matrix_unit import dimension
 from tinycore.lower.tile import Bind, Fuse, Reorder, Split, Tail
@@ -38,6 +43,20 @@ MOST_PADDED: Final = 1.25
 """Steps of whole tiles, relative to those of the sum: the rest is filled with zeros."""
 ROWS_FOR_JOINED: Final = 2
 """Times as many rows as else pay for an operand whose columns are joined."""
+LEAST_NARROW: Final = 256
+"""Steps of the sum of a product of few columns: results are stored across its tiles."""
+
+
+class Blocks(NamedTuple):
+    """The loops around the tiles of a product: those that both operands vary with, blocks of rows,
+    panels of columns, rows of a block, and the tiles that registers hold."""
+
+    outside: Sequence[Number]
+    block: Number
+    inner: Sequence[Number]
+    rows: Number
+    tall: Number
+    wide: Number
 
 
 def propose(facts: KernelFacts, limits: Limits, lanes: Lanes) -> Iterator[Proposal]:
@@ -47,18 +66,22 @@ def propose(facts: KernelFacts, limits: Limits, lanes: Lanes) -> Iterator[Propos
     """
     units = [unit for unit in limits.matrix if unit.threads == 1] if facts.is_fixed else []
     is_plain = not facts.elsewhere and not facts.has_order
-    sides = None
+    found = None
     if units and not facts.overwrites:
-        sides = sides_of(facts) if is_plain else sides_among(facts, facts.stored)
-    if sides is None:
+        found = sides_of(facts) if is_plain else sides_among(facts, facts.stored)
+    if found is None:
         return
     for unit in units:
-        row, step = longest(sides.rows), step_loop(facts, unit)
-        if step is None or not is_worth(sides, row, unit):
+        if (step := step_loop(facts, unit)) is None:
             continue
-        if is_product(facts, row, sides.columns[-1], unit):
-            apply = partial(use_tiles, unit=unit, sides=sides, row=row, step=step)
-            yield Proposal(unit.name, None, Cost(TILE_CYCLES), apply)
+        for sides in (found, Sides(found.columns, found.rows)):
+            row = longest(sides.rows)
+            suits = sides is found and is_worth(sides, row, unit)
+            suits = suits or (is_plain and is_narrow(facts, sides, row, step, unit))
+            if suits and is_product(facts, row, sides.columns[-1], unit):
+                apply = partial(use_tiles, unit=unit, sides=sides, row=row, step=step)
+                yield Proposal(unit.name, None, Cost(TILE_CYCLES), apply)
+                break
 
 
 def is_worth(sides: Sides, row: UOp, unit: MatrixUnit) -> bool:
@@ -69,6 +92,20 @@ def is_worth(sides: Sides, row: UOp, unit: MatrixUnit) -> bool:
     columns = math.prod(r.extent for r in sides.columns)
     rows = row.extent if sides.columns[-1].extent >= unit.n else row.extent // ROWS_FOR_JOINED
     return unit.repays_packing(rows, columns)
+
+
+def is_narrow(facts: KernelFacts, sides: Sides, row: UOp, step: UOp, unit: MatrixUnit) -> bool:
+    """True if a long product of a few tiles of columns has rows that are packed by mere copies.
+
+    As of the weights of a layer, which a few dozen inputs multiply: memory is what they wait for.
+    """
+    read = [n for n in operand_accesses(facts) if row in n.ranges]
+    return (
+        sides.columns[-1].extent >= unit.n
+        and step.extent >= LEAST_NARROW
+        and unit.repays_packing(row.extent, LEAST_NARROW)
+        and all(facts.stride(n, step) == 1 for n in read)
+    )
 
 
 def step_loop(facts: KernelFacts, unit: MatrixUnit) -> UOp | None:
@@ -113,33 +150,40 @@ def use_tiles(draft: Draft, unit: MatrixUnit, sides: Sides, row: UOp, step: UOp)
     chunks = chunks_left(draft, outside)
     pieces = pieces_of_columns(draft, inner, chunks) if is_wide(sides, row) else ()
     blocks = 1 if pieces else chunks
+    if not pieces and not draft.present(*inner):  # a packed row is read once: from a near cache
+        blocks = max(blocks, counter_of(draft.kernel, rows).extent)
     block, rows = split(draft, rows, rows_of_block(draft, rows, unit.m * SIDE_TILES, blocks))
+    outside = [*outside, *pieces]
+    return pack_operands(draft, product, Blocks(outside, block, inner, rows, tall, wide))
+
+
+def pack_operands(draft: Draft, product: Tensorize, loops: Blocks) -> bool:
+    """Pack both operands, panels for all strips of a nest where these share them; False if one
+    varies with other loops."""
     depth = [((r.arg.number, 1),) for r in draft.facts.reduced if r.arg.kind is AxisKind.REDUCE]
-    around = (*draft.around, *draft.present(*outside, *pieces, block))
-    left = (
-        *(dimension(draft, rows), *depth),
-        *(dimension(draft, tall, product.number(ROWS)), dimension(draft, product.number(STEPS))),
-    )
-    right = (
-        *(*depth, dimension(draft, wide)),
-        *(dimension(draft, product.number(STEPS)), dimension(draft, product.number(COLUMNS))),
-    )
-    _, beside = unit.fragment("b").map.neighbors
-    panels = draft.present(*inner)
+    n, k = (dimension(draft, product.number(part)) for part in (COLUMNS, STEPS))
+    tall = dimension(draft, loops.tall, product.number(ROWS))
+    left = (dimension(draft, loops.rows), *depth, tall, k)
+    right = (*depth, dimension(draft, loops.wide), k, n)
+    _, beside = product.unit.fragment("b").map.neighbors
+    outside = (*draft.around, *draft.present(*loops.outside))
+    around = (*outside, *draft.present(loops.block))
+    panels = draft.present(*loops.inner)
 
-    def pack_both(order: Sequence[Number], at: tuple[Number, ...], *dimensions: Dimension) -> bool:
-        draft.do(Reorder(draft.present(*outside, *pieces, block, *order, tall, wide)))
-        packed = pack_tiles(draft, around[-1:], left, 1)
-        return packed and pack_tiles(draft, at[-1:], (*dimensions, *right), beside)
+    def pack(order: Sequence[Number], at: tuple[Number, ...], sides: Sequence[Dimension]) -> bool:
+        ends = (loops.tall, loops.wide)
+        draft.do(Reorder(draft.present(*loops.outside, loops.block, *order, *ends)))
+        return pack_tiles(draft, around[-1:], left, 1) and pack_tiles(draft, at[-1:], sides, beside)
 
-    if is_shared_by_strips(draft, (*panels, *(axis for d in right for axis, _ in d))):
+    if is_shared_by_strips(draft, (*panels, *(axis for side in right for axis, _ in side))):
         before = draft.copy()
-        # Rows outside: results are then written along whole rows, all panels being at hand.
         every = (dimension(draft, axis) for axis in panels)
-        if pack_both((rows, *inner), draft.around[:-1], *every):
+        # Rows outside: results are then written along whole rows, all panels being at hand.
+        if pack((loops.rows, *loops.inner), draft.around[:-1], (*every, *right)):
             return True
         draft.become(before)
-    return pack_both((*inner, rows), (*around, *panels))
+    at = (*around, *panels) if panels else outside  # a single panel is read by all blocks
+    return pack((*loops.inner, loops.rows), at, right)
 
 
 def is_shared_by_strips(draft: Draft, panels: Sequence[Number]) -> bool:
@@ -232,6 +276,8 @@ def fill_tiles(draft: Draft, number: int, interleaved: int) -> None:
 
 def cut(draft: Draft, axis: Number) -> tuple[Number, Number]:
     """Cut a loop over tiles into blocks of some: the loops over blocks, and in one."""
+    if not draft.present(axis):
+        return (), ()  # a single tile
     draft.do(Split(axis, SIDE_TILES), Bind((*axis, 1), AxisKind.UNROLL))
     return (*axis, 0), (*axis, 1)
 
