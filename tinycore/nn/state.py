@@ -55,7 +55,9 @@ Source: TypeAlias = Tensor | str | os.PathLike[str]
 COUNTS = getattr(sys, "_is_gil_enabled", lambda: True)()
 """True if reference counts tell whether others hold a tensor."""
 REFERENCES = 3
-"""References to a tensor while they are counted: of a variable, of a list, and of its iterator."""
+"""References to an object while they are counted: of a variable, of a list, and of its iterator."""
+COUNTS_CALLERS = COUNTS and sys.version_info < (3, 14)
+"""True if these include the variable of a caller, which 3.14 lends to an argument uncounted."""
 
 
 @overload
@@ -132,10 +134,10 @@ def load_state_dict(
     Whatever ends it, all tensors are set or none: so former values keep their memory to the end.
     With `consume` that is freed on the way as well, and what was loaded before an error stays.
 
-    Arrays and tensors of other libraries, as those of a model of torch, are copied. So is what
-    others hold, as the tensors of another model. The memory of what only
-    `state_dict` holds, as that of a file, is the model's from then on, and shows its writes; to
-    load it again later, load a `clone()`.
+    The values, which may be arrays and tensors of other libraries, are copied: `state_dict` may be
+    loaded again, whatever was written to the model. Not copied is what nobody holds afterwards,
+    with `consume` or where `state_dict` is no variable, as in
+    `load_state_dict(model, safe_load(path))`: that memory becomes the model's.
 
     Raises ArgumentError naming what is missing, and ShapeError naming the first shape that does not
     fit; the model is then unchanged.
@@ -160,13 +162,16 @@ def load_state_dict(
     if verbose and (unused := [name for name in state_dict if name not in targets]):
         warnings.warn(f"the model has no place for {_enumerated(unused)}", stacklevel=2)
     entries = Counter(map(id, state_dict.values()))
+    (holders,) = map(getrefcount, [state_dict])
+    is_left = consume or (COUNTS_CALLERS and holders <= REFERENCES)
     names = tqdm(list(values), "loading weights", leave=False, disable=None if verbose else True)
     with nullcontext() if consume else AtomicWrites(targets.values):
         for name in names:
             target, value = targets[name], values.pop(name)
             if value is not target:
                 (count,) = map(getrefcount, [value])
-                is_alone = COUNTS and count <= REFERENCES + entries[id(value)]
+                named = entries[id(value)]
+                is_alone = COUNTS and (is_left or not named) and count <= REFERENCES + named
                 target._take_over(value.shard_like(target), is_alone)
             if realize:
                 target.realize()

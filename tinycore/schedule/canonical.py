@@ -21,12 +21,10 @@ from tinycore.uop.op import Op
 
 INTS: Final = frozenset({int})
 TUPLES: Final = frozenset({tuple})
-NUMBERED: Final = frozenset(
-    {Op.ASSIGN, Op.BUFFER_VIEW, Op.CALL, Op.CONTIGUOUS, Op.DETACH, Op.KERNEL}
-)
+NUMBERED: Final = frozenset({Op.ASSIGN, Op.BUFFER_VIEW, Op.CALL, Op.CONTIGUOUS, Op.OWN, Op.KERNEL})
 """Ops that are counted, or whose argument may be another one in a canonical graph."""
-KEPT_APART: Final = frozenset({Op.CONTIGUOUS, Op.DETACH})
-"""Ops of which those with a number are copies, and leaves of gradients, of one tensor."""
+KEPT_APART: Final = frozenset({Op.CONTIGUOUS, Op.OWN})
+"""Ops of which those with a number are the copy, or the value, of one tensor."""
 BUFFER, CALL, CONST, EXPAND = Op.BUFFER, Op.CALL, Op.CONST, Op.EXPAND
 ASSIGN, BUFFER_VIEW, RESHAPE = Op.ASSIGN, Op.BUFFER_VIEW, Op.RESHAPE
 NONE_CACHED: Final[Mapping[UOp, UOp]] = {}
@@ -52,7 +50,7 @@ class CanonicalGraph(NamedTuple):
     cached: Mapping[UOp, UOp]
     """Nodes in the value cache, and the memory that is read instead of them."""
     apart: list[int]
-    """The numbers that copies and leaves of gradients have, by those of their canonical nodes."""
+    """The numbers that nodes of one tensor alone have, by those of their canonical nodes."""
     calls: int
     """The number of CALLs."""
 

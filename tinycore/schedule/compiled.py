@@ -34,7 +34,7 @@ from tinycore.schedule.pipeline import run_passes
 from tinycore.schedule.retention import CachedValue, Replacements, RetentionPolicy, select_exclusive
 from tinycore.schedule.state import State
 from tinycore.uop.bindings import exchanging
-from tinycore.uop.node import UOp, is_gradient_leaf, made_anew
+from tinycore.uop.node import UOp, made_anew
 from tinycore.uop.op import Op
 
 
@@ -134,7 +134,7 @@ class Schedule:
         return found
 
 
-BUFFER, RESHAPE = Op.BUFFER, Op.RESHAPE
+BUFFER, OWN, RESHAPE = Op.BUFFER, Op.OWN, Op.RESHAPE
 NOTHING_CACHED: Final[Mapping[UOp, UOp]] = {}
 UNKNOWN: Final = repeat(None)
 """The program of each step, before it is known."""
@@ -238,17 +238,17 @@ class BoundSchedule:
         if memory.op is RESHAPE and (found := self.nodes.get(memory.src[0])) is not None:
             return memory.with_src((found,))
         found = memory.substitute(self.nodes)
-        if found.op is not BUFFER and any(map(is_gradient_leaf, found.toposort())):
+        if found.op is not BUFFER and any(n.op is OWN for n in found.toposort()):
             found = renumbered(found, self.canonical.apart)
         return exchanging(found, self.canonical.naming.back) if self.canonical.values else found
 
 
 def renumbered(root: UOp, numbers: Sequence[int]) -> UOp:
-    """A graph in which leaves of gradients, which no other node may equal, have other numbers."""
+    """A graph in which the nodes that are of one tensor alone have other numbers."""
     done: dict[UOp, UOp] = {}
     for node in root.toposort():
         new = node.with_src(tuple([done[source] for source in node.src]))
-        done[node] = new.replace(arg=numbers[node.arg]) if is_gradient_leaf(node) else new
+        done[node] = new.replace(arg=numbers[node.arg]) if node.op is OWN else new
     return done[root]
 
 

@@ -76,7 +76,7 @@ def of_constant(node: UOp, sources: Sources) -> UOp:
     return multi([node.with_src((device_node(d),)) for d in names_of(node.device)], None)
 
 
-@rule(Op.CONTIGUOUS, Op.DETACH, Op.CONTIGUOUS_BACKWARD, Op.CALL, Op.VALUE)
+@rule(Op.CONTIGUOUS, Op.DETACH, Op.OWN, Op.CONTIGUOUS_BACKWARD, Op.CALL, Op.VALUE)
 def of_identity(node: UOp, sources: Sources) -> UOp:
     """Part by part."""
     return each(node, sources, sources[0].arg)

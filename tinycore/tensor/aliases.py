@@ -21,14 +21,14 @@ from tinycore.uop.op import MOVEMENT, Op
 if TYPE_CHECKING:
     from tinycore.tensor.core import Core
 
-VIEW_OPS: Final = MOVEMENT | {Op.DETACH}
+VIEW_OPS: Final = MOVEMENT | {Op.DETACH, Op.OWN}
 """Ops whose result is a view of their source."""
 MOST_NEW: Final = 4096
 """Tensors created between two queries; with more, the next query rebuilds all groups."""
 
 
 def base_of_view(node: UOp) -> UOp:
-    """The node that a view shows the elements of, below all movement ops and DETACHs."""
+    """The node that a view shows the elements of, below all movement ops, DETACHs and OWNs."""
     while node.op in VIEW_OPS:
         node = node.src[0]
     return node

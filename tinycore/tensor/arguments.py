@@ -22,7 +22,7 @@ from tinycore.dtype import DType, dtypes
 from tinycore.errors import JitError
 from tinycore.schedule.device_memory import buffers_of
 from tinycore.tensor.aliases import buffers_below
-from tinycore.tensor.graph import is_constant, without_leaves
+from tinycore.tensor.graph import is_constant, without_own
 from tinycore.tensor.guard_keys import ATOMS, Same, constant_key, shortened
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.tensor import Tensor
@@ -37,7 +37,7 @@ GUARDED: Final = ("TRAINING", "DEFAULT_FLOAT", "DEFAULT_INT")
 guarded_values: Final = reader_of(GUARDED)
 pattern_settings: Final = itemgetter(*GUARDED, "DEV")
 
-SHOWN_OPS: Final = MOVEMENT | {Op.BUFFER, Op.MULTI, Op.DETACH, Op.DEVICE, Op.UNIQUE}
+SHOWN_OPS: Final = MOVEMENT | {Op.BUFFER, Op.MULTI, Op.DETACH, Op.OWN, Op.DEVICE, Op.UNIQUE}
 """Ops of a tensor that is memory, or parts of memory."""
 
 Leaf = tuple[str, Any]
@@ -120,7 +120,7 @@ def form_of(node: UOp) -> UOp:
     if base.op is Op.BUFFER:
         whole = stand_in(base, 0)
         return whole if node is base else UOp(Op.RESHAPE, node.dtype, (whole,), node.shape)
-    node = without_leaves(node)
+    node = without_own(node)
     form = node.substitute({b: stand_in(b, i) for i, b in enumerate(buffers_below(node))})
     return exchanging(form, Size.free)
 

@@ -49,7 +49,7 @@ from tinycore.tensor.signatures import check_signatures, is_dtype_name
 from tinycore.tensor.view_writes import in_own_memory, show, target_of
 from tinycore.tensor.views import Value, is_shared
 from tinycore.uop.movement import base_of
-from tinycore.uop.node import UOp, device_node, is_gradient_leaf
+from tinycore.uop.node import UOp, device_node
 from tinycore.uop.op import Op
 from tinycore.uop.shape import DeviceLike, Shape, names_of
 from tinycore.uop.size import greatest_shape
@@ -101,10 +101,10 @@ class Core:
         self._enter(node)
         if source is not None and node is source.uop:
             source._share(self)
+        if requires_grad and source is not None and not graph.is_constant(node):
+            self._become(graph.leaf(node))
         if requires_grad is not None:
             self.requires_grad_(requires_grad)
-        if requires_grad and source is not None and self.uop in (node, source.uop):
-            self._become(graph.leaf(self.uop))
 
     def _enter(self, node: UOp) -> None:
         """Take `node` as value and register among the living."""
@@ -169,7 +169,7 @@ class Core:
         if value is None:
             if is_shared(base_of_view(self.uop)):
                 return
-            self._value = value = Value(graph.below_leaf(self.uop), living[id(self)])
+            self._value = value = Value(graph.below_own(self.uop), living[id(self)])
         view._value = value
         value.enter(living[id(view)])
 
@@ -302,8 +302,8 @@ class Core:
         """Ask for a gradient, or refuse it; returns itself.
 
         A constant that asks for one moves into memory of its own: equal constants are one node. A
-        computed or detached tensor, or a part of one, gets the gradient of its own uses, not of
-        equal ones.
+        computed or detached tensor, or a part of one, gets the gradient of its own uses from then
+        on, not of equal ones.
         Raises GradientError for a dtype that is no float.
 
         >>> weight, mask = Tensor([2.0]).requires_grad_(), Tensor([1.0])
@@ -319,29 +319,30 @@ class Core:
             _, base, tensors = target_of(self, self.uop)
             show(self, tensors, base, in_own_memory(base))
         elif requires_grad and not self._requires_grad:
-            self._end_gradient()
+            self._ask_alone()
         self._requires_grad = requires_grad
         return self
 
-    def _end_gradient(self) -> None:
-        """Make this tensor a node of its own where equal values may be the same node, unless a
-        gradient flows on from it.
+    def _ask_alone(self) -> None:
+        """Make this tensor a node of its own where equal values may be the same node: a leaf,
+        unless a gradient flows on from it to a tensor that asks for one.
 
         A copy gets memory, whose former content is known after a write. What shows all of some
         memory stays, unless a tensor that it is a view of may have another such view, or one of an
         equal graph has its value.
         """
         node, base = self.uop, base_of_view(self.uop)
-        if is_gradient_leaf(node):
-            return
-        is_whole = base_of(node) is base
         below = set(history.unroll([node])[0][0].toposort(passes_gradient))
         shown = map(alias_index.of, {base_of_view(n) for n in below})
         tensors = [t for t in chain.from_iterable(shown) if t.uop in below and t is not self]
-        if any(t.requires_grad for t in tensors):
-            return
+        asking = [t for t in tensors if t.requires_grad]
+        if node.op is Op.OWN and not any(t.uop is node for t in asking):
+            return  # it asks anew
+        is_whole = base_of(node) is base
         has_twins = graph.has_equal_value(node) or any(t.uop is not node for t in tensors)
-        if has_twins or not (is_whole and is_shared(base)):
+        if asking:
+            self._become(graph.own(node))
+        elif has_twins or not (is_whole and is_shared(base)):
             self._become(graph.leaf(node))
         elif graph.is_copy(base):
             show(self, alias_index.of(base), base, in_own_memory(base))
@@ -368,7 +369,7 @@ class Core:
         >>> x.contiguous() is x, x.tolist()
         (True, [[1, 3], [2, 4]])
         """
-        node = graph.below_leaf(self.uop)
+        node = graph.below_own(self.uop)
         base = base_of(node)
         in_order = base.op in (Op.CONTIGUOUS, Op.ASSIGN) or graph.is_copy(base)
         if in_order or graph.is_buffer(base):

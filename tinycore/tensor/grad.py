@@ -165,7 +165,7 @@ def of_cast(node: UOp, g: UOp) -> Gradients:
 # --- identity
 
 
-@rule(Op.CONTIGUOUS, Op.VALUE)
+@rule(Op.CONTIGUOUS, Op.VALUE, Op.OWN)
 def of_contiguous(node: UOp, g: UOp) -> Gradients:
     """Passed on."""
     return (g,)

@@ -155,9 +155,9 @@ def source_at(node: UOp) -> UOp | None:
     op, memory = node.op, node
     if op is ASSIGN and (node.arg is LEAF or is_filled(node)):
         memory = origin(node)
-    elif op is DETACH and node.arg is not None:
+    elif op is OWN and is_gradient_leaf(node):
         memory = next(iter(buffers_below(node)), node)
     return memory if memory.op is BUFFER and memory.dtype.kind == "float" else None
 
 
-ASSIGN, BUFFER, DETACH, SINK = Op.ASSIGN, Op.BUFFER, Op.DETACH, Op.SINK
+ASSIGN, BUFFER, OWN, SINK = Op.ASSIGN, Op.BUFFER, Op.OWN, Op.SINK

@@ -427,20 +427,27 @@ def copied(x: UOp) -> UOp:
     return UOp(Op.CONTIGUOUS, x.dtype, (x,), unique().arg)
 
 
+def own(x: UOp) -> UOp:
+    """A node that no equal one shares: gradients of it are those of its own uses."""
+    return UOp(Op.OWN, x.dtype, (x,), unique().arg)
+
+
 def leaf(x: UOp) -> UOp:
-    """A detached node that no equal one shares: gradients of it are those of its own uses."""
-    return UOp(Op.DETACH, x.dtype, (x,), unique().arg)
+    """A node made by `own` at which gradients end."""
+    return own(UOp(Op.DETACH, x.dtype, (x,)))
 
 
-def below_leaf(x: UOp) -> UOp:
-    """The node that one made by `leaf` detaches; any other node itself."""
-    return x.src[0] if is_gradient_leaf(x) else x
+def below_own(x: UOp) -> UOp:
+    """The node that those made by `own` or `leaf` show; any other node itself."""
+    while x.op is Op.OWN:
+        x = x.src[0].src[0] if is_gradient_leaf(x) else x.src[0]
+    return x
 
 
-def without_leaves(x: UOp) -> UOp:
-    """A node in which DETACHs made by `leaf` are like any others."""
-    while (node := next(filter(is_gradient_leaf, x.toposort()), None)) is not None:
-        x = x.substitute({node: UOp(Op.DETACH, node.dtype, node.src)})
+def without_own(x: UOp) -> UOp:
+    """A node without those made by `own`."""
+    while (node := next((n for n in x.toposort() if n.op is Op.OWN), None)) is not None:
+        x = x.substitute({node: node.src[0]})
     return x
 
 

@@ -14,7 +14,7 @@ from tinycore._deferred import deferred
 from tinycore._locks import writing
 from tinycore.dtype import dtypes
 from tinycore.tensor import graph
-from tinycore.tensor.aliases import base_of_view
+from tinycore.tensor.aliases import VIEW_OPS, base_of_view
 from tinycore.tensor.core import Core
 from tinycore.tensor.grad import LEAF, passes_gradient
 from tinycore.tensor.history import history
@@ -30,7 +30,7 @@ from tinycore.tensor.value_cache import Snapshot, value_cache
 from tinycore.tensor.view_writes import show
 from tinycore.tensor.views import is_shared, shows_repeated
 from tinycore.uop.bindings import sizes_below
-from tinycore.uop.movement import base_of
+from tinycore.uop.movement import base_of, source_below
 from tinycore.uop.node import UOp, ordered
 from tinycore.uop.op import MOVEMENT, Op
 
@@ -48,6 +48,8 @@ make_cached_value: Final[Callable[..., CachedValue]] = deferred(
 
 SOURCES: Final = frozenset({Op.BUFFER, Op.BUFFER_VIEW, Op.ASSIGN, Op.CALL})
 """Ops at which a gradient may arrive."""
+SAME_MEMORY: Final = frozenset({Op.RESHAPE, Op.OWN})
+"""Ops that show all of some memory, and through which gradients flow."""
 
 
 class Writes:
@@ -156,7 +158,7 @@ def note_history(
         node = root_of(tensor)
         is_data = tensor._requires_grad is False or base_of(node).arg is LEAF
         if not is_data and node in asked and node in replaced:
-            memory = base_of(replaced[node])
+            memory = source_below(replaced[node], SAME_MEMORY)
             if memory.op is BUFFER and (origins := history.ended(node, form)):
                 memory._ended = origins
     done, kept = differentiable(form, replaced, asked, read)
@@ -216,9 +218,9 @@ def materialize(tensor: Core) -> UOp:
 
 
 def strip_views(node: UOp) -> UOp:
-    """The node whose elements a node has in the same order: below reshapes and DETACHs."""
+    """The node whose elements a node has in the same order: below reshapes, DETACHs and OWNs."""
     base = base_of(node)
-    while base.op is Op.DETACH:
+    while base.op in (Op.DETACH, Op.OWN):
         base = base_of(base.src[0])
     return base
 
@@ -291,7 +293,9 @@ def choose_retention(roots: list[UOp], memory: dict[UOp, UOp]) -> Realized:
 
 def is_view(node: UOp) -> bool:
     """True if a node is detached, or rearranges memory: both show what a write to it changes."""
-    return node.op is Op.DETACH or (node.op in MOVEMENT and is_shared(base_of_view(node)))
+    if node.op in MOVEMENT:
+        return is_shared(base_of_view(node))
+    return node.op in VIEW_OPS
 
 
 def shows_stored(node: UOp, memory: Mapping[UOp, UOp]) -> bool:
@@ -314,9 +318,10 @@ def detached_as(root: UOp, memory: UOp) -> UOp:
     What has its parts detached is no memory that could be written to.
     """
     parts = memory.src if memory.op is Op.MULTI else ()
-    if root.op is not Op.DETACH or not all(part.op is Op.DETACH for part in parts) or not parts:
+    if root.op not in (Op.DETACH, Op.OWN) or not all(p.op is root.op for p in parts) or not parts:
         return memory
-    return root.with_src((memory.with_src(tuple([part.src[0] for part in parts])),))
+    whole = memory.with_src(tuple([part.src[0] for part in parts]))
+    return root.with_src((detached_as(root.src[0], whole),))
 
 
 def movement_chain(node: UOp) -> Iterator[UOp]:
@@ -397,6 +402,6 @@ def with_readers(roots: list[UOp]) -> list[UOp]:
 
 def shows_memory(node: UOp, done: set[UOp]) -> bool:
     """True if a node is a view of memory, or of a node in `done` that is about to become memory."""
-    while node not in done and (node.op in MOVEMENT or node.op is Op.DETACH):
+    while node not in done and node.op in VIEW_OPS:
         node = node.src[0]
     return node in done or graph.is_buffer(node) or node.op in (Op.BUFFER_VIEW, Op.CONST)

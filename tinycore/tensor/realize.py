@@ -450,7 +450,7 @@ def derivatives(root: UOp, seed: UOp, targets: Sequence[Core]) -> dict[Core, UOp
 def check_leaves(root: UOp, targets: Sequence[Core]) -> None:
     """Raises GradientError for a target from which a leaf below the root was computed."""
     for leaf in filter(is_gradient_leaf, root.toposort()) if targets else ():
-        below = set(leaf.src[0].toposort(passes_gradient))
+        below = set(graph.below_own(leaf).toposort(passes_gradient))
         for target in targets:
             if target.uop in below:
                 raise GradientError(

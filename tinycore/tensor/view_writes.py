@@ -68,7 +68,7 @@ def target_of(tensor: Core, node: UOp) -> tuple[UOp, UOp, list[Core]]:
         if value is not None:
             place_in(tensor.uop, value.base)  # refused though what it was made of is gone
         tensor._value = None
-        base = graph.below_leaf(tensor.uop)
+        base = graph.below_own(tensor.uop)
         return place_in(node, base), base, [tensor]
     return place_in(node, value.base), value.base, tensors
 

@@ -15,7 +15,7 @@ from tinycore.errors import AliasError
 from tinycore.tensor import graph
 from tinycore.tensor.aliases import VIEW_OPS
 from tinycore.uop.node import UOp
-from tinycore.uop.op import Op
+from tinycore.uop.op import SAME_VALUE, Op
 
 if TYPE_CHECKING:
     from tinycore.tensor.core import Core
@@ -50,7 +50,7 @@ class Value:
 
 
 def place_in(node: UOp, base: UOp) -> UOp:
-    """A view without its DETACHs: where in `base` its elements are.
+    """A view without its DETACHs and OWNs: where in `base` its elements are.
 
     Raises AliasError where it shows one element several times, or elements that are not there.
     """
@@ -63,7 +63,7 @@ def place_in(node: UOp, base: UOp) -> UOp:
                 "elements more than once, or such as are not there. Write to the tensor that it "
                 "was made of, or to a copy: clone()"
             )
-        if below.op is not Op.DETACH:
+        if below.op not in SAME_VALUE:
             steps.append(below)
         below = below.src[0]
     view = base

@@ -135,6 +135,7 @@ STRUCTURE: Final[dict[Op, Callable[..., HostArray]]] = {
     Op.CONTIGUOUS_BACKWARD: lambda n, x: x,
     Op.CALL: lambda n, x, *arguments: x,
     Op.DETACH: lambda n, x: x,
+    Op.OWN: lambda n, x: x,
     Op.VALUE: lambda n, x: x,
     Op.COPY: lambda n, x: x,
     Op.ASSIGN: lambda n, target, value: value,

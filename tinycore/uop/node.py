@@ -64,7 +64,7 @@ printer: Callable[[UOp], str] = repr
 """Text of a node for `str`; text.py puts its own here, which parses back."""
 
 
-BUFFER, DETACH, RANGE = Op.BUFFER, Op.DETACH, Op.RANGE
+BUFFER, DETACH, OWN, RANGE = Op.BUFFER, Op.DETACH, Op.OWN, Op.RANGE
 SINK, UNIQUE = Op.SINK, Op.UNIQUE
 """Ops that are asked for often: Python 3.11 takes ten times as long to find a member of Op."""
 
@@ -481,8 +481,8 @@ def unique() -> UOp:
 
 
 def is_gradient_leaf(node: UOp) -> bool:
-    """True for a DETACH with a number: a leaf of gradients, which no equal node is one with."""
-    return node.op is DETACH and node.arg is not None
+    """True for a detached node of one tensor alone: gradients end there, each in its own leaf."""
+    return node.op is OWN and node.src[0].op is DETACH
 
 
 def made_anew(like: UOp) -> UOp:

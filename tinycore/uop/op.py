@@ -65,6 +65,7 @@ class Op(enum.Enum):
     # --- the tensor graph: shape and identity
     CONTIGUOUS = 1, first, "the same value in memory of its own, in the image `arg` if it is one"
     DETACH = 1, first, "the same value, through which no gradient flows"
+    OWN = 1, first, "the same value, of one tensor: the number `arg` tells it from equal ones"
     CONTIGUOUS_BACKWARD = 1, first, "the same value; its gradient is made contiguous"
     CALL = ANY, first, "the first source; its gradient for the others is what `arg`(g, node) gives"
     VALUE = 1, first, "the same value, and no view: writing to one does not show in the other"
@@ -253,7 +254,7 @@ class Ahead(NamedTuple):
 MOVEMENT: Final = frozenset(
     {Op.RESHAPE, Op.EXPAND, Op.PERMUTE, Op.PAD, Op.SHRINK, Op.FLIP, Op.SKEW, Op.UNSKEW}
 )
-SAME_VALUE: Final = frozenset({Op.DETACH, Op.CONTIGUOUS_BACKWARD, Op.CALL})
+SAME_VALUE: Final = frozenset({Op.DETACH, Op.OWN, Op.CONTIGUOUS_BACKWARD, Op.CALL})
 """Ops that concern gradients and change neither a value nor its place."""
 PARTIAL_WRITES: Final = frozenset({Op.SCATTER, Op.INSERT})
 """Ops that change some elements of their first source, in its memory or in a copy."""

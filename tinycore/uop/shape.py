@@ -19,8 +19,8 @@ Shape = tuple[int, ...]
 """Sizes of the axes. One that a Variable gives at launch is a `Size`, which computes as an int."""
 
 SAME_AS_FIRST = frozenset(
-    {Op.COPY, Op.ASSIGN, Op.CONTIGUOUS, Op.DETACH, Op.CONTIGUOUS_BACKWARD, Op.VALUE, Op.FLIP}
-    | {Op.CALL, Op.SCAN_AXIS}
+    {Op.COPY, Op.ASSIGN, Op.CONTIGUOUS, Op.DETACH, Op.OWN, Op.CONTIGUOUS_BACKWARD, Op.VALUE}
+    | {Op.FLIP, Op.CALL, Op.SCAN_AXIS}
     | PARTIAL_WRITES
     | ALU
 )

@@ -24,6 +24,7 @@ TENSOR_OPS: Final = (
         Op.BIND,
         Op.CONTIGUOUS,
         Op.DETACH,
+        Op.OWN,
         Op.CONTIGUOUS_BACKWARD,
         Op.CALL,
         Op.VALUE,

@@ -14,6 +14,7 @@ from tinycore import Tensor, dtypes, nn
 from tinycore.errors import ArgumentError, FileFormatError, OutOfMemory, ShapeError
 from tinycore.nn.optim import SGD
 from tinycore.nn.state import (
+    COUNTS_CALLERS,
     get_parameters,
     get_state_dict,
     load_state_dict,
@@ -222,13 +223,51 @@ def test_a_model_loaded_from_another_is_trained_apart_from_it() -> None:
     assert target["w"].grad is None
 
 
-def test_what_only_the_state_dict_holds_is_not_copied() -> None:
+def test_what_nobody_holds_after_it_is_loaded_is_not_copied() -> None:
     model, given = {"w": Tensor([0.0, 0.0])}, {"w": Tensor([3.0, 4.0]).realize()}
     memory = given["w"].uop
 
     load_state_dict(model, given, consume=True)
 
     assert model["w"].uop is memory
+
+
+@pytest.mark.skipif(not COUNTS_CALLERS, reason="references of callers are not counted")
+def test_a_state_dict_that_is_no_variable_is_not_copied() -> None:
+    model = {"w": Tensor([0.0, 0.0])}
+    memory = []
+
+    def given() -> dict[str, Tensor]:
+        found = {"w": Tensor([3.0, 4.0]).realize()}
+        memory.append(found["w"].uop)
+        return found
+
+    load_state_dict(model, given())
+
+    assert model["w"].uop is memory[0]
+
+
+@pytest.mark.parametrize("realize", [True, False])
+@pytest.mark.parametrize(
+    "make", [lambda x: x.clone().realize(), lambda x: x.clone(), lambda x: x + 1]
+)
+def test_a_state_dict_is_loaded_again_after_the_model_was_trained(
+    make: Callable[[Tensor], Tensor], realize: bool
+) -> None:
+    model = nn.Linear(2, 1)
+    optimizer = SGD(get_parameters(model), lr=1.0)
+    best = {name: make(tensor) for name, tensor in get_state_dict(model).items()}
+    expected = {name: tensor.tolist() for name, tensor in best.items()}
+
+    for _ in range(2):
+        load_state_dict(model, best, realize=realize)
+        assert {name: t.tolist() for name, t in get_state_dict(model).items()} == expected
+        with Tensor.train():
+            optimizer.zero_grad()
+            model(Tensor([[3.0, 4.0]])).sum().backward()
+            optimizer.step()
+
+    assert {name: tensor.tolist() for name, tensor in best.items()} == expected
 
 
 # --- files

@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable
 
 import pytest
+import torch
 
 from tinycore import Context, Tensor, TinyJit
 from tinycore.errors import GradientError
@@ -413,6 +414,57 @@ def test_a_value_whose_gradient_flows_on_is_no_leaf() -> None:
     assert x.grad is not None
     assert inner.grad.tolist() == [12.0, 16.0]
     assert x.grad.tolist() == [24.0, 32.0]
+
+
+@pytest.mark.parametrize(
+    "make", [lambda x: x * 2, lambda x: x[1:], lambda x: x[:], lambda x: x.reshape(2, 1)]
+)
+@pytest.mark.parametrize("realized", [False, True])
+def test_equal_values_that_ask_beside_what_they_are_computed_from_have_gradients_of_their_own(
+    make: Callable[[Tensor], Tensor], realized: bool
+) -> None:
+    x = Tensor([3.0, 4.0]).requires_grad_()
+    x = x.realize() if realized else x
+    first, second, other = make(x).requires_grad_(), make(x).requires_grad_(), make(x)
+
+    (first * 2 + second * 3 + other * 5 + make(x) * 7).sum().backward()
+
+    expected = torch.tensor([3.0, 4.0], requires_grad=True)
+    (make(expected) * 17).sum().backward()  # type: ignore[arg-type, operator]
+    assert first.grad is not None
+    assert second.grad is not None
+    assert x.grad is not None
+    assert expected.grad is not None
+    assert set(first.grad.flatten().tolist()) == {2.0}
+    assert set(second.grad.flatten().tolist()) == {3.0}
+    assert other.grad is None
+    assert x.grad.tolist() == expected.grad.tolist()
+
+
+def test_a_view_that_asks_beside_its_base_shows_and_makes_writes() -> None:
+    x = Tensor([3.0, 4.0], requires_grad=True)
+    part = x[1:].requires_grad_()
+
+    part += 1
+    x.assign(x * 2)
+
+    assert (x.tolist(), part.tolist()) == ([6.0, 10.0], [10.0])
+    (part * x).sum().backward()
+    assert part.grad is not None
+    assert x.grad is not None
+    assert (part.grad.tolist(), x.grad.tolist()) == ([16.0], [10.0, 26.0])
+
+
+def test_a_value_that_asks_twice_keeps_its_earlier_uses() -> None:
+    x = Tensor([3.0, 4.0], requires_grad=True)
+    inner = (x * 2).requires_grad_()
+    before = inner * 3
+
+    inner.requires_grad_(False).requires_grad_()
+    (before + inner).sum().backward()
+
+    assert inner.grad is not None
+    assert inner.grad.tolist() == [4.0, 4.0]
 
 
 def test_reading_does_not_end_the_gradient_of_detached_leaves() -> None:
