@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import weakref
 from functools import partial
-from itertools import chain
 from typing import Self
 
 from tinycore.dtype import DType, DTypeLike, Scalar, dtypes, to_dtype
@@ -43,7 +42,14 @@ from tinycore.tensor.data import Data, node_from_data
 from tinycore.tensor.foreign_names import NO_DEVICES
 from tinycore.tensor.grad import passes_gradient
 from tinycore.tensor.history import history
-from tinycore.tensor.liveness import BUFFER, alias_index, is_waiting, living, waiting_index
+from tinycore.tensor.liveness import (
+    BUFFER,
+    alias_index,
+    is_waiting,
+    living,
+    tensors_shown_in,
+    waiting_index,
+)
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.signatures import check_signatures, is_dtype_name
 from tinycore.tensor.view_writes import in_own_memory, show, target_of
@@ -332,14 +338,14 @@ class Core:
         equal graph has its value.
         """
         node, base = self.uop, base_of_view(self.uop)
-        below = set(history.unroll([node])[0][0].toposort(passes_gradient))
-        shown = map(alias_index.of, {base_of_view(n) for n in below})
-        tensors = [t for t in chain.from_iterable(shown) if t.uop in below and t is not self]
+        roots, _ = history.unroll([node])
+        below = {n for root in (node, *roots) for n in root.toposort(passes_gradient)}
+        tensors = [t for t in tensors_shown_in(below) if t is not self]
         asking = [t for t in tensors if t.requires_grad]
         if node.op is Op.OWN and not any(t.uop is node for t in asking):
             return  # it asks anew
         is_whole = base_of(node) is base
-        has_twins = graph.has_equal_value(node) or any(t.uop is not node for t in tensors)
+        has_twins = bool(tensors) or graph.has_equal_value(node)
         if asking:
             self._become(graph.own(node))
         elif has_twins or not (is_whole and is_shared(base)):

@@ -15,7 +15,7 @@ from tinycore._deferred import deferred
 from tinycore.dtype import DType, Scalar, dtypes
 from tinycore.errors import ShapeError
 from tinycore.tensor.aliases import base_of_view
-from tinycore.uop.movement import base_of
+from tinycore.uop.movement import base_of, source_below
 from tinycore.uop.node import (
     Skew,
     UOp,
@@ -444,6 +444,20 @@ def below_own(x: UOp) -> UOp:
     return x
 
 
+def equally_shared(x: UOp) -> UOp:
+    """The node that one made by `own` shows, which an equal one may be; any other node itself."""
+    return source_below(x, OWNED)
+
+
+def differentiable_base(x: UOp) -> UOp:
+    """The node below reshapes and nodes made by `own`, to which gradients flow on."""
+    return source_below(x, RESHAPED)
+
+
+OWNED: Final = frozenset({Op.OWN})
+RESHAPED: Final = frozenset({Op.OWN, Op.RESHAPE})
+
+
 def without_own(x: UOp) -> UOp:
     """A node without those made by `own`."""
     while (node := next((n for n in x.toposort() if n.op is Op.OWN), None)) is not None:
@@ -467,7 +481,12 @@ EQUAL: Final = "equal"
 
 
 def equal_value(x: UOp) -> UOp:
-    """The value of memory for a tensor of the same graph as the one that it belongs to."""
+    """The value of memory for a tensor of the same graph as the one that it belongs to.
+
+    A node of one tensor alone stays one.
+    """
+    if x.op in (Op.OWN, Op.DETACH):
+        return x.with_src((equal_value(x.src[0]),))
     return UOp(Op.VALUE, x.dtype, (x,), EQUAL)
 
 

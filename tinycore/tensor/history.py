@@ -30,9 +30,9 @@ from tinycore._locks import in_child, recursive_lock
 from tinycore.dtype import dtypes
 from tinycore.errors import GradientError
 from tinycore.tensor import graph
-from tinycore.tensor.aliases import VIEW_OPS
+from tinycore.tensor.aliases import VIEW_OPS, base_of_view
 from tinycore.tensor.change_tracking import PendingWrites
-from tinycore.tensor.grad import passes_gradient
+from tinycore.tensor.grad import LEAF, passes_gradient
 from tinycore.tensor.gradient_sources import (
     NOBODY,
     BufferSet,
@@ -388,7 +388,8 @@ class GradientHistory:
         """Record that the gradients of nodes end at the memory that kernels write for them."""
         with self.lock:
             for node, new in replaced.items():
-                if is_filled(base := base_of(new)) and (found := self.ended(node)):
+                base = graph.differentiable_base(new)
+                if is_filled(base) and (found := self.ended(node)):
                     origin(base)._ended = found
 
     def begin(self, memory: UOp) -> None:
@@ -495,13 +496,14 @@ class GradientHistory:
         for node in below if held else ():
             if node.op is Op.ASSIGN and (written := held.get(origin(node))) is not None:
                 former[written].append(node)
-        leaves: defaultdict[int, list[UOp]] = defaultdict(list)
-        for node in filter(is_gradient_leaf, below):
-            leaves[node.arg].append(node)
+        owned: defaultdict[int, list[UOp]] = defaultdict(list)
+        for node in below:
+            if node.op is Op.OWN:
+                owned[node.arg].append(node)
 
         def versions(node: UOp) -> Iterator[UOp]:
             base = base_of(node)
-            for before in leaves.get(base.arg, ()) if is_gradient_leaf(base) else ():
+            for before in owned.get(base.arg, ()) if self.shows_data(base) else ():
                 if before is not base and (found := graph.reshape(before, node.shape)) in below:
                     yield found
             while base.op is Op.ASSIGN:
@@ -511,6 +513,16 @@ class GradientHistory:
             yield from (before for before in former.get(base, ()) if before in below)
 
         return versions
+
+    def shows_data(self, node: UOp) -> bool:
+        """True if a node of one tensor alone shows data, or the value of an equal tensor: of these
+        the gradient counts earlier uses, too.
+        """
+        if node.op is not Op.OWN:
+            return False
+        memory = base_of_view(node)
+        is_plain = memory.op is BUFFER and self.graph_of(memory) is None
+        return is_plain or memory.arg in (LEAF, graph.EQUAL) or is_gradient_leaf(node)
 
     def check(
         self, node: UOp, lasting: Callable[[], set[UOp]], computed: Collection[UOp] = ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from functools import wraps
 from itertools import compress, repeat
 from operator import attrgetter, call, is_not
@@ -137,6 +137,13 @@ def tensors_over(memory: Iterable[UOp]) -> list[Core]:
     for buffer in memory:
         found |= {id(tensor): tensor for tensor in alias_index.of(buffer)}
     return list(found.values())
+
+
+def tensors_shown_in(nodes: Collection[UOp]) -> list[Core]:
+    """Living tensors that are among some nodes, or whose former content is."""
+    versions = history.versions_in(nodes)
+    found = tensors_over(history.memory_among(nodes))
+    return [t for t in found if t.uop in nodes or [*versions(t.uop)]]
 
 
 def is_waiting(node: UOp) -> bool:

@@ -30,7 +30,7 @@ from tinycore.tensor.value_cache import Snapshot, value_cache
 from tinycore.tensor.view_writes import show
 from tinycore.tensor.views import is_shared, shows_repeated
 from tinycore.uop.bindings import sizes_below
-from tinycore.uop.movement import base_of, source_below
+from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, ordered
 from tinycore.uop.op import MOVEMENT, Op
 
@@ -48,8 +48,6 @@ make_cached_value: Final[Callable[..., CachedValue]] = deferred(
 
 SOURCES: Final = frozenset({Op.BUFFER, Op.BUFFER_VIEW, Op.ASSIGN, Op.CALL})
 """Ops at which a gradient may arrive."""
-SAME_MEMORY: Final = frozenset({Op.RESHAPE, Op.OWN})
-"""Ops that show all of some memory, and through which gradients flow."""
 
 
 class Writes:
@@ -158,7 +156,7 @@ def note_history(
         node = root_of(tensor)
         is_data = tensor._requires_grad is False or base_of(node).arg is LEAF
         if not is_data and node in asked and node in replaced:
-            memory = source_below(replaced[node], SAME_MEMORY)
+            memory = graph.differentiable_base(replaced[node])
             if memory.op is BUFFER and (origins := history.ended(node, form)):
                 memory._ended = origins
     done, kept = differentiable(form, replaced, asked, read)
@@ -176,8 +174,13 @@ def differentiable(
     named = {base_of_view(root) for root in asked}
     if asked.issuperset(others) and named.issuperset(form.assigned) and not history.kept:
         return {}, {}  # no graph is kept, and none is to be
-    memory = {n: b for n, m in replaced.items() if (b := base_of(m)).op is Op.BUFFER}
-    kept = {n: memory[n] for n in others if n in memory and n not in asked}
+    memory = {
+        graph.equally_shared(n): base
+        for n, m in replaced.items()
+        if (base := graph.differentiable_base(m)).op is BUFFER
+    }
+    computed = {n: graph.equally_shared(n) for n in others if n not in asked}
+    kept = {n: memory[n] for n in computed.values() if n in memory and n not in asked}
     if not form.assigned:
         return {}, kept
     latest = set(form.assigned) - {base_of(n.src[0]) for n in form.assigned}

@@ -21,7 +21,13 @@ from tinycore.tensor.grad import gradients, passes_gradient
 from tinycore.tensor.history import history
 from tinycore.tensor.host_bytes import decode
 from tinycore.tensor.layout import COPIES, moved_from, show_memory
-from tinycore.tensor.liveness import alias_index, replace_nodes, tensors_over, while_walking
+from tinycore.tensor.liveness import (
+    alias_index,
+    replace_nodes,
+    tensors_over,
+    tensors_shown_in,
+    while_walking,
+)
 from tinycore.tensor.random import Random
 from tinycore.tensor.realization import (
     canonicalize,
@@ -399,9 +405,7 @@ class Realization(Random):
 @while_walking
 def floats_shown_in(nodes: Collection[UOp]) -> list[Core]:
     """Living tensors of floats that are among some nodes, or whose former content is."""
-    versions = history.versions_in(nodes)
-    floats = floats_over(history.memory_among(nodes))
-    return [t for t in floats if t.uop in nodes or [*versions(t.uop)]]
+    return [t for t in tensors_shown_in(nodes) if dtypes.is_float(t.dtype)]
 
 
 @while_walking

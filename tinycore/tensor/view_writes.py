@@ -16,7 +16,7 @@ from tinycore.tensor.grad import LEAF
 from tinycore.tensor.history import history
 from tinycore.tensor.liveness import alias_index, become, view_over
 from tinycore.tensor.views import is_detached, is_shared, place_in
-from tinycore.uop.node import UOp
+from tinycore.uop.node import UOp, is_gradient_leaf
 from tinycore.uop.op import Op
 from tinycore.uop.shape import Shape
 from tinycore.uop.size import Size
@@ -38,7 +38,7 @@ def overwrite(tensor: Core, value: UOp, at: UOp | None = None) -> None:
     if graph.is_memory(base):
         memory = node if graph.is_memory(node) else base
         change = value if memory is node else graph.insert(memory, place, value)
-        mark = LEAF if any(t.requires_grad for t in tensors) else None
+        mark = LEAF if any(t.requires_grad and not flows_on(t.uop) for t in tensors) else None
         show(tensor, tensors, base, graph.assign(memory, change, mark))
     elif graph.is_copy(base):  # not memory yet, but of this tensor and its views alone
         whole_fixed(base.shape)
@@ -51,6 +51,11 @@ def overwrite(tensor: Core, value: UOp, at: UOp | None = None) -> None:
         memory = in_own_memory(base)
         change = graph.insert(memory, place.substitute({base: memory}), value)
         show(tensor, tensors, base, graph.assign(memory, change))
+
+
+def flows_on(node: UOp) -> bool:
+    """True if a node is of one tensor that asked for a gradient which flows on from it."""
+    return node.op is Op.OWN and not is_gradient_leaf(node)
 
 
 def target_of(tensor: Core, node: UOp) -> tuple[UOp, UOp, list[Core]]:

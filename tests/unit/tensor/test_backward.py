@@ -467,6 +467,91 @@ def test_a_value_that_asks_twice_keeps_its_earlier_uses() -> None:
     assert inner.grad.tolist() == [4.0, 4.0]
 
 
+def test_a_reshape_of_the_same_shape_that_asks_leaves_its_base_out() -> None:
+    x = Tensor([3.0, 4.0]).realize()
+    leaf = x.reshape(2).requires_grad_()
+
+    (leaf * 3 + x * x).sum().backward()
+
+    assert leaf.grad is not None
+    assert leaf.grad.tolist() == [3.0, 3.0]
+
+
+@pytest.mark.parametrize("realized", [False, True])
+@pytest.mark.parametrize("make", [lambda x: x.clone(), lambda x: x + 1, lambda x: x.detach()])
+def test_a_value_of_what_a_leaf_was_before_a_write_leads_to_the_leaf(
+    make: Callable[[Tensor], Tensor], realized: bool
+) -> None:
+    x = Tensor([3.0, 4.0]).realize()
+    leaf = make(x).requires_grad_()
+    before = leaf * 2
+
+    leaf.assign(x)
+    if realized:
+        leaf.realize()
+    inner = (before * 3).requires_grad_()
+    (inner * 5 + leaf).sum().backward()
+
+    assert inner.grad is not None
+    assert leaf.grad is not None
+    assert (inner.grad.tolist(), leaf.grad.tolist()) == ([5.0, 5.0], [31.0, 31.0])
+
+
+@pytest.mark.parametrize("ask", [Tensor.requires_grad_, lambda x: x])
+def test_a_value_that_asks_and_is_computed_beside_a_write_leads_on(
+    ask: Callable[[Tensor], Tensor],
+) -> None:
+    x = Tensor([3.0, 4.0]).requires_grad_()
+    inner = ask(x * 5)
+
+    x[:1] = 7.0
+    (x * x).sum().gradient(x)[0].realize()
+    (inner * 3 + x).sum().backward()
+
+    assert x.grad is not None
+    assert x.grad.tolist() == [16.0, 16.0]
+
+
+def test_a_view_that_asks_beside_its_base_keeps_uses_before_a_write() -> None:
+    x = Tensor([3.0, 4.0]).realize().requires_grad_()
+    view, other = x[:].requires_grad_(), x[:].requires_grad_()
+    before = view * 2
+
+    other += 1
+    (before * 3 + view).sum().backward()
+
+    assert view.grad is not None
+    assert other.grad is None
+    assert view.grad.tolist() == [7.0, 7.0]
+
+
+def test_writes_to_a_value_that_asks_and_whose_gradient_flows_on_lead_on() -> None:
+    x = Tensor([3.0, 4.0], requires_grad=True)
+    inner = (x * x).requires_grad_()
+
+    inner[:1] = x.sum()
+    inner += inner
+    inner.sum().backward()
+
+    assert inner.grad is not None
+    assert x.grad is not None
+    assert (inner.grad.tolist(), x.grad.tolist()) == ([1.0, 1.0], [2.0, 18.0])
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_equal_values_that_ask_keep_earlier_uses_after_they_are_computed(asks: bool) -> None:
+    x = Tensor([3.0, 4.0]).realize().requires_grad_(asks)
+    first, second = (x + 1).requires_grad_(), (x + 1).requires_grad_()
+    uses = first * 2 + second * 3
+
+    x.assign(x * 2).realize()
+    (uses + first * 5 + second * 7).sum().backward()
+
+    assert first.grad is not None
+    assert second.grad is not None
+    assert (first.grad.tolist(), second.grad.tolist()) == ([7.0, 7.0], [10.0, 10.0])
+
+
 def test_reading_does_not_end_the_gradient_of_detached_leaves() -> None:
     x, y = (Tensor(row).detach().requires_grad_() for row in ([1.0, 2.0, 3.0], [5.0]))
     z = x * 2
