@@ -8,12 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz import captures, slopes, symbolic, writes
+from tests.fuzz import captures, leaves, slopes, symbolic, writes
 from tests.fuzz.programs.command import FUZZER as PROGRAMS
 from tests.fuzz.runner import Fuzzer, Verdict, run, smallest, without_a_line
 from tinycore.config import settings
 
-FUZZERS = [writes.FUZZER, slopes.FUZZER, captures.FUZZER, symbolic.FUZZER, PROGRAMS]
+FUZZERS = [
+    writes.FUZZER,
+    slopes.FUZZER,
+    leaves.FUZZER,
+    captures.FUZZER,
+    symbolic.FUZZER,
+    PROGRAMS,
+]
 
 Lines = tuple[str, ...]
 
