@@ -497,7 +497,7 @@ STEPS: Final = (
 )  # fmt: skip
 
 
-def program(seed: int) -> Program:
+def program_of(seed: int) -> Program:
     """The program of a seed."""
     writer = Writer(seed)
     for _ in range(2):
@@ -570,7 +570,7 @@ REFUSED: Final = frozenset({"refused", "cut", "uncaptured"})
 FUZZER: Final = Fuzzer(
     "tests.fuzz.leaves",
     __doc__,
-    program,
+    program_of,
     check,
     shown,
     smaller,

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from tests.fuzz.leaves import REFUSED, check, program, shown
+from tests.fuzz.leaves import REFUSED, check, program_of, shown
 from tinycore import Context
 
 
@@ -16,10 +16,10 @@ from tinycore import Context
 def test_values_and_gradients_of_leaves_are_those_of_torch(part: int) -> None:
     kinds: Counter[str] = Counter()
     with Context(DEV="PYTHON", PARALLEL=1):
-        for seed in range(part * 10, part * 10 + 10):
-            found = program(seed)
+        for seed in range(part * 5, part * 5 + 5):
+            found = program_of(seed)
             verdict = check(found)
             kinds[verdict.kind] += 1
             assert verdict.kind in {"", *REFUSED}, shown(found, verdict)
 
-    assert kinds[""] >= 6
+    assert kinds[""] >= 3

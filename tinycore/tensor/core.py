@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import weakref
 from functools import partial
+from itertools import chain
 from typing import Self
 
 from tinycore.dtype import DType, DTypeLike, Scalar, dtypes, to_dtype
@@ -47,6 +48,7 @@ from tinycore.tensor.liveness import (
     alias_index,
     is_waiting,
     living,
+    may_be_former,
     tensors_shown_in,
     waiting_index,
 )
@@ -340,7 +342,12 @@ class Core:
         node, base = self.uop, base_of_view(self.uop)
         roots, _ = history.unroll([node])
         below = {n for root in (node, *roots) for n in root.toposort(passes_gradient)}
-        tensors = [t for t in tensors_shown_in(below) if t is not self]
+        if may_be_former(below):
+            found = tensors_shown_in(below)
+        else:  # as mostly; looking at all that wait takes long where many parameters do
+            shown = map(alias_index.of, {base_of_view(n) for n in below})
+            found = [t for t in chain.from_iterable(shown) if t.uop in below]
+        tensors = [t for t in found if t is not self]
         asking = [t for t in tensors if t.requires_grad]
         if node.op is Op.OWN and not any(t.uop is node for t in asking):
             return  # it asks anew

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from tinycore.dtype import dtypes
 from tinycore.tensor import graph
@@ -141,6 +141,11 @@ def passes_on(node: UOp, own: set[UOp], arrives: set[UOp]) -> bool:
     if (node.op is Op.ASSIGN and node.arg is LEAF) or is_gradient_leaf(node):
         return True  # content that a tensor with a gradient had before a later write
     return not arrives.isdisjoint(node.src) and passes_gradient(node)
+
+
+def with_shape(node: UOp, known: tuple[Any, ...], shape: tuple[Any, ...]) -> UOp:
+    """A node of a known shape, which need not be derived, in another."""
+    return node if known == shape else UOp(Op.RESHAPE, node.dtype, (node,), shape)
 
 
 def is_filled(node: UOp) -> bool:

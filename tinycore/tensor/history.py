@@ -24,7 +24,7 @@ from functools import partial
 from itertools import chain
 from threading import get_ident
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tinycore._locks import in_child, recursive_lock
 from tinycore.dtype import dtypes
@@ -45,6 +45,7 @@ from tinycore.tensor.gradient_sources import (
     sources,
     sources_below,
     still_there,
+    with_shape,
     with_sources,
 )
 from tinycore.tensor.run_graphs import (
@@ -515,9 +516,7 @@ class GradientHistory:
         return versions
 
     def shows_data(self, node: UOp) -> bool:
-        """True if a node of one tensor alone shows data, or the value of an equal tensor: of these
-        the gradient counts earlier uses, too.
-        """
+        """True if earlier uses count in the gradient of a node of one tensor: it shows data."""
         if node.op is not Op.OWN:
             return False
         memory = base_of_view(node)
@@ -596,11 +595,6 @@ class GradientHistory:
                     "tolist, numpy); where the gradient is to end there, realize what detach() "
                     "gives"
                 )
-
-
-def with_shape(node: UOp, known: tuple[Any, ...], shape: tuple[Any, ...]) -> UOp:
-    """A node of a known shape, which need not be derived, in another."""
-    return node if known == shape else UOp(Op.RESHAPE, node.dtype, (node,), shape)
 
 
 history: Final = GradientHistory()

@@ -146,6 +146,12 @@ def tensors_shown_in(nodes: Collection[UOp]) -> list[Core]:
     return [t for t in found if t.uop in nodes or [*versions(t.uop)]]
 
 
+def may_be_former(nodes: Iterable[UOp]) -> bool:
+    """True if some nodes may be what a tensor showed before a write."""
+    former, pending = history.former, history.pending
+    return any(n.op is Op.OWN or pending.overwrites(n) or n in former for n in nodes)
+
+
 def is_waiting(node: UOp) -> bool:
     """True if a node is more than one buffer under some shape."""
     while node.op is RESHAPE:
