@@ -7,8 +7,8 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +17,7 @@ from benchmarks.cards.count import Counts, accesses_of, counts_of, in_waves
 from benchmarks.cards.judge import Verdict, judged
 from benchmarks.cards.machines import CARDS, Card
 from benchmarks.cards.reasons import GOAL, reason_of
+from benchmarks.cards.space import plans_of_space
 from benchmarks.cards.subjects import TYPES, Subject, subjects_of
 from tinycore import Context, Device
 from tinycore.dtype import dtypes
@@ -60,24 +61,41 @@ class Launch:
     kernel: LinearKernel
     counts: Counts
     verdict: Verdict
+    tried: int = 0
+    """Plans of a space of tiles that it is the best of, beside the planner's."""
+    space: int = 0
+    """Plans of that space."""
 
 
-def launches_of(subject: Subject, card: Card) -> Iterator[Launch]:
-    """Each launch of a problem."""
+def launches_of(subject: Subject, card: Card, space: int = 0) -> Iterator[Launch]:
+    """Each launch of a problem; by the best of so many plans of a `space` of tiles, if any."""
     with Context(DEV=f"NULL:{card.target}"):
         renderer = Device["NULL"].toolchain.renderer
         items = [item for item in subject.build().schedule() if item.ast.op is not Op.COPY]
         kernels = [lower(item.ast, renderer, f"kernel{n}") for n, item in enumerate(items)]
         left = left_by_launches(items, kernels)
         for item, kernel in zip(items, kernels, strict=True):
-            counts = counts_of(kernel, card)
-            registers = compiled_registers(kernel, card.target) or counts.registers
             sizes = {slot: buffer.nbytes for slot, buffer in enumerate(item.bufs)}
             kept = [slot for slot, buffer in enumerate(item.bufs) if id(buffer) in left]
-            probe = judged(counts, card, 0.0, registers)
-            wave = probe.resident * card.units
-            moved = in_waves(kernel, wave, card, sizes, counts.far_bytes, kept)
-            yield Launch(kernel, counts, judged(counts, card, moved, registers))
+            launches = [launch_of(kernel, card, sizes, kept)]
+            plans, every = plans_of_space(item.ast, renderer.limits, space) if space else ([], 0)
+            for plan in plans:
+                other = lower(item.ast, renderer, kernel.name, plan)
+                launches.append(launch_of(other, card, sizes, kept))
+            best = min(launches, key=lambda launch: launch.verdict.seconds)
+            yield replace(best, tried=len(plans), space=every)
+
+
+def launch_of(
+    kernel: LinearKernel, card: Card, sizes: Mapping[int, int], kept: Collection[int]
+) -> Launch:
+    """A launch of a kernel, on buffers of some sizes by slot; `kept` as for `in_waves`."""
+    counts = counts_of(kernel, card)
+    registers = compiled_registers(kernel, card.target) or counts.registers
+    probe = judged(counts, card, 0.0, registers)
+    wave = probe.resident * card.units
+    moved = in_waves(kernel, wave, card, sizes, counts.far_bytes, kept)
+    return Launch(kernel, counts, judged(counts, card, moved, registers))
 
 
 def left_by_launches(items: Sequence[ScheduleItem], kernels: Sequence[LinearKernel]) -> set[int]:
@@ -108,9 +126,12 @@ class Row:
     """Share of what its instructions reach."""
 
 
-def row_of(subject: Subject, card: Card) -> Row:
+def row_of(subject: Subject, card: Card, space: int = 0) -> Row:
     """A line of the table."""
-    launches = list(launches_of(subject, card))
+    launches = list(launches_of(subject, card, space))
+    for launch in (launch for launch in launches if launch.space):
+        text = f"{launch.tried} plans counted, of a space of {launch.space}"
+        print(f"{subject.name}, {launch.kernel.name}: {text}", file=sys.stderr)
     total = sum(launch.verdict.seconds for launch in launches)
     least = max(subject.operations / card.peak(subject.dtype), subject.moved / card.dram)
     limit = card.latency + least
@@ -145,8 +166,8 @@ def row_of(subject: Subject, card: Card) -> Row:
     return Row(f"| {' | '.join(map(str, cells))} |", limit / total, reachable / total)
 
 
-def page_of(cards: list[Card], wanted: str) -> Iterator[str]:
-    """The lines of the page."""
+def page_of(cards: list[Card], wanted: str, space: int = 0) -> Iterator[str]:
+    """The lines of the page; with a `space`, of the best of so many plans for each kernel."""
     yield f"# Plans for cards, {time.strftime('%Y-%m-%d')}"
     yield ""
     yield INTRODUCTION
@@ -160,7 +181,7 @@ def page_of(cards: list[Card], wanted: str) -> Iterator[str]:
         rows: list[Row] = []
         for subject in subjects_of(SCALES[card.name], types):
             if re.search(wanted, subject.name):
-                rows.append(row_of(subject, card))
+                rows.append(row_of(subject, card, space))
                 yield rows[-1].text
         yield ""
         good = sum(row.share >= GOAL for row in rows)
@@ -175,10 +196,14 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     parser.add_argument("--card", default="", help="a part of the card's name")
     parser.add_argument("--only", default="", help="a regular expression of problems")
+    parser.add_argument(
+        "--space", type=int, default=0, metavar="N",
+        help="the best of the planner's plan and N of the whole space of tiles (Adreno)",
+    )  # fmt: skip
     given = parser.parse_args()
     cards = [card for card in CARDS if given.card.lower() in card.name.lower()]
     lines = []
-    for line in page_of(cards, given.only):
+    for line in page_of(cards, given.only, given.space):
         print(line, flush=True)
         lines.append(line)
     if given.output:

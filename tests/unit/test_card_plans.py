@@ -30,7 +30,7 @@ from benchmarks.cards.count import (  # noqa: E402
 )
 from benchmarks.cards.judge import in_turn, judged, resident_groups  # noqa: E402
 from benchmarks.cards.machines import CARDS, Card  # noqa: E402
-from benchmarks.cards.subjects import Subject  # noqa: E402
+from benchmarks.cards.subjects import Subject, subjects_of  # noqa: E402
 from tinycore import Context, Device, Tensor, dtypes  # noqa: E402
 from tinycore.dtype import DType  # noqa: E402
 from tinycore.errors import CompilerUnavailable  # noqa: E402
@@ -519,3 +519,13 @@ def test_copies_past_the_near_cache_read_each_place_of_a_window_anew() -> None:
 
     assert any(u.op is Op.ASYNC_COPY for u in kernel.uops)
     assert counts.far_bytes > copied
+
+
+def test_the_best_of_a_space_of_tiles_is_no_slower_than_what_the_planner_takes() -> None:
+    limits_of(ADRENO)
+    (subject,) = (s for s in subjects_of(8) if s.name == "matmul 64x64x64 float32")
+    (planned,), (best,) = (list(launches_of(subject, ADRENO, space)) for space in (0, 3))
+
+    assert planned.space == 0
+    assert best.space > best.tried == 3
+    assert best.verdict.seconds <= planned.verdict.seconds

@@ -217,22 +217,27 @@ def blocks_of(
             for threads in (wanted, min(wanted, limits.subgroup))
         ]
         if not facts.overwrites:
-            shapes += even_tiles(sides, wanted, tile)
+            shapes += even_tiles(sides, wanted, limits.subgroup, tile)
         blocks = [Block(tile.wide, tiles) for tiles in shapes]
         yield sides, min(blocks, key=lambda block: price_of(facts, limits, sides, block))
     for row in () if facts.overwrites else sides.rows:
         yield from blocks_of_windows(facts, limits, sides, row, wanted)
 
 
-def even_tiles(sides: Sides, most: int, tile: RegisterTile) -> Iterator[GroupTile]:
-    """Tiles of groups of at most `most` threads that divide the innermost loops equally."""
+def even_tiles(sides: Sides, most: int, subgroup: int, tile: RegisterTile) -> Iterator[GroupTile]:
+    """Tiles of groups of at most `most` threads that divide the innermost loops equally.
+
+    Or with more threads along columns, as fill the last subgroup, whose lanes are idle otherwise.
+    """
     (*above, row), (*beside, column) = sides.rows, sides.columns
     for high in equal_parts(row.extent, tile.tall, most):
-        for broad in equal_parts(column.extent, tile.wide, most // high)[:2]:
-            yield GroupTile(
-                [LoopTile(1, 1)] * len(above) + [LoopTile(high, tile.tall)],
-                [LoopTile(1, 1)] * len(beside) + [LoopTile(broad, tile.wide)],
-            )
+        for least in equal_parts(column.extent, tile.wide, most // high)[:2]:
+            whole = -(-high * least // subgroup) * subgroup // high
+            for broad in dict.fromkeys((least, whole) if high * whole <= most else (least,)):
+                yield GroupTile(
+                    [LoopTile(1, 1)] * len(above) + [LoopTile(high, tile.tall)],
+                    [LoopTile(1, 1)] * len(beside) + [LoopTile(broad, tile.wide)],
+                )
 
 
 def equal_parts(extent: int, own: int, most: int) -> list[int]:
