@@ -30,6 +30,7 @@ from tinycore.tensor.partial_attention import (
     combine_all,
     combine_parts,
     finite,
+    folded_by_threads,
     length_of_part,
     masked,
     of_one_shape,
@@ -55,6 +56,9 @@ each key is read once for all of them."""
 MOST_KEPT: Final = 512 * 512
 """Scores of a head up to which the gradient reads them; more are recomputed for it."""
 
+tiles_of_row: Final[Callable[..., tuple[int, ...] | None]] = deferred(
+    "tinycore.schedule.product_folds:tiles_of_row"
+)
 refusal_of_chain: Final[Callable[..., str | None]] = deferred(
     "tinycore.schedule.product_chains:refusal_of_chain"
 )
@@ -333,17 +337,29 @@ class Attention(Composed):
         wide = least_upper_dtype(self.dtype, key.dtype, dtypes.float32)
         scores = self.matmul(turned(key), dtype=wide) * (1 / root(self.shape[-1]))
         scores = masked(scores, mask)
-        # In memory: a kernel of both the maxima and the factors of `combine_pair` is slow.
-        top = scores.max(-1, keepdim=True).detach().contiguous()
-        difference = scores - (top if mask is None else finite(top))
         is_widened = self.dtype is not wide and not multiplies(str(self.device), self.dtype)
-        powers = approximate_exp(difference) if is_widened else difference.exp()
-        total = powers.sum(-1, keepdim=True)
+        exp = approximate_exp if is_widened else type(scores).exp
+        if (tiles := self._tiles_of_row(key, scores)) is None:
+            # In memory: a kernel of both the maxima and the factors of `combine_pair` is slow.
+            top = scores.max(-1, keepdim=True).detach().contiguous()
+            powers = exp(scores - (top if mask is None else finite(top)))
+            total = powers.sum(-1, keepdim=True)
+        else:
+            scores, top, total = folded_by_threads(scores, tiles, exp, mask is not None)
+            powers = exp(scores - (top if mask is None else finite(top)))
         weights = thinned(powers, kept, dropout_p)
         weights = weights if is_widened else weights.cast(self.dtype)
         if kept is None:
             weights = weights._dropped(dropout_p)
         return Seen(top, total, weights.matmul(value, dtype=wide), mask is not None)
+
+    def _tiles_of_row(self, key: Self, scores: Self) -> tuple[int, ...] | None:
+        """The columns of scores as those of register tiles, which a kernel folds where it computes
+        them; None where a device does not do that."""
+        if not is_fixed(scores.shape) or key.dtype is not self.dtype:
+            return None
+        *outer, rows, columns = scores.shape
+        return tiles_of_row(str(self.device), self.dtype, math.prod(outer), rows, columns)
 
     def _dropped(self, p: float) -> Self:
         """The tensor after dropout, which the random class provides."""

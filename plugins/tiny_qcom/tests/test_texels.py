@@ -108,8 +108,9 @@ def normal(*shape: int) -> Any:
 
 
 def test_attention_stores_scores_and_no_weights() -> None:
-    """Weights are computed from them where they are staged for the product with values. The loops
-    spill nothing; a few values of its results do not fit beside all sums."""
+    """Weights are computed from them where they are staged for the product with values, and rows
+    are folded by threads before they are stored. The loops spill nothing; a few values of the last
+    kernel's results do not fit beside all sums."""
     with Context(DEV="NULL:IR3:a640"):
         toolchain = Device["NULL"].toolchain
         q, k, v = (Tensor.empty(1, 16, 256, 64, dtype=dtypes.float16) for _ in "qkv")
@@ -118,18 +119,21 @@ def test_attention_stores_scores_and_no_weights() -> None:
         sources = map(toolchain.renderer.render, kernels)
         codes = [Code.unpack(toolchain.compiler.compile(s), "kernel") for s in sources]
     assert len(items) == 4
-    large = [item for item in items if item.bufs[0].size == 16 * 256 * 256]
-    assert large == [items[1]]
+    scores = 16 * 256 * 256
+    large = [[n for n, b in enumerate(item.bufs) if b.size == scores] for item in items]
+    assert large == [[], [0], [], [2]]  # stored once, read once
+    assert [b.size for b in items[2].bufs[2:]] == [scores // 16, scores // 16]
     assert all(code.private_bytes == 0 for code in codes[:3])
 
 
 @pytest.mark.parametrize("is_causal", [False, True], ids=["whole", "causal"])
 def test_attention_of_halves_is_right(driver: Kgsl, is_causal: bool) -> None:
-    q, k, v = (normal(1, 2, 128, 64) + n for n in range(3))
+    q, k, v = (normal(1, 4, 128, 64) + n for n in range(3))
     found = Tensor(q).scaled_dot_product_attention(Tensor(k), Tensor(v), is_causal=is_causal)
     hidden = ~numpy.tri(128, dtype=bool) if is_causal else False
     assert numpy.allclose(found.numpy(), attended(q, k, v, hidden), rtol=2e-3, atol=2e-3)
     assert any(launch.textures for launch in driver.launches)
+    assert len(driver.launches) == 4
 
 
 def test_a_query_of_heads_that_share_keys_is_right(driver: Kgsl) -> None:
