@@ -52,9 +52,9 @@ def node_from_data(data: Data, device: DeviceLike, dtype: DType | None) -> UOp:
     if isinstance(data, Size):
         return graph.bound(data, dtype or dtypes.default_int, device)
     if isinstance(data, (list, tuple)):
+        shape = nested_shape(data)
         if holds_arrays(data):
             return from_array(stacked(data), device, dtype)
-        shape = nested_shape(data)
         return from_flat(list(leaves(data)), shape, dtype, device)
     if isinstance(data, os.PathLike):
         return from_bytes(numpy.fromfile(data, numpy.uint8), device, dtype)
@@ -128,12 +128,13 @@ def from_flat(values: list[Scalar], shape: Shape, chosen: DType | None, device: 
 
 
 def holds_arrays(rows: object) -> bool:
-    """True if the leaves of a nested list are NumPy arrays, the first at least, and numbers."""
-    first = rows
-    while isinstance(first, (list, tuple)) and first:
-        first = first[0]
+    """True if the leaves of a nested list are NumPy arrays, the first at least, and numbers.
+
+    The list must have a shape: one that holds itself has leaves without end.
+    """
+    found = leaves(rows)
     kinds = NumpyArray, bool, int, float
-    return isinstance(first, NumpyArray) and all(isinstance(x, kinds) for x in leaves(rows))
+    return isinstance(next(found, None), NumpyArray) and all(isinstance(x, kinds) for x in found)
 
 
 def stacked(rows: Nested) -> HostArray:
