@@ -44,6 +44,7 @@ def programs(request: pytest.FixtureRequest) -> Iterator[MatrixPrograms]:
     unregister("AMD")
 
 
+@pytest.mark.sample(3)
 @each_narrow
 @pytest.mark.parametrize(("keys", "width"), [(64, 32), (40, 32), (40, 40)])
 def test_attention_is_one_kernel(

@@ -208,6 +208,7 @@ def test_a_product_of_another_family_is_numpys(
 # --- compiled, with nothing executed
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("arch", [name for name, facts in ARCHS.items() if facts.matrix])
 def test_products_of_each_architecture_compile_without_spills(arch: str) -> None:
     of_products = {found.unit.a: found for found in reversed(ARCHS[arch].matrix)}
