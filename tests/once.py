@@ -80,6 +80,69 @@ def optimizer(kind: Callable[..., Any]) -> Case:
     return Case(step, state)
 
 
+def backward() -> Case:
+    """Gradients of two weights, added to those that they have."""
+    weights = [Tensor([1.0, 2.0], requires_grad=True).realize() for _ in range(2)]
+    x = Tensor([0.5, 0.25]).realize()
+
+    def step() -> None:
+        (weights[0] * weights[1] * x).sum().backward()
+
+    def state() -> Numbers:
+        return [[] if w.grad is None else w.grad.tolist() for w in weights]
+
+    return Case(step, state)
+
+
+def clipped() -> Case:
+    """Gradients of two weights, whose norm becomes half of what it is."""
+    weights = [Tensor([1.0, 2.0], requires_grad=True).realize() for _ in range(2)]
+    (weights[0] * weights[1] * 64).sum().backward()
+
+    def step() -> None:
+        nn.optim.clip_grad_norm_(weights, 0.5 * sum(sum(g) for g in state()))
+
+    def state() -> Numbers:
+        return [w.grad.square().tolist() for w in weights if w.grad is not None]
+
+    return Case(step, state)
+
+
+def scheduler() -> Case:
+    """A step of a schedule of two learning rates."""
+    groups = [nn.optim.SGD([Tensor([1.0]).realize()], lr=lr) for lr in (1.0, 0.5)]
+    rule = nn.optim.lr_scheduler.ExponentialLR(nn.optim.OptimizerGroup(*groups), gamma=0.5)
+    return Case(rule.step, lambda: [rule.count.tolist(), *[rate.tolist() for rate in rule.rates]])
+
+
+def scaler() -> Case:
+    """A step of training with a scaled loss, and of the scale."""
+    weights = [Tensor([1.0, 2.0], requires_grad=True).realize() for _ in range(2)]
+    rule, scale = nn.optim.SGD(weights, lr=0.25), nn.optim.GradScaler(8.0, growth_interval=1)
+
+    def step() -> None:
+        if scale._stepped:  # interrupted before it was updated
+            scale.update()
+        rule.zero_grad()
+        with Tensor.train():
+            scale.scale((weights[0] * weights[1]).sum()).backward()
+            scale.step(rule)
+        scale.update()
+
+    return Case(step, lambda: [w.tolist() for w in weights])
+
+
+def loaded() -> Case:
+    """Loading the weights of a model, each twice what it was."""
+    model = [Tensor([1.0, 2.0]).realize(), Tensor([3.0]).realize()]
+
+    def step() -> None:
+        given = {str(n): (t * 2).realize() for n, t in enumerate(model)}
+        nn.state.load_state_dict(model, given, verbose=False)
+
+    return Case(step, lambda: [t.tolist() for t in model])
+
+
 def captured(calls: int) -> Case:
     """A function under TinyJit that has been called so many times."""
     state = Tensor([1.0, 2.0]).realize()
@@ -97,6 +160,11 @@ CASES: dict[str, Callable[[], Case]] = {
     "SGD": lambda: optimizer(nn.optim.SGD),
     "SGD with momentum": lambda: optimizer(lambda w, lr: nn.optim.SGD(w, lr=lr, momentum=0.5)),
     "Adam": lambda: optimizer(nn.optim.Adam),
+    "backward": backward,
+    "clip_grad_norm_": clipped,
+    "scheduler": scheduler,
+    "GradScaler": scaler,
+    "load_state_dict": loaded,
     "TinyJit, first call": lambda: captured(0),
     "TinyJit, capture": lambda: captured(1),
     "TinyJit, replay": lambda: captured(2),

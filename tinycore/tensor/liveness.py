@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
-from functools import wraps
+from functools import partial, wraps
 from itertools import compress, repeat
 from operator import attrgetter, call, is_not
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
@@ -22,6 +22,7 @@ from tinycore.tensor.change_tracking import (
     leave_done_writes,
     log_writes,
     record_changes,
+    record_gradient,
     tensors_elsewhere,
     undo_logs,
 )
@@ -185,6 +186,22 @@ def exchange(tensors: Sequence[Core], nodes: Sequence[UOp]) -> None:
         waiting_index.note(references)
         deque(map(setattr, tensors, repeat("uop"), nodes), maxlen=0)  # one step, as all of it is C
     alias_index.note(*references)
+
+
+def give_gradients(
+    tensors: Sequence[Core], gradients: Sequence[Core], *others: Callable[[], object]
+) -> None:
+    """Give tensors other gradients, and call `others`, which are functions of C: no interrupt comes
+    between two of them.
+    """
+    if change_sets:
+        for tensor in tensors:
+            record_gradient(tensor)
+    former = [tensor._grad for tensor in tensors]  # whose end may run Python
+    pairs = zip(tensors, gradients, strict=True)
+    steps: list[Callable[[], Any]] = [partial(setattr, t, "_grad", g) for t, g in pairs]
+    deque(map(call, steps + list(others)), maxlen=0)
+    del former
 
 
 def view_over(view: UOp, base: UOp, new: UOp) -> UOp:

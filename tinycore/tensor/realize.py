@@ -23,6 +23,7 @@ from tinycore.tensor.host_bytes import decode
 from tinycore.tensor.layout import COPIES, moved_from, show_memory
 from tinycore.tensor.liveness import (
     alias_index,
+    give_gradients,
     replace_nodes,
     tensors_over,
     tensors_shown_in,
@@ -347,7 +348,7 @@ class Realization(Random):
         """Add derivatives of this scalar to `grad` of living float tensors it was computed from.
 
         Only of those that require a gradient; if none does so explicitly, of all that do not refuse
-        it. Raises GradientError as `gradient` does.
+        it; all of them get it or none, whatever ends it. Raises GradientError as `gradient` does.
 
         >>> x, w = Tensor([1.0, 2.0]), Tensor([3.0, 4.0], requires_grad=True)
         >>> _ = (x * w).sum().backward()
@@ -364,11 +365,9 @@ class Realization(Random):
         chosen = explicit or [t for t in tensors if t.requires_grad is None]
         history.check_ended(root, nodes, buffers_of_parameters)
         found = derivatives(self.uop, seed, chosen)
-        for tensor in chosen:
-            if (node := found.get(tensor)) is not None:
-                tensor.grad = self._from_node(
-                    node if tensor.grad is None else tensor.grad.uop + node
-                )
+        given = [tensor for tensor in chosen if tensor in found]
+        sums = [found[t] if t.grad is None else t.grad.uop + found[t] for t in given]
+        give_gradients(given, [*map(self._from_node, sums)])
         return self
 
     @while_walking

@@ -301,3 +301,22 @@ def test_a_result_that_is_no_number() -> None:
 
     with pytest.raises(ShapeError, match=r"a result is one number, got \(2,\)"):
         scheduler.step(Tensor([1.0, 2.0]))
+
+
+def test_a_step_that_fails_between_two_rates_changes_none() -> None:
+    optimizers = [SGD([Tensor([1.0]).realize()], lr=lr) for lr in (1.0, 0.5)]
+    rule = lr_scheduler.ExponentialLR(OptimizerGroup(*optimizers), gamma=0.5)
+    find, calls = rule.rate, iter([True, False])
+
+    def found(*arguments: Any) -> Tensor:
+        if not next(calls, True):
+            raise KeyboardInterrupt
+        return find(*arguments)
+
+    rule.rate = found  # type: ignore[assignment,method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        rule.step()
+
+    assert [t.tolist() for t in (rule.count, *rule.rates)] == [[0], [1.0], [0.5]]
+    rule.step()
+    assert [t.tolist() for t in (rule.count, *rule.rates)] == [[1], [0.5], [0.25]]

@@ -258,3 +258,34 @@ def test_integers_to_compute_in() -> None:
         compute_in(nn.Linear(1, 1), "int32"),
     ):
         pass
+
+
+@pytest.mark.parametrize("updates", [True, False])
+def test_a_step_that_fails_leaves_gradients_scaled_for_the_next_try(
+    monkeypatch: pytest.MonkeyPatch, updates: bool
+) -> None:
+    weight, scaler = Tensor([1.0, 2.0], requires_grad=True).realize(), GradScaler(8.0)
+    optimizer = SGD([weight], lr=0.25)
+    with Tensor.train():
+        scaler.scale((weight * Tensor([1.0, 2.0])).sum()).backward()
+        with monkeypatch.context() as patch:
+            patch.setattr(SGD, "_updates", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                scaler.step(optimizer)
+        assert weight.grad is not None
+        assert weight.grad.tolist() == [8.0, 16.0]
+        scaler.step(optimizer)
+        assert weight.tolist() == [0.75, 1.5]
+        optimizer.zero_grad()
+        scaler.scale((weight * Tensor([1.0, 2.0])).sum()).backward()
+        if updates:
+            scaler.update()
+            scaler.step(optimizer)
+            assert weight.tolist() == [0.5, 1.0]
+        else:
+            with pytest.raises(GradientError, match=r"stepped since the last update"):
+                scaler.step(optimizer)
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt

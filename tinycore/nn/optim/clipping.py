@@ -12,6 +12,7 @@ from tinycore import Tensor, dtypes
 from tinycore.dtype import least_upper_dtype
 from tinycore.errors import ArgumentError
 from tinycore.nn.optim.optimizer import nonnegative
+from tinycore.tensor.liveness import give_gradients
 
 __all__ = ["clip_grad_norm_", "clip_grad_value_"]
 
@@ -43,9 +44,8 @@ def clip_grad_norm_(
     device = found[0][1].device
     total = global_norm([_precise(gradient).to(device) for _, gradient in found], norm_type)
     scale = (max_norm / (total + TINY)).minimum(1.0)
-    for param, gradient in found:
-        scaled = _precise(gradient) * scale.to(gradient.device)
-        param.grad = scaled.cast(gradient.dtype)
+    scaled = [(_precise(g) * scale.to(g.device)).cast(g.dtype) for _, g in found]
+    give_gradients([param for param, _ in found], scaled)
     return total
 
 
@@ -61,8 +61,9 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -
     [3.0, -3.5]
     """
     nonnegative("clip_grad_value_", clip_value=clip_value)
-    for param, gradient in with_gradients(parameters):
-        param.grad = gradient.clamp(-clip_value, clip_value)
+    found = with_gradients(parameters)
+    clipped = [gradient.clamp(-clip_value, clip_value) for _, gradient in found]
+    give_gradients([param for param, _ in found], clipped)
 
 
 def with_gradients(parameters: Tensor | Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:

@@ -19,6 +19,7 @@ from tinycore.dtype import DType
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.nn.initializers import positive_sizes
 from tinycore.nn.optim.optimizer import Optimizer, nonnegative
+from tinycore.tensor.atomic_writes import AtomicWrites
 from tinycore.tensor.foreign_names import OF_LAYER, OF_SCHEDULERS, ForeignName, unknown_name
 
 __all__ = [
@@ -54,8 +55,9 @@ class LRScheduler:
 
     def schedule_step(self) -> list[Tensor]:
         """Assign the next rates, and return what must be realized."""
-        self.count.assign(self.count + 1)
-        return self._assigned()
+        with AtomicWrites(lambda: [self.count, *self.rates]):
+            self.count.assign(self.count + 1)
+            return self._assigned()
 
     def step(self) -> None:
         """Go to the next rates, now."""
@@ -349,14 +351,16 @@ class ReduceLROnPlateau:
         rests = self.resting > 0
         bad = (better | rests).where(0, self.bad + 1)
         due = bad > self.patience
-        for rate in self.rates:
-            lower = (rate * self.factor).maximum(self.min_lr)
-            change = due.to(rate.device) & (rate - lower > self.eps)
-            rate.assign(change.where(lower, rate))
-        self.best.assign(better.where(result, self.best))
-        self.resting.assign(due.where(self.cooldown, (self.resting - 1).maximum(0)))
-        self.bad.assign(due.where(0, bad))
-        return [self.best, self.bad, self.resting, *self.rates]
+        state = [self.best, self.bad, self.resting, *self.rates]
+        with AtomicWrites(lambda: state):
+            for rate in self.rates:
+                lower = (rate * self.factor).maximum(self.min_lr)
+                change = due.to(rate.device) & (rate - lower > self.eps)
+                rate.assign(change.where(lower, rate))
+            self.best.assign(better.where(result, self.best))
+            self.resting.assign(due.where(self.cooldown, (self.resting - 1).maximum(0)))
+            self.bad.assign(due.where(0, bad))
+        return state
 
     def step(self, metrics: Tensor | float) -> None:
         """Take one more result into account, now."""

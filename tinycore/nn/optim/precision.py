@@ -13,12 +13,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from tinycore import Tensor, dtypes
 from tinycore.dtype import DTypeLike, least_upper_dtype, to_dtype
 from tinycore.errors import ArgumentError, DTypeError, GradientError
 from tinycore.nn.optim.optimizer import Optimizer
 from tinycore.nn.state import get_parameters
+from tinycore.tensor.atomic_writes import AtomicWrites
+from tinycore.tensor.liveness import give_gradients
 from tinycore.uop.shape import DeviceLike
 
 __all__ = ["GradScaler", "compute_in"]
@@ -46,9 +49,9 @@ def compute_in(model: object, dtype: DTypeLike) -> Iterator[None]:
         raise DTypeError(f"compute_in: parameters are floats, not {target!r}")
     distinct = {id(tensor): tensor for tensor in get_parameters(model)}.values()
     masters = [(t, Tensor(t)) for t in distinct if t.is_param and dtypes.is_float(t.dtype)]
-    for param, master in masters:
-        param.replace(master.cast(target))
     try:
+        for param, master in masters:
+            param.replace(master.cast(target))
         yield
     finally:
         for param, master in masters:
@@ -92,6 +95,7 @@ class GradScaler:
         self.factor = Tensor.full((1,), init_scale, dtypes.float32, device).is_param_(False)
         self.successes = Tensor.full((1,), 0, dtypes.int32, device).is_param_(False)
         self._finite: dict[int, Tensor] = {}  # by id of an optimizer, from its unscaling to update
+        self._stepped: set[int] = set()  # ids of optimizers, from their steps to update
 
     def scale(self, loss: Tensor) -> Tensor:
         """The loss times the scale, in float32 at least; call `backward` on it."""
@@ -106,30 +110,46 @@ class GradScaler:
         """
         if id(optimizer) in self._finite:
             raise GradientError("unscale_: these gradients were unscaled since the last update")
-        verdicts = [self._unscaled(param) for param in optimizer.params if param.grad is not None]
-        if not verdicts:
+        params = [param for param in optimizer.params if param.grad is not None]
+        if not params:
             raise GradientError("unscale_: no parameter has a gradient; call `backward()` before")
-        self._finite[id(optimizer)] = _all(verdicts)
+        gradients = [self._unscaled(param.grad) for param in params if param.grad is not None]
+        verdicts = [g.isfinite().all().reshape(1).to(self.factor.device) for g in gradients]
+        noted = partial(self._finite.__setitem__, id(optimizer), _all(verdicts))
+        give_gradients(params, gradients, noted)
         return optimizer.params
 
-    def _unscaled(self, param: Tensor) -> Tensor:
-        """Unscale one gradient; whether it is finite, (1,)."""
-        assert param.grad is not None
-        gradient = param.grad.detach()
+    def _unscaled(self, gradient: Tensor) -> Tensor:
+        """A gradient divided by the scale."""
+        gradient = gradient.detach()
         wide = gradient.cast(least_upper_dtype(gradient.dtype, dtypes.float32))
-        scale = self.factor.cast(wide.dtype).reshape((1,) * wide.ndim).to(wide.device)
-        param.grad = wide / scale
-        return param.grad.isfinite().all().reshape(1).to(self.factor.device)
+        return wide / self.factor.cast(wide.dtype).reshape((1,) * wide.ndim).to(wide.device)
 
     def schedule_step(self, optimizer: Optimizer) -> list[Tensor]:
         """Assign what the optimizer's step changes, unless gradients overflowed; all to realize.
 
-        Raises GradientError as the optimizer's does.
+        Where it raises, gradients that it has unscaled are as they were. Raises GradientError as
+        the optimizer's does, and for a second step since the last update.
         """
-        if id(optimizer) not in self._finite:
-            self.unscale_(optimizer)
-        finite = self._finite[id(optimizer)]
-        return [finite, *optimizer.schedule_step(finite)]
+        key, former = id(optimizer), [(p, p.grad) for p in optimizer.params if p.grad is not None]
+        if key in self._stepped:
+            raise GradientError(
+                "step: this optimizer has stepped since the last update; call `update()` after "
+                "the steps, also where an error or Ctrl-C came before it"
+            )
+        is_unscaled = key in self._finite
+        try:
+            if not is_unscaled:
+                self.unscale_(optimizer)
+            self._stepped.add(key)
+            finite = self._finite[key]
+            return [finite, *optimizer.schedule_step(finite)]
+        except BaseException:
+            self._stepped.discard(key)
+            if not is_unscaled:
+                params, gradients = [p for p, _ in former], [g for _, g in former]
+                give_gradients(params, gradients, partial(self._finite.pop, key, None))
+            raise
 
     def step(self, optimizer: Optimizer) -> None:
         """Change the optimizer's parameters, unless gradients overflowed, now."""
@@ -143,13 +163,15 @@ class GradScaler:
         if not self._finite:
             raise GradientError("update: no gradients were unscaled; call `step` before")
         finite = _all(list(self._finite.values()))
-        self._finite.clear()
         counted = self.successes + 1
         due = counted >= self.growth_interval
         grown = self.factor * self.growth_factor
         grown = (due & grown.isfinite()).where(grown, self.factor)
-        self.factor.assign(finite.where(grown, self.factor * self.backoff_factor))
-        self.successes.assign((finite & ~due).where(counted, 0))
+        with AtomicWrites(lambda: [self.factor, self.successes]):
+            self.factor.assign(finite.where(grown, self.factor * self.backoff_factor))
+            self.successes.assign((finite & ~due).where(counted, 0))
+            self._finite.clear()
+            self._stepped.clear()
         return [self.factor, self.successes]
 
     def update(self) -> None:
