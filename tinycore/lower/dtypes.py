@@ -104,6 +104,14 @@ def storage(dtype: DType) -> DType:
     return STORAGE[dtype.itemsize].vec(dtype.count)
 
 
+def is_exact(integer: DType, dtype: DType) -> bool:
+    """True if a float type has every value of a type of integers, as bfloat16 those of 8 bits."""
+    if integer.kind not in ("int", "uint", "bool"):
+        return False
+    bits = integer.bits - (integer.kind == "int")  # the least one is a power of two
+    return bits <= float_layout(dtype).mantissa_bits + 1
+
+
 def float32(dtype: DType) -> DType:
     """float32 with the same number of lanes."""
     return dtypes.float32.vec(dtype.count)
@@ -206,6 +214,8 @@ class Forms:
             return None
         wide = self.as_float(source) if self.holds(source) else source
         wide = wide.cast(dtypes.float32)
+        if is_exact(source.dtype.scalar(), root.dtype.scalar()):
+            return unrounded(root.dtype.scalar(), wide)
         if self.is_converted(root):
             return wide.cast(root.dtype)
         return encode(wide, root.dtype.scalar()).bitcast(root.dtype)

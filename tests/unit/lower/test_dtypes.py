@@ -273,3 +273,34 @@ def test_a_type_that_the_target_has_not_at_all_is_refused(dtype: DType) -> None:
         return
     with pytest.raises(UnsupportedError, match=r"has no float64, .* `x.cast\(dtypes.float32\)`"):
         lower(kernel, WithoutDouble(), "kernel")
+
+
+@pytest.mark.parametrize(
+    ("integer", "dtype", "is_rounded"),
+    [
+        (dtypes.int8, dtypes.bfloat16, False),
+        (dtypes.uint8, dtypes.bfloat16, False),
+        (dtypes.int16, dtypes.bfloat16, True),
+        (dtypes.int16, dtypes.float16, True),
+        (dtypes.int8, dtypes.fp8e4m3, True),
+    ],
+)
+def test_integers_that_a_type_holds_are_not_rounded(
+    integer: DType, dtype: DType, is_rounded: bool
+) -> None:
+    least, greatest = dtypes.min(integer), dtypes.max(integer)
+    every = numpy.arange(least, greatest + 1, 1 + (greatest - least) // 500).astype(integer.name)
+    ast = on_grid(lambda a: [a.cast(dtype).cast(dtypes.float32) * 2], [integer], every.size)
+    lowered = lower(ast, Emulating(), "kernel").uops
+    data = numpy.zeros(every.size, numpy.float32), every
+
+    assert any(n.op is Op.SHR for n in lowered) == is_rounded
+    assert numpy.array_equal(EMULATING.run(ast, *data)[0], 2 * every.astype("f")) != is_rounded
+
+
+def test_stored_integers_have_the_bits_of_the_type() -> None:
+    every = numpy.arange(-128, 128).astype(numpy.int8)
+    ast = on_grid(lambda a: [a.cast(dtypes.bfloat16)], [dtypes.int8], 256)
+
+    (bits,) = EMULATING.run(ast, numpy.zeros(256, numpy.uint16), every)[:1]
+    assert numpy.array_equal(bits, every.astype("f").view(numpy.uint32) >> 16)
