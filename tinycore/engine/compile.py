@@ -233,7 +233,12 @@ def compile_kernel(
     added = hooked_rules(toolchain)
     with lowering, without_collecting:
         linear = lower(ast, toolchain.renderer, kernel_name(ast), plan, added)
-        source = toolchain.renderer.render(linear)
+        source: object = toolchain.renderer.render(linear)
+    if not isinstance(source, str):
+        raise PluginError(
+            f"render() of {toolchain.name} returned {type(source).__name__} for {linear.name}; "
+            "a source is text"
+        )
     if trace_source.on:
         trace_source(f"{toolchain.name} {linear.name}", source)
     rendered = time.perf_counter()

@@ -345,7 +345,7 @@ class Renderer:
 
     def render(self, kernel: LinearKernel) -> str:
         """The source text of a kernel."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}, a renderer, lacks render()")
 
     def lacks(self, op: Op, dtype: DType) -> bool:
         """True if arithmetic on operands of a type is lowered to other ops or types."""

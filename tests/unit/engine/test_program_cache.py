@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ from tinycore._stamp import INDECISIVE_SETTINGS, content_of, sources, stamp
 from tinycore.config import settings
 from tinycore.engine import compile as compiling
 from tinycore.engine.program_cache import LOWERING, load_program, program_key, restored
+from tinycore.errors import PluginError
+from tinycore.render.base import Limits, LinearKernel, Renderer
 from tinycore.schedule import ScheduleItem
 
 
@@ -39,6 +42,31 @@ def test_what_is_kept_is_what_was_made() -> None:
 
     assert load_program(kernel(3.5).ast, toolchain) == made
     assert load_program(kernel(4.5).ast, toolchain) is None
+
+
+class Nothing(Renderer):
+    """A renderer whose author forgot to return the source."""
+
+    def render(self, kernel: LinearKernel) -> str:
+        return None  # type: ignore[return-value]
+
+
+class Unwritten(Renderer):
+    """A renderer whose author has yet to write the method."""
+
+
+@pytest.mark.parametrize(
+    ("renderer", "message"),
+    [
+        (Nothing, r"render\(\) of PYTHON returned NoneType for \w+; a source is text"),
+        (Unwritten, r"Unwritten, a renderer, lacks render\(\)"),
+    ],
+)
+def test_a_renderer_without_source_is_told(renderer: type[Renderer], message: str) -> None:
+    toolchain = replace(Device["PYTHON"].toolchain, renderer=renderer(Limits()))
+
+    with pytest.raises((PluginError, NotImplementedError), match=message):
+        compiling.compile_kernel(kernel(7.5).ast, toolchain)
 
 
 @pytest.mark.parametrize(
