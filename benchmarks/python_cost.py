@@ -124,6 +124,50 @@ def mlp(tiny: Any, jit: bool) -> Call:
     return lambda: called(x, labels)
 
 
+def lstm(tiny: Any) -> Call:
+    """A recurrent layer over 100 steps in a loop of Python, one graph."""
+    cell = tiny.nn.LSTMCell(32, 32)
+    steps = tiny.Tensor.ones(100, 4, 32).contiguous().realize()
+
+    def call() -> Any:
+        state = None
+        for number in range(100):
+            state = cell(steps[number], state)
+        return state[0].realize()
+
+    return call
+
+
+def small_tensors(tiny: Any) -> Call:
+    """A loop over small tensors that computes each one."""
+    rows = tiny.Tensor.ones(8, 16).contiguous().realize()
+    weight = tiny.Tensor.ones(16, 16).contiguous().realize()
+
+    def call() -> Any:
+        return [(rows[number] @ weight).tanh().sum().realize() for number in range(8)]
+
+    return call
+
+
+def cnn(tiny: Any) -> Call:
+    """A training step of a small CNN."""
+    nn = tiny.nn
+    layers = [nn.Conv2d(1, 4, 3), nn.BatchNorm(4), nn.Conv2d(4, 8, 3), nn.Linear(8 * 4 * 4, 10)]
+    x = tiny.Tensor.ones(4, 1, 12, 12).contiguous().realize()
+    labels = tiny.Tensor.zeros(4, dtype="int32").contiguous().realize()
+    optimizer = nn.optim.SGD(nn.state.get_parameters(layers), lr=0.01)
+
+    def call() -> Any:
+        with tiny.Context(TRAINING=1):
+            optimizer.zero_grad()
+            y = layers[1](layers[0](x)).relu()
+            y = layers[2](y).relu().avg_pool2d().flatten(1)
+            loss = layers[3](y).sparse_categorical_crossentropy(labels).backward()
+            return loss.realize(*optimizer.schedule_step())
+
+    return call
+
+
 def adam(tiny: Any, jit: bool) -> Call:
     """An Adam step of 26 parameters."""
     parameters = [tiny.Tensor.ones(4, 4).contiguous().realize() for _ in range(26)]
@@ -169,6 +213,9 @@ CASES: Final[dict[str, Callable[[Any], Call]]] = {
     "Adam replay of 26 parameters": lambda tiny: adam(tiny, True),
     "tiny MLP step, plain": lambda tiny: mlp(tiny, False),
     "Adam step of 26 parameters, plain": lambda tiny: adam(tiny, False),
+    "training step of a small CNN, plain": cnn,
+    "LSTM of 100 steps, plain": lstm,
+    "8 small tensors computed in a loop": small_tensors,
     "decode of 12 layers, plain": benchmark("transformer decode, 12 layers of 256", False),
 }
 

@@ -34,7 +34,7 @@ from tinycore.schedule.pipeline import run_passes
 from tinycore.schedule.retention import CachedValue, Replacements, RetentionPolicy, select_exclusive
 from tinycore.schedule.state import State
 from tinycore.uop.bindings import exchanging
-from tinycore.uop.node import UOp, made_anew
+from tinycore.uop.node import UOp, made_anew, ordered
 from tinycore.uop.op import Op
 
 
@@ -108,11 +108,11 @@ class Schedule:
                 else set()
             )
             first = stops | cached_here | canonical.cached.keys()
-            met = UOp.sink(*others).toposort(lambda n: n not in first)
+            met = [*ordered(UOp.sink(*others), None, first)]
             reached = [n for n in met if n in cached_here or n in canonical.cached]
             needed |= {canonical.nodes[n] for n in reached if n in cached_here}
             if reached:
-                met += UOp.sink(*reached).toposort(lambda n: n not in stops)
+                met += ordered(UOp.sink(*reached), None, stops)
             needed |= {canonical.nodes[n] for n in met if n in stops}
         if (found := self.layouts.get(needed)) is None:
             found = self.layouts[needed] = self.plan(needed)

@@ -25,6 +25,7 @@ from tinycore.uop.node import (
     is_gradient_leaf,
     living_node,
     ordered,
+    substituted,
     unique,
 )
 from tinycore.uop.op import MOVEMENT, PARTIAL_WRITES, Merge, Op, Scatter
@@ -379,15 +380,18 @@ def replace_nodes(root: UOp, changed: dict[UOp, UOp]) -> UOp:
 
     A part of a value may have been computed on its own. Where to write has nothing to do with that.
     """
+    order = ordered(root, None, changed)
+    if changed.keys().isdisjoint(order):
+        return root
     if any(node.op in MOVEMENT for node in changed):
         changed = dict(changed)
-        for node in ordered(root, None, changed):
+        for node in order:
             if node.op is INSERT and node not in changed and changed.keys() & shows(node):
                 memory, view, content = node.src
                 target = memory.substitute(changed)
                 place = view.substitute({memory: target})
                 changed[node] = node.with_src((target, place, content.substitute(changed)))
-    return root.substitute(changed)
+    return substituted(root, order, changed)
 
 
 def shows(insert: UOp) -> set[UOp]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from _weakref import _remove_dead_weakref as remove_dead  # type: ignore[attr-defined]
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -340,19 +340,27 @@ class UOp(Operators["UOp"]):
             return self
         if (found := replacements.get(self)) is not None:
             return found
-        new: dict[UOp, UOp] = dict(replacements)
-        moved, get = new.keys(), new.get
         if enter is None and self.op is SINK and hasattr(self, "_below"):
-            order: Iterable[UOp] = (*self._below, self)
-        else:
-            order = ordered(self, enter, replacements)
-        for node in order:
-            if moved.isdisjoint(node.src) or node in new:
-                continue
-            if enter is None or enter(node):
-                src = node.src
-                new[node] = interned(node.op, node.dtype, tuple(map(get, src, src)), node.arg)
-        return get(self, self)
+            return substituted(self, (*self._below, self), replacements)
+        return substituted(self, ordered(self, enter, replacements), replacements, enter)
+
+
+def substituted(
+    root: UOp,
+    order: Iterable[UOp],
+    replacements: Mapping[UOp, UOp],
+    enter: Callable[[UOp], bool] | None = None,
+) -> UOp:
+    """`root.substitute(...)` along the known order of its graph, sources first."""
+    new: dict[UOp, UOp] = dict(replacements)
+    moved, get = new.keys(), new.get
+    for node in order:
+        if moved.isdisjoint(node.src) or node in new:
+            continue
+        if enter is None or enter(node):
+            src = node.src
+            new[node] = interned(node.op, node.dtype, tuple(map(get, src, src)), node.arg)
+    return get(root, root)
 
 
 def interned(op: Op, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None) -> UOp:
