@@ -30,8 +30,9 @@ MOST_TEMPLATES: Final = 1024
 INTS: Final = frozenset({int})
 PLAIN: Final = frozenset({int, bool, str, type(None), DType})
 """Types of arguments that are keys as they are."""
-REFUSED: Final = frozenset({Op.BUFFER, Op.COPY, Op.MULTI, Op.UNIQUE, Op.VALUE})
-"""Ops that depend on more than shapes: fresh memory, kinds of operands."""
+REFUSED: Final = frozenset({Op.BUFFER, Op.COPY, Op.MULTI, Op.UNIQUE})
+"""Ops that depend on more than shapes: fresh memory, other devices."""
+VALUE: Final = Op.VALUE
 
 
 class Step(NamedTuple):
@@ -60,6 +61,9 @@ class Template(NamedTuple):
         made = [*operands, *self.constants]
         device, living = self.device, nodes.get
         for op, dtype, sources, argument, in_key, shape in self.steps:
+            if op is VALUE:  # which is there above memory only, as placeholders are
+                made.append(graph.value(made[sources[0]]))
+                continue
             key = op, dtype, tuple([made[place] for place in sources]), in_key
             reference = living(key)
             if reference is None or (node := reference()) is None:
@@ -167,7 +171,7 @@ def trace(
     numbers = {stand_ins[node]: place for place, node in enumerate(operands)}
     leaves = {*numbers}
     inner = [n for n in ordered(UOp.sink(*roots), None, leaves) if n not in leaves][:-1]
-    if any(is_refused(n) or graph.is_alone(n) or is_gradient_leaf(n) for n in inner):
+    if any(is_refused(node) for node in inner):
         return None
     varying = set(leaves)
     for node in inner:
@@ -186,10 +190,14 @@ def trace(
 
 
 def is_refused(node: UOp) -> bool:
-    """True for a node of more than shapes, such as a CALL whose gradient knows of one call."""
+    """True for a node of more than shapes: a CALL whose gradient knows of one call, a copy, a leaf
+    of gradients, an equal value.
+    """
     if node.op is Op.CALL:
         return getattr(node.arg, "__closure__", node.arg) is not None
-    return node.op in REFUSED
+    if node.op is VALUE:
+        return node.arg is not None
+    return node.op in REFUSED or graph.is_alone(node) or is_gradient_leaf(node)
 
 
 def node_step(node: UOp, numbers: Mapping[UOp, int]) -> Step:

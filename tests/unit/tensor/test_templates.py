@@ -13,7 +13,7 @@ from tinycore import Context, Tensor, Variable
 from tinycore.dtype import dtypes
 from tinycore.errors import IndexRangeError, ShapeError
 from tinycore.tensor.indexing import paths
-from tinycore.tensor.templates import templated
+from tinycore.tensor.templates import Template, templated, templates
 from tinycore.uop.shape import device_of, shape_of
 
 CALLS: dict[str, tuple[Callable[[Tensor, Tensor], tuple[Any, ...]], dict[str, Any]]] = {
@@ -67,11 +67,13 @@ def test_a_convolution_has_a_template(named: dict[str, Any]) -> None:
     w, bias = (Tensor.ones(*shape).contiguous().realize() for shape in ((4, 2, 3, 3), (4,)))
     channels = 2 * named.get("groups", 1)
     for number in range(3):
-        x = Tensor.full((1, channels, 5, 5), number + 1.0).contiguous().realize()
-        for given in ((w,), (w, bias)):
-            found = x.conv2d(*given, **named).uop
-            assert found is unwrap(Tensor.conv2d)(x, *given, **named).uop
-            assert found.shape == shape_of(found)
+        memory = Tensor.full((1, channels, 5, 5), number + 1.0).contiguous().realize()
+        for x in (memory, memory * 2, memory.clone()):
+            for given in ((w,), (w, bias)):
+                found = x.conv2d(*given, **named).uop
+                assert found is unwrap(Tensor.conv2d)(x, *given, **named).uop
+                assert found.shape == shape_of(found)
+    assert any(isinstance(found, Template) for key, found in templates.items() if key[3] == x.shape)
 
 
 def test_operands_that_are_one_have_their_own_template() -> None:
