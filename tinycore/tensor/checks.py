@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import chain
 from numbers import Integral
 from reprlib import repr as shorten
 from typing import Final, cast
@@ -33,6 +35,13 @@ def broadcast_shapes(name: str, *shapes: Shape) -> Shape:
             break
     else:
         return first
+    if INTS.issuperset(map(type, chain.from_iterable(shapes))):
+        return common_shape(name, shapes)
+    return aligned_shape(name, shapes)
+
+
+def aligned_shape(name: str, shapes: Sequence[Shape]) -> Shape:
+    """The shape that different ones are repeated to. Raises ShapeError."""
     rank = max(map(len, shapes))
     aligned = [(1,) * (rank - len(s)) + s for s in shapes]
     result = []
@@ -44,6 +53,12 @@ def broadcast_shapes(name: str, *shapes: Shape) -> Shape:
             raise ShapeError(f"{name}: shapes {listed} cannot be broadcast together")
         result.append(size)
     return tuple(result)
+
+
+@lru_cache(1024)
+def common_shape(name: str, shapes: tuple[Shape, ...]) -> Shape:
+    """`aligned_shape` of ints, which are the same again and again."""
+    return aligned_shape(name, shapes)
 
 
 def shared_size(sizes: Sequence[int]) -> int | None:
@@ -179,6 +194,7 @@ def number_dtype(name: str, value: Scalar, dtype: DType | None) -> DType:
     return target
 
 
+INTS: Final = frozenset({int})
 NUMBER_TYPES: Final = frozenset({bool, int, float})
 SMALL_INTEGERS: Final = 1 << 15
 """Bound of the integers that every float holds, and that an integer type wraps."""

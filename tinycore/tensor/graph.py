@@ -36,6 +36,7 @@ axis_of: Final[Callable[[UOp], int | None]] = deferred("tinycore.schedule.shard:
 
 Pair = tuple[int, int]
 
+INTS: Final = frozenset({int})
 MOST_ELEMENTS: Final = dtypes.max(dtypes.int64)
 MOST_BYTES: Final = dtypes.max(dtypes.int64)
 
@@ -108,6 +109,32 @@ def new_memory_like(x: UOp, dtype: DType | None = None) -> UOp:
 # --- movement
 
 
+class Movement(NamedTuple):
+    """A movement op with its argument, and the shape after it."""
+
+    op: Op
+    argument: Any
+    shape: Shape
+
+
+def path_between(x: UOp, view: UOp) -> tuple[Movement, ...]:
+    """The movement from a node to a view that was made of it."""
+    path = []
+    while view is not x:
+        path.append(Movement(view.op, view.arg, view.shape))
+        (view,) = view.src
+    return tuple(reversed(path))
+
+
+def moved_along(x: UOp, path: tuple[Movement, ...]) -> UOp:
+    """The view of a node after the movement of another one of its shape."""
+    dtype, device = x.dtype, x.device
+    for op, argument, shape in path:
+        x = interned(op, dtype, (x,), argument)
+        x._shape, x._device = shape, device
+    return x
+
+
 def reshape(x: UOp, shape: Shape) -> UOp:
     """The elements of `x` in row-major order under another shape."""
     if x.shape == shape:
@@ -134,6 +161,8 @@ def broadcast_to(x: UOp, shape: Shape) -> UOp:
     own = x.shape
     if own == shape:
         return x
+    if INTS.issuperset(map(type, (*own, *shape))):
+        return moved_along(x, broadcast_path(own, shape))
     if not own:
         return expand(reshape(x, (1,) * len(shape)), shape)
     aligned = (1,) * (len(shape) - len(own)) + own
@@ -142,6 +171,16 @@ def broadcast_to(x: UOp, shape: Shape) -> UOp:
         sizes = [old if old == 1 else new for old, new in zip(aligned, shape, strict=True)]
         node = shrink(node, [(0, n) for n in sizes])
     return expand(node, shape)
+
+
+@lru_cache(1024)
+def broadcast_path(own: Shape, shape: Shape) -> tuple[Movement, ...]:
+    """The movement that repeats a shape of ints to another."""
+    aligned = (1,) * (len(shape) - len(own)) + own
+    path = [Movement(Op.RESHAPE, aligned, aligned)] if aligned != own else []
+    if aligned != shape:
+        path.append(Movement(Op.EXPAND, countable(shape), shape))
+    return tuple(path)
 
 
 def permute(x: UOp, order: Sequence[int]) -> UOp:
@@ -192,32 +231,6 @@ def skew(x: UOp, how: Skew) -> UOp:
 def unskew(x: UOp, how: Skew) -> UOp:
     """y[i, k] = x[(i - k*dilation)/stride, k], or 0."""
     return UOp(Op.UNSKEW, x.dtype, (x,), how)
-
-
-class Movement(NamedTuple):
-    """A movement op with its argument, and the shape after it."""
-
-    op: Op
-    argument: Any
-    shape: Shape
-
-
-def path_between(x: UOp, view: UOp) -> tuple[Movement, ...]:
-    """The movement from a node to a view that was made of it."""
-    path = []
-    while view is not x:
-        path.append(Movement(view.op, view.arg, view.shape))
-        (view,) = view.src
-    return tuple(reversed(path))
-
-
-def moved_along(x: UOp, path: tuple[Movement, ...]) -> UOp:
-    """The view of a node after the movement of another one of its shape."""
-    dtype, device = x.dtype, x.device
-    for op, argument, shape in path:
-        x = interned(op, dtype, (x,), argument)
-        x._shape, x._device = shape, device
-    return x
 
 
 def insert_axis(x: UOp, axis: int, size: int = 1) -> UOp:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
+from operator import itemgetter
 from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
 from tinycore._lru import Lru
@@ -32,15 +33,18 @@ PLAIN: Final = frozenset({int, bool, str, type(None), DType})
 """Types of arguments that are keys as they are."""
 REFUSED: Final = frozenset({Op.BUFFER, Op.COPY, Op.MULTI, Op.UNIQUE})
 """Ops that depend on more than shapes: fresh memory, other devices."""
-VALUE: Final = Op.VALUE
+VALUE_OP: Final = Op.VALUE
 
 
 class Step(NamedTuple):
-    """A node of a template: its sources are numbers of operands, constants and steps before."""
+    """A node of a template, made of operands, constants and steps before by their numbers."""
 
     op: Op
     dtype: DType
-    sources: tuple[int, ...]
+    place: int
+    """The number of its first source."""
+    pick: Callable[[list[UOp]], tuple[UOp, ...]] | None
+    """A function that gives its sources, of all nodes so far, where there are several."""
     argument: Any
     key: Any
     """The argument in the key of a node."""
@@ -60,11 +64,11 @@ class Template(NamedTuple):
         """The results for some operands, as tensors."""
         made = [*operands, *self.constants]
         device, living = self.device, nodes.get
-        for op, dtype, sources, argument, in_key, shape in self.steps:
-            if op is VALUE:  # which is there above memory only, as placeholders are
-                made.append(graph.value(made[sources[0]]))
+        for op, dtype, place, pick, argument, in_key, shape in self.steps:
+            if op is VALUE_OP:  # which is there above memory only, as placeholders are
+                made.append(graph.value(made[place]))
                 continue
-            key = op, dtype, tuple([made[place] for place in sources]), in_key
+            key = op, dtype, (made[place],) if pick is None else pick(made), in_key
             reference = living(key)
             if reference is None or (node := reference()) is None:
                 node = new(key, argument)
@@ -195,14 +199,14 @@ def is_refused(node: UOp) -> bool:
     """
     if node.op is Op.CALL:
         return getattr(node.arg, "__closure__", node.arg) is not None
-    if node.op is VALUE:
+    if node.op is VALUE_OP:
         return node.arg is not None
     return node.op in REFUSED or graph.is_alone(node) or is_gradient_leaf(node)
 
 
 def node_step(node: UOp, numbers: Mapping[UOp, int]) -> Step:
     """The step that makes a node."""
-    sources = tuple([numbers[source] for source in node.src])
-    return Step(
-        node.op, node.dtype, sources, node.arg, argument_in_key(node.arg), node.shape_or_none
-    )
+    places = [numbers[source] for source in node.src]
+    pick = None if len(places) == 1 else itemgetter(*places)
+    in_key = argument_in_key(node.arg)
+    return Step(node.op, node.dtype, places[0], pick, node.arg, in_key, node.shape_or_none)
