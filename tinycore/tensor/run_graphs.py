@@ -16,7 +16,7 @@ from tinycore.dtype import dtypes
 from tinycore.tensor import graph
 from tinycore.tensor.gradient_sources import origin, sources_below
 from tinycore.uop.bindings import SIZED, Naming, exchanged
-from tinycore.uop.node import UOp, interned, is_gradient_leaf, made_anew
+from tinycore.uop.node import UOp, interned, made_anew
 from tinycore.uop.op import Op
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class BoundWrites(NamedTuple):
             if node in done:
                 continue
             argument = node.arg
-            if graph.is_alone(node) or is_gradient_leaf(node):
+            if graph.is_alone(node) or node.op is Op.OWN:
                 argument = apart[argument]
             elif naming.numbers and node.op in SIZED:
                 argument = exchanged(argument, naming.back)

@@ -19,7 +19,7 @@ from tinycore.dtype import DType, dtypes
 from tinycore.tensor import graph
 from tinycore.tensor.aliases import base_of_view
 from tinycore.tensor.core import Core
-from tinycore.uop.node import UOp, argument_in_key, is_gradient_leaf, new, nodes, ordered
+from tinycore.uop.node import UOp, argument_in_key, new, nodes, ordered
 from tinycore.uop.op import Op
 from tinycore.uop.shape import DeviceLike, Shape
 
@@ -31,8 +31,8 @@ MOST_TEMPLATES: Final = 1024
 INTS: Final = frozenset({int})
 PLAIN: Final = frozenset({int, bool, str, type(None), DType})
 """Types of arguments that are keys as they are."""
-REFUSED: Final = frozenset({Op.BUFFER, Op.COPY, Op.MULTI, Op.UNIQUE})
-"""Ops that depend on more than shapes: fresh memory, other devices."""
+REFUSED: Final = frozenset({Op.BUFFER, Op.COPY, Op.MULTI, Op.OWN, Op.UNIQUE})
+"""Ops that depend on more than shapes: fresh memory, other devices, nodes of one tensor alone."""
 VALUE_OP: Final = Op.VALUE
 
 
@@ -194,14 +194,14 @@ def trace(
 
 
 def is_refused(node: UOp) -> bool:
-    """True for a node of more than shapes: a CALL whose gradient knows of one call, a copy, a leaf
-    of gradients, an equal value.
+    """True for a node of more than shapes: a CALL whose gradient knows of one call, a copy, an
+    equal value.
     """
     if node.op is Op.CALL:
         return getattr(node.arg, "__closure__", node.arg) is not None
     if node.op is VALUE_OP:
         return node.arg is not None
-    return node.op in REFUSED or graph.is_alone(node) or is_gradient_leaf(node)
+    return node.op in REFUSED or graph.is_alone(node)
 
 
 def node_step(node: UOp, numbers: Mapping[UOp, int]) -> Step:

@@ -588,3 +588,19 @@ def test_a_loop_of_realized_steps_notes_living_memory_only() -> None:
     assert len(ended_at(base_of(x.uop))) < 100  # not one more for each step
     with pytest.raises(GradientError, match="ended the gradient"):
         (x.sum() + first.sum()).backward()
+
+
+def test_equal_tensors_with_gradients_of_their_own_are_told_apart_after_a_write() -> None:
+    x, out = (
+        Tensor([1.0, 2.0], requires_grad=True).realize(),
+        Tensor.zeros(2).contiguous().realize(),
+    )
+    first, second = x * 2, x * 2
+    first.requires_grad_()
+    second.requires_grad_()
+    out.assign(out + first * 3 + second * 5)
+    assert out.tolist() == [16.0, 32.0]
+
+    out.sum().backward()
+
+    assert (numbers(first.grad), numbers(second.grad)) == ([3.0, 3.0], [5.0, 5.0])
