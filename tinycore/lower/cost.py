@@ -1,8 +1,8 @@
 """Cost model: estimated cycles of proposals, and the choice of the cheapest.
 
-Floor 3'. Estimates are in terms of the machine (`Limits`) and of the kernel's facts. A proposal
-costs cycles for each access of its lanes, and the time that it waits for memory; the cheapest one
-is applied. docs/decisions/0051-proposals.md says how the constants were measured.
+Floor 3'. Estimates depend only on the machine (`Limits`) and on the facts of the kernel. The cost
+of a proposal is the cycles of each access by its lanes, and the time that it waits for memory; the
+cheapest proposal is applied. docs/decisions/0051-proposals.md says how the constants were measured.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SCATTER_CYCLES: Final = 3
 SHUFFLE_CYCLES: Final = 0.25
 """Extra cost of an access whose lanes are shuffled out of two vectors."""
 AMORTIZED_STEPS: Final = 16
-"""Steps of a reduction from which on what is done once for all of them counts for no less."""
+"""Steps of a reduction among which the cost of work done once after it is divided, at most."""
 HORIZONTAL_STEPS: Final = 6
 """Cost of adding up the lanes of a sum, in steps of the sum."""
 MOST_ROWS: Final = 8
@@ -35,33 +35,34 @@ MOST_ROWS: Final = 8
 PANEL_VECTORS: Final = 4
 """Vectors in a row of the widest register tile, roughly."""
 SECOND_CACHE_RATE: Final = 48
-"""Bytes that the second cache gives the first in a cycle, sustained."""
+"""Sustained bytes per cycle from the second cache to the first."""
 FAR_SHOWS: Final = 1 / 24
-"""The part of that time which shows beside multiply-adds, so that of equal tiles a taller one is
-taken: 64 rows by (768, 3072).T take .75 of the time with 8 x 3 vectors, where they had 4 x 6."""
+"""Fraction of the time of loads from the second cache that multiply-adds do not hide. It makes a
+taller tile win a tie: 64 rows times (768, 3072).T take .75 of the time with 8 x 3 vectors that they
+take with 4 x 6."""
 
 
 FILL_CYCLES: Final = 0.5
-"""Cost of filling shared memory, with its barriers, in multiply-adds of the steps that follow."""
+"""Cost of filling shared memory, barriers included, in multiply-adds."""
 BUFFER_CYCLES: Final = 4.0
-"""Cost of loading both operands of a multiply-add from buffers: more than from shared memory."""
+"""Cost of loading both operands of a multiply-add from buffers instead of shared memory."""
 
 WORD_BYTES: Final = 4
 NEAR_RATE: Final = 128
-"""Bytes that a unit gets from its shared memory in a clock: 32 banks of a word."""
+"""Bytes per clock that a unit reads from its shared memory: 32 banks of a word."""
 FAR_CYCLES: Final = 4.0
-"""Cost of a word from the cache of all units, in words from shared memory, where it is not said."""
+"""Cost of a word from L2 in words from shared memory, where `Limits` does not state the rate."""
 MOST_RESIDENT: Final = 32
-"""Groups that a unit has at once where nothing else bounds them."""
+"""Most groups that are resident on a unit."""
 
 
 class Cost(NamedTuple):
-    """The price of a proposal; costs are compared field by field."""
+    """The cost of a proposal. Costs are compared field by field."""
 
     cycles: float
-    """For each access of a vector of the kernel's widest type, where a scalar one takes 1."""
+    """Cycles per vector access of the kernel's widest type, relative to a scalar access."""
     waits: float = 0.0
-    """For each, while what it needs comes from memory; of proposals for the same lanes."""
+    """Cycles per access of waiting for memory. Decides between proposals for the same lanes."""
 
 
 class Proposal(NamedTuple):
@@ -69,10 +70,10 @@ class Proposal(NamedTuple):
 
     strategy: str
     axis: UOp | None
-    """The loop that gets lanes, if one does."""
+    """The loop that is vectorized, if any."""
     cost: Cost
     apply: Callable[[Draft], bool | None]
-    """False where it turns out that it cannot be done."""
+    """Apply the plan; returns False if it turns out to be impossible."""
 
     def __str__(self) -> str:
         axis = "" if self.axis is None else f" along {'.'.join(map(str, self.axis.arg.number))}"
@@ -81,7 +82,7 @@ class Proposal(NamedTuple):
 
 
 Lanes = Mapping[UOp, float]
-"""Loops that may get lanes, and cycles for each access with them; of equals the better first."""
+"""Loops that may be vectorized, with the cycles per access. Ties are in order of preference."""
 
 
 def ranked(proposals: Iterable[Proposal]) -> list[Proposal]:
@@ -94,7 +95,7 @@ def ranked(proposals: Iterable[Proposal]) -> list[Proposal]:
 
 
 def apply_cheapest(draft: Draft, proposals: Iterable[Proposal]) -> None:
-    """Do to a draft what the cheapest proposal says that can be done, or that of its rank."""
+    """Apply the cheapest possible proposal to a draft, or the one of the draft's rank."""
     found = ranked(proposals)
     for proposal in found[min(draft.rank, len(found) - 1) :]:
         before = draft.copy()
@@ -122,17 +123,16 @@ def floor_power_of_two(most: int) -> int:
 
 
 def suits_lanes(facts: KernelFacts, loop: UOp) -> bool:
-    """True if lanes along a loop make every access a vector's or a single element's."""
+    """True if along a loop every access is contiguous, or to a single element."""
     moves = {facts.stride(n, loop) for n in facts.accesses}
     gated = any(loop in gate.ranges for n in facts.accesses for gate in n.src[2:])
     return not gated and 1 in moves and moves <= {0, 1}
 
 
 def costs_of_lanes(facts: KernelFacts, limits: Limits) -> dict[UOp, float]:
-    """The loops along which lanes beat scalars, each with its cost.
+    """The loops along which vectors are cheaper than scalars, each with its cost.
 
-    Among equal costs an output comes first, because it needs no sum over lanes, and the innermost
-    one before others.
+    Ties go to output loops, which need no sum over lanes, and then to the innermost loop.
     """
     if facts.has_recurrence:
         return {}
@@ -142,14 +142,14 @@ def costs_of_lanes(facts: KernelFacts, limits: Limits) -> dict[UOp, float]:
 
 
 def cost_of_lanes(facts: KernelFacts, limits: Limits, axis: UOp) -> float:
-    """The cycles of an access with lanes along a loop, where a scalar one takes 1."""
+    """The cycles per access with lanes along a loop, relative to scalar accesses."""
     lanes = limits.vector_bytes // facts.itemsize
     gain = accesses_served(facts, limits, axis) * part_filled(facts, lanes, axis)
     return 1 - gain / max(len(facts.accesses), 1)
 
 
 def part_filled(facts: KernelFacts, lanes: int, axis: UOp) -> float:
-    """The part of the work of lanes along a loop that is not waste."""
+    """The fraction of the work of lanes along a loop that is useful."""
     width, size = width_of(axis.extent, lanes), axis.extent
     steps = -(-size // width)
     if axis.arg.kind is not AxisKind.REDUCE:
@@ -159,12 +159,12 @@ def part_filled(facts: KernelFacts, lanes: int, axis: UOp) -> float:
 
 
 def accesses_served(facts: KernelFacts, limits: Limits, axis: UOp) -> float:
-    """Number of accesses that suit lanes along a loop, less the cost of the others.
+    """Number of accesses that suit lanes along a loop, minus the cost of the others.
 
-    If lanes share an operand of a long sum, scattering the sums once at the end costs little, and
-    shuffling lanes out of longer vectors in every step costs more. An operand that is broadcast to
-    all lanes is as good as one that is contiguous along them. Nor do contiguous accesses at the end
-    of a sum make up for scattered ones in every step.
+    Accesses in every step of a sum count in full, those after it by its length: if lanes share an
+    operand of a long sum, scattering the results once costs little, and shuffling lanes out of
+    longer vectors in every step costs more. An operand that is broadcast to all lanes is as good as
+    a contiguous one.
     """
     total, read, lanes = 0.0, facts.loads, limits.vector_bytes // facts.itemsize
     shares = any(axis not in n.src[1].ranges for n in read)
@@ -203,7 +203,7 @@ def can_be_packed(facts: KernelFacts, limits: Limits, access: UOp, axis: UOp) ->
     rows = [r for r in outputs if r not in ranges]
     again = math.prod(r.extent for r in rows)
     others = [r for r in outputs if r in ranges and r is not axis]
-    # It is packed just outside of the loops over rows, where all loops of its address must be open.
+    # It is packed right outside the loops over rows: all loops of its address must be further out.
     if others and rows and outputs.index(others[-1]) > outputs.index(rows[-1]):
         return False
     depth = math.prod(r.extent for r in facts.reduced) * limits.vector_bytes
@@ -220,9 +220,9 @@ def can_be_packed(facts: KernelFacts, limits: Limits, access: UOp, axis: UOp) ->
 
 
 def cycles_of_step(multiply_adds: int, loads: int, far_bytes: int = 0) -> float:
-    """Half cycles of a step of a tile: two multiply-adds and two loads are begun in each cycle.
+    """Half cycles of a step of a tile: two multiply-adds and two loads begin in each cycle.
 
-    Of the loads `far_bytes` come from the second cache, while most multiply-adds go on.
+    `far_bytes` of the loads come from the second cache, mostly hidden behind multiply-adds.
     """
     far = 2 * far_bytes / SECOND_CACHE_RATE
     return max(multiply_adds, loads, far) + loads / 8 + far * FAR_SHOWS
@@ -231,9 +231,9 @@ def cycles_of_step(multiply_adds: int, loads: int, far_bytes: int = 0) -> float:
 def cycles_of_shared_tile(
     limits: Limits, wide: int, tall: int, depth: int, staged: float = 0.0
 ) -> float:
-    """Cycles per multiply-add of a thread's tile in shared memory, for `depth` reduction steps.
+    """Cycles per multiply-add of a thread's tile with operands in shared memory.
 
-    `staged` are the words for each that are stored there first.
+    Shared memory is filled every `depth` steps, with `staged` words stored per multiply-add.
     """
     words = 1 / wide + 1 / tall
     if limits.shared_rate and limits.unit_lanes:
@@ -243,7 +243,7 @@ def cycles_of_shared_tile(
 
 
 def cycles_of_textured_words(limits: Limits, words: tuple[float, float]) -> tuple[float, float]:
-    """The clocks of words from shared memory and from textures, which give them at once."""
+    """The clocks of words from shared memory and from textures, which are read concurrently."""
     near, textured = words
     return (
         near * cycles_of_word(limits, limits.shared_rate or NEAR_RATE),
@@ -252,7 +252,7 @@ def cycles_of_textured_words(limits: Limits, words: tuple[float, float]) -> tupl
 
 
 def cycles_of_word(limits: Limits, rate: float) -> float:
-    """The clocks of a word for each thread, where a multiply-add of all is begun in one.
+    """The clocks in which each thread reads a word, relative to one multiply-add per thread.
 
     0 where the rate is not stated.
     """
@@ -265,15 +265,17 @@ def cycles_of_thread(sharers: int = 1) -> float:
 
 
 def cycles_of_outputs(limits: Limits, outputs: int) -> float:
-    """The same of a thread that has so many outputs, a square tile of them if they are several."""
+    """Cycles per multiply-add of a thread that computes a square tile of `outputs`."""
     if not limits.unit_lanes or not limits.l2_rate:
         return cycles_of_thread()
     return 1 + cycles_of_word(limits, limits.l2_rate) * 2 / math.sqrt(outputs)
 
 
 def cycles_of_sharers(limits: Limits, sharers: int, steps: int) -> float:
-    """The same where threads share each sum of so many steps, and add their parts up in shared
-    memory: each writes its part there, and on the average reads another."""
+    """Cycles per multiply-add where threads share each sum of `steps`.
+
+    They add up their parts in shared memory: each writes one, and on average reads another.
+    """
     if not limits.unit_lanes or not limits.l2_rate or not limits.shared_rate:
         return cycles_of_thread(sharers)
     folded = cycles_of_word(limits, limits.shared_rate) * 2 * min(sharers, steps) / steps
@@ -302,6 +304,6 @@ def resident_groups(limits: Limits, threads: int, registers: int) -> int:
 
 
 def cycles_of_loads(limits: Limits, near: float, far: float) -> float:
-    """The cost of words from shared memory and of those from L2, in words from shared memory."""
+    """The cost of `near` words from shared memory and `far` ones from L2, in the former."""
     rate = NEAR_RATE / limits.l2_rate if limits.l2_rate else FAR_CYCLES
     return near + rate * far

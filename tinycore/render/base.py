@@ -28,7 +28,7 @@ EARLY: Final = "early"
 """The `arg` of a STORE to shared memory that an ASYNC_COPY may do instead."""
 
 LATE: Final = "late"
-"""The same of a STORE that no step of its loop reads, which so is done at the end of the step."""
+"""The `arg` of such a STORE that no step of its loop reads: it is done at the end of the step."""
 
 SHARED_ALIGNMENT: Final = 16
 """The alignment in bytes of every array in workgroup memory: that of the widest vector access."""
@@ -76,28 +76,28 @@ class Limits:
     """Threads of a group that run in lockstep and hold the operands of matrix units together:
     those with neighboring numbers, axis 0 counting first. 1: there are none."""
     shuffles: tuple[DType, ...] = ()
-    """Types of which the lanes of a subgroup exchange values by an instruction (SHUFFLE): sums that
-    threads share are folded so as far as a subgroup goes, without shared memory and barriers."""
+    """Types whose values the lanes of a subgroup exchange by an instruction (SHUFFLE). Threads of a
+    subgroup then add up sums that they share without shared memory and barriers."""
     matrix: tuple[MatrixUnit, ...] = ()
     """The matrix instructions of the device, the best first; MATRIX has one of them for `arg`."""
     converted: tuple[DType, ...] = ()
-    """Narrow types that an instruction converts to float32 or int32 and back. Groups share operands
-    of these as they are, and convert what they read. What `Renderer.emulated` has of them is
+    """Narrow types that an instruction converts to float32 or int32 and back. Operands of these
+    types are staged unconverted, and converted as they are read. Those in `Renderer.emulated` are
     computed in float32 between CASTs, which the renderer writes."""
     async_bytes: tuple[int, ...] = ()
     """Sizes in bytes of the elements that ASYNC_COPY moves; none: the device has no such copies."""
     tensor_copies: bool = False
-    """True if one thread can have boxes of buffers copied to shared memory (TENSOR_COPY), as a
-    TensorMap says; programs then take the maps of `ProgramInfo.maps` behind their values."""
+    """True if one thread can start a bulk copy of a box of a buffer to shared memory (TENSOR_COPY),
+    as a TensorMap describes it. Programs then take `ProgramInfo.maps` after their values."""
     cluster: int = 1
-    """Neighboring groups along the first axis of a grid that can have boxes copied for each other,
-    and wait for each other (CUDA: thread block clusters)."""
+    """Neighboring groups along the first axis of a grid that can start copies of boxes for each
+    other, and wait for each other (CUDA: thread block clusters)."""
     buffers: int | None = None
     """The most buffers a kernel may take; None: as many as there are."""
     image: tuple[int, int] | None = None
     """Columns and rows of the largest image; None: the device has none."""
     cache_bytes: int = 256 << 10
-    """The second cache, the nearest that holds more than the tile in hand."""
+    """The second cache, the nearest that holds more than a tile."""
     near_cache_bytes: int = 32 << 10
     """The first cache."""
     line_bytes: int = 64
@@ -107,13 +107,13 @@ class Limits:
     sums_in_flight: int = 8
     """Independent multiply-adds that hide the latency of one: latency times those begun at once."""
     wake_operations: int = 200_000
-    """Operations that a thread does while others are woken; a smaller kernel stays on one."""
+    """Operations in the time of waking other threads: a smaller kernel stays on one thread."""
     access_alignment: int = 1
-    """The alignment in bytes that a vector access needs, as far as it is as wide: 16 where float4
-    must lie at a multiple of 16 bytes, 1 where elements may lie anywhere."""
+    """The alignment in bytes that vector accesses need, up to their own width: 16 if float4 must be
+    at a multiple of 16 bytes, 1 if elements may be anywhere."""
     buffers_aligned: bool = True
-    """True if every buffer starts at a multiple of `access_alignment`; not for launches on views
-    that start anywhere, for which a kernel is lowered once more."""
+    """True if every buffer starts at a multiple of `access_alignment`. False for launches on views
+    that start anywhere: a kernel is lowered again for those."""
     units: int = 0
     """Compute units (multiprocessors, cores) that groups are spread over; 0: it is not stated."""
     unit_threads: int = 0
@@ -121,25 +121,24 @@ class Limits:
     unit_registers: int = 0
     """Registers of 4 bytes that the threads of a unit share; 0: it is not stated."""
     unit_shared_bytes: int = 0
-    """Memory of a unit that its groups share out among them; 0: it is not stated."""
+    """Shared memory of a unit, divided among its resident groups; 0: it is not stated."""
     unit_lanes: int = 0
     """Multiply-adds of float32 that a unit begins in a clock; 0: it is not stated."""
     shared_rate: float = 0.0
-    """Bytes that a unit gets of its shared memory in a clock; 0: it is not stated."""
+    """Bytes per clock that a unit reads from its shared memory; 0: it is not stated."""
     texture_rate: float = 0.0
-    """Bytes that a unit reads in a clock through texture units, beside its shared memory: loads of
-    four float32 of buffers that a kernel only reads, in loops. 0: it has none for buffers."""
+    """Bytes per clock that a unit reads through texture units, in addition to shared memory: loads
+    of four float32 in loops, from buffers that the kernel does not write. 0: it has none."""
     thread_registers: int = 0
     """The most registers of 4 bytes that a thread has; 0: it is not stated."""
     l2_bytes: int = 0
-    """The cache that all units share, where groups find what others have read; 0: it is not
-    stated."""
+    """Bytes of the cache that all units share; 0: it is not stated."""
     l2_rate: float = 0.0
-    """Bytes that a unit gets from that cache in a clock when all do; 0: it is not stated."""
+    """Bytes per clock that each unit gets from that cache when all read; 0: it is not stated."""
     stream_bytes: int = 0
-    """The last cache: arrays as large are stored past the caches (a STORE with STREAM for `arg`),
-    and of rows that are read several times the next is fetched (a LOAD's `arg`, bytes ahead).
-    0: the device has no such stores."""
+    """Bytes of the last cache. Larger arrays are written by non-temporal stores (STREAM is the
+    `arg` of the STORE), and the next of their rows is prefetched where rows are read several times
+    (the `arg` of a LOAD, bytes ahead). 0: the device has no such stores."""
 
     def unevenness(self, groups: int) -> float:
         """Wave quantization: the work of the unit with most groups, as a multiple of the average.
@@ -151,20 +150,20 @@ class Limits:
 
 @dataclass(frozen=True)
 class LinearKernel:
-    """A kernel as renderers get it: its name, and its nodes in the order in which they happen."""
+    """A kernel as renderers get it: its name, and its nodes in execution order."""
 
     name: str
     uops: tuple[UOp, ...]
     given: tuple[str, ...] | None = None
     """Names of the variables for the launch, in their order; None: those of the kernel."""
     sizes: Mapping[str, Extent] = field(default_factory=dict)
-    """Sizes of the launch that depend on variables: of a SPECIAL, by its name, whose size in `uops`
-    is the greatest, and of the PARALLEL range, as `parallel`."""
+    """Sizes of the launch that depend on variables: those of a SPECIAL by its name, whose size in
+    `uops` is the greatest, and that of the PARALLEL range as `parallel`."""
     is_overlaid: bool = False
-    """True if shared arrays may overlap whose lives do not meet."""
+    """True if shared arrays with disjoint lifetimes may overlap."""
     cluster: int = 1
-    """Neighboring groups along the first axis of a grid that copy boxes for each other, if any do:
-    see `shares_copies`."""
+    """Neighboring groups along the first axis of a grid that copy boxes for each other; see
+    `shares_copies`."""
 
     @cached_property
     def buffers(self) -> tuple[UOp, ...]:
@@ -219,13 +218,13 @@ class LinearKernel:
     def _collides(
         self, array: UOp, start: int, layout: Mapping[UOp, int], others: Iterable[UOp]
     ) -> bool:
-        """True if an array that begins there overlaps one of others."""
+        """True if an array at `start` overlaps one of some others."""
         end = start + array_bytes(array)
         return any(start < layout[o] + array_bytes(o) and layout[o] < end for o in others)
 
     @property
     def has_overlaps(self) -> bool:
-        """True if shared arrays lie in the same memory one after the other."""
+        """True if some shared arrays overlap."""
         layout = self.shared_layout
         return any(
             self._collides(array, start, layout, (other for other in layout if other is not array))
@@ -234,9 +233,9 @@ class LinearKernel:
 
     @cached_property
     def alignments(self) -> Mapping[UOp, int]:
-        """Alignment of arrays that a matrix unit reads, or a copy of a box writes, by itself.
+        """Alignment of the arrays that matrix units read, or bulk copies write, by themselves.
 
-        Others have SHARED_ALIGNMENT.
+        All others have SHARED_ALIGNMENT.
         """
         found: dict[UOp, int] = {}
         for u in self.uops:
@@ -247,13 +246,13 @@ class LinearKernel:
 
     @cached_property
     def maps(self) -> tuple[TensorMap, ...]:
-        """The maps of buffers that a program takes behind its values, in their order."""
+        """The maps of buffers that a program takes after its values, in order."""
         found = (u.arg for u in self.uops if u.op is Op.TENSOR_COPY)
         return tuple(dict.fromkeys(found))
 
     @cached_property
     def shares_copies(self) -> bool:
-        """True if groups of a cluster copy boxes for each other, and all barriers are of all."""
+        """True if groups of a cluster copy boxes for each other; barriers are then cluster-wide."""
         return any(u.op is Op.TENSOR_COPY and len(u.src[1].src) == 3 for u in self.uops)
 
     @property
@@ -325,21 +324,21 @@ class Renderer:
     native_ops: ClassVar[frozenset[Op]] = ALU
     """Arithmetic that the language has; missing ops are lowered to these."""
     native_types: ClassVar[Mapping[Op, frozenset[DType]]] = {}
-    """Types of which the language has an op of `native_ops`, where it has not those of all: others
-    are lowered as if it were missing, and half-precision floats are computed in float32."""
+    """Types for which the language has an op of `native_ops`, if not for all types. For others the
+    op is lowered as if it were missing; half-precision floats are computed in float32."""
     approximate: ClassVar[frozenset[Op]] = frozenset()
-    """Arithmetic of float32 that the language has by an instruction alone that is wrong in its last
-    bits; nodes with the `arg` APPROXIMATE are left to it."""
+    """Arithmetic of float32 for which the language has only an approximate instruction, wrong in
+    the last bits. Only nodes with the `arg` APPROXIMATE use it."""
     emulated: ClassVar[frozenset[DType]] = frozenset()
     """Types the language can only store; their values are computed in float32."""
     converts: ClassVar[frozenset[DType]] = frozenset()
-    """Emulated types of which the language has CASTs to float32 and back, and nothing more."""
+    """Emulated types for which the language has CASTs to float32 and back, and nothing else."""
     vector_ops: ClassVar[bool] = True
-    """True if the language computes with vectors; where it only loads and stores them, arithmetic
-    is lowered to lanes."""
+    """True if the language computes with vectors. If it only loads and stores them, arithmetic is
+    lowered to lanes."""
     overlays_shared: ClassVar[bool] = False
-    """True if shared arrays lie where `LinearKernel.shared_layout` says, so that they may overlap;
-    not where each is a variable of its own, which the compiler places."""
+    """True if shared arrays are placed by `LinearKernel.shared_layout`, so that they may overlap.
+    False if each is a variable that the compiler places."""
     lacking: ClassVar[frozenset[DType]] = frozenset()
     """Types that the language lacks; kernels with them are refused."""
 
@@ -353,7 +352,7 @@ class Renderer:
         return op not in self.native_ops or (types is not None and dtype.scalar() not in types)
 
     def refusal(self, op: Op) -> UnsupportedError:
-        """The error for arithmetic that this language has no words for, and nothing lowered."""
+        """The error for arithmetic that this language lacks, and that was not lowered."""
         return UnsupportedError(
             f"{self.name} has no words for {op.name}. Add it to LOWERINGS in lower/math.py, or to "
             f"the tables and `native_ops` of {type(self).__name__}."
@@ -363,7 +362,7 @@ class Renderer:
 def two_at_most(
     parts: Sequence[str], lanes: int, join: Callable[[str, str, int], str]
 ) -> tuple[list[str], int]:
-    """Vectors of so many lanes, joined by pairs until there are two: what a shuffle takes.
+    """Vectors of `lanes` lanes, joined in pairs until at most two are left, as a shuffle takes.
 
     Returns them with their lanes. `join` gets two vectors, and the lanes of both together.
     """

@@ -1,13 +1,15 @@
-"""The search of chains of products among the steps of a schedule.
+"""Search for chains of products among the steps of a schedule.
 
-Floor 3. The kernels of a chain need not be neighbors: others between them run before it if they
-read nothing of theirs, and after it if they read its results. `product_chains.py` says what a chain
-is; the longest one that is planned as such is taken, so that what a plan refuses stays apart.
+Floor 3. The kernels of a chain need not be neighbors. Other kernels between them run before the
+chain if they read nothing that it writes, and after the chain if they read its results.
+`product_chains.py` defines chains. Of the chains that begin with a kernel, the longest that
+lowering plans as such is fused; kernels that a plan refuses stay separate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import Final, NamedTuple
 
 from tinycore.render.base import Limits
@@ -24,11 +26,25 @@ from tinycore.uop.op import Op
 trace = Trace("schedule")
 
 MOST_LOOKED_AT: Final = 16
-"""Steps among which the kernels of a chain of products are looked for."""
+"""Steps among which the kernels of a chain of products are searched for."""
 
 Kept = Callable[[Sequence[Step]], frozenset[int]]
-Entry = tuple[list[Step], ProductChain | None]
-"""A step alone, or the members of a chain of products."""
+"""Function from fused steps to the memory of theirs that must be stored."""
+
+
+class Entry(NamedTuple):
+    """A step by itself, or the members of a chain of products."""
+
+    steps: list[Step]
+    chain: ProductChain | None = None
+
+
+class Role(Enum):
+    """The place of a step relative to a chain of products under construction."""
+
+    MEMBER = "it continues the chain"
+    OTHER = "it runs before or after the chain"
+    END = "it reads scores but cannot be a member, so the chain ends before it"
 
 
 class FoundChain(NamedTuple):
@@ -36,7 +52,7 @@ class FoundChain(NamedTuple):
 
     replaced: Sequence[Entry]
     entries: Sequence[Entry]
-    """The same with the chain as one: after what it depends on, before what depends on it."""
+    """The replaced entries, with the members as one: behind all that it depends on."""
     members: Sequence[Step]
     chain: ProductChain
 
@@ -49,29 +65,30 @@ class ChainSearch:
     ) -> None:
         self.chain = ProductChain(launch, device, limits, unit)
         self.device = device
+        self.shared = launch.shared
+        """Memoized answers of access analysis, shared by all launches."""
         self.members = [first]
         self.before: list[Entry] = []
         self.after: list[Entry] = []
         self.written_after: set[int] = set()
-        """Memory of those that read what the chain computes."""
+        """Memory that the entries of `after` write."""
 
-    def take(self, entry: Entry, launches: Sequence[Launch], device: str) -> bool | None:
-        """Add an entry: True for a new member, False for another step; None where it is neither."""
-        run, made = entry
+    def take(self, entry: Entry, launches: Sequence[Launch], device: str) -> Role:
+        """Add the next entry; nothing is added if the chain ends before it."""
         read = frozenset().union(*(launch.read for launch in launches))
         is_late = not read.isdisjoint(self.written_after)
         if not is_late and read.isdisjoint(self.chain.places):
             self.before.append(entry)
-            return False
-        is_alone = made is None and not is_late and device == self.device
-        if is_alone and self.chain.admit(launches[0]):
-            self.members.append(run[0])
-            return True
+            return Role.OTHER
+        is_candidate = entry.chain is None and not is_late and device == self.device
+        if is_candidate and self.chain.admit(launches[0]):
+            self.members.append(entry.steps[0])
+            return Role.MEMBER
         if read & self.chain.scores:
-            return None
+            return Role.END
         self.after.append(entry)
         self.written_after.update(*(launch.written for launch in launches))
-        return False
+        return Role.OTHER
 
     def with_chain(self, replaced: Sequence[Entry]) -> FoundChain:
         """The entries with the members as one."""
@@ -80,48 +97,57 @@ class ChainSearch:
         for launch in others:
             whole.admit(launch)
         members = list(self.members)
-        entries = (*self.before, (members, whole), *self.after)
+        entries = (*self.before, Entry(members, whole), *self.after)
         return FoundChain(replaced, entries, members, whole)
 
 
 def chain_from(
     entries: Sequence[Entry], memory: Sequence[UOp], parameters: int, kept_of: Kept
 ) -> FoundChain | None:
-    """The longest chain of products that begins with the first of some entries, if one does."""
-    (first, *_), made = entries[0]
-    device = memory[first.places[0]].single_device
-    limits = device_limits(device)
-    if made is not None or limits is None or limits.grid is None or not limits.matrix:
+    """The longest chain of products that begins with the first of some entries, if there is one."""
+    search = search_from(entries[0], memory, parameters)
+    if search is None:
         return None
-    launch = Launch(first.ast, first.places)
-    unit = first_unit(launch, limits)
-    if unit is None or not is_new_memory(launch, memory, parameters):
-        return None
-    search = ChainSearch(first, launch, device, limits, unit)
     found: list[FoundChain] = []
     names, refusal = "", None
     for count, entry in enumerate(entries[1:], 2):
-        launches = [Launch(step.ast, step.places, launch.shared) for step in entry[0]]
-        if not all(is_new_memory(one, memory, parameters) for one in launches):
+        launches = [Launch(step.ast, step.places, search.shared) for step in entry.steps]
+        if not all(is_new_memory(launch, memory, parameters) for launch in launches):
             break
-        is_member = search.take(entry, launches, memory[entry[0][0].places[0]].single_device)
-        if is_member is None:
+        role = search.take(entry, launches, memory[entry.steps[0].places[0]].single_device)
+        if role is Role.END:
             break
-        if not is_member or search.chain.column is None:
+        if role is Role.OTHER or search.chain.column is None:
             continue
-        refusal = search.chain.refusal(kept_of(search.members))
-        names = listed_names(search.members)
+        names, refusal = listed_names(search.members), search.chain.refusal(kept_of(search.members))
         if refusal is None:
             found.append(search.with_chain(entries[:count]))
     for longest in reversed(found):
-        names, kept = listed_names(longest.members), kept_of(longest.members)
-        refusal = refusal_by_plan(longest.chain.fuse(kept).ast, limits)
+        fused = longest.chain.fuse(kept_of(longest.members))
+        names, refusal = (
+            listed_names(longest.members),
+            refusal_by_plan(fused.ast, search.chain.limits),
+        )
         if refusal is None:
             trace_chain(f"one kernel: {names}: a chain of products")
             return longest
     if refusal is not None:
         trace_chain(f"no chain of products: {names}: {refusal}")
     return None
+
+
+def search_from(entry: Entry, memory: Sequence[UOp], parameters: int) -> ChainSearch | None:
+    """The search for a chain that begins with the kernel of an entry; None if it cannot."""
+    first = entry.steps[0]
+    device = memory[first.places[0]].single_device
+    limits = device_limits(device)
+    if entry.chain is not None or limits is None or limits.grid is None or not limits.matrix:
+        return None
+    launch = Launch(first.ast, first.places)
+    unit = first_unit(launch, limits)
+    if unit is None or not is_new_memory(launch, memory, parameters):
+        return None
+    return ChainSearch(first, launch, device, limits, unit)
 
 
 def listed_names(members: Sequence[Step]) -> str:
@@ -136,5 +162,5 @@ def trace_chain(line: str) -> None:
 
 
 def is_new_memory(launch: Launch, memory: Sequence[UOp], parameters: int) -> bool:
-    """True if a kernel writes memory alone that the schedule makes."""
+    """True if a kernel writes only memory that the schedule allocates."""
     return all(p >= parameters and memory[p].op is Op.BUFFER for p in launch.written)

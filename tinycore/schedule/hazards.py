@@ -19,20 +19,25 @@ from tinycore.uop.op import Op
 def save_overwritten(groups: KernelGroups) -> KernelGroups:
     """The groups, where no kernel reads a version of memory after it was overwritten."""
     dependences = groups.dependences
-    for node, writer in list(dependences.home.items()):
+    for node in list(dependences.home):
         for version in dependences.overwritten(node):
             for reader in dependences.readers(version):
-                if reader is writer:
-                    unsafe = moves_elements(groups, node, writer, version)
-                elif dependences.home.get(version) is reader:
-                    continue  # a copy of what a kernel stores itself would come too late for it
-                else:
-                    # Any other reader is put before the writer.
-                    unsafe = dependences.depends([reader], writer)
-                if unsafe:
+                if reads_too_late(groups, node, reader, version):
                     reader.saved[version] = saved_copy(groups, version)
                     dependences.has_levels = False
     return groups
+
+
+def reads_too_late(groups: KernelGroups, node: UOp, reader: KernelGroup, version: UOp) -> bool:
+    """True if a kernel may read a version of memory after `node` has overwritten it."""
+    dependences = groups.dependences
+    writer = dependences.home[node]
+    if reader is writer:
+        return moves_elements(groups, node, writer, version)
+    if dependences.home.get(version) is reader:
+        return False  # it stores this version itself, so a copy would come too late for it
+    # Any other reader is ordered before the writer, unless it depends on the writer.
+    return dependences.depends([reader], writer)
 
 
 def moves_elements(groups: KernelGroups, node: UOp, writer: KernelGroup, version: UOp) -> bool:

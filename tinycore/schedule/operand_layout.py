@@ -1,13 +1,13 @@
-"""Operands of products on matrix units in memory along a summed axis; for textures along a side.
+"""Operand layout: copies of operands that suit matrix units and texture units.
 
-Floor 3. A unit is fed by vectors of memory along the sum, or along the rows or columns of the
-result. Images of a convolution lie along neither: where a window begins moves by one element, and
-weights lie along the window, which is short. Such operands are copied once, with an axis innermost
-that all of them are summed over (the layout NHWC of images), and each is read many times.
+Floor 3. Matrix units load vectors along the sum, or along the rows or columns of the result. The
+images of a convolution offer neither: windows begin one element apart, and weights are contiguous
+along the window, which is short. Such operands are copied once into a layout whose innermost axis
+is one that all of them are summed over (NHWC, for images), and read many times.
 
-Texture units without matrix units give threads one operand by pixels of four columns of the result.
-Where neither operand lies so, the smaller one is copied: weights along their filters, keys along
-the places of a sequence.
+Texture units without matrix units load pixels of four columns of the result. If neither operand is
+contiguous along its side of the result, the smaller one is copied: weights along their filters,
+keys along the positions of a sequence.
 
 See docs/decisions/0064-operand-layout.md.
 """
@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from tinycore.config import settings
 from tinycore.dtype import dtypes
@@ -36,27 +36,27 @@ from tinycore.uop.sums import terms_of
 from tinycore.uop.symbolic import simplify
 
 LEAST_READS: Final = 128
-"""Reads of each element from which a copy in another layout pays."""
+"""Fewest reads of each element for which a copy in another layout pays."""
 READS_ALONG_SUM: Final = 512
-"""The same for an operand that another unit reads as it lies, at a quarter of the rate: a copy of
-float32 takes as long as 150 such reads on an H200, one of bytes as 370."""
+"""Fewest such reads of an operand that another unit could read in place at a quarter of the rate:
+on an H200 a copy takes as long as 150 reads of a float32, or 370 of a byte."""
 TEXTURED_READS: Final = 64
-"""The same for one that texture units read: by the rates of an Adreno 640 a copy of a float takes
-as long as 33 multiply-adds gain whose operands do not come from shared memory alone."""
+"""Fewest such reads by texture units: at the rates of an Adreno 640 a copy of a float takes as long
+as 33 multiply-adds save whose operands come from textures, too."""
 TEXEL: Final = 4
 """Elements of a pixel."""
 LEAST_COLUMNS: Final = 2 * TEXEL
-"""Columns of a product that a thread computes at least: images of a small batch lie along it, and
-have fewer."""
+"""Fewest columns of a product along which a copy is made: images of a small batch are contiguous
+along the batch, and have fewer."""
 TEXTURED: Final = (dtypes.float32, dtypes.float16)
 FOLLOWED: Final = (MOVEMENT - {Op.PAD, Op.UNSKEW}) | SAME_VALUE | {Op.CAST, Op.VALUE}
 """Ops between a product and memory: a padded value is stored anyway (`Reason.PADDED`)."""
 
 
 def lay_out_operands(nodes: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
-    """The graph of scheduling, by the nodes it was before, with copies where an operand needs one.
+    """The nodes on single devices, with copies of operands whose layout does not suit the device.
 
-    `nodes` are those on single devices by what they were on groups of devices.
+    `nodes`, and the result, map nodes of the sharded graph to their nodes on single devices.
     """
     devices = {n.device_or_none for n in nodes.values() if n.op is Op.REDUCE_AXIS}
     if not any(d is not None and may_copy(limits_of(d)) for d in devices):
@@ -69,27 +69,27 @@ def lay_out_operands(nodes: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
 
 
 def may_copy(limits: Limits) -> bool:
-    """True for a card on which the layout of operands matters."""
+    """True if the layout of operands matters on a device."""
     return suits_units(limits) or bool(limits.texture_rate)
 
 
 def suits_units(limits: Limits) -> bool:
-    """True for a card with units of matrices."""
+    """True for a card with matrix units."""
     return bool(limits.units and limits.matrix)
 
 
 @dataclass(frozen=True)
 class Operand:
-    """A factor of a product: the memory that it is read from, and where."""
+    """A factor of a product: the memory that it is read from, and the index."""
 
     top: UOp
     base: UOp
     point: Point
-    """By axis of the base: the index, of loops over the product."""
+    """The index along each axis of the base, over the loops of the product."""
 
     @classmethod
     def of(cls, top: UOp, loops: Point) -> Operand:
-        """The operand below a factor that is read at some loops."""
+        """The operand of a factor that is read at the counters of some loops."""
         base, point = top, loops
         while base.op in FOLLOWED and not (is_leaf(base_of(base)) or is_narrowed(base)):
             point = read_through(base, point).point if base.op in MOVEMENT else point
@@ -97,12 +97,12 @@ class Operand:
         return cls(top, base, tuple([rewrite(p, simplify, name="simplify a place") for p in point]))
 
     def axis_of(self, loop: UOp) -> int | None:
-        """The axis that a loop moves along, alone and step by step; None where there is none."""
+        """The axis whose index is a loop's counter itself; None if there is none."""
         axes = [axis for axis, index in enumerate(self.point) if loop in index.ranges]
         return axes[0] if len(axes) == 1 and self.point[axes[0]] is loop else None
 
     def vector_loop(self, lanes: int) -> UOp | None:
-        """The loop along which rows are read by aligned vectors of elements."""
+        """The loop along which the innermost axis is read by aligned vectors; None without one."""
         rows = [(i, n) for i, n in zip(self.point, self.base.shape, strict=True) if n != 1]
         index, length = rows[-1] if rows else (ZERO, 1)
         steps, start = terms_of(index)
@@ -113,7 +113,7 @@ class Operand:
         return along[0] if len(along) == 1 and fits else None
 
     def copied_along(self, loop: UOp) -> UOp:
-        """The factor, read from a copy with the axis innermost that a loop moves along."""
+        """The factor, read from a copy whose innermost axis is that of a loop."""
         axis = self.axis_of(loop)
         assert axis is not None, "a loop that moves along one axis"
         order = (*(a for a in range(len(self.base.shape)) if a != axis), axis)
@@ -123,7 +123,7 @@ class Operand:
 
 
 def is_narrowed(node: UOp) -> bool:
-    """True for a value in a narrower type than it was computed in: so it is multiplied."""
+    """True for a value that is rounded to a narrower type, in which it is multiplied."""
     return node.op is Op.CAST and node.dtype.itemsize < node.src[0].dtype.itemsize
 
 
@@ -132,65 +132,101 @@ def permuted(node: UOp, order: tuple[int, ...]) -> UOp:
     return UOp(Op.PERMUTE, node.dtype, (node,), order)
 
 
+class ProductLoops(NamedTuple):
+    """The loops of a product of more than one step."""
+
+    sides: list[UOp]
+    """Loops over the result."""
+    summed: list[UOp]
+
+
 def laid_out(node: UOp) -> UOp:
-    """A reduction, with operands that suit a unit of the device if it is a sum of products."""
+    """A reduction; if it is a sum of products, with operands in a layout that suits the device."""
     product = summed_product(node)
     if product is None or not all(isinstance(n, int) for n in product.shape):
         return node
     loops = loops_over(product)
     operands = [Operand.of(factor, loops) for factor in product.src]
     axes = [axis for axis, size in enumerate(product.shape) if size != 1]
-    sides = [loops[axis] for axis in axes if axis not in node.arg[1]]
-    summed = [loops[axis] for axis in axes if axis in node.arg[1]]
-    copies = copies_of(operands, (sides, summed), math.prod(product.shape), limits_of(node.device))
+    own = ProductLoops(
+        sides=[loops[axis] for axis in axes if axis not in node.arg[1]],
+        summed=[loops[axis] for axis in axes if axis in node.arg[1]],
+    )
+    limits, work = limits_of(node.device), math.prod(product.shape)
+    if suits_units(limits):
+        copies = copies_for_units(operands, own, work, limits)
+    else:
+        copies = copies_for_textures(operands, own.sides, work)
     if not copies:
         return node
     factors = tuple([copies.get(factor, factor) for factor in product.src])
     return node.substitute({product: product.with_src(factors)})
 
 
-def copies_of(
-    operands: list[Operand], loops: tuple[list[UOp], list[UOp]], work: int, limits: Limits
+def copies_for_units(
+    operands: list[Operand], loops: ProductLoops, work: int, limits: Limits
 ) -> dict[UOp, UOp]:
-    """The factors of a product that are read from copies; `loops` are its sides, and the summed.
+    """The factors of a product that a matrix unit reads from copies, and those copies.
 
-    They are if one factor is read by no vectors, or if a unit takes them in another order alone.
+    There are some if the unit cannot load vectors of a factor, or requires another layout.
     """
-    if not suits_units(limits):
-        return copies_for_textures(operands, loops[0], work)
-    kinds = {o.base.dtype for o in operands}
-    units = tuple([u for u in limits.matrix if settings.ALLOW_TF32 or not u.rounds])
-    unit = next((u for u in units if kinds == {u.a} == {u.b}), None)
+    unit = unit_for(operands, limits)
     if unit is None or not all(o.point for o in operands):
         return {}
     lanes = max(limits.vector_bytes // unit.a.itemsize, 1)
     along = [o.vector_loop(lanes) for o in operands]
-    (sides, summed), is_ordered = loops, reads_along_sum(unit, limits)
-    fitting = loops_in_common(operands, summed, max(unit.k, lanes))
-    if not (fitting if is_ordered else None in along):
+    fitting = loops_in_common(operands, loops.summed, max(unit.k, lanes))
+    if not (fitting if reads_along_sum(unit, limits) else None in along):
         return {}
     if fitting:
-        is_read_so = None not in along
-        loop = max(fitting, key=lambda r: (along.count(r) * is_read_so, r.src[0].arg))
-        # One that is read along rows or columns of the result is turned as it is loaded.
-        kept = {loop} if is_read_so else {loop, *sides}
-        ways = [None if r in kept else loop for r in along]
+        wanted = layouts_along_sum(along, fitting, loops.sides)
     else:
-        own = [own_loop(o, operands, sides, lanes) for o in operands]
-        ways = [None if r in sides or None in own else o for r, o in zip(along, own, strict=True)]
-    copied = {o: way for o, way in zip(operands, ways, strict=True) if way is not None}
+        wanted = layouts_along_sides(operands, along, loops.sides, lanes)
+    copied = {o: loop for o, loop in zip(operands, wanted, strict=True) if loop is not None}
     if (image := image_in_place(operands, loops, limits)) is not None:
         copied.pop(image, None)
     least = LEAST_READS if None in along else READS_ALONG_SUM
     if any(work < least * math.prod(o.base.shape) for o in copied):
         return {}
-    return {o.top: o.copied_along(way) for o, way in copied.items()}
+    return {o.top: o.copied_along(loop) for o, loop in copied.items()}
 
 
-def image_in_place(
-    operands: list[Operand], loops: tuple[list[UOp], list[UOp]], limits: Limits
-) -> Operand | None:
-    """The operand whose windows a unit reads where they lie, in a tile that a group shares."""
+def unit_for(operands: list[Operand], limits: Limits) -> MatrixUnit | None:
+    """The matrix unit of a device that multiplies the operands; None if there is none."""
+    kinds = {o.base.dtype for o in operands}
+    units = (u for u in limits.matrix if settings.ALLOW_TF32 or not u.rounds)
+    return next((u for u in units if kinds == {u.a} == {u.b}), None)
+
+
+def layouts_along_sum(
+    along: list[UOp | None], fitting: list[UOp], sides: list[UOp]
+) -> list[UOp | None]:
+    """For each operand the loop of the sum along which it is copied; None if it is read in place.
+
+    `along` are the loops along which vectors of the operands are loaded now.
+    """
+    are_vectors = None not in along
+    loop = max(fitting, key=lambda r: (along.count(r) if are_vectors else 0, steps_along(r)))
+    # Operands that are contiguous along a side are transposed as they are loaded.
+    in_place = {loop} if are_vectors else {loop, *sides}
+    return [None if r in in_place else loop for r in along]
+
+
+def layouts_along_sides(
+    operands: list[Operand], along: list[UOp | None], sides: list[UOp], lanes: int
+) -> list[UOp | None]:
+    """For each operand the side of the result along which it is copied; None if read in place.
+
+    Nothing is copied unless each operand has a side that it varies with alone.
+    """
+    own = [own_loop(o, operands, sides, lanes) for o in operands]
+    if None in own:
+        return [None] * len(operands)
+    return [None if r in sides else loop for r, loop in zip(along, own, strict=True)]
+
+
+def image_in_place(operands: list[Operand], loops: ProductLoops, limits: Limits) -> Operand | None:
+    """The image whose windows a unit reads from rows staged in shared memory, without a copy."""
     for image, weights in (operands, operands[::-1]):
         window = window_of(image, weights, loops)
         if window is not None and any(tiles_of_window(limits, window, image.base.dtype)):
@@ -198,10 +234,8 @@ def image_in_place(
     return None
 
 
-def window_of(
-    image: Operand, weights: Operand, loops: tuple[list[UOp], list[UOp]]
-) -> Window | None:
-    """The sizes of a convolution whose windows are one step apart; None for another product."""
+def window_of(image: Operand, weights: Operand, loops: ProductLoops) -> Window | None:
+    """The sizes of a convolution of stride 1; None for another product."""
     sides, summed = loops
     places = [r for r in sides if moves_with(image, r) and not moves_with(weights, r)]
     filters = [r for r in sides if moves_with(weights, r) and not moves_with(image, r)]
@@ -224,8 +258,7 @@ def window_of(
 
 
 def taps_of(image: Operand, loop: UOp, summed: list[UOp]) -> dict[UOp, int]:
-    """The summed loop that moves along the axis of a side, and steps of the side for each of its
-    own; {} where they are no windows one step apart."""
+    """The summed loop over taps along a side, and its dilation; {} without windows of stride 1."""
     axes = [index for index in image.point if loop in index.ranges]
     if len(axes) != 1:
         return {}
@@ -237,12 +270,12 @@ def taps_of(image: Operand, loop: UOp, summed: list[UOp]) -> dict[UOp, int]:
 
 
 def steps_along(loop: UOp) -> int:
-    """Steps of a loop."""
+    """The length of a loop."""
     return int(loop.src[0].arg)
 
 
 def copies_for_textures(operands: list[Operand], sides: list[UOp], work: int) -> dict[UOp, UOp]:
-    """The smallest operand that may lie along a side, read from a copy; {} where one lies so."""
+    """A copy along a side of the smallest operand that permits it; {} if one lies so already."""
     for operand in operands:
         loop = operand.vector_loop(TEXEL)
         others = [o for o in operands if o is not operand]
@@ -257,7 +290,7 @@ def copies_for_textures(operands: list[Operand], sides: list[UOp], work: int) ->
     }
     if not own:
         return {}
-    # Of two of a size the one along which results lie: they are stored by vectors then.
+    # Of two of equal size the one along which results are contiguous, to be stored by vectors.
     chosen = min(own, key=lambda o: (math.prod(o.base.shape), -sides.index(own[o])))
     if work < TEXTURED_READS * math.prod(chosen.base.shape):
         return {}
@@ -265,12 +298,12 @@ def copies_for_textures(operands: list[Operand], sides: list[UOp], work: int) ->
 
 
 def moves_with(operand: Operand, loop: UOp) -> bool:
-    """True if an operand is read elsewhere in other steps of a loop."""
+    """True if the index of an operand varies with a loop."""
     return any(loop in index.ranges for index in operand.point)
 
 
 def loops_in_common(operands: list[Operand], summed: list[UOp], multiple: int) -> list[UOp]:
-    """The summed loops that all operands may lie along."""
+    """The summed loops along which all operands may be contiguous."""
     return [
         r
         for r in summed
@@ -279,7 +312,7 @@ def loops_in_common(operands: list[Operand], summed: list[UOp], multiple: int) -
 
 
 def own_loop(operand: Operand, operands: list[Operand], sides: list[UOp], lanes: int) -> UOp | None:
-    """The longest loop of the result that an operand alone moves along, by whole vectors."""
+    """The longest loop of the result, in whole vectors, with which this operand alone varies."""
     others = [o for o in operands if o is not operand]
     fitting = [
         r
@@ -292,9 +325,9 @@ def own_loop(operand: Operand, operands: list[Operand], sides: list[UOp], lanes:
 
 
 def reads_along_sum(unit: MatrixUnit, limits: Limits) -> bool:
-    """True if a unit reads operands in shared memory, and in rows along the sum alone.
+    """True if a unit reads operands from shared memory, and only in rows along the sum.
 
-    One that rounds them has them rounded as boxes are copied.
+    For a unit that rounds operands, only if copies of boxes round them.
     """
     by = unit.load
     is_ordered = isinstance(by, MatrixDescriptor) and by.turned_bytes != unit.a.itemsize
@@ -302,7 +335,7 @@ def reads_along_sum(unit: MatrixUnit, limits: Limits) -> bool:
 
 
 def summed_product(node: UOp) -> UOp | None:
-    """The product that a sum adds up; None where it is another reduction."""
+    """The product that a sum adds up; None for another reduction."""
     if node.arg[0] is not Op.ADD:
         return None
     product = node.src[0]

@@ -45,7 +45,7 @@ class Pass(NamedTuple):
     run: Callable[[State], State]
     check: Callable[[State], None]
     """Raise VerifyError, or the error of an illegal graph, for a state that breaks an invariant."""
-    told: Callable[[State], Iterable[str]]
+    explain: Callable[[State], Iterable[str]]
     """Lines of DEBUG=3 on the decisions."""
 
 
@@ -115,7 +115,7 @@ def order(state: State) -> State:
 def fuse(state: State) -> State:
     """Neighbors that share a loop over rows become one kernel.
 
-    What does the same in every replay of a capture is done before all else, and by itself.
+    Steps that do the same in every replay of a capture come first, and fuse only with each other.
     """
     count, parts = len(state.parameters), [state.steps]
     if state.varying is not None:
@@ -163,7 +163,7 @@ def run_passes(state: State, first: str = PASS_NAMES[0], last: str = PASS_NAMES[
         if settings.VERIFY:
             step.check(state)
         if trace.on:
-            for line in step.told(state):
+            for line in step.explain(state):
                 trace(f"{step.name:<16} {line}")
     return state
 

@@ -28,7 +28,7 @@ from tinycore.render.chains import (
 )
 from tinycore.schedule.access import Launch
 from tinycore.schedule.limits import device_limits, loop_limits
-from tinycore.uop.affine import coefficient
+from tinycore.uop.affine import coefficient, digit_size
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
@@ -38,15 +38,15 @@ from tinycore.uop.shape import DeviceLike, is_group
 from tinycore.uop.symbolic import simplify
 
 MOST_CHAINED: Final = 12
+"""Most kernels of a chain."""
 planners: Final[list[Callable[[UOp, Limits], str | None]]] = []
-"""Functions that plan a fused kernel, and tell why the plan is no chain; None if it is one.
+"""Functions that plan a fused kernel, and return why the plan is not a chain; None if it is one.
 
-Plans are made beside schedules, and neither imports the other: the engine, above both, adds them.
+Scheduling and lowering do not import each other: the engine, above both, registers the planner.
 """
-DIGITS: Final = (Op.FLOORDIV, Op.FLOORMOD)
 LEAST_LENGTH: Final = 256
-"""Length of sums, and columns, from which on a product by tiles of a processor's unit is not joined
-with what is around it."""
+"""Length of sums, and columns, from which on a product by tiles of a processor's matrix unit is not
+fused with its neighbors."""
 
 
 def first_unit(launch: Launch, limits: Limits) -> MatrixUnit | None:
@@ -61,15 +61,15 @@ def first_unit(launch: Launch, limits: Limits) -> MatrixUnit | None:
 
 
 def is_nest_of(launch: Launch, limits: Limits) -> bool:
-    """True if a kernel is one nest of loops whose lengths a launch on a device may set."""
+    """True if a kernel is one nest of loops, whose lengths are fixed or may be set at launch."""
     return launch.is_varying_nest if limits.grid_varies else launch.is_plain
 
 
 def is_long_product(launch: Launch, limits: Limits) -> bool:
-    """True if a processor computes a kernel by whole tiles of a unit, faster than strips of rows.
+    """True if whole tiles of a processor's matrix unit are faster than fusion by strips of rows.
 
-    A short sum, or one for few columns, leaves more time in what is around it, where rows stay in a
-    near cache.
+    Of a short sum, or one for few columns, the operations around it take most time, and strips keep
+    rows in a near cache.
     """
     units = [u for u in limits.matrix if u.threads == 1] if limits.grid is None else []
     found = launch.nodes if units and len(launch.loops) > 1 else []
@@ -85,13 +85,13 @@ def is_long_product(launch: Launch, limits: Limits) -> bool:
 
 
 def chained_types(device: DeviceLike) -> frozenset[DType]:
-    """The types of operands of which a device computes chains of products."""
+    """The operand types for which a device computes chains of products."""
     limits = device_limits(device)
     return frozenset() if limits is None else frozenset(unit.a for unit in units_of(limits))
 
 
 def multiplies(device: DeviceLike, dtype: DType) -> bool:
-    """True if a matrix unit of a device multiplies a type as it is; of others nothing is known."""
+    """True if a matrix unit of a device multiplies a type directly, or the device is unknown."""
     limits = device_limits(device)
     return limits is None or any(unit.a is dtype for unit in limits.matrix)
 
@@ -103,12 +103,12 @@ def refusal_of_chain(
     is_few: bool = False,
     most_parts: int = MOST_COLUMN_PARTS,
 ) -> str | None:
-    """Why a device does not fuse two products with what is between them; None if it does.
+    """Why a device does not fuse a chain of products; None if it does.
 
-    `sizes` are the fields of `Sizes`. The frontend then divides attention into blocks. Rows that
-    are `is_few` wait for keys and values, which asynchronous copies must bring: without these a
-    subgroup waits for each block, and products apart read memory faster. Groups share the columns
-    of results in at most so many parts.
+    `sizes` are the fields of `Sizes`. After a refusal the frontend divides attention into blocks.
+    Few rows (`is_few`), as in decoding, require asynchronous copies: without them a subgroup waits
+    for each block of keys and values, and separate products read memory faster. The columns of
+    results are divided among at most `most_parts` groups.
     """
     if is_group(device):
         return "its tensors are on several devices"
@@ -123,23 +123,23 @@ def refusal_of_chain(
 def refusal_by_units(
     limits: Limits, units: Sequence[MatrixUnit], sizes: Sizes, most_parts: int = MOST_COLUMN_PARTS
 ) -> str | None:
-    """Why none of some units computes products of some sizes as one; None if one does."""
+    """Why none of some units computes a chain of some sizes; None if one does."""
     found = {unit.name: refusal_by_unit(limits, unit, sizes, most_parts) for unit in units}
     if None in found.values():
         return None
-    told = [f"{name}: {why}" for name, why in found.items()]
-    return "; ".join(told) or "no matrix unit of the device has sums that are operands"
+    reasons = [f"{name}: {why}" for name, why in found.items()]
+    return "; ".join(reasons) or "no matrix unit of the device has sums that are operands"
 
 
 def refusal_by_plan(kernel: UOp, limits: Limits) -> str | None:
-    """Why a kernel that was found to be a chain is not planned as one; None if it is."""
+    """Why lowering does not plan a fused kernel as a chain; None if it does."""
     return next((why for plan in planners if (why := plan(kernel, limits)) is not None), None)
 
 
 def skips_hidden(device: DeviceLike, dtype: DType, reread: int, columns: int) -> bool:
-    """True if strips of causal attention leave out hidden keys (`lower/tighten_strips.py`).
+    """True if strips of causal attention skip hidden keys (`lower/tighten_strips.py`).
 
-    `reread` are bytes of keys and values. A unit for whole products has no strips of scores.
+    `reread` is the size of keys and values in bytes. With a matrix unit there are no strips.
     """
     limits = loop_limits(device)
     if limits is None or any(unit.a is dtype for unit in limits.matrix):
@@ -148,15 +148,12 @@ def skips_hidden(device: DeviceLike, dtype: DType, reread: int, columns: int) ->
 
 
 def with_digits_apart(launch: Launch) -> Launch:
-    """A kernel with two loops for each one that all addresses take apart by one size."""
+    """A kernel whose loops are split where all addresses divide their counter by one size."""
     number = max(r.arg.number[0] for r in launch.by_op[Op.RANGE])
     taken: dict[UOp, UOp] = {}
     loops: list[UOp] = []
     for loop in launch.loops:
-        of_loop = [n for n in launch.nodes if n.op in DIGITS and n.src[0] is loop]
-        sizes = {n.src[1].arg if n.src[1].op is Op.CONST else 0 for n in of_loop}
-        size = sizes.pop() if len(sizes) == 1 else 0
-        if not 1 < size < loop.extent or loop.extent % size:
+        if (size := digit_size(loop, launch.nodes)) is None:
             loops.append(loop)
             continue
         outer, inner = (
@@ -175,9 +172,10 @@ def with_digits_apart(launch: Launch) -> Launch:
 def order_of(
     loops: Sequence[UOp], index: UOp, rows: Sequence[UOp], stored: UOp
 ) -> tuple[UOp, ...] | None:
-    """Loops of a kernel, first those by which it moves through `index` as rows do through `stored`.
+    """The loops of a kernel in the order of a chain: rows first.
 
-    None if it has no such loops, or more than one beside them.
+    A loop matches a row if it has the same length, and the same stride in `index` as the row in
+    `stored`. None unless every row has a match, and at most one loop is left.
     """
     left = list(loops)
     found: list[UOp] = []
@@ -193,7 +191,7 @@ def order_of(
 
 
 class ProductChain:
-    """A chain under construction: kernels from a first product to a second, in common loops."""
+    """A chain under construction: kernels from a first product to a second, over common loops."""
 
     def __init__(self, first: Launch, device: str, limits: Limits, unit: MatrixUnit) -> None:
         self.device, self.limits, self.unit = device, limits, unit
@@ -223,9 +221,9 @@ class ProductChain:
         return any(map(self.add, self.in_order(launch)))
 
     def in_order(self, launch: Launch) -> Iterator[Launch]:
-        """A kernel as it is, and with its loops in the order of the chain's rows, if it has these.
+        """A kernel as it is, then with its loops reordered to the chain's rows, where they match.
 
-        Results of attention are stored with the features of all heads side by side.
+        A kernel that stores attention with the features of all heads adjacent needs the latter.
         """
         depth = len(self.rows)
         lengths = [r.src[0] for r in self.rows]
@@ -257,7 +255,7 @@ class ProductChain:
 
     @property
     def scores(self) -> frozenset[int]:
-        """Memory of members that has an element per column of the first products."""
+        """Memory of members with an element per column of the first products."""
         found = self.places.items()
         return frozenset(p for p, (index, _) in found if self.between in index.ranges)
 
@@ -288,9 +286,9 @@ class ProductChain:
         return renamed
 
     def in_terms_of(self, launch: Launch, renamed: dict[UOp, UOp]) -> dict[UOp, UOp] | None:
-        """The nodes of a kernel with values of members in place of LOADs of these.
+        """The nodes of a kernel, with LOADs of what members store replaced by the stored values.
 
-        None if a LOAD has another index than the store.
+        None if a LOAD has another index than the STORE.
         """
         done: dict[UOp, UOp] = dict(renamed)
         for node in launch.nodes:
@@ -313,7 +311,7 @@ class ProductChain:
         return done
 
     def refusal(self, kept: frozenset[int]) -> str | None:
-        """Why the members are no chain for a unit, some of whose memory is `kept`; None if so."""
+        """Why the members form no chain, if memory in `kept` must be stored; None if they do."""
         kept |= self.members[-1].written
         if self.column is None:
             return "a second product is missing"
@@ -328,7 +326,7 @@ class ProductChain:
         return refusal_by_units(self.limits, alike, found.sizes)
 
     def fuse(self, kept: frozenset[int]) -> Launch:
-        """The members as one kernel, which stores the memory `kept` and that of the last member."""
+        """One kernel of all members that stores the memory `kept`, and that of the last member."""
         assert self.column is not None
         kept |= self.members[-1].written
         stored = [p for p in self.places if p in kept]

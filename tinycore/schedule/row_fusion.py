@@ -19,7 +19,7 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tinycore.dtype import PointerDType, dtypes
 from tinycore.render.base import Limits, pointer_of
@@ -142,7 +142,13 @@ class FusionGroup:
 # --- which neighbors form a group
 
 Group = FusionGroup | RowKernel | ProductChain | ProductFolds
-Run = tuple[list[Step], Group | None]
+
+
+class Run(NamedTuple):
+    """Neighboring steps, and the group that fuses them, if any."""
+
+    steps: list[Step]
+    group: Group | None
 
 
 def fuse_rows(
@@ -172,8 +178,8 @@ def fuse_rows(
 def fusible_runs(
     steps: Sequence[Step], memory: Sequence[UOp], parameters: int, kept_of: Kept
 ) -> Iterator[Run]:
-    """Runs of neighbors: chains of products, and what lies between these in other groups."""
-    entries: list[Entry] = [([step], None) for step in steps]
+    """Runs of neighbors: chains of products, and groups of the steps between them."""
+    entries = [Entry([step]) for step in steps]
     place = 0
     while place < len(entries):
         found = chain_from(entries[place : place + MOST_LOOKED_AT], memory, parameters, kept_of)
@@ -181,16 +187,15 @@ def fusible_runs(
             place += 1
         else:
             entries[place : place + len(found.replaced)] = found.entries
-    for is_chain, group in itertools.groupby(entries, lambda entry: entry[1] is not None):
+    for is_chain, some in itertools.groupby(entries, lambda entry: entry.chain is not None):
         if is_chain:
-            yield from group
+            yield from (Run(*entry) for entry in some)
         else:
-            yield from group_neighbors([run[0] for run, _ in group], memory, parameters)
+            yield from group_neighbors([entry.steps[0] for entry in some], memory, parameters)
 
 
 def group_neighbors(steps: Sequence[Step], memory: Sequence[UOp], parameters: int) -> Iterator[Run]:
-    """Runs of neighbors with their groups; a step that can fuse with none has no group."""
-
+    """Runs of neighbors that fuse by strips of rows, or into rows on a grid."""
     shared: dict[Hashable, Any] = {}
     run: list[Step] = []
     group: FusionGroup | RowKernel | ProductFolds | None = None
@@ -208,10 +213,10 @@ def group_neighbors(steps: Sequence[Step], memory: Sequence[UOp], parameters: in
             if trace.on:
                 before = memory[run[0].places[0]].single_device
                 explain(run[-1], step, refusal_without_group(before) or refusal)
-            yield run, group
+            yield Run(run, group)
         run, group = [step], group_of(launch, device) if is_nest else None
     if run:
-        yield run, group
+        yield Run(run, group)
 
 
 def explain(first: Step, second: Step, refusal: Refusal | RowRefusal | FoldRefusal | None) -> None:

@@ -57,5 +57,5 @@ class State:
     needed: Collection[UOp] = ()
     """The nodes with memory that are read later."""
     varying: frozenset[int] | None = None
-    """Parameters whose content differs between replays, where what does not is left out of them."""
+    """Parameters that differ between the replays of a pruned capture; None if nothing is pruned."""
     layout: Layout | None = None

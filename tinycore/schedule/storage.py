@@ -10,7 +10,7 @@ See docs/decisions/0007-fusion-boundaries.md and docs/decisions/0066-attention-w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import Enum
 from functools import cached_property
 
@@ -65,7 +65,7 @@ COSTS = (
     | dict.fromkeys((Op.CAST, Op.BITCAST, *COMPARISON), 0)
     | {Op.THREEFRY: 60}
 )
-"""Costs of ops, where not 1. A comparison is counted with what it selects."""
+"""Costs of ops that do not cost 1. A comparison counts as part of the selection that it is for."""
 ALWAYS_STORED = frozenset({Op.CONTIGUOUS, Op.COPY, Op.ASSIGN, Op.SCAN_AXIS, Op.MERGE_AXIS})
 READ_ONCE = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP, Op.UNSKEW}) | TRANSPARENT
 """Ops that read each element of their source at most once."""
@@ -106,8 +106,11 @@ def is_stored(node: UOp) -> bool:
 
 
 def is_read_by_groups(node: UOp) -> bool:
-    """True on a card, whose groups share what they read: a gate costs a test for each element that
-    a group loads, and a padded copy passes through memory twice."""
+    """True on a card whose groups stage what they read in shared memory.
+
+    There a gate costs one test per element staged, less than a padded copy, which passes through
+    memory twice.
+    """
     device = node.device_or_none
     if device is None:
         return False
@@ -120,8 +123,18 @@ def is_leaf(node: UOp) -> bool:
     return node.op in NEVER_STORED or (node.op is Op.ASSIGN and is_stored(node))
 
 
+def users_of(graph: Sequence[UOp]) -> dict[UOp, list[UOp]]:
+    """The nodes of a graph that read each of its nodes, each once."""
+    users: dict[UOp, list[UOp]] = {n: [] for n in graph}
+    for node in graph:
+        for source in () if is_leaf(node) else dict.fromkeys(node.src):
+            if source in users:
+                users[source].append(node)
+    return users
+
+
 def computed_of(node: UOp) -> UOp:
-    """The node whose value has to be computed for a node: below reshapes and expands on top."""
+    """The node that computes the value of a node, below reshapes and expands."""
     node = source_below(node, REPEATING)
     memory = source_below(node, PASSED_THROUGH)  # not VALUE, which is no view of memory
     return memory if is_leaf(memory) or memory.op is Op.ASSIGN else node
@@ -131,28 +144,23 @@ class Storage:
     """The stored values below some roots, each with its reason, and the graph they are in."""
 
     def __init__(self, roots: Iterable[UOp] = (), constant: Collection[UOp] | None = None) -> None:
-        """`constant` is memory with the same content in every replay of a capture that leaves out
-        what is computed from such memory alone; None where nothing is left out.
+        """`constant` is the memory with the same content in every replay of a pruned capture, which
+        hoists what is computed from it alone; None where nothing is pruned.
         """
         self.roots = [b for root in roots if not is_leaf(b := computed_of(root))]
         self.graph = [n for n in self.traverse(self.roots) if n.shape_or_none is not None]
         """All nodes down to the leaves, in topological order."""
         self.position = {n: place for place, n in enumerate(self.graph)}
-        self.users: dict[UOp, list[UOp]] = {n: [] for n in self.graph}
-        for node in self.graph:
-            if not is_leaf(node):
-                for source in dict.fromkeys(node.src):
-                    if source in self.users:
-                        self.users[source].append(node)
+        self.users = users_of(self.graph)
         self.reasons = dict.fromkeys(self.roots, Reason.ASKED)
         """The stored nodes, and why they are stored."""
         self.computed_once: set[UOp] = set()
-        """Values between a reduction and the stored one that all its uses go into."""
+        """Values between a reduction and the stored value into which all its uses lead."""
         self.cuts: set[UOp] = set()
         """Nodes stored to end a kernel: other kernels must load them."""
         self.reduced_above: set[UOp] = set()
         self.invariant = frozenset[UOp]()
-        """Nodes that are the same in every replay."""
+        """Nodes with the same value in every replay."""
         if constant is not None:
             self.invariant = invariant_nodes(self.graph, constant)
         self.of_indices: dict[UOp, bool] = {}
@@ -260,9 +268,9 @@ class Storage:
             self.cuts.add(node)
 
     def is_used_at_one_point(self, node: UOp) -> bool:
-        """True if all uses of a value go into one other element by element.
+        """True if all uses of a value lead, element by element, into one other value.
 
-        The kernel of that one computes the value once for all of them.
+        The kernel of that value then computes it once for all uses.
         """
         open_ = {node}
         for _ in range(LONGEST_CHAIN):
@@ -286,15 +294,14 @@ class Storage:
     def store_what_is_read_at_many_points(self) -> None:
         """Store values that one kernel would recompute at many points, as in the stages of a sort.
 
-        Where paths through movement fork and meet, reads multiply stage by stage.
-
+        Where paths through movement ops fork and meet again, the points multiply with each stage.
         A path from one stored node down to another is identified by its movement ops. Two different
         paths are assumed to read different points.
         """
-        numbers: dict[
-            tuple[int, UOp], int
-        ] = {}  # a path is a number: a shorter path, and its last step
-        paths: dict[UOp, dict[UOp, set[int]]] = {}  # by node, then by the stored node they begin at
+        # A path is a number, by the path without its last step, and that step.
+        numbers: dict[tuple[int, UOp], int] = {}
+        # The paths to each node, by the stored node at which they begin.
+        paths: dict[UOp, dict[UOp, set[int]]] = {}
         for node in reversed(self.graph):
             found: dict[UOp, set[int]] = {}
             for user in self.users[node] if node not in self.reasons else ():
@@ -313,13 +320,14 @@ class Storage:
             paths[node] = found
 
     def store_arithmetic(self, node: UOp, reason: Reason) -> None:
-        """Store a node if it is arithmetic: movement is redone at no cost."""
+        """Store a node if it is arithmetic: repeating movement costs nothing."""
         if node.op in ALU:
             self.store(self.unwidened(node), reason)
 
     @staticmethod
     def unwidened(node: UOp) -> UOp:
-        """Operand of a widening CAST, on devices with matrix units: these multiply narrow types."""
+        """The operand of a widening CAST on devices with matrix units, which multiply narrow types;
+        else the node."""
         if node.op is not Op.CAST:
             return node
         narrow, device = node.src[0], node.device_or_none
@@ -337,18 +345,18 @@ class Storage:
         return min(below + (own if node.op in ALU else 0), MOST_COUNTED)
 
     def place_reduction(self, node: UOp) -> None:
-        """Store the result of a reduction, or the last elementwise value after it, if it must be.
+        """Store a reduction that several kernels use, or one kernel repeatedly.
 
-        It must where several kernels use it, or one kernel repeatedly: computing a reduction again
-        costs more than loading its result. What is elementwise after it stays in its kernel.
+        To compute a reduction again costs more than to load its result. Elementwise operations
+        after it stay in its kernel: the last of their values is stored instead.
         """
         if (tip := self.meeting_point(node)) is not None:
             self.store(self.unwidened(tip), Reason.SHARED_REDUCTION)
 
     def meeting_point(self, node: UOp) -> UOp | None:
-        """The last value, no larger than `node`, that all its elementwise uses go into.
+        """The last value, no larger than `node`, into which all elementwise uses of `node` lead.
 
-        None if it is stored already, or fuses into the consuming reduction.
+        None if that value is stored already, or fuses into the reduction that reads it.
         """
         # `open_` is a cut through all paths from the node upwards, advanced at its lowest member.
         # Whenever it is a single node, all uses have met there: a place to store.
@@ -384,7 +392,7 @@ class Storage:
 
     @staticmethod
     def is_part(node: UOp, top: UOp, outer: UOp) -> bool:
-        """True if a sum fuses into the sum `outer`: it is summed as it is, or is short (a window).
+        """True if a sum fuses into the sum `outer`: it is summed unchanged, or is short (a window).
 
         `top` is the operand of `outer`, computed from the sum alone.
         """
@@ -458,23 +466,24 @@ class Storage:
         return sum(numel(n) * n.dtype.itemsize for n in below if self.is_memory(n))
 
     def is_mask_of_chain(self, node: UOp, bottom: UOp) -> bool:
-        """True for a mask that indices alone make and that is applied to what may be the scores of
-        a chain of products, whose lanes compute it in less time than they load it."""
+        """True for a mask computed from indices alone and applied to the scores of a possible chain
+        of products: lanes compute such a mask faster than they load it."""
         if not self.of_indices[bottom] or self.cost.get(bottom, 0) > DEAREST_MASK:
             return False
         return self.masks(node) and bool(chained_types(node.single_device))
 
     def masks(self, node: UOp) -> bool:
-        """True if nothing but masks and what they are applied to reads a value."""
+        """True if a value is used in masks, and in values to which they are applied, only."""
         return all(
             user.op in MASKING or (user.op in MOVEMENT and self.masks(user))
             for user in self.users[node]
         )
 
     def place_invariant(self, source: UOp, user: UOp) -> None:
-        """Store an operand that is the same in every replay, if a replay then takes less time.
+        """Store an operand that is the same in every replay, if that makes replays faster.
 
-        It computes less, but may read more: a dequantized weight is larger than a quantized one.
+        A replay computes less, but may read more: dequantized weights are larger than quantized
+        ones.
         """
         bottom = source
         while bottom not in self.reasons and (bottom.op in SHAPE_ONLY or self.widens(bottom)):
@@ -490,7 +499,7 @@ class Storage:
 
     @staticmethod
     def widens(node: UOp) -> bool:
-        """True for a CAST to more bytes, which is computed faster than these are read."""
+        """True for a CAST to a larger type: computing it is faster than loading more bytes."""
         return node.op is Op.CAST and node.src[0].dtype.itemsize < node.dtype.itemsize
 
     @staticmethod

@@ -5,7 +5,7 @@ Floor 1.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from math import gcd
 from typing import Final
 
@@ -18,6 +18,7 @@ from tinycore.uop.symbolic import simplify
 CHOOSING: Final = frozenset({Op.ADD, Op.SUB, Op.NEG, Op.MIN, Op.MAX, Op.WHERE, Op.XOR})
 """Ops whose result every common power of two that divides their values divides."""
 REMAINDERS: Final = frozenset({Op.MOD, Op.FLOORMOD})
+FLOOR_DIVISIONS: Final = frozenset({Op.FLOORDIV, Op.FLOORMOD})
 DIVISIONS_BY_CONSTANT: Final = REMAINDERS | {Op.IDIV, Op.FLOORDIV}
 
 
@@ -44,6 +45,17 @@ def stride_ratio(expression: UOp, one: UOp, other: UOp) -> int | None:
         return None
     steps, rest = divmod(long, short)
     return steps if rest == 0 and steps > 0 else None
+
+
+def digit_size(loop: UOp, nodes: Iterable[UOp]) -> int | None:
+    """The size by which every division in `nodes` splits a loop counter, as into head and feature.
+
+    None unless all of them are by one constant, which divides the length of the loop.
+    """
+    divided = [n for n in nodes if n.op in FLOOR_DIVISIONS and n.src[0] is loop]
+    sizes = {n.src[1].arg if n.src[1].op is Op.CONST else 0 for n in divided}
+    size = int(sizes.pop()) if len(sizes) == 1 else 0
+    return size if 1 < size < loop.extent and loop.extent % size == 0 else None
 
 
 def interval(expression: UOp, still: Collection[UOp]) -> tuple[int, int]:

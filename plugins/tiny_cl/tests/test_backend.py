@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from plugin_imports import loaded_by_importing
 
 from tiny_cl import BACKEND, _cdef, _lib, _native, probe
 from tiny_cl.device import ClDevice, context_of, toolchain
@@ -32,15 +31,7 @@ def no_library(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_importing_the_plugin_loads_nothing() -> None:
-    script = (
-        "import sys, tiny_cl; "
-        "print(sorted({'_cffi_backend', 'numpy', 'tiny_cl._lib'} & set(sys.modules)))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-
-    assert done.stdout == "[]\n"
+    assert loaded_by_importing("tiny_cl", "_cffi_backend", "numpy", "tiny_cl._lib") == []
 
 
 def test_the_generated_declarations_are_current(tmp_path: Path) -> None:

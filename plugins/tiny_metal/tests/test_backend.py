@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from plugin_imports import loaded_by_importing
 
 from tiny_metal import _lib
 from tiny_metal.arch import ARCHS
@@ -17,15 +17,7 @@ from tinycore.errors import CompilerUnavailable, DeviceUnavailable, TinycoreErro
 
 
 def test_importing_the_plugin_loads_nothing() -> None:
-    script = (
-        "import sys, tiny_metal; "
-        "print(sorted({'_cffi_backend', 'numpy', 'tiny_metal._lib'} & set(sys.modules)))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-
-    assert done.stdout == "[]\n"
+    assert loaded_by_importing("tiny_metal", "_cffi_backend", "numpy", "tiny_metal._lib") == []
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has one")

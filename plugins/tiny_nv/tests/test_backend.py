@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from plugin_imports import loaded_by_importing
 from standin import Card, Driver
 
 from tiny_nv import CUDA, _cdef, _lib, _native, probe
@@ -16,15 +15,7 @@ from tinycore.testing.native import write_native
 
 
 def test_importing_the_plugin_loads_nothing() -> None:
-    script = (
-        "import sys, tiny_nv; "
-        "print(sorted({'_cffi_backend', 'numpy', 'tiny_nv._lib'} & set(sys.modules)))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-
-    assert done.stdout == "[]\n"
+    assert loaded_by_importing("tiny_nv", "_cffi_backend", "numpy", "tiny_nv._lib") == []
 
 
 def test_the_generated_declarations_are_current(tmp_path: Path) -> None:

@@ -11,11 +11,9 @@ from typing import ClassVar
 import numpy
 import pytest
 
-from tests.unit.lower.test_tile import GRAPHS
+from tests.unit.lower.test_tile import GRAPHS, buffers_after
 from tests.unit.schedule.graphs import assign, buffer, kernels, matmul, permute, total
-from tinycore.device import Buffer, Device
 from tinycore.dtype import DType, dtypes
-from tinycore.engine.compile import info_of
 from tinycore.errors import UnsupportedError, VerifyError
 from tinycore.lower.dims import cut_to_fit, folded_axes, launches, loops_to_launch
 from tinycore.lower.legality import Loops
@@ -23,7 +21,7 @@ from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
 from tinycore.lower.tile import Bind, Plan, Split, Tail, apply_plan
 from tinycore.render.base import Limits, LinearKernel, Renderer, pointer_of
-from tinycore.testing.kernels import Array, element, load, store
+from tinycore.testing.kernels import element, load, store
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 from tinycore.uop.verify import verify
@@ -65,25 +63,12 @@ def lowered(ast: UOp, limits: Limits, plan: Plan | None = None) -> LinearKernel:
     return lower(ast, Renderer(limits), "kernel", plan)
 
 
-def run(linear: LinearKernel) -> list[Array]:
-    """Buffers after a kernel, with random numbers before."""
-    device = Device["PYTHON"]
-    toolchain = device.toolchain
-    binary = toolchain.compiler.compile(toolchain.renderer.render(linear))
-    program = device.runtime.load(binary, info_of(linear, len(linear.buffers)))
-    generator = numpy.random.default_rng(0)
-    buffers = [
-        Buffer.from_cpu("PYTHON", generator.standard_normal(b.dtype.size).astype("f"))  # type: ignore[attr-defined]
-        for b in linear.buffers
-    ]
-    program([b.handle for b in buffers], [], wait=True)
-    return [b.numpy() for b in buffers]
-
-
 def assert_same(ast: UOp, limits: Limits, plan: Plan | None = None) -> LinearKernel:
     """The kernel for these limits, once it has computed what plain loops compute."""
     linear = lowered(ast, limits, plan)
-    for found, expected in zip(run(linear), run(lowered(ast, limits, ())), strict=True):
+    for found, expected in zip(
+        buffers_after(linear), buffers_after(lowered(ast, limits, ())), strict=True
+    ):
         numpy.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
     return linear
 

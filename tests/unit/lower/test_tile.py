@@ -29,7 +29,7 @@ from tinycore.lower.tile import (
     apply_checked,
     apply_plan,
 )
-from tinycore.render import Limits
+from tinycore.render import Limits, LinearKernel
 from tinycore.testing.kernels import Array, element, load, store
 from tinycore.uop.node import Skew, UOp
 from tinycore.uop.op import AxisKind, Op
@@ -96,11 +96,10 @@ GRAPHS: dict[str, Callable[[], UOp]] = {
 }
 
 
-def run(ast: UOp, plan: Plan) -> Array:
-    """The kernel's first output on PYTHON, whose loops are those of a CPU here."""
+def buffers_after(linear: LinearKernel) -> list[Array]:
+    """Buffers after a kernel on PYTHON, with random numbers before."""
     device = Device["PYTHON"]
     toolchain = device.toolchain
-    linear = lower(ast, toolchain.renderer, "kernel", plan)
     binary = toolchain.compiler.compile(toolchain.renderer.render(linear))
     program = device.runtime.load(binary, info_of(linear, len(linear.buffers)))
     generator = numpy.random.default_rng(0)
@@ -109,7 +108,12 @@ def run(ast: UOp, plan: Plan) -> Array:
         for b in linear.buffers
     ]
     program([b.handle for b in buffers], [], wait=True)
-    return buffers[0].numpy()
+    return [b.numpy() for b in buffers]
+
+
+def run(ast: UOp, plan: Plan) -> Array:
+    """The kernel's first output on PYTHON, whose loops are those of a CPU here."""
+    return buffers_after(lower(ast, Device["PYTHON"].toolchain.renderer, "kernel", plan))[0]
 
 
 def random_plan(ast: UOp, generator: random.Random) -> Plan:

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from tinycore.device.hcq.compiled import HCQCompiled
 
 _MUCH: Final = 1 << 16
-"""Bytes that are copied by a queue rather than waited for, when the device is busy."""
+"""Bytes from which on a busy device copies by its queue, and the host does not wait for it."""
 _PINNED_PIECES: Final = 2
-"""Staging buffers that a copy would fill, from which on its host memory is pinned instead."""
+"""Staging buffers of a copy from which on its host memory is pinned instead."""
 
 
 @dataclass

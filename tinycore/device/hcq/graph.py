@@ -1,14 +1,14 @@
 """`HCQGraph`: launches over several queues and devices, encoded once and resubmitted.
 
 Floor 1. Imports `protocols`, `dependencies`. Each device has a static queue of programs and one for
-each engine that copies. Launches of a queue may overlap where their memory lets them: one that
-touches what an earlier one wrote comes after a barrier, and where that was on another queue, the
-one signals and the other waits. A submission changes what differs from the last one: arguments in
-memory, addresses of copies and the timelines' values in the commands.
+each engine that copies. Launches of a queue may overlap if their memory does not: a launch that
+touches what an earlier one wrote comes after a barrier, or if that was on another queue, after a
+wait for a signal. A submission changes only what differs from the last one: arguments in memory,
+addresses of copies, and the timeline values in the commands.
 
-A queue begins when all before is done on every device whose memory it touches, and each device's
-timeline moves on when all queues that touch its memory are through. There are two instances of
-commands and arguments, so that the host prepares a run while the one before is under way.
+A queue begins when all earlier work is done on every device whose memory it touches, and each
+device's timeline advances when all queues that touch its memory are done. There are two instances
+of commands and arguments, so that the host prepares a run while the previous one executes.
 """
 
 from __future__ import annotations
@@ -140,14 +140,16 @@ class Instance:
         self.lanes: dict[LaneKey, Lane] = {}
         self.pending: dict[HCQCompiled, Pending] = {}
         """Names for the text of an error."""
-        self.ordered = 0
-        """Number of the order in which its commands are."""
+        self.version = 0
+        """Version of the order of launches that its commands were built for."""
         self.known: dict[Symbol, int] = {}
         """Values of symbols in the last submission."""
         self.last: list[Moment] = []
         """When its last run is done, on each device."""
-        self.moved: set[tuple[int, int]] = set()
-        self.set: set[tuple[int, int]] = set()
+        self.changed_buffers: set[tuple[int, int]] = set()
+        """Launches and slots whose arguments are not written yet."""
+        self.changed_values: set[tuple[int, int]] = set()
+        """Launches and positions of variables whose values are not written yet."""
         self.times: list[tuple[HCQSignal, HCQSignal]] = []
         """For each launch signals with the times of its beginning and end, in a profile."""
         for device in devices:
@@ -182,21 +184,22 @@ class Instance:
 
     def apply(self, nodes: Sequence[Node]) -> None:
         """Write the arguments that changed since its last run."""
-        for number, slot in self.moved:
+        for number, slot in self.changed_buffers:
             if (arguments := self.arguments[number]) is not None:
                 arguments.set_buffer(slot, nodes[number].buffers[slot])
                 arguments.flush()
-        self.moved.clear()
-        for number, position in self.set:
+        self.changed_buffers.clear()
+        for number, position in self.changed_values:
             if (arguments := self.arguments[number]) is not None:
                 arguments.set_value(position, nodes[number].values[position])
                 arguments.flush()
-        self.set.clear()
+        self.changed_values.clear()
 
 
 class Pending(Sequence[str]):
-    """Names of a run's launches on a device that are not known to be done, when it is looked at:
-    what another queue waited for tells how far its own is.
+    """Names of a run's launches on a device that are not known to be done, evaluated when read.
+
+    A launch is known to be done once another queue has waited for it.
     """
 
     def __init__(self, instance: Instance, nodes: Sequence[Node], device: HCQCompiled) -> None:
@@ -250,7 +253,7 @@ class HCQGraph:
         self._uses = Counter(access.root for accesses in self._accesses for access in accesses)
         self._before = dependencies(self._accesses)
         self._pattern = pattern(self._accesses)
-        self._order = 0
+        self._version = 0
         self._instances: list[Instance] = []
         self._add_instance()
 
@@ -277,14 +280,14 @@ class HCQGraph:
         node.buffers[slot] = handle
         self._moved.add((launch, slot))
         for instance in self._instances:
-            instance.moved.add((launch, slot))
+            instance.changed_buffers.add((launch, slot))
 
     def set_value(self, launch: int, position: int, value: int) -> None:
         """From the next submission on, launch number `launch` uses this value of its variable."""
         node = self._nodes[launch]
         node.values[position] = value
         for instance in self._instances:
-            instance.set.add((launch, position))
+            instance.changed_values.add((launch, position))
         if node.axes:
             self._resize(node)
 
@@ -293,7 +296,7 @@ class HCQGraph:
         before, node.groups = node.groups, node.counted_groups()
         has_words = self._instances[0].lanes[node.lane].queue.GRID_WORDS
         if before != node.groups and not has_words:
-            self._order += 1
+            self._version += 1
 
     # --- submission
 
@@ -364,15 +367,15 @@ class HCQGraph:
             device.ready()
         if self._moved:
             self._follow_moves()
-        if instance.moved or instance.set:
+        if instance.changed_buffers or instance.changed_values:
             instance.apply(self._nodes)
-        if instance.ordered != self._order:
+        if instance.version != self._version:
             self._build(instance)
         self._submit(instance)
         return instance.last
 
     def _take_instance(self) -> Instance:
-        """The instance whose last run is done, or else was longer ago and is waited for."""
+        """An instance whose last run is done; if there is none, wait for the older one."""
         instances = self._instances
         instance = instances[0]
         if instance.is_under_way:
@@ -447,11 +450,11 @@ class HCQGraph:
         before = dependencies(self._accesses)
         if any(new - old for new, old in zip(before, self._before, strict=True)):
             self._before = [a | b for a, b in zip(before, self._before, strict=True)]
-            self._order += 1
+            self._version += 1
 
     def _overlap_as_before(self) -> bool:
-        """Note the accesses that moved. Whether allocations only took the place of others as a
-        whole, which a replay with other inputs does.
+        """Record the accesses that moved; True if whole allocations only took the place of others,
+        as in a replay with other inputs.
         """
         accesses, uses = self._accesses, self._uses
         renamed: dict[Hashable, Hashable] = {}
@@ -509,7 +512,7 @@ class HCQGraph:
         self._end(lanes, last)
         for lane in lanes.values():
             lane.queue.bind()
-        instance.lanes, instance.ordered = lanes, self._order
+        instance.lanes, instance.version = lanes, self._version
         instance.pending = {
             device: Pending(instance, self._nodes, device) for device in self.devices
         }
@@ -547,7 +550,7 @@ class HCQGraph:
             queue.exec(program, arguments, grid, program.info.block)
 
     def _end(self, lanes: dict[LaneKey, Lane], last: dict[LaneKey, int]) -> None:
-        """Each device's timeline moves on when all that touches the device is through."""
+        """Let each device's timeline advance when all queues that touch its memory are done."""
         for device in self.devices:
             queue = lanes[device, KERNELS].queue
             for key, lane in lanes.items():

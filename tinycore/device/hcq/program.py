@@ -40,7 +40,7 @@ KEPT_BYTES: Final = 1 << 16
 
 
 class ArgumentBlocks:
-    """Memory for arguments that outlasts a submission: blocks by powers of two.
+    """Memory for arguments that outlive a submission, in blocks of powers of two.
 
     They are cut from larger allocations, since what hardware allocates is pages.
     """

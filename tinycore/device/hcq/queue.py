@@ -4,13 +4,13 @@ Floor 1. Imports `errors`, `words`. A driver inherits from it and says how each 
 and how words reach the hardware.
 
 **What a driver promises.** A queue executes its commands in order, also across submissions, each
-after the one before has ended; but programs may overlap those before them unless `memory_barrier`
-or `signal` stands between. Queues run beside each other. `wait` holds the queue until a signal is
-at least at a value; `signal` sets a value after all before it is done and visible to everyone;
+each when the one before has ended; but programs may overlap earlier ones unless `memory_barrier` or
+`signal` is between them. Queues run concurrently. `wait` holds the queue until a signal is at least
+a value; `signal` sets a value when all earlier commands are done and visible to everyone;
 `memory_barrier` makes visible here what others wrote before.
 
-`dependencies` finds what launches of a graph wait for, by memory overlap, transitively reduced.
-Launches are known by their number in the order in which they were asked for.
+`dependencies` and `waits` find which launches of a graph wait for which others, by the memory that
+they access. Launches are numbered in the order in which they were requested.
 """
 
 from __future__ import annotations
@@ -18,7 +18,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from array import array
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Mapping, MutableSequence, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Hashable,
+    Iterable,
+    Mapping,
+    MutableSequence,
+    Sequence,
+)
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, Self, TypeAlias, TypeVar
 
@@ -29,7 +37,8 @@ if TYPE_CHECKING:
     from tinycore.device.hcq.program import HCQArgsState, HCQProgram
 
 Places: TypeAlias = tuple[Symbol, list[int], list[tuple[int, int, int, int, int]]]
-"""Words that are a symbol, and of the others place, scale, addend, shift and mask."""
+"""A symbol, the indices of words equal to it, and the index, scale, addend, shift and mask of words
+computed from it."""
 INTS: Final = frozenset({int})
 _NOTHING: Final[Mapping[Symbol, int]] = MappingProxyType({})
 
@@ -75,19 +84,19 @@ class HWQueue(ABC):
 
     @abstractmethod
     def wait(self, signal: SignalPlace, value: Number) -> Self:
-        """Go on when the signal is at least at `value`."""
+        """Wait until the signal is at least `value`."""
 
     @abstractmethod
     def signal(self, signal: SignalPlace, value: Number) -> Self:
-        """Set the signal to `value`, after all before this is done."""
+        """Set the signal to `value` when all earlier commands are done."""
 
     @abstractmethod
     def timestamp(self, signal: SignalPlace) -> Self:
-        """Note the time in the signal, after all before this is done; its value may change."""
+        """Write the time to the signal when all earlier commands are done; its value may change."""
 
     def memory_barrier(self) -> Self:
-        """Let all programs before end, and see what they, other queues, devices and the host have
-        written. By default nothing to do: right where no program overlaps another.
+        """Wait for all earlier programs, and make visible what they, other queues, devices and the
+        host have written. By default nothing, which is right if programs never overlap.
         """
         return self
 
@@ -102,13 +111,13 @@ class HWQueue(ABC):
         raise UnsupportedError(f"{type(self).__name__} runs no programs: use the compute queue")
 
     def copy(self, dst: Number, src: Number, size: int) -> Self:
-        """Copy `size` bytes between addresses, of any size and alignment: a driver cuts it."""
+        """Copy `size` bytes between addresses of any alignment; a driver splits large copies."""
         raise UnsupportedError(f"{type(self).__name__} copies no memory: use the copy queue")
 
     # --- submission
 
     def bind(self) -> Self:
-        """Put the commands where the hardware reads them, once for many submissions; if it can."""
+        """Put the commands where the hardware reads them at each submission, if it can."""
         words = self.bind_words()
         if words is not None:
             self.words = words
@@ -148,8 +157,28 @@ class HWQueue(ABC):
         return self._encoded
 
     def bind_words(self) -> memoryview | None:
-        """The commands copied to their lasting place, as words; None where there is none."""
+        """The commands in memory that the hardware reads at each submission; None without such."""
         return None
+
+    @staticmethod
+    def whole_commands(
+        words: memoryview, most: int, length_of: Callable[[int], int]
+    ) -> list[tuple[int, int]]:
+        """Start and length of runs of whole commands, each as long as `most` words allow.
+
+        For hardware that fetches commands from memory in parts. `length_of` gives the words of a
+        command by its first one.
+        """
+        if len(words) <= most:
+            return [(0, len(words))] if len(words) else []
+        found, begin, at = [], 0, 0
+        while at < len(words):
+            length = length_of(words[at])
+            if at + length - begin > most:
+                found.append((begin, at - begin))
+                begin = at
+            at += length
+        return [*found, (begin, at - begin)]
 
     @abstractmethod
     def submit_words(self) -> None:
@@ -214,10 +243,10 @@ def pattern(launches: Iterable[Sequence[Access]]) -> tuple[tuple[int, int, int],
 
 
 def waits(lanes: Sequence[Lane], before: Sequence[Collection[int]]) -> list[dict[Lane, int]]:
-    """For each launch the launches of other lanes to wait for, by lane: only the last one of each.
+    """For each launch the last launch to wait for in each other lane (a transitive reduction).
 
-    A lane executes its launches in order. What an earlier wait implies, directly or by what that
-    launch had waited for itself, is left out.
+    A lane executes its launches in order. Waits that an earlier one implies, directly or by the
+    waits of the launch that it is for, are left out.
     """
     seen: dict[Lane, dict[Lane, int]] = defaultdict(dict)
     when: list[dict[Lane, int]] = []

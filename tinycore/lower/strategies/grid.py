@@ -1,8 +1,9 @@
 """Kernels on a grid: outputs mapped to groups, threads and registers; split-K within a group.
 
-Floor 3'. Every output is a step of a thread. Where there are few outputs and long sums, the threads
-of a group share each sum; where an operand stands still over an output, a thread computes a tile of
-outputs, and loads it once for all of them. `grid_shared.py` shares operands in a group.
+Floor 3'. Every output is computed by a thread. If there are few outputs and long sums, the threads
+of a group share each sum. If an operand is invariant along an output loop, a thread computes a tile
+of outputs, and loads the operand once for all of them. `grid_shared.py` stages operands for a
+group.
 """
 
 from __future__ import annotations
@@ -41,34 +42,35 @@ from tinycore.lower.strategies import (
 from tinycore.lower.strategies.group_fills import SECTOR_BYTES
 from tinycore.lower.tile import Bind, Split, Tail
 from tinycore.render.base import Limits
+from tinycore.uop.affine import digit_size
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 
 SHORTEST_SHARED: Final = 32
-"""Steps of a sum from which on sharing it pays."""
+"""Fewest steps of a sum for which sharing it among threads pays."""
 ROWS_OF_A_THREAD: Final = 4
-"""Outputs of a register tile beside its lanes."""
+"""Rows of a register tile of a thread."""
 UNROLLED_MORE: Final = 8
-"""The same where units are stated, whose groups are few: a thread has so many loads under way."""
+"""Steps of a sum that are unrolled on devices that state their units: with few groups, a thread
+needs that many loads in flight."""
 CARD_LINE_BYTES: Final = 128
 """Bytes of a line of a card's cache."""
 BYTES_UNDER_WAY: Final = 40 << 10
-"""Bytes of memory that a unit waits for at once: less does not reach the rate of an H100's."""
+"""Bytes per unit that must be in flight to reach the memory rate of an H100."""
 MOST_UNEVEN: Final = 1.25
-"""Work of the unit with most groups, as a multiple of the average's, from which on groups are too
-few."""
+"""Largest acceptable `Limits.unevenness`."""
 LONG_ROW: Final = 256
-"""Steps of a sum from which on lanes share it that exchange no values of its type."""
+"""Fewest steps of a sum that lanes share through shared memory, for types without shuffles."""
 UNROLLED: Final = 4
 """Steps of a sum that are unrolled."""
 TILES_ALONG_SUM: Final = ((4, 4), (2, 4), (1, 4), (2, 2), (1, 2))
-"""Columns and rows of a thread that reads both sides by pixels along the sum."""
+"""Columns and rows of a thread that reads both operands by pixels along the sum."""
 MOST_LANES: Final = 64
-"""Sums of a thread there, times the lanes of each."""
+"""Most sums of such a thread, times the lanes of each."""
 
 
 def plan_grid(draft: Draft) -> None:
-    """Threads and groups for the outputs; loops that cannot be launched stay loops."""
+    """Map the outputs to threads and groups; loops that cannot be launched stay loops."""
     fuse_loops(draft)
     if draft.limits.units:
         split_digits(draft)
@@ -77,21 +79,18 @@ def plan_grid(draft: Draft) -> None:
 
 
 def split_digits(draft: Draft) -> None:
-    """Cut output loops that every address takes apart by one size, as heads and their features.
+    """Split output loops that all addresses divide by one size, such as heads and their features.
 
-    Strides along the two loops are known, and were along neither of them.
+    An address has a stride along each of the two loops, but none along the loop before the split.
     """
     for loop in draft.facts.launchable:
-        digits = (Op.FLOORDIV, Op.FLOORMOD)
-        apart = [n for n in draft.facts.nodes if n.op in digits and n.src[0] is loop]
-        sizes = {n.src[1].arg if n.src[1].op is Op.CONST else 0 for n in apart}
-        size = sizes.pop() if len(sizes) == 1 else 0
-        if loop.is_fixed and 1 < size < loop.extent and loop.extent % size == 0:
+        size = digit_size(loop, draft.facts.nodes) if loop.is_fixed else None
+        if size is not None:
             draft.do(Split(loop.arg.number, size))
 
 
 def propose_grid(facts: KernelFacts, limits: Limits, wanted: int) -> Iterator[Proposal]:
-    """The proposals of each strategy for workgroups of some threads."""
+    """The proposals of each strategy for workgroups of `wanted` threads."""
     if limits.matrix:
         yield from matrix_unit.propose(facts, limits)
         yield from matrix_window.propose(facts, limits)
@@ -127,7 +126,7 @@ def propose_grid(facts: KernelFacts, limits: Limits, wanted: int) -> Iterator[Pr
 
 
 def outputs_of_thread(facts: KernelFacts, limits: Limits, wanted: int) -> int:
-    """Outputs that a thread computes: more than one where there are many."""
+    """The number of outputs that a thread computes, more than one where there are many."""
     if wanted == 1 or facts.outputs_launched < limits.threads:
         return 1
     lanes = 1 if loop_of_lanes(facts, limits) is None else lanes_of_thread(facts, limits)
@@ -148,7 +147,7 @@ def thread_each(draft: Draft, wanted: int) -> None:
 
 
 def rows_each(draft: Draft, rows: grid_rows.Rows, wanted: int) -> None:
-    """Threads for each row, that fold it and then store it, and groups of such rows."""
+    """Give each row to threads that reduce it and then store it; a group has one or more rows."""
     threads = grid_rows.share_row(draft, rows, wanted)
     outer = [r for r in draft.facts.launchable if r in rows.outer]
     launch_outputs(draft, max(wanted // threads, 1), outer)
@@ -174,11 +173,11 @@ def shared_sum(facts: KernelFacts, limits: Limits) -> UOp | None:
 
 
 def sum_of_lanes(facts: KernelFacts, limits: Limits) -> UOp | None:
-    """The loop of a sum along memory that lanes of a subgroup share, though outputs are many.
+    """The loop of a sum along memory that the lanes of a subgroup share although outputs are many.
 
-    A row for each thread would be a line of the cache for each; lanes read lines together. Measured
-    on an H200: 131,072 rows of 1,024 floats by a thread each are read at a quarter of its rate.
-    Only where no operand is read again for other outputs, which a thread or a group would keep.
+    With a row per thread, each lane reads another cache line; lanes that share a row read lines
+    together. On an H200, 131,072 rows of 1,024 floats by one thread each are read at a quarter of
+    the memory rate. None if an operand is reused by other outputs, as a tile then saves more.
     """
     innermost = {n.src[-1] for n in facts.reductions}
     loop = next(iter(innermost)) if len(innermost) == 1 else None
@@ -189,7 +188,7 @@ def sum_of_lanes(facts: KernelFacts, limits: Limits) -> UOp | None:
     steps = loop.extent // lanes
     is_short = steps >= 2 and loop.extent == steps * lanes and not steps & (steps - 1)
     folds = all(n.dtype in limits.shuffles for n in facts.reductions)
-    # Other types are folded in shared memory, which long rows are worth.
+    # Other types are reduced in shared memory, which pays for long rows only.
     least = 2 * limits.subgroup if folds else LONG_ROW
     fits = loop.extent >= least or (is_short and folds)
     if not (fits and suits_lanes(facts, loop)):
@@ -198,7 +197,7 @@ def sum_of_lanes(facts: KernelFacts, limits: Limits) -> UOp | None:
 
 
 def sharers_of(facts: KernelFacts, limits: Limits, wanted: int) -> int:
-    """Threads of a group that share a sum where the group also shares operands."""
+    """The threads that share each sum in a group that also stages operands."""
     short = -(-limits.threads // facts.outputs_launched)
     return min(ceil_power_of_two(short), floor_power_of_two(wanted // LEAST_REUSE**2))
 
@@ -209,7 +208,7 @@ def contiguous_accesses(facts: KernelFacts, loop: UOp) -> int:
 
 
 def group_each(draft: Draft, loop: UOp, wanted: int, threads: int) -> None:
-    """Up to so many threads of a group for each sum, or for as many as fill a piece of a cache."""
+    """Give each sum to `threads` of a group at most, or as many adjacent sums as fill a sector."""
     beside, longest = 1, loop.extent
     if suits_lanes(draft.facts, loop):
         copies = 1
@@ -221,7 +220,7 @@ def group_each(draft: Draft, loop: UOp, wanted: int, threads: int) -> None:
     else:
         copies = give_piece(draft)
     members = [n for n in draft.facts.reductions if loop in n.src[1:]]
-    # Each thread leaves a part there, and some leave another.
+    # Each thread stores one partial result in shared memory, and some threads another.
     part = sum(2 * max(n.dtype.itemsize, 4) for n in members) * copies
     most = draft.limits.shared_bytes // (part * beside)
     threads = floor_power_of_two(min(threads, wanted, most, longest, draft.limits.block[0]))
@@ -234,11 +233,11 @@ def group_each(draft: Draft, loop: UOp, wanted: int, threads: int) -> None:
 
 
 def shared_by_few(draft: Draft, steps: int, threads: int, beside: int) -> tuple[int, int]:
-    """Threads for each sum of some steps, up to so many, and the outputs of a group.
+    """Threads for each sum of some steps, at most `threads`, and the outputs of a group.
 
-    Threads exchange parts in shared memory, all of which each of them then adds up. A few steps of
-    a thread are under way at once as well as those of several: sums that each take a few are shared
-    by fewer, while units have a subgroup each. Of two groups one adds up while another waits.
+    Threads add up the parts of a sum through shared memory. Loads of a few steps of one thread are
+    in flight together, as are those of several threads, so short sums take fewer threads as long as
+    every unit has a subgroup. Two groups per unit overlap: one adds up while the other loads.
     """
     limits, outputs = draft.limits, draft.facts.outputs_launched
     most = threads
@@ -257,11 +256,12 @@ def shared_by_few(draft: Draft, steps: int, threads: int, beside: int) -> tuple[
 
 
 def give_line(draft: Draft, wanted: int) -> tuple[int, int]:
-    """Lanes of a thread, and threads side by side that read a line of rows together; how many.
+    """Vectorize, and let adjacent threads read a cache line of rows together.
 
-    As many as a line has room for, if there are still groups for each unit; half of these where
-    units would have too few bytes under way. Measured on an H100: 8,192 columns of bfloat16 by
-    groups of a line, with 8 bytes a thread, are read at .67 of the rate of those of float32.
+    Returns the lanes of a thread, and the number of such threads: as many as fill a line, if every
+    unit still has a group; half of them if units would have too few bytes in flight. On an H100,
+    8,192 columns of bfloat16 by groups that read whole lines, 8 bytes per thread, are read at .67
+    of the rate of float32.
     """
     widest = max((n.dtype.itemsize for n in draft.facts.loads), default=1)
     given = given_lanes(draft, draft.limits.vector_bytes // widest)
@@ -284,10 +284,9 @@ def give_line(draft: Draft, wanted: int) -> tuple[int, int]:
 
 
 def give_piece(draft: Draft) -> int:
-    """Outputs side by side for a thread that reads rows; how many.
+    """Give a thread that reads rows adjacent outputs, as many as fill a sector; returns how many.
 
-    A cache reads whole pieces: of one that a thread uses in part, the rest is read again by the
-    group beside it.
+    A cache reads whole sectors: what one group does not use of a sector, another reads again.
     """
     given = given_lanes(draft)
     if given is None:
@@ -302,9 +301,9 @@ def give_piece(draft: Draft) -> int:
 
 
 def given_lanes(draft: Draft, wanted: int | None = None) -> tuple[int, UOp | None, int] | None:
-    """Lanes of a thread, after `give_lanes`; the loop around them; bytes of the narrowest lane.
+    """Vectorize by `give_lanes`; the lanes, the loop around them, and the least bytes of a lane.
 
-    None where the thread gets none.
+    None if nothing was vectorized.
     """
     before = {r.arg.number for r in draft.facts.loops_of_kind(AxisKind.VECTOR)}
     give_lanes(draft, wanted)
@@ -318,10 +317,10 @@ def given_lanes(draft: Draft, wanted: int | None = None) -> tuple[int, UOp | Non
 
 
 def share(draft: Draft, loop: UOp, threads: int, is_short: bool = False) -> None:
-    """Share the steps of a sum among threads, which load vectors where it runs along memory.
+    """Share the steps of a sum among threads, which load vectors if the sum runs along memory.
 
-    Several steps are unrolled: their loads are under way at once, which memory far away needs; all
-    of a sum that `is_short`, if these are few.
+    Several steps are unrolled, so that their loads are in flight together; if `is_short`, all steps
+    of a thread, as far as they are few.
     """
     number, steps = loop.arg.number, loop.extent
     lanes = 1 if draft.facts.has_recurrence else draft.lanes()
@@ -345,7 +344,10 @@ def share(draft: Draft, loop: UOp, threads: int, is_short: bool = False) -> None
 
 
 def give_lanes(draft: Draft, wanted: int | None = None) -> None:
-    """Lanes along an output that every access moves along, or not at all: so many, or as suits."""
+    """Vectorize an output loop along which all accesses are contiguous or invariant.
+
+    By `wanted` lanes; None for as many as suit the types.
+    """
     loop = loop_of_lanes(draft.facts, draft.limits, wanted)
     if loop is not None:
         number, lanes = loop.arg.number, lanes_of_thread(draft.facts, draft.limits, wanted)
@@ -353,11 +355,10 @@ def give_lanes(draft: Draft, wanted: int | None = None) -> None:
 
 
 def lanes_of_thread(facts: KernelFacts, limits: Limits, wanted: int | None = None) -> int:
-    """Lanes along an output.
+    """The number of lanes along an output loop.
 
-
-    Where nothing is folded as many as the widest access has: of halves that are computed in float32
-    a thread of a card else has half as many bytes under way.
+    Without a reduction, as many as fill the widest access: halves that are computed in float32
+    would otherwise leave half as many bytes in flight.
     """
     lanes = 1 if facts.has_recurrence else limits.vector_bytes // facts.itemsize
     if lanes < 2:
@@ -368,7 +369,7 @@ def lanes_of_thread(facts: KernelFacts, limits: Limits, wanted: int | None = Non
 
 
 def loop_of_lanes(facts: KernelFacts, limits: Limits, wanted: int | None = None) -> UOp | None:
-    """The innermost output that lanes of a thread fit; None where there is none."""
+    """The innermost output loop that can be vectorized; None if there is none."""
     lanes = lanes_of_thread(facts, limits, wanted)
     if lanes < 2:
         return None
@@ -377,10 +378,10 @@ def loop_of_lanes(facts: KernelFacts, limits: Limits, wanted: int | None = None)
 
 
 def loop_apart(facts: KernelFacts, limits: Limits) -> tuple[UOp, int] | None:
-    """A loop of whose steps a thread of a card takes several where it has no lanes, and how many.
+    """A loop of which a thread that cannot be vectorized takes several steps, and how many.
 
-    As many bytes are under way at once as with lanes. Neighboring threads access memory side by
-    side, so it is not the innermost loop.
+    As many bytes are in flight as with vectors. It is not the innermost loop, so that neighboring
+    threads access adjacent memory.
     """
     is_copy = not facts.reductions and len(facts.accesses) > len(facts.stored)
     if not limits.units or not is_copy or facts.has_recurrence:
@@ -397,7 +398,7 @@ def loop_apart(facts: KernelFacts, limits: Limits) -> tuple[UOp, int] | None:
 
 
 def tile_rows(draft: Draft, apart: tuple[UOp, int] | None) -> None:
-    """Several outputs to a thread along a loop over which a load stands still, or a loop given."""
+    """Give a thread several outputs along a loop along which a load is invariant, or `apart`."""
     found = tile_of_rows(draft.facts, draft.limits, draft.facts.outputs_launched) or apart
     if found is not None:
         loop, tall = found
@@ -406,7 +407,7 @@ def tile_rows(draft: Draft, apart: tuple[UOp, int] | None) -> None:
 
 
 def tile_of_rows(facts: KernelFacts, limits: Limits, outputs: int) -> tuple[UOp, int] | None:
-    """The loop along which a thread has several of so many outputs, and how many."""
+    """The loop along which a thread computes several outputs, and how many; None without one."""
     fixed = [r for r in facts.launchable if r.is_fixed]
     rows = [r for r in fixed if any(r not in n.ranges for n in facts.loads)]
     if not rows or not any(rows[0] in n.ranges for n in facts.loads):
@@ -419,8 +420,10 @@ def tile_of_rows(facts: KernelFacts, limits: Limits, outputs: int) -> tuple[UOp,
 
 
 def tiles_along_sum(facts: KernelFacts, limits: Limits, wanted: int) -> Iterator[Proposal]:
-    """Tiles of threads that read both sides of a product by pixels along the sum, by textures: a
-    few rows times a matrix that lies so, which is not worth a copy that lies otherwise."""
+    """Tiles of threads that read both operands of a product through textures, along the sum.
+
+    For a few rows times a matrix that is contiguous along the sum: a transposed copy does not pay.
+    """
     sides = grid_shared.sides_of(facts) if limits.texture_rate and wanted > 1 else None
     loop = grid_textured.loop_of_pixels(facts, limits) if sides is not None else None
     if sides is None or loop is None or facts.overwrites:
@@ -442,8 +445,10 @@ def tiles_along_sum(facts: KernelFacts, limits: Limits, wanted: int) -> Iterator
 
 
 def pixels_each(draft: Draft, sides: tuple[UOp, UOp], tile: tuple[int, int], wanted: int) -> None:
-    """Some rows and columns for each thread, which reads vectors along the sum. Its columns lie
-    apart: neighboring threads have neighboring ones."""
+    """Give each thread rows and columns, of which it reads vectors along the sum.
+
+    Adjacent columns go to adjacent threads.
+    """
     (row, column), (wide, tall) = (r.arg.number for r in sides), tile
     if tall > 1:
         draft.do(Split(row, tall), Bind((*row, 1), AxisKind.UNROLL))
@@ -454,10 +459,10 @@ def pixels_each(draft: Draft, sides: tuple[UOp, UOp], tile: tuple[int, int], wan
 
 
 def load_rows(draft: Draft) -> None:
-    """Vectors along a sum that runs along memory, in threads of a card that have rows of their own.
+    """Load vectors along a sum that runs along memory, if each thread of a card has its own row.
 
-    Neighboring threads read different lines then, and each load asks for all of them: as many bytes
-    of a line are taken at once as there can be.
+    Neighboring threads then read different cache lines, so each load should use as many bytes of
+    its line as possible.
     """
     facts, limits = draft.facts, draft.limits
     innermost = {n.src[-1] for n in facts.reductions if n.src[-1].op is Op.RANGE}
@@ -473,7 +478,7 @@ def load_rows(draft: Draft) -> None:
 
 
 def with_unrolled_sums(draft: Draft, apply: grid_shared.Apply) -> bool | None:
-    """Apply a proposal, and unroll sums if that can be done."""
+    """Apply a proposal, then unroll its sums; False if the proposal is impossible."""
     if apply(draft) is False:
         return False
     unroll_sums(draft)
@@ -497,9 +502,9 @@ def unroll_sums(draft: Draft) -> None:
 
 
 def launch_outputs(draft: Draft, wanted: int, loops: list[UOp] | None = None) -> None:
-    """Groups of up to `wanted` threads, filled from the innermost output on.
+    """Launch output loops in groups of at most `wanted` threads, filled from the innermost loop.
 
-    Of some of the outputs, or of all that can be launched.
+    `loops` are the loops to launch; None for all that can be.
     """
     taken = (AxisKind.GROUP, AxisKind.LANE)
     room = list(draft.limits.block[sum(len(draft.facts.loops_of_kind(k)) for k in taken) :])

@@ -1,7 +1,7 @@
-"""Fills of shared memory, dealt out to the threads of a group: side by side, and by vectors.
+"""Distribution of the fills of shared memory over the threads of a group.
 
-Floor 3'. A group fills its arrays together: each thread moves as many elements at once as are
-loaded by one vector, and neighbors move what lies side by side.
+Floor 3'. A group fills its arrays together: each thread moves one vector at a time, and neighboring
+threads move adjacent vectors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tinycore.uop.rewrite import rewrite
 from tinycore.uop.symbolic import simplify
 
 SECTOR_BYTES: Final = 32
-"""The smallest piece of memory that a cache moves."""
+"""Bytes of a sector, the smallest unit that a cache moves."""
 
 
 def threads_of_group(draft: Draft) -> int:
@@ -30,10 +30,10 @@ def threads_of_group(draft: Draft) -> int:
 
 
 def deal_out(draft: Draft, number: int, lanes: int | None = None) -> None:
-    """Give a fill to the threads of a group, neighbors what lies side by side.
+    """Distribute a fill over the threads of a group, adjacent elements to neighboring threads.
 
-    Each moves so many lanes at once where it can, or those of the widest value of the kernel; of a
-    type that is shared as it is, those of a vector, down to as many.
+    Each moves `lanes` elements at a time if possible; None for those of the widest value of the
+    kernel, or for as many as a vector holds of a narrow type that is staged unconverted.
     """
     fill = fill_of(draft, number)
     loads = loads_of(fill)
@@ -55,7 +55,7 @@ def deal_out(draft: Draft, number: int, lanes: int | None = None) -> None:
             steps += [Split(row, lanes), Bind((*row, 1), AxisKind.VECTOR)]
             beside = SECTOR_BYTES // (lanes * stores_of(fill)[0].src[1].dtype.itemsize)
             if asked and is_stored_apart(fill, last) and 0 < beside < last.extent // lanes:
-                # Threads that follow each other store side by side, but for those of a sector.
+                # Neighboring threads store to adjacent elements, except within a sector.
                 names = [(*row, 0, 0), *names, (*row, 0, 1)]
                 steps += [Split((*row, 0), beside), Reorder(tuple(names))]
             elif is_filled_across(draft, fill):
@@ -67,7 +67,7 @@ def deal_out(draft: Draft, number: int, lanes: int | None = None) -> None:
 
 
 def ends_by_vectors(gate: UOp, loop: UOp, lanes: int) -> bool:
-    """True if a gate moves with a loop, and is the same for the lanes of each vector along it."""
+    """True if a gate varies along a loop, but not among the lanes of a vector along it."""
     if loop not in gate.ranges or lanes < 2:
         return False
     _, lane, place = parts(loop, loop.extent // lanes, lanes)
@@ -76,14 +76,14 @@ def ends_by_vectors(gate: UOp, loop: UOp, lanes: int) -> bool:
 
 
 def is_stored_apart(fill: UOp, loop: UOp) -> bool:
-    """True if the first two steps of a loop are not stored side by side, as a vector would be."""
+    """True if neighboring steps of a loop are not stored to adjacent elements."""
     (store,) = stores_of(fill)
     first, second = (store.src[0].src[1].substitute({loop: UOp.index(n)}) for n in (0, 1))
     return rewrite(second - first, simplify, name="simplify a distance") is not UOp.index(1)
 
 
 def lanes_of_fill(draft: Draft, fill: UOp, asked: int | None) -> list[int]:
-    """The numbers of lanes that suit the type of what is filled, the best first."""
+    """The numbers of lanes that suit the type of the array, the best first."""
     least = draft.lanes() if asked is None else asked
     (store,) = stores_of(fill)
     dtype = store.src[1].dtype

@@ -1,8 +1,8 @@
 """Matrix products on a matrix unit: tiles of a group, of a subgroup, of an instruction.
 
-Floor 3'. The levels are those of CUTLASS: a group computes a block of the result, its subgroups
-parts of it, each in several tiles of the unit with the accumulators in registers. Both operands are
-staged in shared memory in their own type, some steps of the unit at a time.
+Floor 3'. The levels are those of CUTLASS: a group computes a block of the result, and each of its
+subgroups a part of the block in several tiles of the unit, with accumulators in registers. Both
+operands are staged in shared memory in their own type, a few steps of the unit at a time.
 """
 
 from __future__ import annotations
@@ -55,34 +55,34 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 
 DEPTH_BYTES: Final = 64
-"""Depth of a stage: bytes of a row of an operand that are staged at a time."""
+"""Depth of a stage: bytes per row of an operand that are staged at a time."""
 WORD_BYTES: Final = 4
 ACCESS_BYTES: Final = 16
 """Widest access of a thread to shared memory; 8 of them span all banks."""
 MOST_TURNS: Final = 4
 """Most copies of a stage: fills begin three steps ahead."""
 LEAST_TURNS: Final = 2
-"""Copies that pay even if shared memory then holds only one group."""
+"""Copies of a stage that pay even if shared memory then holds only one group."""
 GROUPS_OF_A_UNIT: Final = 2
 """Groups that should be resident on a unit together, so that one computes while another waits."""
 DESCRIBED_CYCLES: Final = 0.5
 """Cost of a product whose unit reads operands from shared memory (wgmma), relative to one whose
 lanes load them: mma.sync has .46 to .50 of cuBLAS's rate on an H200."""
 EDGE_BYTES: Final = 1024
-"""Prologue and epilogue of a group whose unit reads operands from shared memory, in bytes along the
-sum that take as long: some 5 us on an H200, by products of 2,048 and of 64 times 512 by wgmma."""
+"""Time of the prologue and epilogue of a group, in bytes along the sum that take as long to
+compute: some 5 us on an H200, measured by wgmma on products of 2,048 and of 64 times 512."""
 ALONE: Final = 2.0
-"""Time of a group that is alone on its unit and fills shared memory by loads, relative to that of
-groups of which one computes while another fills."""
+"""Time of a group that is alone on its unit and waits for its own fills, relative to two groups of
+which one computes while the other fills."""
 REGISTERS_OF_ADDRESSES: Final = 40
 ROOM_OF_PARTS: Final = 0.5
-"""Fraction of shared memory in which those exchange their parts, at most."""
+"""Largest fraction of shared memory in which subgroups that share a sum exchange their parts."""
 LEAST_BLOCKS: Final = 4
-"""Stages of a subgroup of those that share a sum, at least."""
+"""Fewest stages of each subgroup that shares a sum."""
 MOST_WASTE: Final = 1.25
-"""Most work of tiles with padding, relative to the product."""
+"""Most work of tiles, padding included, relative to the product."""
 MOST_WASTE_OF_ONE: Final = 4.0
-"""The same for a single tile of the unit, which is that much faster than multiply-adds."""
+"""`MOST_WASTE` of a single tile of the unit, which is that much faster than multiply-adds."""
 
 
 @dataclass(frozen=True)
@@ -121,44 +121,52 @@ def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
         unit
         for unit in limits.matrix
         if unit.runs_on(limits.subgroup) and (settings.ALLOW_TF32 or not unit.rounds)
-        if not unit.is_described or unit.load_of("a")  # others are for chains of products
+        if not unit.is_described or unit.load_of("a")  # other units are for chains of products
     ]
     units = [unit for unit in runnable if may_sum(facts, unit)]
     sides = sides_of(facts) if units and not facts.overwrites else None
     if sides is None:
         return
+    has_described = any(unit.is_described for unit in runnable)
     for unit in units:
         for tile in tiles_for(unit, limits):
             if suits(facts, limits, unit, tile, sides):
                 apply = partial(use_unit, unit=unit, tile=tile, sides=sides)
                 name = f"{unit.name} {tile.tall}x{tile.wide} of {tile.rows}x{tile.columns}"
-                loads = loads_of_product(unit, tile)
-                if isinstance(unit.load, MatrixDescriptor):
-                    loads *= DESCRIBED_CYCLES * waste_of_product(facts, unit, tile, sides)
-                if limits.units:
+                loads = cost_of_product(facts, limits, unit, tile, sides)
+                if limits.units and has_described:
                     groups = groups_of_product(facts, unit, tile, sides)
-                    near = loads_of_product(unit, replace(tile, tall=1, wide=1))
-                    loads = cycles_of_loads(limits, near, loads) * limits.unevenness(groups)
-                    is_waiting = not limits.async_bytes and not loads_ahead(limits, unit)
-                    if groups <= limits.units and is_waiting:
-                        loads *= ALONE
-                    if any(other.is_described for other in runnable):
-                        loads *= 1 + edges_of_group(facts, limits, unit, tile, groups)
+                    loads *= 1 + edges_of_group(facts, limits, unit, tile, groups)
                 yield Proposal(name, None, Cost(loads), apply)
 
 
+def cost_of_product(
+    facts: KernelFacts, limits: Limits, unit: MatrixUnit, tile: Tile, sides: Sides
+) -> float:
+    """Words loaded per multiply-add, weighted by where they come from and by idle units."""
+    loads = loads_of_product(unit, tile)
+    if isinstance(unit.load, MatrixDescriptor):
+        loads *= DESCRIBED_CYCLES * waste_of_product(facts, unit, tile, sides)
+    if not limits.units:
+        return loads
+    groups = groups_of_product(facts, unit, tile, sides)
+    near = loads_of_product(unit, replace(tile, tall=1, wide=1))
+    loads = cycles_of_loads(limits, near, loads) * limits.unevenness(groups)
+    waits_for_fills = not limits.async_bytes and not loads_ahead(limits, unit)
+    return loads * ALONE if groups <= limits.units and waits_for_fills else loads
+
+
 def tiles_for(unit: MatrixUnit, limits: Limits) -> tuple[Tile, ...]:
-    """The tiles to think of for a unit."""
+    """The tiles to consider for a unit."""
     if unit.threads == 1:
         return (*THREAD_TILES, ONE_TILE)
     return (*LARGE_TILES, *TILES, *WIDE_TILES) if limits.units else TILES
 
 
 def may_sum(facts: KernelFacts, unit: MatrixUnit) -> bool:
-    """False if a kernel has sums that are no products for a unit, as their types show.
+    """False if the types of a kernel's sums rule out a unit.
 
-    A device has units for many types, each in many tiles: most of them are left out here, before
-    anything is cut.
+    A device has units for many types, each in many tiles: this leaves out most of them cheaply.
     """
     return {unit.a, unit.b} <= facts.reduced_types and all(
         total.arg is Op.ADD and total.dtype is unit.out for total in facts.reductions
@@ -168,9 +176,9 @@ def may_sum(facts: KernelFacts, unit: MatrixUnit) -> bool:
 def edges_of_group(
     facts: KernelFacts, limits: Limits, unit: MatrixUnit, tile: Tile, groups: int
 ) -> float:
-    """Time of a group's prologue and epilogue relative to that of its products.
+    """Time of a group's prologue and epilogue, relative to that of its products.
 
-    Groups that are resident on a unit together overlap them.
+    Groups that are resident on a unit together overlap theirs.
     """
     terms = math.prod(r.extent for r in facts.reduced)
     cycles = 1.0 if unit.is_described else DESCRIBED_CYCLES
@@ -181,7 +189,7 @@ def edges_of_group(
 
 
 def loads_of_product(unit: MatrixUnit, tile: Tile) -> float:
-    """Words that a group loads per multiply-add: fewer than by any plan without a unit."""
+    """Words that a group loads per multiply-add, fewer than in any plan without the unit."""
     height, width = tile.block(unit)
     return unit.a.itemsize / WORD_BYTES / height + unit.a.itemsize / WORD_BYTES / width
 
@@ -211,7 +219,7 @@ def registers_of_tile(unit: MatrixUnit, tile: Tile, products: int) -> int:
 
 
 def suits(facts: KernelFacts, limits: Limits, unit: MatrixUnit, tile: Tile, sides: Sides) -> bool:
-    """True if tiles of a size keep the device busy, with little padding."""
+    """True if tiles of a size fit a group, keep the device busy and need little padding."""
     threads = tile.tall * tile.wide * unit.threads
     if threads > max(limits.block_wanted, unit.threads):
         return False
@@ -227,7 +235,7 @@ def suits(facts: KernelFacts, limits: Limits, unit: MatrixUnit, tile: Tile, side
 
 
 def use_unit(draft: Draft, unit: MatrixUnit, tile: Tile, sides: Sides) -> bool:
-    """A block of the result for each group; False if it exceeds the resources of a group."""
+    """Compute a block of the result per group; False if that exceeds its resources."""
     groups = groups_of_product(draft.facts, unit, tile, sides)
     most = MOST_TURNS if fills_ahead(draft.limits) else 1
     if groups <= draft.limits.units and loads_ahead(draft.limits, unit):
@@ -244,18 +252,18 @@ def use_unit(draft: Draft, unit: MatrixUnit, tile: Tile, sides: Sides) -> bool:
 
 
 def loads_ahead(limits: Limits, unit: MatrixUnit) -> bool:
-    """True if a group that is alone on a unit loads the operands of its next step before it
-    computes, and stores them to shared memory afterwards (software pipelining by registers).
+    """True if a group that is alone on its unit loads the operands of its next step to registers
+    before it computes, and stores them to shared memory afterwards (software pipelining).
 
-    Where it is stated what a unit has of shared memory, which then holds two copies.
+    Only on devices that state the shared memory of a unit, which then holds two copies.
     """
     return not limits.async_bytes and limits.unit_shared_bytes > 0 and unit.threads > 1
 
 
 def sharers_of_sum(draft: Draft, unit: MatrixUnit, tile: Tile, sides: Sides) -> int:
-    """Subgroups that share each sum (split-K in a group), where one alone would be on a unit.
+    """Subgroups that share each sum (split-K in a group), if a unit would have only one subgroup.
 
-    Where copies are not asynchronous, bytes are under way as threads of the device ask for them.
+    Without asynchronous copies, only more threads bring more bytes in flight.
     """
     limits, facts = draft.limits, draft.facts
     if fills_ahead(limits) or tile.tall * tile.wide > 1 or unit.threads == 1:
@@ -271,7 +279,7 @@ def sharers_of_sum(draft: Draft, unit: MatrixUnit, tile: Tile, sides: Sides) -> 
 
 
 def fills_ahead(limits: Limits) -> bool:
-    """True if groups fill some arrays in shared memory while they compute from others."""
+    """True if groups fill one copy of a stage while they compute from another."""
     return bool(limits.async_bytes) and limits.shared_bytes > 0
 
 
@@ -288,7 +296,7 @@ def tensorize(
     below, down = cut_tile(draft, row, tile.tall, copies(tile.rows, unit.m) * unit.m)
     beside, right = cut_tile(draft, column, tile.wide, copies(tile.columns, unit.n) * unit.n)
     block, share, depth = cut_steps(draft, unit, sharers)
-    # A unit of one row or column takes no loop along it: that of a tile counts whole units.
+    # A unit of one row or column has no loop along it: the loop of the tile counts whole units.
     step = Tensorize(down if unit.m > 1 else None, right if unit.n > 1 else None, depth, unit)
     draft.do(step)
     down = down if step.m is None else (*step.m, 0)
@@ -324,7 +332,7 @@ def tensorize(
     room = draft.limits.shared_bytes // groups_beside(draft.limits, unit, tile)
     is_over = scratch_bytes(draft.kernel, draft.limits.converted) > room
     if isinstance(unit.load, MatrixDescriptor):
-        # Groups that fit no second beside them, and fill one step ahead alone, wait for memory.
+        # A group that is resident alone and fills only one step ahead waits for memory.
         if is_over or turns < min(LEAST_TURNS + unit.load.behind, steps):
             return False
     elif turns > LEAST_TURNS and is_over:
@@ -339,9 +347,10 @@ def tensorize(
 def cut_tile(
     draft: Draft, loop: UOp, subgroups: int, size: int
 ) -> tuple[Number | None, Number | None]:
-    """Split a side into blocks of groups and parts of subgroups: the loops over parts, and in one.
+    """Split a side into blocks of groups and parts of subgroups.
 
-    A group of one subgroup has no loop over parts, a part of one row none in it.
+    Returns the loop over parts, None for a single subgroup, and the loop in a part, None for a part
+    of one row.
     """
     number = loop.arg.number
     if subgroups * size == 1:
@@ -354,9 +363,9 @@ def cut_tile(
 
 
 def cut_steps(draft: Draft, unit: MatrixUnit, sharers: int) -> tuple[Number, Number | None, Number]:
-    """Split the reduced loop of a product into stages, of which each sharer has a part.
+    """Split the reduced loop of a product into stages, and each stage among the sharers.
 
-    The loop over stages, that over sharers if there are several, and that in a part.
+    Returns the loop over stages, the loop over sharers if there are several, and the innermost one.
     """
     loops = summed_loops(draft.facts, unit)
     number = join_steps(draft, loops)
@@ -378,13 +387,13 @@ def summed_loops(facts: KernelFacts, unit: MatrixUnit) -> list[UOp]:
 
 
 def depth_of(unit: MatrixUnit) -> int:
-    """Steps of a sum that are staged at a time, at most."""
+    """Most steps of a sum that are staged at a time."""
     row_bytes = unit.load.row_bytes if isinstance(unit.load, MatrixDescriptor) else DEPTH_BYTES
     return max(row_bytes // unit.a.itemsize, unit.k)
 
 
 def dimension(draft: Draft, *axes: Number | None) -> Dimension:
-    """The dimension of a stage that some loops make up, the outermost first."""
+    """The dimension of a stage along some loops, the outermost first."""
     parts: list[tuple[Number, int]] = []
     size = 1
     for axis in reversed(axes):
@@ -397,7 +406,7 @@ def dimension(draft: Draft, *axes: Number | None) -> Dimension:
 def stage_without_conflicts(
     draft: Draft, step: Stage, held: Fragment, load: MatrixLoad | MatrixDescriptor | None
 ) -> None:
-    """Stage an operand with rows in different banks, if it varies with the loops of the step."""
+    """Stage an operand that varies with the loops of the step, its rows in different banks."""
     first = len(arrays_of(draft.kernel))
     inner = step.dimensions[-1]
     row = sum((counter_of(draft.kernel, a).extent - 1) * f for a, f in inner) + 1
@@ -413,7 +422,7 @@ def stage_without_conflicts(
         step = replace(step, padding=padding_of(row * itemsize) // itemsize)
     try:
         draft.do(step)
-    except ArgumentError:  # no value varies so: the operand is read from memory
+    except ArgumentError:  # no value varies with these loops: the operand is read from memory
         return
     for number in range(first, len(arrays_of(draft.kernel))):
         deal_out(draft, number, draft.limits.vector_bytes // itemsize)
@@ -422,9 +431,7 @@ def stage_without_conflicts(
 def stage_operand(
     draft: Draft, step: Stage, held: Fragment, load: MatrixLoad | MatrixDescriptor | None
 ) -> None:
-    """Stage an operand; of dimensions that instructions load in both orders, in the one in which
-    vectors of memory fill rows.
-    """
+    """Stage an operand, in the order of vectors in memory if the unit loads rows in both orders."""
     before = draft.copy()
     stage_without_conflicts(draft, step, held, load)
     if load and load.turned_bytes == held.dtype.itemsize and is_turned(draft):
@@ -433,9 +440,10 @@ def stage_operand(
 
 
 def is_turned(draft: Draft) -> bool:
-    """True if the last stage is filled by vectors across its rows, whose lanes are stored apart.
+    """True if the last stage is transposed as it is filled: lanes of a vector go to different rows.
 
-    With bytes, a thread stores so many lanes that their addresses need the accumulators' registers.
+    With bytes, a thread then stores so many lanes that their addresses take registers from the
+    accumulators.
     """
     fills = fills_of(draft.kernel)
     if not fills:
@@ -454,9 +462,9 @@ def lies_across(facts: KernelFacts, loop: UOp, unit: MatrixUnit) -> bool:
 
 
 def is_rounded_apart(draft: Draft, unit: MatrixUnit) -> bool:
-    """True unless threads must round operands of a unit that reads these by itself.
+    """True unless threads have to round operands that the unit reads from shared memory by itself.
 
-    Copies of boxes round them, and fragments are rounded where lanes load them: both are faster.
+    Other plans are faster: bulk copies round operands, and lanes round fragments as they load them.
     """
     if not unit.rounds or not isinstance(unit.load, MatrixDescriptor):
         return True
@@ -467,7 +475,7 @@ def is_rounded_apart(draft: Draft, unit: MatrixUnit) -> bool:
 
 
 def is_described(draft: Draft, done: int) -> bool:
-    """True if a step after the first `done` staged an operand for a unit that reads shared memory.
+    """True if a step after the first `done` staged an operand that a unit can read by itself.
 
     False if threads transpose it: they would store single elements of many rows to the same banks.
     """
@@ -476,10 +484,10 @@ def is_described(draft: Draft, done: int) -> bool:
 
 
 def groups_beside(limits: Limits, unit: MatrixUnit, tile: Tile) -> int:
-    """Groups that should be resident together by their shared memory.
+    """Groups whose shared memory should fit on a unit together.
 
-    Asynchronous products continue while threads wait: one group is enough if registers hold no
-    other.
+    Asynchronous products continue while threads wait, so one group is enough if the registers do
+    not hold a second one.
     """
     if not isinstance(unit.load, MatrixDescriptor):
         return GROUPS_OF_A_UNIT
@@ -491,17 +499,17 @@ def groups_beside(limits: Limits, unit: MatrixUnit, tile: Tile) -> int:
 def padding_of(row_bytes: int) -> int:
     """Padding of a row in bytes, so that neighboring rows start in different banks.
 
-    Rows with an odd number of pieces start at 8 different ones: 8 rows by 4 lanes that read a word
-    each, or 8 threads that move a piece each, access all banks without conflicts.
+    With an odd number of 16-byte pieces per row, 8 rows start in 8 different places: 8 rows by 4
+    lanes that read a word each, or 8 threads that move a piece each, have no bank conflicts.
     """
     pieces, rest = divmod(row_bytes, ACCESS_BYTES)
     return ACCESS_BYTES if rest == 0 and pieces % 2 == 0 else 0
 
 
 def piece_of(held: Fragment, limits: Limits) -> int:
-    """Bytes of a row that the lanes of one transaction read, one access at least.
+    """Bytes of a row that the lanes of one transaction read, at least one access.
 
-    A transaction of shared memory serves as many lanes as together access each bank once.
+    A transaction of shared memory serves as many lanes as access each bank once.
     """
     along, together = held.map.neighbors
     access = min(together * held.dtype.itemsize, ACCESS_BYTES)
@@ -518,7 +526,7 @@ def swizzle_of(row_bytes: int, piece: int) -> int:
 
 
 def inner_loop(facts: KernelFacts, unit: MatrixUnit) -> UOp:
-    """The reduced loop of a unit: that along which most operands are contiguous, the longest."""
+    """The reduced loop along which the unit sums: contiguous in most operands, then the longest."""
     read = operand_accesses(facts)
 
     def suits_unit(loop: UOp) -> tuple[int, int]:

@@ -24,7 +24,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final, TypeVar
+from typing import IO, Any, Final
 
 import numpy
 
@@ -34,7 +34,6 @@ from tinycore.errors import FileFormatError
 __all__ = ["SavedTensor", "like", "read_archive"]
 
 Array = numpy.ndarray[Any, numpy.dtype[Any]]
-Made = TypeVar("Made")
 
 MAGIC: Final = 0x1950A86A20F9469CFC6C
 """The first object of a file that is no archive."""

@@ -47,22 +47,6 @@ def write_words(ring: Ring, place: int, words: memoryview) -> None:
         ring[: len(words) - first] = words[first:]
 
 
-def pieces(words: memoryview) -> list[tuple[int, int]]:
-    """Start and length of the indirect buffers that hold PM4: as large as one may be, and whole
-    packets.
-    """
-    if len(words) <= pm4.LARGEST_BUFFER:
-        return [(0, len(words))] if len(words) else []
-    found, begin, at = [], 0, 0
-    while at < len(words):
-        length = pm4.length_of(words[at])
-        if at + length - begin > pm4.LARGEST_BUFFER:
-            found.append((begin, at - begin))
-            begin = at
-        at += length
-    return [*found, (begin, at - begin)]
-
-
 class AmdQueue(HWQueue):
     """Command recording common to compute and copy queues."""
 
@@ -78,6 +62,10 @@ class AmdQueue(HWQueue):
         """The commands as they are now."""
         words = self.words
         return words if isinstance(words, memoryview) else memoryview(words)
+
+    def buffers(self, words: memoryview) -> list[tuple[int, int]]:
+        """Start and length of the indirect buffers that hold PM4."""
+        return self.whole_commands(words, pm4.LARGEST_BUFFER, pm4.length_of)
 
     def submit_words(self) -> None:
         """Hand the commands to the hardware."""
@@ -175,7 +163,7 @@ class Pm4Queue(AmdQueue):
             base = self.bound.address
             words = as_words(
                 word
-                for start, count in pieces(words)
+                for start, count in self.buffers(words)
                 for word in pm4.indirect_buffer(base + start * _WORD_BYTES, count)
             )
         ring, hardware = self.hardware.ring, self.hardware
@@ -232,7 +220,7 @@ class AqlQueue(Pm4Queue):
         """Packets for the ring; the words that they name lie at an address."""
         found, begin, words = [], 0, self.view()
         for at in [*self.launches, len(words)]:
-            for start, count in pieces(words[begin:at]):
+            for start, count in self.buffers(words[begin:at]):
                 place = address + (begin + start) * _WORD_BYTES
                 found.append(as_words(aql.commands(place, count)))
             if at < len(words):

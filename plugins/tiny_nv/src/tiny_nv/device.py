@@ -86,7 +86,6 @@ class CudaDevice:
             "CUcontext *", "cuDevicePrimaryCtxRetain", self.info.number, what=self.info.name
         )
         self.stream = self.got("CUstream *", "cuStreamCreate", _WAITS_FOR_DEFAULT_STREAM)
-        self._modules: dict[int, Any] = {}
         self._events: list[Any] = []
         self._order: Any = None
         """Event by which streams wait for each other."""

@@ -34,20 +34,6 @@ _WORD_BYTES: Final = 4
 _NOTHING: Final[Mapping[Symbol, int]] = MappingProxyType({})
 
 
-def pieces(words: memoryview) -> list[tuple[int, int]]:
-    """Start and length of what one entry of a ring names: as much as it can, and whole commands."""
-    if len(words) <= LARGEST_ENTRY:
-        return [(0, len(words))]
-    found, begin, at = [], 0, 0
-    while at < len(words):
-        length = methods.length_of(words[at])
-        if at + length - begin > LARGEST_ENTRY:
-            found.append((begin, at - begin))
-            begin = at
-        at += length
-    return [*found, (begin, at - begin)]
-
-
 class NvQueue(HWQueue):
     """Command recording common to compute and copy queues."""
 
@@ -104,9 +90,10 @@ class NvQueue(HWQueue):
             channel.ring_doorbell()
 
     def _entries_of(self, memory: HCQBuffer, words: memoryview) -> list[tuple[int, int]]:
-        """Addresses and lengths of what the ring is to name."""
+        """Addresses and lengths of the ring's entries for commands in memory."""
         base = memory.address
-        return [(base + start * _WORD_BYTES, count) for start, count in pieces(words)]
+        runs = self.whole_commands(words, LARGEST_ENTRY, methods.length_of)
+        return [(base + start * _WORD_BYTES, count) for start, count in runs]
 
     def _lend(self, words: memoryview) -> HCQBuffer:
         """A copy of the words, which lasts until they are executed."""

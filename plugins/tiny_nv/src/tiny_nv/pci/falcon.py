@@ -114,9 +114,9 @@ class Falcon:
             self._allow_dma()
             at = memory.bus()
             code = at + program.code_offset - program.code_at
-            self._move(code, program.code_at, 0, program.code_bytes, _TO_CODE | _SECURE)
+            self._move(code, program.code_at, program.code_bytes, _TO_CODE | _SECURE)
             data = at + program.data_offset
-            self._move(data, 0, 0, program.data_bytes, _SET_DATA_TAG)
+            self._move(data, 0, program.data_bytes, _SET_DATA_TAG)
             self._prepare(program, mailboxes)
             self.start()
             self.wait_for_halt()
@@ -131,8 +131,8 @@ class Falcon:
         self._write(_DMA_CONTROL, 0)
         self.registers.write(bus, _PHYSICAL_COHERENT)
 
-    def _move(self, base: int, source: int, target: int, size: int, form: int) -> None:
-        """DMA into code or data memory. The offset of the source is a code's virtual address."""
+    def _move(self, base: int, source: int, size: int, form: int) -> None:
+        """DMA to the start of code or data memory, from an offset, the virtual address of code."""
         if base % BLOCK:
             raise DeviceUnavailable(
                 f"a program of {self.place.name} lies at {base:#x}, no multiple of {BLOCK}"
@@ -142,7 +142,7 @@ class Falcon:
         self._write(_DMA_BASE_HIGH, base >> 40)
         for offset in range(0, size, BLOCK):
             self._wait(lambda: not self._read(_DMA_COMMAND) & _DMA_FULL, "takes no DMA")
-            self._write(_DMA_TO, target + offset)
+            self._write(_DMA_TO, offset)
             self._write(_DMA_FROM, source + offset)
             self._write(_DMA_COMMAND, form | _OF_256_BYTES)
         self._wait(lambda: bool(self._read(_DMA_COMMAND) & _DMA_IDLE), "ends no DMA")
