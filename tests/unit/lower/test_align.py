@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import pytest
 
-from tests.unit.lower.test_grid import GROUPS, assert_same, run
+from tests.unit.lower.test_grid import GROUPS, assert_same
 from tests.unit.lower.test_shared import SMALL, ast_of, empty, product
-from tests.unit.lower.test_tile import GRAPHS
+from tests.unit.lower.test_tile import GRAPHS, buffers_after
 from tests.unit.schedule.graphs import kernels
 from tinycore import Tensor
 from tinycore.dtype import dtypes
@@ -120,7 +120,7 @@ def test_gates_and_alternatives_are_kept_by_every_part() -> None:
 
     assert [lanes for _, lanes, _ in accesses(cut)] == [1, 1, 1, 1, 2, 2]
     whole = lower(kernel, Renderer(Limits()), "kernel", ())
-    for found, expected in zip(run(cut), run(whole), strict=True):
+    for found, expected in zip(buffers_after(cut), buffers_after(whole), strict=True):
         assert found.tolist() == expected.tolist()
 
 
@@ -152,7 +152,7 @@ def test_kernels_without_arithmetic_on_vectors_compute_the_same(name: str) -> No
     loops = lower(ast, Renderer(ALIGNED), "kernel", ())
 
     assert not [u for u in linear.uops if u.op in ALU and u.dtype.count > 1]
-    for found, expected in zip(run(linear), run(loops), strict=True):
+    for found, expected in zip(buffers_after(linear), buffers_after(loops), strict=True):
         assert found == pytest.approx(expected, rel=1e-5, abs=1e-5)
 
 
