@@ -17,17 +17,10 @@ from simulated import Simulated, backend_of
 from standin import Card
 
 from tiny_nv.arch import arch_of, limits_of, widest_of
-from tiny_nv.matrix import (
-    DESCRIPTOR,
-    WARPGROUP,
-    Awaited,
-    descriptor_bits,
-    products_awaited,
-    products_begun_together,
-    registers_of_sums,
-)
+from tiny_nv.product_groups import Wait, product_groups, sum_registers, waits_before
 from tiny_nv.program import NvrtcCompiler, PtxCompiler
 from tiny_nv.spills import spilled_bytes
+from tiny_nv.warpgroup import DESCRIPTOR, WARPGROUP, descriptor_bits
 from tinycore import Context, Device, Tensor, dtypes
 from tinycore.dtype import DType
 from tinycore.lower.pipeline import lower
@@ -205,7 +198,7 @@ def rows_of(*between: UOp, again: bool = False) -> list[int]:
     first = product(operand, held)
     last = product(operand, first)
     others = [UOp(Op.STORE, dtypes.void, (held.src[0], first))] if again else []
-    rows = products_begun_together((held, first, *between, last, *others))
+    rows = product_groups((held, first, *between, last, *others))
     return sorted(map(len, rows.values()))
 
 
@@ -216,7 +209,7 @@ def test_products_are_waited_for_where_their_sum_is_needed() -> None:
     other = product(UOp.const(dtypes.float16, 2), first.src[2])
     uses = [UOp(Op.EXTRACT, dtypes.float32, (one,), (0,)) for one in (first, other)]
 
-    found = products_awaited((*first.src, first, other, *uses), are_kept=True)
+    found = waits_before((*first.src, first, other, *uses), are_kept=True)
 
     assert {use: [(a.product, a.left) for a in found[use]] for use in found} == {
         uses[0]: [(first, 1)],
@@ -234,8 +227,8 @@ def test_a_sum_that_is_stored_is_waited_for_at_the_end_of_a_loop() -> None:
     end = UOp(Op.END, dtypes.void, (stored, loop))
     uops = (register, index, loop, one.src[2], operand, one, stored, end)
 
-    assert products_awaited(uops, are_kept=True) == {end: (Awaited(one, register, 0),)}
-    assert products_awaited(uops, are_kept=False) == {stored: (Awaited(one, None, 0),)}
+    assert waits_before(uops, are_kept=True) == {end: (Wait(one, register, 0),)}
+    assert waits_before(uops, are_kept=False) == {stored: (Wait(one, None, 0),)}
 
 
 def test_a_product_is_computed_where_its_sum_alone_is_stored() -> None:
@@ -247,10 +240,10 @@ def test_a_product_is_computed_where_its_sum_alone_is_stored() -> None:
     stored, again = UOp(Op.STORE, dtypes.void, (index, one)), UOp(Op.LOAD, kind, (index,), "again")
     lane = UOp(Op.EXTRACT, dtypes.float32, (one,), (0,))
 
-    assert registers_of_sums((register, index, held, one, stored)) == {one: register}
-    assert registers_of_sums((register, index, held, one, again, stored)) == {}
-    assert registers_of_sums((register, index, held, one, lane, stored)) == {}
-    assert registers_of_sums((held, one, UOp(Op.END, dtypes.void, (held,)), stored)) == {}
+    assert sum_registers((register, index, held, one, stored)) == {one: register}
+    assert sum_registers((register, index, held, one, again, stored)) == {}
+    assert sum_registers((register, index, held, one, lane, stored)) == {}
+    assert sum_registers((held, one, UOp(Op.END, dtypes.void, (held,)), stored)) == {}
 
 
 def test_sums_of_a_chain_are_moved_nowhere() -> None:

@@ -310,38 +310,50 @@ def tensorize(
     steps = counter_of(draft.kernel, block).extent if at == block else 1
     turns = min(turns, steps)
     along = dimension(draft, share, depth, step.number(STEPS))
-    for subgroups, axis, part in ((below, down, ROWS), (beside, right, COLUMNS)):
+    for side, subgroups, axis, part in ((row, below, down, ROWS), (column, beside, right, COLUMNS)):
         across = dimension(draft, subgroups, axis, step.number(part))
-        if not across:  # a single row, which lanes read from memory
-            if unit.is_described:
-                return False
-            continue
-        operand = unit.fragment("a" if part is ROWS else "b")
-        inner = operand.map.neighbors[0] == "k"
-        if isinstance(unit.load, MatrixDescriptor) and unit.load.turned_bytes == unit.a.itemsize:
-            inner = not lies_across(joined, row if part is ROWS else column, unit)
+        inner = steps_are_inner(joined, side, unit, part)
         dimensions = (across, along) if inner else (along, across)
-        done = len(draft.steps)
-        stage_operand(draft, Stage(at, dimensions, copies=turns), operand, unit.load)
-        if isinstance(unit.load, MatrixDescriptor) and not is_described(draft, done):
-            return False
-        if turns > 1 and operand.dtype.itemsize == 1 and is_turned(draft):
+        if not across and not unit.is_described:
+            continue  # a single row, which lanes read from memory
+        if not across or not stage_side(draft, Stage(at, dimensions, copies=turns), unit, part):
             return False
     if at == block and not is_rounded_apart(draft, unit):
         return False
-    room = draft.limits.shared_bytes // groups_beside(draft.limits, unit, tile)
-    is_over = scratch_bytes(draft.kernel, draft.limits.converted) > room
-    if isinstance(unit.load, MatrixDescriptor):
-        # A group that is resident alone and fills only one step ahead waits for memory.
-        if is_over or turns < min(LEAST_TURNS + unit.load.behind, steps):
-            return False
-    elif turns > LEAST_TURNS and is_over:
-        return False
-    if not fits_group(draft):
+    if not leaves_room(draft, unit, tile, turns, steps) or not fits_group(draft):
         return False
     order_blocks(draft, row, column, longest(tuple(given.facts.reduced)).extent, unit.a.itemsize)
     given.become(draft)
     return True
+
+
+def steps_are_inner(facts: KernelFacts, side: UOp, unit: MatrixUnit, part: int) -> bool:
+    """True if the rows of a staged operand are along the sum, not along its side of the result."""
+    if isinstance(unit.load, MatrixDescriptor) and unit.load.turned_bytes == unit.a.itemsize:
+        return not lies_across(facts, side, unit)
+    return unit.fragment("a" if part is ROWS else "b").map.neighbors[0] == "k"
+
+
+def stage_side(draft: Draft, step: Stage, unit: MatrixUnit, part: int) -> bool:
+    """Stage the operand of a side; False if the unit or the registers do not permit its layout."""
+    operand = unit.fragment("a" if part is ROWS else "b")
+    done = len(draft.steps)
+    stage_operand(draft, step, operand, unit.load)
+    if isinstance(unit.load, MatrixDescriptor) and not is_described(draft, done):
+        return False
+    return step.copies == 1 or operand.dtype.itemsize > 1 or not is_turned(draft)
+
+
+def leaves_room(draft: Draft, unit: MatrixUnit, tile: Tile, turns: int, steps: int) -> bool:
+    """True if stages leave shared memory for the groups that should be resident together.
+
+    A group that is resident alone, and fills only one step ahead, waits for memory.
+    """
+    room = draft.limits.shared_bytes // groups_beside(draft.limits, unit, tile)
+    fits = scratch_bytes(draft.kernel, draft.limits.converted) <= room
+    if isinstance(unit.load, MatrixDescriptor):
+        return fits and turns >= min(LEAST_TURNS + unit.load.behind, steps)
+    return fits or turns <= LEAST_TURNS
 
 
 def cut_tile(

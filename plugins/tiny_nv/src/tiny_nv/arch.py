@@ -12,11 +12,13 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tiny_nv.matrix import HOPPER, units_of
+from tiny_nv.matrix import INSTRUCTIONS
 from tiny_nv.settings import cuda_settings
+from tiny_nv.warpgroup import HOPPER, WARPGROUP
 from tinycore.dtype import dtypes
 from tinycore.errors import CompilerUnavailable
 from tinycore.render.base import Limits
+from tinycore.uop.matrix import MatrixUnit
 
 __all__ = ["ARCHS", "Arch", "arch_of", "limits_of", "number_of", "widest_of"]
 
@@ -60,7 +62,7 @@ class Arch:
     l2_rate: float = 0.0
     """Bytes that a multiprocessor gets from that cache in a clock, where it is published."""
     is_specific: bool = False
-    """True for what no later card has, as sm_90a: wgmma."""
+    """True for an architecture with features that no later one has, such as wgmma of sm_90a."""
 
     @property
     def shared_bytes_of_a_unit(self) -> int:
@@ -104,12 +106,12 @@ def arch_of(name: str) -> Arch:
 
 
 def widest_of(name: str) -> str:
-    """The architecture to compile for on a card: with what it alone has, where it has such."""
+    """The architecture to compile for on a card, with the features that only it has."""
     return f"{name}a" if number_of(name) == HOPPER and not name.endswith("a") else name
 
 
 def limits_of(arch: Arch, takes_maps: bool = False) -> Limits:
-    """Limits of a card, which plans respect; of a driver that gives programs maps of tensors."""
+    """The limits of a card; `takes_maps` if the driver passes maps of tensors to programs."""
     has_boxes = takes_maps and arch.is_specific
     return Limits(
         threads=arch.units * THREADS_OF_A_UNIT,
@@ -137,3 +139,9 @@ def limits_of(arch: Arch, takes_maps: bool = False) -> Limits:
         l2_bytes=arch.l2_bytes,
         l2_rate=arch.l2_rate,
     )
+
+
+def units_of(number: int, is_specific: bool = False) -> tuple[MatrixUnit, ...]:
+    """The matrix units of a compute capability; if `is_specific`, with those that only it has."""
+    own = [found.unit for found in WARPGROUP.values()] if is_specific and number == HOPPER else []
+    return (*own, *(found.unit for found in INSTRUCTIONS.values() if found.since <= number))

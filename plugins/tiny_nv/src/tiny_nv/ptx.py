@@ -18,21 +18,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from tiny_nv.matrix import (
-    COMMIT,
-    FENCE,
-    INSTRUCTIONS,
-    WAIT,
-    WARPGROUP,
-    cluster_barrier,
-    descriptor_bits,
-    is_new_sum,
-    is_written_by_threads,
-    products_awaited,
-    products_begun_together,
-    products_under_way,
-    registers_of_sums,
-)
+from tiny_nv.matrix import INSTRUCTIONS
+from tiny_nv.product_groups import product_groups, products_in_flight, sum_registers, waits_before
 from tiny_nv.program import entry_name
 from tiny_nv.ptx_text import (
     ACCESS_LANES,
@@ -54,6 +41,16 @@ from tiny_nv.ptx_text import (
     zero_of,
 )
 from tiny_nv.ptx_values import APPROXIMATE_OPS, NATIVE_OPS, NATIVE_TYPES, chosen, computed
+from tiny_nv.warpgroup import (
+    COMMIT,
+    FENCE,
+    WAIT,
+    WARPGROUP,
+    cluster_barrier,
+    descriptor_bits,
+    is_new_sum,
+    is_written_by_threads,
+)
 from tinycore.dtype import DType, PointerDType, dtypes
 from tinycore.render.base import LinearKernel, Renderer, pointer_of
 from tinycore.render.facts import is_register
@@ -127,7 +124,7 @@ class Ptx(Renderer):
 
     def write(self, u: UOp, text: Text) -> None:
         """Add what one node stands for."""
-        if found := products_awaited(text.kernel.uops, False).get(u):
+        if found := waits_before(text.kernel.uops, False).get(u):
             text.put(f"{WAIT} {min(awaited.left for awaited in found)}")
         match u.op:
             case Op.DEFINE_GLOBAL:
@@ -156,7 +153,7 @@ class Ptx(Renderer):
             case Op.BARRIER:
                 if is_written_by_threads(text.kernel):  # matrix units see what was stored
                     text.put("fence.proxy.async.shared::cta")
-                if (left := products_under_way(text.kernel.uops).groups.get(u)) is not None:
+                if (left := products_in_flight(text.kernel.uops).groups.get(u)) is not None:
                     text.put(f"{WAIT} {left}")
                 shares = text.kernel.shares_copies
                 barrier = cluster_barrier(text.kernel) if shares else ("bar.sync 0",)
@@ -251,7 +248,7 @@ class Ptx(Renderer):
         else:
             more = text.new(PREDICATE, f"setp.lt.{size}", counter, end)
             text.put(f"@{more} bra {label}")
-        if u in products_under_way(text.kernel.uops).ends:
+        if u in products_in_flight(text.kernel.uops).ends:
             text.put(f"{WAIT} 0")
 
     # --- memory
@@ -295,7 +292,7 @@ class Ptx(Renderer):
         index = u.src[0]
         pointer, kind = pointer_of(index), text.kind(u.dtype)
         if is_register(pointer):
-            if text.ranges and (text.ranges[-1], u) in products_under_way(text.kernel.uops).sums:
+            if text.ranges and (text.ranges[-1], u) in products_in_flight(text.kernel.uops).sums:
                 text.values[u] = text.values[pointer]  # which products under way write
                 return
             lanes = (text.new(kind, f"mov.{kind.bits}", r) for r in text.values[pointer])
@@ -499,13 +496,13 @@ class Ptx(Renderer):
 
     def write_warpgroup_matrix(self, u: UOp, text: Text) -> None:
         """Products of operands in shared memory, added to a fragment: one, or a row of them."""
-        products = products_begun_together(text.kernel.uops).get(u)
+        products = product_groups(text.kernel.uops).get(u)
         if products is None:  # the last of its row has it
             return
         instruction = WARPGROUP[u.arg.name]
         sums = list(text.values[products[0].src[2]])
-        is_under_way = u in products_under_way(text.kernel.uops).products
-        if not is_under_way:
+        is_in_flight = u in products_in_flight(text.kernel.uops).products
+        if not is_in_flight:
             sums = self.sums_of(u, products[0], text)
         adds = [text.new(PREDICATE, "setp.ne.u32", "1", "0")] * len(products) * instruction.steps
         if is_new_sum(products[0]):
@@ -522,7 +519,7 @@ class Ptx(Renderer):
         """The registers in which a row of products is summed: those where its sum is stored, or its
         own."""
         kind, before = text.kind(last.dtype), text.values[first.src[2]]
-        memory = registers_of_sums(text.kernel.uops).get(last)
+        memory = sum_registers(text.kernel.uops).get(last)
         kept = () if memory is None else text.values[memory]
         sums = list(kept) or [text.register(kind) for _ in before]
         if not is_new_sum(first):

@@ -16,21 +16,18 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from tiny_nv._helpers import HELPERS, PRELUDE
-from tiny_nv.matrix import (
+from tiny_nv.matrix import FUNCTIONS, LOAD
+from tiny_nv.product_groups import product_groups, products_in_flight, waits_before
+from tiny_nv.program import entry_name
+from tiny_nv.warpgroup import (
     DESCRIBED,
-    FUNCTIONS,
-    LOAD,
     WAIT,
     WARPGROUP,
     cluster_barrier,
     descriptor_bits,
     is_new_sum,
     is_written_by_threads,
-    products_awaited,
-    products_begun_together,
-    products_under_way,
 )
-from tiny_nv.program import entry_name
 from tinycore.dtype import DType, dtypes
 from tinycore.render.base import LinearKernel
 from tinycore.render.cstyle import MatrixCall
@@ -136,13 +133,13 @@ class CudaC(Cxx):
         return places or super().has_dynamic_shared(kernel)
 
     def write_barrier(self, u: UOp, writer: Writer) -> None:
-        """A barrier; what matrix units read by themselves is made known to them before.
+        """A barrier, behind the fence of writes that matrix units read by themselves.
 
-        So is what they have read: products are waited for, but for those that may be under way.
+        It also waits for products, except those that may be in flight.
         """
         if is_written_by_threads(writer.kernel):
             writer.line('asm volatile("fence.proxy.async.shared::cta;" ::: "memory");')
-        if (left := products_under_way(writer.kernel.uops).groups.get(u)) is not None:
+        if (left := products_in_flight(writer.kernel.uops).groups.get(u)) is not None:
             writer.line(f'asm volatile("{WAIT} {left};" ::: "memory");')
         if writer.kernel.shares_copies:
             arrive, wait = cluster_barrier(writer.kernel)
@@ -164,8 +161,8 @@ class CudaC(Cxx):
         return f"share_box({{to}}, {{map}}, {{barrier}}, {mask}, {{coordinates}});"
 
     def write(self, u: UOp, writer: Writer) -> None:
-        """Add what one node stands for; of products of four warps a row of them at once."""
-        for product, register, left in products_awaited(writer.kernel.uops, True).get(u, ()):
+        """Write one node; of asynchronous products a whole group with its last one."""
+        for product, register, left in waits_before(writer.kernel.uops, True).get(u, ()):
             held = product if register is None else register
             self.write_wait(held, product, left, writer)
         if u.op is Op.END:
@@ -173,8 +170,8 @@ class CudaC(Cxx):
             self.write_ended(u, writer)
         elif u.op is not Op.MATRIX or u.arg.name not in WARPGROUP:
             super().write(u, writer)
-        elif products := products_begun_together(writer.kernel.uops).get(u):
-            # else the last of its row has it
+        elif products := product_groups(writer.kernel.uops).get(u):
+            # other products are written with the last one of their group
             instruction = WARPGROUP[u.arg.name]
             writer.define(instruction.function(products))
             operands = [writer[s] for product in products for s in product.src[:2]]
@@ -185,13 +182,13 @@ class CudaC(Cxx):
             writer.declare(u.dtype, writer[u], f"{name}({', '.join(operands)})")
 
     def write_ended(self, end: UOp, writer: Writer) -> None:
-        """The wait for products that a loop left under way, which their sums depend on."""
-        for register, product in products_under_way(writer.kernel.uops).ends.get(end, ()):
+        """The wait for products that a loop left in flight."""
+        for register, product in products_in_flight(writer.kernel.uops).ends.get(end, ()):
             self.write_wait(register, product, 0, writer)
 
     @staticmethod
     def write_wait(held: UOp, product: UOp, left: int, writer: Writer) -> None:
-        """The wait for all products but the last groups, which the sums that are `held` need."""
+        """The wait for the group of a product, whose sums are `held`, and all but `left` groups."""
         writer.define(WARPGROUP[product.arg.name].ended(left))
         writer.line(f"{writer[held]} = {product.arg.name}_ended_{left}({writer[held]});")
 
