@@ -30,7 +30,7 @@ from tinycore.lower.scalars import scalars
 from tinycore.lower.tighten import tighten_folds
 from tinycore.lower.tighten_strips import tighten_strips
 from tinycore.lower.tile import Plan, apply_plan
-from tinycore.render.base import LinearKernel, Renderer, value_names
+from tinycore.render.base import Limits, LinearKernel, Renderer, value_names
 from tinycore.trace import Trace
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
@@ -60,24 +60,9 @@ def expand_loops(kernel: UOp, renderer: Renderer) -> UOp:
     return expand(share_fills(tighten_strips(tighten_folds(kernel)), renderer.limits))
 
 
-def fold_registers(kernel: UOp, renderer: Renderer) -> UOp:
-    """REDUCE becomes loops over registers."""
-    return reduce_to_registers(kernel)
-
-
-def share_reductions(kernel: UOp, renderer: Renderer) -> UOp:
-    """REDUCE over GROUP loops becomes folds through lanes and shared memory."""
-    return group_reductions(kernel, renderer.limits)
-
-
-def launch(kernel: UOp, renderer: Renderer) -> UOp:
-    """GRID, BLOCK and GROUP loops become launch indices."""
-    return loops_to_launch(kernel, renderer.limits)
-
-
-def align(kernel: UOp, renderer: Renderer) -> UOp:
-    """Cut vector accesses that may cross their alignment."""
-    return align_accesses(kernel, renderer.limits)
+def by_limits(run: Callable[[UOp, Limits], UOp]) -> Callable[[UOp, Renderer], UOp]:
+    """A pass that depends on nothing but the limits of the renderer's device."""
+    return lambda kernel, renderer: run(kernel, renderer.limits)
 
 
 def lower_gates(kernel: UOp, renderer: Renderer) -> UOp:
@@ -102,29 +87,24 @@ def split_vectors(kernel: UOp, renderer: Renderer) -> UOp:
     return kernel if renderer.vector_ops else rewrite(kernel, scalars + simplify, name="scalars")
 
 
-def copy_ahead(kernel: UOp, renderer: Renderer) -> UOp:
-    """Fill shared memory by asynchronous copies, on devices that have them."""
-    return begin_copies(kernel, renderer.limits)
-
-
-def stream(kernel: UOp, renderer: Renderer) -> UOp:
+def stream(kernel: UOp, limits: Limits) -> UOp:
     """Store large results non-temporally, and prefetch large operands."""
-    return mark_prefetches(mark_nontemporal(kernel, renderer.limits), renderer.limits)
+    return mark_prefetches(mark_nontemporal(kernel, limits), limits)
 
 
 KERNEL_PIPELINE: Final = (
     Pass("expand", expand_loops),
     Pass("gates", lower_gates),
-    Pass("group", share_reductions),
-    Pass("registers", fold_registers),
-    Pass("launch", launch),
-    Pass("align", align),
+    Pass("group", by_limits(group_reductions)),
+    Pass("registers", lambda kernel, _: reduce_to_registers(kernel)),
+    Pass("launch", by_limits(loops_to_launch)),
+    Pass("align", by_limits(align_accesses)),
     Pass("images", lower_images),
     Pass("lower", lower_values),
     Pass("scalars", split_vectors),
     Pass("tidy", tidy),
-    Pass("copies", copy_ahead),
-    Pass("stream", stream),
+    Pass("copies", by_limits(begin_copies)),
+    Pass("stream", by_limits(stream)),
 )
 """The passes after tiling (`plan.py`, `tile.py`). A plan decides what is done; the passes ask the
 device's limits only how: which alignment, copies and types there are."""
@@ -169,7 +149,7 @@ def lower(
     sizes: dict[str, UOp] = {}
     for step in KERNEL_PIPELINE:
         kernel = with_rules(kernel, added, step.name)
-        if step.run is launch:
+        if step.name == "launch":
             sizes = varying_sizes(kernel, renderer.limits)
         kernel = step.run(kernel, renderer)
     if settings.VERIFY:

@@ -9,13 +9,14 @@ beyond them, as it fills shared memory, once for all places of a window.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from tinycore.dtype import DType
 from tinycore.render.base import Limits
 from tinycore.uop.matrix import ATOM_BYTES, MatrixDescriptor, MatrixUnit
+from tinycore.uop.node import UOp
 
 LEAST_TAPS: Final = 4
 """Places of a window from which on an image that is shared for all of them is read less."""
@@ -49,6 +50,22 @@ class Window(NamedTuple):
     """Places of a window along columns and rows of an image."""
     gaps: tuple[int, int]
     """Steps from one place to the next."""
+
+    @classmethod
+    def of(
+        cls,
+        outputs: int,
+        filters: UOp,
+        rows: UOp,
+        columns: UOp,
+        channels: UOp,
+        taps: tuple[Mapping[UOp, int], Mapping[UOp, int]],
+    ) -> Window:
+        """The convolution of some loops; `taps`: loops along rows and columns, and their gaps."""
+        depth, height, width = (int(loop.extent) for loop in (filters, rows, columns))
+        down, along = (next(((int(r.extent), n) for r, n in t.items()), (1, 1)) for t in taps)
+        images, sides = outputs // (depth * height * width), zip(down, along, strict=True)
+        return cls(images, depth, height, width, int(channels.extent), *sides)
 
     @property
     def reach(self) -> tuple[int, int]:

@@ -246,15 +246,8 @@ def window_of(image: Operand, weights: Operand, loops: ProductLoops) -> Window |
     channels = [r for r in summed if r not in (*down, *along)]
     if len(channels) != 1 or image.axis_of(channels[0]) is None or max(len(down), len(along)) > 1:
         return None
-    images = math.prod(map(steps_along, sides)) // math.prod(
-        map(steps_along, (across, rows, columns))
-    )
-    sizes = tuple(map(steps_along, (across, rows, columns, channels[0])))
-    taps = tuple(steps_along(next(iter(found))) if found else 1 for found in (down, along))
-    gaps = tuple(next(iter(found.values()), 1) for found in (down, along))
-    return Window(
-        images, sizes[0], sizes[1], sizes[2], sizes[3], (taps[0], taps[1]), (gaps[0], gaps[1])
-    )
+    outputs = math.prod(map(steps_along, sides))
+    return Window.of(outputs, across, rows, columns, channels[0], (down, along))
 
 
 def taps_of(image: Operand, loop: UOp, summed: list[UOp]) -> dict[UOp, int]:

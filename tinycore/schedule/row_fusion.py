@@ -211,8 +211,8 @@ def group_neighbors(steps: Sequence[Step], memory: Sequence[UOp], parameters: in
             continue
         if run:
             if trace.on:
-                before = memory[run[0].places[0]].single_device
-                explain(run[-1], step, refusal_without_group(before) or refusal)
+                is_closed = device_limits(memory[run[0].places[0]].single_device) is None
+                explain(run[-1], step, Refusal.CLOSED if is_closed else refusal)
             yield Run(run, group)
         run, group = [step], group_of(launch, device) if is_nest else None
     if run:
@@ -240,11 +240,6 @@ def group_of(launch: Launch, device: str) -> FusionGroup | RowKernel | ProductFo
         return ProductFolds(launch, device, limits)
     kind = FusionGroup if limits.grid is None else RowKernel
     return kind(launch, device, limits)
-
-
-def refusal_without_group(device: str) -> Refusal | None:
-    """The refusal of every kernel of a device that has no limits."""
-    return Refusal.CLOSED if device_limits(device) is None else None
 
 
 def fused_step(run: Sequence[Step], launch: Launch, memory: Sequence[UOp]) -> Step:

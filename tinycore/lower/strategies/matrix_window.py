@@ -115,19 +115,9 @@ def convolution_of_sides(
     if len(channels) != 1 or not is_window or not images:
         return None
     filters = max(across, key=lambda r: r.extent)
-    images_apart = facts.outputs_launched // (filters.extent * rows.extent * columns.extent)
-    taps = tuple(next((r.extent for r in found), 1) for found in (down, along))
-    gaps = tuple(next(iter(found.values()), 1) for found in (down, along))
-    sizes = (images_apart, filters.extent, rows.extent, columns.extent, channels[0].extent)
-    return Loops(
-        filters,
-        rows,
-        columns,
-        channels[0],
-        next(iter(down), None),
-        next(iter(along), None),
-        Window(*sizes, (taps[0], taps[1]), (gaps[0], gaps[1])),
-    )
+    loops = (filters, rows, columns, channels[0])
+    window = Window.of(facts.outputs_launched, *loops, (down, along))
+    return Loops(*loops, next(iter(down), None), next(iter(along), None), window)
 
 
 def taps_of(facts: KernelFacts, places: list[UOp], output: UOp) -> dict[UOp, int]:
