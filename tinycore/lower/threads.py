@@ -18,13 +18,13 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 
 CHUNKS_PER_THREAD: Final = 8
-"""Pieces of work per thread, of which a thread that is behind does fewer."""
+"""Pieces of work per thread, so that a slow thread takes fewer of them."""
 CHUNKS_OF_FILLS: Final = 2
-"""The same where each piece fills an array anew."""
+"""Pieces of work per thread if each piece fills an array again."""
 MOST_WANTED: Final = 4
-"""Times as many pieces, where fewer have no equal numbers of steps."""
+"""Largest multiple of the wanted pieces among which equal ones are searched for."""
 MOST_REPEATED: Final = 4
-"""The part of the work that may be repeated so that threads share the rest: a quarter."""
+"""Work that is repeated so that threads share the rest may be one part in so many of all work."""
 
 
 def share_among_threads(draft: Draft) -> None:
@@ -37,8 +37,8 @@ def share_among_threads(draft: Draft) -> None:
     wanted = limits.threads * (CHUNKS_OF_FILLS if repeats else CHUNKS_PER_THREAD)
     if share_varying(draft, root.src[1], wanted) or not loops:
         return
-    # Threads take the outermost loop: one of varying length gives way to fixed ones, and so do
-    # copies and lanes, which are innermost wherever they are named.
+    # Threads share the outermost loop. Fixed loops are moved outside of one of varying length, and
+    # of copies and lanes, which become innermost wherever they are.
     if (outermost := root.src[1]) is not loops[0]:
         if outermost.is_fixed and outermost.arg.kind not in COPYING:
             return
@@ -54,10 +54,7 @@ def share_among_threads(draft: Draft) -> None:
 
 
 def share_steps(draft: Draft, axis: Number, wanted: int) -> None:
-    """Give the steps of a loop to threads, or pieces of it, about as many as are `wanted`.
-
-    With `wanted` 0 a thread takes any number of steps at a time.
-    """
+    """Distribute a loop over threads in about `wanted` pieces; 0 for pieces of any size."""
     extent = counter_of(draft.kernel, axis).extent
     pieces = even_pieces(extent, wanted) if wanted else extent
     chunks = min(draft.limits.threads * CHUNKS_PER_THREAD, pieces)
@@ -70,13 +67,13 @@ def share_steps(draft: Draft, axis: Number, wanted: int) -> None:
 
 
 def even_pieces(extent: int, wanted: int) -> int:
-    """Pieces of a loop without a remainder, at least so many of them but few more, or its steps."""
+    """The least number of equal pieces of a loop that is at least `wanted`; else its steps."""
     counts = range(wanted, min(extent, MOST_WANTED * wanted) + 1)
     return next((n for n in counts if extent % n == 0), extent)
 
 
 def share_varying(draft: Draft, outermost: UOp, wanted: int) -> bool:
-    """Give the outermost loop to threads, if it may be long and is of symbolic length."""
+    """Distribute the outermost loop over threads, if it has a symbolic length and may be long."""
     if outermost.is_fixed or not is_followed(outermost, draft.limits):
         return False
     if outermost.extent < wanted or not is_worth_repeating(draft, wanted):
@@ -86,26 +83,26 @@ def share_varying(draft: Draft, outermost: UOp, wanted: int) -> bool:
 
 
 def is_followed(loop: UOp, limits: Limits) -> bool:
-    """True if threads can share the steps of a loop of symbolic length, which has at least one."""
+    """True if threads can share a loop of symbolic length, which is never empty."""
     size = loop.src[0]
     is_plain = loop.arg.kind is AxisKind.LOOP and int(size.vmin) > 0
     return limits.parallel_varies and is_plain and is_known_at_launch(size)
 
 
 def is_worth_repeating(draft: Draft, chunks: int) -> bool:
-    """True if a fill before all loops may be repeated in each chunk of steps."""
+    """True if the fills outside all loops are cheap enough to be repeated in each chunk."""
     outside = fills_outside(draft)
     repeated = work_of(UOp.sink(*outside).toposort()) if outside else 0
     return repeated * (chunks - 1) * MOST_REPEATED <= draft.work
 
 
 def fills_outside(draft: Draft) -> list[UOp]:
-    """The loops of fills before all loops."""
+    """The loops of fills that are outside all other loops."""
     fills = {n.src[1] for n in draft.facts.nodes if n.op is Op.AFTER and n.src[1].op is Op.END}
     return [n for n in fills if not n.ranges]
 
 
 def is_packed_between(draft: Draft, outer: Number, inner: UOp) -> bool:
-    """True if something is packed in each step of one loop for all steps of another."""
+    """True if an operand is packed in each step of one loop for all steps of an inner one."""
     fills = (n.src[1].ranges for n in draft.facts.nodes if n.op is Op.AFTER)
     return any(counter_of(draft.kernel, outer) in r and inner not in r for r in fills)

@@ -1,12 +1,12 @@
 """Tighter loop bounds of reductions: masked steps are skipped, as in causal attention.
 
-Floor 3'. Of causal attention a block of keys that no row of a group sees adds nothing: its scores
-are all -inf, and the weights made of them 0. That holds of any fold whose value is its neutral
-element where a comparison of indices holds, or does not. The trip count of such a loop is made an
-expression of the loops over groups, so that all threads of a group go through the same steps.
+Floor 3'. In causal attention, a block of keys that no row of a group sees adds nothing: its scores
+are all -inf, and their weights 0. The same holds for any fold whose value is its neutral element
+whenever a comparison of indices is true, or is false. The trip count of such a loop becomes an
+expression of the loops over groups, so that all threads of a group execute the same steps.
 
-Products with 0 are taken for 0, as if what they multiply were finite: a hidden value that is not
-leaves no trace in a step that is left out.
+Products with 0 are taken as 0, as if the other factor were finite: a hidden infinity or NaN has no
+effect in a step that is skipped.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ Value = float | None
 
 
 class Excess(NamedTuple):
-    """A step changes nothing where `start` + `stride` * step is below 0, in all of a group."""
+    """A step changes nothing in a whole group if `start` + `stride` * step < 0."""
 
     start: UOp
     stride: int
 
 
 def tighten_folds(kernel: UOp) -> UOp:
-    """The kernel with folds of sums of a matrix unit over the steps that can change them."""
+    """The kernel with reductions over matrix products limited to the steps that can change them."""
     nodes = kernel.toposort()
     if not any(n.op is Op.MATRIX for n in nodes):
         return kernel
     loops = [n for n in nodes if n.op is Op.RANGE and n.arg.kind is AxisKind.REDUCE]
     for loop in loops:
         found = excesses_of_folds(kernel, loop)
-        # Steps at one end of a loop: those at its start if there are any at both.
+        # Skip steps at one end of the loop only; at its start, if there are some at both.
         are_first = any(excess.stride < 0 for excess in found)
         seen = [steps_seen(e, loop) for e in found if (e.stride < 0) is are_first]
         if seen:
@@ -55,7 +55,7 @@ def tighten_folds(kernel: UOp) -> UOp:
 
 
 def excesses_of_folds(kernel: UOp, loop: UOp) -> list[Excess]:
-    """Steps of a loop that change no fold of it, each for a comparison of its own."""
+    """The steps that change no fold of a loop, for each comparison that decides it."""
     folds = [n for n in closer_of(kernel, loop) if n.op is Op.REDUCE]
     groups = [n for n in kernel.toposort() if n.op is Op.RANGE and n.arg.kind is AxisKind.GRID]
     found: dict[Excess, None] = {}
@@ -68,7 +68,7 @@ def excesses_of_folds(kernel: UOp, loop: UOp) -> list[Excess]:
 
 
 def conditions_of(folds: Sequence[UOp], loop: UOp) -> list[tuple[UOp, bool]]:
-    """Comparisons of indices that move with a loop, each as true and as false."""
+    """The comparisons of indices that vary with a loop, each as true and as false."""
     found = [
         n
         for n in UOp.sink(*folds).toposort()
@@ -78,14 +78,14 @@ def conditions_of(folds: Sequence[UOp], loop: UOp) -> list[tuple[UOp, bool]]:
 
 
 def excess_of(condition: UOp, truth: bool, counter: UOp, outside: Collection[UOp]) -> Excess | None:
-    """The steps of a loop in which a comparison has one value, whatever other loops are at.
+    """The steps of a loop in which a comparison is `truth` for all steps of other loops.
 
-    None if unknown. The `counter` is the loop or what counts its steps, and those `outside` are the
-    loops over groups or strips. The comparison is true where the difference of what it compares is
-    less than 0 at its greatest.
+    None if unknown. The `counter` is the loop, or an expression that counts its steps; the loops
+    `outside` are those over groups or strips. The comparison a < b is true for all other loops if
+    the greatest value of a - b is below 0.
     """
     less, more = condition.src
-    # In steps beyond the end of a loop nothing is stored or added, whatever is left out of them.
+    # Steps beyond the end of a loop store and add nothing, so clamps of indices do not matter.
     unclamped = {n: n.src[0] for n in condition.toposort() if n.op is Op.MIN and n.arg == MASKED}
     difference = (less - more).substitute(unclamped) if unclamped else less - more
     bases, start = terms_of(rewrite(difference, simplify, name="simplify a difference"))
@@ -105,13 +105,13 @@ def excess_of(condition: UOp, truth: bool, counter: UOp, outside: Collection[UOp
 
 
 def is_neutral(fold: UOp, known: dict[UOp, Value]) -> bool:
-    """True if a step of a fold changes nothing where the values of some nodes are known."""
+    """True if a step does not change a fold, given the known values of some nodes."""
     neutral = neutral_element(fold.arg, fold.dtype)
     return all(value_of(s, known) == neutral for s in fold.src if s.op is not Op.RANGE)
 
 
 def value_of(node: UOp, known: dict[UOp, Value]) -> Value:
-    """The value of a node where those of some are known; None where they do not decide it."""
+    """The value of a node, given the known values of others; None if these do not decide it."""
     for n in node.toposort():
         if n not in known:
             known[n] = decided(n, [known[s] for s in n.src])
@@ -147,15 +147,15 @@ def decided(node: UOp, values: list[Value]) -> Value:
 
 
 def steps_seen(excess: Excess, loop: UOp) -> UOp:
-    """The number of steps of a loop but those of excess, which may be less than 0 or too many."""
+    """The steps of a loop without those of an excess, not clamped to the loop's bounds."""
     start, stride = excess
     return start // -stride + 1 if stride < 0 else loop.src[0] + start // stride
 
 
 def tightened(kernel: UOp, loop: UOp, steps: UOp, are_first: bool) -> UOp:
-    """The kernel with a loop of its first steps alone, or of its last ones.
+    """The kernel with a loop limited to its first steps, or to its last ones.
 
-    For the last ones it goes backwards, so that its steps have one bound alone.
+    For the last ones the loop runs backwards, so that only one of its bounds is an expression.
     """
     end = rewrite(steps.maximum(0).minimum(loop.src[0]), simplify, name="simplify a bound")
     shorter = loop.replace(src=(end,))

@@ -1,10 +1,10 @@
-"""Tighter loops of fused rows: columns that no row of a strip sees are not gone through.
+"""Tighter loops of fused rows: columns that no row of a strip sees are skipped.
 
 Floor 3'. In causal attention the last keys are hidden from the first strips of queries: their
-scores are -inf, and the weights made of them 0. A comparison of indices says so in the nest that
-computes the scores; the nests behind it read them from an array of the strip, which then holds one
-value in all columns from some on (or up to some). These columns are left out in every nest of the
-strip: nobody computes them, nobody reads them. `tighten.py` does the same within one nest.
+scores are -inf, and their weights 0. A comparison of indices says so in the nest that computes the
+scores. Later nests read the scores from an array of the strip, which holds one value in all columns
+from some column on (or up to some). Every nest of the strip skips these columns: they are neither
+computed nor read. `tighten.py` does the same within one nest.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ from tinycore.uop.sums import terms_of
 
 
 class Columns(NamedTuple):
-    """The columns that a loop goes through: `width` at each step, `length` in a row."""
+    """The columns that a loop visits: `width` at each step, `length` in a row."""
 
     width: int
     length: int
     base: UOp
-    """Counter of `unit` columns: the loop, or the minimum of its step and a last place."""
+    """The counter of `unit` columns: the loop, or the minimum of its step and a last position."""
     unit: int
 
 
 class Cut(NamedTuple):
-    """A loop of a nest whose steps may be left out where columns are hidden."""
+    """A loop of a nest that may skip hidden columns."""
 
     loop: UOp
     columns: Columns
     excess: Excess | None
-    """Its steps that a comparison hides; None where the arrays that it reads say so."""
+    """The steps that a comparison hides; None if arrays that the nest reads have hidden columns."""
 
 
 class Hidden:
-    """Columns of the arrays of a strip with one known value, and the loops that go through them."""
+    """The hidden columns of a strip's arrays, which hold a known value, and the loops over them."""
 
     def __init__(self, nests: Collection[UOp], outside: Collection[UOp]) -> None:
         self.nests = nests
@@ -62,7 +62,7 @@ class Hidden:
         self.cuts: list[Cut] = []
 
     def take(self, nest: UOp) -> bool:
-        """Find the loop of a nest over hidden columns; False if it reads them otherwise."""
+        """Find the loop of a nest over hidden columns; False if the nest reads them otherwise."""
         inside = nest.toposort(lambda n: n.op is not Op.AFTER)
         awaited = {s for n in inside if n.op is Op.AFTER for s in n.src[1:] if s not in self.nests}
         if any(map(self.reads_hidden, awaited)):
@@ -75,7 +75,7 @@ class Hidden:
         through = [(columns, loop) for columns, loop in found if columns is not None]
         if not through:
             return not read
-        # What a loop over rows goes through is longer.
+        # A loop over rows visits more columns.
         return self.cuts_loop(*min(through, key=lambda pair: pair[0].length), inside, read) or (
             not read
         )
@@ -88,7 +88,7 @@ class Hidden:
     def cuts_loop(
         self, columns: Columns, loop: UOp, inside: Sequence[UOp], read: Sequence[UOp]
     ) -> bool:
-        """Note that hidden steps of a loop can be left out, if that is so."""
+        """Record that a loop can skip hidden steps; False if it cannot."""
         closers = [n for n in inside if n.op in CLOSERS and loop in n.src[1:]]
         folds = [n for n in closers if n.op is Op.REDUCE]
         stores = [n for n in inside if n.op is Op.STORE and loop in n.ranges]
@@ -112,14 +112,14 @@ class Hidden:
     def reasons(
         self, base: UOp, conditions: Sequence[tuple[UOp, bool]], read: Sequence[UOp]
     ) -> list[tuple[Excess | None, dict[UOp, Value]]]:
-        """The columns that may be hidden, by what counts them, and the values of nodes there."""
+        """Candidates for hidden columns, with the known values of nodes in them."""
         if read:
             return [(None, {n: self.arrays[pointer_of(n.src[0])] for n in read})]
         found = [(excess_of(c, truth, base, self.outside), c, truth) for c, truth in conditions]
         return [(excess, {c: float(truth)}) for excess, c, truth in found if excess is not None]
 
     def tighten(self, kernel: UOp) -> UOp:
-        """The kernel without the steps that go through hidden columns alone."""
+        """The kernel without the steps that visit hidden columns only."""
         sources = [c for c in self.cuts if c.excess is not None]
         signs = {c.excess.stride < 0 for c in sources if c.excess is not None}
         if len(signs) != 1:
@@ -128,7 +128,7 @@ class Hidden:
         first, *others = dict.fromkeys(map(border, sources))
         bound = functools.reduce(UOp.maximum if are_last else UOp.minimum, others, first)
         for loop, (width, *_), _ in reversed(self.cuts):
-            # Whole tiles; what a nest reads, those before it have computed.
+            # Whole tiles: earlier nests have computed all columns that a nest reads.
             steps = (bound + (width - 1)) // width if are_last else bound // width
             kernel = tightened(kernel, loop, steps if are_last else loop.src[0] - steps, are_last)
             bound = steps * width
@@ -136,9 +136,9 @@ class Hidden:
 
 
 def border(cut: Cut) -> UOp:
-    """The columns before those that are hidden, or the hidden ones where these come first.
+    """The number of columns before the hidden ones, or of the hidden ones if these come first.
 
-    Some columns are always gone through: a softmax of hidden scores alone is NaN.
+    At least one column is always visited: a softmax of hidden scores only is NaN.
     """
     assert cut.excess is not None
     (start, stride), unit = cut.excess, cut.columns.unit
@@ -148,7 +148,7 @@ def border(cut: Cut) -> UOp:
 
 
 def columns_through(accesses: Sequence[UOp], loop: UOp) -> Columns | None:
-    """The columns that a loop goes through in all accesses that move with it; None if unknown."""
+    """The columns that a loop visits in all accesses that vary with it; None if unknown."""
     places = [n.src[0].src[1] for n in accesses]
     found = {columns_of(place, loop) for place in places if loop in place.ranges}
     return found.pop() if len(found) == 1 else None

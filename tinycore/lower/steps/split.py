@@ -49,8 +49,8 @@ class Tail(enum.Enum):
     """Steps beyond the end read what the last step in range reads, and store or add nothing. All
     steps have the same code, as threads of a grid need it, and none is computed twice."""
     GATE = "gated"
-    """The same, but steps beyond the end read nothing, and take 0 instead: vectors of what is read
-    along the loop stay whole where the end is that of a vector."""
+    """Like GUARD, but steps beyond the end load nothing and take 0 instead. Loads of vectors along
+    the loop stay whole if the end is that of a vector."""
 
 
 @dataclass(frozen=True)

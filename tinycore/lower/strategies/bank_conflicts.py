@@ -1,8 +1,8 @@
-"""Bank conflicts: padding of the rows of a staged array for fewest turns of shared memory.
+"""Bank conflicts: padding of the rows of a staged array for the fewest shared-memory transactions.
 
-Floor 3'. Tiles of a convolution are few columns of several rows of an image, and what lies along a
-sum is stored across rows. How far apart rows begin decides in which banks the words lie that
-neighboring threads ask for.
+Floor 3'. Tiles of a convolution are few columns of several rows of an image, and elements along a
+sum are stored across rows. The distance between rows decides which banks neighboring threads access
+together.
 """
 
 from __future__ import annotations
@@ -28,33 +28,32 @@ from tinycore.uop.symbolic import simplify
 BANKS: Final = 32
 WORD_BYTES: Final = 4
 NEAR_BYTES: Final = 64
-"""Bytes in which all that a subgroup reads may lie to be read faster."""
+"""Bytes within which the words of a subgroup must be for a faster transaction."""
 NEAR_TURNS: Final = 0.75
-"""The time of such turns (ArchProbe measured 140 GB/s of an Adreno 640, and 103 of others)."""
+"""Relative time of such transactions (ArchProbe: 140 GB/s on an Adreno 640, 103 for others)."""
 LEAST_CONFLICTS: Final = 2
-"""Turns of a store for each without conflicts from which on it is done in the order of the array,
-in which each lane reads a part of a sector of the cache."""
+"""Ratio of transactions from which on a fill stores in the order of the array, although each lane
+then reads only a part of a sector."""
 VECTOR: Final = 4
-"""Steps of a fill that a thread stores one after the other, where memory has them side by side."""
+"""Elements adjacent in memory that a thread of a fill stores one after another."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """An access of a subgroup: the steps of its lanes along some loops, and what each moves."""
+    """An access of a subgroup: the strides of some loops, and the steps of each lane along them."""
 
     moves: tuple[int, ...]
     lanes: list[tuple[int, ...]]
 
     def words(self, row: int, padding: int, itemsize: int) -> list[int]:
-        """The word of each lane in an array of rows of a length and of some padding."""
+        """The word of each lane in an array with rows of some length and padding."""
         moves = [move // row * (row + padding) + move % row for move in self.moves]
         places = (sum(map(operator.mul, moves, lane)) for lane in self.lanes)
         return [place * itemsize // WORD_BYTES for place in places]
 
 
 def padding_of(draft: Draft, number: int) -> int:
-    """The least padding of rows of a staged array with which its fill and its loads take fewest
-    turns of shared memory."""
+    """The least padding of a staged array with the fewest transactions for its fill and loads."""
     fill = fill_of(draft, number)
     loads = loads_of_array(draft, number)
     ways = [stores_of_array(draft, fill, across) for across in (False, True)]
@@ -67,7 +66,7 @@ def padding_of(draft: Draft, number: int) -> int:
     filled = math.prod(r.extent for r in fill.src[1:]) / subgroup
 
     def turns(padding: int) -> float:
-        """Turns of a fill and of all loads of it."""
+        """Transactions of a fill and of all its loads."""
         (access, times), pitch = loads, (row + padding) * size
         words = access.words(row, padding, size)
         reach = (max(words) - min(words)) * WORD_BYTES
@@ -81,13 +80,13 @@ def padding_of(draft: Draft, number: int) -> int:
 
 
 def turns_of(words: list[int]) -> int:
-    """Turns of shared memory, in each of which a bank gives one word to all that ask for it."""
+    """Transactions of shared memory; in each, a bank delivers one word to all its readers."""
     parts = [set(words[first : first + BANKS]) for first in range(0, len(words), BANKS)]
     return sum(max(Counter(word % BANKS for word in part).values()) for part in parts)
 
 
 def loads_of_array(draft: Draft, number: int) -> tuple[Access, int] | None:
-    """The loads of an array, and how many a thread does; None if they do not move alike."""
+    """The loads of an array, and the number per thread; None if their strides differ."""
     threads = threads_of(draft.kernel)
     indices = [n.src[0] for n in draft.kernel.toposort() if n.op is Op.LOAD]
     places = [index.src[1] for index in indices if is_of(index, number)]
@@ -101,8 +100,10 @@ def loads_of_array(draft: Draft, number: int) -> tuple[Access, int] | None:
 
 
 def is_filled_across(draft: Draft, fill: UOp) -> bool:
-    """True if neighboring threads should fill neighbors in an array, not read neighbors in memory:
-    where textures are read, and what lies side by side in memory is stored to a few banks."""
+    """True if neighboring threads should store to adjacent elements instead of loading such.
+
+    On devices with texture units, if elements adjacent in memory are stored to few banks.
+    """
     ways = [stores_of_array(draft, fill, across) for across in (False, True)]
     if not draft.limits.texture_rate or len(fill.src) < 3:
         return False
@@ -112,8 +113,10 @@ def is_filled_across(draft: Draft, fill: UOp) -> bool:
 
 
 def stores_of_array(draft: Draft, fill: UOp, across: bool = False) -> Access | None:
-    """The first store of each thread that fills an array, as `deal_out` deals them out: threads
-    side by side have neighbors of memory, or `across` these in turn."""
+    """The first store of each thread of a fill, as `deal_out` distributes them.
+
+    Neighboring threads load adjacent elements, or if `across`, store to adjacent ones.
+    """
     loads = loads_of_elements(fill)
     loops = sorted(fill.src[1:], key=lambda r: least_stride(loads, r, draft.limits), reverse=True)
     place = fill.src[0].src[0].src[1]
@@ -144,9 +147,9 @@ def is_of(index: UOp, number: int) -> bool:
 
 
 def least_stride(loads: list[UOp], counter: UOp, limits: Limits) -> int:
-    """Least stride of a loop among loads; a huge one if unknown.
+    """The least stride of a loop among loads; a huge number if unknown.
 
-    On cards that of steps inside of the array, where those past its end read the last.
+    On cards clamps of the index are ignored, by which steps beyond the end read the last element.
     """
     places = [n.src[1] for n in loads]
     if limits.units:

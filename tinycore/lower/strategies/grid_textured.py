@@ -1,9 +1,9 @@
 """Tiles whose columns texture units read, beside rows in shared memory.
 
-Floor 3'. Where texture units have a cache of their own, as on Adrenos, the two sides of a product
-come from two places at once: rows are staged for the group, and each thread reads the columns of
-its tile itself, by whole pixels. Columns are the filters of a convolution, which lie so in a copy
-(`schedule/operand_layout.py`). Its windows overlap: a thread that has several of them side by side
+Floor 3'. If texture units have a separate cache, as on Adrenos, the two operands of a product come
+from two memories at once: rows are staged for the group, and each thread reads the columns of its
+tile itself, in whole pixels. For a convolution columns are the filters, which are contiguous in a
+copy (`schedule/operand_layout.py`). Its windows overlap: a thread with several adjacent windows
 loads what they share once, and multiplies it by the weight of each tap that it is for.
 """
 
@@ -96,10 +96,10 @@ def price_of(facts: KernelFacts, limits: Limits, sides: Sides, block: Block) -> 
 def cost_of(
     facts: KernelFacts, limits: Limits, sides: Sides, block: Block, depth: int = DEPTHS[0]
 ) -> float:
-    """Cycles for a multiply-add of each output; infinite where registers do not suffice.
+    """Cycles per multiply-add of each output; infinite if registers do not suffice.
 
-    The unit with most groups is done last: groups may be few, and tiles pass ends. Its lanes
-    execute whole subgroups; its memories give words to the threads that there are.
+    The unit with most groups finishes last: there may be few groups, and tiles exceed the outputs.
+    Its lanes execute whole subgroups; its memories serve the threads that exist.
     """
     if not resident_groups(limits, block.threads, block.registers):
         return math.inf
@@ -123,7 +123,7 @@ class Window:
     tap: UOp
     """The loop of the sum over its places."""
     moved: int
-    """Places from window to window."""
+    """Taps from window to window (the stride)."""
     apart: int
     """Elements between windows, where they lie side by side; else 0."""
 
@@ -160,7 +160,7 @@ class Block:
 
     @property
     def read(self) -> int:
-        """Rows of a thread that these steps read, of those that lie side by side."""
+        """Elements that a thread reads for adjacent rows in these steps."""
         moved = 1 if self.window is None else self.window.moved
         return (self.beside - 1) * moved + self.taps
 
@@ -175,10 +175,10 @@ class Block:
         return threads_in([tile for side in self.tiles for tile in side])
 
     def words(self, subgroup: int) -> tuple[float, float]:
-        """Words that a multiply-add takes of shared memory and of textures.
+        """Words per multiply-add from shared memory and from textures.
 
-        Threads whose windows begin an even number of words apart share banks. Those of a subgroup
-        that read neighboring rows get them faster. What is staged is read by textures, and stored.
+        Threads whose windows begin an even number of words apart share banks. A subgroup reads
+        neighboring rows faster. Staged elements are read through textures once, and stored.
         """
         threads = self.tiles.rows[-1].threads
         apart = self.beside * (self.window.apart if self.window else 0)
@@ -191,8 +191,7 @@ class Block:
         return read + staged, 1 / self.tall + staged
 
     def far(self, subgroup: int) -> float:
-        """Words that a multiply-add takes of the cache of all units: a subgroup reads its columns
-        once, a group its rows."""
+        """Words per multiply-add from L2: a subgroup reads its columns once, a group its rows."""
         across, down = threads_in(self.tiles.columns), threads_in(self.tiles.rows)
         rows = self.tall * min(max(subgroup // across, 1), down)
         return 1 / rows + 1 / (self.taps**2 * self.columns)
@@ -281,7 +280,7 @@ def window_of(facts: KernelFacts, row: UOp) -> Window | None:
 
 
 def steps_of_block(facts: KernelFacts) -> Iterator[UOp]:
-    """The loops of a sum that are whole in a block of it, as `cut_depth` cuts blocks."""
+    """The reduced loops that are entirely inside a block, as `cut_depth` splits them."""
     room = DEPTHS[0]
     for loop in reversed(facts.reduced):
         if loop.extent > 2 * room or not loop.is_fixed:
@@ -291,7 +290,7 @@ def steps_of_block(facts: KernelFacts) -> Iterator[UOp]:
 
 
 def tile_textured(draft: Draft, sides: Sides, wanted: int, block: Block, depth: int) -> bool | None:
-    """A block of outputs for each group, stages for its rows, and a few steps unrolled."""
+    """Compute a block of outputs per group with staged rows, and unroll a few steps."""
     textured = Textured(block.tiles, block.beside)
     registers = RegisterTile(block.wide, block.tall)
     if not tile_and_stage(draft, sides, wanted, registers, depth, sharers=1, textured=textured):
@@ -303,7 +302,7 @@ def tile_textured(draft: Draft, sides: Sides, wanted: int, block: Block, depth: 
 
 
 def suits_textures(facts: KernelFacts, sides: Sides) -> bool:
-    """True if all that moves with the columns of a tile is read by whole pixels."""
+    """True if all operands that vary with the columns of a tile can be read in whole pixels."""
     column, written = sides.columns[-1], {pointer_of(n) for n in facts.stored}
     for index in (n for n in operand_accesses(facts) if column in n.ranges):
         pointer = pointer_of(index)
@@ -341,7 +340,7 @@ def loop_of_pixels(facts: KernelFacts, limits: Limits) -> UOp | None:
 
 
 def unroll_textured(draft: Draft) -> None:
-    """Unroll a few steps of a block: of more, operands would not fit the registers beside sums."""
+    """Unroll a few steps of a block: for more, registers would not hold the operands."""
     (loop,) = dict.fromkeys(n.src[-1] for n in draft.facts.reductions)
     if loop.arg.kind is AxisKind.REDUCE and loop.extent % UNROLLED_TEXTURED == 0:
         number = loop.arg.number

@@ -23,7 +23,7 @@ TILE: Final = 128
 MOST_LEFT: Final = 1.1
 """Work of whole tiles along one loop, relative to the product's, from which on loops are joined."""
 MOST_LEFT_OF_STEPS: Final = 1.25
-"""The same for steps of a sum."""
+"""`MOST_LEFT` for the steps of a sum."""
 
 
 def longest(loops: tuple[UOp, ...]) -> UOp:
@@ -32,9 +32,9 @@ def longest(loops: tuple[UOp, ...]) -> UOp:
 
 
 def is_joined(facts: KernelFacts, side: tuple[UOp, ...]) -> bool:
-    """True if joining the loops of a side pays: tiles along the longest would pass its end by far.
+    """True if joining the loops of a side pays: tiles along the longest would exceed it by far.
 
-    Not where an operand is contiguous along one of them: vectors along it would be cut.
+    Not if an operand is contiguous along one of them, since vectors along it would be cut.
     """
     size = longest(side).extent
     read = operand_accesses(facts)
@@ -72,11 +72,11 @@ def join(draft: Draft, numbers: list[Number]) -> Number:
 
 
 def steps_of(facts: KernelFacts, loop: UOp, depth: int) -> list[UOp]:
-    """The reduced loops that are joined and cut into steps of about `depth`, the innermost last.
+    """The reduced loops to join and split into steps of about `depth`, the innermost last.
 
-    These are a loop and those outside of it of which each continues its addresses in every operand.
-    All reduced loops are joined if these are too short for whole steps and no operand is contiguous
-    along them; addresses then take quotients of the joined counter.
+    These are `loop` and the loops outside it that continue its addresses in every operand. If they
+    are too short for whole steps and no operand is contiguous along them, all reduced loops are
+    joined; addresses are then quotients of the joined counter.
     """
     read = operand_accesses(facts)
     run, size = [loop], loop.extent
@@ -98,7 +98,7 @@ def steps_of(facts: KernelFacts, loop: UOp, depth: int) -> list[UOp]:
 
 
 def join_steps(draft: Draft, loops: list[UOp]) -> Number:
-    """Move some reduced loops inside of all others and join them; the number of the joined loop."""
+    """Move some reduced loops inside all others and join them; returns the joined loop."""
     own = [r.arg.number for r in loops]
     others = [r.arg.number for r in draft.facts.reduced if r not in loops]
     if others or len(own) > 1:
