@@ -81,7 +81,10 @@ def made(reference: str) -> tuple[Callable[..., Any], Mapping[str, Tensor]]:
     if place.endswith(".py"):
         if not Path(place).is_file():
             raise ArgumentError(f"there is no file {place}")
-        maker = runpy.run_path(place).get(name)
+        try:
+            maker = runpy.run_path(place).get(name)
+        except SystemExit as error:
+            raise ArgumentError(f"{place} ended by exit({error.code!r}) before {name}") from error
     else:
         maker = named_in_module(place, name)
     if not callable(maker):

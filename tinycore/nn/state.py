@@ -31,7 +31,7 @@ from tinycore.errors import ArgumentError, DTypeError, FileFormatError, ShapeErr
 from tinycore.nn.blocks import BLOCK_TYPES
 from tinycore.nn.files.gguf import GgufFile, parts_of_model
 from tinycore.nn.files.safetensors import SafetensorsFile, read_index, write_safetensors
-from tinycore.nn.files.torch_archive import SavedTensor, like, read_archive
+from tinycore.nn.files.torch_archive import SavedTensor, like, read_archive, read_object
 from tinycore.tensor.atomic_writes import AtomicWrites
 from tinycore.uop.shape import DeviceLike
 
@@ -214,7 +214,7 @@ def safe_load(fn: Source, device: DeviceLike | None = None) -> dict[str, Tensor]
     return {name: _tensor(file[name], file.entries[name].dtype, device) for name in file}
 
 
-def torch_load(fn: str | os.PathLike[str], device: DeviceLike | None = None) -> Any:
+def torch_load(fn: Source, device: DeviceLike | None = None) -> Any:
     """The object in a file of `torch.save`, its tensors on `device`; nothing in it is run.
 
     It may hold tensors, numbers, text, and lists, tuples and dictionaries of them, as state dicts
@@ -229,6 +229,8 @@ def torch_load(fn: str | os.PathLike[str], device: DeviceLike | None = None) -> 
     Traceback (most recent call last):
     tinycore.errors.FileFormatError: ...model.pth: no file of torch.save: ...
     """
+    if isinstance(fn, Tensor):
+        return _with_tensors(read_object(io.BufferedReader(TensorIO(fn)), _place(fn)), device, {})
     return _with_tensors(read_archive(fn), device, {})
 
 

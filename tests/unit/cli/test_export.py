@@ -109,6 +109,15 @@ def test_a_model_that_returns_no_tensors_is_told(tmp_path: Path) -> None:
         export(lambda x: 3, {"x": Tensor([1.0])}, "paper", tmp_path)
 
 
+def test_a_file_that_ends_the_program_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "ends.py").write_text("raise SystemExit(3)\n")
+
+    assert main(["export", "PAPER", f"{tmp_path / 'ends.py'}:model", "-o", str(tmp_path)]) == 1
+    assert "ends.py ended by exit(3) before model" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("reference", "message"),
     [

@@ -42,6 +42,17 @@ def test_tensors_of_every_dtype(tmp_path: Path, dtype: str, archive: bool) -> No
     assert ours.tolist() == theirs.tolist()
 
 
+@pytest.mark.parametrize("archive", [True, False])
+def test_the_bytes_of_a_file_as_a_tensor(tmp_path: Path, archive: bool) -> None:
+    path = saved(tmp_path / "x.pt", {"x": torch.arange(6.0).reshape(2, 3), "n": 3}, archive)
+
+    found = torch_load(Tensor(path.read_bytes()))
+
+    assert (found["x"].tolist(), found["n"]) == ([[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]], 3)
+    with pytest.raises(FileFormatError, match="a tensor of bytes: no file of"):
+        torch_load(Tensor(b"no model"))
+
+
 def test_narrow_and_unsigned_dtypes(tmp_path: Path) -> None:
     for dtype, ours in (("float8_e4m3fn", "fp8e4m3"), ("uint16", "uint16"), ("uint64", "uint64")):
         theirs = torch.tensor([1, 2, 3]).to(getattr(torch, dtype))

@@ -31,7 +31,7 @@ import numpy
 from tinycore.dtype import DType, dtypes, to_numpy_dtype
 from tinycore.errors import FileFormatError
 
-__all__ = ["SavedTensor", "like", "read_archive"]
+__all__ = ["SavedTensor", "like", "read_archive", "read_object"]
 
 Array = numpy.ndarray[Any, numpy.dtype[Any]]
 
@@ -216,23 +216,27 @@ def read_archive(path: str | os.PathLike[str]) -> Any:
     Raises FileFormatError where the file breaks the format or holds anything but tensors, numbers,
     text and containers of them, and OSError when it cannot be read.
     """
-    place = str(path)
     with Path(path).open("rb") as file:
-        try:
-            if zipfile.is_zipfile(file):
-                return from_zip(file)
-            file.seek(0)
-            return from_stream(file)
-        except FileFormatError as error:
-            raise FileFormatError(f"{place}: {error}") from error
-        except (
-            *(pickle.UnpicklingError, zipfile.BadZipFile, zlib.error, struct.error, EOFError),
-            *(KeyError, IndexError, ValueError, TypeError, AttributeError, OverflowError),
-            *(ImportError, RuntimeError, MemoryError, UnicodeError, OSError),
-        ) as error:
-            if isinstance(error, OSError) and error.errno != errno.EINVAL:  # a place before 0
-                raise
-            raise FileFormatError(f"{place}: no file of torch.save: {shown(error)}") from error
+        return read_object(file, str(path))
+
+
+def read_object(file: io.BufferedReader, place: str) -> Any:
+    """The object in the content of such a file; errors name `place`. Raises as `read_archive`."""
+    try:
+        if zipfile.is_zipfile(file):
+            return from_zip(file)
+        file.seek(0)
+        return from_stream(file)
+    except FileFormatError as error:
+        raise FileFormatError(f"{place}: {error}") from error
+    except (
+        *(pickle.UnpicklingError, zipfile.BadZipFile, zlib.error, struct.error, EOFError),
+        *(KeyError, IndexError, ValueError, TypeError, AttributeError, OverflowError),
+        *(ImportError, RuntimeError, MemoryError, UnicodeError, OSError),
+    ) as error:
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # a place before 0
+            raise
+        raise FileFormatError(f"{place}: no file of torch.save: {shown(error)}") from error
 
 
 def from_zip(file: io.BufferedReader) -> Any:
@@ -264,7 +268,7 @@ def from_stream(file: io.BufferedReader) -> Any:
     _protocol, system, found, keys = [next_description(file) for _ in range(4)]
     little = not isinstance(system, dict) or system.get("little_endian", True)
     start, records = file.tell(), {}
-    size = os.fstat(file.fileno()).st_size
+    size = file.seek(0, os.SEEK_END)
     stated = {s.key: s for s in storages_in(found, set())}
     for key in keys:
         storage = stated.get(str(key))
