@@ -47,7 +47,18 @@ class Process(dict[str, Any]):
 
 
 class Overrides(dict[str, Any]):
-    """Values inside a `Context`; all others come from the process."""
+    """Values inside a `Context`, its `owner`, and `outer`, those around it; others come from the
+    process.
+    """
+
+    def __init__(self, values: dict[str, Any], owner: Any, outer: dict[str, Any]) -> None:
+        super().__init__(values)
+        self.owner, self.outer = owner, outer
+
+    @property
+    def inherited(self) -> dict[str, Any]:
+        """The values of the contexts around it."""
+        return self.outer if isinstance(self.outer, Overrides) else {}
 
     def __missing__(self, name: str) -> Any:
         return process[name]

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import ContextDecorator
-from contextvars import Token
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ContextDecorator
+from functools import wraps
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
+from types import MappingProxyType
+from typing import Any, Final, TypeVar, cast
 
 from tinycore._processors import usable_processors
 from tinycore._setting import (
@@ -40,6 +42,9 @@ from tinycore._setting import (
     words,
 )
 from tinycore.errors import SettingError
+
+NONE_ASSIGNED: Final[Mapping[str, Any]] = MappingProxyType({})
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 __all__ = [
     "CHANNELS",
@@ -170,6 +175,29 @@ settings: Final = Settings()
 one, the whole process."""
 
 
+def decorated(
+    context: AbstractContextManager[None], func: Function, plain: Callable[[Function], Function]
+) -> Function:
+    """A function that runs in a context, `plain` where it is no coroutine.
+
+    Raises SettingError for a generator: between its steps its caller would run in the context.
+    """
+    if isgeneratorfunction(func) or isasyncgenfunction(func):
+        raise SettingError(
+            f"{getattr(func, '__qualname__', func)} is a generator, whose caller would have these "
+            "settings between two of its values. Put `with Context(...)` around what it computes"
+        )
+    if not iscoroutinefunction(func):
+        return plain(func)
+
+    @wraps(func)
+    async def run(*args: Any, **kwargs: Any) -> Any:
+        with context:
+            return await func(*args, **kwargs)
+
+    return cast(Function, run)
+
+
 class Context(ContextDecorator):
     """Settings that hold for a `with` block or a decorated function, in this thread or task only.
 
@@ -183,18 +211,31 @@ class Context(ContextDecorator):
 
     def __init__(self, **overrides: object) -> None:
         self._overrides = {name: row(name).checked(value) for name, value in overrides.items()}
-        self._tokens: list[Token[dict[str, Any]]] = []
 
     def __enter__(self) -> None:
-        outer = current.get()
-        inherited = outer if isinstance(outer, Overrides) else {}
-        self._tokens.append(current.set(Overrides(inherited | self._overrides)))
+        current.set(self._inside(current.get()))
 
     def __exit__(self, *exception: object) -> None:
-        current.reset(self._tokens.pop())
+        layer, inner = current.get(), list[Overrides]()
+        while isinstance(layer, Overrides) and layer.owner is not self:
+            inner.append(layer)
+            layer = layer.outer
+        if not isinstance(layer, Overrides):
+            return  # left elsewhere than it was entered, as by the end of an asynchronous generator
+        left = layer.outer
+        for above in reversed(inner):  # entered later and not left yet, as in a generator
+            assigned = [n for n, v in above.items() if above.inherited.get(n, above) is not v]
+            left = above.owner._inside(left, {name: above[name] for name in assigned})
+        current.set(left)
 
-    def _recreate_cm(self) -> Context:
-        return Context(**self._overrides)  # a decorated function may run in several threads at once
+    def _inside(self, outer: dict[str, Any], assigned: Mapping[str, Any] = NONE_ASSIGNED) -> Overrides:
+        """The values inside, and those that were assigned there."""
+        inherited = outer if isinstance(outer, Overrides) else {}
+        return Overrides({**inherited, **self._overrides, **assigned}, self, outer)
+
+    def __call__(self, func: Function) -> Function:
+        """The function with these settings. Raises SettingError for a generator."""
+        return decorated(self, func, super().__call__)
 
 
 def row(name: str) -> Setting[Any]:

@@ -6,12 +6,13 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tinycore import _setting, config
+from tinycore import Tensor, _setting, config
 from tinycore._processors import UNLIMITED, quota, usable_processors
 from tinycore.cli.main import main
 from tinycore.config import (
@@ -320,6 +321,96 @@ def test_context_is_not_seen_by_other_tasks() -> None:
         return list(await asyncio.gather(inside(ready), outside(ready)))
 
     assert asyncio.run(both()) == [6, 0]
+
+
+def test_contexts_of_generators_that_end_in_any_order_leave_nothing() -> None:
+    def values() -> Iterator[int]:
+        with Context(DEBUG=2):
+            yield settings.DEBUG
+        yield settings.DEBUG
+
+    first, second = values(), values()
+    with Context(NOOPT=1):
+        assert (next(first), next(second)) == (2, 2)
+        settings.JIT = 2
+        assert next(first) == 2  # the second one has not left its own
+        assert settings.JIT == 2
+        assert next(second) == 0
+        assert (settings.DEBUG, settings.NOOPT, settings.JIT) == (0, True, 1)
+    assert not settings.NOOPT
+
+
+def test_one_context_may_be_entered_by_several_threads_and_twice() -> None:
+    context, entered, left = Context(DEBUG=2), threading.Event(), threading.Event()
+    seen: list[int] = []
+
+    def work() -> None:
+        with context:
+            entered.set()
+            assert left.wait(60)
+            seen.append(settings.DEBUG)
+        seen.append(settings.DEBUG)
+
+    thread = threading.Thread(target=work)
+    with context:
+        thread.start()
+        assert entered.wait(60)
+        with context:
+            pass
+        assert settings.DEBUG == 2
+    left.set()
+    thread.join(60)
+
+    assert settings.DEBUG == 0
+    assert seen == [2, 0]
+
+
+def test_an_asynchronous_generator_that_is_given_up_ends_without_an_error() -> None:
+    ended: list[str] = []
+
+    async def values() -> AsyncIterator[int]:
+        try:
+            with Context(DEBUG=2):
+                yield 1
+                yield 2
+        finally:
+            ended.append("ended")
+
+    async def first() -> int:
+        async for value in values():
+            return value
+        return 0
+
+    assert asyncio.run(first()) == 1
+    assert ended == ["ended"]
+    assert settings.DEBUG == 0
+
+
+@pytest.mark.parametrize("context", [Context(TRAINING=1), Tensor.train()])
+def test_a_decorated_coroutine_has_the_settings_all_along(context: Any) -> None:
+    async def work() -> bool:
+        await asyncio.sleep(0)
+        return settings.TRAINING
+
+    async def both() -> list[bool]:
+        trained = context(work)
+        found = await asyncio.gather(trained(), trained())
+        return [*found, settings.TRAINING]
+
+    assert asyncio.run(both()) == [True, True, False]
+
+
+@pytest.mark.parametrize("context", [Context(TRAINING=1), Tensor.train()])
+def test_a_decorated_generator_is_refused(context: Any) -> None:
+    def values() -> Iterator[int]:
+        yield 1
+
+    async def later() -> AsyncIterator[int]:
+        yield 1
+
+    for function in (values, later):
+        with pytest.raises(SettingError, match="is a generator"):
+            context(function)
 
 
 def test_assigning_inside_a_context_ends_with_it() -> None:

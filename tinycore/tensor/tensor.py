@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Final, Self
 
 from tinycore._deferred import module_named
-from tinycore.config import Context, settings
+from tinycore.config import Context, Function, decorated, settings
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor.foreign_names import DEVICE_METHODS, OF_TENSOR, ON_DEVICES, ForeignName
@@ -52,6 +52,10 @@ class Mode(ContextDecorator):
 
     def __exit__(self, *exception: object) -> None:
         self.context.__exit__(*exception)
+
+    def __call__(self, func: Function) -> Function:
+        """The function in this mode. Raises SettingError for a generator."""
+        return decorated(self, func, super().__call__)
 
 
 class Tensor(Multi, metaclass=TensorType):
