@@ -329,7 +329,8 @@ def tensorize(
 
 def steps_are_inner(facts: KernelFacts, side: UOp, unit: MatrixUnit, part: int) -> bool:
     """True if the rows of a staged operand are along the sum, not along its side of the result."""
-    if isinstance(unit.load, MatrixDescriptor) and unit.load.turned_bytes == unit.a.itemsize:
+    load = load_of_side(unit, part)
+    if isinstance(load, MatrixDescriptor) and load.turned_bytes == unit.a.itemsize:
         return not lies_across(facts, side, unit)
     return unit.fragment("a" if part is ROWS else "b").map.neighbors[0] == "k"
 
@@ -338,7 +339,7 @@ def stage_side(draft: Draft, step: Stage, unit: MatrixUnit, part: int) -> bool:
     """Stage the operand of a side; False if the unit or the registers do not permit its layout."""
     operand = unit.fragment("a" if part is ROWS else "b")
     done = len(draft.steps)
-    stage_operand(draft, step, operand, unit.load)
+    stage_operand(draft, step, operand, load_of_side(unit, part))
     if isinstance(unit.load, MatrixDescriptor) and not is_described(draft, done):
         return False
     return step.copies == 1 or operand.dtype.itemsize > 1 or not is_turned(draft)
@@ -464,6 +465,15 @@ def is_turned(draft: Draft) -> bool:
     place = stores_of(end)[0].src[0].src[1]
     lanes = [r for r in end.src[1:] if r.arg.kind is AxisKind.VECTOR]
     return any(coefficient(place, lane) != 1 for lane in lanes)
+
+
+def load_of_side(unit: MatrixUnit, part: int) -> MatrixLoad | MatrixDescriptor | None:
+    """The load of the operand of a side, by a descriptor along the sum alone unless the side fills
+    rows: swizzled rows across the sum are read from their beginning on."""
+    load, side = unit.load, unit.m if part is ROWS else unit.n
+    if isinstance(load, MatrixDescriptor) and side * unit.a.itemsize % load.row_bytes:
+        return replace(load, turned_bytes=0)
+    return load
 
 
 def lies_across(facts: KernelFacts, loop: UOp, unit: MatrixUnit) -> bool:
