@@ -223,6 +223,8 @@ class Theirs(Ours):
             return
         if not x.requires_grad and any(t.requires_grad and not t.is_leaf for t in shown):
             raise Skipped("torch does not notice a write through a detached tensor")
+        if any(t.retains_grad and t is not x and t._base is not None for t in shown):
+            raise Skipped("torch makes the gradients of such views anew, past what asks")
         if any(t.requires_grad and t.is_leaf for t in shown):
             raise Skipped("a write of what a leaf shows")
         how()
@@ -294,6 +296,11 @@ class Theirs(Ours):
     def step(self, optimizer: Any) -> None:
         if all(p.grad is None for group in optimizer.param_groups for p in group["params"]):
             raise Skipped("nothing to do, which is refused here")
+        params = [p for group in optimizer.param_groups for p in group["params"]]
+        places = {p.untyped_storage().data_ptr() for p in params}
+        for x in self._tensors():
+            if x.untyped_storage().data_ptr() in places and (x.retains_grad or cut_off(x)):
+                raise Skipped("torch makes the gradients of such views anew")
         optimizer.step()
 
     def capture(self, function: Callable[..., Any]) -> Any:

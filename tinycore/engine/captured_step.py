@@ -37,6 +37,7 @@ from tinycore.engine.counters import Estimate, profilers
 from tinycore.engine.counters import trace as trace_run
 from tinycore.engine.device_graph import Alone, BoundLaunch, Part, Single, graph_parts
 from tinycore.engine.run import ExecItem, Recording, Repeated, recordings
+from tinycore.engine.transactions import base_buffer
 from tinycore.errors import DeviceError
 from tinycore.schedule.memory_plan import Life, pack
 from tinycore.trace import Trace
@@ -133,6 +134,11 @@ class CapturedStep:
         """Buffers that every replay uses: state, constants, and intermediates."""
         found = {b for item in self.items for b in item.bufs}
         return frozenset(found - set(self.inputs) - set(self.fresh_outputs))
+
+    @cached_property
+    def overwritten(self) -> frozenset[Buffer]:
+        """Memory that every replay writes to."""
+        return frozenset(base_buffer(i.bufs[slot]) for i in self.items for slot in i.written)
 
     def lose_programs(self, device: str) -> None:
         """Replace the programs of a device that is closed by the error that a replay raises."""

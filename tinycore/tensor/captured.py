@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from tinycore.device.buffer import Buffer
 from tinycore.engine.captured_step import CapturedStep, capture
+from tinycore.engine.transactions import base_buffer
 from tinycore.errors import JitError
 from tinycore.schedule.device_memory import buffer_of
 from tinycore.tensor.aliases import buffers_below
@@ -215,6 +216,7 @@ class Capture:
             after = self.around.walk(given.objects, run.free)
             self.guard = after.guard()
             self.recorded = replace(recorded, side_outputs=run.places(after))
+            history.retire(self.overwritten(given))
             self.stores_in_boxes = any(s.tensor is None for s in self.recorded.side_outputs)
         return result
 
@@ -259,6 +261,7 @@ class Capture:
             value_cache.invalidate(self.memory_of(given))
         if history.kept:
             history.discard(self.memory_of(given))
+            history.retire(self.overwritten(given))
         numbers = NO_NUMBERS if naming is None else naming.numbers
         if recorded.keeps_results:
             if (kept := recorded.reusable_result()) is None:
@@ -361,6 +364,15 @@ class Capture:
         fixed = [node for node in self.recorded.nodes if node is not None]
         kept = [n for result in self.recorded.step.kept_results for n in result.nodes.values()]
         return [*given.nodes, *state, *reusable, *fixed, *kept]
+
+    def overwritten(self, given: Arguments) -> set[UOp]:
+        """The BUFFERs of arguments and state that a replay does write to."""
+        assert self.recorded is not None, "only what was captured is replayed"
+        step = self.recorded.step
+        state = [memory for entry in self.recorded.state for memory in buffers_below(entry.node)]
+        shown = {node: buffer_of(node) for node in state}
+        shown.update(zip(given.nodes, step.inputs, strict=True))
+        return {node for node in shown if base_buffer(shown[node]) in step.overwritten}
 
     def refuse_shared(self, step: CapturedStep, given: Arguments) -> None:
         """Raise JitError for an argument in memory that the launches work on."""

@@ -148,6 +148,11 @@ def with_shape(node: UOp, known: tuple[Any, ...], shape: tuple[Any, ...]) -> UOp
     return node if known == shape else UOp(Op.RESHAPE, node.dtype, (node,), shape)
 
 
+def leads_to_leaf(node: UOp) -> bool:
+    """True if a gradient of a node goes to one of a tensor alone."""
+    return any(below.op is OWN for below in node.toposort(passes_gradient))
+
+
 def is_filled(node: UOp) -> bool:
     """True if a node is memory that a kernel is to write, through which no gradient flows."""
     return node.op is Op.ASSIGN and node.src[1].op is Op.KERNEL

@@ -38,6 +38,7 @@ from tinycore.tensor.gradient_sources import (
     BufferSet,
     ended_at,
     is_filled,
+    leads_to_leaf,
     nodes_below,
     origin,
     parameters_of_gradient,
@@ -171,7 +172,8 @@ class GradientHistory:
             own = gone.stand_ins
             below = sources_below(before.values())
             found = {n: below[before[n]] for n in both}
-            new = [n for n in both if self.has_source(found[n], own.get(kept[n]))]
+            alone = {n: None if leads_to_leaf(before[n]) else own.get(kept[n]) for n in both}
+            new = [n for n in both if self.has_source(found[n], alone[n])]
             self.retain(
                 {kept[n]: with_shape(before[n], n.shape, kept[n].shape) for n in new},
                 {kept[n]: found[n] for n in new},
@@ -232,7 +234,7 @@ class GradientHistory:
         entries = {}
         for place, buffer in enumerate(written):
             found = [memory[number] for number in canonical.sources[place]]
-            if self.has_source(found, own.get(buffer)):
+            if self.has_source(found, None if canonical.leads_to_leaf[place] else own.get(buffer)):
                 group.sources[id(buffer)] = found
                 entries[buffer] = HistoryEntry(
                     self.watched(buffer),
@@ -246,8 +248,6 @@ class GradientHistory:
 
     def touched(self, written: set[UOp]) -> set[RunGraphs]:
         """The groups whose graphs are of some BUFFERs, or read them."""
-        if not self.kept:
-            return set()
         numbers = set(map(id, written))
         groups = {entry.group for entry in self.kept.values()}
         return {

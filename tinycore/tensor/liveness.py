@@ -144,7 +144,10 @@ def tensors_shown_in(nodes: Collection[UOp]) -> list[Core]:
     """Living tensors that are among some nodes, or whose former content is."""
     versions = history.versions_in(nodes)
     found = tensors_over(history.memory_among(nodes))
-    return [t for t in found if t.uop in nodes or [*versions(t.uop)]]
+    owned = [t for t in found if t.uop.op is Op.OWN]
+    roots, _ = history.unroll([t.uop for t in owned])  # memory may stand for its graph there
+    graphs = dict(zip(map(id, owned), roots, strict=True))
+    return [t for t in found if t.uop in nodes or graphs.get(id(t)) in nodes or [*versions(t.uop)]]
 
 
 def may_be_former(nodes: Iterable[UOp]) -> bool:

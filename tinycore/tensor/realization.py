@@ -30,7 +30,7 @@ from tinycore.tensor.value_cache import Snapshot, value_cache
 from tinycore.tensor.view_writes import show
 from tinycore.tensor.views import is_shared, shows_repeated
 from tinycore.uop.bindings import sizes_below
-from tinycore.uop.movement import base_of
+from tinycore.uop.movement import base_of, source_below
 from tinycore.uop.node import UOp, ordered
 from tinycore.uop.op import MOVEMENT, Op
 
@@ -46,7 +46,7 @@ make_cached_value: Final[Callable[..., CachedValue]] = deferred(
     "tinycore.schedule.retention:CachedValue"
 )
 
-SOURCES: Final = frozenset({Op.BUFFER, Op.BUFFER_VIEW, Op.ASSIGN, Op.CALL})
+SOURCES: Final = frozenset({Op.BUFFER, Op.BUFFER_VIEW, Op.ASSIGN, Op.CALL, Op.OWN})
 """Ops at which a gradient may arrive."""
 
 
@@ -149,9 +149,10 @@ def note_history(
     """Keep the graphs, for `backward`, of values that were computed but not realized by name."""
     if form.assigned:
         history.mark_done(form.assigned, replaced)
-    if value_cache.scope.open:  # a capture computes its gradients inside
-        history.discard(memory_written(form.assigned))
-        return
+    if captured := bool(value_cache.scope.open):  # which computes its gradients inside
+        written = memory_written(form.assigned)
+        history.discard(written)
+        history.retire(written)
     for tensor in owners:
         node = root_of(tensor)
         is_data = tensor._requires_grad is False or base_of(node).arg is LEAF
@@ -160,7 +161,11 @@ def note_history(
             if memory.op is BUFFER and (origins := history.ended(node, form)):
                 memory._ended = origins
     done, kept = differentiable(form, replaced, asked, read)
-    if done or kept:
+    if captured:
+        for node, memory in kept.items():
+            if node not in done and (origins := history.ended(node, form)):
+                memory._ended = origins
+    elif done or kept:
         history.record(done, kept, form)
 
 
@@ -171,7 +176,7 @@ def differentiable(
     others = form.roots[read is not None :]
     if asked.issuperset(others) and not form.assigned:
         return {}, {}
-    named = {base_of_view(root) for root in asked}
+    named = {source_below(root, MOVEMENT | {Op.OWN}) for root in asked}
     if asked.issuperset(others) and named.issuperset(form.assigned) and not history.kept:
         return {}, {}  # no graph is kept, and none is to be
     memory = {

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tinycore.dtype import dtypes
 from tinycore.tensor import graph
-from tinycore.tensor.gradient_sources import origin, sources_below
+from tinycore.tensor.gradient_sources import leads_to_leaf, origin, sources_below
 from tinycore.uop.bindings import SIZED, Naming, exchanged
 from tinycore.uop.node import UOp, interned, made_anew
 from tinycore.uop.op import Op
@@ -35,6 +35,8 @@ class CanonicalWrites(NamedTuple):
     """For each graph the numbers of the parameters in it."""
     sources: tuple[tuple[int, ...], ...]
     """For each graph the numbers of those that a gradient goes to."""
+    leads_to_leaf: tuple[bool, ...]
+    """For each graph, whether a gradient goes to a node of one tensor alone."""
     size: int
     """The number of nodes in all graphs."""
 
@@ -158,6 +160,7 @@ def over_parameters(
         {number_of(node): node for node in below if node.op is BUFFER},
         tuple([tuple([number_of(m) for m in root.toposort() if m.op is BUFFER]) for root in after]),
         tuple([tuple([number_of(m) for m in gradients[node]]) for node in after]),
+        tuple(map(leads_to_leaf, after)),
         len(below) + 1,
     )
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy
 import pytest
 
-from tinycore import Context, Tensor
+from tinycore import Context, Tensor, TinyJit
 from tinycore.errors import GradientError
 from tinycore.nn.optim import SGD
 from tinycore.tensor.gradient_sources import ended_at, sources
@@ -604,3 +604,70 @@ def test_equal_tensors_with_gradients_of_their_own_are_told_apart_after_a_write(
     out.sum().backward()
 
     assert (numbers(first.grad), numbers(second.grad)) == ([3.0, 3.0], [5.0, 5.0])
+
+
+@pytest.mark.parametrize("calls", [1, 2, 3, 4])
+def test_what_a_captured_function_overwrites_is_no_content_of_kept_graphs(calls: int) -> None:
+    w, m = Tensor([3.0, 4.0]).realize(), Tensor([1.0, 2.0]).realize().requires_grad_()
+    product = w * m
+    m.assign(m.detach() * 2).realize()
+    step = TinyJit(lambda x: w.assign(w + x).realize())
+
+    for _ in range(calls):
+        step(Tensor([1.0, 2.0]).realize())
+
+    with pytest.raises(GradientError, match="written to in place"):
+        product.sum().backward()
+
+
+def test_a_captured_function_that_ends_a_gradient_is_told() -> None:
+    w = Tensor([3.0, 4.0]).realize().requires_grad_()
+    before = w * 5
+    step = TinyJit(lambda x: w.assign(w.detach() * x).realize())
+    apply = TinyJit(lambda x: (w * x).realize())
+
+    result = apply(Tensor([1.0, 2.0]).realize())
+    with pytest.raises(GradientError, match="ended the gradient"):
+        (result + w).sum().backward()
+    step(Tensor([1.0, 2.0]).realize())
+    with pytest.raises(GradientError, match="ended the gradient"):
+        (before + w).sum().backward()
+
+
+def test_a_detached_tensor_that_is_realized_does_not_end_what_it_shows() -> None:
+    x = Tensor([3.0, -1.0]).realize()
+    leaf = (x * 2).requires_grad_()
+    first, second = (x * leaf.sum()).requires_grad_(), (x * leaf.sum()).requires_grad_()
+    second[0:1] = first[0:1]
+
+    second.detach().requires_grad_().realize()
+    (second * 3).sum().backward()
+
+    gradients = [t.grad.tolist() for t in (leaf, first, second) if t.grad is not None]
+    assert gradients == [[6.0, 6.0], [3.0, 0.0], [3.0, 3.0]]
+
+
+def test_reading_does_not_end_the_gradient_of_a_value_of_a_leaf_made_of_numbers() -> None:
+    x = Tensor([-2.0, 2.5])
+    leaf = (x.detach() * x).requires_grad_()
+    x.assign(leaf * 2)
+    other = (x + 1).requires_grad_()
+
+    slopes = (other * other).sum().gradient(other, leaf)
+    assert [slope.tolist() for slope in slopes] == [[18.0, 27.0], [36.0, 54.0]]
+    (x * 5 + other).sum().backward()
+
+    assert leaf.grad is not None
+    assert leaf.grad.tolist() == [12.0, 12.0]
+
+
+def test_a_value_that_asks_and_is_computed_beside_a_write_has_a_gradient() -> None:
+    x = Tensor([2.5, -2.0]).realize().requires_grad_()
+    inner = (x * 3).requires_grad_()
+    outer = (inner + x).requires_grad_()
+
+    x.assign(Tensor([1.0, 1.0])).realize()
+    (outer * 4).sum().backward()
+
+    gradients = [t.grad.tolist() for t in (x, inner, outer) if t.grad is not None]
+    assert gradients == [[16.0, 16.0], [4.0, 4.0], [4.0, 4.0]]
