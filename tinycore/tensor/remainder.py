@@ -69,9 +69,9 @@ def reduce_remainder(rest: AnyTensor, divisor: AnyTensor) -> AnyTensor:
 
 
 def negative(x: AnyTensor) -> AnyTensor:
-    """True where the sign is minus; that of -0.0 counts."""
-    zero = x.eq(0)
-    return (x < 0) | (zero & (zero.where(x, 1.0).reciprocal() < 0))
+    """True where the sign is minus; those of -0.0 and of NaN count."""
+    wide = x.cast(dtypes.float32) if x.dtype.itemsize < 4 else x
+    return signed_bits(wide) < 0
 
 
 def floor_quotient(a: AnyTensor, b: AnyTensor) -> AnyTensor:

@@ -274,6 +274,15 @@ def test_float_remainder_has_the_sign_of_the_divisor() -> None:
     )
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_the_sign_of_zero_and_of_nan_is_copied(dtype: str) -> None:
+    signs = numpy.copysign([0.0, 0.0, math.nan, math.nan, math.inf], [1, -1, 1, -1, -1])
+
+    found = Tensor.ones(5, dtype=dtype).copysign(Tensor(signs.astype(dtype)))
+
+    assert found.tolist() == [1.0, -1.0, 1.0, -1.0, -1.0]
+
+
 @pytest.mark.parametrize("exponent", [0, 1, 2, 3, 7, -1, -2, 0.5, -0.5, 1.5, 2.7, -1.3])
 def test_power_of_a_number(exponent: float) -> None:
     compare(lambda x: x**exponent, None, numbers(30, low=0.2, high=3), scale=4)
