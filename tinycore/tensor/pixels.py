@@ -39,6 +39,8 @@ COPY_ACCESSES: Final = 2
 
 def cast(x: UOp, dtype: DTypeLike) -> UOp:
     """Every element converted; to an image if one is requested."""
+    if dtype is x.dtype:
+        return x
     if not isinstance(dtype, ImageDType):
         target = to_dtype(dtype)
         return x if x.dtype is target else x.cast(target)

@@ -213,8 +213,8 @@ class Realization(Random):
         >>> x.to(x.device) is x, x.to("PYTHON").device
         (True, 'PYTHON')
         """
-        target = self.device if device is None else canonical(device)
-        if target == self.device:
+        own = self.uop.device
+        if device is None or device == own or (target := canonical(device)) == own:
             return self
         node = graph.on_device(self.uop, target)
         moved = (
