@@ -8,7 +8,7 @@ from __future__ import annotations
 from tinycore import Tensor
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.nn.dropout import probability
-from tinycore.nn.initializers import positive_sizes
+from tinycore.nn.initializers import positive_sizes, verify_input
 from tinycore.nn.linear import Linear
 
 __all__ = ["MultiHeadAttention"]
@@ -63,6 +63,7 @@ class MultiHeadAttention:
         added to the scores. Causal lets place i see places up to i of the context.
         Raises ShapeError when sizes do not fit, ArgumentError for a mask together with `is_causal`.
         """
+        verify_input(self, x)
         source = x if context is None else context
         self._check("x", x, self.embed_dim)
         self._check("context", source, self.context_dim)

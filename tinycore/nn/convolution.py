@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from tinycore import Tensor
 from tinycore.errors import ArgumentError
-from tinycore.nn.initializers import inverse_root_uniform, positive_sizes
+from tinycore.nn.initializers import inverse_root_uniform, positive_sizes, verify_input
 
 __all__ = ["Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d"]
 
@@ -56,6 +56,7 @@ class Conv2d:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Raises ShapeError when `x` has other channels, or is smaller than the window."""
+        verify_input(self, x)
         return x.conv2d(
             self.weight, self.bias, self.groups, self.stride, self.dilation, self.padding
         )
@@ -114,6 +115,7 @@ class ConvTranspose2d(Conv2d):
 
     def __call__(self, x: Tensor) -> Tensor:
         """Raises ShapeError when `x` has other channels."""
+        verify_input(self, x)
         return x.conv_transpose2d(
             self.weight,
             self.bias,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from tinycore import Tensor
 from tinycore.errors import ArgumentError
+from tinycore.nn.initializers import verify_input
 
 __all__ = ["Dropout", "probability"]
 
@@ -27,6 +28,7 @@ class Dropout:
 
     def __call__(self, x: Tensor) -> Tensor:
         """The tensor itself, or some of it."""
+        verify_input(self, x)
         return x.dropout(self.p)
 
 

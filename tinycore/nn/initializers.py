@@ -8,9 +8,15 @@ from __future__ import annotations
 import math
 
 from tinycore import Tensor
-from tinycore.errors import ArgumentError
+from tinycore.errors import ArgumentError, ArgumentTypeError
 
-__all__ = ["glorot_uniform", "inverse_root_uniform", "neutral_affine", "positive_sizes"]
+__all__ = [
+    "glorot_uniform",
+    "inverse_root_uniform",
+    "neutral_affine",
+    "positive_sizes",
+    "verify_input",
+]
 
 
 def inverse_root_uniform(shape: tuple[int, ...], inputs: int) -> Tensor:
@@ -46,3 +52,13 @@ def positive_sizes(layer: str, **sizes: object) -> None:
     for name, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise ArgumentError(f"{layer}: {name} must be a positive integer, got {size!r}")
+
+
+def verify_input(layer: object, x: object) -> None:
+    """Raises ArgumentTypeError for the input of a layer that is no tensor, such as an array."""
+    if not isinstance(x, Tensor):
+        kind = f"{type(x).__module__}.{type(x).__name__}".removeprefix("builtins.")
+        raise ArgumentTypeError(
+            f"{type(layer).__name__}: x is of type {kind}; it must be a Tensor. Tensor(...) makes "
+            "one of it"
+        )

@@ -7,7 +7,12 @@ from __future__ import annotations
 
 from tinycore import Tensor, dtypes
 from tinycore.errors import DTypeError, ShapeError
-from tinycore.nn.initializers import glorot_uniform, inverse_root_uniform, positive_sizes
+from tinycore.nn.initializers import (
+    glorot_uniform,
+    inverse_root_uniform,
+    positive_sizes,
+    verify_input,
+)
 
 __all__ = ["Embedding", "Linear"]
 
@@ -31,6 +36,7 @@ class Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Raises ShapeError when the last axis of `x` is not `in_features`."""
+        verify_input(self, x)
         outputs, inputs = self.weight.shape
         if x.shape[-1:] != (inputs,):
             raise ShapeError(f"Linear from {inputs} to {outputs} features cannot take {x.shape}")
@@ -55,6 +61,7 @@ class Embedding:
 
     def __call__(self, idx: Tensor) -> Tensor:
         """Raises DTypeError when `idx` holds no integers."""
+        verify_input(self, idx)
         if not dtypes.is_int(idx.dtype):
             raise DTypeError(f"an embedding is looked up by integers, not {idx.dtype.name}")
         return self.weight[idx]

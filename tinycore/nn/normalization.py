@@ -11,7 +11,7 @@ from tinycore import Tensor, dtypes
 from tinycore.config import settings
 from tinycore.dtype import DType, least_upper_dtype
 from tinycore.errors import ArgumentError, ShapeError
-from tinycore.nn.initializers import neutral_affine, positive_sizes
+from tinycore.nn.initializers import neutral_affine, positive_sizes, verify_input
 
 __all__ = [
     "BatchNorm",
@@ -64,6 +64,7 @@ class BatchNorm:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Normalize; in training also note the batch's statistics."""
+        verify_input(self, x)
         if x.ndim < 2 or x.shape[1] != self._channels:
             raise ShapeError(f"BatchNorm of {self._channels} channels cannot take {x.shape}")
         if self.track_running_stats and not settings.TRAINING:
@@ -145,6 +146,7 @@ class GroupNorm:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Normalize every group of every sample."""
+        verify_input(self, x)
         if x.ndim < 2 or x.shape[1] != self.num_channels:
             name = type(self).__name__
             raise ShapeError(f"{name} of {self.num_channels} channels cannot take {x.shape}")
@@ -199,6 +201,7 @@ class LayerNorm:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Normalize over the last axes."""
+        verify_input(self, x)
         if x.shape[-len(self.axis) :] != self.normalized_shape:
             name = type(self).__name__
             raise ShapeError(f"{name} over {self.normalized_shape} cannot take {x.shape}")
@@ -217,6 +220,7 @@ class LayerNorm2d(LayerNorm):
 
     def __call__(self, x: Tensor) -> Tensor:
         """Normalize every pixel over its channels. Raises ShapeError when `x` is no image."""
+        verify_input(self, x)
         if x.ndim != 4 or x.shape[1:2] != self.normalized_shape:
             channels = ", ".join(map(str, self.normalized_shape))
             raise ShapeError(f"LayerNorm2d takes (N, {channels}, H, W), not {x.shape}")
@@ -241,6 +245,7 @@ class RMSNorm:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Normalize over the last axis."""
+        verify_input(self, x)
         if x.shape[-1:] != (self._size,):
             raise ShapeError(f"RMSNorm over {self._size} values cannot take {x.shape}")
         precise = _precise(x)

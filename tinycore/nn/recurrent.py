@@ -14,7 +14,7 @@ from typing import ClassVar, Final, Generic, Literal, NamedTuple, TypeVar
 from tinycore import Tensor
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.nn.dropout import probability
-from tinycore.nn.initializers import inverse_root_uniform, positive_sizes
+from tinycore.nn.initializers import inverse_root_uniform, positive_sizes, verify_input
 from tinycore.tensor.templates import templated
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
@@ -127,6 +127,7 @@ class Cell(Generic[State]):
 
     def projected(self, x: Tensor) -> Tensor:
         """The inputs times their weights. Raises ShapeError when `x` has other features."""
+        verify_input(self, x)
         if not x.ndim or x.shape[-1] != self.input_size:
             raise ShapeError(
                 f"{type(self).__name__} of {self.input_size} features cannot take {x.shape}"
@@ -135,6 +136,7 @@ class Cell(Generic[State]):
 
     def started(self, x: Tensor, hidden: Tensor | None) -> Tensor:
         """The state given, or zeros. Raises ShapeError when it does not belong to `x`."""
+        verify_input(self, x)
         wanted = (*x.shape[:-1], self.hidden_size)
         if hidden is None:
             return zeros(x, wanted)
@@ -291,6 +293,7 @@ class Recurrent(Generic[State]):
 
     def _batched(self, x: Tensor) -> Tensor:
         """(length, batch, features). Raises ShapeError for anything that is no such sequence."""
+        verify_input(self, x)
         if x.ndim not in (2, 3) or x.shape[-1] != self.input_size or 0 in x.shape:
             raise ShapeError(
                 f"{type(self).__name__} of {self.input_size} features cannot take {x.shape}; it "

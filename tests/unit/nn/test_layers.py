@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy
@@ -11,7 +12,7 @@ import torch
 from tests.unit.nn.helpers import assert_same
 from tests.unit.tensor.helpers import numbers
 from tinycore import Context, Tensor, dtypes, nn
-from tinycore.errors import ArgumentError, DTypeError, ShapeError
+from tinycore.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from tinycore.uop.op import Op
 
 
@@ -356,3 +357,35 @@ def test_second_derivatives_of_batch_normalization_are_those_of_torch() -> None:
     (expected,) = torch.autograd.grad((steep * v).sum(), peer)
 
     numpy.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-6)
+
+
+LAYERS: dict[str, Callable[[], Any]] = {
+    "BatchNorm": lambda: nn.BatchNorm(3),
+    "Conv2d": lambda: nn.Conv2d(3, 2, 1),
+    "ConvTranspose2d": lambda: nn.ConvTranspose2d(3, 2, 1),
+    "Dropout": nn.Dropout,
+    "Embedding": lambda: nn.Embedding(3, 2),
+    "GRU": lambda: nn.GRU(3, 2),
+    "GRUCell": lambda: nn.GRUCell(3, 2),
+    "GroupNorm": lambda: nn.GroupNorm(1, 3),
+    "LSTM": lambda: nn.LSTM(3, 2),
+    "LSTMCell": lambda: nn.LSTMCell(3, 2),
+    "LayerNorm": lambda: nn.LayerNorm(3),
+    "LayerNorm2d": lambda: nn.LayerNorm2d(3),
+    "Linear": lambda: nn.Linear(3, 2),
+    "MultiHeadAttention": lambda: nn.MultiHeadAttention(3, 1),
+    "RMSNorm": lambda: nn.RMSNorm(3),
+    "RNN": lambda: nn.RNN(3, 2),
+    "RNNCell": lambda: nn.RNNCell(3, 2),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_arrays_are_told_from_tensors(name: str) -> None:
+    layer = LAYERS[name]()
+
+    for x in (numpy.ones((3, 3), "float32"), torch.ones(3, 3), [[1.0, 2.0, 3.0]]):
+        with pytest.raises(
+            ArgumentTypeError, match=rf"^{name}: x is of type .*Tensor\(\.\.\.\) ma"
+        ):
+            layer(x)
