@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import operator
 from collections.abc import Iterable
 from typing import Final, NamedTuple
@@ -475,16 +476,18 @@ class Lanes:
         if self.movement(index) == 1:
             return node.with_src((self.at(index, 0), value))
         run = self.run_of(index)
-        parts = [
-            node.with_src(
-                (
-                    self.at(index, i),
-                    lanes_of(value, range(i, i + run)) if run > 1 else lane(value, i),
-                )
-            )
-            for i in range(0, self.count, run)
-        ]
+        rows = [range(i, i + run) for i in range(0, self.count, run)]
+        if run == 1 and (apart := self.distance_across(index)):
+            rows = [range(i, self.count, apart) for i in range(apart)]
+        parts = [node.with_src((self.at(index, r[0]), lanes_of(value, r))) for r in rows]
         return UOp(Op.GROUP, dtypes.void, tuple(parts))
+
+    def distance_across(self, index: UOp) -> int:
+        """Distance of lanes that lie side by side where a whole tile is stored transposed, or 0."""
+        if Part.UNIT not in self.counter.arg.number or self.count <= LARGEST_FRAGMENT:
+            return 0
+        side = math.isqrt(self.count)
+        return side if side**2 == self.count and self.lie_together(index, side, True) else 0
 
     def run_of(self, index: UOp) -> int:
         """Lanes of a matrix unit's result that lie side by side, in all of it: a power of two.
@@ -498,15 +501,17 @@ class Lanes:
             run //= 2
         return run
 
-    def lie_together(self, index: UOp, run: int) -> bool:
-        """True if each so many lanes are neighbors in memory, under one gate."""
+    def lie_together(self, index: UOp, run: int, across: bool = False) -> bool:
+        """True if each so many lanes are neighbors in memory, under one gate.
+
+        Those are lanes one after the other, or across the rows of a square tile.
+        """
         number = self.counter.arg.number
         outer = UOp.range(self.count // run, (*number, Part.TURN, 0), AxisKind.LOOP)
         inner = UOp.range(run, (*number, Part.TURN, 1), AxisKind.VECTOR)
+        lanes = inner * (self.count // run) + outer if across else outer * run + inner
         place, *gates = (
-            rewrite(
-                s.substitute({self.counter: outer * run + inner}), simplify, name="simplify lanes"
-            )
+            rewrite(s.substitute({self.counter: lanes}), simplify, name="simplify lanes")
             for s in index.src[1:]
         )
         return coefficient(place, inner) == 1 and all(inner not in gate.ranges for gate in gates)

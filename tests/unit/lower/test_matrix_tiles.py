@@ -101,6 +101,14 @@ def test_long_products_of_few_inputs_copy_the_rows_of_weights(
     assert numpy.array_equal(result(ast, plan), result(ast, ()))
 
 
+@pytest.mark.parametrize("shape", [(32, 64, 256), (64, 32, 256)])
+def test_tiles_are_stored_by_vectors_whichever_way_results_lie(shape: tuple[int, int, int]) -> None:
+    tiled = lowered(product(TILE_BYTES, shape, "b"), limits_with(TILE_BYTES))
+    kinds = [n.src[1].dtype for n in tiled if n.op is Op.STORE]
+
+    assert {k.count for k in kinds if k.scalar() is dtypes.int32} - {256} == {16}
+
+
 def test_few_inputs_of_weights_that_lie_the_other_way_have_other_plans() -> None:
     assert not is_by_unit(plan_for(product(TILE_BYTES, (20, 80, 256)), limits_with(TILE_BYTES)))
 
