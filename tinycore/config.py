@@ -228,7 +228,9 @@ class Context(ContextDecorator):
             left = above.owner._inside(left, {name: above[name] for name in assigned})
         current.set(left)
 
-    def _inside(self, outer: dict[str, Any], assigned: Mapping[str, Any] = NONE_ASSIGNED) -> Overrides:
+    def _inside(
+        self, outer: dict[str, Any], assigned: Mapping[str, Any] = NONE_ASSIGNED
+    ) -> Overrides:
         """The values inside, and those that were assigned there."""
         inherited = outer if isinstance(outer, Overrides) else {}
         return Overrides({**inherited, **self._overrides, **assigned}, self, outer)
