@@ -110,6 +110,13 @@ def captures(session: nox.Session) -> None:
 
 
 @nox.session
+def threads(session: nox.Session) -> None:
+    """Let threads capture random functions at the same time (`-- --count 500 --seed 0`)."""
+    install(session)
+    session.run("python", "-m", "tests.fuzz.threads", *FRONTEND, *session.posargs)
+
+
+@nox.session
 def writes(session: nox.Session) -> None:
     """Run random programs of views and writes against a model (`-- --count 20000 --seed 0`)."""
     install(session)

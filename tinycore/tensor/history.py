@@ -490,8 +490,8 @@ class GradientHistory:
         They may have another shape.
         """
         former: defaultdict[UOp, list[UOp]] = defaultdict(list)
-        known = [(node, reference()) for node, reference in list(self.former.items())]
-        held = {node: buffer for node, buffer in known if buffer is not None}
+        found = [(key(), ref()) for key, ref in list(self.former.data.items())]  # others may add
+        held = {node: buffer for node, buffer in found if node is not None and buffer is not None}
         for stand_in, buffer in held.items():
             former[buffer].append(stand_in)
         for node in below if held else ():
