@@ -490,8 +490,8 @@ class GradientHistory:
         They may have another shape.
         """
         former: defaultdict[UOp, list[UOp]] = defaultdict(list)
-        found = [(key(), ref()) for key, ref in list(self.former.data.items())]  # others may add
-        held = {node: buffer for node, buffer in found if node is not None and buffer is not None}
+        keys = [node for key in self.former.keyrefs() if (node := key()) is not None]  # a copy
+        held = {node: buffer for node in keys if (buffer := self.former[node]()) is not None}
         for stand_in, buffer in held.items():
             former[buffer].append(stand_in)
         for node in below if held else ():
