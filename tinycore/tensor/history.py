@@ -90,7 +90,7 @@ class GradientHistory:
     def renew(self) -> None:
         """In a forked child: restore consistency, as another thread may have been changing this."""
         keys: dict[RunGraphs, set[int]] = {}
-        for key, entry in self.kept.items():
+        for key, entry in list(self.kept.items()):
             keys.setdefault(entry.group, set()).add(key)
         for group, found in keys.items():
             group.keys = found
@@ -249,14 +249,15 @@ class GradientHistory:
     def touched(self, written: set[UOp]) -> set[RunGraphs]:
         """The groups whose graphs are of some BUFFERs, or read them."""
         numbers = set(map(id, written))
-        groups = {entry.group for entry in self.kept.values()}
+        groups = {entry.group for entry in list(self.kept.values())}  # some go meanwhile
         return {
             g for g in groups if not (numbers.isdisjoint(g.reads) and numbers.isdisjoint(g.keys))
         }
 
     def memory_of(self, group: RunGraphs) -> list[UOp]:
         """The BUFFERs whose graphs a group has."""
-        found = [self.kept[key].memory() for key in sorted(group.keys)]
+        entries = [self.kept.get(key) for key in sorted(group.keys)]
+        found = [entry.memory() for entry in entries if entry is not None]
         return [memory for memory in found if memory is not None]
 
     def retain(
@@ -317,7 +318,7 @@ class GradientHistory:
             entry.group.keys.add(key)
         self.size += entry.group.size
         while self.size > MOST_HISTORY_NODES:
-            oldest = next(iter(self.kept.values())).group
+            oldest = next(iter(list(self.kept.values()))).group
             if oldest.make is None:
                 self.evict(oldest)
             else:
@@ -440,8 +441,8 @@ class GradientHistory:
             return None
         group = self.kept[id(memory)].group
         if id(memory) not in group.sources:
-            graphs = {key: self.kept[key].graph for key in group.keys}
-            made = {key: node for key, node in graphs.items() if node is not None}
+            entries = {key: self.kept.get(key) for key in list(group.keys)}
+            made = {k: e.graph for k, e in entries.items() if e is not None and e.graph is not None}
             found = sources_below(made.values())
             group.sources |= {key: found[node] for key, node in made.items()}
         return group.sources[id(memory)]
