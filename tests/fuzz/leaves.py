@@ -216,6 +216,8 @@ class Theirs(Ours):
         place = x.untyped_storage().data_ptr()
         shown = [t for t in self._tensors() if t.untyped_storage().data_ptr() == place]
         if any(root.is_leaf and root.requires_grad for root in roots):
+            if any(not t.is_leaf and t._base is None for t in shown):
+                raise Skipped("torch does not notice a write through a parameter of a value")
             if any(t.retains_grad or cut_off(t) for t in shown):
                 raise Skipped("torch makes the gradients of such views anew, past what asks")
             with self.torch.no_grad():
