@@ -77,19 +77,18 @@ def hidden(rows: int, columns: int) -> Array:
 @pytest.mark.parametrize(("rows", "columns"), [(128, 128), (260, 256)], ids=str)
 def test_attention_is_right(rows: int, columns: int, masking: str, dtype: DType) -> None:
     q, k, v = normal(4, rows, 8), normal(4, columns, 8), normal(4, columns, 16)
-    seen = {"causal": numpy.tri(rows, columns, dtype=bool), "none": numpy.True_}.get(
-        masking, hidden(rows, columns)
-    )
+    masks = {"causal": numpy.tri(rows, columns, dtype=bool), "none": numpy.array(True)}
+    seen: Array = masks.get(masking, hidden(rows, columns))
     mask = None
     if masking == "bool":
         mask = Tensor(seen, device="CARD")
     elif masking == "added":
         mask = on_card(numpy.where(seen, 0, -numpy.inf).astype("f"), dtype)
-    operands = [on_card(x, dtype) for x in (q, k, v)]
-    given = {"is_causal": True} if masking == "causal" else {"attn_mask": mask}
-    found = operands[0].scaled_dot_product_attention(*operands[1:], **given)  # type: ignore[arg-type]
+    query, key, value = (on_card(x, dtype) for x in (q, k, v))
+    found = query.scaled_dot_product_attention(key, value, mask, is_causal=masking == "causal")
     scores = [i for i in items_of(found) if any(b.size == 4 * rows * columns for b in i.bufs)]
-    expected = attended(*(x.numpy().astype("d") for x in operands), seen)
+    q, k, v = (x.numpy().astype("d") for x in (query, key, value))
+    expected = attended(q, k, v, seen)
 
     assert len(scores) == 2  # they are stored with their folds, and read as weights
     tolerance = 2e-3 if dtype is dtypes.float16 else 2e-6
@@ -118,7 +117,8 @@ def test_gradients_of_attention_are_right() -> None:
 
     def slopes(device: str) -> list[Array]:
         leaves = [Tensor(x, device=device, requires_grad=True) for x in given]
-        result = leaves[0].scaled_dot_product_attention(*leaves[1:])
+        query, key, value = leaves
+        result = query.scaled_dot_product_attention(key, value)
         (result * result).sum().backward()
         return [x.grad.numpy() for x in leaves if x.grad is not None]
 
