@@ -148,7 +148,7 @@ def fits(name: str, terms: tuple[int, int, int, int, int]) -> list[Fit]:
 
 
 def fits_of_special(terms: tuple[int, int, int]) -> list[Fit]:
-    """Those of `tensor/special.py` for one float type."""
+    """Polynomials of `tensor/special.py` for one float type."""
     erf_terms, asin_terms, atan_terms = terms
     return [
         Fit("ERF", erf_ratio, (mpf(0), mpf(1)), erf_terms, erf_ratio, lambda z, r: r),

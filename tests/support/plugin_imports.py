@@ -9,7 +9,7 @@ __all__ = ["loaded_by_importing"]
 
 
 def loaded_by_importing(package: str, *modules: str) -> list[str]:
-    """Those of some modules that a process has loaded once it has imported a package."""
+    """The modules, of some, that a process has loaded once it has imported a package."""
     script = f"import sys, {package}; print(*sorted({set(modules)} & set(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True

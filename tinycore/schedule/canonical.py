@@ -18,8 +18,8 @@ from tinycore.schedule.kernel import Kernel
 from tinycore.uop.bindings import SIZED, Naming, exchanged, sizes_in
 from tinycore.uop.node import UOp, interned
 from tinycore.uop.op import Op
+from tinycore.uop.size import are_ints
 
-INTS: Final = frozenset({int})
 TUPLES: Final = frozenset({tuple})
 NUMBERED: Final = frozenset({Op.ASSIGN, Op.BUFFER_VIEW, Op.CALL, Op.CONTIGUOUS, Op.OWN, Op.KERNEL})
 """Ops that are counted, or whose argument may be another one in a canonical graph."""
@@ -156,11 +156,9 @@ def plain(argument: object) -> bool:
     """True if an argument is a tuple of plain ints, or of such tuples: then it holds no Size."""
     if type(argument) is not tuple:
         return False
-    if INTS.issuperset(map(type, argument)):
+    if are_ints(argument):
         return True
-    return TUPLES.issuperset(map(type, argument)) and INTS.issuperset(
-        map(type, chain.from_iterable(argument))
-    )
+    return TUPLES.issuperset(map(type, argument)) and are_ints(chain.from_iterable(argument))
 
 
 def is_number(node: UOp) -> bool:

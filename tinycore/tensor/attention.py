@@ -339,14 +339,15 @@ class Attention(Composed):
         scores = masked(scores, mask)
         is_widened = self.dtype is not wide and not multiplies(str(self.device), self.dtype)
         exp = approximate_exp if is_widened else type(scores).exp
+        total: Self | None = None
         if (tiles := self._tiles_of_row(key, scores)) is None:
             # In memory: a kernel of both the maxima and the factors of `combine_pair` is slow.
             top = scores.max(-1, keepdim=True).detach().contiguous()
-            powers = exp(scores - (top if mask is None else finite(top)))
-            total = powers.sum(-1, keepdim=True)
         else:
             scores, top, total = folded_by_threads(scores, tiles, exp, mask is not None)
-            powers = exp(scores - (top if mask is None else finite(top)))
+        powers = exp(scores - (top if mask is None else finite(top)))
+        if total is None:
+            total = powers.sum(-1, keepdim=True)
         weights = thinned(powers, kept, dropout_p)
         weights = weights if is_widened else weights.cast(self.dtype)
         if kept is None:

@@ -359,18 +359,21 @@ class Capture:
     def memory_of(self, given: Arguments) -> list[UOp]:
         """The BUFFERs of arguments and state, which a replay may write to."""
         assert self.recorded is not None, "only what was captured is replayed"
-        state = [memory for entry in self.recorded.state for memory in buffers_below(entry.node)]
         reusable = [row.node for row in self.recorded.gradients.rows]
         fixed = [node for node in self.recorded.nodes if node is not None]
         kept = [n for result in self.recorded.step.kept_results for n in result.nodes.values()]
-        return [*given.nodes, *state, *reusable, *fixed, *kept]
+        return [*given.nodes, *self.memory_of_state(), *reusable, *fixed, *kept]
+
+    def memory_of_state(self) -> list[UOp]:
+        """The BUFFERs of the tensors that the launches work on besides arguments."""
+        assert self.recorded is not None, "only what was captured is replayed"
+        return [memory for entry in self.recorded.state for memory in buffers_below(entry.node)]
 
     def overwritten(self, given: Arguments) -> set[UOp]:
         """The BUFFERs of arguments and state that a replay does write to."""
         assert self.recorded is not None, "only what was captured is replayed"
         step = self.recorded.step
-        state = [memory for entry in self.recorded.state for memory in buffers_below(entry.node)]
-        shown = {node: buffer_of(node) for node in state}
+        shown = {node: buffer_of(node) for node in self.memory_of_state()}
         shown.update(zip(given.nodes, step.inputs, strict=True))
         return {node for node in shown if base_buffer(shown[node]) in step.overwritten}
 

@@ -29,10 +29,10 @@ class ChangeSet:
 
     def __init__(self) -> None:
         self.changed: set[int] = set()
-        """Those that it has made or changed."""
+        """Tensors that it has made or changed."""
         self.graded: set[int] = set()
         self.made_elsewhere: set[int] = set()
-        """Those that other threads have made since it began."""
+        """Tensors that other threads have made since it began."""
 
     def record_made(self, number: int, is_own: bool) -> None:
         """Record a new tensor, which may have the id of one that is gone."""

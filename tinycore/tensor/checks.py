@@ -24,7 +24,7 @@ from tinycore.errors import (
     ShapeError,
 )
 from tinycore.uop.shape import DeviceLike, Shape, is_group
-from tinycore.uop.size import Variable, greatest, is_size, same_number
+from tinycore.uop.size import Variable, are_ints, greatest, is_size, same_number
 
 
 def broadcast_shapes(name: str, *shapes: Shape) -> Shape:
@@ -35,7 +35,7 @@ def broadcast_shapes(name: str, *shapes: Shape) -> Shape:
             break
     else:
         return first
-    if INTS.issuperset(map(type, chain.from_iterable(shapes))):
+    if are_ints(chain.from_iterable(shapes)):
         return common_shape(name, shapes)
     return aligned_shape(name, shapes)
 
@@ -194,7 +194,6 @@ def number_dtype(name: str, value: Scalar, dtype: DType | None) -> DType:
     return target
 
 
-INTS: Final = frozenset({int})
 NUMBER_TYPES: Final = frozenset({bool, int, float})
 SMALL_INTEGERS: Final = 1 << 15
 """Bound of the integers that every float holds, and that an integer type wraps."""

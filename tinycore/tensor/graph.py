@@ -30,13 +30,12 @@ from tinycore.uop.node import (
 )
 from tinycore.uop.op import MOVEMENT, PARTIAL_WRITES, Merge, Op, Scatter
 from tinycore.uop.shape import DeviceLike, Shape, is_group, names_of
-from tinycore.uop.size import Size, greatest, greatest_shape
+from tinycore.uop.size import Size, are_ints, greatest, greatest_shape
 
 axis_of: Final[Callable[[UOp], int | None]] = deferred("tinycore.schedule.shard:axis_of")
 
 Pair = tuple[int, int]
 
-INTS: Final = frozenset({int})
 MOST_ELEMENTS: Final = dtypes.max(dtypes.int64)
 MOST_BYTES: Final = dtypes.max(dtypes.int64)
 
@@ -161,7 +160,7 @@ def broadcast_to(x: UOp, shape: Shape) -> UOp:
     own = x.shape
     if own == shape:
         return x
-    if INTS.issuperset(map(type, (*own, *shape))):
+    if are_ints((*own, *shape)):
         return moved_along(x, broadcast_path(own, shape))
     if not own:
         return expand(reshape(x, (1,) * len(shape)), shape)

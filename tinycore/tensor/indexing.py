@@ -33,12 +33,11 @@ from tinycore.tensor.operands import on_one_device
 from tinycore.tensor.view_writes import overwrite
 from tinycore.uop.node import UOp
 from tinycore.uop.shape import Shape
-from tinycore.uop.size import Size, greatest, is_size
+from tinycore.uop.size import Size, are_ints, greatest, is_size
 
 Index: TypeAlias = "int | slice | Creation | Sequence[Any] | SupportsArray | EllipsisType | None"
 
 
-INTS: Final = frozenset({int})
 INTS_AND_SLICES: Final = frozenset({int, slice})
 PLAIN_ENTRIES: Final = frozenset({int, slice, NoneType, EllipsisType, Size})
 """Types of entries that are neither tensors nor arrays."""
@@ -160,7 +159,7 @@ def plain_key(index: Any, shape: Shape) -> tuple[Any, ...] | None:
             words.append(entry)
         else:
             return None
-    return tuple(words) if INTS.issuperset(map(type, shape)) else None
+    return tuple(words) if are_ints(shape) else None
 
 
 def parse(x: Creation, entries: Sequence[Any]) -> Parsed:

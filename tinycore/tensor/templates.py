@@ -22,13 +22,13 @@ from tinycore.tensor.core import Core
 from tinycore.uop.node import UOp, argument_in_key, new, nodes, ordered
 from tinycore.uop.op import Op
 from tinycore.uop.shape import DeviceLike, Shape
+from tinycore.uop.size import are_ints
 
 P = ParamSpec("P")
 T = TypeVar("T", bound=Core)
 Result = TypeVar("Result", bound=Core | tuple[Core, ...])
 
 MOST_TEMPLATES: Final = 1024
-INTS: Final = frozenset({int})
 PLAIN: Final = frozenset({int, bool, str, type(None), DType})
 """Types of arguments that are keys as they are."""
 REFUSED: Final = frozenset({Op.BUFFER, Op.COPY, Op.MULTI, Op.OWN, Op.UNIQUE})
@@ -124,7 +124,7 @@ def call_key(
     """The key of a call, whose operands are completed by that. None for one without templates."""
     first = operands[0]
     device, shape = first.device, first.shape
-    if type(device) is not str or not INTS.issuperset(map(type, shape)) or settings.IMAGE:
+    if type(device) is not str or not are_ints(shape) or settings.IMAGE:
         return None  # which operands of products are images depends on how they were made
     words = [method, device, first.dtype, shape, *defaults_beside(first.dtype)]
     for value in given:
@@ -134,13 +134,13 @@ def call_key(
         elif isinstance(value, Core):
             node = value.uop
             shape = node.shape
-            if node.device != device or not INTS.issuperset(map(type, shape)):
+            if node.device != device or not are_ints(shape):
                 return None
             operands.append(node)
             words += operands.index(node), node.dtype, shape, *defaults_beside(node.dtype)
         elif isinstance(value, float):
             words += kind, value.hex()  # 0.0 and -0.0 are equal keys
-        elif isinstance(value, (tuple, list)) and INTS.issuperset(map(type, value)):
+        elif isinstance(value, (tuple, list)) and are_ints(value):
             words += kind, tuple(value)
         else:
             return None

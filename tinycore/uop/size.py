@@ -519,6 +519,14 @@ def is_size(value: object) -> TypeGuard[Size]:
     return isinstance(value, Size)
 
 
+def are_ints(values: Iterable[object]) -> bool:
+    """True if all values are plain ints: none is a Size, a bool or a number of NumPy."""
+    return INTS.issuperset(map(type, values))
+
+
+INTS: Final = frozenset({int})
+
+
 def smallest(size: int) -> int:
     """The least value of an int or a Size."""
     return size.least if is_size(size) else size
