@@ -223,12 +223,12 @@ def main() -> None:
         print(f"--- {name}")
         for fit in fits(name, terms):
             report(fit)
-    for name, terms, last, tail in (
+    for name, special, last, tail in (
         ("float32", (7, 5, 5), 4, 7),
         ("float64", (13, 13, 11), 6, 17),
     ):
         print(f"--- {name}, special functions")
-        for fit in fits_of_special(terms):
+        for fit in fits_of_special(special):
             report(fit)
         coefficients, worst = log_erfc(last, tail)
         print(f"LOG_ERFC: error 2**{float(log(worst, 2)):.1f} of erf", *map(float, coefficients))
