@@ -9,26 +9,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from tinycore._deferred import module_named
+from tinycore.cli.commands import add_commands
 from tinycore.config import settings
 from tinycore.errors import TinycoreError
 
 __all__ = ["main", "parser"]
-
-COMMANDS: Final = {
-    "demo": "demo",
-    "devices": "devices",
-    "settings": "settings_list",
-    "doctor": "doctor",
-    "conformance": "conformance",
-    "new-backend": "new_backend",
-    "export": "export",
-    "tune": "tune",
-}
-"""The subcommands, as help lists them, and the module of each in this folder."""
 
 DESCRIPTION: Final = "A tensor framework for any accelerator, whose core knows no accelerator."
 EPILOG: Final = """\
@@ -44,8 +32,8 @@ choose a device with DEV, and look inside with DEBUG:
 """
 
 
-def parser(words: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
-    """The command line: its subcommands, all or those given, and help that teaches by example."""
+def parser(word: str | None = None) -> argparse.ArgumentParser:
+    """The command line: the subcommand of that name, else all, and help that teaches by example."""
     result = argparse.ArgumentParser(
         prog="tinycore",
         description=DESCRIPTION,
@@ -54,16 +42,18 @@ def parser(words: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
     )
     result.add_argument("--version", action="store_true", help="show the version, and exit")
     commands = result.add_subparsers(title="commands", metavar="COMMAND", dest="command")
-    for word in words:
-        module_named(f"tinycore.cli.{COMMANDS[word]}").add(commands)
+    add_commands(commands, word)
     return result
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line, `sys.argv` unless given, and return its exit status."""
     given = sys.argv[1:] if arguments is None else arguments
-    asked = [word for word in given[:1] if word in COMMANDS]  # the others' imports take 0.3 s
-    known = parser(asked or COMMANDS)
+    word = next((each for each in given if not each.startswith("-")), None)
+    try:
+        known = parser(word)  # the one that is asked for: the others' imports take 0.3 s
+    except TinycoreError as error:
+        return _explained(error)
     chosen = known.parse_args(given)
     if chosen.version:
         print(f"tinycore {_version()}")
