@@ -16,7 +16,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 def loaded() -> ModuleType:
     """The script."""
     name = "measure_code"
-    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
@@ -51,6 +51,11 @@ def test_tokens_are_those_of_code() -> None:
     code = "X = 1\ndef joined(a: int) -> int:\n    return a + X\n"
 
     assert script.Source(Path("a.py"), TEXT).tokens == script.Source(Path("b.py"), code).tokens
+
+
+@pytest.mark.parametrize("text", ['f"{a!r:>{b}} c"', "f'{f\"{a}\"}'"])
+def test_an_f_string_is_one_token_on_every_python(text: str) -> None:
+    assert script.Source(Path("a.py"), f"x = {text} + y\n").tokens == 5
 
 
 @pytest.mark.parametrize("name", ["joined", "told_apart", "size_found", "kept"])

@@ -1,6 +1,6 @@
 """Count the code: sizes of parts, lengths of files and functions, names, docstrings.
 
-    python docs/measure_code.py [FOLDER] > benchmarks/results/code.md
+    python -m benchmarks.measure_code [FOLDER] > benchmarks/results/code.md
 
 FOLDER is a checkout, this one unless given; so two states of the tree are counted by the same
 rules. Nothing is imported: sources are read as text, tokens and syntax.
@@ -32,6 +32,9 @@ IGNORED: Final = frozenset(
 )
 """Tokens that say nothing; a docstring is none either."""
 
+STRING_STARTS: Final = ("FSTRING_START", "TSTRING_START")
+STRING_ENDS: Final = ("FSTRING_END", "TSTRING_END")
+
 PARTICIPLES: Final = frozenset(
     "built bound cut done drawn found given held kept known left made met read seen sent set shown "
     "split spread sunk taken told understood won written".split()
@@ -59,11 +62,17 @@ class Source:
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Expr) and is_text(node.value):
                 self.docstring_lines.update(range(node.lineno, (node.end_lineno or 0) + 1))
+        inside = 0  # f-strings: one token up to Python 3.11, many since, and one here
         for token in tokenize.generate_tokens(io.StringIO(self.text).readline):
+            kind = tokenize.tok_name[token.type]
+            inside -= kind in STRING_ENDS
             if token.type == tokenize.COMMENT and token.line.lstrip().startswith("#"):
                 self.comments += 1
-            elif token.type not in IGNORED and token.start[0] not in self.docstring_lines:
+            elif inside or token.type in IGNORED or kind in STRING_ENDS:
+                pass
+            elif token.start[0] not in self.docstring_lines:
                 self.tokens += 1
+            inside += kind in STRING_STARTS
 
     @property
     def lines(self) -> int:
@@ -282,7 +291,7 @@ def report(root: Path) -> str:
         ("Names and prose (review 2.1)", names),
         ("Functions (review 6)", functions),
     )
-    lines = ["# The code in numbers", "", "Written by `python docs/measure_code.py`.", ""]
+    lines = ["# The code in numbers", "", "Written by `python -m benchmarks.measure_code`.", ""]
     for title, chapter in chapters:
         lines += [f"## {title}", "", *chapter(parts), ""]
     return "\n".join(lines)

@@ -1,0 +1,98 @@
+"""The fence: a budget of tokens for each folder of the core and each package.
+
+Tokens are those of `tokenize` without comments, docstrings and layout: prose is free. A change
+lowers budgets, or moves them from one folder to another; SUM and FLOORS only fall. Whoever has to
+raise one writes a page in docs/decisions/ that says what it buys. `python -m benchmarks.size`
+prints what the folders have, beside tinygrad's parts.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT))  # last: what is installed comes first
+
+from benchmarks.size import folder_sizes, sums  # noqa: E402
+
+BUDGETS: Final = {
+    "tinycore": 15_571,
+    "tinycore/array_api": 11_002,
+    "tinycore/builtin": 17_922,
+    "tinycore/cli": 8_217,
+    "tinycore/device": 26_890,
+    "tinycore/device/hcq": 16_053,
+    "tinycore/engine": 21_463,
+    "tinycore/lower": 54_968,
+    "tinycore/lower/steps": 13_448,
+    "tinycore/lower/strategies": 36_903,
+    "tinycore/nn": 14_166,
+    "tinycore/nn/files": 6_777,
+    "tinycore/nn/optim": 8_417,
+    "tinycore/render": 19_516,
+    "tinycore/schedule": 55_325,
+    "tinycore/tensor": 141_762,
+    "tinycore/testing": 8_951,
+    "tinycore/testing/accelerator": 3_123,
+    "tinycore/testing/accelerator/faults": 8_438,
+    "tinycore/testing/suite": 38_013,
+    "tinycore/uop": 43_223,
+    "plugins/tiny_amd": 41_881,
+    "plugins/tiny_cl": 9_704,
+    "plugins/tiny_cpu": 15_898,
+    "plugins/tiny_metal": 11_419,
+    "plugins/tiny_nv": 69_940,
+    "plugins/tiny_qcom": 23_222,
+    "plugins/tiny_webgpu": 14_359,
+}
+"""Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
+
+SUM: Final = 570_148
+"""The budgets of the core together."""
+FLOORS: Final = 443_133
+"""Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
+
+SLACK: Final = 0.01
+"""Share by which a folder may exceed its budget: a fault is mended without counting tokens."""
+LEAST_SLACK: Final = 100
+"""Tokens by which any folder may."""
+
+
+def slack(folder: str) -> int:
+    """Tokens by which a folder may differ from its budget."""
+    return max(int(BUDGETS[folder] * SLACK), LEAST_SLACK)
+
+
+def test_folders_keep_their_budgets() -> None:
+    sizes = folder_sizes(ROOT)
+    assert sizes.keys() == BUDGETS.keys(), "each folder and package has a budget"
+
+    over = [
+        f"{folder} has {size:,} tokens, its budget is {BUDGETS[folder]:,}. Delete as much as you "
+        "add, or lower the budget of another folder by what this one gets."
+        for folder, size in sizes.items()
+        if size > BUDGETS[folder] + slack(folder)
+    ]
+    assert not over, "\n".join(over)
+
+    # else what one change saved would be there for another to spend
+    loose = {f: f"{n:_}" for f, n in sizes.items() if n < BUDGETS[f] - 2 * slack(f)}
+    assert not loose, f"lower these budgets to {loose}, and SUM and FLOORS by as much"
+    assert sums(ROOT)["with what moved out"] <= FLOORS * (1 + SLACK)
+
+
+def test_the_sum_of_budgets_only_falls() -> None:
+    core = sum(budget for name, budget in BUDGETS.items() if name.startswith("tinycore"))
+
+    assert core <= SUM
+
+
+def test_a_docstring_and_a_comment_cost_nothing(tmp_path: Path) -> None:
+    code = 'X = f"{1}"\n'
+    for name, text in (("a", code), ("b", f'"""Prose."""\n\n# why\n{code}')):
+        (tmp_path / "tinycore" / name).mkdir(parents=True)
+        (tmp_path / "tinycore" / name / "x.py").write_text(text)
+
+    assert folder_sizes(tmp_path) == {"tinycore/a": 3, "tinycore/b": 3}
