@@ -3,7 +3,8 @@
 Floor 3. The key is the canonical graph as text, the limits of its devices, the settings that
 matter, and a stamp of the code. An entry is text as well, parsed and never evaluated: memory and
 kernels as graphs, and a line of JSON that says how they belong together. Nodes of the canonical
-graph are referred to by their position in its walk.
+graph are referred to by their position in a topological order of it, which its text determines: of
+the tensor graph behind it the key knows nothing.
 See docs/decisions/0037-recipes-on-disk.md.
 """
 
@@ -97,7 +98,7 @@ def to_entry(canonical: CanonicalGraph, parts: Parts) -> str:
     counted = dict(zip(fresh(memory[given:]), markers(given), strict=False))
     nodes = [*(s.kernel for s in steps), *memory[given:], *results.values(), *cached.values()]
     everything = UOp.sink(*nodes).substitute(counted)
-    numbers = {node: number for number, node in enumerate(canonical.nodes.values())}
+    numbers = {node: number for number, node in enumerate(canonical.sink.toposort())}
     header = {
         "places": [step.places for step in steps],
         "memory": len(memory) - given,
@@ -120,7 +121,7 @@ def from_entry(text: str, canonical: CanonicalGraph) -> Parts:
     kernels, rest = nodes[: len(places)], nodes[len(places) :]
     memory = (*(canonical.nodes[node] for node in canonical.memory), *rest[:count])
     steps = tuple(step_of(k, p, len(memory)) for k, p in zip(kernels, places, strict=True))
-    known = list(canonical.nodes.values())
+    known = canonical.sink.toposort()
     pairs = [(known[n], m) for n, m in zip(numbers, rest[count:], strict=True)]
     return steps, memory, dict(pairs[:results]), dict(pairs[results:])
 

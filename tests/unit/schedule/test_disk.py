@@ -13,7 +13,7 @@ import pytest
 
 from tinycore import Context, Tensor, Variable, cache
 from tinycore._lru import Lru
-from tinycore.nn.optim import Adam
+from tinycore.nn.optim import Adam, AdamW
 from tinycore.schedule import compiled, disk
 from tinycore.schedule.canonical import canonicalize
 from tinycore.tensor.realization import choose_retention
@@ -109,6 +109,63 @@ def test_devices_in_a_row_and_sizes_are_found(monkeypatch: pytest.MonkeyPatch) -
     forget(monkeypatch)
 
     assert both(5) == (56.0, 30.0)
+
+
+def losses(mode: str) -> list[float]:
+    """Losses of a linear layer over features that are realized, read, viewed, or still a graph."""
+    rows = [[0.5, -1.0, 0.25, 2.0], [1.0, 0.5, -0.5, 1.5]]
+    x, square = Tensor(rows, device=DEVICE).realize(), Tensor(rows * 2, device=DEVICE).realize()
+    weight = Tensor([row[:3] for row in rows * 2], device=DEVICE, requires_grad=True).realize()
+    features = (x @ square).gelu().detach()
+    if mode == "realize":
+        features.realize()
+    elif mode == "numpy":
+        features.numpy()
+    elif mode == "numpy of a part":
+        features[0].numpy()
+    elif mode == "item":
+        features.sum().item()
+    optimizer = AdamW([weight], lr=0.1)
+    found = []
+    with Tensor.train():
+        for _ in range(3):
+            optimizer.zero_grad()
+            logits = features @ weight
+            loss = logits.cross_entropy(Tensor([0, 2], device=DEVICE)).backward()
+            optimizer.step()
+            found.append(loss.item())
+    return found
+
+
+MODES = ("realize", "numpy", "numpy of a part", "item", "kept")
+
+
+@pytest.mark.parametrize("second", MODES)
+@pytest.mark.parametrize("first", MODES[:2])
+def test_a_value_in_the_value_cache_does_not_move_results(
+    first: str, second: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cached value is a second name of its memory, but no node of the canonical graph."""
+    with Context(CCACHE=0):
+        expected = losses(second)
+    monkeypatch.setattr(compiled, "schedules", Lru(1024))
+    losses(first)
+    monkeypatch.setattr(compiled, "schedules", Lru(1024))
+
+    assert losses(second) == expected
+
+
+@pytest.mark.parametrize("second", MODES)
+def test_an_evicted_schedule_is_found_again_as_it_was(
+    second: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Context(CCACHE=0):
+        expected = losses(second)
+    monkeypatch.setattr(compiled, "schedules", Lru(1))
+
+    for first in MODES:
+        losses(first)
+        assert losses(second) == expected
 
 
 GRAPH = b"\n%0 = CONST int32 [1]\n%1 = SINK void (%0)\n"
