@@ -34,6 +34,10 @@ MOST_ROWS: Final = 8
 """Rows of the tallest register tile."""
 PANEL_VECTORS: Final = 4
 """Vectors in a row of the widest register tile, roughly."""
+NEAR_CACHE_BYTES: Final = 32 << 10
+"""The first cache of a processor."""
+WAKE_OPERATIONS: Final = 200_000
+"""Operations in the time of waking other threads: a smaller kernel stays on one thread."""
 SECOND_CACHE_RATE: Final = 48
 """Sustained bytes per cycle from the second cache to the first."""
 FAR_SHOWS: Final = 1 / 24

@@ -4,7 +4,7 @@ Floor 3'. `Renderer.emulated` names them (bfloat16, the fp8s, float16 on some ta
 they are unsigned integers of their width. A value of such a type takes one of two forms while the
 rules run: its bits, as BITCAST from that integer (after LOAD, CAST and BITCAST), or a float32 that
 stands for it unrounded (after arithmetic). Conversions round to nearest even by integer operations,
-or are CASTs where the device has instructions for them (`Limits.converted`); overflow and NaN
+or are CASTs where the device has instructions for them (`Renderer.converts`); overflow and NaN
 follow the OCP 8-bit floating point specification, revision 1.0, as torch does.
 """
 
@@ -41,8 +41,7 @@ CONVERSIONS: Final = frozenset({Op.CAST, Op.BITCAST})
 @cache
 def lower_dtypes(renderer: Renderer) -> RuleSet:
     """The rules that leave no arithmetic in a type the renderer emulates."""
-    converted = renderer.converts.union(renderer.limits.converted)
-    return emulate(renderer.emulated, converted) + detours
+    return emulate(renderer.emulated, renderer.converts) + detours
 
 
 detours: Final = RuleSet("detours")
@@ -283,16 +282,13 @@ def stored(pointer: UOp) -> UOp:
 def stage_bits(kernel: UOp, renderer: Renderer) -> UOp:
     """The kernel with arrays in shared memory that keep their narrow type, as integers of its bits.
 
-    Those are operands of matrix units, whatever holds rounded values of a type that the device
-    converts, and what is only moved. Other arrays are of float32: what is converted by arithmetic
-    is converted once.
+    Those are operands of matrix units, and what is only moved. Other arrays are of float32, so that
+    a value is converted once.
     """
     if not renderer.emulated:
         return kernel
-    converted = renderer.emulated.intersection(renderer.limits.converted)
     nodes = kernel.toposort()
-    staged = operands_staged(nodes, renderer.emulated) | rounded_arrays(nodes, converted)
-    staged |= moved_arrays(nodes, renderer.emulated)
+    staged = operands_staged(nodes, renderer.emulated) | moved_arrays(nodes, renderer.emulated)
     if not staged:
         return kernel
     done: dict[UOp, UOp] = {}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tinycore.lower.cost import WAKE_OPERATIONS
 from tinycore.lower.dims import is_known_at_launch
 from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import work_of
@@ -30,7 +31,7 @@ MOST_REPEATED: Final = 4
 def share_among_threads(draft: Draft) -> None:
     """Distribute the outermost loops over threads, if there is enough work."""
     root, limits = draft.kernel.src[0], draft.limits
-    if limits.threads < 2 or root.op is not Op.END or draft.work < limits.wake_operations:
+    if limits.threads < 2 or root.op is not Op.END or draft.work < WAKE_OPERATIONS:
         return
     loops = [r for r in root.src[1:] if r.arg.kind is AxisKind.LOOP and r.is_fixed]
     repeats = bool(fills_outside(draft))

@@ -98,8 +98,7 @@ def apply_checked(kernel: UOp, plan: Iterable[Step], limits: Limits) -> UOp:
         except (StopIteration, AssertionError, KeyError, ValueError) as error:
             raise ArgumentError(f"{step!r} cannot be done: {error!r}") from error
         most = MOST_SCRATCH if limits.grid is None else limits.shared_bytes
-        kept = limits.converted
-        if isinstance(step, Stage) and (size := scratch_bytes(kernel, kept)) > most:
+        if isinstance(step, Stage) and (size := scratch_bytes(kernel)) > most:
             raise ArgumentError(f"{step!r} cannot be done: {size} bytes of scratch are too many")
     return kernel
 

@@ -80,10 +80,6 @@ class Limits:
     subgroup then add up sums that they share without shared memory and barriers."""
     matrix: tuple[MatrixUnit, ...] = ()
     """The matrix instructions of the device, the best first; MATRIX has one of them for `arg`."""
-    converted: tuple[DType, ...] = ()
-    """Narrow types that an instruction converts to float32 or int32 and back. Operands of these
-    types are staged unconverted, and converted as they are read. Those in `Renderer.emulated` are
-    computed in float32 between CASTs, which the renderer writes."""
     async_bytes: tuple[int, ...] = ()
     """Sizes in bytes of the elements that ASYNC_COPY moves; none: the device has no such copies."""
     tensor_copies: bool = False
@@ -98,22 +94,12 @@ class Limits:
     """Columns and rows of the largest image; None: the device has none."""
     cache_bytes: int = 256 << 10
     """The second cache, the nearest that holds more than a tile."""
-    near_cache_bytes: int = 32 << 10
-    """The first cache."""
-    line_bytes: int = 64
-    """Bytes of a cache line."""
-    page_bytes: int = 4096
-    """Bytes of a page; hardware prefetching ends where a page does."""
-    sums_in_flight: int = 8
-    """Independent multiply-adds that hide the latency of one: latency times those begun at once."""
-    wake_operations: int = 200_000
-    """Operations in the time of waking other threads: a smaller kernel stays on one thread."""
     access_alignment: int = 1
     """The alignment in bytes that vector accesses need, up to their own width: 16 if float4 must be
     at a multiple of 16 bytes, 1 if elements may be anywhere."""
     buffers_aligned: bool = True
-    """True if every buffer starts at a multiple of `access_alignment`. False for launches on views
-    that start anywhere: a kernel is lowered again for those."""
+    """True if every buffer starts at a multiple of `access_alignment`. The engine sets it to False
+    for launches on views that start anywhere, for which it lowers a kernel again."""
     units: int = 0
     """Compute units (multiprocessors, cores) that groups are spread over; 0: it is not stated."""
     unit_threads: int = 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import ClassVar
 
 import numpy
@@ -38,8 +37,7 @@ CONVERTED = (dtypes.float16, dtypes.bfloat16, dtypes.fp8e5m2)
 class Converting(Emulating):
     """The interpreter, which converts small floats and has no other arithmetic on them."""
 
-    def __init__(self) -> None:
-        super().__init__(replace(PythonRenderer().limits, converted=CONVERTED))
+    converts: ClassVar[frozenset[DType]] = frozenset(CONVERTED)
 
 
 RUNTIME = PythonRuntime(0, "")

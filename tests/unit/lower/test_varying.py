@@ -242,14 +242,14 @@ def test_steps_that_need_launches_to_follow_are_refused_elsewhere() -> None:
 
 def test_threads_of_a_processor_share_the_outermost_loop() -> None:
     """Only where launches follow its length, and it has a step at least."""
-    loops = Limits(threads=2, vector_bytes=32, wake_operations=1)
+    loops = Limits(threads=2, vector_bytes=32)
     follow = replace(loops, parallel_varies=True)
     shared = Bind((0,), AxisKind.PARALLEL)
-    rows = ast_of(lambda size: empty(MOST, 32)[:size].sum(-1))
+    rows = ast_of(lambda size: empty(MOST, 2048)[:size].sum(-1))
 
     assert shared in plan_for(rows, follow)
     assert shared not in plan_for(rows, loops)
-    assert shared not in plan_for(ast_of(lambda n: empty(MOST, 32)[:n].sum(-1), 0), follow)
+    assert shared not in plan_for(ast_of(lambda n: empty(MOST, 2048)[:n].sum(-1), 0), follow)
     assert lowered(rows, follow).sizes == {"parallel": Extent(("#0", 1, "max"))}
     with pytest.raises(ArgumentError, match="known at launch only"):
         apply_checked(rows, (shared,), loops)

@@ -15,7 +15,6 @@ from typing import Final
 
 from tinycore.dtype import DType, PointerDType, dtypes
 from tinycore.errors import ArgumentError
-from tinycore.lower.dtypes import rounded_arrays
 from tinycore.lower.legality import Loops
 from tinycore.lower.loops import THREADS, Number, arrays_of, text_of
 from tinycore.render.base import Limits
@@ -342,20 +341,19 @@ def swizzled(column: UOp, row: UOp, layout: Layout) -> UOp:
     return piece * layout.piece + column % layout.piece
 
 
-def scratch_bytes(kernel: UOp, kept: tuple[DType, ...] = ()) -> int:
+def scratch_bytes(kernel: UOp) -> int:
     """Bytes of all staged arrays, with 4 bytes per element for types that a device may widen.
 
-    Operands of matrix units and rounded values of the types `kept` are not widened.
+    Operands of matrix units are not widened.
     """
     nodes = kernel.toposort()
     units = [n.arg for n in nodes if n.op is Op.MATRIX]
     operands = {dtype for unit in units for dtype in (unit.a, unit.b)}
-    narrow = rounded_arrays(nodes, frozenset(kept))
     total = 0
     for array in arrays_of(kernel):
         assert isinstance(array.dtype, PointerDType)
-        is_narrow = array in narrow or array.dtype.base in operands
-        total += array.dtype.size * max(array.dtype.base.itemsize, 1 if is_narrow else WORD_BYTES)
+        is_operand = array.dtype.base in operands
+        total += array.dtype.size * max(array.dtype.base.itemsize, 1 if is_operand else WORD_BYTES)
     return total
 
 

@@ -13,7 +13,15 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-from tinycore.lower.cost import Cost, Lanes, Proposal, cycles_of_step, width_of
+from tinycore.lower.cost import (
+    NEAR_CACHE_BYTES,
+    WAKE_OPERATIONS,
+    Cost,
+    Lanes,
+    Proposal,
+    cycles_of_step,
+    width_of,
+)
 from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import KernelFacts
 from tinycore.lower.legality import PLAIN_KINDS
@@ -38,6 +46,8 @@ LEAST_LEFT: Final = 4
 """Least number of remaining elements of a row for which a narrower vector pays."""
 LEAST_STEPS: Final = 64
 """Elements of a sum in one step of the loops around held sums, so that adding it is little work."""
+PAGE_BYTES: Final = 4096
+"""Bytes of a page; hardware prefetching ends where a page does."""
 LEAST_AGAIN: Final = 8
 """Least number of reads of an operand for which holding sums pays."""
 
@@ -110,7 +120,7 @@ def row_of_streams(facts: KernelFacts, limits: Limits, axis: UOp) -> Number | No
     row, least = outputs[-1], STREAMS * max(limits.threads, 1)
     loads = [n for n in facts.loads if axis in n.src[1].ranges]
     moves = [facts.stride(n, row) for n in loads if row in n.src[1].ranges]
-    far = [m is not None and abs(m) * facts.itemsize >= limits.page_bytes for m in moves]
+    far = [m is not None and abs(m) * facts.itemsize >= PAGE_BYTES for m in moves]
     return row.arg.number if far and all(far) and row.extent >= least else None
 
 
@@ -174,7 +184,7 @@ def hold_outputs(draft: Draft, axis: UOp) -> list[UOp]:
 
 def share_of(draft: Draft, first: UOp) -> int:
     """Steps of the outermost loop per block of accumulators: fewer, to keep all threads busy."""
-    if draft.limits.threads < 2 or draft.work < draft.limits.wake_operations:
+    if draft.limits.threads < 2 or draft.work < WAKE_OPERATIONS:
         return first.extent
     return max(first.extent // (draft.limits.threads * LEAST_CHUNKS), 1)
 
@@ -189,7 +199,7 @@ def steps_at_once(facts: KernelFacts, limits: Limits, around: list[UOp]) -> int:
     inside = facts.reduced[len(around) :]
     each = facts.footprint([*outputs, *inside], LEAST_AGAIN)
     rows = LONGEST_SIDE * math.prod(r.extent for r in inside) * facts.itemsize
-    most = min(limits.cache_bytes // 2 // max(each, 1), limits.near_cache_bytes // rows)
+    most = min(limits.cache_bytes // 2 // max(each, 1), NEAR_CACHE_BYTES // rows)
     most = min(most, around[-1].extent // 2)
     return max((n for n in range(1, most + 1) if around[-1].extent % n == 0), default=1)
 

@@ -387,7 +387,7 @@ def stage_ahead(
     if limits.async_bytes and loop is not None and loop.arg.kind is AxisKind.REDUCE:
         for turns in (n for n in TURNS if n <= loop.extent):
             if stage_all(draft, at, inner, outer, turns) and are_copies(draft):
-                size = scratch_bytes(draft.kernel, limits.converted)
+                size = scratch_bytes(draft.kernel)
                 room = limits.unit_shared_bytes or limits.shared_bytes
                 if fits_group(draft) and GROUPS_BESIDE * size <= room:
                     return True
@@ -462,7 +462,7 @@ def stage_windows(
         n.src[1] for n in operand_accesses(draft.facts) if axes <= {r.arg.number for r in n.ranges}
     ]
     found = with_overlaps(dimensions, moving, loops)
-    step = Stage(at, found, narrow=limits.converted, copies=turns)
+    step = Stage(at, found, copies=turns)
     before, first = draft.copy(), len(arrays_of(draft.kernel))
     try:
         draft.do(step)
@@ -486,7 +486,7 @@ def stage_windows(
 
 def fits_group(draft: Draft) -> bool:
     """True if the workgroup fits: its shared memory, and the axes of its threads."""
-    size = scratch_bytes(draft.kernel, draft.limits.converted)
+    size = scratch_bytes(draft.kernel)
     if draft.facts.loops_of_kind(AxisKind.GROUP):  # each thread leaves its part, some another
         parts = sum(2 * max(n.dtype.itemsize, 4) for n in draft.facts.reductions)
         size += parts * threads_of_group(draft)

@@ -85,8 +85,7 @@ def copy_squares(draft: Draft, row: UOp, column: UOp) -> bool:
     outer = [r.arg.number for r in draft.facts.launchable if r.arg.number not in inside]
     draft.do(*(Bind(number, AxisKind.GRID) for number in outer))
     # Rows of an odd number of elements: those of lanes side by side start in different banks.
-    at, narrow = innermost_group(draft), draft.limits.converted
-    stage = Stage(at, (columns, rows), padding=1, narrow=narrow)
+    stage = Stage(innermost_group(draft), (columns, rows), padding=1)
     draft.do(
         Bind((*along, 0), AxisKind.UNROLL),
         Bind((*along, 1), AxisKind.BLOCK),

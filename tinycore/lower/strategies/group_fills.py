@@ -33,7 +33,7 @@ def deal_out(draft: Draft, number: int, lanes: int | None = None) -> None:
     """Distribute a fill over the threads of a group, adjacent elements to neighboring threads.
 
     Each moves `lanes` elements at a time if possible; None for those of the widest value of the
-    kernel, or for as many as a vector holds of a narrow type that is staged unconverted.
+    kernel.
     """
     fill = fill_of(draft, number)
     loads = loads_of(fill)
@@ -43,8 +43,8 @@ def deal_out(draft: Draft, number: int, lanes: int | None = None) -> None:
     names = [r.arg.number for r in loops]
     steps: list[Step] = [Reorder(tuple(names))]
     most = math.prod(r.extent for r in loops) // threads_of_group(draft)
-    wide = [n for n in lanes_of_fill(draft, fill, lanes) if 0 < n <= most and last.extent % n == 0]
-    asked, lanes = lanes, wide[0] if wide else 1
+    asked, wanted = lanes, draft.lanes() if lanes is None else lanes
+    lanes = wanted if 0 < wanted <= most and last.extent % wanted == 0 else 1
     whole = [n for n in loads if len(n.src) == 2 or ends_by_vectors(n.src[2], last, lanes)]
     moves = {draft.facts.stride(n, last) for n in whole}
     if lanes > 1 and 1 in moves <= {0, 1}:
@@ -80,15 +80,3 @@ def is_stored_apart(fill: UOp, loop: UOp) -> bool:
     (store,) = stores_of(fill)
     first, second = (store.src[0].src[1].substitute({loop: UOp.index(n)}) for n in (0, 1))
     return rewrite(second - first, simplify, name="simplify a distance") is not UOp.index(1)
-
-
-def lanes_of_fill(draft: Draft, fill: UOp, asked: int | None) -> list[int]:
-    """The numbers of lanes that suit the type of the array, the best first."""
-    least = draft.lanes() if asked is None else asked
-    (store,) = stores_of(fill)
-    dtype = store.src[1].dtype
-    if asked is not None or dtype not in draft.limits.converted or least < 1:
-        return [least]
-    widest = draft.limits.vector_bytes // dtype.itemsize
-    doubled = range((widest // least).bit_length() - 1, -1, -1)
-    return [least << times for times in doubled] or [least]

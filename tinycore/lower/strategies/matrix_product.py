@@ -13,7 +13,15 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final, NamedTuple
 
-from tinycore.lower.cost import MOST_ROWS, Cost, Lanes, Proposal, cycles_of_step
+from tinycore.lower.cost import (
+    MOST_ROWS,
+    NEAR_CACHE_BYTES,
+    WAKE_OPERATIONS,
+    Cost,
+    Lanes,
+    Proposal,
+    cycles_of_step,
+)
 from tinycore.lower.draft import Draft
 from tinycore.lower.expand import LONGEST_STRIDE
 from tinycore.lower.kernel_facts import LEAST_REUSE, KernelFacts
@@ -28,6 +36,8 @@ from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 
+SUMS_IN_FLIGHT: Final = 8
+"""Independent multiply-adds that hide the latency of one: latency times those begun at once."""
 ENOUGH_ROWS: Final = 6
 """Rows from which on a loop has enough of them for any tile, so that the innermost is taken."""
 SPARE_REGISTERS: Final = 1
@@ -151,14 +161,14 @@ def register_tile(
     depth = math.prod(r.extent for r in facts.reduced)
     for wide in range(1, min(columns, limits.vector_registers) + 1):
         read = wide * limits.vector_bytes * sums
-        is_far = read * depth > limits.near_cache_bytes
+        is_far = read * depth > NEAR_CACHE_BYTES
         for tall in range(1, min(rows, MOST_ROWS) + 1):
             if tall * wide * sums + wide + 1 > room:
                 break
             if facts.overwrites and (rows % tall or columns % wide):
                 continue
             tiles = -(-rows // tall) * -(-columns // wide)
-            work = max(tall * wide * sums, limits.sums_in_flight)
+            work = max(tall * wide * sums, SUMS_IN_FLIGHT)
             again = read if is_far and tall < rows else 0
             step = cycles_of_step(work, (tall + wide) * sums, again)
             if tiles * step < best:
@@ -277,7 +287,7 @@ def block_of_rows(draft: Draft, row: UOp, tall: int, panels: int, copied: bool) 
         depth = math.prod(r.extent for r in facts.reduced) * facts.itemsize
         most = max(MOST_SCRATCH // depth // tall, LEAST_REUSE) * tall
         blocks = max(-(-row.extent // most), 2 * limits.threads)
-    elif limits.threads > 1 and draft.work >= limits.wake_operations:
+    elif limits.threads > 1 and draft.work >= WAKE_OPERATIONS:
         blocks = max(blocks, -(-limits.threads * LEAST_CHUNKS // panels))
     groups = max(-(-row.extent // (blocks * tall)), LEAST_REUSE)
     return min(groups * tall, row.extent)

@@ -351,7 +351,7 @@ def leaves_room(draft: Draft, unit: MatrixUnit, tile: Tile, turns: int, steps: i
     A group that is resident alone, and fills only one step ahead, waits for memory.
     """
     room = draft.limits.shared_bytes // groups_beside(draft.limits, unit, tile)
-    fits = scratch_bytes(draft.kernel, draft.limits.converted) <= room
+    fits = scratch_bytes(draft.kernel) <= room
     if isinstance(unit.load, MatrixDescriptor):
         return fits and turns >= min(LEAST_TURNS + unit.load.behind, steps)
     return fits or turns <= LEAST_TURNS

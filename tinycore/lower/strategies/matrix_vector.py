@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-from tinycore.lower.cost import Cost, Lanes, Proposal
+from tinycore.lower.cost import NEAR_CACHE_BYTES, WAKE_OPERATIONS, Cost, Lanes, Proposal
 from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import KernelFacts
 from tinycore.lower.loops import overwrites_what_it_reads
@@ -80,8 +80,8 @@ def accumulate_rows(draft: Draft, axis: UOp, row: UOp | None) -> None:
 def sums_held(draft: Draft, columns: int, rows: int, width: int) -> int:
     """Accumulators to hold at a time: a quarter of the near cache, divided evenly among threads."""
     limits = draft.limits
-    most = max(limits.near_cache_bytes // 16 // rows, LEAST_HELD)
-    if columns <= LEAST_HELD or draft.work < limits.wake_operations:
+    most = max(NEAR_CACHE_BYTES // 16 // rows, LEAST_HELD)
+    if columns <= LEAST_HELD or draft.work < WAKE_OPERATIONS:
         return min(columns, most)
     share = -(-columns // (limits.threads * -(-columns // (limits.threads * most))))
     return max(-(-share // width) * width, LEAST_HELD)

@@ -18,6 +18,8 @@ from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import TRANSCENDENTAL, AxisKind
 
+LINE_BYTES: Final = 64
+"""Bytes of a cache line."""
 MOST_AGAIN: Final = 8
 """Accept up to an eighth of redundant copying to read whole cache lines."""
 
@@ -68,7 +70,7 @@ def squares_of_line(facts: KernelFacts, limits: Limits, row: UOp, lanes: int) ->
     much twice, or if the kernel is bound by arithmetic, for which more elements need more
     registers.
     """
-    line = max(limits.line_bytes // facts.itemsize, lanes)
+    line = max(LINE_BYTES // facts.itemsize, lanes)
     again = -row.extent % line
     plain = not any(n.op in TRANSCENDENTAL for n in facts.nodes)
     return line if plain and again * MOST_AGAIN <= row.extent else lanes

@@ -66,7 +66,6 @@ LIMITS: Final = Limits(
     subgroup=32,
     shuffles=(dtypes.float32, dtypes.int32, dtypes.uint32),
     matrix=(UNIT,),
-    converted=tuple(d for d in dtypes.all if d.itemsize < 4 and d is not dtypes.bool),
     async_bytes=(4, 8, 16),
     tensor_copies=True,
 )

@@ -1,0 +1,136 @@
+"""Two vendors for whatever the core knows of hardware: fields of `Limits`, and ops of kernels.
+
+A capability that one vendor has is that vendor's: its plugin brings the pass and the instruction.
+What the plugins state is read from their source. Processors count as two vendors, since x86 and
+ARM share a plugin. The exceptions are those of the day on which this test began: names only leave
+them, and a name that has left fails here if it comes back.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from tinycore.render.base import Limits
+from tinycore.uop.op import Op
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+VENDORS: Final = {"tiny_cpu": 2}
+"""Vendors that a plugin stands for, where it is not one."""
+
+SET_BY_THE_CORE: Final = frozenset({"buffers_aligned"})
+"""Fields that the engine sets for a launch, and no plugin for a device."""
+LONE_FIELDS: Final = {
+    "sums_are_shared": "tiny_webgpu",
+    "shared_is_near": "tiny_cl",
+    "async_bytes": "tiny_nv",
+    "tensor_copies": "tiny_nv",
+    "cluster": "tiny_nv",
+    "unit_lanes": "tiny_qcom",
+    "shared_rate": "tiny_qcom",
+    "texture_rate": "tiny_qcom",
+}
+"""Fields of `Limits` that one vendor sets."""
+
+STATED_BY: Final = {
+    Op.SPECIAL: ("Limits", "grid"),
+    Op.DEFINE_LOCAL: ("Limits", "shared_bytes"),
+    Op.BARRIER: ("Limits", "shared_bytes"),
+    Op.PIXEL: ("Limits", "image"),
+    Op.DOT: ("Limits", "pair_bytes"),
+    Op.SHUFFLE: ("Limits", "shuffles"),
+    Op.MATRIX: ("Limits", "matrix"),
+    Op.MATRIX_LOAD: ("MatrixUnit", "load"),
+    Op.ASYNC_COPY: ("Limits", "async_bytes"),
+    Op.COMMIT: ("Limits", "async_bytes"),
+    Op.WAIT: ("Limits", "async_bytes"),
+    Op.PHASES: ("Limits", "tensor_copies"),
+    Op.TENSOR_COPY: ("Limits", "tensor_copies"),
+    Op.WAIT_PHASE: ("Limits", "tensor_copies"),
+}
+"""Ops that kernels have on some devices: the class and the field by which a plugin asks for one."""
+LONE_OPS: Final = {
+    Op.MATRIX_LOAD: "tiny_nv",
+    Op.ASYNC_COPY: "tiny_nv",
+    Op.COMMIT: "tiny_nv",
+    Op.WAIT: "tiny_nv",
+    Op.PHASES: "tiny_nv",
+    Op.TENSOR_COPY: "tiny_nv",
+    Op.WAIT_PHASE: "tiny_nv",
+}
+"""Ops that one vendor asks for."""
+EVERYWHERE: Final = """
+    DEVICE UNIQUE BUFFER BUFFER_VIEW COPY MULTI ASSIGN KERNEL CUSTOM BIND
+    CONTIGUOUS DETACH OWN CONTIGUOUS_BACKWARD CALL VALUE RESHAPE EXPAND PERMUTE PAD SHRINK FLIP
+    SKEW UNSKEW REDUCE_AXIS SCAN_AXIS MERGE_AXIS GATHER SCATTER INSERT
+    CONST ARANGE DEFINE_VAR CAST BITCAST NEG RECIPROCAL SQRT EXP2 LOG2 EXP LOG SIN TRUNC
+    ADD SUB MUL FDIV IDIV MOD FLOORDIV FLOORMOD MAX MIN CMPLT CMPNE CMPEQ AND OR XOR SHL SHR
+    THREEFRY WHERE MULACC DEFINE_GLOBAL DEFINE_REG INDEX LOAD STORE VECTORIZE EXTRACT
+    RANGE REDUCE SCAN RECUR ITERATE STATE END AFTER GROUP SINK
+""".split()
+"""Ops that no device has to ask for. An op that is new here is in the kernels of every device."""
+
+
+@cache
+def stated() -> dict[tuple[str, str], set[str]]:
+    """The plugins that give a field of a class, in its call or in `replace` of a value of it."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for path in sorted(ROOT.glob("plugins/*/src/**/*.py")):
+        plugin = path.relative_to(ROOT).parts[1]
+        for owner, name in keywords(path.read_text("utf-8")):
+            found.setdefault((owner, name), set()).add(plugin)
+    return found
+
+
+def keywords(source: str) -> Iterator[tuple[str, str]]:
+    """Class and field of each keyword of a call; `replace(limits, x=1)` is one of Limits."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call):
+            continue
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)
+        if name == "replace" and node.args and "limits" in ast.unparse(node.args[0]).lower():
+            name = "Limits"
+        yield from ((name, keyword.arg) for keyword in node.keywords if keyword.arg)
+
+
+def vendors(owner: str, name: str) -> int:
+    """Number of vendors that state a field."""
+    return sum(VENDORS.get(plugin, 1) for plugin in stated().get((owner, name), ()))
+
+
+def test_each_field_of_limits_is_set_by_two_vendors() -> None:
+    few = {
+        field.name: ", ".join(stated().get(("Limits", field.name), ()))
+        for field in fields(Limits)
+        if field.name not in SET_BY_THE_CORE and vendors("Limits", field.name) < 2
+    }
+
+    assert few == LONE_FIELDS, "a field that no other vendor sets belongs to a plugin"
+
+
+def test_each_op_is_asked_for_by_two_vendors() -> None:
+    few = {
+        op: ", ".join(stated().get(origin, ()))
+        for op, origin in STATED_BY.items()
+        if vendors(*origin) < 2
+    }
+
+    assert few == LONE_OPS, "an op that no other vendor asks for belongs to a plugin"
+
+
+def test_each_op_is_asked_for_or_everywhere() -> None:
+    known = {*EVERYWHERE, *(op.name for op in STATED_BY)}
+
+    assert {op.name for op in Op} == known
+
+
+def test_what_plugins_state_is_found() -> None:
+    source = (
+        "a = Limits(grid=x)\nb = replace(toolchain.limits, matrix=())\nc = render.Limits(image=1)"
+    )
+
+    assert set(keywords(source)) == {("Limits", "grid"), ("Limits", "matrix"), ("Limits", "image")}
