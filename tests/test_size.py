@@ -21,21 +21,21 @@ BUDGETS: Final = {
     "tinycore": 15_571,
     "tinycore/array_api": 11_002,
     "tinycore/builtin": 17_922,
-    "tinycore/cli": 8_217,
+    "tinycore/cli": 8_756,
     "tinycore/device": 26_890,
     "tinycore/device/hcq": 16_053,
     "tinycore/engine": 21_463,
-    "tinycore/lower": 54_968,
-    "tinycore/lower/steps": 13_448,
-    "tinycore/lower/strategies": 36_903,
+    "tinycore/lower": 54_945,
+    "tinycore/lower/steps": 13_413,
+    "tinycore/lower/strategies": 36_746,
     "tinycore/nn": 14_166,
     "tinycore/nn/files": 6_777,
     "tinycore/nn/optim": 8_417,
-    "tinycore/render": 19_516,
-    "tinycore/schedule": 55_325,
+    "tinycore/render": 19_478,
+    "tinycore/schedule": 55_322,
     "tinycore/tensor": 141_762,
     "tinycore/testing": 8_951,
-    "tinycore/testing/accelerator": 3_123,
+    "tinycore/testing/accelerator": 3_097,
     "tinycore/testing/accelerator/faults": 8_438,
     "tinycore/testing/suite": 38_013,
     "tinycore/uop": 43_223,
@@ -49,9 +49,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 570_148
+SUM: Final = 570_405
 """The budgets of the core together."""
-FLOORS: Final = 443_133
+FLOORS: Final = 442_877
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01
