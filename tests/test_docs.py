@@ -90,6 +90,20 @@ def test_the_index_lists_every_decision() -> None:
     assert [path.name for path in DECISIONS if f"decisions/{path.name}" not in index] == []
 
 
+def test_each_sentence_on_security_has_its_test() -> None:
+    page = (ROOT / "docs/security.md").read_text("utf-8").replace("\n  ", " ")
+    tests = {
+        name
+        for path in (*ROOT.glob("tests/**/*.py"), *ROOT.glob("plugins/*/tests/**/*.py"))
+        for name in re.findall(r"^def (test_\w+)", path.read_text("utf-8"), re.MULTILINE)
+    }
+    sentences = [line for line in page.splitlines() if line.startswith("- ")]
+    named = [re.findall(r"`(test_\w+)`", line) for line in sentences]
+
+    assert [line for line, names in zip(sentences, named, strict=True) if not names] == []
+    assert {name for names in named for name in names} - tests == set()
+
+
 def test_decisions_are_numbered_apart() -> None:
     numbers = [path.name[:4] for path in DECISIONS]
 

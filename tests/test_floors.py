@@ -24,6 +24,7 @@ FLOORS: dict[str, tuple[float, str]] = {
     "_collector": (0, "foundation"),
     "_deferred": (0, "foundation"),
     "_dtype": (0, "foundation"),
+    "_folders": (0, "foundation"),
     "_locks": (0, "foundation"),
     "_lru": (0, "foundation"),
     "_processors": (0, "foundation"),

@@ -18,7 +18,7 @@ sys.path.append(str(ROOT))  # last: what is installed comes first
 from benchmarks.size import folder_sizes, sums  # noqa: E402
 
 BUDGETS: Final = {
-    "tinycore": 15_571,
+    "tinycore": 17_775,
     "tinycore/array_api": 11_002,
     "tinycore/builtin": 17_922,
     "tinycore/cli": 8_756,
@@ -49,9 +49,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 570_405
+SUM: Final = 572_609
 """The budgets of the core together."""
-FLOORS: Final = 442_877
+FLOORS: Final = 445_081
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

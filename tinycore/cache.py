@@ -1,31 +1,30 @@
 """The on-disk cache: bytes kept between runs under a key that says everything they depend on.
 
-Floor 0. Imports `config`, `errors` and `trace`.
+Floor 0. Imports `_folders`, `config`, `errors` and `trace`.
 An entry is one file, written aside and then renamed into place, so a reader sees a whole entry or
 none and any number of processes may share the folder without locks. Its first bytes hold a checksum
 over table, key and content: a truncated, damaged or misplaced file is discarded and made anew.
-A folder that cannot be used costs one warning, and the work goes on without it.
-See docs/decisions/0002-disk-cache.md.
+A folder that cannot be used, or that other users may write to, costs one warning, and the work goes
+on without it. See docs/decisions/0002-disk-cache.md and docs/security.md.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import stat
-import tempfile
+import re
 import time
 import warnings
 from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from platformdirs import user_cache_path
 
-from tinycore._locks import lock
+from tinycore._folders import Folder, size_on_disk
 from tinycore.config import settings
-from tinycore.errors import CacheError
+from tinycore.errors import CacheError, SettingError
 from tinycore.trace import Trace
 
 FORMAT: Final = 1
@@ -34,6 +33,10 @@ FORMAT: Final = 1
 _MAGIC: Final = b"tinycore"
 _DIGEST_BYTES: Final = 20
 _HEADER_BYTES: Final = len(_MAGIC) + _DIGEST_BYTES
+_GROUP: Final = re.compile("[0-9a-f]{2}")
+"""Name of a folder of entries: the first digits of their keys' hashes."""
+_ENTRY: Final = re.compile("[0-9a-f]{38}")
+"""Name of an entry: the rest of the digits."""
 _TEMPORARY: Final = ".writing-"
 _SWEPT: Final = ".swept"
 """A file whose modification time is that of the last sweep by any process."""
@@ -42,8 +45,20 @@ _TOUCH_SECONDS: Final = 3600.0
 _SWEEP_SECONDS: Final = 3600.0
 _KEEP_SHARE: Final = 0.8
 _SWEEP_SHARE: Final = 1 / 16
+_BLOCK_BYTES: Final = 4096
+"""Least bytes that a file takes on most disks."""
 
 trace = Trace("cache")
+
+
+class Found(NamedTuple):
+    """A file in the cache's folder, in the order in which entries are evicted."""
+
+    time: float
+    size: int
+    table: str
+    group: str
+    name: str
 
 
 class DiskCache:
@@ -56,85 +71,85 @@ class DiskCache:
     def __init__(self, folder: Path, limit_bytes: int) -> None:
         self.folder = folder
         self.limit_bytes = limit_bytes
-        self._lock = lock()
-        self._usable: bool | None = None  # not known before the first use
+        self._given_up = False
+        self._identity: tuple[int, int] | None = None  # of the folder that was examined
         self._unswept_bytes = 0
         self._began = False
 
     def get(self, table: str, key: str | bytes) -> bytes | None:
         """The entry under this key, or None. Raises CacheError when `table` is no plain word."""
-        path = self._path(table, key)
-        if not self._can_read():
+        name = _name(table, key)
+        if (folder := self._open(create=False)) is None:
             return None
         try:
-            entry = path.read_bytes()
+            with folder, folder.inside(table) as words, words.inside(name[:2]) as group:
+                return _read(group, table, key, name)
         except FileNotFoundError:
-            trace(f"miss    {table} {path.name}")
-            return None
+            trace(f"miss    {table} {name}")
         except OSError as error:
-            trace(f"failed  {table} {path.name}: {error}")
-            return None
-        content = entry[_HEADER_BYTES:]
-        if entry[:_HEADER_BYTES] != _header(table, key, content):
-            trace(f"damaged {table} {path.name}: discarded")
-            _remove(path)
-            return None
-        trace(f"hit     {table} {path.name} {len(content)} bytes")
-        _touch(path)
-        return content
+            trace(f"failed  {table} {name}: {error}")
+        return None
 
     def put(self, table: str, key: str | bytes, content: bytes) -> None:
         """Keep `content` under this key. Raises CacheError when `table` is no plain word."""
-        path = self._path(table, key)
-        if len(content) > self.limit_bytes * _KEEP_SHARE or not self._can_write():
+        name, entry = _name(table, key), _header(table, key, content) + content
+        if len(content) > self.limit_bytes * _KEEP_SHARE:
             return
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _write_whole(path, _header(table, key, content) + content)
+            try:
+                self._write(table, name, entry)
+            except FileNotFoundError:  # a sweep has removed a folder that was empty
+                self._write(table, name, entry)
         except OSError as error:
             self._give_up(f"{error.strerror or error}")
-            return
-        trace(f"put     {table} {path.name} {len(content)} bytes")
-        self._sweep_when_due(_HEADER_BYTES + len(content))
 
     def entries(self) -> list[tuple[Path, os.stat_result]]:
-        """Every file in the cache with its size and times, in no order."""
-        return list(_files(self.folder))
+        """Every entry in the cache with its size and times, in no order."""
+        if (folder := self._open(create=False)) is None:
+            return []
+        with folder:
+            return [
+                (group.path / name, facts)
+                for group in _groups(folder)
+                for name, facts in _files(group)
+                if _ENTRY.fullmatch(name)
+            ]
 
-    def _path(self, table: str, key: str | bytes) -> Path:
-        if not table.isidentifier():
-            raise CacheError(f"a table of the cache is named by a plain word, not {table!r}")
-        name = blake2b(_as_bytes(key), digest_size=_DIGEST_BYTES).hexdigest()
-        return self.folder / table / name[:2] / name[2:]
+    def _open(self, *, create: bool) -> Folder | None:
+        """The folder, examined at the first use and whenever another is in its place."""
+        if self._given_up:
+            return None
+        if self.folder.parts[:1] == ("~",):
+            self._give_up("no home folder is known for this user")
+            return None
+        try:
+            if self._identity is not None:
+                with contextlib.suppress(FileNotFoundError):
+                    if (known := Folder.reopen(self.folder, self._identity)) is not None:
+                        return known
+            folder = Folder.open(self.folder, create=create)
+        except OSError as error:
+            # before the first write there is nothing to read, and nothing to complain of
+            if create or not isinstance(error, FileNotFoundError):
+                self._give_up(f"{error.strerror or error}")
+            return None
+        self._identity = folder.identity
+        return folder
 
-    def _can_read(self) -> bool:
-        return self._usable is not False and (self._usable or self._examine(create=False))
-
-    def _can_write(self) -> bool:
-        return self._usable is not False and (self._usable or self._examine(create=True))
-
-    def _examine(self, *, create: bool) -> bool:
-        """Check once that the folder exists, is a folder, and is owned by us."""
-        with self._lock:
-            if self._usable is not None:
-                return self._usable
-            try:
-                if create:
-                    self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                objection = distrust(self.folder)
-            except OSError as error:
-                if isinstance(error, FileNotFoundError) and not create:
-                    return False  # nothing to read yet, and nothing to complain of
-                objection = error.strerror or str(error)
-            if not objection:
-                self._usable = True
-        if objection:
-            self._give_up(objection)
-        return not objection
+    def _write(self, table: str, name: str, entry: bytes) -> None:
+        if (folder := self._open(create=True)) is None:
+            return
+        with folder:
+            with (
+                folder.inside(table, create=True) as words,
+                words.inside(name[:2], create=True) as group,
+            ):
+                group.replace(name[2:], entry, _TEMPORARY)
+            trace(f"put     {table} {name} {len(entry)} bytes")
+            self._sweep_when_due(folder, -(-len(entry) // _BLOCK_BYTES) * _BLOCK_BYTES)
 
     def _give_up(self, reason: str) -> None:
-        with self._lock:
-            already, self._usable = self._usable is False, False
+        already, self._given_up = self._given_up, True
         if not already:
             warnings.warn(
                 f"the on-disk cache in {self.folder} cannot be used ({reason}), so kernels are "
@@ -142,47 +157,41 @@ class DiskCache:
                 stacklevel=3,
             )
 
-    def _sweep_when_due(self, written_bytes: int) -> None:
+    def _sweep_when_due(self, folder: Folder, written_bytes: int) -> None:
         """Sweep after each sixteenth of the limit, and at a first write long after the last sweep.
 
         To go through 300,000 entries takes seconds, more than most processes compile for.
         """
-        with self._lock:
-            self._unswept_bytes += written_bytes
-            first, self._began = not self._began, True
-            due = self._unswept_bytes >= self.limit_bytes * _SWEEP_SHARE
-            if not due and not (first and self._swept_long_ago()):
-                return
+        self._unswept_bytes += written_bytes  # of two threads one may be lost: about is enough
+        first, self._began = not self._began, True
+        due = self._unswept_bytes >= self.limit_bytes * _SWEEP_SHARE
+        if due or (first and _swept_long_ago(folder)):
             self._unswept_bytes = 0
-        self._sweep()
+            self._sweep(folder)
 
-    def _swept_long_ago(self) -> bool:
-        try:
-            return time.time() - (self.folder / _SWEPT).stat().st_mtime > _SWEEP_SECONDS
-        except OSError:
-            return True
-
-    def _sweep(self) -> None:
+    def _sweep(self, folder: Folder) -> None:
         """Remove abandoned temporary files and, over the limit, the entries unused for longest."""
-        now = time.time()
-        kept = []
+        now, total, kept = time.time(), 0, []
         with contextlib.suppress(OSError):  # first, so that no other process sweeps beside this one
-            (self.folder / _SWEPT).touch(mode=0o600)
-        for path, facts in _files(self.folder):
-            if path.name.startswith(_TEMPORARY):
-                if now - facts.st_mtime > _ABANDONED_SECONDS:
-                    _remove(path)
-            else:
-                kept.append((facts.st_mtime, facts.st_size, path))
-        total = sum(size for _, size, _ in kept)
-        if total <= self.limit_bytes:
-            return
-        for _, size, path in sorted(kept):
-            if total <= self.limit_bytes * _KEEP_SHARE:
-                break
-            _remove(path)
-            trace(f"evicted {path.name} {size} bytes")
-            total -= size
+            folder.touch(_SWEPT)
+        for group in _groups(folder):
+            total += size_on_disk(group.own_facts)
+            for name, facts in _files(group):
+                if _ENTRY.fullmatch(name):
+                    size, (*_, table, number) = size_on_disk(facts), group.path.parts
+                    kept.append(Found(facts.st_mtime, size, table, number, name))
+                    total += size
+                elif now - facts.st_mtime > _ABANDONED_SECONDS:
+                    _remove(group, name)
+        if total > self.limit_bytes:
+            _evict(folder, sorted(kept), total - int(self.limit_bytes * _KEEP_SHARE))
+
+
+def _name(table: str, key: str | bytes) -> str:
+    """The digits under which an entry is kept."""
+    if not table.isidentifier():
+        raise CacheError(f"a table of the cache is named by a plain word, not {table!r}")
+    return blake2b(_as_bytes(key), digest_size=_DIGEST_BYTES).hexdigest()
 
 
 def _as_bytes(key: str | bytes) -> bytes:
@@ -197,62 +206,64 @@ def _header(table: str, key: str | bytes, content: bytes) -> bytes:
     return _MAGIC + digest.digest()
 
 
-def _write_whole(path: Path, entry: bytes) -> None:
-    descriptor, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=path.parent)
+def _read(group: Folder, table: str, key: str | bytes, name: str) -> bytes | None:
+    entry, facts = group.read(name[2:])
+    content = entry[_HEADER_BYTES:]
+    if entry[:_HEADER_BYTES] != _header(table, key, content):
+        trace(f"damaged {table} {name}: discarded")
+        _remove(group, name[2:])
+        return None
+    trace(f"hit     {table} {name} {len(content)} bytes")
+    # once an hour is exact enough, and spares most reads a write
+    if time.time() - facts.st_mtime > _TOUCH_SECONDS:
+        with contextlib.suppress(OSError):  # a folder we may only read is still worth reading
+            group.touch(name[2:])
+    return content
+
+
+def _groups(folder: Folder) -> Iterator[Folder]:
+    """The folders of entries, each open until the next; other folders are somebody's."""
+    for table in folder.folders(str.isidentifier):
+        yield from table.folders(_GROUP.fullmatch)
+
+
+def _files(group: Folder) -> Iterator[tuple[str, os.stat_result]]:
+    """Files of ours in a folder of entries; those that vanish meanwhile are skipped."""
+    for name in group.names(lambda name: _ENTRY.fullmatch(name) or name.startswith(_TEMPORARY)):
+        with contextlib.suppress(OSError):
+            yield name, group.file_facts(name)
+
+
+def _evict(folder: Folder, kept: list[Found], excess: int) -> None:
+    """Remove entries, in order, until so many bytes are gone, and the folders that get empty."""
+    for found in kept:
+        if excess <= 0:
+            break
+        with contextlib.suppress(OSError), folder.inside(found.table) as table:
+            with table.inside(found.group) as group:
+                # another program may name its files so, as git does
+                if not group.begins_with(found.name, _MAGIC):
+                    continue
+                group.remove(found.name)
+                excess -= found.size
+                size = size_on_disk(group.own_facts)
+            if table.remove_empty(found.group):
+                excess -= size
+            trace(f"evicted {found.table} {found.group}{found.name} {found.size} bytes")
+
+
+def _remove(group: Folder, name: str) -> None:
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(entry)
-        os.replace(temporary, path)
-    except PermissionError:
-        _remove(Path(temporary))
-        if not path.exists():  # on Windows a reader may hold the old entry, which is as good
-            raise
-    except BaseException:
-        _remove(Path(temporary))
-        raise
-
-
-def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """All files in tables of `folder`; files that vanish meanwhile are skipped."""
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            if name == _SWEPT:
-                continue
-            path = Path(parent, name)
-            try:
-                yield path, path.stat()
-            except OSError:
-                continue
-
-
-def _remove(path: Path) -> None:
-    try:
-        path.unlink(missing_ok=True)
+        group.remove(name)
     except OSError as error:
-        trace(f"failed  to remove {path}: {error}")
+        trace(f"failed  to remove {group.path / name}: {error}")
 
 
-def _touch(path: Path) -> None:
-    """Note that an entry was used. Once an hour is exact enough, and spares most reads a write."""
+def _swept_long_ago(folder: Folder) -> bool:
     try:
-        if time.time() - path.stat().st_mtime > _TOUCH_SECONDS:
-            os.utime(path)
+        return time.time() - folder.file_facts(_SWEPT).st_mtime > _SWEEP_SECONDS
     except OSError:
-        pass  # a folder we may only read is still worth reading
-
-
-def distrust(folder: Path) -> str:
-    """Why the content of a folder, which may run as machine code, cannot be trusted; or ""."""
-    facts = folder.stat()
-    if not stat.S_ISDIR(facts.st_mode):
-        return "it is not a folder"
-    if os.name != "posix":
-        return ""
-    if facts.st_uid not in {os.geteuid(), 0}:
-        return f"it belongs to another user, number {facts.st_uid}"
-    if facts.st_mode & stat.S_IWOTH:
-        return "every user may write to it"
-    return "its group may write to it" if facts.st_mode & stat.S_IWGRP else ""
+        return True
 
 
 # The cache that the settings name
@@ -262,9 +273,25 @@ _caches: Final[dict[Path, DiskCache]] = {}
 
 def cache_folder() -> Path:
     """Folder of the entries: CACHE_DIR, else the user's cache folder."""
-    chosen = settings.CACHE_DIR
-    parent = Path(chosen).expanduser() if chosen else user_cache_path("tinycore")
-    return parent / f"cache-v{FORMAT}"
+    return (
+        named_folder("CACHE_DIR", settings.CACHE_DIR) or user_cache_path("tinycore")
+    ) / f"cache-v{FORMAT}"
+
+
+def named_folder(setting: str, chosen: str) -> Path | None:
+    """The folder that a setting names by its value, None where that is empty.
+
+    Raises SettingError where it names the home folder of a user that there is not.
+    """
+    if not chosen:
+        return None
+    try:
+        return Path(chosen).expanduser()
+    except RuntimeError:
+        raise SettingError(
+            f"{setting}={chosen}: no home folder is known for {Path(chosen).parts[0]}; name the "
+            "folder by its whole path."
+        ) from None
 
 
 def get(table: str, key: str | bytes) -> bytes | None:

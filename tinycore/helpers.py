@@ -24,7 +24,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from tinycore.cache import cache_folder, distrust
+from tinycore._folders import Folder, UntrustedFolder
+from tinycore.cache import cache_folder
 from tinycore.config import (
     Context,
     PluginSettings,
@@ -329,27 +330,32 @@ def fetch(
     )
     if target.is_file() and allow_caching and (sha256 is None or _digest(target) == sha256.lower()):
         return target
-    target.parent.mkdir(parents=True, exist_ok=True)
     _download(url, target, gunzip, sha256)
     return target
 
 
 def _target(name: str | os.PathLike[str], subdir: str | None) -> Path:
-    """Path of a download. Raises ArgumentError for one that leads out of the folder."""
+    """Path of a download, in a folder that is there. Raises ArgumentError for one that leads out of
+    the folder of downloads, PermissionError where other users may write to it.
+    """
     if isinstance(name, Path) and name.is_absolute():
+        name.parent.mkdir(parents=True, exist_ok=True)
         return name
-    downloads = cache_folder().parent / "downloads"
-    downloads.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if objection := distrust(downloads):
-        raise PermissionError(
-            f"fetch: {downloads} is not used, as {objection}. Set CACHE_DIR to a folder of your own"
-        )
+    downloads = Path(os.path.abspath(cache_folder().parent / "downloads"))
     target = Path(os.path.normpath(downloads / (subdir or "") / name))
     if downloads not in target.parents:
         raise ArgumentError(
             f"fetch: {os.fspath(name)!r} in {subdir or 'downloads'!r} leads out of {downloads}; "
             "give a plain name, or an absolute Path"
         )
+    for folder in (downloads, target.parent):
+        try:
+            Folder.open(folder, create=True).close()
+        except UntrustedFolder as error:
+            raise PermissionError(
+                f"fetch: {folder} is not used: {error.strerror}. Set CACHE_DIR to a folder of your "
+                "own"
+            ) from None
     return target
 
 

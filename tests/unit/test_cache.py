@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -11,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from tinycore import cache
+from tinycore._folders import Folder
 from tinycore.cache import DiskCache
 from tinycore.config import Context
-from tinycore.errors import CacheError
+from tinycore.errors import CacheError, SettingError
 
 MIB = 1024 * 1024
 
@@ -166,15 +168,15 @@ def test_processes_share_a_folder(tmp_path: Path, work: str) -> None:
 
 
 def test_the_entries_unused_for_longest_go_first(disk: DiskCache) -> None:
-    disk.limit_bytes = 10_000
+    disk.limit_bytes = 1_000_000
     for number in range(9):
-        disk.put("kernel", f"key {number}", bytes(1000))
+        disk.put("kernel", f"key {number}", bytes(100_000))
         age = time.time() - 10_000 + number
         newest = max(disk.entries(), key=lambda entry: entry[1].st_mtime)[0]
         os.utime(newest, (age, age))
-    assert disk.get("kernel", "key 0") == bytes(1000)  # used again, so no longer the oldest
+    assert disk.get("kernel", "key 0") == bytes(100_000)  # used again, so no longer the oldest
 
-    disk.put("kernel", "key 9", bytes(1000))
+    disk.put("kernel", "key 9", bytes(100_000))
 
     found = [number for number in range(10) if disk.get("kernel", f"key {number}") is not None]
     assert found == [0, 4, 5, 6, 7, 8, 9]
@@ -200,15 +202,57 @@ def test_files_left_by_a_killed_process_are_removed(disk: DiskCache) -> None:
     assert fresh.exists()
 
 
+def bytes_below(folder: Path) -> int:
+    """Bytes that a folder takes on the disk, as `du` tells them."""
+    return sum(path.lstat().st_blocks * 512 for path in folder.rglob("*"))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="blocks are POSIX")
+def test_many_tiny_entries_stay_below_the_limit_on_the_disk(tmp_path: Path) -> None:
+    disk = DiskCache(tmp_path / "cache", MIB)
+    for number in range(500):
+        disk.put(("kernel", "plan")[number % 2], f"key {number}", bytes(60))
+
+    assert bytes_below(disk.folder) <= 1.1 * MIB
+
+
+def test_a_sweep_leaves_what_is_not_its_own(disk: DiskCache, tmp_path: Path) -> None:
+    disk.put("kernel", "key", b"content")
+    entry = only_file(disk)
+    foreign = [
+        tmp_path / "outside",
+        disk.folder / "id_rsa",
+        disk.folder / ".ssh" / "id_rsa",
+        disk.folder / "objects" / "3f" / ("a" * 38),  # git names its objects so
+        disk.folder / "kernel" / "3f" / "notes",
+        entry.parent / "notes",
+        disk.folder / "kernel" / ".writing-notes",
+    ]
+    for path in foreign:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes(100_000))
+        os.utime(path, (0, 0))
+    links = [entry.parent / ("b" * 38), entry.parent / ".writing-link"]
+    for link in links:
+        link.symlink_to(tmp_path / "outside")
+    (disk.folder / "linked").symlink_to(disk.folder / "kernel")
+    os.utime(disk.folder / ".swept", (0, 0))
+
+    DiskCache(disk.folder, 1000).put("kernel", "other", bytes(100))
+
+    assert not entry.exists()
+    assert all(path.exists() for path in (*foreign, *links))
+
+
 def sweeps(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The folders that are gone through from now on."""
     swept: list[Path] = []
 
-    def files(folder: Path) -> tuple[()]:
-        swept.append(folder)
+    def groups(folder: Folder) -> tuple[()]:
+        swept.append(folder.path)
         return ()
 
-    monkeypatch.setattr(cache, "_files", files)
+    monkeypatch.setattr(cache, "_groups", groups)
     return swept
 
 
@@ -273,7 +317,7 @@ def test_an_unwritable_folder_costs_one_warning(
     def refuse(*arguments: object, **options: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("tempfile.mkstemp", refuse)  # the superuser may write anywhere
+    monkeypatch.setattr("os.replace", refuse)  # the superuser may write anywhere
 
     assert "cannot be used (Permission denied)" in warning_of(DiskCache(tmp_path / "c", MIB))
 
@@ -316,7 +360,147 @@ def test_a_folder_of_another_user_is_not_trusted(
     assert "it belongs to another user" in warning_of(DiskCache(disk.folder, MIB))
 
 
+POSIX = pytest.mark.skipif(os.name != "posix", reason="owners and modes are POSIX")
+ROOT_ONLY = pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives files away"
+)
+
+
+@POSIX
+def test_what_is_made_is_the_users_alone_under_any_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        DiskCache(tmp_path / "a/b/cache", MIB).put("kernel", "key", b"content")
+    finally:
+        os.umask(before)
+
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "a").rglob("*"))
+
+
+@POSIX
+@pytest.mark.parametrize("depth", [0, 1, 2], ids=["entry", "group", "table"])
+def test_an_entry_that_others_may_replace_is_not_read(disk: DiskCache, depth: int) -> None:
+    disk.put("kernel", "key", b"machine code")
+    entry = only_file(disk)
+    (entry, *entry.parents)[depth].chmod(0o777)
+
+    assert DiskCache(disk.folder, MIB).get("kernel", "key") is None
+
+
+@POSIX
+def test_an_entry_that_is_a_pipe_or_a_link_is_a_miss(disk: DiskCache, tmp_path: Path) -> None:
+    disk.put("kernel", "key", b"content")
+    entry = only_file(disk)
+    entry.rename(tmp_path / "moved")
+
+    entry.symlink_to(tmp_path / "moved")
+    assert disk.get("kernel", "key") is None
+    entry.unlink()
+    os.mkfifo(entry)
+    assert disk.get("kernel", "key") is None
+
+
+@POSIX
+def test_a_parent_that_every_user_may_write_to_is_not_trusted(tmp_path: Path) -> None:
+    parent = tmp_path / "shared"
+    disk = DiskCache(parent / "own" / "cache", MIB)
+    disk.put("kernel", "key", b"machine code")
+    parent.chmod(0o777)
+
+    message = warning_of(DiskCache(disk.folder, MIB))
+
+    assert f"({parent} is on the way to it, and every user may write to it)" in message
+    parent.chmod(0o1777)  # as /tmp: what is there belongs to who made it
+    assert DiskCache(disk.folder, MIB).get("kernel", "key") == b"machine code"
+
+
+@ROOT_ONLY
+def test_a_link_of_another_user_is_not_followed(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    (tmp_path / "home").mkdir(mode=0o700)
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "home")
+    disk = DiskCache(link / "cache", MIB)
+    disk.put("kernel", "key", b"content")
+    assert (tmp_path / "home/cache/kernel").is_dir()  # the user's own link is followed
+
+    os.lchown(link, 1717, -1)
+
+    message = warning_of(DiskCache(disk.folder, MIB))
+    assert f"{link} is a link of another user, number 1717" in message
+
+
+def test_links_without_end_are_told(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+
+    assert "Too many levels of symbolic links" in warning_of(DiskCache(tmp_path / "a/c", MIB))
+
+
+@ROOT_ONLY
+def test_a_group_may_write_on_the_way_if_the_user_is_alone_in_it(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    disk = DiskCache(tmp_path / "shared/cache", MIB)
+    disk.put("kernel", "key", b"content")
+    (tmp_path / "shared").chmod(0o775)
+    assert DiskCache(disk.folder, MIB).get("kernel", "key") == b"content"
+
+    os.chown(tmp_path / "shared", -1, 1717)
+
+    assert "its group may write to it" in warning_of(DiskCache(disk.folder, MIB))
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize("seed", range(40))
+def test_a_folder_is_used_if_no_other_user_can_have_written_to_it(
+    tmp_path: Path, seed: int
+) -> None:
+    choose = random.Random(seed)
+    parts = [tmp_path.joinpath(*"abcd"[: depth + 1]) for depth in range(4)]
+    parts[-1].mkdir(parents=True)
+    owners = [choose.choice([0, 0, 0, 0, 1717]) for _ in parts]
+    modes = [choose.choice([0o700, 0o755, 0o711, 0o1777, 0o777, 0o772]) for _ in parts]
+    for part, owner, mode in zip(parts, owners, modes, strict=True):
+        os.chown(part, owner, -1)
+        part.chmod(mode)
+    is_safe = [mode & 0o002 == 0 for mode in modes]
+    sticky = [mode == 0o1777 for mode in modes[:-1]] + [False]
+    wanted = not any(owners) and all(a or b for a, b in zip(is_safe, sticky, strict=True))
+
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter("always")
+        DiskCache(parts[-1], MIB).put("kernel", "key", b"content")
+
+    assert any(parts[-1].iterdir()) == wanted
+
+
+def test_a_folder_that_was_removed_is_made_anew(disk: DiskCache) -> None:
+    disk.put("kernel", "key", b"content")
+    shutil.rmtree(disk.folder)
+
+    assert disk.get("kernel", "key") is None
+    disk.put("kernel", "key", b"content")
+    assert disk.get("kernel", "key") == b"content"
+
+
 # The cache that the settings name
+
+
+def test_a_folder_in_the_home_of_nobody_is_told() -> None:
+    with (
+        Context(CACHE_DIR="~nobody-of-this-name/x", CCACHE=1),
+        pytest.raises(SettingError, match=r"CACHE_DIR=~nobody\S*: no home folder is known"),
+    ):
+        cache.get("kernel", "key")
+
+
+def test_without_a_home_the_cache_is_not_in_the_working_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert "no home folder is known" in warning_of(DiskCache(Path("~/.cache/tinycore"), MIB))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_settings_name_the_folder(tmp_path: Path) -> None:

@@ -239,6 +239,16 @@ def test_fetch_uses_no_folder_that_others_write_to(tmp_path: Path) -> None:
         fetch("https://example.org/data", name="data")
 
 
+@pytest.mark.skipif(os.name != "posix", reason="permissions are POSIX")
+def test_fetch_uses_no_folder_inside_that_others_write_to(tmp_path: Path) -> None:
+    (tmp_path / "downloads/set").mkdir(parents=True)
+    (tmp_path / "downloads/set").chmod(0o777)
+    (tmp_path / "downloads/set/data").write_text("planted")
+
+    with Context(CACHE_DIR=tmp_path), pytest.raises(PermissionError, match="every user may write"):
+        fetch("https://example.org/data", name="data", subdir="set")
+
+
 def test_fetch_uses_a_local_file_where_it_lies(tmp_path: Path) -> None:
     path = tmp_path / "a file"
     path.write_text("here")

@@ -13,6 +13,7 @@ import numpy
 from platformdirs import user_cache_path
 
 from tinycore import Tensor
+from tinycore.cache import named_folder
 from tinycore.config import settings
 from tinycore.errors import ArgumentError, FileFormatError
 from tinycore.nn.files.idx import Array, read_idx
@@ -123,8 +124,7 @@ _HOW_TO_GET: Final = {
 
 
 def _data_folder() -> Path:
-    chosen = settings.DATA_DIR
-    return Path(chosen).expanduser() if chosen else user_cache_path("tinycore") / "data"
+    return named_folder("DATA_DIR", settings.DATA_DIR) or user_cache_path("tinycore") / "data"
 
 
 def _find_part(folder: Path, part: str) -> Path | None:
