@@ -385,6 +385,30 @@ class Writer:
         sign = "=" if x.dtype == "bool" else self.draw.pick(("=", "=", "+="))
         self.say(f"{name}[{rows}] {sign} {self.value(part.shape, x.dtype)}")
 
+    def repeat(self) -> None:
+        """The same write several times, and values from between them, computed later or never."""
+        name = self.any(lambda x: x.dtype != "bool" and x.places.size > 0 and not x.repeats)
+        x = self.of(name)
+        if x.dtype == "bool" or not x.places.size or x.repeats:
+            return
+        target = f"{name}[{self.box(x.shape)}]" if x.shape and self.draw.chance(0.3) else name
+        part: Places = eval(target, dict(self.scope))
+        if part.repeats:
+            return
+        write = self.draw.pick(
+            (f"{target} += 1", f"{target}.assign({target} + 1)", f"{target}.add_(2)")
+        )
+        for _ in range(self.draw.between(2, 4)):
+            self.say(write)
+            kept = self.draw.pick(
+                (f"{name}.clone()", f"{name} + 0", f"{name} * 2", f"{target} + 1")
+            )
+            self.say(f"{self.new_name()} = {kept}")
+            if self.draw.chance(0.3):
+                self.look()
+            if name not in self.live() or self.of(name) is not x:
+                return
+
     # --- the rest
 
     def look(self) -> None:
@@ -413,6 +437,7 @@ class Writer:
             (self.view, 4.0),
             (self.compute, 1.5),
             (self.write, 4.0),
+            (self.repeat, 0.4),
             (self.look, 2.0),
         )
         for _ in range(self.draw.between(4, 14)):

@@ -25,7 +25,7 @@ def test_what_programs_read_is_what_the_model_says(part: int) -> None:
             assert not failure.kind, script(found, failure)
 
 
-DIGEST = "9c44e8e4cb95e081"
+DIGEST = "17491de8027f2b07"
 """Digest of the first programs; a change of the generator changes it."""
 
 

@@ -17,7 +17,7 @@ from tinycore.dtype import DType, dtypes
 from tinycore.schedule.kernel import Kernel
 from tinycore.uop.bindings import SIZED, Naming, exchanged, sizes_in
 from tinycore.uop.node import UOp, interned
-from tinycore.uop.op import Op
+from tinycore.uop.op import Op, Write
 from tinycore.uop.size import are_ints
 
 TUPLES: Final = frozenset({tuple})
@@ -135,6 +135,7 @@ def canonicalize(
                         argument = exchanged(argument, naming.free)
                 elif op is ASSIGN:
                     assigned.append(node)
+                    argument = argument.mark if type(argument) is Write else argument
                 elif op is BUFFER_VIEW:
                     memory.append(node)
                 elif op is CALL:

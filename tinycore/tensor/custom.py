@@ -94,7 +94,7 @@ class Custom(Interop):
         kernel = UOp(Op.CUSTOM, dtypes.void, tuple(sources), kernel_from(ast, named, grad_fxn))
         results = list(tensors)
         for slot in written:
-            node = UOp(Op.ASSIGN, sources[slot].dtype, (sources[slot], kernel))
+            node = graph.written(sources[slot], kernel)
             if tensors[slot].uop is sources[slot]:
                 tensors[slot]._become(node)
             results[slot] = self._from_node(node)

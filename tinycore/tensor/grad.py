@@ -17,7 +17,7 @@ from tinycore.tensor.adjoint import sum_to, unskew
 from tinycore.tensor.prefix_scan import running_fold, shifted
 from tinycore.tensor.softmax_products import RESULTS, weighed_at
 from tinycore.uop.node import Skew, UOp, device_node
-from tinycore.uop.op import Op, registers
+from tinycore.uop.op import Op, Write, registers
 
 Gradients = tuple[UOp | None, ...]
 Rule = Callable[[UOp, UOp], Gradients]
@@ -375,6 +375,12 @@ LEAF: Final = "leaf"
 """The argument of an ASSIGN to a leaf that requires a gradient: the content written is data."""
 
 
+def is_data_written(node: UOp) -> bool:
+    """True for an ASSIGN, in a canonical graph or not, of data to a leaf."""
+    mark = node.arg
+    return (mark.mark if type(mark) is Write else mark) == LEAF
+
+
 def gradients(root: UOp, seed: UOp, targets: Iterable[UOp]) -> dict[UOp, UOp]:
     """The gradient of every target that `root` depends on, given that of `root`."""
     wanted = set(targets)
@@ -421,7 +427,7 @@ def passes_gradient(node: UOp) -> bool:
         return True
     if node.dtype.kind != "float" or op in STOPS:
         return False
-    if op is ASSIGN and node.arg is LEAF:
+    if op is ASSIGN and is_data_written(node):
         return False
     if op not in GRADIENT_RULES:
         raise GradientError(f"{op.name} of floats has no derivative here; detach() its result")

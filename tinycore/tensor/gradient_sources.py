@@ -12,7 +12,7 @@ from typing import Any, Final
 from tinycore.dtype import dtypes
 from tinycore.tensor import graph
 from tinycore.tensor.aliases import buffers_below
-from tinycore.tensor.grad import LEAF, passes_gradient
+from tinycore.tensor.grad import is_data_written, passes_gradient
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, is_gradient_leaf
 from tinycore.uop.op import Op
@@ -138,7 +138,7 @@ def passes_on(node: UOp, own: set[UOp], arrives: set[UOp]) -> bool:
     """True if a gradient of a node arrives at memory not in `own`, or at a node in `arrives`."""
     if node.op is Op.BUFFER and dtypes.is_float(node.dtype):
         return node not in own
-    if (node.op is Op.ASSIGN and node.arg is LEAF) or is_gradient_leaf(node):
+    if (node.op is Op.ASSIGN and is_data_written(node)) or is_gradient_leaf(node):
         return True  # content that a tensor with a gradient had before a later write
     return not arrives.isdisjoint(node.src) and passes_gradient(node)
 
@@ -163,7 +163,7 @@ def source_at(node: UOp) -> UOp | None:
     filled by a kernel, or is the first one below a detached leaf.
     """
     op, memory = node.op, node
-    if op is ASSIGN and (node.arg is LEAF or is_filled(node)):
+    if op is ASSIGN and (is_data_written(node) or is_filled(node)):
         memory = origin(node)
     elif op is OWN and is_gradient_leaf(node):
         memory = next(iter(buffers_below(node)), node)

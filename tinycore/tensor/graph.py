@@ -28,7 +28,7 @@ from tinycore.uop.node import (
     substituted,
     unique,
 )
-from tinycore.uop.op import MOVEMENT, PARTIAL_WRITES, Merge, Op, Scatter
+from tinycore.uop.op import MOVEMENT, PARTIAL_WRITES, Merge, Op, Scatter, Write
 from tinycore.uop.shape import DeviceLike, Shape, is_group, names_of
 from tinycore.uop.size import Size, are_ints, greatest, greatest_shape
 
@@ -416,7 +416,7 @@ def shows(insert: UOp) -> set[UOp]:
     return found
 
 
-def assign(memory: UOp, value: UOp, argument: str | None = None) -> UOp:
+def assign(memory: UOp, value: UOp, mark: str | None = None) -> UOp:
     """The memory after a value of its shape was written to it.
 
     If the value is that memory with some elements changed, only those are written.
@@ -427,7 +427,12 @@ def assign(memory: UOp, value: UOp, argument: str | None = None) -> UOp:
     if memory.op is Op.RESHAPE and is_group(memory.device):  # under its shape the parts may differ
         memory = base_of(memory)
         value = reshape(value, memory.shape)
-    return reshape(UOp(Op.ASSIGN, value.dtype, (memory, value), argument), shape)
+    return reshape(written(memory, value, mark), shape)
+
+
+def written(memory: UOp, value: UOp, mark: str | None = None) -> UOp:
+    """A new ASSIGN, unlike all before it: each write is done once, whatever its content."""
+    return UOp(Op.ASSIGN, memory.dtype, (memory, value), Write(unique().arg, mark))
 
 
 def store_value(memory: UOp, value: UOp) -> UOp:

@@ -32,7 +32,7 @@ from tinycore.errors import GradientError
 from tinycore.tensor import graph
 from tinycore.tensor.aliases import VIEW_OPS, base_of_view
 from tinycore.tensor.change_tracking import PendingWrites
-from tinycore.tensor.grad import LEAF, passes_gradient
+from tinycore.tensor.grad import is_data_written, passes_gradient
 from tinycore.tensor.gradient_sources import (
     NOBODY,
     BufferSet,
@@ -522,7 +522,8 @@ class GradientHistory:
             return False
         memory = base_of_view(node)
         is_plain = memory.op is BUFFER and self.graph_of(memory) is None
-        return is_plain or memory.arg in (LEAF, graph.EQUAL) or is_gradient_leaf(node)
+        is_data = is_data_written(memory) or memory.arg == graph.EQUAL
+        return is_plain or is_data or is_gradient_leaf(node)
 
     def check(
         self, node: UOp, lasting: Callable[[], set[UOp]], computed: Collection[UOp] = ()

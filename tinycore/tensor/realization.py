@@ -16,7 +16,7 @@ from tinycore.dtype import dtypes
 from tinycore.tensor import graph
 from tinycore.tensor.aliases import VIEW_OPS, base_of_view
 from tinycore.tensor.core import Core
-from tinycore.tensor.grad import LEAF, passes_gradient
+from tinycore.tensor.grad import is_data_written, passes_gradient
 from tinycore.tensor.history import history
 from tinycore.tensor.liveness import (
     BUFFER,
@@ -155,7 +155,7 @@ def note_history(
         history.retire(written)
     for tensor in owners:
         node = root_of(tensor)
-        is_data = tensor._requires_grad is False or base_of(node).arg is LEAF
+        is_data = tensor._requires_grad is False or is_data_written(base_of(node))
         if not is_data and node in asked and node in replaced:
             memory = graph.differentiable_base(replaced[node])
             if memory.op is BUFFER and (origins := history.ended(node, form)):

@@ -6,7 +6,7 @@ tensor whose graph contains something computed now sees the memory that holds it
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Self
 
@@ -89,7 +89,7 @@ class Realization(Random):
         6.0
         """
         if roots := with_readers(unrealized([self, *lst])):
-            replaced = runtime().kernelize(roots, choose_retention)
+            replaced = with_identities(runtime().kernelize(roots, choose_retention))
             history.end(replaced)
             replace_nodes(replaced)
         return self
@@ -399,6 +399,16 @@ class Realization(Random):
                 f"backward: a gradient of shape {gradient.shape} for a tensor of shape {self.shape}"
             )
         return gradient.uop.cast(self.dtype)
+
+
+def with_identities(replaced: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
+    """Kernels to be run, whose stores are told from those of the same kernel run again."""
+    found: dict[UOp, UOp] = {}
+    for node in UOp.sink(*replaced.values()).toposort()[:-1]:
+        sources = tuple([found[source] for source in node.src])
+        is_new = node.op is Op.ASSIGN and node.arg is None
+        found[node] = graph.written(sources[0], sources[1]) if is_new else node.with_src(sources)
+    return {node: found[new] for node, new in replaced.items()}
 
 
 @while_walking

@@ -57,7 +57,11 @@ class Op(enum.Enum):
     BUFFER_VIEW = 1, given, "`arg` = (size, offset) elements inside a BUFFER"
     COPY = 2, first, "the value, on the device of the second source"
     MULTI = ANY, first, "parts on several devices, side by side along axis `arg`; None: all alike"
-    ASSIGN = 2, first, "the memory of the first source after the second was written into it"
+    ASSIGN = (
+        2,
+        first,
+        "the memory of the first source after the second is written there; `arg`: Write",
+    )
     KERNEL = ANY, nothing, "one launch; sources: its buffers, outputs first; `arg` is a Kernel"
     CUSTOM = ANY, nothing, "a launch that a user wrote; sources: a tensor per slot; `arg`: Kernel"
     BIND = 1, given, "the Size `arg`, known at launch, as a number on the DEVICE of the source"
@@ -232,6 +236,15 @@ class Scatter(NamedTuple):
 
     op: Op | None
     axis: int
+
+
+class Write(NamedTuple):
+    """Identity of an ASSIGN: its `number` tells it from a write of the same content. `mark` is a
+    property of the content, which is all that remains in a canonical graph.
+    """
+
+    number: int
+    mark: str | None
 
 
 class Merge(NamedTuple):

@@ -18,7 +18,7 @@ from tinycore.tensor_map import TensorMap
 from tinycore.uop import node as node_module
 from tinycore.uop.matrix import MatrixDescriptor, MatrixLoad, MatrixUnit
 from tinycore.uop.node import Axis, Skew, UOp
-from tinycore.uop.op import Ahead, AxisKind, Merge, Op, Part, Scatter
+from tinycore.uop.op import Ahead, AxisKind, Merge, Op, Part, Scatter, Write
 
 quoted: Final = deferred("json:dumps")
 
@@ -47,6 +47,7 @@ for kind in (
     Skew,
     Scatter,
     Merge,
+    Write,
     Ahead,
     MatrixUnit,
     MatrixLoad,
