@@ -16,6 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from tinycore.config import CHANNELS, settings
+from tinycore.uop.node import UOp
 
 ROOT = Path(__file__).resolve().parent.parent
 CORE = ROOT / "tinycore"
@@ -247,6 +248,156 @@ def test_every_trace_channel_is_made_somewhere() -> None:
     made = set(re.findall(r'\bTrace\("([a-z]+)"\)', code))
 
     assert made == CHANNELS.keys()
+
+
+# Ways around the floors. Each list is of the day on which its test began: entries only leave it.
+
+
+NAMED_LATER = frozenset(
+    {
+        ("device.discovery", "builtin.null"),
+        ("device.discovery", "builtin.python"),
+        ("engine.compile", "lower.pipeline"),
+        ("engine.engine", "lower.plan"),
+        ("schedule.disk", "uop.parse"),
+        ("tensor.attention", "schedule.product_chains"),
+        ("tensor.attention", "schedule.product_folds"),
+        ("tensor.custom", "schedule.canonical"),
+        ("tensor.custom", "schedule.kernel"),
+        ("tensor.graph", "schedule.shard"),
+        ("tensor.interop", "helpers"),
+        ("tensor.pixels", "schedule.limits"),
+        ("tensor.realization", "schedule.canonical"),
+        ("tensor.realization", "schedule.retention"),
+        ("tensor.runtime", "engine.engine"),
+        ("tensor.softmax_products", "schedule.product_chains"),
+        ("tensor.tensor", "array_api"),
+    }
+)
+"""Modules that another part imports at first use: an import that no tool shows."""
+
+FILLED_FROM_ABOVE = frozenset(
+    {
+        ("cli.tune", "engine.counters:profilers"),
+        ("engine.captured_step", "device.registry:at_close"),
+        ("engine.compile", "device.registry:at_close"),
+        ("engine.engine", "device.registry:at_close"),
+        ("engine.engine", "schedule.device_memory:buffers"),
+        ("engine.engine", "schedule.product_chains:planners"),
+        ("tensor.proxies", "schedule.device_memory:buffers"),
+        ("tensor.recorded_call", "schedule.device_memory:buffers"),
+    }
+)
+"""Global collections of a floor that a higher one fills, by which the lower one calls it."""
+
+SLOTS_OF_HIGHER_FLOORS = frozenset({"_ended", "_gradient", "_memory"})
+"""Slots of a node that no module of its floor reads."""
+
+MUTATORS = frozenset(
+    {"add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "remove"}
+    | {"setdefault", "update"}
+)
+LATER = re.compile(r"tinycore[.\w]+:\w|module_named")
+WHERE = re.compile(r"(tinycore(?:\.\w+)+):\w+")
+"""Reference to what a module has, as `deferred` and entry points take it."""
+
+
+def named_later(source: str) -> Iterator[str]:
+    """Modules of tinycore that a source names for a later import, in a call or in a table."""
+    if not LATER.search(source):
+        return
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found = WHERE.fullmatch(node.value)
+            named = found[1] if found else ""
+        else:
+            named = named_module(node)
+        if named.split(".")[0] == "tinycore":
+            yield named
+
+
+def imported_names(tree: ast.AST) -> dict[str, tuple[str, str]]:
+    """Module of tinycore, and the name there, that each imported name of a source stands for."""
+    return {
+        alias.asname or alias.name: (node.module, alias.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+        if node.module.split(".")[0] == "tinycore"
+    }
+
+
+def filled(source: str) -> Iterator[tuple[str, str]]:
+    """Module and name of each imported collection that a source adds to or removes from."""
+    tree = ast.parse(source)
+    origin = imported_names(tree)
+    for node in ast.walk(tree):
+        changed: list[ast.expr] = []
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            changed = [node.func.value] if node.func.attr in MUTATORS else []
+        elif isinstance(node, ast.Assign | ast.Delete):
+            changed = [t.value for t in node.targets if isinstance(t, ast.Subscript)]
+        elif isinstance(node, ast.AugAssign):
+            changed = [node.target.value if isinstance(node.target, ast.Subscript) else node.target]
+        for target in changed:
+            if isinstance(target, ast.Name) and target.id in origin:
+                yield origin[target.id]
+
+
+def without_top(module: str) -> str:
+    """A module's name below `tinycore`."""
+    return module.removeprefix("tinycore.")
+
+
+def test_modules_named_for_a_later_import_are_known() -> None:
+    found = {
+        (without_top(module), without_top(named))
+        for path in python_files(CORE)
+        for module in [module_of(path, ROOT)]
+        for named in named_later(path.read_text("utf-8"))
+        if part_of(named) != part_of(module) and FLOORS.get(part_of(module), (0, ""))[0] < 6
+    }
+    assert found == NAMED_LATER
+
+
+@pytest.mark.slow
+def test_collections_that_a_higher_floor_fills_are_known() -> None:
+    found = {
+        (without_top(module), f"{without_top(owner)}:{name}")
+        for path in python_files(CORE)
+        for module in [module_of(path, ROOT)]
+        for owner, name in filled(path.read_text("utf-8"))
+        if part_of(owner) != part_of(module)
+    }
+    assert found == FILLED_FROM_ABOVE
+
+
+def test_slots_of_nodes_that_belong_to_higher_floors_are_known() -> None:
+    read = {
+        node.attr
+        for path in python_files(CORE / "uop")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Attribute)
+    }
+    assert {slot for slot in UOp.__slots__ if slot[:2] != "__"} - read == SLOTS_OF_HIGHER_FLOORS
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("f = deferred('tinycore.lower.plan:f')", "tinycore.lower.plan"),
+        ("TABLE = {'a': 'tinycore.lower.plan:f'}", "tinycore.lower.plan"),
+    ],
+)
+def test_a_module_named_later_is_found(source: str, expected: str) -> None:
+    assert set(named_later(source)) == {expected}
+
+
+@pytest.mark.parametrize("change", ["planners.append(f)", "planners['a'] = f", "del planners[0]"])
+def test_a_collection_that_is_filled_is_found(change: str) -> None:
+    source = f"from tinycore.schedule.chains import planners\ndef f():\n    {change}"
+
+    assert list(filled(source)) == [("tinycore.schedule.chains", "planners")]
 
 
 # No backend's name
