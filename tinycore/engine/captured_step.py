@@ -137,8 +137,14 @@ class CapturedStep:
 
     @cached_property
     def overwritten(self) -> frozenset[Buffer]:
-        """Memory that every replay writes to."""
-        return frozenset(base_buffer(i.bufs[slot]) for i in self.items for slot in i.written)
+        """Memory from before that every replay writes to."""
+        written = {item.bufs[slot] for item in self.items for slot in item.written}
+        return frozenset(map(base_buffer, written - self.made))
+
+    def exchanged(self, inputs: Sequence[Buffer]) -> list[Buffer]:
+        """The memory of some inputs that a replay on them writes to."""
+        pairs = zip(self.inputs, inputs, strict=True)
+        return [base_buffer(given) for own, given in pairs if base_buffer(own) in self.overwritten]
 
     def lose_programs(self, device: str) -> None:
         """Replace the programs of a device that is closed by the error that a replay raises."""

@@ -7,6 +7,7 @@ See docs/decisions/0028-captures.md.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -14,6 +15,7 @@ from typing import Any, Final
 
 from tinycore.device.buffer import Buffer
 from tinycore.engine.captured_step import CapturedStep, capture
+from tinycore.engine.run import Recording
 from tinycore.engine.transactions import base_buffer
 from tinycore.errors import JitError
 from tinycore.schedule.device_memory import buffer_of
@@ -32,7 +34,7 @@ from tinycore.tensor.change_tracking import tracking_changes
 from tinycore.tensor.environment import Environment
 from tinycore.tensor.guard import Guard
 from tinycore.tensor.history import history
-from tinycore.tensor.proxies import ArgumentProxies, finish_writes, rename_sizes
+from tinycore.tensor.proxies import ArgumentProxies, finish_reads, finish_writes, rename_sizes
 from tinycore.tensor.recorded_call import (
     Output,
     RecordedCall,
@@ -80,6 +82,8 @@ class Capture:
     """The form of its calls, if they are known by that, without their key."""
     stores_in_boxes: bool = False
     """True if replays put tensors into containers around the function."""
+    written: weakref.WeakSet[Buffer] = field(default_factory=weakref.WeakSet)
+    """Memory that earlier runs wrote to."""
     retries: int = 0
     invalidations: int = 0
 
@@ -170,6 +174,7 @@ class Capture:
             if left:
                 Tensor.realize(*tensors, *left)
         self.note(conditions)
+        self.written.update(written_in(recording))
         self.changed = frozenset([c.path for c in changes if not is_left(c)])
         self.guard = self.around.walk(given.objects).guard()
         self.first = Run.of(recording)
@@ -188,6 +193,7 @@ class Capture:
         self.pattern = CallPattern.of(given)
         walk = self.around.walk(given.objects)
         finish_writes((*walk.values, *given.tensors))
+        finish_reads(self.written.union(given.buffers))
         value_cache.invalidate(given.nodes)  # the function may write to them, by other names
         proxies = ArgumentProxies(given)
         try:
@@ -200,7 +206,10 @@ class Capture:
                 tracking_changes() as change_set,
             ):
                 run = CapturingRun(self, walk, given, proxies, change_set)
-                result = run.run(function, args, kwargs)
+                try:
+                    result = run.run(function, args, kwargs)
+                finally:
+                    self.written.update(written_in(recording))
             self.note(conditions)
             recorded = run.make_record(recording, result)
         except BaseException as error:
@@ -257,6 +266,8 @@ class Capture:
         step, naming, result = recorded.step, given.naming, recorded.result
         if not step.used.isdisjoint(given.buffers):
             self.refuse_shared(step, given)
+        if step.overwritten:
+            finish_reads(step.overwritten.union(step.exchanged(given.buffers)))
         if value_cache.entries:
             value_cache.invalidate(self.memory_of(given))
         if history.kept:
@@ -373,7 +384,8 @@ class Capture:
         """The BUFFERs of arguments and state that a replay does write to."""
         assert self.recorded is not None, "only what was captured is replayed"
         step = self.recorded.step
-        shown = {node: buffer_of(node) for node in self.memory_of_state()}
+        fixed = [node for node in self.recorded.nodes if node is not None]
+        shown = {node: buffer_of(node) for node in (*self.memory_of_state(), *fixed)}
         shown.update(zip(given.nodes, step.inputs, strict=True))
         return {node for node in shown if base_buffer(shown[node]) in step.overwritten}
 
@@ -392,3 +404,8 @@ class Capture:
 
     def __setstate__(self, kept: dict[str, Any]) -> None:
         self.__init__(**kept)  # type: ignore[misc]
+
+
+def written_in(recording: Recording) -> set[Buffer]:
+    """The memory that a run wrote to."""
+    return {base_buffer(item.bufs[slot]) for item in recording.items for slot in item.written}

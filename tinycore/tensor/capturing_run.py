@@ -156,6 +156,7 @@ class CapturingRun:
         self.known, self.walk, self.given, self.proxies = known, walk, given, proxies
         self.name = known.name
         self.before = Before.all()
+        self.by_id = {id(tensor): b for b in self.before if (tensor := b.tensor()) is not None}
         self.tensors: list[Tensor] = []
         """Tensors of the result."""
         self.kept: list[Change] = []
@@ -198,19 +199,32 @@ class CapturingRun:
         """True if this run has changed the value of a tensor."""
         return id(tensor) in self.change_set.changed
 
+    def is_old(self, tensor: Tensor) -> bool:
+        """True if a tensor was there before the call."""
+        before = self.by_id.get(id(tensor))
+        return before is not None and before.tensor() is tensor
+
+    @property
+    def placed(self) -> list[tuple[str, Any, Any]]:
+        """The places where the function puts tensors: path, former value, and value now."""
+        gradients = [
+            ("the gradient of a tensor", None if b.grad is None else b.grad.tensor(), t.grad)
+            for t, b in self.gradients
+        ]
+        return [(c.path, c.before, c.now) for c in self.kept] + gradients
+
     @property
     def left(self) -> list[Tensor]:
-        """Tensors that outlive the call without being a result."""
-        found = [tensor for change in self.kept for tensor in tensors_in(change.now)]
-        return found + [t.grad for t, _ in self.gradients if t.grad is not None]
+        """New tensors that outlive the call without being a result."""
+        found = [tensor for _, _, now in self.placed for tensor in tensors_in(now)]
+        return [tensor for tensor in found if not self.is_old(tensor)]
 
     @property
     @while_walking
     def replaced(self) -> list[Before]:
         """Tensors that were replaced by those."""
-        known = {id(tensor): b for b in self.before if (tensor := b.tensor()) is not None}
         tensors = [tensor for change in self.kept for tensor in tensors_in(change.before)]
-        found = [known.get(id(tensor)) or Before.of(tensor) for tensor in tensors]
+        found = [self.by_id.get(id(tensor)) or Before.of(tensor) for tensor in tensors]
         return found + [b.grad for _, b in self.gradients if b.grad is not None]
 
     @property
@@ -266,6 +280,7 @@ class CapturingRun:
         self.check_values(recording)
         self.proxies.check(self.name, recording)
         self.check_replaced(recording)
+        self.check_moved()
         if self.known.first is not None and not self.fills_others():
             compare(self.name, self.known.first, Run.of(recording))
         self.check_changes()
@@ -330,6 +345,19 @@ class CapturingRun:
         for replaced in self.replaced:
             if used.intersection(replaced.read()):
                 raise replaced_error(self.name, replaced.shape)
+
+    def check_moved(self) -> None:
+        """Raises JitError for a tensor from before that was put in the place of another one."""
+        moved = {id(tensor) for _, before, _ in self.placed for tensor in tensors_in(before)}
+        for path, before, now in self.placed:
+            for former, tensor in changed_in(before, now):
+                if self.is_old(tensor) and (former is not None or id(tensor) in moved):
+                    raise JitError(
+                        f"{self.name} put a tensor of shape {tensor.shape} that was there before "
+                        f"into {path}; which one that is may be another in each call, and a replay "
+                        "would put the same one there for ever. Copy what it holds, as in "
+                        "`previous.assign(current)`, or exchange tensors outside"
+                    )
 
     def check_survivors(self, recording: Recording) -> None:
         """Raises JitError for a tensor that outlives the call in a place that cannot be seen."""
@@ -421,8 +449,10 @@ class CapturingRun:
             places = tuple([nodes.index(b) for b in buffers_below(tensor.uop)])
             return Output(form_of(tensor.uop), places)
 
+        def left(tensor: Tensor) -> Output | Tensor:
+            return tensor if self.is_old(tensor) else output(tensor)
+
         state = self.found_state(recording)
-        left = [*(change.now for change in self.kept), *(t.grad for t, _ in self.gradients)]
         return RecordedCall(
             step,
             rebuilt(result, Tensor, output),
@@ -430,7 +460,7 @@ class CapturingRun:
             [node if stays else None for node, stays in zip(nodes, fixed, strict=True)],
             state,
             flags=self.found_flags(state),
-            values=rebuilt(tuple(left), Tensor, output),
+            values=rebuilt(tuple([now for _, _, now in self.placed]), Tensor, left),
         )
 
     def found_flags(self, state: list[State]) -> tuple[tuple[weakref.ref[Any], bool | None], ...]:
@@ -503,6 +533,17 @@ def is_nest(before: Any, now: Any) -> bool:
         (key in before if isinstance(before, dict) else True) and is_nest(before[key], item)
         for key, item in items
     )
+
+
+def changed_in(before: Any, now: Any) -> Iterator[tuple[Any, Tensor]]:
+    """The tensors in a value that replaced others, or None, in the one before."""
+    if isinstance(now, Tensor):
+        if now is not before:
+            yield before, now
+    elif isinstance(now, (list, tuple, dict)):
+        keys = now if isinstance(now, dict) else range(len(now))
+        for key in keys:
+            yield from changed_in(None if before is None else before[key], now[key])
 
 
 def tensors_in(value: Any) -> list[Tensor]:

@@ -7,24 +7,35 @@ reached that memory through the argument or in another way.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from threading import get_ident
 from typing import Any
 
+from tinycore.device.buffer import Buffer
 from tinycore.engine.run import Recording
+from tinycore.engine.transactions import base_buffer
 from tinycore.errors import JitError
 from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.schedule.kernel import memory_of
 from tinycore.tensor.aliases import VIEW_OPS, buffers_below
 from tinycore.tensor.arguments import Arguments, is_realized, rebuilt
 from tinycore.tensor.change_tracking import change_sets, changed_elsewhere, tracking_changes
+from tinycore.tensor.graph import is_alone
 from tinycore.tensor.history import history
-from tinycore.tensor.liveness import become, live_tensors, replace_nodes, while_walking
+from tinycore.tensor.liveness import (
+    become,
+    live_tensors,
+    replace_nodes,
+    waiting_tensors,
+    while_walking,
+)
+from tinycore.tensor.realization import compute, root_of, shows_memory
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.bindings import Naming, exchanging
 from tinycore.uop.movement import base_of, source_below
-from tinycore.uop.node import UOp, made_anew
+from tinycore.uop.node import UOp, made_anew, ordered
 from tinycore.uop.op import Op
 from tinycore.uop.size import Size
 
@@ -167,6 +178,35 @@ def finish_writes(reached: Iterable[Any]) -> None:
     """
     if waiting := with_pending_writes({id(v) for v in reached if isinstance(v, Tensor)}):
         Tensor.realize(*waiting)
+
+
+def finish_reads(overwritten: Collection[Buffer]) -> None:
+    """Compute what tensors still have to read from memory that is about to be overwritten.
+
+    As before any write, gradients of these values pass on.
+    """
+    if overwritten and readers_of(overwritten):
+        compute(partial(readers_of, overwritten))
+
+
+@while_walking
+def readers_of(overwritten: Container[Buffer]) -> list[UOp]:
+    """The values of living tensors that are still to be computed from some memory; not views of it,
+    nor what captures of other threads have recorded.
+    """
+    others = changed_elsewhere() if change_sets else ()
+    waiting = dict.fromkeys(root_of(t) for t in waiting_tensors() if id(t) not in others)
+    nodes = [node for node in waiting if not shows_memory(node, set())]
+    reading: dict[UOp, None] = {}
+    for node in ordered(UOp.sink(*nodes), None) if nodes else ():
+        memory = buffers.get(node) if node.op is Op.BUFFER else None
+        if memory is None:
+            is_reader = any(map(reading.__contains__, node.src))
+        else:
+            is_reader = base_buffer(memory) in overwritten
+        if is_reader:
+            reading[node] = None
+    return [node for node in reading if node in waiting or is_alone(node)]
 
 
 @while_walking

@@ -1,0 +1,240 @@
+"""Programs beside a capture: values that wait, snapshots, tensors that change places.
+
+Each program runs as it is and under TinyJit, and has to see the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tinycore import Tensor, TinyJit
+from tinycore.errors import GradientError, JitError
+
+Jit = Callable[[Callable[..., Any]], Callable[..., Any]]
+Program = Callable[[Jit], object]
+same: dict[str, Program] = {}
+"""Programs that are the same with and without TinyJit."""
+
+
+def program(function: Program) -> Program:
+    same[function.__name__] = function
+    return function
+
+
+def row(*values: float) -> Tensor:
+    return Tensor(list(values)).realize()
+
+
+def writer(jit: Jit) -> tuple[Tensor, Callable[[Tensor], None]]:
+    memory = row(1.0)
+    return memory, jit(lambda x: (memory.assign(memory + x * 2), None)[1])
+
+
+# --- what waits for memory that a replay overwrites
+
+
+@program
+def a_value_that_waits(jit: Jit) -> object:
+    memory, step = writer(jit)
+    waiting = []
+    for number in range(5):
+        waiting.append(memory * 10)
+        step(row(number))
+    return [value.tolist() for value in waiting]
+
+
+@program
+def a_value_that_was_read(jit: Jit) -> object:
+    memory, step = writer(jit)
+    seen = []
+    for number in range(5):
+        value = memory * 10
+        seen.append((value, value.tolist()))
+        step(row(number))
+    return [(value.tolist(), before) for value, before in seen]
+
+
+@program
+def snapshots(jit: Jit) -> object:
+    memory, step = writer(jit)
+    kept = []
+    for number in range(6):
+        step(row(number))
+        kept.append(memory.detach().clone())
+    return [value.tolist() for value in kept]
+
+
+@program
+def an_average(jit: Jit) -> object:
+    memory, step = writer(jit)
+    average = row(0.0)
+    for number in range(6):
+        step(row(number))
+        average = average * 0.5 + memory.detach() * 0.5
+    return average.tolist()
+
+
+@program
+def an_average_that_is_written(jit: Jit) -> object:
+    memory, step = writer(jit)
+    average = row(0.0)
+    for number in range(6):
+        step(row(number))
+        average.assign(average * 0.5 + memory.detach() * 0.5)
+    return average.tolist()
+
+
+@program
+def a_reader_of_an_argument(jit: Jit) -> object:
+    step = jit(lambda x, y: (x.assign(x * 2 + y), None)[1])
+    x, waiting = row(1.0), []
+    for number in range(5):
+        waiting.append(x + 1)
+        step(x, row(number))
+    return [value.tolist() for value in waiting], x.tolist()
+
+
+@program
+def a_gradient_that_passes(jit: Jit) -> object:
+    weight, (memory, step) = Tensor([3.0], requires_grad=True).realize(), writer(jit)
+    for number in range(4):
+        step(row(number))
+    scaled = weight * 5
+    total = (scaled + memory).sum()
+    step(row(9.0))
+    total.backward()
+    return total.item(), weight.grad.tolist()
+
+
+@program
+def a_view(jit: Jit) -> object:
+    memory, step = writer(jit)
+    shown, seen = memory.reshape(1, 1).detach(), []
+    for number in range(5):
+        step(row(number))
+        seen.append(shown.tolist())
+    return seen
+
+
+def test_a_derivative_that_needs_what_a_replay_overwrote_is_refused() -> None:
+    weight, (memory, step) = Tensor([3.0], requires_grad=True).realize(), writer(TinyJit)
+    for number in range(4):
+        step(row(number))
+    loss = (weight * memory).sum()
+    before = loss.item()
+    step(row(9.0))
+
+    with pytest.raises(GradientError, match="before it was written"):
+        loss.backward()
+    assert loss.item() == before
+
+
+# --- tensors that change places
+
+
+@program
+def the_same_tensor_in_a_place_that_is_emptied(jit: Jit) -> object:
+    scope, fixed, seen = SimpleNamespace(last=None), row(5.0), []
+
+    def run(x: Tensor) -> Tensor:
+        scope.last = fixed
+        return x + 1
+
+    step = jit(run)
+    for number in range(5):
+        scope.last = None
+        step(row(number))
+        seen.append(scope.last is fixed)
+    return seen
+
+
+@program
+def a_list_of_something_old_and_something_new(jit: Jit) -> object:
+    scope, fixed, seen = SimpleNamespace(last=None), row(5.0), []
+
+    def run(x: Tensor) -> Tensor:
+        scope.last = [fixed, x + 1]
+        return x * 2
+
+    step = jit(run)
+    for number in range(5):
+        step(row(number))
+        seen.append((scope.last[0] is fixed, scope.last[1].tolist()))
+    return seen
+
+
+def shift_register(scope: SimpleNamespace) -> Callable[[Tensor], None]:
+    def run(x: Tensor) -> None:
+        scope.first = scope.second
+        scope.second = x * 2
+
+    return run
+
+
+def exchange(scope: SimpleNamespace) -> Callable[[Tensor], Tensor]:
+    def run(x: Tensor) -> Tensor:
+        scope.first, scope.second = scope.second, scope.first
+        return x + 1
+
+    return run
+
+
+def exchange_of_items(scope: SimpleNamespace) -> Callable[[Tensor], Tensor]:
+    def run(x: Tensor) -> Tensor:
+        scope.items[0], scope.items[1] = scope.items[1], scope.items[0]
+        return x + 1
+
+    return run
+
+
+def exchange_of_gradients(scope: SimpleNamespace) -> Callable[[Tensor], Tensor]:
+    def run(x: Tensor) -> Tensor:
+        one, other = scope.items
+        one.grad, other.grad = other.grad, one.grad
+        return x + 1
+
+    return run
+
+
+def rotation(scope: SimpleNamespace) -> Callable[[Tensor], Tensor]:
+    def run(x: Tensor) -> Tensor:
+        scope.items = [scope.items[1], scope.items[0]]
+        return x + 1
+
+    return run
+
+
+def choice(scope: SimpleNamespace) -> Callable[[Tensor], Tensor]:
+    def run(x: Tensor) -> Tensor:
+        scope.third = scope.second if scope.third is scope.first else scope.first
+        return x + 1
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "make",
+    [shift_register, exchange, exchange_of_items, exchange_of_gradients, rotation, choice],
+)
+def test_tensors_that_change_places_are_refused(
+    make: Callable[[SimpleNamespace], Callable[[Tensor], object]],
+) -> None:
+    scope = SimpleNamespace(first=row(1.0), second=row(2.0), items=[row(3.0), row(4.0)])
+    scope.third = scope.first
+    scope.items[0].grad, scope.items[1].grad = row(5.0), row(6.0)
+    step = TinyJit(make(scope))
+    step(row(1.0))
+
+    with pytest.raises(JitError, match="that was there before"):
+        step(row(1.0))
+
+
+@pytest.mark.parametrize("name", same)
+def test_the_same_is_seen_with_and_without_tinyjit(name: str) -> None:
+    run = same[name]
+
+    assert run(TinyJit) == run(lambda function: function)
