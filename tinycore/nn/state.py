@@ -54,6 +54,8 @@ Source: TypeAlias = Tensor | str | os.PathLike[str]
 """A safetensors file: its path, or its bytes as a uint8 tensor."""
 COUNTS = getattr(sys, "_is_gil_enabled", lambda: True)()
 """True if reference counts tell whether others hold a tensor."""
+LEAST_BATCH = 1 << 24
+"""Bytes that one run computes though every tensor is smaller."""
 REFERENCES = 3
 """References to an object while they are counted: of a variable, of a list, and of its iterator."""
 COUNTS_CALLERS = COUNTS and sys.version_info < (3, 14)
@@ -165,6 +167,7 @@ def load_state_dict(
     (holders,) = map(getrefcount, [state_dict])
     is_left = consume or (COUNTS_CALLERS and holders <= REFERENCES)
     names = tqdm(list(values), "loading weights", leave=False, disable=None if verbose else True)
+    batch = Batch(max([LEAST_BATCH, *(targets[name].nbytes() for name in values)]))
     with nullcontext() if consume else AtomicWrites(targets.values):
         for name in names:
             target, value = targets[name], values.pop(name)
@@ -173,11 +176,38 @@ def load_state_dict(
                 named = entries[id(value)]
                 is_alone = COUNTS and (is_left or not named) and count <= REFERENCES + named
                 target._take_over(value.shard_like(target), is_alone)
-            if realize:
-                target.realize()
             if consume:
                 del state_dict[name]
+            if realize:
+                batch.add(target, is_bounded=consume)
+        batch.compute()
     return [targets[name] for name in targets if name not in missing]
+
+
+class Batch:
+    """Tensors that one run computes: a run looks at all that wait, so a run for each tensor of a
+    model would take time quadratic in their number.
+
+    `most_bytes` bounds what a run computes beside the values that it reads.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+        self.tensors: list[Tensor] = []
+        self.bytes = 0
+
+    def add(self, tensor: Tensor, is_bounded: bool) -> None:
+        """One more tensor; those before it are computed first where they would be too much."""
+        if is_bounded and self.bytes + tensor.nbytes() > self.most_bytes:
+            self.compute()
+        self.tensors.append(tensor)
+        self.bytes += tensor.nbytes()
+
+    def compute(self) -> None:
+        """Compute the tensors, of which there may be none."""
+        tensors, self.tensors, self.bytes = self.tensors, [], 0
+        if tensors:
+            Tensor.realize(*tensors)
 
 
 def _fitted(name: str, given: Any, target: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import numpy
 import pytest
 
 from tinycore import Tensor, dtypes, nn
+from tinycore.engine.engine import Engine
 from tinycore.errors import ArgumentError, FileFormatError, OutOfMemory, ShapeError
 from tinycore.nn.optim import SGD
 from tinycore.nn.state import (
@@ -325,3 +326,44 @@ def test_a_malformed_file_names_itself(tmp_path: Path) -> None:
 
     with pytest.raises(FileFormatError, match="7 bytes cannot hold"):
         safe_load(tmp_path / "m")
+
+
+@pytest.mark.parametrize("consume", [True, False])
+@pytest.mark.parametrize("count", [4, 40])
+def test_a_model_of_many_tensors_is_loaded_in_one_run(
+    monkeypatch: pytest.MonkeyPatch, count: int, consume: bool
+) -> None:
+    """A run looks at all tensors that wait: one for each would be quadratic in their number."""
+    model = {str(n): Tensor.rand(2, 2) for n in range(count)}
+    given = {str(n): Tensor.full((2, 2), float(n)).clone() for n in range(count)}
+    runs, realize = [], Engine.realize
+
+    def counted(*arguments: Any) -> Any:
+        runs.append(arguments)
+        return realize(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "realize", counted)
+        load_state_dict(model, given, consume=consume)
+
+    assert len(runs) == 1
+    assert [x.tolist() for x in model.values()] == [[[float(n)] * 2] * 2 for n in range(count)]
+
+
+def test_what_is_consumed_is_computed_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that memory of what was loaded is freed on the way."""
+    monkeypatch.setattr("tinycore.nn.state.LEAST_BATCH", 32)
+    model = {str(n): Tensor.rand(4) for n in range(8)}
+    given = {str(n): Tensor.full((4,), float(n)).clone() for n in range(8)}
+    sizes, realize = [], Tensor.realize
+
+    def counted(*tensors: Tensor) -> Tensor:
+        sizes.append(len(tensors))
+        return realize(*tensors)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tensor, "realize", counted)
+        load_state_dict(model, given, consume=True)
+
+    assert sizes == [2, 2, 2, 2]
+    assert model["7"].tolist() == [7.0] * 4
