@@ -269,12 +269,20 @@ def choice(default: str, doc: str, choices: dict[str, str]) -> Setting[str]:
     return Setting(default, doc, convert, "one of " + ", ".join(choices))
 
 
-def words(default: str, doc: str, known: Collection[str] | None = None) -> Setting[tuple[str, ...]]:
-    """Words separated by commas: any, or only `known` ones and ones with a dot in them."""
+def words(
+    default: str, doc: str, known: Collection[str] | None = None, detailed: Collection[str] = ()
+) -> Setting[tuple[str, ...]]:
+    """Words separated by commas: any, or only `known` ones and ones with a dot in them.
+
+    Those of `detailed` may have more behind a colon.
+    """
+
+    def is_known(word: str) -> bool:
+        return known is None or word in known or "." in word or word.partition(":")[0] in detailed
 
     def convert(value: object) -> tuple[str, ...]:
         found = _split(value)
-        if known is not None and not all(word in known or "." in word for word in found):
+        if not all(map(is_known, found)):
             raise ValueError(value)
         return found
 

@@ -78,6 +78,10 @@ CHANNELS: Final[dict[str, tuple[int, str]]] = {
     "beam": (3, "what BEAM searched, found and lost for each kernel"),
     "source": (4, "each kernel's source"),
     "kernel": (5, "each kernel's UOps before lowering"),
+    "passes": (
+        0,
+        "the graph after each pass of scheduling and lowering; passes:NAME those so called",
+    ),
     "linear": (6, "each kernel's UOps in the order in which they are rendered"),
     "binary": (7, "each kernel's machine code as text, where the compiler can show it"),
     "rewrite": (0, "every rewrite rule that fires, by name"),
@@ -104,7 +108,9 @@ class Settings:
     DEBUG = number(
         0, "How much to print: 1 devices, 2 runs, 3 plans, 4 source, 5 and 6 UOps, 7 binary", 0, 7
     )
-    TRACE = words("", "Trace channels to print by name, whatever DEBUG is", CHANNELS)
+    TRACE = words(
+        "", "Trace channels to print by name, whatever DEBUG is", CHANNELS, detailed=("passes",)
+    )
     NO_COLOR = presence("Print no colors, even in a terminal")
 
     # which device, and which plugins are considered

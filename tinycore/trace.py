@@ -17,7 +17,7 @@ from typing import Any, Final, TextIO
 from tinycore.config import CHANNELS, environment, in_force, settings
 from tinycore.errors import SettingError
 
-__all__ = ["CHANNELS", "Trace", "ansilen", "ansistrip", "colored"]
+__all__ = ["CHANNELS", "PassTrace", "Trace", "ansilen", "ansistrip", "colored"]
 
 _COLORS: Final = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
 _ESCAPE: Final = re.compile(r"\x1b\[[0-9;]*m")
@@ -64,6 +64,35 @@ class Trace:
     def colored(self, text: str, color: str | None) -> str:
         """`text` in a color where this channel's lines are shown in color."""
         return colored(text, color, stream=sys.stderr)
+
+
+class PassTrace(Trace):
+    """The channel `passes`: graphs as they are after each pass.
+
+    `TRACE=passes:NAME` prints those after passes, or of kernels, whose name contains NAME. A graph
+    that a pass left as it was is not printed again.
+    """
+
+    __slots__ = ()
+
+    @property
+    def on(self) -> bool:
+        """True if any graph is printed."""
+        return any(word.partition(":")[0] == self.channel for word in in_force()["TRACE"])
+
+    def after(self, step: str, text: str, before: str = "", kernel: str = "") -> str:
+        """Print a graph as text after a pass; just a line if the text is that of `before` the pass.
+
+        Returns the text if it was printed: it is `before` for the next pass.
+        """
+        words = [word.partition(":") for word in in_force()["TRACE"]]
+        wanted = [name for channel, _, name in words if channel == self.channel]
+        if not any(name in step or name in kernel for name in wanted):
+            return ""
+        is_same = text == before
+        of = f" of {kernel}" if kernel else ""
+        self(f"after {step}{of}{': as before' if is_same else ''}", "" if is_same else text)
+        return text
 
 
 def colored(

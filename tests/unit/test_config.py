@@ -150,6 +150,7 @@ def test_a_malformed_variable_names_itself_and_what_is_allowed(
         ),
         ("DEBUG", "9", 0, "DEBUG=9 is not understood; allowed is a whole number from 0 to 7."),
         ("TRACE", "1", (), "TRACE=1 is not understood; allowed is words separated by commas, out"),
+        ("TRACE", "run:x", (), "TRACE=run:x is not understood; allowed is words separated by"),
     ],
 )
 def test_a_variable_of_any_program_is_told_and_ignored(

@@ -7,7 +7,7 @@ import pytest
 
 from tinycore.config import CHANNELS, Context
 from tinycore.errors import SettingError
-from tinycore.trace import Trace, ansilen, ansistrip, colored
+from tinycore.trace import PassTrace, Trace, ansilen, ansistrip, colored
 
 
 class Terminal(io.StringIO):
@@ -105,6 +105,25 @@ def test_nothing_is_printed_when_off(capsys: pytest.CaptureFixture[str]) -> None
         Trace("run")("CPU    r_16")
 
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_graph_is_printed_after_the_passes_that_are_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    trace = PassTrace("passes")
+    with Context(TRACE="passes:row,passes:sum_8"):
+        assert trace.on
+        first = trace.after("row fusion", "%0 = A\n")
+        again = trace.after("row order", "%0 = A\n", first)
+        other = trace.after("group", "%0 = A\n", again)
+        trace.after("tile", "%0 = A\n", other, "sum_8_8")
+    with Context(DEBUG=7, TRACE="run"):
+        assert not trace.on
+
+    assert capsys.readouterr().err == (
+        "passes   after row fusion\n%0 = A\npasses   after row order: as before\n"
+        "passes   after tile of sum_8_8\n%0 = A\n"
+    )
 
 
 def test_a_terminal_gets_colors(terminal: Terminal) -> None:

@@ -40,7 +40,7 @@ from tinycore.engine.rule_hooks import hook_generation, hooked_rules
 from tinycore.errors import ArgumentError, LaunchTooLarge, PluginError
 from tinycore.render.base import LinearKernel, Renderer, value_names
 from tinycore.schedule.kernel import kernel_name, slot_count
-from tinycore.trace import Trace
+from tinycore.trace import PassTrace, Trace
 from tinycore.uop.node import UOp
 from tinycore.uop.parse import from_text
 from tinycore.uop.text import to_text
@@ -83,7 +83,10 @@ tuned_plan = deferred("tinycore.engine.search:tuned_plan")
 trace_source = Trace("source")
 trace_plan = Trace("plan")
 trace_binary = Trace("binary")
-SHOWN_CHANNELS: Final = (trace_source, trace_plan, trace_binary, Trace("kernel"), Trace("linear"))
+SHOWN_CHANNELS: Final = (
+    *(trace_source, trace_plan, trace_binary, Trace("kernel"), Trace("linear")),
+    PassTrace("passes"),
+)
 """Trace channels that report on kernels as they are compiled."""
 
 BINARIES = "binary"

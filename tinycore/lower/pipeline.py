@@ -31,7 +31,7 @@ from tinycore.lower.tighten import tighten_folds
 from tinycore.lower.tighten_strips import tighten_strips
 from tinycore.lower.tile import Plan, apply_plan
 from tinycore.render.base import Limits, LinearKernel, Renderer, value_names
-from tinycore.trace import Trace
+from tinycore.trace import PassTrace, Trace
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.pattern import RuleSet
@@ -43,6 +43,7 @@ from tinycore.uop.verify import verify
 
 trace_kernel = Trace("kernel")
 trace_linear = Trace("linear")
+trace_passes = PassTrace("passes")
 
 
 class Pass(NamedTuple):
@@ -146,12 +147,15 @@ def lower(
         kernel = apply_plan(kernel, plan or ())
     if Op.EXP2 in renderer.approximate:
         kernel = approximate_weights(kernel)
+    text = trace_passes.after("tile", to_text(kernel), "", name) if trace_passes.on else ""
     sizes: dict[str, UOp] = {}
     for step in KERNEL_PIPELINE:
         kernel = with_rules(kernel, added, step.name)
         if step.name == "launch":
             sizes = varying_sizes(kernel, renderer.limits)
         kernel = step.run(kernel, renderer)
+        if trace_passes.on:
+            text = trace_passes.after(step.name, to_text(kernel), text, name)
     if settings.VERIFY:
         verify(kernel, "lowered", renderer.native_ops | renderer.approximate)
     # A size may depend on a variable that no other part of the kernel reads.

@@ -25,7 +25,7 @@ from tinycore.schedule.canonical import CanonicalGraph
 from tinycore.schedule.items import Step
 from tinycore.schedule.kernel import Kernel
 from tinycore.schedule.limits import elsewhere, limits_of
-from tinycore.trace import Trace
+from tinycore.trace import PassTrace, Trace
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.shape import names_of
@@ -36,6 +36,7 @@ program_from_text: Final[Callable[[str], tuple[UOp, ...]]] = deferred(
 )
 
 trace: Final = Trace("schedule")
+trace_passes: Final = PassTrace("passes")
 """Trace of scheduling; asking for it turns the disk cache off."""
 
 SCHEDULES: Final = "recipe"
@@ -51,7 +52,13 @@ Parts = tuple[tuple[Step, ...], tuple[UOp, ...], dict[UOp, UOp], dict[UOp, UOp]]
 
 def schedule_key(canonical: CanonicalGraph, policy: Callable[..., Any]) -> str | None:
     """Everything that a schedule depends on; None for one that is not cached on disk."""
-    if not settings.CCACHE or settings.VERIFY or trace.on or elsewhere.get() is not None:
+    if (
+        not settings.CCACHE
+        or settings.VERIFY
+        or trace.on
+        or trace_passes.on
+        or elsewhere.get() is not None
+    ):
         return None
     if len(canonical.nodes) < FEWEST_NODES:
         return None

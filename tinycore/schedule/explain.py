@@ -12,11 +12,34 @@ from tinycore.schedule.state import State
 from tinycore.schedule.storage import Reason
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
+from tinycore.uop.text import to_text
 
 
 def value(node: UOp) -> str:
     """A value in few words."""
     return f"{node.op.name} {node.dtype.name} {node.shape}"
+
+
+def graph(state: State) -> str:
+    """The graph so far as text, with the decisions on a node behind it."""
+    if state.steps:
+        steps = state.steps if state.layout is None else state.layout.steps
+        return "".join(
+            f"step {number}, on memory {', '.join(map(str, step.places))}\n{to_text(step.ast)}"
+            for number, step in enumerate(steps)
+        )
+    if state.cut:
+        return to_text(tuple(dict.fromkeys(state.cut.values())))
+    if found := state.groups.dependences.groups:
+        notes = {n: f"kernel {place}" for place, each in enumerate(found) for n in each.outputs}
+        return to_text(tuple([n for each in found for n in each.outputs]), notes)
+    if state.values:
+        computed = [each.computed for each in state.values]
+        return to_text(tuple(computed), dict.fromkeys(computed, "stored"))
+    if reasons := state.storage.reasons:
+        notes = {n: f"stored: {reason.value}" for n, reason in reasons.items()}
+        return to_text(tuple(state.storage.roots), notes)
+    return to_text(tuple([state.rewritten.get(root, root) for root in state.sharded.parts]))
 
 
 def no_lines(state: State) -> Iterator[str]:

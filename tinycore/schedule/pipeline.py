@@ -31,11 +31,12 @@ from tinycore.schedule.shard import ShardedGraph
 from tinycore.schedule.split_reduction import split_reductions
 from tinycore.schedule.state import State
 from tinycore.schedule.storage import Storage
-from tinycore.trace import Trace
+from tinycore.trace import PassTrace, Trace
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
 trace = Trace("schedule")
+trace_passes = PassTrace("passes")
 
 
 class Pass(NamedTuple):
@@ -158,6 +159,7 @@ PASS_NAMES: Final = tuple(step.name for step in SCHEDULE_PIPELINE)
 
 def run_passes(state: State, first: str = PASS_NAMES[0], last: str = PASS_NAMES[-1]) -> State:
     """The state after the passes from `first` to `last`."""
+    before = ""
     for step in SCHEDULE_PIPELINE[PASS_NAMES.index(first) : PASS_NAMES.index(last) + 1]:
         state = step.run(state)
         if settings.VERIFY:
@@ -165,6 +167,8 @@ def run_passes(state: State, first: str = PASS_NAMES[0], last: str = PASS_NAMES[
         if trace.on:
             for line in step.explain(state):
                 trace(f"{step.name:<16} {line}")
+        if trace_passes.on:
+            before = trace_passes.after(step.name, explain.graph(state), before)
     return state
 
 

@@ -7,7 +7,7 @@ the identical nodes, so tests, bug reports and goldens can be text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Final
 
@@ -60,19 +60,22 @@ for kind in (
 # --- printing
 
 
-def to_text(roots: UOp | Sequence[UOp]) -> str:
+def to_text(roots: UOp | Sequence[UOp], notes: Mapping[UOp, str] | None = None) -> str:
     """The graph below a root, or a program: the nodes of a sequence in their order.
 
     The sources of a program that are not in it are printed before their first user, and a last
-    line `return %1, ...` then says what the program was.
+    line `return %1, ...` then says what the program was. The line of a node that has one of
+    the `notes` ends with it, behind a `#`.
     """
+    notes = notes or {}
     program = (roots,) if isinstance(roots, UOp) else tuple(roots)
     numbers: dict[UOp, int] = {}
     lines: list[str] = []
     for root in program:
         for u in with_sources(root, numbers):
             numbers[u] = len(numbers)
-            lines.append(f"%{numbers[u]} = {line_of(u, numbers)}")
+            note = f"  # {notes[u]}" if u in notes else ""
+            lines.append(f"%{numbers[u]} = {line_of(u, numbers)}{note}")
     if not isinstance(roots, UOp) and list(numbers) != list(program):
         lines.append(f"return {', '.join(f'%{numbers[u]}' for u in program)}".rstrip())
     return "\n".join(lines) + "\n"

@@ -10,7 +10,9 @@ import pytest
 from tests.unit.lower.test_stage import AVX2, product
 from tests.unit.lower.test_tile import run
 from tinycore import Context, Tensor
+from tinycore.builtin.interpreter import PythonRenderer
 from tinycore.lower.cost import cycles_of_shared_tile, cycles_of_step, cycles_of_thread
+from tinycore.lower.pipeline import KERNEL_PIPELINE, lower
 from tinycore.lower.plan import drafted, plan_for
 from tinycore.lower.tile import apply_checked
 from tinycore.render.base import Limits
@@ -42,6 +44,17 @@ def test_dearer_proposals_are_legal_and_compute_the_same(case: str, rank: int) -
 
     apply_checked(ast, plan, AVX2)
     numpy.testing.assert_allclose(run(ast, plan), run(ast, ()), rtol=1e-4, atol=1e-4)
+
+
+def test_the_graph_is_printed_after_each_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    ast = product(4, 4, 4)
+    with Context(TRACE="passes", NO_COLOR=1):
+        lower(ast, PythonRenderer(), "product")
+    lines = capsys.readouterr().err.splitlines()
+    heads = [line.partition(":")[0] for line in lines if line.startswith("passes")]
+
+    names = ["tile", *(step.name for step in KERNEL_PIPELINE)]
+    assert heads == [f"passes   after {name} of product" for name in names]
 
 
 def test_proposals_are_printed_with_their_costs(capsys: pytest.CaptureFixture[str]) -> None:

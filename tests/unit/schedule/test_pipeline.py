@@ -125,6 +125,19 @@ def test_every_stored_value_is_told_with_its_reason(capsys: pytest.CaptureFixtur
     assert "emit kernels     <Kernel reduce_4_8 (reduce_axis)>" in text
 
 
+def test_the_graph_is_printed_after_each_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    x = buffer(4, 8)
+    with Context(TRACE="passes", NO_COLOR=1):
+        after("memory plan", x - expand(reshape(total(x, 1), (4, 1)), (4, 8)))
+    text = capsys.readouterr().err
+    heads = [line for line in text.splitlines() if line.startswith("passes")]
+
+    assert [head.partition(":")[0] for head in heads] == [f"passes   after {n}" for n in PASS_NAMES]
+    assert f")  # stored: {Reason.SHARED_REDUCTION.value}\n" in text
+    assert ")  # kernel 0\n" in text
+    assert "step 1, on memory" in text
+
+
 def test_two_kernels_with_the_same_loops_are_told_with_the_reason(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
