@@ -25,9 +25,18 @@ PACKAGES = {
     "tiny-metal": ROOT / "plugins/tiny_metal",
     "tiny-nv": ROOT / "plugins/tiny_nv",
     "tiny-qcom": ROOT / "plugins/tiny_qcom",
+    "tiny-testing": ROOT / "plugins/tiny_testing",
     "tiny-webgpu": ROOT / "plugins/tiny_webgpu",
 }
-TYPED_TESTS = ["tiny_amd", "tiny_cl", "tiny_cpu", "tiny_metal", "tiny_nv", "tiny_qcom"]
+TYPED_TESTS = [
+    "tiny_amd",
+    "tiny_cl",
+    "tiny_cpu",
+    "tiny_metal",
+    "tiny_nv",
+    "tiny_qcom",
+    "tiny_testing",
+]
 """Plugins whose tests are checked with their folder as the path of modules."""
 FRONTEND = ["--device", "CPU:LLVM"]
 """Random programs of the frontend: a clang per kernel takes 3.5 times the processor time."""
@@ -56,7 +65,7 @@ def tool(name: str) -> str:
 def install(session: nox.Session, *more: str) -> None:
     """Install every package from this tree, what tests need, and more."""
     folders = ["tiny_amd[usb]", "tiny_cpu", "tiny_cl", "tiny_metal", "tiny_nv[nvrtc]"]
-    folders += ["tiny_qcom[ir3]", "tiny_webgpu"]
+    folders += ["tiny_qcom[ir3]", "tiny_testing", "tiny_webgpu"]
     plugins = [word for folder in folders for word in ("-e", f"plugins/{folder}")]
     session.install("-e", ".[test]", *plugins, *more)
 
@@ -172,7 +181,7 @@ def cards(session: nox.Session) -> None:
 def grade(session: nox.Session) -> None:
     """Grade the conformance suite by the faults of the reference accelerator."""
     install(session)
-    session.run("python", "-m", "tinycore.testing.grading", *session.posargs)
+    session.run("python", "-m", "tiny_testing.grading", *session.posargs)
 
 
 @nox.session

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 PARTS: Final = (
-    *("tensor", "testing", "lower", "uop", "schedule", "device", "nn", "engine"),
+    *("tensor", "lower", "uop", "schedule", "device", "nn", "engine"),
     *("array_api", "builtin", "render", "cli"),
 )
 """Folders of `tinycore/`; files beside them are the part "top level"."""
@@ -146,7 +146,6 @@ def sizes(parts: dict[str, list[Source]]) -> Iterator[str]:
     """Review 1.1: size of each part."""
     groups: dict[str, Callable[[str], bool]] = {
         "**all**": lambda part: True,
-        "without testing": lambda part: part != "testing",
         "floors 0-5": lambda part: part in (*FLOORS, "top level"),
     }
     rows = [size_row(part, parts[part]) for part in sorted(parts)]
@@ -161,8 +160,8 @@ def sizes(parts: dict[str, list[Source]]) -> Iterator[str]:
 
 
 def lengths(parts: dict[str, list[Source]]) -> Iterator[str]:
-    """Review 1.3: lengths of files, without the test kit."""
-    found = [f.lines for part, files in parts.items() if part != "testing" for f in files]
+    """Review 1.3: lengths of files."""
+    found = [f.lines for files in parts.values() for f in files]
     bins = Counter(length // 100 for length in found)
     rows = [(f"{100 * n} to {100 * n + 99}", bins[n]) for n in range(max(bins) + 1)]
     yield from table(("lines", "files"), rows)
@@ -200,8 +199,8 @@ def constants_of(source: Source) -> Iterator[tuple[str, str]]:
 
 
 def names(parts: dict[str, list[Source]]) -> Iterator[str]:
-    """Review 2.1: names of functions and constants, beginnings of docstrings; no test kit."""
-    files = [f for part, found in parts.items() if part != "testing" for f in found]
+    """Review 2.1: names of functions and constants, beginnings of docstrings."""
+    files = [f for found in parts.values() for f in found]
     functions = [node for f in files for node in f.functions]
     participles = sum(is_participle(node.name) for node in functions)
     owners: dict[str, set[Path]] = defaultdict(set)

@@ -4,7 +4,8 @@
     python docs/generate_conformance.py CL suite   one table, and the grades
 
 A table is written only where its device conforms. Drivers that compile slowly take long: CL and
-WEBGPU on a processor some ten minutes each. `tests/unit/testing/test_tables.py` holds the tables.
+WEBGPU on a processor some ten minutes each. `test_tables.py` of tiny_testing holds
+the tables.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def command(name: str) -> list[str]:
     """Command that writes a page."""
     page = str(page_of(name))
     if name == GRADES:
-        return [sys.executable, "-m", "tinycore.testing.grading", "--markdown", page]
+        return [sys.executable, "-m", "tiny_testing.grading", "--markdown", page]
     suite = str(ROOT / SUITES[name])
     arguments = ["conformance", device_of(name), "--suite", suite, "--markdown", page]
     if name in LEVELS:

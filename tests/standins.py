@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tinycore.testing.suite.run import register_named
+from tiny_testing.suite.run import register_named
 
 ROOT: Final = Path(__file__).parents[1]
 SUPPORT: Final = "tests/support"

@@ -20,11 +20,10 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 
 PARTS: Final = (
     "core",
-    "testing",
     "fuzz",
     *sorted(path.name for path in ROOT.glob("plugins/tiny_*")),
 )
-"""Parts in which names are counted: the core, the test kit, the fuzzers, and each plugin."""
+"""Parts in which names are counted: the core, the fuzzers, and each package."""
 
 SHARED_FUNCTIONS: Final = {
     "__getattr__": "Python's protocol of modules (PEP 562)",
@@ -40,7 +39,7 @@ SHARED_FUNCTIONS: Final = {
 
 SHARED_CONSTANTS: Final = {
     "BACKEND": "protocol of plugins: what an entry point names",
-    "DECLARATIONS": "protocol of C declarations: what `tinycore.testing.native` reads",
+    "DECLARATIONS": "protocol of C declarations: what `tiny_testing.native` reads",
     "DESCRIPTION": "protocol of commands: the text above the options",
     "EPILOG": "protocol of commands: the text below the options",
     "FAMILY": "protocol of families of random programs: its members with their weights",
@@ -58,12 +57,8 @@ FOLDERS: Final = ("tinycore", "plugins", "tests", "docs", "benchmarks", "example
 
 def files_of(part: str) -> Iterator[Path]:
     """The sources of a part."""
-    core = ROOT / "tinycore"
-    if part == "core":
-        kit = core / "testing"
-        return (path for path in sorted(core.rglob("*.py")) if kit not in path.parents)
-    kits = {"testing": core / "testing", "fuzz": ROOT / "tests/fuzz"}
-    return iter(sorted(kits.get(part, ROOT / "plugins" / part / "src").rglob("*.py")))
+    folders = {"core": ROOT / "tinycore", "fuzz": ROOT / "tests/fuzz"}
+    return iter(sorted(folders.get(part, ROOT / "plugins" / part / "src").rglob("*.py")))
 
 
 @cache

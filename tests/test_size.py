@@ -18,40 +18,37 @@ sys.path.append(str(ROOT))  # last: what is installed comes first
 from benchmarks.size import folder_sizes, sums  # noqa: E402
 
 BUDGETS: Final = {
-    "tinycore": 17_775,
+    "tinycore": 17_981,
     "tinycore/array_api": 11_002,
     "tinycore/builtin": 17_922,
-    "tinycore/cli": 8_756,
+    "tinycore/cli": 8_676,
     "tinycore/device": 26_890,
     "tinycore/device/hcq": 16_053,
-    "tinycore/engine": 21_463,
-    "tinycore/lower": 54_945,
+    "tinycore/engine": 21_539,
+    "tinycore/lower": 55_000,
     "tinycore/lower/steps": 13_413,
     "tinycore/lower/strategies": 36_746,
-    "tinycore/nn": 14_166,
+    "tinycore/nn": 14_334,
     "tinycore/nn/files": 6_777,
     "tinycore/nn/optim": 8_417,
     "tinycore/render": 19_478,
-    "tinycore/schedule": 55_322,
-    "tinycore/tensor": 141_762,
-    "tinycore/testing": 8_951,
-    "tinycore/testing/accelerator": 3_097,
-    "tinycore/testing/accelerator/faults": 8_438,
-    "tinycore/testing/suite": 38_013,
-    "tinycore/uop": 43_223,
+    "tinycore/schedule": 55_626,
+    "tinycore/tensor": 142_686,
+    "tinycore/uop": 43_274,
     "plugins/tiny_amd": 41_881,
     "plugins/tiny_cl": 9_704,
     "plugins/tiny_cpu": 15_898,
     "plugins/tiny_metal": 11_419,
     "plugins/tiny_nv": 69_940,
     "plugins/tiny_qcom": 23_222,
+    "plugins/tiny_testing": 58_329,
     "plugins/tiny_webgpu": 14_359,
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 572_609
+SUM: Final = 515_814
 """The budgets of the core together."""
-FLOORS: Final = 445_081
+FLOORS: Final = 446_670
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

@@ -32,7 +32,7 @@ SYNCHRONIZERS: Final = frozenset(
 MEMOIZERS: Final = frozenset({"cache", "lru_cache"})
 IMMUTABLE_BASES: Final = frozenset({"Enum", "NamedTuple", "Protocol", "TypedDict"})
 
-CONSTANT: Final = frozenset({"ChosenDefault", "RuleSet", "Trace", "UOp"})
+CONSTANT: Final = frozenset({"ChosenDefault", "PassTrace", "RuleSet", "Trace", "UOp"})
 """Classes whose module-level objects are constants, though the class is not frozen: a descriptor, a
 set of rules that are added while its module is imported, a channel, an interned node."""
 

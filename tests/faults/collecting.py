@@ -23,6 +23,7 @@ CHOSEN: Final = (
     *("tests/unit/uop", "tests/unit/schedule", "tests/unit/lower", "tests/unit/engine"),
     *("tests/unit/tensor", "tests/golden", "tests/property", "tests/unit/builtin"),
     *("tests/unit/render", "tests/unit/nn", "tests/unit/device", "tests/unit/testing"),
+    "plugins/tiny_testing/tests",
     *("tests/unit/test_once.py", "tests/unit/test_processes.py", "plugins/tiny_cpu/tests"),
 )
 """Tests that may notice a fault, those nearest to the core first."""

@@ -8,11 +8,11 @@ from typing import Final
 
 import pytest
 
+from tiny_testing.kernels import element, elementwise, load, product, store
 from tinycore.dtype import dtypes
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
 from tinycore.render.base import Limits, Renderer
-from tinycore.testing.kernels import element, elementwise, load, product, store
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 

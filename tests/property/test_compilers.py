@@ -11,10 +11,10 @@ import numpy
 import pytest
 
 from tests.fuzz.expressions import leaves_of, random_expression, random_leaf_value
+from tiny_testing.kernels import Array, Bench, bench, element, load, store
 from tinycore.builtin.python import BACKEND as PYTHON
 from tinycore.dtype import DType, Scalar, dtypes, to_numpy_dtype
 from tinycore.errors import CompilerUnavailable
-from tinycore.testing.kernels import Array, Bench, bench, element, load, store
 from tinycore.uop.evaluate import evaluate
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op

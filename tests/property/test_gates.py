@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.expressions import random_values
+from tiny_testing.kernels import element, load
 from tinycore.dtype import Scalar, dtypes
 from tinycore.lower.predicate import gates
-from tinycore.testing.kernels import element, load
 from tinycore.uop.evaluate import evaluate
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op

@@ -16,11 +16,11 @@ import pytest
 from described_cards import card_named
 
 from tests.unit.lower.matrices import MFMA, MMA, MMA_BFLOAT, MMA_INT8, SIMDGROUP, WMMA, WMMA_BLOCKS
+from tiny_testing.accelerator.device import LIMITS
+from tiny_testing.kernels import Array
 from tinycore import Tensor
 from tinycore.dtype import DType, dtypes
 from tinycore.render.base import Limits
-from tinycore.testing.accelerator.device import LIMITS
-from tinycore.testing.kernels import Array
 
 NAME: Final = "PLANNED"
 UNITS: Final = (MMA, MMA_BFLOAT, MMA_INT8, WMMA, WMMA_BLOCKS, MFMA, SIMDGROUP)

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 
 import pytest
 
+from tiny_testing.accelerator import Parts, backend_of
+from tiny_testing.accelerator.device import Rewriter
 from tinycore import Context
 from tinycore.lower.strategies import matrix_window
 from tinycore.plugin import register, unregister
 from tinycore.render.base import Limits
-from tinycore.testing.accelerator import Parts, backend_of
-from tinycore.testing.accelerator.device import Rewriter
 
 __all__ = ["card_named", "tried_windows"]
 

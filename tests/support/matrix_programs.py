@@ -15,12 +15,12 @@ import numpy
 import pluggy
 from tensor_programs import TensorPrograms, numbers
 
+from tiny_testing.kernels import Array
 from tinycore import Context, Tensor, dtypes
 from tinycore._lru import Lru
 from tinycore.dtype import DType
 from tinycore.engine import compile as compiling
 from tinycore.plugin import Backend, Toolchain, register_observer, unregister_observer
-from tinycore.testing.kernels import Array
 
 __all__ = [
     "SIZES",

@@ -8,12 +8,12 @@ from typing import Any
 import numpy
 import pytest
 
+from tiny_testing.kernels import Array
 from tinycore import Tensor, TinyJit, Variable, dtypes
 from tinycore.dtype import DType
 from tinycore.nn import Linear
 from tinycore.nn.optim import SGD
 from tinycore.nn.state import get_parameters
-from tinycore.testing.kernels import Array
 
 __all__ = ["TensorPrograms", "numbers"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tinycore.testing.suite.case import NotApplicable, Trial
-from tinycore.testing.suite.subject import Subject
+from tiny_testing.suite.case import NotApplicable, Trial
+from tiny_testing.suite.subject import Subject
 
 __all__ = ["run_trial"]
 

@@ -31,14 +31,14 @@ from benchmarks.cards.count import (  # noqa: E402
 from benchmarks.cards.judge import in_turn, judged, resident_groups  # noqa: E402
 from benchmarks.cards.machines import CARDS, Card  # noqa: E402
 from benchmarks.cards.subjects import Subject, subjects_of  # noqa: E402
+from tiny_testing.accelerator import CORRECT  # noqa: E402
+from tiny_testing.accelerator.device import Rewriter  # noqa: E402
+from tiny_testing.grading import accelerator  # noqa: E402
 from tinycore import Context, Device, Tensor, dtypes  # noqa: E402
 from tinycore.dtype import DType  # noqa: E402
 from tinycore.errors import CompilerUnavailable  # noqa: E402
 from tinycore.lower.pipeline import lower  # noqa: E402
 from tinycore.render.base import Limits, LinearKernel  # noqa: E402
-from tinycore.testing.accelerator import CORRECT  # noqa: E402
-from tinycore.testing.accelerator.device import Rewriter  # noqa: E402
-from tinycore.testing.grading import accelerator  # noqa: E402
 from tinycore.uop.op import Op  # noqa: E402
 
 BY_NAME = {card.name: card for card in CARDS}

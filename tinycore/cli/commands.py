@@ -26,7 +26,6 @@ CORE_COMMANDS: Final = {
     "devices": "tinycore.cli.devices:add",
     "settings": "tinycore.cli.settings_list:add",
     "doctor": "tinycore.cli.doctor:add",
-    "conformance": "tinycore.cli.conformance:add",
     "new-backend": "tinycore.cli.new_backend:add",
     "export": "tinycore.cli.export:add",
     "tune": "tinycore.cli.tune:add",
@@ -34,6 +33,7 @@ CORE_COMMANDS: Final = {
 """The core's own, as help lists them: known without looking at what is installed (20 ms)."""
 
 PACKAGE_COMMANDS: Final = {
+    "conformance": ("testing", "prove what a device claims, level by level"),
     "chat": ("llm", "talk with a language model"),
     "serve": ("llm", "serve a language model to programs, as OpenAI's API"),
     "run": ("onnx", "run an ONNX model on files"),

@@ -1,6 +1,6 @@
 """C declarations of `_native.py`: system calls of a driver.
 
-Floor 1. After a change run `python -m tinycore.testing.native` on this file; a test holds the two
+Floor 1. After a change run `python -m tiny_testing.native` on this file; a test holds the two
 together.
 """
 

@@ -2,7 +2,7 @@
 
 Floor 1. Imports nothing of this floor. A driver that talks to a kernel driver by itself asks
 `system()` for all of this, so that a stand-in of the kernel driver takes its place by `use_system`,
-in tests and in simulations. See `tinycore.testing.standin`.
+in tests and in simulations. See `tiny_testing.standin`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`Runtime`: the interface of the frontend to the engine.
 
 Floor 5. The seam between `Tensor` and what runs it. `use` replaces the runtime, which is how the
-tests run the same tensors on the plain evaluator of `tinycore.testing.reference`. `TinyJit` alone
+tests run the same tensors on the plain evaluator of `tiny_testing.reference`. `TinyJit` alone
 goes past it, to the engine's launches, so it needs the engine's own runtime.
 """
 

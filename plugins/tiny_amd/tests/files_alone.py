@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 
-from tinycore.testing.standin import StandInFiles
+from tiny_testing.standin import StandInFiles
 
 __all__ = ["FilesAlone"]
 

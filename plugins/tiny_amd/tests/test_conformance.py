@@ -19,9 +19,9 @@ from simulated_am import backend_of as backend_of_registers
 from simulated_amd import backend_of
 from trials import run_trial
 
+from tiny_testing.suite import Subject
+from tiny_testing.suite.case import Level, Trial, trials
 from tinycore.plugin import register, unregister
-from tinycore.testing.suite import Subject
-from tinycore.testing.suite.case import Level, Trial, trials
 
 CLAIMED = {"graph", "queues", "peer_copy"}
 LONG = {"test_thousands_of_launches"}

@@ -27,11 +27,11 @@ from tensor_programs import TensorPrograms
 
 from tiny_amd.arch import ARCHS
 from tiny_amd.matrix import Instruction
+from tiny_testing.suite.case import Level, Trial, trials
+from tiny_testing.suite.subject import Subject
 from tinycore import Context, Tensor, dtypes
 from tinycore.plugin import register, unregister
 from tinycore.tensor.host_bytes import encode
-from tinycore.testing.suite.case import Level, Trial, trials
-from tinycore.testing.suite.subject import Subject
 
 PROGRAMS: Final = TensorPrograms("AMD")
 

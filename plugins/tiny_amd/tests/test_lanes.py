@@ -15,10 +15,10 @@ from kfd_standin.cards import MI300, NAVI31
 from matrix_programs import noted
 from simulated_amd import backend_of
 
+from tiny_testing.suite.case import Level, Trial, trials
+from tiny_testing.suite.subject import Subject
 from tinycore import Context, Tensor
 from tinycore.plugin import register, unregister
-from tinycore.testing.suite.case import Level, Trial, trials
-from tinycore.testing.suite.subject import Subject
 
 EXCHANGES: Final = trials(Level.COMPUTE, "test_lanes_exchange_values")
 

@@ -21,11 +21,11 @@ from renderer_faults import FAULTS, SOURCES
 from simulated_amd import backend_of
 from trials import run_trial
 
+from tiny_testing.kernels import element, load, store
+from tiny_testing.suite import Subject
+from tiny_testing.suite.case import Level, Trial, trials
 from tinycore.dtype import dtypes
 from tinycore.plugin import register, unregister
-from tinycore.testing.kernels import element, load, store
-from tinycore.testing.suite import Subject
-from tinycore.testing.suite.case import Level, Trial, trials
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 

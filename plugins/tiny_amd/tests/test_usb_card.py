@@ -19,11 +19,11 @@ from usb_standin.library import Fault
 from tiny_amd import BACKEND
 from tiny_amd.device import AmdDevice
 from tiny_amd.usb.driver import UsbDriver
+from tiny_testing.suite import Subject
+from tiny_testing.suite.case import Level, Trial, trials
 from tinycore import Tensor, TinyJit
 from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory, UnsupportedError
 from tinycore.plugin import Place, register, unregister, use_system
-from tinycore.testing.suite import Subject
-from tinycore.testing.suite.case import Level, Trial, trials
 
 OTHERS = {"host_memory", "external_pointer", "varied", "image"}
 SAMPLE = 4

@@ -5,9 +5,9 @@ from __future__ import annotations
 import weakref
 
 from tiny_cl._lib import create, ffi, library
+from tiny_testing.suite import *  # noqa: F403  the suite is the point
+from tiny_testing.suite.judge import Skips
 from tinycore import Device
-from tinycore.testing.suite import *  # noqa: F403  the suite is the point
-from tinycore.testing.suite.judge import Skips
 
 DEVICE = "CL"
 SKIPS = Skips(

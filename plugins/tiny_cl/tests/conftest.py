@@ -9,7 +9,7 @@ import pytest
 
 from tiny_cl import BACKEND
 from tiny_cl.device import ClDevice
-from tinycore.testing.kernels import Bench, bench
+from tiny_testing.kernels import Bench, bench
 
 os.environ.setdefault("OPENCL_BUILD_OPTIONS", "-cl-opt-disable")  # what is tested runs once
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy
 import pytest
 
+from tiny_testing.kernels import Array, Bench, bench, elementwise, ulps
 from tinycore.builtin.python import BACKEND as PYTHON
 from tinycore.dtype import DType, dtypes, to_numpy_dtype
-from tinycore.testing.kernels import Array, Bench, bench, elementwise, ulps
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 

@@ -12,10 +12,10 @@ from plugin_imports import loaded_by_importing
 from tiny_cl import BACKEND, _cdef, _lib, _native, probe
 from tiny_cl.device import ClDevice, context_of, toolchain
 from tiny_cl.render import limits_of
+from tiny_testing.native import write_native
 from tinycore import Context
 from tinycore.cli.devices import computing_on
 from tinycore.errors import DeviceUnavailable
-from tinycore.testing.native import write_native
 
 
 @pytest.fixture

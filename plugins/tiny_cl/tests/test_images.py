@@ -9,11 +9,11 @@ import pytest
 
 from tiny_cl.device import ClDevice
 from tiny_cl.render import OpenClC
+from tiny_testing.kernels import Array, element, load
 from tinycore import Context, Device, Tensor, TinyJit, dtypes
 from tinycore.lower.pipeline import lower
 from tinycore.render.base import Limits
 from tinycore.schedule.device_memory import buffer_of
-from tinycore.testing.kernels import Array, element, load
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 

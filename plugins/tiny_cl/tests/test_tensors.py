@@ -11,12 +11,12 @@ import numpy
 import pytest
 
 from tiny_cl._lib import create, ffi, library
+from tiny_testing.kernels import Array
 from tinycore import Context, Device, GlobalCounters, Tensor, TinyJit, dtypes
 from tinycore.device import Buffer
 from tinycore.nn import Linear
 from tinycore.nn.optim import SGD
 from tinycore.nn.state import get_parameters
-from tinycore.testing.kernels import Array
 
 
 @pytest.fixture(autouse=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tinycore.testing.suite import *  # noqa: F403  the suite is the point
-from tinycore.testing.suite.judge import Skips
+from tiny_testing.suite import *  # noqa: F403  the suite is the point
+from tiny_testing.suite.judge import Skips
 
 DEVICE = "CPU"
 SKIPS = Skips(

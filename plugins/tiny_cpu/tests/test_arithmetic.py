@@ -10,9 +10,9 @@ import numpy
 import pytest
 
 from tiny_cpu import BACKEND
+from tiny_testing.kernels import Array, Bench, bench, element, elementwise, load
 from tinycore import Context, Tensor
 from tinycore.dtype import DType, dtypes, to_numpy_dtype
-from tinycore.testing.kernels import Array, Bench, bench, element, elementwise, load
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 

@@ -8,7 +8,7 @@ import pytest
 
 from tiny_cpu import BACKEND, _cdef, _native, clang, probe
 from tiny_cpu.device import CpuDevice
-from tinycore.testing.native import write_native
+from tiny_testing.native import write_native
 
 
 def test_the_best_renderer_comes_first() -> None:

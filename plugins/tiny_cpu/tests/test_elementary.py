@@ -8,8 +8,8 @@ import numpy
 import pytest
 
 from tiny_cpu import BACKEND
+from tiny_testing.kernels import Array, Bench, bench, elementwise, ulps
 from tinycore.dtype import DType, dtypes, to_numpy_dtype
-from tinycore.testing.kernels import Array, Bench, bench, elementwise, ulps
 from tinycore.uop.op import Op
 
 SIZE = 1 << 16

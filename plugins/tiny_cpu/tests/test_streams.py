@@ -12,11 +12,11 @@ import pytest
 
 from tiny_cpu import BACKEND
 from tiny_cpu.arch import Arch
+from tiny_testing.kernels import Bench, bench, element, elementwise, load, store
 from tinycore.dtype import DType, dtypes
 from tinycore.lower.pipeline import lower
 from tinycore.lower.tile import Bind, Split
 from tinycore.plugin import ProgramInfo
-from tinycore.testing.kernels import Bench, bench, element, elementwise, load, store
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 

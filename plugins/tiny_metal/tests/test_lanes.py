@@ -6,10 +6,10 @@ import numpy
 import pytest
 from matrix_programs import noted
 
+from tiny_testing.suite.case import Level, Trial, trials
+from tiny_testing.suite.subject import Subject
+from tiny_testing.suite.units import EXCHANGED
 from tinycore import Device, Tensor
-from tinycore.testing.suite.case import Level, Trial, trials
-from tinycore.testing.suite.subject import Subject
-from tinycore.testing.suite.units import EXCHANGED
 
 pytestmark = pytest.mark.usefixtures("simulated")
 EXCHANGES = trials(Level.COMPUTE, "test_lanes_exchange_values")

@@ -14,7 +14,7 @@ import pytest
 from tiny_metal import _cdef, _native
 from tiny_metal._messages import MESSAGES, prototype
 from tiny_metal._native import ffi
-from tinycore.testing.native import write_native
+from tiny_testing.native import write_native
 
 DECLARED = """
 + (instancetype)alloc;

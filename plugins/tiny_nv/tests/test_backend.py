@@ -10,8 +10,8 @@ from standin import Card, Driver
 
 from tiny_nv import CUDA, _cdef, _lib, _native, probe
 from tiny_nv.device import CudaDevice
+from tiny_testing.native import write_native
 from tinycore.errors import DeviceUnavailable
-from tinycore.testing.native import write_native
 
 
 def test_importing_the_plugin_loads_nothing() -> None:

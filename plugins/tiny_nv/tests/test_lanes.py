@@ -11,11 +11,11 @@ from sampling import on_one_of
 from simulated import Simulated, backend_of
 from standin import Card
 
+from tiny_testing.suite.case import Level, Trial, trials
+from tiny_testing.suite.subject import Subject
 from tinycore import Context, Tensor, dtypes
 from tinycore.dtype import DType
 from tinycore.plugin import register, unregister
-from tinycore.testing.suite.case import Level, Trial, trials
-from tinycore.testing.suite.subject import Subject
 
 PROVEN = [
     trial

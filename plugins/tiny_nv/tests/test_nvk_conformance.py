@@ -14,10 +14,10 @@ from simulated_nv import backend_named
 from trials import run_trial
 
 from tests.standins import NVS
+from tiny_testing.suite import Subject
+from tiny_testing.suite.case import Level, Trial, trials
 from tinycore import Context
 from tinycore.plugin import register, unregister
-from tinycore.testing.suite import Subject
-from tinycore.testing.suite.case import Level, Trial, trials
 
 CLAIMED = {"graph", "queues", "peer_copy"}
 LONG = {

@@ -13,10 +13,10 @@ from nv_pci_standin import Chip, PciMachine
 from simulated_pci import backend_of
 from trials import run_trial
 
+from tiny_testing.suite import Subject
+from tiny_testing.suite.case import Level, Trial, trials
 from tinycore import Context
 from tinycore.plugin import register, unregister
-from tinycore.testing.suite import Subject
-from tinycore.testing.suite.case import Level, Trial, trials
 
 OTHERS = {"host_memory", "external_pointer", "varied", "image", "peer_copy"}
 LONG = {

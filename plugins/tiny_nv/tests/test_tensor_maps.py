@@ -21,6 +21,7 @@ from tiny_nv._native import ffi
 from tiny_nv.arch import arch_of, limits_of
 from tiny_nv.program import MAP_BYTES, NvrtcCompiler, PtxCompiler
 from tiny_nv.spills import spilled_bytes
+from tiny_testing.kernels import element, load, store
 from tinycore import Context, Device, Tensor, TinyJit, dtypes
 from tinycore.dtype import DType
 from tinycore.engine.compile import info_of
@@ -29,7 +30,6 @@ from tinycore.lower.pipeline import lower
 from tinycore.lower.tile import Bind, Plan, Split, Stage, Tail
 from tinycore.plugin import register, unregister
 from tinycore.tensor.host_bytes import encode
-from tinycore.testing.kernels import element, load, store
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op, Part
 

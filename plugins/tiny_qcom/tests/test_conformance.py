@@ -12,11 +12,11 @@ from simulated_qcom import backend_of, execute
 from trials import run_trial
 
 from tiny_qcom.ir3 import library_path
+from tiny_testing.suite import Subject
+from tiny_testing.suite.case import Level, Trial, trials
 from tinycore import Context
 from tinycore.errors import CompilerUnavailable
 from tinycore.plugin import register, unregister
-from tinycore.testing.suite import Subject
-from tinycore.testing.suite.case import Level, Trial, trials
 
 try:
     library_path()

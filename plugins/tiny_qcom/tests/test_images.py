@@ -14,14 +14,14 @@ from tiny_qcom import ir3
 from tiny_qcom.descriptors import descriptor
 from tiny_qcom.device import QcomDevice
 from tiny_qcom.memory import Pixels
+from tiny_testing.kernels import element
+from tiny_testing.suite import Subject
+from tiny_testing.suite.images import PIXEL, content_of, in_memory, pixel, pixels
+from tiny_testing.suite.kernels import in_line
+from tiny_testing.suite.kernels import loaded as loaded_program
 from tinycore import Context, Device, Tensor, dtypes
 from tinycore.errors import CompilerUnavailable, UnsupportedError
 from tinycore.plugin import HCQBuffer, ProgramInfo, register, unregister
-from tinycore.testing.kernels import element
-from tinycore.testing.suite import Subject
-from tinycore.testing.suite.images import PIXEL, content_of, in_memory, pixel, pixels
-from tinycore.testing.suite.kernels import in_line
-from tinycore.testing.suite.kernels import loaded as loaded_program
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tiny_testing.native import write_native
 from tiny_webgpu import _cdef, _lib
 from tinycore.errors import DeviceUnavailable
-from tinycore.testing.native import write_native
 
 
 def test_the_native_module_is_what_the_declarations_make(tmp_path: Path) -> None:

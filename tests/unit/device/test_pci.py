@@ -8,8 +8,8 @@ from typing import cast
 
 import pytest
 
+from tiny_testing.standin import StandInFiles
 from tinycore.plugin import LinuxSystem, PciFunction, System, pci_functions, write_text
-from tinycore.testing.standin import StandInFiles
 
 DEVICES, DRIVERS = "/sys/bus/pci/devices", "/sys/bus/pci/drivers"
 FOLDER = f"{DEVICES}/0001:03:1f.2"

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tiny_testing.native import write_native
+from tiny_testing.standin import StandInFiles
 from tinycore.device import _cdef, _native
 from tinycore.plugin import (
     MAP_FIXED,
@@ -24,8 +26,6 @@ from tinycore.plugin import (
     system,
     use_system,
 )
-from tinycore.testing.native import write_native
-from tinycore.testing.standin import StandInFiles
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="drivers by system calls: Linux")
 

@@ -13,11 +13,11 @@ from dataclasses import replace
 import numpy
 import pytest
 
+from tiny_testing.accelerator import CORRECT
+from tiny_testing.grading import accelerator
 from tinycore import Device, Tensor, TinyJit
 from tinycore.device import Buffer
 from tinycore.errors import DeviceError
-from tinycore.testing.accelerator import CORRECT
-from tinycore.testing.grading import accelerator
 
 NAME = "CLOSING"
 USES: dict[str, Callable[[Tensor], object]] = {

@@ -10,13 +10,13 @@ import pytest
 from tests.unit.lower.test_stage import AVX2
 from tests.unit.lower.test_tile import run
 from tests.unit.schedule.graphs import buffer, kernels, matmul, total
+from tiny_testing.kernels import element, load, store
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError
 from tinycore.lower.plan import plan_for
 from tinycore.lower.steps.accumulate import Accumulate
 from tinycore.lower.strategies.matrix_vector import LEAST_HELD
 from tinycore.lower.tile import Bind, Plan, Split, apply_plan
-from tinycore.testing.kernels import element, load, store
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op, Part
 

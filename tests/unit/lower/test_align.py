@@ -12,11 +12,11 @@ from tests.unit.lower.test_grid import GROUPS, assert_same
 from tests.unit.lower.test_shared import SMALL, ast_of, empty, product
 from tests.unit.lower.test_tile import GRAPHS, buffers_after
 from tests.unit.schedule.graphs import kernels
+from tiny_testing.kernels import element, load, store
 from tinycore import Tensor
 from tinycore.dtype import dtypes
 from tinycore.lower.pipeline import lower
 from tinycore.render.base import Limits, LinearKernel, Renderer, pointer_of
-from tinycore.testing.kernels import element, load, store
 from tinycore.uop.affine import divisor
 from tinycore.uop.evaluate import evaluate
 from tinycore.uop.node import UOp

@@ -14,6 +14,7 @@ import pytest
 
 from tests.unit.lower.matrices import MMA, MMA_BFLOAT, MMA_INT8
 from tests.unit.lower.test_tensorize import CARD, INNER, ROWS, SIZES, product_for
+from tiny_testing.kernels import Array
 from tinycore import Context, Tensor
 from tinycore.builtin.interpreter import PythonCompiler, PythonRenderer
 from tinycore.device import Buffer, Device
@@ -35,7 +36,6 @@ from tinycore.lower.tile import (
 from tinycore.render.base import LATE, Limits, LinearKernel, pointer_of
 from tinycore.render.cstyle import CStyle, MatrixCall
 from tinycore.tensor.host_bytes import decode, encode
-from tinycore.testing.kernels import Array
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op, Part

@@ -9,13 +9,13 @@ from typing import ClassVar
 import numpy
 import pytest
 
+from tiny_testing.kernels import Array, Bench, element, elementwise, load, store
 from tinycore.builtin.interpreter import PythonCompiler, PythonRenderer, PythonRuntime
 from tinycore.device.protocols import Toolchain
 from tinycore.dtype import DType, dtypes
 from tinycore.errors import UnsupportedError
 from tinycore.lower.dtypes import lower_dtypes
 from tinycore.lower.pipeline import lower
-from tinycore.testing.kernels import Array, Bench, element, elementwise, load, store
 from tinycore.uop.evaluate import from_bits, round_to, to_bits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op

@@ -13,6 +13,7 @@ import pytest
 
 from tests.unit.lower.test_tile import GRAPHS, buffers_after
 from tests.unit.schedule.graphs import assign, buffer, kernels, matmul, permute, total
+from tiny_testing.kernels import element, load, store
 from tinycore.dtype import DType, dtypes
 from tinycore.errors import UnsupportedError, VerifyError
 from tinycore.lower.dims import cut_to_fit, folded_axes, launches, loops_to_launch
@@ -21,7 +22,6 @@ from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
 from tinycore.lower.tile import Bind, Plan, Split, Tail, apply_plan
 from tinycore.render.base import Limits, LinearKernel, Renderer, pointer_of
-from tinycore.testing.kernels import element, load, store
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 from tinycore.uop.verify import verify

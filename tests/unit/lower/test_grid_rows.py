@@ -6,6 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from tiny_testing.accelerator import CORRECT
+from tiny_testing.accelerator.device import LIMITS, Rewriter
+from tiny_testing.grading import accelerator
 from tinycore import Context, Tensor, Variable
 from tinycore.builtin.interpreter import PythonRenderer
 from tinycore.errors import ArgumentError
@@ -21,9 +24,6 @@ from tinycore.lower.tile import (
     plan_to_text,
 )
 from tinycore.render.base import Limits, LinearKernel, pointer_of
-from tinycore.testing.accelerator import CORRECT
-from tinycore.testing.accelerator.device import LIMITS, Rewriter
-from tinycore.testing.grading import accelerator
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 

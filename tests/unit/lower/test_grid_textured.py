@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.schedule.graphs import buffer, kernels, matmul, permute
+from tiny_testing.accelerator.device import LIMITS
 from tinycore.dtype import dtypes
 from tinycore.lower.kernel_facts import KernelFacts
 from tinycore.lower.strategies.grid import tiles_along_sum
 from tinycore.lower.strategies.grid_textured import propose
-from tinycore.testing.accelerator.device import LIMITS
 from tinycore.uop.node import UOp
 
 CARD = replace(LIMITS, vector_bytes=16, texture_rate=55.0, units=2, unit_lanes=128, subgroup=64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tiny_testing.kernels import element
 from tinycore.dtype import dtypes
 from tinycore.errors import UnsupportedError
 from tinycore.lower.dtypes import lower_dtypes
@@ -11,7 +12,6 @@ from tinycore.lower.image_access import PIXEL, lower_images
 from tinycore.lower.legality import Loops
 from tinycore.lower.tile import Bind
 from tinycore.render.base import Limits, Renderer
-from tinycore.testing.kernels import element
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 from tinycore.uop.rewrite import rewrite

@@ -9,6 +9,9 @@ from typing import ClassVar
 import numpy
 import pytest
 
+from tiny_testing.accelerator import CORRECT
+from tiny_testing.accelerator.device import LIMITS, Rewriter
+from tiny_testing.grading import accelerator
 from tinycore import Context, Tensor, dtypes
 from tinycore.builtin.interpreter import PythonCompiler, PythonRenderer
 from tinycore.device import Buffer, Device
@@ -17,9 +20,6 @@ from tinycore.errors import DeviceError, UnsupportedError, VerifyError
 from tinycore.lower.pipeline import lower
 from tinycore.render.base import Limits, LinearKernel, Renderer
 from tinycore.render.cstyle import CStyle
-from tinycore.testing.accelerator import CORRECT
-from tinycore.testing.accelerator.device import LIMITS, Rewriter
-from tinycore.testing.grading import accelerator
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.verify import verify

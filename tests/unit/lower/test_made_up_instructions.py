@@ -19,15 +19,15 @@ from matrix_programs import Sources
 
 from tests.unit.lower.matrices import DOT, MMA, OUTER
 from tests.unit.lower.test_matrix_product import converted_product
+from tiny_testing.accelerator import CORRECT, backend_of
+from tiny_testing.accelerator.device import LIMITS, Rewriter
+from tiny_testing.grading import accelerator
 from tinycore import Context, Tensor, dtypes
 from tinycore.device import Device
 from tinycore.lower.pipeline import lower
 from tinycore.plugin import register_observer, unregister_observer
 from tinycore.render.base import Limits
 from tinycore.render.cstyle import CStyle, MatrixCall
-from tinycore.testing.accelerator import CORRECT, backend_of
-from tinycore.testing.accelerator.device import LIMITS, Rewriter
-from tinycore.testing.grading import accelerator
 from tinycore.uop.matrix import MatrixDescriptor, MatrixUnit
 
 SINGLE: Final = (dtypes.float32,) * 3

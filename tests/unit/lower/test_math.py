@@ -10,13 +10,13 @@ from typing import ClassVar
 import numpy
 import pytest
 
+from tiny_testing.kernels import Array, Bench, elementwise, ulps
 from tinycore.builtin.interpreter import PythonCompiler, PythonRenderer, PythonRuntime
 from tinycore.device.protocols import Toolchain
 from tinycore.dtype import DType, dtypes, float_layout, to_numpy_dtype
 from tinycore.lower.elementary import DOUBLE_SERIES, SINGLE_SERIES, Series
 from tinycore.lower.math import lower_math, lowering_of
 from tinycore.render.base import Renderer
-from tinycore.testing.kernels import Array, Bench, elementwise, ulps
 from tinycore.uop.evaluate import evaluate, threefry
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, APPROXIMATE, TRANSCENDENTAL, AxisKind, Op

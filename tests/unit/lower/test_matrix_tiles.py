@@ -11,6 +11,7 @@ import pytest
 from tests.unit.lower.matrices import TILE_BYTES, TILE_SHORTS
 from tests.unit.lower.test_stage import stages_of
 from tests.unit.lower.test_tile import run
+from tiny_testing.kernels import Array
 from tinycore import Context, Tensor, dtypes
 from tinycore.builtin.interpreter import PythonRenderer
 from tinycore.errors import ArgumentError
@@ -21,7 +22,6 @@ from tinycore.lower.steps.tensorize import Tensorize
 from tinycore.lower.tile import Bind, Plan, Reorder, Split, apply_checked
 from tinycore.render import Limits
 from tinycore.schedule.limits import cut_for
-from tinycore.testing.kernels import Array
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op, Part

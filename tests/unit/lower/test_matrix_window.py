@@ -10,6 +10,7 @@ import pytest
 from described_cards import card_named, tried_windows
 
 from tests.unit.lower.matrices import MMA
+from tiny_testing.accelerator.device import LIMITS
 from tinycore import Tensor, dtypes
 from tinycore.errors import ArgumentError
 from tinycore.lower.steps.fuse import Fuse
@@ -17,7 +18,6 @@ from tinycore.lower.steps.stage import Stage
 from tinycore.lower.tile import apply_plan
 from tinycore.render.base import Limits
 from tinycore.render.windows import Window, tiles_of_window
-from tinycore.testing.accelerator.device import LIMITS
 from tinycore.uop.matrix import MatrixDescriptor, MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tiny_testing.kernels import element, elementwise, load, store
 from tinycore.dtype import DType, dtypes
 from tinycore.lower.hints import mark_nontemporal
 from tinycore.render.base import STREAM, Limits, pointer_of
-from tinycore.testing.kernels import element, elementwise, load, store
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 

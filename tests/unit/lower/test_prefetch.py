@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from tiny_testing.kernels import element, load, store
 from tinycore.dtype import dtypes
 from tinycore.lower.pipeline import lower
 from tinycore.lower.tile import Bind, Plan, Split
 from tinycore.render.base import Limits, Renderer, pointer_of
-from tinycore.testing.kernels import element, load, store
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy
 
+from tiny_testing.kernels import Bench, element, load, store
 from tinycore.builtin.interpreter import PythonCompiler, PythonRenderer, PythonRuntime
 from tinycore.config import Context
 from tinycore.device.protocols import Toolchain
 from tinycore.dtype import dtypes
 from tinycore.lower.registers import nests_of, passes_apart
-from tinycore.testing.kernels import Bench, element, load, store
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.unit.lower.test_grid import GROUPS, assert_same, lowered
 from tests.unit.schedule.graphs import buffer, kernels, matmul, permute
+from tiny_testing.kernels import Array
 from tinycore import Tensor, dtypes
 from tinycore.device import Buffer, Device
 from tinycore.dtype import DType
@@ -23,7 +24,6 @@ from tinycore.lower.strategies.grid_shared import block_of, loop_tile
 from tinycore.lower.tile import Bind, Plan, Split, Tail, apply_checked
 from tinycore.render.base import Limits, LinearKernel, pointer_of
 from tinycore.tensor.placeholder import Placeholder
-from tinycore.testing.kernels import Array
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op, Part
 

@@ -23,6 +23,7 @@ from tests.unit.lower.matrices import (
     WMMA,
 )
 from tests.unit.lower.test_matrix_product import converted_product
+from tiny_testing.kernels import Array
 from tinycore import Context, Tensor, dtypes
 from tinycore.device import Buffer, Device
 from tinycore.dtype import DType, PointerDType
@@ -46,7 +47,6 @@ from tinycore.lower.tile import (
 from tinycore.render.base import Limits, LinearKernel, Renderer, pointer_of
 from tinycore.schedule.limits import cut_for
 from tinycore.tensor.host_bytes import decode, encode
-from tinycore.testing.kernels import Array
 from tinycore.uop.evaluate import evaluate
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp

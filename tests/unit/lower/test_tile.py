@@ -10,6 +10,7 @@ import numpy
 import pytest
 
 from tests.unit.schedule.graphs import buffer, kernels, matmul, permute, reshape, total
+from tiny_testing.kernels import Array, element, load, store
 from tinycore.device import Buffer, Device
 from tinycore.dtype import dtypes
 from tinycore.engine.compile import info_of
@@ -30,7 +31,6 @@ from tinycore.lower.tile import (
     apply_plan,
 )
 from tinycore.render import Limits, LinearKernel
-from tinycore.testing.kernels import Array, element, load, store
 from tinycore.uop.node import Skew, UOp
 from tinycore.uop.op import AxisKind, Op
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy
 import pytest
 
+from tiny_testing.kernels import element, load, store
 from tinycore import Context, Tensor
 from tinycore.dtype import DType, dtypes
 from tinycore.lower.pipeline import expand_loops
@@ -15,7 +16,6 @@ from tinycore.lower.plan import plan_for
 from tinycore.lower.register_transpose import transposed
 from tinycore.lower.tile import Bind, Split, apply_plan
 from tinycore.render.base import Limits, Renderer
-from tinycore.testing.kernels import element, load, store
 from tinycore.uop.evaluate import evaluate
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op

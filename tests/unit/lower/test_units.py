@@ -11,6 +11,7 @@ import pytest
 from tests.unit.lower.matrices import MMA
 from tests.unit.lower.test_async_copies import computed
 from tests.unit.lower.test_tensorize import CARD, product_for
+from tiny_testing.kernels import product_of_types
 from tinycore import Context, Tensor
 from tinycore.builtin.interpreter import PythonRenderer
 from tinycore.dtype import DType, dtypes
@@ -30,7 +31,6 @@ from tinycore.lower.strategies.grid_shared import (
 )
 from tinycore.lower.tile import Bind, Plan, Reorder, Split, Stage, Tail, apply_checked
 from tinycore.render.base import Limits, LinearKernel
-from tinycore.testing.kernels import product_of_types
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 

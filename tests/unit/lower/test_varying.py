@@ -14,6 +14,7 @@ import pytest
 from tests.unit.lower import test_grid
 from tests.unit.lower.test_grid import GROUPS, LIMITS
 from tests.unit.schedule.graphs import kernels
+from tiny_testing.kernels import Array
 from tinycore import Tensor, Variable
 from tinycore.device import Buffer, Device
 from tinycore.device.extent import OPERATORS, Extent
@@ -26,7 +27,6 @@ from tinycore.lower.plan import plan_for
 from tinycore.lower.steps.stage import Stage
 from tinycore.lower.tile import Bind, Split, Tail, apply_checked, apply_plan
 from tinycore.render.base import Limits, LinearKernel
-from tinycore.testing.kernels import Array
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 

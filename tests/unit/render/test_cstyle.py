@@ -9,12 +9,12 @@ from typing import ClassVar
 import pytest
 
 from tests.unit.lower.matrices import MMA
+from tiny_testing.kernels import element, load, store
 from tinycore.dtype import DType, dtypes
 from tinycore.errors import UnsupportedError
 from tinycore.render.base import LinearKernel
 from tinycore.render.cstyle import CStyle, MatrixCall
 from tinycore.render.writer import Writer, unwrapped
-from tinycore.testing.kernels import element, load, store
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tiny_testing.kernels import element, load, store
 from tinycore.dtype import DType, dtypes
 from tinycore.render.base import LinearKernel
 from tinycore.render.cxx import CXX_WORDS, Cxx
-from tinycore.testing.kernels import element, load, store
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tiny_testing.kernels import element, load, store
 from tinycore.dtype import dtypes
 from tinycore.render.inline import inlinable
-from tinycore.testing.kernels import element, load, store
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 

@@ -6,13 +6,13 @@ import math
 
 import pytest
 
+from tiny_testing.kernels import element, load, store
 from tinycore.dtype import DType, dtypes
 from tinycore.errors import UnsupportedError
 from tinycore.render.base import LinearKernel
 from tinycore.render.llvm import Llvm
 from tinycore.render.llvm_types import constant, storage_name, suffix, type_name, zero
 from tinycore.render.llvm_writer import Writer
-from tinycore.testing.kernels import element, load, store
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, Op
 from tinycore.uop.verify import BIT_OPS, INTEGER_OPS

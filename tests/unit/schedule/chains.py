@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy
 
 from tests.unit.lower.matrices import LOADED
+from tiny_testing.accelerator.device import LIMITS
 from tinycore import Tensor, dtypes
 from tinycore.builtin.interpreter import PythonRenderer
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
 from tinycore.render.base import Limits
-from tinycore.testing.accelerator.device import LIMITS
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.op import Op
 

@@ -9,10 +9,10 @@ import pytest
 
 from tests.unit.lower.matrices import MFMA, SIMDGROUP, WMMA, WMMA_BLOCKS
 from tests.unit.schedule.chains import BFLOAT, HALF, card_with
+from tiny_testing.accelerator import CORRECT
+from tiny_testing.accelerator.device import Rewriter
+from tiny_testing.grading import accelerator
 from tinycore import Context
-from tinycore.testing.accelerator import CORRECT
-from tinycore.testing.accelerator.device import Rewriter
-from tinycore.testing.grading import accelerator
 from tinycore.uop.matrix import MatrixUnit
 
 

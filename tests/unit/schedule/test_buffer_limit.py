@@ -9,12 +9,12 @@ from functools import reduce
 import numpy
 import pytest
 
+from tiny_testing.kernels import Array, elementwise
 from tinycore import Context, Device, Tensor, dtypes
 from tinycore.errors import UnsupportedError
 from tinycore.lower.pipeline import lower
 from tinycore.plugin import Backend, Toolchain, register, unregister
 from tinycore.render.base import Limits, Renderer
-from tinycore.testing.kernels import Array, elementwise
 from tinycore.uop.op import Op
 
 MOST = 4

@@ -9,10 +9,10 @@ from typing import Any
 import numpy
 import pytest
 
+from tiny_testing.accelerator import CORRECT
+from tiny_testing.accelerator.device import LIMITS, Rewriter
+from tiny_testing.grading import accelerator
 from tinycore import Tensor, TinyJit, Variable
-from tinycore.testing.accelerator import CORRECT
-from tinycore.testing.accelerator.device import LIMITS, Rewriter
-from tinycore.testing.grading import accelerator
 from tinycore.uop.op import Op
 
 CARD = replace(LIMITS, threads=1 << 10, block_wanted=64, vector_bytes=16)

@@ -7,6 +7,7 @@ import pytest
 
 from tests.unit.lower.test_tile import run
 from tests.unit.schedule.graphs import buffer, kernels
+from tiny_testing.kernels import Array
 from tinycore import Context, Tensor
 from tinycore.dtype import DType, dtypes
 from tinycore.errors import VerifyError
@@ -14,7 +15,6 @@ from tinycore.lower.plan import plan_for
 from tinycore.lower.tile import Bind, Split, apply_checked
 from tinycore.render.base import Limits
 from tinycore.tensor import graph
-from tinycore.testing.kernels import Array
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Merge, Op
 from tinycore.uop.verify import verify

@@ -29,14 +29,14 @@ from tests.unit.schedule.chains import (
     operands,
     plain,
 )
+from tiny_testing.accelerator import CORRECT
+from tiny_testing.accelerator.device import Rewriter
+from tiny_testing.grading import accelerator
 from tinycore import Context, Tensor, TinyJit, dtypes
 from tinycore.builtin.interpreter import PythonRenderer
 from tinycore.dtype import PointerDType
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
-from tinycore.testing.accelerator import CORRECT
-from tinycore.testing.accelerator.device import Rewriter
-from tinycore.testing.grading import accelerator
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.op import Op
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy
 import pytest
 
+from tiny_testing.accelerator import CORRECT
+from tiny_testing.accelerator.device import LIMITS, Rewriter
+from tiny_testing.grading import accelerator
 from tinycore import Context, Tensor, dtypes
 from tinycore.dtype import DType
 from tinycore.schedule.items import ScheduleItem
 from tinycore.schedule.product_folds import FoldRefusal, tiles_of_row
-from tinycore.testing.accelerator import CORRECT
-from tinycore.testing.accelerator.device import LIMITS, Rewriter
-from tinycore.testing.grading import accelerator
 from tinycore.uop.op import Op
 
 CARD = replace(

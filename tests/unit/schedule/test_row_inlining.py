@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy
 import pytest
 
+from tiny_testing.accelerator import CORRECT
+from tiny_testing.accelerator.device import LIMITS, Rewriter
+from tiny_testing.grading import accelerator
 from tinycore import Context, Tensor, TinyJit, dtypes
 from tinycore.engine.counters import GlobalCounters
 from tinycore.render.base import Limits
 from tinycore.schedule.device_memory import buffer_of
 from tinycore.schedule.row_inlining import RowRefusal
-from tinycore.testing.accelerator import CORRECT
-from tinycore.testing.accelerator.device import LIMITS, Rewriter
-from tinycore.testing.grading import accelerator
 from tinycore.uop.movement import base_of
 from tinycore.uop.op import Op
 

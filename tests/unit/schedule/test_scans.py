@@ -7,12 +7,12 @@ import pytest
 
 from tests.unit.lower.test_tile import run
 from tests.unit.schedule.graphs import DEVICE, buffer, kernels
+from tiny_testing.kernels import element, load, store
 from tinycore import Context, Tensor, Variable
 from tinycore.errors import GradientError, VerifyError
 from tinycore.lower.plan import plan_for
 from tinycore.render.base import Limits
 from tinycore.tensor import graph, prefix_scan
-from tinycore.testing.kernels import element, load, store
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 from tinycore.uop.verify import verify

@@ -19,12 +19,12 @@ from tests.unit.schedule.chains import (
     operands,
     plain,
 )
+from tiny_testing.accelerator import CORRECT
+from tiny_testing.accelerator.device import Rewriter
+from tiny_testing.grading import accelerator
 from tinycore import Context, Tensor, TinyJit, Variable
 from tinycore.builtin.interpreter import PythonRenderer
 from tinycore.lower.pipeline import lower
-from tinycore.testing.accelerator import CORRECT
-from tinycore.testing.accelerator.device import Rewriter
-from tinycore.testing.grading import accelerator
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.op import Op
 from tinycore.uop.size import Size

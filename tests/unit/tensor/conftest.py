@@ -19,11 +19,11 @@ import pytest
 from sampling import leave_out
 
 from tests.conftest import absence
+from tiny_testing.reference import ReferenceRuntime
 from tinycore import Context, Device
 from tinycore.dtype import dtypes
 from tinycore.errors import DeviceUnavailable, UnsupportedError
 from tinycore.tensor import runtime
-from tinycore.testing.reference import ReferenceRuntime
 
 CLANG: Final = "CPU:CLANG"
 COMPOSED: Final = ("CPU:LLVM", "PYTHON")

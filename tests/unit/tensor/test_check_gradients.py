@@ -6,9 +6,9 @@ import numpy
 import pytest
 
 from tests.unit.tensor.helpers import numbers
+from tiny_testing.gradients import check_gradients
 from tinycore.errors import ArgumentError, GradientError
 from tinycore.tensor import Tensor
-from tinycore.testing.gradients import check_gradients
 
 
 def test_right_derivatives_pass() -> None:

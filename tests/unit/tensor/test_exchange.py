@@ -12,12 +12,7 @@ import numpy
 import pytest
 
 from tests.unit.tensor.lending import Producer
-from tinycore import Device, Tensor
-from tinycore.device.backend import Backend
-from tinycore.errors import PluginError, SharingError
-from tinycore.plugin import register, unregister
-from tinycore.tensor.dlpack import contents
-from tinycore.testing.accelerator.device import (
+from tiny_testing.accelerator.device import (
     CAPABILITIES,
     OWN_KIND,
     PINNED_KIND,
@@ -25,6 +20,11 @@ from tinycore.testing.accelerator.device import (
     backend_of,
     streams,
 )
+from tinycore import Device, Tensor
+from tinycore.device.backend import Backend
+from tinycore.errors import PluginError, SharingError
+from tinycore.plugin import register, unregister
+from tinycore.tensor.dlpack import contents
 
 NAME = "ACCELERATOR"
 Events = list[tuple[str, int | None]]

@@ -20,6 +20,7 @@ import pytest
 import torch
 
 from tests.unit.tensor.lending import HOST, need, need_host_lender
+from tiny_testing.accelerator import BACKEND
 from tinycore import Context, Device, TinyJit
 from tinycore.dtype import DType, ImageDType, dtypes
 from tinycore.errors import (
@@ -32,7 +33,6 @@ from tinycore.errors import (
     UnsupportedError,
 )
 from tinycore.tensor import Tensor
-from tinycore.testing.accelerator import BACKEND
 from tinycore.uop.op import Op
 
 NATIVE = [d for d in dtypes.all if d not in (dtypes.bfloat16, *dtypes.fp8s)]

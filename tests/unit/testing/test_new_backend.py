@@ -55,7 +55,8 @@ def test_the_package_passes_in_an_empty_environment(
 ) -> None:
     folder = write("toy", tmp_path, language, queues)
     python = empty_environment(
-        tmp_path / "environment", wheel_of(ROOT, tmp_path), wheel_of(folder, tmp_path)
+        tmp_path / "environment",
+        *(wheel_of(each, tmp_path) for each in (ROOT, ROOT / "plugins/tiny_testing", folder)),
     )
     environment = os.environ | {"TINYCORE_PLUGINS": "TOY", "XDG_CACHE_HOME": str(tmp_path)}
     environment.pop("PYTHONPATH", None)

@@ -16,13 +16,13 @@ from typing import Final
 import numpy
 import pytest
 
+from tiny_testing.suite.case import Level, trials
+from tiny_testing.suite.judge import Skips, Verdict
+from tiny_testing.suite.run import run_here
+from tiny_testing.suite.subject import Subject
 from tinycore import Device, Tensor, TinyJit, Variable
 from tinycore.errors import PluginError
 from tinycore.plugin import API_VERSION, Backend, register, unregister
-from tinycore.testing.suite.case import Level, trials
-from tinycore.testing.suite.judge import Skips, Verdict
-from tinycore.testing.suite.run import run_here
-from tinycore.testing.suite.subject import Subject
 
 PACKAGES: Final = Path(__file__).with_name("frozen") / "packages"
 NAMES: Final = ("tinycore_ancient", "tiny_older")

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from tiny_testing.suite.case import Level, Trial, trials
+from tiny_testing.suite.judge import Skips, Verdict
+from tiny_testing.suite.run import run_here
+from tiny_testing.suite.subject import Subject
 from tinycore import Device, Tensor
 from tinycore.errors import CompilerUnavailable, DeviceError
 from tinycore.plugin import Backend, unregister
-from tinycore.testing.suite.case import Level, Trial, trials
-from tinycore.testing.suite.judge import Skips, Verdict
-from tinycore.testing.suite.run import run_here
-from tinycore.testing.suite.subject import Subject
 
 ROOT = Path(__file__).parents[3]
 SCAFFOLD = ROOT / "tinycore/cli/scaffold/src"

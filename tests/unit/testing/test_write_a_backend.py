@@ -11,12 +11,12 @@ from typing import Any
 import numpy
 import pytest
 
+from tiny_testing.suite.case import Level, trials
+from tiny_testing.suite.judge import Verdict
+from tiny_testing.suite.run import run_here
+from tiny_testing.suite.subject import Subject
 from tinycore import Context, Device, Tensor
 from tinycore.plugin import unregister
-from tinycore.testing.suite.case import Level, trials
-from tinycore.testing.suite.judge import Verdict
-from tinycore.testing.suite.run import run_here
-from tinycore.testing.suite.subject import Subject
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs/write-a-backend.md"

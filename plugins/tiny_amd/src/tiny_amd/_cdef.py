@@ -2,7 +2,7 @@
 driver takes (linux/kfd_ioctl.h, ABI 1.17), and the functions of COMGR (amd_comgr.h).
 
 `_native.py` is cffi's out-of-line form. After a change run
-`python -m tinycore.testing.native` on this file; a test holds the two together.
+`python -m tiny_testing.native` on this file; a test holds the two together.
 """
 
 from typing import Final

@@ -20,7 +20,7 @@ from pci_standin.card import PciGpu
 from pci_standin.tables import discovery_table, firmware_files
 from pci_standin.translation import bus_address
 from tiny_amd.am.firmware import Versions, read_firmware
-from tinycore.testing.standin import StandInFiles
+from tiny_testing.standin import StandInFiles
 
 __all__ = ["ADDRESS", "PciMachine"]
 

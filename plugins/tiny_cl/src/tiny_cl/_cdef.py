@@ -1,7 +1,7 @@
 """Every C declaration the plugin uses, of which `_native.py` is made.
 
 `_native.py` is cffi's out-of-line form. After a change run
-`python -m tinycore.testing.native` on this file; a test holds the two together.
+`python -m tiny_testing.native` on this file; a test holds the two together.
 """
 
 from typing import Final

@@ -2,7 +2,7 @@
 
 `objc_msgSend` has no type of its own: `_messages.py` says which it is called with for each message.
 A BOOL is a byte on every Mac. `_native.py` is cffi's out-of-line form. After a change run
-`python -m tinycore.testing.native` on this file; a test holds the two together.
+`python -m tiny_testing.native` on this file; a test holds the two together.
 """
 
 from typing import Final

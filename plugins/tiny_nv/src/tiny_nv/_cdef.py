@@ -2,7 +2,7 @@
 
 System calls, for NV; functions of the driver, for CUDA: those of cuda.h of CUDA 12 and 13, by the
 names that the library exports (`_v2` where the header renames them). `_native.py` is cffi's
-out-of-line form. After a change run `python -m tinycore.testing.native` on this file; a test holds
+out-of-line form. After a change run `python -m tiny_testing.native` on this file; a test holds
 the two together.
 """
 

@@ -25,7 +25,7 @@ from rm_standin.objects import Event, Memory, Usermode
 from rm_standin.resources import Resources
 from rm_standin.status import Mistake, Refused, Status
 from rm_standin.uvm import Uvm
-from tinycore.testing.standin import StandInFiles
+from tiny_testing.standin import StandInFiles
 
 __all__ = ["Machine", "OpenFile"]
 

@@ -1,7 +1,7 @@
 """Every C declaration the plugin uses, of which `_native.py` is made.
 
 Source: webgpu.h as Dawn of Chromium 133 (branch 6940) has it; what is not used is left out. Run
-`python -m tinycore.testing.native` on this file after a change; a test holds the two together.
+`python -m tiny_testing.native` on this file after a change; a test holds the two together.
 """
 
 from __future__ import annotations

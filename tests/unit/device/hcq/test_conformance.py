@@ -9,10 +9,10 @@ from typing import NoReturn
 import pytest
 
 from tests.unit.device.hcq.machine import backend
+from tiny_testing.suite import Subject, queues
+from tiny_testing.suite.case import CASES, Level, NoSecondDevice, NotApplicable, Trial, trials
 from tinycore.errors import DeviceUnavailable
 from tinycore.plugin import register, unregister
-from tinycore.testing.suite import Subject, queues
-from tinycore.testing.suite.case import CASES, Level, NoSecondDevice, NotApplicable, Trial, trials
 
 ORDER = [
     trial

@@ -1,6 +1,6 @@
 """The C declarations of libusb-1.0 that the interface USB uses, of which `_native.py` is made.
 
-libusb.h, API 0x01000105 and later. After a change run `python -m tinycore.testing.native` on this
+libusb.h, API 0x01000105 and later. After a change run `python -m tiny_testing.native` on this
 file; a test holds the two together.
 """
 
