@@ -294,14 +294,34 @@ def named_folder(setting: str, chosen: str) -> Path | None:
         ) from None
 
 
-def get(table: str, key: str | bytes) -> bytes | None:
-    """The entry that any process put under this key; None if there is none, or CCACHE=0."""
-    return _chosen().get(table, key) if settings.CCACHE else None
+def get(table: str, key: str | bytes | None) -> bytes | None:
+    """The entry that any process put under this key; None if there is none, or CCACHE=0.
+
+    Nothing is kept under the key None, of what no key determines.
+    """
+    return _chosen().get(table, key) if settings.CCACHE and key is not None else None
 
 
-def put(table: str, key: str | bytes, content: bytes) -> None:
+def file_identity(name: str) -> str:
+    """Identity of a program or library in cache keys: its real path, size and modification time.
+
+    `name` is a path, or the name by which this process loaded a library. Two builds of one version
+    differ in it, as those of two distributions do. "" where the file is not known.
+    """
+    try:
+        if os.sep not in name:  # the file's own name may go on, as in libc.so.6.1
+            mapped = Path("/proc/self/maps").read_text("utf-8")
+            found = re.search(rf"/\S*/{re.escape(name)}\S*", mapped)
+            name = found[0] if found else ""
+        facts = os.stat(name)
+    except OSError:
+        return ""
+    return f"{os.path.realpath(name)} {facts.st_size} {facts.st_mtime_ns}"
+
+
+def put(table: str, key: str | bytes | None, content: bytes) -> None:
     """Keep `content` under this key for every later process; does nothing when CCACHE=0."""
-    if settings.CCACHE:
+    if settings.CCACHE and key is not None:
         _chosen().put(table, key, content)
 
 

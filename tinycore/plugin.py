@@ -23,6 +23,7 @@ from typing import Any
 
 from tinycore._deferred import Deferred, deferred
 from tinycore._locks import in_child, lock, recursive_lock
+from tinycore.cache import file_identity
 from tinycore.device.backend import API_VERSION, Backend, Interface, InterfaceState
 from tinycore.device.discovery import DeviceState, State
 from tinycore.device.elf import ElfImage
@@ -201,6 +202,7 @@ __all__ = [
     "deferred",
     "errno_text",
     "fence",
+    "file_identity",
     "halves",
     "host_copy",
     "in_child",

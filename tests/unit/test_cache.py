@@ -515,6 +515,24 @@ def test_without_a_setting_it_is_the_users_cache_folder(monkeypatch: pytest.Monk
         assert cache.cache_folder().parent.name.lower() in {"tinycore", "cache"}
 
 
+def test_the_identity_of_a_file_follows_links_and_tells_its_versions_apart(tmp_path: Path) -> None:
+    program, link = tmp_path / "compiler-19", tmp_path / "compiler"
+    program.write_text("one")
+    link.symlink_to(program)
+    before = cache.file_identity(str(link))
+    assert before == cache.file_identity(str(program)) != ""
+    os.utime(program, ns=(1, 1))
+
+    assert cache.file_identity(str(link)) != before
+    assert cache.file_identity(str(tmp_path / "absent")) == ""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="where loaded libraries are, Linux says")
+def test_the_identity_of_a_library_is_that_of_the_file_that_was_loaded() -> None:
+    assert "/libc.so.6 " in cache.file_identity("libc.so.6")
+    assert cache.file_identity("libnothing_of_the_kind.so") == ""
+
+
 def test_turned_off_it_neither_reads_nor_writes(tmp_path: Path) -> None:
     with Context(CACHE_DIR=tmp_path, CCACHE=0):
         cache.put("kernel", "key", b"content")

@@ -86,8 +86,8 @@ def tinycore_rewrite_rules(stage: str, target: str) -> Any:
     `stage` is a pass of lowering, before which the rules run to their end: "expand", "gates",
     "group", "registers", "launch", "align", "images", "lower", "scalars", "tidy", "copies" or
     "stream". Those at "lower" come before the rules that replace what the renderer lacks. It is
-    asked once per target. Rules depend on the node alone: what they make is kept, also on disk, by
-    their names and the files of their modules.
+    asked once per target. Rules depend on the node alone: what they make is kept in this process
+    until an observer comes or goes, and not on disk.
     """
 
 

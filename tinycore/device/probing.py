@@ -3,7 +3,8 @@
 Floor 1. Imports `isolated`, `cache`, `discovery`. A plugin may hang, crash or end the process that
 asks it, and a driver may print to it: so the automatic choice imports no plugin but the one it
 takes. Answers are kept in the disk cache with what they depend on: the plugins' own files, the
-settings, and what each backend says in `Backend.driver`. See docs/decisions/0004-device-choice.md.
+variables that their settings are read from, and what each backend says in `Backend.driver`.
+See docs/decisions/0004-device-choice.md.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tinycore import cache
 from tinycore._deferred import deferred
-from tinycore._stamp import stamp
+from tinycore._stamp import ABOVE_ENGINE, stamp
+from tinycore.config import settings
 from tinycore.device.backend import API_VERSION
 from tinycore.device.discovery import Candidate, State
 from tinycore.trace import Trace
@@ -45,7 +47,9 @@ REMEMBERED_SECONDS: Final = 3600.0
 ANSWERS_TABLE: Final = "devices"
 CHILD: Final = "tinycore.device.probe_process"
 VARIABLES: Final = ("$PATH", "$LD_LIBRARY_PATH")
-"""Files and variables that any plugin's answer depends on, in addition to its own files."""
+"""Variables that any plugin's answer depends on, in addition to its own files."""
+HIDING: Final = "VISIBLE_DEVICES"
+"""The end of the names of variables by which drivers hide devices."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,8 @@ class Answer:
     """Files and variables it depends on; None if the backend does not state them."""
     lost: bool = False
     """True if the subprocess that was to give it ended or was killed."""
+    variables: tuple[str, ...] = ()
+    """The variables of the backend's settings, written as in `driver`."""
 
     @property
     def is_ready(self) -> bool:
@@ -80,7 +86,19 @@ def answer_of(claim: Candidate, interface: str = "") -> Answer:
         with suppress(Exception):
             driver = tuple(map(str, claim.backend.driver()))
     state = State.READY if claim.state is State.OPEN else claim.state
-    return Answer(claim.name, state.value, claim.reason, claim.priority, driver)
+    variables = variables_of(claim)
+    return Answer(
+        claim.name, state.value, claim.reason, claim.priority, driver, variables=variables
+    )
+
+
+def variables_of(claim: Candidate) -> tuple[str, ...]:
+    """The variables of the environment that a backend's settings are read from."""
+    table: Any = None
+    if claim.backend is not None and claim.backend.settings is not None:
+        with suppress(Exception):
+            table = claim.backend.settings()
+    return () if table is None else tuple([f"${v}" for s in table.table() for v in s.variables])
 
 
 def answers_of(claims: Sequence[Candidate]) -> list[Answer]:
@@ -157,7 +175,8 @@ def _say(row: Row) -> None:
 def read(row: dict[str, Any]) -> Answer:
     """An answer as JSON brought it."""
     driver = row["driver"]
-    return Answer(**row | {"driver": None if driver is None else tuple(driver)})
+    told = {"driver": None if driver is None else tuple(driver)}
+    return Answer(**row | told | {"variables": tuple(row["variables"])})
 
 
 # --- what is remembered
@@ -182,8 +201,10 @@ def answers_key(claims: Iterable[Candidate]) -> str:
     parts: list[object] = [sys.executable, sys.version, sys.path, API_VERSION, platform.node()]
     parts += [
         sys.platform,
-        stamp(("device", "plugin.py")),
+        stamp(ABOVE_ENGINE),
+        settings.DEV,
         *(os.environ.get(v[1:]) for v in VARIABLES),
+        *sorted(pair for pair in os.environ.items() if pair[0].endswith(HIDING)),
     ]
     for claim in claims:
         parts += [claim.name, claim.reference, claim.distribution, claim.version]
@@ -198,7 +219,7 @@ def files_of(module: str) -> list[tuple[str, object]]:
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.origin is not None:
             origin = Path(spec.origin)
-            files = origin.parent.glob("*.py") if origin.stem == "__init__" else (origin,)
+            files = origin.parent.rglob("*.py") if origin.stem == "__init__" else (origin,)
             return [(str(file), fact_of(str(file))) for file in sorted(files)]
     return []
 
@@ -234,7 +255,7 @@ def recalled(key: str) -> list[Answer] | None:
 
 def remember(key: str, answers: Sequence[Answer]) -> None:
     """Keep answers for later processes."""
-    things = {thing for answer in answers for thing in answer.driver or ()}
+    things = {t for answer in answers for t in (*(answer.driver or ()), *answer.variables)}
     facts = {thing: fact_of(thing) for thing in sorted(things)}
     lasting = all(a.driver is not None and not a.lost for a in answers)
     memory = Memory([asdict(a) for a in answers], facts, time.time(), lasting)

@@ -213,7 +213,9 @@ class Compiler(Protocol):
     name: str
     """As in DEV: CLANG."""
     key: str
-    """Everything but the source that determines the binary: version, flags, target. A cache key.
+    """Everything but the source, and the code of the class's own package, that determines the
+    binary: version, flags, target, and which build of a program or library it uses
+    (`file_identity`). A cache key.
     """
 
     def compile(self, source: str) -> bytes:

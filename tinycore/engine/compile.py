@@ -1,7 +1,7 @@
 """Compilation: kernels lowered, rendered, compiled and loaded, cached at each step.
 
-Floor 4. Loaded programs are cached per device and graph; binaries also on disk, keyed by the source
-and by everything that affects the compiler's output. Kernels needed soon are compiled on a thread
+Floor 4. Loaded programs are cached per device and graph; programs and binaries also on disk, once a
+device has loaded them (`program_cache.py`). Kernels needed soon are compiled on a thread
 pool: lowering holds the interpreter lock and is serialized, compilers are native code or
 subprocesses and run in parallel to it. The search compiles its candidates by `build`, uncached.
 """
@@ -22,7 +22,8 @@ from tinycore._collector import without_collecting
 from tinycore._deferred import deferred
 from tinycore._locks import lock
 from tinycore._lru import Lru
-from tinycore.config import cpu_count, reader_of, settings
+from tinycore._stamp import decisive_values
+from tinycore.config import Context, cpu_count, reader_of, settings
 from tinycore.device.buffer import Buffer
 from tinycore.device.hooks import hooks
 from tinycore.device.protocols import (
@@ -35,7 +36,13 @@ from tinycore.device.protocols import (
 from tinycore.device.registry import Device, OpenDevice, at_close
 from tinycore.engine.counters import Estimate
 from tinycore.engine.estimate import estimate
-from tinycore.engine.program_cache import CachedProgram, load_program, store_program
+from tinycore.engine.program_cache import (
+    BINARIES,
+    CachedProgram,
+    binary_key,
+    load_program,
+    store_program,
+)
 from tinycore.engine.rule_hooks import hook_generation, hooked_rules
 from tinycore.errors import ArgumentError, LaunchTooLarge, PluginError
 from tinycore.render.base import LinearKernel, Renderer, value_names
@@ -88,9 +95,6 @@ SHOWN_CHANNELS: Final = (
     PassTrace("passes"),
 )
 """Trace channels that report on kernels as they are compiled."""
-
-BINARIES = "binary"
-"""The cache table of binaries."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +210,7 @@ class CompiledRunner:
         return ready
 
 
-Key = tuple[UOp, int, int, bool, int, bool, bool, int, bool]
+Key = tuple[UOp, int, int, tuple[Any, ...], bool]
 LoadedProgram = tuple[CompiledRunner, OpenDevice, Toolchain[Renderer]]
 
 programs: Lru[Key, LoadedProgram] = Lru(8192)
@@ -214,8 +218,8 @@ programs: Lru[Key, LoadedProgram] = Lru(8192)
 
 Devices and toolchains are keyed by id(); entries retain them, so that ids are not reused, until
 the device is closed. Captured steps hold their own."""
-plan_settings: Final = reader_of(("NOOPT", "BEAM", "TUNED", "ALLOW_TF32", "FLUSH_SUBNORMALS"))
-"""Settings by which the user chooses how kernels are lowered."""
+search_settings: Final = reader_of(("BEAM", "TUNED"))
+"""Settings that choose between the default plan of a kernel and one that was measured."""
 table = lock()
 """Guards `locks_in_use`; never held during compilation."""
 locks_in_use: Final[WeakValueDictionary[Key, threading.Lock]] = WeakValueDictionary()
@@ -227,7 +231,8 @@ lowering = lock()
 def compile_kernel(
     ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None = None
 ) -> CompiledKernel:
-    """Lower, render and compile a kernel; the binary comes from the disk cache if possible.
+    """Lower, render and compile a kernel; the binary comes from the disk cache if possible, and
+    does not enter it here: no device has loaded it yet.
 
     Without a plan, the cheapest proposal of the strategies is applied.
     Raises CompileError with the compiler's log.
@@ -245,16 +250,13 @@ def compile_kernel(
     if trace_source.on:
         trace_source(f"{toolchain.name} {linear.name}", source)
     rendered = time.perf_counter()
-    key = f"{toolchain.compiler.key}\n{source}"
-    found = cache.get(BINARIES, key)
+    found = cache.get(BINARIES, binary_key(source, toolchain)) if settings.CCACHE else None
     binary = toolchain.compiler.compile(source) if found is None else found
     if not isinstance(binary, bytes):
         raise PluginError(
             f"compile() of {toolchain.compiler.name} returned {type(binary).__name__} for "
             f"{linear.name}; a binary is bytes"
         )
-    if found is None:
-        cache.put(BINARIES, key, binary)
     if trace_binary.on and isinstance(toolchain.compiler, SupportsAssembly):
         trace_binary(f"{toolchain.name} {linear.name}", toolchain.compiler.assembly(source))
     if compiled := hooks.active("tinycore_kernel_compiled"):
@@ -282,10 +284,8 @@ def program_of(ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None = Non
     watched = watched or hooks.active("tinycore_kernel_compiled") is not None
     if not watched and (found := load_program(ast, toolchain, plan)) is not None:
         return found
-    compiled = compile_kernel(ast, toolchain, plan)
-    made = CachedProgram(compiled.info, compiled.estimate, compiled.binary)
-    store_program(ast, toolchain, made, plan)
-    return made
+    made = compile_kernel(ast, toolchain, plan)
+    return CachedProgram(made.info, made.estimate, made.binary, made.source)
 
 
 def runner_for(
@@ -298,7 +298,7 @@ def runner_for(
     """
     device: OpenDevice = Device[device_name]
     toolchain = device.toolchain
-    key = (ast, id(device), id(toolchain), *program_settings(), aligned)
+    key = (ast, id(device), id(toolchain), program_settings(), aligned)
     if (found := programs.find(key)) is None:
         if not settings.BEAM and not any(trace.on for trace in SHOWN_CHANNELS):
             start_compiling(lambda kernel: runner_for(*kernel), others)
@@ -311,7 +311,7 @@ def runner_for(
 
 def program_settings() -> tuple[Any, ...]:
     """Settings, and the version of hooks, that decide a program besides its toolchain."""
-    return (*plan_settings(), hook_generation())
+    return (*decisive_values(), *search_settings(), hook_generation())
 
 
 def state_of_programs() -> tuple[Any, ...]:
@@ -350,8 +350,7 @@ def loaded_program(
     """
     while True:
         try:
-            made = program_of(ast, toolchain, plan)
-            return made, device.load(made.binary, as_generated(made.info))
+            return program_once_loaded(ast, device, toolchain, plan)
         except LaunchTooLarge as error:
             most = toolchain.renderer.limits.block_threads
             if not 0 < error.most < most:
@@ -359,6 +358,27 @@ def loaded_program(
             if trace_plan.on:
                 trace_plan(f"lowered again for groups of {error.most} threads: {error}")
             toolchain, plan = in_groups_of(error.most, toolchain), None
+
+
+def program_once_loaded(
+    ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer], plan: Plan | None
+) -> tuple[CachedProgram, Program]:
+    """Compile and load a kernel, which enters the disk cache if that worked or if its groups are
+    too large (LaunchTooLarge). One from there that does not load is compiled anew, as the driver
+    may be another one by now.
+    """
+    made = program_of(ast, toolchain, plan)
+    try:
+        program = device.load(made.binary, as_generated(made.info))
+    except Exception as error:
+        if isinstance(error, LaunchTooLarge):
+            store_program(ast, toolchain, made, plan)
+        if isinstance(error, LaunchTooLarge) or not settings.CCACHE:
+            raise
+        with Context(CCACHE=0):
+            made, program = program_once_loaded(ast, device, toolchain, plan)
+    store_program(ast, toolchain, made, plan)
+    return made, program
 
 
 def in_groups_of(most: int, toolchain: Toolchain[Renderer]) -> Toolchain[Renderer]:

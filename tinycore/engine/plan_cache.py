@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from tinycore import cache
+from tinycore._stamp import decisive_settings
 from tinycore.device.protocols import Toolchain
 from tinycore.device.registry import OpenDevice
 from tinycore.errors import ArgumentError, FileFormatError
@@ -60,6 +61,7 @@ def plan_key(ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer]) -> st
         f"{device.backend.name} {toolchain.name} {toolchain.arch}",
         toolchain.compiler.key,
         repr(toolchain.renderer.limits),
+        *decisive_settings(),
         to_text(ast),
     )
     return "\n".join(words)

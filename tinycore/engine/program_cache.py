@@ -1,26 +1,28 @@
 """Disk cache of compiled programs: later processes skip lowering.
 
 Floor 4. The key is the kernel's graph as text, the toolchain, every setting that affects lowering,
-and a hash of the source files that implement it, so that editing them invalidates the cache.
+and stamps of the source files of this floor, those below, and those of renderer and compiler, so
+that editing them invalidates the cache. A program enters it after a device has loaded it, so what a
+compiler left unfinished does not.
 See docs/decisions/0025-schedule-cache.md.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import cache as cache_forever
 from itertools import repeat
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Final, get_args, get_origin, get_type_hints
 
 from tinycore import cache
-from tinycore._stamp import decisive_settings, stamp
+from tinycore._stamp import ABOVE_ENGINE, decisive_settings, stamp, stamp_of_modules
 from tinycore.config import settings
 from tinycore.device.protocols import ProgramInfo, Toolchain
 from tinycore.dtype import DType, dtypes
 from tinycore.engine.counters import Estimate
-from tinycore.engine.rule_hooks import describe_rules, hooked_rules, rule_modules
+from tinycore.engine.rule_hooks import hooked_rules
 from tinycore.render.base import Renderer
 from tinycore.uop.node import UOp
 from tinycore.uop.text import to_text
@@ -29,14 +31,9 @@ if TYPE_CHECKING:
     from tinycore.lower.tile import Plan
 
 PROGRAMS: Final = "program"
-"""The cache table."""
-
-LOWERING: Final = (
-    *("_dtype.py", "dtype.py", "uop", "render", "lower", "lower/steps", "lower/strategies"),
-    *("engine/compile.py", "engine/estimate.py", "engine/program_cache.py", "schedule/kernel.py"),
-    *("device/protocols.py", "device/extent.py", "tensor_map.py"),
-)
-"""The source files that determine the program of a kernel, and what is kept beside it."""
+"""The cache table of programs."""
+BINARIES: Final = "binary"
+"""The cache table of what compilers made of sources."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +43,8 @@ class CachedProgram:
     info: ProgramInfo
     estimate: Estimate
     binary: bytes
+    source: str = field(default="", compare=False)
+    """The text that the compiler took; "" for a program from the cache."""
 
 
 def load_program(
@@ -94,23 +93,41 @@ def hints_of(kind: Any) -> dict[str, Any]:
 def store_program(
     ast: UOp, toolchain: Toolchain[Renderer], program: CachedProgram, plan: Plan | None
 ) -> None:
-    """Write a program to the cache."""
-    if settings.CCACHE:
-        head = json.dumps([plain_info(program.info), asdict(program.estimate)]).encode()
-        cache.put(PROGRAMS, program_key(ast, toolchain, plan), head + b"\n" + program.binary)
-
-
-def program_key(ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None = None) -> str:
-    """The cache key: everything that determines the program. Without a plan the default is
-    used, which the hash of the source files covers.
+    """Write a program that a device has loaded to the cache, and its binary, unless it comes from
+    there.
     """
-    renderer = toolchain.renderer
-    chosen = decisive_settings()
-    about = [toolchain.name, toolchain.arch, toolchain.compiler.key]
-    about += [f"{type(renderer).__module__}.{type(renderer).__qualname__}", repr(renderer)]
-    modules = [cls.__module__ for cls in type(renderer).__mro__]
-    if added := hooked_rules(toolchain):
-        about += describe_rules(added)
-        modules += rule_modules(added)
-    chosen += [] if plan is None else [repr(plan)]
-    return "\n".join([stamp(LOWERING, tuple(modules)), *about, *chosen, to_text(ast)])
+    if settings.CCACHE and program.source:
+        head = json.dumps([plain_info(program.info), asdict(program.estimate)]).encode()
+        content = head + b"\n" + program.binary
+        cache.put(PROGRAMS, program_key(ast, toolchain, plan), content)
+        cache.put(BINARIES, binary_key(program.source, toolchain), program.binary)
+
+
+def program_key(ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None = None) -> str | None:
+    """The cache key: everything that determines the program. Without a plan the default is
+    used, which the stamp of the source files covers.
+
+    None for a program that is not cached on disk: rules that observers add may be of any code, and
+    that of a renderer or compiler may have no file.
+    """
+    renderer, compiler = toolchain.renderer, toolchain.compiler
+    code = stamp_of_modules((*modules_of(renderer), *modules_of(compiler)))
+    if code is None or hooked_rules(toolchain):
+        return None
+    about = [toolchain.name, toolchain.arch, compiler.key, type(renderer).__qualname__]
+    about += [repr(renderer), *decisive_settings(), "" if plan is None else repr(plan)]
+    return "\n".join([stamp(ABOVE_ENGINE), code, *about, to_text(ast)])
+
+
+def binary_key(source: str, toolchain: Toolchain[Renderer]) -> str | None:
+    """The key of the compiler's output for a source, which other kernels and versions of tinycore
+    may share; None where the compiler's code has no file.
+    """
+    compiler = toolchain.compiler
+    code = stamp_of_modules(modules_of(compiler))
+    return None if code is None else f"{code}\n{compiler.key}\n{source}"
+
+
+def modules_of(thing: object) -> tuple[str, ...]:
+    """The modules that define the class of an object."""
+    return tuple([cls.__module__ for cls in type(thing).__mro__[:-1]])

@@ -1,7 +1,7 @@
 """Rewrite-rule hooks: rules of plugins for the passes of lowering.
 
-Floor 4. The hook is `tinycore_rewrite_rules`; the stages are those of `lower.pipeline`. Cached
-programs are keyed by the rules.
+Floor 4. The hook is `tinycore_rewrite_rules`; the stages are those of `lower.pipeline`. Programs
+made with added rules are not cached on disk, where nothing says what code is behind a rule.
 """
 
 from __future__ import annotations
@@ -59,13 +59,3 @@ def check_rules(rules: object, stage: str, target: str) -> None:
             f"a {HOOK} hook returned {rules!r} for stage {stage!r} of {target}; it must return a "
             "tinycore.uop.pattern.RuleSet, or None"
         )
-
-
-def describe_rules(added: Mapping[str, RuleSet]) -> list[str]:
-    """Names of the rules, one line per stage, for cache keys."""
-    return [f"{stage}: {', '.join(r.name for r in rules)}" for stage, rules in added.items()]
-
-
-def rule_modules(added: Mapping[str, RuleSet]) -> list[str]:
-    """Modules that define the rules, whose files are part of cache keys."""
-    return sorted({rule.function.__module__ for rules in added.values() for rule in rules})

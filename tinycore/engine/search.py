@@ -94,7 +94,8 @@ class Search:
         self.width = width
         self.report = Report()
         self.seen: set[UOp] = set()
-        self.outcomes: dict[bytes, Outcome] = {}
+        self.outcomes: dict[Binary, Outcome] = {}
+        """By code and launch information: equal code in other groups computes other things."""
         self.beam: list[Entrant] = []
 
     def run(self, more: Sequence[Plan], seconds: float) -> TunedPlan:
@@ -177,7 +178,7 @@ class Search:
         """Return the outcome of a candidate, measured unless the same code was before."""
         if isinstance(binary, CandidateLost):
             return Outcome("failed", detail=str(binary))
-        known = self.outcomes.get(binary.content)
+        known = self.outcomes.get(binary)
         if known is not None:
             return known
         crowded = len(self.beam) >= self.width
@@ -186,12 +187,12 @@ class Search:
             outcome = self.runner.measure(binary, to_beat)
         except CandidateLost as lost:
             outcome = Outcome("failed", detail=str(lost))
-        self.outcomes[binary.content] = outcome
+        self.outcomes[binary] = outcome
         return outcome
 
     def decide(self, base: Entrant) -> TunedPlan:
         """Return the best plan of the beam if it beats the default plan in turns, else that."""
-        finalists = [e for e in self.beam if e.binary.content != base.binary.content][:FINALISTS]
+        finalists = [e for e in self.beam if e.binary != base.binary][:FINALISTS]
         unchanged = TunedPlan(base.plan, self.width, base.seconds, base.seconds)
         if not finalists:
             return unchanged

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from tinycore._collector import without_collecting
 from tinycore._lru import Lru
-from tinycore.config import reader_of
+from tinycore._stamp import decisive_values
 from tinycore.device.buffer import Buffer
 from tinycore.device.protocols import Toolchain
 from tinycore.device.registry import Device
@@ -256,13 +256,11 @@ Target = Toolchain[Any] | Limits | None
 """Target of kernels: a toolchain, the limits of a device elsewhere, or None."""
 Varying = frozenset[int] | None
 """Parameters whose content differs between replays of a capture that leaves out what does not."""
-Key = tuple[UOp, RetentionPolicy, tuple[int, ...], tuple[int, ...], Varying]
+Key = tuple[UOp, RetentionPolicy, tuple[Any, ...], tuple[int, ...], Varying]
 
 schedules: Lru[Key, Schedule] = Lru(1024)
 """Compiled schedules by canonical graph, retention policy, settings, and toolchains by their id():
 hashing limits takes longer than the lookup, and each schedule holds its own."""
-schedule_settings: Final = reader_of(("RING", "ALLOW_TF32"))
-"""Settings that decide which kernels there are."""
 
 
 def schedule_for(
@@ -273,7 +271,7 @@ def schedule_for(
 ) -> Schedule:
     """The schedule of a canonical graph, cached or compiled; `on_disk` searches the disk, too."""
     targets = targets_in_force(canonical.sink)
-    key = canonical.sink, policy, schedule_settings(), tuple(map(id, targets)), varying
+    key = canonical.sink, policy, decisive_values(), tuple(map(id, targets)), varying
     if (found := schedules.find(key)) is not None:
         return found
     with without_collecting:

@@ -17,8 +17,9 @@ from typing import Any, Final
 
 from tinycore import cache
 from tinycore._deferred import deferred
-from tinycore._stamp import decisive_settings, stamp
+from tinycore._stamp import ABOVE_TENSOR, decisive_settings, stamp
 from tinycore.config import settings
+from tinycore.device.registry import Device
 from tinycore.dtype import dtypes
 from tinycore.errors import FileFormatError, TinycoreError
 from tinycore.schedule.canonical import CanonicalGraph
@@ -41,8 +42,6 @@ trace_passes: Final = PassTrace("passes")
 
 SCHEDULES: Final = "recipe"
 """The table of the disk cache, under its first name."""
-SCHEDULING: Final = ("_dtype.py", "dtype.py", "render", "schedule", "tensor", "uop")
-"""The parts of this package that decide a schedule; they stamp the key."""
 FEWEST_NODES: Final = 64
 """Nodes of a graph from which reading a file takes less time than scheduling."""
 
@@ -63,12 +62,17 @@ def schedule_key(canonical: CanonicalGraph, policy: Callable[..., Any]) -> str |
     if len(canonical.nodes) < FEWEST_NODES:
         return None
     try:
-        about = [f"{name} {limits_of(name)!r}" for name in devices_of(canonical.sink)]
+        about = [facts_of(name) for name in devices_of(canonical.sink)]
         text = to_text(canonical.sink)
     except TinycoreError:  # a device that is not here, an argument without text
         return None
-    about += [f"{policy.__module__}.{policy.__qualname__}", f"RING={settings.RING}"]
-    return "\n".join([stamp(SCHEDULING), *decisive_settings(), *about, text])
+    about.append(f"{policy.__module__}.{policy.__qualname__}")
+    return "\n".join([stamp(ABOVE_TENSOR), *decisive_settings(), *about, text])
+
+
+def facts_of(device: str) -> str:
+    """All that a schedule depends on of a device. Raises DeviceError as `Device` does."""
+    return f"{device} {'image' if Device[device].has('image') else ''} {limits_of(device)!r}"
 
 
 @lru_cache(1024)

@@ -20,6 +20,7 @@ from hip_programs import ANYWHERE, check_accesses_of_bytes, product_of
 from tiny_amd.arch import ARCHS
 from tiny_amd.comgr import ComgrCompiler, worker_of
 from tiny_amd.comgr_library import ComgrLibrary
+from tinycore.cache import file_identity
 from tinycore.errors import CompileError, CompilerUnavailable
 from tinycore.plugin import SupportsAssembly
 
@@ -226,6 +227,7 @@ def test_an_object_comes_from_the_process_whatever_the_library_prints(echo: Comg
         assert echo.compile(source) == source.encode()
         assert echo.assembly(source) == source
     assert echo.key.startswith("COMGR 2.7 gfx1100 -O3")
+    assert echo.key.endswith(file_identity(os.environ[VARIABLE]))
     assert "libamd_comgr" not in Path("/proc/self/maps").read_text("utf-8")
 
 

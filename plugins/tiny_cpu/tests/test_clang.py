@@ -165,6 +165,18 @@ def test_assembly_of_what_clang_rejects_is_refused_alike() -> None:
         ClangCompiler(Arch.parse("native")).assembly("this is no C")
 
 
+def test_the_key_tells_builds_of_one_version_apart(tmp_path: Path) -> None:
+    """Two distributions patch one version of clang in two ways, and both say the same of it."""
+
+    def key(folder: str) -> str:
+        program = tmp_path / folder / "clang"
+        program.parent.mkdir()
+        program.write_text("#!/bin/sh\n")
+        return ClangCompiler(Arch.parse("native"), Clang((str(program),), "clang version 19")).key
+
+    assert key("one") != key("other")
+
+
 def test_the_key_tells_processors_and_versions_apart() -> None:
     def key(version: str, arch: str) -> str:
         return ClangCompiler(Arch.parse(arch), Clang(("clang",), version)).key

@@ -154,6 +154,37 @@ def test_answers_are_remembered_until_the_driver_changes(
     assert choose() == 3
 
 
+SETTINGS = """
+from tinycore.config import PluginSettings, text
+
+class ToySettings(PluginSettings):
+    TOY_PROBE_LIBRARY = text("", "The library of the toy", "a file")
+"""
+
+
+@pytest.mark.slow
+def test_answers_are_remembered_by_the_variables_of_the_plugins_settings(
+    install: Install, registry: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even where a plugin does not state what its driver depends on."""
+    source = SETTINGS + working("TOY", more="settings=lambda: ToySettings()")
+    entry = install("TOY", "toy_variables", source)
+    started = count_of_asked(monkeypatch)
+
+    def choose() -> int:
+        probing._memories.clear()  # as another process would
+        assert registry(entry).get_available_devices() == ["TOY"]
+        return len(started)
+
+    assert choose() == 1
+    assert choose() == 1
+    monkeypatch.setenv("TOY_PROBE_LIBRARY", "/somewhere/else")
+    assert choose() == 2
+    monkeypatch.setenv("TOY_VISIBLE_DEVICES", "0")
+    assert choose() == 3
+    assert choose() == 3
+
+
 def test_a_plugin_that_changed_is_asked_again(
     install: Install, registry: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

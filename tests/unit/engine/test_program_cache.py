@@ -7,22 +7,36 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import tinycore
-from tests.test_floors import imports_of, module_of
-from tinycore import Context, Device, Tensor
+from tests.test_floors import FLOORS
+from tinycore import Context, Device, Tensor, cache
 from tinycore._lru import Lru
-from tinycore._stamp import INDECISIVE_SETTINGS, content_of, sources, stamp
+from tinycore._stamp import (
+    ABOVE_ENGINE,
+    ABOVE_TENSOR,
+    DECISIVE_SETTINGS,
+    INDECISIVE_SETTINGS,
+    content_of,
+    stamp_of_modules,
+)
+from tinycore.cache import DiskCache
 from tinycore.config import settings
+from tinycore.device.protocols import ProgramInfo
 from tinycore.engine import compile as compiling
-from tinycore.engine.program_cache import LOWERING, load_program, program_key, restored
-from tinycore.errors import PluginError
+from tinycore.engine import program_cache
+from tinycore.engine.program_cache import load_program, program_key, restored
+from tinycore.errors import DeviceError, PluginError
 from tinycore.render.base import Limits, LinearKernel, Renderer
 from tinycore.schedule import ScheduleItem
+from tinycore.schedule.canonical import canonicalize
+from tinycore.schedule.compiled import schedule_for
+from tinycore.tensor.realization import choose_retention
 
 
 @pytest.fixture(autouse=True)
@@ -37,11 +51,11 @@ def kernel(number: float) -> ScheduleItem:
 
 
 def test_what_is_kept_is_what_was_made() -> None:
-    toolchain = Device["PYTHON"].toolchain
-    made = compiling.program_of(kernel(3.5).ast, toolchain)
+    device = Device["PYTHON"]
+    made, _ = compiling.loaded_program(kernel(3.5).ast, device, device.toolchain, None)
 
-    assert load_program(kernel(3.5).ast, toolchain) == made
-    assert load_program(kernel(4.5).ast, toolchain) is None
+    assert load_program(kernel(3.5).ast, device.toolchain) == made
+    assert load_program(kernel(4.5).ast, device.toolchain) is None
 
 
 class Nothing(Renderer):
@@ -93,10 +107,10 @@ def test_a_kept_program_is_not_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_who_watches_kernels_being_made_sees_each(capsys: pytest.CaptureFixture[str]) -> None:
-    toolchain = Device["PYTHON"].toolchain
-    compiling.program_of(kernel(6.5).ast, toolchain)
+    device = Device["PYTHON"]
+    compiling.loaded_program(kernel(6.5).ast, device, device.toolchain, None)
     with Context(TRACE="source"):
-        compiling.program_of(kernel(6.5).ast, toolchain)
+        compiling.loaded_program(kernel(6.5).ast, device, device.toolchain, None)
 
     assert "source" in capsys.readouterr().err
 
@@ -120,14 +134,14 @@ def test_the_stamp_follows_the_files_of_the_renderer(
     (tmp_path / "dialect_of_a_test.py").write_text("# old")
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("dialect_of_a_test")
-    before = stamp((), ("dialect_of_a_test",))
+    before = stamp_of_modules(("dialect_of_a_test",))
     times = (tmp_path / "dialect_of_a_test.py").stat()
     (tmp_path / "dialect_of_a_test.py").write_text("# new")
     os.utime(tmp_path / "dialect_of_a_test.py", ns=(times.st_atime_ns, times.st_mtime_ns))
-    stamp.cache_clear()
+    stamp_of_modules.cache_clear()
     content_of.cache_clear()
 
-    assert stamp((), ("dialect_of_a_test",)) != before
+    assert stamp_of_modules(("dialect_of_a_test",)) != before
 
 
 FIRST_RESULT = """
@@ -149,30 +163,109 @@ def test_a_second_process_loads_no_lowering(folder: Path) -> None:
     assert results == ["[2.0, 3.0]\nTrue\n", "[2.0, 3.0]\nFalse\n"]
 
 
-def test_every_file_that_lowers_a_kernel_is_stamped() -> None:
+@pytest.mark.parametrize(("above", "floor"), [(ABOVE_ENGINE, 4), (ABOVE_TENSOR, 5)])
+def test_a_stamp_leaves_out_what_is_above_its_floor_and_nothing_else(
+    above: tuple[str, ...], floor: float
+) -> None:
+    """test_floors.py proves: no lower floor imports those parts."""
     root = Path(tinycore.__file__).parent
-    stamped = {file for part in LOWERING for file in sources(root / part)}
+    names = {name: f"{name}.py" if (root / f"{name}.py").is_file() else name for name in FLOORS}
 
-    assert set((root / "lower").rglob("*.py")) <= stamped
-
-
-UNDECIDED = frozenset(
-    {"_collector", "_deferred", "_locks", "_lru", "_stamp", "cache", "config", "errors", "trace"}
-    | {"device.buffer", "device.hooks", "device.registry", "engine.counters", "engine.rule_hooks"}
-    | {"engine.search", "schedule.limits"}
-)
-"""Modules that files of a stamp import and that change no program; what they hand on of settings,
-rules and plans is in the key by itself."""
+    assert {names[name] for name, (height, _) in FLOORS.items() if height > floor} == {*above}
 
 
-def test_every_file_that_a_stamped_one_imports_is_stamped_or_decides_nothing() -> None:
-    root = Path(tinycore.__file__).parent
-    stamped = {file for part in LOWERING for file in sources(root / part)}
-    imported = {
-        found.module.removeprefix("tinycore.")
-        for file in stamped
-        for found in imports_of(file.read_text("utf-8"), module_of(file, root.parent))
-    }
-    files = {name: root / f"{name.replace('.', '/')}.py" for name in imported - UNDECIDED}
+class Typed(Renderer):
+    """A renderer of which no file is known, as one that was typed at a prompt."""
 
-    assert [name for name, file in files.items() if file.exists() and file not in stamped] == []
+    def render(self, kernel: LinearKernel) -> str:
+        raise NotImplementedError
+
+
+def test_code_without_a_file_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    toolchain = replace(Device["PYTHON"].toolchain, renderer=Typed(Limits()))
+    assert program_key(kernel(8.5).ast, toolchain) is not None
+    monkeypatch.setattr(Typed, "__module__", "typed_at_a_prompt")
+
+    assert program_key(kernel(8.5).ast, toolchain) is None
+    assert load_program(kernel(8.5).ast, toolchain) is None
+
+
+@dataclass
+class Machine:
+    """A compiler that returns what it is told to, and a device that loads nothing else but that."""
+
+    name: str = "BROKEN"
+    key: str = "BROKEN 1.0"
+    sound: bool = False
+    compiled: int = 0
+
+    def compile(self, source: str) -> bytes:
+        self.compiled += 1
+        found: bytes = Device["PYTHON"].toolchain.compiler.compile(source)
+        return found if self.sound else b"damaged"
+
+    def load(self, binary: bytes, info: ProgramInfo) -> Any:
+        if binary == b"damaged":
+            raise DeviceError("the program is damaged")
+        return Device["PYTHON"].load(binary, info)
+
+
+def load(machine: Machine, number: float) -> None:
+    toolchain = replace(Device["PYTHON"].toolchain, compiler=machine)
+    compiling.loaded_program(kernel(number).ast, machine, toolchain, None)  # type: ignore[arg-type]
+
+
+def test_what_no_device_has_loaded_is_not_kept() -> None:
+    """A compiler that runs into a full disk, or is killed, may return half a binary."""
+    machine = Machine()
+    with pytest.raises(DeviceError, match="damaged"):
+        load(machine, 9.5)
+    machine.sound, machine.compiled = True, 0
+    load(machine, 9.5)
+    load(machine, 9.5)
+
+    assert machine.compiled == 1
+
+
+def test_a_kept_program_that_does_not_load_is_compiled_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = Machine(sound=True)
+    load(machine, 10.5)
+    monkeypatch.setattr(cache, "get", damaged)
+    load(machine, 10.5)
+
+    assert machine.compiled == 2
+
+
+def damaged(table: str, key: str) -> bytes | None:
+    """The content of the cache, but for damaged binaries."""
+    content = DiskCache.get(cache._chosen(), table, key)
+    head = content.partition(b"\n")[0] + b"\n" if content and table == "program" else b""
+    return content and head + b"damaged"
+
+
+def test_equal_text_of_another_compiler_is_another_binary() -> None:
+    """As after an update of a plugin, which runs other passes of the same LLVM."""
+    toolchain = Device["PYTHON"].toolchain
+    ours = program_cache.binary_key("text", toolchain)
+    other = Machine(key=toolchain.compiler.key)
+
+    assert program_cache.binary_key("text", replace(toolchain, compiler=other)) != ours
+
+
+@pytest.mark.parametrize("name", DECISIVE_SETTINGS)
+def test_programs_and_schedules_are_kept_by_every_decisive_setting(name: str) -> None:
+    """In memory as on disk: which kernels there are depends on how each would be lowered."""
+    ast, device = kernel(11.5).ast, Device["PYTHON"]
+    form = canonicalize([Tensor([1.0, 2.0], device="PYTHON").realize().exp().uop])
+    value = getattr(settings, name)
+    runner = compiling.runner_for(ast, "PYTHON")
+    schedule = schedule_for(form, choose_retention)
+    key = program_key(ast, device.toolchain)
+    with Context(**{name: not value if type(value) is bool else value + 1}):
+        assert program_key(ast, device.toolchain) != key
+        assert compiling.runner_for(ast, "PYTHON") is not runner
+        assert schedule_for(form, choose_retention) is not schedule
+    assert compiling.runner_for(ast, "PYTHON") is runner
+    assert schedule_for(form, choose_retention) is schedule

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
@@ -22,6 +23,7 @@ from tests.unit.schedule.graphs import buffer, kernels, matmul
 from tinycore import Context, Tensor, cache
 from tinycore._lru import Lru
 from tinycore.device import Device
+from tinycore.device.protocols import ProgramInfo
 from tinycore.device.worker_process import WorkerProcess
 from tinycore.dtype import DType, dtypes
 from tinycore.engine import candidate_runner, plan_cache
@@ -31,11 +33,12 @@ from tinycore.engine.candidate_runner import (
     candidate_runner_for,
     new_worker,
 )
-from tinycore.engine.compile import runner_for
+from tinycore.engine.compile import Binary, runner_for
 from tinycore.engine.plan_cache import TunedPlan
-from tinycore.engine.search import Report, search, tune, tuned_plan
+from tinycore.engine.search import Entrant, Report, Search, search, tune, tuned_plan
 from tinycore.engine.trial import Outcome, Scratch, Trial, agrees, integers_below, random_values
 from tinycore.lower.plan import plan_for
+from tinycore.lower.plan_neighbors import Candidate
 from tinycore.lower.tile import Split
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
@@ -241,6 +244,25 @@ def test_heuristics_plan_stays_unless_it_is_beaten() -> None:
     assert found.seconds <= found.before
     if found.plan == plan_for(ast, device.toolchain.renderer.limits):
         assert found.speedup == 1.0
+
+
+class Judge:
+    """A runner that finds right what is launched in one group, and wrong all else."""
+
+    def measure(self, candidate: Binary, to_beat: float) -> Outcome:
+        is_right = candidate.info.grid == (1, 1, 1)
+        return Outcome("right", 1e-3) if is_right else Outcome("wrong")
+
+
+def test_equal_code_in_other_groups_is_another_candidate() -> None:
+    """A measurement of one launch says nothing of another one of the same code."""
+    runner: Any = Judge()
+    found = Search(product(), runner, Device["PYTHON"].toolchain.renderer, 1)
+    one, many = (Binary(b"code", ProgramInfo("code", 1, grid=(groups, 1, 1))) for groups in (1, 4))
+    found.beam = [Entrant(Candidate((), product()), (), one, 1e-3)]
+
+    assert found.outcome(one).verdict == "right"
+    assert found.outcome(many).verdict == "wrong"
 
 
 def test_scratch_of_a_gather_keeps_addresses_inside() -> None:

@@ -206,7 +206,7 @@ def test_the_key_tells_apart_what_matters(monkeypatch: pytest.MonkeyPatch) -> No
         assert disk.schedule_key(form, choose_retention) is None
     with Context(VERIFY=1):
         assert disk.schedule_key(form, choose_retention) is None
-    monkeypatch.setattr(disk, "stamp", lambda parts: "other code")
+    monkeypatch.setattr(disk, "stamp", lambda above: "other code")
     assert disk.schedule_key(form, choose_retention) != plain
 
 

@@ -28,7 +28,7 @@ _USB = Interface(
 
 BACKEND = Backend(
     name="AMD",
-    api=(1, 21),
+    api=(1, 22),
     count=deferred("tiny_amd.topology:count"),
     driver=deferred("tiny_amd.topology:driver"),
     open=deferred("tiny_amd.device:AmdDevice"),

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from tiny_amd._native import ffi
 from tinycore.errors import CompileError, CompilerUnavailable
-from tinycore.plugin import serve_questions
+from tinycore.plugin import file_identity, serve_questions
 
 __all__ = ["ComgrLibrary", "open_library"]
 
@@ -256,7 +256,8 @@ class Service:
         """Result of the library, opened at the first. Raises CompilerUnavailable, CompileError."""
         library = self.library = self.library or ComgrLibrary(open_library(self.named))
         if verb == "key":
-            return library.key(arch).encode()
+            build = next(filter(None, map(file_identity, candidates(self.named))), "")
+            return f"{library.key(arch)} {build}".encode()
         make = library.compile if verb == "compile" else library.assembly
         return make(arch, source)
 

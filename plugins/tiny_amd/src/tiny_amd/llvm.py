@@ -38,7 +38,8 @@ class LlvmCompiler:
             cpu=arch, features=FEATURES, opt=_LEVEL, reloc="pic"
         )
         self._data_layout = str(self._machine.target_data)
-        version = ".".join(map(str, self._llvm.llvm_version_info))
+        release = importlib.import_module("llvmlite").__version__
+        version = f"{'.'.join(map(str, self._llvm.llvm_version_info))} of llvmlite {release}"
         self.key = f"LLVM {version} O{_LEVEL} {TRIPLE} {arch} {FEATURES}"
 
     def compile(self, source: str) -> bytes:

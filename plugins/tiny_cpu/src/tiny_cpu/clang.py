@@ -20,6 +20,7 @@ from typing import Final
 from tiny_cpu.arch import Arch
 from tinycore import cache as disk
 from tinycore.errors import CompileError, CompilerUnavailable
+from tinycore.plugin import file_identity
 
 __all__ = ["Clang", "ClangCompiler", "candidates", "find_clang", "is_clang_installed"]
 
@@ -66,7 +67,9 @@ class ClangCompiler:
         found = clang or find_clang()
         self.arch = arch
         self._command = (*found.command, *_FLAGS, *_target(arch), "-o", "-", "-")
-        self.key = " ".join((found.version, *self._command[len(found.command) :], arch.identity))
+        build = file_identity(found.command[0])
+        words = self._command[len(found.command) :]
+        self.key = " ".join((found.version, build, *words, arch.identity))
 
     def compile(self, source: str) -> bytes:
         """The object file for `source`. Raises CompileError with all that clang said."""

@@ -40,7 +40,8 @@ class LlvmCompiler:
             cpu=processor, features=features, opt=_OPTIMIZATION, reloc="pic", codemodel="small"
         )
         self._data_layout = str(self._machine.target_data)
-        version = ".".join(map(str, llvm.llvm_version_info))
+        release = importlib.import_module("llvmlite").__version__
+        version = f"{'.'.join(map(str, llvm.llvm_version_info))} of llvmlite {release}"
         self.key = f"LLVM {version} O{_OPTIMIZATION} short {self._triple} {processor} {features}"
 
     def compile(self, source: str) -> bytes:

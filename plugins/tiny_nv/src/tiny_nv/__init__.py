@@ -13,7 +13,7 @@ _CARD_MEMORY, _PINNED, _MANAGED = 2, 3, 13
 
 CUDA = Backend(
     name="CUDA",
-    api=(1, 21),
+    api=(1, 22),
     count=deferred("tiny_nv.probe:count"),
     probe=deferred("tiny_nv.probe:reason"),
     open=deferred("tiny_nv.device:CudaDevice"),
@@ -43,7 +43,7 @@ _PCI = Interface(
 
 NV = Backend(
     name="NV",
-    api=(1, 21),
+    api=(1, 22),
     count=deferred("tiny_nv.nvk.probe:count"),
     driver=deferred("tiny_nv.nvk.probe:driver"),
     open=deferred("tiny_nv.nvk.device:NvDevice"),

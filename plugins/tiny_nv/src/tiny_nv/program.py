@@ -27,7 +27,7 @@ from tinycore.errors import (
     LaunchTooLarge,
     UnsupportedError,
 )
-from tinycore.plugin import ProgramInfo, TensorMap, lock
+from tinycore.plugin import ProgramInfo, TensorMap, file_identity, lock
 
 if TYPE_CHECKING:
     from tiny_nv.device import CudaDevice
@@ -102,7 +102,8 @@ class NvrtcCompiler:
         told = (f"--ptxas-options={VERBOSE}",) if self.form == "CUBIN" else ()
         self.options = (f"--gpu-architecture={self.target}", *_OPTIONS, *told, *more)
         version = ".".join(map(str, _nvrtc.version()))
-        self.key = f"NVRTC {version} {self.form} {' '.join(self.options)}"
+        build = file_identity(_nvrtc.path())
+        self.key = f"NVRTC {version} {build} {self.form} {' '.join(self.options)}"
 
     def compile(self, source: str) -> bytes:
         """The cubin, or the PTX. Raises CompileError with the log."""
@@ -128,7 +129,10 @@ class PtxCompiler:
     def __init__(self, arch: str, assembles: bool = True) -> None:
         self._arch = arch
         self._assembler = _nvrtc.tool("ptxas") if assembles else None
-        by = f" {VERBOSE} {_version_of(self._assembler)}" if self._assembler else ""
+        by = ""
+        if self._assembler:
+            build = file_identity(self._assembler)
+            by = f" {VERBOSE} {_version_of(self._assembler)} {build}"
         self.key = f"PTX {arch}{by}"
 
     def compile(self, source: str) -> bytes:

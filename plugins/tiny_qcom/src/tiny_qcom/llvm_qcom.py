@@ -13,7 +13,7 @@ from cffi import FFI
 
 from tiny_qcom.chip import Chip
 from tinycore.errors import CompileError, CompilerUnavailable
-from tinycore.plugin import lock
+from tinycore.plugin import file_identity, lock
 
 __all__ = ["Library", "QcomCompiler"]
 
@@ -117,7 +117,8 @@ class QcomCompiler:
     def __init__(self, chip: Chip, loaded: Any = None) -> None:
         self.library = loaded or library()
         self.chip = chip
-        self.key = f"libllvm-qcom {chip.id:#x}"
+        build = next(filter(None, map(file_identity, NAMES)), "")
+        self.key = f"libllvm-qcom {chip.id:#x} {build}"
 
     def compile(self, source: str) -> bytes:
         """The container. Raises CompileError with the compiler's log."""
