@@ -63,6 +63,13 @@ def container_items(value: Any) -> list[tuple[str, Any]] | None:
     return None
 
 
+def attributes_beside(value: Any) -> list[tuple[str, Any]]:
+    """The attributes of a container that are no items of it."""
+    own = getattr(value, "__dict__", None) or {}
+    known = {field.name for field in dataclasses.fields(value)} if is_record(value) else ()
+    return [(name, item) for name, item in own.items() if name not in known]
+
+
 def leaves(value: Any, path: str) -> Iterator[Leaf]:
     """All leaves of nested containers with their paths; for containers, their classes."""
     inner = container_items(value)
@@ -208,6 +215,8 @@ class Arguments:
             key.append(tuple([step for step, _ in inner]))
             for _, item in inner:
                 self.note(item, key)
+            for name, item in attributes_beside(value):
+                key += name, self.constant(item)
         elif isinstance(value, NumpyArray):
             paths = [p for p, v in self.leaves if isinstance(v, NumpyArray)]
             raise JitError(
@@ -217,10 +226,14 @@ class Arguments:
         elif isinstance(value, Size):
             key.append(self.names.free(value))
         else:
-            part = constant_key(value)
-            key.append(part)
-            if type(part) is Same:
-                self.objects.append(value)
+            key.append(self.constant(value))
+
+    def constant(self, value: Any) -> Hashable:
+        """A value as part of a key. What it has beside that is guarded."""
+        part = constant_key(value)
+        if type(part) is Same or type(value) not in (*ATOMS, float):
+            self.objects.append(value)
+        return part
 
     def shown(self, key: list[Any]) -> list[UOp]:
         """The BUFFERs of all tensors, with repetitions, after how they are shown joined a key."""

@@ -8,6 +8,7 @@ may affect its result becomes a box of a guard (`guard.py`). See docs/decisions/
 from __future__ import annotations
 
 import functools
+import operator
 import pickle
 import random
 import sys
@@ -16,19 +17,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from tinycore._deferred import NumpyArray
-from tinycore.tensor.guard import Box, Guard, join_path
-from tinycore.tensor.guard_keys import ATOM, CONTENT, OBJECT, Role, Values, alike, is_plain
+from tinycore.tensor.guard import OTHERS, Box, Guard, join_path
+from tinycore.tensor.guard_keys import ATOM, ATOMS, CONTENT, OBJECT, Role, Values, alike, is_plain
 from tinycore.tensor.guard_readers import (
-    MOST_COMPARED_BYTES,
-    WRAPPERS,
     Reader,
     class_reader,
-    container_reader,
+    content_reader,
     global_reader,
-    reader_of,
+    is_unseen,
+    object_reader,
 )
 from tinycore.tensor.names import Names
+from tinycore.tensor.tensor import Tensor
 
 MOST_BOXES: Final = 4096
 """Boxes that are looked into."""
@@ -67,8 +67,8 @@ class Walk:
         """Walk, again wherever code has been met that names more."""
         self.free = free or {}
         count = -1
-        while count != len(self.names.codes):
-            count = len(self.names.codes)
+        while count != self.names.count:
+            count = self.names.count
             self.seen, self.met, self.scopes = [], set(), {}
             self.referred, self.hidden = [], []
             queue: deque[tuple[int, int, Any, str, Reader]] = deque()
@@ -108,10 +108,10 @@ class Walk:
         roles = []
         for place, (value, label) in enumerate(zip(values, labels, strict=True)):
             where = path if label in ("", ".__wrapped__") else join_path(path, label)
-            role, reader = self.role(value, where)
+            role, readers = self.role(value, where)
             roles.append(role)
-            if reader is not None:
-                queue.append((number, place, value, where, reader))
+            queue.extend([(number, place, value, where, reader) for reader in readers])
+            if readers or type(value) not in ATOMS:
                 self.enter_class(number, place, value, where, queue)
             if isinstance(value, types.FunctionType):
                 self.follow(number, place, value, where, queue)
@@ -126,32 +126,39 @@ class Walk:
         reader = class_reader(kind, self.names, of_object=True)
         queue.append((number, place, value, f"class {kind.__name__}", reader))
 
-    def role(self, value: Any, path: str) -> tuple[Role, Reader | None]:
-        """Return the role of a value, and its reader if its content is guarded too."""
+    def role(self, value: Any, path: str) -> tuple[Role, list[Reader]]:
+        """Return the role of a value, and the readers of its content where that is guarded too."""
         if path in self.free:
-            return self.free[path], None
+            return self.free[path], []
+        kind = type(value)
+        if kind in ATOMS and kind is not type:
+            return Role(ATOM, value), []
+        if isinstance(value, (operator.attrgetter, operator.methodcaller)):
+            self.names.mention(value)
+        own = object_reader(value, self.names)
         if is_plain(value):
-            return Role(ATOM, value), None
-        reader = reader_of(value, self.names)
-        if reader is None:
-            return self.object(value), None
-        if (
-            isinstance(value, NumpyArray)
-            and value.nbytes > MOST_COMPARED_BYTES
-            and value.flags.writeable
-        ):
+            return Role(ATOM, value), [] if own is None else [own]
+        content = None if isinstance(value, Tensor) else content_reader(value)
+        if content is not None and is_unseen(value):
             self.hidden.append(path)
-        if type(value) in WRAPPERS or container_reader(value) or isinstance(value, NumpyArray):
-            return Role(CONTENT, type(value)), reader
+        if content is not None and own is None:
+            return Role(CONTENT, kind), [content]
         is_known = id(value) in self.met
         self.met.add(id(value))
-        if isinstance(value, types.FunctionType) and path and not has_more(value):
-            return self.object(value), None
-        if isinstance(value, types.FunctionType) and not is_known:
-            return Role(CONTENT, type(value)), reader
-        if type(value).__weakrefoffset__ == 0:  # it must not be kept alive to be known again
-            return Role(OBJECT if is_known else CONTENT, type(value)), None if is_known else reader
-        return self.object(value), None if is_known else reader
+        readers = [] if is_known else [r for r in (content, own) if r is not None]
+        is_function = isinstance(value, types.FunctionType)
+        if is_function and path and not has_more(value):
+            return self.object(value), readers if self.opens(value) else []
+        can_be_known = kind.__weakrefoffset__ != 0  # it must not be kept alive to be known again
+        if not is_known and (is_function or (readers and not can_be_known)):
+            return Role(CONTENT, kind), readers
+        if readers and not can_be_known:
+            return Role(OBJECT), []
+        return self.object(value), readers
+
+    def opens(self, function: types.FunctionType) -> bool:
+        """True if the code of a function is looked into."""
+        return self.names.opens(function.__globals__.get("__name__", ""))
 
     def object(self, value: Any) -> Role:
         """Return the role of a value that must be the same object."""
@@ -161,10 +168,11 @@ class Walk:
     def follow(self, number: int, place: int, function: Any, path: str, queue: Any) -> None:
         """Queue the globals that a function's code names."""
         scope = function.__globals__
-        if not self.names.opens(scope.get("__name__", "")):
+        if not self.opens(function):
             return
         self.names.add(function)
-        if id(scope) not in self.scopes and (guarded := self.names.globals_of(scope)):
+        if id(scope) not in self.scopes:
+            guarded = self.names.globals_of(scope)
             self.scopes[id(scope)] = number, place, function
             root = self.roots and getattr(self.roots[0], "__globals__", None)
             home = "" if not path or root is scope else f"module {scope.get('__name__')}"
@@ -211,7 +219,7 @@ class Change(NamedTuple):
     """True if another value can be put there, too."""
 
 
-FIXED: Final = frozenset({"code", "default", "key", "[...]", "base"})
+FIXED: Final = frozenset({"code", "default", "key", "[...]", "base", OTHERS})
 """Labels of values that are read of containers and cannot be stored there."""
 
 

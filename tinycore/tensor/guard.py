@@ -14,12 +14,14 @@ from __future__ import annotations
 import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from itertools import repeat
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from tinycore.tensor.guard_keys import (
     ATOM,
     CONTENT,
     FORM,
+    MISSING,
     OBJECT,
     Role,
     Values,
@@ -33,11 +35,57 @@ CHANGED = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueE
 """Errors of reads that were possible at the capture."""
 
 
+NOTHING_NAMED: Final[Mapping[str, Any]] = types.MappingProxyType({})
+
+
 class Reads(NamedTuple):
-    """Text of Python that reads a container: statements, then an expression for each value."""
+    """Text of Python that reads a container: statements, then an expression for each value; and
+    what they name.
+    """
 
     before: list[str]
     values: list[str]
+    scope: Mapping[str, Any] = NOTHING_NAMED
+
+
+class Table(NamedTuple):
+    """Names of a dict of attributes or globals: those that are read, and those that must be absent.
+
+    Its values end with one that is True while no other name is there.
+    """
+
+    names: tuple[str, ...]
+    present: int
+    """Count of the names that are there; the others follow them."""
+    others: frozenset[str]
+    size: int | None = None
+    """Number of entries, where any other name matters."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Labels of the values, those of attributes."""
+        return (*[f".{name}" for name in self.names], OTHERS)
+
+    def read(self, table: Mapping[str, Any]) -> Values:
+        """Read the dict. `keys` iterates over the shorter of both in C."""
+        values = map(table.get, self.names, repeat(MISSING))
+        if self.size is None:
+            return (*values, table.keys().isdisjoint(self.others))
+        return (*values, len(table) == self.size)
+
+    def source(self, box: str, table: str) -> Reads:
+        """The same as text, without a reference to the dict after that."""
+        name, others = f"{box}_table", f"{box}_others"
+        found = [f"{name}[{key!r}]" for key in self.names[: self.present]]
+        found += [f"{name}.get({key!r}, missing)" for key in self.names[self.present :]]
+        last = f"{name}.keys().isdisjoint({others})"
+        if self.size is not None:
+            last = f"len({name}) == {self.size}"
+        return Reads([f"{name} = {table}"], [*found, last], {others: self.others})
+
+
+OTHERS: Final = "absence of other names"
+"""Label of the last value of a Table."""
 
 
 Place: TypeAlias = tuple[int, int]
@@ -66,52 +114,46 @@ def dict_source(count: int) -> Source:
     return source
 
 
-def entries_source(scope: str, names: Sequence[str], present: Mapping[str, Any]) -> Source:
-    """The source of some entries of a dict that is an attribute. Those not `present` are None."""
-    found = entries(names, present)
-
-    def source(box: str) -> Reads:
-        return Reads([f"{box}_table = {box}.{scope}"], [f"{box}_table{entry}" for entry in found])
-
-    return source
+def table_source(table: Table, scope: str) -> Source:
+    """The source of a dict that is an attribute."""
+    return lambda box: table.source(box, f"{box}.{scope}")
 
 
-def attributes_source(
-    names: Sequence[str], present: Mapping[str, Any], slots: Sequence[str]
-) -> Source:
+def attributes_source(table: Table | None, slots: Mapping[str, Callable[[Any], Any]]) -> Source:
     """The source of attributes of an object: some in its dict, some in slots."""
-    found = entries(names, present)
 
     def source(box: str) -> Reads:
-        before = [f"{box}_table = {box}.__dict__"] if found else []
-        values = [f"{box}_table{entry}" for entry in found]
-        return Reads(before, values + [f"{box}.{name}" for name in slots])
+        found = Reads([], []) if table is None else table.source(box, f"{box}.__dict__")
+        reads = {f"{box}_slot{number}": read for number, read in enumerate(slots.values())}
+        values = [f"{name}({box})" for name in reads]
+        return Reads(found.before, found.values + values, {**found.scope, **reads})
 
     return source
 
 
-def class_source(kind: type, names: Sequence[str], of_object: bool) -> Source:
+def class_source(kind: type, table: Table, of_object: bool) -> Source:
     """The source of a class, or of the class of an object: its bases and some attributes."""
-    found, bases = entries(names, vars(kind)), range(len(kind.__bases__))
+    count = len(kind.__bases__)
 
     def source(box: str) -> Reads:
-        before = [f"{box}_kind = type({box})" if of_object else f"{box}_kind = {box}"]
-        before += [f"{box}_table = {box}_kind.__dict__"] if found else []
-        values = [f"{box}_kind.__bases__[{place}]" for place in bases]
-        return Reads(before, values + [f"{box}_table{entry}" for entry in found])
+        name, bases = f"{box}_kind", item_names(box, count)
+        before = [f"{name} = type({box})" if of_object else f"{name} = {box}"]
+        before += [f"[{', '.join(bases)}] = {name}.__bases__"]
+        found = table.source(box, f"{name}.__dict__")
+        return Reads(before + found.before, bases + found.values, found.scope)
 
     return source
 
 
-def function_source(cells: int, names: Sequence[str]) -> Source:
+def function_source(cells: int, table: Table) -> Source:
     """The source of a function: code, defaults, content of closure cells, some attributes."""
 
     def source(box: str) -> Reads:
-        found = item_names(box, cells)
-        before = [f"[{', '.join(found)}] = {box}.__closure__"] if cells else []
+        names, found = item_names(box, cells), table.source(box, f"{box}.__dict__")
+        before = [f"[{', '.join(names)}] = {box}.__closure__"] if cells else []
         values = [f"{box}.{name}" for name in ("__code__", "__defaults__", "__kwdefaults__")]
-        values += [f"{cell}.cell_contents" for cell in found]
-        return Reads(before, values + [f"{box}.__dict__.get({name!r})" for name in names])
+        values += [f"{cell}.cell_contents" for cell in names]
+        return Reads(before + found.before, values + found.values, found.scope)
 
     return source
 
@@ -121,14 +163,9 @@ def item_names(box: str, count: int) -> list[str]:
     return [f"{box}_{place}" for place in range(count)]
 
 
-def entries(names: Sequence[str], present: Mapping[str, Any]) -> list[str]:
-    """Reads of some entries, to be appended to a table, of which no reference is kept."""
-    return [f"[{name!r}]" if name in present else f".get({name!r})" for name in names]
-
-
 def compiled_guard(boxes: Sequence[Box]) -> Callable[[Any], bool]:
     """A function of the values of box 0, true if all values below are the objects they were."""
-    scope: dict[str, Any] = {"changed": CHANGED}
+    scope: dict[str, Any] = {"changed": CHANGED, "missing": MISSING}
     lines = ["def is_same(roots):", "    try:"]
     lines += [f"        {line}" for line in statements(boxes, scope)]
     lines += ["    except changed:", "        return False"]
@@ -154,11 +191,14 @@ def statements(boxes: Sequence[Box], scope: dict[str, Any]) -> Iterator[str]:
             yield f"read{number} = values{number}({name})"
             yield f"if not holds{number}(read{number}): return False"
             continue
-        before, values = box.source(name)
+        before, values, named = box.source(name)
+        scope |= named
         yield from before
         reads |= {(number, place): value for place, value in enumerate(values)}
         for place, (role, own) in enumerate(zip(box.roles, box.ids, strict=True)):
-            if role.means == ATOM and id(role.of) == own:
+            if box.labels[place] is OTHERS:
+                equal.append(values[place])
+            elif role.means == ATOM and id(role.of) == own:
                 scope[f"atom{number}_{place}"] = role.of
                 equal.append(f"{values[place]} is atom{number}_{place}")
             # The content of a box inside of this one is compared by its own statements.

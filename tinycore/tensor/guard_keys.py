@@ -34,6 +34,18 @@ PLAIN_TYPES: Final = (
 Values = tuple[Any, ...]
 
 
+class Absence(enum.Enum):
+    """The value of a name that is not there, which None would be told from by nothing."""
+
+    MISSING = "absent"
+
+    def __repr__(self) -> str:
+        return self.value
+
+
+MISSING: Final = Absence.MISSING
+
+
 class Role(NamedTuple):
     """Expectation of a value: to equal another one, to be a certain object, or to be of a kind."""
 
@@ -100,10 +112,16 @@ def constant_key(value: Any) -> Hashable:
         return type(value), value
     if isinstance(value, Size):
         return Size, value
+    return Same(value) if (found := buffer_content(value)) is None else (type(value), found)
+
+
+def buffer_content(value: Any) -> tuple[str, tuple[int, ...], bytes] | None:
+    """Format, shape and content of an object with the buffer protocol; None for others."""
     try:
-        return type(value), memoryview(value).tobytes()
-    except TypeError:
-        return Same(value)
+        with memoryview(value) as found:
+            return found.format, found.shape or (), found.tobytes()
+    except (TypeError, ValueError, BufferError):  # no buffer, or one that cannot be read
+        return None
 
 
 def alike(one: Any, other: Any) -> bool:

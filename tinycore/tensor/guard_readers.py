@@ -8,27 +8,29 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import io
 import os
 import threading
 import types
 from collections import deque
-from collections.abc import Callable, Mapping
-from operator import attrgetter, itemgetter
-from typing import Any, Final, NamedTuple, cast
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
 
 from tinycore._deferred import NumpyArray
 from tinycore.tensor.guard import (
+    OTHERS,
     Source,
+    Table,
     attributes_source,
     class_source,
     dict_source,
-    entries_source,
     function_source,
     items_source,
+    table_source,
 )
-from tinycore.tensor.guard_keys import ATOMS, Values, is_plain
+from tinycore.tensor.guard_keys import ATOMS, MISSING, Values, buffer_content, is_plain
 from tinycore.tensor.names import LAYERS, Names
-from tinycore.tensor.tensor import Tensor
 
 MOST_ITEMS: Final = 1024
 """Items of a container up to which each is compared; of longer ones the length is."""
@@ -51,35 +53,15 @@ class Reader(NamedTuple):
     """The same reads as text, where they give the same objects each time."""
 
 
-def read_nothing(_: Any) -> Values:
-    """Return no values."""
-    return ()
-
-
-def picked(names: tuple[str, ...], present: Mapping[str, Any]) -> Callable[[Any], Values]:
-    """A function that reads some names of a dict; None for missing ones."""
-    if len(names) > 1 and all(name in present for name in names):
-        return itemgetter(*names)
-    if len(names) == 1:
-        name = names[0]
-        return lambda table: (table.get(name),)
-
-    def read(table: Any) -> Values:
-        return tuple([table.get(name) for name in names])
-
-    return read
-
-
-def global_reader(function: Any, names: tuple[str, ...]) -> Reader:
+def global_reader(function: Any, table: Table) -> Reader:
     """Return the reader of a function's globals."""
 
     def store(box: Any, place: int, value: Any) -> None:
-        box.__globals__[names[place]] = value
+        box.__globals__[table.names[place]] = value
 
-    labels = tuple([f"global {name}" for name in names])
-    table: dict[str, Any] = function.__globals__
-    source = entries_source("__globals__", names, table)
-    return Reader(picked(names, table), labels, store, attrgetter("__globals__"), source)
+    labels = (*[f"global {name}" for name in table.names], OTHERS)
+    source = table_source(table, "__globals__")
+    return Reader(table.read, labels, store, attrgetter("__globals__"), source)
 
 
 OF_FUNCTION: Final = attrgetter("__code__", "__defaults__", "__kwdefaults__")
@@ -107,13 +89,13 @@ def function_reader(function: types.FunctionType, names: Names) -> Reader:
 
     Another function in its place is read likewise: if it has the same code, it has as many cells.
     """
-    guarded = tuple([n for n in vars(function) if n == "__wrapped__" or names.has(n)])
+    table = names.table(vars(function), ("__wrapped__",))
     cells = [f"closure variable {name}" for name in function.__code__.co_freevars]
-    labels = ("code", "default", "default", *cells, *(f".{name}" for name in guarded))
+    labels = ("code", "default", "default", *cells, *table.labels)
     plain = read_closure if cells else OF_FUNCTION
 
     def read(f: Any) -> Values:
-        return *plain(f), *map(vars(f).get, guarded)
+        return *plain(f), *table.read(vars(f))
 
     def store(f: Any, place: int, value: Any) -> None:
         if 3 <= place < 3 + len(cells):
@@ -121,101 +103,111 @@ def function_reader(function: types.FunctionType, names: Names) -> Reader:
         else:
             setattr(f, labels[place][1:], value)
 
-    source = function_source(len(cells), guarded)
-    return Reader(read if guarded else plain, labels, store, None, source)
+    return Reader(read, labels, store, None, function_source(len(cells), table))
 
 
-def attribute_reader(value: Any, names: Names) -> Reader:
-    """Return the reader of an object's attributes that code names; of a layer of tinycore, all."""
-    own = getattr(value, "__dict__", None)
+def attribute_reader(value: Any, names: Names) -> Reader | None:
+    """Return the reader of an object's attributes; None for one that can have none.
+
+    Read are those that code names; of a layer of tinycore, all.
+    """
     kind = type(value)
     is_layer = kind.__module__.startswith(LAYERS)
-    slots = tuple([n for n in slots_of(cast(Any, kind)) if is_layer or names.has(n)])
-    guarded: tuple[str, ...] = ()
-    if own is not None:
-        guarded = tuple([n for n in own if is_layer or names.has(n)])
-        if not is_layer:
-            later = dict.fromkeys((*sorted(names.stored), *shared_data(kind, names)))
-            guarded += tuple([n for n in later if n not in own and n not in slots])
-    labels = tuple([f".{name}" for name in (*guarded, *slots)])
+    if not (is_layer or isinstance(value, NAMESPACES) or names.opens(kind.__module__)):
+        return None
+    slots = {n: read for n, read in slots_of(value, names).items() if is_layer or names.has(n)}
+    own = getattr(value, "__dict__", None)
+    if own is None and not slots:
+        return None
+    later = [name for name in sorted(names.stored) if name not in slots]
+    table = None if own is None else names.table(own, later, is_layer)
+    labels = (*(() if table is None else table.labels), *[f".{name}" for name in slots])
 
     def store(box: Any, place: int, new: Any) -> None:
         setattr(box, labels[place][1:], new)
 
-    if not (guarded or slots):
-        return EMPTY_READER
-    source = attributes_source(guarded, own or {}, slots)
-    if not slots:
-        return Reader(picked(guarded, own or {}), labels, store, vars, source)
+    source = attributes_source(table, slots)
+    if not slots and table is not None:
+        return Reader(table.read, labels, store, vars, source)
 
     def read(box: Any) -> Values:
-        found = tuple([getattr(box, name, None) for name in slots])
-        return (*map(vars(box).get, guarded), *found) if guarded else found
+        found = tuple([read(box) for read in slots.values()])
+        return found if table is None else (*table.read(vars(box)), *found)
 
     return Reader(read, labels, store, None, source)
 
 
-def shared_data(kind: type, names: Names) -> list[str]:
-    """Return the names of class data that code names and that objects may override."""
-    return [
-        name
-        for base in kind.__mro__
-        if names.opens(base.__module__)
-        for name, value in vars(base).items()
-        if names.has(name) and not hasattr(type(value), "__get__")
-    ]
-
-
-def slots_of(kind: Any) -> tuple[str, ...]:
-    """The names in the slots of a class and its bases.
+def slots_of(value: Any, names: Names) -> dict[str, Callable[[Any], Any]]:
+    """The slots of an object by the names that code uses, which mangles private ones, and how they
+    are read.
 
     Not remembered: that would keep the class, and with its methods all that is around them.
     """
-    found: dict[str, None] = {}
-    for base in kind.__mro__:
-        slots = vars(base).get("__slots__", ())
-        found |= dict.fromkeys((slots,) if isinstance(slots, str) else slots)
-    return tuple([name for name in found if name not in ("__dict__", "__weakref__")])
+    found: dict[str, Callable[[Any], Any]] = {}
+    for base in type(value).__mro__:
+        is_read = names.opens(base.__module__) or base.__module__.startswith(LAYERS)
+        for name, slot in vars(base).items() if is_read else ():
+            if isinstance(slot, types.MemberDescriptorType):
+                is_set = slot_content(slot, value) is not MISSING
+                read = slot.__get__ if is_set else functools.partial(slot_content, slot)
+                found.setdefault(name, read)
+    return found
+
+
+def slot_content(slot: Any, box: Any) -> Any:
+    """Return the content of a slot; MISSING while it is empty."""
+    try:
+        return slot.__get__(box)
+    except AttributeError:
+        return MISSING
 
 
 def module_reader(module: Any, names: Names) -> Reader:
     """Return the reader of a module's attributes that code names."""
-    guarded = tuple([n for n in vars(module) if names.has(n) and not n.startswith("__")])
+    table = names.table(vars(module))
 
     def store(box: Any, place: int, value: Any) -> None:
-        setattr(box, guarded[place], value)
+        setattr(box, table.names[place], value)
 
-    labels = tuple([f".{name}" for name in guarded])
-    table = vars(module)
-    source = entries_source("__dict__", guarded, table)
-    return Reader(picked(guarded, table), labels, store, vars, source)
+    return Reader(table.read, table.labels, store, vars, table_source(table, "__dict__"))
 
 
 def class_reader(kind: Any, names: Names, of_object: bool = False) -> Reader:
     """Return the reader of a class: its bases, attributes that code names, special methods."""
+    own = vars(kind)
 
-    def is_read(name: str, value: Any) -> bool:
+    def is_read(name: str) -> bool:
         if name in ("__init__", "__new__", "__post_init__"):
             return names.has(kind.__name__) or names.makes(kind.__name__)
-        return names.has(name) or (name[:2] == "__" and isinstance(value, types.FunctionType))
+        return names.has(name) or name in SPECIAL
 
-    own = [name for name, value in vars(kind).items() if is_read(name, value)]
-    below = [b for b in kind.__mro__[1:] if names.opens(b.__module__)]
-    inherited = [name for base in below for name in vars(base) if names.has(name)]
-    guarded = tuple(dict.fromkeys((*own, *inherited)))
-    table, count = picked(guarded, vars(kind)), len(kind.__bases__)
+    found = tuple(filter(is_read, own))
+    others = names.interned((names.attributes | SPECIAL).difference(own))
+    table = Table(found, len(found), others, len(own) if names.is_open else None)
+    count = len(kind.__bases__)
 
     def store(box: Any, place: int, value: Any) -> None:
-        setattr(type(box) if of_object else box, guarded[place - count], value)
-
-    labels = (*["base"] * count, *(f".{name}" for name in guarded))
-    scope = type if of_object else None
-    source = class_source(kind, guarded, of_object)
+        setattr(type(box) if of_object else box, table.names[place - count], value)
 
     def read(box: Any) -> Values:
-        return (*box.__bases__, *table(vars(box)))
+        return (*box.__bases__, *table.read(vars(box)))
 
-    return Reader(read if guarded else attrgetter("__bases__"), labels, store, scope, source)
+    labels = (*["base"] * count, *table.labels)
+    scope, source = type if of_object else None, class_source(kind, table, of_object)
+    return Reader(read, labels, store, scope, source)
+
+
+SPECIAL: Final = frozenset(
+    name
+    for kind in (object, int, float, complex, str, list, dict, set, types.GeneratorType)
+    for name in dir(kind)
+    if name[:2] == "__" and callable(getattr(kind, name))
+) | {
+    *("__bool__", "__call__", "__delattr__", "__delete__", "__enter__", "__exit__", "__get__"),
+    *("__getattr__", "__imatmul__", "__matmul__", "__missing__", "__next__", "__post_init__"),
+    *("__rmatmul__", "__set__", "__array__", "__class_getitem__", "__instancecheck__"),
+} - {"__class__", "__init_subclass__", "__subclasshook__"}
+"""Methods that Python calls without code that names them."""
 
 
 def stored_item(box: Any, place: int, value: Any) -> None:
@@ -246,8 +238,41 @@ def read_set(box: Any) -> Values:
 
 
 def read_array(box: Any) -> Values:
-    """Return an array's shape and dtype, and its bytes if they are few."""
-    return box.shape, box.dtype.str, box.tobytes() if box.nbytes <= MOST_COMPARED_BYTES else None
+    """Return an array's shape and dtype, and its elements: if they are numbers, of few bytes."""
+    dtype = box.dtype.str if box.dtype.names is None else str(box.dtype)
+    if box.dtype.hasobject:
+        return box.shape, dtype, box.tolist()
+    return box.shape, dtype, box.tobytes() if box.nbytes <= MOST_COMPARED_BYTES else None
+
+
+def read_buffer(box: Any) -> Values:
+    """Return the content of an object with the buffer protocol, or its size if that is large."""
+    with memoryview(box) as found:
+        size = found.nbytes
+    return (buffer_content(box) if size <= MOST_COMPARED_BYTES else size,)
+
+
+def is_unseen(value: Any) -> bool:
+    """True for writable memory that is so large that only its size is compared."""
+    if isinstance(value, NumpyArray):
+        is_large = value.nbytes > MOST_COMPARED_BYTES and not value.dtype.hasobject
+        return is_large and bool(value.flags.writeable)
+    try:
+        with memoryview(value) as found:
+            return found.nbytes > MOST_COMPARED_BYTES and not found.readonly
+    except (TypeError, ValueError, BufferError):
+        return False
+
+
+def buffer_reader(value: Any) -> Reader | None:
+    """The reader of an array, or of another object with the buffer protocol."""
+    if isinstance(value, NumpyArray):
+        return Reader(read_array, ("shape", "dtype", "content"))
+    try:
+        memoryview(value).release()
+    except (TypeError, ValueError, BufferError):
+        return None
+    return Reader(read_buffer, ("content",))
 
 
 def read_variable(box: Any) -> Values:
@@ -275,9 +300,6 @@ def container_reader(value: Any) -> Reader | None:
     return Reader(tuple, labels, store, None, items_source(len(labels)))
 
 
-EMPTY_READER: Final = Reader(read_nothing, ())
-"""The reader of an object of which code names nothing."""
-
 WRAPPERS: Final[dict[type, Reader]] = {
     types.MethodType: Reader(lambda m: (m.__func__, m.__self__), ("", "self")),
     functools.partial: Reader(
@@ -289,31 +311,32 @@ WRAPPERS: Final[dict[type, Reader]] = {
     functools.cached_property: Reader(lambda p: (p.func,), ("function",)),
     type(os.environ): Reader(lambda e: (vars(e).get("_data", len(e)),), ("",)),
     contextvars.ContextVar: Reader(read_variable, ("value",)),
-    bytearray: Reader(
-        lambda b: (bytes(b),) if len(b) <= MOST_COMPARED_BYTES else (len(b),), ("content",)
-    ),
+    types.MappingProxyType: Reader(lambda m: (dict(m),), ("",)),
+    io.BytesIO: Reader(lambda b: (b.getvalue(), b.tell()), ("content", "position")),
+    io.StringIO: Reader(lambda b: (b.getvalue(), b.tell()), ("content", "position")),
 }
 """Objects of Python with others inside."""
 NAMESPACES: Final = (types.SimpleNamespace, threading.local)
 """Classes of Python whose objects have attributes that users give them."""
 
 
-def reader_of(value: Any, names: Names) -> Reader | None:
-    """The Reader of a value; None for one that is guarded by equality."""
-    found = WRAPPERS.get(type(value)) or container_reader(value)
-    if found is not None or isinstance(value, Tensor):
-        return found
+def content_reader(value: Any) -> Reader | None:
+    """The reader of what a container holds, whichever object it is; None for anything else."""
+    return WRAPPERS.get(type(value)) or container_reader(value) or buffer_reader(value)
+
+
+def object_reader(value: Any, names: Names) -> Reader | None:
+    """The reader of a function, a module, a class, or of the attributes of another object; None for
+    one that is not looked into.
+    """
     if isinstance(value, types.FunctionType):
         return function_reader(value, names)
-    if isinstance(value, NumpyArray):
-        return Reader(read_array, ("shape", "dtype", "content"))
     if isinstance(value, types.ModuleType):
         return module_reader(value, names) if names.opens(value.__name__) else None
     if isinstance(value, type):
         return class_reader(value, names) if names.opens(value.__module__) else None
-    module = type(value).__module__
-    if isinstance(value, NAMESPACES) or names.opens(module) or module.startswith(LAYERS):
-        return attribute_reader(value, names)
+    if (found := attribute_reader(value, names)) is not None:
+        return found
     if "__wrapped__" in getattr(value, "__dict__", ()):  # of functools.lru_cache, for example
         return Reader(lambda wrapper: (wrapper.__wrapped__,), (".__wrapped__",))
     return None

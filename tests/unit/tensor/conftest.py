@@ -54,7 +54,7 @@ RULES: Final = (
         COMPOSED,
         1,
         "adjoint aliases aliasing aliasing_table backward chain check_gradients grad history "
-        "jit_around jit_beside jit_guards jit_state jit_threads linear_systems mistakes "
+        "jit_around jit_beside jit_guards jit_state jit_threads jit_unseen linear_systems mistakes "
         "multi_memory names no_views peer_names printing spelling templates value_cache "
         "value_cache_memory",
     ),

@@ -1,0 +1,356 @@
+"""Changes around a captured function that a guard might not see: absent names, patched objects,
+containers with attributes, memory of other libraries.
+
+Each case is called until it is replayed, then changed; the next call has to see that.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import enum
+import io
+import operator
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+import pytest
+
+from tinycore import Tensor, TinyJit
+from tinycore.errors import JitError
+
+Case = tuple[Callable[..., Any], Callable[[], object]]
+"""A function of a tensor, to be captured, and a change that it has to see."""
+cases: dict[str, Callable[[], Case]] = {}
+
+
+def case(make: Callable[[], Case]) -> Callable[[], Case]:
+    cases[make.__name__] = make
+    return make
+
+
+class Plain:
+    def factor(self) -> float:
+        return 2.0
+
+
+def setting(value: object, name: str, new: object) -> Callable[[], object]:
+    return lambda: setattr(value, name, new)
+
+
+@case
+def a_method_of_one_object() -> Case:
+    value = Plain()
+    return lambda x: x * value.factor(), setting(value, "factor", lambda: 5.0)
+
+
+@case
+def a_method_of_a_subclass() -> Case:
+    class Below(Plain):
+        pass
+
+    value = Below()
+    return lambda x: x * value.factor(), setting(Below, "factor", lambda self: 5.0)
+
+
+@case
+def a_special_method() -> Case:
+    class Called(Plain):
+        pass
+
+    value = Called()
+    return (
+        lambda x: x * (5.0 if callable(value) else 2.0),
+        setting(Called, "__call__", lambda self: 5.0),
+    )
+
+
+@case
+def hasattr_of_an_object() -> Case:
+    value: Any = Plain()
+    return lambda x: x * (5.0 if hasattr(value, "other") else 2.0), setting(value, "other", 1)
+
+
+@case
+def getattr_with_a_default() -> Case:
+    value: Any = Plain()
+    return lambda x: x * getattr(value, "other", 2.0), setting(value, "other", 5.0)
+
+
+@case
+def none_where_nothing_was() -> Case:
+    value: Any = Plain()
+    return (
+        lambda x: x * (5.0 if getattr(value, "other", 1) is None else 2.0),
+        setting(value, "other", None),
+    )
+
+
+@case
+def nothing_where_none_was() -> Case:
+    value: Any = types.SimpleNamespace(other=None)
+    return (
+        lambda x: x * (2.0 if getattr(value, "other", 1) is None else 5.0),
+        lambda: delattr(value, "other"),
+    )
+
+
+@case
+def an_error_that_is_caught() -> Case:
+    value: Any = Plain()
+
+    def run(x: Tensor) -> object:
+        try:
+            return x * value.other
+        except AttributeError:
+            return x * 2
+
+    return run, setting(value, "other", 5.0)
+
+
+@case
+def an_empty_slot() -> Case:
+    class Slotted:
+        __slots__ = ("other",)
+
+    value: Any = Slotted()
+    return lambda x: x * getattr(value, "other", 2.0), setting(value, "other", 5.0)
+
+
+@case
+def a_private_slot() -> Case:
+    class Slotted:
+        __slots__ = ("__factor",)
+
+        def __init__(self) -> None:
+            self.__factor = 2.0
+
+        def run(self, x: Tensor) -> Tensor:
+            return x * self.__factor
+
+        def change(self) -> None:
+            self.__factor = 5.0
+
+    value = Slotted()
+    return value.run, value.change
+
+
+@case
+def a_slot_named_by_a_keyword() -> Case:
+    class Slotted:
+        __slots__ = ("class",)
+
+    value: Any = Slotted()
+    setattr(value, "class", 2.0)
+    return lambda x: x * getattr(value, "class"), setting(value, "class", 5.0)
+
+
+@case
+def an_attribute_that_is_no_identifier() -> Case:
+    value: Any = Plain()
+    setattr(value, "a-b", 2.0)
+    return lambda x: x * getattr(value, "a-b"), setting(value, "a-b", 5.0)
+
+
+@case
+def a_name_from_elsewhere() -> Case:
+    value, name = types.SimpleNamespace(other=2.0), "ot" + "her"
+    return lambda x: x * getattr(value, name), setting(value, "other", 5.0)
+
+
+@case
+def a_name_from_elsewhere_of_a_class() -> Case:
+    kind, name = type("Kind", (), {}), "ot" + "her"
+    value = kind()
+    return lambda x: x * getattr(value, name, 2.0), setting(kind, "other", 5.0)
+
+
+@case
+def an_attrgetter() -> Case:
+    value, get = types.SimpleNamespace(inner=types.SimpleNamespace(other=2.0)), "inner.other"
+    getter = operator.attrgetter(get)
+    return lambda x: x * getter(value), setting(value.inner, "other", 5.0)
+
+
+@case
+def a_pattern() -> Case:
+    value = types.SimpleNamespace(other=2.0)
+
+    def run(x: Tensor) -> Tensor:
+        match value:
+            case types.SimpleNamespace(other=2.0):
+                return x * 2
+        return x * 5
+
+    return run, setting(value, "other", 5.0)
+
+
+@case
+def an_attribute_of_a_function() -> Case:
+    def inner(x: Tensor) -> Tensor:
+        return x * getattr(inner, "factor", 2.0)
+
+    return inner, setting(inner, "factor", 5.0)
+
+
+@case
+def defaults_of_a_function() -> Case:
+    def inner(*factors: float) -> float:
+        return sum(factors) or 2.0
+
+    def other(factor: float = 5.0) -> float:
+        return factor
+
+    def change() -> None:
+        inner.__code__, inner.__defaults__ = other.__code__, other.__defaults__
+
+    return lambda x: x * inner(), change
+
+
+@case
+def a_global_that_hides_a_builtin() -> Case:
+    scope: dict[str, Any] = {"__name__": "program"}
+    exec("def run(x): return x * abs(-2.0)", scope)
+    return scope["run"], lambda: scope.update(abs=lambda _: 5.0)
+
+
+def of_subclass(base: type, *arguments: Any) -> Callable[[], Case]:
+    def make() -> Case:
+        value = type("Below", (base,), {})(*arguments)
+        value.factor = 2.0
+        return lambda x: x * value.factor, setting(value, "factor", 5.0)
+
+    return make
+
+
+for base, arguments in (
+    (dict, ()), (list, ()), (tuple, ()), (set, ()), (float, (1.0,)), (str, ("a",)), (int, (1,)),
+    (bytearray, ()), (numpy.ndarray, ((2,),)),
+):  # fmt: skip
+    cases[f"an_attribute_of_a_{base.__name__}"] = of_subclass(base, *arguments)
+
+
+@case
+def an_attribute_of_a_tensor() -> Case:
+    value: Any = type("Below", (Tensor,), {})([1.0]).realize()
+    value.factor = 2.0
+    return lambda x: x * value.factor, setting(value, "factor", 5.0)
+
+
+@case
+def a_method_of_an_enum() -> Case:
+    class Kind(enum.Enum):
+        ONE = 1
+
+        def factor(self) -> float:
+            return 2.0
+
+    value = Kind.ONE
+    return lambda x: x * value.factor(), setting(Kind, "factor", lambda self: 5.0)
+
+
+@case
+def what_is_in_an_array_of_objects() -> Case:
+    value = numpy.array([1.0, [2.0]], object)
+    return lambda x: x * value[1][0], lambda: value[1].__setitem__(0, 5.0)
+
+
+@case
+def a_field_of_an_array_of_records() -> Case:
+    value = numpy.array([(2.0, 1)], [("a", "f8"), ("b", "i4")])
+    return lambda x: x * float(value["a"][0]), lambda: value.__setitem__(0, (5.0, 1))
+
+
+@case
+def an_array_of_the_standard_library() -> Case:
+    value = array.array("d", [2.0])
+    return lambda x: x * value[0], lambda: value.__setitem__(0, 5.0)
+
+
+@case
+def a_memoryview() -> Case:
+    value = memoryview(bytearray(b"\x02"))
+    return lambda x: x * value[0], lambda: value.__setitem__(0, 5)
+
+
+@case
+def a_number_of_ctypes() -> Case:
+    value = ctypes.c_int(2)
+    return lambda x: x * value.value, setting(value, "value", 5)
+
+
+@case
+def a_file_in_memory() -> Case:
+    value = io.BytesIO(b"\x02")
+    return lambda x: x * value.getvalue()[0], lambda: value.write(b"\x05")
+
+
+@case
+def a_read_only_view_of_a_dict() -> Case:
+    inner = {"factor": 2.0}
+    value = types.MappingProxyType(inner)
+    return lambda x: x * value["factor"], lambda: inner.update(factor=5.0)
+
+
+@pytest.mark.parametrize("name", cases)
+def test_a_change_is_seen(name: str) -> None:
+    function, change = cases[name]()
+    step = TinyJit(function)
+    x = Tensor([1.0]).realize()
+    before = [step(x).tolist() for _ in range(4)]
+    assert before == [[2.0]] * 4
+    assert step.captured is not None
+
+    change()
+
+    assert [step(x).tolist() for _ in range(4)] == [[5.0]] * 4
+
+
+def test_names_that_no_code_mentions_may_come_and_go() -> None:
+    value: Any = Plain()
+    step = TinyJit(lambda x: x * value.factor() * getattr(value, "other", 1.0))
+    for number in range(6):
+        setattr(value, f"unread{number}", number)
+        step(Tensor([1.0]).realize())
+
+    assert len(step.captures) == 1
+
+
+@dataclass
+class Batch:
+    x: Tensor
+
+
+class Named(dict[str, Tensor]):
+    pass
+
+
+class Number(float):
+    pass
+
+
+@pytest.mark.parametrize("kind", ["dict", "dataclass", "float"])
+def test_attributes_of_arguments_are_compared(kind: str) -> None:
+    def given(factor: float) -> Any:
+        x = Tensor([1.0]).realize()
+        value: Any = {"dict": Named(x=x), "dataclass": Batch(x), "float": Number(1.0)}[kind]
+        value.factor = factor
+        return value
+
+    step = TinyJit(lambda x, value: x * value.factor)
+    x = Tensor([1.0]).realize()
+    seen = [step(x, given(factor)).item() for factor in (2.0, 2.0, 2.0, 2.0, 5.0, 5.0, 5.0)]
+
+    assert seen == [2.0] * 4 + [5.0] * 3
+
+
+def test_a_large_buffer_is_refused_where_data_of_the_host_is_read() -> None:
+    value = array.array("d", [2.0] * 1000)
+    step = TinyJit(lambda x: x * Tensor([value[0]]))
+    step(Tensor([1.0]))
+
+    with pytest.raises(JitError, match="large"):
+        step(Tensor([1.0]))
