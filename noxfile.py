@@ -22,6 +22,7 @@ PACKAGES = {
     "tiny-amd": ROOT / "plugins/tiny_amd",
     "tiny-cl": ROOT / "plugins/tiny_cl",
     "tiny-cpu": ROOT / "plugins/tiny_cpu",
+    "tiny-llm": ROOT / "plugins/tiny_llm",
     "tiny-metal": ROOT / "plugins/tiny_metal",
     "tiny-nv": ROOT / "plugins/tiny_nv",
     "tiny-qcom": ROOT / "plugins/tiny_qcom",
@@ -32,6 +33,7 @@ TYPED_TESTS = [
     "tiny_amd",
     "tiny_cl",
     "tiny_cpu",
+    "tiny_llm",
     "tiny_metal",
     "tiny_nv",
     "tiny_qcom",
@@ -64,7 +66,7 @@ def tool(name: str) -> str:
 
 def install(session: nox.Session, *more: str) -> None:
     """Install every package from this tree, what tests need, and more."""
-    folders = ["tiny_amd[usb]", "tiny_cpu", "tiny_cl", "tiny_metal", "tiny_nv[nvrtc]"]
+    folders = ["tiny_amd[usb]", "tiny_cpu", "tiny_cl", "tiny_llm", "tiny_metal", "tiny_nv[nvrtc]"]
     folders += ["tiny_qcom[ir3]", "tiny_testing", "tiny_webgpu"]
     plugins = [word for folder in folders for word in ("-e", f"plugins/{folder}")]
     session.install("-e", ".[test]", *plugins, *more)

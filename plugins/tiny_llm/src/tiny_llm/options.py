@@ -1,0 +1,59 @@
+"""Options that the commands share: the model, where to compute, how to draw tokens."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from tiny_llm.sampling import Sampling
+
+__all__ = ["add_model", "add_sampling", "load", "sampling_of"]
+
+
+def add_model(command: argparse.ArgumentParser) -> None:
+    """Options for the model, and the device that computes it."""
+    command.add_argument("model", help="a GGUF file, or a folder with config.json and safetensors")
+    command.add_argument("--context", type=int, help="most tokens of a talk; 4096 unless given")
+    command.add_argument("--device", help="where to compute, as DEV says it: CPU, CUDA ...")
+    command.add_argument(
+        "--cache", default="float16", choices=("float16", "bfloat16", "float32"),
+        help="type of the keys and values that are kept, float16 unless given",
+    )  # fmt: skip
+
+
+def add_sampling(command: argparse.ArgumentParser) -> None:
+    """Options for the choice of tokens."""
+    plain = Sampling()
+    for name, kind, text in (
+        ("temperature", float, "0 takes the likeliest token each time"),
+        ("top-k", int, "of so many likeliest tokens; 0: of all"),
+        ("top-p", float, "of the fewest whose probabilities add up to this"),
+        ("min-p", float, "of those with at least this share of the greatest probability"),
+        ("repetition", float, "divide scores of recent tokens by this"),
+    ):
+        default = getattr(plain, name.replace("-", "_"))
+        command.add_argument(
+            f"--{name}", type=kind, default=default, help=f"{text}; {default} unless given"
+        )
+    command.add_argument("--seed", type=int, help="draw the same text again")
+
+
+def sampling_of(arguments: argparse.Namespace) -> Sampling:
+    """The sampling that options ask for. Raises ArgumentError."""
+    return Sampling(
+        temperature=arguments.temperature,
+        top_k=arguments.top_k,
+        top_p=arguments.top_p,
+        min_p=arguments.min_p,
+        repetition=arguments.repetition,
+        seed=arguments.seed,
+    )
+
+
+def load(arguments: argparse.Namespace) -> Any:
+    """The model that options name, a LanguageModel."""
+    from tiny_llm.model import LanguageModel  # noqa: PLC0415  `--help` needs no tensors
+
+    return LanguageModel.load(
+        arguments.model, context=arguments.context, cache_dtype=arguments.cache
+    )

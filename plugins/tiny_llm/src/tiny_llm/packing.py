@@ -1,0 +1,181 @@
+"""Matrices for products with few rows, quantized in memory: repacked once, read as they are.
+
+A step of generation reads every weight once, so its time is that of reading them. The numbers of a
+quantized matrix are therefore computed in the kernel that multiplies them. For that its rows lie in
+panels: `PANEL` rows beside each other, column by column, so that vectors run across rows, a scale
+is loaded once for a group, and memory is read in order. The sum over a group is taken over integers
+and then scaled; so a product costs one multiplication for each number, as a float matrix does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy
+
+from tiny_llm.quants import Groups
+from tinycore import Tensor, dtypes
+from tinycore.errors import ArgumentError
+
+__all__ = ["DenseMatrix", "Matrix", "PackedMatrix", "dense", "joined", "packed"]
+
+Array = numpy.ndarray[Any, Any]
+
+PANEL: Final = 64
+"""Rows in a panel: of 16 to 192, the fastest or next to it on AVX-512 for one row and for 128."""
+
+
+@dataclass(frozen=True)
+class DenseMatrix:
+    """A matrix of floats (n, k), as the file has them."""
+
+    values: Tensor
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return int(self.values.shape[0])
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x (m, k) times the transposed matrix: (m, n) float32."""
+        return x @ self.values.cast(dtypes.float32).T
+
+    def taken(self, indices: Tensor) -> Tensor:
+        """The rows at indices (m,): (m, k) float32."""
+        return self.values[indices].cast(dtypes.float32)
+
+
+@dataclass(frozen=True)
+class PackedMatrix:
+    """A quantized matrix (n, k) in panels: c panels, g groups of `size` columns.
+
+    `integers` (c, g, size, PANEL) int8, or (c, g, size / 2, PANEL) uint8 with two of four bits
+    each. `scale` and `least` (c, g, PANEL), `outer` and `outer_least` (c, fewer groups, PANEL).
+    """
+
+    rows: int
+    bits: int
+    zero: int
+    integers: Tensor
+    scale: Tensor
+    least: Tensor | None
+    outer: Tensor | None
+    outer_least: Tensor | None
+
+    @property
+    def size(self) -> int:
+        """Columns in a group."""
+        return int(self.integers.shape[2]) * (2 if self.bits == 4 else 1)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x (m, k) times the transposed matrix: (m, n) float32."""
+        count, panels = int(x.shape[0]), int(self.integers.shape[0])
+        groups, size = int(self.integers.shape[1]), self.size
+        halves = x.reshape(count, 1, groups, *self._in_group, 1)
+        if self.bits == 4:
+            low, high = self.integers & 15, self.integers >> 4
+            terms = halves[:, :, :, 0] * low.cast("float32")
+            terms = terms + halves[:, :, :, 1] * high.cast("float32")
+        else:
+            terms = halves * self.integers.cast("float32")
+        total = terms.sum(3)
+        sums = x.reshape(count, 1, groups, size, 1).sum(3)
+        if self.zero:
+            total = total - sums * self.zero
+        total = total * _spread(self.scale, self.outer)
+        if self.least is not None:
+            total = total + sums * _spread(self.least, self.outer_least)
+        # stored as panels: fused with what follows, it would lose the loop over a panel, and
+        # take four times as long
+        found = total.sum(2).contiguous()
+        return found.reshape(count, panels * PANEL)[:, : self.rows]
+
+    @property
+    def _in_group(self) -> tuple[int, ...]:
+        return (2, self.size // 2) if self.bits == 4 else (self.size,)
+
+    def taken(self, indices: Tensor) -> Tensor:
+        """The rows at indices (m,): (m, k) float32."""
+        panel, lane = indices // PANEL, indices % PANEL
+        integers = self.integers[panel, :, :, lane]  # (m, g, size or half of it)
+        if self.bits == 4:
+            integers = (integers & 15).cat(integers >> 4, dim=2)
+        values = integers.cast("float32") - self.zero
+        found = values * _lanes(self.scale, self.outer, panel, lane)
+        if self.least is not None:
+            found = found + _lanes(self.least, self.outer_least, panel, lane)
+        return found.flatten(1)
+
+
+Matrix = DenseMatrix | PackedMatrix
+
+
+def _spread(numbers: Tensor, outer: Tensor | None) -> Tensor:
+    """Numbers by group (c, g, PANEL) in float32, times those of their groups of groups."""
+    numbers = numbers.cast("float32")
+    if outer is None:
+        return numbers
+    panels, groups, lanes = numbers.shape
+    inside = numbers.reshape(panels, outer.shape[1], -1, lanes)
+    return (inside * outer.cast("float32").unsqueeze(2)).reshape(panels, groups, lanes)
+
+
+def _lanes(numbers: Tensor, outer: Tensor | None, panel: Tensor, lane: Tensor) -> Tensor:
+    """Numbers by group of some rows (m, g, 1)."""
+    found = numbers[panel, :, lane].cast("float32")
+    if outer is not None:
+        scale = outer[panel, :, lane].cast("float32")
+        found = found.reshape(*scale.shape, -1) * scale.unsqueeze(-1)
+    return found.reshape(int(panel.shape[0]), -1, 1)
+
+
+def dense(values: Array | Tensor, device: str | None = None) -> DenseMatrix:
+    """A matrix of floats; float64 becomes float32."""
+    tensor = values if isinstance(values, Tensor) else Tensor(values, device=device)
+    return DenseMatrix(tensor.cast("float32") if tensor.dtype == dtypes.float64 else tensor)
+
+
+def packed(groups: Groups, device: str | None = None) -> PackedMatrix:
+    """Rows of groups in panels; the last panel is filled up with zeros."""
+    rows, count = groups.scale.shape
+    inside = groups.integers.shape[1] // count
+
+    def laid_out(numbers: Array | None) -> Tensor | None:
+        return None if numbers is None else Tensor(_panels(numbers), device=device).realize()
+
+    integers = laid_out(groups.integers)
+    scale = laid_out(groups.scale)
+    assert integers is not None and scale is not None  # noqa: PT018
+    return PackedMatrix(
+        rows,
+        groups.bits,
+        groups.zero,
+        integers.reshape(integers.shape[0], count, inside, PANEL),
+        scale,
+        laid_out(groups.least),
+        laid_out(groups.outer),
+        laid_out(groups.outer_least),
+    )
+
+
+def _panels(numbers: Array) -> Array:
+    """Rows (n, k) as panels (n / PANEL, k, PANEL)."""
+    if more := -len(numbers) % PANEL:
+        numbers = numpy.concatenate([numbers, numpy.zeros_like(numbers[:1]).repeat(more, 0)])
+    panels = numbers.reshape(-1, PANEL, numbers.shape[1])
+    return numpy.ascontiguousarray(panels.transpose(0, 2, 1))
+
+
+def joined(parts: list[Groups]) -> Groups:
+    """The rows of several matrices of one type, one after another. Raises ArgumentError."""
+    first = parts[0]
+    if any((p.size, p.bits, p.zero) != (first.size, first.bits, first.zero) for p in parts):
+        raise ArgumentError("matrices of different types cannot be joined")
+
+    def stacked(name: str) -> Array | None:
+        arrays = [getattr(part, name) for part in parts]
+        return None if arrays[0] is None else numpy.concatenate(arrays)
+
+    names = ("integers", "scale", "least", "outer", "outer_least")
+    return Groups(first.size, first.bits, zero=first.zero, **{n: stacked(n) for n in names})  # type: ignore[arg-type]

@@ -1,0 +1,71 @@
+"""SmolLM2, a real model, gives the scores that float32 arithmetic gives, and answers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy
+import pytest
+from fetched import smollm2
+
+from tiny_llm import LanguageModel, Sampling
+from tinycore import Tensor
+
+pytestmark = pytest.mark.slow
+
+PROMPT = "The capital of France is"
+IDS = [504, 3575, 282, 4649, 314]
+PARIS = 7042
+
+
+@pytest.fixture(scope="module")
+def model() -> LanguageModel:
+    return LanguageModel.load(smollm2(), cache_dtype="float32", context=512)
+
+
+def test_scores_are_those_of_float32(model: LanguageModel) -> None:
+    reference = numpy.load(Path(__file__).parent / "smollm2-scores.npz")
+    assert model.tokenizer.encode(PROMPT) == IDS
+
+    scores = model.decoder(Tensor(IDS), model.cache, 0, None, 256).numpy()
+
+    assert numpy.abs(scores[:, reference["tokens"]] - reference["scores"]).max() < 1e-3
+    assert scores[-1].argmax() == PARIS
+
+
+def test_a_cache_gives_the_scores_of_a_whole_prompt(model: LanguageModel) -> None:
+    model.held.clear()
+    whole = model.scores([*IDS, PARIS, 30])
+
+    model.held.clear()
+    for end in range(3, 8):
+        found = model.scores([*IDS, PARIS, 30][:end])
+
+    assert numpy.abs(found - whole).max() < 1e-3
+
+
+def test_it_answers_in_a_talk(model: LanguageModel) -> None:
+    said = [{"role": "user", "content": "What is the capital of France?"}]
+
+    pieces = list(model.generate(said, Sampling(temperature=0), limit=12))
+
+    assert "".join(piece.text for piece in pieces) == "The capital of France is Paris."
+    assert pieces[-1].reason == "stop"
+
+
+def test_the_command_answers() -> None:
+    command = [sys.executable, "-m", "tinycore", "chat", str(smollm2()), PROMPT]
+    done = subprocess.run(
+        [*command, "--temperature", "0", "--limit", "4"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{PROMPT} Paris.")
+    assert "tokens/s" in done.stderr
