@@ -142,6 +142,13 @@ def slopes(session: nox.Session) -> None:
 
 
 @nox.session
+def extremes(session: nox.Session) -> None:
+    """Take random gradients of extremes over computed values (`-- --count 2000 --seed 0`)."""
+    install(session)
+    session.run("python", "-m", "tests.fuzz.extremes", *session.posargs)
+
+
+@nox.session
 def symbolic(session: nox.Session) -> None:
     """Run random functions with symbolic sizes against NumPy (`-- --count 500 --seed 0`)."""
     install(session)

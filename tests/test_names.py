@@ -31,6 +31,7 @@ SHARED_FUNCTIONS: Final = {
     "run": "protocol of commands: run the command",
     "main": "protocol of programs: what `python -m` calls",
     "propose": "protocol of strategies: the plans proposed for a kernel",
+    "program": "protocol of fuzzers: the program of a seed",
     "check": "protocol of fuzzers: run a random program and return what is wrong",
     "smaller": "protocol of fuzzers: the programs that a failing one shrinks to",
     "shown": "protocol of fuzzers: a program as text",

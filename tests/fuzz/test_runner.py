@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz import captures, leaves, slopes, symbolic, writes
+from tests.fuzz import captures, extremes, leaves, slopes, symbolic, writes
 from tests.fuzz.programs.command import FUZZER as PROGRAMS
 from tests.fuzz.runner import Fuzzer, Verdict, run, smallest, without_a_line
 from tinycore.config import settings
@@ -18,6 +18,7 @@ FUZZERS = [
     slopes.FUZZER,
     leaves.FUZZER,
     captures.FUZZER,
+    extremes.FUZZER,
     symbolic.FUZZER,
     PROGRAMS,
 ]

@@ -45,11 +45,13 @@ def writes(state: State) -> None:
 
 
 def stored(state: State) -> None:
-    """Every root, and every node whose op writes memory, is stored."""
+    """Roots, nodes whose op writes memory, and what is compared with itself are stored."""
     storage = state.storage
     for node in (*storage.roots, *(n for n in storage.graph if n.op in ALWAYS_STORED)):
         if not is_leaf(node) and node not in storage.reasons:
             raise illegal("choose storage", f"{inline(node)} needs memory and has none")
+    if (again := storage.compared_with_itself()) is not None:
+        raise illegal("choose storage", f"{inline(again)} is compared with itself, computed again")
 
 
 def values(state: State) -> None:

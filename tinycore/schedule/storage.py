@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import Enum
 from functools import cached_property
 
+from tinycore.schedule.comparisons import compared_with_itself
 from tinycore.schedule.index_values import is_of_indices
 from tinycore.schedule.invariants import invariant_nodes
 from tinycore.schedule.kernel import custom_of, numel
@@ -93,6 +94,7 @@ class Reason(Enum):
     INVARIANT = "dear, and the same in every replay"
     LONG_CHAIN = "ends a chain too long for one kernel"
     MANY_POINTS = "read at many points by one kernel"
+    COMPARED = "compared with itself, to be equal"
     BUFFER_LIMIT = "its kernel would exceed the buffers of the device"
     PARTIAL = "partial result of a split reduction"
 
@@ -174,8 +176,14 @@ class Storage:
         self.reduced_above = self.below_reductions()
         for node in self.graph:
             self.visit(node)
+        while (again := self.compared_with_itself()) is not None:
+            self.store(again, Reason.COMPARED)
         self.store_what_is_read_at_many_points()
         return self
+
+    def compared_with_itself(self) -> UOp | None:
+        """A value that has to be stored as some comparison reads it by two ways; None if none."""
+        return compared_with_itself(self.graph, self.is_memory, is_leaf)
 
     @cached_property
     def buffer_limits(self) -> dict[DeviceLike, int]:
