@@ -28,7 +28,7 @@ SELECTING: Final = frozenset({Op.NEG, Op.CAST, Op.BITCAST, Op.MAX, Op.MIN, Op.WH
 """Arithmetic whose result has the bits of an operand, or is a function of them without rounding."""
 FOLDING: Final = frozenset({Op.REDUCE_AXIS, Op.SCAN_AXIS})
 EXTREMES: Final = frozenset({Op.MAX, Op.MIN})
-PASSING: Final = MOVEMENT | TRANSPARENT | {Op.GATHER}
+COPYING: Final = MOVEMENT | TRANSPARENT | {Op.GATHER}
 """Ops that copy elements of their first source."""
 AT_ONE_POINT: Final = ALU | TRANSPARENT
 """Ops that read their sources at the point at which they are read themselves."""
@@ -61,7 +61,7 @@ def sides(node: UOp) -> tuple[UOp, UOp] | None:
 
 def deciding(node: UOp) -> Sequence[UOp]:
     """The sources whose bits decide a value, as far as nothing is rounded on the way."""
-    if node.op in PASSING:
+    if node.op in COPYING:
         return node.src[:1]
     is_float = dtypes.is_float(node.dtype)
     if node.op in FOLDING:
@@ -192,7 +192,7 @@ def compared_with_itself(
 
 def is_computed(node: UOp) -> bool:
     """True for a value that would be worth storing: it is no copy of elements of another."""
-    return node.op not in PASSING and not is_widening(node)
+    return node.op not in COPYING and not is_widening(node)
 
 
 def read_again(graph: Sequence[UOp], cached: Collection[UOp], is_leaf: IsMemory) -> frozenset[UOp]:

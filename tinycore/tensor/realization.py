@@ -53,7 +53,7 @@ SOURCES: Final = frozenset({Op.BUFFER, Op.BUFFER_VIEW, Op.ASSIGN, Op.CALL, Op.OW
 """Ops at which a gradient may arrive."""
 
 
-SELECTIONS: Final = frozenset(
+CHOOSING: Final = frozenset(
     {Op.REDUCE_AXIS, Op.SCAN_AXIS, Op.GATHER, Op.SCATTER, Op.INSERT, Op.MAX, Op.MIN, Op.WHERE}
 )
 """Ops whose result may be an element of a source."""
@@ -220,7 +220,7 @@ def readable_from_cache(cached: Mapping[UOp, UOp], roots: list[UOp]) -> Mapping[
 
 def selections_compared(roots: list[UOp], cached: Mapping[UOp, UOp]) -> Iterable[UOp]:
     """Cached values that the graph of some roots compares with what they were chosen from."""
-    if not any(n.op in SELECTIONS and dtypes.is_float(n.dtype) for n in cached):
+    if not any(n.op in CHOOSING and dtypes.is_float(n.dtype) for n in cached):
         return ()
     graph_of_roots = UOp.sink(*roots).toposort(lambda n: not graph.is_memory(n))
     shaped = [n for n in graph_of_roots if n.shape_or_none is not None]
