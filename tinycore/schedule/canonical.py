@@ -14,6 +14,7 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from tinycore.dtype import DType, dtypes
+from tinycore.schedule.comparisons import read_again as read_again
 from tinycore.schedule.kernel import Kernel
 from tinycore.uop.bindings import SIZED, Naming, exchanged, sizes_in
 from tinycore.uop.node import UOp, interned

@@ -33,6 +33,8 @@ COPYING: Final = MOVEMENT | TRANSPARENT | {Op.GATHER}
 AT_ONE_POINT: Final = ALU | TRANSPARENT
 """Ops that read their sources at the point at which they are read themselves."""
 PLACING: Final = frozenset({Op.SCATTER, Op.INSERT})
+CHOOSING: Final = FOLDING | PLACING | EXTREMES | {Op.GATHER, Op.WHERE}
+"""Ops whose result may be an element of a source."""
 PRODUCTS: Final = frozenset({Op.MUL, Op.FDIV, Op.MULACC, Op.RECIPROCAL}) | TRANSCENDENTAL
 """Ops that are a product, or end in one, where a device lacks them."""
 ROUNDING: Final = PRODUCTS | {Op.ADD, Op.SUB, Op.SQRT}
@@ -195,12 +197,15 @@ def is_computed(node: UOp) -> bool:
     return node.op not in COPYING and not is_widening(node)
 
 
-def read_again(graph: Sequence[UOp], cached: Collection[UOp], is_leaf: IsMemory) -> frozenset[UOp]:
+def read_again(roots: Sequence[UOp], cached: Collection[UOp], is_leaf: IsMemory) -> frozenset[UOp]:
     """Cached values that a run must compute again, as it compares them with what they came from.
 
-    A maximum in the cache is of other bits than `x` may have in a kernel of this run. `graph` goes
-    through cached nodes down to memory.
+    A maximum in the cache is of other bits than `x` may have in a kernel of this run.
     """
+    if not any(n.op in CHOOSING and dtypes.is_float(n.dtype) for n in cached):
+        return frozenset()
+    below = UOp.sink(*roots).toposort(lambda n: not is_leaf(n))
+    graph = [n for n in below if n.shape_or_none is not None]
     pairs = [pair for pair in map(sides, graph) if pair is not None]
     found = [on_both_sides(pair, cached.__contains__, is_leaf) for pair in pairs]
     found = [(common, between) for common, between in found if common and between]

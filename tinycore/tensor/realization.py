@@ -43,7 +43,7 @@ canonicalize: Final[Callable[..., CanonicalGraph]] = deferred(
 )
 make_realized: Final[Callable[..., Realized]] = deferred("tinycore.schedule.retention:Realized")
 read_again: Final[Callable[..., frozenset[UOp]]] = deferred(
-    "tinycore.schedule.comparisons:read_again"
+    "tinycore.schedule.canonical:read_again"
 )
 make_cached_value: Final[Callable[..., CachedValue]] = deferred(
     "tinycore.schedule.retention:CachedValue"
@@ -51,12 +51,6 @@ make_cached_value: Final[Callable[..., CachedValue]] = deferred(
 
 SOURCES: Final = frozenset({Op.BUFFER, Op.BUFFER_VIEW, Op.ASSIGN, Op.CALL, Op.OWN})
 """Ops at which a gradient may arrive."""
-
-
-CHOOSING: Final = frozenset(
-    {Op.REDUCE_AXIS, Op.SCAN_AXIS, Op.GATHER, Op.SCATTER, Op.INSERT, Op.MAX, Op.MIN, Op.WHERE}
-)
-"""Ops whose result may be an element of a source."""
 
 
 class Writes:
@@ -208,7 +202,7 @@ def readable_from_cache(cached: Mapping[UOp, UOp], roots: list[UOp]) -> Mapping[
     A root that permutes or slices a cached value gets memory of its own: it must not become a view
     of the cached memory. A cached maximum is computed again where `x` is compared with it.
     """
-    viewed = set(selections_compared(roots, cached))
+    viewed = set(read_again(roots, cached, graph.is_memory)) if cached else set()
     for root in roots if cached else ():
         *_, base = movement_chain(root)
         if base is not base_of(root):
@@ -216,15 +210,6 @@ def readable_from_cache(cached: Mapping[UOp, UOp], roots: list[UOp]) -> Mapping[
     if viewed.isdisjoint(cached):
         return cached
     return {n: cached[n] for n in cached if n not in viewed}
-
-
-def selections_compared(roots: list[UOp], cached: Mapping[UOp, UOp]) -> Iterable[UOp]:
-    """Cached values that the graph of some roots compares with what they were chosen from."""
-    if not any(n.op in CHOOSING and dtypes.is_float(n.dtype) for n in cached):
-        return ()
-    graph_of_roots = UOp.sink(*roots).toposort(lambda n: not graph.is_memory(n))
-    shaped = [n for n in graph_of_roots if n.shape_or_none is not None]
-    return read_again(shaped, cached, graph.is_memory)
 
 
 def materialize(tensor: Core) -> UOp:
