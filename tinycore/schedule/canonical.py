@@ -8,13 +8,13 @@ docs/decisions/0025-schedule-cache.md, and docs/decisions/0042-held-values.md fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, lru_cache
 from itertools import chain
 from typing import Final, NamedTuple
 
 from tinycore.dtype import DType, dtypes
-from tinycore.schedule.comparisons import read_again as read_again
+from tinycore.schedule.comparisons import read_again
 from tinycore.schedule.kernel import Kernel
 from tinycore.uop.bindings import SIZED, Naming, exchanged, sizes_in
 from tinycore.uop.node import UOp, interned
@@ -70,6 +70,13 @@ class CanonicalGraph(NamedTuple):
     def originals(self) -> dict[UOp, UOp]:
         """The node behind each canonical node; behind memory in the value cache, its value."""
         return dict(zip(self.nodes.values(), self.nodes, strict=True))
+
+
+def stale_choices(
+    roots: list[UOp], cached: Mapping[UOp, UOp], is_leaf: Callable[[UOp], bool]
+) -> set[UOp]:
+    """Cached maxima and the like that `roots` compare with values which a run computes again."""
+    return set(read_again(roots, cached, is_leaf)) if cached else set()
 
 
 def canonicalize(

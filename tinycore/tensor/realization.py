@@ -42,8 +42,8 @@ canonicalize: Final[Callable[..., CanonicalGraph]] = deferred(
     "tinycore.schedule.canonical:canonicalize"
 )
 make_realized: Final[Callable[..., Realized]] = deferred("tinycore.schedule.retention:Realized")
-read_again: Final[Callable[..., frozenset[UOp]]] = deferred(
-    "tinycore.schedule.canonical:read_again"
+stale_choices: Final[Callable[..., set[UOp]]] = deferred(
+    "tinycore.schedule.canonical:stale_choices"
 )
 make_cached_value: Final[Callable[..., CachedValue]] = deferred(
     "tinycore.schedule.retention:CachedValue"
@@ -202,7 +202,7 @@ def readable_from_cache(cached: Mapping[UOp, UOp], roots: list[UOp]) -> Mapping[
     A root that permutes or slices a cached value gets memory of its own: it must not become a view
     of the cached memory. A cached maximum is computed again where `x` is compared with it.
     """
-    viewed = set(read_again(roots, cached, graph.is_memory)) if cached else set()
+    viewed = stale_choices(roots, cached, graph.is_memory)
     for root in roots if cached else ():
         *_, base = movement_chain(root)
         if base is not base_of(root):
