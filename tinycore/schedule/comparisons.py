@@ -28,12 +28,12 @@ SELECTING: Final = frozenset({Op.NEG, Op.CAST, Op.BITCAST, Op.MAX, Op.MIN, Op.WH
 """Arithmetic whose result has the bits of an operand, or is a function of them without rounding."""
 FOLDING: Final = frozenset({Op.REDUCE_AXIS, Op.SCAN_AXIS})
 EXTREMES: Final = frozenset({Op.MAX, Op.MIN})
-COPYING: Final = MOVEMENT | TRANSPARENT | {Op.GATHER}
+COPIERS: Final = MOVEMENT | TRANSPARENT | {Op.GATHER}
 """Ops that copy elements of their first source."""
 AT_ONE_POINT: Final = ALU | TRANSPARENT
 """Ops that read their sources at the point at which they are read themselves."""
 PLACING: Final = frozenset({Op.SCATTER, Op.INSERT})
-CHOOSING: Final = FOLDING | PLACING | EXTREMES | {Op.GATHER, Op.WHERE}
+CHOOSERS: Final = FOLDING | PLACING | EXTREMES | {Op.GATHER, Op.WHERE}
 """Ops whose result may be an element of a source."""
 PRODUCTS: Final = frozenset({Op.MUL, Op.FDIV, Op.MULACC, Op.RECIPROCAL}) | TRANSCENDENTAL
 """Ops that are a product, or end in one, where a device lacks them."""
@@ -63,7 +63,7 @@ def sides(node: UOp) -> tuple[UOp, UOp] | None:
 
 def deciding(node: UOp) -> Sequence[UOp]:
     """The sources whose bits decide a value, as far as nothing is rounded on the way."""
-    if node.op in COPYING:
+    if node.op in COPIERS:
         return node.src[:1]
     is_float = dtypes.is_float(node.dtype)
     if node.op in FOLDING:
@@ -194,7 +194,7 @@ def compared_with_itself(
 
 def is_computed(node: UOp) -> bool:
     """True for a value that would be worth storing: it is no copy of elements of another."""
-    return node.op not in COPYING and not is_widening(node)
+    return node.op not in COPIERS and not is_widening(node)
 
 
 def read_again(roots: Sequence[UOp], cached: Collection[UOp], is_leaf: IsMemory) -> frozenset[UOp]:
@@ -202,7 +202,7 @@ def read_again(roots: Sequence[UOp], cached: Collection[UOp], is_leaf: IsMemory)
 
     A maximum in the cache is of other bits than `x` may have in a kernel of this run.
     """
-    if not any(n.op in CHOOSING and dtypes.is_float(n.dtype) for n in cached):
+    if not any(n.op in CHOOSERS and dtypes.is_float(n.dtype) for n in cached):
         return frozenset()
     below = UOp.sink(*roots).toposort(lambda n: not is_leaf(n))
     graph = [n for n in below if n.shape_or_none is not None]
