@@ -21,15 +21,15 @@ from tests.fuzz.runner import Fuzzer, Verdict, run, without_a_line
 from tests.fuzz.writes import compiled
 from tinycore import Tensor
 
-DTYPES: Final = ("float32", "float32", "float32", "bfloat16", "float16")
-SHAPES: Final = ((2,), (7,), (33,), (4, 6), (8, 16), (3, 50), (2, 4, 4), (16, 64))
-COMPUTED: Final = (
+LEAF_DTYPES: Final = ("float32", "float32", "float32", "bfloat16", "float16")
+LEAF_SHAPES: Final = ((2,), (7,), (33,), (4, 6), (8, 16), (3, 50), (2, 4, 4), (16, 64))
+VALUES: Final = (
     "{a} * {c}", "{a} * {c}", "{a} + {c}", "{a} - {c}", "{a} * {b}", "{a} + {b} * {c}",
     "{a} * {b} - {c}", "({a} * {c}).relu()", "(-({a} * {c}).abs()).exp()", "{a} / ({b} * {b} + 1)",
     "({a} * {c}).sigmoid()", "{a} * {a} - {b}", "({a} * {c}).tanh()", "{a}.flip(0) * {c} + {b}",
     "({a} - {a}.mean(-1, keepdim=True)) * {c}",
 )  # fmt: skip
-EXTREMES: Final = (
+CHOICES: Final = (
     "{y}.max()", "{y}.min()", "{y}.amax(-1)", "{y}.amin(0)", "{y}.amax(-1) * 1",
     "{y}.sort(-1)[0]", "{y}.topk(2, -1)[0]", "{y}.cummax(-1)[0]", "{y}.cummin(0)[0]",
     "{y} * ({y} == {y}.amax(-1, keepdim=True))",
@@ -39,7 +39,7 @@ EXTREMES: Final = (
     "{y}.maximum({y}.flip(0))", "{y}.minimum({y}.amax(0))",
 )  # fmt: skip
 """The slopes of each sum up to the elements of the result; of masks, to the elements chosen."""
-USES: Final = (
+OTHER_USES: Final = (
     "{a}.relu().sum()",
     "({a} * 0.5).sum()",
     "(-{a}.abs()).exp().sum()",
@@ -47,7 +47,7 @@ USES: Final = (
 )
 
 
-LARGEST: Final = 1e3
+LARGEST_CHOSEN: Final = 1e3
 """Values beyond which a product of a program may overflow, or differ from that in float64."""
 
 
@@ -63,23 +63,23 @@ class Program(NamedTuple):
 def program(seed: int) -> Program:
     """The program of a seed."""
     draw = Draw(seed)
-    dtype, shape = draw.pick(DTYPES), draw.pick(SHAPES)
+    dtype, shape = draw.pick(LEAF_DTYPES), draw.pick(LEAF_SHAPES)
     leaf = numpy.reshape([draw.random() * 3 - 1.5 for _ in range(math.prod(shape))], shape)
     lines, values = [], ["x"]
     for number in range(draw.between(1, 5)):
         a, b = draw.pick(values[-3:]), draw.pick(values)
-        made = draw.pick(COMPUTED).format(a=a, b=b, c=round(draw.random() * 3 + 0.1, 1))
+        made = draw.pick(VALUES).format(a=a, b=b, c=round(draw.random() * 3 + 0.1, 1))
         lines.append(f"v{number} = {made}")
         values.append(f"v{number}")
         if draw.chance(0.1):
             lines.append(f"show(v{number})")
     lines.append(f"y = {values[-1]} + z")
-    lines.append("m = " + draw.pick(EXTREMES).format(y="y"))
+    lines.append("m = " + draw.pick(CHOICES).format(y="y"))
     if draw.chance(0.4):
         lines.append(draw.pick(("show(m)", "show(m.sum())", "show(y.sum())", "show(y)")))
     lines.append("loss = m.sum()")
     for name in draw.subset([*values, "y"]):
-        lines.append(f"other = {draw.pick(USES).format(a=name)}")
+        lines.append(f"other = {draw.pick(OTHER_USES).format(a=name)}")
         lines.append(f"loss = loss + {'other' if name != 'y' else 'other * 0'}")
     if draw.chance(0.4):
         lines.append("show(loss)")
@@ -123,7 +123,7 @@ def check(found: Program) -> Verdict:
         raise
     except Exception:
         return Verdict("raised", traceback.format_exc(limit=-4))
-    if not numpy.isfinite(chosen).all() or abs(chosen).max() > LARGEST:
+    if not numpy.isfinite(chosen).all() or abs(chosen).max() > LARGEST_CHOSEN:
         return Verdict("large")
     masked = any("==" in line for line in found.lines)
     total, count = of_zeros.sum(), chosen.size
