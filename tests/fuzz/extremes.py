@@ -23,7 +23,7 @@ from tinycore import Tensor
 
 LEAF_DTYPES: Final = ("float32", "float32", "float32", "bfloat16", "float16")
 LEAF_SHAPES: Final = ((2,), (7,), (33,), (4, 6), (8, 16), (3, 50), (2, 4, 4), (16, 64))
-VALUES: Final = (
+LEAF_VALUES: Final = (
     "{a} * {c}", "{a} * {c}", "{a} + {c}", "{a} - {c}", "{a} * {b}", "{a} + {b} * {c}",
     "{a} * {b} - {c}", "({a} * {c}).relu()", "(-({a} * {c}).abs()).exp()", "{a} / ({b} * {b} + 1)",
     "({a} * {c}).sigmoid()", "{a} * {a} - {b}", "({a} * {c}).tanh()", "{a}.flip(0) * {c} + {b}",
@@ -68,7 +68,7 @@ def program(seed: int) -> Program:
     lines, values = [], ["x"]
     for number in range(draw.between(1, 5)):
         a, b = draw.pick(values[-3:]), draw.pick(values)
-        made = draw.pick(VALUES).format(a=a, b=b, c=round(draw.random() * 3 + 0.1, 1))
+        made = draw.pick(LEAF_VALUES).format(a=a, b=b, c=round(draw.random() * 3 + 0.1, 1))
         lines.append(f"v{number} = {made}")
         values.append(f"v{number}")
         if draw.chance(0.1):
@@ -116,7 +116,7 @@ def theirs(found: Program) -> Any:
 
 
 def check(found: Program) -> Verdict:
-    """What is wrong with the gradients of a program."""
+    """Verdict on the gradients of a program."""
     try:
         of_leaf, of_zeros, chosen = ours(found)
     except NameError:

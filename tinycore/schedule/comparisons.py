@@ -94,7 +94,7 @@ def reached(side: UOp, stops: IsMemory) -> dict[UOp, bool]:
 def on_both_sides(
     pair: tuple[UOp, UOp], is_memory: IsMemory, stops: IsMemory
 ) -> tuple[list[UOp], set[UOp]]:
-    """What decides both sides of a comparison without memory in common; and the memory between.
+    """The nodes that decide both sides of a comparison without common memory; the memory between.
 
     What both sides read at the point of the comparison alone is one value of one kernel, as in
     `x != x`.
