@@ -17,10 +17,15 @@ from pathlib import Path
 import pytest
 from sampling import mark_slow
 
-# Support packages that are younger than somebody's environment are found in the tree.
-for package in ("tiny_testing",):
+# Support packages that are younger than somebody's environment are found in the tree, and by the
+# processes that tests start.
+for package in ("tiny_hcq", "tiny_testing"):
     if find_spec(package) is None:
-        sys.path.append(str(Path(__file__).parent / "plugins" / package / "src"))
+        source = str(Path(__file__).parent / "plugins" / package / "src")
+        sys.path.append(source)
+        os.environ["PYTHONPATH"] = os.pathsep.join(
+            filter(None, (os.environ.get("PYTHONPATH"), source))
+        )
 
 # Bytecode is kept even where the environment says not to (images of containers do): else each of
 # hundreds of processes that tests start, and each run of pytest, compiles every file once more.

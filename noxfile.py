@@ -22,6 +22,7 @@ PACKAGES = {
     "tiny-amd": ROOT / "plugins/tiny_amd",
     "tiny-cl": ROOT / "plugins/tiny_cl",
     "tiny-cpu": ROOT / "plugins/tiny_cpu",
+    "tiny-hcq": ROOT / "plugins/tiny_hcq",
     "tiny-llm": ROOT / "plugins/tiny_llm",
     "tiny-metal": ROOT / "plugins/tiny_metal",
     "tiny-nv": ROOT / "plugins/tiny_nv",
@@ -33,6 +34,7 @@ TYPED_TESTS = [
     "tiny_amd",
     "tiny_cl",
     "tiny_cpu",
+    "tiny_hcq",
     "tiny_llm",
     "tiny_metal",
     "tiny_nv",
@@ -66,7 +68,8 @@ def tool(name: str) -> str:
 
 def install(session: nox.Session, *more: str) -> None:
     """Install every package from this tree, what tests need, and more."""
-    folders = ["tiny_amd[usb]", "tiny_cpu", "tiny_cl", "tiny_llm", "tiny_metal", "tiny_nv[nvrtc]"]
+    folders = ["tiny_amd[usb]", "tiny_cpu", "tiny_cl", "tiny_hcq", "tiny_llm", "tiny_metal"]
+    folders += ["tiny_nv[nvrtc]"]
     folders += ["tiny_qcom[ir3]", "tiny_testing", "tiny_webgpu"]
     plugins = [word for folder in folders for word in ("-e", f"plugins/{folder}")]
     session.install("-e", ".[test]", *plugins, *more)

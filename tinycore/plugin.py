@@ -19,15 +19,13 @@ protocols are described in `tinycore/device/protocols.py`, whose first page is t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from tinycore._deferred import Deferred, deferred
 from tinycore._locks import in_child, lock, recursive_lock
 from tinycore.cache import file_identity
 from tinycore.device.backend import API_VERSION, Backend, Interface, InterfaceState
-from tinycore.device.discovery import DeviceState, State
-from tinycore.device.elf import ElfImage
-from tinycore.device.elf_file import ElfFile
+from tinycore.device.discovery import DeviceState, State, entry_points
 from tinycore.device.exported import (
     ExportedKernel,
     ExportedLaunch,
@@ -36,27 +34,6 @@ from tinycore.device.exported import (
     ExportedTensor,
 )
 from tinycore.device.extent import Extent
-from tinycore.device.hcq import (
-    ArgumentArena,
-    HCQAllocator,
-    HCQArgsState,
-    HCQBuffer,
-    HCQCompiled,
-    HCQGraph,
-    HCQProgram,
-    HCQSignal,
-    HCQTransfer,
-    HostView,
-    HWQueue,
-    LaunchTime,
-    Moment,
-    Number,
-    Place,
-    SignalPlace,
-    Symbol,
-    Word,
-    halves,
-)
 from tinycore.device.hooks import (
     hooks,
     tinycore_backend_closing,
@@ -70,7 +47,6 @@ from tinycore.device.hooks import (
     tinycore_select_device,
 )
 from tinycore.device.host_copies import COPY_THREADS, HostCopy, copied, host_copy
-from tinycore.device.pci import PciFunction, pci_functions
 from tinycore.device.protocols import (
     ALIGNMENT_BYTES,
     CAPABILITIES,
@@ -96,32 +72,13 @@ from tinycore.device.protocols import (
     Toolchain,
 )
 from tinycore.device.registry import Device
-from tinycore.device.relocations import (
-    Machine,
-    Relocation,
-    RelocationValue,
-    integer_writer,
-)
-from tinycore.device.system import (
-    MAP_FIXED,
-    MAP_RESERVED,
-    LinuxSystem,
-    SupportsWriteText,
-    System,
-    address_of,
-    bytes_at,
-    errno_text,
-    fence,
-    system,
-    use_system,
-    write_text,
-)
 from tinycore.device.worker_process import (
     WORKER_SECONDS,
     WorkerLost,
     WorkerProcess,
     serve_questions,
 )
+from tinycore.errors import PluginError
 from tinycore.tensor_map import TensorMap
 
 __all__ = [
@@ -129,18 +86,13 @@ __all__ = [
     "API_VERSION",
     "CAPABILITIES",
     "COPY_THREADS",
-    "MAP_FIXED",
-    "MAP_RESERVED",
     "WORKER_SECONDS",
     "Allocator",
-    "ArgumentArena",
     "Backend",
     "Compiler",
     "Deferred",
     "DeviceRuntime",
     "DeviceState",
-    "ElfFile",
-    "ElfImage",
     "ExportedKernel",
     "ExportedLaunch",
     "ExportedModel",
@@ -148,33 +100,13 @@ __all__ = [
     "ExportedTensor",
     "Extent",
     "Graph",
-    "HCQAllocator",
-    "HCQArgsState",
-    "HCQBuffer",
-    "HCQCompiled",
-    "HCQGraph",
-    "HCQProgram",
-    "HCQSignal",
-    "HCQTransfer",
-    "HWQueue",
     "Handle",
     "HostCopy",
-    "HostView",
     "Interface",
     "InterfaceState",
     "Launch",
-    "LaunchTime",
-    "LinuxSystem",
-    "Machine",
-    "Moment",
-    "Number",
-    "PciFunction",
-    "Place",
     "Program",
     "ProgramInfo",
-    "Relocation",
-    "RelocationValue",
-    "SignalPlace",
     "State",
     "SupportsArch",
     "SupportsAssembly",
@@ -187,34 +119,22 @@ __all__ = [
     "SupportsQueues",
     "SupportsReach",
     "SupportsVariety",
-    "SupportsWriteText",
-    "Symbol",
-    "System",
     "TensorMap",
     "Toolchain",
-    "Word",
     "WorkerLost",
     "WorkerProcess",
-    "address_of",
-    "bytes_at",
     "check_pending",
     "copied",
     "deferred",
-    "errno_text",
-    "fence",
     "file_identity",
-    "halves",
     "host_copy",
     "in_child",
     "installed_renderers",
-    "integer_writer",
     "lock",
-    "pci_functions",
     "recursive_lock",
     "register",
     "register_observer",
     "serve_questions",
-    "system",
     "tinycore_backend_closing",
     "tinycore_backend_opened",
     "tinycore_doctor_checks",
@@ -226,9 +146,27 @@ __all__ = [
     "tinycore_select_device",
     "unregister",
     "unregister_observer",
-    "use_system",
-    "write_text",
 ]
+
+DRIVER_SUPPORT: Final = "tinycore.driver_support"
+"""Entry point group of the package that has what drivers share."""
+NAMES_OF_DRIVER_SUPPORT: Final = """
+    ArgumentArena ElfFile ElfImage HCQAllocator HCQArgsState HCQBuffer HCQCompiled HCQGraph
+    HCQProgram HCQSignal HCQTransfer HWQueue HostView LaunchTime LinuxSystem MAP_FIXED
+    MAP_RESERVED Machine Moment Number PciFunction Place Relocation RelocationValue SignalPlace
+    SupportsWriteText Symbol System Word address_of bytes_at errno_text fence halves
+    integer_writer pci_functions system use_system write_text
+""".split()
+"""Names of that package which packages made for earlier versions import from here."""
+
+
+def __getattr__(name: str) -> Any:
+    """A name that has moved. Raises PluginError where the package that has it is not installed."""
+    if name not in NAMES_OF_DRIVER_SUPPORT:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    for entry in entry_points(DRIVER_SUPPORT):
+        return Deferred(f"{entry.reference}:{name}").resolve()
+    raise PluginError(f'{name} comes with `pip install "tinycore[hcq]"`')
 
 
 def register(backend: Backend) -> None:

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import numpy
 
+from tiny_hcq import HCQBuffer, HCQCompiled
 from tinycore import Context
-from tinycore.plugin import HCQBuffer, HCQCompiled
 
 __all__ = ["closing", "content", "written"]
 

@@ -177,6 +177,7 @@ def write(name: str, into: Path, language: str = "numpy", queues: bool = False) 
         "@NAME@": word,
         "@package@": distribution.replace("-", "_"),
         "@distribution@": distribution,
+        "@hcq@": ', "tinycore[hcq]>=@version@"' if queues else "",
         "@version@": core_version(),
     }
     folder = into / words["@distribution@"]

@@ -9,11 +9,7 @@ Floor 1. The files, in the order in which a device is found, opened and used:
 - `worker_process.py`: programs that answer questions in processes of their own
 - `registry.py`, `open_device.py`: devices by name, and a device in use
 - `pool.py`, `buffer.py`: memory
-- `system.py`, `_native.py`, `_cdef.py`: the operating system, as drivers in Python use it
-- `pci.py`: functions on the PCI bus, and their binding to drivers
 - `hooks.py`: observers
-- `hcq/`: what drivers that fill hardware queues inherit from
-- `elf_file.py`, `relocations.py`, `elf.py`: objects of compilers, laid out in memory
 - `exported.py`: models for backends that write them to files
 """
 

@@ -1,6 +1,6 @@
 """Copies of host memory by threads, for the staging buffers of devices.
 
-Floor 1. Imports `config`, `system`. One thread copies a fraction of what a card's bus takes, most
+Floor 1. Imports `config`. One thread copies a fraction of what a card's bus takes, most
 of all from or to memory that it touches first; and while it copies, nobody hands on what is copied
 already. So pieces of a large copy are copied by a few threads. C's memmove runs without Python's
 lock.
@@ -12,10 +12,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from tinycore._deferred import deferred
+from tinycore._deferred import deferred, numpy
 from tinycore._locks import in_child
 from tinycore.config import cpu_count
-from tinycore.device.system import address_of
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -54,7 +53,8 @@ def host_copy(target: memoryview, source: memoryview) -> HostCopy:
 
 def move(target: memoryview, source: memoryview) -> None:
     """Copy while other threads run Python."""
-    memmove()(address_of(target), address_of(source), source.nbytes)
+    start, end = (numpy.frombuffer(memory, numpy.uint8).ctypes.data for memory in (target, source))
+    memmove()(start, end, source.nbytes)
 
 
 @cache

@@ -16,7 +16,7 @@ from emulation.memory import Region
 from emulator.dispatch import Descriptor, Emulator
 
 from tiny_amd.code import AMDGPU, AMDGPU_MACHINE, OF_HIP, UNIT_ID
-from tinycore.plugin import ElfImage
+from tiny_hcq import ElfImage
 
 Array = numpy.ndarray[Any, Any]
 Dims = tuple[int, int, int]

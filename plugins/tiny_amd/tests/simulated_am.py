@@ -16,7 +16,8 @@ from pci_standin.machine import PciMachine
 from tiny_amd import BACKEND as PLUGIN
 from tiny_amd.am.cards import CONSENT
 from tiny_amd.device import AmdDevice
-from tinycore.plugin import Backend, Interface, use_system
+from tiny_hcq import use_system
+from tinycore.plugin import Backend, Interface
 
 __all__ = ["BACKEND", "backend_of", "opened"]
 

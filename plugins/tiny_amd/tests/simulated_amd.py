@@ -21,7 +21,8 @@ from kfd_standin.cards import MI300, NAVI31, NAVI48
 from tiny_amd import BACKEND as PLUGIN
 from tiny_amd.device import AmdDevice
 from tiny_amd.kfd import Kfd, kfd_of_process
-from tinycore.plugin import Backend, Interface, use_system
+from tiny_hcq import use_system
+from tinycore.plugin import Backend, Interface
 
 __all__ = [
     "BACKEND",

@@ -19,7 +19,8 @@ from usb_standin.machine import ports, usb_files
 
 from tiny_amd import BACKEND as PLUGIN
 from tiny_amd.device import AmdDevice
-from tinycore.plugin import Backend, Interface, use_system
+from tiny_hcq import use_system
+from tinycore.plugin import Backend, Interface
 
 __all__ = ["BACKEND", "UsbCards", "backend_of", "opened"]
 

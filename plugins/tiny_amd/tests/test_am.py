@@ -27,9 +27,10 @@ from test_driver import ADD, INFO, SPILLS
 from tiny_amd import BACKEND
 from tiny_amd.am import bring_up, engines, hubs, interface, psp, smu
 from tiny_amd.device import AmdDevice
+from tiny_hcq import use_system
 from tinycore import Context
 from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory, UnsupportedError
-from tinycore.plugin import ProgramInfo, use_system
+from tinycore.plugin import ProgramInfo
 
 TAKE = [f"drivers/amdgpu/unbind {ADDRESS}", f"devices/{ADDRESS}/enable 1"]
 GIVE_BACK = [f"drivers/amdgpu/bind {ADDRESS}"]

@@ -12,9 +12,9 @@ import pytest
 
 from tiny_amd.am.bus import DOORBELL_BAR, MEMORY_BAR, PAGE, REGISTER_BAR, KernelBus
 from tiny_amd.am.cards import TakenCard, cards_on_bus, verify_machine
+from tiny_hcq import LinuxSystem, PciFunction
 from tiny_testing.standin import StandInFiles
 from tinycore.errors import DeviceUnavailable, OutOfMemory
-from tinycore.plugin import LinuxSystem, PciFunction
 
 ADDRESS = "0000:03:00.0"
 FOLDER = f"/sys/bus/pci/devices/{ADDRESS}"

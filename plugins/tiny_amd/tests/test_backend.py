@@ -14,6 +14,7 @@ from tiny_amd import BACKEND, _cdef, _native
 from tiny_amd.arch import ARCHS
 from tiny_amd.code import CodeObject
 from tiny_amd.device import toolchain
+from tiny_hcq import use_system
 from tiny_testing.native import write_native
 from tinycore import Context, Tensor
 from tinycore.errors import (
@@ -22,7 +23,7 @@ from tinycore.errors import (
     DeviceUnavailable,
     FileFormatError,
 )
-from tinycore.plugin import SupportsAssembly, installed_renderers, use_system
+from tinycore.plugin import SupportsAssembly, installed_renderers
 
 EMPTY = "define amdgpu_kernel void @k(ptr addrspace(1) %data0) {\n  ret void\n}\n"
 

@@ -29,9 +29,10 @@ from tiny_amd.hardware_queue import HardwareQueue
 from tiny_amd.kfd import Kfd
 from tiny_amd.queues import Pm4Queue
 from tiny_amd.topology import count, reason
+from tiny_hcq import Symbol, Word, use_system
 from tinycore import Context
 from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory, UnsupportedError
-from tinycore.plugin import ProgramInfo, Symbol, Word, use_system
+from tinycore.plugin import ProgramInfo
 
 ADD = """
 define amdgpu_kernel void @add(ptr addrspace(1) %out, ptr addrspace(1) %in, i64 %n) #0 {

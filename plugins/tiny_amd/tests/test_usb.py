@@ -21,9 +21,9 @@ from tiny_amd.usb.bridge import (
     Packet,
 )
 from tiny_amd.usb.transfers import TransferError, UsbHandle
+from tiny_hcq import use_system
 from tiny_testing.native import write_native
 from tinycore.errors import ArgumentError, DeviceError, DeviceUnavailable
-from tinycore.plugin import use_system
 
 
 @pytest.fixture

@@ -19,11 +19,12 @@ from usb_standin.library import Fault
 from tiny_amd import BACKEND
 from tiny_amd.device import AmdDevice
 from tiny_amd.usb.driver import UsbDriver
+from tiny_hcq import Place, use_system
 from tiny_testing.suite import Subject
 from tiny_testing.suite.case import Level, Trial, trials
 from tinycore import Tensor, TinyJit
 from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory, UnsupportedError
-from tinycore.plugin import Place, register, unregister, use_system
+from tinycore.plugin import register, unregister
 
 OTHERS = {"host_memory", "external_pointer", "varied", "image"}
 SAMPLE = 4

@@ -16,8 +16,8 @@ from tiny_amd.usb.bridge import SLOT_BYTES, Bridge
 from tiny_amd.usb.bus import BarView, UsbBus
 from tiny_amd.usb.pcie import AssignedBar, EnumeratedCard, enumerate_card
 from tiny_amd.usb.transfers import TransferError, UsbHandle
+from tiny_hcq import use_system
 from tinycore.errors import DeviceUnavailable, OutOfMemory
-from tinycore.plugin import use_system
 
 GIB = 1 << 30
 

@@ -20,9 +20,10 @@ from tiny_cpu.clang import is_clang_installed
 from tiny_cpu.code import Code
 from tiny_cpu.device import CpuDevice, open_cpu
 from tiny_cpu.queued import QueuedCpu, QueuedProgram
+from tiny_hcq import HCQBuffer
 from tinycore.config import Context
 from tinycore.errors import DeviceError, UnsupportedError
-from tinycore.plugin import Compiler, HCQBuffer, ProgramInfo
+from tinycore.plugin import Compiler, ProgramInfo
 
 Add = Callable[..., QueuedProgram]
 FLOATS = 1001

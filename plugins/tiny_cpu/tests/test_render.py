@@ -10,9 +10,9 @@ import pytest
 from tiny_cpu import BACKEND
 from tiny_cpu.clang import ClangCompiler
 from tiny_cpu.llvm import LlvmCompiler
+from tiny_hcq import ElfImage
 from tiny_testing.kernels import Bench, bench, element, elementwise, load, store
 from tinycore.dtype import DType, dtypes
-from tinycore.plugin import ElfImage
 from tinycore.uop.node import UOp
 from tinycore.uop.op import TRANSCENDENTAL, AxisKind, Op
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from tiny_hcq import address_of, bytes_at, fence, system
 from tiny_nv.nvk import methods
 from tiny_nv.nvk.card import USERMODE_BYTES, Card, Driver
 from tiny_nv.nvk.channel import Channel, ChannelGroup
@@ -21,7 +22,7 @@ from tiny_nv.nvk.mapping import ADDRESS_BYTES, FIRST_ADDRESS, DmaMapping
 from tiny_nv.nvk.rm import CardInfo, ResourceManager
 from tiny_nv.nvk.uvm import UnifiedMemory
 from tinycore import Device
-from tinycore.plugin import ProgramInfo, address_of, bytes_at, fence, system
+from tinycore.plugin import ProgramInfo
 
 __all__ = ["rows"]
 

@@ -23,8 +23,8 @@ from gsp_standin.memory import Entries2, Entries3
 from rm_standin import Mistake
 from rm_standin.cards import AD102, B200, GA102, GB202, H200
 
+from tiny_hcq import LinuxSystem
 from tiny_testing.standin import StandInFiles
-from tinycore.plugin import LinuxSystem
 
 __all__ = ["Chip", "PciMachine"]
 

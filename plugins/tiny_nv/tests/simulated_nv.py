@@ -22,13 +22,14 @@ from cubin import assemble
 from rm_standin import Machine
 from rm_standin.cards import AD102, GA102, GB202, H200, CardFacts
 
+from tiny_hcq import HCQSignal, use_system
 from tiny_nv import NV
 from tiny_nv.arch import arch_of, limits_of, number_of
 from tiny_nv.nvk.device import NvDevice
 from tiny_nv.program import NvrtcCompiler, PtxCompiler
 from tiny_nv.ptx import Ptx
 from tiny_nv.render import CudaC
-from tinycore.plugin import Backend, HCQSignal, Interface, Toolchain, use_system
+from tinycore.plugin import Backend, Interface, Toolchain
 
 __all__ = [
     "BACKEND",

@@ -16,9 +16,10 @@ from typing import Final
 from nv_pci_standin import ADDRESS, Chip, PciMachine
 from simulated_nv import nvrtc, ptx
 
+from tiny_hcq import HCQSignal, use_system
 from tiny_nv import NV
 from tiny_nv.nvk.device import NvDevice
-from tinycore.plugin import Backend, HCQSignal, Interface, use_system
+from tinycore.plugin import Backend, Interface
 
 __all__ = ["BACKEND", "BACKEND_ADA", "BACKEND_BLACKWELL", "BACKEND_HOPPER", "backend_of", "opened"]
 

@@ -19,7 +19,7 @@ from rm_standin import Mistake
 from rm_standin.status import Refused
 from simulated_pci import opened
 
-from tinycore.plugin import LinuxSystem
+from tiny_hcq import LinuxSystem
 
 BUS: Final = 0x4000_0000
 CODE: Final = 6 << 8 | 1 << 4 | 1 << 2

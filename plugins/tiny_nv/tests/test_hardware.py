@@ -15,8 +15,8 @@ import pytest
 from rm_standin import Machine
 from rm_standin.cards import H200
 
+from tiny_hcq import use_system
 from tinycore import Context, Tensor
-from tinycore.plugin import use_system
 
 TESTS = Path(__file__).parent
 SCRIPT = TESTS.parent / "hardware/run"

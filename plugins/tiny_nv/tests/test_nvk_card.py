@@ -17,6 +17,7 @@ from rm_standin import Machine
 from rm_standin.cards import CARDS, GA102, H200, CardFacts
 from rm_standin.layouts import layouts_of as layouts_of_standin
 
+from tiny_hcq import bytes_at, use_system
 from tiny_nv.nvk import probe
 from tiny_nv.nvk.addresses import LOW, Addresses
 from tiny_nv.nvk.card import Card, Driver, driver_of_process
@@ -25,7 +26,6 @@ from tiny_nv.nvk.layouts import layouts_of
 from tiny_nv.nvk.mapping import DmaMapping, UvmMapping
 from tiny_nv.nvk.rm import Refused
 from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory, UnsupportedError
-from tinycore.plugin import bytes_at, use_system
 
 VERSIONS = ("570.144", "575.64.05", "580.159.03", "590.48.01", "610.43.03")
 SAME = {

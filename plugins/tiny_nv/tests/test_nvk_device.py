@@ -16,6 +16,7 @@ from rm_standin import Machine, Mistake
 from rm_standin.cards import GA102, GB202, H200, CardFacts
 from simulated_nv import opened
 
+from tiny_hcq import HCQBuffer, Symbol, Word, address_of
 from tiny_nv import _nvrtc
 from tiny_nv.nvk import compilers, methods, qmd, queues
 from tiny_nv.nvk.device import NvDevice
@@ -27,7 +28,7 @@ from tinycore.errors import (
     FileFormatError,
     UnsupportedError,
 )
-from tinycore.plugin import HCQBuffer, ProgramInfo, Symbol, Word, address_of
+from tinycore.plugin import ProgramInfo
 
 ADD = """
 .version 8.0

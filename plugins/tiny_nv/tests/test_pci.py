@@ -14,13 +14,13 @@ from nv_pci_standin import ADDRESS, Chip, PciMachine
 from rm_standin import Machine, Mistake
 from rm_standin.cards import H200
 
+from tiny_hcq import LinuxSystem, use_system
 from tiny_nv import NV
 from tiny_nv.nvk.device import NvDevice
 from tiny_nv.pci import bring_up
 from tiny_nv.pci.bus import TakenCard, cards_on_bus, device_files
 from tiny_nv.pci.machine import holders, keep_text, lock_file
 from tinycore.errors import DeviceUnavailable
-from tinycore.plugin import LinuxSystem, use_system
 
 TAKE = [f"drivers/nvidia/unbind {ADDRESS}", f"devices/{ADDRESS}/enable 1"]
 GIVE_BACK = [f"drivers/nvidia/bind {ADDRESS}"]

@@ -19,12 +19,12 @@ from pci_faults import SEEDED
 from rm_standin import Mistake
 from simulated_pci import Simulated, opened
 
+from tiny_hcq import bytes_at
 from tiny_nv.nvk import classes as gsp_classes
 from tiny_nv.nvk.device import NvDevice
 from tiny_nv.pci import bring_up, falcon, fsp, gsp, messages
 from tiny_nv.pci.layout import requested_memory
 from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory
-from tinycore.plugin import bytes_at
 
 KERNEL_FILES, BY_VFIO = ("nvidia", ""), ("vfio-pci", "DMA")
 ARCHS: Final = {0x17: "sm_86", 0x18: "sm_90", 0x19: "sm_89", 0x1A: "sm_100", 0x1B: "sm_120"}

@@ -17,13 +17,14 @@ from adreno.kgsl import Kgsl
 from adreno.state import Launch
 from emulation.memory import GlobalMemory
 
+from tiny_hcq import HCQSignal
 from tiny_qcom import BACKEND as PLUGIN
 from tiny_qcom.chip import DEFAULT, chip_of, limits_of
 from tiny_qcom.device import QcomDevice
 from tiny_qcom.llvm_qcom import QcomCompiler
 from tiny_qcom.opencl import QcomOpenClC
 from tinycore.errors import CompilerUnavailable
-from tinycore.plugin import Backend, HCQSignal, Toolchain
+from tinycore.plugin import Backend, Toolchain
 
 __all__ = ["BACKEND", "Simulated", "backend_of", "execute"]
 

@@ -10,6 +10,7 @@ from adreno.kgsl import Kgsl
 from nir_listings import A630, STORE
 from simulated_qcom import backend_of, execute
 
+from tiny_hcq import HCQBuffer
 from tiny_qcom import ir3
 from tiny_qcom.descriptors import descriptor
 from tiny_qcom.device import QcomDevice
@@ -21,7 +22,7 @@ from tiny_testing.suite.kernels import in_line
 from tiny_testing.suite.kernels import loaded as loaded_program
 from tinycore import Context, Device, Tensor, dtypes
 from tinycore.errors import CompilerUnavailable, UnsupportedError
-from tinycore.plugin import HCQBuffer, ProgramInfo, register, unregister
+from tinycore.plugin import ProgramInfo, register, unregister
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 

@@ -13,11 +13,12 @@ from adreno import opencl
 from adreno.kgsl import Kgsl
 from simulated_qcom import Simulated, backend_of, execute
 
+from tiny_hcq import HCQBuffer
 from tiny_qcom.ir3 import library_path
 from tinycore import Context, Device, Tensor, dtypes
 from tinycore.errors import CompilerUnavailable, DeviceError, ShapeError
 from tinycore.helpers import to_mv
-from tinycore.plugin import HCQBuffer, register, unregister
+from tinycore.plugin import register, unregister
 
 RENDERERS = []
 try:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 import numpy
 
 from emulation.spans import Spans
-from tinycore.plugin import LinuxSystem
+from tiny_hcq import LinuxSystem
 
 __all__ = ["LARGEST_FILLED", "Backing"]
 

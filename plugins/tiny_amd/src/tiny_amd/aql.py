@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from tiny_amd import pm4
-from tinycore.plugin import Number, halves
+from tiny_hcq import Number, halves
 
 __all__ = ["INVALID", "PACKET_WORDS", "commands", "dispatch"]
 

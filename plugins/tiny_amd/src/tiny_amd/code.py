@@ -9,8 +9,8 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
+from tiny_hcq import ElfImage, Machine, Relocation, RelocationValue, integer_writer
 from tinycore.errors import FileFormatError
-from tinycore.plugin import ElfImage, Machine, Relocation, RelocationValue, integer_writer
 
 __all__ = ["CodeObject", "Descriptor"]
 

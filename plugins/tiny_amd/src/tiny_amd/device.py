@@ -23,8 +23,9 @@ from tiny_amd.render import AmdLlvm
 from tiny_amd.scratch import scratch_bytes
 from tiny_amd.settings import settings
 from tiny_amd.topology import Card, cards
+from tiny_hcq import ArgumentArena, HCQCompiled, HCQSignal
 from tinycore.errors import DeviceUnavailable
-from tinycore.plugin import ArgumentArena, HCQCompiled, HCQSignal, ProgramInfo, Toolchain
+from tinycore.plugin import ProgramInfo, Toolchain
 
 __all__ = ["AmdDevice", "toolchain", "toolchain_hip"]
 

@@ -18,9 +18,10 @@ from tiny_amd.arch import Arch, arch_of
 from tiny_amd.kfd import DOORBELL_BYTES, OF_HOST, ON_CARD, PAGE, Allocation, Kfd, Kind
 from tiny_amd.topology import Card
 from tiny_amd.windows import pointer_at, ring_of
+from tiny_hcq import bytes_at
 from tinycore.config import settings
 from tinycore.errors import DeviceError
-from tinycore.plugin import bytes_at, lock
+from tinycore.plugin import lock
 
 __all__ = ["HardwareQueue", "Memory", "OwnQueue", "OwnQueues", "QueueType", "SavedWaves"]
 

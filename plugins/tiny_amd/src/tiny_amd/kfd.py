@@ -16,18 +16,9 @@ from typing import Any, Final
 
 from tiny_amd._native import ffi
 from tiny_amd.topology import KFD, Card
+from tiny_hcq import MAP_FIXED, MAP_RESERVED, HostView, System, address_of, errno_text, system
 from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory
-from tinycore.plugin import (
-    MAP_FIXED,
-    MAP_RESERVED,
-    HostView,
-    System,
-    address_of,
-    errno_text,
-    lock,
-    recursive_lock,
-    system,
-)
+from tinycore.plugin import lock, recursive_lock
 
 __all__ = [
     "DOORBELL_BYTES",

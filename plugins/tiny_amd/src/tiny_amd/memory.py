@@ -8,8 +8,8 @@ from typing import Final, Protocol, runtime_checkable
 from tiny_amd.hardware_queue import Memory
 from tiny_amd.kfd import OF_HOST, ON_CARD, Allocation
 from tiny_amd.topology import Card
+from tiny_hcq import HCQAllocator, HCQBuffer, Place, bytes_at
 from tinycore.errors import DeviceError, UnsupportedError
-from tinycore.plugin import HCQAllocator, HCQBuffer, Place, bytes_at
 
 __all__ = ["AmdAllocator", "SupportsStaging"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
-from tinycore.plugin import Number, halves
+from tiny_hcq import Number, halves
 
 if TYPE_CHECKING:
     from tiny_amd.generation import Generation

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 from tiny_amd.code import CodeObject
 from tiny_amd.scratch import temporary_ring
+from tiny_hcq import HCQBuffer, HCQProgram, Number, Word
 from tinycore.errors import DeviceError
-from tinycore.plugin import HCQBuffer, HCQProgram, Number, ProgramInfo, Word
+from tinycore.plugin import ProgramInfo
 
 if TYPE_CHECKING:
     from tiny_amd.device import AmdDevice

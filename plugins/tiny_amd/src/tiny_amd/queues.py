@@ -14,15 +14,8 @@ from tiny_amd import aql, pm4, sdma
 from tiny_amd.pm4 import Register
 from tiny_amd.program import AmdProgram, split
 from tiny_amd.windows import Ring
+from tiny_hcq import HCQArgsState, HCQBuffer, HCQProgram, HWQueue, Number, SignalPlace
 from tinycore.errors import UnsupportedError
-from tinycore.plugin import (
-    HCQArgsState,
-    HCQBuffer,
-    HCQProgram,
-    HWQueue,
-    Number,
-    SignalPlace,
-)
 
 if TYPE_CHECKING:
     from tiny_amd.device import AmdDevice

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-from tinycore.plugin import Number, halves
+from tiny_hcq import Number, halves
 
 __all__ = ["LENGTHS", "Operation"]
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from tiny_amd.arch import DRIVEN
+from tiny_hcq import system
 from tinycore.errors import DeviceUnavailable
-from tinycore.plugin import system
 
 __all__ = ["Card", "cards", "count", "driver", "reason"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tiny_amd.kfd import Allocation
-from tinycore.plugin import HostView, bytes_at
+from tiny_hcq import HostView, bytes_at
 
 __all__ = ["Pointer", "Ring", "WindowPointer", "WindowRing", "pointer_at", "ring_of"]
 

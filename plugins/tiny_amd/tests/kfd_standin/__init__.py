@@ -1,6 +1,6 @@
 """The kernel's compute driver without a card: system calls answered as amdkfd answers them.
 
-For tests only. `Machine` takes the place of the operating system (tinycore.plugin.use_system);
+For tests only. `Machine` takes the place of the operating system (tiny_hcq.use_system);
 everything else of the driver is what a card would have.
 
     machine.py      files, mappings and ioctls, checked as the kernel checks them

@@ -24,9 +24,9 @@ from kfd_standin.gpu import Array, Gpu, MemoryFault, Mistake, region_of
 from kfd_standin.pm4 import Pm4Ring
 from kfd_standin.queues import Ring, RingPlace
 from kfd_standin.sdma import SdmaRing
+from tiny_hcq import bytes_at
 from tiny_testing.standin import StandInFiles
 from tinycore._collector import without_collecting
-from tinycore.plugin import bytes_at
 
 __all__ = ["Machine"]
 

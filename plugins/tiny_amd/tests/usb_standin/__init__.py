@@ -1,6 +1,6 @@
 """A bridge on USB without one: libusb's functions answered as a bridge's firmware answers them.
 
-For tests only. `UsbMachine` takes the place of the operating system (tinycore.plugin.use_system);
+For tests only. `UsbMachine` takes the place of the operating system (tiny_hcq.use_system);
 everything else of the interface USB is what a bridge would have.
 
     library.py      libusb: devices, handles, claims, transfers, with cffi's own pointers

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from tiny_cpu import _lib
 from tiny_cpu.arch import host_machine
+from tiny_hcq import ElfImage
 from tinycore.errors import DeviceError
-from tinycore.plugin import ElfImage
 
 __all__ = ["Code"]
 

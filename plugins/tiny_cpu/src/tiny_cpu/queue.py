@@ -22,9 +22,9 @@ from tiny_cpu._lib import (
 )
 from tiny_cpu.pool import code_of_pool, pool
 from tiny_cpu.program import CpuProgram, chunk_of
+from tiny_hcq import HCQArgsState, HCQProgram, HWQueue, Number, SignalPlace
 from tinycore.config import settings
 from tinycore.errors import DeviceError
-from tinycore.plugin import HCQArgsState, HCQProgram, HWQueue, Number, SignalPlace
 
 __all__ = ["CpuQueue", "Worker", "wait_a_little"]
 

@@ -15,14 +15,8 @@ from functools import partial
 from tiny_cpu.memory import CpuAllocator
 from tiny_cpu.program import CpuProgram
 from tiny_cpu.queue import CpuQueue, Worker, wait_a_little
-from tinycore.plugin import (
-    HCQAllocator,
-    HCQBuffer,
-    HCQCompiled,
-    HCQProgram,
-    HCQSignal,
-    ProgramInfo,
-)
+from tiny_hcq import HCQAllocator, HCQBuffer, HCQCompiled, HCQProgram, HCQSignal
+from tinycore.plugin import ProgramInfo
 
 __all__ = ["QueuedAllocator", "QueuedCpu", "QueuedProgram"]
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from platform import machine
 from typing import Final
 
+from tiny_hcq import ElfFile
 from tinycore import cache as disk
-from tinycore.plugin import ElfFile
 
 __all__ = ["Array", "CompileFailure", "Compiled", "Function", "Parameter", "compiled", "toolchain"]
 

@@ -19,7 +19,7 @@ import numpy
 from emulation.memory import Region
 from rm_standin import Mistake
 
-from tinycore.plugin import LinuxSystem
+from tiny_hcq import LinuxSystem
 
 __all__ = ["Entries2", "Entries3", "Memory", "Run"]
 

@@ -1,6 +1,6 @@
 """NVIDIA's kernel driver without a card: system calls answered as the driver answers them.
 
-For tests only. `Machine` takes the place of the operating system (tinycore.plugin.use_system);
+For tests only. `Machine` takes the place of the operating system (tiny_hcq.use_system);
 everything else of the driver is what a card would have.
 
     machine.py      files, mappings and requests, checked as the kernel checks them

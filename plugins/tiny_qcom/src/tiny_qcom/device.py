@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tiny_hcq import ArgumentArena, HCQCompiled, HCQSignal
 from tiny_qcom.chip import TICKS_PER_SECOND, chip_of_id
 from tiny_qcom.kgsl import Kgsl, LinuxSystem, System
 from tiny_qcom.memory import QcomAllocator
@@ -11,7 +12,7 @@ from tiny_qcom.program import QcomProgram
 from tiny_qcom.queue import RING_BYTES, QcomQueue
 from tiny_qcom.settings import settings
 from tinycore.errors import DeviceUnavailable
-from tinycore.plugin import ArgumentArena, HCQCompiled, HCQSignal, ProgramInfo
+from tinycore.plugin import ProgramInfo
 
 __all__ = ["QcomDevice"]
 

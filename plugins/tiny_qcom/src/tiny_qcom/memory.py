@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tiny_hcq import HCQAllocator, HCQBuffer
 from tiny_qcom.kgsl import PAGE, Allocation, Kgsl, ffi
 from tinycore.errors import DeviceError
-from tinycore.plugin import HCQAllocator, HCQBuffer
 
 __all__ = ["Pixels", "QcomAllocator"]
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from struct import pack_into
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from tiny_hcq import HCQArgsState, HCQBuffer, HCQProgram, Number
 from tiny_qcom import chip
 from tiny_qcom.code import MAGIC, Code, Image
 from tiny_qcom.container import read_container
@@ -18,7 +19,7 @@ from tiny_qcom.descriptors import (
 )
 from tiny_qcom.memory import CHANNELS, Pixels, pixels_of
 from tinycore.errors import DeviceError, LaunchTooLarge, UnsupportedError
-from tinycore.plugin import HCQArgsState, HCQBuffer, HCQProgram, Number, ProgramInfo
+from tinycore.plugin import ProgramInfo
 
 if TYPE_CHECKING:
     from tiny_qcom.device import QcomDevice

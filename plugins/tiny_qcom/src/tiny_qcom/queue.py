@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, Self
 
+from tiny_hcq import HCQArgsState, HCQProgram, HWQueue, Number, SignalPlace, halves
 from tiny_qcom import chip, pm4
 from tiny_qcom import registers as reg
 from tiny_qcom.code import Code, Route
 from tiny_qcom.kgsl import MOST_WORDS
 from tiny_qcom.program import QcomArguments, QcomProgram
 from tinycore.errors import UnsupportedError
-from tinycore.plugin import HCQArgsState, HCQProgram, HWQueue, Number, SignalPlace, halves
 
 if TYPE_CHECKING:
     from tiny_qcom.device import QcomDevice

@@ -1,7 +1,7 @@
 """`StandInFiles`: the files of a machine that is not there, for stand-ins of kernel drivers.
 
 A stand-in of a kernel driver inherits from it, says which files there are, and adds
-`open`, `close`, `ioctl`, `map` and `unmap` of `tinycore.plugin.System`; `use_system` then puts it
+`open`, `close`, `ioctl`, `map` and `unmap` of `tiny_hcq.System`; `use_system` then puts it
 in the place of the operating system:
 
     class Machine(StandInFiles):

@@ -31,7 +31,7 @@ from tiny_amd.am.vram import OWN_BYTES, RESERVED_BYTES, Vram
 from tinycore.errors import DeviceError, DeviceUnavailable
 
 if TYPE_CHECKING:
-    from tinycore.plugin import System
+    from tiny_hcq import System
 
 __all__ = ["DRIVEN_CORES", "RunningCard", "memory_bytes", "read_discovery"]
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from mmap import MAP_ANONYMOUS, MAP_SHARED, PROT_READ, PROT_WRITE
 from typing import Final, Protocol, runtime_checkable
 
+from tiny_hcq import MAP_FIXED, HostView, System, bytes_at
 from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory
-from tinycore.plugin import MAP_FIXED, HostView, System, bytes_at
 
 __all__ = [
     "DOORBELL_BAR",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from tiny_amd.am.bus import DOORBELL_BAR, MEMORY_BAR, REGISTER_BAR, KernelBus
+from tiny_hcq import PciFunction, System, pci_functions
 from tinycore.errors import DeviceUnavailable
-from tinycore.plugin import PciFunction, System, pci_functions
 
 __all__ = ["CONSENT", "TakenCard", "cards_on_bus"]
 

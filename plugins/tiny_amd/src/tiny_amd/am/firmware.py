@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol, runtime_checkable
 
+from tiny_hcq import System
 from tinycore.errors import DeviceUnavailable
-from tinycore.plugin import System
 
 __all__ = ["Firmware", "Image", "SupportsReadBytes", "Versions", "read_firmware"]
 

@@ -23,11 +23,12 @@ from tiny_amd.hardware_queue import QueueType
 from tiny_amd.kfd import OF_HOST, Allocation, Event, Kind, reserve_addresses
 from tiny_amd.settings import settings
 from tiny_amd.topology import Card
+from tiny_hcq import system
 from tinycore.errors import DeviceError, DeviceUnavailable, UnsupportedError
-from tinycore.plugin import recursive_lock, system
+from tinycore.plugin import recursive_lock
 
 if TYPE_CHECKING:
-    from tinycore.plugin import PciFunction, System
+    from tiny_hcq import PciFunction, System
 
 __all__ = ["AmDriver", "AmFaults", "card_count", "obstacle", "open_card"]
 

@@ -22,8 +22,8 @@ from tiny_amd.usb.bridge import SLOT_BYTES, Bridge
 from tiny_amd.usb.bus import BarView, UsbBus
 from tiny_amd.usb.pcie import enumerate_card
 from tiny_amd.usb.transfers import UsbHandle
+from tiny_hcq import System, system
 from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory
-from tinycore.plugin import System, system
 
 __all__ = ["UsbDriver", "VramView", "open_usb_card"]
 

@@ -14,8 +14,9 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from tiny_amd.settings import settings
 from tiny_amd.usb._native import ffi
+from tiny_hcq import system
 from tinycore.errors import DeviceUnavailable
-from tinycore.plugin import lock, system
+from tinycore.plugin import lock
 
 __all__ = ["SupportsLibusb", "UsbCode", "error_name", "ffi", "libusb"]
 

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from tinycore.plugin import system
+from tiny_hcq import system
 
 __all__ = [
     "FIRMWARE",

@@ -8,6 +8,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+from tiny_hcq import System, address_of, bytes_at, system
 from tiny_nv.arch import number_of
 from tiny_nv.nvk.addresses import HIGH, HUGE_PAGE, LOW, PAGE, Addresses
 from tiny_nv.nvk.classes import (
@@ -34,7 +35,7 @@ from tiny_nv.nvk.mapping import (
 )
 from tiny_nv.nvk.rm import CONTROL_NODE, CardInfo, Refused, ResourceManager
 from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory
-from tinycore.plugin import System, address_of, bytes_at, lock, recursive_lock, system
+from tinycore.plugin import lock, recursive_lock
 
 __all__ = ["Allocation", "Card", "Driver", "Units", "driver_of_process"]
 

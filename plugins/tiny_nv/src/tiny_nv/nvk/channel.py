@@ -11,12 +11,13 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Final
 
+from tiny_hcq import bytes_at, fence
 from tiny_nv.nvk.card import Allocation
 from tiny_nv.nvk.classes import Class, Control
 from tiny_nv.nvk.rm import Refused
 from tinycore.config import settings
 from tinycore.errors import DeviceError, OutOfMemory
-from tinycore.plugin import bytes_at, fence, lock
+from tinycore.plugin import lock
 
 if TYPE_CHECKING:
     from tiny_nv.nvk.layouts import Record

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from tinycore.plugin import ElfFile
+from tiny_hcq import ElfFile
 
 __all__ = ["Cubin", "Kernel"]
 

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Final
 
+from tiny_hcq import ArgumentArena, HCQCompiled, HCQSignal
 from tiny_nv.arch import arch_of, limits_of
 from tiny_nv.device import DEFAULT_ARCH
 from tiny_nv.nvk import methods
@@ -25,7 +26,7 @@ from tiny_nv.pci.bring_up import open_card
 from tiny_nv.ptx import Ptx
 from tiny_nv.render import CudaC
 from tinycore.errors import DeviceUnavailable
-from tinycore.plugin import ArgumentArena, HCQCompiled, HCQSignal, ProgramInfo, Toolchain
+from tinycore.plugin import ProgramInfo, Toolchain
 
 __all__ = ["NvDevice", "ptx_toolchain", "toolchain"]
 

@@ -14,8 +14,8 @@ from functools import cache
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
+from tiny_hcq import address_of
 from tinycore.errors import DeviceUnavailable
-from tinycore.plugin import address_of
 
 __all__ = ["BRANCHES", "Layout", "Layouts", "Record", "branch_of", "layouts_of"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Final
 
+from tiny_hcq import HCQAllocator, HCQBuffer, address_of, bytes_at
 from tiny_nv.nvk.addresses import PAGE
 from tiny_nv.nvk.card import Allocation
 from tiny_nv.nvk.protocols import OpenCard
 from tinycore.errors import DeviceError, OutOfMemory, UnsupportedError
-from tinycore.plugin import HCQAllocator, HCQBuffer, address_of, bytes_at
 
 __all__ = ["NvAllocator"]
 

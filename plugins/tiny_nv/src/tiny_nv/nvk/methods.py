@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tinycore.plugin import Number, halves
+from tiny_hcq import Number, halves
 
 __all__ = [
     "COMPUTE",

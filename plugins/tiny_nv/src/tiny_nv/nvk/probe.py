@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from tiny_hcq import system
 from tiny_nv.nvk.layouts import branch_of
 from tiny_nv.nvk.rm import CONTROL_NODE
 from tinycore.errors import DeviceUnavailable
-from tinycore.plugin import system
 
 __all__ = ["count", "driver", "reason"]
 

@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from struct import Struct, pack_into
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from tiny_hcq import HCQArgsState, HCQBuffer, HCQProgram, Number, Symbol, Word
 from tiny_nv.arch import arch_of
 from tiny_nv.nvk import qmd
 from tiny_nv.nvk.constants import bank_of
 from tiny_nv.nvk.cubin import SYSTEM_SHARED_BYTES, Cubin, Kernel
 from tiny_nv.program import entry_name
 from tinycore.errors import DeviceError, LaunchTooLarge, UnsupportedError
-from tinycore.plugin import HCQArgsState, HCQBuffer, HCQProgram, Number, ProgramInfo, Symbol, Word
+from tinycore.plugin import ProgramInfo
 
 if TYPE_CHECKING:
     from tiny_nv.nvk.device import NvDevice

@@ -11,19 +11,11 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, Self
 
+from tiny_hcq import HCQArgsState, HCQBuffer, HCQProgram, HWQueue, Number, SignalPlace, Symbol
 from tiny_nv.nvk import methods, qmd
 from tiny_nv.nvk.channel import LARGEST_ENTRY, Channel
 from tiny_nv.nvk.program import NvArguments, NvProgram, Patch
 from tinycore.errors import ArgumentError
-from tinycore.plugin import (
-    HCQArgsState,
-    HCQBuffer,
-    HCQProgram,
-    HWQueue,
-    Number,
-    SignalPlace,
-    Symbol,
-)
 
 if TYPE_CHECKING:
     from tiny_nv.nvk.device import NvDevice

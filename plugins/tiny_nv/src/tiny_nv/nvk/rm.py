@@ -9,10 +9,10 @@ from __future__ import annotations
 from mmap import MAP_SHARED, PROT_READ, PROT_WRITE
 from typing import Final
 
+from tiny_hcq import System, errno_text
 from tiny_nv.nvk.classes import STATUSES, Class, Control, Escape
 from tiny_nv.nvk.layouts import Record, branch_of, layouts_of
 from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory
-from tinycore.plugin import System, errno_text
 
 __all__ = ["CONTROL_NODE", "CardInfo", "Refused", "ResourceManager"]
 

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
+from tiny_hcq import errno_text
 from tiny_nv.nvk.classes import STATUSES, Uvm
 from tiny_nv.nvk.layouts import Record
 from tiny_nv.nvk.rm import Refused, ResourceManager
 from tinycore.errors import OutOfMemory
-from tinycore.plugin import errno_text
 
 __all__ = ["UVM_NODE", "UnifiedMemory"]
 

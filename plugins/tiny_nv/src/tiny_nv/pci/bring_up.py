@@ -12,6 +12,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Final, cast
 
+from tiny_hcq import PciFunction, System, system
 from tiny_nv.pci.access import Access, open_access
 from tiny_nv.pci.bus import CONSENT, VFIO, TakenCard, cards_on_bus, driver_in_the_end
 from tiny_nv.pci.card import ChipClasses, GspCard
@@ -21,7 +22,6 @@ from tiny_nv.pci.pages import SystemMemory
 from tiny_nv.pci.registers import Architecture, Registers
 from tiny_nv.settings import nv_settings
 from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory
-from tinycore.plugin import PciFunction, System, system
 
 __all__ = ["OpenedCard", "card_count", "obstacle", "open_card"]
 

@@ -6,9 +6,9 @@ import re
 from contextlib import suppress
 from typing import Final
 
+from tiny_hcq import PciFunction, System, pci_functions
 from tiny_nv.pci.machine import holders, keep_text, lock_file
 from tinycore.errors import DeviceUnavailable
-from tinycore.plugin import PciFunction, System, pci_functions
 
 __all__ = ["CONSENT", "VFIO", "TakenCard", "cards_on_bus", "driver_in_the_end"]
 

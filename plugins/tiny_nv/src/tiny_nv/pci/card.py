@@ -13,6 +13,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Final
 
+from tiny_hcq import bytes_at, fence
 from tiny_nv.arch import number_of
 from tiny_nv.nvk.addresses import HIGH, HUGE_PAGE, LOW, PAGE, Addresses
 from tiny_nv.nvk.card import DOORBELL, Allocation, Units
@@ -24,7 +25,6 @@ from tiny_nv.pci.page_tables import VERSION_2, VERSION_3, Aperture, PageTables
 from tiny_nv.pci.pages import PinnedMemory, SystemMemory
 from tiny_nv.pci.registers import Registers
 from tinycore.errors import DeviceError, UnsupportedError
-from tinycore.plugin import bytes_at, fence
 
 __all__ = ["ChipClasses", "GspCard"]
 

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from tiny_hcq import System
 from tiny_nv.pci.machine import read_bytes
 from tiny_nv.pci.registers import Architecture, Trust
 from tinycore.errors import DeviceUnavailable
-from tinycore.plugin import System
 
 __all__ = [
     "FIRMWARE_VERSION",

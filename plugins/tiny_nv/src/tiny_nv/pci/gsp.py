@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
+from tiny_hcq import PciFunction
 from tiny_nv.nvk.faults import FAULT_KINDS
 from tiny_nv.pci.booter import BooterStart
 from tiny_nv.pci.fsp import FspStart
@@ -23,7 +24,6 @@ from tiny_nv.pci.pages import SystemMemory
 from tiny_nv.pci.registers import LEAST_LOOKS, Architecture, Registers
 from tiny_nv.pci.sequencer import run_sequence
 from tinycore.errors import DeviceError, DeviceUnavailable
-from tinycore.plugin import PciFunction
 
 __all__ = ["RM_ARGUMENTS", "GspProcessor"]
 

@@ -1,4 +1,4 @@
-"""System calls beyond `tinycore.plugin.System` that a driver of a PCI card makes.
+"""System calls beyond `tiny_hcq.System` that a driver of a PCI card makes.
 
 A stand-in of a machine implements `SupportsPci`; on Linux the functions below make the calls.
 """
@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias, runtime_checkable
 
-from tinycore.plugin import System, bytes_at
+from tiny_hcq import System, bytes_at
 
 __all__ = [
     "CHUNK_BYTES",

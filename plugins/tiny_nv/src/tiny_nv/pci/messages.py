@@ -14,10 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from tiny_hcq import fence
 from tiny_nv.pci.machine import PAGE
 from tiny_nv.pci.pages import SystemMemory
 from tinycore.errors import DeviceError
-from tinycore.plugin import fence
 
 __all__ = ["Message", "MessageQueues"]
 

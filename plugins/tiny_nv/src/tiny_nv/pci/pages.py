@@ -6,11 +6,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+from tiny_hcq import bytes_at
 from tiny_nv.nvk.addresses import Addresses
 from tiny_nv.pci.access import Access
 from tiny_nv.pci.machine import CHUNK_BYTES, PAGE
 from tinycore.errors import OutOfMemory
-from tinycore.plugin import bytes_at, lock
+from tinycore.plugin import lock
 
 __all__ = ["PinnedMemory", "SystemMemory"]
 

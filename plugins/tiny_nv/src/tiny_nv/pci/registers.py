@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from tiny_hcq import PciFunction, System
 from tiny_nv.pci.machine import register_calls
 from tinycore.errors import DeviceUnavailable
-from tinycore.plugin import PciFunction, System
 
 __all__ = ["ARCHITECTURES", "LEAST_LOOKS", "Architecture", "Registers", "Trust"]
 

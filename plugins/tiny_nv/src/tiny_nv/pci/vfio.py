@@ -10,10 +10,10 @@ from contextlib import ExitStack, suppress
 from mmap import MAP_ANONYMOUS, MAP_POPULATE, MAP_SHARED, PROT_READ, PROT_WRITE
 from typing import Final
 
+from tiny_hcq import PciFunction, System
 from tiny_nv.nvk.addresses import Addresses
 from tiny_nv.pci.machine import CHUNK_BYTES, ioctl_value, read_at, write_at
 from tinycore.errors import DeviceUnavailable, OutOfMemory
-from tinycore.plugin import PciFunction, System
 
 __all__ = ["Vfio"]
 
