@@ -18,12 +18,12 @@ sys.path.append(str(ROOT))  # last: what is installed comes first
 from benchmarks.size import folder_sizes, sums  # noqa: E402
 
 BUDGETS: Final = {
-    "tinycore": 17_847,
+    "tinycore": 18_024,
     "tinycore/array_api": 11_002,
     "tinycore/builtin": 17_922,
     "tinycore/cli": 8_684,
-    "tinycore/device": 20_271,
-    "tinycore/engine": 21_539,
+    "tinycore/device": 20_436,
+    "tinycore/engine": 21_655,
     "tinycore/lower": 55_000,
     "tinycore/lower/steps": 13_413,
     "tinycore/lower/strategies": 36_746,
@@ -31,24 +31,25 @@ BUDGETS: Final = {
     "tinycore/nn/files": 6_777,
     "tinycore/nn/optim": 8_417,
     "tinycore/render": 19_478,
-    "tinycore/schedule": 55_626,
-    "tinycore/tensor": 142_686,
+    "tinycore/schedule": 55_621,
+    "tinycore/tensor": 143_825,
     "tinycore/uop": 43_274,
-    "plugins/tiny_amd": 41_857,
+    "plugins/tiny_amd": 41_873,
     "plugins/tiny_cl": 9_704,
-    "plugins/tiny_cpu": 15_893,
+    "plugins/tiny_cpu": 15_913,
     "plugins/tiny_hcq": 22_678,
+    "plugins/tiny_llm": 15_990,
     "plugins/tiny_metal": 11_419,
-    "plugins/tiny_nv": 69_913,
-    "plugins/tiny_qcom": 23_222,
+    "plugins/tiny_nv": 69_935,
+    "plugins/tiny_qcom": 23_242,
     "plugins/tiny_testing": 58_329,
     "plugins/tiny_webgpu": 14_359,
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 493_016
+SUM: Final = 494_608
 """The budgets of the core together."""
-FLOORS: Final = 446_542
+FLOORS: Final = 448_134
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01
