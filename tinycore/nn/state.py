@@ -11,13 +11,10 @@ import io
 import json
 import os
 import sys
-import tarfile
 import warnings
-import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from sys import getrefcount
 from typing import Any, TypeAlias, TypeVar, overload
@@ -28,14 +25,23 @@ from tqdm import tqdm
 from tinycore import Tensor, dtypes
 from tinycore.dtype import DType
 from tinycore.errors import ArgumentError, DTypeError, FileFormatError, ShapeError
+from tinycore.nn import files
 from tinycore.nn.blocks import BLOCK_TYPES
+from tinycore.nn.files import Opaque
+from tinycore.nn.files.archives import tar_members, zip_members
 from tinycore.nn.files.gguf import GgufFile, parts_of_model
-from tinycore.nn.files.safetensors import SafetensorsFile, read_index, write_safetensors
-from tinycore.nn.files.torch_archive import SavedTensor, like, read_archive, read_object
+from tinycore.nn.files.safetensors import (
+    SafetensorsFile,
+    read_index,
+    stated_array,
+    write_safetensors,
+)
+from tinycore.nn.files.torch_archive import SavedTensor, read_archive
 from tinycore.tensor.atomic_writes import AtomicWrites
 from tinycore.uop.shape import DeviceLike
 
 __all__ = [
+    "Opaque",
     "TensorIO",
     "get_parameters",
     "get_state_dict",
@@ -231,25 +237,54 @@ def safe_load(fn: Source, device: DeviceLike | None = None) -> dict[str, Tensor]
     """The tensors of a safetensors file by name, on `device`.
 
     Of a model in several files the index, `model.safetensors.index.json`, is given, and the tensors
-    of all files beside it are read. Raises FileFormatError when a file breaks its format in any
-    way, and OSError when one cannot be read.
+    of all files beside it are read. A tensor of elements that have no dtype here is an `Opaque`,
+    but for powers of two (F8_E8M0), which are float32. Raises
+    FileFormatError when a file breaks its format in any way, and OSError when one cannot be read.
     """
-    if not isinstance(fn, Tensor) and os.fspath(fn).endswith(".json"):
-        files = read_index(fn)
-        return {
-            name: _tensor(file[name], file.entries[name].dtype, device)
-            for name, file in files.items()
-        }
-    file = _opened(fn)
-    return {name: _tensor(file[name], file.entries[name].dtype, device) for name in file}
+    if isinstance(fn, Tensor) or not os.fspath(fn).endswith(".json"):
+        with SafetensorsFile(_source(fn)) as file:
+            return _safetensors(file, list(file), device)
+    places = read_index(fn)
+    found: dict[str, Any] = {}
+    for place in dict.fromkeys(places.values()):
+        names = [name for name, there in places.items() if there == place]
+        with SafetensorsFile.open(Path(fn).with_name(place)) as file:
+            if missing := [name for name in names if name not in file]:
+                raise FileFormatError(
+                    f"{fn}: tensor {missing[0]!r} is not in {place!r}, where the index has it."
+                )
+            found |= _safetensors(file, names, device)
+    return {name: found[name] for name in places}
+
+
+def _safetensors(
+    file: SafetensorsFile, names: list[str], device: DeviceLike | None
+) -> dict[str, Any]:
+    """Some tensors of a file; an Opaque for one of elements that have no dtype here."""
+    found: dict[str, Any] = {}
+    for name in _shown(names):
+        entry = file.entries[name]
+        if entry.dtype is None:
+            found[name] = Opaque(stated_array(entry), (entry.shape, entry.kind))
+        else:
+            found[name] = _tensor(file[name], entry.dtype, device)
+    return found
+
+
+def _shown(names: list[str]) -> Iterator[str]:
+    """Names of tensors while they are read, with progress on a terminal if that takes long."""
+    yield from tqdm(names, "reading tensors", leave=False, delay=1.0, disable=None)
 
 
 def torch_load(fn: Source, device: DeviceLike | None = None) -> Any:
     """The object in a file of `torch.save`, its tensors on `device`; nothing in it is run.
 
-    It may hold tensors, numbers, text, and lists, tuples and dictionaries of them, as state dicts
-    and checkpoints do. Tensors that share memory there have copies of it. Raises FileFormatError
-    for anything else and for a damaged file, OSError when it cannot be read.
+    Tensors, numbers, text, bytes, dates, paths, NumPy's numbers and arrays, the containers of
+    Python and namespaces are read. Any other object is an `Opaque`, which has its name and the data
+    it was made of: of a model that was saved whole, `found.state["_modules"]`. Equal views of one
+    storage are one tensor; others that share memory there have copies of it, and attributes of
+    tensors are left out. Raises FileFormatError for a damaged file and for one that asks for more
+    than `docs/security.md` allows, OSError when it cannot be read.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -259,21 +294,13 @@ def torch_load(fn: Source, device: DeviceLike | None = None) -> Any:
     Traceback (most recent call last):
     tinycore.errors.FileFormatError: ...model.pth: no file of torch.save: ...
     """
-    if isinstance(fn, Tensor):
-        return _with_tensors(read_object(io.BufferedReader(TensorIO(fn)), _place(fn)), device, {})
-    return _with_tensors(read_archive(fn), device, {})
 
+    def make(found: SavedTensor) -> Tensor:
+        tensor = _tensor(found.array, found.dtype, device)
+        return tensor if tensor.shape == found.shape else tensor.expand(found.shape)
 
-def _with_tensors(found: Any, device: DeviceLike | None, made: dict[int, Any]) -> Any:
-    """The content read, with tensors in the place of saved ones; `made` are containers, by id."""
-    if isinstance(found, SavedTensor):
-        return _tensor(found.array, found.dtype, device).expand(found.shape)
-    if not isinstance(found, (dict, list, tuple)):
-        return found
-    if id(found) not in made:
-        items = list(found.values()) if isinstance(found, dict) else found
-        made[id(found)] = like(found, [_with_tensors(item, device, made) for item in items])
-    return made[id(found)]
+    with _source(fn) as source:
+        return read_archive(source, make)
 
 
 def gguf_load(
@@ -284,24 +311,33 @@ def gguf_load(
     Tensors are on `device`, in shapes with the innermost axis last. Quantized ones are float32,
     computed from their blocks when they are needed: `realize` keeps numbers in place of blocks.
     Of a model in several files, `NAME-00001-of-00003.gguf` and so on, any one is named, and the
-    tensors of all are read. Raises FileFormatError when a file breaks its format in any way, or
-    holds a type that is not read, and OSError when one cannot be read.
+    tensors of all are read. A tensor of a type that is not read is an `Opaque`. Raises
+    FileFormatError when a file breaks its format in any way, and OSError when one cannot be read.
     """
     sizes = {number: (kind.elements, kind.size) for number, kind in BLOCK_TYPES.items()}
-    if isinstance(fn, Tensor):
-        files = [GgufFile(fn.contiguous().data().cast("B"), "a tensor of bytes", sizes)]
-        if files[0].parts > 1:
-            raise FileFormatError(
-                f"a tensor of bytes: one of {files[0].parts} parts of a model. Give its path."
-            )
-    else:
-        files = parts_of_model(fn, sizes)
-    found = {}
-    for file in files:
-        for name, tensor in file.tensors.items():
-            blocks = Tensor(file.blocks_of(name), device=device)
-            found[name] = BLOCK_TYPES[tensor.kind].decode(blocks).reshape(tensor.shape)
-    return files[0].metadata, found
+    with ExitStack() as opened:
+        if isinstance(fn, Tensor):
+            parts = [opened.enter_context(GgufFile(_source(fn), sizes))]
+            if parts[0].parts > 1:
+                raise FileFormatError(
+                    f"a tensor of bytes: one of {parts[0].parts} parts of a model. Give its path."
+                )
+        else:
+            parts = parts_of_model(fn, sizes, opened)
+        places = {name: part for part in parts for name in part.tensors}
+        found = {name: _gguf_tensor(places[name], name, device) for name in _shown(list(places))}
+    return parts[0].metadata, found
+
+
+def _gguf_tensor(file: GgufFile, name: str, device: DeviceLike | None) -> Any:
+    """A tensor of a GGUF file; an Opaque for one of a type that is not read."""
+    tensor = file.tensors[name]
+    if tensor.kind not in BLOCK_TYPES:
+        what = f"tensor {name!r} of type {tensor.kind} of ggml and shape {tensor.shape}"
+        return Opaque(what, (tensor.shape, tensor.kind))
+    kind = BLOCK_TYPES[tensor.kind]
+    blocks = Tensor(file.blocks_of(name), device=device)
+    return kind.decode(blocks).reshape(tensor.shape)
 
 
 def tar_extract(fn: Source, device: DeviceLike | None = None) -> dict[str, Tensor]:
@@ -309,13 +345,8 @@ def tar_extract(fn: Source, device: DeviceLike | None = None) -> dict[str, Tenso
 
     Raises FileFormatError for what is no tar archive, OSError when it cannot be read.
     """
-    content = fn.contiguous().data().cast("B") if isinstance(fn, Tensor) else Path(fn).read_bytes()
-    try:
-        with tarfile.open(fileobj=io.BytesIO(content), mode="r:*") as archive:
-            files = {m.name: archive.extractfile(m) for m in archive if m.isreg()}
-            return {name: Tensor(f.read(), device=device) for name, f in files.items() if f}
-    except (tarfile.TarError, EOFError, zlib.error) as error:
-        raise FileFormatError(f"{_place(fn)}: no tar archive: {error}") from error
+    with _source(fn) as source:
+        return {name: Tensor(content, device=device) for name, content in tar_members(source)}
 
 
 def zip_extract(fn: Source, device: DeviceLike | None = None) -> dict[str, Tensor]:
@@ -323,13 +354,15 @@ def zip_extract(fn: Source, device: DeviceLike | None = None) -> dict[str, Tenso
 
     Raises FileFormatError for what is no ZIP archive, OSError when it cannot be read.
     """
-    content = fn.contiguous().data().cast("B") if isinstance(fn, Tensor) else Path(fn).read_bytes()
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            files = [info for info in archive.infolist() if not info.is_dir()]
-            return {info.filename: Tensor(archive.read(info), device=device) for info in files}
-    except (zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, RuntimeError) as error:
-        raise FileFormatError(f"{_place(fn)}: no ZIP archive: {error}") from error
+    with _source(fn) as source:
+        return {name: Tensor(content, device=device) for name, content in zip_members(source)}
+
+
+def _source(fn: Source) -> files.Source:
+    """The bytes of a file, or of a tensor of bytes."""
+    if isinstance(fn, Tensor):
+        return files.Source(fn.contiguous().data().cast("B"), _place(fn))
+    return files.Source.open(fn)
 
 
 def _place(fn: Source) -> str:
@@ -375,9 +408,10 @@ def safe_load_metadata(fn: Source) -> tuple[Tensor, int, dict[str, Any]]:
     The header maps each name to `dtype`, `shape` and `data_offsets`, and `__metadata__` to the
     text that the file's author added. Raises as `safe_load` does.
     """
-    file = _opened(fn)
-    content = fn if isinstance(fn, Tensor) else Tensor(numpy.frombuffer(file.content, numpy.uint8))
-    return content, file.data_start, file.header
+    with SafetensorsFile(_source(fn)) as file:
+        whole = file.source.array(numpy.dtype(numpy.uint8), file.source.size, 0)
+        content = fn if isinstance(fn, Tensor) else Tensor(whole)
+        return content, file.data_start, file.header
 
 
 def safe_save(
@@ -404,12 +438,6 @@ def safe_save(
     }
     true_dtypes = {name: tensor.dtype for name, tensor in tensors.items()}
     write_safetensors(Path(fn), stored, texts, true_dtypes=true_dtypes)
-
-
-def _opened(source: Source) -> SafetensorsFile:
-    if isinstance(source, Tensor):
-        return SafetensorsFile(source.contiguous().data().cast("B"), "a tensor of bytes")
-    return SafetensorsFile.open(source)
 
 
 _STORED_AS = {dtypes.bfloat16: dtypes.uint16, **dict.fromkeys(dtypes.fp8s, dtypes.uint8)}

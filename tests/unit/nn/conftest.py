@@ -1,7 +1,8 @@
 """Targets of the tensors of these tests: layers on every target, what is made of them on one.
 
 Optimizers, schedulers, recurrent layers and the like are compositions of tensor operations, each of
-which `tests/unit/tensor` proves on every target; running them all again would only take time.
+which `tests/unit/tensor` proves on every target, and files are read on the host; running them all
+again would only take time.
 `test_training.py` runs the whole of a training step everywhere.
 """
 
@@ -17,11 +18,15 @@ ON_ONE_TARGET = frozenset(
     {
         "test_attention.py",
         "test_clipping.py",
+        "test_hostile_files.py",
+        "test_idx.py",
         "test_initializers.py",
         "test_lr_scheduler.py",
         "test_optim.py",
         "test_precision.py",
         "test_recurrent.py",
+        "test_safetensors.py",
+        "test_torch_load.py",
     }
 )
 CHEAPEST = "CPU:LLVM"

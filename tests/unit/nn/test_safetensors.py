@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,15 @@ from numpy.typing import NDArray
 
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, DTypeError, FileFormatError
-from tinycore.nn.files import SafetensorsFile, write_safetensors
-from tinycore.nn.state import safe_load
+from tinycore.nn.files import (
+    Opaque,
+    SafetensorsFile,
+    Source,
+    read_idx,
+    write_idx,
+    write_safetensors,
+)
+from tinycore.nn.state import gguf_load, safe_load, tar_extract, torch_load, zip_extract
 
 
 def packed(header: Any, data: bytes = b"") -> bytes:
@@ -30,7 +38,7 @@ def entry(dtype: Any = "U8", shape: Any = (4,), offsets: Any = (0, 4)) -> dict[s
 
 
 def opened(content: bytes) -> SafetensorsFile:
-    return SafetensorsFile(memoryview(content), "model.safetensors")
+    return SafetensorsFile(Source(memoryview(content), "model.safetensors"))
 
 
 def test_an_array_is_where_the_header_says() -> None:
@@ -97,8 +105,8 @@ def test_metadata_is_text_by_name() -> None:
         (packed({"w": [1]}), "tensor 'w' needs exactly the fields data_offsets, dtype, shape"),
         (packed({"w": {"dtype": "U8", "shape": []}}), "needs exactly the fields"),
         (packed({"w": entry() | {"strides": []}}, bytes(4)), "needs exactly the fields"),
-        (packed({"w": entry("C64")}, bytes(4)), "unknown dtype 'C64'. Known: BOOL, U8"),
-        (packed({"w": entry(["U8"])}, bytes(4)), "unknown dtype"),
+        (packed({"w": entry("C64")}, bytes(4)), r"takes 32 bytes as C64 of \[4\], but"),
+        (packed({"w": entry(["U8"])}, bytes(4)), r"has the dtype \['U8'\], which is no text"),
         (packed({"w": entry(shape=4)}, bytes(4)), "has the shape 4"),
         (packed({"w": entry(shape=(-4,))}, bytes(4)), r"has the shape \[-4\]"),
         (packed({"w": entry(shape=(4.0,))}, bytes(4)), r"has the shape \[4.0\]"),
@@ -106,10 +114,11 @@ def test_metadata_is_text_by_name() -> None:
         (packed({"w": entry(shape=(1,) * 33, offsets=(0, 1))}, b"1"), "has 33 axes; the limit is"),
         (packed({"w": entry(shape=(2**40, 2**40))}, bytes(4)), "whose size overflows"),
         (packed({"w": entry(shape=(0, 2**62, 4), offsets=(0, 0))}), "whose size overflows"),
+        (packed({"w": entry("F64", (0, 2**61), (0, 0))}), "whose size overflows"),
         (packed({"w": entry(offsets=(0,))}, bytes(4)), r"has the data_offsets \[0\]"),
         (packed({"w": entry(offsets=(4, 0))}, bytes(4)), r"has the data_offsets \[4, 0\]"),
         (packed({"w": entry(offsets=(-4, 0))}, bytes(4)), r"has the data_offsets \[-4, 0\]"),
-        (packed({"w": entry(offsets=(0, 3))}, bytes(3)), r"takes 4 bytes as uint8\(4,\), but"),
+        (packed({"w": entry(offsets=(0, 3))}, bytes(3)), r"takes 4 bytes as U8 of \[4\], but"),
         (packed({"w": entry()}, bytes(3)), "the tensors take 4 bytes, but 3 follow"),
         (packed({"w": entry()}, bytes(5)), "the tensors take 4 bytes, but 5 follow"),
         (packed({"w": entry(offsets=(1, 5))}, bytes(5)), "leaves a hole before it: 0 belongs"),
@@ -128,7 +137,7 @@ def test_malformed_files_say_where(content: bytes, said: str) -> None:
 def test_an_empty_file_on_disk_is_malformed(tmp_path: Path) -> None:
     (tmp_path / "m").touch()
 
-    with pytest.raises(FileFormatError, match="the file is empty"):
+    with pytest.raises(FileFormatError, match="0 bytes cannot hold"):
         SafetensorsFile.open(tmp_path / "m")
 
 
@@ -209,6 +218,82 @@ def test_a_dtype_that_contradicts_the_array_is_refused(tmp_path: Path) -> None:
 def test_the_reserved_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="__metadata__"):
         write_safetensors(tmp_path / "m", {"__metadata__": numpy.ones(1)})
+
+
+def test_elements_without_a_dtype_leave_the_others(tmp_path: Path) -> None:
+    header = {
+        "scales": entry("F8_E8M0", (4,), (0, 4)),
+        "complex": entry("C64", (1,), (4, 12)),
+        "new": entry("I4", (3,), (12, 14)),
+        "w": entry("U8", (2,), (14, 16)),
+    }
+    (tmp_path / "m").write_bytes(packed(header, bytes([0, 127, 254, 255]) + bytes(10) + b"\1\2"))
+
+    found: dict[str, Any] = safe_load(tmp_path / "m")
+
+    scales = found["scales"].tolist()
+    assert scales[:3] == [2.0**-127, 1.0, 2.0**127]
+    assert numpy.isnan(scales[3])
+    assert found["w"].tolist() == [1, 2]
+    assert repr(found["complex"]) == "<tensor 'complex' of 'C64' and shape (1,), not loaded>"
+    assert isinstance(found["new"], Opaque)
+
+
+UNREADABLE: dict[str, tuple[dict[Any, Any], dict[Any, Any], str]] = {
+    "axes": ({"w": numpy.zeros((1,) * 33)}, {}, "has 33 axes"),
+    "name": ({"a\ud800": numpy.zeros(1)}, {}, "no valid Unicode"),
+    "number": ({3: numpy.zeros(1)}, {}, "names things by text, not by 3"),
+    "metadata": ({}, {4: "x"}, "names things by text, not by 4"),
+    "header": ({}, {"x": "a" * 100_000_001}, "is over 100000000"),
+}
+
+
+@pytest.mark.parametrize("case", UNREADABLE)
+def test_what_would_be_refused_is_not_written(tmp_path: Path, case: str) -> None:
+    arrays, metadata, told = UNREADABLE[case]
+    with pytest.raises(ArgumentError, match=told):
+        write_safetensors(tmp_path / "m", arrays, metadata)
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_only_files_are_replaced(tmp_path: Path, kind: str) -> None:
+    target = tmp_path / "x"
+    if kind == "pipe":
+        os.mkfifo(target)
+    elif kind == "folder":
+        target.mkdir()
+    else:
+        target = Path("/dev/full")
+    before = target.stat()
+
+    for write in (
+        partial(write_safetensors, target, {"w": numpy.ones(1)}),
+        partial(write_idx, target, numpy.ones(1, "f4")),
+    ):
+        with pytest.raises((ArgumentError, IsADirectoryError), match=r"no regular file|directory"):
+            write()
+
+    assert (target.stat().st_mode, target.stat().st_ino) == (before.st_mode, before.st_ino)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_only_files_are_read(tmp_path: Path, kind: str) -> None:
+    target = tmp_path / "x" if kind == "pipe" else Path("/dev/zero")
+    if kind == "pipe":
+        os.mkfifo(target)
+
+    for load in (safe_load, torch_load, gguf_load, tar_extract, zip_extract, read_idx):
+        with pytest.raises(FileFormatError, match="no regular file"):
+            load(target)
+
+
+def test_a_file_that_is_cut_while_it_is_read(tmp_path: Path) -> None:
+    write_safetensors(tmp_path / "m", {"w": numpy.ones(1 << 20)})
+    with SafetensorsFile.open(tmp_path / "m") as file:
+        os.truncate(tmp_path / "m", 1 << 16)
+        with pytest.raises(FileFormatError, match="Another program writes to it"):
+            file["w"]
 
 
 def sharded(folder: Path, weight_map: object) -> Path:

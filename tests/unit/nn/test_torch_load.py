@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
+import argparse
+import collections
+import datetime
 import io
 import os
+import pathlib
 import pickle
-import random
 import tarfile
 import zipfile
 from pathlib import Path
@@ -17,7 +19,8 @@ import pytest
 import torch
 
 from tinycore import Tensor
-from tinycore.errors import DTypeError, FileFormatError
+from tinycore.errors import DTypeError, FileFormatError, UnknownNameError
+from tinycore.nn.files import Opaque
 from tinycore.nn.state import TensorIO, tar_extract, torch_load, zip_extract
 
 FORMATS = [True, False]
@@ -111,9 +114,11 @@ def test_nothing_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, archive
     monkeypatch.chdir(tmp_path)
     path = saved(tmp_path / "x.pt", {"x": torch.ones(2), "harm": Harm()}, archive)
 
-    with pytest.raises(FileFormatError, match=r"an object of \w+\.mkdir, which is not loaded"):
-        torch_load(path)
+    found = torch_load(path)
 
+    assert found["x"].tolist() == [1.0, 1.0]
+    assert repr(found["harm"]) == f"<{os.mkdir.__module__}.mkdir, not loaded>"
+    assert found["harm"].arguments == ("harm",)
     assert not (tmp_path / "harm").exists()
 
 
@@ -167,19 +172,156 @@ def test_views_beyond_their_storage(tmp_path: Path, size: Any, stride: Any, offs
         torch_load(path)
 
 
-def test_damaged_files_raise_one_exception(tmp_path: Path) -> None:
-    drawn = random.Random(0)
-    for archive in FORMATS:
-        content = saved(tmp_path / "x.pt", {"x": torch.ones(3, 4), "n": 1}, archive).read_bytes()
-        for _ in range(150):
-            damaged = bytearray(
-                content[: drawn.randrange(len(content)) if drawn.random() < 0.3 else None]
-            )
-            for _ in range(drawn.randint(0, 4) if damaged else 0):
-                damaged[drawn.randrange(len(damaged))] = drawn.randrange(256)
-            (tmp_path / "x.pt").write_bytes(damaged)
-            with contextlib.suppress(FileFormatError):
-                torch_load(tmp_path / "x.pt")
+# --- beside tensors
+
+
+class Settings:
+    """An object of the program that saved."""
+
+    def __init__(self) -> None:
+        self.width, self.scale = 3, torch.ones(2)
+
+
+HARMLESS: dict[str, Any] = {
+    "bytes": b"\0\xff",
+    "no bytes": b"",
+    "bytearray": bytearray(b"ab"),
+    "set": {1, "a", (2, 3.0)},
+    "frozenset": frozenset({4}),
+    "counter": collections.Counter("aab"),
+    "complex": 1 - 2j,
+    "defaultdict": collections.defaultdict(list, {"a": [1]}),
+    "deque": collections.deque([1, 2], 2),
+    "float64": numpy.float64(0.5),
+    "int32": numpy.int32(-3),
+    "array": numpy.arange(6, dtype=numpy.int16).reshape(2, 3).T,
+    "big-endian": numpy.arange(3, dtype=">i4"),
+    "slice": slice(1, None, 2),
+    "range": range(3),
+    "date": datetime.datetime(2026, 1, 2, 3),
+    "path": pathlib.PurePosixPath("a/b"),
+    "big": 10**30,
+    "keys": {1: 2, None: 3, (1, "a"): 4, 2.5: 5, b"b": 6},
+}
+
+
+@pytest.mark.parametrize("archive", FORMATS)
+def test_objects_that_are_data_alone(tmp_path: Path, archive: bool) -> None:
+    found = torch_load(saved(tmp_path / "x.pt", HARMLESS, archive))
+
+    for name, value in HARMLESS.items():
+        assert type(found[name]) is type(value), name
+        numpy.testing.assert_equal(found[name], value)
+    assert found["defaultdict"]["b"] == []
+    assert found["deque"].maxlen == 2
+
+
+@pytest.mark.parametrize("archive", FORMATS)
+def test_other_objects_say_what_they_were(tmp_path: Path, archive: bool) -> None:
+    theirs = {
+        "args": argparse.Namespace(rate=0.5, layers=[1, 2]),
+        "settings": Settings(),
+        "function": torch.nn.functional.relu,
+        "complex": torch.ones(2, dtype=torch.complex64),
+        "w": torch.arange(3.0),
+    }
+
+    found = torch_load(saved(tmp_path / "x.pt", theirs, archive))
+
+    assert (found["args"].rate, found["args"].layers) == (0.5, [1, 2])
+    assert repr(found["settings"]).endswith("test_torch_load.Settings, not loaded>")
+    assert found["settings"].state["width"] == 3
+    assert found["settings"].state["scale"].tolist() == [1.0, 1.0]
+    with pytest.raises(UnknownNameError, match=r"no 'width'\. What the file says of it is in"):
+        found["settings"].width  # noqa: B018  the access is what is tested
+    assert repr(found["function"]) == "<torch.nn.functional.relu, not loaded>"
+    assert "ComplexFloatStorage" in repr(found["complex"])
+    assert found["w"].tolist() == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("archive", FORMATS)
+def test_a_whole_model_is_its_parameters(tmp_path: Path, archive: bool) -> None:
+    linear = torch.nn.Linear(2, 1)
+    model = torch.nn.Sequential(linear)
+
+    found = torch_load(saved(tmp_path / "x.pt", model, archive))
+
+    (layer,) = found.state["_modules"].values()
+    assert layer.name == "torch.nn.modules.linear.Linear"
+    assert layer.state["_parameters"]["weight"].tolist() == linear.weight.tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.complex32, torch.complex64, torch.complex128])
+def test_the_negative_bit_is_honored(tmp_path: Path, dtype: torch.dtype) -> None:
+    theirs = torch.tensor([1 + 2j, -3j, 0.5]).to(dtype).conj().imag
+    assert theirs.is_neg()
+
+    ours = torch_load(saved(tmp_path / "x.pt", theirs))
+
+    assert ours.tolist() == theirs.tolist() == [-2.0, 3.0, 0.0]
+
+
+def with_metadata(metadata: Any) -> Any:
+    """A tensor whose file has metadata that torch of today does not write."""
+
+    class Forged:
+        def __reduce__(self) -> Any:
+            x: Any = torch.ones(2)
+            return torch._utils._rebuild_tensor_v2, (
+                x.storage(), 0, (2,), (1,), False, {}, metadata,
+            )  # fmt: skip
+
+    return Forged()
+
+
+@pytest.mark.parametrize("metadata", [{"conj": True}, {"neg": True, "new": 1}, {"twice": 2}, 3])
+@pytest.mark.filterwarnings("ignore:TypedStorage")
+def test_unknown_metadata_are_not_ignored(tmp_path: Path, metadata: Any) -> None:
+    found = torch_load(saved(tmp_path / "x.pt", [with_metadata(metadata), torch.ones(1)]))
+
+    assert isinstance(found[0], Opaque)
+    assert found[1].tolist() == [1.0]
+
+
+@pytest.mark.parametrize("archive", FORMATS)
+def test_tensors_with_attributes(tmp_path: Path, archive: bool) -> None:
+    marked = torch.arange(3.0)
+    marked.note = "a note"  # type: ignore[attr-defined]
+    theirs = [torch.nn.Buffer(torch.ones(2)), marked, torch.nn.Parameter(torch.ones(1))]
+
+    ours = torch_load(saved(tmp_path / "x.pt", theirs, archive))
+
+    assert [x.tolist() for x in ours] == [[1.0, 1.0], [0.0, 1.0, 2.0], [1.0]]
+
+
+@pytest.mark.parametrize("archive", FORMATS)
+def test_equal_views_are_one_tensor(tmp_path: Path, archive: bool) -> None:
+    x = torch.arange(4.0)
+    ours = torch_load(saved(tmp_path / "x.pt", {"a": x, "b": x, "c": x[1:]}, archive))
+
+    assert ours["a"] is ours["b"]
+    assert ours["c"].tolist() == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("archive", FORMATS)
+def test_windows_that_overlap_and_columns(tmp_path: Path, archive: bool) -> None:
+    x = torch.arange(600 * 600.0).reshape(600, 600)
+    theirs = [x[0].unfold(0, 3, 1), *x.unbind(1)]
+
+    ours = torch_load(saved(tmp_path / "x.pt", theirs, archive))
+
+    assert ours[0].tolist() == theirs[0].tolist()
+    assert ours[600].tolist() == theirs[600].tolist()
+
+
+@pytest.mark.parametrize("archive", FORMATS)
+def test_an_object_that_contains_itself(tmp_path: Path, archive: bool) -> None:
+    found: dict[str, Any] = {"x": torch.ones(1)}
+    found["self"] = found
+
+    ours = torch_load(saved(tmp_path / "x.pt", found, archive))
+
+    assert ours["self"] is ours
 
 
 # --- other archives, and tensors as files
@@ -209,15 +351,6 @@ def test_a_tensor_is_read_as_a_file() -> None:
     assert file.read() == b"three"
     with pytest.raises(DTypeError, match="uint8"):
         TensorIO(Tensor(numpy.ones(2)))
-
-
-def test_a_small_file_cannot_take_much_memory(tmp_path: Path) -> None:
-    """An unpickler takes memory for all numbers below one that an object gets: here 16 GB."""
-    path = tmp_path / "x.pt"
-    path.write_bytes(b"\x80\x02Nr\x00\x00\x00\x7f.")
-
-    with pytest.raises(FileFormatError, match="numbers an object 2130706432"):
-        torch_load(path)
 
 
 @pytest.mark.parametrize("archive", FORMATS)

@@ -5,6 +5,17 @@ does not fit raises FileFormatError naming the file and the place.
 """
 
 from tinycore.nn.files.idx import read_idx, write_idx
+from tinycore.nn.files.pickled import Opaque
 from tinycore.nn.files.safetensors import SafetensorsFile, TensorEntry, write_safetensors
+from tinycore.nn.files.source import Budget, Source
 
-__all__ = ["SafetensorsFile", "TensorEntry", "read_idx", "write_idx", "write_safetensors"]
+__all__ = [
+    "Budget",
+    "Opaque",
+    "SafetensorsFile",
+    "Source",
+    "TensorEntry",
+    "read_idx",
+    "write_idx",
+    "write_safetensors",
+]

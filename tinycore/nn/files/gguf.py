@@ -3,8 +3,9 @@
 Floor 6. Imports `errors` and NumPy.
 A file is the magic, a version, typed metadata, the name, axes, type and offset of each tensor, and
 their bytes, which begin at multiples of an alignment
-(https://github.com/ggml-org/ggml, "GGUF"). Numbers are little-endian. The file is
-mapped, so a tensor costs memory when it is looked at. What its blocks mean is in `nn/blocks.py`.
+(https://github.com/ggml-org/ggml, "GGUF"). Numbers are little-endian. Opening it
+reads what stands before the bytes; those are read when they are asked for. What its blocks mean is
+in `nn/blocks.py`.
 A model may lie in several parts, each a file with some of its tensors; metadata is in the first.
 """
 
@@ -15,25 +16,26 @@ import os
 import re
 import struct
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, Self
 
 import numpy
 
 from tinycore.errors import FileFormatError
-from tinycore.nn.files.safetensors import mapped, shown
+from tinycore.nn.files.source import Budget, Source, shown, verify_shape
 
 __all__ = ["GgufFile", "GgufTensor", "parts_of_model"]
 
-Bytes = numpy.ndarray[tuple[int, ...], numpy.dtype[numpy.uint8]]
+Array = numpy.ndarray[Any, numpy.dtype[Any]]
 
 GGUF_MAGIC: Final = b"GGUF"
 VERSIONS: Final = (2, 3)
 """Versions read: 1 had lengths of 32 bits, and was in use for weeks."""
 UNSTATED_ALIGNMENT: Final = 32
 """Alignment of tensors in files that state none."""
-MOST_AXES: Final = 4
+GGML_AXES: Final = 4
 """The greatest number of axes of a tensor of ggml."""
 MOST_NESTED: Final = 4
 """Arrays within arrays that are read."""
@@ -70,11 +72,9 @@ class GgufFile:
     out; for tensors of other types when they are asked for.
     """
 
-    def __init__(
-        self, content: memoryview, place: str, blocks: Mapping[int, tuple[int, int]]
-    ) -> None:
-        self.content, self.place, self.blocks = content, place, blocks
-        reader = Reader(content, place)
+    def __init__(self, source: Source, blocks: Mapping[int, tuple[int, int]]) -> None:
+        self.source, self.place, self.blocks = source, source.place, blocks
+        reader = Reader(source)
         tensors, entries = reader.beginning()
         self.metadata: dict[str, Any] = {}
         for _ in range(entries):
@@ -91,13 +91,18 @@ class GgufFile:
         self.data_start = -(-reader.position // alignment) * alignment
         for tensor in self.tensors.values():
             self.verify(tensor, alignment)
+        self.verify_apart()
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], blocks: Mapping[int, tuple[int, int]]) -> GgufFile:
-        """Map a file. It stays mapped for as long as this object or one of its arrays lives."""
-        path = Path(path)
-        with path.open("rb") as file:
-            return cls(mapped(file.fileno(), path), str(path), blocks)
+        """Open a file, which stays open as long as this object lives, or to the end of a `with`."""
+        return cls(Source.open(path), blocks)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.source.close()
 
     @property
     def parts(self) -> int:
@@ -117,12 +122,33 @@ class GgufFile:
         if row % elements:
             raise FileFormatError(f"{what} has rows of {row}, which {elements} does not divide.")
         stop = self.data_start + tensor.offset + math.prod(tensor.shape) // elements * size
-        if stop > len(self.content):
+        if stop > self.source.size:
             raise FileFormatError(
-                f"{what} ends at byte {stop}; the file has {len(self.content)} bytes."
+                f"{what} ends at byte {stop}; the file has {self.source.size} bytes."
             )
 
-    def blocks_of(self, name: str) -> Bytes:
+    def size_of(self, tensor: GgufTensor) -> int:
+        """Bytes of a tensor; 0 for one of a type that is not read."""
+        elements, size = self.blocks.get(tensor.kind, (1, 0))
+        return math.prod(tensor.shape) // elements * size
+
+    def verify_apart(self) -> None:
+        """Raises FileFormatError for tensors that share bytes, and for too many tensors."""
+        end, before = 0, ""
+        for tensor in sorted(self.tensors.values(), key=lambda t: t.offset):
+            size = self.size_of(tensor)
+            if tensor.offset < end and size:
+                raise FileFormatError(
+                    f"{self.place}: tensor {shown(tensor.name)} at {tensor.offset} overlaps "
+                    f"{shown(before)}, which ends at {end}."
+                )
+            end, before = max(end, tensor.offset + size), tensor.name
+        budget = Budget(self.source.size, self.place)
+        budget.spend("tensors", len(self.tensors))
+        quantized = [t for t in self.tensors.values() if self.blocks.get(t.kind, (1, 0))[0] > 1]
+        budget.spend("quantized tensors", len(quantized))
+
+    def blocks_of(self, name: str) -> Array:
         """The blocks of a tensor, a row of bytes each. Raises FileFormatError for its type."""
         tensor = self.tensors[name]
         if tensor.kind not in self.blocks:
@@ -133,18 +159,20 @@ class GgufFile:
         elements, size = self.blocks[tensor.kind]
         count = math.prod(tensor.shape) // elements
         start = self.data_start + tensor.offset
-        return numpy.frombuffer(self.content, numpy.uint8, count * size, start).reshape(count, size)
+        found = self.source.array(numpy.dtype(numpy.uint8), count * size, start)
+        return found.reshape(count, size)
 
 
 def parts_of_model(
-    path: str | os.PathLike[str], blocks: Mapping[int, tuple[int, int]]
+    path: str | os.PathLike[str], blocks: Mapping[int, tuple[int, int]], parts: ExitStack
 ) -> list[GgufFile]:
     """The checked files of a model, one of which is at `path`; the first holds its metadata.
 
-    Raises FileFormatError when parts do not fit together, and as `GgufFile.open` does.
+    They are open as long as `parts` is. Raises FileFormatError when they do not fit together, and
+    as `GgufFile.open` does.
     """
     path = Path(path)
-    given = GgufFile.open(path, blocks)
+    given = parts.enter_context(GgufFile.open(path, blocks))
     if (count := given.parts) == 1:
         return [given]
     name = PART.fullmatch(path.name)
@@ -153,8 +181,17 @@ def parts_of_model(
             f"{path}: a part of a model in {count} files; name it "
             f"NAME-00001-of-{count:05d}.gguf, and the others alike, to be found."
         )
-    names = [f"{name['model']}-{n:05d}-of-{count:05d}.gguf" for n in range(1, count + 1)]
-    parts = [given if n == path.name else GgufFile.open(path.with_name(n), blocks) for n in names]
+    found = []
+    for number in range(1, count + 1):
+        beside = path.with_name(f"{name['model']}-{number:05d}-of-{count:05d}.gguf")
+        part = given if beside == path else parts.enter_context(GgufFile.open(beside, blocks))
+        found.append(part)
+    verify_parts(found, count, path)
+    return found
+
+
+def verify_parts(parts: list[GgufFile], count: int, path: Path) -> None:
+    """Raises FileFormatError when the files of a model do not fit together."""
     seen: set[str] = set()
     for number, part in enumerate(parts):
         stated = part.metadata.get("split.no"), part.metadata.get("split.count")
@@ -171,26 +208,27 @@ def parts_of_model(
         raise FileFormatError(
             f"{path}: the parts hold {len(seen)} tensors; the first states {total}."
         )
-    return parts
 
 
 class Reader:
     """A place in the bytes of a file, which moves as values are read."""
 
-    def __init__(self, content: memoryview, place: str) -> None:
-        self.content, self.place, self.position = content, place, 0
+    def __init__(self, source: Source) -> None:
+        self.stream, self.size, self.place = source.stream(), source.size, source.place
+        self.position = 0
 
     def refuse(self, why: str) -> NoReturn:
         """Raises FileFormatError with the file and the position."""
         raise FileFormatError(f"{self.place}, before byte {self.position}: {why}.")
 
-    def take(self, count: int, what: str) -> memoryview:
+    def take(self, count: int, what: str) -> bytes:
         """The next bytes."""
-        left = len(self.content) - self.position
-        if count > left:
+        left = self.size - self.position
+        found = self.stream.read(count) if count <= left else b""
+        if count > left or len(found) < count:
             self.refuse(f"{what} takes {count} bytes; {left} are left")
         self.position += count
-        return self.content[self.position - count : self.position]
+        return found
 
     def number(self, letter: str) -> Any:
         """The next number, of a type of `struct`."""
@@ -199,7 +237,7 @@ class Reader:
 
     def text(self, what: str) -> str:
         """The next string: its length, and so many bytes of UTF-8."""
-        content = bytes(self.take(self.number("Q"), what))
+        content = self.take(self.number("Q"), what)
         try:
             return content.decode()
         except UnicodeDecodeError as error:
@@ -207,7 +245,7 @@ class Reader:
 
     def beginning(self) -> tuple[int, int]:
         """The numbers of tensors and of metadata. Raises FileFormatError for another format."""
-        if bytes(self.take(4, "the magic")) != GGUF_MAGIC:
+        if self.take(4, "the magic") != GGUF_MAGIC:
             self.refuse(f"a GGUF file begins with {GGUF_MAGIC!r}")
         version = self.number("I")
         if version not in VERSIONS:
@@ -229,22 +267,36 @@ class Reader:
         inner, count = self.number("I"), self.number("Q")
         if (least := LEAST_ITEM_BYTES.get(inner)) is None:
             self.refuse(f"the array {shown(key)} has items of type {inner}")
-        if count * least > len(self.content) - self.position:
+        if count * least > self.size - self.position:
             self.refuse(f"the array {shown(key)} has {count} items, more than bytes are left for")
         if letter := METADATA_NUMBERS.get(inner):
-            form = struct.Struct(f"<{count}{letter}")
-            return list(form.unpack(self.take(form.size, "an array")))
+            content = self.take(count * least, "an array")
+            form = "<u1" if letter == "?" else f"<{letter}"
+            array: Array = numpy.frombuffer(content, form)
+            return numbers_of(array != 0 if letter == "?" else array)
         return [self.value(inner, key, depth + 1) for _ in range(count)]
 
     def tensor(self) -> GgufTensor:
         """The next entry of a tensor. Axes are written innermost first."""
         name = self.text("the name of a tensor")
         axes = self.number("I")
-        if axes > MOST_AXES:
-            self.refuse(f"tensor {shown(name)} has {axes} axes; ggml has at most {MOST_AXES}")
+        if axes > GGML_AXES:
+            self.refuse(f"tensor {shown(name)} has {axes} axes; ggml has at most {GGML_AXES}")
         shape = tuple(self.number("Q") for _ in range(axes))[::-1]
-        if math.prod(shape) > len(self.content) * 8:
+        if math.prod(shape) > self.size * 8:
             self.refuse(
                 f"tensor {shown(name)} of shape {shape} has more elements than the file bits"
             )
+        verify_shape(shape, 8, f"{self.place}: tensor {shown(name)}")
         return GgufTensor(name, shape, self.number("I"), self.number("Q"))
+
+
+def numbers_of(array: Array) -> list[Any]:
+    """The numbers of an array as Python has them; equal ones of one or two bytes are one object.
+
+    An object takes 28 bytes, so that small numbers would take 36 times the memory of the file.
+    """
+    if array.dtype.itemsize > 2:
+        return list(array.tolist())
+    distinct, places = numpy.unique(array, return_inverse=True)
+    return list(map(distinct.tolist().__getitem__, places))

@@ -19,6 +19,7 @@ import numpy
 
 from tinycore.errors import DTypeError, FileFormatError, ShapeError
 from tinycore.nn.files.atomic import replacing_file
+from tinycore.nn.files.source import Budget, Source, verify_shape
 
 __all__ = ["read_idx", "write_idx"]
 
@@ -45,17 +46,18 @@ def read_idx(path: str | os.PathLike[str]) -> Array:
     OSError when the file cannot be read.
     """
     path = Path(path)
-    with path.open("rb") as file:
+    with Source.open(path) as source:
+        file = source.stream()
         compressed = file.read(2) == _GZIP_MAGIC
         file.seek(0)
-        stream = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if compressed else file
+        stream = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if compressed else cast(BinaryIO, file)
         try:
-            return _read_array(stream, path)
+            return _read_array(stream, path, Budget(source.size, str(path)))
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise FileFormatError(f"{path}: the gzip stream is damaged: {error}") from error
 
 
-def _read_array(stream: BinaryIO, path: Path) -> Array:
+def _read_array(stream: BinaryIO, path: Path, budget: Budget) -> Array:
     magic = _read_exactly(stream, 4, path, "the magic number")
     if magic[:2] != b"\0\0" or magic[2] not in ELEMENT_TYPES:
         known = ", ".join(f"0x{code:02x}" for code in ELEMENT_TYPES)
@@ -67,16 +69,15 @@ def _read_array(stream: BinaryIO, path: Path) -> Array:
     sizes = _read_exactly(stream, 4 * axes, path, f"the sizes of {axes} axes")
     shape = struct.unpack(f">{axes}I", sizes)
     dtype = numpy.dtype(ELEMENT_TYPES[magic[2]])
+    verify_shape(shape, dtype.itemsize, str(path))
+    budget.spend("unpacked bytes", math.prod(shape) * dtype.itemsize)
     elements = _read_exactly(
         stream, math.prod(shape) * dtype.itemsize, path, f"{shape} elements of {dtype.name}"
     )
     if stream.read(1):
         raise FileFormatError(f"{path}: bytes follow the {shape} elements of {dtype.name}.")
-    array = numpy.frombuffer(elements, dtype).astype(dtype.newbyteorder("="))
-    try:
-        return array.reshape(shape)
-    except ValueError as error:  # more axes than NumPy has, or empty with sizes that overflow
-        raise FileFormatError(f"{path}: the shape {shape} cannot be held: {error}") from error
+    array = numpy.frombuffer(elements, dtype)
+    return array.astype(dtype.newbyteorder("="), copy=False).reshape(shape)
 
 
 def _read_exactly(stream: BinaryIO, size_bytes: int, path: Path, what: str) -> bytearray:

@@ -2,28 +2,26 @@
 
 Floor 6. Imports `dtype`, `errors` and NumPy.
 A file is a 64-bit little-endian header length, the header, and one run of bytes that the arrays
-cover without gap or overlap (https://github.com/huggingface/safetensors, "Format"). The file is
-mapped, so opening it reads the header only and an array costs memory when it is looked at.
+cover without gap or overlap (https://github.com/huggingface/safetensors, "Format"). Opening it
+reads the header only; an array is read when it is asked for.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import mmap
 import os
-import reprlib
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self, cast
 
 import numpy
 
 from tinycore.dtype import DType, dtypes, to_numpy_dtype
 from tinycore.errors import ArgumentError, DTypeError, FileFormatError
 from tinycore.nn.files.atomic import replacing_file
+from tinycore.nn.files.source import Budget, Source, shown, verify_shape
 
 __all__ = [
     "MAX_HEADER_BYTES",
@@ -37,6 +35,9 @@ Array = numpy.ndarray[tuple[int, ...], numpy.dtype[numpy.generic]]
 
 MAX_HEADER_BYTES: Final = 100_000_000
 """The greatest header that the format's own reader accepts."""
+
+SCALES: Final = "F8_E8M0"
+"""Powers of two, of OCP MX 1.0: scales of blocks. They are read as float32, which has them all."""
 
 SAFETENSORS_DTYPES: Final[dict[str, DType]] = {
     "BOOL": dtypes.bool,
@@ -59,14 +60,15 @@ SAFETENSORS_DTYPES: Final[dict[str, DType]] = {
 }
 """The format's names of element types."""
 
+OTHER_BITS: Final = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, SCALES: 8, "C64": 64}
+"""Bits of the format's elements for which there is no dtype here."""
+
+_KNOWN: Final = frozenset(SAFETENSORS_DTYPES)
 _NAMES: Final = {dtype: name for name, dtype in SAFETENSORS_DTYPES.items()}
 _METADATA: Final = "__metadata__"
 _FIELDS: Final = {"dtype", "shape", "data_offsets"}
 _LENGTH_BYTES: Final = 8
 _ALIGNMENT_BYTES: Final = 64  # a cache line, and what the widest vector load may want
-_MAX_ELEMENTS: Final = 1 << 62
-shown: Final = reprlib.repr  # what an untrusted file says may be as long as the file
-_MAX_AXES: Final = 32  # what NumPy holds since its first version
 
 
 @dataclass(frozen=True)
@@ -74,41 +76,56 @@ class TensorEntry:
     """Place of one array: `start` and `stop` count bytes from the beginning of the data."""
 
     name: str
-    dtype: DType
+    kind: str
+    """The format's name of its elements."""
     shape: tuple[int, ...]
     start: int
     stop: int
 
+    @property
+    def dtype(self) -> DType | None:
+        """The dtype of its elements; None where there is none here."""
+        return dtypes.float32 if self.kind == SCALES else SAFETENSORS_DTYPES.get(self.kind)
+
 
 class SafetensorsFile(Mapping[str, Array]):
-    """A checked file: a mapping from name to a read-only array over the file's bytes.
+    """A checked file: a mapping from name to a read-only array.
 
     bfloat16 and fp8 appear as the unsigned integers they are stored as; `entries` has the true
     dtype. `header` is the parsed JSON, `metadata` its free text, `data_start` where the data begin.
-    Raises FileFormatError, naming `place` and what is wrong there, before any array is given out.
+    Raises FileFormatError, naming the place and what is wrong there, before any array is given out,
+    and for an array of elements that have no dtype here when it is asked for.
     """
 
-    def __init__(self, content: memoryview, place: str) -> None:
-        self.content = content
-        self.header, self.data_start = _header(content, place)
-        self.metadata = _metadata(self.header.get(_METADATA, {}), place)
-        parsed = [_entry(*item, place) for item in self.header.items() if item[0] != _METADATA]
-        self.entries = {entry.name: entry for entry in parsed}
-        _check_coverage(parsed, len(content) - self.data_start, place)
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.header, self.data_start = _header(source)
+        self.metadata, self.entries = _checked(
+            self.header, source.size - self.data_start, source.place
+        )
+        budget = Budget(source.size, source.place)
+        budget.spend("tensors", len(self.entries))
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> SafetensorsFile:
-        """Map a file. It stays mapped for as long as this object or one of its arrays lives."""
-        path = Path(path)
-        with path.open("rb") as file:
-            return cls(mapped(file.fileno(), path), str(path))
+        """Open a file, which stays open as long as this object lives, or to the end of a `with`."""
+        return cls(Source.open(path))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.source.close()
 
     def __getitem__(self, name: str) -> Array:
         entry = self.entries[name]
+        count, start = math.prod(entry.shape), self.data_start + entry.start
+        if entry.kind == SCALES:
+            return _powers(self.source.array(numpy.dtype("u1"), count, start)).reshape(entry.shape)
+        if entry.dtype is None:
+            raise FileFormatError(f"{self.source.place}: {stated_array(entry)}, which is not read")
         stored = to_numpy_dtype(entry.dtype).newbyteorder("<")
-        count = math.prod(entry.shape)
-        array = numpy.frombuffer(self.content, stored, count, self.data_start + entry.start)
-        return array.reshape(entry.shape)
+        return self.source.array(stored, count, start).reshape(entry.shape)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.entries)
@@ -117,68 +134,82 @@ class SafetensorsFile(Mapping[str, Array]):
         return len(self.entries)
 
 
-def read_index(path: str | os.PathLike[str]) -> dict[str, SafetensorsFile]:
-    """The file of each tensor of a model in several files, by the name of the tensor.
+def stated_array(entry: TensorEntry) -> str:
+    """Description of an array that is not read."""
+    return f"tensor {shown(entry.name)} of {shown(entry.kind)} and shape {shown(entry.shape)}"
+
+
+def _powers(stored: Array) -> Array:
+    """The powers of two of F8_E8M0: exponents around 127, and 255 for NaN."""
+    table = numpy.ldexp(numpy.float32(1), numpy.arange(256) - 127).astype(numpy.float32)
+    table[255] = numpy.nan
+    found: Array = table[stored]
+    return found
+
+
+def read_index(path: str | os.PathLike[str]) -> dict[str, str]:
+    """The name of the file of each tensor of a model in several files, by the name of the tensor.
 
     An index is JSON: `weight_map` gives the name of a file beside it for each tensor. Raises
-    FileFormatError for anything else, for names of files elsewhere, and for tensors that are not
-    in their file.
+    FileFormatError for anything else, and for names of files elsewhere.
     """
-    path = Path(path)
+    with Source.open(path) as source:
+        text = source.bytes(0, source.size)
     try:
-        index = json.loads(path.read_bytes())
+        index = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise FileFormatError(f"{path}: no JSON: {error}") from error
     places = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(places, dict):
-        raise FileFormatError(f"{path}: an index of safetensors files has a `weight_map`.")
+        raise FileFormatError(f"{path}: an index of files of a model has a `weight_map`.")
     for name, place in places.items():
         if not isinstance(place, str) or not place or {*place} & {"/", "\\", "\0"}:
             raise FileFormatError(
                 f"{path}: tensor {shown(name)} is in {shown(place)}, no name of a file beside it."
             )
-    files = {place: SafetensorsFile.open(path.with_name(place)) for place in {*places.values()}}
-    if missing := [name for name, place in places.items() if name not in files[place]]:
-        raise FileFormatError(
-            f"{path}: tensor {shown(missing[0])} is not in {shown(places[missing[0]])}."
-        )
-    return {name: files[place] for name, place in places.items()}
+    return places
 
 
-def mapped(descriptor: int, path: Path) -> memoryview:
-    """The bytes of an open file. Raises FileFormatError for an empty one."""
-    size_bytes = os.fstat(descriptor).st_size
-    if not size_bytes:
-        raise FileFormatError(f"{path}: the file is empty.")  # which cannot be mapped
-    return memoryview(mmap.mmap(descriptor, size_bytes, access=mmap.ACCESS_READ))
-
-
-def _header(content: memoryview, place: str) -> tuple[dict[str, Any], int]:
+def _header(source: Source) -> tuple[dict[str, Any], int]:
     """The parsed header, and where the data after it starts."""
-    if len(content) < _LENGTH_BYTES:
+    place, size = source.place, source.size
+    if size < _LENGTH_BYTES:
         raise FileFormatError(
-            f"{place}: {len(content)} bytes cannot hold a header length of {_LENGTH_BYTES} bytes."
+            f"{place}: {size} bytes cannot hold a header length of {_LENGTH_BYTES} bytes."
         )
-    (length,) = struct.unpack_from("<Q", content)
+    (length,) = struct.unpack("<Q", source.bytes(0, _LENGTH_BYTES))
     if length > MAX_HEADER_BYTES:
         raise FileFormatError(
             f"{place}: a header of {length} bytes is over the limit of {MAX_HEADER_BYTES}."
         )
-    if length > len(content) - _LENGTH_BYTES:
+    if length > size - _LENGTH_BYTES:
         raise FileFormatError(
-            f"{place}: the header claims {length} bytes; "
-            f"only {len(content) - _LENGTH_BYTES} follow."
+            f"{place}: the header claims {length} bytes; only {size - _LENGTH_BYTES} follow."
         )
-    text = bytes(content[_LENGTH_BYTES : _LENGTH_BYTES + length])
+    return _parsed(source.bytes(_LENGTH_BYTES, length), place), _LENGTH_BYTES + length
+
+
+def _parsed(text: bytes, place: str) -> dict[str, Any]:
+    """The JSON of a header."""
     if not text.startswith(b"{"):
         raise FileFormatError(f"{place}: the header starts with {text[:1]!r} instead of b'{{'.")
     try:
-        header = json.loads(
+        header: dict[str, Any] = json.loads(
             text.decode("utf-8"), object_pairs_hook=_without_duplicates, parse_constant=_refuse
         )
     except (ValueError, RecursionError) as error:
         raise FileFormatError(f"{place}: the header is no valid JSON: {error}") from error
-    return header, _LENGTH_BYTES + length
+    return header
+
+
+def _checked(
+    header: dict[str, Any], data_bytes: int, place: str
+) -> tuple[dict[str, str], dict[str, TensorEntry]]:
+    """The metadata and the entries of a header, before so many bytes of data."""
+    metadata = _metadata(header.get(_METADATA, {}), place)
+    entries = [_entry(*item, place) for item in header.items() if item[0] != _METADATA]
+    _check_coverage(entries, data_bytes, place)
+    return metadata, {entry.name: entry for entry in entries}
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -205,33 +236,26 @@ def _entry(name: str, fields: object, place: str) -> TensorEntry:
     place = f"{place}: tensor {shown(name)}"
     if not isinstance(fields, dict) or set(fields) != _FIELDS:
         raise FileFormatError(f"{place} needs exactly the fields {', '.join(sorted(_FIELDS))}.")
-    dtype = SAFETENSORS_DTYPES.get(fields["dtype"]) if isinstance(fields["dtype"], str) else None
-    if dtype is None:
-        raise FileFormatError(
-            f"{place} has the unknown dtype {shown(fields['dtype'])}. "
-            f"Known: {', '.join(SAFETENSORS_DTYPES)}."
-        )
-    shape, offsets = fields["shape"], fields["data_offsets"]
+    kind, shape, offsets = fields["dtype"], fields["shape"], fields["data_offsets"]
+    if not isinstance(kind, str):
+        raise FileFormatError(f"{place} has the dtype {shown(kind)}, which is no text.")
     if not _are_counts(shape):
         raise FileFormatError(
             f"{place} has the shape {shown(shape)}; sizes are integers from 0 on."
         )
-    if len(shape) > _MAX_AXES:
-        raise FileFormatError(f"{place} has {len(shape)} axes; the limit is {_MAX_AXES}.")
     if not _are_counts(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise FileFormatError(
             f"{place} has the data_offsets {shown(offsets)}; [start, stop] belongs."
         )
-    start, stop = offsets
-    if math.prod(size for size in shape if size) > _MAX_ELEMENTS:
-        raise FileFormatError(f"{place} has the shape {shown(shape)}, whose size overflows.")
-    size_bytes = math.prod(shape) * dtype.itemsize
-    if size_bytes != stop - start:
+    entry = TensorEntry(name, kind, tuple(shape), *offsets)
+    verify_shape(entry.shape, entry.dtype.itemsize if entry.dtype else 8, place)
+    bits = 8 * SAFETENSORS_DTYPES[kind].itemsize if kind in _KNOWN else OTHER_BITS.get(kind)
+    if bits is not None and math.prod(shape) * bits != 8 * (entry.stop - entry.start):
         raise FileFormatError(
-            f"{place} takes {size_bytes} bytes as {dtype.name}{tuple(shape)}, "
-            f"but its data_offsets {shown(offsets)} span {stop - start}."
+            f"{place} takes {math.prod(shape) * bits / 8:.16g} bytes as {kind} of {shown(shape)}, "
+            f"but its data_offsets {shown(offsets)} span {entry.stop - entry.start}."
         )
-    return TensorEntry(name, dtype, tuple(shape), start, stop)
+    return entry
 
 
 def _are_counts(found: object) -> bool:
@@ -281,13 +305,36 @@ def write_safetensors(
     for name, array in arrays.items():
         fields = {"dtype": _NAMES[found[name]], "shape": list(array.shape)}
         header[name] = fields | {"data_offsets": places[name]}
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+    text = _encoded(header)
     text += b" " * (-(_LENGTH_BYTES + len(text)) % _ALIGNMENT_BYTES)
+    _verify_readable(text, end)
     with replacing_file(path) as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for name in stored:
             little = to_numpy_dtype(found[name]).newbyteorder("<")
             file.write(numpy.ascontiguousarray(arrays[name], little).data)
+
+
+def _encoded(header: dict[str, object]) -> bytes:
+    """The JSON of a header. Raises ArgumentError for names that are no text."""
+    texts: list[object] = [*header, *cast(dict[object, object], header.get(_METADATA, {}))]
+    if wrong := [text for text in texts if not isinstance(text, str)]:
+        raise ArgumentError(f"safetensors names things by text, not by {shown(wrong[0])}")
+    try:
+        return json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ArgumentError(f"a name or metadata that is no valid Unicode: {error}") from error
+
+
+def _verify_readable(text: bytes, data_bytes: int) -> None:
+    """Raises ArgumentError for what would be refused when it is loaded."""
+    try:
+        if len(text) > MAX_HEADER_BYTES:
+            raise FileFormatError(f"a header of {len(text)} bytes is over {MAX_HEADER_BYTES}")
+        _, entries = _checked(_parsed(text, "the file"), data_bytes, "the file")
+        Budget(len(text) + data_bytes, "the file").spend("tensors", len(entries))
+    except FileFormatError as error:
+        raise ArgumentError(f"safetensors cannot hold this: {error}") from error
 
 
 def _dtype_of(name: str, array: Array, true_dtypes: Mapping[str, DType]) -> DType:
