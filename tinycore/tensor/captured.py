@@ -26,6 +26,8 @@ from tinycore.tensor.capturing_run import (
     CapturingRun,
     Run,
     changed_gradients,
+    changed_tensors,
+    clears_gradients,
     is_left,
     realized,
     tensors_in,
@@ -67,7 +69,7 @@ class Capture:
     guard: Guard | None = None
     """The guard of the environment of the function."""
     first: Run | None = None
-    """Record of the first run; None before it."""
+    """Record of the first run; None before it, and where the next one is expected to differ."""
     changed: frozenset[str] = frozenset()
     """Paths in the environment that the function has changed, but for tensors left there."""
     recorded: RecordedCall | None = None
@@ -161,7 +163,7 @@ class Capture:
         args, kwargs = rename_sizes(given, args), rename_sizes(given, kwargs)
         with (
             capture(False, tuple(given.buffers) if self.prune else None) as recording,
-            value_cache.isolated(),
+            value_cache.isolated(ends_gradients=False),
             noting() as conditions,
             tracking_changes() as change_set,
         ):
@@ -170,14 +172,17 @@ class Capture:
             tensors = realized(self.name, result)
             changes = walk.changes()
             left = [t for change in changes for t in tensors_in(change.now)]
-            left += [t.grad for t, _ in changed_gradients(before, change_set) if t.grad is not None]
+            graded = changed_gradients(before, change_set)
+            left += [tensor.grad for tensor, _ in graded if tensor.grad is not None]
+            left += changed_tensors(before, change_set)
             if left:
                 Tensor.realize(*tensors, *left)
         self.note(conditions)
         self.written.update(written_in(recording))
         self.changed = frozenset([c.path for c in changes if not is_left(c)])
         self.guard = self.around.walk(given.objects).guard()
-        self.first = Run.of(recording)
+        computes_others = any(b.waits and b.is_computed for b in before)
+        self.first = None if clears_gradients(graded) else Run.of(recording, not computes_others)
         self.facts = [*given.facts, *self.guard.facts()]
         return result
 

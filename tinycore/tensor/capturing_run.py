@@ -58,8 +58,10 @@ class Run(NamedTuple):
     host: tuple[int, ...]
 
     @classmethod
-    def of(cls, recording: Recording) -> Run:
-        """The run that was recorded."""
+    def of(cls, recording: Recording, is_whole: bool = True) -> Run:
+        """The run that was recorded; of one that computed other things as well, nothing."""
+        if not is_whole:
+            return cls((), ())
         items = [(i.runner.name, getattr(i.runner, "ast", None)) for i in recording.items]
         return cls(tuple(items), tuple(recording.host))
 
@@ -121,6 +123,12 @@ class Before:
     def waits(self) -> bool:
         """True if it was more than memory, to be computed."""
         return self.pending is not None and not is_realized(self.pending)
+
+    @property
+    def is_computed(self) -> bool:
+        """True if the tensor has another node now."""
+        tensor = self.tensor()
+        return tensor is not None and tensor.uop is not self.node()
 
     def has_grad(self, grad: Any) -> bool:
         """True if a gradient, or None, is the one from before."""
@@ -185,15 +193,14 @@ class CapturingRun:
         self.kept = [change for change in changes if is_left(change)]
         self.other = [change for change in changes if not is_left(change)]
         self.gradients = changed_gradients(self.before, self.change_set)
-        if left := [*self.tensors, *self.left, *self.moved(), *self.proxies.tensors]:
+        if left := [*self.tensors, *self.left, *self.moved, *self.proxies.tensors]:
             Tensor.realize(*left)
         return result
 
-    @while_walking
+    @property
     def moved(self) -> list[Tensor]:
         """Tensors from before that this run has changed."""
-        now = [(b.tensor(), b.node) for b in self.before]
-        return [t for t, node in now if t is not None and t.uop is not node() and self.is_own(t)]
+        return changed_tensors(self.before, self.change_set)
 
     def is_own(self, tensor: Tensor) -> bool:
         """True if this run has changed the value of a tensor."""
@@ -225,7 +232,8 @@ class CapturingRun:
         """Tensors that were replaced by those."""
         tensors = [tensor for change in self.kept for tensor in tensors_in(change.before)]
         found = [self.by_id.get(id(tensor)) or Before.of(tensor) for tensor in tensors]
-        return found + [b.grad for _, b in self.gradients if b.grad is not None]
+        kept = [b.grad for t, b in self.gradients if t.grad is not None]
+        return found + [grad for grad in kept if grad is not None]
 
     @property
     def passing(self) -> set[int]:
@@ -281,7 +289,8 @@ class CapturingRun:
         self.proxies.check(self.name, recording)
         self.check_replaced(recording)
         self.check_moved()
-        if self.known.first is not None and not self.fills_others():
+        is_first = clears_gradients(self.gradients) or self.fills_others()
+        if self.known.first is not None and not is_first:
             compare(self.name, self.known.first, Run.of(recording))
         self.check_changes()
         self.check_arrays(recording)
@@ -416,7 +425,7 @@ class CapturingRun:
         Values computed for such a tensor need not be computed again. Raises JitError where memory
         was replaced, or each call finds something new to do.
         """
-        settled = not self.other and not self.fills_others()
+        settled = not (self.other or self.fills_others() or clears_gradients(self.gradients))
         for b, tensor in self.changed_from_before():
             if b.waits or not self.is_own(tensor):
                 continue
@@ -460,7 +469,16 @@ class CapturingRun:
             [node if stays else None for node, stays in zip(nodes, fixed, strict=True)],
             state,
             flags=self.found_flags(state),
+            untouched=self.graded_twice(),
             values=rebuilt(tuple([now for _, _, now in self.placed]), Tensor, left),
+        )
+
+    def graded_twice(self) -> tuple[weakref.ref[Any], ...]:
+        """Tensors that were given a gradient, which was taken away again."""
+        changed = {id(tensor) for tensor, _ in self.gradients}
+        found = self.change_set.graded - changed
+        return tuple(
+            [b.tensor for number, b in self.by_id.items() if number in found and not b.grad]
         )
 
     def found_flags(self, state: list[State]) -> tuple[tuple[weakref.ref[Any], bool | None], ...]:
@@ -558,6 +576,13 @@ def tensors_in(value: Any) -> list[Tensor]:
 
 
 @while_walking
+def changed_tensors(before: Iterable[Before], change_set: ChangeSet) -> list[Tensor]:
+    """The tensors that this thread has changed, or written to."""
+    now = [(b.tensor(), b.node) for b in before]
+    return [t for t, n in now if t is not None and t.uop is not n() and id(t) in change_set.changed]
+
+
+@while_walking
 def changed_gradients(
     before: Iterable[Before], change_set: ChangeSet
 ) -> list[tuple[Tensor, Before]]:
@@ -565,6 +590,11 @@ def changed_gradients(
     now = [(entry.tensor(), entry) for entry in before]
     graded = [(t, entry) for t, entry in now if t is not None and id(t) in change_set.graded]
     return [(t, entry) for t, entry in graded if not entry.has_grad(t.grad)]
+
+
+def clears_gradients(changed: Iterable[tuple[Tensor, Before]]) -> bool:
+    """True if a gradient that was there, perhaps of a call that failed, was taken away."""
+    return any(tensor.grad is None for tensor, _ in changed)
 
 
 def described(change: Change) -> str:

@@ -13,7 +13,10 @@ they were (`Expected` of `recorded_call.py`), if need be after waiting writes ar
 
 from __future__ import annotations
 
+import copy
 import functools
+import pickle
+import types
 import weakref
 from collections.abc import Callable
 from typing import Any, Final, Generic, ParamSpec, TypeVar, cast
@@ -63,6 +66,8 @@ class TinyJit(Generic[Parameters, Result]):
         """Captures by the key of the arguments; those in a list differ in their environment."""
         self.last: Capture | None = None
         self.bound: dict[int, tuple[Callable[[], Any], TinyJit[..., Result]]] = {}
+        self.home: tuple[TinyJit[..., Result], Callable[[], Any]] | None = None
+        """The method in the class, and the object that this one is bound to."""
         self.around = None if fxn is None else Environment(fxn)
         self.name = "a function" if fxn is None else getattr(fxn, "__qualname__", repr(fxn))
         self.lock = recursive_lock()
@@ -80,6 +85,7 @@ class TinyJit(Generic[Parameters, Result]):
                 weak_method(cast(Any, self.fxn), reference), self.prune
             )
             jitted.around = Environment(cast(Any, self.fxn), reference)
+            jitted.home = self, reference
             found = self.bound[key] = reference, jitted
         return found[1]
 
@@ -195,7 +201,24 @@ class TinyJit(Generic[Parameters, Result]):
                 f"{len(step.fresh_outputs)} outputs, {between} bytes between launches"
             )
 
+    def __copy__(self) -> TinyJit[..., Result]:
+        return self.__deepcopy__({id(self.fxn): self.fxn})
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TinyJit[..., Result]:
+        """The same function, or the method of the copy of its object; it has captured nothing."""
+        if self.home is not None:
+            method, reference = self.home
+            return method.__get__(copy.deepcopy(reference(), memo))
+        if self.fxn is None:
+            found: TinyJit[..., Result] = pickle.loads(pickle.dumps(self))
+            return found
+        return TinyJit(copy.deepcopy(self.fxn, memo), self.prune)
+
     def __reduce__(self) -> tuple[object, ...]:
+        if self.home is not None:
+            return getattr, (self.home[1](), self.name.rpartition(".")[2])
+        if not isinstance(self.fxn, (types.FunctionType, types.NoneType)):
+            return TinyJit, (self.fxn, self.prune)  # with the object that it is a method of
         recorded = [(k, c) for (k, _), c in self.captures.items() if c.recorded is not None]
         kept = {(k, n): c for n, (k, c) in enumerate(recorded) if c.conditions}
         kept |= {(k, -1): c for k, c in recorded if not c.conditions}

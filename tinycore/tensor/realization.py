@@ -152,7 +152,7 @@ def note_history(
     """Keep the graphs, for `backward`, of values that were computed but not realized by name."""
     if form.assigned:
         history.mark_done(form.assigned, replaced)
-    if captured := bool(value_cache.scope.open):  # which computes its gradients inside
+    if captured := value_cache.scope.ends_gradients:
         written = memory_written(form.assigned)
         history.discard(written)
         history.retire(written)

@@ -113,6 +113,7 @@ class Expected:
             for side in recorded.side_outputs
             if side.tensor is not None
         ]
+        self.left += [(reference, True) for reference in recorded.untouched]
         """Tensors that are given a gradient, and if they have none before."""
         self.scope: dict[str, Any] = {}
         """The names in the code of `holds`."""
@@ -122,7 +123,7 @@ class Expected:
         """The tensors that a recorded call requires unchanged; None if there are none."""
         return (
             Expected(recorded)
-            if recorded.state or recorded.flags or recorded.side_outputs
+            if recorded.state or recorded.flags or recorded.side_outputs or recorded.untouched
             else None
         )
 
@@ -328,6 +329,8 @@ class RecordedCall:
     """The values stored there, with an Output for each tensor."""
     flags: tuple[tuple[weakref.ref[Any], bool | None], ...] = ()
     """Other tensors around the function, and whether they required gradients."""
+    untouched: tuple[weakref.ref[Any], ...] = ()
+    """Tensors that had no gradient before and have none after, but in between."""
     expected: Expected | None = field(init=False)
     """The contents of `state`, `flags` and `side_outputs` in columns, for quick comparison."""
     gradients: ReusableGradients = field(init=False, default_factory=ReusableGradients)

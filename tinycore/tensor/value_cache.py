@@ -49,6 +49,8 @@ class Scope(threading.local):
 
     def __init__(self) -> None:
         self.open: list[object] = []
+        self.ends_gradients = False
+        """True in a capture: what it computes is differentiated inside."""
 
     @property
     def innermost(self) -> object:
@@ -159,14 +161,17 @@ class ValueCache:
         self.invalidate(escaped)
 
     @contextmanager
-    def isolated(self) -> Iterator[None]:
+    def isolated(self, ends_gradients: bool = True) -> Iterator[None]:
         """Give the block a separate scope, whose entries end with it.
 
         A replay would not recompute values from outside, and it overwrites all that it made.
         """
         scope = object()
         try:
-            with replaced(self.scope, "open", [*self.scope.open, scope]):
+            with (
+                replaced(self.scope, "open", [*self.scope.open, scope]),
+                replaced(self.scope, "ends_gradients", ends_gradients),
+            ):
                 yield
         finally:
             for key, entry in list(self.entries.items()):

@@ -5,6 +5,8 @@ Each program runs as it is and under TinyJit, and has to see the same.
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -231,6 +233,110 @@ def test_tensors_that_change_places_are_refused(
 
     with pytest.raises(JitError, match="that was there before"):
         step(row(1.0))
+
+
+# --- gradients that a call finds
+
+
+def training(jit: Jit, failing: int, is_cleared_first: bool) -> object:
+    """Steps of descent of which one fails after `backward`, and leaves a gradient to the next."""
+    weight, seen = Tensor([2.0], requires_grad=True).realize(), []
+    failures: list[bool] = []
+
+    def run(x: Tensor) -> Tensor:
+        if is_cleared_first:
+            weight.grad = None
+        loss = (weight * x).sum().backward()
+        if failures:
+            raise ValueError("stopped")
+        assert weight.grad is not None
+        weight.assign(weight.detach() - weight.grad * 0.1)
+        if not is_cleared_first:
+            weight.grad = None
+        return loss
+
+    step = jit(run)
+    for number in range(8):
+        failures[:] = [True] * (number == failing)
+        try:
+            seen.append(step(row(1.0 + number)).item())
+        except ValueError:
+            seen.append(None)
+        seen.append(weight.item())
+    return seen
+
+
+@pytest.mark.parametrize("failing", range(5))
+@pytest.mark.parametrize("is_cleared_first", [False, True])
+def test_a_call_that_fails_leaves_its_gradient_to_the_next(
+    failing: int, is_cleared_first: bool
+) -> None:
+    seen = training(TinyJit, failing, is_cleared_first)
+
+    assert seen == training(lambda function: function, failing, is_cleared_first)
+
+
+@program
+def a_gradient_from_outside(jit: Jit) -> object:
+    weight, seen = Tensor([2.0], requires_grad=True).realize(), []
+
+    def run(x: Tensor) -> None:
+        (weight * x).sum().backward()
+        assert weight.grad is not None
+        weight.assign(weight.detach() - weight.grad * 0.1)
+        weight.grad = None
+
+    step = jit(run)
+    for number in range(6):
+        if number == 4:
+            (weight * 7).sum().backward()
+        step(row(1.0 + number))
+        seen.append((weight.item(), weight.grad))
+    return seen
+
+
+# --- copies
+
+
+class Model:
+    def __init__(self) -> None:
+        self.weight = row(2.0)
+        self.captured = TinyJit(self.run)
+        self.other = self.method
+
+    def run(self, x: Tensor) -> Tensor:
+        return x * self.weight
+
+    @TinyJit
+    def method(self, x: Tensor) -> Tensor:
+        return x * self.weight
+
+
+@pytest.mark.parametrize("name", ["captured", "other", "method"])
+@pytest.mark.parametrize("calls", [0, 1, 4])
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copy_of_an_object_begins_anew(
+    name: str, calls: int, copied: Callable[[Model], Model]
+) -> None:
+    model = Model()
+    for _ in range(calls):
+        getattr(model, name)(row(1.0))
+    again = copied(model)
+    again.weight.assign(row(5.0)).realize()
+
+    assert [getattr(again, name)(row(1.0)).item() for _ in range(4)] == [5.0] * 4
+    assert getattr(model, name)(row(1.0)).item() == 2.0
+
+
+def test_a_copy_of_a_captured_function_begins_anew() -> None:
+    step = TinyJit(lambda x: x + 1, prune=True)
+    for _ in range(3):
+        step(row(1.0))
+    again = copy.copy(step)
+
+    assert not again.captures
+    assert again.prune
+    assert [again(row(1.0)).item() for _ in range(3)] == [2.0] * 3
 
 
 @pytest.mark.parametrize("name", same)
