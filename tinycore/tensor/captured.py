@@ -287,6 +287,7 @@ class Capture:
                 self.replay_leaving(given, found, numbers, kept)
             else:
                 step.replay_into(given.buffers, numbers, kept)
+            kept.ended = recorded.end_gradients(kept.nodes, given.nodes)
             if kept.shown is not None:
                 return Tensor._from_node(kept.shown)
             nodes: Mapping[int, UOp] = kept.nodes
@@ -328,6 +329,7 @@ class Capture:
                 nodes[place] = given.nodes[source]
             elif place not in reused.places and place not in nodes:
                 nodes[place] = node_of(recorded, place, written[place])
+        recorded.end_gradients(nodes, given.nodes)
         if not is_all:
             self.leave(nodes, written, given.naming, found, reused)
         return written, nodes

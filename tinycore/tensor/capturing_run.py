@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -33,6 +33,7 @@ from tinycore.tensor.environment import (
     positions,
     random_generators,
 )
+from tinycore.tensor.gradient_sources import BufferSet, ended_at, still_there
 from tinycore.tensor.guard import form_of_value
 from tinycore.tensor.guard_keys import ATOM, FORM, Role, is_plain, shortened
 from tinycore.tensor.liveness import live_tensors, while_walking
@@ -462,7 +463,7 @@ class CapturingRun:
             return tensor if self.is_old(tensor) else output(tensor)
 
         state = self.found_state(recording)
-        return RecordedCall(
+        recorded = RecordedCall(
             step,
             rebuilt(result, Tensor, output),
             sources,
@@ -471,7 +472,14 @@ class CapturingRun:
             flags=self.found_flags(state),
             untouched=self.graded_twice(),
             values=rebuilt(tuple([now for _, _, now in self.placed]), Tensor, left),
+            origins={
+                place: origins_of(node, self.proxies.number)
+                for place, node in enumerate(nodes)
+                if outputs[place] in recording.made and ended_at(node)
+            },
         )
+        recorded.end_gradients(dict(enumerate(nodes)), self.given.nodes)
+        return recorded
 
     def graded_twice(self) -> tuple[weakref.ref[Any], ...]:
         """Tensors that were given a gradient, which was taken away again."""
@@ -590,6 +598,13 @@ def changed_gradients(
     now = [(entry.tensor(), entry) for entry in before]
     graded = [(t, entry) for t, entry in now if t is not None and id(t) in change_set.graded]
     return [(t, entry) for t, entry in graded if not entry.has_grad(t.grad)]
+
+
+def origins_of(node: UOp, number: Mapping[UOp, int]) -> tuple[BufferSet, tuple[int, ...]]:
+    """The memory that a result was computed from: BUFFERs, and numbers of those of arguments."""
+    found = still_there(ended_at(node))
+    fixed = frozenset([weakref.ref(memory) for memory in found if memory not in number])
+    return fixed, tuple([number[memory] for memory in found if memory in number])
 
 
 def clears_gradients(changed: Iterable[tuple[Tensor, Before]]) -> bool:

@@ -21,6 +21,7 @@ from tinycore.engine.captured_step import CapturedStep, ResultMemory
 from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.arguments import is_realized, rebuilt
+from tinycore.tensor.gradient_sources import BufferSet
 from tinycore.tensor.liveness import walking
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.bindings import Naming, exchanging, sizes_below
@@ -286,7 +287,7 @@ class ReusableResult(ResultMemory):
     one replay to the next.
     """
 
-    __slots__ = ("counted", "known", "nodes", "shown")
+    __slots__ = ("counted", "ended", "known", "nodes", "shown")
 
     def __init__(
         self, recorded: RecordedCall, written: Sequence[Buffer], nodes: Mapping[int, UOp]
@@ -302,6 +303,8 @@ class ReusableResult(ResultMemory):
         self.counted += [] if self.shown is None else [self.shown]
         self.known: list[int] = []
         """Counts of references to them while no tensor shows them."""
+        self.ended: Mapping[int, BufferSet] = {}
+        """By its place, what each of the nodes was computed from in the last replay."""
 
 
 MOST_KEPT_BYTES: Final = 8 << 20
@@ -331,6 +334,10 @@ class RecordedCall:
     """Other tensors around the function, and whether they required gradients."""
     untouched: tuple[weakref.ref[Any], ...] = ()
     """Tensors that had no gradient before and have none after, but in between."""
+    origins: Mapping[int, tuple[BufferSet, tuple[int, ...]]] = field(default_factory=dict)
+    """For outputs that gradients would go through: memory that they were computed from, and the
+    numbers of buffers of arguments.
+    """
     expected: Expected | None = field(init=False)
     """The contents of `state`, `flags` and `side_outputs` in columns, for quick comparison."""
     gradients: ReusableGradients = field(init=False, default_factory=ReusableGradients)
@@ -338,6 +345,17 @@ class RecordedCall:
 
     def __post_init__(self) -> None:
         self.expected = Expected.of(self)
+
+    def end_gradients(self, nodes: Mapping[int, UOp], given: Sequence[UOp]) -> dict[int, BufferSet]:
+        """Record of outputs what they were computed from: a gradient that should go there, and ends
+        at a result, is refused. Gradients that are used again keep what was recorded before.
+        """
+        ended: dict[int, BufferSet] = {}
+        for place, (fixed, arguments) in self.origins.items():
+            if (node := nodes.get(place)) is not None:
+                own = [weakref.ref(given[number]) for number in arguments]
+                node._ended = ended[place] = fixed.union(own) if own else fixed
+        return ended
 
     @cached_property
     def shown(self) -> tuple[tuple[int, int], ...]:
@@ -364,9 +382,9 @@ class RecordedCall:
         kept: list[ReusableResult] = self.step.kept_results
         for found in kept:
             if [*map(getrefcount, found.counted)] == found.known:
-                for node in found.nodes.values():
-                    if hasattr(node, "_ended"):  # it was written to by what has a gradient
-                        break
+                for place, node in found.nodes.items():
+                    if getattr(node, "_ended", None) is not found.ended.get(place):
+                        break  # it was written to by what has a gradient
                 else:
                     return found
         return None

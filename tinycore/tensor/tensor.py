@@ -12,6 +12,8 @@ from types import ModuleType
 from typing import Final, Self
 
 from tinycore._deferred import module_named
+from tinycore._locks import lock
+from tinycore._setting import process
 from tinycore.config import Context, Function, decorated, settings
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, ShapeError
@@ -41,16 +43,50 @@ class TensorType(type):
         return [name for name in super().__dir__() if name not in HIDDEN]
 
 
+class Modes:
+    """Modes of the blocks that are open in any thread. `modes` is the one instance.
+
+    A thread without a block of its own has the mode of the last one: a layer in a pool of threads
+    works as the program around the pool says.
+    """
+
+    def __init__(self) -> None:
+        self.open: list[Mode] = []
+        self.outside = False
+        """The mode outside of all blocks."""
+        self.lock = lock()
+
+    def enter(self, mode: Mode) -> None:
+        """Note that a block begins."""
+        with self.lock:
+            if not self.open:
+                self.outside = process["TRAINING"]
+            self.open.append(mode)
+            process["TRAINING"] = mode.training
+
+    def leave(self, mode: Mode) -> None:
+        """Note that a block ends, perhaps before others that began later."""
+        with self.lock:
+            self.open.remove(mode)
+            process["TRAINING"] = self.open[-1].training if self.open else self.outside
+
+
+modes: Final = Modes()
+
+
 class Mode(ContextDecorator):
     """Training on or off for a `with` block or a decorated function."""
 
     def __init__(self, training: bool) -> None:
+        self.training = training
         self.context = Context(TRAINING=training)
 
     def __enter__(self) -> None:
         self.context.__enter__()
+        modes.enter(self)
 
     def __exit__(self, *exception: object) -> None:
+        modes.leave(self)
         self.context.__exit__(*exception)
 
     def __call__(self, func: Function) -> Function:
@@ -77,7 +113,8 @@ class Tensor(Multi, metaclass=TensorType):
 
     @staticmethod
     def train(mode: bool = True) -> Mode:
-        """Training on (or off) for a `with` block or a decorated function.
+        """Training on (or off) for a `with` block or a decorated function; also in other threads,
+        unless they are in such a block or a `Context` with TRAINING of their own.
 
         >>> with Tensor.train():
         ...     Tensor.training

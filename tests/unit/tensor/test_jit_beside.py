@@ -31,6 +31,10 @@ def row(*values: float) -> Tensor:
     return Tensor(list(values)).realize()
 
 
+def as_list(value: Tensor | None) -> object:
+    return None if value is None else value.tolist()
+
+
 def writer(jit: Jit) -> tuple[Tensor, Callable[[Tensor], None]]:
     memory = row(1.0)
     return memory, jit(lambda x: (memory.assign(memory + x * 2), None)[1])
@@ -109,7 +113,7 @@ def a_gradient_that_passes(jit: Jit) -> object:
     total = (scaled + memory).sum()
     step(row(9.0))
     total.backward()
-    return total.item(), weight.grad and weight.grad.tolist()
+    return total.item(), as_list(weight.grad)
 
 
 @program
@@ -292,6 +296,38 @@ def a_gradient_from_outside(jit: Jit) -> object:
             (weight * 7).sum().backward()
         step(row(1.0 + number))
         seen.append((weight.item(), weight.grad))
+    return seen
+
+
+def test_gradients_end_at_results_in_every_call() -> None:
+    first, second = (Tensor([v], requires_grad=True).realize() for v in (2.0, 3.0))
+    step = TinyJit(lambda x: x * first)
+    for _ in range(6):
+        result = step(row(1.0))
+        with pytest.raises(GradientError, match="ended the gradient"):
+            (result * second).sum().backward()
+        assert first.grad is second.grad is None
+
+
+def test_gradients_to_arguments_end_at_results_in_every_call() -> None:
+    step = TinyJit(lambda x, y: (x * 2, y.relu() * row(3.0)))
+    for number in range(6):
+        x, y = row(1.0 + number), row(2.0)
+        one, other = step(x, y)
+        for result, target in ((one, x), (other, y)):
+            with pytest.raises(GradientError, match="ended the gradient"):
+                (result * 2).sum().gradient(target)
+        assert (one * 2 + y).sum().gradient(y)[0].tolist() == [1.0]
+
+
+@program
+def a_loss_of_a_result_that_has_no_gradient(jit: Jit) -> object:
+    weight, seen = Tensor([3.0], requires_grad=True).realize(), []
+    step = jit(lambda x: x * 2 + weight.detach())
+    for number in range(6):
+        weight.grad = None
+        (step(row(number)) * weight).sum().backward()
+        seen.append(as_list(weight.grad))
     return seen
 
 

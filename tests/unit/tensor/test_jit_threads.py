@@ -313,3 +313,52 @@ def test_a_gradient_that_somebody_holds_is_not_overwritten_though_another_thread
     step(host(8, 8))
 
     assert held.tolist() == [7.0, 7.0]
+
+
+# --- training in other threads
+
+
+def in_thread(function: Callable[[], object]) -> object:
+    found: list[object] = []
+    thread = threading.Thread(target=lambda: found.append(function()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def test_training_holds_in_other_threads() -> None:
+    with Tensor.train():
+        assert in_thread(lambda: Tensor.training)
+        with Tensor.test():
+            assert not in_thread(lambda: Tensor.training)
+        dropped = in_thread(lambda: Tensor.ones(1000).dropout(0.5).sum().item())
+    assert not in_thread(lambda: Tensor.training)
+    assert dropped != 1000
+
+
+def test_a_thread_may_have_a_mode_of_its_own() -> None:
+    def evaluated() -> bool:
+        with Tensor.test():
+            return bool(Tensor.training)
+
+    with Tensor.train():
+        assert not in_thread(evaluated)
+        assert in_thread(lambda: Tensor.training)
+
+
+def test_blocks_of_threads_may_end_in_any_order() -> None:
+    began, ends = threading.Event(), threading.Event()
+
+    def train() -> None:
+        with Tensor.train():
+            began.set()
+            ends.wait(10)
+
+    thread = threading.Thread(target=train)
+    with Tensor.train():
+        thread.start()
+        began.wait(10)
+    assert Tensor.training, "the other thread still trains"
+    ends.set()
+    thread.join()
+    assert not Tensor.training
