@@ -13,7 +13,7 @@ import os
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from sys import getrefcount
@@ -24,7 +24,13 @@ from tqdm import tqdm
 
 from tinycore import Tensor, dtypes
 from tinycore.dtype import DType
-from tinycore.errors import ArgumentError, DTypeError, FileFormatError, ShapeError
+from tinycore.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DTypeError,
+    FileFormatError,
+    ShapeError,
+)
 from tinycore.nn import files
 from tinycore.nn.blocks import BLOCK_TYPES
 from tinycore.nn.files import Opaque
@@ -37,6 +43,7 @@ from tinycore.nn.files.safetensors import (
     write_safetensors,
 )
 from tinycore.nn.files.torch_archive import SavedTensor, read_archive
+from tinycore.nn.paths import tensors_by_path
 from tinycore.tensor.atomic_writes import AtomicWrites
 from tinycore.uop.shape import DeviceLike
 
@@ -79,40 +86,21 @@ def get_state_dict(
 ) -> dict[str, Any]:
     """Every tensor reachable from `obj`, by its path, in the order in which they are met.
 
-    A path joins attribute names, dictionary keys and positions with dots, after `prefix`. A tensor
-    reachable by two paths has two names. An object that contains itself is entered once.
-    `tensor_type` collects instances of another class instead. A class leaves out the attributes in
-    its `__not_state__`: an optimizer's state is without the parameters, which are the model's.
+    A path joins attribute names, dictionary keys and positions with dots, after `prefix`. Entered
+    are lists, tuples, deques, mappings, and the attributes of objects, in slots or not; of a class
+    that derives from a container, both. A tensor reachable by two paths has two names. An object
+    that contains itself is entered once. `tensor_type` collects instances of another class instead.
+    A class leaves out the attributes in its `__not_state__`: an optimizer's state is without the
+    parameters, which are the model's.
+
+    Raises ArgumentError for two tensors whose paths spell alike, as of the keys 1 and "1", and for
+    a tensor in a set, which has no order and so no names.
 
     >>> model = {"layers": [nn.Linear(2, 3), Tensor.relu, nn.Linear(3, 1, bias=False)]}
     >>> list(nn.state.get_state_dict(model))
     ['layers.0.weight', 'layers.0.bias', 'layers.2.weight']
     """
-    return dict(_tensors(obj, prefix, tensor_type, frozenset()))
-
-
-def _tensors(
-    obj: object, prefix: str, tensor_type: type[T], around: frozenset[int]
-) -> Iterator[tuple[str, T]]:
-    """Pairs of path and tensor below `obj`; `around` holds the ids of what encloses it."""
-    if isinstance(obj, tensor_type):
-        yield prefix.removesuffix("."), obj
-        return
-    if id(obj) in around:
-        return
-    for name, child in _children(obj):
-        yield from _tensors(child, f"{prefix}{name}.", tensor_type, around | {id(obj)})
-
-
-def _children(obj: object) -> Iterable[tuple[object, object]]:
-    if isinstance(obj, tuple) and hasattr(obj, "_fields"):  # a named tuple
-        return zip(obj._fields, obj, strict=True)
-    if isinstance(obj, (list, tuple)):
-        return enumerate(obj)
-    if isinstance(obj, Mapping):
-        return obj.items()
-    left_out = getattr(type(obj), "__not_state__", ())
-    return [pair for pair in getattr(obj, "__dict__", {}).items() if pair[0] not in left_out]
+    return tensors_by_path(obj, prefix, tensor_type)
 
 
 def get_parameters(obj: object) -> list[Tensor]:
@@ -155,6 +143,11 @@ def load_state_dict(
     >>> layer.weight.tolist()
     [[3.0, 4.0]]
     """
+    if not isinstance(state_dict, Mapping):
+        raise ArgumentTypeError(
+            "load_state_dict: the state is a mapping from names to tensors, as `safe_load` gives; "
+            f"got {type(state_dict).__name__}"
+        )
     targets = get_state_dict(model)
     missing = [name for name in targets if name not in state_dict]
     if strict and missing:
@@ -218,6 +211,8 @@ class Batch:
 
 def _fitted(name: str, given: Any, target: Tensor) -> Tensor:
     shape = target.shape
+    if isinstance(given, Opaque) or given is None:
+        raise ArgumentTypeError(f"load_state_dict: {name!r} is no tensor in the state, but {given}")
     value = given if isinstance(given, Tensor) else Tensor(given, device=target.device)
     if value.shape == shape:
         return value

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
+import types
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +15,17 @@ import pytest
 
 from tinycore import Tensor, dtypes, nn
 from tinycore.engine.engine import Engine
-from tinycore.errors import ArgumentError, FileFormatError, OutOfMemory, ShapeError
+from tinycore.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    FileFormatError,
+    OutOfMemory,
+    ShapeError,
+)
 from tinycore.nn.optim import SGD
 from tinycore.nn.state import (
     COUNTS_CALLERS,
+    Opaque,
     get_parameters,
     get_state_dict,
     load_state_dict,
@@ -52,6 +62,106 @@ def test_names_are_paths() -> None:
         "pair.left",
         "pair.right.0",
     ]
+
+
+class Slotted:
+    """A part in slots, one of which is private, and one has nothing in it."""
+
+    __slots__ = ("__hidden", "bias", "empty", "weight")
+
+    def __init__(self) -> None:
+        self.bias, self.weight, self.__hidden = Tensor([1.0]), Tensor([2.0]), Tensor([3.0])
+
+
+class Both(Slotted):
+    """A part with slots below, a dict, and a slot of its base hidden by a property."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = Tensor([4.0])
+
+    @property
+    def empty(self) -> None:
+        raise AssertionError("a property is not read")
+
+
+@dataclasses.dataclass(slots=True)
+class Record:
+    """A dataclass in slots."""
+
+    second: Tensor
+    first: Tensor
+
+
+class Layers(list[Any]):
+    """A list with an attribute."""
+
+    def __init__(self, items: list[Any]) -> None:
+        super().__init__(items)
+        self.scale = Tensor([1.0])
+
+
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        (Slotted, ["_Slotted__hidden", "bias", "weight"]),
+        (Both, ["scale", "_Slotted__hidden", "bias", "weight"]),
+        (lambda: Record(Tensor([1]), Tensor([2])), ["second", "first"]),
+        (lambda: collections.deque([Tensor([1]), [Tensor([2])]]), ["0", "1.0"]),
+        (lambda: Layers([Tensor([1])]), ["0", "scale"]),
+        (lambda: collections.UserDict(a=Tensor([1])), ["a"]),
+        (lambda: types.MappingProxyType({"a": Tensor([1])}), ["a"]),
+    ],
+)
+def test_what_captures_enter_is_entered(make: Any, names: list[str]) -> None:
+    found = get_state_dict([make()])
+
+    assert list(found) == [f"0.{name}" for name in names]
+    assert get_parameters([make()])[0].shape == (1,)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda a, b: {"a.b": a, "a": {"b": b}},
+        lambda a, b: {1: a, "1": b},
+        lambda a, b: [{None: a, "None": b}],
+        lambda a, b: {"a": [a], "a.0": b},
+    ],
+)
+def test_paths_that_spell_alike_are_refused(make: Any) -> None:
+    one, other = Tensor([1.0]), Tensor([2.0])
+    for call in (get_state_dict, get_parameters):
+        with pytest.raises(ArgumentError, match="two tensors have the path"):
+            call(make(one, other))
+    assert len(get_state_dict(make(one, one))) == 1
+
+
+def test_a_tensor_in_a_set_is_refused() -> None:
+    with pytest.raises(ArgumentError, match=r"the set 'parts' has no order"):
+        get_state_dict({"parts": {Tensor([1.0])}})
+    assert not get_state_dict({"names": {"a", 1}})
+
+
+def test_objects_beside_the_weights_cost_little() -> None:
+    """A lattice of objects has 2**60 paths, of which none leads to a tensor."""
+    beside: Any = []
+    for _ in range(60):
+        beside = [beside, {"again": beside}]
+    assert list(get_state_dict({"beside": beside, "w": Tensor([1])})) == ["w"]
+
+
+@pytest.mark.parametrize("given", [None, 3, [("w", 1)]])
+def test_a_state_that_is_no_mapping_is_refused(given: Any) -> None:
+    with pytest.raises(ArgumentTypeError, match="a mapping from names to tensors"):
+        load_state_dict(nn.Linear(2, 1), given)
+
+
+@pytest.mark.parametrize("given", [None, Opaque("a.Weight")])
+def test_a_value_that_is_no_tensor_is_refused(given: Any) -> None:
+    layer = nn.Linear(2, 1, bias=False)
+    with pytest.raises(ArgumentTypeError, match="'weight' is no tensor in the state"):
+        load_state_dict(layer, {"weight": given})
 
 
 def test_a_prefix_goes_before_the_path() -> None:
