@@ -14,6 +14,7 @@ from typing import Any
 
 from tinycore import Context, Device, Tensor, nn
 from tinycore._deferred import module_named
+from tinycore.cli.owned_folder import replacing_folder
 from tinycore.device.buffer import Buffer
 from tinycore.device.exported import ExportedModel
 from tinycore.device.open_device import choose_toolchain
@@ -40,7 +41,7 @@ what to call and example inputs by name, whose shapes and dtypes are those of th
       return net, {"image": Tensor.zeros(1, 1, 8, 8)}
 
 The folder then holds the kernels, the weights, an example with the outputs computed here, and what
-runs them.
+runs them. An export replaces the files of an earlier one, and no others.
 """
 
 
@@ -132,7 +133,8 @@ def export(
     """Write `function`, called with tensors like `inputs`, for a backend, to a folder.
 
     Its state (`nn.state.get_state_dict`) becomes weights by name; what else it reads, constants.
-    Raises UnsupportedError for a backend that exports nothing, and for a model that is not kernels
+    Files of an earlier export are replaced. Raises ArgumentError where others would be lost,
+    UnsupportedError for a backend that exports nothing, and for a model that is not kernels
     alone.
     """
     declared = Device.backend(backend.upper())
@@ -157,13 +159,13 @@ def export(
         given, computed = shaped(examples), shaped(targets)
         weights, tensors = constants(state, resident(items), [*given.values(), *computed.values()])
         model = export_schedule(items, toolchain, given, computed, weights)
-        folder.mkdir(parents=True, exist_ok=True)
         kept = {tensor.name: tensors[tensor.name] for tensor in model.weights}
-        nn.state.safe_save(kept, folder / WEIGHTS)
         told = {f"input/{name}": x for name, x in examples.items()}
         told |= {f"output/{name}": x for name, x in targets.items()}
-        nn.state.safe_save(told, folder / EXAMPLE)
-    declared.export(model, folder)
+    with replacing_folder(folder) as new:
+        nn.state.safe_save(kept, new / WEIGHTS)
+        nn.state.safe_save(told, new / EXAMPLE)
+        declared.export(model, new)
     return model
 
 

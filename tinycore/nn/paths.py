@@ -119,7 +119,9 @@ def attributes_of(here: object) -> Iterator[tuple[str, object]]:
     yield from dict(getattr(here, "__dict__", {})).items()
     for base in type(here).__mro__:
         module = base.__module__
-        if "__slots__" not in vars(base) or module.startswith(OWN_MODULES) > module.startswith(LAYERS):
+        if "__slots__" not in vars(base) or module.startswith(OWN_MODULES) > module.startswith(
+            LAYERS
+        ):
             continue
         for name, slot in slots_in(base):
             try:

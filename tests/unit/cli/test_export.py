@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -166,3 +168,81 @@ def test_the_command_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFi
 
     assert "1 launches of 1 kernels, 0 bytes of weights" in capsys.readouterr().out
     assert (tmp_path / "out" / WRITTEN).is_file()
+
+
+def exported(folder: Path) -> None:
+    export(lambda x: x * 2, {"x": Tensor([1.0])}, "paper", folder)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Each file below a folder, and what links there lead to."""
+    return {
+        place.relative_to(folder).as_posix(): place.read_bytes()
+        for place in folder.rglob("*")
+        if place.is_file()
+    }
+
+
+def test_an_export_replaces_the_files_of_the_last_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "WRITTEN", "old.bin")
+    exported(tmp_path / "out")
+    assert "old.bin" in contents(tmp_path / "out")
+    (tmp_path / "out/notes.txt").write_text("mine")
+    monkeypatch.undo()
+
+    exported(tmp_path / "out")
+
+    assert sorted(contents(tmp_path / "out")) == [
+        ".tinycore-export.json", "example.safetensors", "model.bin", "notes.txt",
+        "weights.safetensors",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["model.bin", "weights.safetensors", ".tinycore-export.json"])
+def test_files_of_others_are_not_replaced(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("mine")
+
+    with pytest.raises(ArgumentError, match=r"is there already, and no export wrote it"):
+        exported(tmp_path)
+
+    assert contents(tmp_path) == {name: b"mine"}
+
+
+def test_a_file_that_was_changed_is_not_replaced(tmp_path: Path) -> None:
+    exported(tmp_path)
+    (tmp_path / "model.bin").write_text("mine")
+    before = contents(tmp_path)
+
+    with pytest.raises(ArgumentError, match=r"was changed since it was exported"):
+        exported(tmp_path)
+
+    assert contents(tmp_path) == before
+
+
+def test_a_list_of_files_elsewhere_removes_none(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("mine")
+    folder = tmp_path / "out"
+    folder.mkdir()
+    digest = hashlib.sha256(b"mine").hexdigest()
+    names = ["../other", str(other), "folder/../../other"]
+    (folder / ".tinycore-export.json").write_text(json.dumps(dict.fromkeys(names, digest)))
+
+    with pytest.raises(ArgumentError, match="no export wrote it"):
+        exported(folder)
+
+    assert other.read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["model.bin", "weights.safetensors"])
+def test_an_export_goes_through_no_link(tmp_path: Path, name: str) -> None:
+    (tmp_path / "other").write_text("mine")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).symlink_to(tmp_path / "other")
+
+    with pytest.raises(ArgumentError, match="goes through a link"):
+        exported(tmp_path / "out")
+
+    assert (tmp_path / "other").read_text() == "mine"

@@ -29,10 +29,7 @@ def write(model: ExportedModel, folder: Path) -> None:
     """Write the kernels, `model.json`, the script and the page. Raises UnsupportedError."""
     for launch in model.launches:
         verify(launch, model.kernels[launch.kernel])
-    kernels = folder / "kernels"
-    kernels.mkdir(exist_ok=True)
-    for old in kernels.glob("*.wgsl"):
-        old.unlink()
+    (folder / "kernels").mkdir(exist_ok=True)
     for number, kernel in enumerate(model.kernels):
         (folder / path_of(number, kernel)).write_bytes(kernel.binary)
     text = json.dumps(manifest(model), indent=1)
