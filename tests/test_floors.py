@@ -23,12 +23,14 @@ CORE = ROOT / "tinycore"
 
 FLOORS: dict[str, tuple[float, str]] = {
     "_collector": (0, "foundation"),
+    "_background": (0, "foundation"),
     "_deferred": (0, "foundation"),
     "_dtype": (0, "foundation"),
     "_folders": (0, "foundation"),
     "_locks": (0, "foundation"),
     "_lru": (0, "foundation"),
     "_processors": (0, "foundation"),
+    "_signals": (0, "foundation"),
     "_stamp": (0, "foundation"),
     "_setting": (0, "foundation"),
     "cache": (0, "foundation"),

@@ -18,7 +18,7 @@ sys.path.append(str(ROOT))  # last: what is installed comes first
 from benchmarks.size import folder_sizes, sums  # noqa: E402
 
 BUDGETS: Final = {
-    "tinycore": 18_024,
+    "tinycore": 19_070,
     "tinycore/array_api": 11_002,
     "tinycore/builtin": 17_922,
     "tinycore/cli": 8_684,
@@ -41,16 +41,15 @@ BUDGETS: Final = {
     "plugins/tiny_llm": 15_990,
     "plugins/tiny_metal": 11_419,
     "plugins/tiny_nv": 69_935,
-    "plugins/tiny_onnx": 45_309,
     "plugins/tiny_qcom": 23_242,
     "plugins/tiny_testing": 58_329,
     "plugins/tiny_webgpu": 14_359,
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 494_608
+SUM: Final = 495_654
 """The budgets of the core together."""
-FLOORS: Final = 448_134
+FLOORS: Final = 449_180
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

@@ -1,6 +1,6 @@
 """A pause of Python's cycle collector, for work that makes a great many objects and no cycles.
 
-Floor 0. Imports the locks only. The collector looks at every living object again and again
+Floor 0. Imports `_locks`. The collector looks at every living object again and again
 while a graph grows, and finds nothing: nodes refer to their sources only, so they die by their
 counts. It takes a quarter of the time of scheduling.
 """
@@ -11,26 +11,25 @@ import gc
 from types import TracebackType
 from typing import Final
 
-from tinycore._locks import in_child, lock
+from tinycore._locks import in_child
 
 
 class Pause:
     """`with without_collecting:` holds the collector back; any number of threads may be inside.
 
-    The last to leave turns it on again, if it was on when the first came.
+    The last to leave turns it on again, if one who came has turned it off. Steps are atomic, and
+    no lock is taken, for which a signal handler might wait.
     """
 
     def __init__(self) -> None:
-        self.inside = 0
-        self.was_on = gc.isenabled()
-        self.lock = lock()
+        self.inside: list[None] = []
+        self.was_on = False
 
     def __enter__(self) -> None:
-        with self.lock:
-            if not self.inside:
-                self.was_on = gc.isenabled()
-                gc.disable()
-            self.inside += 1
+        self.inside.append(None)
+        if gc.isenabled():
+            self.was_on = True
+            gc.disable()
 
     def __exit__(
         self,
@@ -38,10 +37,10 @@ class Pause:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        with self.lock:
-            self.inside -= 1
-            if not self.inside and self.was_on:
-                gc.enable()
+        self.inside.pop()
+        if not self.inside and self.was_on:
+            self.was_on = False
+            gc.enable()
 
 
 without_collecting: Final = Pause()
@@ -49,7 +48,7 @@ without_collecting: Final = Pause()
 
 def begin_anew() -> None:
     """Reset the pause in a forked process, which has none of the threads that were inside."""
-    if without_collecting.inside and without_collecting.was_on:
+    if without_collecting.was_on:
         gc.enable()
     without_collecting.__init__()  # type: ignore[misc]
 

@@ -1,16 +1,23 @@
 """`deferred`: something in a module that is imported at the first need, not before.
 
-Floor 0. The only place in the core that imports a module by its name. `numpy` here is NumPy, which
-takes as long to import as all of the core: who asks for the first of its functions waits for it.
+Floor 0. Imports `_locks`, `errors`. The only place in the core that imports a module by its name.
+A fork waits for imports in progress: their locks would be held for ever in the child. `numpy` here
+is NumPy, which takes as long to import as all of the core: who asks for the first of its functions
+waits for it.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import sys
+import time
+from _thread import get_ident
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from tinycore._locks import in_child, lock
 from tinycore.errors import PluginError
 
 if TYPE_CHECKING:
@@ -36,9 +43,40 @@ __all__ = [
 _REFERENCE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
+FORK_SECONDS: Final = 10.0
+"""Longest time that a fork waits for the imports of other threads."""
+importing: Final[list[int]] = []
+"""The threads that import a module, once for each: in a forked child such a module stays locked."""
+gate: Final = lock()
+"""Held from before a fork until after it: no thread begins to import in between."""
+
+
 def module_named(name: str) -> Any:
     """The module `package.module`, imported if it is not there yet."""
-    return importlib.import_module(name)
+    thread = get_ident()
+    if thread in importing:  # another fork must not hold up what a fork waits for
+        importing.append(thread)
+    else:
+        with gate:
+            importing.append(thread)
+    try:
+        return importlib.import_module(name)
+    finally:
+        with suppress(ValueError):  # a child of a fork has forgotten them
+            importing.remove(thread)
+
+
+def before_fork() -> None:
+    """Wait until no other thread imports; none begins."""
+    gate.acquire()
+    end = time.monotonic() + FORK_SECONDS
+    while any(thread != get_ident() for thread in importing) and time.monotonic() < end:
+        time.sleep(0.001)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=before_fork, after_in_parent=gate.release)
+    in_child(importing.clear)
 
 
 class Deferred:

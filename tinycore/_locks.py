@@ -19,7 +19,9 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 Busy: Final = Empty
-"""Raised on entering `Turn.at_once` while another thread has the turn."""
+"""Raised on entering `Turn.at_once` or `Turn.soon` while another frame has the turn."""
+TURN_SECONDS: Final = 0.1
+"""Time to wait for a turn, which is held for microseconds, or while a device is waited for."""
 
 locks: Final[dict[int, weakref.ref[Any]]] = {}
 """Every living lock and Turn that was made here, by id; a WeakSet would run more Python."""
@@ -38,18 +40,19 @@ def register(made: Any) -> None:
 register(writing)
 
 
-def lock() -> threading.Lock:
-    """A lock that is released in a forked child."""
-    made = threading.Lock()
-    register(made)
-    return made
+def lock() -> threading.RLock:
+    """A lock that its owner may acquire again; released in a forked child.
 
-
-def recursive_lock() -> threading.RLock:
-    """A lock that its owner may acquire again; released in a forked child."""
+    A signal handler may interrupt its owner, and does not wait for it: what the lock guards is
+    consistent between any two steps, or says that a frame below is at it.
+    """
     made = threading.RLock()
     register(made)
     return made
+
+
+recursive_lock: Final = lock
+"""The name by which plugins ask for a lock that its owner may acquire again."""
 
 
 def in_child(renewal: Callable[[], None]) -> None:
@@ -58,15 +61,16 @@ def in_child(renewal: Callable[[], None]) -> None:
 
 
 class Turn:
-    """A lock that may also be tried: `with turn.at_once:` raises Busy where `with turn:` waits.
+    """A lock to try: `with turn.at_once:` raises Busy where another frame has it.
 
-    Not recursive: the thread that has the turn finds it busy, too.
+    `with turn.soon:` does so after TURN_SECONDS. Not recursive: the thread that has the turn finds
+    it busy, too, as in a signal handler, or where Python drops what it collects.
     """
 
-    __slots__ = ("__weakref__", "at_once", "waiting")
+    __slots__ = ("__weakref__", "at_once", "soon")
 
     at_once: AbstractContextManager[object]
-    waiting: AbstractContextManager[object]
+    soon: AbstractContextManager[object]
 
     def __init__(self) -> None:
         self._at_fork_reinit()
@@ -76,7 +80,7 @@ class Turn:
         tokens: SimpleQueue[object] = SimpleQueue()
         tokens.put(None)
         # `put` takes what `__exit__` is given: an item, and two arguments that it ignores
-        self.waiting = manager(tokens.get, tokens.put)
+        self.soon = manager(staticmethod(partial(tokens.get, True, TURN_SECONDS)), tokens.put)
         self.at_once = manager(tokens.get_nowait, tokens.put)
 
 

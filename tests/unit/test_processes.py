@@ -382,3 +382,38 @@ print(first == later, (after - before) * 1024 < 4e6)
 @pytest.mark.slow
 def test_memory_is_flat_over_many_steps(tmp_path: Path) -> None:
     assert output_of(LEAK, tmp_path) == "True True\n"
+
+
+IMPORTING = """
+import os, sys, threading, time
+sys.path.insert(0, sys.argv[1])
+from tinycore._deferred import deferred
+
+begun = threading.Event()
+sys.modules["begun"] = begun
+value = deferred("slow_module:VALUE")
+thread = threading.Thread(target=value.resolve)
+thread.start()
+begun.wait(60)
+child = os.fork()
+if not child:
+    os._exit(0 if value.resolve() == 7 else 1)
+end = time.monotonic() + 30
+while (done := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < end:
+    time.sleep(0.01)
+if done == (0, 0):
+    os.kill(child, 9)
+thread.join()
+print(done == (child, 0))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_fork_waits_for_the_imports_of_other_threads(tmp_path: Path) -> None:
+    (tmp_path / "slow_module.py").write_text(
+        "import sys, time\nsys.modules['begun'].set()\ntime.sleep(0.3)\nVALUE = 7\n"
+    )
+    words = [sys.executable, "-c", IMPORTING, tmp_path]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
+
+    assert done.stdout == "True\n", done.stderr

@@ -9,15 +9,13 @@ lock.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from functools import cache, partial
+from typing import Any, Final, TypeAlias
 
-from tinycore._deferred import deferred, numpy
+from tinycore._background import Crew
+from tinycore._deferred import numpy
 from tinycore._locks import in_child
 from tinycore.config import cpu_count
-
-if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
 
 __all__ = ["COPY_THREADS", "HostCopy", "copied", "host_copy"]
 
@@ -30,9 +28,6 @@ HostCopy: TypeAlias = Callable[[], object]
 """Waits for a copy; may be called again."""
 
 
-thread_pool: Final = deferred("concurrent.futures:ThreadPoolExecutor")
-
-
 def copied() -> None:
     """Wait for a copy that is done."""
 
@@ -43,10 +38,9 @@ def host_copy(target: memoryview, source: memoryview) -> HostCopy:
     Small copies are done on return, and all on a machine with one processor.
     """
     if source.nbytes >= LEAST_BYTES and (count := min(cpu_count(), COPY_THREADS)) > 1:
-        try:
-            return threads(count).submit(move, target, source).result
-        except RuntimeError:  # the interpreter is about to end, and starts no threads
-            pass
+        crew = threads(count)
+        if crew.started:
+            return crew.begin(partial(move, target, source))
     target[: source.nbytes] = source
     return copied
 
@@ -66,10 +60,9 @@ def memmove() -> Any:
 
 
 @cache
-def threads(count: int) -> ThreadPoolExecutor:
+def threads(count: int) -> Crew:
     """The threads of this process, made at the first large copy."""
-    made: ThreadPoolExecutor = thread_pool(count, "tinycore-copy")
-    return made
+    return Crew(count)
 
 
 in_child(threads.cache_clear)

@@ -16,6 +16,7 @@ import time
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 from tinycore._locks import Busy, Turn
@@ -31,6 +32,9 @@ SPARE: Final = 1 / 16
 """Part of the most that was in use, which may wait beyond it."""
 LEAST_SPARE_BYTES: Final = 32 << 20
 """Bytes that may always wait: small programs gain more from them than they cost."""
+
+MOST_WAITS: Final = 50
+"""Waits for the turn, of TURN_SECONDS each, before the device is out of memory beside it."""
 
 AGE_SECONDS: Final = 60.0
 """Seconds that a block may wait: longer than the steps, or an evaluation between them."""
@@ -123,6 +127,8 @@ class LRUAllocator:
         # freeing never waits for the lock: what comes is noted here, as still in use, until some
         # `alloc` wants just that or somebody looks.
         self._returned: deque[tuple[Handle, Kind]] = deque()
+        self._uncounted: deque[int] = deque()
+        """Sizes of allocations that were made beside the turn."""
         memory.add(self)
 
     def alloc(self, kind: Kind) -> Handle:
@@ -136,7 +142,17 @@ class LRUAllocator:
         size = size_bytes(kind)
         if size <= 0:
             raise ArgumentError(f"a block of memory has at least 1 byte, not {size}")
-        with self._turn.waiting:
+        for _ in range(MOST_WAITS):
+            try:
+                return self._taken(kind, size)
+            except Busy:
+                with suppress(OutOfMemory):  # what waits may help, once it is given back
+                    return self._made_beside(kind, size)
+        return self._made_beside(kind, size)
+
+    def _taken(self, kind: Kind, size: int) -> Handle:
+        """Memory that waits, or new memory. Raises Busy while another frame has the turn."""
+        with self._turn.soon:
             self._take_back()
             if is_new := kind not in self._waiting:
                 if settings.LRU:
@@ -146,11 +162,20 @@ class LRUAllocator:
             self._changing = True
             if not is_new:
                 handle = self._reuse(kind)
-            self._used += size
-            self.peak = max(self.peak, self._used)
-            self.highest = max(self.highest, self._used)
+            self._count(size)
             self._changing = False
         return handle
+
+    def _made_beside(self, kind: Kind, size: int) -> Handle:
+        """New memory while a frame below a signal handler, or another thread, has the turn."""
+        handle = self._made(kind)
+        self._uncounted.append(size)
+        return handle
+
+    def _count(self, size: int) -> None:
+        self._used += size
+        self.peak = max(self.peak, self._used)
+        self.highest = max(self.highest, self._used)
 
     def _last_returned(self, kind: Kind) -> Handle | None:
         """The memory returned last, if it is of a kind: in a loop it mostly is."""
@@ -186,26 +211,28 @@ class LRUAllocator:
     @property
     def used(self) -> int:
         """Bytes in use."""
-        with self._turn.waiting:
-            self._take_back()
-            return self._used
+        self._look()
+        return self._used
 
     @property
     def cached(self) -> int:
         """Bytes that wait for reuse."""
-        with self._turn.waiting:
+        self._look()
+        return self._cached
+
+    def _look(self) -> None:
+        """Take back what was freed, unless a frame that has the turn is about to."""
+        with suppress(Busy), self._turn.soon:
             self._take_back()
-            return self._cached
 
     def reset_highest(self) -> None:
         """Forget that more than now was in use."""
-        with self._turn.waiting:
-            self._take_back()
-            self.highest = self._used
+        self._look()
+        self.highest = self._used
 
     def free_cache(self) -> None:
-        """Give all that waits for reuse back to the device."""
-        with self._turn.waiting:
+        """Give all that waits for reuse back to the device, unless another frame has the turn."""
+        with suppress(Busy), self._turn.soon:
             self._take_back()
             self._shrink(0)
 
@@ -250,6 +277,10 @@ class LRUAllocator:
         """Put freed memory in the cache, shrink the cache to its bound, and free old blocks."""
         if self._changing:
             self._count_again()
+        while self._uncounted:
+            self._changing = True
+            self._count(self._uncounted.popleft())
+            self._changing = False
         now = self._clock()
         while self._returned:
             self._changing = True

@@ -89,7 +89,7 @@ class CapturedStep:
     """The launches as they are submitted, from the first replay on."""
     kept_results: list[Any] = field(default_factory=list)
     """Results of earlier replays whose memory may be used again (`tensor/recorded_call.py`)."""
-    lock: threading.Lock = field(default_factory=new_lock)
+    lock: threading.RLock = field(default_factory=new_lock)
 
     def __post_init__(self) -> None:
         steps.add(self)

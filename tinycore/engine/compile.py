@@ -8,19 +8,23 @@ subprocesses and run in parallel to it. The search compiles its candidates by `b
 
 from __future__ import annotations
 
-import threading
 import time
+from _thread import get_ident
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, TypeVar
-from weakref import WeakValueDictionary
+from weakref import ref
 
 from tinycore import cache
+from tinycore._background import ending, start
 from tinycore._collector import without_collecting
 from tinycore._deferred import deferred
-from tinycore._locks import lock
+from tinycore._locks import in_child, lock
 from tinycore._lru import Lru
 from tinycore._stamp import decisive_values
 from tinycore.config import Context, cpu_count, reader_of, settings
@@ -58,7 +62,6 @@ if TYPE_CHECKING:
 
 Job = TypeVar("Job")
 
-thread_pool: Final = deferred("concurrent.futures:ThreadPoolExecutor")
 MOST_JOBS: Final = 16
 
 
@@ -68,18 +71,23 @@ def parallel_jobs() -> int:
 
 
 def start_compiling(make: Callable[[Job], object], jobs: Iterable[Job]) -> None:
-    """Start all jobs, in order, on a thread pool, without waiting.
+    """Start all jobs, in order, on a few threads, without waiting.
 
     Exceptions of jobs are dropped: the caller that needs the result compiles again, and gets them.
+    Where no thread can be started, callers compile all.
     """
-    waiting = list(dict.fromkeys(jobs))
+    waiting = deque(dict.fromkeys(jobs))
     jobs_at_once = min(len(waiting), parallel_jobs())
     if jobs_at_once < 2:
         return
-    threads = thread_pool(jobs_at_once, "tinycore-compile")
-    for job in waiting:
-        threads.submit(copy_context().run, make, job)
-    threads.shutdown(wait=False)
+
+    def work() -> None:
+        while waiting and not ending:
+            with suppress(Exception):  # also where another thread has taken the last one
+                make(waiting.popleft())
+
+    for _ in range(jobs_at_once):
+        start(partial(copy_context().run, work))
 
 
 lower: Final[Callable[..., LinearKernel]] = deferred("tinycore.lower.pipeline:lower")
@@ -220,10 +228,11 @@ Devices and toolchains are keyed by id(); entries retain them, so that ids are n
 the device is closed. Captured steps hold their own."""
 search_settings: Final = reader_of(("BEAM", "TUNED"))
 """Settings that choose between the default plan of a kernel and one that was measured."""
-table = lock()
-"""Guards `locks_in_use`; never held during compilation."""
-locks_in_use: Final[WeakValueDictionary[Key, threading.Lock]] = WeakValueDictionary()
-"""One lock per program under construction."""
+under_construction: Final[dict[Key, ref[Construction]]] = {}
+"""Programs that a thread constructs. An entry whose frame was interrupted is dead."""
+in_child(under_construction.clear)
+WAIT_SECONDS: Final = 10.0
+"""Time that a thread waits for another one to construct a program, before it does so itself."""
 lowering = lock()
 """Held during lowering and rendering, which are Python, but not during compilation."""
 
@@ -288,6 +297,42 @@ def program_of(ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None = Non
     return CachedProgram(made.info, made.estimate, made.binary, made.source)
 
 
+class Construction:
+    """The construction of a program by one thread, while others that need it wait.
+
+    Nobody waits who constructs a program already: such is a signal handler that interrupted one,
+    and other threads may wait for what the interrupted frame holds.
+    """
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+        self.thread = get_ident()
+        self.ended: SimpleQueue[None] = SimpleQueue()
+
+    def __enter__(self) -> None:
+        own = ref(self)
+        known = under_construction.setdefault(self.key, own)
+        if (other := known()) is None:  # the frame that held it was interrupted
+            under_construction[self.key] = own
+        elif other is not self and not self.is_nested():
+            other.wait()
+
+    def is_nested(self) -> bool:
+        """True if this thread constructs another program already."""
+        others = [one() for one in list(under_construction.values())]
+        return any(one and one is not self and one.thread == self.thread for one in others)
+
+    def wait(self) -> None:
+        """Wait for the end, but not for ever."""
+        with suppress(Empty):
+            self.ended.put(self.ended.get(timeout=WAIT_SECONDS))
+
+    def __exit__(self, *exception: object) -> None:
+        if (known := under_construction.get(self.key)) is not None and known() is self:
+            under_construction.pop(self.key, None)
+        self.ended.put(None)
+
+
 def runner_for(
     ast: UOp, device_name: str, others: Iterable[tuple[UOp, str]] = (), *, aligned: bool = True
 ) -> CompiledRunner:
@@ -302,7 +347,7 @@ def runner_for(
     if (found := programs.find(key)) is None:
         if not settings.BEAM and not any(trace.on for trace in SHOWN_CHANNELS):
             start_compiling(lambda kernel: runner_for(*kernel), others)
-        with lock_of(key):
+        with Construction(key):
             if (found := programs.find(key)) is None:
                 found = load_runner(ast, device, toolchain, aligned), device, toolchain
                 programs.keep(key, found)
@@ -392,12 +437,6 @@ def unaligned(toolchain: Toolchain[Renderer]) -> Toolchain[Renderer]:
     """The toolchain for buffers that start at any element."""
     limits = replace(toolchain.renderer.limits, buffers_aligned=False)
     return replace(toolchain, renderer=replace(toolchain.renderer, limits=limits))
-
-
-def lock_of(key: Key) -> threading.Lock:
-    """The lock held while the program of a key is constructed."""
-    with table:
-        return locks_in_use.setdefault(key, lock())
 
 
 def runner_of_text(text: str, device: str) -> CompiledRunner:

@@ -11,16 +11,13 @@ See docs/threads.md.
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from operator import call
-from types import FrameType
 from typing import Final
 
-from tinycore._locks import in_child, lock, writing
+from tinycore._locks import in_child, replaced, writing
+from tinycore._signals import deferred, handlers
 from tinycore.device.buffer import Buffer
 from tinycore.engine.compile import CompiledRunner
 from tinycore.engine.counters import profilers, trace, update_stats
@@ -59,18 +56,18 @@ class Transaction:
         """The number of completed launches that statistics include."""
         self.computed = computed
         self.on_result = on_result
-        self.turn = lock()
-        """Held by the thread that executes it."""
+        self.is_running = False
+        """True while a frame executes it."""
         self.is_torn = False
         """True if the process was forked while another thread executed it."""
 
     def finish(self) -> None:
         """Execute the remaining launches."""
-        with self.turn:
+        with replaced(self, "is_running", True):
             if self.is_native:
                 self.launch()
             else:
-                with deferred():
+                with deferred(handlers(everything=True)):
                     self.launch()
         self.count()
         self.on_result(self.computed)
@@ -144,7 +141,7 @@ def finish_interrupted() -> None:
                     "this process was forked while another thread of its parent wrote to tensors, "
                     "so what they hold here is half old and half new. Fork before threads compute"
                 )
-            if launches.turn.locked():  # a frame below this one is at it
+            if launches.is_running:  # a frame below this one is at it
                 continue
             try:
                 settle(launches)
@@ -163,7 +160,7 @@ def launch_of(item: ExecItem, values: Mapping[str, int], wait: bool) -> Callable
 
 
 class Shielded:
-    """A launch written in Python, during which Ctrl-C is deferred."""
+    """A launch written in Python, during which signal handlers are deferred."""
 
     def __init__(self, launch: Callable[[], float | None]) -> None:
         self.launch = launch
@@ -171,24 +168,6 @@ class Shielded:
     def __call__(self) -> float | None:
         """Launch; the seconds it took, or None if it was not timed."""
         return self.launch()
-
-
-@contextmanager
-def deferred() -> Iterator[None]:
-    """Defer SIGINT to the end of the block, in the thread that gets it."""
-    is_main = threading.current_thread() is threading.main_thread()
-    handler = signal.getsignal(signal.SIGINT) if is_main else None
-    if not callable(handler):
-        yield
-        return
-    came: list[FrameType | None] = []
-    signal.signal(signal.SIGINT, lambda _, frame: came.append(frame))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-    if came:
-        handler(signal.SIGINT, came[0])
 
 
 def mark_torn() -> None:

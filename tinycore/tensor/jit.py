@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import Any, Final, Generic, ParamSpec, TypeVar, cast
 
 from tinycore._locks import recursive_lock
+from tinycore._signals import undisturbed
 from tinycore.config import in_force
 from tinycore.engine.captured_step import CapturedStep, trace
 from tinycore.engine.run import recordings
@@ -51,10 +52,7 @@ class TinyJit(Generic[Parameters, Result]):
     Calls with other shapes, dtypes, devices or Python values have captures of their own; the
     numbers of Variables are given to each replay. `JIT=0` turns it off. With `prune`, replays leave
     out launches that no argument has to do with: memory that the function only reads is then taken
-    never to change. Without `guards`, each replay compares the arguments alone: what the function
-    finds around it (closure, globals, attributes) is taken never to change, which saves the time
-    of comparing it where that is much, as in the runner of a model file.
-    Raises JitError where a replay would not do what the function does.
+    never to change. Raises JitError where a replay would not do what the function does.
 
     >>> from tinycore import TinyJit
     >>> double = TinyJit(lambda x: (x * 2).realize())
@@ -62,19 +60,16 @@ class TinyJit(Generic[Parameters, Result]):
     [2, 4, 6, 8]
     """
 
-    def __init__(
-        self, fxn: Callable[Parameters, Result] | None, prune: bool = False, guards: bool = True
-    ) -> None:
+    def __init__(self, fxn: Callable[Parameters, Result] | None, prune: bool = False) -> None:
         self.fxn = fxn
         self.prune = prune
-        self.guards = guards
         self.kinds: dict[Key, list[Capture]] = {}
         """Captures by the key of the arguments; those in a list differ in their environment."""
         self.last: Capture | None = None
         self.bound: dict[int, tuple[Callable[[], Any], TinyJit[..., Result]]] = {}
         self.home: tuple[TinyJit[..., Result], Callable[[], Any]] | None = None
         """The method in the class, and the object that this one is bound to."""
-        self.around = None if fxn is None else Environment(fxn, is_watched=guards)
+        self.around = None if fxn is None else Environment(fxn)
         self.name = "a function" if fxn is None else getattr(fxn, "__qualname__", repr(fxn))
         self.lock = recursive_lock()
         if fxn is not None:
@@ -88,9 +83,9 @@ class TinyJit(Generic[Parameters, Result]):
             key = id(instance)
             reference = reference_to(instance, lambda _: self.bound.pop(key, None))
             jitted: TinyJit[..., Result] = TinyJit(
-                weak_method(cast(Any, self.fxn), reference), self.prune, self.guards
+                weak_method(cast(Any, self.fxn), reference), self.prune
             )
-            jitted.around = Environment(cast(Any, self.fxn), reference, self.guards)
+            jitted.around = Environment(cast(Any, self.fxn), reference)
             jitted.home = self, reference
             found = self.bound[key] = reference, jitted
         return found[1]
@@ -113,6 +108,7 @@ class TinyJit(Generic[Parameters, Result]):
         """The step that the last call captured or replayed; None before one was."""
         return None if self.last is None else self.last.step
 
+    @undisturbed
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         """Run the function, capture it, or replay it, whichever is due."""
         values = in_force()
@@ -218,14 +214,13 @@ class TinyJit(Generic[Parameters, Result]):
         if self.fxn is None:
             found: TinyJit[..., Result] = pickle.loads(pickle.dumps(self))
             return found
-        return TinyJit(copy.deepcopy(self.fxn, memo), self.prune, self.guards)
+        return TinyJit(copy.deepcopy(self.fxn, memo), self.prune)
 
     def __reduce__(self) -> tuple[object, ...]:
         if self.home is not None:
             return getattr, (self.home[1](), self.name.rpartition(".")[2])
         if not isinstance(self.fxn, (types.FunctionType, types.NoneType)):
-            # with the object that it is a method of
-            return TinyJit, (self.fxn, self.prune, self.guards)
+            return TinyJit, (self.fxn, self.prune)  # with the object that it is a method of
         recorded = [(k, c) for (k, _), c in self.captures.items() if c.recorded is not None]
         kept = {(k, n): c for n, (k, c) in enumerate(recorded) if c.conditions}
         kept |= {(k, -1): c for k, c in recorded if not c.conditions}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from tinycore._deferred import deferred
 from tinycore._locks import writing
+from tinycore._signals import undisturbed
 from tinycore.dtype import dtypes
 from tinycore.tensor import graph
 from tinycore.tensor.aliases import VIEW_OPS, base_of_view
@@ -59,6 +60,7 @@ class Writes:
     done = 0
 
 
+@undisturbed
 def compute(
     requested: Callable[[], list[UOp]], owners: Sequence[Core] = (), read: UOp | None = None
 ) -> dict[UOp, UOp]:

@@ -11,6 +11,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, Self
 
 from tinycore._deferred import numpy
+from tinycore._signals import undisturbed
 from tinycore.dtype import Scalar, dtypes, to_numpy_dtype
 from tinycore.errors import DeviceError, DTypeError, GradientError, ShapeError
 from tinycore.tensor import graph
@@ -317,6 +318,7 @@ class Realization(Random):
 
     # --- differentiating
 
+    @undisturbed
     def gradient(self, *targets: Self, gradient: Self | None = None) -> list[Self]:
         """The derivatives of this number with respect to targets.
 
@@ -344,6 +346,7 @@ class Realization(Random):
         check_leaves(root, [t for t in targets if t not in found])
         return [self._from_node(found.get(t, graph.full_like(t.uop, 0))) for t in targets]
 
+    @undisturbed
     def backward(self, gradient: Self | None = None) -> Self:
         """Add derivatives of this scalar to `grad` of living float tensors it was computed from.
 

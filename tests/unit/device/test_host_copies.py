@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tinycore import Context
+from tinycore._background import Crew
 from tinycore.device import host_copies
 from tinycore.device.host_copies import copied, host_copy
 
@@ -44,10 +45,11 @@ def test_one_processor_copies_at_once() -> None:
 
 
 def test_an_ending_interpreter_copies_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(count: int) -> None:
-        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+    def refuse(work: object, arguments: object) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
 
-    monkeypatch.setattr(host_copies, "threads", refuse)
+    monkeypatch.setattr("_thread.start_new_thread", refuse)
+    monkeypatch.setattr(host_copies, "threads", Crew)
     source, target = memoryview(bytearray(b"x" * (1 << 20))), bytearray(1 << 20)
 
     assert host_copy(memoryview(target), source) is copied

@@ -322,3 +322,17 @@ def test_a_symbolic_size_is_refused_before_its_bytes_are_counted() -> None:
     with pytest.raises(ArgumentTypeError):
         Buffer("PYTHON", size, dtypes.float32).ensure_allocated()
     assert memory.used == used
+
+
+def test_memory_is_found_and_counted_while_an_interrupted_frame_changes_the_pool(
+    allocator: Any,
+) -> None:
+    pool = LRUAllocator(allocator)
+    kept = pool.alloc(64)
+    with pool._turn.soon:  # a signal handler computes below
+        beside = pool.alloc(128)
+        pool.free(kept, 64)
+
+    assert (pool.used, pool.cached, pool.peak) == (128, 64, 192)
+    pool.free(beside, 128)
+    assert (pool.used, pool.cached) == (0, 192)

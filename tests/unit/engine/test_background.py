@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -11,7 +12,14 @@ from tests.unit.schedule.graphs import buffer, kernels
 from tinycore import Context, Tensor
 from tinycore.config import settings
 from tinycore.engine import compile as compiling
-from tinycore.engine.compile import CompiledKernel, compile_kernel, runner_for, start_compiling
+from tinycore.engine.compile import (
+    CompiledKernel,
+    Construction,
+    Key,
+    compile_kernel,
+    runner_for,
+    start_compiling,
+)
 from tinycore.uop.node import UOp
 
 
@@ -28,6 +36,47 @@ def test_jobs_see_the_settings_of_who_asked() -> None:
     done.wait()
 
     assert sorted(found) == [13, 23]
+
+
+def test_where_no_thread_can_be_started_the_caller_compiles(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(work: object, arguments: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("_thread.start_new_thread", refuse)
+    with Context(PARALLEL=4):
+        x = Tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], device="PYTHON").realize()
+        results = [(x + n).contiguous() for n in (1.5, 2.5)]
+        Tensor.realize(*results)
+
+    assert [r.tolist()[0] for r in results] == [2.5, 3.5]
+
+
+def test_a_frame_that_constructs_a_program_waits_for_no_other_thread() -> None:
+    first, second = (ast_key(kernels(buffer(5) + buffer(5) * n)[-1].arg.ast) for n in (11.0, 12.0))
+    entered, leave = threading.Event(), threading.Event()
+
+    def construct() -> None:
+        with Construction(second):
+            entered.set()
+            leave.wait(60)
+
+    thread = threading.Thread(target=construct)
+    thread.start()
+    assert entered.wait(60)
+    began = time.monotonic()
+    with Construction(first), Construction(second):  # as in a handler that interrupts the first
+        taken = time.monotonic() - began
+    leave.set()
+    thread.join()
+
+    assert taken < compiling.WAIT_SECONDS / 2
+    assert not compiling.under_construction
+
+
+def ast_key(ast: UOp) -> Key:
+    return (ast, 0, 0, (), True)
 
 
 def test_one_job_starts_no_thread() -> None:

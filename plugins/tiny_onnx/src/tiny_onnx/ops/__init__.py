@@ -1,1 +1,0 @@
-"""Operators by subject. Each function takes a `Call` and is registered under its names."""

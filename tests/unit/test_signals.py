@@ -1,0 +1,169 @@
+"""Handlers of real signals that compute: no deadlock, and every write is done once."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tinycore._locks import Busy, Turn
+from tinycore._signals import deferred, handlers, undisturbed
+
+POSIX = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="timers are POSIX")
+
+TRAINING = """
+import faulthandler, random, signal, sys
+import numpy
+from tinycore import Tensor, TinyJit, nn
+from tinycore.nn.state import get_parameters, get_state_dict, safe_save
+
+captured, seed, steps = sys.argv[1] == "captured", int(sys.argv[2]), int(sys.argv[3])
+choose = random.Random(seed)
+seen = 0
+
+class Model:
+    def __init__(self):
+        self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 5)
+        drawn = numpy.random.RandomState(0)
+        for parameter in get_parameters(self):
+            parameter.assign(drawn.randn(*parameter.shape).astype("float32") * 0.3).realize()
+
+    def __call__(self, x):
+        return self.second(self.first(x).relu())
+
+def losses(disturbed):
+    model = Model()
+    optimizer = nn.optim.Adam(get_parameters(model), lr=0.01)
+    state = get_state_dict(model)
+
+    def step(x, y):
+        with Tensor.train():
+            optimizer.zero_grad()
+            loss = model(x).cross_entropy(y).backward()
+            optimizer.step()
+            return loss.realize()
+
+    def handle(number, frame):
+        global seen
+        kind = choose.randrange(5)
+        if kind == 0:
+            [value.numpy() for value in state.values()]
+        elif kind == 1:
+            safe_save(state, sys.argv[4])
+        elif kind == 2:
+            (Tensor.arange(choose.randint(1, 40)) * choose.randint(1, 9)).sum().item()
+        elif kind == 3:
+            model(Tensor.ones(choose.randint(1, 9), 8)).numpy()
+        else:  # larger than what one thread copies
+            Tensor.ones(1 << 18).contiguous().numpy()
+        seen += 1
+        if running:
+            signal.setitimer(signal.ITIMER_REAL, choose.choice([0.0005, 0.001, 0.003, 0.01]))
+
+    running, call, found = disturbed, TinyJit(step) if captured else step, []
+    drawn = numpy.random.RandomState(1)
+    if disturbed:
+        signal.signal(signal.SIGALRM, handle)
+        signal.setitimer(signal.ITIMER_REAL, 0.001)
+    for _ in range(steps):
+        count = 4 if captured else drawn.randint(1, 5)
+        x = Tensor(drawn.rand(count, 8).astype("float32"))
+        found.append(call(x, Tensor(drawn.randint(0, 5, count).astype("int32"))).item())
+    running = False
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    return found
+
+faulthandler.dump_traceback_later(150, exit=True)
+undisturbed = losses(False)
+assert numpy.allclose(losses(True), undisturbed, rtol=1e-4)
+print(seen)
+"""
+
+
+def signals_seen(kind: str, seed: int, steps: int, folder: Path) -> int:
+    words = [sys.executable, "-c", TRAINING, kind, str(seed), str(steps), str(folder / "saved")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
+
+
+@POSIX
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_a_handler_that_computes_during_training_changes_nothing(tmp_path: Path, seed: int) -> None:
+    assert signals_seen("eager", seed, 60, tmp_path) > 20
+
+
+@POSIX
+@pytest.mark.slow
+def test_a_handler_that_computes_beside_captured_steps_changes_nothing(tmp_path: Path) -> None:
+    assert signals_seen("captured", 0, 300, tmp_path) > 5
+
+
+@POSIX
+def test_a_handler_is_called_after_what_it_must_not_see() -> None:
+    order: list[str] = []
+
+    @undisturbed
+    def work() -> None:
+        signal.raise_signal(signal.SIGUSR1)
+        order.append("worked")
+
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: order.append("handled"))
+    try:
+        work()
+        mine = signal.getsignal(signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+    assert order == ["worked", "handled"]
+    assert getattr(mine, "__name__", "") == "<lambda>"  # it is set again
+
+
+def raise_inside(order: list[str]) -> None:
+    with deferred(handlers(everything=True)):
+        signal.raise_signal(signal.SIGINT)
+        order.append("after")
+
+
+@POSIX
+def test_ctrl_c_alone_is_not_deferred() -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    order: list[str] = []
+    try:
+        assert handlers() == {}
+        assert handlers(everything=True) == {signal.SIGINT: signal.default_int_handler}
+        with pytest.raises(KeyboardInterrupt):
+            raise_inside(order)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+    assert order == ["after"]
+
+
+def test_other_threads_defer_nothing() -> None:
+    found: list[object] = []
+    thread = threading.Thread(target=lambda: found.append(handlers(everything=True)))
+    thread.start()
+    thread.join()
+
+    assert found == [{}]
+
+
+def test_a_turn_that_an_interrupted_frame_has_is_not_waited_for() -> None:
+    turn = Turn()
+    with turn.soon:
+        with pytest.raises(Busy), turn.at_once:
+            pass
+        began = time.monotonic()
+        with pytest.raises(Busy), turn.soon:
+            pass
+
+    assert time.monotonic() - began < 10
+    with turn.at_once:
+        pass
