@@ -26,6 +26,7 @@ PACKAGES = {
     "tiny-llm": ROOT / "plugins/tiny_llm",
     "tiny-metal": ROOT / "plugins/tiny_metal",
     "tiny-nv": ROOT / "plugins/tiny_nv",
+    "tiny-onnx": ROOT / "plugins/tiny_onnx",
     "tiny-qcom": ROOT / "plugins/tiny_qcom",
     "tiny-testing": ROOT / "plugins/tiny_testing",
     "tiny-webgpu": ROOT / "plugins/tiny_webgpu",
@@ -38,6 +39,7 @@ TYPED_TESTS = [
     "tiny_llm",
     "tiny_metal",
     "tiny_nv",
+    "tiny_onnx",
     "tiny_qcom",
     "tiny_testing",
 ]
@@ -69,8 +71,8 @@ def tool(name: str) -> str:
 def install(session: nox.Session, *more: str) -> None:
     """Install every package from this tree, what tests need, and more."""
     folders = ["tiny_amd[usb]", "tiny_cpu", "tiny_cl", "tiny_hcq", "tiny_llm", "tiny_metal"]
-    folders += ["tiny_nv[nvrtc]"]
-    folders += ["tiny_qcom[ir3]", "tiny_testing", "tiny_webgpu"]
+    folders += ["tiny_nv[nvrtc]", "tiny_onnx", "tiny_qcom[ir3]"]
+    folders += ["tiny_testing", "tiny_webgpu"]
     plugins = [word for folder in folders for word in ("-e", f"plugins/{folder}")]
     session.install("-e", ".[test]", *plugins, *more)
 

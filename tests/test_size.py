@@ -41,6 +41,7 @@ BUDGETS: Final = {
     "plugins/tiny_llm": 15_990,
     "plugins/tiny_metal": 11_419,
     "plugins/tiny_nv": 69_935,
+    "plugins/tiny_onnx": 45_309,
     "plugins/tiny_qcom": 23_242,
     "plugins/tiny_testing": 58_329,
     "plugins/tiny_webgpu": 14_359,

@@ -242,16 +242,27 @@ class Environment:
     """The environment of a function or method: the objects that its code can reach."""
 
     def __init__(
-        self, function: Callable[..., Any], owner: Callable[[], Any] | None = None
+        self,
+        function: Callable[..., Any],
+        owner: Callable[[], Any] | None = None,
+        is_watched: bool = True,
     ) -> None:
         self.function, self.owner = function, owner
-        self.fixed_roots = (function,) if owner is None else None
+        self.is_watched = is_watched
+        """False if the caller answers for all that the function finds around it."""
+        self.fixed_roots: Values | None = None
+        if not is_watched:
+            self.fixed_roots = ()
+        elif owner is None:
+            self.fixed_roots = (function,)
         """The roots of a function without an owner and without objects as arguments."""
         inner = unwrapped(function)
         self.names = Names(getattr(inner, "__module__", None) or "")
 
     def roots(self, objects: list[Any]) -> Values:
         """Return the roots of a walk: the function, its owner, and objects among the arguments."""
+        if not self.is_watched:
+            return tuple(objects)
         if self.owner is None:
             return (self.function, *objects) if objects else (self.function,)
         return (self.function, self.owner(), *objects)
@@ -260,6 +271,7 @@ class Environment:
         """Walk the environment as it is now."""
         first = "" if isinstance(self.function, CALLED) else "self"
         labels = [first] if self.owner is None else [first, "self"]
+        labels = labels if self.is_watched else []
         labels += [f"argument object {number}" for number in range(len(objects))]
         return Walk(self.roots(objects), tuple(labels), self.names).go(free)
 

@@ -52,7 +52,10 @@ class TinyJit(Generic[Parameters, Result]):
     Calls with other shapes, dtypes, devices or Python values have captures of their own; the
     numbers of Variables are given to each replay. `JIT=0` turns it off. With `prune`, replays leave
     out launches that no argument has to do with: memory that the function only reads is then taken
-    never to change. Raises JitError where a replay would not do what the function does.
+    never to change. Without `guards`, each replay compares the arguments alone: what the function
+    finds around it (closure, globals, attributes) is taken never to change, which saves the time
+    of comparing it where that is much, as in the runner of a model file.
+    Raises JitError where a replay would not do what the function does.
 
     >>> from tinycore import TinyJit
     >>> double = TinyJit(lambda x: (x * 2).realize())
@@ -60,16 +63,19 @@ class TinyJit(Generic[Parameters, Result]):
     [2, 4, 6, 8]
     """
 
-    def __init__(self, fxn: Callable[Parameters, Result] | None, prune: bool = False) -> None:
+    def __init__(
+        self, fxn: Callable[Parameters, Result] | None, prune: bool = False, guards: bool = True
+    ) -> None:
         self.fxn = fxn
         self.prune = prune
+        self.guards = guards
         self.kinds: dict[Key, list[Capture]] = {}
         """Captures by the key of the arguments; those in a list differ in their environment."""
         self.last: Capture | None = None
         self.bound: dict[int, tuple[Callable[[], Any], TinyJit[..., Result]]] = {}
         self.home: tuple[TinyJit[..., Result], Callable[[], Any]] | None = None
         """The method in the class, and the object that this one is bound to."""
-        self.around = None if fxn is None else Environment(fxn)
+        self.around = None if fxn is None else Environment(fxn, is_watched=guards)
         self.name = "a function" if fxn is None else getattr(fxn, "__qualname__", repr(fxn))
         self.lock = recursive_lock()
         if fxn is not None:
@@ -83,9 +89,9 @@ class TinyJit(Generic[Parameters, Result]):
             key = id(instance)
             reference = reference_to(instance, lambda _: self.bound.pop(key, None))
             jitted: TinyJit[..., Result] = TinyJit(
-                weak_method(cast(Any, self.fxn), reference), self.prune
+                weak_method(cast(Any, self.fxn), reference), self.prune, self.guards
             )
-            jitted.around = Environment(cast(Any, self.fxn), reference)
+            jitted.around = Environment(cast(Any, self.fxn), reference, self.guards)
             jitted.home = self, reference
             found = self.bound[key] = reference, jitted
         return found[1]
@@ -214,13 +220,14 @@ class TinyJit(Generic[Parameters, Result]):
         if self.fxn is None:
             found: TinyJit[..., Result] = pickle.loads(pickle.dumps(self))
             return found
-        return TinyJit(copy.deepcopy(self.fxn, memo), self.prune)
+        return TinyJit(copy.deepcopy(self.fxn, memo), self.prune, self.guards)
 
     def __reduce__(self) -> tuple[object, ...]:
         if self.home is not None:
             return getattr, (self.home[1](), self.name.rpartition(".")[2])
         if not isinstance(self.fxn, (types.FunctionType, types.NoneType)):
-            return TinyJit, (self.fxn, self.prune)  # with the object that it is a method of
+            # with the object that it is a method of
+            return TinyJit, (self.fxn, self.prune, self.guards)
         recorded = [(k, c) for (k, _), c in self.captures.items() if c.recorded is not None]
         kept = {(k, n): c for n, (k, c) in enumerate(recorded) if c.conditions}
         kept |= {(k, -1): c for k, c in recorded if not c.conditions}

@@ -271,3 +271,22 @@ def test_an_argument_without_elements_is_an_argument() -> None:
 
     assert [first.tolist() for first, _ in results] == [[0.0], [1.0], [2.0], [3.0]]
     assert [second.tolist() for _, second in results] == [[]] * 4
+
+
+def test_without_guards_a_replay_compares_the_arguments_alone() -> None:
+    class Scaled:
+        def __init__(self) -> None:
+            self.factor = 2
+            self.table = numpy.zeros(1 << 20, numpy.float32)  # large and writable: guards refuse it
+
+        def __call__(self, x: Tensor) -> Tensor:
+            return (x * self.factor + Tensor(self.table[:1])).realize()
+
+    scaled = Scaled()
+    call = TinyJit(scaled, guards=False)
+    found = []
+    for number in range(6):
+        scaled.factor = 2 if number < 4 else 5  # promised not to change: replays do not see it
+        found.append(call(Tensor([float(number)])).item())
+    assert found == [0, 2, 4, 6, 8, 10]
+    assert call(Tensor([1.0, 2.0])).tolist() == [5, 10]  # another shape: a capture of its own

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tiny_llm.options import add_model, add_sampling, load, sampling_of
-from tinycore import Context, Device
+from tiny_llm.options import add_model, add_sampling, check_device, load, sampling_of
+from tinycore import Context
 from tinycore.errors import ArgumentError
 
 __all__ = ["add", "run"]
@@ -54,11 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    if Device.DEFAULT == "PYTHON":
-        raise ArgumentError(
-            "only the interpreter PYTHON was found to compute on, which takes minutes for a token: "
-            '`pip install "tinycore[cpu]"`'
-        )
+    check_device()
     model = load(arguments)
     text = arguments.text
     if text is None and arguments.message is None and not sys.stdin.isatty():

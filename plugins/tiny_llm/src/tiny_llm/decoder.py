@@ -19,13 +19,22 @@ from tiny_llm.packing import Matrix
 from tinycore import Tensor
 from tinycore.errors import UnsupportedError
 
-__all__ = ["Cache", "Decoder", "Layer"]
+__all__ = ["Cache", "Decoder", "Layer", "SharedExpert"]
 
 ACTIVATIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
     "silu": Tensor.silu,
     "gelu": lambda x: x.gelu("none"),
     "gelu_tanh": lambda x: x.gelu("tanh"),
 }
+
+
+@dataclass(frozen=True)
+class SharedExpert:
+    """A network that takes every token, times the sigmoid of a product where there is a gate."""
+
+    into: tuple[Matrix, ...]
+    out: Matrix
+    gate: Tensor | None
 
 
 @dataclass
@@ -49,6 +58,7 @@ class Layer:
     norm_after_network: Tensor | None = None
     router: Matrix | None = None
     experts: list[tuple[Matrix, Matrix, Matrix]] = field(default_factory=list)
+    shared: SharedExpert | None = None
 
 
 @dataclass
@@ -207,6 +217,11 @@ class Decoder:
             one = one * weights[:, number : number + 1]
             added = one if added is None else added + one
         assert added is not None
+        if layer.shared is not None:
+            one = layer.shared.out(self._gated(products(y, *layer.shared.into)))
+            if layer.shared.gate is not None:
+                one = one * (y * layer.shared.gate).sum(-1, keepdim=True).sigmoid()
+            added = added + one
         return added
 
 

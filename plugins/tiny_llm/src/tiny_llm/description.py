@@ -66,12 +66,14 @@ class Attention:
 class Experts:
     """Mixture of experts: of `count` networks a token takes the `used` with the greatest scores.
 
-    Their weights are the softmax over all scores; `normalized` divides them by their sum.
+    Their weights are the softmax over all scores; `normalized` divides them by their sum. A network
+    of width `shared`, if not 0, takes every token, by a gate of its own.
     """
 
     count: int
     used: int
     normalized: bool = True
+    shared: int = 0
 
 
 @dataclass(frozen=True)

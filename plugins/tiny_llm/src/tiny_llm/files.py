@@ -1,12 +1,15 @@
-"""Model files: which reader a path takes."""
+"""Model files: the reader of a path."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+from tiny_llm.assembly import Assembly
 from tiny_llm.decoder import Decoder
+from tiny_llm.folder import FolderModel
 from tiny_llm.gguf import GgufModel
-from tiny_llm.tokenizer import Tokenizer
+from tiny_llm.tokenizer import Tokenizer, read_json
 from tinycore.errors import FileFormatError
 
 __all__ = ["opened"]
@@ -14,14 +17,30 @@ __all__ = ["opened"]
 
 def opened(path: Path, device: str | None) -> tuple[Decoder, Tokenizer, str | None, str]:
     """Decoder, tokenizer, chat template if there is one, and name of a model."""
+    model: FolderModel | GgufModel
+    source: Any
     if path.is_dir():
-        raise FileFormatError(f"{path}: folders are not read yet")
-    model = GgufModel(path)
-    tokenizer = Tokenizer.of_gguf(model.metadata, str(path))
+        model, tokenizer = FolderModel(path, device), Tokenizer.of_folder(path)
+        source = folder_template(path)
+    else:
+        model = GgufModel(path, device)
+        tokenizer = Tokenizer.of_gguf(model.metadata, str(path))
+        source = model.metadata.get("tokenizer.chat_template")
     if tokenizer.size > model.about.vocabulary:
         raise FileFormatError(
             f"{path}: {tokenizer.size} tokens, and scores for {model.about.vocabulary}"
         )
-    template = model.metadata.get("tokenizer.chat_template")
-    source = template if isinstance(template, str) else None
-    return model.decoder(device), tokenizer, source, path.stem
+    decoder = Assembly(model.about, model, device).decoder()
+    return decoder, tokenizer, source if isinstance(source, str) else None, path.stem
+
+
+def folder_template(folder: Path) -> Any:
+    """The chat template of a folder, in a file of its own or among the tokenizer's options."""
+    alone = folder / "chat_template.jinja"
+    if alone.is_file():
+        return alone.read_text("utf-8", errors="replace")
+    found = read_json(folder / "tokenizer_config.json").get("chat_template")
+    if isinstance(found, list):  # several, by name
+        named = {e.get("name"): e.get("template") for e in found if isinstance(e, dict)}
+        return named.get("default")
+    return found

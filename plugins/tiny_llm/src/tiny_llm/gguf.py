@@ -1,19 +1,16 @@
-"""Decoder from a GGUF file: description from its metadata, weights repacked from its blocks."""
+"""GGUF models: a description from the metadata, weights from blocks."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy
-from tqdm import tqdm
 
-from tiny_llm.decoder import Decoder, Layer
 from tiny_llm.description import Attention, Description, Experts, Rotation
-from tiny_llm.packing import Matrix, dense, joined, packed
 from tiny_llm.quants import Groups, split
 from tinycore import Tensor
 from tinycore.errors import FileFormatError, UnsupportedError
@@ -23,8 +20,6 @@ from tinycore.nn.files.gguf import GgufFile, parts_of_model
 __all__ = ["GgufModel"]
 
 Array = numpy.ndarray[Any, Any]
-
-FLOATS: Final = {"F32": "float32", "F16": "float16", "F64": "float64"}
 
 
 @dataclass(frozen=True)
@@ -93,7 +88,8 @@ class Metadata:
 class GgufModel:
     """A model in a GGUF file, or in several: any one of them is named."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], device: str | None = None) -> None:
+        self.device = device
         sizes = {number: (kind.elements, kind.size) for number, kind in BLOCK_TYPES.items()}
         self.files = parts_of_model(path, sizes)
         self.place = str(path)
@@ -163,6 +159,7 @@ class GgufModel:
                 experts,
                 known.one(f"{a}.expert_used_count"),
                 self.family.normalizes_experts,
+                known.one(f"{a}.expert_shared_feed_forward_length", 0),
             )
             if experts
             else None,
@@ -182,7 +179,8 @@ class GgufModel:
         name = "rope_factors_short.weight" if context <= original else "rope_factors_long.weight"
         for each in ("rope_freqs.weight", name):
             if each in self.where:
-                factors = tuple(float(f) for f in self.numbers(each).reshape(-1))
+                shape = self.where[each].tensors[each].shape
+                factors = tuple(float(f) for f in self.numbers(each, shape).reshape(-1))
         if context > original and name in self.where:
             magnitude = known.get(f"{a}.rope.scaling.attn_factor", float, 1.0)
             if magnitude == 1.0:
@@ -197,90 +195,11 @@ class GgufModel:
 
     # --- weights
 
-    def decoder(self, device: str | None = None) -> Decoder:
-        """The network with its weights, read and repacked. Raises FileFormatError."""
-        about = self.about
-        numbers = tqdm(
-            range(about.layers), "loading", unit=" layers", disable=None, leave=False, delay=1
-        )
-        layers = [self._layer(number, device) for number in numbers]
-        return Decoder(
-            about,
-            self.matrix("token_embd", device, (about.vocabulary, about.width)),
-            layers,
-            self.vector("output_norm.weight", device, about.width),
-            self.matrix("output", device, (about.vocabulary, about.width))
-            if "output.weight" in self.where
-            else None,
-        )
+    def has(self, name: str) -> bool:
+        """True if there is a tensor of that name."""
+        return name in self.where
 
-    def _layer(self, number: int, device: str | None) -> Layer:
-        about, a, at = self.about, self.about.attention, f"blk.{number}."
-        wide, narrow = a.heads * a.head_width, a.kv_heads * a.head_width
-        attention: tuple[Matrix, ...]
-        if f"{at}attn_qkv.weight" in self.where:
-            attention = (self.matrix(f"{at}attn_qkv", device, (wide + 2 * narrow, about.width)),)
-        else:
-            sizes = {"attn_q": wide, "attn_k": narrow, "attn_v": narrow}
-            attention = self.side_by_side(at, sizes, about.width, device)
-
-        def optional(name: str, size: int) -> Tensor | None:
-            found = f"{at}{name}.weight"
-            return self.vector(found, device, size) if found in self.where else None
-
-        layer = Layer(
-            into_attention=attention,
-            out_of_attention=self.matrix(f"{at}attn_output", device, (about.width, wide)),
-            norm_attention=self.vector(f"{at}attn_norm.weight", device, about.width),
-            norm_network=self.vector(f"{at}ffn_norm.weight", device, about.width),
-            bias=self._bias(at, wide, narrow, device),
-            norm_queries=optional("attn_q_norm", a.head_width),
-            norm_keys=optional("attn_k_norm", a.head_width),
-            norm_after_attention=optional("post_attention_norm", about.width),
-            norm_after_network=optional("post_ffw_norm", about.width),
-        )
-        if about.experts is not None:
-            self._add_experts(layer, at, device)
-            return layer
-        inner = about.feed_forward
-        if f"{at}ffn_gate.weight" in self.where:
-            both = {"ffn_gate": inner, "ffn_up": inner}
-            layer.into_network = self.side_by_side(at, both, about.width, device)
-        else:
-            layer.into_network = (self.matrix(f"{at}ffn_up", device, (2 * inner, about.width)),)
-        layer.out_of_network = self.matrix(f"{at}ffn_down", device, (about.width, inner))
-        return layer
-
-    def _bias(self, at: str, wide: int, narrow: int, device: str | None) -> Tensor | None:
-        sizes = {"attn_q": wide, "attn_k": narrow, "attn_v": narrow}
-        names = {f"{at}{name}.bias": size for name, size in sizes.items()}
-        if not any(name in self.where for name in names):
-            return None
-        parts = []
-        for name, size in names.items():
-            values = self.numbers(name, (size,)) if name in self.where else numpy.zeros(size, "f4")
-            parts.append(values if name.endswith("attn_v.bias") else self._ordered(name, values))
-        return Tensor(numpy.concatenate(parts), device=device).realize()
-
-    def _add_experts(self, layer: Layer, at: str, device: str | None) -> None:
-        about = self.about
-        assert about.experts is not None
-        count, inner = about.experts.count, about.feed_forward
-        if f"{at}ffn_gate_shexp.weight" in self.where:
-            raise UnsupportedError(f"{self.place}: experts that all tokens share are not read yet")
-        layer.router = self.matrix(f"{at}ffn_gate_inp", device, (count, about.width))
-        sizes = {"ffn_gate": (inner, about.width), "ffn_up": (inner, about.width)}
-        sizes["ffn_down"] = (about.width, inner)
-        for expert in range(count):
-            gate, up, down = (
-                self.matrix(f"{at}{name}_exps", device, size, (expert, count))
-                if f"{at}{name}_exps.weight" in self.where
-                else self.matrix(f"{at}{name}.{expert}", device, size)
-                for name, size in sizes.items()
-            )
-            layer.experts.append((gate, up, down))
-
-    def blocks(self, name: str, shape: tuple[int, ...]) -> tuple[str, Array]:
+    def blocks(self, name: str, shape: tuple[int, ...]) -> tuple[int, Array]:
         """The type and the blocks of a tensor. Raises FileFormatError unless it has the shape."""
         file = self.where.get(name)
         if file is None:
@@ -290,94 +209,47 @@ class GgufModel:
             raise FileFormatError(
                 f"{self.place}: tensor {name} has shape {tensor.shape}, its metadata says {shape}"
             )
-        blocks = file.blocks_of(name)
-        return BLOCK_TYPES[tensor.kind].name, blocks
+        return tensor.kind, file.blocks_of(name)
 
-    def numbers(self, name: str, shape: tuple[int, ...] | None = None) -> Array:
+    def numbers(self, name: str, shape: tuple[int, ...]) -> Array:
         """A small tensor in float32."""
-        file = self.where.get(name)
-        stated = file.tensors[name].shape if file is not None and shape is None else shape or ()
-        kind, blocks = self.blocks(name, stated)
-        if kind in FLOATS:
-            return blocks.reshape(-1).view(FLOATS[kind]).astype(numpy.float32).reshape(stated)
-        number = next(n for n, k in BLOCK_TYPES.items() if k.name == kind)
-        return BLOCK_TYPES[number].decode(Tensor(blocks)).float().reshape(stated).numpy()
+        kind, blocks = self.blocks(name, shape)
+        if BLOCK_TYPES[kind].name == "F32":
+            found = blocks.reshape(-1).view(numpy.float32).reshape(shape)
+        else:
+            decoded = BLOCK_TYPES[kind].decode(Tensor(blocks)).cast("float32")
+            found = decoded.reshape(shape).numpy()
+        return found[self.order(shape[0])] if self.is_paired(name) else found
 
-    def vector(self, name: str, device: str | None, size: int) -> Tensor:
-        """The weights of a norm, or a bias."""
-        return Tensor(self.numbers(name, (size,)), device=device).realize()
+    def groups(self, name: str, shape: tuple[int, int], part: tuple[int, int]) -> Groups | None:
+        """A quantized matrix taken apart, None for one that is dense here."""
+        kind, blocks = self.part(name, shape, part)
+        return split(BLOCK_TYPES[kind].name, blocks, shape[0])
 
-    def side_by_side(
-        self, at: str, sizes: Mapping[str, int], width: int, device: str | None
-    ) -> tuple[Matrix, ...]:
-        """Matrices that have one input: one where their types agree, else as few as may be."""
-        found: list[list[Groups] | Matrix] = []
-        for name, size in sizes.items():
-            groups = self._groups(f"{at}{name}.weight", (size, width))
-            if groups is None:
-                found.append(self.matrix(f"{at}{name}", device, (size, width)))
-            elif found and isinstance(found[-1], list) and alike(found[-1][0], groups):
-                found[-1].append(groups)
-            else:
-                found.append([groups])
-        return tuple(packed(joined(f), device) if isinstance(f, list) else f for f in found)
+    def values(self, name: str, shape: tuple[int, int], part: tuple[int, int]) -> Tensor:
+        """A dense matrix; float16 for quantized types that cannot be taken apart."""
+        kind, blocks = self.part(name, shape, part)
+        found = BLOCK_TYPES[kind].decode(Tensor(blocks, device=self.device)).reshape(shape)
+        if BLOCK_TYPES[kind].elements > 1:
+            found = found.cast("float16")
+        return found.contiguous().realize()
 
-    def matrix(
-        self,
-        name: str,
-        device: str | None,
-        shape: tuple[int, int],
-        part: tuple[int, int] = (0, 1),
-    ) -> Matrix:
-        """A matrix (n, k), or that of one expert of several that lie in one tensor."""
-        name = f"{name}.weight"
-        groups = self._groups(name, shape, part)
-        if groups is not None:
-            return packed(groups, device)
-        kind, blocks = self._part(name, shape, part)
-        number = next(n for n, k in BLOCK_TYPES.items() if k.name == kind)
-        values = BLOCK_TYPES[number].decode(Tensor(blocks, device=device)).reshape(shape)
-        if kind not in (*FLOATS, "BF16"):
-            values = values.cast("float16")
-        if self._is_paired(name):
-            values = values[Tensor(self._order(shape[0]), device=device)]
-        return dense(values.contiguous().realize())
-
-    def _part(self, name: str, shape: tuple[int, int], part: tuple[int, int]) -> tuple[str, Array]:
+    def part(self, name: str, shape: tuple[int, int], part: tuple[int, int]) -> tuple[int, Array]:
+        """The type and the blocks of a matrix, its rows in the order of halves."""
         which, count = part
         kind, blocks = self.blocks(name, shape if count == 1 else (count, *shape))
-        return kind, blocks.reshape(count, -1, blocks.shape[1])[which]
+        blocks = blocks.reshape(count, -1, blocks.shape[1])[which]
+        if self.is_paired(name):
+            blocks = blocks.reshape(shape[0], -1)[self.order(shape[0])].reshape(blocks.shape)
+        return kind, blocks
 
-    def _groups(
-        self, name: str, shape: tuple[int, int], part: tuple[int, int] = (0, 1)
-    ) -> Groups | None:
-        kind, blocks = self._part(name, shape, part)
-        if self._is_paired(name):
-            rows = blocks.reshape(shape[0], -1)[self._order(shape[0])]
-            blocks = rows.reshape(blocks.shape)
-        return split(kind, blocks, shape[0])
+    def is_paired(self, name: str) -> bool:
+        """True if its rows are those of heads, in pairs that a rotation turns."""
+        ends = ("attn_q.weight", "attn_k.weight", "attn_q.bias", "attn_k.bias")
+        return self.family.pairs and name.endswith(ends)
 
-    def _is_paired(self, name: str) -> bool:
-        return self.family.pairs and name.endswith(("attn_q.weight", "attn_k.weight"))
-
-    def _ordered(self, name: str, values: Array) -> Array:
-        return values[self._order(len(values))] if self.family.pairs else values
-
-    def _order(self, rows: int) -> Array:
+    def order(self, rows: int) -> Array:
         """Rows of heads so that the first halves of what is rotated come before the second."""
         width, turned = self.about.attention.head_width, self.about.attention.rotation.width
         inside = [*range(0, turned, 2), *range(1, turned, 2), *range(turned, width)]
-        order = numpy.arange(rows).reshape(-1, width)[:, inside]
-        return order.reshape(-1)
-
-
-def alike(first: Groups, second: Groups) -> bool:
-    """True if two matrices are stored the same way, so that they can be one."""
-
-    def form(groups: Groups) -> Iterator[object]:
-        yield from (groups.size, groups.bits, groups.zero, groups.integers.shape[1])
-        for name in ("scale", "least", "outer", "outer_least"):
-            array = getattr(groups, name)
-            yield None if array is None else (array.dtype, array.shape[1])
-
-    return tuple(form(first)) == tuple(form(second))
+        return numpy.arange(rows).reshape(-1, width)[:, inside].reshape(-1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -51,7 +51,7 @@ class Speed:
 
 @dataclass(frozen=True)
 class Piece:
-    """Some text, and in the last piece why it ended: "stop", "length", or "context"."""
+    """Some text, and in the last piece the reason of the end, see `LanguageModel.generate`."""
 
     text: str
     token: int | None = None
@@ -125,12 +125,18 @@ class LanguageModel:
         What they have in common with the cache is not computed again.
         """
         self._check(ids)
-        reused = self._reused(ids)
-        del self.held[reused:]
-        while True:
+        found = self._advance(ids, never)
+        assert found is not None
+        return found
+
+    def _advance(self, ids: Sequence[int], until: Callable[[], bool]) -> Array | None:
+        """The scores after tokens; None if `until` becomes true before they are computed."""
+        del self.held[self._reused(ids) :]
+        while not until():
             found = self._chunk(ids[len(self.held) :])
             if len(self.held) == len(ids):
                 return found
+        return None
 
     def _reused(self, ids: Sequence[int]) -> int:
         """Length of the common prefix of these tokens and the cache, without the last token."""
@@ -179,20 +185,28 @@ class LanguageModel:
         *,
         limit: int | None = None,
         stop: Sequence[str] = (),
+        until: Callable[[], bool] | None = None,
     ) -> Iterator[Piece]:
         """Pieces of the text that follows a prompt: a text, tokens, or messages of a talk.
 
         Ends with a piece that has a reason: "stop" at a token that ends a text or at one of the
         `stop` strings, which are not shown, "length" after `limit` tokens, "context" when the
-        context is full. Raises ArgumentError for a prompt that does not fit in it.
+        context is full, "ended" when `until`, asked before each part of the work, is true. Raises
+        ArgumentError for a prompt that does not fit in the context.
         """
         ids = self.prompt(given)
         self._check(ids)
         with self.lock:
-            yield from self._generated(ids, Sampler(sampling or Sampling()), limit, stop)
+            sampler = Sampler(sampling or Sampling())
+            yield from self._generated(ids, sampler, limit, stop, until or never)
 
     def _generated(
-        self, ids: list[int], sampler: Sampler, limit: int | None, stop: Sequence[str]
+        self,
+        ids: list[int],
+        sampler: Sampler,
+        limit: int | None,
+        stop: Sequence[str],
+        until: Callable[[], bool],
     ) -> Iterator[Piece]:
         stream, count, reused, prompt = (
             TextStream(self.tokenizer, stop),
@@ -203,7 +217,10 @@ class LanguageModel:
         began = first = time.perf_counter()
         reason = "length" if limit is not None and limit < 1 else None
         while reason is None:
-            scores = self.scores(ids)
+            scores = self._advance(ids, until)
+            if scores is None:
+                reason = "ended"
+                break
             if not count:
                 first = time.perf_counter()
             token = sampler.choose(scores, ids)
@@ -224,6 +241,11 @@ class LanguageModel:
         yield Piece(
             stream.end(), None, reason, Speed(prompt, reused, first - began, count, now - first)
         )
+
+
+def never() -> bool:
+    """False: no end is asked for."""
+    return False
 
 
 def rate(tokens: int, seconds: float) -> str:

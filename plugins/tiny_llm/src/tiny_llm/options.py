@@ -6,8 +6,10 @@ import argparse
 from typing import Any
 
 from tiny_llm.sampling import Sampling
+from tinycore import Device
+from tinycore.errors import ArgumentError
 
-__all__ = ["add_model", "add_sampling", "load", "sampling_of"]
+__all__ = ["add_model", "add_sampling", "check_device", "load", "sampling_of"]
 
 
 def add_model(command: argparse.ArgumentParser) -> None:
@@ -57,3 +59,12 @@ def load(arguments: argparse.Namespace) -> Any:
     return LanguageModel.load(
         arguments.model, context=arguments.context, cache_dtype=arguments.cache
     )
+
+
+def check_device() -> None:
+    """Raises ArgumentError where nothing is there to compute on but the interpreter."""
+    if Device.DEFAULT == "PYTHON":
+        raise ArgumentError(
+            "only the interpreter PYTHON was found to compute on, which takes minutes for a token: "
+            '`pip install "tinycore[cpu]"`'
+        )

@@ -1,0 +1,188 @@
+"""Decoder from named weights: matrices with one input side by side, quantized ones packed.
+
+Weights have the names of GGUF, without regard to the file they come from: `blk.0.attn_q.weight`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Protocol
+
+import numpy
+from tqdm import tqdm
+
+from tiny_llm.decoder import Decoder, Layer, SharedExpert
+from tiny_llm.description import Description
+from tiny_llm.packing import Matrix, dense, joined, packed
+from tiny_llm.quants import Groups
+from tinycore import Tensor
+
+__all__ = ["Assembly", "Weights"]
+
+Array = numpy.ndarray[Any, Any]
+
+WHOLE: Final = (0, 1)
+"""The part of a tensor that is not one of several matrices in it."""
+
+
+class Weights(Protocol):
+    """Named weights of a file. All methods raise FileFormatError for what is absent or ill-shaped.
+
+    `part` is the number of a matrix and their count, for tensors that hold those of all experts.
+    """
+
+    def has(self, name: str) -> bool:
+        """True if there is a tensor of that name."""
+
+    def numbers(self, name: str, shape: tuple[int, ...]) -> Array:
+        """A small tensor in float32."""
+
+    def groups(self, name: str, shape: tuple[int, int], part: tuple[int, int]) -> Groups | None:
+        """A quantized matrix taken apart, None for one that is dense here."""
+
+    def values(self, name: str, shape: tuple[int, int], part: tuple[int, int]) -> Tensor:
+        """A dense matrix, on the device."""
+
+
+class Assembly:
+    """Maker of the decoder that a description and weights give, on a device."""
+
+    def __init__(self, about: Description, weights: Weights, device: str | None) -> None:
+        self.about, self.weights, self.device = about, weights, device
+
+    def decoder(self) -> Decoder:
+        """The network. Raises FileFormatError for weights that do not fit the description."""
+        about, scores = self.about, (self.about.vocabulary, self.about.width)
+        numbers = tqdm(
+            range(about.layers), "loading", unit=" layers", disable=None, leave=False, delay=1
+        )
+        return Decoder(
+            about,
+            self.matrix("token_embd", scores),
+            [self.layer(number) for number in numbers],
+            self.vector("output_norm.weight", about.width),
+            self.matrix("output", scores) if self.weights.has("output.weight") else None,
+        )
+
+    def layer(self, number: int) -> Layer:
+        """One layer."""
+        about, a, at = self.about, self.about.attention, f"blk.{number}."
+        wide, narrow = a.heads * a.head_width, a.kv_heads * a.head_width
+        attention: tuple[Matrix, ...]
+        if self.weights.has(f"{at}attn_qkv.weight"):
+            attention = (self.matrix(f"{at}attn_qkv", (wide + 2 * narrow, about.width)),)
+        else:
+            sizes = {"attn_q": wide, "attn_k": narrow, "attn_v": narrow}
+            attention = self.side_by_side(at, sizes, about.width)
+
+        def optional(name: str, size: int) -> Tensor | None:
+            found = f"{at}{name}.weight"
+            return self.vector(found, size) if self.weights.has(found) else None
+
+        layer = Layer(
+            into_attention=attention,
+            out_of_attention=self.matrix(f"{at}attn_output", (about.width, wide)),
+            norm_attention=self.vector(f"{at}attn_norm.weight", about.width),
+            norm_network=self.vector(f"{at}ffn_norm.weight", about.width),
+            bias=self.bias(at, wide, narrow),
+            norm_queries=optional("attn_q_norm", a.head_width),
+            norm_keys=optional("attn_k_norm", a.head_width),
+            norm_after_attention=optional("post_attention_norm", about.width),
+            norm_after_network=optional("post_ffw_norm", about.width),
+        )
+        if about.experts is not None:
+            self.add_experts(layer, at)
+        else:
+            layer.into_network = self.into_network(at, "", about.feed_forward)
+            layer.out_of_network = self.matrix(f"{at}ffn_down", (about.width, about.feed_forward))
+        return layer
+
+    def into_network(self, at: str, end: str, inner: int) -> tuple[Matrix, ...]:
+        """Gate and up; one tensor may hold both."""
+        if self.weights.has(f"{at}ffn_gate{end}.weight"):
+            both = {f"ffn_gate{end}": inner, f"ffn_up{end}": inner}
+            return self.side_by_side(at, both, self.about.width)
+        return (self.matrix(f"{at}ffn_up{end}", (2 * inner, self.about.width)),)
+
+    def bias(self, at: str, wide: int, narrow: int) -> Tensor | None:
+        """Biases of queries, keys and values, or None."""
+        sizes = {"attn_q": wide, "attn_k": narrow, "attn_v": narrow}
+        names = {f"{at}{name}.bias": size for name, size in sizes.items()}
+        if not any(self.weights.has(name) for name in names):
+            return None
+        parts = [
+            self.weights.numbers(name, (size,))
+            if self.weights.has(name)
+            else numpy.zeros(size, numpy.float32)
+            for name, size in names.items()
+        ]
+        return Tensor(numpy.concatenate(parts), device=self.device).realize()
+
+    def add_experts(self, layer: Layer, at: str) -> None:
+        """The router, the experts, and one that all tokens share."""
+        about = self.about
+        assert about.experts is not None
+        count, inner = about.experts.count, about.feed_forward
+        layer.router = self.matrix(f"{at}ffn_gate_inp", (count, about.width))
+        sizes = {"ffn_gate": (inner, about.width), "ffn_up": (inner, about.width)}
+        sizes["ffn_down"] = (about.width, inner)
+        for expert in range(count):
+            gate, up, down = (
+                self.matrix(f"{at}{name}_exps", size, (expert, count))
+                if self.weights.has(f"{at}{name}_exps.weight")
+                else self.matrix(f"{at}{name}.{expert}", size)
+                for name, size in sizes.items()
+            )
+            layer.experts.append((gate, up, down))
+        if about.experts.shared:
+            shared = about.experts.shared
+            gate_name = f"{at}ffn_gate_inp_shexp.weight"
+            layer.shared = SharedExpert(
+                self.into_network(at, "_shexp", shared),
+                self.matrix(f"{at}ffn_down_shexp", (about.width, shared)),
+                self.vector(gate_name, about.width) if self.weights.has(gate_name) else None,
+            )
+
+    def vector(self, name: str, size: int) -> Tensor:
+        """The weights of a norm."""
+        return Tensor(self.weights.numbers(name, (size,)), device=self.device).realize()
+
+    def side_by_side(self, at: str, sizes: Mapping[str, int], width: int) -> tuple[Matrix, ...]:
+        """Matrices that have one input: one where they are stored alike, else as few as may be."""
+        found: list[list[Groups] | Tensor] = []
+        for name, size in sizes.items():
+            groups = self.weights.groups(f"{at}{name}.weight", (size, width), WHOLE)
+            last = found[-1] if found else None
+            if groups is None:
+                values = self.weights.values(f"{at}{name}.weight", (size, width), WHOLE)
+                if isinstance(last, Tensor) and last.dtype == values.dtype:
+                    found[-1] = last.cat(values, dim=0)
+                else:
+                    found.append(values)
+            elif isinstance(last, list) and alike(last[0], groups):
+                last.append(groups)
+            else:
+                found.append([groups])
+        return tuple(
+            packed(joined(each), self.device) if isinstance(each, list) else dense(each)
+            for each in found
+        )
+
+    def matrix(self, name: str, shape: tuple[int, int], part: tuple[int, int] = WHOLE) -> Matrix:
+        """A matrix (n, k), or that of one expert of several that lie in one tensor."""
+        groups = self.weights.groups(f"{name}.weight", shape, part)
+        if groups is not None:
+            return packed(groups, self.device)
+        return dense(self.weights.values(f"{name}.weight", shape, part))
+
+
+def alike(first: Groups, second: Groups) -> bool:
+    """True if two matrices are stored the same way, so that they can be one."""
+
+    def form(groups: Groups) -> Iterator[object]:
+        yield from (groups.size, groups.bits, groups.zero, groups.integers.shape[1])
+        for name in ("scale", "least", "outer", "outer_least"):
+            array = getattr(groups, name)
+            yield None if array is None else (array.dtype, array.shape[1])
+
+    return tuple(form(first)) == tuple(form(second))

@@ -1,0 +1,1 @@
+"""Operators by subject. Each function takes a `Call` and is registered under its names."""

@@ -1,0 +1,329 @@
+"""Operators of com.microsoft, which onnxruntime and its optimizers write into models."""
+
+from __future__ import annotations
+
+import math
+
+import numpy
+
+from tiny_onnx.call import Call
+from tiny_onnx.element_types import ELEMENTS
+from tiny_onnx.ops.attention import heads_apart, heads_together, joined, turned
+from tiny_onnx.ops.elementwise import UNARY
+from tiny_onnx.ops.products import convolved, groups, shape_of_windows
+from tiny_onnx.ops.quantization import dequantize, dequantized, quantize, quantized
+from tiny_onnx.ops.recurrent import Activation
+from tiny_onnx.registry import operator
+from tiny_onnx.values import Data
+from tinycore import Tensor, dtypes
+
+MICROSOFT = "com.microsoft"
+
+operator("DequantizeLinear", domain=MICROSOFT)(dequantize)
+operator("QuantizeLinear", domain=MICROSOFT)(quantize)
+
+
+@operator("FusedMatMul", domain=MICROSOFT)
+def fused_matmul(call: Call) -> Data:
+    """alpha * A @ B with the last two axes of either perhaps transposed."""
+    first, second = call.tensor(0), call.tensor(1)
+    first = first.transpose(-2, -1) if call.get("transA", 0) else first
+    second = second.transpose(-2, -1) if call.get("transB", 0) else second
+    return first.matmul(second) * call.real("alpha", 1.0)
+
+
+@operator("FusedGemm", domain=MICROSOFT)
+def fused_gemm(call: Call) -> Data:
+    """Gemm followed by an activation."""
+    from tiny_onnx.ops.products import gemm  # noqa: PLC0415
+
+    result = gemm(call)
+    assert isinstance(result, Tensor)
+    return activated(call, result)
+
+
+def activated(call: Call, x: Tensor) -> Tensor:
+    """The activation that a fused node names, if any."""
+    name = call.get("activation", "")
+    if not name:
+        return x
+    if name in UNARY:
+        return UNARY[name](x)
+    numbers = [*call.get("activation_params", []), None, None]
+    return Activation(name, numbers[0], numbers[1])(x)
+
+
+@operator("FusedConv", domain=MICROSOFT)
+def fused_convolution(call: Call) -> Data:
+    """Conv, perhaps with a tensor added, followed by an activation."""
+    x, weight = call.tensor(0), call.tensor(1)
+    y = convolved(x, weight, call.optional(2), shape_of_windows(call, x, weight), groups(call))
+    return activated(call, y + call.tensor(3) if call.has(3) else y)
+
+
+@operator("Gelu", domain=MICROSOFT)
+def gelu(call: Call) -> Data:
+    """The exact Gaussian error linear unit."""
+    x = call.tensor(0)
+    return 0.5 * x * (1 + (x * math.sqrt(0.5)).erf())
+
+
+@operator("BiasGelu", domain=MICROSOFT)
+def bias_gelu(call: Call) -> Data:
+    """Gelu of the sum with a bias."""
+    x = call.tensor(0) + call.tensor(1)
+    return 0.5 * x * (1 + (x * math.sqrt(0.5)).erf())
+
+
+@operator("FastGelu", domain=MICROSOFT)
+def fast_gelu(call: Call) -> Data:
+    """Gelu by tanh, perhaps of the sum with a bias."""
+    x = call.tensor(0)
+    x = x + call.tensor(1) if call.has(1) else x
+    return 0.5 * x * (1 + (math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)).tanh())
+
+
+@operator("QuickGelu", domain=MICROSOFT)
+def quick_gelu(call: Call) -> Data:
+    """x * sigmoid(alpha * x)."""
+    x = call.tensor(0)
+    return x * (x * call.real("alpha", 1.702)).sigmoid()
+
+
+def normalized(call: Call, x: Tensor, scale: Tensor, bias: Tensor | None) -> list[Tensor]:
+    """Layer normalization of the last axis, with its mean and inverse deviation."""
+    mean = x.mean(-1, keepdim=True)
+    inverse = ((x - mean).square().mean(-1, keepdim=True) + call.real("epsilon", 1e-12)).rsqrt()
+    y = (x - mean) * inverse * scale
+    return [y if bias is None else y + bias, mean, inverse]
+
+
+@operator("SkipLayerNormalization", domain=MICROSOFT)
+def skip_layer_normalization(call: Call) -> tuple[Data, ...]:
+    """Layer normalization of a sum, which is the last output."""
+    x = call.tensor(0) + call.tensor(1)
+    x = x + call.tensor(4) if call.has(4) else x
+    return (*normalized(call, x, call.tensor(2), call.optional(3)), x)
+
+
+@operator("SkipSimplifiedLayerNormalization", domain=MICROSOFT)
+def skip_root_mean_square(call: Call) -> tuple[Data, ...]:
+    """Root mean square normalization of a sum, which is the last output."""
+    x = call.tensor(0) + call.tensor(1)
+    x = x + call.tensor(3) if call.has(3) else x
+    inverse = (x.square().mean(-1, keepdim=True) + call.real("epsilon", 1e-12)).rsqrt()
+    return x * inverse * call.tensor(2), None, inverse, x
+
+
+@operator("EmbedLayerNormalization", domain=MICROSOFT)
+def embed_layer_normalization(call: Call) -> tuple[Data, ...]:
+    """Rows of tables for words, places and segments, added and normalized (BERT)."""
+    words = call.tensor(0)
+    batch, length = (int(side) for side in words.shape)
+    total = call.tensor(2).index_select(0, words.reshape(-1)).reshape(batch, length, -1)
+    if call.has(8):
+        places = call.tensor(8)
+        rows = call.tensor(3).index_select(0, places.reshape(-1)).reshape(*places.shape, -1)
+        total = total + rows
+    else:
+        total = total + call.tensor(3)[:length]
+    if call.has(1) and call.has(4):
+        segments = call.tensor(1)
+        total = total + call.tensor(4).index_select(0, segments.reshape(-1)).reshape(
+            batch, length, -1
+        )
+    y = normalized(call, total, call.tensor(5), call.tensor(6))[0]
+    mask = Tensor.zeros(batch, dtype=dtypes.int32, device=y.device)
+    if call.has(7):
+        mask = call.tensor(7).sum(1).cast(dtypes.int32)
+    return y, mask, total
+
+
+@operator("RotaryEmbedding", domain=MICROSOFT)
+def rotary(call: Call) -> Data:
+    """Features turned by the angle of their position, which is the second input here."""
+    x, places = call.tensor(0), call.tensor(1)
+    heads = int(call.get("num_heads", 0))
+    is_flat = x.ndim == 3
+    size = int(call.get("rotary_embedding_dim", 0))
+    cosine, sine = call.tensor(2), call.tensor(3)
+    if is_flat:
+        heads = heads or int(x.shape[2]) // (int(cosine.shape[1]) * 2)
+        x = heads_apart(x, heads)
+    if places.ndim == 1 and places.numel() == 1:
+        steps = Tensor.arange(int(x.shape[2]), device=x.device).cast(places.dtype)
+        places = (places + steps).reshape(1, -1).expand(int(x.shape[0]), -1)
+    result = turned(x, cosine, sine, places, size, bool(call.get("interleaved", 0)))
+    return heads_together(result) if is_flat else result
+
+
+def attended(q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor | None) -> Tensor:
+    """softmax(q @ k.T * scale + bias) @ v, with heads of keys shared by groups of queries."""
+    shared = int(q.shape[1]) // int(k.shape[1])
+    if shared > 1:
+        k, v = k.repeat_interleave(shared, 1), v.repeat_interleave(shared, 1)
+    scores = q.matmul(k.transpose(-2, -1)) * scale
+    return (scores if bias is None else scores + bias).softmax(-1).matmul(v)
+
+
+def hidden(is_seen: Tensor, dtype: object) -> Tensor:
+    """Zero where a key is seen, else a number that its exponential vanishes beside."""
+    return is_seen.where(0.0, -1e4 if dtype == dtypes.float16 else -1e30)
+
+
+@operator("Attention", domain=MICROSOFT)
+def attention(call: Call) -> tuple[Data, ...]:
+    """Self-attention with the projection to queries, keys and values in front (BERT, GPT-2)."""
+    x = call.tensor(0)
+    heads = int(call.get("num_heads"))
+    projected = x.matmul(call.tensor(1))
+    projected = projected + call.tensor(2) if call.has(2) else projected
+    sizes = call.get("qkv_hidden_sizes", None) or [int(projected.shape[-1]) // 3] * 3
+    first, second = sizes[0], sizes[0] + sizes[1]
+    q, k, v = (
+        heads_apart(projected[..., begin:end], heads)
+        for begin, end in ((0, first), (first, second), (second, sum(sizes)))
+    )
+    past = call.optional(4)
+    if past is not None:
+        k, v = joined(past[0], k), joined(past[1], v)
+    rows, columns = int(q.shape[2]), int(k.shape[2])
+    bias = call.optional(5)
+    if call.has(3):
+        mask = call.tensor(3)
+        if mask.ndim == 1:
+            steps = Tensor.arange(columns, device=x.device)
+            mask = steps.reshape(1, -1) < mask[: int(x.shape[0])].reshape(-1, 1)
+        seen = (mask != 0).reshape(int(mask.shape[0]), 1, -1 if mask.ndim == 3 else 1, columns)
+        added = hidden(seen, x.dtype)
+        bias = added if bias is None else bias + added
+    if call.get("unidirectional", 0):
+        later = numpy.arange(columns)[None] <= numpy.arange(rows)[:, None] + columns - rows
+        added = hidden(Tensor(later, device=x.device), x.dtype)
+        bias = added if bias is None else bias + added
+    scale = call.real("scale", 0.0) or 1 / math.sqrt(int(q.shape[-1]))
+    return heads_together(attended(q, k, v, scale, bias)), Tensor.stack(k, v)
+
+
+@operator("MultiHeadAttention", domain=MICROSOFT)
+def multi_head_attention(call: Call) -> tuple[Data, ...]:
+    """Attention over queries, keys and values that are projected already."""
+    heads = int(call.get("num_heads"))
+    q = call.tensor(0)
+    if not call.has(1) or q.ndim == 5:
+        raise call.unsupported("packed queries, keys and values.")
+    k, v = call.tensor(1), call.tensor(2)
+    if call.has(3):
+        bias = call.tensor(3)
+        width = int(q.shape[-1])
+        q, k, v = q + bias[:width], k + bias[width : 2 * width], v + bias[2 * width :]
+    q = heads_apart(q, heads)
+    k, v = (each if each.ndim == 4 else heads_apart(each, heads) for each in (k, v))
+    k, v = joined(call.optional(6), k), joined(call.optional(7), v)
+    added = call.optional(5)
+    if call.has(4):
+        mask = call.tensor(4)
+        seen = (mask != 0).reshape(
+            int(mask.shape[0]), 1, 1 if mask.ndim == 2 else -1, int(k.shape[2])
+        )
+        extra = hidden(seen, q.dtype)
+        added = extra if added is None else added + extra
+    scale = call.real("scale", 0.0) or 1 / math.sqrt(int(q.shape[-1]))
+    return heads_together(attended(q, k, v, scale, added)), k, v
+
+
+@operator("MatMulNBits", domain=MICROSOFT)
+def matmul_bits(call: Call) -> Data:
+    """x @ w.T for weights of 4 or 8 bits in blocks, each with a scale and perhaps a zero."""
+    x, packed, scales = call.tensor(0), call.tensor(1), call.tensor(2)
+    rows, depth = int(call.get("N")), int(call.get("K"))
+    bits, block = int(call.get("bits", 4)), int(call.get("block_size"))
+    if bits not in (4, 8):
+        raise call.unsupported(f"weights of {bits} bits.")
+    blocks = -(-depth // block)
+    values = nibbles(packed) if bits == 4 else packed
+    values = values.reshape(rows, blocks, block).cast(x.dtype)
+    zero: Tensor | float = float(2 ** (bits - 1))
+    if call.has(3):
+        zeros = call.tensor(3)
+        if zeros.dtype == dtypes.uint8:
+            zeros = (nibbles(zeros) if bits == 4 else zeros).reshape(rows, -1)[:, :blocks]
+        zero = zeros.reshape(rows, blocks, 1).cast(x.dtype)
+    weight = (values - zero) * scales.reshape(rows, blocks, 1)
+    result = x.matmul(weight.reshape(rows, -1)[:, :depth].transpose())
+    return result + call.tensor(5) if call.has(5) else result
+
+
+def nibbles(packed: Tensor) -> Tensor:
+    """Two numbers of 4 bits from each byte, the lower first, along the last axis."""
+    both = Tensor.stack(packed & 15, packed >> 4, dim=-1)
+    return both.reshape(*packed.shape[:-1], int(packed.shape[-1]) * 2)
+
+
+def _between(call: Call, x: Tensor) -> Tensor:
+    """A result quantized by the scale and zero of the inputs 6 and 7."""
+    zero = call.tensor(7) if call.has(7) else call.constant(0, dtypes.uint8)
+    element = next(each for each in ELEMENTS.values() if each.tensor == zero.dtype)
+    return quantized(x / call.tensor(6), zero.cast(dtypes.float32), element)
+
+
+@operator("QLinearAdd", domain=MICROSOFT)
+def quantized_sum(call: Call) -> Data:
+    """The sum of two quantized tensors, quantized."""
+    return _between(call, dequantized(call, 0) + dequantized(call, 3))
+
+
+@operator("QLinearMul", domain=MICROSOFT)
+def quantized_product(call: Call) -> Data:
+    """The product of two quantized tensors, quantized."""
+    return _between(call, dequantized(call, 0) * dequantized(call, 3))
+
+
+@operator("QLinearSigmoid", "QLinearLeakyRelu", domain=MICROSOFT)
+def quantized_activation(call: Call) -> Data:
+    """An activation of a quantized tensor, quantized."""
+    x = dequantized(call, 0)
+    y = x.sigmoid() if call.node.op == "QLinearSigmoid" else x.leaky_relu(call.real("alpha", 0.01))
+    zero = call.tensor(4) if call.has(4) else call.constant(0, dtypes.uint8)
+    element = next(each for each in ELEMENTS.values() if each.tensor == zero.dtype)
+    return quantized(y / call.tensor(3), zero.cast(dtypes.float32), element)
+
+
+@operator("QLinearGlobalAveragePool", domain=MICROSOFT)
+def quantized_global_average(call: Call) -> Data:
+    """The mean of each channel of a quantized image, quantized."""
+    x = dequantized(call, 0)
+    axes = tuple(range(1, x.ndim - 1)) if call.get("channels_last", 0) else tuple(range(2, x.ndim))
+    zero = call.tensor(4)
+    element = next(each for each in ELEMENTS.values() if each.tensor == zero.dtype)
+    mean = x.mean(axes, keepdim=True)
+    return quantized(mean / call.tensor(3), zero.cast(dtypes.float32), element)
+
+
+@operator("QLinearConcat", domain=MICROSOFT)
+def quantized_concat(call: Call) -> Data:
+    """Quantized tensors joined along an axis, quantized alike."""
+    parts = [dequantized(call, index) for index in range(2, len(call), 3)]
+    joined_parts = parts[0].cat(*parts[1:], dim=int(call.get("axis")))
+    zero = call.tensor(1)
+    element = next(each for each in ELEMENTS.values() if each.tensor == zero.dtype)
+    return quantized(joined_parts / call.tensor(0), zero.cast(dtypes.float32), element)
+
+
+@operator("DynamicQuantizeMatMul", domain=MICROSOFT)
+def dynamic_quantized_matmul(call: Call) -> Data:
+    """Products of floats with quantized weights."""
+    weight, scale = call.tensor(1), call.tensor(2)
+    zero = call.tensor(3).cast(dtypes.int32) if call.has(3) else 0
+    y = call.tensor(0).matmul((weight.cast(dtypes.int32) - zero).cast(scale.dtype) * scale)
+    return y + call.tensor(4) if call.has(4) else y
+
+
+@operator("MatMulIntegerToFloat", domain=MICROSOFT)
+def integer_matmul_to_float(call: Call) -> Data:
+    """Products of quantized matrices as floats."""
+    first, second = call.tensor(0).cast(dtypes.int32), call.tensor(1).cast(dtypes.int32)
+    first = first - call.tensor(4).cast(dtypes.int32) if call.has(4) else first
+    second = second - call.tensor(5).cast(dtypes.int32) if call.has(5) else second
+    y = first.matmul(second).cast(dtypes.float32) * (call.tensor(2) * call.tensor(3))
+    return y + call.tensor(6) if call.has(6) else y

@@ -1,0 +1,200 @@
+"""Models as programs: captures, inputs that choose them, control flow, mistakes of callers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+import onnx
+import pytest
+from graphs import BOOL, INT64, model, value
+from onnx import helper
+
+from tiny_onnx import OnnxRunner
+from tinycore import GlobalCounters, Tensor
+from tinycore.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError
+
+
+def linear() -> onnx.ModelProto:
+    weight = numpy.arange(6, dtype=numpy.float32).reshape(2, 3)
+    nodes = [
+        helper.make_node("Transpose", ["w"], ["wt"], perm=[1, 0]),
+        helper.make_node("MatMul", ["x", "wt"], ["y"]),
+    ]
+    return model(nodes, [value("x", ["n", 3])], [value("y", ["n", 2])], {"w": weight})
+
+
+def result(runner: OnnxRunner, **inputs: Any) -> Any:
+    (output,) = runner(**inputs).values()
+    assert isinstance(output, Tensor)
+    return output.numpy()
+
+
+def test_each_shape_is_captured_and_replayed_with_new_contents() -> None:
+    runner = OnnxRunner(linear())
+    weight = numpy.arange(6, dtype=numpy.float32).reshape(2, 3)
+    for seed in range(12):
+        x = numpy.random.default_rng(seed).standard_normal((1 + seed % 2, 3)).astype("float32")
+        numpy.testing.assert_allclose(result(runner, x=x), x @ weight.T, rtol=1e-6)
+    assert len(runner.captures) == 2
+
+
+def test_results_of_replays_are_kept_apart() -> None:
+    runner = OnnxRunner(linear())
+    kept = [runner(x=numpy.full((1, 3), number, "float32"))["y"] for number in range(6)]
+    assert [each.tolist() for each in kept if isinstance(each, Tensor)] == [
+        [[3.0 * number, 12.0 * number]] for number in range(6)
+    ]
+
+
+def test_what_depends_on_weights_alone_is_computed_once() -> None:
+    runner = OnnxRunner(linear())
+    result(runner, x=numpy.ones((1, 3), "float32"))
+    assert [node.op for node in runner.nodes] == ["MatMul"]
+    assert set(runner.fixed) == {"wt"}
+
+
+def test_shapes_are_computed_without_a_kernel() -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Gather", ["s", "first"], ["n"], axis=0),
+        helper.make_node("Concat", ["n", "rest"], ["shape"], axis=0),
+        helper.make_node("Reshape", ["x", "shape"], ["y"]),
+    ]
+    weights = {"first": numpy.array([0]), "rest": numpy.array([-1])}
+    runner = OnnxRunner(model(nodes, [value("x", ["n", 2, 3])], [value("y", ["n", None])], weights))
+    GlobalCounters.reset()
+    assert result(runner, x=numpy.zeros((4, 2, 3), "float32")).shape == (4, 6)
+    assert GlobalCounters.kernel_count == 0
+
+
+def branching() -> onnx.ModelProto:
+    then = helper.make_graph(
+        [helper.make_node("Add", ["x", "x"], ["t"])], "then", [], [value("t", [2])]
+    )
+    other = helper.make_graph(
+        [helper.make_node("Neg", ["x"], ["e"])], "else", [], [value("e", [2])]
+    )
+    node = helper.make_node("If", ["flag"], ["y"], then_branch=then, else_branch=other)
+    return model([node], [value("x", [2]), value("flag", [], BOOL)], [value("y", [2])])
+
+
+def test_a_flag_chooses_between_captures() -> None:
+    runner = OnnxRunner(branching())
+    for number in range(12):
+        flag = bool(number % 3 == 0)
+        x = numpy.array([number, 1], "float32")
+        expected = x * 2 if flag else -x
+        assert result(runner, x=x, flag=numpy.array(flag)).tolist() == expected.tolist()
+        assert result(runner, x=Tensor(x), flag=Tensor([flag])[0]).tolist() == expected.tolist()
+    assert runner.by_content == {"flag"}
+    assert runner.is_captured
+
+
+def looping() -> onnx.ModelProto:
+    """Doubles x while its sum is below a bound."""
+    body = helper.make_graph(
+        [
+            helper.make_node("Add", ["v", "v"], ["w"]),
+            helper.make_node("ReduceSum", ["w"], ["s"], keepdims=0),
+            helper.make_node("Less", ["s", "bound"], ["go"]),
+        ],
+        "body",
+        [value("i", [], INT64), value("c", [], BOOL), value("v", [2])],
+        [value("go", [], BOOL), value("w", [2]), value("s", [])],
+    )
+    node = helper.make_node("Loop", ["", "begin", "x"], ["y", "sums"], body=body)
+    return model(
+        [node],
+        [value("x", [2])],
+        [value("y", [2]), value("sums", ["steps"])],
+        {"begin": numpy.array(True), "bound": numpy.array(100, "float32")},
+    )
+
+
+def test_a_loop_until_a_computed_condition_is_built_at_each_call() -> None:
+    runner = OnnxRunner(looping())
+    for number in (1, 2, 5, 30, 1, 1):
+        expected = numpy.array([number, 1], "float32")
+        sums: list[float] = []
+        while not sums or sums[-1] < 100:
+            expected = expected * 2
+            sums.append(expected.sum())
+        found = runner(x=numpy.array([number, 1], "float32"))
+        y, s = found["y"], found["sums"]
+        assert isinstance(y, Tensor)
+        assert isinstance(s, Tensor)
+        assert (y.tolist(), s.tolist()) == (expected.tolist(), sums)
+
+
+def test_a_function_of_the_model_takes_attributes_from_its_call() -> None:
+    body = helper.make_function(
+        "own",
+        "Scaled",
+        ["a"],
+        ["b"],
+        [
+            helper.make_node("Constant", [], ["k"]),
+            helper.make_node("Mul", ["a", "k"], ["b"]),
+        ],
+        [helper.make_opsetid("", 21)],
+        ["factor"],
+    )
+    reference = onnx.AttributeProto(
+        name="value_float", ref_attr_name="factor", type=onnx.AttributeProto.FLOAT
+    )
+    body.node[0].attribute.append(reference)
+    nodes = [
+        helper.make_node("Scaled", ["x"], ["h"], domain="own", factor=3.0),
+        helper.make_node("Scaled", ["h"], ["y"], domain="own", factor=5.0),
+    ]
+    proto = model(nodes, [value("x", [2])], [value("y", [2])], functions=[body])
+    proto.opset_import.append(helper.make_opsetid("own", 1))
+    runner = OnnxRunner(proto)
+    for _ in range(4):
+        assert result(runner, x=numpy.array([1, 2], "float32")).tolist() == [15, 30]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "error", "text"),
+    [
+        ({}, ArgumentError, "missing: x"),
+        ({"x": numpy.zeros((1, 3), "float32"), "z": 1}, ArgumentError, "unknown: z"),
+        ({"x": numpy.zeros((1, 3), "float64")}, DTypeError, "is float32, not float64"),
+        ({"x": numpy.zeros((1, 4), "float32")}, ShapeError, "nx3, not of shape 1x4"),
+        ({"x": numpy.zeros(3, "float32")}, ShapeError, "not of shape 3"),
+    ],
+)
+def test_inputs_that_the_model_does_not_take(
+    inputs: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        OnnxRunner(linear())(inputs)
+
+
+def test_sides_of_one_name_are_alike() -> None:
+    node = helper.make_node("Concat", ["a", "b"], ["y"], axis=1)
+    proto = model([node], [value("a", ["n", 1]), value("b", ["n", 2])], [value("y", ["n", 3])])
+    with pytest.raises(ShapeError, match="side 'n' is 2 in input 'a' and 3 in 'b'"):
+        OnnxRunner(proto)(a=numpy.zeros((2, 1), "float32"), b=numpy.zeros((3, 2), "float32"))
+
+
+def test_an_unknown_operator_is_named() -> None:
+    proto = model(
+        [helper.make_node("Frobnicate", ["x"], ["y"], name="here")],
+        [value("x", [1])],
+        [value("y", [1])],
+    )
+    with pytest.raises(UnsupportedError, match="operator Frobnicate 'here' of version 21"):
+        OnnxRunner(proto)(x=numpy.zeros(1, "float32"))
+
+
+def test_numbers_and_lists_take_the_dtype_of_the_input() -> None:
+    assert result(OnnxRunner(linear()), x=[[1, 2, 3]]).tolist() == [[8, 26]]
+
+
+def test_it_says_what_it_takes_and_gives() -> None:
+    runner = OnnxRunner(linear())
+    assert repr(runner) == "OnnxRunner(x: float32 nx3 -> y: float32 nx2)"
+    empty = runner.get_empty_input_data()["x"]
+    assert (empty.shape, empty.dtype.name) == ((1, 3), "float32")
