@@ -14,7 +14,7 @@ import pytest
 
 from tinycore import Context, Device, Tensor
 from tinycore.dtype import DType, dtypes
-from tinycore.errors import CompilerUnavailable, UnknownDevice
+from tinycore.errors import CompilerUnavailable, SettingError, UnknownDevice
 from tinycore.lower.plan import plan_for
 from tinycore.lower.steps.chain import Chain
 from tinycore.render.base import Limits
@@ -37,7 +37,7 @@ def limits_of(card: str) -> Limits:
     with Context(DEV=f"NULL:{card}"):
         try:
             limits: Limits = Device["NULL"].toolchain.renderer.limits
-        except (CompilerUnavailable, UnknownDevice) as error:
+        except (CompilerUnavailable, SettingError, UnknownDevice) as error:
             pytest.skip(str(error))
     return limits
 

@@ -36,14 +36,24 @@ from tiny_testing.accelerator.device import Rewriter  # noqa: E402
 from tiny_testing.grading import accelerator  # noqa: E402
 from tinycore import Context, Device, Tensor, dtypes  # noqa: E402
 from tinycore.dtype import DType  # noqa: E402
-from tinycore.errors import CompilerUnavailable  # noqa: E402
+from tinycore.errors import CompilerUnavailable, SettingError, UnknownDevice  # noqa: E402
 from tinycore.lower.pipeline import lower  # noqa: E402
-from tinycore.render.base import Limits, LinearKernel  # noqa: E402
+from tinycore.render.base import Limits, LinearKernel, Renderer  # noqa: E402
 from tinycore.uop.op import Op  # noqa: E402
 
 BY_NAME = {card.name: card for card in CARDS}
 H200, M3, ADRENO = BY_NAME["H200"], BY_NAME["M3"], BY_NAME["Adreno 640"]
 Array = numpy.ndarray
+
+
+def renderer_of(card: Card) -> Renderer:
+    """The renderer of a card, of whose plugin no device is needed; skips where that is absent."""
+    with Context(DEV=f"NULL:{card.target}"):
+        try:
+            renderer: Renderer = Device["NULL"].toolchain.renderer
+        except (CompilerUnavailable, SettingError, UnknownDevice) as error:
+            pytest.skip(str(error))
+    return renderer
 
 
 def limits_of(card: Card) -> Limits:
@@ -52,17 +62,12 @@ def limits_of(card: Card) -> Limits:
     Without boxes that a card copies itself, which the interpreter does not: plans with them are
     executed by tiny-nv's tests.
     """
-    with Context(DEV=f"NULL:{card.target}"):
-        try:
-            limits: Limits = Device["NULL"].toolchain.renderer.limits
-        except CompilerUnavailable as error:
-            pytest.skip(str(error))
-    return replace(limits, threads=256, tensor_copies=False)
+    return replace(renderer_of(card).limits, threads=256, tensor_copies=False)
 
 
 def lowered(card: Card, expression: Callable[[], Tensor]) -> LinearKernel:
+    renderer = renderer_of(card)
     with Context(DEV=f"NULL:{card.target}"):
-        renderer = Device["NULL"].toolchain.renderer
         return lower(expression().schedule()[-1].ast, renderer, "kernel")
 
 

@@ -115,6 +115,7 @@ def test_a_signal_handler_that_computes_during_a_write_leaves_the_others_to_it(
     assert [state.tolist() for state in states] == [[2.0, 2.0], [2.0, 2.0, 2.0]]
 
 
+@pytest.mark.device("CPU")
 def test_what_does_not_fit_leaves_a_write_for_the_next_try() -> None:
     state = Tensor([0.0], device="CPU").realize()
     for batch in (1 << 46, 4):

@@ -81,6 +81,7 @@ def numbers_of(script: str) -> list[int]:
     return [int(number) for number in json.loads(done.stdout)]
 
 
+@pytest.mark.device("CPU")
 @pytest.mark.slow
 def test_steps_of_training_take_what_their_plan_says() -> None:
     peak, plan = numbers_of(TRAINING)
@@ -89,6 +90,7 @@ def test_steps_of_training_take_what_their_plan_says() -> None:
     assert peak <= 1.1 * plan + CONSTANT
 
 
+@pytest.mark.device("CPU")
 def test_cached_blocks_go_back_to_the_system_under_pressure_and_by_age() -> None:
     waiting, after_pressure, after_age = numbers_of(CACHE)
 

@@ -33,6 +33,7 @@ def fills(kernel: UOp) -> list[int]:
     return [sum(s.op is Op.END for s in found) for found in ends.values()]
 
 
+@pytest.mark.device("CPU")
 @pytest.mark.parametrize("columns", [192, 196, 199])
 def test_what_all_parts_of_a_row_read_is_computed_once(columns: int) -> None:
     with Context(DEV="CPU"):

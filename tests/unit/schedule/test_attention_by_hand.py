@@ -9,6 +9,7 @@ import numpy
 import pytest
 
 from tests.unit.schedule.chains import (
+    HOST,
     TOLERANCES,
     Array,
     attention,
@@ -175,7 +176,7 @@ def test_scores_too_large_for_exp_overflow_nowhere(unit: MatrixUnit) -> None:
 def test_sums_of_equal_weights_of_large_values_overflow_nowhere(unit: MatrixUnit) -> None:
     (query,) = operands(unit, (2, 48, 16))
     key = (query * 0)[:, :1].expand(2, 64, 16).contiguous().realize()
-    value = Tensor.full((2, 64, 16), 6e4, device="CPU").cast(unit.a).to("CARD").realize()
+    value = Tensor.full((2, 64, 16), 6e4, device=HOST).cast(unit.a).to("CARD").realize()
 
     expected = numpy.broadcast_to(plain(value)[:, :1], (2, 48, 16))
     check(in_half(query, key, value), unit, expected)

@@ -19,6 +19,7 @@ from tests.unit.lower.matrices import (
 )
 from tests.unit.schedule.chains import (
     HALF,
+    HOST,
     TOLERANCES,
     Array,
     attention,
@@ -92,7 +93,7 @@ def test_what_lies_behind_a_padded_head_is_not_read(
     given = [numbers(batch, length, heads, 3 * width) for _ in range(3)]
     for x in given:
         x[..., width:] = numpy.nan  # what follows a head in memory, and the first one of the next
-    memory = [Tensor(x, device="CPU").cast(unit.a).realize().to("CARD").realize() for x in given]
+    memory = [Tensor(x, device=HOST).cast(unit.a).realize().to("CARD").realize() for x in given]
     query, key, value = (x[..., :width].transpose(1, 2) for x in memory)
     result = query.scaled_dot_product_attention(key, value, is_causal=True)
 
@@ -120,7 +121,7 @@ def test_results_are_stored_in_any_order_of_loops(
     result = query.scaled_dot_product_attention(key, value, is_causal=True)
 
     visible = numpy.tril(numpy.ones((length, length), bool))
-    expected = Tensor(attention(plain(query), plain(key), plain(value), visible), device="CPU")
+    expected = Tensor(attention(plain(query), plain(key), plain(value), visible), device=HOST)
     check(MERGED[how](result).contiguous(), unit, MERGED[how](expected).numpy())
 
 
@@ -134,7 +135,7 @@ def test_groups_share_columns_whose_sums_no_registers_hold(unit: MatrixUnit, see
     parts = replace(CORRECT, name="NARROW", renderer=lambda: Rewriter(limits), limits=limits)
     with accelerator(parts), Context(VERIFY=1):
         query, key, value = (
-            x.to("CPU").to("NARROW").realize()
+            x.to(HOST).to("NARROW").realize()
             for x in operands(unit, (2, 40, width), (2, seen, width), (2, seen, columns))
         )
         visible = numpy.random.default_rng(2).random((40, seen)) > 0.5
@@ -224,7 +225,7 @@ def test_causal_rows_go_through_the_keys_that_they_see_alone(unit: MatrixUnit) -
     shape = (2, 256, 16)
     query, key, value = (numbers(*shape) for _ in range(3))
     value[:, -64:] = numpy.nan  # seen by the last rows alone: 0 times NaN would be NaN
-    given = [Tensor(x, device="CPU").cast(unit.a).realize() for x in (query, key, value)]
+    given = [Tensor(x, device=HOST).cast(unit.a).realize() for x in (query, key, value)]
     result = plain(attended(*(x.to("CARD").realize() for x in given)))
 
     mask = numpy.tril(numpy.ones((256, 256), bool))[:128, :128]
@@ -306,7 +307,7 @@ def test_heads_that_share_keys_are_one_kernel_by_the_unit(
     parts = replace(CORRECT, name="SHARED", renderer=lambda: Rewriter(limits), limits=limits)
     with accelerator(parts):
         query, key, value = (
-            x.to("CPU").to("SHARED").realize()
+            x.to(HOST).to("SHARED").realize()
             for x in operands(unit, (2, 4, 48, 16), (2, groups, 64, 16), (2, groups, 64, 16))
         )
         result = query.scaled_dot_product_attention(key, value, is_causal=True, enable_gqa=True)
@@ -321,7 +322,7 @@ def test_what_is_no_number_stays_so_in_its_row(unit: MatrixUnit) -> None:
     given[0][0, 3] = numpy.nan
     given[2][1, 70, 2] = numpy.inf
     query, key, value = (
-        Tensor(x, device="CPU").cast(unit.a).realize().to("CARD").realize() for x in given
+        Tensor(x, device=HOST).cast(unit.a).realize().to("CARD").realize() for x in given
     )
     result = query.scaled_dot_product_attention(key, value)
 
@@ -358,9 +359,9 @@ def test_gradients_are_kernels_without_scores_in_memory(unit: MatrixUnit, is_mas
     given = operands(unit, (2, 528, 16), (2, 512, 16), (2, 512, 16), (2, 528, 16))
     visible = numpy.random.default_rng(3).random((528, 512)) > 0.5
     visible[5], visible[7, :64] = False, False
-    mask = Tensor(visible, device="CPU") if is_masked else None
+    mask = Tensor(visible, device=HOST) if is_masked else None
     found, count = gradients("CARD", given, mask)
-    expected, _ = gradients("CPU", [x.to("CPU").float().realize() for x in given], mask)
+    expected, _ = gradients(HOST, [x.to(HOST).float().realize() for x in given], mask)
 
     assert count <= 5
     assert_close(unit, found, expected)
@@ -370,7 +371,7 @@ def test_gradients_are_kernels_without_scores_in_memory(unit: MatrixUnit, is_mas
 def test_gradients_of_lengths_that_no_tiles_divide(unit: MatrixUnit) -> None:
     given = operands(unit, (2, 100, 16), (2, 75, 16), (2, 75, 16), (2, 100, 16))
     found, count = gradients("CARD", given, None)
-    expected, _ = gradients("CPU", [x.to("CPU").float().realize() for x in given], None)
+    expected, _ = gradients(HOST, [x.to(HOST).float().realize() for x in given], None)
 
     assert count <= 6
     assert_close(unit, found, expected)
@@ -380,7 +381,7 @@ def test_gradients_of_lengths_that_no_tiles_divide(unit: MatrixUnit) -> None:
 def test_gradients_of_wide_heads_are_kernels_of_their_own(unit: MatrixUnit) -> None:
     given = operands(unit, *[(1, 528, 128)] * 4)
     found, count = gradients("CARD", given, None)
-    expected, _ = gradients("CPU", [x.to("CPU").float().realize() for x in given], None)
+    expected, _ = gradients(HOST, [x.to(HOST).float().realize() for x in given], None)
 
     # Both halves of an RDNA 3 wave hold operands: its two first products need 300 registers of 255.
     assert count <= (12 if unit is WMMA else 6)
@@ -392,9 +393,9 @@ def test_gradients_of_wide_heads_are_kernels_of_their_own(unit: MatrixUnit) -> N
 def test_gradients_of_padded_heads_are_chains(unit: MatrixUnit, is_masked: bool) -> None:
     given = operands(unit, (2, 528, 40), (2, 512, 40), (2, 512, 40), (2, 528, 40))
     visible = numpy.random.default_rng(3).random((528, 512)) > 0.5
-    mask = Tensor(visible, device="CPU") if is_masked else None
+    mask = Tensor(visible, device=HOST) if is_masked else None
     found, count = gradients("CARD", given, mask)
-    expected, _ = gradients("CPU", [x.to("CPU").float().realize() for x in given], mask)
+    expected, _ = gradients(HOST, [x.to(HOST).float().realize() for x in given], mask)
 
     assert count <= 6
     assert_close(unit, found, expected)
@@ -417,8 +418,8 @@ def test_gradients_of_blocks_are_chains_between_other_steps(
 ) -> None:
     given = operands(unit, *[(1, 1024, 16)] * 4)
     results = []
-    for device, kind in (("CARD", unit.a), ("CPU", dtypes.float32)):
-        query, key, value, slope = (x.to("CPU").cast(kind).to(device).realize() for x in given)
+    for device, kind in (("CARD", unit.a), (HOST, dtypes.float32)):
+        query, key, value, slope = (x.to(HOST).cast(kind).to(device).realize() for x in given)
         leaves = [x.detach().requires_grad_() for x in (query, key, value)]
         out = attention_of(*leaves)
         (out * slope).sum().backward()
@@ -456,7 +457,7 @@ def of_few(
     parts = replace(CORRECT, name="FEW", renderer=lambda: Rewriter(limits), limits=limits)
     with accelerator(parts), Context(VERIFY=1):
         query, key, value = (
-            x.to("CPU").to("FEW").realize()
+            x.to(HOST).to("FEW").realize()
             for x in operands(unit, (2, 4, length, 16), *[(2, groups, seen, 16)] * 2)
         )
         given = None if mask is None else Tensor(mask, device="FEW").realize()
@@ -518,10 +519,10 @@ def test_gradients_of_few_queries_are_those_of_every_key(unit: MatrixUnit) -> No
     limits = replace(card_with(unit), units=16)
     parts = replace(CORRECT, name="FEW", renderer=lambda: Rewriter(limits), limits=limits)
     shapes = (2, 4, 2, 16), (2, 2, 256, 16), (2, 2, 256, 16), (2, 4, 2, 16)
-    given = [x.to("CPU").realize() for x in operands(unit, *shapes)]
+    given = [x.to(HOST).realize() for x in operands(unit, *shapes)]
     found: list[list[Array]] = []
     with accelerator(parts):
-        for device, kind in (("FEW", unit.a), ("CPU", dtypes.float32)):
+        for device, kind in (("FEW", unit.a), (HOST, dtypes.float32)):
             query, key, value, slope = (x.cast(kind).realize().to(device).realize() for x in given)
             leaves = [x.detach().requires_grad_() for x in (query, key, value)]
             x, y, z = leaves

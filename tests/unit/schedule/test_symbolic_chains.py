@@ -10,6 +10,7 @@ import numpy
 import pytest
 
 from tests.unit.schedule.chains import (
+    HOST,
     TOLERANCES,
     Array,
     attention,
@@ -39,7 +40,7 @@ def filled(unit: MatrixUnit, x: Tensor, length: int) -> Tensor:
     """A cache of which nothing beyond a length is a number."""
     numbers = plain(x).copy()
     numbers[..., length:, :] = numpy.nan
-    return Tensor(numbers, device="CPU").cast(unit.a).realize().to("CARD").realize()
+    return Tensor(numbers, device=HOST).cast(unit.a).realize().to("CARD").realize()
 
 
 def below(length: int) -> Array:
@@ -144,7 +145,7 @@ def test_launches_of_one_size_have_no_chains_of_others(unit: MatrixUnit) -> None
     parts = replace(CORRECT, name="FIXED", renderer=lambda: Rewriter(limits), limits=limits)
     with accelerator(parts), Context(VERIFY=1):
         query, key, value = (
-            x.to("CPU").to("FIXED").realize()
+            x.to(HOST).to("FIXED").realize()
             for x in operands(unit, (2, 40, 16), (2, MOST, 16), (2, MOST, 16))
         )
         n = Variable("length", 1, MOST).bind(50)
@@ -176,9 +177,9 @@ def decoded(unit: MatrixUnit, length: int, mask: str) -> tuple[Array, Array]:
             visible = visible.astype(numpy.float32)
         given = Tensor(visible, device="FEW").realize()[..., :n]
         visible = visible[..., :length]
-    keys, values = (filled(unit, x, length).to("CPU").to("FEW").realize() for x in (key, value))
+    keys, values = (filled(unit, x, length).to(HOST).to("FEW").realize() for x in (key, value))
     result = (
-        query.to("CPU")
+        query.to(HOST)
         .to("FEW")
         .realize()
         .scaled_dot_product_attention(keys[..., :n, :], values[..., :n, :], given, enable_gqa=True)
@@ -204,7 +205,7 @@ def test_few_queries_of_a_cache_are_the_kernels_of_its_parts(unit: MatrixUnit) -
     parts = replace(CORRECT, name="FEW", renderer=lambda: Rewriter(limits), limits=limits)
     with accelerator(parts):
         query, key, value = (
-            x.to("CPU").to("FEW").realize()
+            x.to(HOST).to("FEW").realize()
             for x in operands(unit, (2, 4, 1, 16), *[(2, 2, CACHE, 16)] * 2)
         )
         n = Variable("length", 1, CACHE).bind(100)

@@ -298,6 +298,7 @@ def test_from_blob_is_an_image_at_an_address() -> None:
     assert array[2, 1].tolist() == [40.0, 42.0, 44.0, 46.0]
 
 
+@pytest.mark.device("CPU")
 def test_from_blob_is_plain_memory_where_there_are_no_images(engine: None) -> None:
     array = numpy.arange(24, dtype=numpy.float32)
     x = Tensor.from_blob(array.ctypes.data, (3, 8), dtype=dtypes.imagef((3, 2)), device="CPU")
