@@ -58,8 +58,11 @@ def node_from_data(data: Data, device: DeviceLike, dtype: DType | None) -> UOp:
         return from_flat(list(leaves(data)), shape, dtype, device)
     if isinstance(data, os.PathLike):
         return from_bytes(numpy.fromfile(data, numpy.uint8), device, dtype)
+    if isinstance(data, memoryview) and data.format not in BYTE_FORMATS:
+        return from_array(numbers_of(data), device, dtype)
     if isinstance(data, (bytes, bytearray, memoryview)):
-        return from_bytes(numpy.frombuffer(data, numpy.uint8), device, dtype)
+        flat = bytes(data) if isinstance(data, memoryview) and not data.c_contiguous else data
+        return from_bytes(numpy.frombuffer(flat, numpy.uint8), device, dtype)
     if isinstance(data, SupportsArray):
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(data, torch.Tensor):
@@ -69,6 +72,23 @@ def node_from_data(data: Data, device: DeviceLike, dtype: DType | None) -> UOp:
         f"Tensor: cannot hold an object of type {type(data).__name__}. "
         "Give a number, a nested list of numbers, bytes, a path, a NumPy array or a Tensor."
     )
+
+
+BYTE_FORMATS: Final = frozenset({"B", "c"})
+"""Formats of a memoryview that are bytes, which a dtype reinterprets; others are numbers."""
+
+
+def numbers_of(view: memoryview) -> HostArray:
+    """The numbers of a memoryview, in its shape. Raises DTypeError for a format without a dtype."""
+    try:
+        array = numpy.asarray(view)
+        from_numpy_dtype(array.dtype)
+    except (ValueError, NotImplementedError, DTypeError) as error:
+        raise DTypeError(
+            f"Tensor: a memoryview of format {view.format!r} holds no numbers of a dtype. "
+            "Give its bytes, view.cast('B'), and their dtype."
+        ) from error
+    return array.astype(array.dtype.newbyteorder("="))
 
 
 def from_bytes(content: HostArray, device: DeviceLike, dtype: DType | None) -> UOp:

@@ -6,15 +6,17 @@ docs/decisions/0013.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import reduce
 from typing import Any, Literal, Self
 
+from tinycore._deferred import numpy
 from tinycore.dtype import Scalar, dtypes
 from tinycore.errors import ArgumentError, DTypeError
 from tinycore.tensor.checks import NUMBER_TYPES
 from tinycore.tensor.operands import COMPARED, Operands, no_bools
 from tinycore.tensor.remainder import floor_quotient, remainder
-from tinycore.tensor.ufuncs import applied
+from tinycore.tensor.ufuncs import applied, called
 from tinycore.uop.op import SHIFTS, Op
 
 
@@ -416,3 +418,10 @@ class Elementwise(Operands):
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **named: Any) -> Any:
         return applied(self, ufunc, method, inputs, named)
+
+    def __array_function__(
+        self, function: Any, types: Iterable[type[Any]], given: Any, named: Any
+    ) -> Any:
+        if not all(issubclass(kind, (Elementwise, numpy.ndarray)) for kind in types):
+            return NotImplemented
+        return called(Elementwise, function, given, named)

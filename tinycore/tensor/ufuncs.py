@@ -1,7 +1,8 @@
-"""NumPy's universal functions on tensors: `numpy.exp(x)` is `x.exp()`, `array + x` is a tensor.
+"""NumPy's functions on tensors: `numpy.exp(x)` is `x.exp()`, `array + x` is a tensor.
 
 Floor 5. A function that is listed here builds a graph as a method does. Any other is computed by
-NumPy on copies of the elements, and gives an array.
+NumPy on arrays of the elements, and gives an array: a method of the same name may mean something
+else (`nonzero`, `size`, `transpose`).
 """
 
 from __future__ import annotations
@@ -61,6 +62,37 @@ BINARY_UFUNCS: Final = {
     "logaddexp": "logaddexp",
 }
 """Functions of two operands, and the methods of the first that they are."""
+
+
+METHOD_FUNCTIONS: Final = frozenset(
+    (
+        "all any amax amin argmax argmin clip flip max mean min ndim prod shape squeeze std sum var"
+    ).split()
+)
+"""Other functions that read a tensor's attributes and methods, which mean the same there."""
+
+
+def called(kind: type[Any], function: Any, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """Result of a function of NumPy that is not universal; arrays, unless it is a method.
+
+    `_implementation` is the function without its dispatcher (NEP 18).
+    """
+    if function.__name__ in METHOD_FUNCTIONS:
+        return function._implementation(*given, **named)
+    return function(*as_arrays(given, kind), **as_arrays(named, kind))
+
+
+def as_arrays(given: Any, kind: type[Any]) -> Any:
+    """Arguments with an array in place of each tensor, also in lists, tuples and dicts."""
+    if isinstance(given, kind):
+        return given.numpy()
+    if isinstance(given, list):
+        return [as_arrays(item, kind) for item in given]
+    if type(given) is tuple:
+        return tuple([as_arrays(item, kind) for item in given])
+    if isinstance(given, dict):
+        return {name: as_arrays(item, kind) for name, item in given.items()}
+    return given
 
 
 def applied(tensor: Any, ufunc: Any, method: str, inputs: tuple[Any, ...], named: Any) -> Any:

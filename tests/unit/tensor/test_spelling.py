@@ -100,6 +100,68 @@ def test_cat_and_stack_take_lists_as_in_torch() -> None:
 
 # --- NumPy arrays
 
+NUMPY_FUNCTIONS: list[Callable[[Any], Any]] = [
+    numpy.nonzero,
+    numpy.argwhere,
+    numpy.size,
+    lambda a: numpy.size(a, 0),
+    numpy.ndim,
+    numpy.shape,
+    lambda a: numpy.moveaxis(a, 0, 1),
+    lambda a: numpy.rollaxis(a, 1),
+    lambda a: numpy.block([[a, a], [a, a]]),
+    lambda a: numpy.transpose(a, (1, 0)),
+    lambda a: numpy.swapaxes(a, 0, 1),
+    lambda a: numpy.repeat(a, 2, axis=1),
+    lambda a: numpy.split(a, 2, axis=1),
+    lambda a: numpy.take(a, [1, 0], axis=1),
+    lambda a: numpy.roll(a, 1),
+    lambda a: numpy.sort(a, axis=0),
+    lambda a: numpy.partition(a, 1),
+    lambda a: numpy.median(a, axis=1),
+    lambda a: numpy.std(a, axis=0),
+    lambda a: numpy.max(a, axis=0),
+    lambda a: numpy.concatenate([a, numpy.ones((1, 2)), a]),
+    lambda a: numpy.array_repr(a),
+    lambda a: numpy.result_type(a, numpy.float64) == numpy.float64,
+]
+"""Functions of NumPy; some have the names of methods that mean something else."""
+
+
+@pytest.mark.parametrize("function", NUMPY_FUNCTIONS)
+def test_functions_of_numpy_answer_as_for_an_array(function: Callable[[Any], Any]) -> None:
+    array = x().numpy().astype("float32")
+    found, expected = function(Tensor(array)), function(array)
+
+    if isinstance(expected, (tuple, list)):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            numpy.testing.assert_array_equal(one, other)
+    elif isinstance(expected, str):
+        assert found == expected
+    else:
+        numpy.testing.assert_allclose(numpy.asarray(found), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["?", "i1", "i4", "u2", "i8", "f2", "f4", "f8", ">i4", ">f4"])
+def test_a_memoryview_holds_numbers_of_its_format(dtype: str) -> None:
+    array = numpy.arange(12).reshape(3, 4).astype(dtype)
+    for view in (memoryview(array), memoryview(array)[::2], memoryview(array.T)):
+        found = Tensor(view)
+        assert found.tolist() == numpy.asarray(view).tolist()
+        assert found.dtype is Tensor(array.astype(array.dtype.newbyteorder("="))).dtype
+
+
+def test_a_memoryview_of_bytes_is_reinterpreted_and_other_formats_are_refused() -> None:
+    content = memoryview(numpy.arange(4, dtype="float32")).cast("B")
+
+    assert Tensor(content).tolist() == list(content)
+    assert Tensor(content, dtype="float32").tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert Tensor(content[::4]).tolist() == list(content[::4])
+    assert Tensor(memoryview(numpy.arange(3.0)), dtype="int32").tolist() == [0, 1, 2]
+    with pytest.raises(DTypeError, match="format 'Zd' holds no numbers of a dtype"):
+        Tensor(memoryview(numpy.zeros(2, "complex128")))
+
 
 @pytest.mark.parametrize(
     "name", ["add", "sub", "mul", "truediv", "pow", "mod", "lt", "eq", "matmul"]
