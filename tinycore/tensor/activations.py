@@ -10,9 +10,11 @@ from typing import Self
 
 from tinycore.dtype import Scalar
 from tinycore.errors import ArgumentError
+from tinycore.tensor import graph
 from tinycore.tensor.functions import in_wide_float
 from tinycore.tensor.special import Special
 from tinycore.tensor.templates import templated
+from tinycore.uop.node import UOp
 
 
 class Activations(Special):
@@ -182,4 +184,11 @@ class Activations(Special):
         [-0.75, 0.0, 0.5]
         """
         x = self._as_float()
-        return x / (x.abs() + 1)
+        value = x / (x.abs() + 1)
+        return self._from_node(graph.called(value.uop, [x.uop], slope_of_softsign))
+
+
+def slope_of_softsign(g: UOp, call: UOp) -> list[Activations]:
+    """d softsign(a) = da / (1 + |a|)**2."""
+    share = (Activations._from_node(call.src[1]).abs() + 1).reciprocal()
+    return [Activations._from_node(g) * share * share]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, Self
+from typing import Literal, Self, TypeVar
 
 from tinycore.dtype import Scalar, dtypes, least_upper_dtype
 from tinycore.errors import ArgumentError, ShapeError
@@ -44,7 +44,7 @@ class Composed(Losses):
     ) -> Self:
         """(sum of |a|**p)**(1/p): of p inf the greatest |a|, of -inf the least, of 0 how many
         are not 0. "fro" is 2, "nuc" the sum of the singular values of matrices (`matrix_norm`). The
-        gradient of p 2 at 0 is 0. Raises ArgumentError for another p.
+        gradient at 0 is 0. Raises ArgumentError for another p.
 
         >>> Tensor([3.0, 4.0]).norm().item(), Tensor([3.0, -4.0]).norm(1).item()
         (5.0, 7.0)
@@ -61,11 +61,12 @@ class Composed(Losses):
             return x.ne(0).cast(x.dtype).sum(axis, keepdim)
         if p == 1:
             return x.sum(axis, keepdim)
-        if p != 2:
-            return x.pow(p).sum(axis, keepdim).pow(1 / p)
-        total = x.square().sum(axis, keepdim)
-        zero = total.eq(0)
-        return zero.where(0.0, zero.where(1.0, total).sqrt())
+        total = (x.square() if p == 2 else x.pow(p)).sum(axis, keepdim)
+        if p < 0:
+            return total.pow(1 / p)
+        zero = total.eq(0)  # where a root has no derivative
+        rest = zero.where(1.0, total)
+        return zero.where(0.0, rest.sqrt() if p == 2 else rest.pow(1 / p))
 
     def median(self, axis: int | None = None, keepdim: bool = False) -> Self | tuple[Self, Self]:
         """The middle element in order, the lower of two; along an axis also its index.
@@ -91,13 +92,13 @@ class Composed(Losses):
         size = self.shape[axis]
         if not size:
             raise ShapeError(f"median: no elements along axis {axis} of shape {self.shape}")
-        values, places = (
-            t._between(axis, (size - 1) // 2, (size - 1) // 2 + 1) for t in self.sort(axis)
-        )
+        ordered, places = self.sort(axis)
+        middle = (size - 1) // 2
+        value, place = (t._between(axis, middle, middle + 1) for t in (ordered, places))
         if not dtypes.is_float(self.dtype):
-            return values, places
-        broken = self.isnan().any(axis, keepdim=True)
-        return broken.where(math.nan, values), broken.where(self.argmax(axis, True), places)
+            return value, place
+        last = ordered._between(axis, size - 1, size)  # NaN comes last, and takes the gradient
+        return last.isnan().where(last, value), last.isnan().where(self.argmax(axis, True), place)
 
     def quantile(
         self, q: float | Sequence[float], axis: int | None = None, keepdim: bool = False
@@ -125,10 +126,10 @@ class Composed(Losses):
         for share in shares:
             low, high = math.floor(share * last), math.ceil(share * last)
             below, above = (ordered._between(place, n, n + 1) for n in (low, high))
-            found.append(below if low == high else below.lerp(above, share * last - low))
+            found.append(below if low == high else between(below, above, share * last - low))
         result = found[0].stack(*found[1:]) if isinstance(q, Sequence) else found[0]
-        broken = self._as_float().isnan().any(place, keepdim=True)
-        result = broken.where(math.nan, result)
+        broken = ordered._between(place, last, last + 1)  # NaN comes last, and takes the gradient
+        result = broken.isnan().where(broken, result)
         return result if keepdim else result.squeeze(result.ndim - self.ndim + place)
 
     def bincount(self, weights: Self | None = None, minlength: int = 0) -> Self:
@@ -419,13 +420,27 @@ class Composed(Losses):
         return loss._reduced(reduction)
 
 
+AnyTensor = TypeVar("AnyTensor", bound=Losses)
+
+
+def between(below: AnyTensor, above: AnyTensor, weight: float) -> AnyTensor:
+    """Linear interpolation, infinite beside infinite numbers; NaN between two of both signs."""
+    infinite = below.isinf() | above.isinf()
+    total = below * (1 - weight) + above * weight
+    return infinite.where(total, below.lerp(above, weight))
+
+
 def slopes_of_atan2(g: UOp, call: UOp) -> list[Composed]:
     """d atan2(y, x) = (x dy - y dx) / (x**2 + y**2); 0 at the origin."""
     wide = least_upper_dtype(call.dtype, dtypes.float32)  # squares overflow float16 above 255
     y, x, slope = (Composed._from_node(n).cast(wide) for n in (*call.src[1:], g))
+    most = x.abs().maximum(y.abs())
+    most = (most.eq(0) | most.isinf()).where(1.0, most)  # squares of less may underflow
+    x, y = x / most, y / most
     origin = x.eq(0) & y.eq(0)
-    share = origin.where(0.0, slope / origin.where(1.0, x.square() + y.square()))
-    return [(share * x).cast(call.dtype), (share * -y).cast(call.dtype)]
+    scale = origin.where(1.0, (x.square() + y.square()) * most)
+    slope = origin.where(0.0, slope)
+    return [(part * slope / scale).cast(call.dtype) for part in (x, -y)]
 
 
 def slopes_of_hypot(g: UOp, call: UOp) -> list[Composed]:

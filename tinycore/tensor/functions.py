@@ -165,13 +165,16 @@ class Functions(Elementwise):
         return self.clamp(min_, max_)
 
     def lerp(self, end: Self, weight: Self | Scalar) -> Self:
-        """a + (end - a) * weight, as floats.
+        """a + (end - a) * weight, as floats; from the end for weights of 1/2 and more.
 
         >>> Tensor([0.0, 10.0]).lerp(Tensor([4.0, 20.0]), 0.25).tolist()
         [1.0, 12.5]
         """
         x = self._as_float()
-        return x + (end - x) * weight
+        way = end - x
+        if isinstance(weight, (int, float)):
+            return x + way * weight if abs(weight) < 0.5 else end - way * (1 - weight)
+        return (weight.abs() < 0.5).where(x + way * weight, end - way * (1 - weight))
 
     # --- questions
 

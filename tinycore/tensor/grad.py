@@ -125,12 +125,12 @@ def of_sin(node: UOp, g: UOp) -> Gradients:
 
 @rule(Op.MAX, Op.MIN)
 def of_extreme(node: UOp, g: UOp) -> Gradients:
-    """The gradient goes to the selected operand, half to each of equals."""
+    """The gradient goes to the selected operand, half to each of equals, to both beside NaN."""
     a, b = node.src
-    first = (b < a) if node.op is Op.MAX else (a < b)
-    second = (a < b) if node.op is Op.MAX else (b < a)
-    shared = a.eq(b).where(scale(g, 0.5), zero(g))
-    return first.where(g, shared), second.where(g, shared)
+    first_loses = (a < b) if node.op is Op.MAX else (b < a)
+    second_loses = (b < a) if node.op is Op.MAX else (a < b)
+    shared = a.eq(b).where(scale(g, 0.5), g)
+    return first_loses.where(zero(g), shared), second_loses.where(zero(g), shared)
 
 
 @rule(Op.WHERE)
@@ -262,17 +262,21 @@ def of_unskew(node: UOp, g: UOp) -> Gradients:
 
 @rule(Op.REDUCE_AXIS)
 def of_reduce(node: UOp, g: UOp) -> Gradients:
-    """Repeated for a sum, shared by equals for an extreme, times other factors for a product."""
+    """Repeated for a sum, shared by equals for an extreme, times other factors for a product.
+
+    No element equals an extreme that is NaN: NaN is then the gradient of all.
+    """
     x = node.src[0]
     op, axes = node.arg
     if op is Op.ADD:
         return (graph.expand(g, x.shape),)
     if op is Op.MUL:
         return (graph.expand(g, x.shape) * other_factors(x, axes),)
-    chosen = x.eq(graph.expand(node, x.shape))
-    count = graph.wide_sum(chosen.cast(dtypes.float32).cast(g.dtype), axes)
-    share = graph.expand(g / count, x.shape)
-    return (chosen.where(share, zero(share)),)
+    best = graph.expand(node, x.shape)
+    count = graph.wide_sum(x.eq(best).cast(dtypes.float32).cast(g.dtype), axes)
+    share = count.eq(zero(count)).where(graph.full_like(g, math.nan), g / count)
+    loses = (x < best) if op is Op.MAX else (best < x)
+    return (loses.where(zero(x), graph.expand(share, x.shape)),)
 
 
 @rule(Op.SCAN_AXIS)

@@ -11,13 +11,22 @@ import math
 from collections.abc import Sequence
 from typing import Self
 
-from tinycore.dtype import DType, DTypeLike, Scalar, dtypes, sum_acc_dtype, to_dtype
+from tinycore.dtype import (
+    DType,
+    DTypeLike,
+    Scalar,
+    dtypes,
+    float_layout,
+    sum_acc_dtype,
+    to_dtype,
+)
 from tinycore.errors import ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.activations import Activations
 from tinycore.tensor.checks import counter_dtype, floating_dtype, resolve_axes, resolve_axis
 from tinycore.tensor.functions import in_wide_float
 from tinycore.tensor.templates import templated
+from tinycore.uop.node import UOp
 from tinycore.uop.op import Op, neutral_element
 from tinycore.uop.size import is_size
 
@@ -167,7 +176,7 @@ class Reduce(Activations):
         mean = wide.mean(axes, keepdim=True)
         degrees = wide._degrees(self._count(axes), correction)
         variance = (wide - mean).square().sum(axes, keepdim) / degrees
-        return variance, mean if keepdim else self._from_node(graph.drop_axes(mean.uop, axes))
+        return variance, mean if keepdim else mean._without(axes)
 
     def _degrees(self, count: int, correction: Scalar) -> Self | float:
         """max(0, count - correction), where a launch gives the count as a number of this dtype."""
@@ -192,14 +201,34 @@ class Reduce(Activations):
         >>> deviation.item(), mean.item()
         (2.0, 3.0)
         """
-        variance, mean = self._moments(axis, keepdim, correction)
-        dtype = self._as_float().dtype
-        return variance._root().cast(dtype), mean.cast(dtype)
+        x = self._as_float()
+        wide = x.cast(sum_acc_dtype(x.dtype))
+        axes = resolve_axes("std", axis, self.ndim)
+        mean = wide.mean(axes, keepdim=True)
+        degrees = wide._degrees(self._count(axes), correction)
+        root = math.sqrt(degrees) if isinstance(degrees, float) else degrees.sqrt()
+        deviation = (wide - mean)._length(axes) / root
+        if not keepdim:
+            deviation, mean = deviation._without(axes), mean._without(axes)
+        return deviation.cast(x.dtype), mean.cast(x.dtype)
 
-    def _root(self) -> Self:
-        """The square root, with a derivative of 0 at 0."""
-        none = self.eq(0)
-        return none.where(0, none.where(1, self).sqrt())
+    def _without(self, axes: Sequence[int]) -> Self:
+        """Without axes of size 1."""
+        return self._from_node(graph.drop_axes(self.uop, axes))
+
+    def _length(self, axes: Sequence[int]) -> Self:
+        """sqrt(sum of squares) along axes, which stay: of sums that neither over- nor underflow.
+
+        Blue, "A portable Fortran program to find the Euclidean norm of a vector" (1978). The
+        gradient at 0 is 0.
+        """
+        layout = float_layout(self.dtype)
+        up = 2.0 ** (-layout.least_exponent * 3 // 4)
+        plain, small, large = [(self * s).square().sum(axes, True) for s in (1.0, up, 1 / up)]
+        tiny = plain < 2.0 ** (layout.least_exponent + layout.mantissa_bits + 3)
+        root = tiny.where(small, plain.isinf().where(large, plain)).sqrt()
+        length = root * tiny.where(1 / up, plain.isinf().where(up, 1.0))
+        return self._from_node(graph.called(length.uop, [self.uop], slope_of_length))
 
     @in_wide_float
     def normalize(self, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Self:
@@ -252,21 +281,13 @@ class Reduce(Activations):
         place = resolve_axis(name, axis, self.ndim)
         if not self.ndim:
             return self.const_like(0, dtypes.default_int)
-        x = self._same_for_all()
-        best = x.max(place, keepdim=True) if greatest else x.min(place, keepdim=True)
-        hit = x.eq(best)
+        best = self.max(place, keepdim=True) if greatest else self.min(place, keepdim=True)
+        hit = self.eq(best)
         if dtypes.is_float(self.dtype):
-            hit = hit | x.isnan()
+            hit = hit | self.isnan()
         size = self.shape[place]
         numbers = self._positions(place)
         return hit.where(numbers, size).min(place, keepdim)
-
-    def _same_for_all(self) -> Self:
-        """These values for kernels that compare them: two may round a sum of products differently.
-
-        See docs/numerics.md: a product may be fused with a sum.
-        """
-        return self.contiguous() if dtypes.is_float(self.dtype) else self
 
     def _positions(self, axis: int) -> Self:
         """The index of each element along one axis, in a shape that broadcasts."""
@@ -346,3 +367,9 @@ class Reduce(Activations):
             else graph.drop_axes(total.uop, resolve_axes("logsumexp", axis, self.ndim))
         )
         return self._from_node(kept).cast(x.dtype)
+
+
+def slope_of_length(g: UOp, call: UOp) -> list[Reduce]:
+    """d sqrt(sum of a**2) = a da / sqrt(sum of a**2)."""
+    length, a, slope = (Reduce._from_node(n) for n in (call, call.src[1], g))
+    return [length.eq(0).where(0.0, slope) * (a / length.eq(0).where(1.0, length))]

@@ -91,10 +91,9 @@ class Scan(Reduce):
         place = resolve_axis(name, axis, self.ndim)
         if not self.ndim or not self.numel():
             return self, self.const_like(0, dtypes.default_int)
-        x = self._same_for_all()
-        stands = x.eq(x._folded_along(name, op, place))
+        stands = self.eq(self._folded_along(name, op, place))
         if dtypes.is_float(self.dtype):
-            stands = stands | x.isnan()
+            stands = stands | self.isnan()
         places = stands.where(self._positions(place), 0)._folded_along(name, Op.MAX, place)
         places = places.contiguous()
         return self._from_node(graph.take(self.uop, places.uop, place)), places

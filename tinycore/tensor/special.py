@@ -192,7 +192,8 @@ class Special(Powers):
         rise = far.where(0.0, -down).expm1()
         root = (down * -0.5).exp()
         size = far.where(root * 0.5 * root, (rise + rise / (rise + 1)) * 0.5)
-        return negative.where(-size, size)
+        value = negative.where(-size, size)
+        return self._from_node(graph.called(value.uop, [self.uop], slope_of_sinh))
 
     @in_wide_float
     def cosh(self) -> Self:
@@ -203,7 +204,8 @@ class Special(Powers):
         """
         down, _ = self._folded()
         root = (down * -0.5).exp()
-        return root * 0.5 * root + 0.5 / root / root
+        value = root * 0.5 * root + 0.5 / root / root
+        return self._from_node(graph.called(value.uop, [self.uop], slope_of_cosh))
 
     @templated
     @in_wide_float
@@ -369,10 +371,20 @@ class Special(Powers):
 def slope_of_acosh(g: UOp, call: UOp) -> list[Special]:
     """d acosh(a) = da / sqrt(a**2 - 1): also below -1, where there is no value."""
     a = Special._from_node(call.src[1])
-    square = (a - 1) * (a + 1)
-    # below 0 the root is NaN, and so are its own derivatives; abs() makes -0 at a == -1 a 0
-    root = (a.abs() >= 1).where(square.abs(), square).sqrt()
+    size = a.abs()
+    # inside of (-1, 1) the root is NaN; two roots, as their product does not overflow
+    root = (size - 1).sqrt() * (size + 1).sqrt()
     return [Special._from_node(g) / root]
+
+
+def slope_of_sinh(g: UOp, call: UOp) -> list[Special]:
+    """d sinh(a) = cosh(a) da."""
+    return [Special._from_node(g) * Special._from_node(call.src[1]).cosh()]
+
+
+def slope_of_cosh(g: UOp, call: UOp) -> list[Special]:
+    """d cosh(a) = sinh(a) da."""
+    return [Special._from_node(g) * Special._from_node(call.src[1]).sinh()]
 
 
 def slope_of_atanh(g: UOp, call: UOp) -> list[Special]:

@@ -40,6 +40,8 @@ KEPT = {
     "hardswish": [nan],
     "selu": [nan],
     "mish": [inf],  # 1, the limit; NaN in torch
+    # 1 / (1 + |a|)**2 without the cancellation of torch
+    "softsign": [inf, -inf, 100.0, -100.0, 104.0, -104.0, 1e5, -1e5, 1e10, -1e10],
 }
 """Special values at which we differ from torch."""
 
@@ -211,3 +213,55 @@ def test_linspace_of_integers_is_exact(ends: tuple[int, int], steps: int) -> Non
 def test_linspace_of_integers_refuses_an_infinite_end() -> None:
     with pytest.raises(ArgumentError, match="no integer"):
         Tensor.linspace(0, inf, 3, dtype="int32")
+
+
+# --- found by the sweep of every function (`test_edge_sweep.py`)
+
+
+def slope(function: Callable[[Tensor], Any], *numbers: float) -> list[float]:
+    """The gradient of the sum of a function of a row."""
+    x = Tensor(list(numbers), requires_grad=True)
+    found: list[float] = function(x).sum().gradient(x)[0].tolist()
+    return found
+
+
+def test_slopes_do_not_overflow_or_cancel_before_values_do() -> None:
+    huge = math.cosh(89.0)
+    assert slope(Tensor.sinh, 89.0, -89.0) == pytest.approx([huge, huge], rel=1e-4)
+    assert slope(Tensor.cosh, 89.0, 1e-10) == pytest.approx([huge, 1e-10], rel=1e-4)
+    assert slope(Tensor.acosh, 1e20, 1e38) == pytest.approx([1e-20, 1e-38], rel=1e-4)
+    assert slope(Tensor.softsign, 1e5, -1e10) == pytest.approx([9.9998e-11, 1e-20], rel=1e-4)
+    assert slope(lambda x: x.norm(3), 1e-25, 2e-25) == [0.0, 0.0]
+    assert slope(lambda x: x.atan2(Tensor([1e20])), 1e20) == pytest.approx([5e-21])
+
+
+@pytest.mark.parametrize("size", [1e20, 1e38, 1.0, 1e-25, 1e-38])
+def test_standard_deviations_neither_overflow_nor_underflow(size: float) -> None:
+    row = [size, -size, 0.5 * size]
+    peer = torch.tensor(row, dtype=torch.float64, requires_grad=True)
+    peer.std().backward()  # type: ignore[no-untyped-call]
+    assert peer.grad is not None
+
+    assert Tensor(row).std().item() == pytest.approx(peer.std().item(), rel=1e-5)
+    assert slope(lambda x: x.std(), *row) == pytest.approx(peer.grad.tolist(), rel=1e-4)
+
+
+def test_quantiles_beside_infinities_are_infinite() -> None:
+    assert Tensor([-inf, 1.0, 2.0]).quantile([0.25, 0.5, 0.75]).tolist() == [-inf, 1.0, 1.5]
+    assert Tensor([inf, 1.0, 2.0]).quantile([0.25, 0.5, 0.75]).tolist() == [1.5, 2.0, inf]
+    assert Tensor([-inf, -inf]).quantile(0.3).item() == -inf
+    assert math.isnan(Tensor([-inf, inf]).quantile(0.5).item())
+    assert slope(lambda x: x.quantile(0.25), -inf, 1.0, 3.0) == [0.5, 0.5, 0.0]
+
+
+def test_a_nan_that_was_chosen_shows_in_gradients() -> None:
+    for choose in (Tensor.max, Tensor.min):
+        assert all(map(math.isnan, slope(choose, nan, 1.0, 2.0)))
+    assert slope(lambda x: x.maximum(Tensor([1.0, nan])), nan, 1.0) == [1.0, 1.0]
+    assert slope(lambda x: x.median(), 1.0, nan, 2.0) == [0.0, 1.0, 0.0]
+    assert slope(lambda x: x.quantile(0.3), 1.0, nan, 2.0) == [0.0, 1.0, 0.0]
+
+
+def test_lerp_ends_at_its_end() -> None:
+    assert Tensor([1e20]).lerp(Tensor([1.0]), 1.0).item() == 1.0
+    assert Tensor([1e20]).lerp(Tensor([1.0]), Tensor([1.0])).item() == 1.0

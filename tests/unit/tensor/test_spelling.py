@@ -122,7 +122,7 @@ NUMPY_FUNCTIONS: list[Callable[[Any], Any]] = [
     lambda a: numpy.std(a, axis=0),
     lambda a: numpy.max(a, axis=0),
     lambda a: numpy.concatenate([a, numpy.ones((1, 2)), a]),
-    lambda a: numpy.array_repr(a),
+    numpy.array_repr,
     lambda a: numpy.result_type(a, numpy.float64) == numpy.float64,
 ]
 """Functions of NumPy; some have the names of methods that mean something else."""
