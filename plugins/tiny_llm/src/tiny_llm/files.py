@@ -17,15 +17,24 @@ __all__ = ["opened"]
 
 def opened(path: Path, device: str | None) -> tuple[Decoder, Tokenizer, str | None, str]:
     """Decoder, tokenizer, chat template if there is one, and name of a model."""
-    model: FolderModel | GgufModel
-    source: Any
     if path.is_dir():
-        model, tokenizer = FolderModel(path, device), Tokenizer.of_folder(path)
+        model = FolderModel(path, device)
         source = folder_template(path)
-    else:
-        model = GgufModel(path, device)
-        tokenizer = Tokenizer.of_gguf(model.metadata, str(path))
-        source = model.metadata.get("tokenizer.chat_template")
+        return built(model, Tokenizer.of_folder(path), source, path, device)
+    with GgufModel(path, device) as file:
+        source = file.metadata.get("tokenizer.chat_template")
+        tokenizer = Tokenizer.of_gguf(file.metadata, str(path))
+        return built(file, tokenizer, source, path, device)
+
+
+def built(
+    model: FolderModel | GgufModel,
+    tokenizer: Tokenizer,
+    source: Any,
+    path: Path,
+    device: str | None,
+) -> tuple[Decoder, Tokenizer, str | None, str]:
+    """The parts, with the weights read. Raises FileFormatError where they do not fit together."""
     if tokenizer.size > model.about.vocabulary:
         raise FileFormatError(
             f"{path}: {tokenizer.size} tokens, and scores for {model.about.vocabulary}"

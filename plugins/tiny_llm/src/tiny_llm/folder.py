@@ -232,6 +232,8 @@ class FolderModel:
         usual = self.number("rope_theta", 1e6 if self.type == "gemma3_text" else 1e4)
         base = float(self.number("rope_theta", usual, stated))
         kind = stated.get("rope_type", stated.get("type", "default"))
+        if not 0 < base < math.inf:
+            raise FileFormatError(f"{self.place}: the base of rotations is {base}, not positive")
         plain = Rotation(base, width)
         if kind in ("default", None):
             return plain

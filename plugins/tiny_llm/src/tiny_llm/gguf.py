@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy
 
@@ -86,17 +87,26 @@ class Metadata:
 
 
 class GgufModel:
-    """A model in a GGUF file, or in several: any one of them is named."""
+    """Model in a GGUF file, or in several of which any one is named: open to the end of `with`."""
 
     def __init__(self, path: str | os.PathLike[str], device: str | None = None) -> None:
         self.device = device
         sizes = {number: (kind.elements, kind.size) for number, kind in BLOCK_TYPES.items()}
-        self.files = parts_of_model(path, sizes)
         self.place = str(path)
-        self.metadata = self.files[0].metadata
-        self.where: dict[str, GgufFile] = {
-            name: file for file in self.files for name in file.tensors
-        }
+        with ExitStack() as opened:
+            files = parts_of_model(path, sizes, opened)
+            self.metadata = files[0].metadata
+            self.where: dict[str, GgufFile] = {name: f for f in files for name in f.tensors}
+            self._read_description()
+            self.opened = opened.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.opened.close()
+
+    def _read_description(self) -> None:
         known = Metadata(self.metadata, self.place)
         self.architecture: str = known.get("general.architecture", str)
         if self.architecture not in FAMILIES:
@@ -181,7 +191,7 @@ class GgufModel:
             if each in self.where:
                 shape = self.where[each].tensors[each].shape
                 factors = tuple(float(f) for f in self.numbers(each, shape).reshape(-1))
-        if context > original and name in self.where:
+        if context > original > 1 and name in self.where:
             magnitude = known.get(f"{a}.rope.scaling.attn_factor", float, 1.0)
             if magnitude == 1.0:
                 magnitude = math.sqrt(1 + math.log(context / original) / math.log(original))

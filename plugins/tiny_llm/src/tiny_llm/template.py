@@ -6,14 +6,18 @@ nothing in or out, with a limit of lines, of characters, and of the sizes of num
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from types import FrameType
 from typing import Any, Final, NoReturn
 
 import jinja2
+from jinja2 import nodes
+from jinja2.compiler import CodeGenerator, Frame
+from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from tiny_llm.tokenizer import Tokenizer
@@ -24,6 +28,8 @@ __all__ = ["ChatTemplate"]
 MOST_LINES: Final = 1_000_000
 """Lines of compiled templates that run for one text; a long talk takes some thousands."""
 MOST_CHARACTERS: Final = 16_000_000
+MOST_PRODUCT: Final = 256_000_000
+"""The greatest product of the sizes of what a function is given."""
 CHATML: Final = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}"
     "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -32,17 +38,90 @@ OPEN, CLOSE = "\ue000", "\ue001"
 """Around the number of a control token that a message spells: it stays text."""
 
 
-class Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox, without operations whose results may be of any size."""
+class Generator(CodeGenerator):
+    """Compiler of templates, for which `~` is a method of the environment, and so has a limit."""
 
-    intercepted_binops = frozenset(["*", "**", "%"])
+    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802  Jinja's name
+        """Write the parts as arguments of `joined`."""
+        self.write("environment.joined((")
+        for part in node.nodes:
+            self.visit(part, frame)
+            self.write(", ")
+        self.write("))")
+
+
+class Sandbox(ImmutableSandboxedEnvironment):
+    """Jinja's sandbox, where no operation has a result of any size."""
+
+    code_generator_class = Generator
+    intercepted_binops = frozenset(["+", "*", "**", "%"])
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """Numbers that are not large; nothing else."""
+        """Sums within the limit, and other operations on small numbers alone."""
+        if operator == "+":
+            weigh(left, right)
+            return super().call_binop(context, operator, left, right)
         small = all(isinstance(x, int | float) and abs(x) < 1 << 32 for x in (left, right))
         if not small or (operator == "**" and abs(right) > 64):
             raise jinja2.exceptions.SecurityError(f"{operator} of what is no small number")
         return super().call_binop(context, operator, left, right)
+
+    def joined(self, parts: tuple[Any, ...]) -> str:
+        """The texts of values, one after another."""
+        weigh(*parts)
+        return "".join(map(str, parts))
+
+    def call(self, context: Any, function: Any, *arguments: Any, **options: Any) -> Any:
+        """A call whose result cannot be large: a method multiplies its text by its arguments."""
+        owner = getattr(function, "__self__", None)
+        if isinstance(owner, str | list | tuple | dict):
+            limit_product(owner, *arguments, *options.values())
+        return super().call(context, function, *arguments, **options)
+
+
+def weigh(*values: Any) -> int:
+    """The characters and items of values, and of what is in them. Raises TooLong beyond a limit."""
+    total, left = 0, list(values)
+    while left:
+        value = left.pop()
+        total += len(value) if isinstance(value, str | bytes) else 1
+        if isinstance(value, int) and not isinstance(value, bool):
+            total += value.bit_length() // 3
+        elif isinstance(value, dict):
+            left += [*value.keys(), *value.values()]
+        elif isinstance(value, list | tuple | set):
+            left += value
+        if total > MOST_CHARACTERS:
+            raise TooLong
+    return total
+
+
+def limit_product(*arguments: Any) -> None:
+    """Raises TooLong where a function could multiply its arguments to what has no limit."""
+    first, *others = [
+        abs(each) if isinstance(each, int) and not isinstance(each, bool) else weigh(each)
+        for each in arguments
+    ] or [0]
+    if first * max(others, default=1) > MOST_PRODUCT:
+        raise TooLong
+
+
+def limited(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A filter that weighs its arguments before it runs."""
+
+    @functools.wraps(function)
+    def checked(*arguments: Any, **options: Any) -> Any:
+        plain = [each for each in arguments if not isinstance(each, jinja2.Environment | Context)]
+        limit_product(*plain, *options.values())
+        return function(*arguments, **options)
+
+    return checked
+
+
+def shown(value: Any) -> Any:
+    """A value that is written to the text: within the limit."""
+    weigh(value)
+    return value
 
 
 class TooLong(Exception):
@@ -55,11 +134,15 @@ class ChatTemplate:
     def __init__(self, source: str, tokenizer: Tokenizer, place: str) -> None:
         self.place, self.tokenizer = place, tokenizer
         sandbox = Sandbox(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=["jinja2.ext.loopcontrols"],
+            finalize=shown,
         )
         for name in ("center", "format", "wordwrap", "pprint", "urlize", "batch", "slice"):
             del sandbox.filters[name]
         sandbox.filters["tojson"] = to_json
+        sandbox.filters = {name: limited(found) for name, found in sandbox.filters.items()}
         sandbox.globals["raise_exception"] = refuse
         sandbox.globals["strftime_now"] = lambda form: datetime.now().strftime(str(form)[:100])
         for name in ("lipsum", "cycler", "joiner"):
