@@ -13,9 +13,10 @@ import sys
 from collections.abc import Generator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from zlib import crc32
 
 import pytest
-from sampling import mark_slow
+from sampling import leave_out, mark_slow
 
 # Support packages that are younger than somebody's environment are found in the tree, and by the
 # processes that tests start.
@@ -37,9 +38,18 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of a sample of all tests."""
+    parser.addoption(
+        "--one-in", type=int, default=1, metavar="N", help="run a sample: one test of N"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark as slow what samples leave out."""
     mark_slow(items)
+    every = config.getoption("--one-in")
+    leave_out(config, items, {item for item in items if crc32(item.nodeid.encode()) % every})
 
 
 def pytest_collection_finish() -> None:

@@ -7,10 +7,8 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from zlib import crc32
 
 import pytest
-from sampling import leave_out
 
 from tests.standins import STANDINS, device_of
 from tinycore import Context, Device
@@ -25,20 +23,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write golden files instead of comparing"
     )
-    parser.addoption(
-        "--one-in", type=int, default=1, metavar="N", help="run a sample: one test of N"
-    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("VERIFY", "1")  # every graph is checked at every stage
     if config.getoption("--update-golden") and os.environ.get("CI"):
         raise pytest.UsageError("--update-golden: CI compares golden files, it never writes them")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    every = config.getoption("--one-in")
-    leave_out(config, items, {item for item in items if crc32(item.nodeid.encode()) % every})
 
 
 @dataclass(frozen=True)

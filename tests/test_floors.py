@@ -236,6 +236,21 @@ def test_a_plugin_imports_the_face_of_the_core_only(path: Path) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+PLUGIN_TESTS = [
+    path for tests in sorted(ROOT.glob("plugins/*/tests")) for path in python_files(tests)
+]
+
+
+def test_a_plugins_tests_import_nothing_of_the_cores_tests() -> None:
+    """They run beside a built wheel of the core; what both need is in tests/support."""
+    found = {
+        shown(path)
+        for path in PLUGIN_TESTS
+        if re.search(r"^\s*(from|import) tests\b", path.read_text("utf-8"), re.MULTILINE)
+    }
+    assert not found
+
+
 @pytest.mark.slow
 def test_modules_are_imported_by_name_in_one_place_only() -> None:
     users = set()
@@ -300,6 +315,7 @@ FILLED_FROM_ABOVE = frozenset(
         ("engine.engine", "schedule.product_chains:planners"),
         ("tensor.proxies", "schedule.device_memory:buffers"),
         ("tensor.recorded_call", "schedule.device_memory:buffers"),
+        ("tensor.tensor", "_setting:process"),
     }
 )
 """Global collections of a floor that a higher one fills, by which the lower one calls it."""

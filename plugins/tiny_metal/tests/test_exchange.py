@@ -53,7 +53,7 @@ class Mps:
         return METAL
 
     def __dlpack__(self, *, stream: int | None = None, **_: Any) -> object:
-        from tests.unit.tensor.lending import new_capsule  # noqa: PLC0415
+        from lending import new_capsule  # noqa: PLC0415
 
         assert stream is None, "torch takes no stream for MPS"
         self.managed = ManagedVersioned()

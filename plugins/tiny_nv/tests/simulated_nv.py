@@ -35,6 +35,7 @@ __all__ = [
     "BACKEND",
     "CARDS",
     "MACHINE",
+    "NAMES",
     "OPTIONS",
     "VERSIONS",
     "backend_named",
@@ -150,6 +151,14 @@ def backend_of(machine: Machine, options: Mapping[str, str] | None = None) -> Ba
         driver=None,
         renderers=renderers,
     )
+
+
+NAMES: Final = (
+    *(f"{card}_{branch}" for card in CARDS for branch in VERSIONS),
+    *("AMPERE_570_OPTIONS", "HOPPER_580_OPTIONS", "BLACKWELL_610_OPTIONS"),
+)
+"""Backends by card and branch; with every option on, one card of each form of launch descriptors.
+The core's tests know them as stand-ins (tests/standins.py)."""
 
 
 def backend_named(name: str) -> Backend:

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy
 import pytest
+from lending import Producer
 from simulated import Simulated
 from standin import Card, Driver
 
-from tests.unit.tensor.lending import Producer
 from tiny_nv import _lib
 from tiny_nv._lib import ffi
 from tiny_nv.device import CudaDevice

@@ -10,10 +10,9 @@ import zlib
 from collections.abc import Iterator
 
 import pytest
-from simulated_nv import backend_named
+from simulated_nv import NAMES, backend_named
 from trials import run_trial
 
-from tests.standins import NVS
 from tiny_testing.suite import Subject
 from tiny_testing.suite.case import Level, Trial, trials
 from tinycore import Context
@@ -32,11 +31,10 @@ FULL = "HOPPER_580"
 """The card that runs all kernels."""
 WHOLE = (FULL, "AMPERE_570", "BLACKWELL_610")
 """Cards that run all cases of memory and order: one for each form of launch descriptors."""
-PAIRS = tuple(name.removeprefix("NV:PTX-").replace("-", "_") for name in NVS)
-SHARING = tuple(name for name in PAIRS if name not in WHOLE)
+SHARING = tuple(name for name in NAMES if name not in WHOLE)
 """Cards and branches that share the cases of memory and order: each has others."""
 SAMPLE = 4
-"""Each of PAIRS but FULL runs one kernel in so many of its share."""
+"""Each of NAMES but FULL runs one kernel in so many of its share."""
 
 
 def chosen(level: Level) -> list[Trial]:
@@ -48,7 +46,7 @@ def is_run(card: str, trial: Trial) -> bool:
     """True if a trial is run on a card."""
     place = zlib.crc32(trial.name.encode())
     if trial.case.level == Level.COMPUTE:
-        return card == FULL or place % (SAMPLE * len(PAIRS)) == PAIRS.index(card)
+        return card == FULL or place % (SAMPLE * len(NAMES)) == NAMES.index(card)
     return card in WHOLE or place % len(SHARING) == SHARING.index(card)
 
 
@@ -59,7 +57,7 @@ def is_slow(card: str, trial: Trial) -> bool:
 
 def on_cards(level: Level) -> pytest.MarkDecorator:
     """Cards, and the trials of a level that run on them."""
-    cases = [(card, t) for card in PAIRS for t in chosen(level) if is_run(card, t)]
+    cases = [(card, t) for card in NAMES for t in chosen(level) if is_run(card, t)]
     marks = [[pytest.mark.slow] if is_slow(*case) else [] for case in cases]
     return pytest.mark.parametrize(
         ("subject", "trial"),

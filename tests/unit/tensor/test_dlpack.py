@@ -7,9 +7,9 @@ import weakref
 import numpy
 import pytest
 import torch
+from lending import buffer, floats, need_host_lender, realized
 from torch.utils.dlpack import from_dlpack
 
-from tests.unit.tensor.lending import buffer, floats, need_host_lender, realized
 from tinycore.dtype import DType, dtypes
 from tinycore.errors import SharingError
 from tinycore.tensor import Tensor

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy
 import pytest
+from lending import Producer
 
-from tests.unit.tensor.lending import Producer
 from tiny_testing.accelerator.device import (
     CAPABILITIES,
     OWN_KIND,

@@ -7,10 +7,10 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from lending import Producer, buffer, floats, need_host_lender, realized
 from torch.utils.dlpack import from_dlpack
 
 import tinycore
-from tests.unit.tensor.lending import Producer, buffer, floats, need_host_lender, realized
 from tinycore.errors import ArgumentTypeError, SharingError
 from tinycore.tensor import Tensor
 from tinycore.tensor.dlpack import CAPSULE_TYPES, READ_ONLY

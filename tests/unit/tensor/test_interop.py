@@ -18,8 +18,8 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from lending import HOST, need, need_host_lender
 
-from tests.unit.tensor.lending import HOST, need, need_host_lender
 from tiny_testing.accelerator import BACKEND
 from tinycore import Context, Device, TinyJit
 from tinycore.dtype import DType, ImageDType, dtypes

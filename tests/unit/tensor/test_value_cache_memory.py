@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import numpy
 import pytest
+from lending import need_host_lender
 
-from tests.unit.tensor.lending import need_host_lender
 from tests.unit.tensor.test_value_cache import bent, counted, numbers
 from tinycore import Tensor, TinyJit, Variable
 from tinycore.engine.counters import GlobalCounters
