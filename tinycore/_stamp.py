@@ -39,7 +39,6 @@ ABOVE_TENSOR: Final = (
     "cli",
     "helpers.py",
     "nn",
-    "testing",
 )
 """The parts of this package on floors above that of tensors."""
 ABOVE_ENGINE: Final = ("tensor", *ABOVE_TENSOR)

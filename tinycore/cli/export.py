@@ -24,7 +24,10 @@ from tinycore.plugin import deferred
 from tinycore.schedule.device_memory import buffer_of
 from tinycore.schedule.limits import cut_for
 from tinycore.tensor import graph
+from tinycore.tensor.liveness import waiting_tensors
+from tinycore.tensor.stream import stream
 from tinycore.uop.movement import base_of
+from tinycore.uop.node import UOp
 
 __all__ = ["add", "export", "run"]
 
@@ -133,9 +136,10 @@ def export(
     """Write `function`, called with tensors like `inputs`, for a backend, to a folder.
 
     Its state (`nn.state.get_state_dict`) becomes weights by name; what else it reads, constants.
-    Files of an earlier export are replaced. Raises ArgumentError where others would be lost,
-    UnsupportedError for a backend that exports nothing, and for a model that is not kernels
-    alone.
+    Tensors that it reads and that are not computed yet are computed first. Files of an earlier
+    export are replaced. Raises ArgumentError where others would be lost, UnsupportedError for a
+    backend that exports nothing, and for a model that is not kernels alone, or that draws random
+    numbers.
     """
     declared = Device.backend(backend.upper())
     if declared.export is None:
@@ -148,7 +152,7 @@ def export(
         examples = {name: Tensor(x.numpy(), dtype=x.dtype) for name, x in inputs.items()}
         state = nn.state.get_state_dict(function)
         Tensor.realize(*state.values(), *examples.values())
-        results = named(function(*examples.values()))
+        results = results_of(function, examples)
         targets = {
             name: Tensor.zeros(*x.shape, dtype=x.dtype).contiguous().realize()
             for name, x in results.items()
@@ -178,6 +182,30 @@ def named(found: Any) -> dict[str, Tensor]:
     if isinstance(found, Mapping) and found and all(isinstance(x, Tensor) for x in found.values()):
         return dict(found)
     raise ArgumentError(f"the model must return tensors, not {type(found).__name__}")
+
+
+def results_of(function: Callable[..., Any], examples: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The results of a model by name, over memory of all that was there before it was called, such
+    as weights of a closure that nothing has computed yet.
+
+    Weights that a first call makes are there in a second one. Raises UnsupportedError where that
+    draws random numbers, too.
+    """
+    for _ in range(2):
+        before, drawn = waiting_tensors(), stream.counter
+        results = named(function(*examples.values()))
+        if stream.counter == drawn:
+            break
+    else:
+        raise UnsupportedError(
+            "the model draws random numbers in each call, and an exported one would use the same "
+            "in each run. Draw them outside, and give them as an input."
+        )
+    read = {*UOp.sink(*[x.uop for x in results.values()]).toposort()}
+    for tensor in before:
+        if isinstance(tensor, Tensor) and tensor.uop in read:
+            tensor.realize()
+    return results
 
 
 def shaped(tensors: Mapping[str, Tensor]) -> dict[str, Shaped]:

@@ -35,7 +35,9 @@ class Exporter:
     toolchain: Toolchain[Renderer]
     numbers: dict[Buffer, int] = field(default_factory=dict)
     """Numbers of the buffers that are no views."""
-    kernels: dict[bytes, ExportedKernel] = field(default_factory=dict)
+    kernels: dict[ExportedKernel, int] = field(default_factory=dict)
+    """Numbers of the kernels. Equal code in other groups is another kernel: its launch sizes belong
+    to it."""
     launches: list[ExportedLaunch] = field(default_factory=list)
 
     def span(self, buffer: Buffer) -> ExportedSpan:
@@ -58,12 +60,9 @@ class Exporter:
                 "exported model has not. Give the inputs shapes of numbers."
             )
         kernel = ExportedKernel(compiled.binary, compiled.info)
-        known = list(self.kernels)
-        if compiled.binary not in self.kernels:
-            self.kernels[compiled.binary] = kernel
-            known.append(compiled.binary)
+        number = self.kernels.setdefault(kernel, len(self.kernels))
         spans = tuple(self.span(buffer) for buffer in item.bufs)
-        self.launches.append(ExportedLaunch(known.index(compiled.binary), spans))
+        self.launches.append(ExportedLaunch(number, spans))
 
 
 def export_schedule(
@@ -89,7 +88,7 @@ def export_schedule(
     results = [exporter.tensor(name, shaped) for name, shaped in outputs.items()]
     read = {name: shaped for name, shaped in weights.items() if shaped[0] in exporter.numbers}
     return ExportedModel(
-        kernels=tuple(exporter.kernels.values()),
+        kernels=tuple(exporter.kernels),
         launches=tuple(exporter.launches),
         weights=tuple(exporter.tensor(name, shaped) for name, shaped in read.items()),
         inputs=tuple(given.values()),

@@ -7,6 +7,7 @@ and TINY_WEBGPU_NODE=FOLDER says where they are.
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -83,6 +84,64 @@ def test_a_network_computes_in_javascript_what_it_computes_here(tmp_path: Path) 
     assert_same(told, net(image))
     assert told["again"], "a second run gives the same"
     assert told["wrong"] == "image must be a Float32Array of 128 elements"
+
+
+class Bottleneck:
+    """An inverted bottleneck of MobileNetV2."""
+
+    def __init__(self, inner: int, factor: int) -> None:
+        wide = inner * factor
+        self.expand = nn.Conv2d(inner, wide, 1, bias=False)
+        self.depth = nn.Conv2d(wide, wide, 3, padding=1, groups=wide, bias=False)
+        self.project = nn.Conv2d(wide, inner, 1, bias=False)
+        self.norms = [nn.BatchNorm(wide), nn.BatchNorm(wide), nn.BatchNorm(inner)]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        found = self.norms[0](self.expand(x)).relu6()
+        found = self.norms[1](self.depth(found)).relu6()
+        return x + self.norms[2](self.project(found))
+
+
+def launched(folder: Path) -> list[int]:
+    """The threads of each launch of a page's model."""
+    model = json.loads((folder / "model.json").read_text("utf-8"))
+    kernels = [model["kernels"][launch["kernel"]] for launch in model["launches"]]
+    return [math.prod(kernel["grid"]) * math.prod(kernel["threads"]) for kernel in kernels]
+
+
+def test_equal_text_is_launched_in_groups_of_its_own(tmp_path: Path) -> None:
+    """The pads of a depthwise convolution differ in their channels alone, which no text names."""
+
+    def pads(few: Tensor, many: Tensor) -> dict[str, Tensor]:
+        around = ((0, 0), (0, 0), (1, 1), (1, 1))
+        wide = {"few": few.pad(around), "many": many.pad(around)}
+        return {name: x.contiguous().mean((2, 3)) for name, x in wide.items()}
+
+    inputs = {"few": Tensor.rand(1, 32, 112, 112), "many": Tensor.rand(1, 96, 112, 112)}
+    export(pads, inputs, "webgpu", tmp_path)
+
+    texts = [file.read_text("utf-8") for file in (tmp_path / "kernels").iterdir()]
+    assert len({*texts}) < len(texts)
+    few, many = (32 * 114 * 114, 96 * 114 * 114)
+    assert any(few <= threads < many for threads in launched(tmp_path))
+    assert any(many <= threads for threads in launched(tmp_path))
+    assert_same(run_in_node(tmp_path), pads(**inputs))
+
+
+def test_inverted_bottlenecks_compute_in_javascript_what_they_compute_here(tmp_path: Path) -> None:
+    blocks = [Bottleneck(4, 2), Bottleneck(4, 6), Bottleneck(4, 3)]
+    head = Tensor.rand(4, 3)  # a weight that nothing has computed
+
+    def net(image: Tensor) -> dict[str, Tensor]:
+        found = image
+        for block in blocks:
+            found = block(found)
+        return {"scores": found.mean((2, 3)) @ head}
+
+    image = Tensor.rand(2, 4, 28, 28)
+    model = export(net, {"image": image}, "webgpu", tmp_path)
+    assert (12,) in [weight.shape for weight in model.weights]
+    assert_same(run_in_node(tmp_path), net(image))
 
 
 def test_every_dtype_of_javascript_travels(tmp_path: Path) -> None:

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tinycore import Context, Tensor, nn
+from tinycore import Context, Device, Tensor, nn
 from tinycore.cli.export import export, made
 from tinycore.cli.main import main
+from tinycore.device.buffer import Buffer
+from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, UnsupportedError
 from tinycore.plugin import (
     API_VERSION,
     Backend,
     ExportedModel,
-    installed_renderers,
+    ExportedSpan,
+    ExportedTensor,
     register,
     unregister,
 )
@@ -38,7 +44,7 @@ def no_device(index: int, interface: str) -> None:
 @pytest.fixture(autouse=True)
 def paper() -> Iterator[None]:
     """A backend that only exports."""
-    name, renderer = next(iter(installed_renderers("NULL").items()))
+    name, renderer = next(iter(Device.backend("PYTHON").renderers.items()))
     backend = Backend(
         name="PAPER",
         api=API_VERSION,
@@ -99,6 +105,154 @@ def test_equal_launches_share_a_kernel(tmp_path: Path, monkeypatch: pytest.Monke
 
     assert [launch.kernel for launch in model.launches][:2] == [0, 0]
     assert len(model.kernels) < len(model.launches)
+
+
+class Runner:
+    """Runs an exported model in Python, kernel by kernel, on the interpreter."""
+
+    def __init__(self, model: ExportedModel, folder: Path) -> None:
+        self.model = model
+        self.device = Device["PYTHON"]
+        self.programs = [self.device.load(k.binary, k.info) for k in model.kernels]
+        self.memory = [Buffer("PYTHON", size, dtypes.uint8) for size in model.buffers]
+        self.give("", nn.state.safe_load(folder / "weights.safetensors"), model.weights)
+
+    def give(
+        self, prefix: str, content: Mapping[str, Tensor], places: Sequence[ExportedTensor]
+    ) -> None:
+        for place in places:
+            data = content[prefix + place.name].numpy().tobytes()
+            self.part(place.span).copyin(memoryview(data))
+
+    def part(self, span: ExportedSpan) -> Buffer:
+        return self.memory[span.buffer].view(span.size, dtypes.uint8, span.start)
+
+    def run(self, inputs: Mapping[str, Tensor]) -> dict[str, bytes]:
+        self.give("input/", inputs, self.model.inputs)
+        for launch in self.model.launches:
+            self.programs[launch.kernel]([self.part(s).handle for s in launch.spans], ())
+        return {x.name: self.part(x.span).tobytes() for x in self.model.outputs}
+
+
+def computed(function: Callable[..., Any], inputs: Mapping[str, Tensor], folder: Path) -> Runner:
+    """An exported model, which has computed its example as Python has."""
+    runner = Runner(export(function, inputs, "paper", folder), folder)
+    example = nn.state.safe_load(folder / "example.safetensors")
+    found = runner.run(example)
+    expected = {n: example[f"output/{n}"].numpy().tobytes() for n in found}
+    assert found == expected
+    return runner
+
+
+class Block:
+    """The inverted bottleneck of MobileNetV2."""
+
+    def __init__(self, inner: int, outer: int, factor: int, stride: int) -> None:
+        wide = inner * factor
+        self.expand = nn.Conv2d(inner, wide, 1, bias=False)
+        self.depth = nn.Conv2d(wide, wide, 3, stride=stride, padding=1, groups=wide, bias=False)
+        self.project = nn.Conv2d(wide, outer, 1, bias=False)
+        self.norms = [nn.BatchNorm(wide), nn.BatchNorm(wide), nn.BatchNorm(outer)]
+        self.is_residual = stride == 1 and inner == outer
+
+    def __call__(self, x: Tensor) -> Tensor:
+        found = self.norms[0](self.expand(x)).relu6()
+        found = self.norms[1](self.depth(found)).relu6()
+        found = self.norms[2](self.project(found))
+        return x + found if self.is_residual else found
+
+
+class Mobile:
+    """MobileNetV2 for small images."""
+
+    def __init__(self) -> None:
+        self.stem = nn.Conv2d(3, 4, 3, stride=2, padding=1, bias=False)
+        self.blocks = [Block(4, 4, 1, 1), Block(4, 6, 3, 2), Block(6, 6, 3, 1), Block(6, 8, 3, 2)]
+        self.head = nn.Linear(8, 5)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        x = self.stem(x).relu6()
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x.mean((2, 3)))
+
+
+def test_a_network_of_inverted_bottlenecks_computes_what_python_does(tmp_path: Path) -> None:
+    computed(Mobile(), {"image": Tensor.rand(1, 3, 16, 16)}, tmp_path)
+
+
+class Blind:
+    """A compiler whose code says nothing of the groups that it is launched in."""
+
+    name = key = "BLIND"
+
+    def compile(self, source: str) -> bytes:
+        return b"the same"
+
+
+def test_equal_code_in_other_groups_is_another_kernel(tmp_path: Path) -> None:
+    """Pads of 32 and of 96 channels are one text in WGSL, over grids of other sizes."""
+    unregister("PAPER")
+    made = Device["PYTHON"].backend.renderers["PYTHON"]("groups=4")
+    written: list[ExportedModel] = []
+    register(
+        Backend(
+            name="PAPER",
+            api=API_VERSION,
+            open=no_device,  # type: ignore[arg-type]
+            renderers={"PYTHON": lambda arch: replace(made, compiler=Blind())},
+            export=lambda model, folder: written.append(model),
+            priority=-1,
+        )
+    )
+
+    def pads(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return x.pad(((0, 0), (1, 1), (1, 1))), y.pad(((0, 0), (1, 1), (1, 1)))
+
+    few, many = Tensor.zeros(32, 112, 112), Tensor.zeros(96, 112, 112)
+    model = export(pads, {"x": few, "y": many}, "paper", tmp_path)
+
+    sizes = [model.kernels[launch.kernel].info for launch in model.launches]
+    elements = [math.prod(info.grid) * math.prod(info.block) for info in sizes]
+    assert len(model.kernels) == 2
+    assert elements[1] == 3 * elements[0]
+
+
+def test_weights_that_nothing_has_computed_are_weights(tmp_path: Path) -> None:
+    weight, scale = Tensor.rand(3, 2), Tensor([2.0, 3.0]) * 4
+    runner = computed(lambda x: (x @ weight) * scale, {"x": Tensor.rand(4, 3)}, tmp_path)
+
+    assert [x.shape for x in runner.model.weights] == [(6,), (2,)]
+
+
+def test_weights_of_a_first_call_are_weights(tmp_path: Path) -> None:
+    made: dict[str, Tensor] = {}
+
+    def lazy(x: Tensor) -> Tensor:
+        if "weight" not in made:
+            made["weight"] = Tensor.randn(x.shape[1], 2)
+        return x @ made["weight"]
+
+    runner = computed(lazy, {"x": Tensor.rand(4, 3)}, tmp_path)
+
+    assert [x.dtype for x in runner.model.weights] == [dtypes.float32]  # and no generator's state
+
+
+def test_random_numbers_of_each_call_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="draws random numbers in each call"):
+        export(lambda x: x + Tensor.rand(3), {"x": Tensor.rand(3)}, "paper", tmp_path)
+
+
+def test_a_state_that_a_model_writes_is_exported_as_it_was(tmp_path: Path) -> None:
+    class Counter:
+        def __init__(self) -> None:
+            self.total = Tensor([1.0, 2.0]).realize()
+
+        def __call__(self, x: Tensor) -> Tensor:
+            self.total.assign(self.total + x)
+            return self.total * 2
+
+    computed(Counter(), {"x": Tensor([10.0, 20.0])}, tmp_path)
 
 
 def test_a_backend_that_exports_nothing_is_told(tmp_path: Path) -> None:
