@@ -16,17 +16,19 @@ launches run once more, into buffers of their own.
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import filterfalse
+from itertools import chain, filterfalse
 from typing import Any, Final
 
 from tinycore._locks import lock as new_lock
 from tinycore._locks import replaced
+from tinycore._signals import deferred, handlers
 from tinycore.config import in_force
 from tinycore.device.buffer import Buffer
 from tinycore.device.hooks import hooks
@@ -38,11 +40,20 @@ from tinycore.engine.counters import trace as trace_run
 from tinycore.engine.device_graph import Alone, BoundLaunch, Part, Single, graph_parts
 from tinycore.engine.run import ExecItem, Recording, Repeated, recordings
 from tinycore.engine.transactions import base_buffer
-from tinycore.errors import DeviceError
+from tinycore.errors import DeviceError, OutOfMemory
 from tinycore.schedule.memory_plan import Life, pack
 from tinycore.trace import Trace
 
 trace = Trace("jit")
+
+LONG_SECONDS: Final = 0.25
+"""Time of a replay from which Ctrl-C does not wait for its end."""
+PIECE_SECONDS: Final = 0.1
+"""Time between two points at which a long replay can be interrupted."""
+COPIED_BYTES_PER_SECOND: Final = 100 << 20
+"""Memory that is copied before a long replay overwrites it, for each second that it takes: a copy
+takes about a fiftieth of the time then.
+"""
 
 
 @contextmanager
@@ -89,6 +100,10 @@ class CapturedStep:
     """The launches as they are submitted, from the first replay on."""
     kept_results: list[Any] = field(default_factory=list)
     """Results of earlier replays whose memory may be used again (`tensor/recorded_call.py`)."""
+    seconds: float = 0.0
+    """The time that the last replay took."""
+    pieces: tuple[int, list[list[Part]], list[Part]] | None = None
+    """Number of launches of a long step that can be interrupted, these by piece, and the others."""
     lock: threading.RLock = field(default_factory=new_lock)
 
     def __post_init__(self) -> None:
@@ -151,13 +166,13 @@ class CapturedStep:
         if not any(buffer.device == device for item in self.items for buffer in item.bufs):
             return
         with self.lock:
-            self.graphs = None  # they hold memory and queues of the device
+            self.graphs = self.pieces = None  # they hold memory and queues of the device
             self.items = tuple([without_program(item, device) for item in self.items])
 
     def free_intermediates(self) -> None:
         """Free the memory of intermediates and of earlier results, until the next replay."""
         with self.lock:
-            self.graphs = None
+            self.graphs = self.pieces = None
             self.kept_results.clear()
             between = self.made - set(self.fresh_outputs)
             for buffer in between | {b.base for b in between if b.base is not None}:
@@ -168,10 +183,12 @@ class CapturedStep:
         inputs: Iterable[Buffer],
         numbers: Mapping[str, int],
         again: Mapping[Buffer, Buffer] | None = None,
+        last: ExitStack | None = None,
     ) -> tuple[Buffer, ...]:
         """Run the step on other inputs; the results, in memory that no later replay touches.
 
-        `again` gives memory of earlier results that may be overwritten.
+        `again` gives memory of earlier results that may be overwritten. A long step enters a block
+        in `last` once it cannot be interrupted any more.
         `JIT=2`, DEBUG=2 and hooks that are called for each kernel ask for one launch at a time.
         """
         exchange = dict(zip(self.inputs, inputs, strict=True))
@@ -196,12 +213,67 @@ class CapturedStep:
                 for item in self.items:
                     Single(item).run(exchange, numbers)
             else:
-                parts = self.graphs
-                if parts is None:
-                    parts = self.graphs = graph_parts(self.items, numbers, exchange)
-                for part in parts:
-                    part.run(exchange, numbers)
+                began = time.perf_counter()
+                if self.is_long:
+                    with ExitStack() as own:
+                        self.run_interruptibly(exchange, numbers, last or own)
+                else:
+                    parts = self.graphs
+                    if parts is None:
+                        parts = self.graphs = graph_parts(self.items, numbers, exchange)
+                    for part in parts:
+                        part.run(exchange, numbers)
+                self.seconds = time.perf_counter() - began
         return tuple(map(exchange.get, self.outputs, self.outputs))
+
+    @property
+    def is_long(self) -> bool:
+        """True if the last replay took so long that the next one can be interrupted."""
+        return self.seconds > LONG_SECONDS
+
+    def run_interruptibly(
+        self, exchange: Mapping[Buffer, Buffer], numbers: Mapping[str, int], last: ExitStack
+    ) -> None:
+        """Run the launches in pieces. An interrupt between two restores what they have overwritten.
+
+        Where that is too much to be copied before, an interrupt waits from the first write on.
+        """
+        copies = self.copies(exchange)
+        count = self.count_before_writes if copies is None else len(self.items)
+        if self.pieces is None or self.pieces[0] != count:
+            pieces = pieces_of(self.items[:count], self.seconds)
+            early = [graph_parts(p, numbers, exchange) for p in pieces]
+            self.pieces = count, early, graph_parts(self.items[count:], numbers, exchange)
+        _, early, late = self.pieces
+        try:
+            for part in chain.from_iterable(early):
+                part.run(exchange, numbers)
+            last.enter_context(deferred(handlers(everything=True)))
+            for part in late:
+                part.run(exchange, numbers)
+        except BaseException:
+            with deferred(handlers(everything=True)):
+                for buffer, copy in (copies or {}).items():
+                    buffer.copy_from(copy)
+            raise
+
+    def copies(self, exchange: Mapping[Buffer, Buffer]) -> dict[Buffer, Buffer] | None:
+        """Copies of the memory that the launches overwrite; None if that is too much."""
+        written = {base_buffer(exchange.get(b, b)) for b in self.overwritten}
+        if sum(b.nbytes for b in written) > self.seconds * COPIED_BYTES_PER_SECOND:
+            return None
+        try:
+            return {b: Buffer.allocated_like(b).copy_from(b) for b in written}
+        except OutOfMemory:
+            return None
+
+    @property
+    def count_before_writes(self) -> int:
+        """The number of launches before the first that overwrites memory from before."""
+        for number, item in enumerate(self.items):
+            if any(base_buffer(item.bufs[slot]) in self.overwritten for slot in item.written):
+                return number
+        return len(self.items)
 
     def replay_into(
         self, inputs: Sequence[Buffer], numbers: Mapping[str, int], results: ResultMemory
@@ -254,6 +326,21 @@ class CapturedStep:
         places = [[number[b] for b in group] for group in (self.inputs, self.outputs, self.made)]
         repeated = [(None if b is None else number[b], action) for b, action in self.repeated]
         return loaded, (memory, items, *places, repeated)
+
+
+def pieces_of(items: Sequence[ExecItem], seconds: float) -> Iterator[list[ExecItem]]:
+    """Launches in groups that take a piece of the time of all, by their estimated work."""
+    work = [1 + i.runner.estimate.ops + i.runner.estimate.bytes for i in items]
+    most = sum(work) * PIECE_SECONDS / seconds
+    piece: list[ExecItem] = []
+    total = 0
+    for item, own in zip(items, work, strict=True):
+        piece.append(item)
+        total += own
+        if total > most:
+            yield piece
+            piece, total = [], 0
+    yield piece
 
 
 steps: Final[weakref.WeakSet[CapturedStep]] = weakref.WeakSet()

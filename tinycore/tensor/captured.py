@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -310,6 +311,7 @@ class Capture:
         found: Sequence[Any],
         numbers: Mapping[str, int],
         kept: ReusableResult | None = None,
+        last: ExitStack | None = None,
     ) -> tuple[Sequence[Buffer], Mapping[int, UOp]]:
         """Run the launches, in the memory of a result if there is one, and leave tensors outside.
 
@@ -317,9 +319,13 @@ class Capture:
         """
         recorded = self.recorded
         assert recorded is not None, "only what was captured is replayed"
+        if recorded.step.is_long and last is None:
+            recorded.gradients = ReusableGradients()  # an interrupt leaves them as they are
+            with ExitStack() as until_left:
+                return self.replay_leaving(given, found, numbers, kept, until_left)
         reused = recorded.gradients.unseen() if recorded.side_outputs else recorded.gradients
         again = reused.again if kept is None else {**reused.again, **kept.again}
-        written = recorded.step.replay(given.buffers, numbers, again)
+        written = recorded.step.replay(given.buffers, numbers, again, last)
         is_all = len(reused.rows) == len(recorded.side_outputs)
         if is_all and kept is not None:
             return written, kept.nodes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import signal
 import weakref
 from collections.abc import Callable
 
@@ -10,6 +11,8 @@ import pytest
 
 from tinycore import Context, Tensor, TinyJit
 from tinycore.device.buffer import Buffer
+from tinycore.engine import captured_step
+from tinycore.engine.device_graph import Alone, HeldLaunches, Single
 from tinycore.schedule.device_memory import buffer_of
 from tinycore.tensor.aliases import buffers_below
 
@@ -151,3 +154,71 @@ def test_a_captured_call_keeps_no_memory_of_gradients_that_it_drops() -> None:
         dropped[:] = [weakref.ref(buffer_of(buffers_below(weight.grad.uop)[0]))]
 
     assert alive == [False]
+
+
+# --- interrupts of long steps
+
+
+@pytest.mark.parametrize("copied_bytes", [1 << 30, 0])
+@pytest.mark.parametrize("place", range(6))
+def test_an_interrupted_replay_leaves_the_state_as_it_was_or_is_complete(
+    monkeypatch: pytest.MonkeyPatch, copied_bytes: int, place: int
+) -> None:
+    monkeypatch.setattr(captured_step, "LONG_SECONDS", 0.0)
+    monkeypatch.setattr(captured_step, "PIECE_SECONDS", 0.0)
+    monkeypatch.setattr(captured_step, "COPIED_BYTES_PER_SECOND", copied_bytes * 1e6)
+    count, total, weight = host(0), host(0), host(2)
+    weight.requires_grad = True
+
+    def run(x: Tensor) -> Tensor:
+        weight.grad = None
+        y = (x * 3).realize()
+        count.assign(count + 1).realize()
+        (weight * y.detach()).sum().backward()
+        total.assign(total + y).realize()
+        return y + 1
+
+    step = TinyJit(run)
+    for number in range(4):
+        step(host(number))
+    assert step.captured is not None
+    assert step.captured.is_long
+
+    def state() -> tuple[object, ...]:
+        assert weight.grad is not None
+        return count.item(), total.item(), weight.grad.item()
+
+    before = state()
+    began = 0
+
+    def interrupted(graph_part: type, *arguments: object) -> None:
+        nonlocal began
+        began += 1
+        if began == place:
+            signal.raise_signal(signal.SIGINT)
+
+    for kind in (Alone, Single, HeldLaunches):
+        right = kind.run
+
+        def run_and_count(
+            part: Alone, *arguments: object, right: Callable[..., None] = right
+        ) -> None:
+            right(part, *arguments)
+            interrupted(type(part))
+
+        monkeypatch.setattr(kind, "run", run_and_count)
+
+    is_interrupted = False
+    try:
+        step(host(9))
+    except KeyboardInterrupt:
+        is_interrupted = True
+    began, after = place, state()
+
+    complete = (before[0] + 1, before[1] + 27, 27.0)  # type: ignore[operator]
+    if is_interrupted and copied_bytes:
+        assert after == before
+    else:
+        assert after in (before, complete) if is_interrupted else after == complete
+    step(host(9))
+    assert count.item() == after[0] + 1  # type: ignore[operator]
