@@ -6,7 +6,7 @@ Floor 6. Imports the public API and the errors.
 from __future__ import annotations
 
 from tinycore import Tensor, dtypes
-from tinycore.errors import DTypeError, ShapeError
+from tinycore.errors import ArgumentError, DTypeError, ShapeError
 from tinycore.nn.initializers import (
     glorot_uniform,
     inverse_root_uniform,
@@ -48,20 +48,35 @@ class Embedding:
 
     Weight (vocab_size, embed_size) starts uniform after Glorot. Rows are gathered, and their
     gradients scattered back, without a one-hot matrix. Negative numbers count from the end; numbers
-    outside the table give zeros. Raises ArgumentError for sizes that are not positive.
+    outside the table give zeros. The row `padding_idx` starts as zeros and gets no gradient. Raises
+    ArgumentError for sizes that are not positive, and for a `padding_idx` outside the table.
 
     >>> table = nn.Embedding(10, 4)
     >>> table(Tensor([[1, 2, 1]])).shape
     (1, 3, 4)
     """
 
-    def __init__(self, vocab_size: int, embed_size: int) -> None:
+    def __init__(self, vocab_size: int, embed_size: int, padding_idx: int | None = None) -> None:
         positive_sizes("Embedding", vocab_size=vocab_size, embed_size=embed_size)
         self.weight = glorot_uniform(outputs=vocab_size, inputs=embed_size)
+        self.padding_idx = padding_idx
+        if padding_idx is not None:
+            if not -vocab_size <= padding_idx < vocab_size:
+                raise ArgumentError(
+                    f"Embedding: padding_idx {padding_idx} names no row of {vocab_size}"
+                )
+            self.padding_idx = padding_idx % vocab_size
+            rows = Tensor.arange(vocab_size, device=self.weight.device).unsqueeze(1)
+            self.weight = rows.eq(self.padding_idx).where(0.0, self.weight)
 
     def __call__(self, idx: Tensor) -> Tensor:
         """Raises DTypeError when `idx` holds no integers."""
         verify_input(self, idx)
         if not dtypes.is_int(idx.dtype):
             raise DTypeError(f"an embedding is looked up by integers, not {idx.dtype.name}")
-        return self.weight[idx]
+        if self.padding_idx is None:
+            return self.weight[idx]
+        negative = idx.eq(self.padding_idx - self.weight.shape[0])
+        is_padding = (idx.eq(self.padding_idx) | negative).unsqueeze(-1)
+        rows = self.weight[idx]
+        return is_padding.where(rows.detach(), rows)

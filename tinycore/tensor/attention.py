@@ -304,7 +304,7 @@ class Attention(Composed):
         rows, seen, width = self.shape[-2], key.shape[-2], key.shape[-1] + value.shape[-1]
         if not is_fixed((rows, seen, width)) or rows * seen <= MOST_KEPT:
             return False
-        device, wide = str(self.device), least_upper_dtype(self.dtype, dtypes.float32)
+        device, wide = self.device, least_upper_dtype(self.dtype, dtypes.float32)
         lengths = {piece.stop - piece.start for n in (rows, seen) for piece in pieces(n, width)}
         return all(skips_hidden(device, self.dtype, n * width * wide.itemsize, n) for n in lengths)
 
@@ -320,7 +320,7 @@ class Attention(Composed):
         sizes = (others, self.shape[-2], length, (width,), (columns,))
         if not self.dtype is key.dtype is value.dtype:
             return "its operands are of several types"
-        return refusal_of_chain(str(self.device), self.dtype, sizes, is_few or parts > 1)
+        return refusal_of_chain(self.device, self.dtype, sizes, is_few or parts > 1)
 
     def _seen(
         self,
@@ -337,7 +337,7 @@ class Attention(Composed):
         wide = least_upper_dtype(self.dtype, key.dtype, dtypes.float32)
         scores = self.matmul(turned(key), dtype=wide) * (1 / root(self.shape[-1]))
         scores = masked(scores, mask)
-        is_widened = self.dtype is not wide and not multiplies(str(self.device), self.dtype)
+        is_widened = self.dtype is not wide and not multiplies(self.device, self.dtype)
         exp = approximate_exp if is_widened else type(scores).exp
         total: Self | None = None
         if (tiles := self._tiles_of_row(key, scores)) is None:
@@ -360,7 +360,7 @@ class Attention(Composed):
         if not is_fixed(scores.shape) or key.dtype is not self.dtype:
             return None
         *outer, rows, columns = scores.shape
-        return tiles_of_row(str(self.device), self.dtype, math.prod(outer), rows, columns)
+        return tiles_of_row(self.device, self.dtype, math.prod(outer), rows, columns)
 
     def _dropped(self, p: float) -> Self:
         """The tensor after dropout, which the random class provides."""
@@ -445,7 +445,7 @@ class Anew:
         others = math.prod(query.shape[:-2])
         if any(x.dtype is not dtype for x in operands):
             return False
-        return refusal_of_chain(str(query.device), dtype, (others, *sizes), **options) is None
+        return refusal_of_chain(query.device, dtype, (others, *sizes), **options) is None
 
     def gradients(self) -> tuple[Attention, Attention, Attention]:
         """Gradients of queries, keys and values."""
@@ -497,6 +497,6 @@ class Anew:
 
     def product(self, weights: Attention, what: Attention) -> Attention:
         """A product with weights, which are as narrow as in the forward pass."""
-        is_narrow = multiplies(str(self.query.device), self.query.dtype)
+        is_narrow = multiplies(self.query.device, self.query.dtype)
         weights = weights.cast(self.query.dtype) if is_narrow else weights
         return weights.matmul(what, dtype=self.wide)

@@ -114,12 +114,13 @@ class Losses(Windows):
         reduction: Reduction = "mean",
         label_smoothing: float = 0.0,
         ignore_index: int = -100,
+        weight: Self | None = None,
     ) -> Self:
         """Cross-entropy of scores (N, C, ...) with labels (N, ...) or probabilities (N, C, ...).
 
         Labels equal to `ignore_index` do not count. Any other label that names no class adds 0, but
-        counts in the mean. Raises ShapeError when they do not fit, ArgumentError for smoothing
-        outside [0, 1].
+        counts in the mean. `weight` (C,) weighs classes; the mean of labels is then over their
+        weights. Raises ShapeError when they do not fit, ArgumentError for smoothing outside [0, 1].
 
         >>> scores = Tensor([[0.0, 0.0], [1.0, 0.0]])
         >>> scores.cross_entropy(Tensor([1, 0]), "none").numpy().round(4)
@@ -138,6 +139,10 @@ class Losses(Windows):
                 f"cross_entropy: labels of shape {Y.shape} do not fit scores of shape {self.shape}"
             )
         logs, classes = self.log_softmax(axis), self.shape[axis]
+        if weight is not None:
+            return self._weighed_cross_entropy(
+                logs, Y, axis, weight, reduction, label_smoothing, ignore_index
+            )
         if not labels:
             if label_smoothing:
                 Y = Y * (1 - label_smoothing) + label_smoothing / max(1, classes)
@@ -151,6 +156,36 @@ class Losses(Windows):
         if reduction == "mean":
             return loss._averaged(counted.sum())
         return loss._reduced(reduction)
+
+    def _weighed_cross_entropy(
+        self,
+        logs: Self,
+        Y: Self,
+        axis: int,
+        weight: Self,
+        reduction: Reduction,
+        label_smoothing: float,
+        ignore_index: int,
+    ) -> Self:
+        """Cross-entropy with a weight of each class, as in torch."""
+        classes = self.shape[axis]
+        if weight.shape != (classes,):
+            raise ShapeError(
+                f"cross_entropy: weight has shape {weight.shape}, not {(classes,)}, one a class"
+            )
+        own = weight.reshape([classes if a == axis else 1 for a in range(self.ndim)])
+        if Y.ndim == self.ndim:
+            Y = Y * (1 - label_smoothing) + label_smoothing / max(1, classes)
+            return (-(logs * own * Y).sum(axis))._reduced(reduction)
+        hot, counted = Y._hot(classes).movedim(-1, axis), Y.ne(ignore_index)
+        loss = hot.where(logs * own, 0).sum(axis) * (1 - label_smoothing)
+        if label_smoothing:
+            loss = loss + (logs * own).sum(axis) * (label_smoothing / max(1, classes))
+        loss = counted.where(-loss, 0)
+        if reduction != "mean":
+            return loss._reduced(reduction)
+        shares = counted.where(hot.where(own, 0).sum(axis), 0)
+        return loss._averaged(shares.cast(sum_acc_dtype(shares.dtype)).sum())
 
     def nll_loss(
         self,

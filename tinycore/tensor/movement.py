@@ -252,12 +252,17 @@ class Movement(Core):
     def unfold(self, dim: int, size: int, step: int) -> Self:
         """Windows of `size` elements every `step` along an axis; the last axis runs inside them.
 
-        Raises ShapeError when none fits, or for a step below 1.
+        Raises ShapeError when none fits, or for a step below 1. Windows of size 0 fit behind the
+        last element as well.
 
         >>> Tensor.arange(5).unfold(0, 3, 2).tolist()
         [[0, 1, 2], [2, 3, 4]]
         """
         axis = self._axis_with_size("unfold", dim)
+        if size == 0 and step > 0:
+            count = self.shape[axis] // step + 1
+            shape = (*self.shape[:axis], count, *self.shape[axis + 1 :], 0)
+            return self._from_node(graph.full(shape, self.dtype, 0, self.device))
         if not 0 < size <= self.shape[axis] or step < 1:
             raise ShapeError(
                 f"unfold: windows of {size} every {step} do not fit axis {axis} of shape "

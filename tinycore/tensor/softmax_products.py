@@ -290,7 +290,7 @@ def are_apart(node: UOp, last: Product, first: Product) -> bool | None:
     both = (steps, columns)
 
     def are_chains(*sizes: tuple[Any, ...], **options: int) -> bool:
-        device = str(node.device)
+        device = node.device
         return not any(refusal_of_chain(device, node.dtype, (others, *n), **options) for n in sizes)
 
     if not are_chains((rows, between, (steps,), (columns,)), (rows, between, both, (steps,))):

@@ -179,3 +179,10 @@ def test_a_sum_is_shared_by_the_threads_of_a_group() -> None:
 def test_float64_is_refused_with_what_to_do() -> None:
     with pytest.raises(UnsupportedError, match=r"WGSL has no float64.*`x.cast\(dtypes.float32\)`"):
         (Tensor([1.0], dtype=dtypes.float64) + 1).realize()
+
+
+def test_arrays_of_2_to_the_31_elements_are_refused() -> None:
+    with Context(DEV="NULL:WGSL"):
+        (Tensor.empty(2**31 - 1, dtype="uint8") + 1).realize()
+        with pytest.raises(UnsupportedError, match="addresses 2,147,483,648 elements of uint8"):
+            (Tensor.empty(2**31, dtype="uint8") + 1).realize()

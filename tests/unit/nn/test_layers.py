@@ -232,6 +232,22 @@ def test_no_samples_give_no_results(make: Any, shape: tuple[int, ...]) -> None:
 # --- embedding and dropout
 
 
+@pytest.mark.parametrize("padding", [0, 5, -1])
+def test_a_row_of_padding_is_zero_and_gets_no_gradient(padding: int) -> None:
+    table = nn.Embedding(7, 3, padding_idx=padding)
+    row = padding % 7
+    assert table.weight[row].tolist() == [0.0, 0.0, 0.0]
+
+    rows = Tensor([[row, 1, 6], [row - 7, 2, 1]])
+    (slope,) = table(rows).sum().gradient(table.weight)
+
+    expected = numpy.zeros((7, 3))
+    numpy.add.at(expected, [n for n in (1, 6, 2, 1) if n != row], 1)
+    assert slope.tolist() == expected.tolist()
+    with pytest.raises(ArgumentError, match="padding_idx 7 names no row of 7"):
+        nn.Embedding(7, 3, padding_idx=7)
+
+
 def test_embedding() -> None:
     rows = numpy.array([[0, 6, 3], [3, 3, 1]])
 

@@ -217,7 +217,7 @@ def differences(name: str, pair: Pair, arrays: Sequence[Any], dtype: str) -> lis
     tensors: list[Any] = [Tensor(a, dtype=dtype, requires_grad=True) for a in arrays]
     mine, peers = outcomes(pair[0], tensors), []
     for wide in (torch.float64, kind):
-        theirs: list[Any] = [torch.tensor(a).to(kind).to(wide).requires_grad_() for a in arrays]
+        theirs = [torch.tensor(a).to(kind).to(wide).requires_grad_() for a in arrays]
         with contextlib.suppress(RuntimeError):  # where torch has no function of small floats
             peers.append(outcomes(pair[1], theirs))
     digits = torch.finfo(kind).eps

@@ -262,6 +262,15 @@ def test_a_nan_that_was_chosen_shows_in_gradients() -> None:
     assert slope(lambda x: x.quantile(0.3), 1.0, nan, 2.0) == [0.0, 1.0, 0.0]
 
 
+@pytest.mark.parametrize(("size", "step"), [(0, 8), (0, 2), (0, 5), (3, 2)])
+def test_windows_of_no_elements(size: int, step: int) -> None:
+    rows = numpy.arange(10).reshape(2, 5)
+
+    assert (
+        Tensor(rows).unfold(1, size, step).shape == torch.tensor(rows).unfold(1, size, step).shape
+    )
+
+
 def test_lerp_ends_at_its_end() -> None:
     assert Tensor([1e20]).lerp(Tensor([1.0]), 1.0).item() == 1.0
     assert Tensor([1e20]).lerp(Tensor([1.0]), Tensor([1.0])).item() == 1.0

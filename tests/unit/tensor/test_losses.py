@@ -345,3 +345,34 @@ def test_mean_losses_of_float16_do_not_overflow_as_sums() -> None:
     assert scores.cross_entropy(y).item() == 600.0
     assert scores.sparse_categorical_crossentropy(y).item() == 600.0
     assert scores.log_softmax(1).nll_loss(y).item() == 600.0
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_cross_entropy_weighs_classes_as_in_torch(reduction: Any, smoothing: float) -> None:
+    generator = numpy.random.default_rng(0)
+    scores = generator.normal(size=(6, 3, 2)).astype("float32")
+    labels = generator.integers(0, 3, (6, 2))
+    labels[0] = -100
+    shares = generator.dirichlet([1.0] * 3, (6, 2)).astype("float32").transpose(0, 2, 1).copy()
+    weight = numpy.array([0.5, 2.0, 1.0], "float32")
+    for target in (labels, shares):
+        x, peer = Tensor(scores, requires_grad=True), torch.tensor(scores, requires_grad=True)
+        loss = x.cross_entropy(Tensor(target), reduction, smoothing, weight=Tensor(weight))
+        expected = torch.nn.functional.cross_entropy(
+            peer,
+            torch.tensor(target),
+            torch.tensor(weight),
+            reduction=reduction,
+            label_smoothing=smoothing,
+        )
+        expected.sum().backward()
+        assert peer.grad is not None
+        (slope,) = loss.sum().gradient(x)
+        numpy.testing.assert_allclose(loss.numpy(), expected.detach().numpy(), rtol=1e-5, atol=1e-6)
+        numpy.testing.assert_allclose(slope.numpy(), peer.grad.numpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_weights_of_cross_entropy_are_one_of_each_class() -> None:
+    with pytest.raises(ShapeError, match=r"weight has shape \(2,\), not \(3,\), one a class"):
+        Tensor([[1.0, 2.0, 3.0]]).cross_entropy(Tensor([1]), weight=Tensor([1.0, 2.0]))

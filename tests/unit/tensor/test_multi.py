@@ -173,3 +173,16 @@ def test_every_kind_of_number(dtype: DType, axis: int) -> None:
     ):
         assert ours.dtype is right.dtype
         assert ours.tolist() == right.tolist()
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, 3, None])
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_of_sharded_tensors(axis: int | None, causal: bool) -> None:
+    content = numpy.random.default_rng(0).random((2, 2, 4, 4), numpy.float32)
+
+    def attended(place: Callable[[Tensor], Tensor]) -> list[Any]:
+        x = place(Tensor(content)).requires_grad_()
+        found = x.scaled_dot_product_attention(x, x, is_causal=causal)
+        return [found.numpy(), found.square().sum().gradient(x)[0].numpy()]
+
+    assert_close(attended(lambda x: x.shard(group(2), axis)), attended(lambda x: x))

@@ -145,7 +145,7 @@ def test_functions_of_numpy_answer_as_for_an_array(function: Callable[[Any], Any
 
 @pytest.mark.parametrize("dtype", ["?", "i1", "i4", "u2", "i8", "f2", "f4", "f8", ">i4", ">f4"])
 def test_a_memoryview_holds_numbers_of_its_format(dtype: str) -> None:
-    array = numpy.arange(12).reshape(3, 4).astype(dtype)
+    array: Any = numpy.arange(12).reshape(3, 4).astype(dtype)
     for view in (memoryview(array), memoryview(array)[::2], memoryview(array.T)):
         found = Tensor(view)
         assert found.tolist() == numpy.asarray(view).tolist()
@@ -153,14 +153,16 @@ def test_a_memoryview_holds_numbers_of_its_format(dtype: str) -> None:
 
 
 def test_a_memoryview_of_bytes_is_reinterpreted_and_other_formats_are_refused() -> None:
-    content = memoryview(numpy.arange(4, dtype="float32")).cast("B")
+    numbers: Any = numpy.arange(4, dtype="float32")
+    content = memoryview(numbers).cast("B")
 
     assert Tensor(content).tolist() == list(content)
     assert Tensor(content, dtype="float32").tolist() == [0.0, 1.0, 2.0, 3.0]
     assert Tensor(content[::4]).tolist() == list(content[::4])
-    assert Tensor(memoryview(numpy.arange(3.0)), dtype="int32").tolist() == [0, 1, 2]
+    assert Tensor(memoryview(numbers), dtype="int32").tolist() == [0, 1, 2, 3]
+    strange: Any = numpy.zeros(2, "complex128")
     with pytest.raises(DTypeError, match="format 'Zd' holds no numbers of a dtype"):
-        Tensor(memoryview(numpy.zeros(2, "complex128")))
+        Tensor(memoryview(strange))
 
 
 @pytest.mark.parametrize(

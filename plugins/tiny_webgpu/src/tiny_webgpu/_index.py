@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from tinycore.dtype import dtypes
+from tinycore.dtype import PointerDType, dtypes
+from tinycore.errors import UnsupportedError
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, Op
 
-__all__ = ["with_wide_index"]
+__all__ = ["refuse_huge", "with_wide_index"]
 
 LEAST, GREATEST = int(dtypes.min(dtypes.int32)), int(dtypes.max(dtypes.int32))
 COMPUTED: Final = ALU | {Op.CONST}
+COUNTERS: Final = frozenset({Op.RANGE, Op.SPECIAL})
 MODULAR: Final = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.NEG})
 """Ops whose low words depend on the low words of their operands alone."""
 BY_LOW_WORDS: Final = MODULAR | {Op.CAST, Op.CONST}
@@ -44,6 +46,22 @@ def with_wide_index(uops: tuple[UOp, ...]) -> tuple[UOp, ...]:
         new[u] = UOp(u.op, dtype, tuple(converted), arg)
         lines.append(new[u])
     return tuple(lines)
+
+
+def refuse_huge(name: str, uops: tuple[UOp, ...]) -> None:
+    """Raises UnsupportedError for arrays and loops whose elements and steps i32 cannot count."""
+    for u in uops:
+        if u.op is Op.DEFINE_GLOBAL and isinstance(u.dtype, PointerDType):
+            if u.dtype.size > GREATEST:
+                raise UnsupportedError(
+                    f"{name} addresses {u.dtype.size:,} elements of {u.dtype.base.name}, and WGSL "
+                    f"counts up to 2**31 - 1. Divide the tensor, or use another device."
+                )
+        elif u.op in COUNTERS and is_beyond(u):
+            raise UnsupportedError(
+                f"{name} has a loop of {u.bounds[1] + 1:,} steps, and WGSL counts up to 2**31 - 1. "
+                "Divide the tensor, or use another device."
+            )
 
 
 def must_not_wrap(uops: tuple[UOp, ...]) -> set[UOp]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
 from tiny_webgpu import _wide
-from tiny_webgpu._index import with_wide_index
+from tiny_webgpu._index import refuse_huge, with_wide_index
 from tiny_webgpu._rounds import most_rounds
 from tiny_webgpu.program import ARGUMENTS, ENTRY
 from tinycore.dtype import DType, PointerDType, Scalar, dtypes
@@ -110,7 +110,9 @@ class Wgsl(CStyle):
     # --- the frame
 
     def render(self, kernel: LinearKernel) -> str:
-        """The source text of a kernel. Raises UnsupportedError where its loops end too early."""
+        """The source text of a kernel. Raises UnsupportedError where its loops end too early, and
+        for arrays of 2**31 elements."""
+        refuse_huge(kernel.name, kernel.uops)
         kernel = replace(kernel, uops=with_wide_index(kernel.uops))
         if self.rounds and (rounds := most_rounds(kernel.uops)) > self.rounds:
             raise UnsupportedError(
