@@ -82,6 +82,8 @@ class Producer:
         if self.name == b"dltensor_versioned":
             self.managed.version.major = self.facts.get("major", 1)
             self.managed.flags = self.facts.get("flags", 0)
+        if tamper := self.facts.get("tamper"):
+            tamper(tensor)
         self.deleter = Deleter(self.note)
         self.managed.deleter = self.deleter
         KEPT.append(self)

@@ -13,8 +13,9 @@ over, as NumPy lacks some of ours.
 from __future__ import annotations
 
 import ctypes
+import math
 from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_uint32
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 from tinycore._deferred import numpy
 from tinycore.dtype import DType, dtypes, to_numpy_dtype
@@ -33,6 +34,10 @@ CARD_INTERFACE: Final = "__cuda_array_interface__"
 HANDLE_KINDS: Final = frozenset({4, 7, 8, 15})
 """DLDeviceTypes whose `data` is the handle of a buffer object and no address: a tensor that begins
 inside of the buffer says so in `byte_offset` alone."""
+MOST_AXES: Final = 64
+"""The greatest number of axes of NumPy and torch, which other libraries keep to."""
+ADDRESSES: Final = 1 << 57
+"""Bytes that a process can address at most: x86-64 has 57 bits, ARM 52 below a byte of tags."""
 VERSION: Final = (1, 1)
 """The DLPack version spoken here: the first with codes for fp8."""
 READ_ONLY, IS_COPIED = 1, 2
@@ -230,9 +235,23 @@ class Lent(NamedTuple):
         return numpy.ndarray(self.shape, to_numpy_dtype(self.dtype), block, -low, strides)
 
 
-def lent(x: Any, copy: bool | None, exchange: SupportsExchange | None = None) -> Lent:
-    """Take the memory of another library's tensor, in order with its stream where the device
-    exchanges so. Raises SharingError for what cannot be taken.
+def device_kind(x: Any) -> tuple[int, int]:
+    """The DLDevice of another library's tensor. Raises SharingError for anything else."""
+    found = x.__dlpack_device__()
+    try:
+        kind, number = map(int, found)
+    except (TypeError, ValueError) as error:
+        raise SharingError(
+            f"from_dlpack: a {type(x).__name__} says that its DLDevice is {found!r}, no two numbers"
+        ) from error
+    return kind, number
+
+
+def lent(
+    x: Any, kind: tuple[int, int], copy: bool | None, exchange: SupportsExchange | None = None
+) -> Lent:
+    """Take the memory of another library's tensor on a DLDevice, in order with its stream where the
+    device exchanges so. Raises SharingError for what cannot be taken.
     """
     if exchange is None:
         capsule = requested(x, copy, {})
@@ -248,14 +267,56 @@ def lent(x: Any, copy: bool | None, exchange: SupportsExchange | None = None) ->
         )
     tensor = managed.tensor
     dtype = dtype_of(tensor.dtype)
-    shape = tuple(tensor.shape[: tensor.ndim])
-    strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else rows(shape)
+    shape, strides = verified_layout(tensor, dtype, kind, type(x).__name__)
     flags = managed.flags if name == b"dltensor_versioned" else 0
     rename_capsule(capsule, ctypes.addressof(USED_NAMES[name]))
     pointer, start = tensor.data or 0, int(tensor.byte_offset)
     if tensor.device_type not in HANDLE_KINDS:
         pointer, start = pointer + start, 0
     return Lent(pointer, shape, strides, dtype, bool(flags & READ_ONLY), Lease(managed), start)
+
+
+def verified_layout(
+    tensor: Described, dtype: DType, kind: tuple[int, int], producer: str
+) -> tuple[Shape, Shape]:
+    """The shape and the strides of a DLTensor. Raises SharingError where no memory can be such.
+
+    What a producer got wrong is found here as far as the numbers show it; reading on would end the
+    process.
+    """
+    if (tensor.device_type, tensor.device_id) != kind:
+        there = tensor.device_type, tensor.device_id
+        refuse_layout(producer, f"lies on DLDevice {there}, where __dlpack_device__ says {kind}")
+    if not 0 <= tensor.ndim <= MOST_AXES:
+        refuse_layout(producer, f"has {tensor.ndim} axes; 0 to {MOST_AXES} are taken")
+    if tensor.ndim and not tensor.shape:
+        refuse_layout(producer, f"has {tensor.ndim} axes and no shape")
+    shape = tuple(tensor.shape[: tensor.ndim]) if tensor.ndim else ()
+    if any(size < 0 for size in shape):
+        refuse_layout(producer, f"has the shape {shape}")
+    strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else rows(shape)
+    verify_reach(shape, strides, dtype.itemsize, int(tensor.data or 0), producer)
+    if tensor.byte_offset >= ADDRESSES:
+        refuse_layout(producer, f"begins {tensor.byte_offset} bytes after its address")
+    return shape, strides
+
+
+def verify_reach(shape: Shape, strides: Shape, itemsize: int, pointer: int, producer: str) -> None:
+    """Raises SharingError for elements at addresses that no process has."""
+    if math.prod([size for size in shape if size]) * itemsize >= ADDRESSES:
+        refuse_layout(producer, f"has the shape {shape}, of more bytes than there are addresses")
+    if 0 in shape:
+        return
+    reach = [step * (size - 1) * itemsize for step, size in zip(strides, shape, strict=True)]
+    if sum(map(abs, reach)) >= ADDRESSES:
+        refuse_layout(producer, f"has strides {strides}, which lead beyond all addresses")
+    if not pointer:
+        refuse_layout(producer, f"has elements of shape {shape} at address {pointer:#x}")
+
+
+def refuse_layout(producer: str, why: str) -> NoReturn:
+    """Raises SharingError for a malformed tensor of a producer."""
+    raise SharingError(f"from_dlpack: the tensor that a {producer} exports {why}")
 
 
 def lent_by_interface(x: Any, exchange: SupportsExchange | None) -> Lent:
@@ -265,6 +326,8 @@ def lent_by_interface(x: Any, exchange: SupportsExchange | None) -> Lent:
     """
     facts = getattr(x, CARD_INTERFACE)
     name = f"from_dlpack: the array interface of {type(x).__name__}"
+    if not isinstance(facts, dict) or not facts.keys() >= {"typestr", "data", "shape"}:
+        raise SharingError(f"{name} needs typestr, data and shape, and is {facts!r}")
     if facts.get("mask") is not None:
         raise SharingError(f"{name} has a mask, and a tensor has none; take its data alone")
     dtype = interface_dtypes().get(facts["typestr"])
@@ -277,6 +340,9 @@ def lent_by_interface(x: Any, exchange: SupportsExchange | None) -> Lent:
         if any(step % dtype.itemsize for step in bytes_apart):
             raise SharingError(f"{name} has strides {bytes_apart}, of no whole {dtype!r}")
         strides = tuple([step // dtype.itemsize for step in bytes_apart])
+    if len(strides) != len(shape) or any(size < 0 for size in shape):
+        raise SharingError(f"{name} has shape {shape} and strides {strides}")
+    verify_reach(shape, strides, dtype.itemsize, int(pointer or 0), type(x).__name__)
     if exchange is not None and facts.get("stream") is not None:
         exchange.wait_for(int(facts["stream"]))
     return Lent(int(pointer or 0), shape, strides, dtype, bool(read_only), x)
@@ -296,7 +362,14 @@ def requested(x: Any, copy: bool | None, order: dict[str, int | None]) -> object
     try:
         return x.__dlpack__(**asked)
     except TypeError:  # from before DLPack 1.0: it takes no such argument
+        pass
+    try:
         return x.__dlpack__(**order)
+    except TypeError as error:
+        raise SharingError(
+            f"from_dlpack: __dlpack__ of a {type(x).__name__} does not take what DLPack asks: "
+            f"{error}"
+        ) from error
 
 
 def dtype_of(found: DataType) -> DType:

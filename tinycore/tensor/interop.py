@@ -254,7 +254,7 @@ class Interop(InPlace):
                 f"from_dlpack: a {type(x).__name__} does not export DLPack; Tensor(...) copies "
                 "numbers, lists and arrays"
             )
-        kind, number = map(int, x.__dlpack_device__())
+        kind, number = dlpack.device_kind(x)
         target = None if device is None else one_device("from_dlpack", device)
         here = target is not None and runtime().takes(target, kind, number)
         place = target if here else runtime().device_for(kind, number)
@@ -264,7 +264,7 @@ class Interop(InPlace):
                 "the array to the host first"
             )
         exchange = None if kind == dlpack.HOST_DEVICE[0] else runtime().exchange(place)
-        found = dlpack.lent(x, copy, exchange)
+        found = dlpack.lent(x, (kind, number), copy, exchange)
         return cls._of_lent(found, (kind, number), place, target or place, copy)
 
     @classmethod

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
+import random
 from typing import Any
 
 import numpy
 import pytest
 import torch
-from lending import Producer, buffer, floats, need_host_lender, realized
+from lending import KEPT, Producer, buffer, floats, need_host_lender, realized
 from torch.utils.dlpack import from_dlpack
 
 import tinycore
 from tinycore.errors import ArgumentTypeError, SharingError
 from tinycore.tensor import Tensor
-from tinycore.tensor.dlpack import CAPSULE_TYPES, READ_ONLY
+from tinycore.tensor.dlpack import CAPSULE_TYPES, READ_ONLY, Described
 
 
 @pytest.fixture(autouse=True)
@@ -197,3 +200,78 @@ def test_random_views_mean_the_same_on_both_sides(seed: int, target: str) -> Non
     assert Tensor.from_dlpack(theirs).tolist() == theirs.tolist()
     assert from_dlpack(ours).tolist() == theirs.tolist()
     assert numpy.asarray(ours).tolist() == theirs.tolist()
+
+
+def numbers(*found: int) -> Any:
+    """An array of C, kept as long as the tests are."""
+    KEPT.append(array := (ctypes.c_int64 * len(found))(*found))
+    return ctypes.cast(array, ctypes.POINTER(ctypes.c_int64))
+
+
+MALFORMED: dict[str, tuple[dict[str, Any], str]] = {
+    "many axes": ({"ndim": 1 << 30}, "has 1073741824 axes; 0 to 64 are taken"),
+    "negative axes": ({"ndim": -1}, "has -1 axes"),
+    "no shape": ({"shape": None}, "has 1 axes and no shape"),
+    "negative size": ({"shape": numbers(-3)}, r"has the shape \(-3,\)"),
+    "huge": ({"shape": numbers(1 << 61)}, "more bytes than there are addresses"),
+    "huge and empty": ({"ndim": 2, "shape": numbers(0, 1 << 61)}, "more bytes than there are"),
+    "far": ({"strides": numbers(1 << 61)}, "lead beyond all addresses"),
+    "far below": ({"strides": numbers(-(1 << 62))}, "lead beyond all addresses"),
+    "no memory": ({"data": None}, r"has elements of shape \(3,\) at address 0x0"),
+    "offset": ({"byte_offset": (1 << 64) - 8}, "begins 18446744073709551608 bytes after"),
+    "other device": ({"device_type": 2}, r"lies on DLDevice \(2, 0\), where .* says \(1, 0\)"),
+    "other card": ({"device_id": 3}, r"lies on DLDevice \(1, 3\), where"),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+@pytest.mark.parametrize("version", CAPSULE_TYPES, ids=bytes.decode)
+def test_a_malformed_tensor_is_refused(target: str, name: str, version: bytes) -> None:
+    need_host_lender(target)
+    fields, told = MALFORMED[name]
+
+    def tamper(tensor: Described) -> None:
+        for field, value in fields.items():
+            setattr(tensor, field, value)
+
+    producer = Producer(floats(3), version, tamper=tamper)
+    with pytest.raises(SharingError, match=told):
+        Tensor.from_dlpack(producer)
+    assert producer.deleted == 0  # the capsule, which was not taken, gives it back
+
+
+def test_random_layouts_are_taken_or_refused(target: str) -> None:
+    """Layouts inside of 64 numbers are read right; all others end in SharingError."""
+    need_host_lender(target)
+    drawn, array = random.Random(7), floats(64)
+    for _ in range(200):
+        sizes = [drawn.choice((0, 1, 2, 3, 1 << 40)) for _ in range(drawn.randrange(4))]
+        steps = [drawn.choice((0, 1, 2, 4, 1 << 58, -(1 << 60))) for _ in sizes]
+
+        def tamper(tensor: Described, sizes: Any = sizes, steps: Any = steps) -> None:
+            tensor.ndim = len(sizes)
+            tensor.shape, tensor.strides = numbers(*sizes), numbers(*steps)
+
+        last = sum(step * (size - 1) for size, step in zip(sizes, steps, strict=True))
+        is_inside = 0 in sizes or (0 <= last < 64 and min(steps, default=0) >= 0)
+        if is_inside and math.prod(size for size in sizes if size) < 1 << 20:
+            apart = [step * 4 for step in steps]
+            expected = numpy.lib.stride_tricks.as_strided(array, sizes, apart).tolist()
+            assert Tensor.from_dlpack(Producer(array, tamper=tamper)).tolist() == expected
+        elif not is_inside and abs(last) >= 1 << 58:
+            with pytest.raises(SharingError):
+                Tensor.from_dlpack(Producer(array, tamper=tamper))
+
+
+@pytest.mark.parametrize("device", [None, (1,), "a", (1, "x"), (1, 2, 3)])
+def test_a_device_that_is_no_pair_is_refused(device: Any) -> None:
+    with pytest.raises(SharingError, match="no two numbers"):
+        Tensor.from_dlpack(Producer(floats(3), device=device))
+
+
+def test_a_producer_without_a_method_is_refused() -> None:
+    class Odd(Producer):
+        __dlpack__ = 3  # type: ignore[assignment]
+
+    with pytest.raises(SharingError, match="does not take what DLPack asks"):
+        Tensor.from_dlpack(Odd(floats(3)))
