@@ -133,6 +133,13 @@ def threads(session: nox.Session) -> None:
 
 
 @nox.session
+def files(session: nox.Session) -> None:
+    """Load damaged files of each format (`-- --count 70000 --seed 0`)."""
+    install(session)
+    session.run("python", "-m", "tests.fuzz.files", *session.posargs)
+
+
+@nox.session
 def writes(session: nox.Session) -> None:
     """Run random programs of views and writes against a model (`-- --count 20000 --seed 0`)."""
     install(session)

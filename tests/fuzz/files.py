@@ -69,6 +69,7 @@ READERS: Final[dict[str, Callable[[Path], Any]]] = {
     "idx": loaded_idx,
     "tar": state.tar_extract,
     "zip": state.zip_extract,
+    "npy": state.numpy_load,
 }
 
 
@@ -152,6 +153,22 @@ def zip_files() -> Iterator[bytes]:
         with zipfile.ZipFile(file, "w", method) as made:
             made.writestr("a", b"abc" * 100)
             made.writestr("folder/b", b"")
+        yield file.getvalue()
+
+
+def npy_files() -> Iterator[bytes]:
+    """Arrays of several types and orders, and archives of them."""
+    arrays = [
+        numpy.arange(6.0).reshape(2, 3), numpy.arange(6, dtype=">i2").reshape(2, 3).T,
+        numpy.array(True), numpy.zeros((0, 2)), numpy.array([1 + 2j]),
+    ]  # fmt: skip
+    for array in arrays:
+        file = io.BytesIO()
+        numpy.save(file, array)
+        yield file.getvalue()
+    for save in (numpy.savez, numpy.savez_compressed):
+        file = io.BytesIO()
+        save(file, a=arrays[0], b=arrays[2])
         yield file.getvalue()
 
 

@@ -164,6 +164,12 @@ def q6_k(blocks: Tensor) -> Tensor:
     return (scale.unsqueeze(-1) * values).flatten(1)
 
 
+def q8_k(blocks: Tensor) -> Tensor:
+    """A scale in float32, and 256 bytes; sums of each 16 follow, which are not needed."""
+    scale = blocks[:, :4].bitcast(dtypes.float32)
+    return scale * blocks[:, 4:260].bitcast(dtypes.int8).cast(dtypes.float32)
+
+
 def iq4_nl(blocks: Tensor) -> Tensor:
     """A scale, and 32 numbers of a table."""
     return half(blocks, 0) * chosen(IQ4, nibbles(blocks[:, 2:]))
@@ -344,6 +350,7 @@ BLOCK_TYPES: Final[dict[int, BlockType]] = {
     12: BlockType("Q4_K", 256, 144, q4_k),
     13: BlockType("Q5_K", 256, 176, q5_k),
     14: BlockType("Q6_K", 256, 210, q6_k),
+    15: BlockType("Q8_K", 256, 292, q8_k),
     16: BlockType("IQ2_XXS", 256, 66, iq2_xxs),
     17: BlockType("IQ2_XS", 256, 74, iq2_xs),
     18: BlockType("IQ3_XXS", 256, 98, iq3_xxs),

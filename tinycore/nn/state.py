@@ -13,7 +13,7 @@ import os
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from sys import getrefcount
@@ -36,6 +36,7 @@ from tinycore.nn.blocks import BLOCK_TYPES
 from tinycore.nn.files import Opaque
 from tinycore.nn.files.archives import tar_members, zip_members
 from tinycore.nn.files.gguf import GgufFile, parts_of_model
+from tinycore.nn.files.npy import NPY_MAGIC, read_npy, read_npz
 from tinycore.nn.files.safetensors import (
     SafetensorsFile,
     read_index,
@@ -54,6 +55,7 @@ __all__ = [
     "get_state_dict",
     "gguf_load",
     "load_state_dict",
+    "numpy_load",
     "safe_load",
     "safe_load_metadata",
     "safe_save",
@@ -165,7 +167,9 @@ def load_state_dict(
     entries = Counter(map(id, state_dict.values()))
     (holders,) = map(getrefcount, [state_dict])
     is_left = consume or (COUNTS_CALLERS and holders <= REFERENCES)
-    names = tqdm(list(values), "loading weights", leave=False, disable=None if verbose else True)
+    names = tqdm(
+        list(values), "loading weights", leave=False, delay=1.0, disable=None if verbose else True
+    )
     batch = Batch(max([LEAST_BATCH, *(targets[name].nbytes() for name in values)]))
     with nullcontext() if consume else AtomicWrites(targets.values):
         for name in names:
@@ -239,16 +243,26 @@ def safe_load(fn: Source, device: DeviceLike | None = None) -> dict[str, Tensor]
     if isinstance(fn, Tensor) or not os.fspath(fn).endswith(".json"):
         with SafetensorsFile(_source(fn)) as file:
             return _safetensors(file, list(file), device)
-    places = read_index(fn)
+
+    def load(path: Path, names: list[str]) -> dict[str, Any]:
+        with SafetensorsFile.open(path) as file:
+            return _safetensors(file, [name for name in names if name in file], device)
+
+    return _of_all_files(Path(fn), load)
+
+
+def _of_all_files(index: Path, load: Callable[[Path, list[str]], dict[str, Any]]) -> dict[str, Any]:
+    """The tensors that an index names, of the files beside it, one file after another."""
+    places = read_index(index)
     found: dict[str, Any] = {}
     for place in dict.fromkeys(places.values()):
         names = [name for name, there in places.items() if there == place]
-        with SafetensorsFile.open(Path(fn).with_name(place)) as file:
-            if missing := [name for name in names if name not in file]:
-                raise FileFormatError(
-                    f"{fn}: tensor {missing[0]!r} is not in {place!r}, where the index has it."
-                )
-            found |= _safetensors(file, names, device)
+        there = load(index.with_name(place), names)
+        if missing := [name for name in names if name not in there]:
+            raise FileFormatError(
+                f"{index}: tensor {missing[0]!r} is not in {place!r}, where the index has it."
+            )
+        found |= {name: there[name] for name in names}
     return {name: found[name] for name in places}
 
 
@@ -278,7 +292,8 @@ def torch_load(fn: Source, device: DeviceLike | None = None) -> Any:
     Python and namespaces are read. Any other object is an `Opaque`, which has its name and the data
     it was made of: of a model that was saved whole, `found.state["_modules"]`. Equal views of one
     storage are one tensor; others that share memory there have copies of it, and attributes of
-    tensors are left out. Raises FileFormatError for a damaged file and for one that asks for more
+    tensors are left out. Of a model in several files the index, `pytorch_model.bin.index.json`, is
+    given. Raises FileFormatError for a damaged file and for one that asks for more
     than `docs/security.md` allows, OSError when it cannot be read.
 
     >>> import pathlib, tempfile
@@ -294,8 +309,16 @@ def torch_load(fn: Source, device: DeviceLike | None = None) -> Any:
         tensor = _tensor(found.array, found.dtype, device)
         return tensor if tensor.shape == found.shape else tensor.expand(found.shape)
 
-    with _source(fn) as source:
-        return read_archive(source, make)
+    def load(path: Source, names: list[str]) -> Any:
+        with _source(path) as source:
+            found = read_archive(source, make)
+        if names and not isinstance(found, dict):
+            raise FileFormatError(f"{path}: holds a {type(found).__name__}, no state dict")
+        return found
+
+    if isinstance(fn, Tensor) or not os.fspath(fn).endswith(".json"):
+        return load(fn, [])
+    return _of_all_files(Path(fn), load)
 
 
 def gguf_load(
@@ -335,22 +358,78 @@ def _gguf_tensor(file: GgufFile, name: str, device: DeviceLike | None) -> Any:
     return kind.decode(blocks).reshape(tensor.shape)
 
 
-def tar_extract(fn: Source, device: DeviceLike | None = None) -> dict[str, Tensor]:
+def numpy_load(fn: Source, device: DeviceLike | None = None) -> Any:
+    """The array in a file of `numpy.save` as a tensor; of `numpy.savez`, tensors by name.
+
+    An array in an archive that is not of numbers, or has no dtype here, is an `Opaque`. Raises
+    FileFormatError for a damaged file, OSError when it cannot be read.
+
+    >>> import pathlib, tempfile, numpy
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = pathlib.Path(folder, "x.npy")
+    ...     numpy.save(file, numpy.arange(3, dtype="int32"))
+    ...     nn.state.numpy_load(file).tolist()
+    [0, 1, 2]
+    """
+    with _source(fn) as source:
+        if source.bytes(0, min(len(NPY_MAGIC), source.size)) == NPY_MAGIC:
+            array = read_npy(source)
+            if not _has_dtype(array):
+                raise FileFormatError(f"{source.place}: an array of {array.dtype}, no dtype here")
+            return Tensor(array, device=device)
+        found: dict[str, Any] = {}
+        for name, value in read_npz(source):
+            if isinstance(value, FileFormatError):
+                found[name] = Opaque(str(value))
+            elif _has_dtype(value):
+                found[name] = Tensor(value, device=device)
+            else:
+                found[name] = Opaque(f"array {name!r} of {value.dtype}", (value,))
+        return found
+
+
+def _has_dtype(array: numpy.ndarray[Any, Any]) -> bool:
+    """True if there is a dtype for the elements of an array."""
+    return array.dtype.name in dtypes.by_name
+
+
+def tar_extract(
+    fn: Source, device: DeviceLike | None = None, *, names: Collection[str] | None = None
+) -> dict[str, Tensor]:
     """The files in a tar archive by name, each a tensor of bytes; folders and links are left out.
 
-    Raises FileFormatError for what is no tar archive, OSError when it cannot be read.
+    With `names` only those are read. Raises ArgumentError where one is not there, FileFormatError
+    for what is no tar archive, OSError when it cannot be read.
     """
     with _source(fn) as source:
-        return {name: Tensor(content, device=device) for name, content in tar_members(source)}
+        return _members(source, tar_members(source, names), device, names)
 
 
-def zip_extract(fn: Source, device: DeviceLike | None = None) -> dict[str, Tensor]:
+def _members(
+    source: files.Source,
+    members: Iterator[tuple[str, bytes]],
+    device: DeviceLike | None,
+    names: Collection[str] | None,
+) -> dict[str, Tensor]:
+    """The members of an archive as tensors of bytes."""
+    found = {name: Tensor(content, device=device) for name, content in members}
+    if missing := [name for name in names or () if name not in found]:
+        raise ArgumentError(f"{source.place}: has no file {_enumerated(missing)}")
+    return found
+
+
+def zip_extract(
+    fn: Source, device: DeviceLike | None = None, *, names: Collection[str] | None = None
+) -> dict[str, Tensor]:
     """The files in a ZIP archive by name, each a tensor of bytes; folders are left out.
 
-    Raises FileFormatError for what is no ZIP archive, OSError when it cannot be read.
+    With `names` only those are unpacked. Such a tensor is loaded as a file is, and nothing comes to
+    the disk: `safe_load(zip_extract(path, names=["a.safetensors"])["a.safetensors"])`. Raises
+    ArgumentError where one is not there, FileFormatError for what is no ZIP archive, OSError when
+    it cannot be read.
     """
     with _source(fn) as source:
-        return {name: Tensor(content, device=device) for name, content in zip_members(source)}
+        return _members(source, zip_members(source, names), device, names)
 
 
 def _source(fn: Source) -> files.Source:
@@ -445,5 +524,7 @@ def _stored(tensor: Tensor) -> numpy.ndarray[Any, Any]:
 
 
 def _tensor(array: numpy.ndarray[Any, Any], dtype: DType, device: DeviceLike | None) -> Tensor:
+    if dtype is dtypes.bool:  # a file may have other bytes than 0 and 1
+        array = array.view(numpy.uint8) != 0
     tensor = Tensor(array, device=device)
     return tensor if dtype not in _STORED_AS else tensor.bitcast(dtype)

@@ -34,9 +34,9 @@ CARD_INTERFACE: Final = "__cuda_array_interface__"
 HANDLE_KINDS: Final = frozenset({4, 7, 8, 15})
 """DLDeviceTypes whose `data` is the handle of a buffer object and no address: a tensor that begins
 inside of the buffer says so in `byte_offset` alone."""
-MOST_AXES: Final = 64
+DLPACK_AXES: Final = 64
 """The greatest number of axes of NumPy and torch, which other libraries keep to."""
-ADDRESSES: Final = 1 << 57
+ADDRESSABLE_BYTES: Final = 1 << 57
 """Bytes that a process can address at most: x86-64 has 57 bits, ARM 52 below a byte of tags."""
 VERSION: Final = (1, 1)
 """The DLPack version spoken here: the first with codes for fp8."""
@@ -287,8 +287,8 @@ def verified_layout(
     if (tensor.device_type, tensor.device_id) != kind:
         there = tensor.device_type, tensor.device_id
         refuse_layout(producer, f"lies on DLDevice {there}, where __dlpack_device__ says {kind}")
-    if not 0 <= tensor.ndim <= MOST_AXES:
-        refuse_layout(producer, f"has {tensor.ndim} axes; 0 to {MOST_AXES} are taken")
+    if not 0 <= tensor.ndim <= DLPACK_AXES:
+        refuse_layout(producer, f"has {tensor.ndim} axes; 0 to {DLPACK_AXES} are taken")
     if tensor.ndim and not tensor.shape:
         refuse_layout(producer, f"has {tensor.ndim} axes and no shape")
     shape = tuple(tensor.shape[: tensor.ndim]) if tensor.ndim else ()
@@ -296,19 +296,19 @@ def verified_layout(
         refuse_layout(producer, f"has the shape {shape}")
     strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else rows(shape)
     verify_reach(shape, strides, dtype.itemsize, int(tensor.data or 0), producer)
-    if tensor.byte_offset >= ADDRESSES:
+    if tensor.byte_offset >= ADDRESSABLE_BYTES:
         refuse_layout(producer, f"begins {tensor.byte_offset} bytes after its address")
     return shape, strides
 
 
 def verify_reach(shape: Shape, strides: Shape, itemsize: int, pointer: int, producer: str) -> None:
     """Raises SharingError for elements at addresses that no process has."""
-    if math.prod([size for size in shape if size]) * itemsize >= ADDRESSES:
+    if math.prod([size for size in shape if size]) * itemsize >= ADDRESSABLE_BYTES:
         refuse_layout(producer, f"has the shape {shape}, of more bytes than there are addresses")
     if 0 in shape:
         return
     reach = [step * (size - 1) * itemsize for step, size in zip(strides, shape, strict=True)]
-    if sum(map(abs, reach)) >= ADDRESSES:
+    if sum(map(abs, reach)) >= ADDRESSABLE_BYTES:
         refuse_layout(producer, f"has strides {strides}, which lead beyond all addresses")
     if not pointer:
         refuse_layout(producer, f"has elements of shape {shape} at address {pointer:#x}")

@@ -20,6 +20,7 @@ ON_ONE_TARGET = frozenset(
         "test_clipping.py",
         "test_hostile_files.py",
         "test_idx.py",
+        "test_npy.py",
         "test_initializers.py",
         "test_lr_scheduler.py",
         "test_optim.py",

@@ -58,7 +58,7 @@ def random_blocks(kind: int, count: int) -> Array:
     return blocks
 
 
-UNKNOWN_TO_THE_READER = {"Q1_0"}
+UNKNOWN_TO_THE_READER = {"Q1_0", "Q8_K"}
 QUANTIZED = [
     number
     for number, kind in BLOCK_TYPES.items()
@@ -104,6 +104,15 @@ def test_the_bits_of_q1_0_are_signs_of_its_scale() -> None:
 
     assert [n for n, x in enumerate(tensors["a"].tolist()) if x == 0.5] == [0, 15]
     assert set(tensors["a"].tolist()) == {0.5, -0.5}
+
+
+def test_the_bytes_of_q8_k_are_integers_of_its_scale() -> None:
+    integers = numpy.arange(-128, 128, dtype=numpy.int8)
+    block = numpy.float32(0.25).tobytes() + integers.tobytes() + bytes(range(32))
+
+    _, tensors = loaded(file_of({"a": ((256,), 15, block)}))
+
+    assert tensors["a"].tolist() == (integers * 0.25).tolist()
 
 
 @pytest.mark.parametrize("name", ["IQ1_S", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"])
@@ -213,11 +222,11 @@ def overlapping() -> bytes:
 
 
 def test_a_type_that_is_not_read_leaves_the_others() -> None:
-    _, tensors = loaded(file_of({"x": ((256,), 15, bytes(292)), "y": ((1,), 24, b"\7")}))
+    _, tensors = loaded(file_of({"x": ((32,), 9, bytes(40)), "y": ((1,), 24, b"\7")}))
 
     found: object = tensors["x"]
     assert isinstance(found, Opaque)
-    assert repr(found) == "<tensor 'x' of type 15 of ggml and shape (256,), not loaded>"
+    assert repr(found) == "<tensor 'x' of type 9 of ggml and shape (32,), not loaded>"
     assert tensors["y"].tolist() == [7]
 
 

@@ -6,6 +6,7 @@ import argparse
 import collections
 import datetime
 import io
+import json
 import os
 import pathlib
 import pickle
@@ -19,9 +20,16 @@ import pytest
 import torch
 
 from tinycore import Tensor
-from tinycore.errors import DTypeError, FileFormatError, UnknownNameError
+from tinycore.errors import ArgumentError, DTypeError, FileFormatError, UnknownNameError
 from tinycore.nn.files import Opaque
-from tinycore.nn.state import TensorIO, tar_extract, torch_load, zip_extract
+from tinycore.nn.state import (
+    TensorIO,
+    safe_load,
+    safe_save,
+    tar_extract,
+    torch_load,
+    zip_extract,
+)
 
 FORMATS = [True, False]
 """True for an archive, False for a file from before torch 1.6."""
@@ -341,6 +349,61 @@ def test_files_in_archives(tmp_path: Path) -> None:
     for extract in (tar_extract, zip_extract):
         with pytest.raises(FileFormatError, match="archive"):
             extract(tmp_path / "a")
+
+
+@pytest.mark.parametrize("kind", ["tar", "zip"])
+def test_some_members_are_read(tmp_path: Path, kind: str) -> None:
+    """A model in an archive is loaded without coming to the disk."""
+    safe_save({"w": Tensor([1.0, 2.0])}, tmp_path / "w")
+    if kind == "tar":
+        with tarfile.open(tmp_path / "x", "w:xz") as archive:
+            archive.add(tmp_path / "w", "model/w")
+            archive.add(tmp_path / "w", "b")
+    else:
+        with zipfile.ZipFile(tmp_path / "x", "w", zipfile.ZIP_DEFLATED) as packed:
+            packed.write(tmp_path / "w", "model/w")
+            packed.writestr("b", b"abc", zipfile.ZIP_LZMA)  # which is not unpacked
+    extract = tar_extract if kind == "tar" else zip_extract
+
+    found = extract(tmp_path / "x", names=["model/w"])
+
+    assert list(found) == ["model/w"]
+    assert safe_load(found["model/w"])["w"].tolist() == [1.0, 2.0]
+    with pytest.raises(ArgumentError, match="has no file 'a'"):
+        extract(tmp_path / "x", names=["model/w", "a"])
+
+
+def sharded(folder: Path, places: dict[str, str]) -> Path:
+    """A model of torch in two files, and an index of it."""
+    saved(folder / "a.bin", {"x": torch.arange(3.0), "z": torch.ones(1)})
+    saved(folder / "b.bin", collections.OrderedDict(y=torch.arange(2)))
+    saved(folder / "c.bin", [1])
+    index = folder / "pytorch_model.bin.index.json"
+    index.write_text(json.dumps({"metadata": {"total_size": 32}, "weight_map": places}))
+    return index
+
+
+def test_an_index_reads_the_files_beside_it(tmp_path: Path) -> None:
+    places = {"y": "b.bin", "x": "a.bin", "z": "a.bin"}
+
+    tensors = torch_load(sharded(tmp_path, places))
+
+    found = {name: tensor.tolist() for name, tensor in tensors.items()}
+    assert found == {"y": [0, 1], "x": [0.0, 1.0, 2.0], "z": [1.0]}
+    assert list(tensors) == list(places)
+    with pytest.raises(FileFormatError, match=r"'x' is not in 'b\.bin'"):
+        torch_load(sharded(tmp_path, {"x": "b.bin"}))
+    with pytest.raises(FileFormatError, match=r"c\.bin: holds a list, no state dict"):
+        torch_load(sharded(tmp_path, {"x": "c.bin"}))
+
+
+@pytest.mark.parametrize("archive", FORMATS)
+def test_bytes_beside_0_and_1_are_true(tmp_path: Path, archive: bool) -> None:
+    theirs = torch.tensor([0, 1, 2, 255], dtype=torch.uint8).view(torch.bool)
+
+    ours = torch_load(saved(tmp_path / "x.pt", theirs, archive))
+
+    assert ours.int().tolist() == [0, 1, 1, 1]
 
 
 def test_a_tensor_is_read_as_a_file() -> None:

@@ -15,7 +15,7 @@ import lzma
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import IO, Any, Final
 
 from tinycore.errors import FileFormatError
@@ -53,10 +53,10 @@ class Metered(io.RawIOBase):
         return len(piece)
 
 
-def tar_members(source: Source) -> Iterator[tuple[str, bytes]]:
+def tar_members(source: Source, names: Container[str] | None = None) -> Iterator[tuple[str, bytes]]:
     """The regular files in a tar archive, and their content; folders and links are left out.
 
-    Raises FileFormatError for what is no tar archive.
+    With `names` only those are read. Raises FileFormatError for what is no tar archive.
     """
     budget = Budget(source.size, source.place)
     with reading(source.place, "tar archive"):
@@ -69,7 +69,8 @@ def tar_members(source: Source) -> Iterator[tuple[str, bytes]]:
             for member in archive:
                 budget.spend("bytes of objects", MEMBER_BYTES)
                 archive.members = []  # type: ignore[attr-defined]  # else all are kept
-                file = archive.extractfile(member) if member.isreg() else None
+                is_asked = member.isreg() and (names is None or member.name in names)
+                file = archive.extractfile(member) if is_asked else None
                 if file is not None:
                     yield member.name, read_member(file, member, budget)
 
@@ -88,19 +89,19 @@ def read_member(file: IO[bytes], member: tarfile.TarInfo, budget: Budget) -> byt
     return content
 
 
-def zip_members(source: Source) -> Iterator[tuple[str, bytes]]:
+def zip_members(source: Source, names: Container[str] | None = None) -> Iterator[tuple[str, bytes]]:
     """The files in a ZIP archive, and their content; folders are left out.
 
-    Raises FileFormatError for what is no ZIP archive.
+    With `names` only those are unpacked. Raises FileFormatError for what is no ZIP archive.
     """
     budget = Budget(source.size, source.place)
     with reading(source.place, "ZIP archive"), zipfile.ZipFile(source.stream()) as archive:
-        names: set[str] = set()
+        seen: set[str] = set()
         for info in archive.infolist():
-            if info.filename in names:
+            if info.filename in seen:
                 raise FileFormatError(f"two members are named {shown(info.filename)}")
-            names.add(info.filename)
-            if not info.is_dir():
+            seen.add(info.filename)
+            if not info.is_dir() and (names is None or info.filename in names):
                 yield info.filename, unpacked(source, info, budget)
 
 

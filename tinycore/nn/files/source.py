@@ -18,6 +18,7 @@ import reprlib
 import stat
 import struct
 import tarfile
+import tokenize
 import zipfile
 import zlib
 from pathlib import Path
@@ -53,7 +54,7 @@ shown: Final = reprlib.repr
 
 PARSERS_RAISE: Final = (
     *(pickle.UnpicklingError, zipfile.BadZipFile, tarfile.TarError, zlib.error, struct.error),
-    lzma.LZMAError,
+    *(lzma.LZMAError, tokenize.TokenError, SyntaxError),
     *(EOFError, LookupError, ValueError, TypeError, AttributeError, ArithmeticError, OSError),
     *(ImportError, RuntimeError, MemoryError, AssertionError),
 )
