@@ -1,0 +1,108 @@
+"""Texts of a tiny decoder: how they end, seeds, and what of a prompt is computed again."""
+
+from __future__ import annotations
+
+import re
+import threading
+from pathlib import Path
+
+import numpy
+import pytest
+import tiny_models
+
+from tiny_llm import LanguageModel, Piece, Sampling
+from tinycore.errors import ArgumentError, FileFormatError
+
+pytestmark = pytest.mark.slow
+
+OPEN = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=11)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
+    config = tiny_models.config_of("qwen3")
+    path = tmp_path_factory.mktemp("model") / "tiny.gguf"
+    tiny_models.write_gguf(path, config, tiny_models.weights_of(config), "Q8_0")
+    model = LanguageModel.load(path, context=40)
+    model.tokenizer.ends = frozenset()  # random weights would end by chance
+    return model
+
+
+def text(pieces: list[Piece]) -> str:
+    return "".join(piece.text for piece in pieces)
+
+
+def test_ends_are_told(model: LanguageModel) -> None:
+    whole = list(model.generate("hello", OPEN))
+    assert whole[-1].reason == "context"
+    assert len([piece for piece in whole if piece.token is not None]) == 35
+
+    limited = list(model.generate("hello", OPEN, limit=7))
+    assert limited[-1].reason == "length"
+    assert limited[-1].speed is not None
+    assert (limited[-1].speed.prompt, limited[-1].speed.generated) == (5, 7)
+    assert [piece.token for piece in limited[:7]] == [piece.token for piece in whole[:7]]
+
+    letters = text(whole)
+    stop = letters[5:8]
+    stopped = list(model.generate("hello", OPEN, stop=[stop]))
+    assert stopped[-1].reason == "stop"
+    assert text(stopped) == letters[: letters.index(stop)]
+
+    asked = iter([False, False, False])
+    ended = list(model.generate("hello", OPEN, until=lambda: next(asked, True)))
+    assert ended[-1].reason == "ended"
+    assert len(ended) < 5
+
+
+def test_what_a_prompt_shares_with_the_text_before_is_not_computed(model: LanguageModel) -> None:
+    model.held.clear()
+    alone = model.scores(model.prompt("abcdefgh, again"))
+
+    list(model.generate("abcdefgh, once", OPEN, limit=3))
+    after = list(model.generate("abcdefgh, again", OPEN, limit=1))
+
+    assert after[-1].speed is not None
+    assert after[-1].speed.reused == len("abcdefgh, ")
+    assert numpy.abs(model.scores(model.prompt("abcdefgh, again")) - alone).max() < 2e-2
+
+
+def test_threads_take_turns(model: LanguageModel) -> None:
+    expected = text(list(model.generate("one", OPEN, limit=8)))
+    found: list[str] = []
+
+    def run() -> None:
+        found.append(text(list(model.generate("one", OPEN, limit=8))))
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert found == [expected] * 4
+
+
+def test_prompts_that_do_not_fit_are_told(model: LanguageModel) -> None:
+    with pytest.raises(ArgumentError, match="the prompt has 41 tokens; the context takes 40"):
+        next(model.generate("x" * 41))
+    with pytest.raises(ArgumentError, match="no tokens"):
+        next(model.generate(""))
+    with pytest.raises(ArgumentError, match="tokens are from 0 to 257"):
+        next(model.generate([258]))
+    assert list(model.generate("x" * 40, OPEN))[-1].reason == "context"
+
+
+def test_weights_that_do_not_fit_are_told(tmp_path: Path) -> None:
+    config = tiny_models.config_of("qwen3")
+    weights = tiny_models.weights_of(config)
+    for name, value in {
+        "model.layers.1.mlp.up_proj.weight": None,
+        "model.norm.weight": numpy.zeros(63, numpy.float32),
+        "model.layers.0.self_attn.q_proj.weight": numpy.zeros((64, 64), numpy.float32),
+    }.items():
+        changed = {n: v for n, v in weights.items() if n != name}
+        changed |= {} if value is None else {name: value}
+        folder = tiny_models.write_folder(tmp_path / name, config, changed)
+        with pytest.raises(FileFormatError, match=re.escape(f"tensor {name}")):
+            LanguageModel.load(folder)
