@@ -147,6 +147,13 @@ def writes(session: nox.Session) -> None:
 
 
 @nox.session
+def caches(session: nox.Session) -> None:
+    """Run random pairs of related programs over one cache (`-- --count 5000 --seed 0`)."""
+    install(session)
+    session.run("python", "-m", "tests.fuzz.caches", *FRONTEND, *session.posargs)
+
+
+@nox.session
 def slopes(session: nox.Session) -> None:
     """Take random gradients through writes, and torch's (`-- --count 2000 --seed 0`)."""
     install(session)

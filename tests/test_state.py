@@ -170,6 +170,48 @@ def test_the_page_lists_every_memoized_function() -> None:
     assert listed("Memoized functions") == found_in_sources(memoized=True)
 
 
+TABLES: Final = frozenset({"cache.get", "cache.put", "disk.get", "disk.put"})
+"""Calls by which something is kept on disk, or found there."""
+
+
+def tables_on_disk() -> Iterator[str]:
+    """The tables of the disk cache in core and plugins: "file name" of each."""
+    plugins = (ROOT / "plugins").glob("*/src")
+    for top in (CORE, *plugins):
+        for path in sorted(top.rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                if not isinstance(node, ast.Call) or ast.unparse(node.func) not in TABLES:
+                    continue
+                table = node.args[0]
+                name = table.value if isinstance(table, ast.Constant) else ast.unparse(table)
+                yield f"{path.relative_to(top).as_posix()} {name}"
+
+
+def bounded_tables() -> Iterator[str]:
+    """The bounded tables in memory."""
+    for file, tree in sources().items():
+        for name, value, _ in assignments(tree.body):
+            if isinstance(value, ast.Call) and last_name(value) == "Lru":
+                yield f"{file} {name}"
+
+
+def test_the_page_lists_every_table_with_its_key() -> None:
+    """By the module that defines a table's name, where another one looks into it, too."""
+    keys = listed("Keys")
+    names = {row.split()[-1] for row in keys}
+    found = {*tables_on_disk(), *bounded_tables()} - {"schedule/compiled.py key"}
+
+    assert {row for row in found if row not in keys and row.split()[-1] not in names} == set()
+    assert {row for row in bounded_tables() if row not in keys} == set()
+
+
+def test_what_the_page_says_has_a_key_exists() -> None:
+    for row in listed("Keys"):
+        file, name = row.split()
+        places = [*ROOT.glob(f"tinycore/{file}"), *ROOT.glob(f"plugins/*/src/{file}")]
+        assert any(name in place.read_text("utf-8") for place in places), row
+
+
 def test_every_row_says_what_why_who_resets_and_threads() -> None:
     rows = [row for row in PAGE.read_text("utf-8").splitlines() if row.startswith("| `")]
 

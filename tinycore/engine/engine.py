@@ -105,7 +105,7 @@ class Engine:
         """A captured step does this again before each replay; runs must agree in `fingerprint`."""
         if recordings.open:
             recordings.innermost.repeated.append((None, action))
-            recordings.innermost.host.append(hash(fingerprint))
+            recordings.innermost.host.append(fingerprint)  # -1 and -2 have one hash
 
     def to_host(self, buffer: UOp) -> HostArray:
         """The content of a realized BUFFER or BUFFER_VIEW, copied to a flat array.

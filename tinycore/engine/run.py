@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, Final, Protocol
@@ -166,8 +166,8 @@ class Recording:
     """Memory that tensors may show, with the nodes by which they do."""
     repeated: list[Repeated] = field(default_factory=list)
     """Host actions to repeat before each replay, in this order."""
-    host: list[int] = field(default_factory=list)
-    """Hashes of the data that the host wrote into buffers."""
+    host: list[Hashable] = field(default_factory=list)
+    """Hashes of the data that the host wrote into buffers, and fingerprints of what it did else."""
     varying: tuple[Buffer, ...] | None = None
     """The inputs of a capture whose invariant launches are left out of replays; None of others."""
 

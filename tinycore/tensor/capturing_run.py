@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -56,7 +56,7 @@ class Run(NamedTuple):
     """Record of one run of the function, as far as another must do the same."""
 
     launches: tuple[tuple[str, UOp | None], ...]
-    host: tuple[int, ...]
+    host: tuple[Hashable, ...]
 
     @classmethod
     def of(cls, recording: Recording, is_whole: bool = True) -> Run:

@@ -102,7 +102,8 @@ def templated(
     @wraps(method)
     def call(self: T, /, *given: P.args, **named: P.kwargs) -> Result:
         operands = [self.uop]
-        words = call_key(method, operands, (*given, *named, *named.values()) if named else given)
+        what = (method, *named) if named else method  # "axis", 0 is not axis=0
+        words = call_key(what, operands, (*given, *named.values()) if named else given)
         if words is None:
             return method(self, *given, **named)
         found = templates.find(words)

@@ -20,6 +20,7 @@ from tiny_cpu.code import Code
 from tiny_cpu.memory import CpuAllocator, HostMemory
 from tiny_cpu.program import CpuProgram, Replay
 from tinycore.config import Context
+from tinycore.errors import FileFormatError
 
 Load = Callable[..., CpuProgram]
 
@@ -215,6 +216,7 @@ from tiny_cpu.llvm import LlvmCompiler
 from tiny_cpu.memory import CpuAllocator
 from tiny_cpu.program import CpuProgram
 from tinycore.config import settings
+from tinycore.errors import FileFormatError
 from tinycore.plugin import ProgramInfo
 settings.CPU_COUNT = 4
 binary = LlvmCompiler(Arch.parse("")).compile(SOURCE)
@@ -267,14 +269,20 @@ def test_both_compilers_make_the_pool(
     assert set(numbers) == {4.0}
 
 
-def test_the_compiled_pool_is_kept_on_disk(
+def test_the_compiled_pool_is_kept_on_disk_when_it_is_loaded(
     clean_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    binary = pools._object()
-    monkeypatch.setattr(pools, "compile_by_clang", None)
-    monkeypatch.setattr(pools, "compile_by_llvm", None)
+    make = pools.code_of_pool.__wrapped__
+    monkeypatch.setattr(pools, "is_clang_installed", lambda: False)
+    right = pools.compile_by_llvm
+    monkeypatch.setattr(pools, "compile_by_llvm", lambda: right()[:100])
+    with pytest.raises(FileFormatError):
+        make()
 
-    assert pools._object() == binary
+    monkeypatch.setattr(pools, "compile_by_llvm", right)
+    symbols = make().symbols
+    monkeypatch.setattr(pools, "compile_by_llvm", None)
+    assert make().symbols.keys() == symbols.keys()
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])

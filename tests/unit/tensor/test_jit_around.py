@@ -782,6 +782,20 @@ def test_a_seed_inside_is_obeyed() -> None:
     assert draws(TinyJit(step)) == draws(step)
 
 
+def test_seeds_of_one_hash_are_two_seeds() -> None:
+    """-1 and -2 have the same hash in CPython, and the second call would be taken for the first."""
+    seeds = iter((-1, -2, -3))
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        Tensor.manual_seed(next(seeds))
+        return Tensor.rand(1) + x
+
+    step(Tensor([1.0]).realize())
+    with pytest.raises(JitError, match="took other data from the host"):
+        step(Tensor([1.0]).realize())
+
+
 def test_a_pickled_capture_draws_anew() -> None:
     step = TinyJit(lambda x: x + Tensor.rand(4))
     for _ in range(2):

@@ -25,7 +25,7 @@ from tiny_cpu.code import Code
 from tiny_cpu.llvm import LlvmCompiler
 from tinycore import cache as disk
 from tinycore.config import cpu_count
-from tinycore.plugin import in_child, lock
+from tinycore.plugin import file_identity, in_child, lock
 
 __all__ = ["RECORD", "Pool", "code_of_pool", "generate", "pool"]
 
@@ -109,19 +109,14 @@ in_child(_forget)
 @cache
 def code_of_pool() -> Code:
     """The functions of the pool and of queues, loaded for as long as the process lives."""
-    code = Code(_object(), "the thread pool")
+    key = f"{host_machine()}\n{file_identity(__file__)}\n{source_in_c()}\n{_source('pool.ll')}"
+    known = disk.get("pool", key)
+    compiled = known or (compile_by_clang() if is_clang_installed() else compile_by_llvm())
+    code = Code(compiled, "the thread pool")
+    if known is None:  # of whichever compiler made it first, but nothing that does not load
+        disk.put("pool", key, compiled)
     code.keep_forever()  # workers are still inside it when the interpreter takes its modules apart
     return code
-
-
-def _object() -> bytes:
-    """The compiled pool, of whichever compiler made it first on this machine."""
-    key = f"{host_machine()}\n{source_in_c()}\n{_source('pool.ll')}"
-    known = disk.get("pool", key)
-    if known is None:
-        known = compile_by_clang() if is_clang_installed() else compile_by_llvm()
-        disk.put("pool", key, known)
-    return known
 
 
 def compile_by_clang() -> bytes:
