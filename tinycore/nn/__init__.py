@@ -8,8 +8,9 @@ Floor 6. The files, in the order in which a training passes them:
   layers
 - `optim/`: optimizers, schedules of learning rates, clipping, mixed precision
 - `blocks.py`: numbers from the quantized blocks of ggml
-- `state.py`: parameters by name, saved and loaded
+- `paths.py`, `state.py`: parameters by name, saved and loaded
 - `function.py`: parts of a network as functions of their arguments alone
+- `onnx.py`: the runner of ONNX models, which tiny-onnx brings
 """
 
 from typing import TYPE_CHECKING

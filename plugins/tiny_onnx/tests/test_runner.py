@@ -198,3 +198,9 @@ def test_it_says_what_it_takes_and_gives() -> None:
     assert repr(runner) == "OnnxRunner(x: float32 nx3 -> y: float32 nx2)"
     empty = runner.get_empty_input_data()["x"]
     assert (empty.shape, empty.dtype.name) == ((1, 3), "float32")
+
+
+def test_it_is_where_users_of_tinygrad_look_for_it() -> None:
+    from tinycore.nn.onnx import OnnxRunner as Found  # noqa: PLC0415
+
+    assert Found is OnnxRunner
