@@ -1,26 +1,26 @@
-"""`OnnxRunner`, where users of tinygrad look for it; it comes from the package tiny-onnx.
+"""`OnnxRunner`, where users of tinygrad look for it, from the package that offers it.
 
-Floor 6. Imports that package when the name is asked for.
+Floor 6. A package offers a name of this module by an entry point in the group `tinycore.nn.onnx`;
+it is imported when the name is asked for.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
+from tinycore._deferred import Deferred
+from tinycore.device.discovery import entry_points
 from tinycore.errors import PluginError
 
 __all__ = ["OnnxRunner"]  # noqa: F822  given by `__getattr__`
 
+GROUP: Final = "tinycore.nn.onnx"
+
 
 def __getattr__(name: str) -> Any:
-    if name != "OnnxRunner":
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return import_module("tiny_onnx").OnnxRunner
-    except ModuleNotFoundError as error:
-        if error.name != "tiny_onnx":
-            raise
-        raise PluginError(
-            'OnnxRunner comes from tiny-onnx: `pip install "tinycore[onnx]"`'
-        ) from None
+    for entry in entry_points(GROUP):
+        if entry.name == name:
+            return Deferred(entry.reference).resolve()
+    raise PluginError(f'{name} comes with a package: `pip install "tinycore[onnx]"`')

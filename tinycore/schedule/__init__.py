@@ -9,7 +9,8 @@ Floor 3. The files, in the order in which a graph passes them:
 - `shard.py`, `shard_rules.py`, `collectives.py`: graphs over several devices become one per device
 - `partial_writes.py`: writes to a part of memory; `index_values.py`: masks that indices alone make
 - `operand_layout.py`: operands of matrix units are copied along what is summed
-- `storage.py`, `buffer_limit.py`: which values are stored, and why; all others are fused
+- `storage.py`, `comparisons.py`, `buffer_limit.py`: which values are stored, and why; all others
+  are fused
 - `split_reduction.py`: split-K, and sums of products
 - `dependence.py`, `group.py`, `hazards.py`: which stored values share a kernel, and what is saved
 - `emit.py`, `ranges.py`, `templates.py`: the graph of each kernel

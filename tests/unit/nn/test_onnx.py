@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 from tinycore.errors import PluginError
+from tinycore.nn import onnx
 
 
 def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    import tinycore.nn.onnx  # noqa: PLC0415
-
-    monkeypatch.setitem(sys.modules, "tiny_onnx", None)
+    monkeypatch.setattr(onnx, "entry_points", lambda _: [])
 
     with pytest.raises(PluginError, match=r'pip install "tinycore\[onnx\]"'):
-        _ = tinycore.nn.onnx.OnnxRunner
+        _ = onnx.OnnxRunner
