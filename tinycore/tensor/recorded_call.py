@@ -431,6 +431,9 @@ class RecordedCall:
             [],
             (),
             self.values,
+            (),
+            (),
+            {place: (frozenset(), arguments) for place, (_, arguments) in self.origins.items()},
         )
 
 

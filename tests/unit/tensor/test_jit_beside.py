@@ -320,6 +320,16 @@ def test_gradients_to_arguments_end_at_results_in_every_call() -> None:
         assert (one * 2 + y).sum().gradient(y)[0].tolist() == [1.0]
 
 
+def test_gradients_to_arguments_end_at_results_of_a_pickled_capture() -> None:
+    step = TinyJit(lambda x: x * 2)
+    for _ in range(3):
+        step(row(1.0))
+    again, x = pickle.loads(pickle.dumps(step)), row(1.0)
+
+    with pytest.raises(GradientError, match="ended the gradient"):
+        (again(x) * 2).sum().gradient(x)
+
+
 @program
 def a_loss_of_a_result_that_has_no_gradient(jit: Jit) -> object:
     weight, seen = Tensor([3.0], requires_grad=True).realize(), []
