@@ -13,8 +13,7 @@ import pytest
 import tinycore
 from tinycore import Tensor
 from tinycore._locks import lock, recursive_lock, renewals
-from tinycore.tensor.history import GradientHistory
-from tinycore.tensor.run_graphs import HistoryEntry, RunGraphs
+from tinycore.tensor.history import GradientHistory, HistoryEntry, KeptRun
 
 CORE = Path(tinycore.__file__).parent
 PLUGINS = CORE.parent / "plugins"
@@ -109,15 +108,15 @@ def test_what_a_fork_found_half_dropped_is_kept_whole_in_the_child() -> None:
     memory, other = (Tensor([1.0, 2.0]).realize().uop for _ in range(2))
     history = GradientHistory()
     try:
-        history.retain({memory: other})
-        group: RunGraphs = history.kept[id(memory)].group
-        group.keys.add(7)  # of an entry that another thread was dropping
+        run = KeptRun(3, frozenset())
+        history.enter(run, [(memory, other, [], [])])
+        run.keys.add(7)  # of an entry that another thread was dropping
         history.size += 100
 
         history.renew()
 
-        assert group.keys == {id(memory)}
-        assert history.size == group.size
+        assert run.keys == {id(memory)}
+        assert history.size == run.size
         assert isinstance(history.kept[id(memory)], HistoryEntry)
     finally:
         renewals.remove(history.renew)

@@ -38,7 +38,7 @@ from tinycore.schedule.pipeline import kernelize_as_run
 from tinycore.schedule.product_chains import planners
 from tinycore.schedule.retention import OnResult, Realized, Replacements, RetentionPolicy, RunResult
 from tinycore.uop.bindings import sizes_below
-from tinycore.uop.node import UOp, unique
+from tinycore.uop.node import UOp, made_anew, unique
 from tinycore.uop.op import Op
 from tinycore.uop.shape import DeviceLike, devices_named, names_of
 
@@ -145,6 +145,12 @@ class Engine:
         image = dtype if is_image(dtype, device) else None
         buffers[node] = Buffer.external(device, pointer, size, dtype.base, owner, image)
         return node
+
+    def version(self, buffer: UOp) -> UOp:
+        """A new BUFFER over the memory of another one."""
+        found = made_anew(buffer)
+        buffers[found] = buffer_of(buffer)
+        return found
 
     def exchange_kind(self, device: DeviceLike) -> tuple[int, int] | None:
         """The DLDevice of a device, as (type, number); None if it does not support DLPack."""

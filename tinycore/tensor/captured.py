@@ -45,6 +45,7 @@ from tinycore.tensor.recorded_call import (
     ReusableGradients,
     ReusableResult,
     node_of,
+    realized_buffers,
 )
 from tinycore.tensor.tensor import Tensor
 from tinycore.tensor.value_cache import value_cache
@@ -257,9 +258,7 @@ class Capture:
                 continue
             if not is_realized(tensor.uop):
                 tensor.realize()
-            if not is_realized(tensor.uop) or buffers_below(tensor.uop) != buffers_below(
-                entry.node
-            ):
+            if realized_buffers(tensor.uop) != realized_buffers(entry.node):
                 return False
             state[place] = entry._replace(node=tensor.uop)
             expected.exchange(place, tensor.uop)

@@ -40,6 +40,7 @@ from tinycore.tensor.liveness import live_tensors, while_walking
 from tinycore.tensor.proxies import ArgumentProxies
 from tinycore.tensor.recorded_call import Output, RecordedCall, SideOutput, State, realized_buffers
 from tinycore.tensor.tensor import Tensor
+from tinycore.tensor.versions import versions
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.size import shown_name
@@ -603,7 +604,8 @@ def changed_gradients(
 def origins_of(node: UOp, number: Mapping[UOp, int]) -> tuple[BufferSet, tuple[int, ...]]:
     """The memory that a result was computed from: BUFFERs, and numbers of those of arguments."""
     found = still_there(ended_at(node))
-    fixed = frozenset([weakref.ref(memory) for memory in found if memory not in number])
+    homes = [versions.home(memory) for memory in found if memory not in number]
+    fixed = frozenset(map(weakref.ref, homes))
     return fixed, tuple([number[memory] for memory in found if memory in number])
 
 

@@ -180,8 +180,11 @@ def log_writes(tensors: Iterable[Core]) -> None:
 
 
 def leave_done_writes(replacements: dict[UOp, UOp]) -> None:
-    """Replace writes that are done by their memory in all undo logs, not to do them again."""
-    done = {old: new for old, new in replacements.items() if old.op is Op.ASSIGN}
+    """Replace writes that are done, and former versions, by their memory in all undo logs: not to
+    do them again.
+    """
+    ops = (Op.ASSIGN, Op.BUFFER)
+    done = {old: new for old, new in replacements.items() if old.op in ops}
     for log in living_logs() if done else ():
         for key, former in list(log.items()):
             base = None if former.base is None else former.base.substitute(done)

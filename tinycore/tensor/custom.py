@@ -25,6 +25,7 @@ from tinycore.tensor.grad import Gradients, rule
 from tinycore.tensor.interop import Interop
 from tinycore.tensor.realization import unrealized
 from tinycore.tensor.value_cache import value_cache
+from tinycore.tensor.view_writes import show, target_of
 from tinycore.uop.node import UOp, device_node
 from tinycore.uop.op import Op
 
@@ -95,8 +96,9 @@ class Custom(Interop):
         results = list(tensors)
         for slot in written:
             node = graph.written(sources[slot], kernel)
-            if tensors[slot].uop is sources[slot]:
-                tensors[slot]._become(node)
+            if (tensor := tensors[slot]).uop is sources[slot]:
+                _, base, views = target_of(tensor, tensor.uop)
+                show(tensor, views, base, node)
             results[slot] = self._from_node(node)
         return results
 

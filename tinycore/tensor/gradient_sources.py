@@ -6,20 +6,19 @@ Floor 5. Walks over graphs for `history`, which knows what memory was computed f
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Iterator
+from typing import Final
 
-from tinycore.dtype import dtypes
-from tinycore.tensor import graph
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.grad import is_data_written, passes_gradient
+from tinycore.tensor.versions import Home
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, is_gradient_leaf
 from tinycore.uop.op import Op
 
 NO_SOURCES: Final[frozenset[UOp]] = frozenset()
-BufferSet = frozenset[weakref.ref[UOp]]
-"""BUFFERs that are not kept alive by it."""
+BufferSet = frozenset[weakref.ref[Home]]
+"""Memory that is not kept alive by it."""
 NOBODY: Final[BufferSet] = frozenset()
 
 
@@ -80,8 +79,9 @@ def union(sets: Iterable[frozenset[UOp]]) -> frozenset[UOp]:
 
 
 def still_there(buffers: BufferSet) -> list[UOp]:
-    """The BUFFERs of a set that are still there, the oldest first."""
-    found = [node for reference in buffers if (node := reference()) is not None]
+    """The present versions of memory that is still there, the oldest first."""
+    homes = [home for reference in buffers if (home := reference()) is not None]
+    found = [node for home in homes if (node := home.current()) is not None]
     return sorted(found, key=lambda node: node.src[1].arg)
 
 
@@ -91,61 +91,11 @@ def ended_at(memory: UOp) -> BufferSet:
     return found
 
 
-def nodes_below(nodes: Collection[UOp], order: Sequence[UOp]) -> set[UOp]:
-    """The nodes among some that others of them are computed from. `order` has all nodes below them,
-    sources first.
-    """
-    if len(nodes) == 1:
-        return set()
-    below: set[UOp] = set()
-    for node in reversed(order[:-1]):
-        if node in nodes or node in below:
-            below.update(node.src)
-    return below.intersection(nodes)
-
-
-def with_sources(memory: Mapping[UOp, UOp], changed: dict[UOp, UOp]) -> dict[UOp, UOp]:
-    """For memory of nodes, their graphs over each other's memory, with others in the place of some
-    nodes, where a gradient of them goes to any memory.
-    """
-    shown = {node: graph.reshape(buffer, node.shape) for node, buffer in memory.items()}
-    inner_first = [node for node in UOp.sink(*memory).toposort() if node in memory]
-    sources = iter(
-        UOp.sink(*[s for n in inner_first for s in n.src]).substitute(changed | shown).src
-    )
-    own, arrives, seen = set(memory.values()), set[UOp](), set[UOp]()
-    found: dict[UOp, UOp] = {}
-    for node in inner_first:
-        after = node.with_src(tuple([next(sources) for _ in node.src]))
-        for step in after.toposort(lambda n: n not in seen and passes_gradient(n)):
-            if step not in seen and passes_on(step, own, arrives):
-                arrives.add(step)
-            seen.add(step)
-        if after in arrives:
-            found[memory[node]] = after
-            arrives.add(memory[node])
-    return found
-
-
 def origin(node: UOp) -> UOp:
     """The memory that a node is, or has written to in place."""
     while node.op is Op.ASSIGN:
         node = base_of(node.src[0])
     return node
-
-
-def passes_on(node: UOp, own: set[UOp], arrives: set[UOp]) -> bool:
-    """True if a gradient of a node arrives at memory not in `own`, or at a node in `arrives`."""
-    if node.op is Op.BUFFER and dtypes.is_float(node.dtype):
-        return node not in own
-    if (node.op is Op.ASSIGN and is_data_written(node)) or is_gradient_leaf(node):
-        return True  # content that a tensor with a gradient had before a later write
-    return not arrives.isdisjoint(node.src) and passes_gradient(node)
-
-
-def with_shape(node: UOp, known: tuple[Any, ...], shape: tuple[Any, ...]) -> UOp:
-    """A node of a known shape, which need not be derived, in another."""
-    return node if known == shape else UOp(Op.RESHAPE, node.dtype, (node,), shape)
 
 
 def leads_to_leaf(node: UOp) -> bool:

@@ -1,10 +1,9 @@
-"""Gradient history: graphs from which memory was computed, retained for `backward`.
+"""Gradient history: the nodes that memory was computed by, retained for `backward`.
 
-Floor 5. An in-place write is done once, so after a run its node is replaced by the memory. If the
-run only had to read a value, the gradient must not end there: the written graph is kept here, by
-the BUFFER that it was written to. Content from before the write is gone; in the kept graphs a
-BUFFER that is never computed stands for it. A derivative that needs its value is refused; one that
-only passes through it is not.
+Floor 5. An in-place write is done once, so after a run its node is replaced by the next version of
+the memory. If the run only had to read a value, the gradient must not end there: the node is kept
+here, by the version that has its value. Nothing in its graph changes, as what it reads are versions
+(`tinycore.tensor.versions`).
 See docs/aliasing.md.
 """
 
@@ -12,25 +11,17 @@ from __future__ import annotations
 
 import weakref
 from collections import defaultdict
-from collections.abc import (
-    Callable,
-    Collection,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from itertools import chain
 from threading import get_ident
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tinycore._locks import in_child, recursive_lock
 from tinycore.dtype import dtypes
 from tinycore.errors import GradientError
 from tinycore.tensor import graph
-from tinycore.tensor.aliases import VIEW_OPS, base_of_view
+from tinycore.tensor.aliases import VIEW_OPS, base_of_view, buffers_below
 from tinycore.tensor.change_tracking import PendingWrites
 from tinycore.tensor.grad import is_data_written, passes_gradient
 from tinycore.tensor.gradient_sources import (
@@ -39,24 +30,14 @@ from tinycore.tensor.gradient_sources import (
     ended_at,
     is_filled,
     leads_to_leaf,
-    nodes_below,
     origin,
     parameters_of_gradient,
     source_at,
     sources,
     sources_below,
     still_there,
-    with_shape,
-    with_sources,
 )
-from tinycore.tensor.run_graphs import (
-    BoundWrites,
-    CanonicalWrites,
-    FormerContent,
-    HistoryEntry,
-    RunGraphs,
-    canonical_writes,
-)
+from tinycore.tensor.versions import versions
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, is_gradient_leaf
 from tinycore.uop.op import Op
@@ -65,38 +46,77 @@ if TYPE_CHECKING:
     from tinycore.schedule.canonical import CanonicalGraph
 
 BUFFER: Final = Op.BUFFER
+SHOWN: Final = frozenset({Op.BUFFER, Op.MULTI})
+"""Ops of memory that a graph is kept by."""
 MOST_HISTORY_NODES: Final = 50_000
 """Most nodes in all kept graphs; beyond that the oldest are evicted."""
 FEWEST_DROPPED: Final = 64
 """Sources of realized memory between two looks at which of them are still there."""
-NO_GRAPHS: Final[Mapping[UOp, Collection[UOp]]] = MappingProxyType({})
+
+
+class GraphFacts(NamedTuple):
+    """Facts of some graphs. Those of canonical graphs are the same for all runs of that form."""
+
+    sources: Sequence[Collection[UOp]]
+    """For each graph, the BUFFERs that a gradient goes to."""
+    leads_to_leaf: Sequence[bool]
+    """For each graph, whether a gradient goes to a node of one tensor alone."""
+    inner: Sequence[Sequence[int]]
+    """For each graph, the places of the others that are parts of it."""
+    reads: Sequence[UOp]
+    """The BUFFERs in all graphs."""
+    size: int
+    """The number of nodes in all graphs."""
+
+
+class KeptRun:
+    """The graphs that are kept of one run, most of whose nodes they share."""
+
+    def __init__(self, size: int, reads: frozenset[int]) -> None:
+        self.size = size
+        """The number of their nodes."""
+        self.reads = reads
+        """The ids of the BUFFERs in them."""
+        self.keys: set[int] = set()
+        """The ids of the memory whose graphs are still kept."""
+
+
+class HistoryEntry(NamedTuple):
+    """The node that memory was computed by, and the BUFFERs that a gradient of it goes to."""
+
+    memory: weakref.ref[UOp]
+    node: UOp
+    sources: Collection[UOp]
+    inner: Sequence[UOp]
+    """The memory of nodes in the graph that the run computed, as derivatives may need it."""
+    run: KeptRun
 
 
 class GradientHistory:
-    """The graphs of memory, by BUFFER. `history` is the one instance."""
+    """The graphs of memory, by BUFFER or MULTI. `history` is the one instance."""
 
     def __init__(self) -> None:
         self.lock = recursive_lock()
         self.kept: dict[int, HistoryEntry] = {}
-        """By the id of the BUFFER, the oldest first."""
+        """By the id of the memory, the oldest first."""
         self.size = 0
-        self.former: weakref.WeakKeyDictionary[UOp, weakref.ref[UOp]] = weakref.WeakKeyDictionary()
-        """Map from the stand-in of overwritten content to the BUFFER that held it."""
         self.pending = PendingWrites()
-        self.written: dict[int, tuple[weakref.ref[UOp], UOp]] = {}
-        """By its id, an ASSIGN that is done and the memory that has its value."""
+        self.written: dict[int, tuple[weakref.ref[UOp], weakref.ref[UOp]]] = {}
+        """By its id, an ASSIGN that is done, and the memory that has its value."""
+        self.computed: dict[int, tuple[weakref.ref[UOp], weakref.ref[UOp]]] = {}
+        """By its id, a node in kept graphs that was computed, and its memory."""
         in_child(self.renew)
 
     def renew(self) -> None:
         """In a forked child: restore consistency, as another thread may have been changing this."""
-        keys: dict[RunGraphs, set[int]] = {}
+        keys: dict[KeptRun, set[int]] = {}
         for key, entry in list(self.kept.items()):
-            keys.setdefault(entry.group, set()).add(key)
-        for group, found in keys.items():
-            group.keys = found
-        self.size = sum(group.size for group in keys)
+            keys.setdefault(entry.run, set()).add(key)
+        for run, found in keys.items():
+            run.keys = found
+        self.size = sum(run.size for run in keys)
 
-    # --- recording
+    # --- pending and finished writes
 
     def mark_pending(self, written: UOp, thread: int | None = None) -> None:
         """Record a write to memory that is not done yet, by this thread if none is given."""
@@ -109,20 +129,24 @@ class GradientHistory:
         """Record that writes are done, which a thread may still find in a graph that it builds."""
         for node in writes:
             if (found := memory.get(node)) is not None:
-                key = id(node)
-                forget = partial(self.forget_written, key)
-                self.written[key] = weakref.ref(node, forget), found
+                note(self.written, node, graph.differentiable_base(found))
         self.mark_written(writes)
 
-    def forget_written(self, key: int, reference: weakref.ref[UOp]) -> None:
-        """Drop the record of a write whose node is gone."""
-        if (found := self.written.get(key)) is not None and found[0] is reference:
-            del self.written[key]
+    def memory_of(self, node: UOp) -> UOp | None:
+        """The memory of a node in a kept graph that was computed."""
+        found = self.computed.get(id(node))
+        return None if found is None or found[0]() is not node else found[1]()
 
     def done(self, writes: Iterable[UOp]) -> dict[UOp, UOp]:
         """Finished writes among some, with the memory that has their values."""
-        known = [(node, self.written.get(id(node))) for node in writes]
-        return {node: found[1] for node, found in known if found is not None}
+        found = {}
+        for node in writes:
+            known = self.written.get(id(node))
+            if known is not None and known[0]() is node:
+                if (memory := known[1]()) is None:  # which no tensor shows
+                    memory = versions.in_latest(origin(node))
+                found[node] = graph.reshape(memory, node.shape)
+        return found
 
     def mark_written(self, writes: Iterable[UOp]) -> None:
         """Record that writes are pending no more; tensors may still refer to their nodes."""
@@ -135,228 +159,61 @@ class GradientHistory:
         if node.op is Op.ASSIGN:
             self.mark_written([node])
 
-    def discard(self, memory: Iterable[UOp]) -> None:
-        """Drop the graphs of memory whose content may change without a graph."""
-        with self.lock:
-            for buffer in memory:
-                if (found := self.sources_of(buffer)) is not None:
-                    buffer._ended = self.ended_below(found)
-                    self.drop(id(buffer))
+    # --- recording
 
     def record(
         self, done: Mapping[UOp, UOp], kept: Mapping[UOp, UOp], form: CanonicalGraph
     ) -> None:
-        """Record a run, each node with the BUFFER that has its value now.
+        """Keep the nodes of a run that stay differentiable, each by the memory with its value.
 
-        `done` are writes and `kept` stays differentiable. `form` is the graph of the run.
+        `done` are writes. A write whose gradient goes to its own former content alone is left out,
+        unless that has a graph: else a counter that is read again and again would keep all its
+        former values.
         """
+        if not any(dtypes.is_float(node.dtype) for node in kept):
+            return
         with self.lock:
-            if not (kept or (done and self.kept)):
-                return
-            gone = self.retire(set(done.values()))
-            if done.keys().isdisjoint(kept):
-                if floats := {n: m for n, m in kept.items() if dtypes.is_float(n.dtype)}:
-                    self.defer(floats, done, gone)
-                return
-            shown = {n: graph.reshape(m, n.shape) for n, m in done.items()}
-            if computed := {n: m for n, m in kept.items() if n not in done}:
-                made = with_sources(computed, shown | gone.stand_ins)
-                self.retain({m: graph.reshape(node, m.shape) for m, node in made.items()})
-            both = [node for node in done if node in kept]  # these share most of their graphs
-            if (canonical := canonical_writes(both, done, form)) is not None:
-                self.retain_writes([kept[n] for n in both], done, gone, canonical, form)
-                return
-            parts = [part for node in both for part in node.src]
-            after = iter(UOp.sink(*parts).substitute(shown | gone.stand_ins).src)
-            before = {n: n.with_src(tuple([next(after) for _ in n.src])) for n in both}
-            own = gone.stand_ins
-            below = sources_below(before.values())
-            found = {n: below[before[n]] for n in both}
-            alone = {n: None if leads_to_leaf(before[n]) else own.get(kept[n]) for n in both}
-            new = [n for n in both if self.has_source(found[n], alone[n])]
-            self.retain(
-                {kept[n]: with_shape(before[n], n.shape, kept[n].shape) for n in new},
-                {kept[n]: found[n] for n in new},
-            )
+            facts = facts_of_run([*kept], form)
+            run = KeptRun(facts.size, frozenset(map(id, facts.reads)))
+            memory = [*kept.values()]
+            found = []
+            for place, (node, below) in enumerate(zip(kept, facts.sources, strict=True)):
+                note(self.computed, node, memory[place])
+                own = origin(node) if node in done else None
+                if facts.leads_to_leaf[place] or self.has_source(below, own):
+                    inner = tuple([memory[number] for number in facts.inner[place]])
+                    found.append((memory[place], node, below, inner))
+            self.enter(run, found)
 
-    def retire(self, written: set[UOp]) -> FormerContent:
-        """Replace overwritten BUFFERs by stand-ins for their former content, in all kept graphs."""
-        gone = FormerContent(self.former, written)
-        for group in self.touched(written):
-            if group.make is not None:
-                self.resolve(group)
-        for group in self.touched(written):
-            self.move(group, gone.stand_ins)
-        return gone
+    def has_source(self, below: Iterable[UOp], own: UOp | None) -> bool:
+        """True if a gradient goes to memory other than its own, or its own has a graph."""
+        if own is None or id(own) in self.kept:
+            return any(True for _ in below)
+        parts = buffers_below(own)
+        return any(m not in parts or id(m) in self.kept for m in below)
 
-    def move(self, group: RunGraphs, new: dict[UOp, UOp]) -> None:
-        """Replace BUFFERs by others in the graphs of a group, and among those that have them."""
-        found = [(m, self.kept[id(m)]) for m in self.memory_of(group)]
-        graphs = [entry.graph for _, entry in found if entry.graph is not None]
-        after = dict(zip(graphs, UOp.sink(*graphs).substitute(new).src, strict=True))
-        for key in list(group.keys):
-            self.drop(key)
-        numbers = {id(memory): id(stand_in) for memory, stand_in in new.items()}
-        reads, get = {numbers.get(key, key) for key in group.reads}, new.get
-        moved = RunGraphs(reads, group.size, writes=group.writes)
-        moved.sources = {
-            numbers.get(key, key): [get(n, n) for n in known]
-            for key, known in group.sources.items()
-        }
-        self.enter(
-            {
-                (own := get(m, m)): HistoryEntry(
-                    self.watched(own),
-                    None if entry.graph is None else after[entry.graph],
-                    moved,
-                    tuple([get(n, n) for n in entry.reads]),
-                    entry.place,
-                )
-                for m, entry in found
-            }
-        )
-
-    def retain_writes(
-        self,
-        written: Sequence[UOp],
-        done: Mapping[UOp, UOp],
-        gone: FormerContent,
-        canonical: CanonicalWrites,
-        form: CanonicalGraph,
+    def enter(
+        self, run: KeptRun, graphs: Iterable[tuple[UOp, UOp, Collection[UOp], Sequence[UOp]]]
     ) -> None:
-        """Keep the graphs of memory that a run wrote to, to be made when one is asked for."""
-        own = gone.stand_ins
-        memory = [*(own.get(buffer, buffer) for buffer in form.memory), *done.values()]
-        reads = {id(memory[number]) for number in canonical.parameters}
-        group = RunGraphs(
-            reads, canonical.size, writes=BoundWrites(canonical, form.naming, form.apart)
-        )
-        entries = {}
-        for place, buffer in enumerate(written):
-            found = [memory[number] for number in canonical.sources[place]]
-            if self.has_source(found, None if canonical.leads_to_leaf[place] else own.get(buffer)):
-                group.sources[id(buffer)] = found
-                entries[buffer] = HistoryEntry(
-                    self.watched(buffer),
-                    None,
-                    group,
-                    tuple([memory[number] for number in canonical.reads[place]]),
-                    place,
-                )
-        if entries:
-            self.enter(entries)
-
-    def touched(self, written: set[UOp]) -> set[RunGraphs]:
-        """The groups whose graphs are of some BUFFERs, or read them."""
-        numbers = set(map(id, written))
-        groups = {entry.group for entry in list(self.kept.values())}  # some go meanwhile
-        return {
-            g for g in groups if not (numbers.isdisjoint(g.reads) and numbers.isdisjoint(g.keys))
-        }
-
-    def memory_of(self, group: RunGraphs) -> list[UOp]:
-        """The BUFFERs whose graphs a group has."""
-        entries = [self.kept.get(key) for key in sorted(group.keys)]
-        found = [entry.memory() for entry in entries if entry is not None]
-        return [memory for memory in found if memory is not None]
-
-    def retain(
-        self,
-        graphs: Mapping[UOp, UOp],
-        sources: Mapping[UOp, Collection[UOp]] = NO_GRAPHS,
-        group: RunGraphs | None = None,
-    ) -> None:
-        """Keep the graphs of some BUFFERs, each in the shape of its BUFFER.
-
-        `sources` are the BUFFERs that gradients of them go to, where known, and `group` is theirs
-        unless it has to be found.
-        """
-        if not graphs:
-            return  # a group that no graph is in would never be given up
-        group = group or RunGraphs.of(UOp.sink(*graphs.values()).toposort())
-        group.sources = {id(memory): found for memory, found in sources.items()}
-        self.enter({m: HistoryEntry(self.watched(m), n, group) for m, n in graphs.items()})
-
-    def defer(
-        self, computed: Mapping[UOp, UOp], done: Mapping[UOp, UOp], gone: FormerContent
-    ) -> None:
-        """Keep the graphs of nodes by their BUFFERs, to be made when one of them is asked for.
-
-        The last gradients of a training step, which read what the step overwrites, are replaced
-        before anything asks. `done` and `gone` are the writes of the run.
-        """
-        nodes = UOp.sink(*computed).toposort()
-        below = nodes_below(computed, nodes)
-        inner = tuple([computed[node] for node in nodes if node in below])
-        references = {node: weakref.ref(memory) for node, memory in computed.items()}
-
-        def make() -> dict[UOp, UOp]:
-            alive = {n: memory for n, ref in references.items() if (memory := ref()) is not None}
-            shown = {n: graph.reshape(m, n.shape) for n, m in done.items()}
-            return with_sources(alive, shown | gone.stand_ins)
-
-        group = RunGraphs.of(nodes, make)
-        group.reads.update(map(id, (*inner, *done.values())))
-        places = {memory: place for place, memory in enumerate(inner)}
-        self.enter(
-            {
-                m: HistoryEntry(self.watched(m), None, group, inner[: places.get(m)])
-                for m in computed.values()
-            }
-        )
-
-    def watched(self, memory: UOp) -> weakref.ref[UOp]:
-        """A reference to a BUFFER, whose graph is dropped with it."""
-        return weakref.ref(memory, partial(self.drop, id(memory)))
-
-    def enter(self, entries: Mapping[UOp, HistoryEntry]) -> None:
-        """Keep the graphs of a group, by BUFFER."""
-        for memory, entry in entries.items():
+        """Keep the nodes of one run: memory, and what its entry has."""
+        for memory, node, below, inner in graphs:
             key = id(memory)
             self.drop(key)
-            self.kept[key] = entry
-            entry.group.keys.add(key)
-        self.size += entry.group.size
+            self.kept[key] = HistoryEntry(
+                weakref.ref(memory, partial(self.drop, key)), node, below, inner, run
+            )
+            run.keys.add(key)
+        if not run.keys:
+            return  # a run that nothing is kept of would never be given up
+        self.size += run.size
         while self.size > MOST_HISTORY_NODES:
-            oldest = next(iter(list(self.kept.values()))).group
-            if oldest.make is None:
-                self.evict(oldest)
-            else:
-                self.resolve(oldest)  # which may be less than all that was kept for it
+            self.evict(next(iter(list(self.kept.values()))).run)
 
-    def resolve(self, group: RunGraphs) -> None:
-        """Make the graphs of a group, where that was put off."""
-        with self.lock:
-            if group.writes is not None:
-                self.make_writes(group, group.writes)
-            if group.make is None:
-                return
-            made = group.make()
-            self.retain(
-                {m: graph.reshape(node, m.shape) for m, node in made.items() if id(m) in group.keys}
-            )
-            for key in list(group.keys):
-                self.drop(key)  # no gradient of it goes anywhere
-
-    def make_writes(self, group: RunGraphs, writes: BoundWrites) -> None:
-        """Make the graphs of a group of writes."""
-        memory = self.memory_of(group)
-        entries = [self.kept[id(m)] for m in memory]
-        numbers: dict[int, UOp] = {}
-        for entry in entries:
-            numbers.update(zip(writes.canonical.reads[entry.place], entry.reads, strict=True))
-        found = writes.graphs([entry.place for entry in entries], numbers)
-        for buffer, entry, node in zip(memory, entries, found, strict=True):
-            self.kept[id(buffer)] = entry._replace(
-                graph=graph.reshape(node, buffer.shape), reads=()
-            )
-        group.writes = None
-
-    def evict(self, group: RunGraphs) -> None:
+    def evict(self, run: KeptRun) -> None:
         """Drop all graphs of a run."""
-        for key in list(group.keys):
-            if (buffer := self.kept[key].memory()) is not None:
-                self.discard([buffer])
+        for key in list(run.keys):
+            if (memory := self.kept[key].memory()) is not None:
+                self.end_at(memory)
             self.drop(key)
 
     def drop(self, key: int, reference: weakref.ref[UOp] | None = None) -> None:
@@ -364,20 +221,69 @@ class GradientHistory:
         entry = self.kept.get(key)
         if entry is not None and reference in (None, entry.memory):
             del self.kept[key]
-            entry.group.keys.discard(key)
-            self.size -= 0 if entry.group.keys else entry.group.size
+            entry.run.keys.discard(key)
+            self.size -= 0 if entry.run.keys else entry.run.size
 
-    def has_source(self, found: Iterable[UOp], own: UOp | None) -> bool:
-        """True if there is a source other than `own`, or one with a graph.
+    def discard(self, memory: Iterable[UOp]) -> None:
+        """Drop the graphs of BUFFERs whose content may change without a graph."""
+        with self.lock:
+            for found in self.shown_by(set(map(id, memory))):
+                self.end_at(found)
+                self.drop(id(found))
 
-        Otherwise a counter that is read again and again would keep all its former values.
-        """
-        return any(n is not own or id(n) in self.kept for n in found)
+    def end_at(self, memory: UOp) -> None:
+        """Record the BUFFERs that a gradient of a kept graph would go to, as it ends there."""
+        if (found := self.sources_of(memory)) is not None:
+            ended = self.ended_below(found)
+            for buffer in buffers_below(memory):
+                buffer._ended = ended
+
+    def shown_by(self, numbers: Collection[int]) -> list[UOp]:
+        """The memory with kept graphs that is among BUFFERs, given by id, or has some as parts."""
+        entries = [entry.memory() for entry in list(self.kept.values())]
+        found = [memory for memory in entries if memory is not None]
+        return [m for m in found if not numbers_of(m).isdisjoint(numbers)]
+
+    def retire(self, written: Collection[UOp]) -> None:
+        """Give kept graphs stand-ins for the content of BUFFERs that a replay overwrites."""
+        if not (self.kept and written):
+            return
+        with self.lock:
+            numbers = set(map(id, written))
+            moved = [
+                (memory, entry)
+                for entry in list(self.kept.values())
+                if (memory := entry.memory()) is not None
+                and not numbers.isdisjoint(entry.run.reads | numbers_of(memory))
+            ]
+            if not moved:
+                return
+            new = {memory: versions.stand_in(memory) for memory in written}
+            self.move(moved, new)
+
+    def move(self, entries: Sequence[tuple[UOp, HistoryEntry]], new: dict[UOp, UOp]) -> None:
+        """Replace BUFFERs by others in kept graphs, and among the memory that has them."""
+        roots = UOp.sink(*[entry.node for _, entry in entries])
+        known = {n: m for n in roots.toposort()[:-1] if (m := self.memory_of(n)) is not None}
+        after = UOp.sink(*known, *roots.src).substitute(new).src
+        for node, memory in zip(after, known.values(), strict=False):
+            note(self.computed, node, memory.substitute(new))
+        runs: defaultdict[KeptRun, list[Any]] = defaultdict(list)
+        for (memory, entry), node in zip(entries, after[len(known) :], strict=True):
+            self.drop(id(memory))
+            below = tuple([new.get(n, n) for n in entry.sources])
+            inner = tuple([m.substitute(new) for m in entry.inner])
+            runs[entry.run].append((memory.substitute(new), node, below, inner))
+        for run, graphs in runs.items():
+            reads = {id(n) for graph in graphs for n in graph[1].toposort() if n.op is BUFFER}
+            self.enter(KeptRun(run.size, frozenset(reads)), graphs)
+
+    # --- gradients that realize() ended
 
     def ended(self, node: UOp, form: CanonicalGraph | None = None) -> BufferSet:
-        """The BUFFERs that a gradient of a node goes to, or would if not ended.
+        """The memory that a gradient of a node goes to, or would if not ended.
 
-        Those of a root of a canonical graph are known from other graphs of the same form.
+        That of a root of a canonical graph is known from other graphs of the same form.
         """
         places: tuple[int, ...] | None = None
         if form is not None and not form.cached:
@@ -392,21 +298,23 @@ class GradientHistory:
             for node, new in replaced.items():
                 base = graph.differentiable_base(new)
                 if is_filled(base) and (found := self.ended(node)):
-                    origin(base)._ended = found
+                    for buffer in buffers_below(origin(base)):
+                        buffer._ended = found
 
     def begin(self, memory: UOp) -> None:
-        """Record that a BUFFER is a leaf from now on, whatever it was computed from."""
-        if ended_at(memory):
-            memory._ended = NOBODY
+        """Record that memory is a leaf from now on, whatever it was computed from."""
+        for buffer in buffers_below(memory):
+            if ended_at(buffer):
+                buffer._ended = NOBODY
 
     def ended_below(self, memory: Iterable[UOp]) -> BufferSet:
         """The same for a node whose gradient goes to some BUFFERs first.
 
-        Nobody can want a gradient of a BUFFER that is gone. So now and then those are left out, or
+        Nobody can want a gradient of memory that is gone. So now and then that is left out, or
         each step of `x = f(x).realize()` would take longer than the one before.
         """
         ends = self.ends_below(memory) if self.kept else [*memory]
-        found = {*map(weakref.ref, ends)}
+        found = {*map(weakref.ref, map(versions.home, ends))}
         most = 0
         for node in ends:
             if ended := getattr(node, "_ended", None):
@@ -433,29 +341,14 @@ class GradientHistory:
 
     def sources_of(self, memory: UOp) -> Collection[UOp] | None:
         """The BUFFERs that a gradient of a kept graph goes to first; None where none is kept."""
-        if not self.kept or (entry := self.entry_of(memory)) is None:
-            return None
-        if (found := entry.group.sources.get(id(memory))) is not None:
-            return found
-        if self.graph_of(memory) is None:
-            return None
-        group = self.kept[id(memory)].group
-        if id(memory) not in group.sources:
-            entries = {key: self.kept.get(key) for key in list(group.keys)}
-            made = {k: e.graph for k, e in entries.items() if e is not None and e.graph is not None}
-            found = sources_below(made.values())
-            group.sources |= {key: found[node] for key, node in made.items()}
-        return group.sources[id(memory)]
+        return None if (entry := self.entry_of(memory)) is None else entry.sources
 
     # --- queries
 
     def memory_among(self, nodes: Iterable[UOp]) -> list[UOp]:
-        """The BUFFERs among some nodes, and those whose former content is among them."""
+        """The BUFFERs among some nodes, and the present versions of those that are former ones."""
         found = [n for n in nodes if n.op is BUFFER]
-        if not self.former:
-            return found
-        written = [reference() for n in found if (reference := self.former.get(n)) is not None]
-        return found + [n for n in written if n is not None]
+        return found + [now for n in found if (now := versions.current(n)) is not n]
 
     def unroll(self, nodes: list[UOp]) -> tuple[list[UOp], dict[UOp, UOp]]:
         """Graphs with memory replaced by its kept graphs, and the map from those back to memory."""
@@ -468,21 +361,21 @@ class GradientHistory:
             root = root.substitute(found)
             moved = UOp.sink(*back).substitute(found).src if back else ()
             back = dict(zip(moved, back.values(), strict=True))
+            below = UOp.sink(*found.values()).toposort()[:-1]
+            back |= {
+                n: graph.reshape(m, n.shape) for n in below if (m := self.memory_of(n)) is not None
+            }
             back |= {node: memory for memory, node in found.items()}
         return list(root.src), back
 
     def graph_of(self, node: UOp) -> UOp | None:
-        """The graph that is kept of a BUFFER."""
-        if (entry := self.entry_of(node)) is None:
-            return None
-        if entry.graph is None:
-            self.resolve(entry.group)
-            return self.graph_of(node)
-        return entry.graph
+        """The graph that is kept of memory, in its shape."""
+        entry = self.entry_of(node)
+        return None if entry is None else graph.reshape(entry.node, node.shape)
 
     def entry_of(self, node: UOp) -> HistoryEntry | None:
-        """The entry of a BUFFER whose graph is kept, made or not."""
-        entry = self.kept.get(id(node)) if node.op is BUFFER else None
+        """The entry of memory whose graph is kept."""
+        entry = self.kept.get(id(node)) if node.op in SHOWN else None
         return None if entry is None or entry.memory() is not node else entry
 
     def versions_in(self, below: Collection[UOp]) -> Callable[[UOp], Iterator[UOp]]:
@@ -490,31 +383,27 @@ class GradientHistory:
 
         They may have another shape.
         """
-        former: defaultdict[UOp, list[UOp]] = defaultdict(list)
-        keys = [node for key in self.former.keyrefs() if (node := key()) is not None]  # a copy
-        held = {node: buffer for node in keys if (buffer := self.former[node]()) is not None}
-        for stand_in, buffer in held.items():
-            former[buffer].append(stand_in)
-        for node in below if held else ():
-            if node.op is Op.ASSIGN and (written := held.get(origin(node))) is not None:
-                former[written].append(node)
+        former: defaultdict[object, list[UOp]] = defaultdict(list)
         owned: defaultdict[int, list[UOp]] = defaultdict(list)
         for node in below:
-            if node.op is Op.OWN:
+            if node.op in WRITTEN and versions.former and versions.is_former(origin(node)):
+                former[homes_of(origin(node))].append(node)
+            elif node.op is Op.OWN:
                 owned[node.arg].append(node)
 
-        def versions(node: UOp) -> Iterator[UOp]:
+        def found(node: UOp) -> Iterator[UOp]:
             base = base_of(node)
             for before in owned.get(base.arg, ()) if self.shows_data(base) else ():
-                if before is not base and (found := graph.reshape(before, node.shape)) in below:
-                    yield found
+                if before is not base and (same := graph.reshape(before, node.shape)) in below:
+                    yield same
             while base.op is Op.ASSIGN:
                 base = base_of(base.src[0])
                 if base in below:
                     yield base
-            yield from (before for before in former.get(base, ()) if before in below)
+            if former and base.op in SHOWN:
+                yield from (n for n in former.get(homes_of(base), ()) if n is not base)
 
-        return versions
+        return found
 
     def shows_data(self, node: UOp) -> bool:
         """True if earlier uses count in the gradient of a node of one tensor: it shows data."""
@@ -546,15 +435,15 @@ class GradientHistory:
         self, node: UOp, lasting: Collection[UOp], computed: Collection[UOp] = ()
     ) -> UOp | None:
         """Memory below a node whose content it needs and which was, or will be, overwritten."""
-        if not (self.former or self.pending):
+        if not (versions.former or self.pending):
             return None
         seen = {(node, False)}
         stack = [*seen]
         while stack:
             node, is_value = stack.pop()
-            if node.op in (Op.BUFFER, Op.ASSIGN):
+            if node.op in WRITTEN:
                 is_waiting = not is_value and self.pending.overwrites(node)
-                if is_waiting or self.is_former(node):
+                if is_waiting or versions.is_former(origin(node)):
                     return node
             if node.op is Op.ASSIGN or graph.is_alone(node) or node in lasting:
                 continue  # an ASSIGN has the value that was written last
@@ -564,17 +453,13 @@ class GradientHistory:
             seen |= below
         return None
 
-    def is_former(self, node: UOp) -> bool:
-        """True if memory, after any writes, is the stand-in of overwritten content."""
-        return origin(node) in self.former
-
     def check_ended(
         self,
         root: UOp,
         nodes: Iterable[UOp],
         wanted: Callable[[Sequence[UOp]], Iterable[UOp]],
     ) -> None:
-        """Raises GradientError where `realize` cut the way to BUFFERs off that want a gradient.
+        """Raises GradientError where `realize` cut the way to memory off that wants a gradient.
 
         `nodes` are the root and those below it. `wanted` selects BUFFERs from some, and may give
         others.
@@ -588,7 +473,7 @@ class GradientHistory:
         origins = {node: still_there(ended_at(node)) for node in found}
         asked = set(wanted([*found, *chain.from_iterable(origins.values())]))
         for node, ended in origins.items():
-            lost = [n for n in ended if n in asked and n is not node]
+            lost = [n for n in ended if n in asked and n is not versions.current(node)]
             if lost:
                 raise GradientError(
                     f"backward: realize() ended the gradient at a tensor of {node.arg} elements, "
@@ -597,6 +482,83 @@ class GradientHistory:
                     "tolist, numpy); where the gradient is to end there, realize what detach() "
                     "gives"
                 )
+
+
+WRITTEN: Final = SHOWN | {Op.ASSIGN}
+
+
+Notes = dict[int, tuple[weakref.ref[UOp], weakref.ref[UOp]]]
+
+
+def note(notes: Notes, node: UOp, memory: UOp) -> None:
+    """Record the memory of a node, by its id, keeping neither alive."""
+    key = id(node)
+
+    def forget(reference: weakref.ref[UOp]) -> None:
+        if (found := notes.get(key)) is not None and found[0] is reference:
+            del notes[key]
+
+    notes[key] = weakref.ref(node, forget), weakref.ref(memory)
+
+
+def facts_of_run(nodes: Sequence[UOp], form: CanonicalGraph) -> GraphFacts:
+    """The facts of nodes of a run.
+
+    They are known from other runs of the form, unless its canonical graph lacks something: what is
+    cached, or for gradients only.
+    """
+    if form.cached or form.calls:
+        return facts_of(tuple(nodes))
+    memory = form.memory
+    known = canonical_facts(tuple([form.nodes[n] for n in nodes]))
+    return known._replace(
+        sources=[tuple([memory[number_of(m)] for m in below]) for below in known.sources],
+        reads=[memory[number_of(m)] for m in known.reads],
+    )
+
+
+def facts_of(nodes: tuple[UOp, ...]) -> GraphFacts:
+    """The facts of some nodes."""
+    order = UOp.sink(*nodes).toposort()[:-1]
+    sources = sources_below(nodes)
+    places = {node: place for place, node in enumerate(nodes)}
+    masks: dict[UOp, int] = {}
+    for node in order:
+        mask = 0
+        for source in node.src:
+            mask |= masks[source]
+            if source in places:
+                mask |= 1 << places[source]
+        masks[node] = mask
+    inner = [[p for p in places.values() if masks[node] >> p & 1] for node in nodes]
+    return GraphFacts(
+        [tuple(sources[node]) for node in nodes],
+        [*map(leads_to_leaf, nodes)],
+        inner,
+        [n for n in order if n.op is BUFFER],
+        len(order),
+    )
+
+
+@lru_cache(256)
+def canonical_facts(nodes: tuple[UOp, ...]) -> GraphFacts:
+    """The facts of canonical nodes."""
+    return facts_of(nodes)
+
+
+def number_of(parameter: UOp) -> int:
+    """The number of a parameter of a canonical graph, by its UNIQUE."""
+    return -1 - int(parameter.src[1].arg)
+
+
+def numbers_of(memory: UOp) -> frozenset[int]:
+    """The ids of the BUFFERs that memory is made of."""
+    return frozenset(map(id, buffers_below(memory)))
+
+
+def homes_of(memory: UOp) -> object:
+    """The homes of the BUFFERs that memory is made of, which all its versions have."""
+    return tuple([versions.home(buffer) for buffer in buffers_below(memory)])
 
 
 history: Final = GradientHistory()

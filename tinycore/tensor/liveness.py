@@ -27,6 +27,7 @@ from tinycore.tensor.change_tracking import (
     undo_logs,
 )
 from tinycore.tensor.history import history
+from tinycore.tensor.versions import versions
 from tinycore.tensor.views import Value, is_shared
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp
@@ -152,8 +153,8 @@ def tensors_shown_in(nodes: Collection[UOp]) -> list[Core]:
 
 def may_be_former(nodes: Iterable[UOp]) -> bool:
     """True if some nodes may be what a tensor showed before a write."""
-    former, pending = history.former, history.pending
-    return any(n.op is Op.OWN or pending.overwrites(n) or n in former for n in nodes)
+    pending = history.pending
+    return any(n.op is Op.OWN or pending.overwrites(n) or versions.is_former(n) for n in nodes)
 
 
 def is_waiting(node: UOp) -> bool:

@@ -15,12 +15,12 @@ from tinycore._locks import writing
 from tinycore._signals import undisturbed
 from tinycore.dtype import dtypes
 from tinycore.tensor import graph
-from tinycore.tensor.aliases import VIEW_OPS, base_of_view
+from tinycore.tensor.aliases import VIEW_OPS, base_of_view, buffers_below
 from tinycore.tensor.core import Core
 from tinycore.tensor.grad import is_data_written, passes_gradient
+from tinycore.tensor.gradient_sources import BufferSet
 from tinycore.tensor.history import history
 from tinycore.tensor.liveness import (
-    BUFFER,
     alias_index,
     replace_nodes,
     waiting_tensors,
@@ -28,6 +28,7 @@ from tinycore.tensor.liveness import (
 )
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.value_cache import Snapshot, value_cache
+from tinycore.tensor.versions import versions
 from tinycore.tensor.view_writes import show
 from tinycore.tensor.views import is_shared, shows_repeated
 from tinycore.uop.bindings import sizes_below
@@ -128,20 +129,40 @@ def run_and_publish(
     `others` are the nodes of living tensors that are not memory alone.
     """
 
+    renewed: dict[UOp, UOp] = {}
+
     def publish(computed: RunResult) -> None:
         replaced, cached = computed
+        if form.assigned and not value_cache.scope.ends_gradients:  # captures work on addresses
+            if not renewed:
+                renewed.update(versions.renewed(memory_written(form.assigned)))
+            replaced, cached = in_versions(renewed, replaced, cached)
         if form.cached:
             bases = map(base_of, form.roots)
             replaced |= {base: form.cached[base] for base in bases if base in form.cached}
         if read is not None and not form.assigned:
             cached += cacheable_reads(read, replaced[form.roots[0]], form)
         note_history(form, replaced, asked, owners, read)
-        replace_nodes(replaced, {id(tensor) for tensor in owners})
+        replace_nodes(replaced | renewed, {id(tensor) for tensor in owners})
         if form.assigned or cached or known.memory:
             value_cache.update(known, replaced, cached, memory_written(form.assigned))
             Writes.done += bool(form.assigned)
 
     return runtime().realize(form, choose_retention, others, publish).replaced
+
+
+def in_versions(
+    renewed: dict[UOp, UOp], replaced: Mapping[UOp, UOp], cached: Sequence[CachedValue]
+) -> tuple[dict[UOp, UOp], list[CachedValue]]:
+    """Results of a run, in the versions of memory that it made by writing."""
+    known = [
+        value._replace(
+            memory=value.memory.substitute(renewed),
+            reads=(*value.reads, *(renewed[n] for n in value.reads if n in renewed)),
+        )
+        for value in cached
+    ]
+    return {node: memory.substitute(renewed) for node, memory in replaced.items()}, known
 
 
 def note_history(
@@ -163,15 +184,21 @@ def note_history(
         is_data = tensor._requires_grad is False or is_data_written(base_of(node))
         if not is_data and node in asked and node in replaced:
             memory = graph.differentiable_base(replaced[node])
-            if memory.op is BUFFER and (origins := history.ended(node, form)):
-                memory._ended = origins
+            if graph.is_buffer(memory) and (origins := history.ended(node, form)):
+                end_at(memory, origins)
     done, kept = differentiable(form, replaced, asked, read)
     if captured:
         for node, memory in kept.items():
             if node not in done and (origins := history.ended(node, form)):
-                memory._ended = origins
-    elif done or kept:
+                end_at(memory, origins)
+    elif kept:
         history.record(done, kept, form)
+
+
+def end_at(memory: UOp, origins: BufferSet) -> None:
+    """Record what memory was computed from, at which gradients end."""
+    for buffer in buffers_below(memory):
+        buffer._ended = origins
 
 
 def differentiable(
@@ -182,12 +209,12 @@ def differentiable(
     if asked.issuperset(others) and not form.assigned:
         return {}, {}
     named = {source_below(root, MOVEMENT | {Op.OWN}) for root in asked}
-    if asked.issuperset(others) and named.issuperset(form.assigned) and not history.kept:
-        return {}, {}  # no graph is kept, and none is to be
+    if asked.issuperset(others) and named.issuperset(form.assigned):
+        return {}, {}
     memory = {
         graph.equally_shared(n): base
         for n, m in replaced.items()
-        if (base := graph.differentiable_base(m)).op is BUFFER
+        if graph.is_buffer(base := graph.differentiable_base(m))
     }
     computed = {n: graph.equally_shared(n) for n in others if n not in asked}
     kept = {n: memory[n] for n in computed.values() if n in memory and n not in asked}

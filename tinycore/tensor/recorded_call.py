@@ -24,6 +24,7 @@ from tinycore.tensor.arguments import is_realized, rebuilt
 from tinycore.tensor.gradient_sources import BufferSet
 from tinycore.tensor.liveness import walking
 from tinycore.tensor.tensor import Tensor
+from tinycore.tensor.versions import versions
 from tinycore.uop.bindings import Naming, exchanging, sizes_below
 from tinycore.uop.node import UOp, made_anew, new
 from tinycore.uop.op import Op
@@ -353,7 +354,7 @@ class RecordedCall:
         ended: dict[int, BufferSet] = {}
         for place, (fixed, arguments) in self.origins.items():
             if (node := nodes.get(place)) is not None:
-                own = [weakref.ref(given[number]) for number in arguments]
+                own = [weakref.ref(versions.home(given[number])) for number in arguments]
                 node._ended = ended[place] = fixed.union(own) if own else fixed
         return ended
 
@@ -383,8 +384,9 @@ class RecordedCall:
         for found in kept:
             if [*map(getrefcount, found.counted)] == found.known:
                 for place, node in found.nodes.items():
-                    if getattr(node, "_ended", None) is not found.ended.get(place):
-                        break  # it was written to by what has a gradient
+                    is_ended = getattr(node, "_ended", None) is not found.ended.get(place)
+                    if is_ended or versions.is_former(node):
+                        break  # it was written to
                 else:
                     return found
         return None
@@ -445,6 +447,8 @@ def node_of(recorded: RecordedCall, place: int, buffer: Buffer) -> UOp:
         buffers[node] = buffer
         if buffer in recorded.step.used:
             recorded.nodes[place] = node
+    elif versions.is_former(node):
+        node = recorded.nodes[place] = versions.latest(node)
     return node
 
 

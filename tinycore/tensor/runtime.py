@@ -74,6 +74,9 @@ class Runtime(Protocol):
         that cannot use memory it did not allocate.
         """
 
+    def version(self, buffer: UOp) -> UOp:
+        """A new BUFFER over the memory of another one."""
+
     def exchange_kind(self, device: DeviceLike) -> tuple[int, int] | None:
         """The DLDevice of a device, as (type, number); None if it does not support DLPack."""
 

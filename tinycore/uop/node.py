@@ -111,7 +111,7 @@ class UOp(Operators["UOp"]):
     _below: tuple[UOp, ...]  # all below a SINK, sources first
     _bounds: tuple[Any, Any]
     _device: DeviceLike | None
-    _ended: frozenset[weakref.ref[UOp]]  # what a BUFFER was computed from (tensor/history.py)
+    _ended: frozenset[weakref.ref[Any]]  # what a BUFFER was computed from (tensor/history.py)
     _gradient: tuple[int, ...] | None  # the parameters that a gradient goes to (history.py)
     _memory: object  # the Buffer of a BUFFER or BUFFER_VIEW (schedule/order.py)
     _normal: int  # one bit per rule set that leaves this node as it is (rewrite.py)

@@ -605,3 +605,25 @@ def test_schedules_as_one_node() -> None:
     assert values == {}
     assert len((x + 1).schedule_linear().src) == 1
     assert y.callify(x) is y
+
+
+def increase(x: Placeholder) -> UOp:
+    i = UOp.range(x.size, 0)
+    return x.store(i, x[i] + 1)
+
+
+@pytest.mark.parametrize("realizes", [False, True])
+def test_views_of_what_a_kernel_stores_to_stay_views(realizes: bool) -> None:
+    x = Tensor([1.0, 2.0, 3.0]).realize()
+    last, before = x[2:], x * 10
+
+    x.custom_kernel(fxn=increase)
+    if realizes:
+        x.realize()
+    last += 5
+    x.custom_kernel(fxn=increase)
+
+    assert last.tolist() == [10.0]
+    assert x.tolist() == [3.0, 4.0, 10.0]
+    x[2] = 0.0
+    assert (last.tolist(), before.tolist()) == ([0.0], [10.0, 20.0, 30.0])

@@ -463,11 +463,11 @@ def test_a_value_that_no_tensor_holds_is_not_kept_across_a_computed_write() -> N
     numpy.testing.assert_allclose(sound.gradient(w)[0].tolist(), [math.e], rtol=1e-6)
 
 
-def test_gradients_that_are_replaced_have_no_graphs_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_gradients_of_training_steps_are_kept_and_no_others() -> None:
+    gc.collect()
+    before = len(history.kept)
     w, x = Tensor([0.5, -1.0], requires_grad=True).realize(), Tensor([2.0, 3.0]).realize()
     optimizer = SGD([w], lr=0.5)
-    made = []
-    monkeypatch.setattr("tinycore.tensor.history.with_sources", lambda *given: made.append(given))
     for _ in range(3):
         optimizer.zero_grad()
         loss = (w * w * x).sum().backward()
@@ -476,7 +476,8 @@ def test_gradients_that_are_replaced_have_no_graphs_made(monkeypatch: pytest.Mon
 
     assert w.grad is not None
     assert id(base_of(w.grad.uop)) in history.kept
-    assert not made
+    gc.collect()
+    assert len(history.kept) == before + 1
     assert w.tolist() == [-0.5, 8.0]
 
 
@@ -535,14 +536,13 @@ def test_sources_that_graphs_carry_are_those_below_them() -> None:
     cache = Tensor.zeros(4, 3).contiguous().realize()
     x, w = Tensor.ones(1, 2).contiguous().realize(), Tensor.ones(2, 3).contiguous().realize()
 
-    for row in range(3):  # graphs of former content move to stand-ins each time
+    for row in range(3):
         cache[row : row + 1].assign(x @ w * (row + 1))
         (cache * 2).sum().realize()
 
     kept = [m for entry in history.kept.values() if (m := entry.memory()) is not None]
-    known = [m for m in kept if id(m) in history.kept[id(m)].group.sources]
-    assert len(known) >= 3
-    for memory in known:
+    assert len(kept) >= 3
+    for memory in kept:
         graph = history.graph_of(memory)
         assert graph is not None
         assert set(history.sources_of(memory) or ()) == set(sources(graph))
@@ -558,9 +558,8 @@ def test_sources_known_from_a_run_of_the_same_form_are_those_of_a_walk() -> None
         (second + first).sum().item()
 
     kept = [m for entry in history.kept.values() if (m := entry.memory()) is not None]
-    carried = [m for m in kept if id(m) in history.kept[id(m)].group.sources]
-    assert len(carried) >= 6
-    for memory in carried:
+    assert len(kept) >= 6
+    for memory in kept:
         graph = history.graph_of(memory)
         assert graph is not None
         assert set(history.sources_of(memory) or ()) == set(sources(graph))
@@ -630,8 +629,8 @@ def test_a_captured_function_that_ends_a_gradient_is_told() -> None:
     with pytest.raises(GradientError, match="ended the gradient"):
         (result + w).sum().backward()
     step(Tensor([1.0, 2.0]).realize())
-    with pytest.raises(GradientError, match="ended the gradient"):
-        (before + w).sum().backward()
+    (before + w).sum().backward()  # which is computed before the function runs
+    assert numbers(w.grad) == [6.0, 6.0]
 
 
 def test_a_detached_tensor_that_is_realized_does_not_end_what_it_shows() -> None:

@@ -26,7 +26,7 @@ from tinycore.tensor.host_bytes import FOREIGN, decode, encode
 from tinycore.tensor.runtime import HostArray, Refresh
 from tinycore.uop.bindings import sizes_below, with_sizes
 from tinycore.uop.movement import base_of
-from tinycore.uop.node import UOp
+from tinycore.uop.node import UOp, made_anew
 from tinycore.uop.op import ALU, Op
 from tinycore.uop.shape import DeviceLike, devices_named, names_of
 from tinycore.uop.size import Size
@@ -281,6 +281,13 @@ class ReferenceRuntime:
         vars(block)["owner"] = owner
         self.memory[node] = numpy.frombuffer(memoryview(block), to_numpy_dtype(dtype))
         return node
+
+    def version(self, buffer: UOp) -> UOp:
+        """A new BUFFER over the memory of another one."""
+        self.shared(buffer)
+        found = made_anew(buffer)
+        self.memory[found] = self.memory[buffer]
+        return found
 
     def exchange_kind(self, device: DeviceLike) -> tuple[int, int]:
         """Memory of the host."""
