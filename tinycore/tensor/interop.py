@@ -9,8 +9,10 @@ and a write to a shared array is a write to the tensor.
 from __future__ import annotations
 
 import copy as copying
+import io
 import math
 import warnings
+import zlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -42,7 +44,11 @@ if TYPE_CHECKING:
 else:
     dlpack = DeferredModule("tinycore.tensor.dlpack")  # ctypes, for those who exchange
 
-decompressed: Final = deferred("gzip:decompress")
+gzip_file: Final = deferred("gzip:GzipFile")
+LEAST_UNPACKED: Final = 1 << 26
+"""Bytes that any gzip file may unpack to."""
+UNPACKED_EACH: Final = 32
+"""Bytes that it may unpack to for each of its own, beside those."""
 fetch: Final = deferred("tinycore.helpers:fetch")
 
 
@@ -356,7 +362,7 @@ class Interop(InPlace):
 
         A `file:` URL or a path is read where it lies; http and https are downloaded once into the
         cache folder, with a progress bar on a terminal. Raises OSError when that fails, and
-        FileFormatError when `gunzip` meets something else.
+        FileFormatError when `gunzip` meets something else, or more than it may unpack.
 
         >>> import pathlib, tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -366,12 +372,7 @@ class Interop(InPlace):
         [1, 2]
         """
         content = fetch(url).read_bytes()
-        if gunzip:
-            try:
-                content = decompressed(content)
-            except (OSError, EOFError) as error:
-                raise FileFormatError(f"from_url: {url} is no whole gzip file: {error}") from error
-        return cls(content, device=device)
+        return cls(gunzipped(content, url) if gunzip else content, device=device)
 
     # --- copies in Python's sense
 
@@ -397,6 +398,22 @@ class Interop(InPlace):
         """
         facts = (self._host_array(), self.dtype, self.device, self.requires_grad)
         return unpickled, (type(self), *facts)
+
+
+def gunzipped(content: bytes, url: str) -> bytes:
+    """The bytes of a gzip file. Raises FileFormatError for a damaged one, and for one that unpacks
+    to much more than any real file does.
+    """
+    most = LEAST_UNPACKED + UNPACKED_EACH * len(content)
+    try:
+        found: bytes = gzip_file(fileobj=io.BytesIO(content)).read(most + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise FileFormatError(f"from_url: {url} is no whole gzip file: {error}") from error
+    if len(found) > most:
+        raise FileFormatError(
+            f"from_url: {url} of {len(content)} bytes unpacks to more than {most}; unpack it first"
+        )
+    return found
 
 
 def reason_to_copy(found: dlpack.Lent, place: str, target: str) -> str | None:

@@ -380,6 +380,24 @@ def test_from_url_reads_files_where_they_lie(tmp_path: Path) -> None:
         Tensor.from_url((tmp_path / "absent").as_uri())
 
 
+@pytest.mark.parametrize("damage", range(4))
+def test_a_damaged_gzip_file_is_refused(tmp_path: Path, damage: int) -> None:
+    content = bytearray(gzip.compress(bytes(range(256)) * 4))
+    content[(2, 11, 40, len(content) - 6)[damage]] ^= 0x5A
+    (tmp_path / "x").write_bytes(content)
+
+    with pytest.raises(FileFormatError, match="is no whole gzip file"):
+        Tensor.from_url(str(tmp_path / "x"), gunzip=True)
+
+
+@pytest.mark.slow
+def test_a_gzip_file_unpacks_to_its_due(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(gzip.compress(bytes(80 << 20)))
+
+    with pytest.raises(FileFormatError, match="unpacks to more than"):
+        Tensor.from_url(str(tmp_path / "x"), gunzip=True)
+
+
 def test_from_url_downloads_once(server: tuple[str, list[str]], tmp_path: Path) -> None:
     address, asked = server
     with Context(CACHE_DIR=tmp_path / "cache"):
