@@ -8,7 +8,7 @@ import gguf
 import numpy
 import pytest
 
-from tiny_llm.packing import PANEL, packed
+from tiny_llm.packing import PANEL, packed, packed_experts
 from tiny_llm.quants import SPLITS, Groups, split
 from tinycore import Context, Tensor
 from tinycore.nn.blocks import BLOCK_TYPES
@@ -94,3 +94,25 @@ def test_a_packed_product_on_the_interpreter() -> None:
         found = packed(groups).taken(Tensor([1])).numpy()
 
     assert numpy.array_equal(found[0], expected[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["Q4_1", "Q4_K", "Q6_K", "Q4_0"])
+def test_products_with_chosen_matrices_of_several(kind: str) -> None:
+    blocks, _ = drawn(kind)
+    groups = split(kind, blocks, ROWS)
+    assert groups is not None
+    other = Groups(**(vars(groups) | {"scale": groups.scale * 2}))
+    matrices = packed_experts([groups, other, groups])
+    single = packed(other)
+    random = numpy.random.default_rng(0)
+    x = random.standard_normal((2, COLUMNS)).astype(numpy.float32)
+
+    indices = Tensor([[1, 0], [2, 1]])
+    found = matrices.of_experts(Tensor(x).unsqueeze(1), indices, 3).numpy()
+
+    plain, doubled = packed(groups)(Tensor(x)).numpy(), single(Tensor(x)).numpy()
+    wanted = numpy.stack([[doubled[0], plain[0]], [plain[1], doubled[1]]])
+    assert numpy.abs(found - wanted).max() < 1e-5 * numpy.abs(wanted).max()
+    one = matrices.of_expert(Tensor(x), 1, 3).numpy()
+    assert numpy.abs(one - doubled).max() < 1e-5 * numpy.abs(doubled).max()

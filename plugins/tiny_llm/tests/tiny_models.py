@@ -25,7 +25,7 @@ Weights = dict[str, Array]
 
 WIDTH: Final = 64
 INNER: Final = 96
-EXPERTS: Final = 4
+EXPERTS: Final = 5
 SPECIALS: Final = ["<|im_start|>", "<|im_end|>"]
 VOCABULARY: Final = 256 + len(SPECIALS)
 

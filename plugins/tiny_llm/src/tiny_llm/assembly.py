@@ -5,7 +5,7 @@ Weights have the names of GGUF, without regard to the file they come from: `blk.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 import numpy
@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from tiny_llm.decoder import Decoder, Layer, SharedExpert
 from tiny_llm.description import Description
-from tiny_llm.packing import Matrix, dense, joined, packed
+from tiny_llm.packing import Matrix, dense, form, joined, packed, packed_experts
 from tiny_llm.quants import Groups
 from tinycore import Tensor
 
@@ -126,14 +126,9 @@ class Assembly:
         layer.router = self.matrix(f"{at}ffn_gate_inp", (count, about.width))
         sizes = {"ffn_gate": (inner, about.width), "ffn_up": (inner, about.width)}
         sizes["ffn_down"] = (about.width, inner)
-        for expert in range(count):
-            gate, up, down = (
-                self.matrix(f"{at}{name}_exps", size, (expert, count))
-                if self.weights.has(f"{at}{name}_exps.weight")
-                else self.matrix(f"{at}{name}.{expert}", size)
-                for name, size in sizes.items()
-            )
-            layer.experts.append((gate, up, down))
+        layer.experts = tuple(
+            self.matrices(f"{at}{name}", size, count) for name, size in sizes.items()
+        )
         if about.experts.shared:
             shared = about.experts.shared
             gate_name = f"{at}ffn_gate_inp_shexp.weight"
@@ -159,7 +154,7 @@ class Assembly:
                     found[-1] = last.cat(values, dim=0)
                 else:
                     found.append(values)
-            elif isinstance(last, list) and alike(last[0], groups):
+            elif isinstance(last, list) and form(last[0]) == form(groups):
                 last.append(groups)
             else:
                 found.append([groups])
@@ -175,14 +170,19 @@ class Assembly:
             return packed(groups, self.device)
         return dense(self.weights.values(f"{name}.weight", shape, part))
 
-
-def alike(first: Groups, second: Groups) -> bool:
-    """True if two matrices are stored the same way, so that they can be one."""
-
-    def form(groups: Groups) -> Iterator[object]:
-        yield from (groups.size, groups.bits, groups.zero, groups.integers.shape[1])
-        for name in ("scale", "least", "outer", "outer_least"):
-            array = getattr(groups, name)
-            yield None if array is None else (array.dtype, array.shape[1])
-
-    return tuple(form(first)) == tuple(form(second))
+    def matrices(self, name: str, shape: tuple[int, int], count: int) -> Matrix:
+        """The matrices of all experts, one after another: of one tensor, or of one for each."""
+        weights = self.weights
+        is_one = weights.has(f"{name}_exps.weight")
+        places = [
+            (f"{name}_exps.weight", (n, count)) if is_one else (f"{name}.{n}.weight", WHOLE)
+            for n in range(count)
+        ]
+        groups = [weights.groups(place, shape, part) for place, part in places]
+        known = [each for each in groups if each is not None]
+        if len(known) == count and len({form(each) for each in known}) == 1:
+            return packed_experts(known, self.device)
+        values = [weights.values(place, shape, part) for place, part in places]
+        if len({value.dtype for value in values}) > 1:
+            values = [value.cast("float16") for value in values]
+        return dense(Tensor.cat(*values, dim=0).realize())

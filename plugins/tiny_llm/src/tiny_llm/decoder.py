@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy
@@ -57,7 +57,8 @@ class Layer:
     norm_after_attention: Tensor | None = None
     norm_after_network: Tensor | None = None
     router: Matrix | None = None
-    experts: list[tuple[Matrix, Matrix, Matrix]] = field(default_factory=list)
+    experts: tuple[Matrix, ...] = ()
+    """Gate, up and down of all experts, one after another in each."""
     shared: SharedExpert | None = None
 
 
@@ -203,25 +204,45 @@ class Decoder:
         return ACTIVATIONS[self.about.activation](parts[:, :half]) * parts[:, half:]
 
     def _by_experts(self, layer: Layer, y: Tensor) -> Tensor:
-        """The weighted sum of the experts of each token. All are computed, most with weight 0."""
-        experts = self.about.experts
+        """The weighted sum of the experts of each token."""
+        experts, count = self.about.experts, int(y.shape[0])
         assert experts is not None and layer.router is not None  # noqa: PT018
-        scores = layer.router(y).softmax(-1)
-        least = scores.topk(experts.used)[0][:, -1:]
-        weights = (scores >= least).where(scores, 0)
+        scores, chosen = layer.router(y).softmax(-1).topk(experts.used)
         if experts.normalized:
-            weights = weights / weights.sum(-1, keepdim=True)
-        added = None
-        for number, (gate, up, down) in enumerate(layer.experts):
-            one = down(ACTIVATIONS[self.about.activation](gate(y)) * up(y))
-            one = one * weights[:, number : number + 1]
-            added = one if added is None else added + one
-        assert added is not None
+            scores = scores / scores.sum(-1, keepdim=True)
+        if count * experts.used < experts.count:
+            added = self._by_chosen(layer, y, scores, chosen, experts.count)
+        else:
+            added = self._by_all(layer, y, scores, chosen, experts.count)
         if layer.shared is not None:
             one = layer.shared.out(self._gated(products(y, *layer.shared.into)))
             if layer.shared.gate is not None:
                 one = one * (y * layer.shared.gate).sum(-1, keepdim=True).sigmoid()
             added = added + one
+        return added
+
+    def _by_chosen(
+        self, layer: Layer, y: Tensor, scores: Tensor, chosen: Tensor, count: int
+    ) -> Tensor:
+        """The sum over the chosen experts (m, u), of which alone weights are read."""
+        gate, up, down = layer.experts
+        one = y.unsqueeze(1)
+        activated = ACTIVATIONS[self.about.activation](gate.of_experts(one, chosen, count))
+        found = down.of_experts(activated * up.of_experts(one, chosen, count), chosen, count)
+        return (found * scores.unsqueeze(-1)).sum(1)
+
+    def _by_all(
+        self, layer: Layer, y: Tensor, scores: Tensor, chosen: Tensor, count: int
+    ) -> Tensor:
+        """The same where tokens are many: all experts are computed, most with weight 0."""
+        gate, up, down = layer.experts
+        added = None
+        for number in range(count):
+            activated = ACTIVATIONS[self.about.activation](gate.of_expert(y, number, count))
+            one = down.of_expert(activated * up.of_expert(y, number, count), number, count)
+            weight = (chosen == number).where(scores, 0).sum(-1, keepdim=True)
+            added = one * weight if added is None else added + one * weight
+        assert added is not None
         return added
 
 

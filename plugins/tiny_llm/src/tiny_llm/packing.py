@@ -18,7 +18,16 @@ from tiny_llm.quants import Groups
 from tinycore import Tensor, dtypes
 from tinycore.errors import ArgumentError
 
-__all__ = ["DenseMatrix", "Matrix", "PackedMatrix", "dense", "joined", "packed"]
+__all__ = [
+    "DenseMatrix",
+    "Matrix",
+    "PackedMatrix",
+    "dense",
+    "form",
+    "joined",
+    "packed",
+    "packed_experts",
+]
 
 Array = numpy.ndarray[Any, Any]
 
@@ -40,6 +49,17 @@ class DenseMatrix:
     def __call__(self, x: Tensor) -> Tensor:
         """x (m, k) times the transposed matrix: (m, n) float32."""
         return x @ self.values.cast(dtypes.float32).T
+
+    def of_expert(self, x: Tensor, number: int, count: int) -> Tensor:
+        """x (m, k) times one of `count` matrices that lie one after another: (m, n) float32."""
+        rows = self.rows // count
+        one = self.values[number * rows : (number + 1) * rows]
+        return x @ one.cast(dtypes.float32).T
+
+    def of_experts(self, x: Tensor, indices: Tensor, count: int) -> Tensor:
+        """x (m, u or 1, k) times those of `count` matrices at indices (m, u): (m, u, n) float32."""
+        all_of_them = self.values.reshape(count, self.rows // count, self.values.shape[1])
+        return (x.unsqueeze(-2) * all_of_them[indices].cast(dtypes.float32)).sum(-1)
 
     def taken(self, indices: Tensor) -> Tensor:
         """The rows at indices (m,): (m, k) float32."""
@@ -70,30 +90,62 @@ class PackedMatrix:
 
     def __call__(self, x: Tensor) -> Tensor:
         """x (m, k) times the transposed matrix: (m, n) float32."""
-        count, panels = int(x.shape[0]), int(self.integers.shape[0])
-        groups, size = int(self.integers.shape[1]), self.size
-        halves = x.reshape(count, 1, groups, *self._in_group, 1)
-        if self.bits == 4:
-            low, high = self.integers & 15, self.integers >> 4
-            terms = halves[:, :, :, 0] * low.cast("float32")
-            terms = terms + halves[:, :, :, 1] * high.cast("float32")
-        else:
-            terms = halves * self.integers.cast("float32")
-        total = terms.sum(3)
-        sums = x.reshape(count, 1, groups, size, 1).sum(3)
-        if self.zero:
-            total = total - sums * self.zero
-        total = total * _spread(self.scale, self.outer)
-        if self.least is not None:
-            total = total + sums * _spread(self.least, self.outer_least)
-        # stored as panels: fused with what follows, it would lose the loop over a panel, and
-        # take four times as long
-        found = total.sum(2).contiguous()
-        return found.reshape(count, panels * PANEL)[:, : self.rows]
+        return self._product(x, *self._fields)
+
+    def of_expert(self, x: Tensor, number: int, count: int) -> Tensor:
+        """x (m, k) times one of `count` matrices that lie one after another: (m, n) float32."""
+        panels = int(self.integers.shape[0]) // count
+        which = slice(number * panels, (number + 1) * panels)
+        return self._product(x, *(f if f is None else f[which] for f in self._fields))
+
+    def of_experts(self, x: Tensor, indices: Tensor, count: int) -> Tensor:
+        """x (m, u or 1, k) times those of `count` matrices at indices (m, u): (m, u, n) float32.
+
+        Only these are read, in the kernel that multiplies them.
+        """
+
+        def chosen(numbers: Tensor | None) -> Tensor | None:
+            if numbers is None:
+                return None
+            panels = int(numbers.shape[0]) // count
+            return numbers.reshape(count, panels, *numbers.shape[1:])[indices]
+
+        return self._product(x, *map(chosen, self._fields))
 
     @property
-    def _in_group(self) -> tuple[int, ...]:
-        return (2, self.size // 2) if self.bits == 4 else (self.size,)
+    def _fields(self) -> tuple[Tensor | None, ...]:
+        return self.integers, self.scale, self.least, self.outer, self.outer_least
+
+    def _product(
+        self,
+        x: Tensor,
+        integers: Tensor | None,
+        scale: Tensor | None,
+        least: Tensor | None,
+        outer: Tensor | None,
+        outer_least: Tensor | None,
+    ) -> Tensor:
+        """Rows x (..., k) times panels (..., c, g, lines, PANEL): (..., n)."""
+        assert integers is not None and scale is not None  # noqa: PT018
+        groups, size, lead = int(integers.shape[-3]), self.size, x.shape[:-1]
+        if self.bits == 4:
+            halves = x.reshape(*lead, 1, groups, 2, size // 2, 1)
+            low, high = integers & 15, integers >> 4
+            terms = halves[..., 0, :, :] * low.cast("float32")
+            terms = terms + halves[..., 1, :, :] * high.cast("float32")
+        else:
+            terms = x.reshape(*lead, 1, groups, size, 1) * integers.cast("float32")
+        total = terms.sum(-2)
+        sums = x.reshape(*lead, 1, groups, size, 1).sum(-2)
+        if self.zero:
+            total = total - sums * self.zero
+        total = total * _spread(scale, outer)
+        if least is not None:
+            total = total + sums * _spread(least, outer_least)
+        # stored as panels: fused with what follows, it would lose the loop over a panel, and
+        # take four times as long
+        found = total.sum(-2).contiguous()
+        return found.flatten(-2)[..., : self.rows]
 
     def taken(self, indices: Tensor) -> Tensor:
         """The rows at indices (m,): (m, k) float32."""
@@ -112,13 +164,12 @@ Matrix = DenseMatrix | PackedMatrix
 
 
 def _spread(numbers: Tensor, outer: Tensor | None) -> Tensor:
-    """Numbers by group (c, g, PANEL) in float32, times those of their groups of groups."""
+    """Numbers by group (..., g, PANEL) in float32, times those of their groups of groups."""
     numbers = numbers.cast("float32")
     if outer is None:
         return numbers
-    panels, groups, lanes = numbers.shape
-    inside = numbers.reshape(panels, outer.shape[1], -1, lanes)
-    return (inside * outer.cast("float32").unsqueeze(2)).reshape(panels, groups, lanes)
+    inside = numbers.reshape(*outer.shape[:-1], -1, outer.shape[-1])
+    return (inside * outer.cast("float32").unsqueeze(-2)).reshape(numbers.shape)
 
 
 def _lanes(numbers: Tensor, outer: Tensor | None, panel: Tensor, lane: Tensor) -> Tensor:
@@ -138,25 +189,46 @@ def dense(values: Array | Tensor, device: str | None = None) -> DenseMatrix:
 
 def packed(groups: Groups, device: str | None = None) -> PackedMatrix:
     """Rows of groups in panels; the last panel is filled up with zeros."""
-    rows, count = groups.scale.shape
-    inside = groups.integers.shape[1] // count
+    return packed_experts([groups], device)
 
-    def laid_out(numbers: Array | None) -> Tensor | None:
-        return None if numbers is None else Tensor(_panels(numbers), device=device).realize()
 
-    integers = laid_out(groups.integers)
-    scale = laid_out(groups.scale)
+def packed_experts(parts: list[Groups], device: str | None = None) -> PackedMatrix:
+    """Matrices of one shape and type, one after another, each in panels of its own.
+
+    Raises ArgumentError for others.
+    """
+    first = parts[0]
+    rows, count = first.scale.shape
+    if any(form(part) != form(first) or len(part.scale) != rows for part in parts):
+        raise ArgumentError("matrices of different types cannot be joined")
+
+    def laid_out(name: str) -> Tensor | None:
+        if getattr(first, name) is None:
+            return None
+        panels = numpy.concatenate([_panels(getattr(part, name)) for part in parts])
+        return Tensor(panels, device=device).realize()
+
+    integers, scale = laid_out("integers"), laid_out("scale")
     assert integers is not None and scale is not None  # noqa: PT018
+    inside = first.integers.shape[1] // count
     return PackedMatrix(
         rows,
-        groups.bits,
-        groups.zero,
+        first.bits,
+        first.zero,
         integers.reshape(integers.shape[0], count, inside, PANEL),
         scale,
-        laid_out(groups.least),
-        laid_out(groups.outer),
-        laid_out(groups.outer_least),
+        laid_out("least"),
+        laid_out("outer"),
+        laid_out("outer_least"),
     )
+
+
+def form(groups: Groups) -> tuple[object, ...]:
+    """The layout of a matrix: those with equal ones can be joined."""
+    arrays = [getattr(groups, name) for name in ("scale", "least", "outer", "outer_least")]
+    inside = groups.integers.shape[1] // groups.scale.shape[1]
+    kinds = [None if array is None else (array.dtype, array.shape[1]) for array in arrays]
+    return (groups.size, groups.bits, groups.zero, inside, *kinds)
 
 
 def _panels(numbers: Array) -> Array:
@@ -170,7 +242,7 @@ def _panels(numbers: Array) -> Array:
 def joined(parts: list[Groups]) -> Groups:
     """The rows of several matrices of one type, one after another. Raises ArgumentError."""
     first = parts[0]
-    if any((p.size, p.bits, p.zero) != (first.size, first.bits, first.zero) for p in parts):
+    if any(form(part) != form(first) for part in parts):
         raise ArgumentError("matrices of different types cannot be joined")
 
     def stacked(name: str) -> Array | None:
