@@ -202,12 +202,11 @@ def outcomes(function: Function, columns: Sequence[Any]) -> list[Any]:
     if isinstance(found, Tensor):
         gradients = found.sum().gradient(*columns) if is_float else ()
         return [x.cast("float64").numpy() for x in (found, *gradients)]
+    slopes = []
     if is_float and found.requires_grad:
         found.sum().backward()
-        gradients = [torch.zeros(()) if x.grad is None else x.grad for x in columns]
-    else:
-        gradients = []
-    return [x.detach().double().numpy() for x in (found, *gradients)]
+        slopes = [torch.zeros(()) if x.grad is None else x.grad for x in columns]
+    return [x.detach().double().numpy() for x in (found, *slopes)]
 
 
 def differences(name: str, pair: Pair, arrays: Sequence[Any], dtype: str) -> list[str]:

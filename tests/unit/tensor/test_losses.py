@@ -366,7 +366,7 @@ def test_cross_entropy_weighs_classes_as_in_torch(reduction: Any, smoothing: flo
             reduction=reduction,
             label_smoothing=smoothing,
         )
-        expected.sum().backward()
+        expected.sum().backward()  # type: ignore[no-untyped-call]
         assert peer.grad is not None
         (slope,) = loss.sum().gradient(x)
         numpy.testing.assert_allclose(loss.numpy(), expected.detach().numpy(), rtol=1e-5, atol=1e-6)
