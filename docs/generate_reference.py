@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple
 import tinycore
 from tinycore import Tensor, dtypes, nn, plugin, render
 from tinycore.config import PluginSettings, Setting, settings
+from tinycore.render import cstyle
 
 FOLDER: Final = Path(__file__).with_name("reference")
 
@@ -179,6 +180,10 @@ AUTHORS: Final = {
     "render": (
         render,
         "Building blocks of renderers; [Write a backend in C](../write-a-backend-in-c.md) has one.",
+    ),
+    "cstyle": (
+        cstyle,
+        "The base of renderers of C-like languages: tables and templates that a dialect changes.",
     ),
 }
 """Modules for authors of backends, listed with fields and methods."""

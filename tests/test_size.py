@@ -22,7 +22,7 @@ BUDGETS: Final = {
     "tinycore/array_api": 11_002,
     "tinycore/builtin": 17_922,
     "tinycore/cli": 8_684,
-    "tinycore/device": 20_436,
+    "tinycore/device": 21_150,
     "tinycore/engine": 21_655,
     "tinycore/lower": 55_000,
     "tinycore/lower/steps": 13_413,
@@ -30,7 +30,7 @@ BUDGETS: Final = {
     "tinycore/nn": 14_334,
     "tinycore/nn/files": 6_777,
     "tinycore/nn/optim": 8_417,
-    "tinycore/render": 19_478,
+    "tinycore/render": 19_940,
     "tinycore/schedule": 55_621,
     "tinycore/tensor": 143_825,
     "tinycore/uop": 43_274,
@@ -48,9 +48,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 495_654
+SUM: Final = 496_830
 """The budgets of the core together."""
-FLOORS: Final = 449_180
+FLOORS: Final = 450_356
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

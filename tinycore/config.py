@@ -307,7 +307,7 @@ OF_TINYGRAD: Final = {
 }
 """Settings of tinygrad, and what has their effect here."""
 _OF_MANY_PROGRAMS: Final = frozenset({"PROFILE", "SPEC", "TC"})
-"""Variables of tinygrad that other programs read, too."""
+"""Variables of tinygrad that other programs read, too: NAME=1 alone is told."""
 
 
 def misspelt_variables() -> dict[str, str]:
@@ -329,8 +329,9 @@ def _warn_about_misspelt_variables() -> None:
         hint = f"did you mean {near}?" if near else "`tinycore settings` lists the known ones."
         message = f"tinycore knows no environment variable {name}; {hint}"
         warnings.warn(message, stacklevel=2)
-    for name in sorted(OF_TINYGRAD.keys() - _OF_MANY_PROGRAMS):
-        if (environment(name) or "0") != "0":
+    for name in sorted(OF_TINYGRAD):
+        value = environment(name) or "0"
+        if value == "1" if name in _OF_MANY_PROGRAMS else value != "0":
             message = f"tinycore knows no environment variable {name}; here it is"
             warnings.warn(f"{message} {OF_TINYGRAD[name]}", stacklevel=2)
 

@@ -431,13 +431,12 @@ def code_of(line: str, mode: str = "exec") -> CodeType:
 
 def position_now() -> Position:
     """The position of the next random number."""
-    return Position(stream.chosen, stream.counter)
+    return Position(*stream.position)
 
 
 def move_to(position: Position) -> None:
     """Draw the next random number from a position."""
-    stream.seed(position.seed)
-    stream.take(position.taken)
+    stream.position = position.seed, position.taken
 
 
 def seen_of(

@@ -485,9 +485,12 @@ def test_settings_of_tinygrad_are_told_what_they_are_here() -> None:
     with pytest.raises(SettingError, match=r"'FUSE_OPTIM'.*Here it is the argument fused=True"):
         Context(FUSE_OPTIM=1)
 
-    shown = in_new_process("settings.DEBUG; settings.JIT", VIZ="1", WINO="0", PROFILE="1")
+    shown = in_new_process(
+        "settings.DEBUG; settings.JIT", VIZ="1", WINO="0", PROFILE="1", SPEC="unit", TC="0"
+    )
 
-    assert shown.count("UserWarning") == 1
+    assert shown.count("UserWarning") == 2
+    assert "no environment variable PROFILE; here it is DEBUG=2, a line per kernel" in shown
     assert "no environment variable VIZ; here it is DEBUG=5 for graphs as text" in shown
     assert not OF_TINYGRAD.keys() & {row.name for row in settings}
 

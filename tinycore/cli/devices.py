@@ -10,9 +10,10 @@ import argparse
 import json
 import sys
 import textwrap
+import warnings
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TextIO
 
 from tinycore import Device
 from tinycore.cli.options import seconds
@@ -163,6 +164,7 @@ def survey_here() -> Survey:
 
 def stream_survey() -> int:
     """Body of the surveying process: print the driver that is probed next, at last the survey."""
+    warnings.showwarning = _tell_warning
     try:
         for name in Device.plugins.names:
             _tell({"asking": name})
@@ -184,6 +186,18 @@ def _open_default() -> None:
             with suppress(CompilerUnavailable, DeviceUnavailable):
                 Device[name].toolchain  # noqa: B018  a device without a compiler is no use
                 return
+
+
+def _tell_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Pass a warning on, in place of `warnings.showwarning`."""
+    _tell({"warning": str(message)})
 
 
 def _tell(row: Row) -> None:
@@ -222,19 +236,19 @@ def _surveyed(seconds: float, without: tuple[str, ...]) -> tuple[Survey | None, 
     asking = run_isolated(
         ["tinycore", "devices", "--stream"], seconds, {"TINYCORE_PLUGINS_DENY": denied}
     )
-    found, asked = None, ""
+    asked = ""
     while True:
         try:
             row = next(asking)
         except StopIteration as end:
-            ended: Ended = end.value
-            if found is not None:  # what a driver or a warning wrote is for the user
-                sys.stderr.write(ended.errors)
-            return found, asked, ended
+            return None, asked, end.value
         if "error" in row:
             raise TinycoreError(row["error"])
         if "devices" in row:
-            found = Survey(**row)
+            asking.close()  # a thread or a child of a plugin may keep the process
+            return Survey(**row), asked, Ended(0, "", seconds)
+        if "warning" in row:
+            print(row["warning"], file=sys.stderr)
         asked = row.get("asking", asked)
 
 

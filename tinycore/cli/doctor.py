@@ -159,7 +159,9 @@ def tried(what: str, check: Check, name: str) -> Row:
         detail, passed = check(name), True
     except TinycoreError as error:
         detail, passed = str(error), False
-    except Exception:  # a plugin may raise anything, and the report must say what
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # a plugin may raise anything, sys.exit() too: the report says what
         detail, passed = "\n" + traceback.format_exc().rstrip(), False
     seconds = time.perf_counter() - start
     return {"what": what, "passed": passed, "detail": detail, "seconds": round(seconds, 4)}
@@ -189,7 +191,7 @@ def checked_apart(name: str, seconds: float) -> Iterator[Row]:
     is a failure.
     """
     known = list(all_checks())
-    count = 0
+    count, passed = 0, True
     checking = run_isolated(["tinycore", "doctor", name, "--json", "--in-process"], seconds)
     while True:
         try:
@@ -198,8 +200,8 @@ def checked_apart(name: str, seconds: float) -> Iterator[Row]:
             ended: Ended = end.value
             break
         if "what" in row:
-            count += 1
+            count, passed = count + 1, row["passed"]
             yield row
-    if ended.status not in (0, 1) or count == 0:
+    if passed and (ended.status != 0 or count < len(known)):
         what = known[count] if count < len(known) else "close"
         yield {"what": what, "passed": False, "detail": ended.manner, "seconds": 0.0}

@@ -9,7 +9,7 @@ and the device string `PCI+AMD` or the variable AMD_IFACE=PCI names one.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Self, TypeGuard
@@ -165,15 +165,25 @@ class Backend:
             if not isinstance(one, Interface)
         ]
         callables: dict[str, object] = {"open": self.open, "count": self.count}
-        optional = {
-            "probe": self.probe,
-            "priority_here": self.priority_here,
-            "driver": self.driver,
-            "settings": self.settings,
-        }
-        callables |= {field: value for field, value in optional.items() if value is not None}
+        optional = ("probe", "priority_here", "driver", "settings", "export")
+        callables |= {f: value for f in optional if (value := getattr(self, f)) is not None}
+        if isinstance(self.renderers, dict):
+            callables |= {f"renderer {name}": make for name, make in self.renderers.items()}
+        for name, one in interfaces.items():
+            for field in ("probe", "count"):
+                if (value := getattr(one, field, None)) is not None:
+                    callables[f"{field} of interface {name}"] = value
         found += [f"{field} must be callable" for field, x in callables.items() if not callable(x)]
-        if not all(isinstance(kind, int) for kind in self.dlpack_kinds) or self.dlpack == ():
+        if type(self.priority) is not int:
+            found.append(f"priority must be a whole number, not {self.priority!r}")
+        found += [
+            f"{field} must be a {kind.__name__} of words, not {given!r}"
+            for field, kind in (("platforms", tuple), ("capabilities", frozenset))
+            if not _are_words(given := getattr(self, field), kind)
+        ]
+        if not _are_words(self.capabilities, frozenset):
+            return found
+        if not all(type(kind) is int for kind in self.dlpack_kinds) or self.dlpack == ():
             found.append(f"dlpack must be a DLDeviceType or several, not {self.dlpack!r}")
         unknown = sorted(set(self.capabilities) - CAPABILITIES.keys())
         if unknown:
@@ -181,6 +191,11 @@ class Backend:
                 f"unknown capabilities {', '.join(unknown)}; known are {', '.join(CAPABILITIES)}"
             )
         return found
+
+
+def _are_words(given: object, kind: type[Collection[object]]) -> bool:
+    kinds = (set, frozenset) if kind is frozenset else kind
+    return isinstance(given, kinds) and all(isinstance(word, str) for word in given)
 
 
 def _is_version(api: object) -> TypeGuard[tuple[int, int]]:

@@ -201,6 +201,7 @@ class Candidate:
             self.state, self.reason, self.error = State.FOUND, "", None
         if self.state is not State.FOUND or (backend := self.load()) is None:
             return
+        verify_interface(backend, interface)
         self.interface = interface
         if reason := wrong_platform(backend.platforms):
             self.fail(State.NO_HARDWARE, reason)
@@ -283,6 +284,14 @@ class Candidate:
             self.fail(State.INCOMPATIBLE, text)
         else:
             self.backend = found
+
+
+def verify_interface(backend: Backend, interface: str) -> None:
+    """Raise SettingError for an interface that a backend does not have."""
+    table = backend.interface_table
+    if interface and interface not in table:
+        known = ", ".join(table) or "none"
+        raise SettingError(f"{backend.name} has no interface {interface}; it has {known}")
 
 
 def wrong_platform(platforms: tuple[str, ...]) -> str:

@@ -168,7 +168,7 @@ class Hooks:
             self._scan()
             caller: Any = getattr(self._manager.hook, name) if self._manager is not None else None
             listens = caller is not None and bool(caller.get_hookimpls())
-            self._active[name] = caller if listens else None
+            self._active[name] = named_caller(name, caller) if listens else None
             return self._active[name]
 
     def _changed(self) -> None:
@@ -220,6 +220,20 @@ class Hooks:
         if settings.TINYCORE_STRICT:
             raise PluginError(message) from error
         warnings.warn(message, stacklevel=2)
+
+
+def named_caller(name: str, caller: Any) -> Caller:
+    """A hook whose errors say which observers have it."""
+
+    def call(**given: Any) -> Any:
+        try:
+            return caller(**given)
+        except Exception as error:
+            owners = " or ".join(sorted(each.plugin_name for each in caller.get_hookimpls()))
+            error.add_note(f"raised by an observer's {name}: {owners}")
+            raise
+
+    return call
 
 
 def marked_hooks(observer: object) -> list[str]:

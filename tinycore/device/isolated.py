@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-import threading
+from _thread import start_new_thread
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,7 +100,10 @@ def _rows(process: subprocess.Popen[str], seconds: float) -> Generator[Row, None
     """Yield the lines of a process, then its status; None after a long silence."""
     assert process.stdout is not None
     lines: Queue[str | None] = Queue()
-    threading.Thread(target=_pass_on, args=(process.stdout, lines), daemon=True).start()
+    try:
+        start_new_thread(_pass_on, (process.stdout, lines))
+    except RuntimeError as error:
+        raise OSError(f"no thread can be started: {error}") from error
     try:
         while (line := lines.get(timeout=seconds)) is not None:
             if (row := _object(line)) is not None:

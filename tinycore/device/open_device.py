@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tinycore._locks import lock
 from tinycore.device.backend import API_VERSION, Backend
-from tinycore.device.discovery import automatic_interfaces, obstacle_of, told
+from tinycore.device.discovery import automatic_interfaces, obstacle_of, told, verify_interface
 from tinycore.device.hooks import hooks
 from tinycore.device.pool import LRUAllocator
 from tinycore.device.protocols import (
@@ -170,9 +170,7 @@ def open_device(
     Raises DeviceUnavailable with the reason of every interface tried.
     """
     table = backend.interface_table
-    if target.interface and target.interface not in table:
-        known = ", ".join(table) or "none"
-        raise SettingError(f"{backend.name} has no interface {target.interface}; it has {known}")
+    verify_interface(backend, target.interface)
     index = target.index
     if target.visible:
         if index >= len(target.visible):
@@ -253,7 +251,9 @@ def toolchain_of(backend: Backend, name: str, arch: str) -> Toolchain[Any]:
     """
     try:
         found: object = backend.renderers[name](arch)
-    except (AttributeError, ImportError, TypeError) as error:
+    except (KeyboardInterrupt, CompilerUnavailable, DeviceUnavailable, PluginError, SettingError):
+        raise
+    except BaseException as error:
         theirs, ours = (".".join(map(str, version)) for version in (backend.api, API_VERSION))
         raise PluginError(
             f"{backend.name}: its renderer {name} is broken: {told(error)}. It was written for "

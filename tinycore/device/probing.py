@@ -128,7 +128,7 @@ def probe_isolated(claims: Sequence[Candidate]) -> list[Answer]:
     seconds = ANSWER_SECONDS
     while left := [claim for claim in claims if claim.name not in found]:
         asked, ended = _probe_in_turn(left, seconds, found)
-        if len(found) == len(claims):
+        if ended is None:
             break
         if not asked and ended.status is None and seconds == ANSWER_SECONDS:
             seconds *= SLOW_START  # the machine is busy, and no plugin is at fault
@@ -143,11 +143,13 @@ def probe_isolated(claims: Sequence[Candidate]) -> list[Answer]:
 
 def _probe_in_turn(
     claims: Sequence[Candidate], seconds: float, found: dict[str, Answer]
-) -> tuple[str, Ended]:
-    """Add the answers of one subprocess; returns the backend it probed last, and how it ended."""
+) -> tuple[str, Ended | None]:
+    """Add the answers of one subprocess; returns the backend it probed last, and how it ended,
+    None if it gave all answers.
+    """
     facts = [[c.name, c.reference, c.distribution, c.version] for c in claims]
     rows = run_isolated([CHILD, json.dumps(facts), json.dumps(sys.path)], seconds)
-    asked = ""
+    asked, count = "", len(found) + len(claims)
     while True:
         try:
             row: Row = next(rows)
@@ -158,6 +160,9 @@ def _probe_in_turn(
         elif "answer" in row:
             answer = read(row["answer"])
             found[answer.name] = answer
+            if len(found) == count:  # a plugin's thread or child may keep the process
+                rows.close()
+                return asked, None
 
 
 def answer_all(facts: str, path: str) -> None:

@@ -27,9 +27,11 @@ from tinycore.device.target import (
     absent_older_spelling,
     default_of,
     device_and_index,
+    ignored_older_spellings,
     older_details,
     older_spellings,
     parse_targets,
+    renamed_devices,
     target_for,
 )
 from tinycore.errors import (
@@ -108,6 +110,11 @@ class Registry:
 
     def _older_targets(self) -> tuple[Target, ...]:
         """Targets by older spellings. Raises UnknownDevice for one that is not installed."""
+        for ignored, spelling in ignored_older_spellings().items():
+            warnings.warn(
+                f"{ignored}=1 chooses no device here: set DEV={spelling}",
+                stacklevel=frames_of_ours(),
+            )
         found = older_spellings(self.plugins.names, self._is_renderer)
         variable, device = ("", "") if found else absent_older_spelling(self.plugins.names)
         if variable:
@@ -278,6 +285,8 @@ class Registry:
         owner = self.plugins.loaded_owner_of_renderer(word)
         if owner:
             return f"{text} {word} is a renderer of {owner}: DEV={owner}:{word}."
+        if word in renamed_devices():
+            return f"{text} Here it is {renamed_devices()[word]}: DEV={renamed_devices()[word]}."
         known = extras()
         if known is None or word.lower() in known:
             return f'{text} Install it with `pip install "tinycore[{word.lower()}]"`, or set DEV.'
@@ -317,10 +326,27 @@ class Registry:
             except (DeviceUnavailable, CompilerUnavailable) as error:
                 skipped.append(f"{name} ({reason_of(error)})")
                 continue
+            except PluginError as error:
+                self._give_up_on(name, error)
+                skipped.append(f"{name} (incompatible: {error})")
+                continue
             self._tell(name, skipped)
             return name
         raise DeviceUnavailable(
             "no device can be used: " + ("; ".join(skipped) or "none is installed")
+        )
+
+    def _give_up_on(self, name: str, error: PluginError) -> None:
+        """Leave out a plugin that turned out broken. Raises the error with TINYCORE_STRICT."""
+        if settings.TINYCORE_STRICT:
+            raise error
+        claim = self.plugins.find(name)
+        assert claim is not None
+        self.close(name)
+        claim.fail(State.INCOMPATIBLE, str(error), error)
+        warnings.warn(
+            f"tinycore leaves out {name} ({claim.origin}), which is {claim.state.value}: {error}",
+            stacklevel=frames_of_ours(),
         )
 
     def _answers(self) -> list[Answer]:

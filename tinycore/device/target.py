@@ -185,9 +185,28 @@ def older_details(
 @cache
 def older_names() -> dict[str, tuple[str, ...]]:
     """The devices of `older_names.txt`, each with its renderers."""
+    return {name: tuple(rest) for name, *rest in older_lines() if "->" not in rest}
+
+
+@cache
+def renamed_devices() -> dict[str, str]:
+    """Names in `older_names.txt` that DEV spells otherwise, with that spelling."""
+    return {name: rest[-1] for name, *rest in older_lines() if "->" in rest}
+
+
+def older_lines() -> list[list[str]]:
+    """The words of each line of `older_names.txt`."""
     lines = Path(__file__).with_name("older_names.txt").read_text("utf-8").splitlines()
-    words = [line.split() for line in lines if line and not line.startswith("#")]
-    return {name: tuple(renderers) for name, *renderers in words}
+    return [line.split() for line in lines if line and not line.startswith("#")]
+
+
+def ignored_older_spellings() -> dict[str, str]:
+    """Variables of renamed devices that are set, with what DEV is to be instead."""
+    return {
+        name: spelling
+        for name, spelling in renamed_devices().items()
+        if os.environ.get(name, "").strip() == "1"
+    }
 
 
 def absent_older_spelling(installed: Collection[str]) -> tuple[str, str]:

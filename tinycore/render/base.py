@@ -5,14 +5,15 @@ Floor 2. In: a tuple of UOps in order (see `LinearKernel`). Out: source text for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import ClassVar, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property, partial
+from math import inf
+from typing import ClassVar, Final, cast
 
 from tinycore.device.extent import Extent
 from tinycore.dtype import DType, PointerDType, dtypes
-from tinycore.errors import UnsupportedError
+from tinycore.errors import PluginError, UnsupportedError
 from tinycore.render.lifetimes import arrays_apart
 from tinycore.tensor_map import TensorMap
 from tinycore.uop.matrix import MatrixDescriptor, MatrixUnit
@@ -126,12 +127,66 @@ class Limits:
     `arg` of the STORE), and the next of their rows is prefetched where rows are read several times
     (the `arg` of a LOAD, bytes ahead). 0: the device has no such stores."""
 
+    def __post_init__(self) -> None:
+        for name, kind, is_valid in LIMIT_RULES:
+            if not is_valid(value := getattr(self, name)):
+                raise PluginError(f"Limits: {name} must be {kind}, not {value!r}")
+
     def unevenness(self, groups: int) -> float:
         """Wave quantization: the work of the unit with most groups, as a multiple of the average.
 
         1 where units are not stated.
         """
         return -(-groups // self.units) * self.units / groups if self.units else 1.0
+
+
+def is_whole(value: object, least: int = 0) -> bool:
+    """True for an int from `least` on, which True is not."""
+    return type(value) is int and value >= least
+
+
+def are_whole(value: object, count: int | None) -> bool:
+    """True for a tuple of `count` positive ints; None: of any number."""
+    is_tuple = isinstance(value, tuple) and count in (None, len(value))
+    return is_tuple and all(is_whole(one, 1) for one in cast("tuple[object, ...]", value))
+
+
+KINDS_OF_LIMITS: Final[dict[str, tuple[str, Callable[[object], bool]]]] = {
+    "bool": ("True or False", lambda x: isinstance(x, bool)),
+    "float": ("a finite number from 0 on", lambda x: type(x) in (int, float) and 0 <= x < inf),  # type: ignore[operator]
+    "Dims": ("three positive ints", lambda x: are_whole(x, 3)),
+    "Dims | None": ("three positive ints, or None", lambda x: x is None or are_whole(x, 3)),
+    "int | None": ("a positive int, or None", lambda x: x is None or is_whole(x, 1)),
+    "tuple[int, int] | None": (
+        "two positive ints, or None",
+        lambda x: x is None or are_whole(x, 2),
+    ),
+    "tuple[int, ...]": ("a tuple of positive ints", lambda x: are_whole(x, None)),
+    "tuple[DType, ...]": ("a tuple of dtypes", lambda x: all_are(x, DType)),
+    "tuple[MatrixUnit, ...]": ("a tuple of MatrixUnit", lambda x: all_are(x, MatrixUnit)),
+}
+"""Conditions of fields of Limits, in words and as functions, by annotation."""
+
+
+def all_are(value: object, kind: type) -> bool:
+    """True for a tuple of objects of a class."""
+    return isinstance(value, tuple) and all(isinstance(one, kind) for one in value)
+
+
+def rules_of_limits() -> Iterator[tuple[str, str, Callable[[object], bool]]]:
+    """For each field its name, what it must be, and whether a value is that.
+
+    Whole numbers may be 0 where the default is, which says that a device has none of it.
+    """
+    for each in fields(Limits):
+        if each.type == "int":
+            least = min(1, cast("int", each.default))
+            yield each.name, f"an int from {least} on", partial(is_whole, least=least)
+        else:
+            yield each.name, *KINDS_OF_LIMITS[str(each.type)]
+
+
+LIMIT_RULES: Final = tuple(rules_of_limits())
 
 
 @dataclass(frozen=True)

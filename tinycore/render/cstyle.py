@@ -34,6 +34,8 @@ from tinycore.render.writer import Writer, unwrapped
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, SHIFTS, Op
 
+__all__ = ["CStyle"]
+
 SUM_OPS: Final = frozenset({Op.ADD, Op.SUB, Op.MUL})
 """Ops that mean the same as a summand without their parentheses."""
 TEMPLATE_OPS: Final = ALU - {Op.CAST, Op.BITCAST}

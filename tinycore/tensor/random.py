@@ -1,14 +1,15 @@
 """Random tensors from one counter-based stream, equal on every device.
 
-Floor 5. `manual_seed` sets the key and puts the counter to 0. Each call takes the next block of
-counters, at the time of the call, whatever is computed later and where; see `stream`.
+Floor 5. A process begins with a key of its own; `manual_seed` sets it and puts the counter to 0.
+Each call takes the next block of counters, at the time of the call, whatever is computed later and
+where; see `stream`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from tinycore._deferred import numpy
 from tinycore.config import settings
@@ -19,10 +20,13 @@ from tinycore.tensor.attention import Attention
 from tinycore.tensor.checks import floating_dtype, same_device
 from tinycore.tensor.core import canonical
 from tinycore.tensor.creation import float_or, sizes_from
+from tinycore.tensor.runtime import runtime
 from tinycore.tensor.stream import (
+    go_on_from,
     halves_of,
     random_words,
     restart,
+    state_of_stream,
     unit_interval,
     whole_numbers,
     words_from,
@@ -31,6 +35,9 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.shape import DeviceLike, Shape
 from tinycore.uop.size import greatest_shape
+
+if TYPE_CHECKING:
+    from tinycore.tensor.tensor import Tensor
 
 Ints = int | Sequence[int]
 
@@ -47,6 +54,8 @@ class Random(Attention):
     def manual_seed(seed: int = 0) -> None:
         """Start the stream over: equal seeds give equal numbers on every device.
 
+        Without a seed, each process draws other numbers.
+
         >>> Tensor.manual_seed(7)
         >>> first = Tensor.rand(3).tolist()
         >>> Tensor.manual_seed(7)
@@ -54,6 +63,36 @@ class Random(Attention):
         True
         """
         restart(seed)
+
+    @classmethod
+    def get_rng_state(cls, device: DeviceLike | None = None) -> Self:
+        """The position of the stream of random numbers, for a checkpoint: uint64 of shape (2).
+
+        >>> state = Tensor.get_rng_state()
+        >>> first = Tensor.rand(3).tolist()
+        >>> Tensor.set_rng_state(state)
+        >>> Tensor.rand(3).tolist() == first
+        True
+        """
+        memory = runtime().from_host(
+            state_of_stream(), dtypes.uint64, canonical(device), state_of_stream
+        )
+        shown: Any = cls._from_node(memory)  # a replay writes to it
+        kept: Self = shown.clone()
+        return kept
+
+    @staticmethod
+    def set_rng_state(state: Tensor) -> None:
+        """Go on from a position that `get_rng_state` gave, in this process or another one.
+
+        Raises ArgumentError for another tensor.
+        """
+        if state.shape != (2,) or state.dtype is not dtypes.uint64:
+            raise ArgumentError(
+                "set_rng_state: needs the uint64 tensor of shape (2,) that get_rng_state gave, "
+                f"not {state.dtype!r} of shape {state.shape}"
+            )
+        go_on_from(*map(int, state.tolist()))
 
     def threefry(self, seed: Self) -> Self:
         """64 random bits from each counter and key: Threefry-2x32 with 20 rounds.

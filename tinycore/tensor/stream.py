@@ -7,7 +7,8 @@ buffer, so that a new call needs no new kernel, and a captured step draws anew e
 
 from __future__ import annotations
 
-from functools import cached_property, partial
+import os
+from functools import partial
 from operator import index
 from typing import Final
 
@@ -24,38 +25,48 @@ SHORT_SPAN = 1 << 16
 """Largest span that is drawn from 32 bits, uniform to within 2**-16."""
 
 
+STREAM_KEY_BYTES: Final = 8
+
 blake2b: Final = deferred("hashlib:blake2b")
 
 
 class Stream:
-    """The key, and the number of counters used."""
+    """The key, and the number of counters used. Until a seed is chosen the key is the process's."""
 
     def __init__(self) -> None:
         self.lock = lock()
-        self.seed(0)
+        self.position = int.from_bytes(os.urandom(STREAM_KEY_BYTES), "little"), 0
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """The key and the next counter, from which a stream goes on."""
+        return self.key, self.counter
+
+    @position.setter
+    def position(self, position: tuple[int, int]) -> None:
+        with self.lock:
+            self.key, self.counter = position
 
     def seed(self, seed: int) -> None:
-        """Start over with the key of a seed."""
-        seed = int(seed)
-        with self.lock:
-            self.chosen, self.counter = seed, 0
-            vars(self).pop("key", None)
-
-    @cached_property
-    def key(self) -> int:
-        """The key of the seed: a digest, so that neighboring seeds have nothing in common."""
-        digest = blake2b(str(self.chosen).encode(), digest_size=8).digest()
-        return int.from_bytes(digest, "little")
+        """Start over with the key of a seed: a digest, so that neighbors have nothing in common."""
+        digest = blake2b(str(int(seed)).encode(), digest_size=STREAM_KEY_BYTES).digest()
+        self.position = int.from_bytes(digest, "little"), 0
 
     def take(self, count: int) -> HostArray:
         """[key, first counter] of the next `count` counters."""
         count = index(count)
         with self.lock:
-            first, self.counter = self.counter, (self.counter + count) % (1 << 64)
-            return numpy.array([self.key, first], numpy.uint64)
+            key, first = self.key, self.counter
+            self.counter = (first + count) % (1 << 64)
+        return numpy.array([key, first], numpy.uint64)
 
 
 stream = Stream()
+
+
+def state_of_stream() -> HostArray:
+    """[key, next counter] of the one stream."""
+    return numpy.array(stream.position, numpy.uint64)
 
 
 def take_counters(count: int) -> HostArray:
@@ -65,13 +76,19 @@ def take_counters(count: int) -> HostArray:
 
 def restart(seed: int) -> None:
     """Start the one stream over with the key of a seed; replays of a captured step do so, too."""
-    begin(seed)
-    runtime().repeat(partial(begin, seed), ("seed", seed))
-
-
-def begin(seed: int) -> None:
-    """Start the one stream over with the key of a seed."""
     stream.seed(seed)
+    runtime().repeat(partial(stream.seed, seed), ("seed", seed))
+
+
+def go_on_from(key: int, counter: int) -> None:
+    """Go on from a position of the one stream; replays of a captured step do so, too."""
+    move(key, counter)
+    runtime().repeat(partial(move, key, counter), ("position", key, counter))
+
+
+def move(key: int, counter: int) -> None:
+    """Go on from a position of the one stream."""
+    stream.position = key, counter
 
 
 def random_words(count: int, device: DeviceLike) -> UOp:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pluggy
 import pytest
 
 from tinycore import Context, Device
-from tinycore.cli import devices
+from tinycore.cli import devices, doctor
 from tinycore.cli.main import main
 from tinycore.device.hooks import hooks
 from tinycore.device.isolated import Ended
@@ -170,3 +170,29 @@ def test_how_a_process_died() -> None:
 
     assert said == "the process ended with status 3, saying 'oh no'"
     assert killed.startswith("the process was killed by SIGKILL; the system ended")
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_a_check_that_ends_the_process_has_failed(
+    monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    def rows(*arguments: Any) -> Generator[Any, None, Ended]:
+        yield {"what": "open", "passed": True, "detail": "", "seconds": 0.0}
+        return Ended(status, "", 1.0)
+
+    monkeypatch.setattr(doctor, "run_isolated", rows)
+
+    found = list(doctor.checked_apart("TOY", 1.0))
+
+    assert [(row["what"], row["passed"]) for row in found] == [("open", True), ("copy", False)]
+    assert f"ended with status {status}" in found[-1]["detail"]
+
+
+def test_a_check_that_raises_what_is_no_exception_has_failed() -> None:
+    def check(name: str) -> str:
+        raise SystemExit(0)
+
+    row = doctor.tried("open", check, "TOY")
+
+    assert not row["passed"]
+    assert "SystemExit" in row["detail"]

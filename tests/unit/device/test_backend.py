@@ -50,6 +50,18 @@ def test_a_missing_target_is_told_by_python() -> None:
         ({"interfaces": {"PCI": "lspci"}}, "interface PCI must be an Interface, not 'lspci'"),
         ({"api": 1}, "api must be (major, minor), not 1"),
         ({"open": None}, "open must be callable"),
+        ({"priority": "high"}, "priority must be a whole number, not 'high'"),
+        ({"priority": float("nan")}, "priority must be a whole number, not nan"),
+        ({"priority": True}, "priority must be a whole number, not True"),
+        ({"platforms": "linux"}, "platforms must be a tuple of words, not 'linux'"),
+        ({"capabilities": [1]}, "capabilities must be a frozenset of words, not [1]"),
+        ({"renderers": {"C": 7}}, "renderer C must be callable"),
+        ({"export": "page"}, "export must be callable"),
+        ({"dlpack": (1, True)}, "dlpack must be a DLDeviceType or several, not (1, True)"),
+        (
+            {"interfaces": {"PCI": Interface(probe="none")}},  # type: ignore[arg-type]
+            "probe of interface PCI must be callable",
+        ),
         ({"count": 1}, "count must be callable"),
         ({"capabilities": {"float12"}}, "unknown capabilities float12; known are host_memory, "),
     ],

@@ -307,3 +307,22 @@ def test_a_schedule_is_told_before_it_is_run() -> None:
         hooks.unregister(planner)
 
     assert names == ["SINK"]
+
+
+def test_an_error_of_an_observer_names_it() -> None:
+    class Broken:
+        @listen
+        def tinycore_backend_opened(self, device: str) -> None:
+            raise ValueError("no such device")
+
+    hooks = Hooks(())
+    hooks.register(Broken(), "counter-of-devices")
+    call = hooks.active("tinycore_backend_opened")
+    assert call is not None
+
+    with pytest.raises(ValueError, match="no such device") as raised:
+        call(device="TOY")
+
+    assert raised.value.__notes__ == [
+        "raised by an observer's tinycore_backend_opened: counter-of-devices"
+    ]

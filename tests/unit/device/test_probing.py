@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,9 +17,10 @@ from tinycore import Tensor
 from tinycore.config import Context, settings
 from tinycore.device import probing
 from tinycore.device.backend import Backend
-from tinycore.device.discovery import EntryPoint, Plugins, _groups
+from tinycore.device.discovery import Candidate, EntryPoint, Plugins, _groups
+from tinycore.device.probing import probe_isolated
 from tinycore.device.registry import Device, Registry
-from tinycore.errors import DeviceUnavailable, PluginError, UnknownDevice
+from tinycore.errors import DeviceUnavailable, PluginError, SettingError, UnknownDevice
 
 Install = Callable[..., EntryPoint]
 Make = Callable[..., Registry]
@@ -264,7 +267,40 @@ def test_an_older_name_of_a_device_that_is_not_installed(
         _ = registry().DEFAULT
 
 
-@pytest.mark.parametrize("variable", ["CUDA_LAUNCH_BLOCKING", "NV_DEBUG", "TEST", "GPU"])
+@pytest.mark.parametrize(
+    ("variable", "spelling"), [("GPU", "CL"), ("LLVM", "CPU:LLVM"), ("CLANG", "CPU:CLANG")]
+)
+def test_a_device_with_another_name_here_is_told(
+    toy: Toy, registry: Make, monkeypatch: pytest.MonkeyPatch, variable: str, spelling: str
+) -> None:
+    devices = registry()
+    devices.register(toy())
+    monkeypatch.setenv(variable, "1")
+    told = f"^{variable}=1 chooses no device here: set DEV={spelling}$"
+
+    with pytest.warns(UserWarning, match=told):
+        assert devices.DEFAULT == "TOY"
+    monkeypatch.setenv(variable, "/usr/bin")
+    devices.forget_choice()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert devices.DEFAULT == "TOY"
+    with pytest.raises(UnknownDevice, match=f"Here it is {spelling}: DEV={spelling}"):
+        devices[variable]
+
+
+def test_an_interface_that_there_is_not_is_told_without_a_card(
+    toy: Toy, registry: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices = registry()
+    devices.register(toy(interfaces=("KFD", "PCI"), count=lambda: 0))
+    monkeypatch.setenv("TOY_IFACE", "FOO")
+
+    with pytest.raises(SettingError, match="TOY has no interface FOO; it has KFD, PCI"):
+        devices[devices.DEFAULT]
+
+
+@pytest.mark.parametrize("variable", ["CUDA_LAUNCH_BLOCKING", "NV_DEBUG", "TEST"])
 def test_variables_of_other_programs_choose_nothing(
     toy: Toy, registry: Make, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
@@ -356,3 +392,23 @@ def test_a_process_without_a_choice_starts_none() -> None:
     )
 
     assert (done.stdout, done.stderr) == ("PYTHON\n", "")
+
+
+LINGERING = """
+import threading, time
+from tinycore.plugin import Backend
+
+threading.Thread(target=time.sleep, args=(60,)).start()
+BACKEND = Backend(name="TOY", api=(1, 0), open=print, renderers={"C": print}, count=lambda: 0)
+"""
+
+
+def test_a_plugin_whose_import_starts_a_thread_is_not_waited_for(install: Install) -> None:
+    entry = install("TOY", "toy_lingering", LINGERING)
+    claim = Candidate(entry.name, entry.reference, entry.distribution, entry.version)
+    began = time.monotonic()
+
+    (answer,) = probe_isolated([claim])
+
+    assert answer.state == "no-hardware"
+    assert time.monotonic() - began < probing.ANSWER_SECONDS / 2

@@ -752,6 +752,33 @@ def test_the_automatic_choice_skips_what_cannot_be_opened(
     assert state_of(devices, "HANGS") is State.NO_HARDWARE
 
 
+@pytest.mark.parametrize("error", [ValueError("no such arch"), OSError(5, "I/O"), SystemExit(3)])
+def test_the_automatic_choice_goes_on_after_a_broken_toolchain(
+    toy: Toy, registry: Make, error: BaseException
+) -> None:
+    def broken(arch: str) -> Any:
+        raise error
+
+    devices = registry()
+    devices.register(toy(name="BROKEN", priority=300, renderers={"C": broken}))
+    devices.register(toy(name="FINE"))
+
+    with pytest.warns(UserWarning, match="leaves out BROKEN .* is incompatible: .* C is broken"):
+        assert devices.DEFAULT == "FINE"
+    assert state_of(devices, "BROKEN") is State.INCOMPATIBLE
+
+
+def test_a_plugin_with_a_word_for_a_priority_is_a_state(install: Install, registry: Make) -> None:
+    devices = registry(install("TOY", "toy_high", priority="'high'"))
+
+    (found,) = devices.states()
+
+    assert found.state is State.INCOMPATIBLE
+    assert "priority must be a whole number, not 'high'" in found.reason
+    with pytest.raises(DeviceUnavailable, match=r"TOY \(toy-high 0\.3\.1\) is incompatible"):
+        devices["TOY"]
+
+
 def test_what_is_used_only_by_name_is_never_chosen(toy: Toy, registry: Make) -> None:
     devices = registry()
     devices.register(toy(priority=-1))

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy
 import pytest
 
 from tests.unit.tensor.helpers import Array
-from tinycore import Variable
+from tinycore import TinyJit, Variable
 from tinycore.dtype import DType, dtypes
 from tinycore.errors import ArgumentError, DTypeError, ShapeError
+from tinycore.nn.state import safe_load, safe_save
 from tinycore.tensor import Tensor, graph, random, stream
 from tinycore.uop.evaluate import threefry
 from tinycore.uop.node import UOp
@@ -408,3 +411,48 @@ def test_threads_that_draw_share_no_numbers() -> None:
     sys.setswitchinterval(interval)
 
     assert sorted(starts) == list(range(0, 3 * 8000, 3))
+
+
+def test_processes_draw_different_numbers_and_seeded_ones_the_same() -> None:
+    program = (
+        "import sys; from tinycore import Tensor\n"
+        "if len(sys.argv) > 1: Tensor.manual_seed(int(sys.argv[1]))\n"
+        "print(Tensor.rand(4, device='PYTHON').tolist())"
+    )
+
+    def drawn(*words: str) -> str:
+        command = [sys.executable, "-c", program, *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    assert drawn() != drawn()
+    assert drawn("5") == drawn("5")
+
+
+def test_a_state_of_the_stream_goes_on_where_it_was(tmp_path: Path) -> None:
+    Tensor.manual_seed(5)
+    Tensor.rand(7)
+    safe_save({"random": Tensor.get_rng_state()}, tmp_path / "state")
+    drawn = Tensor.rand(3).tolist()
+    Tensor.manual_seed(6)
+
+    Tensor.set_rng_state(safe_load(tmp_path / "state")["random"])
+
+    assert Tensor.rand(3).tolist() == drawn
+
+
+def test_a_captured_step_gives_its_own_state_of_the_stream() -> None:
+    @TinyJit
+    def draw() -> tuple[Tensor, Tensor]:
+        return Tensor.get_rng_state(), Tensor.rand(2)
+
+    for _ in range(4):
+        state, drawn = draw()
+        after = Tensor.get_rng_state()
+        Tensor.set_rng_state(state)
+        assert Tensor.rand(2).tolist() == drawn.tolist()
+        Tensor.set_rng_state(after)
+
+
+def test_a_state_of_another_shape_is_refused() -> None:
+    with pytest.raises(ArgumentError, match=r"needs the uint64 tensor of shape \(2,\)"):
+        Tensor.set_rng_state(Tensor([1, 2, 3]))
