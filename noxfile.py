@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import nox
+from packaging.requirements import Requirement
 
 nox.needs_version = ">=2024.10"
 nox.options.default_venv_backend = "uv|virtualenv"
@@ -246,6 +247,30 @@ def build(session: nox.Session, package: str) -> None:
     session.run("python", "-m", "build", "--outdir", "dist", str(PACKAGES[package]))
 
 
+LOAD_ENTRY_POINTS = """
+import sys
+from importlib.metadata import distribution
+
+for entry in distribution(sys.argv[1]).entry_points:
+    entry.load()
+    print(f"{entry.group}: {entry.name} can be imported")
+"""
+"""A program that imports whatever a distribution declares."""
+
+
+def with_own_requirements(package: str) -> list[str]:
+    """The core, and all packages of this tree that a package needs, itself the last.
+
+    What an index has of them is older: a release is checked with what it is released with.
+    """
+    found: list[str] = []
+    for requirement in project(PACKAGES[package])["dependencies"]:
+        name = Requirement(requirement).name.replace("_", "-").lower()
+        if name in PACKAGES:
+            found += with_own_requirements(name)
+    return list(dict.fromkeys([*found, package]))
+
+
 @nox.session
 @nox.parametrize("package", list(PACKAGES))
 def release_check(session: nox.Session, package: str) -> None:
@@ -267,11 +292,11 @@ def release_check(session: nox.Session, package: str) -> None:
     folder = Path(session.create_tmp()).resolve() / "wheels"
     shutil.rmtree(folder, ignore_errors=True)
     session.install(tool("build"))
-    needed = dict.fromkeys(["tinycore", package])  # a plugin needs the core, never the reverse
-    for name in needed:
+    for name in with_own_requirements(package):
         session.run(
             "python", "-m", "build", "--wheel", "--outdir", str(folder), str(PACKAGES[name])
         )
     session.install("--force-reinstall", *map(str, sorted(folder.glob("*.whl"))))
     session.chdir(folder)
-    session.run("tinycore", "devices")
+    session.run("python", "-c", LOAD_ENTRY_POINTS, package)
+    session.run("tinycore", "devices", env={"TINYCORE_STRICT": "1"})
