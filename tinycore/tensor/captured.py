@@ -359,8 +359,7 @@ class Capture:
             new = rebuilt(value, Output, lambda output: output.shown(nodes, naming))
             if left.tensor is None:
                 box = guard.boxes[left.box]
-                assert box.store is not None, "the function has put something there"
-                box.store(found[box.parent][box.place], left.place, new)
+                box.put(found[box.parent][box.place], left.place, new)
             elif (owner := left.tensor()) is not None:
                 owner.grad = new
                 if number in recorded.unshared:

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from tinycore.tensor.guard import OTHERS, Box, Guard, join_path
+from tinycore.tensor.guard import CELL, GLOBAL, OTHERS, Box, Guard, join_path
 from tinycore.tensor.guard_keys import ATOM, ATOMS, CONTENT, OBJECT, Role, Values, alike, is_plain
 from tinycore.tensor.guard_readers import (
     Reader,
@@ -94,7 +94,6 @@ class Walk:
             reader.read,
             tuple(map(id, values)),
             roles,
-            reader.store,
             path,
             reader.labels,
             reader.source,
@@ -202,7 +201,7 @@ class Walk:
                 continue
             for place, (one, other) in enumerate(zip(values, now, strict=True)):
                 if one is not other and not alike(one, other) and not is_same_nest(one, other):
-                    can = box.store is not None and box.labels[place] not in FIXED
+                    can = can_be_put(container, box.labels[place])
                     found.append(Change(number, place, box.where(place), one, other, can))
         return found
 
@@ -219,8 +218,14 @@ class Change(NamedTuple):
     """True if another value can be put there, too."""
 
 
-FIXED: Final = frozenset({"code", "default", "key", "[...]", "base", OTHERS})
+FIXED: Final = frozenset({"code", "default", "key", "[...]", "base", "length", OTHERS})
 """Labels of values that are read of containers and cannot be stored there."""
+
+
+def can_be_put(container: Any, label: str) -> bool:
+    """True if another value can be put into a place of a container."""
+    is_name = label.startswith((".", GLOBAL, CELL))
+    return label not in FIXED and (is_name or isinstance(container, (list, dict, deque)))
 
 
 def is_same_nest(one: Any, other: Any) -> bool:

@@ -210,6 +210,12 @@ def statements(boxes: Sequence[Box], scope: dict[str, Any]) -> Iterator[str]:
     yield f"return [*map(id, [{', '.join(map(reads.__getitem__, ids))}])] == ids"
 
 
+GLOBAL, CELL = "global ", "closure variable "
+"""Beginnings of labels of globals, and of the content of cells."""
+FIRST_CELL: Final = 3
+"""Place of the first cell among the values of a function."""
+
+
 class Box(NamedTuple):
     """A container: its path, its reader, and its values at the capture."""
 
@@ -220,7 +226,6 @@ class Box(NamedTuple):
     read: Callable[[Any], Values]
     ids: tuple[int, ...]
     roles: tuple[Role, ...]
-    store: Callable[[Any, int, Any], None] | None
     path: str
     labels: tuple[str, ...]
     source: Source | None
@@ -235,6 +240,20 @@ class Box(NamedTuple):
             id(value) == number or meets(role, value)
             for value, number, role in zip(values, self.ids, self.roles, strict=True)
         )
+
+    def put(self, container: Any, place: int, value: Any) -> None:
+        """Replace a value of a container by another one."""
+        label = self.labels[place]
+        if label.startswith("."):
+            setattr(type(container) if self.scope is type else container, label[1:], value)
+        elif label.startswith(GLOBAL):
+            container.__globals__[label.removeprefix(GLOBAL)] = value
+        elif label.startswith(CELL):
+            container.__closure__[place - FIRST_CELL].cell_contents = value
+        elif isinstance(container, dict):
+            container[[*container][place - len(container)]] = value
+        else:
+            container[place] = value
 
     def where(self, place: int) -> str:
         """A value's place in words."""

@@ -1,4 +1,4 @@
-"""Readers of containers for guards: their values, labels, and restoration.
+"""Readers of containers for guards: their values and labels.
 
 Floor 5. `reader_of` chooses by the class of a value: built-in containers are read whole, functions
 by their code, defaults and closure, and objects, classes and modules by the names that code uses.
@@ -19,6 +19,8 @@ from typing import Any, Final, NamedTuple
 
 from tinycore._deferred import NumpyArray
 from tinycore.tensor.guard import (
+    CELL,
+    GLOBAL,
     OTHERS,
     Source,
     Table,
@@ -39,14 +41,13 @@ MOST_COMPARED_BYTES: Final = 1 << 12
 
 
 class Reader(NamedTuple):
-    """Access to a container: its values, their labels, and how one is replaced.
+    """Access to a container: its values and their labels.
 
     It is quick to read where both functions are Python's own.
     """
 
     read: Callable[[Any], Values]
     labels: tuple[str, ...]
-    store: Callable[[Any, int, Any], None] | None = None
     scope: Callable[[Any], Any] | None = None
     """Maps a container to the one that is read instead, such as a function to its globals."""
     source: Source | None = None
@@ -55,13 +56,9 @@ class Reader(NamedTuple):
 
 def global_reader(function: Any, table: Table) -> Reader:
     """Return the reader of a function's globals."""
-
-    def store(box: Any, place: int, value: Any) -> None:
-        box.__globals__[table.names[place]] = value
-
-    labels = (*[f"global {name}" for name in table.names], OTHERS)
+    labels = (*[GLOBAL + name for name in table.names], OTHERS)
     source = table_source(table, "__globals__")
-    return Reader(table.read, labels, store, attrgetter("__globals__"), source)
+    return Reader(table.read, labels, attrgetter("__globals__"), source)
 
 
 OF_FUNCTION: Final = attrgetter("__code__", "__defaults__", "__kwdefaults__")
@@ -90,20 +87,14 @@ def function_reader(function: types.FunctionType, names: Names) -> Reader:
     Another function in its place is read likewise: if it has the same code, it has as many cells.
     """
     table = names.table(vars(function), ("__wrapped__",))
-    cells = [f"closure variable {name}" for name in function.__code__.co_freevars]
+    cells = [CELL + name for name in function.__code__.co_freevars]
     labels = ("code", "default", "default", *cells, *table.labels)
     plain = read_closure if cells else OF_FUNCTION
 
     def read(f: Any) -> Values:
         return *plain(f), *table.read(vars(f))
 
-    def store(f: Any, place: int, value: Any) -> None:
-        if 3 <= place < 3 + len(cells):
-            f.__closure__[place - 3].cell_contents = value
-        else:
-            setattr(f, labels[place][1:], value)
-
-    return Reader(read, labels, store, None, function_source(len(cells), table))
+    return Reader(read, labels, None, function_source(len(cells), table))
 
 
 def attribute_reader(value: Any, names: Names) -> Reader | None:
@@ -123,18 +114,15 @@ def attribute_reader(value: Any, names: Names) -> Reader | None:
     table = None if own is None else names.table(own, later, is_layer)
     labels = (*(() if table is None else table.labels), *[f".{name}" for name in slots])
 
-    def store(box: Any, place: int, new: Any) -> None:
-        setattr(box, labels[place][1:], new)
-
     source = attributes_source(table, slots)
     if not slots and table is not None:
-        return Reader(table.read, labels, store, vars, source)
+        return Reader(table.read, labels, vars, source)
 
     def read(box: Any) -> Values:
         found = tuple([read(box) for read in slots.values()])
         return found if table is None else (*table.read(vars(box)), *found)
 
-    return Reader(read, labels, store, None, source)
+    return Reader(read, labels, None, source)
 
 
 def slots_of(value: Any, names: Names) -> dict[str, Callable[[Any], Any]]:
@@ -165,11 +153,7 @@ def slot_content(slot: Any, box: Any) -> Any:
 def module_reader(module: Any, names: Names) -> Reader:
     """Return the reader of a module's attributes that code names."""
     table = names.table(vars(module))
-
-    def store(box: Any, place: int, value: Any) -> None:
-        setattr(box, table.names[place], value)
-
-    return Reader(table.read, table.labels, store, vars, table_source(table, "__dict__"))
+    return Reader(table.read, table.labels, vars, table_source(table, "__dict__"))
 
 
 def class_reader(kind: Any, names: Names, of_object: bool = False) -> Reader:
@@ -186,15 +170,12 @@ def class_reader(kind: Any, names: Names, of_object: bool = False) -> Reader:
     table = Table(found, len(found), others, len(own) if names.is_open else None)
     count = len(kind.__bases__)
 
-    def store(box: Any, place: int, value: Any) -> None:
-        setattr(type(box) if of_object else box, table.names[place - count], value)
-
     def read(box: Any) -> Values:
         return (*box.__bases__, *table.read(vars(box)))
 
     labels = (*["base"] * count, *table.labels)
     scope, source = type if of_object else None, class_source(kind, table, of_object)
-    return Reader(read, labels, store, scope, source)
+    return Reader(read, labels, scope, source)
 
 
 SPECIAL: Final = frozenset(
@@ -208,16 +189,6 @@ SPECIAL: Final = frozenset(
     *("__rmatmul__", "__set__", "__array__", "__class_getitem__", "__instancecheck__"),
 } - {"__class__", "__init_subclass__", "__subclasshook__"}
 """Methods that Python calls without code that names them."""
-
-
-def stored_item(box: Any, place: int, value: Any) -> None:
-    """Put an item into a list."""
-    box[place] = value
-
-
-def stored_entry(box: Any, place: int, value: Any) -> None:
-    """Put an entry into a dict, whose keys come first among its values."""
-    box[list(box)[place - len(box)]] = value
 
 
 def read_dict(box: Any) -> Values:
@@ -292,12 +263,11 @@ def container_reader(value: Any) -> Reader | None:
     if isinstance(value, dict):
         keys = tuple([f"[{key!r}]" if is_plain(key) else "[...]" for key in value])
         labels = (*["key"] * len(keys), *keys)
-        return Reader(read_dict, labels, stored_entry, None, dict_source(len(keys)))
+        return Reader(read_dict, labels, None, dict_source(len(keys)))
     labels = tuple([f"[{place}]" for place in range(len(value))])
     if isinstance(value, (set, frozenset)):
         return Reader(read_set, labels)
-    store = None if isinstance(value, tuple) else stored_item
-    return Reader(tuple, labels, store, None, items_source(len(labels)))
+    return Reader(tuple, labels, None, items_source(len(labels)))
 
 
 WRAPPERS: Final[dict[type, Reader]] = {
