@@ -4,6 +4,7 @@ read in between, on a group of devices, inside of a captured function.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -137,6 +138,45 @@ def test_an_overwritten_value_that_only_passes_through_is_not_missed(place: Any)
 
     assert gradient_of(x) == [1.0, 1.0]
     assert y.tolist() == [2.0, 3.0]
+
+
+def drawn_gradients(seed: int, place: Any) -> list[Any]:
+    """The gradients after random writes and reads, or the refusal, of a leaf and of its memory."""
+    draw = random.Random(seed)
+    leaf = Tensor([1.0, 2.0, 3.0, 4.0], device=place).realize().requires_grad_()
+    memory = Tensor([0.5, -1.0, 2.0, 1.0], device=place).realize()
+    waiting = memory * 2
+    for _ in range(draw.randint(1, 5)):
+        start = draw.randint(0, 2)
+        kind = draw.choice(["part", "whole", "detached", "read", "waits", "realize"])
+        if kind == "part":
+            memory[start : start + 2] = leaf[start : start + 2] * draw.choice([2.0, -1.0])
+        elif kind == "whole":
+            memory.assign(memory * draw.choice([0.5, 3.0]) + leaf)
+        elif kind == "detached":
+            memory.assign(memory.detach() + leaf.detach())
+        elif kind == "read":
+            memory.tolist()
+        elif kind == "waits":
+            waiting = waiting + memory * leaf
+        else:
+            (memory * 3).realize()
+    try:
+        (waiting.sum() + (memory * memory).sum()).backward()
+    except GradientError as error:
+        return ["in place" in str(error), memory.tolist(), waiting.tolist()]
+    return [None if x.grad is None else x.grad.tolist() for x in (leaf, memory)] + [
+        memory.tolist(),
+        waiting.tolist(),
+    ]
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_random_writes_have_the_gradients_on_a_group_that_they_have_on_one_device(
+    part: int,
+) -> None:
+    for seed in range(part * 4, part * 4 + 4):
+        assert drawn_gradients(seed, GROUP) == drawn_gradients(seed, "PYTHON"), seed
 
 
 # --- aliases
