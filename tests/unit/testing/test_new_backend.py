@@ -17,6 +17,7 @@ from tinycore.cli.new_backend import FILES, PACKAGE_KINDS, write
 from tinycore.errors import ArgumentError
 
 ROOT = Path(__file__).parents[3]
+SUPPORT = [ROOT / "plugins" / name for name in ("tiny_hcq", "tiny_testing")]
 BUILD = "import sys; from hatchling.build import build_wheel; print(build_wheel(sys.argv[1]))"
 
 
@@ -56,7 +57,7 @@ def test_the_package_passes_in_an_empty_environment(
     folder = write("toy", tmp_path, language, queues)
     python = empty_environment(
         tmp_path / "environment",
-        *(wheel_of(each, tmp_path) for each in (ROOT, ROOT / "plugins/tiny_testing", folder)),
+        *(wheel_of(each, tmp_path) for each in (ROOT, *SUPPORT, folder)),
     )
     environment = os.environ | {"TINYCORE_PLUGINS": "TOY", "XDG_CACHE_HOME": str(tmp_path)}
     environment.pop("PYTHONPATH", None)
