@@ -18,39 +18,39 @@ sys.path.append(str(ROOT))  # last: what is installed comes first
 from benchmarks.size import folder_sizes, sums  # noqa: E402
 
 BUDGETS: Final = {
-    "tinycore": 19_070,
+    "tinycore": 19_062,
     "tinycore/array_api": 11_002,
     "tinycore/builtin": 17_922,
-    "tinycore/cli": 8_684,
-    "tinycore/device": 21_150,
-    "tinycore/engine": 21_655,
+    "tinycore/cli": 9_484,
+    "tinycore/device": 21_147,
+    "tinycore/engine": 22_407,
     "tinycore/lower": 55_000,
     "tinycore/lower/steps": 13_413,
     "tinycore/lower/strategies": 36_746,
-    "tinycore/nn": 14_334,
-    "tinycore/nn/files": 6_777,
+    "tinycore/nn": 15_928,
+    "tinycore/nn/files": 14_800,
     "tinycore/nn/optim": 8_417,
     "tinycore/render": 19_940,
-    "tinycore/schedule": 55_621,
-    "tinycore/tensor": 143_825,
+    "tinycore/schedule": 57_374,
+    "tinycore/tensor": 146_125,
     "tinycore/uop": 43_274,
     "plugins/tiny_amd": 41_873,
     "plugins/tiny_cl": 9_704,
-    "plugins/tiny_cpu": 15_913,
+    "plugins/tiny_cpu": 15_908,
     "plugins/tiny_hcq": 22_678,
-    "plugins/tiny_llm": 15_990,
+    "plugins/tiny_llm": 25_583,
     "plugins/tiny_metal": 11_419,
     "plugins/tiny_nv": 69_935,
     "plugins/tiny_onnx": 45_309,
     "plugins/tiny_qcom": 23_242,
-    "plugins/tiny_testing": 58_329,
-    "plugins/tiny_webgpu": 14_359,
+    "plugins/tiny_testing": 58_370,
+    "plugins/tiny_webgpu": 14_456,
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 496_830
+SUM: Final = 512_041
 """The budgets of the core together."""
-FLOORS: Final = 450_356
+FLOORS: Final = 455_150
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01
