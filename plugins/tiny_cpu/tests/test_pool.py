@@ -166,6 +166,33 @@ def test_a_replay_wakes_nobody_for_kernels_that_are_not_shared(load: Load) -> No
     assert numbers[0] == 60.0
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the system what threads do")
+def test_a_replay_lets_workers_sleep_that_have_nothing_to_do(load: Load) -> None:
+    shared, alone, (data, _) = load("add", parallel=1001), load("add"), zeros(1001)
+    states: list[str] = []
+    kept, before = pools._pools[:], set(TASKS.iterdir())
+    pools._pools[:] = [pools.Pool(2)]
+    try:
+        (worker,) = set(TASKS.iterdir()) - before
+        with Context(CPU_COUNT=2):
+            replay = Replay([(shared, [data], [1]), *[(alone, [data], [1])] * 1_000_000])
+
+        def work() -> None:
+            for _ in range(10):
+                replay()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        while thread.is_alive():
+            states.append((worker / "stat").read_text().rpartition(")")[2].split()[0])
+            time.sleep(0.0005)
+    finally:
+        pools._pools[:] = kept
+
+    assert states.count("S") > 8  # one or two of these are at the end
+
+
 def test_an_empty_replay_does_nothing() -> None:
     Replay([])()
 

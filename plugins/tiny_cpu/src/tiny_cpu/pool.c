@@ -48,7 +48,6 @@ struct pool {
   LINE i64 next;  /* the first iteration that nobody has taken */
   LINE struct record run;
   LINE i32 sleepers;
-  i32 replaying; /* more runs follow at once: nobody goes to sleep */
   i32 waiting;   /* the caller sleeps until the last worker has left */
   i64 spins;
   LINE system_object turn; /* held by the thread whose run it is */
@@ -109,7 +108,7 @@ static void leave(struct pool *pool) {
 static void sleep_until_run(struct pool *pool, u64 seen) {
   pthread_mutex_lock(&pool->lock);
   __atomic_fetch_add(&pool->sleepers, 1, __ATOMIC_SEQ_CST);
-  while (load(pool->state, SEQ_CST) >> 32 == seen && !load(pool->replaying, SEQ_CST))
+  while (load(pool->state, SEQ_CST) >> 32 == seen)
     pthread_cond_wait(&pool->wake, &pool->lock);
   __atomic_fetch_sub(&pool->sleepers, 1, __ATOMIC_SEQ_CST);
   pthread_mutex_unlock(&pool->lock);
@@ -122,7 +121,7 @@ static void *worker(void *argument) {
   for (;;) {
     u64 state = load(pool->state, ACQUIRE);
     if (state >> 32 == seen) {
-      if (++idle < pool->spins || load(pool->replaying, RELAXED)) relax();
+      if (++idle < pool->spins) relax();
       else sleep_until_run(pool, seen), idle = 0;
       continue;
     }
@@ -200,14 +199,10 @@ void tc_pool_run(struct pool *pool, kernel *entry, void *const *buffers, const i
   pthread_mutex_unlock(&pool->turn);
 }
 
-/* Run `count` kernels in order: a whole captured step in one call. From the first kernel that is shared on,
-   nobody sleeps; where none is, nobody is woken. */
+/* Run `count` kernels in order: a whole captured step in one call. Workers sleep here, too, when no run comes:
+   the caller may have lost its core to another program, which then could use theirs. */
 void tc_pool_run_many(struct pool *pool, const struct record *records, i64 count) {
-  i64 i = 0;
   pthread_mutex_lock(&pool->turn);
-  for (; i < count && !is_shared(&records[i]); i++) run_one(pool, &records[i]);
-  if (i < count) store(pool->replaying, 1, SEQ_CST);
-  for (; i < count; i++) run_one(pool, &records[i]);
-  store(pool->replaying, 0, RELAXED);
+  for (i64 i = 0; i < count; i++) run_one(pool, &records[i]);
   pthread_mutex_unlock(&pool->turn);
 }

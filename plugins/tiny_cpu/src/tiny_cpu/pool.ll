@@ -11,8 +11,8 @@ define i64 @tc_pool_bytes() {
 define i64 @tc_pool_start(ptr %0, i64 %1, i64 %2, i64 %3) {
   %5 = alloca %struct.system_object, align 16
   %6 = alloca ptr, align 8
-  %7 = getelementptr inbounds i8, ptr %0, i64 400
-  store i64 %2, ptr %7, align 16
+  %7 = getelementptr inbounds i8, ptr %0, i64 392
+  store i64 %2, ptr %7, align 8
   %8 = getelementptr inbounds i8, ptr %0, i64 512
   %9 = tail call i32 @pthread_mutex_init(ptr %8, ptr null)
   %10 = getelementptr inbounds i8, ptr %0, i64 640
@@ -64,136 +64,125 @@ define internal ptr @worker(ptr %0) {
   %5 = getelementptr inbounds i8, ptr %0, i64 280
   %6 = getelementptr inbounds i8, ptr %0, i64 288
   %7 = getelementptr inbounds i8, ptr %0, i64 128
-  %8 = getelementptr inbounds i8, ptr %0, i64 392
+  %8 = getelementptr inbounds i8, ptr %0, i64 388
   %9 = getelementptr inbounds i8, ptr %0, i64 640
   %10 = getelementptr inbounds i8, ptr %0, i64 896
-  %11 = getelementptr inbounds i8, ptr %0, i64 400
-  %12 = getelementptr inbounds i8, ptr %0, i64 388
-  %13 = getelementptr inbounds i8, ptr %0, i64 640
-  %14 = getelementptr inbounds i8, ptr %0, i64 384
-  %15 = getelementptr inbounds i8, ptr %0, i64 768
-  br label %16
+  %11 = getelementptr inbounds i8, ptr %0, i64 392
+  %12 = getelementptr inbounds i8, ptr %0, i64 640
+  %13 = getelementptr inbounds i8, ptr %0, i64 384
+  %14 = getelementptr inbounds i8, ptr %0, i64 768
+  br label %15
 
-16:
-  %17 = phi i64 [ 0, %1 ], [ %21, %70 ]
-  br label %18
+15:
+  %16 = phi i64 [ 0, %1 ], [ %20, %63 ]
+  br label %17
 
-18:
-  %19 = phi i64 [ 0, %16 ], [ %32, %31 ]
-  %20 = load atomic i64, ptr %0 acquire, align 128
-  %21 = lshr i64 %20, 32
-  %22 = icmp eq i64 %21, %17
-  br i1 %22, label %23, label %50
+17:
+  %18 = phi i64 [ 0, %15 ], [ %28, %27 ]
+  %19 = load atomic i64, ptr %0 acquire, align 128
+  %20 = lshr i64 %19, 32
+  %21 = icmp eq i64 %20, %16
+  br i1 %21, label %22, label %43
 
-23:
-  %24 = add nsw i64 %19, 1
-  %25 = load i64, ptr %11, align 16
-  %26 = icmp slt i64 %24, %25
-  br i1 %26, label %30, label %27
+22:
+  %23 = add nsw i64 %18, 1
+  %24 = load i64, ptr %11, align 8
+  %25 = icmp slt i64 %23, %24
+  br i1 %25, label %26, label %29
+
+26:
+  tail call void @relax()
+  br label %27
 
 27:
-  %28 = load atomic i32, ptr %12 monotonic, align 4
-  %29 = icmp eq i32 %28, 0
-  br i1 %29, label %33, label %30
+  %28 = phi i64 [ %23, %26 ], [ 0, %40 ]
+  br label %17
 
-30:
-  tail call void @relax()
-  br label %31
+29:
+  %30 = tail call i32 @pthread_mutex_lock(ptr %12)
+  %31 = atomicrmw add ptr %13, i32 1 seq_cst, align 128
+  %32 = load atomic i64, ptr %0 seq_cst, align 128
+  %33 = lshr i64 %32, 32
+  %34 = icmp eq i64 %33, %16
+  br i1 %34, label %35, label %40
 
-31:
-  %32 = phi i64 [ %24, %30 ], [ 0, %47 ]
-  br label %18
+35:
+  %36 = tail call i32 @pthread_cond_wait(ptr %14, ptr %12)
+  %37 = load atomic i64, ptr %0 seq_cst, align 128
+  %38 = lshr i64 %37, 32
+  %39 = icmp eq i64 %38, %16
+  br i1 %39, label %35, label %40
 
-33:
-  %34 = tail call i32 @pthread_mutex_lock(ptr %13)
-  %35 = atomicrmw add ptr %14, i32 1 seq_cst, align 128
-  %36 = load atomic i64, ptr %0 seq_cst, align 128
-  %37 = lshr i64 %36, 32
-  %38 = icmp eq i64 %37, %17
-  br i1 %38, label %39, label %47
+40:
+  %41 = atomicrmw sub ptr %13, i32 1 seq_cst, align 128
+  %42 = tail call i32 @pthread_mutex_unlock(ptr %12)
+  br label %27
 
-39:
-  %40 = load atomic i32, ptr %12 seq_cst, align 4
-  %41 = icmp eq i32 %40, 0
-  br i1 %41, label %42, label %47
+43:
+  %44 = phi i64 [ %57, %48 ], [ %19, %17 ]
+  %45 = phi i32 [ %58, %48 ], [ undef, %17 ]
+  %46 = and i64 %44, 2147483648
+  %47 = icmp eq i64 %46, 0
+  br i1 %47, label %60, label %48
 
-42:
-  %43 = tail call i32 @pthread_cond_wait(ptr %15, ptr %13)
-  %44 = load atomic i64, ptr %0 seq_cst, align 128
-  %45 = lshr i64 %44, 32
-  %46 = icmp eq i64 %45, %17
-  br i1 %46, label %39, label %47
+48:
+  %49 = add i64 %44, 1
+  %50 = cmpxchg ptr %0, i64 %44, i64 %49 acquire monotonic, align 128
+  %51 = extractvalue { i64, i1 } %50, 1
+  %52 = extractvalue { i64, i1 } %50, 0
+  %53 = xor i64 %52, %44
+  %54 = icmp ugt i64 %53, 4294967295
+  %55 = select i1 %54, i32 0, i32 %45
+  %56 = select i1 %51, i1 true, i1 %54
+  %57 = select i1 %56, i64 %44, i64 %52
+  %58 = select i1 %51, i32 1, i32 %55
+  %59 = select i1 %51, i1 true, i1 %54
+  br i1 %59, label %60, label %43
 
-47:
-  %48 = atomicrmw sub ptr %14, i32 1 seq_cst, align 128
-  %49 = tail call i32 @pthread_mutex_unlock(ptr %13)
-  br label %31
+60:
+  %61 = phi i32 [ %58, %48 ], [ 0, %43 ]
+  %62 = icmp eq i32 %61, 0
+  br i1 %62, label %63, label %64
 
-50:
-  %51 = phi i64 [ %64, %55 ], [ %20, %18 ]
-  %52 = phi i32 [ %65, %55 ], [ undef, %18 ]
-  %53 = and i64 %51, 2147483648
-  %54 = icmp eq i64 %53, 0
-  br i1 %54, label %67, label %55
+63:
+  br label %15
 
-55:
-  %56 = add i64 %51, 1
-  %57 = cmpxchg ptr %0, i64 %51, i64 %56 acquire monotonic, align 128
-  %58 = extractvalue { i64, i1 } %57, 1
-  %59 = extractvalue { i64, i1 } %57, 0
-  %60 = xor i64 %59, %51
-  %61 = icmp ugt i64 %60, 4294967295
-  %62 = select i1 %61, i32 0, i32 %52
-  %63 = select i1 %58, i1 true, i1 %61
-  %64 = select i1 %63, i64 %51, i64 %59
-  %65 = select i1 %58, i32 1, i32 %62
-  %66 = select i1 %58, i1 true, i1 %61
-  br i1 %66, label %67, label %50
+64:
+  %65 = load ptr, ptr %2, align 128
+  %66 = load ptr, ptr %3, align 8
+  %67 = load ptr, ptr %4, align 16
+  %68 = load i64, ptr %5, align 8
+  %69 = load i64, ptr %6, align 32
+  %70 = atomicrmw add ptr %7, i64 %69 monotonic, align 128
+  %71 = icmp slt i64 %70, %68
+  br i1 %71, label %72, label %79
 
-67:
-  %68 = phi i32 [ %65, %55 ], [ 0, %50 ]
-  %69 = icmp eq i32 %68, 0
-  br i1 %69, label %70, label %71
-
-70:
-  br label %16
-
-71:
-  %72 = load ptr, ptr %2, align 128
-  %73 = load ptr, ptr %3, align 8
-  %74 = load ptr, ptr %4, align 16
-  %75 = load i64, ptr %5, align 8
-  %76 = load i64, ptr %6, align 32
-  %77 = atomicrmw add ptr %7, i64 %76 monotonic, align 128
-  %78 = icmp slt i64 %77, %75
-  br i1 %78, label %79, label %86
+72:
+  %73 = phi i64 [ %77, %72 ], [ %70, %64 ]
+  %74 = sub nsw i64 %68, %73
+  %75 = tail call i64 @llvm.smin.i64(i64 %74, i64 %69)
+  %76 = add nsw i64 %75, %73
+  tail call void %65(ptr %66, ptr %67, i64 %73, i64 %76)
+  %77 = atomicrmw add ptr %7, i64 %69 monotonic, align 128
+  %78 = icmp slt i64 %77, %68
+  br i1 %78, label %72, label %79
 
 79:
-  %80 = phi i64 [ %84, %79 ], [ %77, %71 ]
-  %81 = sub nsw i64 %75, %80
-  %82 = tail call i64 @llvm.smin.i64(i64 %81, i64 %76)
-  %83 = add nsw i64 %82, %80
-  tail call void %72(ptr %73, ptr %74, i64 %80, i64 %83)
-  %84 = atomicrmw add ptr %7, i64 %76 monotonic, align 128
-  %85 = icmp slt i64 %84, %75
-  br i1 %85, label %79, label %86
+  %80 = atomicrmw sub ptr %0, i64 1 seq_cst, align 128
+  %81 = and i64 %80, 4294967295
+  %82 = icmp eq i64 %81, 1
+  br i1 %82, label %83, label %63
+
+83:
+  %84 = load atomic i32, ptr %8 seq_cst, align 4
+  %85 = icmp eq i32 %84, 0
+  br i1 %85, label %63, label %86
 
 86:
-  %87 = atomicrmw sub ptr %0, i64 1 seq_cst, align 128
-  %88 = and i64 %87, 4294967295
-  %89 = icmp eq i64 %88, 1
-  br i1 %89, label %90, label %70
-
-90:
-  %91 = load atomic i32, ptr %8 seq_cst, align 8
-  %92 = icmp eq i32 %91, 0
-  br i1 %92, label %70, label %93
-
-93:
-  %94 = tail call i32 @pthread_mutex_lock(ptr %9)
-  %95 = tail call i32 @pthread_cond_signal(ptr %10)
-  %96 = tail call i32 @pthread_mutex_unlock(ptr %9)
-  br label %70
+  %87 = tail call i32 @pthread_mutex_lock(ptr %9)
+  %88 = tail call i32 @pthread_cond_signal(ptr %10)
+  %89 = tail call i32 @pthread_mutex_unlock(ptr %9)
+  br label %63
 }
 
 define void @tc_pool_run(ptr %0, ptr %1, ptr %2, ptr %3, i64 %4, i64 %5) {
@@ -281,8 +270,8 @@ define internal fastcc void @run_one(ptr %0, ptr %1) {
 
 48:
   %49 = atomicrmw and ptr %0, i64 -2147483649 seq_cst, align 128
-  %50 = getelementptr inbounds i8, ptr %0, i64 400
-  %51 = load i64, ptr %50, align 16
+  %50 = getelementptr inbounds i8, ptr %0, i64 392
+  %51 = load i64, ptr %50, align 8
   %52 = icmp sgt i64 %51, 0
   br i1 %52, label %53, label %62
 
@@ -296,15 +285,15 @@ define internal fastcc void @run_one(ptr %0, ptr %1) {
 58:
   tail call void @relax()
   %59 = add nuw nsw i64 %54, 1
-  %60 = load i64, ptr %50, align 16
+  %60 = load i64, ptr %50, align 8
   %61 = icmp slt i64 %59, %60
   br i1 %61, label %53, label %62
 
 62:
   %63 = getelementptr inbounds i8, ptr %0, i64 640
   %64 = tail call i32 @pthread_mutex_lock(ptr %63)
-  %65 = getelementptr inbounds i8, ptr %0, i64 392
-  store atomic i32 1, ptr %65 seq_cst, align 8
+  %65 = getelementptr inbounds i8, ptr %0, i64 388
+  store atomic i32 1, ptr %65 seq_cst, align 4
   %66 = load atomic i64, ptr %0 seq_cst, align 128
   %67 = and i64 %66, 2147483647
   %68 = icmp eq i64 %67, 0
@@ -322,7 +311,7 @@ define internal fastcc void @run_one(ptr %0, ptr %1) {
   br i1 %75, label %76, label %71
 
 76:
-  store atomic i32 0, ptr %65 monotonic, align 8
+  store atomic i32 0, ptr %65 monotonic, align 4
   %77 = tail call i32 @pthread_mutex_unlock(ptr %63)
   br label %78
 
@@ -336,47 +325,19 @@ define void @tc_pool_run_many(ptr %0, ptr %1, i64 %2) {
   %4 = getelementptr inbounds i8, ptr %0, i64 512
   %5 = tail call i32 @pthread_mutex_lock(ptr %4)
   %6 = icmp sgt i64 %2, 0
-  br i1 %6, label %7, label %20
+  br i1 %6, label %9, label %7
 
 7:
-  %8 = phi i64 [ %16, %15 ], [ 0, %3 ]
-  %9 = getelementptr inbounds %struct.record, ptr %1, i64 %8
-  %10 = getelementptr inbounds i8, ptr %9, i64 24
-  %11 = load i64, ptr %10, align 8
-  %12 = getelementptr inbounds i8, ptr %9, i64 32
-  %13 = load i64, ptr %12, align 8
-  %14 = icmp sgt i64 %11, %13
-  br i1 %14, label %18, label %15
-
-15:
-  tail call fastcc void @run_one(ptr %0, ptr %9)
-  %16 = add nuw nsw i64 %8, 1
-  %17 = icmp eq i64 %16, %2
-  br i1 %17, label %20, label %7
-
-18:
-  %19 = getelementptr inbounds i8, ptr %0, i64 388
-  store atomic i32 1, ptr %19 seq_cst, align 4
-  br label %20
-
-20:
-  %21 = phi i64 [ %8, %18 ], [ 0, %3 ], [ %2, %15 ]
-  %22 = icmp slt i64 %21, %2
-  br i1 %22, label %23, label %28
-
-23:
-  %24 = phi i64 [ %26, %23 ], [ %21, %20 ]
-  %25 = getelementptr inbounds %struct.record, ptr %1, i64 %24
-  tail call fastcc void @run_one(ptr %0, ptr %25)
-  %26 = add i64 %24, 1
-  %27 = icmp eq i64 %26, %2
-  br i1 %27, label %28, label %23
-
-28:
-  %29 = getelementptr inbounds i8, ptr %0, i64 388
-  store atomic i32 0, ptr %29 monotonic, align 4
-  %30 = tail call i32 @pthread_mutex_unlock(ptr %4)
+  %8 = tail call i32 @pthread_mutex_unlock(ptr %4)
   ret void
+
+9:
+  %10 = phi i64 [ %12, %9 ], [ 0, %3 ]
+  %11 = getelementptr inbounds %struct.record, ptr %1, i64 %10
+  tail call fastcc void @run_one(ptr %0, ptr %11)
+  %12 = add nuw nsw i64 %10, 1
+  %13 = icmp eq i64 %12, %2
+  br i1 %13, label %7, label %9
 }
 
 define i64 @tc_queue_bytes(i64 %0) {
