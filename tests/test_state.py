@@ -183,7 +183,7 @@ def tables_on_disk() -> Iterator[str]:
                 if not isinstance(node, ast.Call) or ast.unparse(node.func) not in TABLES:
                     continue
                 table = node.args[0]
-                name = table.value if isinstance(table, ast.Constant) else ast.unparse(table)
+                name = str(table.value) if isinstance(table, ast.Constant) else ast.unparse(table)
                 yield f"{path.relative_to(top).as_posix()} {name}"
 
 

@@ -413,7 +413,7 @@ def test_a_fork_waits_for_the_imports_of_other_threads(tmp_path: Path) -> None:
     (tmp_path / "slow_module.py").write_text(
         "import sys, time\nsys.modules['begun'].set()\ntime.sleep(0.3)\nVALUE = 7\n"
     )
-    words = [sys.executable, "-c", IMPORTING, tmp_path]
+    words = [sys.executable, "-c", IMPORTING, str(tmp_path)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
 
     assert done.stdout == "True\n", done.stderr

@@ -112,14 +112,15 @@ def test_a_graph_is_printed_after_the_passes_that_are_named(
 ) -> None:
     trace = PassTrace("passes")
     with Context(TRACE="passes:row,passes:sum_8"):
-        assert trace.on
+        is_on = trace.on
         first = trace.after("row fusion", "%0 = A\n")
         again = trace.after("row order", "%0 = A\n", first)
         other = trace.after("group", "%0 = A\n", again)
         trace.after("tile", "%0 = A\n", other, "sum_8_8")
     with Context(DEBUG=7, TRACE="run"):
-        assert not trace.on
+        is_on_now = trace.on
 
+    assert (is_on, is_on_now) == (True, False)
     assert capsys.readouterr().err == (
         "passes   after row fusion\n%0 = A\npasses   after row order: as before\n"
         "passes   after tile of sum_8_8\n%0 = A\n"
