@@ -125,6 +125,8 @@ def fuse(state: State) -> State:
     for part in parts:
         read = {place for other in parts if other is not part for s in other for place in s.places}
         fused += fuse_rows(part, state.memory, count, state.persistent | read)
+    # What nobody reads any more, as x of `x - x`, may leave a kernel without memory.
+    fused = [(step, run) for step, run in fused if step.places]
     steps = tuple([step for step, _ in fused])
     return replace(state, steps=steps, members=tuple([tuple(run) for _, run in fused]))
 

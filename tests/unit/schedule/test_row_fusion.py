@@ -319,6 +319,15 @@ def test_kernelized_writes_keep_their_order() -> None:
     numpy.testing.assert_allclose(before.numpy(), soft[0].numpy(), 1e-5, 1e-7)
 
 
+def test_kernels_whose_values_nobody_reads_are_left_out() -> None:
+    x = Tensor([[5, 4, 9, 9]], dtype="uint8").clone()
+    x[0:1, ...] = 6
+    x[0:1, ...] *= x.squeeze()
+    x[:1] -= x.flatten()  # is 0: what it subtracts from itself is not read
+
+    assert x.tolist() == [[0, 0, 0, 0]]
+
+
 @pytest.mark.parametrize(
     ("second", "reason"),
     [
