@@ -147,7 +147,7 @@ def found_now(pattern: str) -> Record:
 
 
 def differences(before: Record, now: Record) -> Iterator[tuple[bool, str]]:
-    """What is not as it was: whether it is worse, and a line."""
+    """Differences of two records: True for a worse one, and a line that tells it."""
     for part, rows in now.items():
         for name, row in rows.items():
             old = before.get(part, {}).get(name)

@@ -73,8 +73,9 @@ PAGES: Final = {
         Tensor,
         "Tensor",
         "One stream of numbers, the same on every device; `manual_seed` begins it anew.",
-        "dropout glorot_uniform kaiming_normal kaiming_uniform manual_seed multinomial normal rand "
-        "rand_like randint randn randn_like random_bits randperm scaled_uniform threefry uniform",
+        "dropout get_rng_state glorot_uniform kaiming_normal kaiming_uniform manual_seed "
+        "multinomial normal rand rand_like randint randn randn_like random_bits randperm "
+        "scaled_uniform set_rng_state threefry uniform",
     ),
     "computing": Page(
         "Computing, reading, writing, differentiating",

@@ -1,4 +1,4 @@
-"""What a release is checked for: `nox -s release_check`."""
+"""Checks of a release: `nox -s release_check`."""
 
 from __future__ import annotations
 

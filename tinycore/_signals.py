@@ -41,20 +41,23 @@ class Deferred:
 def handlers(*, everything: bool = False) -> dict[int, Any]:
     """The handlers to defer, by signal; none in other threads, where no handler runs.
 
-    Python's own handler of Ctrl-C only raises, which every run bears: it is deferred beside
-    others, or with `everything`.
+    Python's own handler of Ctrl-C only raises, which every run bears, and ends long replays early:
+    it is deferred with `everything` alone.
     """
     if get_ident() != threading.main_thread().ident:
         return {}
-    found = {n: handler for n in SIGNALS if callable(handler := handler_of(n))}
-    if not everything and set(found.values()) <= {signal.default_int_handler}:
-        return {}
-    return {n: handler for n, handler in found.items() if not isinstance(handler, Deferred)}
+    return {
+        number: handler
+        for number in SIGNALS
+        if callable(handler := handler_of(number))
+        and not isinstance(handler, Deferred)
+        and (everything or handler is not signal.default_int_handler)
+    }
 
 
 @contextmanager
 def deferred(given: Mapping[int, Any]) -> Iterator[None]:
-    """Call the handlers of signals that come inside the block at its end."""
+    """Call the handlers of signals that come inside the block at its end, however it ends."""
     keeper = Deferred()
     try:
         for number in given:
@@ -65,8 +68,8 @@ def deferred(given: Mapping[int, Any]) -> Iterator[None]:
             restore(given)
         finally:  # a handler that is restored may raise
             restore(given)
-    for number, frame in keeper.came:
-        given[number](number, frame)
+            for number, frame in keeper.came:
+                given[number](number, frame)
 
 
 def restore(given: Mapping[int, Any]) -> None:

@@ -146,6 +146,37 @@ def test_ctrl_c_alone_is_not_deferred() -> None:
     assert order == ["after"]
 
 
+@POSIX
+def test_ctrl_c_is_not_deferred_beside_a_handler_of_the_program() -> None:
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    keyboard = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert handlers().keys() == {signal.SIGUSR1}
+        assert handlers(everything=True).keys() == {signal.SIGUSR1, signal.SIGINT}
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        signal.signal(signal.SIGINT, keyboard)
+
+
+def fail_after_a_signal(came: list[int]) -> None:
+    with deferred(handlers()):
+        signal.raise_signal(signal.SIGUSR1)
+        assert not came
+        raise MemoryError
+
+
+@POSIX
+def test_a_signal_that_comes_during_a_run_that_fails_is_handled() -> None:
+    came: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, _: came.append(number))
+    try:
+        with pytest.raises(MemoryError):
+            fail_after_a_signal(came)
+        assert came == [signal.SIGUSR1]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
 def test_other_threads_defer_nothing() -> None:
     found: list[object] = []
     thread = threading.Thread(target=lambda: found.append(handlers(everything=True)))

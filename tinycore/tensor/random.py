@@ -86,6 +86,12 @@ class Random(Attention):
         """Go on from a position that `get_rng_state` gave, in this process or another one.
 
         Raises ArgumentError for another tensor.
+
+        >>> state = Tensor.get_rng_state()
+        >>> drawn = Tensor.rand(2).tolist()
+        >>> Tensor.set_rng_state(state)
+        >>> drawn == Tensor.rand(2).tolist()
+        True
         """
         if state.shape != (2,) or state.dtype is not dtypes.uint64:
             raise ArgumentError(

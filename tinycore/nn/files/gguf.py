@@ -273,7 +273,7 @@ class Reader:
             content = self.take(count * least, "an array")
             form = "<u1" if letter == "?" else f"<{letter}"
             array: Array = numpy.frombuffer(content, form)
-            return numbers_of(array != 0 if letter == "?" else array)
+            return python_numbers(array != 0 if letter == "?" else array)
         return [self.value(inner, key, depth + 1) for _ in range(count)]
 
     def tensor(self) -> GgufTensor:
@@ -291,7 +291,7 @@ class Reader:
         return GgufTensor(name, shape, self.number("I"), self.number("Q"))
 
 
-def numbers_of(array: Array) -> list[Any]:
+def python_numbers(array: Array) -> list[Any]:
     """The numbers of an array as Python has them; equal ones of one or two bytes are one object.
 
     An object takes 28 bytes, so that small numbers would take 36 times the memory of the file.
