@@ -371,7 +371,7 @@ class Special(Powers):
 def slope_of_acosh(g: UOp, call: UOp) -> list[Special]:
     """d acosh(a) = da / sqrt(a**2 - 1): also below -1, where there is no value."""
     a = Special._from_node(call.src[1])
-    size = a.abs()
+    size = (a <= -1).where(-a, a)  # not abs(): its derivative is 0 at 0, where all are NaN
     # inside of (-1, 1) the root is NaN; two roots, as their product does not overflow
     root = (size - 1).sqrt() * (size + 1).sqrt()
     return [Special._from_node(g) / root]
