@@ -65,8 +65,8 @@ KIT = "tiny_testing"
 MODEL_PACKAGES = frozenset({"tiny_llm", "tiny_onnx"})
 """Packages of models: they are users of tensors and layers, and drive no device."""
 
-USER_FACE = {"__init__", "nn", "dtype", "errors", "config"}
-"""Modules of the core that users, and so packages of models, import."""
+USER_FACE = {"__init__", "nn", "dtype", "errors", "config", "plugin"}
+"""Modules of the core that users, and so packages of models, import; `plugin` for its locks."""
 
 IMPORTS_BY_NAME = {"tinycore/_deferred.py"}
 """The one place that imports a module at run time: `deferred`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from tiny_llm.template import CHATML, ChatTemplate
 from tiny_llm.tokenizer import TextStream, Tokenizer
 from tinycore import Tensor, TinyJit, Variable
 from tinycore.errors import ArgumentError
+from tinycore.plugin import lock
 
 __all__ = ["LanguageModel", "Piece", "Speed"]
 
@@ -86,7 +86,7 @@ class LanguageModel:
         self.cache = Cache.empty(decoder.about, places, cache_dtype, device)
         self.held: list[int] = []
         """The tokens whose keys and values the cache has."""
-        self.lock = threading.Lock()
+        self.lock = lock()
         self._position = Variable("position", 0, self.context)
         self._step = TinyJit(self._scores)
 
