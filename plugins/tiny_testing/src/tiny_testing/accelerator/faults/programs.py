@@ -225,11 +225,11 @@ class FirstOfWord(Rewriter):
 
 @found_by("test_narrow_operands_are_widened[int8-32x16x32]")
 class WidenedByZeros(Rewriter):
-    """A byte that is read from shared memory is widened by zeros, whatever its sign."""
+    """A byte that is read from memory is widened by zeros, whatever its sign."""
 
     def changed(self, node: UOp) -> Sequence[UOp]:
         """As if it had no sign."""
-        if node.op is not Op.CAST or node.src[0].op is not Op.LOAD or not is_shared(node.src[0]):
+        if node.op is not Op.CAST or node.src[0].op is not Op.LOAD:
             return (node,)
         if node.src[0].dtype is not dtypes.int8:
             return (node,)
