@@ -34,7 +34,7 @@ class Versions:
 
     def __init__(self) -> None:
         self.homes: weakref.WeakKeyDictionary[UOp, Home] = weakref.WeakKeyDictionary()
-        """Those of memory that was written to, or that something was computed from."""
+        """Versions of memory that was written to, or that something was computed from."""
         self.former: weakref.WeakSet[UOp] = weakref.WeakSet()
         """Versions that were overwritten, as far as graphs read them."""
 

@@ -17,7 +17,7 @@ from tinycore import dtypes
 from tinycore.dtype import DType
 from tinycore.errors import UnsupportedError
 
-__all__ = ["ELEMENTS", "HELD_WIDER", "Element", "element_of", "named"]
+__all__ = ["ELEMENTS", "HELD_WIDER", "Element", "element_of", "held_as", "named"]
 
 
 class Element(NamedTuple):
@@ -79,6 +79,11 @@ def named(number: int, where: str) -> Element:
             f"{', '.join(element.name for element in ELEMENTS.values())}."
         )
     return found
+
+
+def held_as(dtype: DType) -> Element:
+    """The element type of a dtype; of those that share it the one that has it of its own."""
+    return next(element for element in ELEMENTS.values() if element.tensor == dtype)
 
 
 def element_of(array: numpy.ndarray) -> Element:

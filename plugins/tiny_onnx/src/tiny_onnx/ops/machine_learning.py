@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy
 
 from tiny_onnx.call import Call
-from tiny_onnx.reference import evaluated
+from tiny_onnx.ops.detection import on_host
 from tiny_onnx.registry import operator
 from tiny_onnx.values import Data
 from tinycore import Tensor, dtypes
@@ -19,16 +19,7 @@ OF_LABELS = (
 """Operators of labels, strings, maps and trees."""
 
 
-@operator(*OF_LABELS, domain=MACHINE_LEARNING)
-def on_host(call: Call) -> tuple[Data, ...]:
-    """Outputs of the standard's reference implementation."""
-    arrays: list[Data] = [
-        call.array(index) if call.has(index) else None for index in range(len(call))
-    ]
-    outputs = evaluated(call.node.proto, arrays, call.version)
-    if outputs is None:
-        raise call.unsupported("the reference of the standard cannot compute it.")
-    return tuple(outputs)
+operator(*OF_LABELS, domain=MACHINE_LEARNING)(on_host)
 
 
 def vector(call: Call, name: str, default: float) -> Tensor:

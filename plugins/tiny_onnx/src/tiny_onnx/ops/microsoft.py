@@ -7,7 +7,7 @@ import math
 import numpy
 
 from tiny_onnx.call import Call
-from tiny_onnx.element_types import ELEMENTS
+from tiny_onnx.element_types import held_as
 from tiny_onnx.ops.attention import heads_apart, heads_together, joined, turned
 from tiny_onnx.ops.elementwise import UNARY
 from tiny_onnx.ops.products import convolved, groups, shape_of_windows
@@ -263,7 +263,7 @@ def nibbles(packed: Tensor) -> Tensor:
 def _between(call: Call, x: Tensor) -> Tensor:
     """A result quantized by the scale and zero of the inputs 6 and 7."""
     zero = call.tensor(7) if call.has(7) else call.constant(0, dtypes.uint8)
-    element = next(each for each in ELEMENTS.values() if each.tensor == zero.dtype)
+    element = held_as(zero.dtype)
     return quantized(x / call.tensor(6), zero.cast(dtypes.float32), element)
 
 
@@ -285,7 +285,7 @@ def quantized_activation(call: Call) -> Data:
     x = dequantized(call, 0)
     y = x.sigmoid() if call.node.op == "QLinearSigmoid" else x.leaky_relu(call.real("alpha", 0.01))
     zero = call.tensor(4) if call.has(4) else call.constant(0, dtypes.uint8)
-    element = next(each for each in ELEMENTS.values() if each.tensor == zero.dtype)
+    element = held_as(zero.dtype)
     return quantized(y / call.tensor(3), zero.cast(dtypes.float32), element)
 
 
@@ -295,7 +295,7 @@ def quantized_global_average(call: Call) -> Data:
     x = dequantized(call, 0)
     axes = tuple(range(1, x.ndim - 1)) if call.get("channels_last", 0) else tuple(range(2, x.ndim))
     zero = call.tensor(4)
-    element = next(each for each in ELEMENTS.values() if each.tensor == zero.dtype)
+    element = held_as(zero.dtype)
     mean = x.mean(axes, keepdim=True)
     return quantized(mean / call.tensor(3), zero.cast(dtypes.float32), element)
 
@@ -306,7 +306,7 @@ def quantized_concat(call: Call) -> Data:
     parts = [dequantized(call, index) for index in range(2, len(call), 3)]
     joined_parts = parts[0].cat(*parts[1:], dim=int(call.get("axis")))
     zero = call.tensor(1)
-    element = next(each for each in ELEMENTS.values() if each.tensor == zero.dtype)
+    element = held_as(zero.dtype)
     return quantized(joined_parts / call.tensor(0), zero.cast(dtypes.float32), element)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy
 
 from tiny_onnx.call import Call
-from tiny_onnx.element_types import ELEMENTS, Element, element_of, named
+from tiny_onnx.element_types import Element, element_of, held_as, named
 from tiny_onnx.ops.elementwise import SMALL_INTEGERS, largest, saturated
 from tiny_onnx.ops.products import convolved, groups, shape_of_windows
 from tiny_onnx.registry import operator
@@ -83,7 +83,7 @@ def target(call: Call) -> Element:
         if isinstance(data, numpy.ndarray):
             return element_of(data)
         assert isinstance(data, Tensor)
-        return next(each for each in ELEMENTS.values() if each.tensor == data.dtype)
+        return held_as(data.dtype)
     return named(int(call.get("output_dtype", 0)) or 2, str(call.node))
 
 
@@ -129,7 +129,7 @@ def quantized_matmul(call: Call) -> Data:
 def requantized(call: Call, total: Tensor, scale: Tensor, at: int) -> Tensor:
     """Sums in int32 as numbers of the output's scale and zero, which are inputs from `at` on."""
     zero = call.tensor(at + 1)
-    element = next(each for each in ELEMENTS.values() if each.tensor == zero.dtype)
+    element = held_as(zero.dtype)
     ratio = total.cast(dtypes.float32) * (scale / call.tensor(at)).cast(dtypes.float32)
     return quantized(ratio, zero.cast(dtypes.float32), element)
 
