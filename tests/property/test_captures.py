@@ -11,7 +11,7 @@ import pytest
 from tests.fuzz.captures import Position, Seen, World, check, world
 from tinycore import Context, TinyJit
 from tinycore.errors import JitError
-from tinycore.tensor.guard import Guard
+from tinycore.tensor.guards.guard import Guard
 from tinycore.tensor.stream import stream
 
 

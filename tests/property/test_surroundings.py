@@ -10,7 +10,7 @@ import pytest
 from tests.fuzz.surroundings import check, program, shown
 from tinycore import Context
 from tinycore.tensor import captured
-from tinycore.tensor.guard import Guard
+from tinycore.tensor.guards.guard import Guard
 
 
 @pytest.mark.parametrize("first", [0, pytest.param(6, marks=pytest.mark.slow)])

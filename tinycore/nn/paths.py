@@ -14,7 +14,7 @@ from types import MemberDescriptorType
 from typing import Any, Final, TypeVar
 
 from tinycore.errors import ArgumentError
-from tinycore.tensor.names import LAYERS
+from tinycore.tensor.guards.names import LAYERS
 
 __all__ = ["tensors_by_path"]
 

@@ -19,9 +19,8 @@ order in which a program passes them:
 - computing: `realize.py`, `realization.py`, `value_cache.py`, `runtime.py`
 - writing: `inplace.py`, `view_writes.py` (where a write lands), `views.py`, `aliases.py`,
   `liveness.py`, `atomic_writes.py`, `change_tracking.py`
-- captures: `jit.py`, `arguments.py`, `guard_keys.py`, `names.py`, `guard_readers.py`,
-  `environment.py`, `guard.py`, `proxies.py`, `capturing_run.py`,
-  `recorded_call.py`, `captured.py`
+- captures: `jit.py`, `arguments.py`, `guards/` (what a function finds around it), `proxies.py`,
+  `capturing_run.py`, `recorded_call.py`, `captured.py`
 - other libraries: `interop.py`, `dlpack.py`, `ufuncs.py`
 """
 

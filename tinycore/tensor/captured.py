@@ -34,8 +34,8 @@ from tinycore.tensor.capturing_run import (
     tensors_in,
 )
 from tinycore.tensor.change_tracking import tracking_changes
-from tinycore.tensor.environment import Environment
-from tinycore.tensor.guard import Guard
+from tinycore.tensor.guards.environment import Environment
+from tinycore.tensor.guards.guard import Guard
 from tinycore.tensor.history import history
 from tinycore.tensor.proxies import ArgumentProxies, finish_reads, finish_writes, rename_sizes
 from tinycore.tensor.recorded_call import (

@@ -26,16 +26,16 @@ from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.arguments import Arguments, form_of, is_realized, leaves, rebuilt
 from tinycore.tensor.change_tracking import ChangeSet
-from tinycore.tensor.environment import (
+from tinycore.tensor.gradient_sources import BufferSet, ended_at, still_there
+from tinycore.tensor.guards.environment import (
     Change,
     Walk,
     is_iterator,
     positions,
     random_generators,
 )
-from tinycore.tensor.gradient_sources import BufferSet, ended_at, still_there
-from tinycore.tensor.guard import form_of_value
-from tinycore.tensor.guard_keys import ATOM, FORM, Role, is_plain, shortened
+from tinycore.tensor.guards.guard import form_of_value
+from tinycore.tensor.guards.keys import ATOM, FORM, Role, is_plain, shortened
 from tinycore.tensor.liveness import live_tensors, while_walking
 from tinycore.tensor.proxies import ArgumentProxies
 from tinycore.tensor.recorded_call import Output, RecordedCall, SideOutput, State, realized_buffers

@@ -29,8 +29,8 @@ from tinycore.engine.run import recordings
 from tinycore.errors import JitError
 from tinycore.tensor.arguments import Arguments, differences
 from tinycore.tensor.captured import Capture
-from tinycore.tensor.environment import Environment
-from tinycore.tensor.guard_readers import WRAPPERS, Reader
+from tinycore.tensor.guards.environment import Environment
+from tinycore.tensor.guards.readers import WRAPPERS, Reader
 from tinycore.tensor.proxies import naming_variables
 
 Parameters = ParamSpec("Parameters")

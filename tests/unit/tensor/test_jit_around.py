@@ -19,7 +19,7 @@ import pytest
 
 from tinycore import Tensor, TinyJit, nn
 from tinycore.errors import JitError
-from tinycore.tensor.guard import Guard
+from tinycore.tensor.guards.guard import Guard
 
 
 def host(*values: float) -> Tensor:

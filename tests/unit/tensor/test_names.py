@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import types
 
-from tinycore.tensor.names import Names
+from tinycore.tensor.guards.names import Names
 
 
 def test_libraries_that_code_imports_are_not_looked_into() -> None:

@@ -17,9 +17,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from tinycore.tensor.guard import CELL, GLOBAL, OTHERS, Box, Guard, join_path
-from tinycore.tensor.guard_keys import ATOM, ATOMS, CONTENT, OBJECT, Role, Values, alike, is_plain
-from tinycore.tensor.guard_readers import (
+from tinycore.tensor.guards.guard import CELL, GLOBAL, OTHERS, Box, Guard, join_path
+from tinycore.tensor.guards.keys import ATOM, ATOMS, CONTENT, OBJECT, Role, Values, alike, is_plain
+from tinycore.tensor.guards.names import Names
+from tinycore.tensor.guards.readers import (
     Reader,
     class_reader,
     content_reader,
@@ -27,7 +28,6 @@ from tinycore.tensor.guard_readers import (
     is_unseen,
     object_reader,
 )
-from tinycore.tensor.names import Names
 from tinycore.tensor.tensor import Tensor
 
 MOST_BOXES: Final = 4096

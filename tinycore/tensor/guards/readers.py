@@ -18,7 +18,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from tinycore._deferred import NumpyArray
-from tinycore.tensor.guard import (
+from tinycore.tensor.guards.guard import (
     CELL,
     GLOBAL,
     OTHERS,
@@ -31,8 +31,8 @@ from tinycore.tensor.guard import (
     items_source,
     table_source,
 )
-from tinycore.tensor.guard_keys import ATOMS, MISSING, Values, buffer_content, is_plain
-from tinycore.tensor.names import LAYERS, Names
+from tinycore.tensor.guards.keys import ATOMS, MISSING, Values, buffer_content, is_plain
+from tinycore.tensor.guards.names import LAYERS, Names
 
 MOST_ITEMS: Final = 1024
 """Items of a container up to which each is compared; of longer ones the length is."""

@@ -1,7 +1,7 @@
 """Guards: checks that the environment of a captured function is unchanged.
 
 Floor 5. A guard is a list of boxes. Each box is found among the values of an earlier one, reads its
-own values (`guard_readers.py`), and compares them by their roles.
+own values (`readers.py`), and compares them by their roles.
 
 At the first replay the same reads are written down as Python, without a loop, calls of readers and
 tuples between them, and compiled: that takes a third of the time. This code compares identities,
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from tinycore.tensor.guard_keys import (
+from tinycore.tensor.guards.keys import (
     ATOM,
     CONTENT,
     FORM,

@@ -14,7 +14,7 @@ import types
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from tinycore.tensor.guard import Table
+from tinycore.tensor.guards.guard import Table
 
 LIBRARIES: Final = sys.stdlib_module_names
 OWN: Final = ("llm", "cli", "testing")
