@@ -26,6 +26,7 @@ PACKAGES = {
     "tiny-hcq": ROOT / "plugins/tiny_hcq",
     "tiny-llm": ROOT / "plugins/tiny_llm",
     "tiny-metal": ROOT / "plugins/tiny_metal",
+    "tiny-mpi": ROOT / "plugins/tiny_mpi",
     "tiny-nv": ROOT / "plugins/tiny_nv",
     "tiny-onnx": ROOT / "plugins/tiny_onnx",
     "tiny-qcom": ROOT / "plugins/tiny_qcom",
@@ -39,6 +40,7 @@ TYPED_TESTS = [
     "tiny_hcq",
     "tiny_llm",
     "tiny_metal",
+    "tiny_mpi",
     "tiny_nv",
     "tiny_onnx",
     "tiny_qcom",
@@ -72,6 +74,7 @@ def tool(name: str) -> str:
 def install(session: nox.Session, *more: str) -> None:
     """Install every package from this tree, what tests need, and more."""
     folders = ["tiny_amd[usb]", "tiny_cpu", "tiny_cl", "tiny_hcq", "tiny_llm", "tiny_metal"]
+    folders += ["tiny_mpi"]
     folders += ["tiny_nv[nvrtc]", "tiny_onnx", "tiny_qcom[ir3]"]
     folders += ["tiny_testing", "tiny_webgpu"]
     plugins = [word for folder in folders for word in ("-e", f"plugins/{folder}")]

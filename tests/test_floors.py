@@ -51,21 +51,22 @@ FLOORS: dict[str, tuple[float, str]] = {
     "nn": (6, "public"),
     "cli": (6, "public"),
     "helpers": (6, "public"),
+    "groups": (6, "public"),
     "__init__": (6, "public"),
     "__main__": (6, "public"),
 }
 """Each part of the core: how high it lies, and who its neighbors are not."""
 
-FACE = {"plugin", "render", "uop", "dtype", "errors", "config", "trace", "cache"}
+FACE = {"plugin", "render", "uop", "dtype", "errors", "config", "trace", "cache", "groups"}
 """Modules of the core that a backend may import, and the core's own two backends as well."""
 
 KIT = "tiny_testing"
 """The package that proves what the core promises, and so may import any of it."""
 
-MODEL_PACKAGES = frozenset({"tiny_llm", "tiny_onnx"})
-"""Packages of models: they are users of tensors and layers, and drive no device."""
+MODEL_PACKAGES = frozenset({"tiny_llm", "tiny_mpi", "tiny_onnx"})
+"""Packages of models and of clusters: they are users of tensors and layers."""
 
-USER_FACE = {"__init__", "nn", "dtype", "errors", "config", "plugin"}
+USER_FACE = {"__init__", "nn", "dtype", "errors", "config", "plugin", "groups"}
 """Modules of the core that users, and so packages of models, import; `plugin` for its locks."""
 
 IMPORTS_BY_NAME = {"tinycore/_deferred.py"}

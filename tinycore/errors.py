@@ -31,6 +31,7 @@ __all__ = [
     "DeviceUnavailable",
     "FileFormatError",
     "GradientError",
+    "GroupError",
     "IndexRangeError",
     "JitError",
     "LaunchTooLarge",
@@ -148,6 +149,10 @@ class LaunchTooLarge(UnsupportedError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild_launch_too_large, (str(self), self.most)
+
+
+class GroupError(DeviceError):
+    """Raised when processes of a group do not fit together, or one is gone; names both."""
 
 
 class CompilerUnavailable(DeviceError):

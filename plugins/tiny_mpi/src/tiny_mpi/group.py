@@ -1,0 +1,206 @@
+"""Groups of processes by MPI."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import time
+from collections import Counter, deque
+from types import TracebackType
+from typing import Final
+
+import numpy
+from mpi4py import MPI
+
+from tiny_mpi.calls import Call, check_fold, check_rank, check_rows
+from tiny_mpi.stall import Stalls, State
+from tinycore.errors import ArgumentTypeError, GroupError
+from tinycore.groups import Array
+
+__all__ = ["MpiGroup", "world"]
+
+OPERATIONS: Final = {"sum": MPI.SUM, "prod": MPI.PROD, "min": MPI.MIN, "max": MPI.MAX}
+HEADER_BYTES: Final = 256
+"""Size of the message before each array that is sent: its dtype and shape."""
+MOST_WAITING_BYTES: Final = 1 << 28
+"""Bytes that are sent and not received, from which `send` waits."""
+FAREWELL_SECONDS: Final = 0.3
+"""Time that others get to tell their errors, before a failed process ends all."""
+
+
+class MpiGroup:
+    """The processes of a communicator.
+
+    Sums of float16 are taken in float32. Unless this process ends well, it ends the others: an
+    exception that nobody catches is printed, and calls MPI_Abort.
+    """
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self.comm = comm.Dup()
+        self.rank, self.size = comm.rank, comm.size
+        self.stalls = Stalls(comm.Dup())
+        self.calls: Counter[tuple[str, int | None]] = Counter()
+        self.unsent: deque[tuple[MPI.Request, Array, Call]] = deque()
+        self.sent_bytes: Counter[int] = Counter()
+        """Bytes of arrays sent so far by `send`, by rank; headers are not counted."""
+        atexit.register(self.end)
+        sys.excepthook = self.fail
+
+    # --- collectives
+
+    def all_reduce(self, x: Array, fold: str = "sum") -> Array:
+        """The fold of the arrays of all, the same bits in each process."""
+        check_fold(fold, checked(x))
+        call = self.begin("all_reduce", x, fold)
+        given = computed(x)
+        result = numpy.empty_like(given)
+        self.stalls.wait(self.comm.Iallreduce(given, result, OPERATIONS[fold]), call)
+        return result.astype(x.dtype, copy=False)
+
+    def all_gather(self, x: Array) -> Array:
+        """(...) -> (size, ...): the arrays of all, in the order of ranks."""
+        call = self.begin("all_gather", checked(x))
+        result = numpy.empty((self.size, *x.shape), x.dtype)
+        self.stalls.wait(self.comm.Iallgather(raw(x), raw(result)), call)
+        return result
+
+    def reduce_scatter(self, x: Array, fold: str = "sum") -> Array:
+        """(size, ...) -> (...): the row of this rank of what `all_reduce` gives."""
+        check_fold(fold, checked(x))
+        check_rows("reduce_scatter", x, self.size)
+        call = self.begin("reduce_scatter", x, fold)
+        given = computed(x)
+        result = numpy.empty(x.shape[1:], given.dtype)
+        request = self.comm.Ireduce_scatter_block(given, result, OPERATIONS[fold])
+        self.stalls.wait(request, call)
+        return result.astype(x.dtype, copy=False)
+
+    def broadcast(self, x: Array, root: int = 0) -> Array:
+        """The array of one rank; those of the others say its shape and dtype."""
+        check_rank("broadcast", root, self.size)
+        call = self.begin("broadcast", checked(x), f"root {root}")
+        result = numpy.array(x, order="C")
+        self.stalls.wait(self.comm.Ibcast(raw(result), root), call)
+        return result
+
+    def all_to_all(self, x: Array) -> Array:
+        """(size, ...) -> (size, ...): row j goes to rank j, row i of the result is from rank i."""
+        check_rows("all_to_all", checked(x), self.size)
+        call = self.begin("all_to_all", x)
+        result = numpy.empty(x.shape, x.dtype)
+        self.stalls.wait(self.comm.Ialltoall(raw(x), raw(result)), call)
+        return result
+
+    def barrier(self) -> None:
+        """Wait until all processes are here."""
+        self.begin("barrier", numpy.empty(0, numpy.uint8))
+
+    def begin(self, name: str, x: Array, detail: str = "") -> Call:
+        """The next collective, in which all agree. Raises GroupError, naming two calls, if not."""
+        number = self.calls["collective", None]
+        self.calls["collective", None] += 1
+        call = Call.of(name, number, x, detail)
+        own = numpy.array([call.digest, -call.digest], numpy.int64)
+        most = numpy.empty_like(own)
+        self.stalls.wait(self.comm.Iallreduce(own, most, MPI.MAX), call)
+        if most[0] != -most[1]:
+            calls = self.comm.allgather(str(call))
+            other = next(rank for rank in range(self.size) if calls[rank] != calls[0])
+            raise GroupError(
+                f"processes called different collectives: rank 0 {calls[0]}, rank {other} "
+                f"{calls[other]}. All must call the same ones, in one order"
+            )
+        return call
+
+    # --- one to one
+
+    def send(self, x: Array, to: int) -> None:
+        """Send an array; returns before it is received, unless much is under way."""
+        check_rank("send", to, self.size)
+        call = self.next("send", to, checked(x))
+        given = numpy.array(x, order="C")
+        header = header_of(given)
+        self.unsent.append((self.comm.Isend(header, to), header, call))
+        self.unsent.append((self.comm.Isend(raw(given), to), given, call))
+        self.sent_bytes[to] += given.nbytes
+        self.forget_sent()
+
+    def forget_sent(self) -> None:
+        """Drop what was received; wait for the oldest while too much was not."""
+        self.unsent = deque(one for one in self.unsent if not one[0].Test())
+        while sum(array.nbytes for _, array, _ in self.unsent) > MOST_WAITING_BYTES:
+            request, _, call = self.unsent.popleft()
+            self.stalls.wait(request, call)
+
+    def recv(self, source: int) -> Array:
+        """The next array that a rank sends to this one, in its shape and dtype."""
+        check_rank("recv", source, self.size)
+        call = self.next("recv", source)
+        header = numpy.empty(HEADER_BYTES, numpy.uint8)
+        self.stalls.wait(self.comm.Irecv(header, source), call)
+        result = array_for(header)
+        self.stalls.wait(self.comm.Irecv(raw(result), source), call)
+        return result
+
+    def next(self, name: str, peer: int, x: Array | None = None) -> Call:
+        """The next call of a kind with a rank."""
+        number = self.calls[name, peer]
+        self.calls[name, peer] += 1
+        if x is None:
+            return Call(name, number, peer=peer)
+        return Call.of(name, number, x, peer=peer)
+
+    # --- the end
+
+    def end(self) -> None:
+        """See that all was received that this process sent, and tell the others that it ends."""
+        while self.unsent:
+            request, _, call = self.unsent.popleft()
+            self.stalls.wait(request, call)
+        self.stalls.tell(State(ended=True))
+
+    def fail(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        """Print an exception that nobody caught, and end all processes."""
+        print(f"rank {self.rank} of {self.size} failed:", file=sys.stderr)
+        sys.__excepthook__(kind, error, trace)
+        sys.stderr.flush()
+        time.sleep(FAREWELL_SECONDS)
+        self.comm.Abort(1)
+
+
+def world() -> MpiGroup:
+    """All processes."""
+    return MpiGroup(MPI.COMM_WORLD)
+
+
+def checked(x: object) -> Array:
+    """An array. Raises ArgumentTypeError for anything else, and for an array of objects."""
+    if not isinstance(x, numpy.ndarray) or x.dtype.hasobject:
+        raise ArgumentTypeError(
+            f"a group exchanges arrays of NumPy, not {type(x).__name__}; tensor.numpy() is one"
+        )
+    return x
+
+
+def computed(x: Array) -> Array:
+    """An array of a dtype that MPI computes with, in row-major order."""
+    return numpy.ascontiguousarray(x, numpy.float32 if x.dtype == numpy.float16 else None)
+
+
+def raw(x: Array) -> Array:
+    """The bytes of an array in row-major order, of any dtype."""
+    return numpy.ascontiguousarray(x).reshape(-1).view(numpy.uint8)
+
+
+def header_of(x: Array) -> Array:
+    """The message that announces an array."""
+    text = f"{x.dtype.str} {' '.join(map(str, x.shape))}".encode()
+    return numpy.frombuffer(text.ljust(HEADER_BYTES), numpy.uint8)
+
+
+def array_for(header: Array) -> Array:
+    """An array for what a message announces."""
+    dtype, *shape = header.tobytes().decode().split()
+    return numpy.empty(tuple(map(int, shape)), numpy.dtype(dtype))

@@ -1,0 +1,19 @@
+"""The environment variables of RANK, as `tinycore settings` lists them."""
+
+from __future__ import annotations
+
+from tinycore.config import PluginSettings, number, text
+
+__all__ = ["RankSettings", "settings"]
+
+
+class RankSettings(PluginSettings):
+    """The table."""
+
+    MPI_TIMEOUT = number(300, "Longest wait of a process for others, in seconds", 1)
+    RANK_DEVICE = text(
+        "", "Device behind RANK in each process; empty takes that of DEV, or CPU", "a device"
+    )
+
+
+settings = RankSettings()
