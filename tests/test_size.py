@@ -23,15 +23,15 @@ BUDGETS: Final = {
     "tinycore/builtin": 17_922,
     "tinycore/cli": 9_484,
     "tinycore/device": 21_147,
-    "tinycore/engine": 22_407,
-    "tinycore/lower": 55_000,
+    "tinycore/engine": 22_388,
+    "tinycore/lower": 54_805,
     "tinycore/lower/steps": 13_413,
-    "tinycore/lower/strategies": 36_746,
+    "tinycore/lower/strategies": 36_622,
     "tinycore/nn": 15_928,
     "tinycore/nn/files": 14_800,
     "tinycore/nn/optim": 8_417,
     "tinycore/render": 19_940,
-    "tinycore/schedule": 57_374,
+    "tinycore/schedule": 57_241,
     "tinycore/tensor": 136_657,
     "tinycore/tensor/guards": 9_228,
     "tinycore/uop": 43_274,
@@ -50,9 +50,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 512_041
+SUM: Final = 511_570
 """The budgets of the core together."""
-FLOORS: Final = 455_150
+FLOORS: Final = 454_679
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from tinycore._deferred import deferred, numpy
+from tinycore._deferred import numpy
 from tinycore.device.buffer import Buffer
 from tinycore.device.protocols import SupportsExchange
 from tinycore.device.registry import Device, OpenDevice, at_close
@@ -35,7 +35,6 @@ from tinycore.schedule.items import ScheduleItem
 from tinycore.schedule.limits import is_image
 from tinycore.schedule.memory_plan import Layout
 from tinycore.schedule.pipeline import kernelize_as_run
-from tinycore.schedule.product_chains import planners
 from tinycore.schedule.retention import OnResult, Realized, Replacements, RetentionPolicy, RunResult
 from tinycore.uop.bindings import sizes_below
 from tinycore.uop.node import UOp, made_anew, unique
@@ -47,8 +46,6 @@ Refresh = Callable[[], HostArray]
 
 HOST_DEVICE_TYPE = 1
 """The DLDeviceType of memory that the processor addresses; it has the number 0 only."""
-
-planners.append(deferred("tinycore.lower.plan:refusal_of_chain"))
 
 MOST_STATES = 8
 """States of settings for which a schedule keeps its programs."""

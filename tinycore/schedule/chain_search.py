@@ -2,8 +2,7 @@
 
 Floor 3. The kernels of a chain need not be neighbors. Other kernels between them run before the
 chain if they read nothing that it writes, and after the chain if they read its results.
-`product_chains.py` defines chains. Of the chains that begin with a kernel, the longest that
-lowering plans as such is fused; kernels that a plan refuses stay separate.
+`product_chains.py` defines chains. Of the chains that begin with a kernel, the longest is fused.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from tinycore.schedule.access import Launch
 from tinycore.schedule.items import Step
 from tinycore.schedule.kernel import kernel_name
 from tinycore.schedule.limits import device_limits
-from tinycore.schedule.product_chains import ProductChain, first_unit, refusal_by_plan
+from tinycore.schedule.product_chains import ProductChain, first_unit
 from tinycore.trace import Trace
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
@@ -53,8 +52,6 @@ class FoundChain(NamedTuple):
     replaced: Sequence[Entry]
     entries: Sequence[Entry]
     """The replaced entries, with the members as one: behind all that it depends on."""
-    members: Sequence[Step]
-    chain: ProductChain
 
 
 class ChainSearch:
@@ -96,9 +93,8 @@ class ChainSearch:
         whole = ProductChain(first, self.device, self.chain.limits, self.chain.unit)
         for launch in others:
             whole.admit(launch)
-        members = list(self.members)
-        entries = (*self.before, Entry(members, whole), *self.after)
-        return FoundChain(replaced, entries, members, whole)
+        entries = (*self.before, Entry([*self.members], whole), *self.after)
+        return FoundChain(replaced, entries)
 
 
 def chain_from(
@@ -108,8 +104,8 @@ def chain_from(
     search = search_from(entries[0], memory, parameters)
     if search is None:
         return None
-    found: list[FoundChain] = []
-    names, refusal = "", None
+    longest: FoundChain | None = None
+    names, refusal, fused = "", None, ""
     for count, entry in enumerate(entries[1:], 2):
         launches = [Launch(step.ast, step.places, search.shared) for step in entry.steps]
         if not all(is_new_memory(launch, memory, parameters) for launch in launches):
@@ -121,19 +117,12 @@ def chain_from(
             continue
         names, refusal = listed_names(search.members), search.chain.refusal(kept_of(search.members))
         if refusal is None:
-            found.append(search.with_chain(entries[:count]))
-    for longest in reversed(found):
-        fused = longest.chain.fuse(kept_of(longest.members))
-        names, refusal = (
-            listed_names(longest.members),
-            refusal_by_plan(fused.ast, search.chain.limits),
-        )
-        if refusal is None:
-            trace_chain(f"one kernel: {names}: a chain of products")
-            return longest
-    if refusal is not None:
+            longest, fused = search.with_chain(entries[:count]), names
+    if longest is not None:
+        trace_chain(f"one kernel: {fused}: a chain of products")
+    elif refusal is not None:
         trace_chain(f"no chain of products: {names}: {refusal}")
-    return None
+    return longest
 
 
 def search_from(entry: Entry, memory: Sequence[UOp], parameters: int) -> ChainSearch | None:

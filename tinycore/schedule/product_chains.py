@@ -13,7 +13,7 @@ See docs/decisions/0063-chains-of-products.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from tinycore.dtype import DType, dtypes
@@ -39,11 +39,6 @@ from tinycore.uop.symbolic import simplify
 
 MOST_CHAINED: Final = 12
 """Most kernels of a chain."""
-planners: Final[list[Callable[[UOp, Limits], str | None]]] = []
-"""Functions that plan a fused kernel, and return why the plan is not a chain; None if it is one.
-
-Scheduling and lowering do not import each other: the engine, above both, registers the planner.
-"""
 LEAST_LENGTH: Final = 256
 """Length of sums, and columns, from which on a product by tiles of a processor's matrix unit is not
 fused with its neighbors."""
@@ -129,11 +124,6 @@ def refusal_by_units(
         return None
     reasons = [f"{name}: {why}" for name, why in found.items()]
     return "; ".join(reasons) or "no matrix unit of the device has sums that are operands"
-
-
-def refusal_by_plan(kernel: UOp, limits: Limits) -> str | None:
-    """Why lowering does not plan a fused kernel as a chain; None if it does."""
-    return next((why for plan in planners if (why := plan(kernel, limits)) is not None), None)
 
 
 def skips_hidden(device: DeviceLike, dtype: DType, reread: int, columns: int) -> bool:

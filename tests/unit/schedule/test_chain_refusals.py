@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import numpy
 import pytest
 
-from tests.unit.schedule.chains import TOLERANCES, attention, launches, operands, plain
+from tests.unit.schedule.chains import operands
 from tinycore import Context, dtypes
-from tinycore.errors import ArgumentError
-from tinycore.lower.steps.chain import Chain
-from tinycore.schedule.compiled import schedules
 from tinycore.uop.matrix import MatrixUnit
-from tinycore.uop.node import UOp
 
 pytestmark = pytest.mark.sample(3)
 
@@ -55,31 +50,6 @@ def test_it_is_told_why_kernels_are_no_chain(
 
     (line,) = (x for x in capsys.readouterr().err.splitlines() if "no chain of products" in x)
     assert "sums of 2048 features need" in line
-
-
-def test_what_a_plan_refuses_stays_apart(
-    unit: MatrixUnit, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refuse(step: Chain, kernel: UOp) -> UOp:
-        raise ArgumentError(f"{step} is refused by the test")
-
-    query, key, value = operands(unit, (2, 66, 16), (2, 130, 16), (2, 130, 16))
-    expected = attention(*map(plain, (query, key, value)))
-    result = query.scaled_dot_product_attention(key, value)
-    schedules.clear()
-    with Context(DEBUG=3, CCACHE=0), monkeypatch.context() as patched:
-        patched.setattr(Chain, "apply", refuse)
-        count = launches(result)
-        lines = capsys.readouterr().err.splitlines()
-        found = plain(result)
-    schedules.clear()
-
-    assert count > 1
-    (line,) = (x for x in lines if "no chain of products" in x)
-    assert "is refused by the test" in line
-    assert unit.name in line
-    tolerance = TOLERANCES[unit.a]
-    numpy.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
 
 
 def test_one_kernel_is_told_no_reason(unit: MatrixUnit, capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,24 +71,6 @@ def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
             yield Proposal(name, None, Cost(cycles), apply)
 
 
-def refusal(draft: Draft) -> str:
-    """Why no unit computes a kernel as a chain."""
-    reasons: dict[str, None] = {}
-    facts, limits = draft.facts, draft.limits
-    for unit in units_of(limits):
-        found = products_of(facts.kernel, facts.launchable, unit)
-        if isinstance(found, str):
-            continue
-        for tile in chain_tiles(limits, unit, found.sizes):
-            why = "operands do not fit in shared memory"
-            try:
-                chain(draft.copy(), unit, found, tile, 0)
-            except ArgumentError as error:
-                why = str(error)
-            reasons[f"{unit.name}: {why}"] = None
-    return "; ".join(reasons) or "no unit has such products"
-
-
 def resident(
     limits: Limits, unit: MatrixUnit, found: Products, tile: ChainTile, more: int = 0
 ) -> int:
