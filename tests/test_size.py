@@ -21,8 +21,8 @@ BUDGETS: Final = {
     "tinycore": 19_302,
     "tinycore/array_api": 11_002,
     "tinycore/builtin": 17_922,
-    "tinycore/cli": 9_484,
-    "tinycore/device": 21_147,
+    "tinycore/cli": 10_124,
+    "tinycore/device": 20_098,
     "tinycore/engine": 22_388,
     "tinycore/lower": 54_805,
     "tinycore/lower/steps": 13_413,
@@ -35,24 +35,24 @@ BUDGETS: Final = {
     "tinycore/tensor": 136_657,
     "tinycore/tensor/guards": 9_228,
     "tinycore/uop": 43_274,
-    "plugins/tiny_amd": 41_873,
-    "plugins/tiny_cl": 9_704,
-    "plugins/tiny_cpu": 15_908,
+    "plugins/tiny_amd": 41_844,
+    "plugins/tiny_cl": 9_588,
+    "plugins/tiny_cpu": 15_845,
     "plugins/tiny_hcq": 22_678,
     "plugins/tiny_llm": 25_583,
-    "plugins/tiny_metal": 11_419,
+    "plugins/tiny_metal": 11_394,
     "plugins/tiny_mpi": 4_760,
-    "plugins/tiny_nv": 69_935,
+    "plugins/tiny_nv": 69_812,
     "plugins/tiny_onnx": 45_309,
-    "plugins/tiny_qcom": 23_242,
+    "plugins/tiny_qcom": 23_209,
     "plugins/tiny_testing": 58_370,
-    "plugins/tiny_webgpu": 14_456,
+    "plugins/tiny_webgpu": 14_331,
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 511_570
+SUM: Final = 511_161
 """The budgets of the core together."""
-FLOORS: Final = 454_679
+FLOORS: Final = 453_630
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

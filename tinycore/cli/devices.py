@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from typing import Final, TextIO
 
 from tinycore import Device
+from tinycore.cli.isolated import Ended, Row, run_isolated
 from tinycore.cli.options import seconds
 from tinycore.config import settings
 from tinycore.device.discovery import BUILT_IN, DENIED
-from tinycore.device.isolated import Ended, Row, run_isolated
 from tinycore.errors import CompilerUnavailable, DeviceUnavailable, TinycoreError
 
 __all__ = ["Survey", "add", "computing_on", "conclusion", "run", "survey", "survey_here", "table"]

@@ -18,10 +18,10 @@ import numpy
 
 from tinycore import Tensor
 from tinycore.cli.devices import Survey, computing_on, survey, survey_here, table
+from tinycore.cli.isolated import Ended, Row, run_isolated
 from tinycore.cli.options import seconds
 from tinycore.config import misspelt_variables
 from tinycore.device.hooks import hooks
-from tinycore.device.isolated import Ended, Row, run_isolated
 from tinycore.errors import DeviceUnavailable, TinycoreError
 
 __all__ = ["CHECKS", "add", "run"]

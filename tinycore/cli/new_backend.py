@@ -28,6 +28,7 @@ FILES: Final = {
     "tox.ini": "tox.ini.txt",
     ".github/workflows/release.yml": "github/release.yml.txt",
     "src/@package@/__init__.py": "src/init.py.txt",
+    "src/@package@/presence.toml": "src/presence.toml.txt",
     "tests/test_conformance.py": "tests/conformance.py.txt",
     "tests/test_device.py": "tests/device.py.txt",
 }

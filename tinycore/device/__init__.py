@@ -4,7 +4,7 @@ Floor 1. The files, in the order in which a device is found, opened and used:
 
 - `protocols.py`, `extent.py`, `backend.py`: what a plugin declares and implements
 - `target.py`: the text of DEV; `discovery.py`: installed backends and their states
-- `probing.py`, `probe_process.py`, `isolated.py`: probes, run in another process
+- `presence.py`: how devices are seen, by the data of packages that are not imported
 - `host_copies.py`: copies of host memory by threads
 - `worker_process.py`: programs that answer questions in processes of their own
 - `registry.py`, `open_device.py`: devices by name, and a device in use

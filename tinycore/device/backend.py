@@ -9,7 +9,7 @@ and the device string `PCI+AMD` or the variable AMD_IFACE=PCI names one.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Self, TypeGuard
@@ -51,7 +51,7 @@ class InterfaceState:
         return not self.reason
 
 
-API_VERSION: Final = (1, 22)
+API_VERSION: Final = (1, 23)
 """(major, minor) of the contract. A plugin names the lowest it needs; its major must be this one.
 """
 
@@ -95,7 +95,8 @@ class Backend:
     and local memory are believed."""
     priority: int = 0
     """Rank in the automatic choice: accelerators from 200, processors from 100, drivers
-    in software from 50, interpreters from 0. Below 0 it is used only when it is named."""
+    in software from 50, interpreters from 0. Below 0 it is used only when it is named.
+    `presence.toml` of its package states it, too, for when this is not imported yet."""
     platforms: tuple[str, ...] = ()
     """Values of `sys.platform` it runs on; any when empty."""
     export: Callable[[ExportedModel, Path], None] | None = None
@@ -108,11 +109,8 @@ class Backend:
     memory is exchanged by copies through the host."""
     priority_here: Callable[[], int] | None = None
     """The priority of what was found on this machine, asked after `count`, for a backend that may
-    reach a card or a driver in software; None where `priority` holds in any case. Opens nothing."""
-    driver: Callable[[], Sequence[str]] | None = None
-    """Dependencies of the answers of `count`, `probe` and `priority_here`: paths of files and
-    folders, also of those that are not there, and variables as "$NAME". Answers are remembered
-    until one of these changes; without it, for an hour."""
+    reach a card or a driver in software; None where `priority` holds in any case. Opens nothing.
+    Below what `presence.toml` promised, the automatic choice tries what ranks between."""
     settings: Callable[[], PluginSettings] | None = None
     """Its environment variables, as `tinycore settings` lists them: the class of the table
     (API 1.13)."""
@@ -121,7 +119,11 @@ class Backend:
         # A plugin of a later version may state fields that are not known here: say which versions.
         known = {field.name for field in fields(cls)}
         api = given.get("api")
-        if not known.issuperset(given) and (why := api_objection(api)):
+        if unknown := ", ".join(sorted(given.keys() - known)):
+            ours = ".".join(map(str, API_VERSION))
+            why = api_objection(api) or (
+                f"states {unknown}, which version {ours} of the plugin API has not: leave it out"
+            )
             raise PluginError(f"{given.get('name', 'the backend')} {why}")
         return object.__new__(cls)
 
@@ -165,7 +167,7 @@ class Backend:
             if not isinstance(one, Interface)
         ]
         callables: dict[str, object] = {"open": self.open, "count": self.count}
-        optional = ("probe", "priority_here", "driver", "settings", "export")
+        optional = ("probe", "priority_here", "settings", "export")
         callables |= {f: value for f in optional if (value := getattr(self, f)) is not None}
         if isinstance(self.renderers, dict):
             callables |= {f"renderer {name}": make for name, make in self.renderers.items()}

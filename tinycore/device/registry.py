@@ -1,10 +1,11 @@
 """`Device`: the devices by name, the default device, and reasons of unavailability.
 
-Floor 1. The top of the device floor: imports `probing`, `discovery`, `target`, `open_device` and
+Floor 1. The top of the device floor: imports `presence`, `discovery`, `target`, `open_device` and
 `hooks`. A choice that a user made (DEV, or a name in code) is obeyed or fails. The automatic choice
-takes the first that works of: the one that the hook `tinycore_select_device` selects, then the one
-of highest priority; with DEBUG=1 it says what it took and why not the others. See
-docs/decisions/0004-device-choice.md.
+takes the first that works of the devices whose declared presence is seen: the one that the hook
+`tinycore_select_device` selects, then the one of highest priority. It imports the plugin that it
+tries, no other, and starts no process; with DEBUG=1 it says what it took and why not the others.
+See docs/decisions/0004-device-choice.md.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ import atexit
 import os
 import sys
 import warnings
+from collections.abc import Mapping
 from typing import Final, NoReturn
 
 from tinycore._locks import recursive_lock
 from tinycore.config import in_force, settings
 from tinycore.device.backend import Backend
-from tinycore.device.discovery import Candidate, DeviceState, Plugins, State, extras
+from tinycore.device.discovery import BROKEN, Candidate, DeviceState, Plugins, State, extras
 from tinycore.device.hooks import hooks
 from tinycore.device.open_device import OpenDevice, at_close, open_device, reason_of
-from tinycore.device.probing import Answer, answer_of, answers_of
+from tinycore.device.presence import sight_of
 from tinycore.device.target import (
     Target,
     absent_older_spelling,
@@ -152,18 +154,21 @@ class Registry:
         return found if found is not None else self._opened(self.canonicalize(name))
 
     def get_available_devices(self) -> list[str]:
-        """The names of all backends that can be used, the preferred first. Opens nothing, and
-        imports nothing: plugins are asked in another process, or their answers remembered.
+        """The names of all backends that can be used, the preferred first. Opens nothing; imports
+        the plugins whose devices are seen, and asks them.
         """
         with self._lock:
-            return [answer.name for answer in self._answers() if answer.is_ready]
+            return [claim.name for claim in self._ready()]
 
     def candidates(self) -> list[str]:
         """The devices that the automatic choice tries, in its order; none where DEV names one.
-        Opens nothing.
+        Opens nothing; imports the plugins whose devices are seen.
         """
         with self._lock:
-            return [] if self.targets() else self._ranked()
+            ready = [] if self.targets() else self._ready()
+            names = [claim.name for claim in ready if claim.priority >= 0]
+            selected = self._selected(names)
+            return sorted(names, key=lambda name: name != selected)
 
     def states(self) -> list[DeviceState]:
         """The states of all installed backends, the preferred first. Opens nothing."""
@@ -172,7 +177,7 @@ class Registry:
                 DeviceState(
                     c.name,
                     c.state,
-                    c.reason,
+                    c.reason or unseen(c),
                     c.distribution,
                     c.version,
                     c.error,
@@ -316,25 +321,50 @@ class Registry:
         return self._automatic
 
     def _choose(self) -> str:
-        answers = self._answers()
-        skipped = [f"{a.name} ({a.state}: {a.reason})" for a in answers if not a.is_ready]
-        self._tell_of_broken(answers)
-        names = [a.name for a in answers if a.is_ready and a.priority >= 0]
-        for name in self._selected(names):
-            try:
-                self._opened(name).toolchain  # noqa: B018  a device without a compiler is no use
-            except (DeviceUnavailable, CompilerUnavailable) as error:
-                skipped.append(f"{name} ({reason_of(error)})")
+        if settings.TINYCORE_STRICT:
+            self.plugins.check_all()  # raises for what is broken
+        skipped: list[str] = []
+        ranks = {n: rank for n, rank in self._seen(skipped).items() if rank >= 0}
+        selected = self._selected(in_order(ranks))
+        while ranks:
+            name = selected if selected in ranks else in_order(ranks)[0]
+            del ranks[name]
+            rank = self._rank_once_asked(name, skipped)
+            if rank is None or rank < 0:
                 continue
-            except PluginError as error:
-                self._give_up_on(name, error)
-                skipped.append(f"{name} (incompatible: {error})")
-                continue
-            self._tell(name, skipped)
-            return name
+            if name != selected and any(other > rank for other in ranks.values()):
+                ranks[name] = rank  # a driver in software, where a card was to be expected
+            elif self._serves(name, skipped):
+                self._tell(name, skipped)
+                return name
         raise DeviceUnavailable(
             "no device can be used: " + ("; ".join(skipped) or "none is installed")
         )
+
+    def _rank_once_asked(self, name: str, skipped: list[str]) -> int | None:
+        """The priority of what a plugin finds, which is imported for it; None for nothing."""
+        claim = self.plugins.find(name)
+        assert claim is not None
+        claim.check()
+        if claim.state in USABLE:
+            return claim.priority
+        skipped.append(f"{name} ({claim.state.value}: {claim.reason})")
+        if claim.state in BROKEN:
+            self._leave_out(claim, f"is {claim.state.value}: {claim.reason}")
+        return None
+
+    def _serves(self, name: str, skipped: list[str]) -> bool:
+        """True if a device opens, and something compiles for it."""
+        try:
+            self._opened(name).toolchain  # noqa: B018  a device without a compiler is no use
+        except (DeviceUnavailable, CompilerUnavailable) as error:
+            skipped.append(f"{name} ({reason_of(error)})")
+        except PluginError as error:
+            self._give_up_on(name, error)
+            skipped.append(f"{name} (incompatible: {error})")
+        else:
+            return True
+        return False
 
     def _give_up_on(self, name: str, error: PluginError) -> None:
         """Leave out a plugin that turned out broken. Raises the error with TINYCORE_STRICT."""
@@ -344,60 +374,62 @@ class Registry:
         assert claim is not None
         self.close(name)
         claim.fail(State.INCOMPATIBLE, str(error), error)
+        self._leave_out(claim, f"is {claim.state.value}: {error}")
+
+    def _leave_out(self, claim: Candidate, why: str) -> None:
+        """A line about a plugin that is at fault; missing hardware is no fault."""
         warnings.warn(
-            f"tinycore leaves out {name} ({claim.origin}), which is {claim.state.value}: {error}",
+            f"tinycore leaves out {claim.name} ({claim.origin}), which {why}",
             stacklevel=frames_of_ours(),
         )
 
-    def _answers(self) -> list[Answer]:
-        """Answers of all backends, the preferred first. Plugins are probed in a subprocess."""
+    def _seen(self, skipped: list[str]) -> dict[str, int]:
+        """The priorities of the backends whose devices show, by name. Imports no plugin: the rank
+        of each is that of the way in which it shows. The others go to `skipped`.
+        """
+        found: dict[str, int] = {}
+        named = self._named_interfaces()
+        for claim in self.plugins.claims:
+            if claim.state is State.BLOCKED:
+                skipped.append(f"{claim.name} (blocked: {claim.reason})")
+                if claim.is_contested:
+                    self._leave_out(claim, f"is blocked: {claim.reason}")
+            elif not claim.is_plugin or claim.name in named:
+                claim.load()
+                found[claim.name] = claim.priority
+            else:
+                try:
+                    sight = sight_of(claim.reference, claim.name)
+                except PluginError as error:
+                    self._leave_out(claim, f"cannot be chosen automatically: {error}")
+                    continue
+                if sight.obstacle:
+                    skipped.append(f"{claim.name} (not seen: {sight.obstacle})")
+                else:
+                    found[claim.name] = sight.priority
+        return found
+
+    def _ready(self) -> list[Candidate]:
+        """The backends whose devices show and can be used, the preferred first."""
         if settings.TINYCORE_STRICT:
-            self.plugins.check_all()  # raises for what is broken
-        interfaces = self._named_interfaces()
-        claims = self.plugins.claims
-        elsewhere = [
-            claim
-            for claim in claims
-            if claim.is_plugin and claim.state is State.FOUND and claim.name not in interfaces
-        ]
-        found = {answer.name: answer for answer in answers_of(elsewhere)}
-        answers = [
-            found.get(claim.name) or answer_of(claim, interfaces.get(claim.name, ""))
-            for claim in claims
-        ]
-        return sorted(answers, key=lambda answer: (-answer.priority, answer.name))
+            self.plugins.check_all()
+        interfaces, ready = self._named_interfaces(), []
+        for name in self._seen([]):
+            claim = self.plugins.find(name)
+            if claim is not None:
+                claim.check(interfaces.get(name, ""))
+                ready += [claim] if claim.state in USABLE else []
+        return sorted(ready, key=lambda claim: (-claim.priority, claim.name))
 
-    def _tell_of_broken(self, answers: list[Answer]) -> None:
-        """A line for each plugin that is at fault; missing hardware is no fault."""
-        for answer in answers:
-            claim = self.plugins.find(answer.name)
-            if claim is not None and (answer.is_broken or claim.is_contested):
-                warnings.warn(
-                    f"tinycore leaves out {answer.name} ({claim.origin}), which is {answer.state}: "
-                    f"{answer.reason}",
-                    stacklevel=frames_of_ours(),
-                )
-
-    def _ranked(self) -> list[str]:
-        """The candidates, probed in this process."""
-        ready = [
-            claim
-            for claim in self.plugins.check_all(self._named_interfaces())
-            if claim.state in USABLE
-        ]
-        return self._selected([claim.name for claim in ready if claim.priority >= 0])
-
-    def _selected(self, names: list[str]) -> list[str]:
-        """The candidates with the one that a hook selects in front."""
+    def _selected(self, names: list[str]) -> str:
+        """The candidate that a hook selects; "" where none does."""
         select = hooks.active("tinycore_select_device")
         selected = select(candidates=tuple(names)) if select else None
-        if selected is None:
-            return names
-        if selected not in names:
+        if selected is not None and selected not in names:
             raise PluginError(
                 f"a tinycore_select_device hook chose {selected!r}, none of {', '.join(names)}"
             )
-        return [selected, *(name for name in names if name != selected)]
+        return selected or ""
 
     def _tell(self, name: str, skipped: list[str]) -> None:
         for reason in skipped:
@@ -413,6 +445,22 @@ class Registry:
                 f"DEV={name} stays with it.",
                 stacklevel=frames_of_ours(),
             )
+
+
+def unseen(claim: Candidate) -> str:
+    """Why the automatic choice passes over a device that can be used; "" where it does not."""
+    if claim.state is not State.READY or not claim.is_plugin:
+        return ""
+    try:
+        obstacle = sight_of(claim.reference, claim.name).obstacle
+    except PluginError as error:
+        obstacle = str(error)
+    return obstacle and f"not seen by the automatic choice: {obstacle}; DEV={claim.name} uses it"
+
+
+def in_order(ranks: Mapping[str, int]) -> list[str]:
+    """Names by falling rank."""
+    return sorted(ranks, key=lambda name: (-ranks[name], name))
 
 
 def frames_of_ours() -> int:

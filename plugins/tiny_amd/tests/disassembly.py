@@ -161,7 +161,7 @@ def play_by_cpu(arch: str) -> None:
         return toolchain(arch)
 
     renderers = {"LLVM": card}
-    register(replace(BACKEND, name="AMD", renderers=renderers, driver=None, dlpack=None))
+    register(replace(BACKEND, name="AMD", renderers=renderers, dlpack=None))
 
 
 def compile_all(folder: Path, arch: str) -> Counter[str]:

@@ -37,7 +37,6 @@ def backend_of(machine: PciMachine) -> Backend:
         count=lambda: len(machine.gpus),
         probe=lambda: "",
         interfaces={"PCI": Interface()},
-        driver=None,
     )
 
 

@@ -70,7 +70,6 @@ def backend_of(machine: Machine, *, aql: bool | None = None) -> Backend:
         count=lambda: len(machine.gpus),
         probe=lambda: "",
         interfaces={"KFD": Interface()},
-        driver=None,
     )
 
 

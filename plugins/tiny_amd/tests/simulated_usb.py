@@ -126,7 +126,6 @@ def backend_of(machine: UsbCards) -> Backend:
         count=lambda: len(machine.gpus),
         probe=lambda: "",
         interfaces={"USB": Interface()},
-        driver=None,
     )
 
 

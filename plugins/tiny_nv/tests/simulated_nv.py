@@ -148,7 +148,6 @@ def backend_of(machine: Machine, options: Mapping[str, str] | None = None) -> Ba
         count=lambda: len(machine.gpus),
         probe=lambda: "",
         interfaces={"NVK": Interface()},
-        driver=None,
         renderers=renderers,
     )
 

@@ -64,7 +64,6 @@ def backend_of(machine: PciMachine) -> Backend:
         count=lambda: len(machine.chips),
         probe=lambda: "",
         interfaces={"PCI": Interface()},
-        driver=None,
         renderers={"PTX": ptx, "NVRTC": nvrtc},
     )
 

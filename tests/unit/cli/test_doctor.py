@@ -12,9 +12,9 @@ import pytest
 
 from tinycore import Context, Device
 from tinycore.cli import devices, doctor
+from tinycore.cli.isolated import Ended
 from tinycore.cli.main import main
 from tinycore.device.hooks import hooks
-from tinycore.device.isolated import Ended
 
 listen = pluggy.HookimplMarker("tinycore")
 
@@ -43,7 +43,10 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
     def installed(**backends: str) -> None:
         for name, body in backends.items():
             word = name.lower()
-            (tmp_path / f"{word}.py").write_text(plugin(name, body))
+            (tmp_path / word).mkdir()
+            (tmp_path / word / "__init__.py").write_text(plugin(name, body))
+            rank = body.partition("priority=")[2]
+            (tmp_path / word / "presence.toml").write_text(f"[[{name}]]\npriority = {rank}\n")
             info = tmp_path / f"tiny_{word}-0.1.dist-info"
             info.mkdir()
             metadata = f"Metadata-Version: 2.1\nName: tiny-{word}\nVersion: 0.1\n"

@@ -128,7 +128,7 @@ BACKEND = Backend(
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., EntryPoint]:
-    """Puts a module that declares a backend on sys.path, and returns its entry point."""
+    """Puts a package that declares a backend on sys.path, and returns its entry point."""
     monkeypatch.syspath_prepend(tmp_path)
 
     def write(
@@ -136,13 +136,19 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., En
         module: str,
         source: str | None = None,
         distribution: str | None = None,
+        presence: str | None = None,
         **fields: Any,
     ) -> EntryPoint:
         given: dict[str, Any] = {
             "name": name, "api": (1, 0), "priority": 0, "count": 1, "probe": "", "platforms": (),
-        }  # fmt: skip
-        text = TOY_SOURCE.format(**given | fields) if source is None else source
-        (tmp_path / f"{module}.py").write_text(text)
+        } | fields  # fmt: skip
+        text = TOY_SOURCE.format(**given) if source is None else source
+        package = tmp_path / module
+        package.mkdir(exist_ok=True)
+        (package / "__init__.py").write_text(text)
+        shows = f"[[{name}]]\npriority = {given['priority']}\n" if presence is None else presence
+        if shows:
+            (package / "presence.toml").write_text(shows)
         owner = distribution or module.replace("_", "-")
         return EntryPoint(name, f"{module}:BACKEND", owner, "0.3.1")
 

@@ -30,7 +30,6 @@ BACKEND = Backend(
     name="AMD",
     api=(1, 22),
     count=deferred("tiny_amd.topology:count"),
-    driver=deferred("tiny_amd.topology:driver"),
     open=deferred("tiny_amd.device:AmdDevice"),
     renderers={
         "LLVM": deferred("tiny_amd.device:toolchain"),

@@ -13,7 +13,7 @@ from tiny_amd.arch import DRIVEN
 from tiny_hcq import system
 from tinycore.errors import DeviceUnavailable
 
-__all__ = ["Card", "cards", "count", "driver", "reason"]
+__all__ = ["Card", "cards", "count", "reason"]
 
 KFD: Final = "/dev/kfd"
 TOPOLOGY: Final = "/sys/devices/virtual/kfd/kfd/topology"
@@ -155,8 +155,3 @@ def count() -> int:
 def reason() -> str:
     """Why there is no card, with what to do; "" when there is one."""
     return obstacle([card for card in known_cards() if is_supported(card)])
-
-
-def driver() -> tuple[str, ...]:
-    """Inputs of the count of cards: nodes and files whose change renews it."""
-    return (KFD, f"{TOPOLOGY}/generation_id", "/dev/dri")

@@ -23,5 +23,4 @@ BACKEND = Backend(
     settings=deferred("tiny_cl.settings:ClSettings"),
     priority=50,
     priority_here=deferred("tiny_cl.probe:priority"),
-    driver=deferred("tiny_cl.probe:driver"),
 )

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Final
 
 from tiny_cl._lib import Object, call, ffi, library, number, numbers, text
 from tinycore.errors import DeviceError, DeviceUnavailable
 
-__all__ = ["ClInfo", "count", "devices", "driver", "priority", "reason"]
+__all__ = ["ClInfo", "count", "devices", "priority", "reason"]
 
 # Keys and values of CL/cl.h.
 _PLATFORM: Final = "clGetPlatformInfo"
@@ -77,27 +75,11 @@ def devices() -> tuple[ClInfo, ...]:
 
 CARD_PRIORITY: Final = 205
 PROCESSOR_PRIORITY: Final = 50
-_VARIABLES: Final = (
-    "$OPENCL_LIBRARY",
-    "$OCL_ICD_VENDORS",
-    "$OCL_ICD_FILENAMES",
-    "$POCL_DEVICES",
-    "$CUDA_VISIBLE_DEVICES",
-    "$LD_LIBRARY_PATH",
-)
-_PLACES: Final = ("/etc/OpenCL/vendors", "/dev/dri", "/dev/kfd", "/dev/nvidiactl")
-_FOLDERS: Final = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64")
 
 
 def priority() -> int:
     """Before the processor with a card, behind it with a driver that runs on the processor."""
     return PROCESSOR_PRIORITY if devices()[0].is_processor else CARD_PRIORITY
-
-
-def driver() -> list[str]:
-    """The files and variables that decide which devices exist: settings and lists of loaders."""
-    lists = [str(path) for path in Path("/etc/OpenCL/vendors").glob("*.icd")]
-    return [*_VARIABLES, *_PLACES, *_FOLDERS, *sorted(lists), str(Path(sys.prefix, "lib"))]
 
 
 def count() -> int:

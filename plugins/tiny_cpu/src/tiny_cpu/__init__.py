@@ -29,7 +29,6 @@ BACKEND = Backend(
     ),
     interfaces={"DIRECT": Interface(), "HCQ": Interface(automatic=False)},
     priority=100,
-    driver=deferred("tiny_cpu.probe:driver"),
     platforms=("linux", "darwin"),
     dlpack=1,
 )

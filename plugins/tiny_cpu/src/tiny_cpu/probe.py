@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
-import sysconfig
 
 from tiny_cpu.arch import MACHINES, host_machine
 from tiny_cpu.clang import is_clang_installed
 
-__all__ = ["count", "driver", "reason"]
+__all__ = ["count", "reason"]
 
 
 def count() -> int:
@@ -21,12 +19,6 @@ def count() -> int:
 def reason() -> str:
     """Why kernels cannot run here, with what to do; empty when they can."""
     return _platform_problem() or _compiler_problem()
-
-
-def driver() -> list[str]:
-    """Folders searched for compilers: those of PATH, and that of this Python's packages."""
-    folders = os.environ.get("PATH", "").split(os.pathsep)
-    return ["$PATH", "$CC", *filter(None, folders), sysconfig.get_path("purelib")]
 
 
 def _platform_problem() -> str:

@@ -14,7 +14,6 @@ BACKEND = Backend(
     api=(1, 20),
     count=deferred("tiny_metal.probe:count"),
     probe=deferred("tiny_metal.probe:reason"),
-    driver=deferred("tiny_metal.probe:driver"),
     open=deferred("tiny_metal.device:MetalDevice"),
     renderers={"MSL": deferred("tiny_metal.device:toolchain")},
     capabilities=frozenset(

@@ -9,7 +9,7 @@ from tiny_metal._lib import NIL, Metal, Object, Pool, metal, text_of
 from tiny_metal.arch import FAMILIES
 from tinycore.errors import DeviceUnavailable
 
-__all__ = ["GpuInfo", "count", "driver", "gpus", "info_of", "reason"]
+__all__ = ["GpuInfo", "count", "gpus", "info_of", "reason"]
 
 _VIRTUAL: Final = "virtual"
 """In the name of a GPU that a virtual machine is given."""
@@ -95,11 +95,6 @@ def count() -> int:
         return len(names())
     except DeviceUnavailable:
         return 0
-
-
-def driver() -> list[str]:
-    """Files whose change renews the count: these folders come with the system."""
-    return ["/System/Library/Frameworks/Metal.framework", "/System/Library/CoreServices"]
 
 
 def reason() -> str:

@@ -27,7 +27,6 @@ CUDA = Backend(
     settings=deferred("tiny_nv.settings:CudaSettings"),
     priority=220,
     dlpack=(_CARD_MEMORY, _PINNED, _MANAGED),
-    driver=deferred("tiny_nv.probe:driver"),
 )
 
 _NVK = Interface(
@@ -45,7 +44,6 @@ NV = Backend(
     name="NV",
     api=(1, 22),
     count=deferred("tiny_nv.nvk.probe:count"),
-    driver=deferred("tiny_nv.nvk.probe:driver"),
     open=deferred("tiny_nv.nvk.device:NvDevice"),
     renderers={
         "NVRTC": deferred("tiny_nv.nvk.device:toolchain"),

@@ -9,32 +9,14 @@ from typing import Final
 from tiny_nv._errors import ADVICE
 from tiny_nv._lib import call, describe, ffi, got, library
 from tiny_nv.arch import OLDEST
-from tiny_nv.settings import cuda_settings
 from tinycore.errors import DeviceError, DeviceUnavailable
 
-__all__ = ["CardInfo", "cards", "count", "driver", "reason"]
+__all__ = ["CardInfo", "cards", "count", "reason"]
 
 OLDEST_DRIVER: Final = 12_000
 """CUDA 12.0: the first whose kernels' nodes in graphs are as they are asked for here."""
 _NO_DEVICE: Final = 100
 _STUB: Final = 34
-
-_VARIABLES: Final = (
-    "$CUDA_LIBRARY",
-    "$CUDA_VISIBLE_DEVICES",
-    "$CUDA_DEVICE_ORDER",
-    "$LD_LIBRARY_PATH",
-)
-_NODES: Final = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg")
-_FOLDERS: Final = (
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/usr/lib64",
-    "/etc/ld.so.cache",
-    "/usr/lib/wsl/lib",
-    "/usr/local/nvidia/lib64",
-)
-"""Files that change when a driver is installed, upgraded or removed."""
 
 # Values of CUdevice_attribute.
 _UNITS: Final = 16
@@ -112,12 +94,6 @@ def card_at(index: int, version: int) -> CardInfo:
 def cards() -> tuple[CardInfo, ...]:
     """The cards of the driver. Raises DeviceUnavailable where there is none."""
     return cards_of(library())
-
-
-def driver() -> list[str]:
-    """Inputs of the count of cards: settings of the driver, its nodes and its library."""
-    named = cuda_settings.CUDA_LIBRARY
-    return [*_VARIABLES, *_NODES, *_FOLDERS, *filter(None, [named])]
 
 
 def count() -> int:

@@ -25,5 +25,4 @@ BACKEND = Backend(
     settings=deferred("tiny_qcom.settings:QcomSettings"),
     priority=210,
     platforms=("linux",),
-    driver=deferred("tiny_qcom.probe:driver"),
 )

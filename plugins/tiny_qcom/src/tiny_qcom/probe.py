@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-__all__ = ["DEVICE_FILE", "count", "driver", "reason"]
+__all__ = ["DEVICE_FILE", "count", "reason"]
 
 DEVICE_FILE: Final = Path("/dev/kgsl-3d0")
 
@@ -30,8 +29,3 @@ def reason() -> str:
 def count() -> int:
     """1 where the device file can be used, else 0."""
     return 0 if reason() else 1
-
-
-def driver() -> Sequence[str]:
-    """The answers change with the device file."""
-    return (str(DEVICE_FILE),)

@@ -31,6 +31,5 @@ BACKEND = Backend(
     settings=deferred("tiny_webgpu.settings:WebGpuSettings"),
     priority=40,
     priority_here=deferred("tiny_webgpu.probe:priority"),
-    driver=deferred("tiny_webgpu.probe:driver"),
     platforms=tuple(_INTERFACES),
 )

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Final
 
 from tiny_webgpu._lib import (
@@ -21,7 +20,6 @@ from tiny_webgpu._lib import (
     Feature,
     Pointer,
     dawn,
-    find_library,
     missing_library,
     new,
     owned,
@@ -32,7 +30,7 @@ from tiny_webgpu.arch import Arch
 from tiny_webgpu.settings import settings
 from tinycore.errors import DeviceUnavailable
 
-__all__ = ["Adapter", "adapters", "count", "driver", "priority", "reason", "request"]
+__all__ = ["Adapter", "adapters", "count", "priority", "reason", "request"]
 
 INTERFACES: Final = {
     "linux": (BackendType.VULKAN,),
@@ -173,35 +171,11 @@ def found_behind(interface: str) -> tuple[Adapter, ...]:
 
 CARD_PRIORITY: Final = 200
 SOFTWARE_PRIORITY: Final = 40
-_VARIABLES: Final = (
-    "$WEBGPU_BACKEND",
-    "$WEBGPU_LIBRARY",
-    "$VK_ICD_FILENAMES",
-    "$VK_DRIVER_FILES",
-    "$VK_LOADER_DRIVERS_SELECT",
-    "$VK_LOADER_DRIVERS_DISABLE",
-    "$LD_LIBRARY_PATH",
-)
-_LISTS: Final = ("/usr/share/vulkan/icd.d", "/etc/vulkan/icd.d", "/usr/local/share/vulkan/icd.d")
-_PLACES: Final = (
-    "/dev/dri",
-    "/dev/nvidiactl",
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/usr/lib64",
-)
 
 
 def priority() -> int:
     """Before the processor with a card, behind it with a driver in software."""
     return SOFTWARE_PRIORITY if adapters()[0].arch.software else CARD_PRIORITY
-
-
-def driver() -> list[str]:
-    """The files and variables that decide which adapters exist: settings and lists of loaders."""
-    lists = [str(path) for folder in _LISTS for path in Path(folder).glob("*.json")]
-    library = find_library()
-    return [*_VARIABLES, *_LISTS, *sorted(lists), *_PLACES, str(library or "")]
 
 
 def count() -> int:

@@ -10,7 +10,7 @@ from tiny_nv.nvk.layouts import branch_of
 from tiny_nv.nvk.rm import CONTROL_NODE
 from tinycore.errors import DeviceUnavailable
 
-__all__ = ["count", "driver", "reason"]
+__all__ = ["count", "reason"]
 
 VERSION: Final = "/proc/driver/nvidia/version"
 _NODE_FOLDER: Final = "/dev"
@@ -25,11 +25,6 @@ def nodes() -> list[str]:
         if re.fullmatch(r"nvidia\d+", name)
     ]
     return [name for name in names if machine.is_usable(name)]
-
-
-def driver() -> list[str]:
-    """Inputs of the count of cards: nodes and files whose change renews it."""
-    return [VERSION, CONTROL_NODE, "/dev/nvidia0", "/dev/nvidia-uvm"]
 
 
 def count() -> int:

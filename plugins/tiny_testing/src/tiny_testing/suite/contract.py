@@ -11,9 +11,10 @@ from typing import Any, Final
 from tiny_testing.suite.case import Level, NotApplicable, case
 from tiny_testing.suite.subject import Subject
 from tinycore import Device, Tensor
-from tinycore.device.backend import API_VERSION
+from tinycore.device.backend import API_VERSION, Backend
 from tinycore.device.discovery import obstacle_of
 from tinycore.device.open_device import verify_abilities
+from tinycore.device.presence import sight_of, sights_of
 from tinycore.device.protocols import Toolchain
 from tinycore.device.target import target_for
 from tinycore.errors import (
@@ -39,6 +40,7 @@ __all__ = [
     "test_opening_finds_what_is_declared",
     "test_the_declaration_is_complete",
     "test_the_dtypes_that_every_program_needs",
+    "verify_presence",
 ]
 
 IMPORT_SECONDS: Final = 0.05
@@ -124,6 +126,20 @@ def imported(subject: Subject) -> dict[str, Any]:
     return found
 
 
+def verify_presence(backend: Backend, reference: str) -> None:
+    """Compare the data in a package's `presence.toml` with what its backend says of itself.
+
+    Raises PluginError for data that are missing or malformed.
+    """
+    sights = sights_of(reference, backend.name)
+    ranks = {sight.priority for sight in sights}
+    assert backend.priority in ranks, f"priority {backend.priority}, its presence.toml has {ranks}"
+    one_rank = backend.priority_here is None
+    assert not one_rank or len(ranks) == 1, f"without priority_here it cannot have ranks {ranks}"
+    others = {p for sight in sights for p in sight.platforms} - {*backend.platforms}
+    assert not backend.platforms or not others, f"platforms {others} are not among its own"
+
+
 @case(Level.CONTRACT)
 def test_the_declaration_is_complete(subject: Subject) -> None:
     """Name, version of the API, renderers, counts and callables are as the contract says."""
@@ -138,6 +154,11 @@ def test_the_declaration_is_complete(subject: Subject) -> None:
     reason = backend.probe() if backend.probe else ""
     assert reason == "", f"probe() gives a reason not to use the device: {reason}"
     assert backend.platforms == () or sys.platform.startswith(backend.platforms)
+    candidate = subject.candidate
+    if candidate.is_plugin:
+        verify_presence(backend, candidate.reference)
+        obstacle = sight_of(candidate.reference, backend.name).obstacle
+        assert not obstacle, f"the automatic choice does not see the device: {obstacle}"
 
 
 @case(Level.CONTRACT)

@@ -1,6 +1,6 @@
 """Run a module in an isolated subprocess, so that a driver can neither hang nor kill this one.
 
-Floor 1. Imports the standard library and the settings. The module prints JSON, an object a line.
+Floor 6. Imports the standard library and the settings. The module prints JSON, an object a line.
 """
 
 from __future__ import annotations
