@@ -1,7 +1,7 @@
 """Groups of processes: the protocol, and the group that this process was started in.
 
 Floor 6. A package offers groups by an entry point in `tinycore.groups`: a function that gives the
-`Group` of this process, or None where nothing of its kind started the process. `tiny_testing` has
+`Group` of this process, or None where nothing of its kind started the process. `tiny_mpi` has
 the reference, a group of threads, and the conformance suite.
 
 **Order.** Every process calls the same collectives in the same order, with arrays of one shape and

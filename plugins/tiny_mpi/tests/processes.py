@@ -35,14 +35,14 @@ def finished(
     count: int,
     program: Path | str,
     *arguments: str,
-    options: tuple[str, ...] = (),
+    within: tuple[str, ...] = (),
     seconds: float = SECONDS,
     variables: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program, or its text, in `count` processes, to its end."""
+    """Run a program, or its text, in `count` processes, to its end; `within` another command."""
     begun = [str(program)] if isinstance(program, Path) else ["-c", program]
     return subprocess.run(
-        [mpiexec(), *options, "-n", str(count), sys.executable, *begun, *arguments],
+        [mpiexec(), "-n", str(count), *within, sys.executable, *begun, *arguments],
         capture_output=True,
         text=True,
         timeout=seconds,

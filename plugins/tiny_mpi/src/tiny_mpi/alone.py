@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from tiny_mpi.calls import check_fold, check_rank, check_rows
+from tiny_mpi.calls import check_array, check_fold, check_rank, check_rows
 from tinycore.errors import GroupError
 from tinycore.groups import Array
 
@@ -27,7 +27,7 @@ class Alone:
 
     def all_gather(self, x: Array) -> Array:
         """A copy, as the one row."""
-        return x[None].copy()
+        return check_array(x)[None].copy()
 
     def reduce_scatter(self, x: Array, fold: str = "sum") -> Array:
         """A copy of the one row."""
@@ -39,7 +39,7 @@ class Alone:
     def broadcast(self, x: Array, root: int = 0) -> Array:
         """A copy."""
         check_rank("broadcast", root, self.size)
-        return x.copy()
+        return check_array(x).copy()
 
     def all_to_all(self, x: Array) -> Array:
         """A copy."""
@@ -49,7 +49,7 @@ class Alone:
     def send(self, x: Array, to: int) -> None:
         """Keep a copy, until it is received."""
         check_rank("send", to, self.size)
-        self.sent.append(x.copy())
+        self.sent.append(check_array(x).copy())
 
     def recv(self, source: int) -> Array:
         """The next array that was sent. Raises GroupError where none was."""

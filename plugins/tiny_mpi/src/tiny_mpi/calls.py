@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
 
 import numpy
 
-from tinycore.errors import ArgumentError, DTypeError, ShapeError
+from tinycore.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DTypeError,
+    GroupError,
+    ShapeError,
+)
 from tinycore.groups import Array
 
-__all__ = ["FOLDS", "Call", "check_fold", "check_rank", "check_rows"]
+__all__ = ["FOLDS", "Call", "check_array", "check_fold", "check_rank", "check_rows", "check_same"]
 
 FOLDS: Final = {
     "sum": numpy.add,
@@ -37,9 +44,11 @@ class Call:
 
     @classmethod
     def of(
-        cls, name: str, number: int, x: Array, detail: str = "", peer: int | None = None
+        cls, name: str, number: int, x: Array | None, detail: str = "", peer: int | None = None
     ) -> Call:
-        """The call with an array."""
+        """The call with an array, or with none."""
+        if x is None:
+            return cls(name, number, detail=detail, peer=peer)
         return cls(name, number, x.shape, str(x.dtype), detail, peer)
 
     def __str__(self) -> str:
@@ -54,8 +63,28 @@ class Call:
         return int.from_bytes(blake2b(str(self).encode(), digest_size=8).digest()) >> 2
 
 
+def check_array(x: object) -> Array:
+    """An array. Raises ArgumentTypeError for anything else, and for an array of objects."""
+    if not isinstance(x, numpy.ndarray) or x.dtype.hasobject:
+        raise ArgumentTypeError(
+            f"a group exchanges arrays of NumPy, not {type(x).__name__}; tensor.numpy() is one"
+        )
+    return x
+
+
+def check_same(calls: Sequence[Call]) -> None:
+    """Raises GroupError unless all ranks made the same call."""
+    other = next((rank for rank, call in enumerate(calls) if call != calls[0]), None)
+    if other is not None:
+        raise GroupError(
+            f"processes called different collectives: rank 0 {calls[0]}, rank {other} "
+            f"{calls[other]}. All must call the same ones, in one order"
+        )
+
+
 def check_fold(fold: str, x: Array) -> None:
     """Raises ArgumentError for an unknown fold, DTypeError for an array that is no numbers."""
+    check_array(x)
     if fold not in FOLDS:
         raise ArgumentError(f"fold {fold!r} is unknown; there are {', '.join(FOLDS)}")
     if x.dtype.kind not in "iuf":
@@ -64,7 +93,7 @@ def check_fold(fold: str, x: Array) -> None:
 
 def check_rows(name: str, x: Array, size: int) -> None:
     """Raises ShapeError for an array that has not one row for each process."""
-    if x.shape[:1] != (size,):
+    if check_array(x).shape[:1] != (size,):
         raise ShapeError(f"{name}: needs one row for each of {size} processes, got shape {x.shape}")
 
 

@@ -12,9 +12,9 @@ from typing import Final
 import numpy
 from mpi4py import MPI
 
-from tiny_mpi.calls import Call, check_fold, check_rank, check_rows
-from tiny_mpi.stall import Stalls, State
-from tinycore.errors import ArgumentTypeError, GroupError
+from tiny_mpi.calls import Call, check_array, check_fold, check_rank, check_rows, check_same
+from tiny_mpi.stall import Stalls
+from tiny_mpi.waits import State
 from tinycore.groups import Array
 
 __all__ = ["MpiGroup", "world"]
@@ -24,7 +24,7 @@ HEADER_BYTES: Final = 256
 """Size of the message before each array that is sent: its dtype and shape."""
 MOST_WAITING_BYTES: Final = 1 << 28
 """Bytes that are sent and not received, from which `send` waits."""
-FAREWELL_SECONDS: Final = 0.3
+FAREWELL_SECONDS: Final = 1.0
 """Time that others get to tell their errors, before a failed process ends all."""
 
 
@@ -50,7 +50,7 @@ class MpiGroup:
 
     def all_reduce(self, x: Array, fold: str = "sum") -> Array:
         """The fold of the arrays of all, the same bits in each process."""
-        check_fold(fold, checked(x))
+        check_fold(fold, x)
         call = self.begin("all_reduce", x, fold)
         given = computed(x)
         result = numpy.empty_like(given)
@@ -59,14 +59,14 @@ class MpiGroup:
 
     def all_gather(self, x: Array) -> Array:
         """(...) -> (size, ...): the arrays of all, in the order of ranks."""
-        call = self.begin("all_gather", checked(x))
+        call = self.begin("all_gather", check_array(x))
         result = numpy.empty((self.size, *x.shape), x.dtype)
         self.stalls.wait(self.comm.Iallgather(raw(x), raw(result)), call)
         return result
 
     def reduce_scatter(self, x: Array, fold: str = "sum") -> Array:
         """(size, ...) -> (...): the row of this rank of what `all_reduce` gives."""
-        check_fold(fold, checked(x))
+        check_fold(fold, x)
         check_rows("reduce_scatter", x, self.size)
         call = self.begin("reduce_scatter", x, fold)
         given = computed(x)
@@ -78,14 +78,14 @@ class MpiGroup:
     def broadcast(self, x: Array, root: int = 0) -> Array:
         """The array of one rank; those of the others say its shape and dtype."""
         check_rank("broadcast", root, self.size)
-        call = self.begin("broadcast", checked(x), f"root {root}")
+        call = self.begin("broadcast", check_array(x), f"root {root}")
         result = numpy.array(x, order="C")
         self.stalls.wait(self.comm.Ibcast(raw(result), root), call)
         return result
 
     def all_to_all(self, x: Array) -> Array:
         """(size, ...) -> (size, ...): row j goes to rank j, row i of the result is from rank i."""
-        check_rows("all_to_all", checked(x), self.size)
+        check_rows("all_to_all", x, self.size)
         call = self.begin("all_to_all", x)
         result = numpy.empty(x.shape, x.dtype)
         self.stalls.wait(self.comm.Ialltoall(raw(x), raw(result)), call)
@@ -93,9 +93,9 @@ class MpiGroup:
 
     def barrier(self) -> None:
         """Wait until all processes are here."""
-        self.begin("barrier", numpy.empty(0, numpy.uint8))
+        self.begin("barrier", None)
 
-    def begin(self, name: str, x: Array, detail: str = "") -> Call:
+    def begin(self, name: str, x: Array | None, detail: str = "") -> Call:
         """The next collective, in which all agree. Raises GroupError, naming two calls, if not."""
         number = self.calls["collective", None]
         self.calls["collective", None] += 1
@@ -104,12 +104,7 @@ class MpiGroup:
         most = numpy.empty_like(own)
         self.stalls.wait(self.comm.Iallreduce(own, most, MPI.MAX), call)
         if most[0] != -most[1]:
-            calls = self.comm.allgather(str(call))
-            other = next(rank for rank in range(self.size) if calls[rank] != calls[0])
-            raise GroupError(
-                f"processes called different collectives: rank 0 {calls[0]}, rank {other} "
-                f"{calls[other]}. All must call the same ones, in one order"
-            )
+            check_same(self.comm.allgather(call))
         return call
 
     # --- one to one
@@ -117,7 +112,7 @@ class MpiGroup:
     def send(self, x: Array, to: int) -> None:
         """Send an array; returns before it is received, unless much is under way."""
         check_rank("send", to, self.size)
-        call = self.next("send", to, checked(x))
+        call = self.next("send", to, check_array(x))
         given = numpy.array(x, order="C")
         header = header_of(given)
         self.unsent.append((self.comm.Isend(header, to), header, call))
@@ -146,8 +141,6 @@ class MpiGroup:
         """The next call of a kind with a rank."""
         number = self.calls[name, peer]
         self.calls[name, peer] += 1
-        if x is None:
-            return Call(name, number, peer=peer)
         return Call.of(name, number, x, peer=peer)
 
     # --- the end
@@ -175,18 +168,10 @@ def world() -> MpiGroup:
     return MpiGroup(MPI.COMM_WORLD)
 
 
-def checked(x: object) -> Array:
-    """An array. Raises ArgumentTypeError for anything else, and for an array of objects."""
-    if not isinstance(x, numpy.ndarray) or x.dtype.hasobject:
-        raise ArgumentTypeError(
-            f"a group exchanges arrays of NumPy, not {type(x).__name__}; tensor.numpy() is one"
-        )
-    return x
-
-
 def computed(x: Array) -> Array:
     """An array of a dtype that MPI computes with, in row-major order."""
-    return numpy.ascontiguousarray(x, numpy.float32 if x.dtype == numpy.float16 else None)
+    wide = numpy.float32 if x.dtype == numpy.float16 else x.dtype
+    return numpy.asarray(x, wide, order="C")  # `ascontiguousarray` gives an axis to scalars
 
 
 def raw(x: Array) -> Array:

@@ -10,17 +10,16 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from mpi4py import MPI
 
 from tiny_mpi.calls import Call
 from tiny_mpi.settings import settings
+from tiny_mpi.waits import State, cycle_text, waits_for
 from tinycore.errors import GroupError
 
-__all__ = ["Stalls", "State", "cycle"]
+__all__ = ["Stalls"]
 
 SPIN_SECONDS: Final = 200e-6
 """Time in which a wait leaves the processor to others, and does not sleep."""
@@ -29,37 +28,6 @@ STALL_SECONDS: Final = 1.0
 """Time after which a wait looks for its reason."""
 LOOK_SECONDS: Final = 0.25
 """Time between looks; a reason must be there at two in a row, as what is told takes time."""
-
-
-@dataclass(frozen=True)
-class State:
-    """State of a process, as it last told the others."""
-
-    call: Call | None = None
-    """The call that it waits in; None if it computes."""
-    ended: bool = False
-
-
-def waits_for(call: Call, states: Mapping[int, State]) -> list[int]:
-    """Ranks that have to act before a call can return."""
-    if call.peer is not None:
-        return [call.peer]
-    return [rank for rank, state in states.items() if state.call != call]
-
-
-def cycle(rank: int, states: Mapping[int, State]) -> list[int]:
-    """Ranks that wait in turn, each for the next and the last for `rank`; [] if there are none."""
-
-    def search(path: list[int]) -> list[int]:
-        call = states[path[-1]].call
-        for after in [] if call is None else waits_for(call, states):
-            if after == rank and len(path) > 1:
-                return path
-            if after not in path and (found := search([*path, after])):
-                return found
-        return []
-
-    return search([rank])
 
 
 class Stalls:
@@ -110,10 +78,7 @@ class Stalls:
                     f"rank {rank} (process {process} on {host}) has died, and rank {self.rank} "
                     f"waits for it in {call}"
                 )
-        if found := cycle(self.rank, self.states):
-            waits = [f"rank {rank} in {self.states[rank].call}" for rank in sorted(found)]
-            return f"processes wait for each other: {', '.join(waits)}"
-        return ""
+        return cycle_text(self.rank, self.states)
 
     def told(self) -> str:
         """Activity of the others, as far as it is known."""
