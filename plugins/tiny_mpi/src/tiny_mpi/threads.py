@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 
 
 class Board:
-    """What all threads of a group see, under one condition."""
+    """State of a group that all of its threads see, under one condition."""
 
     def __init__(self, size: int) -> None:
         self.size = size

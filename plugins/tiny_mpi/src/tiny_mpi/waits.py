@@ -1,4 +1,4 @@
-"""What processes of a group wait for, and the cycles in it."""
+"""Waits of the processes of a group for each other, and the cycles in them."""
 
 from __future__ import annotations
 
