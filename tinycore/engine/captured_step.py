@@ -16,14 +16,15 @@ launches run once more, into buffers of their own.
 from __future__ import annotations
 
 import threading
-import time
 import weakref
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain, filterfalse
+from itertools import chain
+from time import perf_counter
+from types import MappingProxyType
 from typing import Any, Final
 
 from tinycore._locks import lock as new_lock
@@ -35,9 +36,9 @@ from tinycore.device.hooks import hooks
 from tinycore.device.registry import Device, OpenDevice, at_close
 from tinycore.dtype import dtypes
 from tinycore.engine.compile import CompiledRunner
-from tinycore.engine.counters import Estimate, profilers
+from tinycore.engine.counters import Estimate
 from tinycore.engine.counters import trace as trace_run
-from tinycore.engine.device_graph import Alone, BoundLaunch, Part, Single, graph_parts
+from tinycore.engine.device_graph import Part, Single, graph_parts
 from tinycore.engine.run import ExecItem, Recording, Repeated, recordings
 from tinycore.engine.transactions import base_buffer
 from tinycore.errors import DeviceError, OutOfMemory
@@ -55,6 +56,8 @@ COPIED_BYTES_PER_SECOND: Final = 100 << 20
 takes about a fiftieth of the time then.
 """
 
+NOTHING: Final[Any] = MappingProxyType({})
+
 
 @contextmanager
 def capture(refuses: bool = True, varying: tuple[Buffer, ...] | None = None) -> Iterator[Recording]:
@@ -66,20 +69,6 @@ def capture(refuses: bool = True, varying: tuple[Buffer, ...] | None = None) -> 
     recording = Recording(refuses, varying=varying)
     with replaced(recordings, "open", [*recordings.open, recording]):
         yield recording
-
-
-class ResultMemory:
-    """Memory of the results of a replay, in which a later one may run again."""
-
-    __slots__ = ("again", "bound", "parts")
-
-    def __init__(self, again: dict[Buffer, Buffer]) -> None:
-        self.again = again
-        """For results of the captured step, the memory to be used again."""
-        self.bound: BoundLaunch | None = None
-        """The launch of the step, if it is one, into this memory."""
-        self.parts: list[Part] | None = None
-        """The parts of the step that it was made of, which are others after a device was closed."""
 
 
 @dataclass(eq=False)
@@ -182,7 +171,7 @@ class CapturedStep:
         self,
         inputs: Iterable[Buffer],
         numbers: Mapping[str, int],
-        again: Mapping[Buffer, Buffer] | None = None,
+        again: dict[Buffer, Buffer] = NOTHING,
         last: ExitStack | None = None,
     ) -> tuple[Buffer, ...]:
         """Run the step on other inputs; the results, in memory that no later replay touches.
@@ -191,21 +180,16 @@ class CapturedStep:
         in `last` once it cannot be interrupted any more.
         `JIT=2`, DEBUG=2 and hooks that are called for each kernel ask for one launch at a time.
         """
-        exchange = dict(zip(self.inputs, inputs, strict=True))
-        if again:
-            exchange |= again
-        for made in filterfalse(exchange.__contains__, self.fresh_outputs):
-            exchange[made] = Buffer.allocated_like(made)
+        exchange = dict(zip(self.inputs, inputs, strict=True)) | again
+        for made in self.fresh_outputs:
+            if made not in exchange:
+                exchange[made] = Buffer.allocated_like(made)
         values = in_force()  # once for all that is asked below
-        is_shown = values["DEBUG"] or values["TRACE"]
-        if is_shown and trace.is_on(values):
+        is_observed = values["JIT"] >= 2 or hooks.active("tinycore_kernel_ran")
+        if values["DEBUG"] or values["TRACE"]:
             held = "".join(f", {name}={value}" for name, value in numbers.items())
             trace(f"replaying {len(self.items)} launches{held}")
-        is_observed = (
-            values["JIT"] >= 2
-            or (is_shown and trace_run.is_on(values))
-            or hooks.active("tinycore_kernel_ran")
-        )
+            is_observed = is_observed or trace_run.is_on(values)
         with self.lock:
             if self.repeated:
                 self.repeat()
@@ -213,17 +197,16 @@ class CapturedStep:
                 for item in self.items:
                     Single(item).run(exchange, numbers)
             else:
-                began = time.perf_counter()
-                if self.is_long:
+                began = perf_counter()
+                if self.seconds > LONG_SECONDS:
                     with ExitStack() as own:
                         self.run_interruptibly(exchange, numbers, last or own)
                 else:
-                    parts = self.graphs
-                    if parts is None:
+                    if (parts := self.graphs) is None:
                         parts = self.graphs = graph_parts(self.items, numbers, exchange)
                     for part in parts:
                         part.run(exchange, numbers)
-                self.seconds = time.perf_counter() - began
+                self.seconds = perf_counter() - began
         return tuple(map(exchange.get, self.outputs, self.outputs))
 
     @property
@@ -274,34 +257,6 @@ class CapturedStep:
             if any(base_buffer(item.bufs[slot]) in self.overwritten for slot in item.written):
                 return number
         return len(self.items)
-
-    def replay_into(
-        self, inputs: Sequence[Buffer], numbers: Mapping[str, int], results: ResultMemory
-    ) -> None:
-        """Run the step in the memory of all its results, of an earlier replay.
-
-        A launch alone is bound to that memory, which takes half of the time of `replay`.
-        """
-        if (bound := results.bound) is not None:
-            values = in_force()
-            is_observed = (
-                values["DEBUG"]
-                or values["TRACE"]
-                or values["JIT"] >= 2
-                or profilers
-                or hooks.active("tinycore_kernel_ran")
-            )
-            if not is_observed:
-                with self.lock:
-                    if results.parts is self.graphs and bound.run(inputs, results.again.values()):
-                        return
-        self.replay(inputs, numbers, results.again)
-        if (parts := self.graphs) is not results.parts:
-            results.parts = parts
-            alone = parts[0] if parts and len(parts) == 1 and not self.repeated else None
-            results.bound = (
-                alone.bound_to(self.inputs, results.again) if isinstance(alone, Alone) else None
-            )
 
     def repeat(self) -> None:
         """Do the host's part of a replay."""

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress, count, groupby
-from operator import attrgetter, is_, is_not
-from typing import Any, Final, NamedTuple, TypeAlias
+from itertools import compress, count, groupby, repeat
+from operator import attrgetter, is_not
+from typing import Any, Final, TypeAlias
 
 from tinycore.device.buffer import Buffer
-from tinycore.device.protocols import Graph, Handle, Launch, Program
+from tinycore.device.protocols import Graph, Handle, Launch
 from tinycore.device.registry import Device
 from tinycore.engine.compile import CompiledRunner
 from tinycore.engine.counters import Estimate, GlobalCounters, profilers
@@ -126,10 +126,11 @@ class Alone:
 
     single: Single
     runner: CompiledRunner
-    handles: tuple[Buffer | Handle, ...]
-    """By slot: a buffer that is exchanged, or the handle of one that is not."""
+    handles: tuple[Handle, ...]
+    """By slot; None for a buffer that is exchanged. Empty where all are."""
     changing: tuple[int, ...]
-    """The slots of the changing buffers."""
+    """The slots of these buffers."""
+    exchanged: tuple[Buffer, ...]
     names: tuple[str, ...]
     """The variables of the program."""
 
@@ -141,80 +142,35 @@ class Alone:
             return single
         runner = runner.for_buffers([exchange.get(b, b) for b in item.bufs])
         changing = tuple([slot for slot, b in enumerate(item.bufs) if b in exchange])
-        handles = tuple([b if b in exchange else b.handle for b in item.bufs])
-        return cls(single, runner, handles, changing, runner.info.values)
+        is_fixed = len(changing) < len(item.bufs)
+        handles = [None if b in exchange else b.handle for b in item.bufs] if is_fixed else ()
+        exchanged = tuple([item.bufs[slot] for slot in changing])
+        return cls(single, runner, tuple(handles), changing, exchanged, runner.info.values)
 
     def run(self, exchange: Mapping[Buffer, Buffer], values: Mapping[str, int]) -> None:
         """Launch it, with replaced buffers."""
         if profilers:
             return self.single.run(exchange, values)
-        runner, handles = self.runner, [*self.handles]
-        for slot in self.changing:
-            buffer = exchange[handles[slot]]
-            is_part = buffer.origin or buffer.base is not None
-            if is_part and buffer.alignment < runner.alignment:
+        runner, buffers = self.runner, [*map(exchange.__getitem__, self.exchanged)]
+        handles = [*map(HANDLE, buffers)]
+        if not all(map(is_not, handles, NONE)) or not all(map(IS_WHOLE, map(PLACE, buffers))):
+            if any(buffer.alignment < runner.alignment for buffer in buffers):
                 return self.single.run(exchange, values)
-            handles[slot] = buffer.handle if (found := HANDLE(buffer)) is None else found
+            handles = [buffer.handle for buffer in buffers]
+        if self.handles:
+            found, handles = handles, [*self.handles]
+            for slot, handle in zip(self.changing, found, strict=True):
+                handles[slot] = handle
         numbers = [values[name] for name in self.names] if self.names else ()
         runner.program(handles, numbers, wait=False)
         GlobalCounters.count(runner.estimate, 1)
         return None
 
-    def bound_to(
-        self, inputs: Sequence[Buffer], results: Mapping[Buffer, Buffer]
-    ) -> BoundLaunch | None:
-        """The launch into the memory of some results, for any inputs of the step.
 
-        None where anything else changes from call to call.
-        """
-        if self.names or not all(map(is_plain, results.values())):
-            return None
-        numbers = {buffer: number for number, buffer in enumerate(inputs)}
-        handles, slots = [*self.handles], []
-        for slot in self.changing:
-            buffer = handles[slot]
-            if (result := results.get(buffer)) is not None:
-                handles[slot] = HANDLE(result)
-            elif (number := numbers.get(buffer)) is not None:
-                slots.append((slot, number))
-            else:
-                return None
-        held = tuple(map(HANDLE, results.values()))
-        runner = self.runner
-        return BoundLaunch(runner.program, tuple(handles), tuple(slots), held, runner.estimate)
-
-
-class BoundLaunch(NamedTuple):
-    """A launch whose arguments are ready, but for the inputs of its step."""
-
-    program: Program
-    handles: tuple[Handle, ...]
-    slots: tuple[tuple[int, int], ...]
-    """Slots of inputs, and the numbers of these."""
-    held: tuple[Handle, ...]
-    """The handles of the results."""
-    estimate: Estimate
-
-    def run(self, inputs: Sequence[Buffer], results: Iterable[Buffer]) -> bool:
-        """Launch it. False, with nothing done, for memory that is another now or a part of some."""
-        if not all(map(is_, map(HANDLE, results), self.held)):
-            return False
-        handles = [*self.handles]
-        for slot, number in self.slots:
-            buffer = inputs[number]
-            if (handle := buffer._handle) is None or buffer.origin or buffer.base is not None:
-                return False
-            handles[slot] = handle
-        self.program(handles, (), wait=False)
-        GlobalCounters.count(self.estimate, 1)
-        return True
-
-
-def is_plain(buffer: Buffer) -> bool:
-    """True if a buffer has memory of its own, which so is aligned to what any program needs."""
-    return HANDLE(buffer) is not None and not buffer.origin and buffer.base is None
-
-
+NONE: Final = repeat(None)
+PLACE: Final = attrgetter("origin", "base")
+IS_WHOLE: Final = (0, None).__eq__
+"""True for the PLACE of memory that was allocated by itself, and so is aligned to any need."""
 Part: TypeAlias = HeldLaunches | Alone | Single
 
 

@@ -239,7 +239,7 @@ class Arguments:
         """The BUFFERs of all tensors, with repetitions, after how they are shown joined a key."""
         nodes: list[UOp] = []
         waiting = True
-        if gradients := [t._grad for t in self.tensors if t._grad is not None]:
+        if gradients := [g for t in self.tensors if (g := t.grad) is not None]:
             key.append(tuple([t._grad is not None for t in self.tensors]))
             self.tensors += gradients  # which the function may read
         for tensor in self.tensors:

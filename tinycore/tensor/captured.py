@@ -8,14 +8,13 @@ See docs/decisions/0028-captures.md.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 from tinycore.device.buffer import Buffer
-from tinycore.engine.captured_step import CapturedStep, capture
+from tinycore.engine.captured_step import NOTHING, CapturedStep, capture
 from tinycore.engine.run import Recording
 from tinycore.engine.transactions import base_buffer
 from tinycore.errors import JitError
@@ -39,23 +38,19 @@ from tinycore.tensor.guards.guard import Guard
 from tinycore.tensor.history import history
 from tinycore.tensor.proxies import ArgumentProxies, finish_reads, finish_writes, rename_sizes
 from tinycore.tensor.recorded_call import (
+    KeptResult,
+    LeftGradient,
+    LeftGradients,
     Output,
     RecordedCall,
-    ReusableGradient,
-    ReusableGradients,
-    ReusableResult,
     node_of,
     realized_buffers,
 )
 from tinycore.tensor.tensor import Tensor
 from tinycore.tensor.value_cache import value_cache
-from tinycore.uop.bindings import Naming
 from tinycore.uop.node import UOp
 from tinycore.uop.size import Conditions, noting, sealed
 
-UNREAD: Final = ()
-"""Environment values that nothing reads."""
-NO_NUMBERS: Final[Mapping[str, int]] = MappingProxyType({})
 MOST_ADMITTED = 4096
 """Most numbers that are remembered to satisfy the guards."""
 
@@ -84,8 +79,6 @@ class Capture:
     """Numbers that satisfied these guards."""
     pattern: CallPattern | None = None
     """The form of its calls, if they are known by that, without their key."""
-    stores_in_boxes: bool = False
-    """True if replays put tensors into containers around the function."""
     written: weakref.WeakSet[Buffer] = field(default_factory=weakref.WeakSet)
     """Memory that earlier runs wrote to."""
     retries: int = 0
@@ -96,26 +89,17 @@ class Capture:
         """The launches, once something was captured."""
         return None if self.recorded is None else self.recorded.step
 
-    def find(self, given: Arguments) -> Sequence[Any] | None:
-        """Values of the environment, if this capture is for them and the numbers; else None.
-
-        UNREAD, if a replay puts nothing there.
-        """
+    def holds(self, given: Arguments) -> bool:
+        """True if this capture is for the numbers, and for what the function finds around it."""
         if self.conditions and not self.admits(given.numbers):
-            return None
+            return False
         guard, around = self.guard, self.around
         if around is None or guard is None:
-            return UNREAD
+            return True
         roots = around.fixed_roots
         if roots is None or given.objects:
             roots = around.roots(given.objects)
-        if self.stores_in_boxes:
-            return guard.find(roots)
-        if (is_same := guard.is_same) is not None and guard.is_possible:
-            values = (*roots, *guard.more) if guard.more else roots
-            if is_same(values):
-                return UNREAD
-        return UNREAD if guard.holds(roots) else None
+        return guard.holds(roots)
 
     def guard_facts(self, given: Arguments) -> list[tuple[str, Hashable]]:
         """The guarded facts of a call: its arguments, and the environment of the function."""
@@ -233,7 +217,6 @@ class Capture:
             self.guard = after.guard()
             self.recorded = replace(recorded, side_outputs=run.places(after))
             history.retire(self.overwritten(given))
-            self.stores_in_boxes = any(s.tensor is None for s in self.recorded.side_outputs)
         return result
 
     # --- replaying
@@ -247,8 +230,6 @@ class Capture:
         assert recorded is not None, "only what was captured is replayed"
         if (expected := recorded.expected) is None:
             return True
-        if not expected.marks_hold():
-            return False
         state = recorded.state
         for place, entry in enumerate(state):
             tensor = entry.tensor()
@@ -262,9 +243,9 @@ class Capture:
                 return False
             state[place] = entry._replace(node=tensor.uop)
             expected.exchange(place, tensor.uop)
-        return True
+        return expected.holds()
 
-    def replay(self, given: Arguments, found: Sequence[Any]) -> Any:
+    def replay(self, given: Arguments) -> Any:
         """Run the captured launches on this call's arguments; the result."""
         recorded = self.recorded
         assert recorded is not None, "only what was captured is replayed"
@@ -278,113 +259,91 @@ class Capture:
         if history.kept:
             history.discard(self.memory_of(given))
             history.retire(self.overwritten(given))
-        numbers = NO_NUMBERS if naming is None else naming.numbers
+        numbers = NOTHING if naming is None else naming.numbers
+        kept = None
+        for found in step.kept_results:
+            if found.is_free():
+                kept = found
+                break
+        if step.is_long:
+            with ExitStack() as last:
+                nodes = self.launch(given, numbers, kept, last)
+        else:
+            nodes = self.launch(given, numbers, kept)
         if recorded.keeps_results:
-            if (kept := recorded.reusable_result()) is None:
-                kept = self.replay_anew(given, found, numbers)
-                recorded.keep(kept)
-            elif recorded.side_outputs:
-                self.replay_leaving(given, found, numbers, kept)
-            else:
-                step.replay_into(given.buffers, numbers, kept)
-            kept.ended = recorded.end_gradients(kept.nodes, given.nodes)
+            kept = kept or recorded.keep(nodes)
             if kept.shown is not None:
                 return Tensor._from_node(kept.shown)
-            nodes: Mapping[int, UOp] = kept.nodes
-        else:
-            _, nodes = self.replay_leaving(given, found, numbers)
         if type(result) is Output:
             return result.shown(nodes, naming)
         return rebuilt(result, Output, lambda output: output.shown(nodes, naming))
 
-    def replay_anew(
-        self, given: Arguments, found: Sequence[Any], numbers: Mapping[str, int]
-    ) -> ReusableResult:
-        """Run the launches for a result to be kept, to which nothing else refers on return."""
-        assert self.recorded is not None, "only what was captured is replayed"
-        return ReusableResult(self.recorded, *self.replay_leaving(given, found, numbers))
-
-    def replay_leaving(
+    def launch(
         self,
         given: Arguments,
-        found: Sequence[Any],
         numbers: Mapping[str, int],
-        kept: ReusableResult | None = None,
+        kept: KeptResult | None,
         last: ExitStack | None = None,
-    ) -> tuple[Sequence[Buffer], Mapping[int, UOp]]:
-        """Run the launches, in the memory of a result if there is one, and leave tensors outside.
-
-        The outputs of the step, and BUFFERs by their places: those of the result, if not all.
+    ) -> Mapping[int, UOp]:
+        """Run the launches, in the memory of a kept result if there is one, and leave tensors
+        outside; the BUFFERs of the result by their places. For `last` see `CapturedStep.replay`.
         """
         recorded = self.recorded
         assert recorded is not None, "only what was captured is replayed"
-        if recorded.step.is_long and last is None:
-            recorded.gradients = ReusableGradients()  # an interrupt leaves them as they are
-            with ExitStack() as until_left:
-                return self.replay_leaving(given, found, numbers, kept, until_left)
-        reused = recorded.gradients.unseen() if recorded.side_outputs else recorded.gradients
-        again = reused.again if kept is None else {**reused.again, **kept.again}
+        again = NOTHING if kept is None else kept.again
+        is_left = False
+        wanted: Iterable[tuple[int, int]] = recorded.shown
+        if sides := recorded.side_outputs:
+            left = LeftGradients() if last is not None else recorded.gradients.unseen()
+            recorded.gradients = left  # those of a long step stay as they are in an interrupt
+            again = again | left.again
+            if is_left := len(left.rows) < len(sides):
+                wanted = [row for row in enumerate(recorded.sources) if row[0] not in left.places]
         written = recorded.step.replay(given.buffers, numbers, again, last)
-        is_all = len(reused.rows) == len(recorded.side_outputs)
-        if is_all and kept is not None:
-            return written, kept.nodes
-        nodes = {} if kept is None else {**kept.nodes}
-        for place, source in recorded.shown if is_all else enumerate(recorded.sources):
-            if source >= 0:
-                nodes[place] = given.nodes[source]
-            elif place not in reused.places and place not in nodes:
-                nodes[place] = node_of(recorded, place, written[place])
+        nodes = {} if kept is None else kept.nodes
+        if is_left or kept is None:
+            nodes = {**nodes}
+            for place, source in wanted:
+                if source >= 0:
+                    nodes[place] = given.nodes[source]
+                elif place not in nodes:
+                    nodes[place] = node_of(recorded, place, written[place])
         recorded.end_gradients(nodes, given.nodes)
-        if not is_all:
-            self.leave(nodes, written, given.naming, found, reused)
-        return written, nodes
+        if is_left:
+            self.leave(nodes, written, given)
+            nodes = {place: nodes[place] for place, _ in recorded.shown}
+        return nodes
 
-    def leave(
-        self,
-        nodes: Mapping[int, UOp],
-        written: Sequence[Buffer],
-        naming: Naming | None,
-        found: Sequence[Any],
-        reused: ReusableGradients,
-    ) -> None:
+    def leave(self, nodes: Mapping[int, UOp], written: Sequence[Buffer], given: Arguments) -> None:
         """Put tensors where the function leaves them."""
-        recorded, guard = self.recorded, self.guard
-        assert recorded is not None and guard is not None, "what is left outside was found there"  # noqa: PT018
-        rows = [*reused.rows]
-        for number, (left, value) in enumerate(
-            zip(recorded.side_outputs, recorded.values, strict=True)
-        ):
-            if number in reused.numbers:
+        recorded, guard, around = self.recorded, self.guard, self.around
+        assert recorded is not None and guard is not None and around is not None, "as captured"  # noqa: PT018
+        rows, done = [*recorded.gradients.rows], recorded.gradients.sides
+        roots = around.roots(given.objects)
+        for number, side in enumerate(recorded.side_outputs):
+            if number in done:
                 continue
-            new = rebuilt(value, Output, lambda output: output.shown(nodes, naming))
-            if left.tensor is None:
-                box = guard.boxes[left.box]
-                box.put(found[box.parent][box.place], left.place, new)
-            elif (owner := left.tensor()) is not None:
+            new = rebuilt(side.value, Output, lambda output: output.shown(nodes, given.naming))
+            if side.tensor is None:
+                guard.put(roots, side.box, side.place, new)
+            elif (owner := side.tensor()) is not None:
                 owner.grad = new
                 if number in recorded.unshared:
-                    place = value.places[0]
-                    rows.append(
-                        ReusableGradient(
-                            number,
-                            place,
-                            left.tensor,
-                            new,
-                            new.uop,
-                            nodes[place],
-                            written[place],
-                            recorded.step.outputs[place],
-                        )
-                    )
-        recorded.gradients = ReusableGradients(rows, reused.known)
+                    place = side.value.places[0]
+                    new._is_seen = False
+                    row = side.tensor, new, new.uop, number, place, nodes[place], written[place]
+                    rows.append(LeftGradient(*row))
+        recorded.gradients = LeftGradients(rows, recorded.step.outputs)
 
     def memory_of(self, given: Arguments) -> list[UOp]:
         """The BUFFERs of arguments and state, which a replay may write to."""
         assert self.recorded is not None, "only what was captured is replayed"
-        reusable = [row.node for row in self.recorded.gradients.rows]
+        left = [row.memory for row in self.recorded.gradients.rows]
         fixed = [node for node in self.recorded.nodes if node is not None]
-        kept = [n for result in self.recorded.step.kept_results for n in result.nodes.values()]
-        return [*given.nodes, *self.memory_of_state(), *reusable, *fixed, *kept]
+        kept = [
+            node for result in self.recorded.step.kept_results for node in result.nodes.values()
+        ]
+        return [*given.nodes, *self.memory_of_state(), *left, *fixed, *kept]
 
     def memory_of_state(self) -> list[UOp]:
         """The BUFFERs of the tensors that the launches work on besides arguments."""

@@ -174,6 +174,8 @@ class CapturingRun:
         self.other: list[Change] = []
         """Other changes of the function's environment."""
         self.gradients: list[tuple[Tensor, Before]] = []
+        self.values: tuple[Any, ...] = ()
+        """What is `placed`, with an Output for each new tensor."""
         self.change_set = change_set
         self.generators = random_generators(walk.referred, walk.names)
         self.positions = positions(self.generators)
@@ -260,8 +262,8 @@ class CapturingRun:
 
     def places(self, walk: Walk) -> tuple[SideOutput, ...]:
         """The same places among the boxes of another walk. Raises JitError for one that is gone."""
-        found = []
-        for change in self.kept:
+        found: list[SideOutput] = []
+        for change, value in zip(self.kept, self.values, strict=False):
             box, container, _ = self.walk.seen[change.box]
             label = box.labels[change.place]
             numbers = [
@@ -277,8 +279,9 @@ class CapturingRun:
                     "place of that; do one of the two"
                 )
             place = walk.seen[numbers[0]].box.labels.index(label)
-            found.append(SideOutput(None, box=numbers[0], place=place))
-        return (*found, *(SideOutput(b.tensor, b.grad is None) for _, b in self.gradients))
+            found.append(SideOutput(value, None, box=numbers[0], place=place))
+        gradients = zip(self.gradients, self.values[len(found) :], strict=True)
+        return (*found, *(SideOutput(v, b.tensor, b.grad is None) for (_, b), v in gradients))
 
     # --- what came of it
 
@@ -463,6 +466,7 @@ class CapturingRun:
         def left(tensor: Tensor) -> Output | Tensor:
             return tensor if self.is_old(tensor) else output(tensor)
 
+        self.values = rebuilt(tuple([now for _, _, now in self.placed]), Tensor, left)
         state = self.found_state(recording)
         recorded = RecordedCall(
             step,
@@ -472,11 +476,10 @@ class CapturingRun:
             state,
             flags=self.found_flags(state),
             untouched=self.graded_twice(),
-            values=rebuilt(tuple([now for _, _, now in self.placed]), Tensor, left),
             origins={
                 place: origins_of(node, self.proxies.number)
                 for place, node in enumerate(nodes)
-                if outputs[place] in recording.made and ended_at(node)
+                if outputs[place] in recording.made
             },
         )
         recorded.end_gradients(dict(enumerate(nodes)), self.given.nodes)

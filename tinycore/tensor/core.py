@@ -66,10 +66,12 @@ from tinycore.uop.size import greatest_shape
 class Core:
     """A tensor's identity: `uop`, its value as a node; `grad`, filled by `backward`."""
 
-    __slots__ = ("__weakref__", "_grad", "_requires_grad", "_value", "uop")
+    __slots__ = ("__weakref__", "_grad", "_is_seen", "_requires_grad", "_value", "uop")
 
     uop: UOp
     _grad: Self | None
+    _is_seen: bool
+    """Of a gradient that a replay has left: True once somebody has read it."""
     _requires_grad: bool | None
     _value: Value | None
     """Value shared by this tensor and its views, or its base, before it is memory."""
@@ -271,7 +273,9 @@ class Core:
     @property
     def grad(self) -> Self | None:
         """Gradient that `backward` added up for this tensor, of its shape; None before."""
-        return self._grad
+        if (found := self._grad) is not None:
+            found._is_seen = True
+        return found
 
     @grad.setter
     def grad(self, value: Self | None) -> None:

@@ -6,7 +6,7 @@ numbers of Variables are captured separately. A function that a replay would get
 
 A call is replayed if, in this order: its arguments, settings and device have the key of a capture
 (`arguments.py`); the conditions on its Variables hold (`Capture.admits`); the function finds around
-it what it found (`Guard.find` of `guard.py`); the tensors that the launches work on are as
+it what it found (`Guard.holds`); the tensors that the launches work on are as
 they were (`Expected` of `recorded_call.py`), if need be after waiting writes are done
 (`Capture.is_current`); and no argument lies in memory of the launches (`Capture.refuse_shared`).
 """
@@ -125,12 +125,10 @@ class TinyJit(Generic[Parameters, Result]):
             matched = pattern.match(args, values)
         given = matched or Arguments(args, kwargs)
         with self.lock:
-            capture, found = last, None
-            if capture is not None and matched is not None:
-                found = capture.find(given)
-            if capture is None or found is None:
+            capture = last
+            if capture is None or matched is None or not capture.holds(given):
                 for capture in self.kinds.get(given.key, ()):
-                    if (found := capture.find(given)) is not None:
+                    if capture.holds(given):
                         break
                 else:
                     return self.begin(given, args, kwargs)
@@ -138,9 +136,7 @@ class TinyJit(Generic[Parameters, Result]):
             if (recorded := capture.recorded) is not None:
                 expected = recorded.expected
                 if expected is None or expected.holds() or capture.is_current():
-                    result: Result = capture.replay(given, found)
-                    if recorded.side_outputs and not recorded.gradients.is_counted:
-                        recorded.gradients.count()
+                    result: Result = capture.replay(given)
                     return result
                 self.give_up(capture)
             with naming_variables(given):

@@ -12,17 +12,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from operator import le
+from operator import attrgetter, call, is_
 from sys import getrefcount
 from typing import Any, Final, NamedTuple
 
 from tinycore.device.buffer import Buffer
-from tinycore.engine.captured_step import CapturedStep, ResultMemory
+from tinycore.engine.captured_step import CapturedStep
 from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.arguments import is_realized, rebuilt
 from tinycore.tensor.gradient_sources import BufferSet
-from tinycore.tensor.liveness import walking
 from tinycore.tensor.tensor import Tensor
 from tinycore.tensor.versions import versions
 from tinycore.uop.bindings import Naming, exchanging, sizes_below
@@ -79,17 +78,15 @@ class State(NamedTuple):
 
 
 class SideOutput(NamedTuple):
-    """A place outside where the function puts a tensor: a box of its guard, or a gradient."""
+    """A place outside where the function puts tensors: a box of its guard, or a gradient."""
 
+    value: Any
+    """What is put there, with an Output for each tensor."""
     tensor: weakref.ref[Any] | None
     is_first: bool = False
     """True if the tensor had no gradient before."""
     box: int = 0
     place: int = 0
-
-
-COUNTS: Final = getattr(sys, "_is_gil_enabled", lambda: True)()
-"""True if reference counts tell whether others hold a tensor."""
 
 
 Reference = Callable[[], Any]
@@ -167,151 +164,96 @@ class Expected:
         self.nodes[place] = reference, node, flag
         self.scope[f"node{place}"] = node
 
-    def marks_hold(self) -> bool:
-        """True if all tensors are alive, with the same flags and gradients."""
-        flags = [*((reference, flag) for reference, _, flag in self.nodes), *self.flags]
-        try:
-            return (
-                all(reference()._requires_grad is flag for reference, flag in flags)
-                and all(owner()._grad is gradient() for owner, gradient in self.owners)
-                and all((side()._grad is None) is is_first for side, is_first in self.left)
-            )
-        except AttributeError:  # one is gone
-            return False
 
+class LeftGradient(NamedTuple):
+    """A gradient that a replay has left, which the next one overwrites unless somebody saw it."""
 
-class ReusableGradient(NamedTuple):
-    """A gradient made by a replay; the next one reuses its memory if nothing else refers to it."""
-
-    number: int
-    """Its index in `left`."""
+    owner: Reference
+    tensor: Tensor
+    node: UOp
+    """The node of the tensor."""
+    side: int
+    """Its index among the side outputs."""
     place: int
     """Its index among the outputs of the step."""
-    owner: weakref.ref[Any]
-    tensor: Tensor
-    shown: UOp
-    """The node of the tensor when it was left."""
-    node: UOp
+    memory: UOp
     buffer: Buffer
-    made: Buffer
-    """The buffer of the captured step that it stands for."""
 
-
-COUNTED: Final = 4
-"""Objects of a gradient whose references are counted: its tensor, node, BUFFER and Buffer."""
-
-
-class ReusableGradients:
-    """The gradients made by a replay, and their reference counts at its end."""
-
-    def __init__(self, rows: Sequence[ReusableGradient] = (), known: Sequence[int] = ()) -> None:
-        self.rows = rows
-        self.tensors: list[tuple[Reference, Tensor, UOp]] = [
-            (row.owner, row.tensor, row.shown) for row in rows
-        ]
-        """Owners, their gradients, and the nodes of these."""
-        self.counted: list[Any] = [
-            x for row in rows for x in (row.tensor, row.shown, row.node, row.buffer)
-        ]
-        self.known = [*known]
-        """Counts of references to `counted` while nobody has seen them, of the first rows only
-        until `count` is called."""
-        self.numbers = frozenset([row.number for row in rows])
-        self.places = frozenset([row.place for row in rows])
-        self.again = {row.made: row.buffer for row in rows}
-        """For buffers of the captured step, those to be used again."""
-        self.is_counted = len(self.known) == len(self.counted)
-        """True if the references to all of them were counted."""
-
-    def count(self) -> None:
-        """Count the references to the new ones, before anyone else has seen them.
-
-        Those of a thread that looks at all tensors just then must not count.
-        """
-        with walking:
-            self.known += [*map(getrefcount, self.counted)][len(self.known) :]
-        self.is_counted = True
-
-    def unseen(self) -> ReusableGradients:
-        """The gradients that the next replay may overwrite, back in their places.
-
-        Nothing refers to them that did not when they were left.
-        """
-        counts = [*map(getrefcount, self.counted)]
-        if counts == self.known and self.are_in_place():
-            return self
-        kept = []
-        for number, of_row in enumerate(self.tensors[: len(self.known) // COUNTED]):
-            part = slice(COUNTED * number, COUNTED * (number + 1))
-            if put_back(*of_row, counts[part], self.known[part]):
-                kept.append(number)
-        if len(kept) == len(self.rows):
-            return self
-        return ReusableGradients(
-            [self.rows[number] for number in kept],
-            [most for n in kept for most in self.known[COUNTED * n : COUNTED * (n + 1)]],
-        )
-
-    def are_in_place(self) -> bool:
-        """True if all of them are the gradients of their owners, unchanged."""
-        try:
-            return all(
-                o()._grad is tensor and tensor.uop is shown for o, tensor, shown in self.tensors
-            )
-        except AttributeError:  # one is gone
+    def put_back(self) -> bool:
+        """True if nobody has seen it, so that it may be overwritten; the owner has it again."""
+        owner, tensor = self.owner(), self.tensor
+        if owner is None or tensor._is_seen or tensor.uop is not self.node:
             return False
+        owner._grad = tensor  # it was missing after zero_grad()
+        return True
 
 
-def put_back(
-    reference: Reference,
-    tensor: Tensor,
-    shown: UOp,
-    counts: Sequence[int],
-    known: Sequence[int],
-) -> bool:
-    """Restore a gradient if it is unchanged and nothing new refers to it."""
-    owner = reference()
-    if owner is None or tensor.uop is not shown:
-        return False
-    is_missing = owner._grad is not tensor  # as after zero_grad(): a reference less
-    if counts[0] + is_missing > known[0] or not all(map(le, counts[1:], known[1:])):
-        return False
-    if is_missing:
-        owner.grad = tensor
-    return True
+class LeftGradients:
+    """Gradients that the last replay has left, in columns for quick comparison."""
+
+    def __init__(self, rows: Sequence[LeftGradient] = (), made: Sequence[Buffer] = ()) -> None:
+        self.rows, self.made = rows, made
+        """`made` are the outputs of the captured step."""
+        self.owners = [row.owner for row in rows]
+        self.tensors = [row.tensor for row in rows]
+        self.nodes = [row.node for row in rows]
+        self.sides = frozenset([row.side for row in rows])
+        self.places = frozenset([row.place for row in rows])
+        self.again = {made[row.place]: row.buffer for row in rows}
+        """For buffers of the captured step, those to be used again."""
+
+    def unseen(self) -> LeftGradients:
+        """Those that the next replay may overwrite, in their places."""
+        try:
+            if (
+                not any(map(IS_SEEN, self.tensors))
+                and all(map(is_, map(NODE, self.tensors), self.nodes))
+                and all(map(is_, map(GRADIENT, map(call, self.owners)), self.tensors))
+            ):
+                return self
+        except AttributeError:  # an owner is gone
+            pass
+        return LeftGradients([row for row in self.rows if row.put_back()], self.made)
 
 
-class ReusableResult(ResultMemory):
-    """The memory and the nodes of a result; a replay uses them again when nothing else does.
+IS_SEEN, NODE, GRADIENT = map(attrgetter, ("_is_seen", "uop", "_grad"))
 
-    To make them costs more than the rest of a replay. The memory of small results is so kept from
-    one replay to the next.
+
+class KeptResult:
+    """Memory and nodes of a result, in which a replay computes again if nobody else has them.
+
+    To make them anew takes as long as all else in a replay, and no explicit state tells when a
+    program drops a node: so their references are counted.
     """
 
-    __slots__ = ("counted", "ended", "known", "nodes", "shown")
+    __slots__ = ("again", "count", "held", "nodes", "shown")
 
-    def __init__(
-        self, recorded: RecordedCall, written: Sequence[Buffer], nodes: Mapping[int, UOp]
-    ) -> None:
-        step, result = recorded.step, recorded.result
-        places = [place for place, _ in recorded.shown]
-        self.nodes = {place: nodes[place] for place in places}
-        super().__init__({step.outputs[place]: written[place] for place in places})
+    count: list[int]
+    """Of references to them, while nobody else has any."""
+
+    def __init__(self, recorded: RecordedCall, nodes: Mapping[int, UOp]) -> None:
+        result, outputs = recorded.result, recorded.step.outputs
+        self.nodes = nodes
+        self.again = {outputs[place]: buffer_of(node) for place, node in self.nodes.items()}
         is_one = type(result) is Output and not result.is_sized
         self.shown = result.node(self.nodes, None) if is_one else None
         """The node of the only tensor, if there is one whose shape is the same in all calls."""
-        self.counted = [*self.nodes.values(), *self.again.values()]
-        self.counted += [] if self.shown is None else [self.shown]
-        self.known: list[int] = []
-        """Counts of references to them while no tensor shows them."""
-        self.ended: Mapping[int, BufferSet] = {}
-        """By its place, what each of the nodes was computed from in the last replay."""
+        self.held = [*nodes.values(), *self.again.values()]
+        self.held += [] if self.shown is None else [self.shown]
+
+    def is_free(self) -> bool:
+        """True if nobody else has them, and no write has ended their version."""
+        if [*map(getrefcount, self.held)] != self.count:
+            return False
+        return not any(map(versions.former.__contains__, self.nodes.values()))
 
 
 MOST_KEPT_BYTES: Final = 8 << 20
 """Most memory of a result that is kept: the work on more takes longer than to make its nodes."""
 MOST_KEPT_RESULTS: Final = 2
 """Results that are kept: while one is looked at, the next is computed."""
+COUNTS: Final = getattr(sys, "_is_gil_enabled", lambda: True)()
+"""True if reference counts tell whether others hold an object."""
 
 
 @dataclass(eq=False)
@@ -329,89 +271,78 @@ class RecordedCall:
     """Tensors whose memory the launches work on."""
     side_outputs: tuple[SideOutput, ...] = ()
     """Places outside of the function where it stores tensors that outlive the call."""
-    values: tuple[Any, ...] = ()
-    """The values stored there, with an Output for each tensor."""
     flags: tuple[tuple[weakref.ref[Any], bool | None], ...] = ()
     """Other tensors around the function, and whether they required gradients."""
     untouched: tuple[weakref.ref[Any], ...] = ()
     """Tensors that had no gradient before and have none after, but in between."""
     origins: Mapping[int, tuple[BufferSet, tuple[int, ...]]] = field(default_factory=dict)
-    """For outputs that gradients would go through: memory that they were computed from, and the
+    """For new outputs: memory that they were computed from and gradients would go to, and the
     numbers of buffers of arguments.
     """
     expected: Expected | None = field(init=False)
     """The contents of `state`, `flags` and `side_outputs` in columns, for quick comparison."""
-    gradients: ReusableGradients = field(init=False, default_factory=ReusableGradients)
+    gradients: LeftGradients = field(init=False, default_factory=LeftGradients)
     """Gradients that the last replay left in separate memory."""
 
     def __post_init__(self) -> None:
         self.expected = Expected.of(self)
 
-    def end_gradients(self, nodes: Mapping[int, UOp], given: Sequence[UOp]) -> dict[int, BufferSet]:
-        """Record of outputs what they were computed from: a gradient that should go there, and ends
-        at a result, is refused. Gradients that are used again keep what was recorded before.
+    def end_gradients(self, nodes: Mapping[int, UOp], given: Sequence[UOp]) -> None:
+        """Record of new outputs what they were computed from: a gradient that should go there, and
+        ends at a result, is refused. Gradients that are used again keep what was recorded before.
         """
-        ended: dict[int, BufferSet] = {}
         for place, (fixed, arguments) in self.origins.items():
             if (node := nodes.get(place)) is not None:
-                own = [weakref.ref(versions.home(given[number])) for number in arguments]
-                node._ended = ended[place] = fixed.union(own) if own else fixed
-        return ended
+                own = map(versions.home, map(given.__getitem__, arguments))
+                node._ended = fixed.union(map(weakref.ref, own))
 
     @cached_property
     def shown(self) -> tuple[tuple[int, int], ...]:
         """The places among the step's outputs that the result shows, each with its source."""
-        places = dict.fromkeys(p for _, leaf in leaves_of(self.result) for p in leaf.places)
+        places = dict.fromkeys(p for leaf in leaves_of(self.result) for p in leaf.places)
         return tuple((place, self.sources[place]) for place in places)
 
     @cached_property
     def keeps_results(self) -> bool:
         """True if results have their memory alone, and it is little."""
         outputs = self.step.outputs
-        left = {outputs[place] for _, leaf in leaves_of(self.values) for place in leaf.places}
-        new = set(self.step.fresh_outputs) - left
+        left = {
+            outputs[p] for leaf in self.outputs[len(leaves_of(self.result)) :] for p in leaf.places
+        }
         found = [outputs[place] for place, source in self.shown if source < 0]
         return (
             COUNTS
             and len({*found}) == len(self.shown) > 0
-            and new.issuperset(found)
+            and left.isdisjoint(found)
+            and {*self.step.fresh_outputs}.issuperset(found)
             and sum(buffer.nbytes for buffer in found) <= MOST_KEPT_BYTES
         )
 
-    def reusable_result(self) -> ReusableResult | None:
-        """A result whose memory and nodes may be used again."""
-        kept: list[ReusableResult] = self.step.kept_results
-        for found in kept:
-            if [*map(getrefcount, found.counted)] == found.known:
-                for place, node in found.nodes.items():
-                    is_ended = getattr(node, "_ended", None) is not found.ended.get(place)
-                    if is_ended or versions.is_former(node):
-                        break  # it was written to
-                else:
-                    return found
-        return None
-
-    def keep(self, made: ReusableResult) -> None:
+    def keep(self, nodes: Mapping[int, UOp]) -> KeptResult:
         """Keep a new result, of which nobody else knows yet."""
-        made.known = [*map(getrefcount, made.counted)]
+        made = KeptResult(self, nodes)
+        made.count = [*map(getrefcount, made.held)]
         kept = self.step.kept_results
-        kept.append(made)
-        del kept[:-MOST_KEPT_RESULTS]
+        kept[:] = [*kept, made][-MOST_KEPT_RESULTS:]
+        return made
 
     @cached_property
-    def kinds(self) -> list[UOp]:
-        """For each output, a BUFFER node of its kind."""
-        outputs = [leaf for _, leaf in leaves_of((self.result, *self.values))]
+    def outputs(self) -> list[Output]:
+        """The Outputs of the result, then those left outside."""
+        return leaves_of((self.result, *[side.value for side in self.side_outputs]))
+
+    @cached_property
+    def kinds(self) -> dict[int, UOp]:
+        """For each output of the step, a BUFFER node of its kind."""
         found: dict[int, UOp] = {}
-        for output in outputs:
+        for output in self.outputs:
             found |= dict(zip(output.places, output.parameters, strict=True))
-        return [found[place] for place in range(len(self.sources))]
+        return found
 
     @cached_property
     def unshared(self) -> frozenset[int]:
         """Numbers of side outputs in memory of their own, which later replays may overwrite."""
-        outputs = [leaf for _, leaf in leaves_of((self.result, *self.values))]
-        used = Counter(place for output in outputs for place in output.places)
+        used = Counter(place for output in self.outputs for place in output.places)
         new = set(self.step.fresh_outputs)
 
         def is_alone(value: Any) -> bool:
@@ -421,8 +352,8 @@ class RecordedCall:
             is_whole = value.form.op is Op.BUFFER or value.form.src[0].op is Op.BUFFER
             return is_whole and used[place] == 1 and self.step.outputs[place] in new
 
-        found = [number for number, value in enumerate(self.values) if is_alone(value)]
-        return frozenset(found if COUNTS else ())
+        sides = enumerate(self.side_outputs)
+        return frozenset([n for n, side in sides if side.tensor and is_alone(side.value)])
 
     def __reduce__(self) -> tuple[object, ...]:
         return RecordedCall, (
@@ -432,7 +363,6 @@ class RecordedCall:
             [None] * len(self.nodes),
             [],
             (),
-            self.values,
             (),
             (),
             {place: (frozenset(), arguments) for place, (_, arguments) in self.origins.items()},
@@ -452,10 +382,10 @@ def node_of(recorded: RecordedCall, place: int, buffer: Buffer) -> UOp:
     return node
 
 
-def leaves_of(result: Any) -> list[tuple[str, Output]]:
+def leaves_of(result: Any) -> list[Output]:
     """The Outputs in a recorded result."""
-    found: list[tuple[str, Output]] = []
-    rebuilt(result, Output, lambda output: found.append(("", output)))
+    found: list[Output] = []
+    rebuilt(result, Output, found.append)
     return found
 
 

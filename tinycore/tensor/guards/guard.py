@@ -6,7 +6,7 @@ own values (`readers.py`), and compares them by their roles.
 At the first replay the same reads are written down as Python, without a loop, calls of readers and
 tuples between them, and compiled: that takes a third of the time. This code compares identities,
 which decides most replays. It answers False where a value is another object than at the capture;
-`Guard.find` knows if that one means the same. See docs/decisions/0028-captures.md.
+`Guard.holds` knows if that one means the same. See docs/decisions/0028-captures.md.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def item_names(box: str, count: int) -> list[str]:
 
 def compiled_guard(boxes: Sequence[Box]) -> Callable[[Any], bool]:
     """A function of the values of box 0, true if all values below are the objects they were."""
-    scope: dict[str, Any] = {"changed": CHANGED, "missing": MISSING}
+    scope: dict[str, Any] = {"changed": CHANGED, "missing": MISSING, "meets": meets}
     lines = ["def is_same(roots):", "    try:"]
     lines += [f"        {line}" for line in statements(boxes, scope)]
     lines += ["    except changed:", "        return False"]
@@ -201,6 +201,9 @@ def statements(boxes: Sequence[Box], scope: dict[str, Any]) -> Iterator[str]:
             elif role.means == ATOM and id(role.of) == own:
                 scope[f"atom{number}_{place}"] = role.of
                 equal.append(f"{values[place]} is atom{number}_{place}")
+            elif role.means == FORM:
+                scope[f"role{number}_{place}"] = role
+                equal.append(f"meets(role{number}_{place}, {values[place]})")
             # The content of a box inside of this one is compared by its own statements.
             elif role.means != CONTENT or (number, place) not in inner:
                 ids[number, place] = own
@@ -296,11 +299,11 @@ class Guard:
         self.rows = [
             (box.parent, box.place, box.kind, box.scope, box.read, [*box.ids], box) for box in boxes
         ]
-        """Fields of each box that `find` reads, in one tuple."""
+        """Fields of each box that `holds` reads, in one tuple."""
         self.is_possible = True
         """True if all objects that must be found again exist."""
         self.is_same: Callable[[Values], bool] | None = None
-        """A quick `find` from the first replay on Its False decides nothing."""
+        """A quick `holds` from the first replay on. Its False decides nothing."""
         self.kept: list[Any] = []
         """References to these: weak where they can be."""
         mine = weakref.ref(self)
@@ -316,31 +319,40 @@ class Guard:
                 self.kept.append(value)
 
     def holds(self, roots: Values) -> bool:
-        """True if nothing has changed. Used if `is_same` says no, or does not exist yet."""
-        if self.find(roots) is None:
+        """True if nothing has changed."""
+        if not self.is_possible:
+            return False
+        if self.more:
+            roots = (*roots, *self.more)
+        if self.is_same is not None and self.is_same(roots):
+            return True
+        found = [roots]
+        try:
+            for parent, place, kind, scope, read, ids, box in self.rows:
+                container = found[parent][place]
+                if type(container) is not kind:
+                    return False
+                values = read(container if scope is None else scope(container))
+                if [*map(id, values)] != ids and not box.holds(values):
+                    return False
+                found.append(values)
+        except (AttributeError, KeyError, IndexError, RuntimeError):
             return False
         if self.is_same is None:
             self.is_same = compiled_guard(self.boxes)
         return True
 
-    def find(self, roots: Values) -> list[Values] | None:
-        """The values of all boxes, those of the roots first; None if something has changed."""
-        if not self.is_possible:
-            return None
-        found: list[Values] = [(*roots, *self.more) if self.more else roots]
-        keep = found.append
-        try:
-            for parent, place, kind, scope, read, ids, box in self.rows:
-                container = found[parent][place]
-                if type(container) is not kind:
-                    return None
-                values = read(container if scope is None else scope(container))
-                if [*map(id, values)] != ids and not box.holds(values):
-                    return None
-                keep(values)
-        except (AttributeError, KeyError, IndexError, RuntimeError):
-            return None
-        return found
+    def put(self, roots: Values, number: int, place: int, value: Any) -> None:
+        """Replace a value of a box that is there."""
+        box = self.boxes[number]
+        box.put(self.value_at(roots, box.parent, box.place), place, value)
+
+    def value_at(self, roots: Values, parent: int, place: int) -> Any:
+        """A value of the roots (0), or of a box by its number."""
+        if not parent:
+            return (*roots, *self.more)[place]
+        box = self.boxes[parent - 1]
+        return box.values(self.value_at(roots, box.parent, box.place))[place]
 
     def facts(self) -> Iterator[tuple[str, Any]]:
         """Yield the expected plain values and objects, with descriptions of their places."""
