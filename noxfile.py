@@ -158,6 +158,13 @@ def caches(session: nox.Session) -> None:
 
 
 @nox.session
+def signals(session: nox.Session) -> None:
+    """Run random programs whose signal handlers read tensors (`-- --count 500 --seed 0`)."""
+    install(session)
+    session.run("python", "-m", "tests.fuzz.signals", *FRONTEND, *session.posargs)
+
+
+@nox.session
 def slopes(session: nox.Session) -> None:
     """Take random gradients through writes, and torch's (`-- --count 2000 --seed 0`)."""
     install(session)

@@ -25,22 +25,23 @@ SIGNALS: Final = tuple(
     int(getattr(signal, f"SIG{word}")) for word in WORDS if hasattr(signal, f"SIG{word}")
 )
 """Signals that programs handle; to ask for all there are takes 7 us."""
-handler_of: Final[Callable[[int], Any]] = getattr(
-    sys.modules.get("_signal"), "getsignal", signal.getsignal
-)
+native: Final[Any] = sys.modules.get("_signal", signal)
+handler_of: Final[Callable[[int], Any]] = native.getsignal
 """`signal.getsignal` without the enumerations that it makes of numbers, ten times as fast."""
+set_handler: Final[Callable[[int, Any], Any]] = native.signal
+"""`signal.signal` likewise."""
 NOT_DEFERRED: Final = frozenset((0, 1, None, signal.default_int_handler))
 """Handlers that are not a program's own: the system's, of nobody, and Python's of Ctrl-C."""
 
 
 class Deferred:
-    """In place of a program's handlers: keeps the signals that come."""
+    """In place of a program's handlers: keeps the signals that come, each once, as the system."""
 
     def __init__(self) -> None:
-        self.came: list[tuple[int, FrameType | None]] = []
+        self.came: dict[int, FrameType | None] = {}
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        self.came.append((number, frame))
+        self.came.setdefault(number, frame)
 
 
 def handlers(*, everything: bool = False) -> dict[int, Any]:
@@ -72,25 +73,47 @@ def has_no_handler() -> bool:
 
 @contextmanager
 def deferred(given: Mapping[int, Any]) -> Iterator[None]:
-    """Call the handlers of signals that come inside the block at its end, however it ends."""
+    """Call the handlers of signals that come inside the block at its end, however it ends.
+
+    A handler that the block itself sets stays.
+    """
     keeper = Deferred()
     try:
         for number in given:
-            signal.signal(number, keeper)
+            set_handler(number, keeper)
         yield
     finally:
         try:
-            restore(given)
+            restore(given, keeper)
         finally:  # a handler that is restored may raise
-            restore(given)
-            for number, frame in keeper.came:
-                given[number](number, frame)
+            restore(given, keeper)
+            deliver(given, keeper.came)
 
 
-def restore(given: Mapping[int, Any]) -> None:
-    """Set the handlers of signals."""
+def silence() -> None:
+    """Call none of the program's own handlers any more, as the process ends."""
+    keeper = Deferred()
+    for number in handlers():
+        set_handler(number, keeper)
+
+
+def restore(given: Mapping[int, Any], keeper: Deferred) -> None:
+    """Set the handlers of signals again where a keeper is in their place."""
     for number, handler in given.items():
-        signal.signal(number, handler)
+        if handler_of(number) is keeper:
+            set_handler(number, handler)
+
+
+def deliver(given: Mapping[int, Any], came: dict[int, FrameType | None]) -> None:
+    """Call the handlers of signals that came, all of them though one may raise."""
+    while came:
+        number = next(iter(came))
+        frame = came.pop(number)
+        try:
+            given[number](number, frame)
+        except BaseException:
+            deliver(given, came)
+            raise
 
 
 def undisturbed(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:

@@ -528,6 +528,11 @@ def results_of(names: Ours, found: Program) -> dict[str, Any]:
     scope = names.scope()
     for line in found.lines:
         exec(compiled(line), scope)
+    return results_in(names, scope)
+
+
+def results_in(names: Ours, scope: dict[str, Any]) -> dict[str, Any]:
+    """The same, of a program that has run over some names."""
     results: dict[str, Any] = {f"read {n}": x for n, x in enumerate(names.shown)}
     results |= {f"{name}.grad": numbers_of(scope[name].grad) for name in scope["asked"]}
     return results | {name: numbers_of(scope[name]) for name in scope["names"]}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz import captures, extremes, leaves, slopes, symbolic, writes
+from tests.fuzz import captures, extremes, leaves, signals, slopes, symbolic, writes
 from tests.fuzz.programs.command import FUZZER as PROGRAMS
 from tests.fuzz.runner import Fuzzer, Verdict, run, smallest, without_a_line
 from tinycore.config import settings
@@ -16,6 +16,7 @@ from tinycore.config import settings
 FUZZERS = [
     writes.FUZZER,
     slopes.FUZZER,
+    signals.FUZZER,
     leaves.FUZZER,
     captures.FUZZER,
     extremes.FUZZER,

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from typing import Final, NoReturn
 
 from tinycore._locks import recursive_lock
+from tinycore._signals import silence
 from tinycore.config import in_force, settings
 from tinycore.device.backend import Backend
 from tinycore.device.discovery import BROKEN, Candidate, DeviceState, Plugins, State, extras
@@ -235,6 +236,11 @@ class Registry:
                     if claim is not None and claim.state is State.OPEN:
                         claim.state = State.READY
 
+    def _close_at_exit(self) -> None:
+        """Close all devices; a signal handler would find the memory of tensors lost."""
+        silence()
+        self.close()
+
     # --- how
 
     def _opened(self, name: str) -> OpenDevice:
@@ -263,7 +269,7 @@ class Registry:
         claim.state, claim.reason, claim.error = State.OPEN, "", None
         if not self._closes_at_exit:
             self._closes_at_exit = True
-            atexit.register(self.close)
+            atexit.register(self._close_at_exit)
 
     def _usable(self, word: str) -> Backend:
         """The declaration behind a name, checked; raises when it cannot be used."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from types import TracebackType
 
+from tinycore._signals import deferred, handlers
 from tinycore.tensor.aliases import base_of_view
 from tinycore.tensor.change_tracking import open_log
 from tinycore.tensor.core import Core
@@ -19,15 +20,17 @@ from tinycore.tensor.liveness import become
 
 class AtomicWrites:
     """Context manager that rolls back the writes to `tensors()`, and to all their views, when it is
-    left by an exception.
+    left by an exception. The program's own signal handlers see none of the writes, or all.
     """
 
-    __slots__ = ("log", "tensors")
+    __slots__ = ("log", "signals", "tensors")
 
     def __init__(self, tensors: Callable[[], Iterable[Core]]) -> None:
         self.tensors = tensors
 
     def __enter__(self) -> None:
+        self.signals = deferred(handlers())
+        self.signals.__enter__()
         self.log = open_log()
 
     def __exit__(
@@ -36,9 +39,12 @@ class AtomicWrites:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is not None:
-            self.roll_back()
-        del self.log
+        try:
+            if kind is not None:
+                self.roll_back()
+            del self.log
+        finally:
+            self.signals.__exit__(None, None, None)
 
     def roll_back(self) -> None:
         """Give the tensors, and all tensors that alias them, their former nodes."""

@@ -310,7 +310,7 @@ class Indexing(Creation):
         """The parts along the first axis. Raises TypeError when there is no axis."""
         if not self.ndim:
             raise TypeError("iteration over a tensor with no axes")
-        return (self[i] for i in range(self.shape[0]))
+        return map(self.__getitem__, range(self.shape[0]))
 
     def __setitem__(
         self, index: Index | tuple[Index, ...], value: Self | Scalar | Sequence[Any] | SupportsArray

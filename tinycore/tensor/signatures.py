@@ -26,6 +26,7 @@ from reprlib import Repr
 from typing import Any, Final, Literal, NamedTuple, NoReturn
 
 from tinycore._deferred import NumpyArray, NumpyBool, NumpyComplex
+from tinycore._signals import deferred, handlers, has_no_handler
 from tinycore.dtype import DType, dtypes, to_dtype
 from tinycore.errors import (
     ArgumentError,
@@ -408,16 +409,59 @@ MISTAKES: Final = (ArgumentError, DTypeError, GradientError, IndexRangeError, Sh
 
 
 def check_signatures(cls: type, tensor: type) -> None:
-    """Hold the annotations of the public methods that a class defines; `Self` is `tensor`."""
+    """Hold the annotations of the public methods that a class defines; `Self` is `tensor`.
+
+    Our own defer the program's signal handlers, as a handler that computes may replace the nodes
+    that a method has in its hands. See docs/threads.md.
+    """
+    own = cls.__module__.startswith(__package__)
     for name, member in list(vars(cls).items()):
-        function = getattr(member, "__func__", member)
-        public = name in TOLD_AS or not name.startswith("_")
-        if not public or not isinstance(function, types.FunctionType):
-            continue
-        if unwrap(function).__annotations__.keys() - {"return"}:
-            call = with_argument_checks(TOLD_AS.get(name, name), function, tensor)
-            kind = type(member) if member is not function else None
-            setattr(cls, name, kind(call) if kind else call)
+        if isinstance(member, (classmethod, staticmethod)):
+            call = checked(name, member.__func__, tensor, own)
+            setattr(cls, name, type(member)(call))
+        elif isinstance(member, types.FunctionType):
+            setattr(cls, name, checked(name, member, tensor, own))
+        elif isinstance(member, property) and own:
+            setattr(cls, name, at_once_where_changed(member))
+
+
+def checked(name: str, function: Callable[..., Any], tensor: type, own: bool) -> Callable[..., Any]:
+    """A method of a class, with the checks that it gets; `own` are those of this folder."""
+    is_public = name in TOLD_AS or not name.startswith("_")
+    own = own and name not in LONG
+    if is_public and unwrap(function).__annotations__.keys() - {"return"}:
+        return with_argument_checks(TOLD_AS.get(name, name), function, tensor, own)
+    return at_once(function) if own and (is_public or is_special(name)) else function
+
+
+LONG: Final = frozenset({"__init_subclass__", "__new__", "from_url"})
+"""Methods during which signal handlers are called: a download takes its time."""
+
+
+def is_special(name: str) -> bool:
+    """True if Python calls a method of that name, such as `__neg__`."""
+    return name.startswith("__") and name.endswith("__")
+
+
+def at_once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A method, during which the program's own signal handlers are deferred."""
+
+    @wraps(function)
+    def call(*given: Any, **named: Any) -> Any:
+        if sys._getframe(1).f_globals.get("__package__") == __package__ or has_no_handler():
+            return function(*given, **named)
+        with deferred(handlers()):
+            return function(*given, **named)
+
+    return call
+
+
+def at_once_where_changed(member: property) -> property:
+    """A property which makes tensors, or is assigned to, likewise."""
+    if member.fset is not None:
+        member = member.setter(at_once(member.fset))
+    makes_tensor = member.fget is not None and member.fget.__annotations__.get("return") == "Self"
+    return member.getter(at_once(member.fget)) if makes_tensor and member.fget else member
 
 
 OF_LISTS: Final = frozenset({"cat", "stack"})
@@ -448,9 +492,11 @@ def called_wrongly(name: str, error: TypeError) -> str:
 
 
 def with_argument_checks(
-    name: str, function: Callable[..., Any], tensor: type
+    name: str, function: Callable[..., Any], tensor: type, own: bool
 ) -> Callable[..., Any]:
-    """A method that checks its arguments, except for calls from this folder."""
+    """A method that checks its arguments, except for calls from this folder; its `own` methods
+    defer signal handlers, too.
+    """
     contract = Contract(name, function, tensor)
     seen = contract.seen
 
@@ -458,6 +504,12 @@ def with_argument_checks(
     def call(*given: Any, **named: Any) -> Any:
         if sys._getframe(1).f_globals.get("__package__") == __package__:
             return function(*given, **named)
+        if not own or has_no_handler():
+            return checked_call(given, named)
+        with deferred(handlers()):
+            return checked_call(given, named)
+
+    def checked_call(given: tuple[Any, ...], named: dict[str, Any]) -> Any:
         try:
             if named or tuple(map(type, given)) not in seen:
                 if named:
