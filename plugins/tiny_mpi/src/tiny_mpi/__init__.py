@@ -6,11 +6,32 @@ RANK:3, which `ranks()` lists: `tensor.shard(tiny_mpi.ranks(), axis=0)`.
 
 from __future__ import annotations
 
-from tiny_mpi.launch import place
+import copy
+from typing import TypeVar
 
-__all__ = ["ranks"]
+from tiny_mpi.launch import place
+from tinycore import Tensor
+
+__all__ = ["gathered", "ranks"]
+
+Layer = TypeVar("Layer")
 
 
 def ranks() -> tuple[str, ...]:
     """The devices of all processes, in the order of ranks."""
     return tuple([f"RANK:{rank}" for rank in range(place().size)])
+
+
+def gathered(layer: Layer) -> Layer:
+    """A layer whose parameters, that lie in parts, are gathered in each process for one use.
+
+    The gradients go to the parts. So is a layer computed that is stored in parts: `gathered(f)(x)`.
+    """
+    found = copy.copy(layer)
+    for name, value in vars(layer).items():
+        if isinstance(value, Tensor):
+            if value.sharded_axis is not None:
+                setattr(found, name, value.shard(value.devices).contiguous())
+        elif hasattr(value, "__dict__"):
+            setattr(found, name, gathered(value))
+    return found

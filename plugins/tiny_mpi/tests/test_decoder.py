@@ -1,0 +1,66 @@
+"""A decoder on several processes: the losses of one, and exactly the bytes that theory says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from processes import output
+
+pytestmark = pytest.mark.slow
+
+PROGRAM = Path(__file__).parent / "programs" / "decoder.py"
+STEPS = 4
+ACTIVATIONS = 8 * 16 * 32 * 4
+"""Bytes of the activations between two layers, of the whole batch."""
+LAYERS, TOKENS = 2, 8 * 16 * 4
+
+THEORY: dict[str, Callable[[int, int], float]] = {
+    # gradients to each other process; the loss, and its number of tokens
+    "data": lambda n, size: (n - 1) * (size + 8),
+    # and the parts of the parameters to each other process, after the step or before it
+    "zero1": lambda n, size: (n - 1) * (size + 8 + size / n),
+    "zero2": lambda n, size: (n - 1) * (size + 8 + size / n),
+    "zero3": lambda n, size: (n - 1) * (size + 8 + size / n),
+    # two sums in each direction in each layer
+    "tensor": lambda n, size: (n - 1) * 4 * LAYERS * ACTIVATIONS,
+}
+"""Bytes that each process sends in a step, for n processes and parameters of `size` bytes."""
+
+
+@cache
+def trained(count: int, way: str) -> Any:
+    return json.loads(output(count, PROGRAM, way, str(STEPS)))
+
+
+@pytest.mark.parametrize(
+    ("way", "count"),
+    [
+        *[(way, 2) for way in ("data", "zero1", "zero2", "zero3", "tensor", "pipeline")],
+        ("data", 4),
+        ("zero3", 4),
+        ("tensor", 4),
+    ],
+)
+def test_losses_and_bytes(way: str, count: int) -> None:
+    one, several = trained(1, "data"), trained(count, way)
+
+    numpy.testing.assert_allclose(several["losses"], one["losses"], rtol=1e-5)
+    if way == "pipeline":  # activations there with the next tokens, their gradients back
+        assert several["sent"] == [ACTIVATIONS + TOKENS, ACTIVATIONS]
+    elif (way, count) == ("zero3", 4):  # gradients of gathered parameters go by rank 0
+        assert max(several["sent"]) == THEORY[way](count, one["parameters"] * 4)
+    else:
+        assert several["sent"] == [THEORY[way](count, one["parameters"] * 4)] * count
+    assert one["sent"] == [0]
+
+
+def test_losses_of_eight_processes() -> None:
+    one, eight = trained(1, "data"), trained(8, "data")
+
+    numpy.testing.assert_allclose(eight["losses"], one["losses"], rtol=1e-5)
