@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
@@ -38,11 +39,15 @@ from tinycore.plugin import (
     deferred,
 )
 
-__all__ = ["BACKEND", "RankRuntime", "open_rank"]
+__all__ = ["BACKEND", "RankRuntime", "open_rank", "reading_alone"]
 
 PASSED_ON: Final = frozenset({"graph", "image", "local_memory"})
 """Abilities of a device that it keeps as a RANK; others concern memory that the host addresses, or
 devices that wait for each other."""
+
+
+reading_alone: Final = ContextVar("reading_alone", default=False)
+"""True while a process reads what it has, and the others do not."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +143,7 @@ class RankAllocator:
         processes = group()
         if processes.rank == self.rank:
             self.owned.read(dst, src)
-        if processes.size > 1:
+        if processes.size > 1 and not reading_alone.get():
             dst[:] = processes.broadcast(numpy.frombuffer(dst, numpy.uint8), self.rank).data
 
     def copy_from(self, dst: Handle, src: Handle, size: int, source: Any) -> None:

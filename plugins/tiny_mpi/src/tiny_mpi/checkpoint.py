@@ -1,0 +1,195 @@
+"""Checkpoints of tensors that are spread over processes.
+
+A checkpoint is a folder. Each process writes a file of safetensors with the parts that it has, all
+at the same time; of copies one is written. `index.json` names the files and how parts fit together.
+It is replaced last, in one step: until then, and where a process dies, the folder holds the
+checkpoint before. It says nothing of a number of processes, so that another number may go on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy
+
+from tiny_mpi.backend import reading_alone
+from tinycore import Tensor, nn
+from tinycore.errors import ArgumentError, DTypeError, FileFormatError, ShapeError
+from tinycore.groups import Group, group
+
+__all__ = ["load", "save"]
+
+INDEX: Final = "index.json"
+Entry = dict[str, Any]
+"""Row of a tensor in the index: its shape and dtype, the axis of its parts, their files in order.
+"""
+
+
+def save(
+    folder: str | os.PathLike[str],
+    state: Mapping[str, Tensor],
+    facts: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a checkpoint, in place of the one that the folder holds. All processes call it.
+
+    `facts` is what else `load` is to give back, such as the number of the step, as JSON.
+    """
+    processes, target = group(), Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    token = agreed_token(processes)
+    owned = owners(state, processes.size)
+    Tensor.realize(*state.values())
+    parts = {
+        name: part_of(tensor, processes.rank)
+        for name, tensor in state.items()
+        if processes.rank in owned[name]
+    }
+    here = reading_alone.set(True)
+    try:
+        nn.state.safe_save(parts, target / file_name(token, processes.rank))
+    finally:
+        reading_alone.reset(here)
+    processes.barrier()  # all files are on the disk
+    if processes.rank == 0:
+        entries = {
+            name: {
+                "shape": list(tensor.shape),
+                "dtype": tensor.dtype.name,
+                "axis": tensor.sharded_axis if len(owned[name]) > 1 else None,
+                "files": [file_name(token, rank) for rank in owned[name]],
+            }
+            for name, tensor in state.items()
+        }
+        replace_index(target, {"tensors": entries, "facts": dict(facts or {})})
+        remove_others(target, token)
+    processes.barrier()
+
+
+def load(folder: str | os.PathLike[str], state: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Give tensors their values of a checkpoint, spread as they are now, and return its facts.
+
+    All processes call it, with as many of them as there are now. Raises ArgumentError where names
+    differ, ShapeError and DTypeError where tensors do, FileFormatError for a damaged checkpoint,
+    FileNotFoundError where there is none; the tensors are then as they were.
+    """
+    source = Path(folder)
+    index = read_index(source)
+    entries: dict[str, Entry] = index["tensors"]
+    if entries.keys() != state.keys():
+        missing = sorted(state.keys() - entries.keys())
+        other = sorted(entries.keys() - state.keys())
+        raise ArgumentError(
+            f"the checkpoint {source} and the state have different tensors: it lacks "
+            f"{', '.join(missing) or 'none'}, and has {', '.join(other) or 'none'} besides"
+        )
+    names = sorted({name for entry in entries.values() for name in entry["files"]})
+    files = {name: nn.state.safe_load(source / name) for name in names}
+    values = {}
+    for name, tensor in state.items():
+        entry = entries[name]
+        check_alike(name, entry, tensor)
+        parts = [part for file in entry["files"] if (part := files[file].get(name)) is not None]
+        if len(parts) < len(entry["files"]):
+            raise FileFormatError(f"{source}: {', '.join(entry['files'])} lack parts of {name}")
+        whole = parts[0] if len(parts) == 1 else parts[0].cat(*parts[1:], dim=entry["axis"])
+        if whole.shape != tensor.shape:
+            raise FileFormatError(
+                f"{source}: the parts of {name} are {whole.shape}, the index says {tensor.shape}"
+            )
+        spread = len(tensor.devices) > 1
+        devices, axis = tensor.devices, tensor.sharded_axis
+        values[name] = whole.shard(devices, axis) if spread else whole.to(tensor.device)
+    for name, tensor in state.items():
+        tensor.assign(values[name])
+    Tensor.realize(*state.values())
+    facts: dict[str, Any] = index["facts"]
+    return facts
+
+
+def agreed_token(processes: Group) -> str:
+    """A word for this checkpoint's files, the same in all processes."""
+    drawn = numpy.frombuffer(secrets.token_bytes(6), numpy.uint8)
+    return processes.broadcast(drawn).tobytes().hex()
+
+
+def file_name(token: str, rank: int) -> str:
+    """The file of one process."""
+    return f"{token}-{rank:05}.safetensors"
+
+
+def owners(state: Mapping[str, Tensor], size: int) -> dict[str, list[int]]:
+    """The ranks that write parts of each tensor, in order; of copies the one with the least yet."""
+    found, written = {}, dict.fromkeys(range(size), 0)
+    for name, tensor in state.items():
+        ranks = [rank_of(device) for device in tensor.devices]
+        if tensor.sharded_axis is None:
+            ranks = [min(ranks or written, key=lambda rank: (written[rank], rank))]
+        for rank in ranks:
+            written[rank] += int(tensor.nbytes()) // len(ranks)
+        found[name] = ranks
+    return found
+
+
+def rank_of(device: str) -> int:
+    """The rank of a device; 0 for one that each process has of its own, whose values are alike."""
+    name, _, number = device.partition(":")
+    return int(number or 0) if name == "RANK" else 0
+
+
+def part_of(tensor: Tensor, rank: int) -> Tensor:
+    """The part, or the copy, of a tensor that lies in the process of a rank."""
+    axis, devices = tensor.sharded_axis, tensor.devices
+    if axis is None:
+        return tensor if len(devices) == 1 else tensor.to(devices[rank]).contiguous().realize()
+    place = [rank_of(device) for device in devices].index(rank)
+    size = int(tensor.shape[axis]) // len(devices)
+    box = [(0, int(n)) for n in tensor.shape]
+    box[axis] = (place * size, (place + 1) * size)
+    return tensor.shrink(tuple(box)).to(devices[place]).contiguous().realize()
+
+
+def replace_index(folder: Path, index: Mapping[str, Any]) -> None:
+    """Put an index into the place of the one before, in one step."""
+    fresh = folder / f".{INDEX}.{secrets.token_hex(6)}"
+    with fresh.open("w", encoding="utf-8") as file:
+        json.dump(index, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(folder / INDEX)
+
+
+def remove_others(folder: Path, token: str) -> None:
+    """Remove files of checkpoints before this one, and of such as were never finished."""
+    for path in folder.glob("*-*.safetensors"):
+        if not path.name.startswith(f"{token}-"):
+            path.unlink(missing_ok=True)
+
+
+def read_index(folder: Path) -> dict[str, Any]:
+    """The index of a checkpoint. Raises FileFormatError where it is damaged."""
+    text = (folder / INDEX).read_text(encoding="utf-8")
+    try:
+        index = json.loads(text)
+        for entry in index["tensors"].values():
+            names, shape, axis = entry["files"], entry["shape"], entry["axis"]
+            fits = axis is None if len(names) == 1 else 0 <= axis < len(shape)
+            plain = all(Path(name).name == name for name in names)
+            if not (names and plain and fits and isinstance(entry["dtype"], str)):
+                raise ValueError(entry)
+        found: dict[str, Any] = {"tensors": index["tensors"], "facts": dict(index["facts"])}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FileFormatError(f"{folder / INDEX} is no index of a checkpoint: {error!r}") from error
+    return found
+
+
+def check_alike(name: str, entry: Entry, tensor: Tensor) -> None:
+    """Raises ShapeError or DTypeError where a tensor is not as the checkpoint has it."""
+    if tuple(entry["shape"]) != tuple(tensor.shape):
+        raise ShapeError(f"{name} is {tensor.shape} here, in the checkpoint {entry['shape']}")
+    if entry["dtype"] != tensor.dtype.name:
+        raise DTypeError(f"{name} is {tensor.dtype.name} here, in the checkpoint {entry['dtype']}")
