@@ -136,6 +136,12 @@ class Buffer:
         place += f" as {self.image!r}" if self.image is not None else ""
         return f"<Buffer {self.device} {self.size} x {self.dtype!r}{place}>"
 
+    def __reduce__(self) -> tuple[object, ...]:
+        if self.base is not None:
+            return Buffer.view, (self.base, self.size, self.dtype, self.offset)
+        content = self.tobytes() if self.is_allocated else None
+        return restored, (self.device, self.size, self.dtype, self.image, content)
+
     @property
     def nbytes(self) -> int:
         """Its size in bytes."""
@@ -390,6 +396,14 @@ class Buffer:
 
     fromCPU = from_cpu  # noqa: N815  the older names, see docs/spec-map.md
     toCPU = to_cpu  # noqa: N815
+
+
+def restored(
+    device: str, size: int, dtype: DType, image: ImageDType | None, content: bytes | None
+) -> Buffer:
+    """A pickled buffer, on the device of the same name in this process."""
+    made = Buffer(device, size, dtype, image=image)
+    return made if content is None else made.copyin(content)
 
 
 class Lease(weakref.ref[Buffer]):

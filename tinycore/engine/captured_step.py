@@ -265,22 +265,9 @@ class CapturedStep:
             if buffer is not None:
                 buffer.copyin(content.data.cast("B"))
 
-    # --- pickle
-
     def __reduce__(self) -> tuple[object, ...]:
-        order = dict.fromkeys(b for item in self.items for b in item.bufs)
-        order |= dict.fromkeys((*self.inputs, *self.outputs, *self.made))
-        for buffer in list(order):
-            if buffer.base is not None:
-                order[buffer.base] = None
-        number = {b: n for n, b in enumerate(order)}
-        empty = {*self.inputs, *self.made}
-        empty.update(b for b, _ in self.repeated if b is not None)
-        memory = [saved(b, number, b not in empty) for b in order]
-        items = [(i.runner, tuple(number[b] for b in i.bufs), i.metadata) for i in self.items]
-        places = [[number[b] for b in group] for group in (self.inputs, self.outputs, self.made)]
-        repeated = [(None if b is None else number[b], action) for b, action in self.repeated]
-        return loaded, (memory, items, *places, repeated)
+        self.free_intermediates()  # whose content nobody needs
+        return CapturedStep, (self.items, self.inputs, self.outputs, self.made, self.repeated)
 
 
 def pieces_of(items: Sequence[ExecItem], seconds: float) -> Iterator[list[ExecItem]]:
@@ -338,45 +325,6 @@ class ClosedRunner:
             f"{self.name} was captured on {self.device}, which was closed since. Call reset() of "
             "the captured function: the next calls capture it on the device as it is opened again"
         )
-
-
-def saved(buffer: Buffer, number: Mapping[Buffer, int], filled: bool) -> tuple[Any, ...]:
-    """A buffer for pickle: its kind, base, and content."""
-    content = None
-    if filled and buffer.base is None and buffer.is_allocated:
-        content = bytes(buffer.copyout(bytearray(buffer.nbytes)))
-    base = None if buffer.base is None else (number[buffer.base], buffer.offset)
-    return buffer.device, buffer.size, buffer.dtype, buffer.image, base, content
-
-
-def loaded(
-    memory: list[tuple[Any, ...]],
-    items: list[tuple[Any, ...]],
-    inputs: list[int],
-    outputs: list[int],
-    made: list[int],
-    repeated: list[tuple[int | None, Any]],
-) -> CapturedStep:
-    """A step from its pickled form, its programs compiled for the devices of this process."""
-    bufs: dict[int, Buffer] = {}
-
-    def buffer(number: int) -> Buffer:
-        if number not in bufs:
-            device, size, dtype, image, base, content = memory[number]
-            if base is not None:
-                bufs[number] = buffer(base[0]).view(size, dtype, base[1])
-            else:
-                bufs[number] = Buffer(device, size, dtype, image=image)
-            if content is not None:
-                bufs[number].copyin(content)
-        return bufs[number]
-
-    launches = [
-        ExecItem(runner, tuple(map(buffer, places)), metadata) for runner, places, metadata in items
-    ]
-    groups = [tuple(map(buffer, group)) for group in (inputs, outputs, made)]
-    actions = [(None if b is None else buffer(b), action) for b, action in repeated]
-    return CapturedStep(tuple(launches), groups[0], groups[1], frozenset(groups[2]), tuple(actions))
 
 
 def hoist_invariants(recording: Recording, fixed: Iterable[Buffer]) -> Recording:

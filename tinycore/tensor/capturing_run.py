@@ -16,6 +16,7 @@ import gc
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tinycore.device.buffer import Buffer
@@ -187,11 +188,13 @@ class CapturingRun:
         stands = self.proxies.substitute_in((args, kwargs))
         held = identities(stands)
         result = function(*stands[0], **stands[1])
-        if (path := first_difference(held, identities(stands))) is not None:
-            raise JitError(
-                f"{self.name} changed what argument {path} holds; a replay could only write to "
-                "the memory of tensors. Return what is new instead"
-            )
+        for one, other in zip_longest(held, identities(stands)):
+            if one != other:
+                path = (one or other)[0].removeprefix("[0]").removeprefix("[1]")
+                raise JitError(
+                    f"{self.name} changed what argument {path} holds; a replay could only write "
+                    "to the memory of tensors. Return what is new instead"
+                )
         self.tensors = realized(self.name, result)
         changes = self.walk.changes()
         self.kept = [change for change in changes if is_left(change)]
@@ -262,24 +265,20 @@ class CapturingRun:
 
     def places(self, walk: Walk) -> tuple[SideOutput, ...]:
         """The same places among the boxes of another walk. Raises JitError for one that is gone."""
+        places = {
+            seen.box.where(place): (seen.container, number, place)
+            for number, seen in reversed([*enumerate(walk.seen)])
+            for place in range(len(seen.box.labels))
+        }
         found: list[SideOutput] = []
         for change, value in zip(self.kept, self.values, strict=False):
-            box, container, _ = self.walk.seen[change.box]
-            label = box.labels[change.place]
-            numbers = [
-                number
-                for number, seen in enumerate(walk.seen)
-                if seen.container is container
-                and seen.box.path == box.path
-                and label in seen.box.labels
-            ]
-            if not numbers:
+            container, number, place = places.get(change.path, (None, 0, 0))
+            if container is not self.walk.seen[change.box].container:
                 raise JitError(
                     f"{self.name} put a tensor into {change.path}, and then something else in the "
                     "place of that; do one of the two"
                 )
-            place = walk.seen[numbers[0]].box.labels.index(label)
-            found.append(SideOutput(value, None, box=numbers[0], place=place))
+            found.append(SideOutput(value, None, box=number, place=place))
         gradients = zip(self.gradients, self.values[len(found) :], strict=True)
         return (*found, *(SideOutput(v, b.tensor, b.grad is None) for (_, b), v in gradients))
 
@@ -636,15 +635,6 @@ def replaced_error(name: str, shape: tuple[Any, ...]) -> JitError:
 def identities(value: Any) -> list[tuple[str, int]]:
     """Paths and ids of all values in some containers."""
     return [(path, id(item)) for path, item in leaves(value, "")]
-
-
-def first_difference(one: list[tuple[str, int]], other: list[tuple[str, int]]) -> str | None:
-    """First path at which two lists of places differ; None if there is none."""
-    if one == other:
-        return None
-    paths = [a[0] for a, b in zip(one, other, strict=False) if a != b]
-    path = (paths or [max(one, other, key=len)[min(len(one), len(other))][0]])[0]
-    return path.removeprefix("[0]").removeprefix("[1]")
 
 
 def realized(name: str, result: Any) -> list[Tensor]:
