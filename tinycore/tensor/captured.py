@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,21 +22,14 @@ from tinycore.schedule.device_memory import buffer_of
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.arguments import Arguments, CallPattern, is_realized, rebuilt
 from tinycore.tensor.capturing_run import (
-    Before,
     CapturingRun,
     Run,
-    changed_gradients,
-    changed_tensors,
-    clears_gradients,
-    is_left,
-    realized,
-    tensors_in,
 )
 from tinycore.tensor.change_tracking import tracking_changes
 from tinycore.tensor.guards.environment import Environment
 from tinycore.tensor.guards.guard import Guard
 from tinycore.tensor.history import history
-from tinycore.tensor.proxies import ArgumentProxies, finish_reads, finish_writes, rename_sizes
+from tinycore.tensor.proxies import ArgumentProxies, finish_reads, finish_writes
 from tinycore.tensor.recorded_call import (
     KeptResult,
     LeftGradient,
@@ -142,57 +135,23 @@ class Capture:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """The first run, with a record of its effects."""
+        """Run the function with a record of its effects, and capture it if it ran before and that
+        can be done already; its result.
+        """
         assert self.around is not None, "there is a function to run"
-        walk = self.around.walk(given.objects)
-        finish_writes((*walk.values, *given.tensors))
-        args, kwargs = rename_sizes(given, args), rename_sizes(given, kwargs)
-        with (
-            capture(False, tuple(given.buffers) if self.prune else None) as recording,
-            value_cache.isolated(ends_gradients=False),
-            noting() as conditions,
-            tracking_changes() as change_set,
-        ):
-            before = Before.all()  # what others make from here on is told by the change set
-            result = function(*args, **kwargs)
-            tensors = realized(self.name, result)
-            changes = walk.changes()
-            left = [t for change in changes for t in tensors_in(change.now)]
-            graded = changed_gradients(before, change_set)
-            left += [tensor.grad for tensor, _ in graded if tensor.grad is not None]
-            left += changed_tensors(before, change_set)
-            if left:
-                Tensor.realize(*tensors, *left)
-        self.note(conditions)
-        self.written.update(written_in(recording))
-        self.changed = frozenset([c.path for c in changes if not is_left(c)])
-        self.guard = self.around.walk(given.objects).guard()
-        computes_others = any(b.waits and b.is_computed for b in before)
-        self.first = None if clears_gradients(graded) else Run.of(recording, not computes_others)
-        self.facts = [*given.facts, *self.guard.facts()]
-        return result
-
-    def take(
-        self,
-        function: Callable[..., Any],
-        given: Arguments,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        """Run the function and capture it, if that can be done already; its result."""
-        assert self.around is not None, "there is a function to run"
+        is_first = self.first is None
         self.pattern = CallPattern.of(given)
         walk = self.around.walk(given.objects)
         finish_writes((*walk.values, *given.tensors))
-        finish_reads(self.written.union(given.buffers))
-        value_cache.invalidate(given.nodes)  # the function may write to them, by other names
-        proxies = ArgumentProxies(given)
+        if not is_first:
+            finish_reads(self.written.union(given.buffers))
+            value_cache.invalidate(given.nodes)  # the function may write to them, by other names
+        proxies = ArgumentProxies(given, are_used=not is_first)
         try:
-            varying = proxies.buffers if self.prune else None
             with (
-                capture(varying=varying) as recording,
-                sealed(),
-                value_cache.isolated(),
+                capture(not is_first, proxies.buffers if self.prune else None) as recording,
+                nullcontext() if is_first else sealed(),
+                value_cache.isolated(ends_gradients=not is_first),
                 noting() as conditions,
                 tracking_changes() as change_set,
             ):
@@ -202,7 +161,9 @@ class Capture:
                 finally:
                     self.written.update(written_in(recording))
             self.note(conditions)
-            recorded = run.make_record(recording, result)
+            if is_first:
+                self.first = run.first(recording)
+            recorded = None if is_first else run.make_record(recording, result)
         except BaseException as error:
             proxies.restore()
             proxies.write_back()
@@ -210,11 +171,10 @@ class Capture:
                 self.guard = self.around.walk(given.objects).guard()
             raise
         proxies.restore()
-        if recorded is None:
-            self.guard = self.around.walk(given.objects).guard()
-        else:
-            after = self.around.walk(given.objects, run.free)
-            self.guard = after.guard()
+        after = self.around.walk(given.objects, run.free if recorded else None)
+        self.guard = after.guard()
+        self.facts = self.facts or [*given.facts, *self.guard.facts()]
+        if recorded is not None:
             self.recorded = replace(recorded, side_outputs=run.places(after))
             history.retire(self.overwritten(given))
         return result

@@ -186,10 +186,10 @@ class CapturingRun:
     ) -> Any:
         """Run the function, and compute all that it leaves behind; its result."""
         stands = self.proxies.substitute_in((args, kwargs))
-        held = identities(stands)
+        held = identities(stands) if self.proxies.are_used else []
         result = function(*stands[0], **stands[1])
         for one, other in zip_longest(held, identities(stands)):
-            if one != other:
+            if one != other and self.proxies.are_used:
                 path = (one or other)[0].removeprefix("[0]").removeprefix("[1]")
                 raise JitError(
                     f"{self.name} changed what argument {path} holds; a replay could only write "
@@ -200,14 +200,19 @@ class CapturingRun:
         self.kept = [change for change in changes if is_left(change)]
         self.other = [change for change in changes if not is_left(change)]
         self.gradients = changed_gradients(self.before, self.change_set)
-        if left := [*self.tensors, *self.left, *self.moved, *self.proxies.tensors]:
+        found = [tensor for change in changes for tensor in tensors_in(change.now)]
+        new = [tensor for tensor in found if not self.is_old(tensor)]
+        moved = changed_tensors(self.before, self.change_set)
+        if left := [*self.tensors, *new, *self.left, *moved, *self.proxies.tensors]:
             Tensor.realize(*left)
         return result
 
-    @property
-    def moved(self) -> list[Tensor]:
-        """Tensors from before that this run has changed."""
-        return changed_tensors(self.before, self.change_set)
+    def first(self, recording: Recording) -> Run | None:
+        """The record of the first run; None where the next one is expected to differ."""
+        self.known.changed = frozenset([change.path for change in self.other])
+        if clears_gradients(self.gradients):
+            return None
+        return Run.of(recording, not any(b.waits and b.is_computed for b in self.before))
 
     def is_own(self, tensor: Tensor) -> bool:
         """True if this run has changed the value of a tensor."""

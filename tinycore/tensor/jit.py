@@ -140,9 +140,7 @@ class TinyJit(Generic[Parameters, Result]):
                     return result
                 self.give_up(capture)
             with naming_variables(given):
-                if capture.first is None:
-                    return cast(Result, capture.run(self.function, given, args, kwargs))
-                result = capture.take(self.function, given, args, kwargs)
+                result = capture.run(self.function, given, args, kwargs)
             self.tell(capture)
             return result
 

@@ -43,16 +43,16 @@ from tinycore.uop.size import Size
 class ArgumentProxies:
     """Proxies of all tensors among the arguments of a call."""
 
-    def __init__(self, given: Arguments) -> None:
-        self.given = given
-        self.nodes = {n: made_anew(n) for n in given.nodes}
-        for node, buffer in zip(self.nodes.values(), given.buffers, strict=True):
+    def __init__(self, given: Arguments, are_used: bool = True) -> None:
+        self.given, self.are_used = given, are_used
+        """Where they are not used, the function gets the arguments themselves."""
+        self.nodes = {n: made_anew(n) for n in given.nodes if are_used}
+        for node, buffer in zip(self.nodes.values(), given.buffers, strict=are_used):
             buffers[node] = buffer.view(buffer.size)
         self.back = {new: old for old, new in self.nodes.items()}
         self.number = {new: place for place, new in enumerate(self.back)}
-        self.buffers = tuple([buffers[n] for n in self.back])
+        self.buffers = tuple([buffers[n] for n in self.back]) if are_used else given.buffers
         self.made: dict[int, Tensor] = {}
-        self.originals = {id(t): t for t in given.tensors}
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -61,7 +61,9 @@ class ArgumentProxies:
 
     def substitute_in(self, arguments: Any) -> Any:
         """The same arguments with a proxy for each tensor."""
-        return rename_sizes(self.given, rebuilt(arguments, Tensor, self.tensor))
+        if self.are_used:
+            arguments = rebuilt(arguments, Tensor, self.tensor)
+        return rename_sizes(self.given, arguments)
 
     def tensor(self, original: Tensor) -> Tensor:
         """The proxy of a tensor."""
@@ -80,6 +82,8 @@ class ArgumentProxies:
     @while_walking
     def restore(self) -> None:
         """Make living tensors show the memory of the arguments again instead of the proxies'."""
+        if not self.back:
+            return
         replace_nodes(self.back)
         plain = [t for t in live_tensors() if base_of(t.uop) in self.back]
         become(plain, [t.uop.substitute(self.back) for t in plain])

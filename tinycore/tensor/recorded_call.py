@@ -97,71 +97,48 @@ class Expected:
     """The tensors that a replay requires unchanged: nodes, flags and gradients at the capture."""
 
     def __init__(self, recorded: RecordedCall) -> None:
-        state = recorded.state
-        self.nodes: list[tuple[Reference, UOp, bool | None]] = [
-            (entry.tensor, entry.node, entry.requires_grad) for entry in state
-        ]
-        """Tensors with their nodes, and if they require gradients."""
-        self.flags: Sequence[tuple[Reference, bool | None]] = recorded.flags
-        self.owners: list[tuple[Reference, Reference]] = [
-            (entry.owner, entry.tensor) for entry in state if entry.owner is not None
-        ]
-        """Tensors with their gradients."""
-        self.left: list[tuple[Reference, bool]] = [
-            (side.tensor, side.is_first)
-            for side in recorded.side_outputs
-            if side.tensor is not None
-        ]
-        self.left += [(reference, True) for reference in recorded.untouched]
-        """Tensors that are given a gradient, and if they have none before."""
         self.scope: dict[str, Any] = {}
         """The names in the code of `holds`."""
+        self.names: dict[int, str] = {}
+        self.terms: list[str] = []
+        for place, entry in enumerate(recorded.state):
+            self.exchange(place, entry.node)
+            self.require(entry.tensor, f"uop is node{place}")
+            self.require(entry.tensor, f"_requires_grad is {entry.requires_grad}")
+            if entry.owner is not None:
+                self.require(entry.owner, f"_grad is {self.read(entry.tensor)}")
+        for reference, flag in recorded.flags:
+            self.require(reference, f"_requires_grad is {flag}")
+        graded = [(s.tensor, s.is_first) for s in recorded.side_outputs if s.tensor is not None]
+        for reference, is_first in [*graded, *[(tensor, True) for tensor in recorded.untouched]]:
+            self.require(reference, f"_grad is {'' if is_first else 'not '}None")
 
-    @staticmethod
-    def of(recorded: RecordedCall) -> Expected | None:
-        """The tensors that a recorded call requires unchanged; None if there are none."""
-        return (
-            Expected(recorded)
-            if recorded.state or recorded.flags or recorded.side_outputs or recorded.untouched
-            else None
-        )
+    def read(self, reference: Reference) -> str:
+        """The text that reads a tensor, once."""
+        if (known := self.names.get(id(reference))) is not None:
+            return known
+        name = self.names[id(reference)] = f"t{len(self.names)}"
+        self.scope[f"at_{name}"] = reference
+        return f"({name} := at_{name}())"
+
+    def require(self, reference: Reference, term: str) -> None:
+        """Add a term on an attribute of a tensor."""
+        self.terms.append(f"{self.read(reference)}.{term}")
 
     @cached_property
     def holds(self) -> Callable[[], bool]:
         """A function, true if all tensors are alive, with the same nodes, flags and gradients.
 
-        It is one expression, compiled at the first replay, which reads each tensor once.
+        It is one expression, compiled at the first replay.
         """
-        scope, names = self.scope, dict[int, str]()
-
-        def read(reference: Reference) -> str:
-            if (name := names.get(id(reference))) is not None:
-                return name
-            name = names[id(reference)] = f"t{len(names)}"
-            scope[f"at_{name}"] = reference
-            return f"({name} := at_{name}())"
-
-        terms = []
-        for place, (reference, node, flag) in enumerate(self.nodes):
-            scope[f"node{place}"] = node
-            terms.append(f"{read(reference)}.uop is node{place}")
-            terms.append(f"{read(reference)}._requires_grad is {flag}")
-        terms += [f"{read(reference)}._requires_grad is {flag}" for reference, flag in self.flags]
-        terms += [f"{read(owner)}._grad is {read(gradient)}" for owner, gradient in self.owners]
-        terms += [
-            f"{read(reference)}._grad is {'' if is_first else 'not '}None"
-            for reference, is_first in self.left
-        ]
-        lines = ["def holds():", "    try:", f"        return {' and '.join(terms) or True}"]
+        lines = ["def holds():", "    try:", f"        return {' and '.join(self.terms)}"]
         lines += ["    except AttributeError:", "        return False"]  # one is gone
-        exec(compile("\n".join(lines), "expected", "exec"), scope)
-        found: Callable[[], bool] = scope["holds"]
+        exec(compile("\n".join(lines), "expected", "exec"), self.scope)
+        found: Callable[[], bool] = self.scope["holds"]
         return found
 
     def exchange(self, place: int, node: UOp) -> None:
         """From now on a tensor is expected to have another node."""
-        reference, _, flag = self.nodes[place]
-        self.nodes[place] = reference, node, flag
         self.scope[f"node{place}"] = node
 
 
@@ -280,12 +257,13 @@ class RecordedCall:
     numbers of buffers of arguments.
     """
     expected: Expected | None = field(init=False)
-    """The contents of `state`, `flags` and `side_outputs` in columns, for quick comparison."""
+    """The comparison of `state`, `flags` and `side_outputs`; None where nothing is expected."""
     gradients: LeftGradients = field(init=False, default_factory=LeftGradients)
     """Gradients that the last replay left in separate memory."""
 
     def __post_init__(self) -> None:
-        self.expected = Expected.of(self)
+        expected = Expected(self)
+        self.expected = expected if expected.terms else None
 
     def end_gradients(self, nodes: Mapping[int, UOp], given: Sequence[UOp]) -> None:
         """Record of new outputs what they were computed from: a gradient that should go there, and
