@@ -22,8 +22,8 @@ BUDGETS: Final = {
     "tinycore/array_api": 11_002,
     "tinycore/builtin": 17_922,
     "tinycore/cli": 10_124,
-    "tinycore/device": 20_098,
-    "tinycore/engine": 21_879,
+    "tinycore/device": 20_233,
+    "tinycore/engine": 21_286,
     "tinycore/lower": 54_805,
     "tinycore/lower/steps": 13_413,
     "tinycore/lower/strategies": 36_622,
@@ -32,7 +32,7 @@ BUDGETS: Final = {
     "tinycore/nn/optim": 8_417,
     "tinycore/render": 19_940,
     "tinycore/schedule": 57_241,
-    "tinycore/tensor": 135_938,
+    "tinycore/tensor": 135_358,
     "tinycore/tensor/guards": 9_356,
     "tinycore/uop": 43_274,
     "plugins/tiny_amd": 41_844,
@@ -50,9 +50,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 510_061
+SUM: Final = 509_023
 """The budgets of the core together."""
-FLOORS: Final = 452_530
+FLOORS: Final = 451_492
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

@@ -109,18 +109,6 @@ def rebuilt(value: Any, kind: type, new: Callable[[Any], Any]) -> Any:
 # --- tensors
 
 
-def kind_of(node: UOp) -> Hashable:
-    """Kind of view by which a realized node shows its buffers, for a message."""
-    base = base_of(node)
-    if base.op is Op.BUFFER:
-        return Whole, (base.src[0].arg, base.dtype, base.arg, node.shape)
-    return form_of(exchanging(node, Naming(keeps_given=False).free))
-
-
-class Whole:
-    """Marks a tensor that is a whole buffer: with its device, dtype, size and shape."""
-
-
 def form_of(node: UOp) -> UOp:
     """The view by which a realized node shows its buffers, whichever these are."""
     base = base_of(node)
@@ -301,8 +289,9 @@ class Arguments:
     @property
     def facts(self) -> list[tuple[str, Hashable]]:
         """The key with the names of its parts."""
+        free = Naming(keeps_given=False).free
         facts = [
-            (p, kind_of(v.uop) if isinstance(v, Tensor) else constant_key(v))
+            (p, form_of(exchanging(v.uop, free)) if isinstance(v, Tensor) else constant_key(v))
             for p, v in self.leaves
             if not isinstance(v, Size)
         ]
@@ -414,13 +403,5 @@ def key_shown(value: Any) -> str:
         return repr(value)
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], type):
         kind, found = value
-        if kind is Whole:
-            device, dtype, _, shape = found
-            return f"a tensor of shape {shape}, {dtype!r}, on {device}"
-        return shortened(as_written(kind, found))
+        return shortened(float.fromhex(found) if kind is float else found)
     return "absent" if value is None else shortened(value)
-
-
-def as_written(kind: type, value: Any) -> Any:
-    """The value behind a part of a key."""
-    return float.fromhex(value) if kind is float else value

@@ -214,11 +214,11 @@ class Capture:
             self.refuse_shared(step, given)
         if step.overwritten:
             finish_reads(step.overwritten.union(step.exchanged(given.buffers)))
-        if value_cache.entries:
-            value_cache.invalidate(self.memory_of(given))
-        if history.kept:
-            history.discard(self.memory_of(given))
-            history.retire(self.overwritten(given))
+        if value_cache.entries or history.kept:
+            written = self.overwritten(given)
+            value_cache.invalidate([*written, *self.reused()])
+            history.discard([*written, *self.reused()])
+            history.retire(written)
         numbers = NOTHING if naming is None else naming.numbers
         kept = None
         for found in step.kept_results:
@@ -295,29 +295,21 @@ class Capture:
                     rows.append(LeftGradient(*row))
         recorded.gradients = LeftGradients(rows, recorded.step.outputs)
 
-    def memory_of(self, given: Arguments) -> list[UOp]:
-        """The BUFFERs of arguments and state, which a replay may write to."""
-        assert self.recorded is not None, "only what was captured is replayed"
-        left = [row.memory for row in self.recorded.gradients.rows]
-        fixed = [node for node in self.recorded.nodes if node is not None]
-        kept = [
-            node for result in self.recorded.step.kept_results for node in result.nodes.values()
-        ]
-        return [*given.nodes, *self.memory_of_state(), *left, *fixed, *kept]
-
-    def memory_of_state(self) -> list[UOp]:
-        """The BUFFERs of the tensors that the launches work on besides arguments."""
-        assert self.recorded is not None, "only what was captured is replayed"
-        return [memory for entry in self.recorded.state for memory in buffers_below(entry.node)]
-
     def overwritten(self, given: Arguments) -> set[UOp]:
-        """The BUFFERs of arguments and state that a replay does write to."""
+        """The BUFFERs of arguments and state that a replay writes to."""
         assert self.recorded is not None, "only what was captured is replayed"
         step = self.recorded.step
         fixed = [node for node in self.recorded.nodes if node is not None]
-        shown = {node: buffer_of(node) for node in (*self.memory_of_state(), *fixed)}
+        state = [memory for entry in self.recorded.state for memory in buffers_below(entry.node)]
+        shown = {node: buffer_of(node) for node in (*state, *fixed)}
         shown.update(zip(given.nodes, step.inputs, strict=True))
         return {node for node in shown if base_buffer(shown[node]) in step.overwritten}
+
+    def reused(self) -> list[UOp]:
+        """The BUFFERs of earlier results and gradients that a replay may overwrite."""
+        assert self.recorded is not None, "only what was captured is replayed"
+        kept = [n for result in self.recorded.step.kept_results for n in result.nodes.values()]
+        return [*kept, *[row.memory for row in self.recorded.gradients.rows]]
 
     def refuse_shared(self, step: CapturedStep, given: Arguments) -> None:
         """Raise JitError for an argument in memory that the launches work on."""

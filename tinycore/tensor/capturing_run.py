@@ -113,14 +113,14 @@ class Before:
 
     @classmethod
     @while_walking
-    def all(cls) -> list[Before]:
-        """All tensors that are alive now."""
+    def all(cls) -> dict[int, Before]:
+        """All tensors that are alive now, by id."""
         living = live_tensors()
         known = {id(tensor): cls.of(tensor) for tensor in living}
         for tensor in living:
             if (grad := tensor.grad) is not None:
                 known[id(tensor)].grad = known.get(id(grad)) or cls.of(grad)
-        return list(known.values())
+        return known
 
     @property
     def waits(self) -> bool:
@@ -166,8 +166,8 @@ class CapturingRun:
         """Record the state now; `change_set` has what this thread changes from here on."""
         self.known, self.walk, self.given, self.proxies = known, walk, given, proxies
         self.name = known.name
-        self.before = Before.all()
-        self.by_id = {id(tensor): b for b in self.before if (tensor := b.tensor()) is not None}
+        self.by_id = Before.all()
+        self.before = list(self.by_id.values())
         self.tensors: list[Tensor] = []
         """Tensors of the result."""
         self.kept: list[Change] = []
@@ -207,6 +207,7 @@ class CapturingRun:
             Tensor.realize(*left)
         return result
 
+    @while_walking
     def first(self, recording: Recording) -> Run | None:
         """The record of the first run; None where the next one is expected to differ."""
         self.known.changed = frozenset([change.path for change in self.other])
