@@ -31,6 +31,7 @@ PACKAGES = {
     "tiny-onnx": ROOT / "plugins/tiny_onnx",
     "tiny-qcom": ROOT / "plugins/tiny_qcom",
     "tiny-testing": ROOT / "plugins/tiny_testing",
+    "tiny-viz": ROOT / "plugins/tiny_viz",
     "tiny-webgpu": ROOT / "plugins/tiny_webgpu",
 }
 TYPED_TESTS = [
@@ -45,6 +46,7 @@ TYPED_TESTS = [
     "tiny_onnx",
     "tiny_qcom",
     "tiny_testing",
+    "tiny_viz",
 ]
 """Plugins whose tests are checked with their folder as the path of modules."""
 FRONTEND = ["--device", "CPU:LLVM"]
@@ -76,7 +78,7 @@ def install(session: nox.Session, *more: str) -> None:
     folders = ["tiny_amd[usb]", "tiny_cpu", "tiny_cl", "tiny_hcq", "tiny_llm", "tiny_metal"]
     folders += ["tiny_mpi"]
     folders += ["tiny_nv[nvrtc]", "tiny_onnx", "tiny_qcom[ir3]"]
-    folders += ["tiny_testing", "tiny_webgpu"]
+    folders += ["tiny_testing", "tiny_viz[test]", "tiny_webgpu"]
     plugins = [word for folder in folders for word in ("-e", f"plugins/{folder}")]
     session.install("-e", ".[test]", *plugins, *more)
 

@@ -4,7 +4,7 @@ The public vocabulary. Each name is imported when it is first used, so that `imp
 a few milliseconds and a backend's declaration, which lives on `tinycore.plugin`, no NumPy.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tinycore._deferred import deferred as _deferred
 from tinycore._deferred import module_named as _module_named
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tinycore.uop.size import Variable
 
     from_dlpack = Tensor.from_dlpack
+    profile: Any
 
 __version__ = "0.1.0"
 
@@ -67,6 +68,8 @@ def __getattr__(name: str) -> object:
         return globals()[name]
     if name == "nn":
         return _module_named("tinycore.nn")
+    if name == "profile":
+        return _deferred("tinycore.device.discovery:offered")("tinycore.viz", name, "viz")
     if name.startswith("_"):
         raise AttributeError(f"module 'tinycore' has no attribute {name!r}")
     foreign_names = _module_named("tinycore.tensor.foreign_names")

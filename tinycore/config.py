@@ -111,6 +111,7 @@ class Settings:
     TRACE = words(
         "", "Trace channels to print by name, whatever DEBUG is", CHANNELS, detailed=("passes",)
     )
+    VIZ = number(0, "Record a profile of the program (tinycore[viz]): 2 shows it at its end", 0, 2)
     NO_COLOR = presence("Print no colors, even in a terminal")
 
     # which device, and which plugins are considered
@@ -298,11 +299,10 @@ OF_TINYGRAD: Final = {
     "FUSE_OPTIM": "the argument fused=True of an optimizer",
     "IGNORE_BEAM_CACHE": "another CACHE_DIR",
     "JITBEAM": "BEAM",
-    "PROFILE": "DEBUG=2, a line per kernel",
+    "PROFILE": "VIZ",
     "SPEC": "VERIFY=1",
     "TC": "nothing: matrix units are used where they pay; ALLOW_TF32=1 lets float32 use them",
     "TC_OPT": "nothing: matrix units are used where they pay",
-    "VIZ": "DEBUG=5 for graphs as text, TRACE=rewrite for the rules that fire",
     "WINO": "nothing: plans of convolutions are chosen by what they cost",
 }
 """Settings of tinygrad, and what has their effect here."""

@@ -37,6 +37,7 @@ PACKAGE_COMMANDS: Final = {
     "chat": ("llm", "talk with a language model"),
     "serve": ("llm", "serve a language model to programs, as OpenAI's API"),
     "run": ("onnx", "run an ONNX model on files"),
+    "viz": ("viz", "show the profile of a program: timeline, kernels, memory"),
 }
 """Commands of our other packages: the extra that brings each, and what it is for."""
 

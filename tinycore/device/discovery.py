@@ -133,6 +133,14 @@ def entry_points(group: str) -> tuple[EntryPoint, ...]:
     return _groups().get(group, ())
 
 
+def offered(group: str, name: str, extra: str) -> Any:
+    """The object that a package offers by a name in a group. Raises PluginError without one."""
+    for entry in entry_points(group):
+        if entry.name == name:
+            return Deferred(entry.reference).resolve()
+    raise PluginError(f'{name} comes with a package: `pip install "tinycore[{extra}]"`')
+
+
 @cache
 def extras() -> frozenset[str] | None:
     """The extras that the installed core offers, None where its metadata is missing."""

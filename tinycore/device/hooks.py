@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tinycore._deferred import Deferred
 from tinycore._locks import recursive_lock
 from tinycore.config import settings
-from tinycore.device.discovery import EntryPoint, entry_points, told
+from tinycore.device.discovery import EntryPoint, entry_points, offered, told
 from tinycore.errors import PluginError
 
 if TYPE_CHECKING:
@@ -195,11 +195,14 @@ class Hooks:
         if self._scanned:
             return
         self._scanned = True
+        if settings.VIZ:
+            offered("tinycore.viz", "profile", "viz")
         for entry in entry_points(HOOK_GROUP) if self._given is None else self._given:
             if entry.distribution in settings.TINYCORE_PLUGINS_DENY:
                 continue
             try:
-                observer = Deferred(entry.reference).resolve()
+                if (observer := Deferred(entry.reference).resolve()) is None:
+                    continue  # it has nothing to observe in this process
                 self.register(observer, entry.name)
             except KeyboardInterrupt:
                 raise

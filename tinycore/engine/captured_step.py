@@ -36,7 +36,7 @@ from tinycore.device.hooks import hooks
 from tinycore.device.registry import Device, OpenDevice, at_close
 from tinycore.dtype import dtypes
 from tinycore.engine.compile import CompiledRunner
-from tinycore.engine.counters import Estimate
+from tinycore.engine.counters import Estimate, profilers, report
 from tinycore.engine.counters import trace as trace_run
 from tinycore.engine.device_graph import Part, Single, graph_parts
 from tinycore.engine.run import ExecItem, Recording, Repeated, recordings
@@ -190,6 +190,7 @@ class CapturedStep:
             held = "".join(f", {name}={value}" for name, value in numbers.items())
             trace(f"replaying {len(self.items)} launches{held}")
             is_observed = is_observed or trace_run.is_on(values)
+        is_observed = is_observed or any(profiler.observes(self) for profiler in profilers)
         with self.lock:
             if self.repeated:
                 self.repeat()
@@ -207,6 +208,7 @@ class CapturedStep:
                     for part in parts:
                         part.run(exchange, numbers)
                 self.seconds = perf_counter() - began
+                report("replayed", self, self.seconds)
         return tuple(map(exchange.get, self.outputs, self.outputs))
 
     @property

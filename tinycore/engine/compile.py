@@ -38,7 +38,7 @@ from tinycore.device.protocols import (
     Toolchain,
 )
 from tinycore.device.registry import Device, OpenDevice, at_close
-from tinycore.engine.counters import Estimate
+from tinycore.engine.counters import Estimate, report
 from tinycore.engine.estimate import estimate
 from tinycore.engine.program_cache import (
     BINARIES,
@@ -381,10 +381,13 @@ def load_runner(
         toolchain, alignment = unaligned(toolchain), 1
     measured = aligned and (settings.BEAM or settings.TUNED)
     plan = tuned_plan(ast, device, toolchain) if measured else None
+    began = time.perf_counter()
     made, program = loaded_program(ast, device, toolchain, plan)
-    return CompiledRunner(
+    runner = CompiledRunner(
         ast, made.info.name, device.name, program, made.info, made.estimate, alignment
     )
+    report("compiled", runner, made.source, time.perf_counter() - began)
+    return runner
 
 
 def loaded_program(

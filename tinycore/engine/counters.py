@@ -5,12 +5,14 @@ Floor 4.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from tinycore.device.hooks import hooks
 from tinycore.device.pool import memory
 from tinycore.trace import Trace
+from tinycore.uop.origins import short
 
 trace = Trace("run")
 
@@ -73,6 +75,7 @@ def update_stats(
     seconds: float | None,
     *,
     jit: bool = False,
+    metadata: Sequence[str] = (),
 ) -> None:
     """Add one launch to the totals; with DEBUG=2, print a line about it.
 
@@ -84,7 +87,7 @@ def update_stats(
     if ran := hooks.active("tinycore_kernel_ran"):
         ran(kernel=name, device=device, seconds=seconds)
     if trace.on:
-        trace(stats_line(name, device, estimate, seconds, jit))
+        trace(f"{stats_line(name, device, estimate, seconds, jit)}  {short(metadata)}".rstrip())
 
 
 def stats_line(name: str, device: str, estimate: Estimate, seconds: float | None, jit: bool) -> str:
@@ -99,13 +102,41 @@ def stats_line(name: str, device: str, estimate: Estimate, seconds: float | None
 
 
 class LaunchProfiler:
-    """Launch counts and times, by program. While one is active, every launch is synchronous."""
+    """Launch counts and times, by program. While one is active, every launch is synchronous.
+
+    Runners and buffers are those of `ExecItem`, metadata that of `Kernel`.
+    """
 
     def __init__(self) -> None:
         self.seen: dict[int, tuple[object, int, float]] = {}
 
-    def record(self, runner: object, seconds: float | None) -> None:
-        """Add a completed launch; `seconds` is None for one that was not timed."""
+    def observes(self, step: Any) -> bool:
+        """True if the launches of a `CapturedStep` are made one by one in the replay that begins.
+
+        Else "replayed" is noted after it.
+        """
+        return True
+
+    def note(self, event: str, *facts: Any) -> None:
+        """Take an event other than a launch.
+
+        "replayed", with a step and the seconds of the replay; "compiled", with a runner, its
+        source, "" if it comes from the disk cache, and seconds; "failed", with the name of a kernel
+        that could not be compiled or launched, its device, its metadata, and the error.
+        """
+
+    def record(
+        self,
+        runner: object,
+        seconds: float | None,
+        bufs: Sequence[Any] = (),
+        metadata: Sequence[str] = (),
+        ended: float | None = None,
+    ) -> None:
+        """Add a completed launch; `seconds` is None for one that was not timed.
+
+        It has returned at `ended` (`perf_counter`), or just now.
+        """
         _, launches, total = self.seen.get(id(runner), (runner, 0, 0.0))
         self.seen[id(runner)] = runner, launches + 1, total + (seconds or 0.0)
 
@@ -117,3 +148,9 @@ class LaunchProfiler:
 
 profilers: Final[list[LaunchProfiler]] = []
 """The active profilers."""
+
+
+def report(event: str, *facts: Any) -> None:
+    """Let all profilers note an event."""
+    for profiler in profilers:
+        profiler.note(event, *facts)

@@ -20,7 +20,7 @@ from tinycore.device.buffer import Buffer
 from tinycore.device.protocols import Graph, Handle, Launch
 from tinycore.device.registry import Device
 from tinycore.engine.compile import CompiledRunner
-from tinycore.engine.counters import Estimate, GlobalCounters, profilers
+from tinycore.engine.counters import Estimate, GlobalCounters
 from tinycore.engine.run import CopyRunner, ExecItem
 from tinycore.errors import UnsupportedError
 
@@ -149,8 +149,6 @@ class Alone:
 
     def run(self, exchange: Mapping[Buffer, Buffer], values: Mapping[str, int]) -> None:
         """Launch it, with replaced buffers."""
-        if profilers:
-            return self.single.run(exchange, values)
         runner, buffers = self.runner, [*map(exchange.__getitem__, self.exchanged)]
         handles = [*map(HANDLE, buffers)]
         if not all(map(is_not, handles, NONE)) or not all(map(IS_WHOLE, map(PLACE, buffers))):

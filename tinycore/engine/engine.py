@@ -237,8 +237,8 @@ class Engine:
                 keep_runners(layout, state, done)
             else:
                 values = canonical.values
-                for runner, bufs in zip(runners, bound.buffers(), strict=True):
-                    launch(runner, bufs, values)
+                for runner, bufs, step in zip(runners, bound.buffers(), bound.steps, strict=True):
+                    launch(runner, bufs, values, step.metadata)
             computed = RunResult(bound.results(), bound.cached_values())
             if on_result is not None:
                 on_result(computed)

@@ -17,9 +17,10 @@ from tinycore.device.buffer import Buffer
 from tinycore.device.hooks import hooks
 from tinycore.device.registry import Device
 from tinycore.engine.compile import runner_for
-from tinycore.engine.counters import Estimate, profilers, trace, update_stats
+from tinycore.engine.counters import Estimate, profilers, report, trace, update_stats
 from tinycore.engine.estimate import estimate
 from tinycore.schedule.items import ScheduleItem
+from tinycore.schedule.kernel import kernel_name
 from tinycore.trace import Trace
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
@@ -92,23 +93,29 @@ class ExecItem:
         self, values: Mapping[str, int] | None = None, *, wait: bool = False, jit: bool = False
     ) -> float | None:
         """Launch, count it, and return the seconds it took if `wait` (or DEBUG=2), else None."""
-        return launch(self.runner, self.bufs, values or {}, wait=wait, jit=jit)
+        return launch(self.runner, self.bufs, values or {}, self.metadata, wait=wait, jit=jit)
 
 
 def launch(
     runner: Runner,
     bufs: tuple[Buffer, ...],
     values: Mapping[str, int],
+    metadata: tuple[str, ...] = (),
     *,
     wait: bool = False,
     jit: bool = False,
 ) -> float | None:
     """Launch a program, count it, and return the seconds it took if `wait` (or DEBUG=2)."""
     wait = wait or trace.on or bool(profilers)
-    seconds = runner.launch(bufs, values, wait)
+    try:
+        seconds = runner.launch(bufs, values, wait)
+    except Exception as error:
+        report("failed", runner.name, runner.device, metadata, error)
+        raise
     for profiler in profilers:
-        profiler.record(runner, seconds)
-    update_stats(runner.name, runner.device, runner.estimate, seconds, jit=jit)
+        profiler.record(runner, seconds, bufs, metadata)
+    name, device, work = runner.name, runner.device, runner.estimate
+    update_stats(name, device, work, seconds, jit=jit, metadata=metadata)
     return seconds
 
 
@@ -122,7 +129,11 @@ def lower_item(item: ScheduleItem, others: Iterable[tuple[UOp, str]] = ()) -> Ex
     device = item.bufs[0].device
     if item.ast.op is Op.COPY:
         return ExecItem(CopyRunner(device, estimate(item.ast)), item.bufs, item.metadata)
-    return ExecItem(runner_for(item.ast, device, others), item.bufs, item.metadata)
+    try:
+        return ExecItem(runner_for(item.ast, device, others), item.bufs, item.metadata)
+    except Exception as error:
+        report("failed", kernel_name(item.ast), device, item.metadata, error)
+        raise
 
 
 def lower_schedule(items: Iterable[ScheduleItem]) -> Iterator[ExecItem]:

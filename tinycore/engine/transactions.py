@@ -14,13 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from operator import call
-from typing import Final
+from time import perf_counter
+from typing import Any, Final
 
 from tinycore._locks import in_child, replaced, writing
 from tinycore._signals import deferred, handlers
 from tinycore.device.buffer import Buffer
 from tinycore.engine.compile import CompiledRunner
-from tinycore.engine.counters import profilers, trace, update_stats
+from tinycore.engine.counters import profilers, report, trace, update_stats
 from tinycore.engine.run import ExecItem, recordings
 from tinycore.errors import DeviceError
 from tinycore.schedule.device_memory import buffer_of
@@ -47,7 +48,7 @@ class Transaction:
         wait = trace.on or bool(profilers)
         self.items = items
         self.values = values
-        self.calls = [launch_of(item, values, wait) for item in items]
+        self.calls: list[Any] = [launch_of(item, values, wait) for item in items]
         self.is_native = Shielded not in map(type, self.calls)
         """True if every launch is native code alone."""
         self.done: list[float | None] = []
@@ -74,16 +75,23 @@ class Transaction:
 
     def launch(self) -> None:
         """Make the remaining launches, in one call of C."""
-        self.done.extend(map(call, self.calls[len(self.done) :]))
+        try:
+            self.done.extend(map(call, self.calls[len(self.done) :]))
+        except Exception as error:
+            item = self.items[len(self.done)]
+            report("failed", item.runner.name, item.runner.device, item.metadata, error)
+            raise
 
     def count(self) -> None:
         """Report completed launches to profilers, counters, hooks and DEBUG=2."""
         while self.counted < len(self.done):
             number, self.counted = self.counted, self.counted + 1
-            runner, seconds = self.items[number].runner, self.done[number]
+            item, seconds = self.items[number], self.done[number]
+            runner, metadata = item.runner, item.metadata
             for profiler in profilers:
-                profiler.record(runner, seconds)
-            update_stats(runner.name, runner.device, runner.estimate, seconds)
+                profiler.record(runner, seconds, item.bufs, metadata, self.calls[number].ended)
+            work = runner.estimate
+            update_stats(runner.name, runner.device, work, seconds, metadata=metadata)
 
     def give_up(self) -> None:
         """Report the results that are complete; the others are recomputed when needed."""
@@ -164,10 +172,14 @@ class Shielded:
 
     def __init__(self, launch: Callable[[], float | None]) -> None:
         self.launch = launch
+        self.ended: float | None = None
+        """The time when it returned, by `perf_counter`."""
 
     def __call__(self) -> float | None:
         """Launch; the seconds it took, or None if it was not timed."""
-        return self.launch()
+        seconds = self.launch()
+        self.ended = perf_counter()
+        return seconds
 
 
 def mark_torn() -> None:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tinycore._deferred import Deferred
-from tinycore.device.discovery import entry_points
-from tinycore.errors import PluginError
+from tinycore.device.discovery import offered
 
 __all__ = ["OnnxRunner"]  # noqa: F822  given by `__getattr__`
 
@@ -20,7 +18,4 @@ GROUP: Final = "tinycore.nn.onnx"
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    for entry in entry_points(GROUP):
-        if entry.name == name:
-            return Deferred(entry.reference).resolve()
-    raise PluginError(f'{name} comes with a package: `pip install "tinycore[onnx]"`')
+    return offered(GROUP, name, "onnx")

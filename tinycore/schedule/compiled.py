@@ -36,6 +36,7 @@ from tinycore.schedule.state import State
 from tinycore.uop.bindings import exchanging
 from tinycore.uop.node import UOp, made_anew, ordered
 from tinycore.uop.op import Op
+from tinycore.uop.origins import origins_of
 
 
 @dataclass(frozen=True)
@@ -256,7 +257,7 @@ Target = Toolchain[Any] | Limits | None
 """Target of kernels: a toolchain, the limits of a device elsewhere, or None."""
 Varying = frozenset[int] | None
 """Parameters whose content differs between replays of a capture that leaves out what does not."""
-Key = tuple[UOp, RetentionPolicy, tuple[Any, ...], tuple[int, ...], Varying]
+Key = tuple[UOp, RetentionPolicy, tuple[Any, ...], tuple[int, ...], Varying, tuple[Any, ...]]
 
 schedules: Lru[Key, Schedule] = Lru(1024)
 """Compiled schedules by canonical graph, retention policy, settings, and toolchains by their id():
@@ -271,11 +272,12 @@ def schedule_for(
 ) -> Schedule:
     """The schedule of a canonical graph, cached or compiled; `on_disk` searches the disk, too."""
     targets = targets_in_force(canonical.sink)
-    key = canonical.sink, policy, decisive_values(), tuple(map(id, targets)), varying
+    origins = origins_of(canonical.nodes)
+    key = canonical.sink, policy, decisive_values(), tuple(map(id, targets)), varying, origins
     if (found := schedules.find(key)) is not None:
         return found
     with without_collecting:
-        if on_disk and varying is None:
+        if on_disk and varying is None and not origins:
             made = load_or_compile(canonical, policy)
         else:
             made = compile_schedule(canonical, policy, varying)

@@ -40,21 +40,27 @@ NAMED_OPS = (
 """Ops that are no arithmetic but are named in a kernel's metadata."""
 
 
-def emit_kernels(groups: KernelGroups, roots: Iterable[UOp]) -> dict[UOp, UOp]:
+def emit_kernels(
+    groups: KernelGroups, roots: Iterable[UOp], origins: Mapping[UOp, str]
+) -> dict[UOp, UOp]:
     """Each stored node's memory: ASSIGN(BUFFER, KERNEL), or a BUFFER of a node with no elements.
 
     `roots` are those of the graph, which holds kernels of earlier calls that have not run yet.
+    `origins` says of nodes where a user made them.
     """
-    return KernelEmitter(groups, roots).run()
+    return KernelEmitter(groups, roots, origins).run()
 
 
 class KernelEmitter:
     """Builds the kernels of groups, in topological order."""
 
-    def __init__(self, groups: KernelGroups, roots: Iterable[UOp] = ()) -> None:
+    def __init__(
+        self, groups: KernelGroups, roots: Iterable[UOp], origins: Mapping[UOp, str]
+    ) -> None:
         self.groups = groups
         self.dependences = groups.dependences
         self.roots = tuple(roots)
+        self.origins = origins
         self.built: dict[UOp, UOp] = {}
         """Stored node -> BUFFER, or ASSIGN(BUFFER, KERNEL)."""
 
@@ -98,12 +104,12 @@ class KernelEmitter:
     def metadata(self, group: KernelGroup) -> tuple[str, ...]:
         """The operations a group computes, the last one first."""
         if (custom := custom_of(group.first)) is not None:
-            return tuple(custom.arg.metadata)
+            return (*custom.arg.metadata, *filter(None, map(self.origins.get, group.outputs)))
         region = self.groups.region
         computed = [n for o in group.outputs for n in reversed(region(group.computed.get(o, o)))]
-        return tuple(
-            dict.fromkeys(n.op.name.lower() for n in computed if n.op in ALU or n.op in NAMED_OPS)
-        )
+        named = [n for n in computed if n.op in ALU or n.op in NAMED_OPS]
+        places = filter(None, map(self.origins.get, named or computed))
+        return tuple(dict.fromkeys([*[n.op.name.lower() for n in named], *places]))
 
     # --- the graph of a kernel
 

@@ -54,7 +54,7 @@ def reads_in_place(groups: KernelGroups, group: KernelGroup, target: UOp) -> boo
     """
     if custom_of(group.first) is not None:
         return True
-    ast, memory = KernelEmitter(groups).lower(group)
+    ast, memory = KernelEmitter(groups, (), {}).lower(group)
     slots = {number for number, m in enumerate(memory) if memory_of(m) is target}
     touched = [
         n for n in ast.toposort() if n.op in (Op.LOAD, Op.STORE) and n.src[0].src[0].arg in slots

@@ -34,6 +34,7 @@ from tinycore.schedule.storage import Storage
 from tinycore.trace import PassTrace, Trace
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
+from tinycore.uop.origins import texts
 
 trace = Trace("schedule")
 trace_passes = PassTrace("passes")
@@ -96,7 +97,8 @@ def save_hazards(state: State) -> State:
 
 def emit(state: State) -> State:
     """Each group becomes a KERNEL over the memory of its slots."""
-    built = emit_kernels(state.groups, state.sharded.parts)
+    origins = {state.rewritten.get(n, n): text for n, text in texts(state.known).items()}
+    built = emit_kernels(state.groups, state.sharded.parts, origins)
     stored = state.storage.reasons
     cut = {
         old: with_shape(built[new], old.shape)
@@ -196,7 +198,7 @@ def kernelize_as_run(roots: Iterable[UOp], policy: RetentionPolicy) -> Replaceme
         sink.src,
         policy,
         parameters=tuple([n for n in nodes if n.op in (Op.BUFFER, Op.BUFFER_VIEW)]),
-        known=set(nodes),
+        known={node: node for node in nodes},
         pending=frozenset(n for n in nodes if n.op is Op.KERNEL),
     )
     return relink(run_passes(state, last="row fusion"))

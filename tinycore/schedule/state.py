@@ -31,8 +31,8 @@ class State:
     policy: RetentionPolicy = replace_all
     parameters: tuple[UOp, ...] = ()
     """Memory that exists before the launches, which is numbered first."""
-    known: Collection[UOp] = ()
-    """The nodes whose replacement matters; passes create others."""
+    known: Replacements = field(default_factory=dict)
+    """The nodes whose replacement matters, and those that they stand for; passes create others."""
     pending: frozenset[UOp] = frozenset()
     """KERNELs of earlier calls that stay as they are, and are no steps."""
     sharded: ShardedGraph = field(default_factory=lambda: ShardedGraph(()))

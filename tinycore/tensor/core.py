@@ -56,6 +56,7 @@ from tinycore.tensor.runtime import runtime
 from tinycore.tensor.signatures import check_signatures, is_dtype_name
 from tinycore.tensor.view_writes import in_own_memory, show, target_of
 from tinycore.tensor.views import Value, is_shared
+from tinycore.uop import origins
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, device_node
 from tinycore.uop.op import Op
@@ -118,6 +119,8 @@ class Core:
 
     def _enter(self, node: UOp) -> None:
         """Take `node` as value and register among the living."""
+        if origins.are_recorded():
+            origins.note_origin(node)
         self.uop = node
         self._grad = None
         self._requires_grad = None

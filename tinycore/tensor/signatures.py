@@ -528,4 +528,5 @@ def with_argument_checks(
                 raise
             raise ArgumentTypeError(called_wrongly(name, error)) from None
 
+    call.__code__ = call.__code__.replace(co_qualname=function.__qualname__)  # type: ignore[attr-defined]
     return call

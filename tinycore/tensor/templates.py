@@ -116,6 +116,7 @@ def templated(
             templates.keep(words, traced or REJECTED)
         return method(self, *given, **named)
 
+    call.__code__ = call.__code__.replace(co_qualname=method.__qualname__)  # type: ignore[attr-defined]
     return call
 
 

@@ -101,7 +101,18 @@ class UOp(Operators["UOp"]):
 
     __slots__ = (
         *("__weakref__", "_below", "_bounds", "_device", "_ended", "_gradient", "_memory"),
-        *("_normal", "_order", "_ranges", "_shape", "_terms", "arg", "dtype", "op", "src"),
+        *(
+            "_normal",
+            "_order",
+            "_origin",
+            "_ranges",
+            "_shape",
+            "_terms",
+            "arg",
+            "dtype",
+            "op",
+            "src",
+        ),
     )
 
     op: Op
@@ -116,6 +127,7 @@ class UOp(Operators["UOp"]):
     _memory: object  # the Buffer of a BUFFER or BUFFER_VIEW (schedule/order.py)
     _normal: int  # one bit per rule set that leaves this node as it is (rewrite.py)
     _order: tuple[Any, ...]  # where it goes among the terms of a sum (sums.py)
+    _origin: tuple[str, str, int]  # where a user made it (origins.py)
     _ranges: frozenset[UOp] | None  # None until somebody asks
     _shape: Shape | None
     _terms: tuple[dict[UOp, int], int]  # this index expression as a sum (sums.py)

@@ -23,7 +23,7 @@ def after(name: str, *roots: UOp) -> State:
     """The state of some roots after a pass."""
     nodes = UOp.sink(*roots).toposort()
     parameters = tuple(n for n in nodes if n.op is Op.BUFFER)
-    return run_passes(State(roots, parameters=parameters, known=nodes), last=name)
+    return run_passes(State(roots, parameters=parameters, known={n: n for n in nodes}), last=name)
 
 
 def reason(node: UOp, *roots: UOp) -> Reason | None:

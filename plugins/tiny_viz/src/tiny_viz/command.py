@@ -1,0 +1,55 @@
+"""`tinycore viz PROFILE`: the page of a profile, or with --text its costliest kernels."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tiny_viz.export import write_trace
+from tiny_viz.summary import summary_of, text_table
+
+__all__ = ["add", "run"]
+
+EPILOG = """\
+examples:
+  VIZ=1 python train.py                     record a profile
+  tinycore viz train-....tinyviz            look at it in a browser
+  tinycore viz train-....tinyviz --text     the ten costliest kernels
+  tinycore viz train-....tinyviz --trace trace.json    for https://ui.perfetto.dev
+"""
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add this command to the command line."""
+    command = commands.add_parser(
+        "viz",
+        help="show the profile of a program",
+        description="Show a profile that VIZ=1 or tinycore.profile() has recorded: in a page that "
+        "this machine alone can open, or as text.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("profile", metavar="PROFILE", type=Path, help="the file of a profile")
+    command.add_argument("--text", action="store_true", help="print the ten costliest kernels")
+    command.add_argument(
+        "--trace", metavar="FILE", type=Path, help="write it in Chrome's trace format, for Perfetto"
+    )
+    command.add_argument("--port", type=int, default=0, help="the port; any free one unless given")
+    command.add_argument(
+        "--no-browser", action="store_true", help="print the address, open nothing"
+    )
+    command.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show a profile."""
+    if arguments.text:
+        print(text_table(summary_of(arguments.profile)))
+    if arguments.trace is not None:
+        print(f"{write_trace(arguments.profile, arguments.trace)} events in {arguments.trace}")
+    if arguments.text or arguments.trace is not None:
+        return 0
+    from tiny_viz.server import serve  # noqa: PLC0415  text needs no server
+
+    serve(arguments.profile, port=arguments.port, opens=not arguments.no_browser)
+    return 0

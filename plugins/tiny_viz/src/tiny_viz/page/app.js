@@ -1,0 +1,375 @@
+"use strict";
+/* The page of a profile. Whatever a profile holds is shown by textContent or on a canvas: as text. */
+
+const COLORS = ["#3b6fb6", "#2f8f83", "#8a5fb0", "#b5651d", "#a23b52", "#4f7d2e", "#7a6a2c", "#2b7fa3", "#9a4a8c", "#5a62a8"];
+const state = { summary: null, kernels: new Map(), view: "Timeline", search: "", window: null };
+const element = id => document.getElementById(id);
+
+/* Make an element: attributes, then children, which are elements or text. */
+function make(tag, attributes = {}, ...children) {
+  const found = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) found.addEventListener(name.slice(2), value);
+    else if (name === "class") found.className = value;
+    else if (name in found && name !== "list") found[name] = value;
+    else found.setAttribute(name, value);
+  }
+  found.append(...children);
+  return found;
+}
+
+async function ask(name, values = {}) {
+  const response = await fetch(`api/${name}?${new URLSearchParams(values)}`);
+  const found = await response.json();
+  if (!response.ok) throw new Error(found.error || response.statusText);
+  return found;
+}
+
+const base = path => path.replaceAll("\\", "/").split("/").pop();
+const where = origins => {
+  const lines = new Map();
+  for (const [method, file, line] of origins) {
+    const place = `${base(file)}:${line}`;
+    lines.set(place, [method, ...(lines.get(place) || [])]);
+  }
+  return [...lines].map(([place, methods]) => `${methods.join(" ")} ${place}`).join(", ");
+};
+const fixed = (value, digits) => value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+const count = value => value.toLocaleString("en-US");
+const took = seconds => seconds >= 1 ? `${fixed(seconds, 2)} s` : seconds >= 1e-3 ? `${fixed(seconds * 1e3, 2)} ms` : `${fixed(seconds * 1e6, 1)} us`;
+const bytes = value => value >= 1e9 ? `${fixed(value / 1e9, 2)} GB` : value >= 1e6 ? `${fixed(value / 1e6, 2)} MB` : value >= 1e3 ? `${fixed(value / 1e3, 1)} kB` : `${value} B`;
+const percent = value => `${fixed(value * 100, 1)} %`;
+const color = number => COLORS[number % COLORS.length];
+const limit = kernel => kernel.limit === null ? "?" : kernel.limit > 1 && kernel.bound === "memory" ? "in cache" : `${percent(kernel.limit)} of ${kernel.bound}`;
+
+function tip(text, event) {
+  const box = element("tip");
+  box.hidden = !text;
+  if (!text) return;
+  box.textContent = text;
+  box.style.left = Math.min(event.clientX + 14, innerWidth - box.offsetWidth - 8) + "px";
+  box.style.top = Math.min(event.clientY + 14, innerHeight - box.offsetHeight - 8) + "px";
+}
+
+const words = kernel => [kernel.name, kernel.device, ...kernel.operations, ...kernel.origins.map(([method, file, line]) => `${method} ${base(file)}:${line} ${file}`)].join(" ").toLowerCase();
+const matches = kernel => state.search.toLowerCase().split(/\s+/).every(word => words(kernel).includes(word));
+
+/* --- views */
+
+const VIEWS = { Timeline: timelineView, Kernels: kernelsView, Lines: linesView, Graph: graphView, Memory: memoryView, Failures: failuresView };
+
+function go(view, values = {}) {
+  location.hash = new URLSearchParams({ view, ...values });
+}
+
+async function show() {
+  const { view = "Timeline", ...values } = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+  state.view = view;
+  tip(null);
+  for (const button of element("views").children) button.className = button.dataset.view === view ? "on" : "";
+  const main = element("view");
+  main.replaceChildren();
+  main.className = "";
+  main.dataset.ready = "";
+  try {
+    await (view === "Kernel" ? kernelView : VIEWS[view] || timelineView)(main, values);
+    main.dataset.ready = view;
+  } catch (error) {
+    main.append(make("div", { class: "pad error" }, String(error.message || error)));
+    main.dataset.ready = "error";
+  }
+}
+
+function status(text) { element("status").textContent = text; }
+
+async function timelineView(main) {
+  main.className = "full";
+  const box = make("div", { class: "canvas" });
+  box.style.height = "100%";
+  main.append(box);
+  const name = (lane, span) => {
+    const label = lane.kernels ? state.kernels.get(span[2]).name : timeline.data.labels[span[2]];
+    return lane.kernels && span[3] > 1 ? `${count(span[3])} launches, ${label} ...` : label;
+  };
+  const describe = (found, event) => {
+    if (!found) return tip(null);
+    const { lane, span } = found, kernel = lane.kernels && state.kernels.get(span[2]);
+    const lines = [name(lane, span), took(span[1] / 1e9)];
+    if (kernel && span[3] === 1) lines.push(where(kernel.origins), `${fixed(kernel.ops / Math.max(span[1], 1), 2)} GFLOP/s, ${fixed(kernel.bytes / Math.max(span[1], 1), 2)} GB/s`);
+    if (lane.name.startsWith("Python")) lines[1] = `about ${took(span[1] / 1e9)}, ${span[3]} samples`;
+    tip(lines.filter(Boolean).join("\n"), event);
+  };
+  describe.label = name;
+  const timeline = state.timeline = new Timeline(box, {
+    end: Math.max(state.summary.nanoseconds, 1000),
+    load: (from, to, pixels) => ask("timeline", { from, to, pixels }),
+    color: (lane, span) => {
+      if (!lane.kernels) return lane.name === "replays" ? "#77808c" : lane.name === "compilation" ? "#b58a1d" : color(span[2] + 3);
+      return state.search && !matches(state.kernels.get(span[2])) ? "#9aa1ab55" : color(span[2]);
+    },
+    describe,
+    choose: ({ lane, span }) => { if (lane.kernels && span[3] === 1) go("Kernel", { id: span[2] }); else timeline.show(span[0] - span[1] * 0.1, span[0] + span[1] * 1.1); },
+  });
+  if (state.window) timeline.show(...state.window);
+  const before = timeline.show.bind(timeline);
+  timeline.show = (from, to) => { before(from, to); state.window = [timeline.from, timeline.to]; };
+  await timeline.ask();
+  status("wheel: zoom, drag: move, click: kernel, double click: all; w a s d");
+}
+
+const COLUMNS = [
+  ["share", k => k.share, k => percent(k.share), true], ["time", k => k.seconds, k => took(k.seconds), true],
+  ["launches", k => k.launches, k => count(k.launches), true], ["mean", k => k.seconds / k.launches, k => took(k.seconds / k.launches), true],
+  ["limit", k => k.limit ?? -1, limit, true], ["GFLOP/s", k => k.ops * k.launches / k.seconds, k => fixed(k.ops * k.launches / Math.max(k.seconds, 1e-12) / 1e9, 2), true],
+  ["GB/s", k => k.bytes * k.launches / k.seconds, k => fixed(k.bytes * k.launches / Math.max(k.seconds, 1e-12) / 1e9, 2), true],
+  ["device", k => k.device, k => k.device], ["kernel", k => k.name, k => k.name], ["where", k => where(k.origins), k => where(k.origins)],
+];
+const sorting = { column: 1, up: false };
+
+async function kernelsView(main) {
+  const key = COLUMNS[sorting.column][1];
+  const found = state.summary.kernels.filter(matches).sort((a, b) => (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : 0) * (sorting.up ? 1 : -1));
+  const head = make("tr", {}, ...COLUMNS.map(([name, , , number], column) => make("th", {
+    class: number ? "number" : "", title: "sort",
+    onclick: () => { sorting.up = sorting.column === column && !sorting.up; sorting.column = column; show(); },
+  }, name + (sorting.column === column ? sorting.up ? " ↑" : " ↓" : ""))));
+  const most = Math.max(...found.map(k => k.share), 1e-9);
+  const body = make("tbody", {}, ...found.slice(0, 3000).map(kernel => make("tr", { class: "link", onclick: () => go("Kernel", { id: kernel.id }) },
+    ...COLUMNS.map(([name, , text, number]) => {
+      const cell = make("td", { class: number ? "number" : "" }, text(kernel));
+      if (name === "share") { const bar = make("span", { class: "bar" }); bar.style.width = `${60 * kernel.share / most}px`; cell.prepend(bar); }
+      return cell;
+    }))));
+  main.append(make("table", {}, make("thead", {}, head), body));
+  const rates = Object.entries(state.summary.rates).filter(([, [flops]]) => flops).map(([device, [flops, moved]]) => `${device}: ${fixed(flops / 1e9, 0)} GFLOP/s, ${fixed(moved / 1e9, 1)} GB/s`);
+  status(`${count(found.length)} of ${count(state.summary.kernels.length)} kernels` + (rates.length ? `; limits as measured: ${rates.join("; ")}` : ""));
+}
+
+async function kernelView(main, { id, tab = "Overview" }) {
+  main.className = "";
+  const number = Number(id), known = state.kernels.get(number), found = await ask("kernel", { id });
+  const head = make("div", { class: "pad" }, make("h2", {}, found.name));
+  const places = make("dd", {});
+  for (const [method, file, line] of found.origins) places.append(make("a", { onclick: () => go("Lines", { path: file, line }) }, `${method} ${base(file)}:${line}`), make("br"));
+  const facts = { device: `${found.device}, ${found.queue}`, operations: found.operations.join(" "), work: `${count(found.ops)} operations, ${bytes(found.bytes)}` };
+  if (known) Object.assign(facts, { time: `${took(known.seconds)}, ${percent(known.share)} of all; ${count(known.launches)} launches, mean ${took(known.seconds / known.launches)}`, limit: limit(known) });
+  const list = make("dl", { class: "facts" }, ...Object.entries(facts).flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]), make("dt", {}, "lines"), places);
+  const tabs = make("div", { class: "tabs" }, ...["Overview", "Graph", "Passes", "Plans", "Source", "Assembly"].map(name => make("button", { class: name === tab ? "on" : "", onclick: () => go("Kernel", { id, tab: name }) }, name)));
+  head.append(list, tabs);
+  main.append(head);
+  const body = make("div", {});
+  main.append(body);
+  status(found.name);
+  if (tab === "Overview") {
+    overview(body, found);
+  } else if (tab === "Graph") {
+    body.className = "canvas"; body.style.height = "70vh";
+    const graph = state.graph = new Graph(body, { choose: () => {}, describe: (node, event) => tip(node && node.line, event) });
+    await graph.show(...uops(found.graph));
+  } else {
+    body.append(make("p", { class: "pad soft" }, "lowering it ..."));
+    const passes = await ask("passes", { id });
+    body.replaceChildren();
+    if (passes.error) body.append(make("p", { class: "pad error" }, passes.error));
+    if (tab === "Passes") showPasses(body, passes);
+    if (tab === "Plans") body.append(make("pre", { class: "pad" }, (passes.plans || []).join("\n") || "no plan was proposed"));
+    if (tab === "Source") body.append(...differs(found.source, passes.source), make("pre", { class: "pad" }, found.source || passes.source || ""));
+    if (tab === "Assembly") body.append(make("pre", { class: "pad" }, passes.assembly || "the compiler of this device shows none"));
+  }
+}
+
+function differs(recorded, now) {
+  return recorded && now && recorded !== now ? [make("p", { class: "pad error" }, "This is the source that ran. The passes are those of the tinycore installed here, which writes another one.")] : [];
+}
+
+function overview(body, found) {
+  const box = make("div", { class: "pad" });
+  body.append(box);
+  if (found.launches.length) {
+    box.append(make("h3", {}, "Launches"));
+    const plot = make("div", {});
+    box.append(plot);
+    const style = getComputedStyle(document.body);
+    new uPlot({
+      width: Math.min(innerWidth - 60, 1100), height: 220, legend: { show: false },
+      scales: { x: { time: false } }, series: [{}, { label: "us", stroke: style.getPropertyValue("--accent"), paths: () => null, points: { show: true, size: 5 } }],
+      axes: [{ stroke: style.getPropertyValue("--soft"), values: (_, ticks) => ticks.map(t => `${t} ms`) }, { stroke: style.getPropertyValue("--soft"), size: 70, values: (_, ticks) => ticks.map(t => `${t} us`) }],
+    }, [found.launches.map(l => l[1] / 1e6), found.launches.map(l => l[2] / 1e3)], plot);
+    const [first] = found.launches;
+    box.append(make("div", { class: "tabs" },
+      make("button", { onclick: () => { state.window = [first[1] - first[2] * 5, first[1] + first[2] * 6]; go("Timeline"); } }, "First launch in the timeline"),
+      make("button", { onclick: () => go("Graph", { from: Math.max(first[0] - 5, 1), count: 40 }) }, "Around the first launch")));
+  }
+  box.append(make("h3", {}, "Graph"), make("pre", {}, found.graph || "a copy has no graph"));
+}
+
+/* The nodes and edges of a graph in its text form. */
+function uops(text) {
+  const nodes = [], edges = [];
+  for (const line of text.split("\n")) {
+    const found = /^%(\d+) = (\S+) (\S+)(.*)$/.exec(line);
+    if (!found) continue;
+    const [, id, op, dtype, rest] = found, sources = /\(([^()]*)\)\s*$/.exec(rest);
+    const argument = (/\[(.*)\]/.exec(rest) || ["", ""])[1];
+    nodes.push({ id, label: `${op} ${argument}`.slice(0, 40), line, color: { LOAD: "#2f8f83", STORE: "#a23b52", REDUCE: "#3b6fb6", RANGE: "#b5651d" }[op] });
+    for (const source of sources ? sources[1].matchAll(/%(\d+)/g) : []) edges.push([source[1], id]);
+  }
+  return [nodes, edges];
+}
+
+function showPasses(body, { passes }) {
+  const list = make("div", { class: "list" }), shown = make("div", { class: "pad" });
+  body.className = "split";
+  body.style.height = "75vh";
+  body.append(list, shown);
+  const choose = number => {
+    [...list.children].forEach((button, n) => { button.classList.toggle("on", n === number); });
+    const step = passes[number];
+    const rules = step.rules.length ? make("p", {}, "rules: ", step.rules.map(([name, times]) => `${name} × ${times}`).join(", ")) : make("p", { class: "soft" }, "no rewrite rule fired");
+    shown.replaceChildren(rules, make("pre", {}, ...step.lines.map(([kind, text]) => make("div", { class: kind === "+" ? "added" : kind === "-" ? "removed" : "" }, `${kind} ${text}`))));
+  };
+  passes.forEach((step, number) => {
+    const changed = step.lines.filter(([kind]) => kind !== " ").length;
+    list.append(make("button", { class: step.changed || !number ? "" : "same", onclick: () => choose(number) }, number ? `${step.name} ${step.changed ? `(${changed})` : ""}` : "kernel"));
+  });
+  const first = passes.findIndex((step, number) => number && step.changed);
+  if (passes.length) choose(Math.max(first, 0));
+}
+
+async function linesView(main, { path, line }) {
+  const byLine = new Map();
+  for (const kernel of state.summary.kernels) {
+    const lines = new Set(kernel.origins.map(([, file, number]) => `${file}:${number}`));
+    for (const place of lines) {
+      const known = byLine.get(place) || { kernels: [], seconds: 0 };
+      known.kernels.push(kernel); known.seconds += kernel.seconds / lines.size;
+      byLine.set(place, known);
+    }
+  }
+  const costs = new Map();
+  for (const [place, known] of byLine) { const file = place.slice(0, place.lastIndexOf(":")); costs.set(file, (costs.get(file) || 0) + known.seconds); }
+  const files = [...costs.keys()].sort((a, b) => costs.get(b) - costs.get(a));
+  const chosen = path || files[0];
+  main.className = "full";
+  const list = make("div", { class: "list" }, ...files.map(file => make("button", { class: file === chosen ? "on" : "", title: file, onclick: () => go("Lines", { path: file }) }, `${base(file)} ${took(costs.get(file))}`)));
+  const shown = make("div", { class: "code pad" });
+  main.append(make("div", { class: "split" }, list, shown));
+  if (!chosen) { shown.append("no kernel leads to a line"); return; }
+  const { text } = await ask("file", { path: chosen });
+  const places = [...byLine].filter(([place]) => place.startsWith(chosen + ":")), most = Math.max(...places.map(([, known]) => known.seconds), 1e-12);
+  let here = null;
+  const rows = text ? text.split("\n") : [];
+  const kernels = make("div", {});
+  rows.forEach((content, n) => {
+    const known = byLine.get(`${chosen}:${n + 1}`);
+    const row = make("div", { class: `line${known ? " hot" : ""}${String(n + 1) === line ? " here" : ""}` }, make("span", { class: "count" }, String(n + 1)), make("span", { class: "time" }, known ? took(known.seconds) : ""), make("span", {}, content || " "));
+    if (known) {
+      row.style.setProperty("--heat", String(8 + 50 * known.seconds / most));
+      row.title = known.kernels.map(kernel => kernel.name).join("\n");
+      row.addEventListener("click", () => { row.after(kernels); kernels.replaceChildren(...known.kernels.map(kernelRow)); });
+    }
+    if (String(n + 1) === line) here = row;
+    shown.append(row);
+  });
+  if (!rows.length) shown.append(make("p", {}, `the text of ${chosen} is not in the profile`), ...places.map(([place, known]) => make("div", {}, place, ...known.kernels.map(kernelRow))));
+  if (here) { here.scrollIntoView({ block: "center" }); here.click(); }
+  status(`${chosen}: click a line for its kernels. A kernel of several lines counts with equal parts.`);
+}
+
+function kernelRow(kernel) {
+  return make("div", {}, "        ", make("a", { onclick: () => go("Kernel", { id: kernel.id }) }, kernel.name), ` ${took(kernel.seconds)} in ${count(kernel.launches)} launches: ${kernel.operations.join(" ")}`);
+}
+
+async function graphView(main, { from = 1, count: many = 60 }) {
+  main.className = "full";
+  const field = (label, value, name) => make("label", {}, `${label} `, make("input", { type: "number", min: 1, value, size: 8, onchange: event => go("Graph", { from, count: many, [name]: event.target.value }) }));
+  const box = make("div", { class: "canvas" });
+  const told = make("span", { class: "soft" });
+  main.append(make("div", { class: "column" }, make("div", { class: "tools" }, field("from launch", from, "from"), field("launches", many, "count"), make("button", { onclick: () => go("Graph", { from: Math.max(1, Number(from) - Number(many)), count: many }) }, "before"), make("button", { onclick: () => go("Graph", { from: Number(from) + Number(many), count: many }) }, "after"), told), box));
+  const found = await ask("graph", { from, count: many });
+  const nodes = [], edges = [], last = new Map(), versions = new Map();
+  const memory = (buffer, version) => {
+    const id = `b${buffer}.${version}`, about = found.buffers[buffer] || { bytes: 0, dtype: "?" };
+    if (!last.has(id)) { last.set(id, true); nodes.push({ id, kind: "memory", label: `${bytes(about.bytes)} #${buffer}${version ? `'${version}` : ""}`, text: `buffer ${buffer} on ${about.device}\n${about.dtype}, ${bytes(about.bytes)}` }); }
+    return id;
+  };
+  for (const launch of found.launches) {
+    const id = `k${launch.id}`, kernel = state.kernels.get(launch.kernel);
+    const read = new Set(launch.memory.filter(([, , , written]) => !written).map(([buffer]) => buffer)), written = new Set(launch.memory.filter(([, , , w]) => w).map(([buffer]) => buffer));
+    for (const buffer of read) edges.push([memory(buffer, versions.get(buffer) || 0), id]);
+    nodes.push({ id, kind: "kernel", label: launch.name, color: color(launch.kernel), kernel: launch.kernel, text: `launch ${launch.id}: ${launch.name}\n${kernel ? where(kernel.origins) : ""}` });
+    for (const buffer of written) {
+      /* a later version of the same memory is a node of its own, so the graph stays acyclic */
+      const version = versions.has(buffer) || last.has(`b${buffer}.0`) ? (versions.get(buffer) || 0) + 1 : 0;
+      versions.set(buffer, version);
+      edges.push([id, memory(buffer, version)]);
+    }
+  }
+  const graph = state.graph = new Graph(box, { choose: node => { if (node.kernel) go("Kernel", { id: node.kernel }); }, describe: (node, event) => tip(node && node.text, event) });
+  const { kind } = await graph.show(nodes, edges);
+  told.textContent = `${count(nodes.length)} nodes, ${kind}`;
+  status(`launches ${from} to ${Number(from) + found.launches.length - 1}: boxes are kernels, rounded ones their memory; wheel: zoom, drag: move`);
+}
+
+async function memoryView(main) {
+  const box = make("div", { class: "pad" }), plot = make("div", {}), held = make("div", { class: "pad" });
+  main.append(box, held);
+  const series = Object.entries(await ask("memory"));
+  if (!series.length) { box.append("no kernel used memory"); return; }
+  const style = getComputedStyle(document.body), end = state.summary.nanoseconds;
+  const times = [...new Set(series.flatMap(([, points]) => points.map(([at]) => at)).concat([0, end]))].sort((a, b) => a - b);
+  const columns = series.map(([, points]) => {
+    let value = 0, next = 0;
+    return times.map(time => { while (next < points.length && points[next][0] <= time) value = points[next++][1]; return value; });
+  });
+  box.append(make("h2", {}, "Memory that kernels use"), plot);
+  const stepped = uPlot.paths.stepped({ align: 1 });
+  const chart = new uPlot({
+    width: innerWidth - 40, height: 280, scales: { x: { time: false } },
+    series: [{ label: "ms", value: (_, v) => v === null ? "" : fixed(v, 3) }, ...series.map(([device], n) => ({ label: device, stroke: color(n), fill: color(n) + "33", paths: stepped, value: (_, v) => v === null ? "" : bytes(v) }))],
+    axes: [{ stroke: style.getPropertyValue("--soft"), values: (_, ticks) => ticks.map(t => `${t} ms`) }, { stroke: style.getPropertyValue("--soft"), size: 80, values: (_, ticks) => ticks.map(bytes) }],
+  }, [times.map(t => t / 1e6), ...columns], plot);
+  const at = async time => {
+    const found = await ask("holders", { at: Math.round(time) });
+    held.replaceChildren(make("h2", {}, `In use at ${fixed(time / 1e6, 3)} ms: ${bytes(found.reduce((sum, b) => sum + b.bytes, 0))} in ${count(found.length)} buffers`),
+      make("table", {}, make("thead", {}, make("tr", {}, ...["bytes", "device", "dtype", "from", "to", "held for", "where"].map((name, n) => make("th", { class: n ? "" : "number" }, name)))),
+        make("tbody", {}, ...found.map(b => make("tr", { class: "link", onclick: () => b.kernel && go("Kernel", { id: b.kernel }) }, make("td", { class: "number" }, bytes(b.bytes)), make("td", {}, b.device), make("td", {}, b.dtype), make("td", {}, `${fixed(b.born / 1e6, 3)} ms`), make("td", {}, b.died === null ? "the end" : `${fixed(b.died / 1e6, 3)} ms`), make("td", {}, `${b.written ? "written" : "read"} by ${b.name}`), make("td", {}, where(b.origins)))))));
+  };
+  plot.addEventListener("click", () => { const index = chart.cursor.idx; if (index !== null && index !== undefined) at(times[index]); });
+  const total = times.map((_, n) => columns.reduce((sum, column) => sum + column[n], 0)), peak = total.indexOf(Math.max(...total));
+  await at(times[peak]);
+  status(`the peak is ${bytes(total[peak])} at ${fixed(times[peak] / 1e6, 3)} ms; click the plot for another time, drag to zoom`);
+}
+
+async function failuresView(main) {
+  const found = await ask("failures");
+  const box = make("div", { class: "pad" });
+  main.append(box);
+  if (!found.length) box.append(make("p", { class: "soft" }, "nothing failed"));
+  for (const failure of found) {
+    box.append(make("div", { class: "error" }, make("h2", {}, `${failure.kernel || "the program"}: ${failure.error}`),
+      make("p", {}, failure.device ? `on ${failure.device}, ` : "", `at ${fixed(failure.start / 1e6, 3)} ms`, ...failure.origins.flatMap(([method, file, line]) => [", ", make("a", { onclick: () => go("Lines", { path: file, line }) }, `${method} ${base(file)}:${line}`)])),
+      make("pre", {}, failure.message), make("h3", {}, "Traceback"), make("pre", {}, failure.traceback)));
+  }
+  status(`${count(found.length)} failures`);
+}
+
+async function start() {
+  const summary = state.summary = await ask("summary");
+  for (const kernel of summary.kernels) state.kernels.set(kernel.id, kernel);
+  element("program").textContent = `${summary.about.program || summary.file}, ${took(summary.nanoseconds / 1e9)}, ${count(summary.launches)} launches timed`;
+  element("program").title = summary.about.folder || "";
+  document.title = `${summary.about.program || "profile"} - tinycore viz`;
+  for (const view of Object.keys(VIEWS)) element("views").append(make("button", { "data-view": view, onclick: () => go(view) }, view === "Failures" && summary.failures ? `Failures (${summary.failures})` : view));
+  for (const button of element("views").children) button.dataset.view = button.textContent.split(" ")[0];
+  element("search").addEventListener("input", event => {
+    state.search = event.target.value;
+    if (state.view === "Timeline" && state.timeline) state.timeline.draw();
+    else if (state.view === "Kernels") show();
+    else go("Kernels");
+  });
+  addEventListener("hashchange", show);
+  await show();
+}
+
+start().catch(error => { element("view").textContent = String(error); });

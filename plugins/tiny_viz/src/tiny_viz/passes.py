@@ -1,0 +1,122 @@
+"""The way of a kernel from its graph to machine code, made again under the traces of the core.
+
+A profile has the graph of each kernel; lowering it is a function of the graph, the device and
+tinycore, so the passes are shown by lowering it once more, in the process that shows it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import sys
+import threading
+from collections import Counter
+from contextlib import redirect_stderr
+from dataclasses import dataclass, field
+from io import TextIOBase
+from typing import Any, Final
+
+from tinycore import Context, Device
+from tinycore.engine.compile import compile_kernel
+from tinycore.errors import TinycoreError
+from tinycore.uop.node import UOp
+from tinycore.uop.parse import from_text
+from tinycore.uop.pattern import Rule
+from tinycore.uop.rewrite import observe
+
+__all__ = ["shown_passes"]
+
+MOST_LINES: Final = 3000
+"""Lines of a graph that are compared."""
+lowering: Final = threading.Lock()
+"""Held while traces are collected, which all go to one stream."""
+REFERENCE: Final = re.compile(r"%\d+")
+
+
+@dataclass
+class Stage:
+    """A graph as it is after a pass, and the rules that changed it on the way."""
+
+    name: str
+    text: str
+    rules: Counter[str] = field(default_factory=Counter)
+
+
+class Collected(TextIOBase):
+    """A stream whose every write is one line of a trace, with its body."""
+
+    def __init__(self) -> None:
+        self.stages: list[Stage] = []
+        self.rules: Counter[str] = Counter()
+        self.others: dict[str, list[str]] = {"plan": [], "source": [], "binary": []}
+
+    def write(self, text: str) -> int:
+        """Take one trace."""
+        line, _, body = text.partition("\n")
+        channel, told = line[:8].strip(), line[9:]
+        if channel == "passes":
+            name = told.removeprefix("after ").partition(" of ")[0]
+            same = self.stages[-1].text if self.stages and not body else body
+            self.stages.append(Stage(name, same, self.rules))
+            self.rules = Counter()
+        elif channel in self.others:
+            self.others[channel].append(body or told)
+        return len(text)
+
+    def note(self, rule: Rule, before: UOp, after: UOp) -> None:
+        """Count a rule that fired."""
+        self.rules[rule.name] += 1
+
+
+def shown_passes(graph: str, device: str) -> Any:
+    """Every pass with its difference to the one before, the plans proposed, source and assembly.
+
+    Where the device cannot be opened here, the reason instead.
+    """
+    collected = Collected()
+    before = sys.stderr
+    with lowering:
+        try:
+            toolchain = Device[device].toolchain
+            ast = from_text(graph)
+            with (
+                Context(DEBUG=0, TRACE="passes,plan,source,binary", VIZ=0, NO_COLOR=1),
+                observe(collected.note),
+                redirect_stderr(collected),
+            ):
+                compile_kernel(ast, toolchain)
+        except TinycoreError as error:
+            return {"error": f"it cannot be lowered here: {error}", "passes": []}
+        finally:
+            sys.stderr = before
+    stages = [Stage("kernel", graph), *collected.stages]
+    return {
+        "target": f"{toolchain.name}:{toolchain.arch}",
+        "passes": [
+            {
+                "name": stage.name,
+                "rules": stage.rules.most_common(),
+                "lines": difference(earlier.text, stage.text),
+                "changed": earlier.text != stage.text,
+            }
+            for earlier, stage in zip([stages[0], *stages], stages, strict=False)
+        ],
+        "plans": collected.others["plan"],
+        "source": "\n".join(collected.others["source"]),
+        "assembly": "\n".join(collected.others["binary"]),
+    }
+
+
+def difference(before: str, after: str) -> list[tuple[str, str]]:
+    """The lines of a graph, each with " ", "+" or "-". Numbers of nodes are not compared."""
+    old, new = (text.splitlines()[:MOST_LINES] for text in (before, after))
+    plain, other = ([REFERENCE.sub("%", line) for line in lines] for lines in (old, new))
+    found: list[tuple[str, str]] = []
+    matcher = difflib.SequenceMatcher(None, plain, other, autojunk=False)
+    for kind, i, j, k, m in matcher.get_opcodes():
+        if kind == "equal":
+            found += [(" ", line) for line in new[k:m]]
+        else:
+            found += [("-", line) for line in old[i:j]]
+            found += [("+", line) for line in new[k:m]]
+    return found

@@ -1,0 +1,79 @@
+"""`tinycore.profile()`: a recording of a block of code, with a table of what took the time."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tiny_viz.limits import limits_of
+from tiny_viz.recorder import Recorder
+from tiny_viz.store import SUFFIX
+from tiny_viz.summary import html_table, summary_of, text_table
+from tinycore import Context
+from tinycore.errors import ArgumentError
+
+__all__ = ["profile"]
+
+
+class profile:  # noqa: N801  it is used like a function, as in other profilers
+    """A context manager that records what its block does.
+
+        with tinycore.profile() as found:
+            model(x).realize()
+        print(found)                      # the costliest kernels
+        found.serve()                     # the page in a browser
+
+    `path` is the file of the profile; without one it is a temporary file, removed with the object.
+    A notebook shows it as a table. Raises ArgumentError where there is such a file already.
+    """
+
+    def __init__(self, path: str | Path | None = None) -> None:
+        if path is not None and Path(path).exists():
+            raise ArgumentError(f"{path} exists already; a profile is a new file")
+        self._folder = None if path is not None else tempfile.TemporaryDirectory(prefix="tinyviz-")
+        self.path = Path(path) if path is not None else self._temporary()
+        """The file, complete when the block has ended."""
+        self._recorder: Recorder | None = None
+        self._settings = Context(VIZ=1)
+        self.is_empty = True
+        """True until kernels were recorded."""
+
+    def _temporary(self) -> Path:
+        assert self._folder is not None
+        return Path(self._folder.name) / f"profile{SUFFIX}"
+
+    def __enter__(self) -> Self:
+        if self._recorder is not None:
+            raise ArgumentError("a profile records one block; make another one for the next")
+        self._settings.__enter__()
+        self._recorder = Recorder(self.path, limits_of)
+        self._recorder.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        assert self._recorder is not None
+        self._settings.__exit__(kind, error, where)
+        if isinstance(error, Exception):
+            self._recorder.failed("", "", (), error)
+        self.is_empty = not self._recorder.stop()
+
+    def __str__(self) -> str:
+        return "no kernel ran" if self.is_empty else text_table(summary_of(self.path))
+
+    def _repr_html_(self) -> str:
+        return "<p>no kernel ran</p>" if self.is_empty else html_table(summary_of(self.path))
+
+    def serve(self, *, opens: bool = True) -> None:
+        """Serve the page of this profile, until Ctrl-C. Raises ArgumentError for an empty one."""
+        if self.is_empty:
+            raise ArgumentError("the profile is empty: no kernel ran in its block")
+        from tiny_viz.server import serve  # noqa: PLC0415  tables need no server
+
+        serve(self.path, opens=opens)

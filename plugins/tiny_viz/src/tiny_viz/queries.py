@@ -1,0 +1,317 @@
+"""Queries of the page on a profile, each answered by plain data for JSON."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from tiny_viz.passes import shown_passes
+from tiny_viz.store import LEVELS, connect
+from tiny_viz.summary import totals
+
+__all__ = ["Queries"]
+
+Given = Mapping[str, str]
+MOST_SPANS: Final = 20_000
+"""Spans of a queue that are sent one by one; of more, those of each pixel together."""
+MOST_LAUNCHES: Final = 10_000
+"""Launches in one graph."""
+MOST_HOLDERS: Final = 200
+MOST_POINTS: Final = 4000
+MOST_PIXELS: Final = 8192
+
+
+class Queries:
+    """The queries on one profile, usable from several threads."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._connection = connect(path)
+        self._lock = threading.Lock()
+        self.known: dict[str, Callable[[Given], Any]] = {
+            "summary": self.summary,
+            "timeline": self.timeline,
+            "kernel": self.kernel,
+            "passes": self.passes,
+            "graph": self.graph,
+            "memory": self.memory,
+            "holders": self.holders,
+            "file": self.file,
+            "failures": self.failures,
+        }
+        """By their paths."""
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._connection.close()
+
+    def rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
+        """The rows of a query."""
+        with self._lock:
+            return self._connection.execute(query, values).fetchall()
+
+    def summary(self, given: Given) -> Any:
+        """The program, all kernels with their totals, and how much there is of everything."""
+        about = dict(self.rows("SELECT key, value FROM meta"))
+        rates = {d: (f, b) for d, f, b in self.rows("SELECT device, flops, bytes FROM rates")}
+        with self._lock:
+            kernels = totals(self._connection, rates)
+        (launches,) = self.rows("SELECT count(*) FROM launches")[0]
+        (failures,) = self.rows("SELECT count(*) FROM failures")[0]
+        return {
+            "about": about,
+            "nanoseconds": int(about.get("nanoseconds", 0)),
+            "file": self.path.name,
+            "rates": rates,
+            "launches": launches,
+            "failures": failures,
+            "files": [path for (path,) in self.rows("SELECT path FROM files ORDER BY path")],
+            "kernels": [
+                {
+                    "id": kernel.number,
+                    "name": kernel.name,
+                    "device": kernel.device,
+                    "queue": kernel.queue,
+                    "operations": kernel.operations,
+                    "origins": kernel.origins,
+                    "launches": kernel.launches,
+                    "seconds": kernel.seconds,
+                    "share": kernel.share,
+                    "ops": kernel.ops,
+                    "bytes": kernel.bytes,
+                    "limit": kernel.limit,
+                    "bound": kernel.bound,
+                }
+                for kernel in kernels
+            ],
+        }
+
+    def timeline(self, given: Given) -> Any:
+        """The spans between two times, by lane; those of one pixel together where they are many.
+
+        A span is [start, duration, kernel or index of a label, launches].
+        """
+        first, last = int(given["from"]), int(given["to"])
+        pixel = max((last - first) // min(int(given.get("pixels", 1000)), MOST_PIXELS), 1)
+        lanes = [*self.device_lanes(first, last, pixel)]
+        labels: list[str] = []
+        for name, table, label in (
+            ("replays", "replays", "'replay of step ' || step"),
+            ("compilation", "compilations", "iif(cached, 'load ', 'compile ') || name"),
+        ):
+            found = self.rows(
+                f"SELECT start, duration, {label} FROM {table} WHERE start < ? AND "
+                "start + duration > ? ORDER BY start LIMIT ?",
+                (last, first, MOST_SPANS),
+            )
+            if found:
+                lanes.append({"name": name, "spans": labeled(found, labels)})
+        lanes += self.python_lanes(first, last, pixel, labels)
+        return {"lanes": lanes, "labels": labels}
+
+    def device_lanes(self, first: int, last: int, pixel: int) -> Iterable[Any]:
+        """A lane for each queue of each device."""
+        queues = self.rows("SELECT DISTINCT device, queue FROM kernels ORDER BY device, queue DESC")
+        (before,) = self.rows("SELECT max(duration) FROM launches")[0] or (0,)
+        (count,) = self.rows(
+            "SELECT count(*) FROM (SELECT 1 FROM launches WHERE start BETWEEN ? AND ? LIMIT ?)",
+            (first, last, MOST_SPANS * 10 + 1),
+        )[0]
+        widths = {
+            level: int(width)
+            for level in LEVELS
+            for (width,) in self.rows("SELECT value FROM meta WHERE key = ?", (f"width {level}",))
+        }
+        coarse = [level for level in LEVELS if widths.get(level, pixel + 1) <= pixel]
+        for device, queue in queues:
+            if count > MOST_SPANS * 10 and widths:
+                level = coarse[0] if coarse else max(widths)
+                spans = self.rows(
+                    "SELECT start, finish - start, kernel, launches FROM bins WHERE level = ? AND "
+                    "bin BETWEEN ? AND ? AND device = ? AND queue = ?",
+                    (level, first // widths[level], last // widths[level], device, queue),
+                )
+            elif count > MOST_SPANS:
+                spans = self.rows(
+                    "SELECT min(start), max(start + duration) - min(start), kernel, count(*) FROM "
+                    "launches JOIN kernels ON kernels.id = kernel WHERE start BETWEEN ? AND ? AND "
+                    "device = ? AND queue = ? GROUP BY start / ?",
+                    (first - (before or 0), last, device, queue, pixel),
+                )
+            else:
+                spans = self.rows(
+                    "SELECT start, duration, kernel, 1 FROM launches JOIN kernels ON kernels.id = "
+                    "kernel WHERE start BETWEEN ? AND ? AND start + duration > ? AND device = ? "
+                    "AND queue = ? ORDER BY start",
+                    (first - (before or 0), last, first, device, queue),
+                )
+            yield {"name": f"{device} {queue}", "kernels": True, "spans": spans}
+
+    def python_lanes(self, first: int, last: int, pixel: int, labels: list[str]) -> Iterable[Any]:
+        """A lane for each thread: neighboring samples of the same line are one span."""
+        found: dict[int, list[list[int]]] = defaultdict(list)
+        numbers: dict[int, int] = {}
+        rows = self.rows(
+            "SELECT start, thread, place, function, file, line FROM samples JOIN places ON "
+            "places.id = place WHERE start BETWEEN ? AND ? ORDER BY samples.id LIMIT 200000",
+            (first - 10**8, last),
+        )
+        for start, thread, place, function, file, line in rows:
+            if place not in numbers:
+                numbers[place] = len(labels)
+                labels.append(f"{Path(file).name}:{line} {function}")
+            spans = found[thread]
+            if spans:
+                spans[-1][1] = min(start - spans[-1][0], spans[-1][1] + 10**8)
+            if not spans or spans[-1][2] != numbers[place]:
+                spans.append([start, pixel, numbers[place], 0])
+            spans[-1][3] += 1
+        names = dict(self.rows("SELECT id, name FROM threads"))
+        for thread, spans in sorted(found.items()):
+            yield {"name": f"Python {names.get(thread, thread)}", "spans": spans}
+
+    def kernel(self, given: Given) -> Any:
+        """All that is known of a kernel."""
+        number = int(given["id"])
+        found = self.rows(
+            "SELECT name, device, queue, target, ops, bytes, operations, origins, graph, source "
+            "FROM kernels WHERE id = ?",
+            (number,),
+        )
+        if not found:
+            raise ValueError(f"there is no kernel {number}")
+        name, device, queue, target, ops, moved, operations, origins, graph, source = found[0]
+        launches = self.rows(
+            "SELECT id, start, duration FROM launches WHERE kernel = ? ORDER BY start LIMIT 2000",
+            (number,),
+        )
+        return {
+            "id": number,
+            "name": name,
+            "device": device,
+            "queue": queue,
+            "target": target,
+            "ops": ops,
+            "bytes": moved,
+            "operations": json.loads(operations),
+            "origins": json.loads(origins),
+            "graph": self.text(graph),
+            "source": self.text(source),
+            "launches": launches,
+        }
+
+    def text(self, number: int | None) -> str:
+        """A long text."""
+        found = self.rows("SELECT content FROM texts WHERE id = ?", (number,))
+        return found[0][0] if found else ""
+
+    def passes(self, given: Given) -> Any:
+        """The passes of lowering a kernel, made anew, with differences, rules and proposals."""
+        found = self.rows(
+            "SELECT texts.content, device FROM kernels JOIN texts ON texts.id = graph "
+            "WHERE kernels.id = ?",
+            (int(given["id"]),),
+        )
+        if not found:
+            raise ValueError("a copy has no graph")
+        return shown_passes(*found[0])
+
+    def graph(self, given: Given) -> Any:
+        """Launches from one on, and the memory that connects them."""
+        first, count = int(given.get("from", 1)), int(given.get("count", 200))
+        rows = self.rows(
+            "SELECT launches.id, kernel, name, bindings.buffers FROM launches JOIN kernels ON "
+            "kernels.id = kernel JOIN bindings ON bindings.id = binding WHERE launches.id >= ? "
+            "ORDER BY launches.id LIMIT ?",
+            (first, min(count, MOST_LAUNCHES)),
+        )
+        launches = [
+            {"id": number, "kernel": kernel, "name": name, "memory": json.loads(buffers)}
+            for number, kernel, name, buffers in rows
+        ]
+        used = sorted({place[0] for launch in launches for place in launch["memory"]})
+        found: dict[int, Any] = {}
+        for start in range(0, len(used), 500):
+            part = used[start : start + 500]
+            marks = ", ".join("?" * len(part))
+            for number, device, dtype, size in self.rows(
+                f"SELECT id, device, dtype, bytes FROM buffers WHERE id IN ({marks})", part
+            ):
+                found[number] = {"device": device, "dtype": dtype, "bytes": size}
+        return {"launches": launches, "buffers": found}
+
+    def memory(self, given: Given) -> Any:
+        """The bytes in use on each device over time, and the time of the peak."""
+        changes: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        query = (
+            "SELECT device, born AS at, bytes FROM buffers UNION ALL SELECT device, died, -bytes "
+            "FROM buffers WHERE died NOT NULL ORDER BY at"
+        )
+        for device, at, size in self.rows(query):
+            changes[device].append((at, size))
+        return {device: thinned(steps(found)) for device, found in changes.items()}
+
+    def holders(self, given: Given) -> Any:
+        """Holders of memory at a time: buffers, the largest first, and their first kernel."""
+        at = int(given["at"])
+        rows = self.rows(
+            "SELECT buffers.id, buffers.device, dtype, buffers.bytes, born, died, kernel, "
+            "buffers.written, name, origins FROM buffers LEFT JOIN kernels ON kernels.id = kernel "
+            "WHERE born <= ? AND (died IS NULL OR died > ?) ORDER BY buffers.bytes DESC LIMIT ?",
+            (at, at, MOST_HOLDERS),
+        )
+        names = ("id", "device", "dtype", "bytes", "born", "died", "kernel", "written", "name")
+        return [
+            dict(zip(names, row, strict=False)) | {"origins": json.loads(row[-1] or "[]")}
+            for row in rows
+        ]
+
+    def file(self, given: Given) -> Any:
+        """The text of a file of the program."""
+        found = self.rows("SELECT content FROM files WHERE path = ?", (given["path"],))
+        return {"path": given["path"], "text": found[0][0] if found else ""}
+
+    def failures(self, given: Given) -> Any:
+        """Every failure."""
+        names = "start kernel device operations origins error message traceback".split()
+        rows = self.rows(f"SELECT {', '.join(names)} FROM failures ORDER BY start LIMIT 1000")
+        found = [dict(zip(names, row, strict=True)) for row in rows]
+        for failure in found:
+            for name in ("operations", "origins"):
+                failure[name] = json.loads(failure[name])
+        return found
+
+
+def labeled(rows: Iterable[Any], labels: list[str]) -> list[list[int]]:
+    """Spans whose labels are numbers in a list, which they are added to."""
+    numbers: dict[str, int] = {}
+    spans = []
+    for start, duration, label in rows:
+        if label not in numbers:
+            numbers[label] = len(labels)
+            labels.append(label)
+        spans.append([start, duration, numbers[label], 1])
+    return spans
+
+
+def steps(changes: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The sum after each change."""
+    total, found = 0, []
+    for at, size in changes:
+        total += size
+        found.append((at, total))
+    return found
+
+
+def thinned(points: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """At most so many points that a plot shows: the greatest of neighbors."""
+    size = -(-len(points) // MOST_POINTS)
+    if size <= 1:
+        return list(points)
+    parts = (points[start : start + size] for start in range(0, len(points), size))
+    return [max(part, key=lambda point: point[1]) for part in parts]

@@ -1,0 +1,156 @@
+"""The server of a profile's page: for this machine alone, and for those who know the token.
+
+It listens on the loopback address. Every path begins with a token, drawn anew for each server, so
+other users and pages of the browser get nothing; the name in `Host` must be that of the loopback,
+so a foreign name that resolves to it gets nothing either. The page loads nothing from elsewhere,
+which its Content-Security-Policy states, too.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+import webbrowser
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit
+
+from tiny_viz.queries import Queries
+from tinycore.errors import TinycoreError
+
+__all__ = ["Server", "serve"]
+
+ADDRESS: Final = "127.0.0.1"
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; worker-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
+HEADERS: Final = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+TYPES: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+}
+PAGES: Final = {
+    "": "index.html",
+    **{
+        name: name
+        for name in (
+            "app.js", "timeline.js", "graph.js", "layout.js", "style.css",
+            "vendor/uPlot.iife.min.js", "vendor/uPlot.min.css", "vendor/d3-dag.iife.min.js",
+        )
+    },
+}  # fmt: skip
+"""The files that are served, by their paths below the token."""
+
+
+class Server(ThreadingHTTPServer):
+    """Serves one profile."""
+
+    daemon_threads = True
+
+    def __init__(self, path: str | Path, port: int = 0) -> None:
+        self.queries = Queries(path)
+        self.token = secrets.token_urlsafe(24)
+        super().__init__((ADDRESS, port), Handler)
+
+    @property
+    def address(self) -> str:
+        """The address of the page, with its token."""
+        return f"http://{ADDRESS}:{self.server_address[1]}/{self.token}/"
+
+    def server_close(self) -> None:
+        """Stop listening, and close the profile."""
+        super().server_close()
+        self.queries.close()
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers requests."""
+
+    server: Server
+    protocol_version = "HTTP/1.1"
+    server_version = "tiny-viz"
+    sys_version = ""
+    timeout = 60
+
+    def do_GET(self) -> None:
+        """Send a file of the page, or what a query found."""
+        port = self.server.server_address[1]
+        if self.headers.get("Host") not in (f"{ADDRESS}:{port}", f"localhost:{port}"):
+            self.answer(HTTPStatus.FORBIDDEN, "text/plain", b"")
+            return
+        url = urlsplit(self.path)
+        token, _, path = url.path.removeprefix("/").partition("/")
+        if not secrets.compare_digest(token.encode(), self.server.token.encode()):
+            self.answer(HTTPStatus.FORBIDDEN, "text/plain", b"")
+        elif path in PAGES:
+            name = PAGES[path]
+            content = files("tiny_viz").joinpath("page", name).read_bytes()
+            self.answer(HTTPStatus.OK, TYPES[Path(name).suffix], content)
+        else:
+            self.query(path, dict(parse_qsl(url.query)))
+
+    def query(self, path: str, given: Mapping[str, str]) -> None:
+        """Send the result of a query as JSON."""
+        name = path.removeprefix("api/")
+        found: Callable[[Mapping[str, str]], Any] | None = self.server.queries.known.get(name)
+        if path == name or found is None:
+            self.answer(HTTPStatus.NOT_FOUND, "text/plain", b"")
+            return
+        try:
+            status, result = HTTPStatus.OK, found(given)
+        except (TinycoreError, ValueError, KeyError) as error:
+            status, result = HTTPStatus.BAD_REQUEST, {"error": str(error)}
+        content = json.dumps(result, separators=(",", ":")).encode()
+        self.answer(status, "application/json", content)
+
+    def answer(self, status: HTTPStatus, kind: str, content: bytes) -> None:
+        """Send a response."""
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        for name, value in HEADERS.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002  the name of the base
+        """Log nothing: paths have the token."""
+
+
+def print_at_once(line: str) -> None:
+    """Print a line where messages go."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def serve(
+    path: str | Path,
+    *,
+    port: int = 0,
+    opens: bool = True,
+    tell: Callable[[str], None] = print_at_once,
+) -> None:
+    """Serve the page of a profile until Ctrl-C. Raises FileFormatError for another file."""
+    with Server(path, port) as server:
+        tell(f"tinycore: {path} is shown at {server.address}")
+        tell("tinycore: Ctrl-C ends it")
+        if opens:
+            webbrowser.open(server.address)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            tell("")

@@ -1,0 +1,182 @@
+"""Profiles: what is recorded, and what is told of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tinycore
+from tiny_viz.profile import profile
+from tiny_viz.store import connect
+from tiny_viz.summary import summary_of, text_table
+from tinycore import Context, Tensor, TinyJit
+from tinycore.engine.counters import profilers
+from tinycore.errors import ArgumentError, FileFormatError
+
+PROGRAM = """
+from tinycore import Tensor
+a = Tensor.rand(16, 16).realize()
+for _ in range(3):
+    (a @ a).softmax().realize()
+"""
+FAILING = """
+from tinycore import Tensor
+a = Tensor.rand(16, 16).realize()
+raise ValueError("<b>no</b>")
+"""
+
+
+def query(path: Path, text: str) -> list[Any]:
+    """The rows of a query on a profile."""
+    with closing(connect(path)) as connection:
+        return connection.execute(text).fetchall()
+
+
+@pytest.fixture(autouse=True)
+def on_python() -> Any:
+    """Kernels run in the interpreter, which needs no compiler."""
+    with Context(DEV="PYTHON"):
+        yield
+
+
+def test_a_block_is_recorded(tmp_path: Path) -> None:
+    a = Tensor([[1.0, 2.0], [3.0, 4.0]]).realize()
+    with tinycore.profile(tmp_path / "one.tinyviz") as found:
+        for _ in range(2):
+            (a @ a).softmax().realize()
+
+    kernels = summary_of(found.path).kernels
+    assert {kernel.launches for kernel in kernels} == {2}
+    origins = [origin for kernel in kernels for origin in kernel.origins]
+    assert {method for method, _, _ in origins} == {"softmax", "matmul"}
+    assert {Path(file).name for _, file, _ in origins} == {Path(__file__).name}
+    assert "softmax test_recording.py:" in str(found)
+    assert "<table>" in found._repr_html_()
+    assert not profilers
+
+
+def test_launches_tell_their_memory(tmp_path: Path) -> None:
+    a = Tensor([1.0, 2.0]).realize()
+    with profile(tmp_path / "one.tinyviz") as found:
+        b = (a + 1).realize()
+        c = (b * 2).realize()
+        del b, c
+
+    bindings = [json.loads(text) for (text,) in query(found.path, "SELECT buffers FROM bindings")]
+    (out, source), (last, read) = bindings
+    assert out[0] == read[0], "the second kernel reads what the first has written"
+    assert (out[3], source[3], last[3]) == (1, 0, 1)
+    died = dict(query(found.path, "SELECT id, died NOT NULL FROM buffers"))
+    assert died == {out[0]: 1, source[0]: 0, last[0]: 1}
+
+
+def test_replays_count_with_all_their_launches(tmp_path: Path) -> None:
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        return (x + 1).sum().realize()
+
+    x = Tensor.arange(64).float().realize()
+    with profile(tmp_path / "one.tinyviz") as found:
+        for _ in range(20):
+            step(x)
+
+    replays = query(found.path, "SELECT observed, count(*) FROM replays GROUP BY observed")
+    total = sum(count for _, count in replays)
+    (kernel,) = summary_of(found.path).kernels
+    assert total == 18, "after a run and the capture"
+    assert dict(replays)[0] > 0
+    assert kernel.launches == 20
+
+
+def test_a_failure_is_recorded_with_its_error(tmp_path: Path) -> None:
+    found = profile(tmp_path / "one.tinyviz")
+    with pytest.raises(ZeroDivisionError):
+        fail_inside(found)
+
+    (failure,) = summary_of(found.path).failures
+    assert failure == "the program: ZeroDivisionError: of the user"
+
+
+def fail_inside(found: profile) -> None:
+    """Run a kernel, then fail, while a profile is recorded."""
+    with found:
+        (Tensor([1.0]).realize() + 1).realize()
+        raise ZeroDivisionError("of the user")
+
+
+def test_an_empty_block_makes_no_file(tmp_path: Path) -> None:
+    with profile(tmp_path / "one.tinyviz") as found:
+        pass
+
+    assert str(found) == "no kernel ran"
+    assert not found.path.exists()
+    with pytest.raises(ArgumentError, match="one block"), found:
+        pass
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no database")
+    with pytest.raises(FileFormatError, match="is no profile"):
+        connect(tmp_path / "text")
+    with pytest.raises(FileFormatError, match="there is no profile"):
+        connect(tmp_path / "absent")
+    sqlite3.connect(tmp_path / "other").execute("CREATE TABLE x(y)").connection.close()
+    with pytest.raises(FileFormatError, match="no profile of tinycore"):
+        connect(tmp_path / "other")
+
+
+def test_a_profile_with_other_tables_is_refused(tmp_path: Path) -> None:
+    with profile(tmp_path / "one.tinyviz") as found:
+        (Tensor([1.0]).realize() + 1).realize()
+    with closing(sqlite3.connect(found.path)) as connection:
+        connection.execute("CREATE VIEW x AS SELECT 1")
+
+    with pytest.raises(FileFormatError, match="other tables"):
+        connect(found.path)
+
+
+def run_program(text: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in a folder."""
+    (folder / "program.py").write_text(text)
+    return subprocess.run(
+        [sys.executable, "program.py"],
+        cwd=folder,
+        text=True,
+        capture_output=True,
+        timeout=120,
+        check=False,
+        env=os.environ | {"DEV": "PYTHON"} | variables,
+    )
+
+
+def test_a_program_is_recorded(tmp_path: Path) -> None:
+    done = run_program(PROGRAM, tmp_path, VIZ="1")
+
+    (path,) = tmp_path.glob("*.tinyviz")
+    assert f"tinycore viz {path}" in done.stderr
+    assert " softmax program.py:5" in text_table(summary_of(path))
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_a_failing_program_is_recorded(tmp_path: Path) -> None:
+    done = run_program(FAILING, tmp_path, VIZ="1")
+
+    (path,) = tmp_path.glob("*.tinyviz")
+    assert done.returncode == 1
+    assert summary_of(path).failures == ("the program: ValueError: <b>no</b>",)
+
+
+def test_without_viz_nothing_of_this_package_is_imported(tmp_path: Path) -> None:
+    show = "import sys; print(sorted(m for m in sys.modules if m.startswith('tiny_viz')))"
+    done = run_program(f"{PROGRAM}{show}", tmp_path)
+
+    assert done.stdout.strip() == "['tiny_viz', 'tiny_viz.hooks']"
+    assert not list(tmp_path.glob("*.tinyviz"))

@@ -1,0 +1,65 @@
+"""Origins of nodes: the method that a user called to make each, and the line of the call.
+
+Floor 1. Recorded only while somebody shows them (DEBUG=2, VIZ). As text they are among the
+metadata of kernels, told from the names of operations by their space.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from os.path import basename
+
+from tinycore.config import in_force
+from tinycore.uop.node import UOp
+
+
+def are_recorded() -> bool:
+    """True if new tensors note where they were made."""
+    values = in_force()
+    return bool(values["DEBUG"] > 1 or values["VIZ"] or "run" in values["TRACE"])
+
+
+def note_origin(node: UOp) -> None:
+    """Record the innermost line outside of tinycore as the origin of a node, unless it has one."""
+    if hasattr(node, "_origin"):
+        return
+    frame = sys._getframe(1)
+    method = frame.f_code.co_qualname
+    while (above := frame.f_back) and frame.f_globals["__name__"].startswith("tinycore."):
+        if "<" not in frame.f_code.co_qualname:  # else a wrapper around a method
+            method = frame.f_code.co_qualname
+        frame = above
+    node._origin = method, frame.f_code.co_filename, frame.f_lineno
+
+
+def origins_of(nodes: Iterable[UOp]) -> tuple[object, ...]:
+    """The origin of each node, None where none is known; () while none are recorded."""
+    return tuple([getattr(n, "_origin", None) for n in nodes]) if are_recorded() else ()
+
+
+def texts(known: Mapping[UOp, UOp]) -> dict[UOp, str]:
+    """Origins as text, `softmax /home/me/train.py:31`, for nodes that stand for others.
+
+    `known` has sources first. A node without an origin has that of a node which uses it. Methods
+    are without their underscores, or the class that was called.
+    """
+    found: dict[UOp, str] = {}
+    for node, original in reversed([*known.items()]) if are_recorded() else ():
+        if origin := getattr(original, "_origin", None):
+            method, file, line = origin
+            *owner, name = method.split(".")
+            word = owner[-1] if name in ("__call__", "__init__") else name.strip("_")
+            found[node] = f"{word} {file}:{line}"
+        if own := found.get(node):
+            for source in node.src:
+                found.setdefault(source, own)
+    return found
+
+
+def short(metadata: Iterable[str]) -> str:
+    """The origins among the metadata of a kernel, for one line: `matmul softmax train.py:31`."""
+    lines: dict[str, list[str]] = {}
+    for method, _, place in (word.partition(" ") for word in metadata):
+        lines.setdefault(basename(place), []).insert(0, method)
+    return ", ".join(" ".join([*names, place]) for place, names in lines.items() if place)
