@@ -31,7 +31,7 @@ BUDGETS: Final = {
     "tinycore/nn/files": 14_800,
     "tinycore/nn/optim": 8_417,
     "tinycore/render": 19_940,
-    "tinycore/schedule": 57_241,
+    "tinycore/schedule": 56_116,
     "tinycore/tensor": 135_108,
     "tinycore/tensor/guards": 9_356,
     "tinycore/uop": 43_334,
@@ -51,9 +51,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 509_023
+SUM: Final = 507_898
 """The budgets of the core together."""
-FLOORS: Final = 451_492
+FLOORS: Final = 450_367
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

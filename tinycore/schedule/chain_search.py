@@ -74,7 +74,7 @@ class ChainSearch:
         """Add the next entry; nothing is added if the chain ends before it."""
         read = frozenset().union(*(launch.read for launch in launches))
         is_late = not read.isdisjoint(self.written_after)
-        if not is_late and read.isdisjoint(self.chain.places):
+        if not is_late and read.isdisjoint(self.chain.stored):
             self.before.append(entry)
             return Role.OTHER
         is_candidate = entry.chain is None and not is_late and device == self.device

@@ -6,7 +6,7 @@ times; in one kernel a matrix unit keeps them in registers (`lower/strategies/ma
 
 The test is algebraic, not by name (`render/chains.py`): every reduction over the columns of the
 first product is its maximum, or a sum proportional to exp(-maximum), so that one pass does all of
-them. As in `row_inlining.py`, LOADs are replaced by the values that another kernel stores.
+them. LOADs give way to the values that another kernel stores (`inlining.py`).
 See docs/decisions/0063-chains-of-products.md.
 """
 
@@ -27,14 +27,16 @@ from tinycore.render.chains import (
     units_of,
 )
 from tinycore.schedule.access import Launch
+from tinycore.schedule.inlining import Inlining
 from tinycore.schedule.limits import device_limits, loop_limits
-from tinycore.uop.affine import coefficient, digit_size
+from tinycore.uop.affine import digit_size
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 from tinycore.uop.proportional import with_divisors_last
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.shape import DeviceLike, is_group
+from tinycore.uop.sums import terms_of
 from tinycore.uop.symbolic import simplify
 
 MOST_CHAINED: Final = 12
@@ -159,146 +161,81 @@ def with_digits_apart(launch: Launch) -> Launch:
     return Launch(UOp.sink(UOp(Op.END, dtypes.void, (body, *loops))), launch.places)
 
 
-def order_of(
-    loops: Sequence[UOp], index: UOp, rows: Sequence[UOp], stored: UOp
-) -> tuple[UOp, ...] | None:
-    """The loops of a kernel in the order of a chain: rows first.
-
-    A loop matches a row if it has the same length, and the same stride in `index` as the row in
-    `stored`. None unless every row has a match, and at most one loop is left.
-    """
-    left = list(loops)
-    found: list[UOp] = []
-    for row in rows:
-        step = row.src[0], coefficient(stored.src[1], row)
-        same = (r for r in left if (r.src[0], coefficient(index.src[1], r)) == step)
-        loop = next(same, None)
-        if loop is None or step[1] is None:
-            return None
-        left.remove(loop)
-        found.append(loop)
-    return (*found, *left) if len(left) <= 1 else None
+def keeps_loops_apart(launch: Launch, names: dict[UOp, UOp]) -> bool:
+    """True if loops that vary together in a kernel have names of their own."""
+    together = ([names[r] for r in n.ranges if r in names] for n in launch.nodes)
+    return all(len(found) == len({*found}) for found in together)
 
 
-class ProductChain:
+class ProductChain(Inlining):
     """A chain under construction: kernels from a first product to a second, over common loops."""
 
     def __init__(self, first: Launch, device: str, limits: Limits, unit: MatrixUnit) -> None:
         self.device, self.limits, self.unit = device, limits, unit
         *self.rows, column = first.loops
-        self.number = max(r.arg.number[0] for r in first.by_op[Op.RANGE])
+        super().__init__(max(r.arg.number[0] for r in first.by_op[Op.RANGE]))
         self.between = self.fresh(column, AxisKind.REDUCE)
         self.column: UOp | None = None
         """The loop over columns of the second product."""
-        self.members: list[Launch] = []
-        self.places: dict[int, tuple[UOp, UOp]] = {}
-        """INDEX and value of each store of a member, by memory number."""
-        self.pointers: dict[int, UOp] = {}
-        """Pointers to all memory, each numbered as it is."""
-        self.add(first)
-
-    def fresh(self, loop: UOp, kind: AxisKind) -> UOp:
-        """A new loop of the same length as another."""
-        self.number += 1
-        return UOp.range(loop.src[0], self.number, kind)
+        self.members = [first]
+        self.add(first, dict(zip(first.loops, (*self.rows, self.between), strict=True)))
 
     def admit(self, launch: Launch) -> bool:
         """Add a kernel that reads what members store, at the same indices; False for others."""
         if len(self.members) >= MOST_CHAINED or not is_nest_of(launch, self.limits):
             return False
-        if not launch.read & self.places.keys() or launch.written & self.pointers.keys():
+        if not launch.read & self.stored.keys() or launch.written & self.pointers.keys():
             return False
-        return any(map(self.add, self.in_order(launch)))
-
-    def in_order(self, launch: Launch) -> Iterator[Launch]:
-        """A kernel as it is, then with its loops reordered to the chain's rows, where they match.
-
-        A kernel that stores attention with the features of all heads adjacent needs the latter.
-        """
-        depth = len(self.rows)
-        lengths = [r.src[0] for r in self.rows]
-        if [r.src[0] for r in launch.loops[:depth]] == lengths and len(launch.loops) <= depth + 1:
-            yield launch
         apart = with_digits_apart(launch)
-        for index, place in apart.accesses.items():
-            if place in self.places and {*self.rows} <= self.places[place][0].ranges:
-                if order := order_of(apart.loops, index, self.rows, self.places[place][0]):
-                    end = apart.end.with_src((apart.end.src[0], *order))
-                    yield Launch(UOp.sink(end), launch.places)
-                return
+        return self.join(launch) or (apart is not launch and self.join(apart))
 
-    def add(self, launch: Launch) -> bool:
+    def join(self, launch: Launch) -> bool:
         """Add a member, with stores in the chain's loops; False if it reads at other indices."""
-        for column in self.columns_for(launch):
-            renamed = self.renamed(launch, column)
-            done = self.in_terms_of(launch, renamed)
-            if done is not None:
-                break
-        else:
-            return False
-        self.column = column if column not in (None, self.between) else self.column
-        self.members.append(launch)
-        for store in launch.by_op[Op.STORE]:
-            index, value = (done[s] for s in store.src)
-            self.places[launch.accesses[store.src[0]]] = (index, value)
-        return True
+        names = self.names_in(launch)
+        left = [loop for loop in launch.loops if loop not in names]
+        for column in self.columns_for(left) if names else ():
+            named = names | {loop: column for loop in left if column is not None}
+            if keeps_loops_apart(launch, named) and self.add(launch, named):
+                self.column = column if column not in (None, self.between) else self.column
+                self.members.append(launch)
+                return True
+        return False
+
+    def names_in(self, launch: Launch) -> dict[UOp, UOp]:
+        """The loops of the chain that are as long as those by which a kernel reads what members
+        store, with the same strides, in whatever order; empty if there are none."""
+        names: dict[UOp, UOp] = {}
+        for access, place in launch.accesses.items():
+            bases, _ = terms_of(self.stored[place][0].src[1]) if place in self.stored else ({}, 0)
+            for base, step in terms_of(access.src[1])[0].items() if bases else ():
+                for loop in base.ranges:
+                    alike = [r for b, n in bases.items() if n == step for r in b.ranges]
+                    alike = [r for r in alike if r.src[0] is loop.src[0]]
+                    name = next((r for r in alike if base.substitute({loop: r}) in bases), None)
+                    is_sum = loop not in launch.loops
+                    if name is None or (is_sum and name is not self.between):
+                        return {}
+                    if names.setdefault(loop, name) is not name:
+                        return {}
+        return names
 
     @property
     def scores(self) -> frozenset[int]:
         """Memory of members with an element per column of the first products."""
-        found = self.places.items()
+        found = self.stored.items()
         return frozenset(p for p, (index, _) in found if self.between in index.ranges)
 
-    def columns_for(self, launch: Launch) -> Iterator[UOp | None]:
-        """Loops of the chain that the last loop of a kernel, after those over rows, may be."""
-        loops = launch.loops[len(self.rows) :]
-        if not loops:
+    def columns_for(self, left: Sequence[UOp]) -> Iterator[UOp | None]:
+        """Loops of the chain that the last one of a kernel may be, if there is one beside rows."""
+        if not left:
             yield None
-        for loop in loops:
+        for loop in left if len(left) == 1 else ():
             if loop.src[0] is self.between.src[0]:
                 yield self.between
-            if self.members and self.column is None:
+            if self.column is None:
                 yield self.fresh(loop, AxisKind.LOOP)
-            elif self.column is not None and self.column.src[0] is loop.src[0]:
+            elif self.column.src[0] is loop.src[0]:
                 yield self.column
-
-    def renamed(self, launch: Launch, column: UOp | None) -> dict[UOp, UOp]:
-        """The loops of the chain in place of a kernel's, the last of which is `column`.
-
-        In a kernel over the columns of the first product, reductions are other first products.
-        """
-        renamed = dict(zip(launch.loops, self.rows, strict=False))
-        renamed |= {r: column for r in launch.loops[len(self.rows) :] if column is not None}
-        for loop in launch.by_op[Op.RANGE]:
-            if loop not in renamed:
-                is_between = column is not self.between and loop.src[0] is self.between.src[0]
-                renamed[loop] = self.between if is_between else self.fresh(loop, AxisKind.REDUCE)
-        return renamed
-
-    def in_terms_of(self, launch: Launch, renamed: dict[UOp, UOp]) -> dict[UOp, UOp] | None:
-        """The nodes of a kernel, with LOADs of what members store replaced by the stored values.
-
-        None if a LOAD has another index than the STORE.
-        """
-        done: dict[UOp, UOp] = dict(renamed)
-        for node in launch.nodes:
-            if node.op in (Op.RANGE, Op.END, Op.SINK):
-                continue
-            if node.op is Op.DEFINE_GLOBAL:
-                place = launch.places[node.arg]
-                done[node] = self.pointers.setdefault(place, node.replace(arg=place))
-                if done[node].dtype is not node.dtype:
-                    return None
-            elif node.op is Op.LOAD and launch.accesses[node.src[0]] in self.places:
-                index, value = self.places[launch.accesses[node.src[0]]]
-                if done[node.src[0]].src[1:] != index.src[1:]:
-                    return None
-                done[node] = value
-            else:
-                done[node] = node.with_src(tuple([done[s] for s in node.src]))
-                if node.op is Op.INDEX:
-                    done[node] = rewrite(done[node], simplify, name="simplify a place")
-        return done
 
     def refusal(self, kept: frozenset[int]) -> str | None:
         """Why the members form no chain, if memory in `kept` must be stored; None if they do."""
@@ -319,17 +256,13 @@ class ProductChain:
         """One kernel of all members that stores the memory `kept`, and that of the last member."""
         assert self.column is not None
         kept |= self.members[-1].written
-        stored = [p for p in self.places if p in kept]
-        nodes = UOp.sink(*(self.places[p][1] for p in stored)).toposort()
-        read = sorted(int(n.arg) for n in nodes if n.op is Op.DEFINE_GLOBAL)
-        slots = tuple(dict.fromkeys((*stored, *read)))
+        stored = [p for p in self.stored if p in kept]
         stores = []
         for place in stored:
-            index, value = self.places[place]
+            index, value = self.stored[place]
             if self.column not in index.ranges:  # once for each row
                 index = index.with_src((*index.src[:2], self.column.eq(0)))
             stores.append(UOp(Op.STORE, dtypes.void, (index, value)))
         body = stores[0] if len(stores) == 1 else UOp(Op.GROUP, dtypes.void, tuple(stores))
         end = UOp(Op.END, dtypes.void, (body, *self.rows, self.column))
-        numbered = {self.pointers[p]: self.pointers[p].replace(arg=n) for n, p in enumerate(slots)}
-        return Launch(UOp.sink(with_divisors_last(end).substitute(numbered)), slots)
+        return self.kernel(with_divisors_last(end), stored)

@@ -6,24 +6,26 @@ computed. `row_fusion.py` calls it for devices whose products have register tile
 the product's kernel, with values in place of its LOADs. What is left to fold are the results of
 threads, one for `OWN_VECTORS * LANES` columns.
 
-Legality is a question of addresses alone: each fold reads every element that the product stores
-once, at loops that are digits of those of the product. See
+Legality is a question of addresses alone (`inlining.py`): each fold reads every element that the
+product stores once, at loops that are digits of those of the product. See
 docs/decisions/0068-folds-in-an-epilogue.md.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from enum import Enum
 from typing import Final
 
 from tinycore.dtype import DType, PointerDType, dtypes
 from tinycore.render.base import Limits, pointer_of
 from tinycore.schedule.access import Launch
+from tinycore.schedule.inlining import Inlining, places_of
 from tinycore.schedule.limits import device_limits
 from tinycore.schedule.operand_layout import TEXTURED
 from tinycore.schedule.row_inlining import folds_rows
-from tinycore.uop.node import Axis, UOp
+from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.shape import DeviceLike
@@ -40,9 +42,6 @@ ROWS_OF_A_GROUP: Final = 64
 """Rows of a group, by the same tiles."""
 GROUPS_OF_A_UNIT: Final = 2
 """Groups of a unit from which on one computes while another waits for memory."""
-
-Places = dict[UOp, UOp]
-"""Loops of a product as places in the loops of a fold."""
 
 
 class FoldRefusal(Enum):
@@ -108,49 +107,54 @@ class ProductFolds:
             return FoldRefusal.UNRELATED
         if launch.written & frozenset().union(*(m.touched for m in members)):
             return FoldRefusal.OVERWRITTEN
-        if self.places_in(launch) is None:
+        if not self.folds_product(launch):
             return FoldRefusal.LOOPS
         self.folds.append(launch)
         return None
 
-    @property
-    def store(self) -> UOp:
-        """The STORE of the product."""
-        (store,) = self.product.by_op[Op.STORE]
-        return store
-
-    def places_in(self, fold: Launch) -> dict[UOp, Places] | None:
-        """For each LOAD of the product, the product's loops as places in those of a fold.
-
-        None if one of them reads otherwise than threads hold columns, or if a fold before is read
-        in another row than its own.
-        """
-        found = {}
-        for load in fold.by_op[Op.LOAD]:
-            number = fold.accesses[load.src[0]]
-            if number in self.product.written:
-                places = places_of(self.store.src[0].src[1], load.src[0].src[1])
-                if places is None or len(load.src) > 1 or not folds_columns(fold, load):
-                    return None
-                found[load] = places
-            elif len(load.src) > 1 or not self.is_read_in_row(fold, load, number):
-                return None
-        shapes = {tuple([r.extent for r in member.loops]) for member in (*self.folds, fold)}
-        return found if found and len(shapes) == 1 and fold.loops else None
-
-    def is_read_in_row(self, fold: Launch, load: UOp, number: int) -> bool:
-        """True if a LOAD reads what a fold before stores in the same step of the rows."""
-        before = next((m for m in self.folds if number in m.written), None)
-        if before is None or len(before.loops) != len(fold.loops):
+    def folds_product(self, launch: Launch) -> bool:
+        """True if a kernel folds columns that a thread has of the product, in the rows of the folds
+        before it, and reads nothing else than these in its own row."""
+        loads = launch.by_op[Op.LOAD]
+        read = [n for n in loads if launch.accesses[n.src[0]] in self.product.written]
+        if any(len(n.src) > 1 for n in loads) or not all(folds_columns(launch, n) for n in read):
             return False
-        (store,) = (s for s in before.by_op[Op.STORE] if before.accesses[s.src[0]] == number)
-        names = dict(zip(before.loops, fold.loops, strict=True))
-        terms, start = terms_of(store.src[0].src[1])
-        return terms_of(load.src[0].src[1]) == ({names[r]: n for r, n in terms.items()}, start)
+        folds = [*self.folds, launch]
+        shapes = {tuple([r.extent for r in member.loops]) for member in folds}
+        whole = self.inlined(folds) if read and len(shapes) == 1 and launch.loops else None
+        return whole is not None and launch.read <= whole.stored.keys()
+
+    def inlined(self, folds: Sequence[Launch]) -> Inlining | None:
+        """The product, and folds over the rows of the first; None if one reads it otherwise."""
+        members = (self.product, *folds)
+        last = max(r.arg.number[0] for m in members for r in m.by_op[Op.RANGE])
+        whole, rows = Inlining(last, self.product.written), folds[0].loops
+        whole.add(self.product, {r: r for r in self.product.loops})
+        named = (whole.add(m, dict(zip(m.loops, rows, strict=True))) for m in folds)
+        return whole if all(named) else None
 
     def fuse(self, kept: frozenset[int]) -> Launch:
         """The members as one kernel, which stores what each of them does."""
-        return FoldedProductBuilder(self).build()
+        whole = self.inlined(self.folds)
+        assert whole is not None, "each fold was admitted"
+        product, *others = whole.stored
+        stores = (self.stored(whole, product), *map(whole.store, others))
+        body = UOp(Op.GROUP, dtypes.void, stores)
+        end = UOp(Op.END, dtypes.void, (body, *self.folds[0].loops))
+        return whole.kernel(rewrite(end, simplify, name="simplify folds"), tuple(whole.stored))
+
+    def stored(self, whole: Inlining, product: int) -> UOp:
+        """The store of the product, inside of loops over the columns of a thread."""
+        fold, store = self.folds[0], whole.store(product)
+        read = next(n for n in fold.by_op[Op.LOAD] if fold.accesses[n.src[0]] == product)
+        inside = (r for r in fold.by_op[Op.RANGE] if r not in fold.loops)
+        names = {r: whole.fresh(r, AxisKind.LOOP) for r in inside}
+        places = places_of(store.src[0].src[1], read.src[0].src[1].substitute(names))
+        assert places is not None, "the fold was admitted"
+        store = rewrite(store.substitute(places), simplify, name="simplify a product")
+        strides, _ = terms_of(store.src[0].src[1])
+        inner = sorted({*strides} - {*fold.loops}, key=strides.__getitem__, reverse=True)
+        return UOp(Op.END, dtypes.void, (store, *inner))
 
 
 def reads_pixels(launch: Launch, total: UOp) -> bool:
@@ -182,93 +186,3 @@ def folds_columns(fold: Launch, load: UOp) -> bool:
     shapes = {tuple([r.extent for r in n.src[1:]]) for n in sums}
     is_folded = bool(of_load) and all(of_load) and shapes == {(OWN_VECTORS, LANES)}
     return is_folded and steps == [(ACROSS * LANES, OWN_VECTORS), (1, LANES)]
-
-
-def places_of(stored: UOp, read: UOp) -> Places | None:
-    """The loops of an address that is stored to, as places in the loops of one that is read.
-
-    Each of the former is one of the latter, or several as its digits. None if that is not so.
-    """
-    (own, begin), (other, start) = terms_of(stored), terms_of(read)
-    if begin != start or any(r.op is not Op.RANGE for r in (*own, *other)):
-        return None
-    found: Places = {}
-    digits = sorted(other, key=other.__getitem__, reverse=True)
-    for loop in sorted(own, key=own.__getitem__):
-        place, size = UOp.index(0), 1
-        while size < loop.extent and digits and other[digits[-1]] == own[loop] * size:
-            digit = digits.pop()
-            place, size = place + digit * size, size * digit.extent
-        if size != loop.extent:
-            return None
-        found[loop] = place
-    return None if digits else found
-
-
-class FoldedProductBuilder:
-    """One kernel of a product and of folds, which compute with its values."""
-
-    def __init__(self, group: ProductFolds) -> None:
-        self.product, self.folds = group.product, group.folds
-        self.places = [found for fold in self.folds if (found := group.places_in(fold))]
-        members = [self.product, *self.folds]
-        written = [number for m in members for number in sorted(m.written)]
-        self.numbers = (*written, *sorted(self.product.read))
-        """Memory by slot: outputs first."""
-        self.rows = self.folds[0].loops
-        self.last = max(r.arg.number[0] for m in members for r in m.by_op[Op.RANGE])
-        self.values: dict[int, UOp] = {}
-        """Values that folds store, by memory number."""
-        summed = self.renamed(self.product, self.product.loops, AxisKind.REDUCE)
-        self.store = self.placed(group.store, self.product).substitute(summed)
-        """The STORE of the product, at its own loops."""
-
-    def build(self) -> Launch:
-        """The kernel: the product is stored inside of the rows, and beside it each fold."""
-        folds = zip(self.folds, self.places, strict=True)
-        stores = [store for fold, places in folds for store in self.folded(fold, places)]
-        body = UOp(Op.GROUP, dtypes.void, (self.stored(), *stores))
-        ast = UOp.sink(UOp(Op.END, dtypes.void, (body, *self.rows)))
-        return Launch(rewrite(ast, simplify, name="simplify folds"), self.numbers)
-
-    def folded(self, fold: Launch, places: dict[UOp, Places]) -> list[UOp]:
-        """The stores of a fold."""
-        names = self.renamed(fold, self.rows, AxisKind.REDUCE)
-        replaced = dict(names)
-        for load in fold.by_op[Op.LOAD]:
-            if load in places:
-                moved = {r: place.substitute(names) for r, place in places[load].items()}
-                replaced[load] = self.store.src[1].substitute(moved)
-            else:
-                replaced[load] = self.values[fold.accesses[load.src[0]]]
-        stores = []
-        for store in fold.by_op[Op.STORE]:
-            index, value = (n.substitute(replaced) for n in store.src)
-            self.values[fold.accesses[store.src[0]]] = value
-            stores.append(store.with_src((self.placed(index, fold), value)))
-        return stores
-
-    def stored(self) -> UOp:
-        """The stores of the product, inside of loops over the columns of a thread."""
-        names = self.renamed(self.folds[0], self.rows, AxisKind.LOOP)
-        places = next(iter(self.places[0].values()))
-        moved = {r: place.substitute(names) for r, place in places.items()}
-        store = rewrite(self.store.substitute(moved), simplify, name="simplify a product")
-        strides, _ = terms_of(store.src[0].src[1])
-        inner = sorted({*strides} - {*self.rows}, key=strides.__getitem__, reverse=True)
-        return UOp(Op.END, dtypes.void, (store, *inner))
-
-    def renamed(self, member: Launch, rows: tuple[UOp, ...], kind: AxisKind) -> Places:
-        """The loops of a member: those over rows by the names given, others new ones of a kind."""
-        names = dict(zip(member.loops, rows, strict=True))
-        for loop in member.by_op[Op.RANGE]:
-            if loop not in names:
-                self.last += 1
-                names[loop] = loop.replace(arg=Axis((self.last,), kind))
-        return names
-
-    def placed(self, node: UOp, member: Launch) -> UOp:
-        """A node of a member with the slots of the kernel."""
-        pointers = (n for n in node.toposort() if n.op is Op.DEFINE_GLOBAL)
-        slots = {n: self.numbers.index(member.places[n.arg]) for n in pointers}
-        return node.substitute({n: n.replace(arg=slot) for n, slot in slots.items()})

@@ -6,9 +6,10 @@ loads, one kernel remains: the threads of a group fold a row that they hold, and
 (`lower/strategies/grid_rows.py`). `row_fusion.py` does the same for devices that run loops, strip
 by strip.
 
-Legality is a question of addresses alone: each fold is one element for each step of the loops over
-rows, and is read in the step in which it is computed. Profitability is a question of bytes: one
-kernel fewer is one pass over memory fewer, but a row is then folded by a single unit of the device.
+Legality is a question of addresses alone (`inlining.py`): each fold is one element for each step of
+the loops over rows, and is read in the step in which it is computed. Profitability is a question of
+bytes: one kernel fewer is one pass over memory fewer, but a row is then folded by a single unit of
+the device.
 See docs/decisions/0061-rows-on-a-grid.md.
 """
 
@@ -21,8 +22,9 @@ from enum import Enum
 from typing import Final
 
 from tinycore.dtype import dtypes
-from tinycore.render.base import Limits, pointer_of
-from tinycore.schedule.access import Launch, Spans, elements, widen
+from tinycore.render.base import Limits
+from tinycore.schedule.access import Launch, Spans, widen
+from tinycore.schedule.inlining import Inlining
 from tinycore.schedule.kernel import kernel_name
 from tinycore.schedule.limits import LAUNCH_CLOCKS, rate_of_unit
 from tinycore.trace import Trace
@@ -71,7 +73,7 @@ class RowKernel:
             return RowRefusal.UNRELATED
         if launch.written & touched:
             return RowRefusal.OVERWRITTEN
-        if not self.is_row_by_row(launch, written):
+        if not self.is_row_by_row(launch):
             return RowRefusal.ROWS
         if not all(lie_side_by_side(m) for m in (*self.members, launch)):
             return RowRefusal.COLUMNS
@@ -84,7 +86,7 @@ class RowKernel:
         self.members.append(launch)
         return None
 
-    def is_row_by_row(self, launch: Launch, written: frozenset[int]) -> bool:
+    def is_row_by_row(self, launch: Launch) -> bool:
         """True if all before are one element for each row, which a kernel reads in that row."""
         shape = [r.extent for r in self.members[0].loops]
         depth = len(shape)
@@ -94,14 +96,10 @@ class RowKernel:
             return False
         if len(launch.loops) == depth and not folds_rows(launch):
             return False
-        for member in (*self.members, launch):
-            own = {i: n for i, n in member.accesses.items() if n in written}
-            if any(elements(index) != math.prod(shape) for index in own):
-                return False
-            if not set(own.values()) <= member.stays_in_rows(depth):
-                return False
         rows = {*launch.loops[:depth]}
-        return all(n.ranges <= rows for n in launch.nodes if n.op is Op.REDUCE)
+        if not all(n.ranges <= rows for n in launch.nodes if n.op is Op.REDUCE):
+            return False
+        return inlined(self.members, launch) is not None
 
     # --- what it costs
 
@@ -131,7 +129,31 @@ class RowKernel:
 
     def fuse(self, kept: frozenset[int]) -> Launch:
         """The members as one kernel; of what they write, `kept` is stored beside the last."""
-        return RowKernelBuilder(self.members, kept).build()
+        *folds, last = self.members
+        depth = len(folds[0].loops)
+        rows, columns = last.loops[:depth], last.loops[depth:]
+        whole = inlined(folds, last)
+        assert whole is not None, "each member was admitted"
+        stored = [place for place in whole.stored if place in kept or place in last.written]
+        folded = [whole.store(place) for place in stored if place not in last.written]
+        stores = [whole.store(place) for place in stored if place in last.written]
+        body = stores[0] if len(stores) == 1 else UOp(Op.GROUP, dtypes.void, tuple(stores))
+        if folded and columns:
+            body = UOp(Op.END, dtypes.void, (body, *columns))
+        if folded:
+            body = UOp(Op.GROUP, dtypes.void, (body, *folded))
+        if loops := rows if folded else last.loops:
+            body = UOp(Op.END, dtypes.void, (body, *loops))
+        return whole.kernel(rewrite(body, simplify, name="simplify rows"), stored)
+
+
+def inlined(folds: Sequence[Launch], last: Launch) -> Inlining | None:
+    """Folds of rows, and the kernel that reads them, over its loops; None if it reads others."""
+    whole = Inlining(max((r.arg.number[0] for r in last.by_op[Op.RANGE]), default=0))
+    for member in (*folds, last):
+        if not whole.add(member, dict(zip(member.loops, last.loops, strict=member is last))):
+            return None
+    return whole
 
 
 def folds_rows(launch: Launch) -> bool:
@@ -171,91 +193,3 @@ def bytes_of_row(
         for number in own.keys() - without:
             widen(spans, number, own[number])
     return float(sum(stop - start for start, stop in spans.values()))
-
-
-class RowKernelBuilder:
-    """One kernel of several: what members read of each other gives way to its value."""
-
-    def __init__(self, members: Sequence[Launch], kept: frozenset[int]) -> None:
-        *self.folds, self.last = members
-        self.rows = self.last.loops[: len(members[0].loops)]
-        self.kept = kept
-        self.slots: dict[int, UOp] = {}
-        """Pointers of the kernel, by memory number."""
-        self.values: dict[int, UOp] = {}
-        """Values that members store, by memory number."""
-        self.number = max((r.arg.number[0] for r in self.last.by_op[Op.RANGE]), default=0)
-
-    def build(self) -> Launch:
-        """The kernel: what is stored of each row, and of its folds what others read."""
-        for member in (*self.folds, self.last):  # outputs first
-            for place in sorted(member.written):
-                if member is self.last or place in self.kept:
-                    self.slot(place, member)
-        stores = [store for member in self.folds for store in self.fold(member)]
-        body = self.inlined(self.last, {r: r for r in self.last.loops})[self.body]
-        columns = self.last.loops[len(self.rows) :]
-        if stores and columns:
-            body = UOp(Op.END, dtypes.void, (body, *columns))
-        if stores:
-            body = UOp(Op.GROUP, dtypes.void, (body, *stores))
-        if loops := self.rows if stores else self.last.loops:
-            body = UOp(Op.END, dtypes.void, (body, *loops))
-        ast = rewrite(UOp.sink(body), simplify, name="simplify rows")
-        return Launch(ast, tuple(self.slots))
-
-    @property
-    def body(self) -> UOp:
-        """The stores of the last member, without its loops."""
-        end = self.last.end
-        return end.src[0] if end.op is Op.END else end
-
-    def fold(self, member: Launch) -> list[UOp]:
-        """Note the values of a member that folds rows; the stores of those that are kept."""
-        done = self.inlined(member, dict(zip(member.loops, self.rows, strict=True)))
-        stores = []
-        for store in member.by_op[Op.STORE]:
-            place = member.accesses[store.src[0]]
-            self.values[place] = done[store.src[1]]
-            if place in self.kept:
-                stores.append(store.with_src((done[store.src[0]], self.values[place])))
-        return stores
-
-    def slot(self, place: int, member: Launch) -> UOp:
-        """The pointer to memory."""
-        if place not in self.slots:
-            old = next(pointer_of(n) for n, p in member.accesses.items() if p == place)
-            self.slots[place] = old.replace(arg=len(self.slots))
-        return self.slots[place]
-
-    def inlined(self, member: Launch, renamed: dict[UOp, UOp]) -> dict[UOp, UOp]:
-        """Replacements of the nodes of a member."""
-        done: dict[UOp, UOp] = {}
-        values = {n for n in member.by_op[Op.LOAD] if member.accesses[n.src[0]] in self.values}
-        # An INDEX that only LOADs of inlined values use goes with them.
-        apart = {s for n in member.nodes if n not in values for s in n.src}
-        folded = frozenset().union(*(m.written for m in self.folds))
-        for node in member.nodes:
-            if node.op is Op.RANGE:
-                done[node] = renamed[node] if node in renamed else self.fresh(node)
-            elif node in values:
-                done[node] = self.value(member, node, done)
-            elif node.op is Op.INDEX and node in apart:
-                place = member.accesses[node]
-                if place in self.kept or place not in folded:
-                    where = (done[s] for s in node.src[1:])
-                    done[node] = node.with_src((self.slot(place, member), *where))
-            elif all(s in done for s in node.src) and node.op is not Op.DEFINE_GLOBAL:
-                done[node] = node.with_src(tuple([done[s] for s in node.src]))
-        return done
-
-    def fresh(self, loop: UOp) -> UOp:
-        """A loop of a fold under a number of its own."""
-        self.number += 1
-        return UOp.range(loop.extent, self.number, loop.arg.kind)
-
-    def value(self, member: Launch, load: UOp, done: dict[UOp, UOp]) -> UOp:
-        """The value in place of a LOAD of it; of a gated one, or what the LOAD gives instead."""
-        index, *other = load.src
-        value = self.values[member.accesses[index]]
-        return done[index.src[2]].where(value, done[other[0]]) if other else value

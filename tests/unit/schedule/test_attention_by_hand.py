@@ -167,6 +167,32 @@ def test_dropout_of_weights_is_part_of_the_kernel(unit: MatrixUnit) -> None:
     )
 
 
+ELSEWHERE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "some keys": lambda weights, value: weights[..., :32] @ value[:, :32],
+    "some rows": lambda weights, value: weights[:, :32] @ value,
+    "keys backwards": lambda weights, value: weights.flip(-1) @ value,
+    "heads backwards": lambda weights, value: weights.flip(0) @ value,
+    "rows as keys": lambda weights, value: weights.transpose(-2, -1) @ value,
+    "rows by rows": lambda weights, value: weights @ weights.transpose(-2, -1),
+    "keys by keys": lambda weights, value: weights.transpose(-2, -1) @ weights,
+    "one row": lambda weights, value: weights[:, 3:4].expand(*weights.shape) @ value,
+}
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("where", ELSEWHERE)
+def test_weights_may_be_read_elsewhere_than_they_are_stored(unit: MatrixUnit, where: str) -> None:
+    query, key, value = operands(unit, *[(2, 48, 16)] * 3)
+    scores = query.matmul(key.transpose(-2, -1), dtype=dtypes.float32) / 4
+    result = ELSEWHERE[where](scores.softmax(-1).cast(unit.a), value)
+
+    weights = attention(plain(query), plain(key), numpy.eye(48)[None])
+    given = (Tensor(x.astype("d"), device=HOST) for x in (weights, plain(value)))
+    expected = ELSEWHERE[where](*given).numpy()
+    tolerance = TOLERANCES[unit.a]
+    numpy.testing.assert_allclose(plain(result), expected, rtol=2 * tolerance, atol=2 * tolerance)
+
+
 def test_scores_too_large_for_exp_overflow_nowhere(unit: MatrixUnit) -> None:
     query, key, value = operands(unit, (2, 48, 16), (2, 64, 16), (2, 64, 16), scale=20.0)
 
