@@ -66,8 +66,9 @@ KIT = "tiny_testing"
 MODEL_PACKAGES = frozenset({"tiny_llm", "tiny_mpi", "tiny_onnx"})
 """Packages of models and of clusters: they are users of tensors and layers."""
 
-USER_FACE = {"__init__", "nn", "dtype", "errors", "config", "plugin", "groups"}
-"""Modules of the core that users, and so packages of models, import; `plugin` for its locks."""
+USER_FACE = {"__init__", "nn", "dtype", "errors", "config", "plugin", "groups", "uop", "cli"}
+"""Modules of the core that users, and so packages of models, import; `plugin` for its locks, `uop`
+for the graph of a tensor, `cli` for the arguments that commands share."""
 
 OBSERVERS = {"tiny_viz": FACE | {"__init__", "device", "engine", "lower", "schedule"}}
 """Packages that look at programs: they may import what they show."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import numpy
@@ -17,6 +18,8 @@ from tinycore import Tensor, TinyJit, dtypes
 from tinycore.errors import GradientError
 
 Array = NDArray[Any]
+Found = dict[str, tuple[Array, Any]]
+"""Compared values by name, each with its dtype."""
 
 SAMPLES = 12
 """Runs of the mirror with random errors, made when a value is not right to the last few bits."""
@@ -33,8 +36,9 @@ def failure(kind: str, where: str, message: str) -> Verdict:
     return Verdict(kind, f"{kind} of {where}: {message}")
 
 
-def check(program: Program) -> Verdict:
-    """Run both interpretations on the default device; what differs first.
+def check(program: Program, run: Callable[..., Found] | None = None) -> Verdict:
+    """Run both interpretations on the default device; what differs first. `run` computes the one
+    here in another way, from the program and the content of its inputs.
 
     Kinds: "value", "form" of a shape or dtype, "raised", or "mirror" of the expectation itself; and
     "refused" where a gradient goes through what `realize` made a leaf (docs/coming-from.md).
@@ -45,7 +49,7 @@ def check(program: Program) -> Verdict:
     except Exception:
         return failure("mirror", "the generator", traceback.format_exc(limit=-3))
     try:
-        found = run_here(program, data)
+        found = (run or run_here)(program, data)
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
         if isinstance(error, GradientError) and "realize() ended the gradient" in what:
@@ -73,7 +77,7 @@ def check(program: Program) -> Verdict:
     return Verdict("")
 
 
-def run_here(program: Program, data: dict[str, Array]) -> dict[str, tuple[Array, Any]]:
+def run_here(program: Program, data: dict[str, Array]) -> Found:
     """The compared values and their dtypes, computed by tensors."""
     scope = scope_of(program, data)
     exec(compiled("\n".join(ours_of(program.steps))), scope)

@@ -4,6 +4,7 @@ The file is read by the `onnx` package; operators are written in terms of `Tenso
 fused, compiled and replayed like any other program. `tinycore run model.onnx` is its command.
 """
 
+from tiny_onnx.export import export
 from tiny_onnx.runner import OnnxRunner
 
-__all__ = ["OnnxRunner"]
+__all__ = ["OnnxRunner", "export"]

@@ -1,0 +1,130 @@
+"""Random tensor programs, exported to ONNX and run by onnxruntime and by OnnxRunner.
+
+Expected is what torch computes, as for the programs run here. A program that reads numbers of its
+inputs, or sorts, is refused by name.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy
+import onnx
+import onnxruntime
+
+from tests.fuzz.programs import Program, random_program, script, smaller
+from tests.fuzz.programs.compare import Array, Found, check
+from tests.fuzz.programs.form import Value, ours_of
+from tests.fuzz.programs.mirror import compiled
+from tests.fuzz.runner import Fuzzer, Verdict, run
+from tiny_onnx import OnnxRunner, export
+from tinycore import Tensor, TinyJit, dtypes
+from tinycore.errors import ArgumentError, GradientError, UnsupportedError
+
+UNSUPPORTED = (UnsupportedError, GradientError)
+
+
+class Refused(Exception):
+    """A program that cannot be exported, and says so."""
+
+
+def exported(program: Program, data: dict[str, Array]) -> onnx.ModelProto:
+    """The model of a program, whose inputs and outputs have the names of the program."""
+    names = [i.name for i in program.inputs]
+
+    def function(*tensors: Tensor) -> list[Tensor]:
+        scope: dict[str, Any] = {"Tensor": Tensor, "TinyJit": TinyJit, "dtypes": dtypes}
+        scope |= dict(zip(names, tensors, strict=True))
+        exec(compiled("\n".join(ours_of(program.steps))), scope)
+        found = [scope[value.name] for value in program.compared]
+        return [x.float() if x.dtype is dtypes.bfloat16 else x for x in found]
+
+    examples = [Tensor(data[i.name], dtype=i.dtype) for i in program.inputs]
+    try:
+        return export(
+            function,
+            examples,
+            input_names=names,
+            output_names=[f"result {value.name}" for value in program.compared],
+        )
+    except UNSUPPORTED as error:
+        raise Refused(str(error)) from error
+    except ArgumentError as error:
+        if "asked for a number" in str(error):
+            raise Refused(str(error)) from error
+        raise
+
+
+def tensors_of(program: Program, data: dict[str, Array]) -> dict[str, Tensor]:
+    """The inputs of a program."""
+    return {i.name: Tensor(data[i.name], dtype=i.dtype) for i in program.inputs}
+
+
+def by_runner(program: Program, data: dict[str, Array]) -> Found:
+    """The compared values, computed by OnnxRunner from the exported model."""
+    results = OnnxRunner(exported(program, data))(tensors_of(program, data))
+    found = [results[f"result {value.name}"] for value in program.compared]
+    return {
+        v.name: (t.numpy(), dtype_of(t, v))
+        for v, t in zip(program.compared, found, strict=True)
+        if isinstance(t, Tensor)
+    }
+
+
+def dtype_of(result: Tensor, value: Value) -> Any:
+    """The dtype of a result; bfloat16, which NumPy lacks, is exported as float32."""
+    is_wider = value.dtype is dtypes.bfloat16 and result.dtype is dtypes.float32
+    return value.dtype if is_wider else result.dtype
+
+
+def by_runtime(program: Program, data: dict[str, Array]) -> Found:
+    """The compared values, computed by onnxruntime."""
+    model = exported(program, data)
+    onnx.checker.check_model(model, full_check=True)
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    given = {
+        name: onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(*bits_of(tensor))
+        for name, tensor in tensors_of(program, data).items()
+    }
+    wanted = [output.name for output in session.get_outputs()]
+    by_name = dict(zip(wanted, session.run_with_ort_values(wanted, given), strict=True))
+    return {v.name: (by_name[f"result {v.name}"].numpy(), v.dtype) for v in program.compared}
+
+
+def bits_of(tensor: Tensor) -> tuple[Array, int]:
+    """The content of a tensor as onnxruntime takes it, and the number of its element type."""
+    from tiny_onnx.export.save import host_array  # noqa: PLC0415
+    from tiny_onnx.export.writer import number_of  # noqa: PLC0415
+
+    array = host_array(tensor)
+    plain = array.view(numpy.uint16) if tensor.dtype is dtypes.bfloat16 else array
+    return plain, number_of(tensor.dtype)
+
+
+def verdict(program: Program) -> Verdict:
+    """The first difference, by either runtime."""
+    for compute in (by_runtime, by_runner):
+        found = check(program, compute)
+        if found.kind == "raised" and "Refused: " in found.message:
+            return Verdict("refused", found.message)
+        if found.kind:
+            return found._replace(message=f"{compute.__name__}: {found.message}")
+    return Verdict("")
+
+
+FUZZER = Fuzzer(
+    "tests.fuzz.exports",
+    __doc__,
+    random_program,
+    verdict,
+    script,
+    smaller,
+    accepted=frozenset({"refused"}),
+)
+
+if __name__ == "__main__":
+    onnxruntime.set_default_logger_severity(4)
+    sys.exit(run(FUZZER))
