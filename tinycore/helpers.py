@@ -21,8 +21,8 @@ from contextlib import AbstractContextManager, ContextDecorator
 from hashlib import blake2b, file_digest
 from http.client import HTTPException
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from types import SimpleNamespace, TracebackType
+from typing import IO, TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 from tinycore._folders import Folder, UntrustedFolder
 from tinycore.cache import cache_folder
@@ -40,6 +40,7 @@ from tinycore.config import (
 )
 from tinycore.engine.counters import GlobalCounters
 from tinycore.errors import ArgumentError, SettingError
+from tinycore.tensor.data import LEAST_UNPACKED, UNPACKED_EACH
 from tinycore.trace import Trace, ansilen, ansistrip, colored
 
 if TYPE_CHECKING:
@@ -375,6 +376,22 @@ def _shown(answer: Any, url: str) -> AbstractContextManager[Any]:
     return bar
 
 
+def _unpack(source: Any, file: IO[bytes], url: str) -> None:
+    """Unpack a gzip file. Raises OSError where it is much more than any real file unpacks to."""
+    packed: list[int] = []
+
+    def read(size: int) -> bytes:
+        found: bytes = source.read(size)
+        packed.append(len(found))
+        return found
+
+    stream = gzip.GzipFile(fileobj=cast(Any, SimpleNamespace(read=read)))
+    while part := stream.read(1 << 20):
+        if file.tell() > LEAST_UNPACKED + UNPACKED_EACH * sum(packed):
+            raise OSError(f"fetch: {sum(packed)} bytes of {url} unpack to more than {file.tell()}")
+        file.write(part)
+
+
 def _download(url: str, target: Path, gunzip: bool, sha256: str | None) -> None:
     request = urllib.request.Request(url, headers={"User-Agent": "tinycore"})
     descriptor, temporary = tempfile.mkstemp(prefix=".writing-", dir=target.parent)
@@ -384,7 +401,10 @@ def _download(url: str, target: Path, gunzip: bool, sha256: str | None) -> None:
             os.fdopen(descriptor, "wb") as file,
             _shown(answer, url) as source,
         ):
-            shutil.copyfileobj(gzip.GzipFile(fileobj=source) if gunzip else source, file)
+            if gunzip:
+                _unpack(source, file, url)
+            else:
+                shutil.copyfileobj(source, file)
             if missing := getattr(answer, "length", None):  # what a server has announced, and kept
                 raise OSError(f"fetch: {url} ended {missing} bytes before its end")
         if sha256 is not None and (found := _digest(Path(temporary))) != sha256.lower():

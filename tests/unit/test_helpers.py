@@ -201,6 +201,18 @@ def test_fetch_keeps_no_truncated_download(
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
+@pytest.mark.slow
+def test_fetch_unpacks_a_gzip_file_to_its_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served(monkeypatch, b"Connection: close", gzip.compress(bytes(80 << 20)))
+
+    with Context(CACHE_DIR=tmp_path), pytest.raises(OSError, match="unpack to more than"):
+        fetch("https://example.org/data", gunzip=True)
+
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
 def test_fetch_compares_digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     served(monkeypatch, b"Content-Length: 4", b"text")
     digest = hashlib.sha256(b"text").hexdigest()

@@ -6,14 +6,17 @@ constant, which takes no memory.
 
 from __future__ import annotations
 
+import errno
+import math
 import os
+import stat
 import sys
 from collections.abc import Iterator
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 from tinycore._deferred import NumpyArray, NumpyScalar, numpy
 from tinycore.dtype import DType, Scalar, dtypes, from_numpy_dtype, to_dtype, to_numpy_dtype
-from tinycore.errors import DTypeError, ShapeError
+from tinycore.errors import DTypeError, FileFormatError, OutOfMemory, ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.checks import number_dtype
 from tinycore.tensor.host_bytes import encode
@@ -57,7 +60,7 @@ def node_from_data(data: Data, device: DeviceLike, dtype: DType | None) -> UOp:
             return from_array(stacked(data), device, dtype)
         return from_flat(list(leaves(data)), shape, dtype, device)
     if isinstance(data, os.PathLike):
-        return from_bytes(numpy.fromfile(data, numpy.uint8), device, dtype)
+        return from_bytes(file_bytes(data), device, dtype)
     if isinstance(data, memoryview) and data.format not in BYTE_FORMATS:
         return from_array(numbers_of(data), device, dtype)
     if isinstance(data, (bytes, bytearray, memoryview)):
@@ -72,6 +75,46 @@ def node_from_data(data: Data, device: DeviceLike, dtype: DType | None) -> UOp:
         f"Tensor: cannot hold an object of type {type(data).__name__}. "
         "Give a number, a nested list of numbers, bytes, a path, a NumPy array or a Tensor."
     )
+
+
+def file_bytes(path: str | os.PathLike[str]) -> HostArray:
+    """The bytes of a regular file.
+
+    Raises FileFormatError for a pipe or a device node, which have no length, OutOfMemory for a file
+    larger than the memory of this machine, and OSError for a folder, or where it cannot be read.
+    """
+    with open(os.open(path, TO_READ), "rb", buffering=0) as file:
+        status, place = os.fstat(file.fileno()), os.fspath(path)
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), place)
+        if not stat.S_ISREG(status.st_mode):
+            raise FileFormatError(f"Tensor: {place} is no regular file: it has no length")
+        if status.st_size > host_memory():
+            raise OutOfMemory(
+                f"Tensor: {place} has {status.st_size} bytes, and this machine {host_memory()} of "
+                "memory. Read it in parts, such as those of numpy.memmap"
+            )
+        return numpy.fromfile(file, numpy.uint8)
+
+
+LEAST_UNPACKED: Final = 1 << 26
+"""Bytes that any gzip file may unpack to."""
+UNPACKED_EACH: Final = 32
+"""Bytes that it may unpack to for each of its own, beside those."""
+TO_READ: Final = (
+    os.O_RDONLY
+    | getattr(os, "O_BINARY", 0)
+    | getattr(os, "O_NONBLOCK", 0)  # a pipe without a writer is refused, not waited for
+    | getattr(os, "O_CLOEXEC", 0)
+)
+
+
+def host_memory() -> float:
+    """Bytes of memory of this machine; infinity where the system does not tell."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return math.inf
 
 
 BYTE_FORMATS: Final = frozenset({"B", "c"})

@@ -29,7 +29,7 @@ def parameters_of_gradient(node: UOp) -> tuple[int, ...] | None:
     a CALL without its arguments.
     """
     if not hasattr(node, "_gradient"):
-        below = node.toposort(passes_gradient)
+        below = reached(node)
         is_known = not any(n.op is Op.CALL for n in below)
         places = tuple([-1 - m.src[1].arg for n in below if (m := source_at(n)) is not None])
         node._gradient = places if is_known else None
@@ -38,9 +38,25 @@ def parameters_of_gradient(node: UOp) -> tuple[int, ...] | None:
 
 def sources(node: UOp) -> Iterator[UOp]:
     """The BUFFERs of floats that a gradient of a node goes to."""
-    for below in node.toposort(passes_gradient):
+    for below in reached(node):
         if (memory := source_at(below)) is not None:
             yield memory
+
+
+def reached(root: UOp) -> list[UOp]:
+    """The nodes that a gradient of a node reaches, among which is no memory that is only written:
+    what it held before has no part in the value.
+    """
+    found = {root: None}
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        if passes_gradient(node):
+            below = node.src[1:] if node.op is ASSIGN else node.src
+            new = [n for n in below if n not in found]
+            found.update(dict.fromkeys(new))
+            stack += new
+    return list(found)
 
 
 def sources_below(nodes: Iterable[UOp]) -> dict[UOp, frozenset[UOp]]:
@@ -62,8 +78,8 @@ def sources_below(nodes: Iterable[UOp]) -> dict[UOp, frozenset[UOp]]:
             found[node] = frozenset([memory])
         elif node not in passing:
             found[node] = NO_SOURCES
-        elif len(node.src) == 1:
-            found[node] = found[node.src[0]]
+        elif len(node.src) == 1 or node.op is ASSIGN:
+            found[node] = found[node.src[-1]]
         else:
             found[node] = union([found[s] for s in node.src])
     return found

@@ -23,7 +23,7 @@ from tinycore.errors import GradientError
 from tinycore.tensor import graph
 from tinycore.tensor.aliases import VIEW_OPS, base_of_view, buffers_below
 from tinycore.tensor.change_tracking import PendingWrites
-from tinycore.tensor.grad import is_data_written, passes_gradient
+from tinycore.tensor.grad import is_data_written
 from tinycore.tensor.gradient_sources import (
     NOBODY,
     BufferSet,
@@ -32,6 +32,7 @@ from tinycore.tensor.gradient_sources import (
     leads_to_leaf,
     origin,
     parameters_of_gradient,
+    reached,
     source_at,
     sources,
     sources_below,
@@ -351,7 +352,10 @@ class GradientHistory:
         return found + [now for n in found if (now := versions.current(n)) is not n]
 
     def unroll(self, nodes: list[UOp]) -> tuple[list[UOp], dict[UOp, UOp]]:
-        """Graphs with memory replaced by its kept graphs, and the map from those back to memory."""
+        """Graphs with memory replaced by its kept graphs, and the map from those back to memory.
+
+        Memory that was overwritten is left out: equal values may be in memory that was not.
+        """
         back: dict[UOp, UOp] = {}
         root = UOp.sink(*nodes)
         while self.kept:
@@ -366,7 +370,8 @@ class GradientHistory:
                 n: graph.reshape(m, n.shape) for n in below if (m := self.memory_of(n)) is not None
             }
             back |= {node: memory for memory, node in found.items()}
-        return list(root.src), back
+        kept = {node: m for node, m in back.items() if not versions.is_former(origin(m))}
+        return list(root.src), kept
 
     def graph_of(self, node: UOp) -> UOp | None:
         """The graph that is kept of memory, in its shape."""
@@ -445,8 +450,9 @@ class GradientHistory:
                 is_waiting = not is_value and self.pending.overwrites(node)
                 if is_waiting or versions.is_former(origin(node)):
                     return node
-            if node.op is Op.ASSIGN or graph.is_alone(node) or node in lasting:
+            if node.op is Op.ASSIGN or node in lasting:
                 continue  # an ASSIGN has the value that was written last
+            is_value = is_value or graph.is_alone(node)
             is_value = is_value or (node.op not in VIEW_OPS and node in computed)
             below = {(s, is_value) for s in node.src} - seen
             stack += below
@@ -466,7 +472,7 @@ class GradientHistory:
         """
         if not any(n.op is BUFFER and ended_at(n) for n in nodes):
             return  # as mostly, without a look at which of them a gradient goes to
-        below = [n for n in root.toposort(passes_gradient) if not is_gradient_leaf(n)]
+        below = [n for n in reached(root) if not is_gradient_leaf(n)]
         found = [m for n in below if (m := source_at(n)) is not None and ended_at(m)]
         if not found:
             return

@@ -29,6 +29,7 @@ from tinycore.errors import (
 from tinycore.tensor import graph, pixels
 from tinycore.tensor.core import canonical, one_device
 from tinycore.tensor.creation import float_or, sizes_from
+from tinycore.tensor.data import LEAST_UNPACKED, UNPACKED_EACH, file_bytes
 from tinycore.tensor.host_bytes import FOREIGN
 from tinycore.tensor.inplace import InPlace
 from tinycore.tensor.layout import VIEWS, memory_below, show_memory
@@ -45,10 +46,6 @@ else:
     dlpack = DeferredModule("tinycore.tensor.dlpack")  # ctypes, for those who exchange
 
 gzip_file: Final = deferred("gzip:GzipFile")
-LEAST_UNPACKED: Final = 1 << 26
-"""Bytes that any gzip file may unpack to."""
-UNPACKED_EACH: Final = 32
-"""Bytes that it may unpack to for each of its own, beside those."""
 fetch: Final = deferred("tinycore.helpers:fetch")
 
 
@@ -371,7 +368,7 @@ class Interop(InPlace):
         ...     Tensor.from_url(file.as_uri()).tolist()
         [1, 2]
         """
-        content = fetch(url).read_bytes()
+        content = file_bytes(fetch(url))
         return cls(gunzipped(content, url) if gunzip else content, device=device)
 
     # --- copies in Python's sense
@@ -400,13 +397,13 @@ class Interop(InPlace):
         return unpickled, (type(self), *facts)
 
 
-def gunzipped(content: bytes, url: str) -> bytes:
+def gunzipped(content: HostArray, url: str) -> bytes:
     """The bytes of a gzip file. Raises FileFormatError for a damaged one, and for one that unpacks
     to much more than any real file does.
     """
     most = LEAST_UNPACKED + UNPACKED_EACH * len(content)
     try:
-        found: bytes = gzip_file(fileobj=io.BytesIO(content)).read(most + 1)
+        found: bytes = gzip_file(fileobj=io.BytesIO(content.data)).read(most + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise FileFormatError(f"from_url: {url} is no whole gzip file: {error}") from error
     if len(found) > most:

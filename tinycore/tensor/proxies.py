@@ -31,7 +31,7 @@ from tinycore.tensor.liveness import (
     waiting_tensors,
     while_walking,
 )
-from tinycore.tensor.realization import compute, root_of, shows_memory
+from tinycore.tensor.realization import compute, root_of, shows_memory, unrealized
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.bindings import Naming, exchanging
 from tinycore.uop.movement import base_of, source_below
@@ -178,10 +178,11 @@ def finish_writes(reached: Iterable[Any]) -> None:
     """Do pending writes to memory, so that no capture records them as a part of its step.
 
     Those of this thread, and those to the tensors among `reached`, which the function may read. All
-    others are left to the threads that recorded them, which may be about to record more.
+    others are left to the threads that recorded them, which may be about to record more. Gradients
+    pass on through them.
     """
     if waiting := with_pending_writes({id(v) for v in reached if isinstance(v, Tensor)}):
-        Tensor.realize(*waiting)
+        compute(partial(unrealized, waiting))
 
 
 def finish_reads(overwritten: Collection[Buffer]) -> None:

@@ -18,7 +18,7 @@ from tinycore.tensor import graph
 from tinycore.tensor.aliases import VIEW_OPS, base_of_view, buffers_below
 from tinycore.tensor.core import Core
 from tinycore.tensor.grad import is_data_written, passes_gradient
-from tinycore.tensor.gradient_sources import BufferSet
+from tinycore.tensor.gradient_sources import BufferSet, ended_at
 from tinycore.tensor.history import history
 from tinycore.tensor.liveness import (
     alias_index,
@@ -179,6 +179,8 @@ def note_history(
         written = memory_written(form.assigned)
         history.discard(written)
         history.retire(written)
+    else:
+        end_anew(form, replaced)
     for tensor in owners:
         node = root_of(tensor)
         is_data = tensor._requires_grad is False or is_data_written(base_of(node))
@@ -193,6 +195,16 @@ def note_history(
                 end_at(memory, origins)
     elif kept:
         history.record(done, kept, form)
+
+
+def end_anew(form: CanonicalGraph, replaced: Mapping[UOp, UOp]) -> None:
+    """Record what the values that were written were computed from: a version of memory begins with
+    what gradients ended at in the one before.
+    """
+    for node in form.assigned:
+        memory = graph.differentiable_base(replaced[node]) if node in replaced else node
+        if graph.is_buffer(memory) and any(map(ended_at, buffers_below(memory))):
+            end_at(memory, history.ended(node, form))
 
 
 def end_at(memory: UOp, origins: BufferSet) -> None:

@@ -670,3 +670,60 @@ def test_a_value_that_asks_and_is_computed_beside_a_write_has_a_gradient() -> No
 
     gradients = [t.grad.tolist() for t in (x, inner, outer) if t.grad is not None]
     assert gradients == [[16.0, 16.0], [4.0, 4.0], [4.0, 4.0]]
+
+
+def test_a_copy_of_an_equal_value_keeps_it_after_the_other_was_written_to() -> None:
+    x = Tensor([3.0]).realize()
+    source = Tensor([2.0]).realize()
+    x.assign(source + 0)
+    source *= 0.5
+    first = x * x
+    (source * source).numpy()  # computes the write to x, and `first`
+    second = x * x
+    copy = second.clone()
+    first.assign(first * 2)
+    y = (copy + 1).requires_grad_()
+    first.sum().item()
+
+    ((y * y).sum() + second.sum() + first.sum()).backward()
+
+    assert y.grad is not None
+    assert y.grad.tolist() == [10.0]
+
+
+def test_a_capture_ends_no_gradient_through_writes_that_waited() -> None:
+    x = Tensor([2.0]).realize()
+    scaled, y = (x * 3).requires_grad_(), Tensor([5.0]).realize()
+    y.assign(scaled)
+    TinyJit(lambda a: (a * 2).realize())(Tensor([1.0]).realize())
+
+    (y * 3).sum().backward()
+
+    assert scaled.grad is not None
+    assert scaled.grad.tolist() == [3.0]
+
+
+@pytest.mark.parametrize("realize", [False, True])
+def test_what_was_overwritten_ends_no_gradient(realize: bool) -> None:
+    w = Tensor([1.0, 2.0], requires_grad=True).realize()
+    q = (w * 3).realize()
+    q.assign(Tensor.ones(2))
+    if realize:
+        q.realize()
+
+    (q * w).sum().backward()
+
+    assert w.grad is not None
+    assert w.grad.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("realize", [False, True])
+def test_what_was_overwritten_in_part_ends_a_gradient(realize: bool) -> None:
+    w = Tensor([1.0, 2.0], requires_grad=True).realize()
+    q = (w * 3).realize()
+    q[0] = 1.0
+    if realize:
+        q.realize()
+
+    with pytest.raises(GradientError, match=r"realize\(\) ended"):
+        (q * w).sum().backward()

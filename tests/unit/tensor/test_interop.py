@@ -7,6 +7,7 @@ import functools
 import gzip
 import http.server
 import io
+import os
 import pickle
 import sys
 import threading
@@ -28,6 +29,7 @@ from tinycore.errors import (
     DTypeError,
     FileFormatError,
     JitError,
+    OutOfMemory,
     ShapeError,
     SharingError,
     UnsupportedError,
@@ -396,6 +398,25 @@ def test_a_gzip_file_unpacks_to_its_due(tmp_path: Path) -> None:
 
     with pytest.raises(FileFormatError, match="unpacks to more than"):
         Tensor.from_url(str(tmp_path / "x"), gunzip=True)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are POSIX")
+@pytest.mark.parametrize("read", [Tensor, lambda path: Tensor.from_url(str(path))])
+def test_what_is_no_file_of_some_length_is_refused(
+    read: Callable[[Path], Tensor], tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with open(tmp_path / "vast", "wb") as file:
+        file.truncate(1 << 42)
+
+    with pytest.raises(FileFormatError, match="no regular file"):
+        read(tmp_path / "pipe")
+    with pytest.raises(FileFormatError, match="no regular file"):
+        read(Path("/dev/zero"))
+    with pytest.raises(IsADirectoryError):
+        read(tmp_path)
+    with pytest.raises(OutOfMemory, match="4398046511104 bytes"):
+        read(tmp_path / "vast")
 
 
 def test_from_url_downloads_once(server: tuple[str, list[str]], tmp_path: Path) -> None:
