@@ -31,6 +31,7 @@ def test_the_docstring_of_a_floor_lists_its_files(floor: str) -> None:
     assert set(script.listed_files(floor)) == script.files_of(floor)
 
 
+@pytest.mark.slow
 def test_the_map_is_what_the_docstrings_say() -> None:
     written = (ROOT / "docs" / "map.md").read_text("utf-8")
 

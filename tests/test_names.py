@@ -116,6 +116,7 @@ def ambiguous(modules: dict[str, ast.Module]) -> dict[str, list[str]]:
     }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("part", PARTS)
 def test_no_function_name_is_in_more_than_two_modules(part: str) -> None:
     found = crowded(modules_of(part))

@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))  # last: what is installed comes first
 
@@ -67,6 +69,7 @@ def slack(folder: str) -> int:
     return max(int(BUDGETS[folder] * SLACK), LEAST_SLACK)
 
 
+@pytest.mark.slow
 def test_folders_keep_their_budgets() -> None:
     sizes = folder_sizes(ROOT)
     assert sizes.keys() == BUDGETS.keys(), "each folder and package has a budget"

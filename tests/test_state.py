@@ -162,10 +162,12 @@ def listed(section: str) -> set[str]:
     return {" ".join(re.findall(r"`([^`]+)`", row)) for row in rows}
 
 
+@pytest.mark.slow
 def test_the_page_lists_every_mutable_global() -> None:
     assert listed("Mutable globals") == found_in_sources(memoized=False)
 
 
+@pytest.mark.slow
 def test_the_page_lists_every_memoized_function() -> None:
     assert listed("Memoized functions") == found_in_sources(memoized=True)
 
@@ -195,6 +197,7 @@ def bounded_tables() -> Iterator[str]:
                 yield f"{file} {name}"
 
 
+@pytest.mark.slow
 def test_the_page_lists_every_table_with_its_key() -> None:
     """By the module that defines a table's name, where another one looks into it, too."""
     keys = listed("Keys")

@@ -114,6 +114,7 @@ def test_lines_are_left_out_from_the_last_on() -> None:
     assert list(without_a_line(("a", "b", "c"), 1)) == [("a", "b"), ("a", "c")]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("fuzzer", FUZZERS, ids=lambda fuzzer: fuzzer.name.split(".")[-1])
 def test_every_kind_of_random_program_runs(
     fuzzer: Fuzzer[object], capsys: pytest.CaptureFixture[str]

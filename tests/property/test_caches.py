@@ -16,7 +16,7 @@ from tinycore.uop.node import UOp
 PER_PART = 3
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("part", range(6))
 def test_bits_do_not_depend_on_what_ran_before(part: int) -> None:
     with Context(DEV="PYTHON", PARALLEL=1):
@@ -51,6 +51,7 @@ class Walked:
         return self.nodes
 
 
+@pytest.mark.slow
 def test_positions_that_the_key_does_not_determine_are_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -30,6 +30,7 @@ def test_functions_do_the_same_under_tinyjit_or_are_refused(first: int) -> None:
     assert kinds[""] >= 3
 
 
+@pytest.mark.slow
 def test_a_guard_that_sees_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Guard, "holds", lambda guard, roots: True)
     with Context(DEV="PYTHON"):

@@ -23,7 +23,7 @@ COUNTS = {"CPU:LLVM": 40, "CPU:CLANG": 20, "PYTHON": 24, GROUPS: 24}
 FIRST = {"CPU:LLVM": 0, "CPU:CLANG": 1000, "PYTHON": 2000, GROUPS: 3000}
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(36)
 @pytest.mark.parametrize("part", range(4))
 @pytest.mark.parametrize("target", [pytest.param(t, marks=pytest.mark.device(t)) for t in COUNTS])
 def test_programs_compute_what_torch_computes(target: str, part: int) -> None:

@@ -15,7 +15,7 @@ from tinycore import Context, Tensor
 PER_PART = 20
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("part", range(4))
 def test_what_programs_read_is_what_the_model_says(part: int) -> None:
     with Context(DEV="PYTHON", PARALLEL=1):

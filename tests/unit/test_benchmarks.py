@@ -24,6 +24,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
+@pytest.mark.slow
 def test_trivial_case_from_end_to_end(tmp_path: Path) -> None:
     table = tmp_path / "table.md"
 

@@ -208,6 +208,7 @@ def test_parts_of_a_product_are_summed_for_each_unit(card: Card) -> None:
     assert numpy.array_equal(found, x @ y)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("sizes", [(64, 256, 128), (61, 250, 128), (128, 200, 63)], ids=str)
 @pytest.mark.parametrize("name", ["H200", "RX 7900 XTX"])
 def test_lanes_share_sums_of_large_tiles_that_are_few(
@@ -240,6 +241,7 @@ def test_products_of_few_large_tiles_are_one_kernel(name: str) -> None:
     assert counts_of(kernel, BY_NAME[name]).conflicts < 1.5
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("sizes", [(4, 1024, 32), (20, 1000, 40)], ids=str)
 @pytest.mark.parametrize("name", ["RX 7900 XTX", "M3"])
 def test_subgroups_share_sums_of_a_unit_where_tiles_are_few(

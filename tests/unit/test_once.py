@@ -58,6 +58,7 @@ def test_a_launch_that_fails_leaves_each_write_done_once_or_not_at_all() -> None
     print(run("--errors"))
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_each_write_done_once_or_not_at_all() -> None:
     print(run("--signals", "4"))
 

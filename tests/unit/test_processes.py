@@ -243,6 +243,7 @@ print(status, (x + 1).mean().item())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_forked_child_computes(tmp_path: Path) -> None:
     assert output_of(FORK, tmp_path) == "134217728.0\n134217728.0 3.0\n0 2.0\n"
@@ -307,6 +308,7 @@ print((x * 2).sum().item(), (x @ x).sum().item(), (x + 0.125).mean().item(), flu
 """
 
 
+@pytest.mark.slow
 def test_an_interrupt_leaves_the_device_usable(tmp_path: Path) -> None:
     file = tmp_path / "program.py"
     file.write_text(INTERRUPTED)

@@ -157,6 +157,7 @@ def test_a_card_that_another_driver_left_running_is_reset(machine: PciMachine, m
     check_adding(device)
 
 
+@pytest.mark.slow
 def test_a_card_that_was_left_clean_starts_warm(make: Make) -> None:
     machine = PciMachine(driver="")
     make(machine).close()

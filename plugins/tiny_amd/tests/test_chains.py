@@ -44,7 +44,7 @@ def programs(request: pytest.FixtureRequest) -> Iterator[MatrixPrograms]:
     unregister("AMD")
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(9)
 @each_narrow
 @pytest.mark.parametrize(("keys", "width"), [(64, 32), (40, 32), (40, 40)])
 def test_attention_is_one_kernel(
@@ -54,6 +54,7 @@ def test_attention_is_one_kernel(
         programs.attends(dtype, sources, keys, width)
 
 
+@pytest.mark.sample(3)
 def test_attention_over_a_number_of_keys_known_at_launch_is_one_program(
     programs: MatrixPrograms,
 ) -> None:

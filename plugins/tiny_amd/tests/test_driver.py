@@ -182,6 +182,7 @@ def test_a_graph_is_replayed_with_other_arguments(device: AmdDevice) -> None:
     assert content(device, c).tolist() == list(range(14, 78))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("command_bytes", [4096, 8192])
 def test_rings_are_used_again(
     machine: Machine, make: Make, monkeypatch: Any, command_bytes: int

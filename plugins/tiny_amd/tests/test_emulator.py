@@ -542,6 +542,7 @@ def test_lanes_of_matrices_must_repeat_each_other() -> None:
 # --- decoding
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", DECODERS)
 def test_instructions_are_those_that_llvm_lists(arch: str) -> None:
     """Mnemonic and length of each instruction of these tests' kernels and of products."""
@@ -566,6 +567,7 @@ def normalized_attention(x: Tensor) -> Tensor:
     return (y.conv2d(y.reshape(8, 8, 1, 64)[:, :, :, :3], padding=1) + 1).sum((1, 3)).exp()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", DECODERS)
 def test_instructions_of_tensors_are_those_that_llvm_lists(arch: str) -> None:
     """Kernels of tensors, those with matrix instructions among them."""

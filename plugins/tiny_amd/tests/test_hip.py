@@ -48,6 +48,7 @@ def card(request: pytest.FixtureRequest) -> Iterator[None]:
     unregister("AMD")
 
 
+@pytest.mark.sample(3)
 def test_elements_and_sums(card: None) -> None:
     PROGRAMS.elements()
     PROGRAMS.sums(0)
@@ -57,6 +58,7 @@ def test_softmax(card: None) -> None:
     PROGRAMS.softmax()
 
 
+@pytest.mark.sample(3)
 def test_products_with_shared_memory(card: None) -> None:
     PROGRAMS.matmul(65, 50, 130)
 
@@ -77,7 +79,7 @@ def test_accesses_that_may_lie_anywhere_are_of_bytes() -> None:
     check_accesses_of_bytes(ZigCompiler("gfx1100").compile(ANYWHERE))
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "trial", trials(Level.COMPUTE, "test_lanes_exchange_values"), ids=lambda trial: trial.name
 )
@@ -88,7 +90,7 @@ def test_lanes_exchange_values_as_the_suite_says(trial: Trial, card: None) -> No
 # --- matrix instructions
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(18)
 @pytest.mark.parametrize("size", SIZES[:4], ids=str)
 @pytest.mark.parametrize(
     ("arch", "found"),

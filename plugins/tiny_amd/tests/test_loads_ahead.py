@@ -33,6 +33,7 @@ def card() -> Iterator[None]:
     unregister("AMD")
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True)], ids=str)
 @pytest.mark.parametrize("sizes", [(32, 160, 48), (20, 200, 33)], ids=str)
 def test_products_are_those_of_numpy(

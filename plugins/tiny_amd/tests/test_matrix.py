@@ -133,13 +133,14 @@ def test_lanes_hold_what_the_manuals_say(
 # --- products
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(15)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @each_operand
 def test_a_product_is_numpys(dtype: DType, size: tuple[int, int, int], sources: Sources) -> None:
     PROGRAMS.is_numpys(dtype, size, sources)
 
 
+@pytest.mark.slow
 @each_narrow
 def test_sums_of_narrow_products_are_single(dtype: DType, sources: Sources) -> None:
     PROGRAMS.is_summed_in_single(dtype, sources)
@@ -173,7 +174,7 @@ def test_attention_over_any_number_of_keys_is_one_kernel(dtype: DType, sources: 
 # --- RDNA4 and CDNA3, by the emulator alone
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(24)
 @pytest.mark.parametrize("size", SIZES[:4], ids=str)
 @pytest.mark.parametrize(
     ("arch", "found"),
@@ -208,7 +209,7 @@ def test_a_product_of_another_family_is_numpys(
 # --- compiled, with nothing executed
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("arch", [name for name, facts in ARCHS.items() if facts.matrix])
 def test_products_of_each_architecture_compile_without_spills(arch: str) -> None:
     of_products = {found.unit.a: found for found in reversed(ARCHS[arch].matrix)}

@@ -53,6 +53,7 @@ def test_products_of_matrices(sizes: tuple[int, int, int]) -> None:
     PROGRAMS.matmul(*sizes)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(dtypes.half, 2e-3), (dtypes.bfloat16, 2e-2), (dtypes.float64, 1e-13)]
 )

@@ -109,6 +109,7 @@ def test_every_width_is_stored_and_summed(dtype: str) -> None:
     assert x.tolist() == [1, 0, 1, 1, 0]
 
 
+@pytest.mark.slow
 def test_a_captured_step_trains() -> None:
     layer = Linear(8, 1)
     optimizer = SGD(get_parameters(layer), lr=0.05)

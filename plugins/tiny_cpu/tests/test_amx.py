@@ -195,7 +195,7 @@ def random(generator: numpy.random.Generator, shape: tuple[int, ...], dtype: str
 
 @needs_amx
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.sample(4)
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("turned", ["", "a", "b", "ab"])
 @pytest.mark.parametrize(
     "kinds",
@@ -220,7 +220,7 @@ def test_products_of_each_type(kinds: tuple[str, str], turned: str) -> None:
 
 @needs_amx
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.sample(3)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize(
     ("shape", "weight", "how"),
     [
@@ -250,7 +250,7 @@ def test_convolutions(shape: tuple[int, ...], weight: tuple[int, ...], how: dict
 
 @needs_amx
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.sample(3)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("kind", ["bfloat16", "int8", "uint8"])
 @pytest.mark.parametrize("inputs", [16, 20, 48, 70])
 def test_layers_of_few_inputs_and_of_quantized_weights(inputs: int, kind: str) -> None:
@@ -269,7 +269,7 @@ def test_layers_of_few_inputs_and_of_quantized_weights(inputs: int, kind: str) -
 
 @needs_amx
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.sample(3)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("mask", ["none", "causal", "bool", "added"])
 @pytest.mark.parametrize(
     ("heads", "length", "seen", "width"),
@@ -315,6 +315,7 @@ def test_values_that_are_no_numbers_stay_so() -> None:
     assert (got[0] == 64).all()
 
 
+@pytest.mark.slow
 @needs_amx
 @pytest.mark.usefixtures("compiler")
 def test_products_among_other_work_and_their_gradients() -> None:

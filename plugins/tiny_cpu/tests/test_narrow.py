@@ -50,7 +50,7 @@ def laid_out(tensor: Tensor, turned: bool) -> Tensor:
     return tensor.transpose(-1, -2).contiguous().realize().transpose(-1, -2) if turned else tensor
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(12)
 @cases
 @pytest.mark.parametrize("dtype", [dtypes.bfloat16, dtypes.float16], ids=lambda d: d.name)
 def test_products_of_narrow_floats(dtype: DType, case: Case) -> None:
@@ -76,7 +76,7 @@ def test_windows_of_narrow_floats() -> None:
     numpy.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(12)
 @cases
 @pytest.mark.parametrize("dtype", [dtypes.int8, dtypes.int16], ids=lambda d: d.name)
 def test_products_of_narrow_integers(dtype: DType, case: Case) -> None:

@@ -197,6 +197,7 @@ def test_an_empty_replay_does_nothing() -> None:
     Replay([])()
 
 
+@pytest.mark.sample(4)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_has_threads_of_its_own(load: Load, several_threads: int) -> None:
     program = load("add", parallel=1001)
@@ -214,6 +215,7 @@ def test_a_forked_child_has_threads_of_its_own(load: Load, several_threads: int)
     assert set(numbers) == {2.0}
 
 
+@pytest.mark.sample(4)
 @pytest.mark.usefixtures("interrupts")
 def test_an_interrupt_leaves_the_pool_usable(load: Load, several_threads: int) -> None:
     program = load("add", parallel=50_000_000)
@@ -260,7 +262,7 @@ print("done")
 """
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("daemon", [False, True], ids=["alone", "beside a thread"])
 def test_the_interpreter_ends_at_once_after_work(
     sources: dict[str, dict[str, str]], daemon: bool

@@ -212,6 +212,7 @@ assert (Tensor([1.0]) + 1).tolist() == [2.0]
 """
 
 
+@pytest.mark.slow
 def test_a_kernel_that_nobody_awaits_ends_before_its_memory_goes(toolchain: str) -> None:
     environment = {**os.environ, "DEV": f"HCQ+CPU:{toolchain}"}
     command = [sys.executable, "-c", WITHOUT_WAITING]

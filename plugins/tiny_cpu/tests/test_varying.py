@@ -36,6 +36,7 @@ assert (info.parallel, info.steps([5]), info.steps([700])) == (MOST, 5, 700), in
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interface", ["", "HCQ+"])
 def test_threads_share_as_many_steps_as_a_value_says(interface: str) -> None:
     """In a process of its own, with two threads whatever the machine has."""

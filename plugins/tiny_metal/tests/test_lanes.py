@@ -20,7 +20,7 @@ def lanes_exchange() -> bool:
     return set(Device["METAL"].toolchain.renderer.limits.shuffles) == set(EXCHANGED)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("trial", EXCHANGES, ids=lambda trial: trial.name)
 def test_lanes_exchange_values_as_the_suite_says(trial: Trial) -> None:
     if not lanes_exchange():

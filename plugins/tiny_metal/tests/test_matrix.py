@@ -86,19 +86,20 @@ def test_each_gpu_has_the_units_that_its_language_knows() -> None:
 # --- products
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(15)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @each_operand
 def test_a_product_is_numpys(dtype: DType, size: tuple[int, int, int], sources: Sources) -> None:
     PROGRAMS.is_numpys(dtype, size, sources)
 
 
+@pytest.mark.slow
 @each_narrow
 def test_sums_of_narrow_products_are_single(dtype: DType, sources: Sources) -> None:
     PROGRAMS.is_summed_in_single(dtype, sources)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(4)
 @each_operand
 def test_what_is_around_a_product_is_in_its_kernel(dtype: DType, sources: Sources) -> None:
     PROGRAMS.takes_its_surroundings(dtype, sources)
@@ -114,13 +115,13 @@ def test_many_products_at_once(sources: Sources) -> None:
     PROGRAMS.is_batched(dtypes.half, sources)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(4)
 @each_operand
 def test_a_convolution_is_a_product(dtype: DType, sources: Sources) -> None:
     PROGRAMS.convolves(dtype, sources)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(4)
 @each_operand
 def test_attention_over_any_number_of_keys_is_one_kernel(dtype: DType, sources: Sources) -> None:
     PROGRAMS.attends(dtype, sources)
@@ -138,6 +139,7 @@ def test_products_are_planned_for_the_unit_of_their_type(dtype: DType) -> None:
     assert [s.unit.name for s in plan if isinstance(s, Tensorize)] == [OPERANDS[dtype].name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", ["apple7,3.0", "apple9"])
 def test_clang_takes_large_products_as_msl(mock: None, arch: str) -> None:
     """Blocks of SIMD groups, each with several tiles, whose operands are staged."""

@@ -54,6 +54,7 @@ def test_half_and_bfloat_become_each_other() -> None:
     assert x.cast(dtypes.bfloat16).cast(dtypes.half).tolist() == [1.5, 3.140625, -2.0]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("dtype", [dtypes.half, dtypes.bfloat16, dtypes.int8, dtypes.bool])
 def test_vectors_of_narrow_types(dtype: DType) -> None:
     a = numpy.random.default_rng(2).integers(0, 2, (64, 64))
@@ -62,6 +63,7 @@ def test_vectors_of_narrow_types(dtype: DType) -> None:
     assert (found.cast(dtypes.int32).numpy() == expected).all()
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("dtype", [dtypes.half, dtypes.bfloat16, dtypes.int8, dtypes.uint8])
 def test_more_lanes_than_the_language_has(dtype: DType) -> None:
     """Sixteen bytes are eight halves or sixteen bytes, which are moved at once."""

@@ -29,7 +29,7 @@ def card(request: pytest.FixtureRequest) -> Iterator[None]:
     unregister("CUDA")
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("turned", [(False, False), (False, True), (True, False)], ids=str)
 @pytest.mark.parametrize(("rows", "columns"), [(512, 256), (512, 192)])
 def test_blocks_of_a_cluster_copy_for_each_other(

@@ -97,7 +97,7 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(30)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_kernels_compile_and_spill_nothing(name: str, watch: Watch, nvrtc: None) -> None:
     with Context(DEV="NULL:NVRTC:sm_90"):
@@ -109,7 +109,7 @@ def test_kernels_compile_and_spill_nothing(name: str, watch: Watch, nvrtc: None)
         assert ".local" not in assembly, f"an array of a thread's own in\n{source}"
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("arch", ARCHS)
 def test_kernels_compile_for_every_architecture(arch: str, watch: Watch, nvrtc: None) -> None:
     with Context(DEV=f"NULL:NVRTC:{arch}"):
@@ -119,7 +119,7 @@ def test_kernels_compile_for_every_architecture(arch: str, watch: Watch, nvrtc: 
     assert len(watch.sources) >= 5
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda dtype: dtype.name)
 def test_every_type_is_computed_and_converted(dtype: DType, watch: Watch, nvrtc: None) -> None:
     with Context(DEV="NULL:NVRTC:sm_90"):
@@ -167,7 +167,7 @@ def ptx_of(watch: Watch, arch: str, *names: str) -> list[str]:
     return list(watch.sources.values())
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_our_ptx_is_assembled_and_spills_nothing(
     name: str, watch: Watch, ptxas: str, tmp_path: Path
@@ -178,7 +178,7 @@ def test_our_ptx_is_assembled_and_spills_nothing(
         assert ".local" not in source
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("arch", ARCHS)
 def test_our_ptx_is_assembled_for_every_architecture(
     arch: str, watch: Watch, ptxas: str, tmp_path: Path

@@ -16,6 +16,7 @@ from tinycore.plugin import register, unregister
 OF_HALVES = next(found.name for found in INSTRUCTIONS.values() if found.unit.a is dtypes.half)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("renderer", ["NVRTC", "PTX"])
 def test_heads_that_share_keys_are_decoded_together(
     renderer: str, request: pytest.FixtureRequest

@@ -177,6 +177,7 @@ class Mobile:
         return self.head(x.mean((2, 3)))
 
 
+@pytest.mark.slow
 def test_a_network_of_inverted_bottlenecks_computes_what_python_does(tmp_path: Path) -> None:
     computed(Mobile(), {"image": Tensor.rand(1, 3, 16, 16)}, tmp_path)
 

@@ -63,7 +63,7 @@ def test_memory_that_the_host_sees_is_not_staged(
     assert target.tobytes() == bytes(range(64))
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(12)
 def test_a_copy_waits_for_what_was_asked_of_both(pair: tuple[str, str]) -> None:
     here = Tensor(numpy.arange(50_000, dtype=numpy.float32), device=pair[0]).realize()
     for _ in range(5):

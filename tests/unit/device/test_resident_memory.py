@@ -90,6 +90,7 @@ def test_steps_of_training_take_what_their_plan_says() -> None:
     assert peak <= 1.1 * plan + CONSTANT
 
 
+@pytest.mark.slow
 @pytest.mark.device("CPU")
 def test_cached_blocks_go_back_to_the_system_under_pressure_and_by_age() -> None:
     waiting, after_pressure, after_age = numbers_of(CACHE)

@@ -136,7 +136,7 @@ def test_every_thread_holds_as_many_sums(columns: int) -> None:
     assert shared.extent % AVX2.threads == 0
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("rows", [2, 5, 16])
 def test_a_few_rows_are_held_together(rows: int) -> None:
     near = replace(AVX2, cache_bytes=1 << 16)

@@ -127,6 +127,7 @@ def test_products_of_all_sizes(
     check(MMA, size, replace(ASYNC, async_bytes=sizes), plan)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("unit", [MMA, MMA_BFLOAT, MMA_INT8], ids=lambda unit: unit.name)
 def test_products_of_all_units_are_planned(unit: MatrixUnit) -> None:
     check(unit, LONG, ASYNC)
@@ -247,6 +248,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("copies", [2, 3, 4])
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_wait_that_is_forgotten_is_found(name: str, copies: int) -> None:

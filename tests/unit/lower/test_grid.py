@@ -93,6 +93,7 @@ def test_a_ragged_size_is_computed_once_each(size: int) -> None:
     assert math.prod(linear.launch("grid")) == -(-size // 64)
 
 
+@pytest.mark.slow
 def test_a_large_matmul_has_tiles_of_lanes_and_rows() -> None:
     ast = kernels(matmul(buffer(128, 64), buffer(64, 192)))[0].arg.ast
     linear = assert_same(ast, GROUPS)

@@ -59,6 +59,7 @@ def assert_same(ast: UOp, limits: Limits) -> list[Fuse]:
     return [step for step in plan if isinstance(step, Fuse)]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("size", [(2, 9, 10), (3, 5, 7), (1, 3, 20)], ids=str)
 def test_tiles_of_a_convolution_span_rows_of_images(size: tuple[int, int, int]) -> None:
     assert len(assert_same(convolution(size), COPYING)) >= 2

@@ -56,6 +56,7 @@ def result(ast: UOp, plan: Plan) -> Array:
     return run(ast, plan).view(numpy.int32)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("turned", ["", "a", "b", "ab"])
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_products_are_the_same_by_tiles(unit: MatrixUnit, turned: str) -> None:
@@ -68,6 +69,7 @@ def test_products_are_the_same_by_tiles(unit: MatrixUnit, turned: str) -> None:
     assert numpy.array_equal(result(ast, plan), result(ast, ()))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("shape", "batch"),
     [((80, 64, 64), 1), ((112, 80, 192), 1), ((64, 112, 64), 2), ((67, 91, 120), 1)],
@@ -139,6 +141,7 @@ def strips_of_two_products(heads: int, rows: int = 64) -> UOp:
     return ast
 
 
+@pytest.mark.slow
 def test_strips_of_rows_take_tiles_in_each_nest() -> None:
     ast = strips_of_two_products(2)
     with Context(VERIFY=1):
@@ -211,6 +214,7 @@ def test_stages_say_that_rows_alternate() -> None:
     assert "2 rows interleaved" in str(stages[1])
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("extent", "is_legal"), [(2, True), (4, True), (8, False)])
 def test_steps_side_by_side_are_two_or_four(extent: int, is_legal: bool) -> None:
     ast = product(TILE_BYTES, (64, 64, 64))

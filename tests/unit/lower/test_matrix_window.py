@@ -48,7 +48,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return tried_windows(monkeypatch)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("copies", [(), (16,)], ids=["filled", "copied"])
 @pytest.mark.parametrize(
     ("channels", "filters", "taps", "gap", "sides"),

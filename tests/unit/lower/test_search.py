@@ -61,7 +61,7 @@ def near(ast: UOp, start: Candidate, limits: Limits, seed: int) -> list[Candidat
     return first + list(islice(neighbors(ast, chosen, limits, seed), NEAR))
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(24)
 @Context(VERIFY=0)  # half of the time; test_tile.py verifies plans of the same kinds
 @pytest.mark.parametrize("limits", [CPU, GRID], ids=["loops", "grid"])
 @pytest.mark.parametrize("name", [name for name in GRAPHS if name != "matmul transposed"])

@@ -117,7 +117,7 @@ def assert_shared(ast: UOp, limits: Limits = SMALL, plan: Plan | None = None) ->
 # What it computes
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("limits", [SMALL, SCALARS], ids=["vectors", "scalars"])
 @pytest.mark.parametrize(
     "size", [(64, 64, 64), (77, 77, 77), (100, 33, 129), (128, 128, 128), (5, 200, 70), (9, 2, 8)]

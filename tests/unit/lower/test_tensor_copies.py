@@ -338,6 +338,7 @@ UNDER_WAY = replace(ROOMY, matrix=(DESCRIBED,), async_bytes=(16,))
 CLUSTERS = replace(UNDER_WAY, cluster=2)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("limits", [UNDER_WAY, CLUSTERS], ids=["alone", "clusters"])
 @pytest.mark.parametrize("rows", [256, 500], ids=str)
 def test_products_of_a_unit_that_reads_by_itself_are_those_of_numbers(
@@ -399,6 +400,7 @@ FAULTY_CLUSTERS = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", FAULTY_CLUSTERS)
 def test_a_pipeline_of_a_cluster_that_would_race_or_hang_is_found(name: str) -> None:
     change, problem = FAULTY_CLUSTERS[name]
@@ -414,6 +416,7 @@ def test_parts_of_clusters_are_not_launched() -> None:
         InterpreterPlan("product", linear.uops).frame(1 << 16, (3, 1, 1), linear.cluster)
 
 
+@pytest.mark.slow
 def test_a_fill_of_what_a_product_under_way_reads_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -412,6 +412,7 @@ def test_rows_that_cannot_be_swizzled_are_refused(
         apply_checked(ast, changed, CARD)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("size", [(64, 64, 64), (120, 64, 128)], ids=str)
 @pytest.mark.parametrize("piece", [16, 32])
 @pytest.mark.parametrize("unit", [MMA, WMMA, SIMDGROUP], ids=lambda unit: unit.name)

@@ -78,6 +78,7 @@ def test_strips_of_attention_go_through_the_columns_that_they_see(
         assert sum(lengths) < 0.6 * whole * len(lengths)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("shape", [(1, 512, 512), (2, 300, 640)])
 def test_values_are_those_of_all_columns(shape: Shape, backward: bool) -> None:

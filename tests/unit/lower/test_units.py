@@ -84,6 +84,7 @@ def test_a_tile_whose_sums_fit_no_registers_is_not_chosen(few: Limits) -> None:
     assert groups(product_for(MMA, (128, 64, 256)), few) == (2, 1, 1)
 
 
+@pytest.mark.slow
 def test_sums_of_two_products_in_one_kernel_take_twice_the_registers() -> None:
     operands = [Tensor.empty(*size, dtype=MMA.a, device="NULL") for size in ((256, 64), (64, 256))]
     others = [Tensor.empty(*size, dtype=MMA.a, device="NULL") for size in ((256, 64), (64, 256))]

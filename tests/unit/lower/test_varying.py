@@ -125,6 +125,7 @@ def assert_right(ast: UOp, limits: Limits, value: int) -> LinearKernel:
     return linear
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("make", COMPUTED)
 def test_every_value_is_launched_and_computed(make: Callable[[Variable], Tensor]) -> None:
     for value in SIZES:
@@ -176,6 +177,7 @@ def test_an_axis_beyond_its_limit_is_cut_by_the_value() -> None:
     assert math.prod(info.groups([MOST])) == MOST
 
 
+@pytest.mark.slow
 def test_operands_of_a_product_with_symbolic_sides_are_shared_by_a_group() -> None:
     limits = replace(VARYING, threads=1)
 

@@ -64,6 +64,7 @@ def test_attention_to_itself_is_that_of_the_layer_in_torch(bias: bool) -> None:
     numpy.testing.assert_allclose(found, theirs(y, y, y)[0].detach().numpy(), 1e-4, 1e-5)
 
 
+@pytest.mark.slow
 def test_attention_to_itself_with_gradients() -> None:
     assert_same(nn.MultiHeadAttention(4, 2), Twin(4, 2, 2, 4), numbers(2, 3, 4))
 

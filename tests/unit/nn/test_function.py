@@ -182,6 +182,7 @@ def test_sizes_of_variables_are_arguments() -> None:
         ]
 
 
+@pytest.mark.slow
 def test_training_with_a_function_is_training_without() -> None:
     class Net:
         def __init__(self) -> None:

@@ -238,6 +238,7 @@ def test_many_tensors_of_nothing_are_refused() -> None:
         gguf_load(Tensor(head + b"\0" * 32))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("reader", READERS)
 def test_damaged_files_raise_clean_errors(reader: str) -> None:
     first = list(READERS).index(reader)

@@ -24,6 +24,7 @@ def states(count: int, *shape: int) -> list[Array]:
 # --- cells
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bias", [True, False])
 def test_lstm_cell(bias: bool) -> None:
     ours, theirs = nn.LSTMCell(3, 5, bias), torch.nn.LSTMCell(3, 5, bias)
@@ -42,6 +43,7 @@ def test_lstm_cell_starts_from_zeros() -> None:
     assert_same(nn.LSTMCell(3, 2), torch.nn.LSTMCell(3, 2), numbers(1, 3), dtypes_used=FAST)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bias", [True, False])
 def test_gru_cell(bias: bool) -> None:
     assert_same(

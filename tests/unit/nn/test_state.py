@@ -438,6 +438,7 @@ def test_a_malformed_file_names_itself(tmp_path: Path) -> None:
         safe_load(tmp_path / "m")
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("consume", [True, False])
 @pytest.mark.parametrize("count", [4, 40])
 def test_a_model_of_many_tensors_is_loaded_in_one_run(

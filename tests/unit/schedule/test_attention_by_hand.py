@@ -65,7 +65,7 @@ def by_einsum(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 WRITTEN = [in_half, in_single, softmax_in_single, softmax_by_hand, by_einsum]
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("written", WRITTEN, ids=lambda written: written.__name__)
 def test_it_is_one_kernel(
@@ -80,6 +80,7 @@ def test_it_is_one_kernel(
     check(written(query, key, value), unit, attention(*map(plain, (query, key, value))))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("length", [32, 39])
 def test_a_causal_mask_in_memory_is_read_by_the_kernel(unit: MatrixUnit, length: int) -> None:
     query, key, value = operands(unit, *[(2, 2, length, 16)] * 3)
@@ -118,7 +119,7 @@ MASKED: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("how", MASKED)
 def test_a_causal_mask_may_be_computed(unit: MatrixUnit, how: str) -> None:
     length = 70
@@ -238,6 +239,7 @@ def unshifted(scores: Tensor) -> Tensor:
     return powers / powers.sum(-1, keepdim=True)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("weighed", [proportions, unshifted], ids=lambda f: f.__name__)
 def test_weights_that_a_narrow_type_may_not_hold_are_divided_first(
     unit: MatrixUnit, weighed: Callable[[Tensor], Tensor]
@@ -322,7 +324,7 @@ GRADIENTS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
 }
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("shape", [(2, 48, 64, 16, 16), (1, 40, 39, 32, 16)], ids=str)
 @pytest.mark.parametrize("how", GRADIENTS)
 def test_gradients_are_as_many_kernels_as_those_of_one_function(
@@ -356,6 +358,7 @@ def test_gradients_are_as_many_kernels_as_those_of_one_function(
     close(unit, found, [expected, *slopes])
 
 
+@pytest.mark.slow
 def test_gradients_of_dropout_by_hand_are_chains(unit: MatrixUnit) -> None:
     given = operands(unit, (2, 48, 16), (2, 40, 16), (2, 40, 16), (2, 48, 16))
     leaves = [x.detach().requires_grad_() for x in given[:3]]
@@ -372,6 +375,7 @@ def test_gradients_of_dropout_by_hand_are_chains(unit: MatrixUnit) -> None:
     close(unit, found, [expected, *slopes])
 
 
+@pytest.mark.slow
 def test_heads_that_share_keys_have_the_sum_of_their_gradients(unit: MatrixUnit) -> None:
     given = operands(unit, (2, 3, 32, 16), (2, 1, 48, 16), (2, 1, 48, 16), (2, 3, 32, 16))
     leaves = [x.detach().requires_grad_() for x in given[:3]]
@@ -386,6 +390,7 @@ def test_heads_that_share_keys_have_the_sum_of_their_gradients(unit: MatrixUnit)
     close(unit, found, [expected, slopes[0], *summed])
 
 
+@pytest.mark.slow
 def test_weights_that_others_read_have_both_gradients(unit: MatrixUnit) -> None:
     given = operands(unit, (2, 32, 16), (2, 48, 16), (2, 48, 16), (2, 32, 16), (2, 32, 48))
     leaves = [x.detach().requires_grad_() for x in given[:3]]

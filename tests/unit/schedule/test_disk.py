@@ -140,6 +140,7 @@ def losses(mode: str) -> list[float]:
 MODES = ("realize", "numpy", "numpy of a part", "item", "kept")
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("second", MODES)
 @pytest.mark.parametrize("first", MODES[:2])
 def test_a_value_in_the_value_cache_does_not_move_results(
@@ -155,6 +156,7 @@ def test_a_value_in_the_value_cache_does_not_move_results(
     assert losses(second) == expected
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("second", MODES)
 def test_an_evicted_schedule_is_found_again_as_it_was(
     second: str, monkeypatch: pytest.MonkeyPatch

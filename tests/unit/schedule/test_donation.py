@@ -66,6 +66,7 @@ def chain(x: Tensor) -> Tensor:
     return y.sum(0)
 
 
+@pytest.mark.slow
 @on_loops
 def test_a_chain_of_values_takes_one_place() -> None:
     assert overwritten(chain) == 3

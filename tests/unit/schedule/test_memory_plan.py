@@ -116,7 +116,7 @@ def transformer_forward() -> Callable[[], Tensor]:
     return forward
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("program", [mlp_step, cnn_step, transformer_forward])
 def test_blocks_are_hardly_larger_than_what_lives_at_once(
     program: Callable[[], Callable[[], Tensor]], monkeypatch: pytest.MonkeyPatch

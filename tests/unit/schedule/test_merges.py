@@ -59,7 +59,7 @@ def merge_kernel(size: int, how: Merge, dtype: DType = dtypes.int32) -> UOp:
     return ast
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("device", [pytest.param(d, marks=pytest.mark.device(d)) for d in DEVICES])
 @pytest.mark.parametrize(("size", "how"), HOWS)
 def test_values_go_along_with_their_keys(size: int, how: Merge, device: str) -> None:

@@ -55,6 +55,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_attention_is_one_kernel(unit: MatrixUnit, shape: tuple[int, ...]) -> None:
     heads, rows, seen, width, columns = shape
@@ -70,6 +71,7 @@ def test_attention_is_one_kernel(unit: MatrixUnit, shape: tuple[int, ...]) -> No
 PADDED = [(2, 40, 64, 40, 40), (1, 33, 39, 72, 72), (2, 32, 48, 40, 56)]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("shape", PADDED, ids=str)
 def test_heads_that_no_steps_divide_are_padded(unit: MatrixUnit, shape: tuple[int, ...]) -> None:
     heads, rows, seen, width, columns = shape
@@ -85,6 +87,7 @@ def test_heads_that_no_steps_divide_are_padded(unit: MatrixUnit, shape: tuple[in
     check(result, unit, expected)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("shape", [(2, 3, 40, 40), (1, 2, 33, 72)], ids=str)
 def test_what_lies_behind_a_padded_head_is_not_read(
     unit: MatrixUnit, shape: tuple[int, int, int, int]
@@ -109,7 +112,7 @@ MERGED = {
 }
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("shape", [(3, 2, 40, 32), (1, 32, 32, 16)], ids=str)
 @pytest.mark.parametrize("how", MERGED)
 def test_results_are_stored_in_any_order_of_loops(

@@ -250,6 +250,7 @@ def test_gradient_of_reading(target: str) -> None:
         numpy.testing.assert_allclose(gradient.numpy(), expected, 1e-12, err_msg=name)
 
 
+@pytest.mark.slow
 def test_gradient_of_writing(target: str) -> None:
     """Replaced elements get no gradient; the value written gets that of its place."""
     x, weights = numbers(3, 4), numbers(3, 4, seed=1)

@@ -87,7 +87,7 @@ CASES: list[tuple[str, Function, Function, tuple[Array, ...]]] = [
 ]
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(18)
 @pytest.mark.parametrize(
     ("ours", "theirs", "operands"),
     [case[1:] for case in CASES],
@@ -157,6 +157,7 @@ def test_what_has_no_answer_is_nan() -> None:
     assert [x.item() for x in singular.slogdet()] == [0.0, -math.inf]
 
 
+@pytest.mark.slow
 def test_rank_counts_singular_values_above_rounding() -> None:
     x = Tensor([[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]])
 

@@ -175,6 +175,7 @@ def test_every_kind_of_number(dtype: DType, axis: int) -> None:
         assert ours.tolist() == right.tolist()
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("axis", [0, 1, 2, 3, None])
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_of_sharded_tensors(axis: int | None, causal: bool) -> None:

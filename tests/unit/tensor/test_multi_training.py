@@ -140,6 +140,7 @@ TRAININGS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("place", "count", "name", "jitted"), TRAININGS)
 def test_training_equals_one_device(place: str, count: int, name: str, jitted: bool) -> None:
     with Context(DEV=name):

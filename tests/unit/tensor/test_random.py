@@ -413,6 +413,7 @@ def test_threads_that_draw_share_no_numbers() -> None:
     assert sorted(starts) == list(range(0, 3 * 8000, 3))
 
 
+@pytest.mark.slow
 def test_processes_draw_different_numbers_and_seeded_ones_the_same() -> None:
     program = (
         "import sys; from tinycore import Tensor\n"

@@ -42,6 +42,7 @@ def test_conv2d(name: str) -> None:
     )
 
 
+@pytest.mark.slow
 def test_convolution_over_one_and_three_axes() -> None:
     compare(
         lambda x, w: x.conv2d(w, padding=1),
@@ -65,6 +66,7 @@ def test_uneven_padding() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

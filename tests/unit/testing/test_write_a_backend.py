@@ -62,6 +62,7 @@ def test_the_page_is_what_the_new_package_has() -> None:
     assert squeezed("\n".join(DEVICE_BLOCKS)) == squeezed(template)
 
 
+@pytest.mark.slow
 def test_the_device_of_the_page_proves_its_claims(page: dict[str, Any]) -> None:
     scope: dict[str, Any] = {}
     exec(AUTHORS_FILE, scope)
