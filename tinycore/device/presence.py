@@ -10,6 +10,7 @@ and imports the one plugin that it takes: it runs no code of the others and star
     files = ["/dev/toy[0-9]*"]     # patterns of paths, one of which exists
     libraries = ["$TOY_LIBRARY", "libtoy.so.1"]  # one of them is installed
     pci = ["pci:v00001AB8*bc03*"]  # patterns of modalias, one of which a function matches
+    variables = ["TOY_RANK"]       # one of them is set in the environment
 
 A word such as `$TOY_LIBRARY` stands for the value of that variable. See
 docs/decisions/0074-declared-presence.md.
@@ -50,6 +51,7 @@ class Sight:
     files: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
     pci: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
 
     @property
     def is_possible(self) -> bool:
@@ -61,8 +63,13 @@ class Sight:
         """Reason why it does not show here; "" where the device shows."""
         if not self.is_possible:
             return f"it runs on {', '.join(self.platforms)}, and this is {sys.platform}"
-        looks = (("file", self.files, exists), ("library", self.libraries, is_installed))
-        for kind, words, look in (*looks, ("PCI function", self.pci, is_on_bus)):
+        looks = (
+            ("file", self.files, exists),
+            ("library", self.libraries, is_installed),
+            ("PCI function", self.pci, is_on_bus),
+            ("variable", self.variables, os.environ.__contains__),
+        )
+        for kind, words, look in looks:
             if words and not any(look(path) for word in words if (path := expanded(word))):
                 return f"there is no {kind} {' or '.join(words)}"
         return ""

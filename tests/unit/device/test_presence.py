@@ -241,6 +241,10 @@ def test_each_kind_of_thing_is_looked_for(tmp_path: Path, monkeypatch: pytest.Mo
     assert missing.obstacle == ""
     monkeypatch.setenv("TOY_LIBRARY", "/nowhere/libtoy.so.1")
     assert missing.obstacle
+    launched = Sight(1, variables=("TOY_RANK", "OLD_TOY_RANK"))
+    assert launched.obstacle == "there is no variable TOY_RANK or OLD_TOY_RANK"
+    monkeypatch.setenv("OLD_TOY_RANK", "")
+    assert launched.obstacle == ""
     both = Sight(1, files=(f"{folder}/toy7",), libraries=("libnowhere.so",))
     assert both.obstacle == "there is no library libnowhere.so"
 
