@@ -48,6 +48,7 @@ FLOORS: dict[str, tuple[float, str]] = {
     "engine": (4, "engine"),
     "tensor": (5, "tensor"),
     "array_api": (6, "public"),
+    "linalg": (6, "public"),
     "nn": (6, "public"),
     "cli": (6, "public"),
     "helpers": (6, "public"),
@@ -72,6 +73,9 @@ for the graph of a tensor, `cli` for the arguments that commands share."""
 
 OBSERVERS = {"tiny_viz": FACE | {"__init__", "device", "engine", "lower", "schedule"}}
 """Packages that look at programs: they may import what they show."""
+
+DOOR = "tinycore.tensor"
+"""The package whose own file lies above all floors: programs come in by it, no floor does."""
 
 IMPORTS_BY_NAME = {"tinycore/_deferred.py"}
 """The one place that imports a module at run time: `deferred`."""
@@ -184,7 +188,7 @@ def part_of(module: str) -> str:
 
 def objection(module: str, found: Import) -> str | None:
     """Why `module` of the core may not have this import, None when it may."""
-    here, there = part_of(module), part_of(found.module)
+    here, there = "__init__" if module == DOOR else part_of(module), part_of(found.module)
     if found.inside_function:
         return "inside a function; import it above, or defer it by tinycore.plugin.deferred"
     if here == there or (module, found.module) in UPWARD:
@@ -219,6 +223,21 @@ def test_a_file_imports_from_lower_floors_only(path: Path) -> None:
         if (why := objection(module, found))
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_no_floor_comes_in_by_the_door() -> None:
+    """Files of the package of tensors import its modules, never names of its `__init__`."""
+    folder = CORE / "tensor"
+    names = {
+        f"{shown(path)}: {alias.name}"
+        for path in python_files(folder)
+        if path != folder / "__init__.py"
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module == DOOR
+        for alias in node.names
+        if not (folder / f"{alias.name}.py").exists() and not (folder / alias.name).is_dir()
+    }
+    assert not names
 
 
 PLUGIN_FILES = [

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from tinycore.helpers import fetch as fetch
     from tinycore.helpers import getenv as getenv
     from tinycore.nn.function import function
+    from tinycore.tensor import Tensor
     from tinycore.tensor.jit import TinyJit
-    from tinycore.tensor.tensor import Tensor
     from tinycore.uop.node import UOp as UOp
     from tinycore.uop.size import Variable
 
@@ -66,8 +66,8 @@ def __getattr__(name: str) -> object:
     if place := _WHERE.get(name) or _ELSEWHERE.get(name):
         globals()[name] = _deferred(place).resolve()
         return globals()[name]
-    if name == "nn":
-        return _module_named("tinycore.nn")
+    if name in ("linalg", "nn"):
+        return _module_named(f"tinycore.{name}")
     if name == "profile":
         return _deferred("tinycore.device.discovery:offered")("tinycore.viz", name, "viz")
     if name.startswith("_"):

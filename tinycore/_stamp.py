@@ -37,7 +37,9 @@ ABOVE_TENSOR: Final = (
     "__main__.py",
     "array_api",
     "cli",
+    "groups.py",
     "helpers.py",
+    "linalg",
     "nn",
 )
 """The parts of this package on floors above that of tensors."""

@@ -15,10 +15,10 @@ from tinycore.array_api._linear import from_the_end, matmul, matrix_transpose, t
 from tinycore.array_api._promotion import array, promote_operands
 from tinycore.dtype import DType
 from tinycore.errors import ShapeError
+from tinycore.linalg.elimination import SignedLogarithm
+from tinycore.linalg.spectral import Eigen, MatrixNorm
 from tinycore.tensor import Tensor
 from tinycore.tensor.checks import resolve_axes
-from tinycore.tensor.elimination import SignedLogarithm
-from tinycore.tensor.spectral import Eigen, MatrixNorm
 
 __all__ = [
     "cholesky", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "matmul", "matrix_norm",

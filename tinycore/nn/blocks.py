@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import numpy
 
 from tinycore.dtype import DType, dtypes
-from tinycore.tensor.tensor import Tensor
+from tinycore.tensor import Tensor
 
 Decode = Callable[[Tensor], Tensor]
 """From blocks, a row of bytes each, to their numbers, a row each."""

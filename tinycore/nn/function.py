@@ -13,9 +13,9 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from tinycore.errors import ArgumentError, ArgumentTypeError
 from tinycore.nn.state import get_state_dict
+from tinycore.tensor import Tensor
 from tinycore.tensor.custom import GradientFunction
 from tinycore.tensor.graph import called, full_like
-from tinycore.tensor.tensor import Tensor
 from tinycore.uop.node import UOp, unique
 from tinycore.uop.op import Op
 

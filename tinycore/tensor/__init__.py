@@ -10,8 +10,8 @@ order in which a program passes them:
   `powers.py`, `activations.py`, `templates.py` (nodes of methods by shapes)
 - shapes: `movement.py`, `joining.py`, `indexing.py`, `selection.py`
 - folds: `reduce.py`, `scan.py`, `prefix_scan.py`, `sorting.py`
-- products: `linalg.py`, `elimination.py`, `decompositions.py`, `spectral.py`, `windows.py`,
-  `attention.py`, `partial_attention.py`, `losses.py`, `composed.py`, `digest.py`
+- products: `linalg.py`, `windows.py`, `attention.py`, `partial_attention.py`, `losses.py`,
+  `composed.py`
 - images, many devices, kernels by hand: `image_products.py`, `pixels.py`, `multi.py`, `custom.py`,
   `placeholder.py`
 - gradients: `grad.py`, `adjoint.py`, `softmax_products.py`, `gradient_sources.py`,
@@ -22,15 +22,24 @@ order in which a program passes them:
 - captures: `jit.py`, `arguments.py`, `guards/` (what a function finds around it), `proxies.py`,
   `capturing_run.py`, `recorded_call.py`, `captured.py`
 - other libraries: `interop.py`, `dlpack.py`, `ufuncs.py`
+
+This file is the door by which programs come in, above all floors: behind it the methods of the
+library `tinycore.linalg` are on the class.
 """
 
 import sys
 from types import ModuleType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
+import tinycore.linalg  # noqa: F401  puts its methods on the class
 from tinycore.errors import ArgumentTypeError
 from tinycore.tensor.liveness import live_tensors, replace_nodes
-from tinycore.tensor.tensor import Tensor
+from tinycore.tensor.tensor import Tensor as Plain
+
+if TYPE_CHECKING:
+    from tinycore.linalg import Tensor as Tensor
+else:
+    Tensor = Plain
 
 __all__ = ["Tensor", "live_tensors", "replace_nodes"]
 

@@ -14,7 +14,6 @@ from tinycore.dtype import Scalar, dtypes, least_upper_dtype
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.checks import counter_dtype, integer_dtype, resolve_axis
-from tinycore.tensor.functions import in_wide_float
 from tinycore.tensor.losses import Losses, Reduction
 from tinycore.tensor.remainder import negative
 from tinycore.uop.node import UOp
@@ -37,36 +36,6 @@ class Composed(Losses):
     def amin(self, axis: Axes = None, keepdim: bool = False) -> Self:
         """`min` by the name that torch gives it."""
         return self.min(axis, keepdim)
-
-    @in_wide_float
-    def norm(
-        self, p: float | Literal["fro", "nuc"] = 2.0, axis: Axes = None, keepdim: bool = False
-    ) -> Self:
-        """(sum of |a|**p)**(1/p): of p inf the greatest |a|, of -inf the least, of 0 how many
-        are not 0. "fro" is 2, "nuc" the sum of the singular values of matrices (`matrix_norm`). The
-        gradient at 0 is 0. Raises ArgumentError for another p.
-
-        >>> Tensor([3.0, 4.0]).norm().item(), Tensor([3.0, -4.0]).norm(1).item()
-        (5.0, 7.0)
-        """
-        if p == "nuc" and axis is None:
-            return self.matrix_norm("nuc", keepdim)
-        p = 2.0 if p == "fro" else p
-        if isinstance(p, str):
-            raise ArgumentError(f"norm: p is a number, 'fro' or 'nuc' (of all axes), got {p!r}")
-        x = self._as_float().abs()
-        if math.isinf(p):
-            return x.max(axis, keepdim) if p > 0 else x.min(axis, keepdim)
-        if p == 0:
-            return x.ne(0).cast(x.dtype).sum(axis, keepdim)
-        if p == 1:
-            return x.sum(axis, keepdim)
-        total = (x.square() if p == 2 else x.pow(p)).sum(axis, keepdim)
-        if p < 0:
-            return total.pow(1 / p)
-        zero = total.eq(0)  # where a root has no derivative
-        rest = zero.where(1.0, total)
-        return zero.where(0.0, rest.sqrt() if p == 2 else rest.pow(1 / p))
 
     def median(self, axis: int | None = None, keepdim: bool = False) -> Self | tuple[Self, Self]:
         """The middle element in order, the lower of two; along an axis also its index.
@@ -312,14 +281,6 @@ class Composed(Losses):
         5
         """
         return self.diagonal().sum(-1)
-
-    def cdist(self, x: Self, p: float = 2.0) -> Self:
-        """The p-norm of every row (.., n, d) less every row (.., m, d), as (.., n, m).
-
-        >>> Tensor([[0.0, 0.0]]).cdist(Tensor([[3.0, 4.0], [0.0, 1.0]])).tolist()
-        [[5.0, 1.0]]
-        """
-        return (self._as_float().unsqueeze(-2) - x.unsqueeze(-3)).norm(p, -1)
 
     # --- element by element
 

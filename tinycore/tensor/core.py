@@ -2,9 +2,8 @@
 
 Floor 5. `Tensor` is one class written in several files, one per subject, each building on those
 before it: core, movement, joining, operands, elementwise, functions, powers, special, activations,
-reduce, scan, creation, indexing, selection, sorting, linalg, decompositions, elimination, spectral,
-digest, windows, losses, composed, attention, random, realize, inplace, interop, custom,
-image_products, multi, and tensor.
+reduce, scan, creation, indexing, selection, sorting, linalg, windows, losses, composed, attention,
+random, realize, inplace, interop, custom, image_products, multi, and tensor.
 See docs/decisions/0015-one-tensor-class-in-a-chain.md.
 """
 

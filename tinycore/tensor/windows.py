@@ -18,7 +18,7 @@ from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.adjoint import added_up
 from tinycore.tensor.checks import counter_dtype, resolve_axes, same_device, same_size
-from tinycore.tensor.digest import Digest
+from tinycore.tensor.linalg import Linalg
 from tinycore.tensor.pixels import product_operands
 from tinycore.tensor.templates import templated
 from tinycore.uop.node import Skew, UOp
@@ -27,7 +27,7 @@ Ints = int | Sequence[int]
 Pair = tuple[int, int]
 
 
-class Windows(Digest):
+class Windows(Linalg):
     """Convolution, pooling and resizing: windows that slide over spatial axes."""
 
     __slots__ = ()

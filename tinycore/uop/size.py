@@ -114,8 +114,53 @@ def noting() -> Iterator[Conditions]:
 # --- variables
 
 
+Operation = Callable[[UOp, UOp], UOp]
+DIVISIONS: Final = (UOp.__floordiv__, UOp.__mod__)
+
+
+class Arithmetic:
+    """Python's operators in terms of `computed`; those of `uop/operators.py` are of nodes alone."""
+
+    __slots__ = ()
+
+    def computed(self, op: Operation, other: Any, swapped: bool = False) -> Any:
+        """`op(self, other)`, or `op(other, self)` where they are swapped."""
+        raise NotImplementedError
+
+    def __add__(self, other: Any) -> Any:
+        return self.computed(UOp.__add__, other)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Any:
+        return self.computed(UOp.__sub__, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return self.computed(UOp.__sub__, other, swapped=True)
+
+    def __mul__(self, other: Any) -> Any:
+        return self.computed(UOp.__mul__, other)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Any) -> Any:
+        return self.computed(UOp.__floordiv__, other)
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return self.computed(UOp.__floordiv__, other, swapped=True)
+
+    def __mod__(self, other: Any) -> Any:
+        return self.computed(UOp.__mod__, other)
+
+    def __rmod__(self, other: Any) -> Any:
+        return self.computed(UOp.__mod__, other, swapped=True)
+
+    def __neg__(self) -> Any:
+        return 0 - self
+
+
 @dataclass(frozen=True)
-class Variable:
+class Variable(Arithmetic):
     """An integer between `least` and `greatest` inclusive, which is bound anew for each launch.
 
     Bind it to a number where it is used in a shape, an offset or a bound: programs are made once
@@ -172,47 +217,16 @@ class Variable:
         """The variable as an expression that holds no number."""
         return Size(UOp.variable(self.name.translate(MARKS), self.least, self.greatest), ())
 
-    def __add__(self, other: Any) -> Any:
-        return self.unbound + number_beside(other)
-
-    __radd__ = __add__
-
-    def __sub__(self, other: Any) -> Any:
-        return self.unbound - number_beside(other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return number_beside(other) - self.unbound
-
-    def __mul__(self, other: Any) -> Any:
-        return self.unbound * number_beside(other)
-
-    __rmul__ = __mul__
-
-    def __floordiv__(self, other: Any) -> Any:
-        return self.unbound // number_beside(other)
-
-    def __rfloordiv__(self, other: Any) -> Any:
-        return number_beside(other) // self.unbound
-
-    def __mod__(self, other: Any) -> Any:
-        return self.unbound % number_beside(other)
-
-    def __rmod__(self, other: Any) -> Any:
-        return number_beside(other) % self.unbound
-
-    def __neg__(self) -> Any:
-        return -self.unbound
+    def computed(self, op: Operation, other: Any, swapped: bool = False) -> Any:
+        """An operation on the expression, with an int, a Size or another Variable."""
+        beside = other.unbound if isinstance(other, Variable) else other
+        return self.unbound.computed(op, beside, swapped)
 
 
 def check_dtype(variable: Variable, dtype: DType) -> None:
     """Raises DTypeError for a dtype that is none of integers or does not hold the bounds."""
     if not dtypes.is_int(dtype) or variable.greatest > dtypes.max(dtype):
         raise DTypeError(f"{variable!r}: {dtype!r} does not hold its numbers; leave dtype out")
-
-
-def number_beside(value: Any) -> Any:
-    """The operand beside a Variable in arithmetic: a Variable as an expression, others as given."""
-    return value.unbound if isinstance(value, Variable) else value
 
 
 def shown_name(name: str) -> str:
@@ -261,7 +275,7 @@ def combined(op: Callable[[UOp, UOp], UOp], left: UOp, right: UOp) -> UOp:
     return simplified(op(left, right))
 
 
-class Size(Launched):
+class Size(Arithmetic, Launched):
     """An integer that is known at launch: an expression over variables, and what they hold.
 
     Sizes are equal when their expressions and the numbers of their variables are. A Size is never
@@ -373,8 +387,10 @@ class Size(Launched):
         """The numbers of the variables of both."""
         return tuple(sorted({*self.values, *other.values}))
 
-    def computed(self, op: Callable[[UOp, UOp], UOp], other: Any, swapped: bool = False) -> Any:
+    def computed(self, op: Operation, other: Any, swapped: bool = False) -> Any:
         """An operation with an int or another Size: a Size, or an int where it is constant."""
+        if op in DIVISIONS:
+            check_divisor(self if swapped else other)
         if type(other) is int:
             values, node = self.values, UOp.index(other)
         elif isinstance(other, Size):
@@ -385,37 +401,6 @@ class Size(Launched):
             return NotImplemented
         left, right = (node, self.expression) if swapped else (self.expression, node)
         return sized(combined(op, left, right), values)
-
-    def __add__(self, other: Any) -> Any:
-        return self.computed(UOp.__add__, other)
-
-    __radd__ = __add__
-
-    def __sub__(self, other: Any) -> Any:
-        return self.computed(UOp.__sub__, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return self.computed(UOp.__sub__, other, swapped=True)
-
-    def __mul__(self, other: Any) -> Any:
-        return self.computed(UOp.__mul__, other)
-
-    __rmul__ = __mul__
-
-    def __floordiv__(self, other: Any) -> Any:
-        return self.computed(UOp.__floordiv__, nonzero(other))
-
-    def __rfloordiv__(self, other: Any) -> Any:
-        return nonzero(self).computed(UOp.__floordiv__, other, swapped=True)
-
-    def __mod__(self, other: Any) -> Any:
-        return self.computed(UOp.__mod__, nonzero(other))
-
-    def __rmod__(self, other: Any) -> Any:
-        return nonzero(self).computed(UOp.__mod__, other, swapped=True)
-
-    def __neg__(self) -> Any:
-        return 0 - self
 
     # --- order: answered by the bounds, else by the numbers, which is a condition
 
@@ -505,13 +490,12 @@ def sized(expression: UOp, values: Values) -> Any:
     return Size(expression, tuple([pair for pair in values if pair[0] in names]))
 
 
-def nonzero(divisor: Any) -> Any:
-    """A divisor. Raises ShapeError for a Size that may be 0, ZeroDivisionError for 0 itself."""
+def check_divisor(divisor: Any) -> None:
+    """Raises ShapeError for a Size that may be 0, ZeroDivisionError for 0 itself."""
     if isinstance(divisor, Size) and divisor.least <= 0:
         raise ShapeError(f"{divisor!r} divides and may be 0; give its Variable a least value of 1")
     if not isinstance(divisor, Size) and divisor == 0:
         raise ZeroDivisionError("a Size divided by 0")
-    return divisor
 
 
 def is_size(value: object) -> TypeGuard[Size]:

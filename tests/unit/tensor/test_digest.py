@@ -10,8 +10,8 @@ import pytest
 from tests.unit.tensor.helpers import integers
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, ShapeError
+from tinycore.linalg.digest import Algorithm
 from tinycore.tensor import Tensor
-from tinycore.tensor.digest import Algorithm
 
 pytestmark = pytest.mark.sample(2)
 

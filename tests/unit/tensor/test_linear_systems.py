@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -204,7 +206,6 @@ Untyped: Any = Tensor
         (lambda: Untyped.ones(2).norm("two"), ArgumentError, "'two'"),
         (lambda: Untyped.eye(2).linalg, UnknownNameError, r"a.solve\(b\)"),
         (lambda: Untyped.linalg, UnknownNameError, r"a.solve\(b\)"),
-        (lambda: tinycore.linalg, UnknownNameError, r"a.solve\(b\)"),
         (lambda: Untyped.eye(2).lstsq(Untyped.ones(2)), UnknownNameError, "pinv"),
     ],
 )
@@ -213,3 +214,30 @@ def test_what_does_not_fit_is_told(
 ) -> None:
     with pytest.raises(error, match=text.replace("(2, 3)", r"\(2, 3\)")):
         wrong()
+
+
+def test_the_library_has_its_methods_as_functions() -> None:
+    a, b = Tensor([[3.0, 1.0], [1.0, 2.0]]), Tensor([9.0, 8.0])
+
+    assert tinycore.linalg.solve(a, b).numpy().round(4).tolist() == [2, 3]
+    for name in tinycore.linalg.METHODS:
+        assert getattr(tinycore.linalg, name) is getattr(Tensor, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "door",
+    [
+        "import tinycore.linalg",
+        "import tinycore.tensor.core",
+        "from tinycore import TinyJit",
+        "import pickle, tinycore.tensor.grad",
+    ],
+)
+def test_tensors_have_the_librarys_methods_by_whatever_door_a_program_comes_in(door: str) -> None:
+    script = f"{door}\nfrom tinycore.tensor.tensor import Tensor\nprint(Tensor.svd.__name__)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout == "svd\n"

@@ -1,6 +1,6 @@
 """Matrix decompositions: QR, singular values, polar factor.
 
-Floor 5. Every step works on whole matrices whose rows and columns move on by one place, so that the
+Floor 6. Every step works on whole matrices whose rows and columns move on by one place, so that the
 pivot is always the first element and all steps launch the same few kernels, compiled once. Their
 number grows with the number of columns and not with the number of elements. Narrow floats are
 computed in float32. A matrix is the last two axes, those before count matrices.
@@ -13,9 +13,7 @@ from typing import Final, Literal, Self, TypeVar
 from tinycore._deferred import numpy
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, ShapeError
-from tinycore.tensor import graph
 from tinycore.tensor.linalg import Linalg
-from tinycore.tensor.runtime import runtime
 
 SWEEPS: Final = {dtypes.float32: 3, dtypes.float64: 6}
 """Sweeps of rotations until columns are orthogonal, besides log2 of how many there are.
@@ -47,7 +45,7 @@ class Decompositions(Linalg):
         """
         if mode not in ("complete", "reduced"):
             raise ArgumentError(f"qr: mode {mode!r} is none of 'complete', 'reduced'")
-        x = self._wide_matrix("qr")
+        x = wide_matrix(self, "qr")
         target = self._as_float().dtype
         m, n = x.shape[-2:]
         kept = m if mode == "complete" else min(m, n)
@@ -74,7 +72,7 @@ class Decompositions(Linalg):
         (array([3., 1.], dtype=float32), array([[2., 1.],
                [1., 2.]], dtype=float32))
         """
-        x = self._wide_matrix("svd")
+        x = wide_matrix(self, "svd")
         target = self._as_float().dtype
         if x.shape[-2] < x.shape[-1]:
             v, s, ut = x.transpose(-1, -2).svd(full_matrices)
@@ -101,7 +99,7 @@ class Decompositions(Linalg):
             raise ArgumentError(
                 f"newton_schulz: needs steps >= 0 and params, got {steps} and {params}"
             )
-        x = self._wide_matrix("newton_schulz")
+        x = wide_matrix(self, "newton_schulz")
         tall = x.shape[-2] > x.shape[-1]
         x = x.transpose(-1, -2) if tall else x
         x = x / (x.square().sum((-2, -1), keepdim=True).sqrt() + eps)
@@ -113,17 +111,18 @@ class Decompositions(Linalg):
             x = total
         return (x.transpose(-1, -2) if tall else x).cast(self._as_float().dtype)
 
-    def _wide_matrix(self, name: str) -> Self:
-        """The matrices in at least float32. Raises ShapeError below two axes."""
-        if self.ndim < 2:
-            raise ShapeError(f"{name}: a matrix has two axes, got shape {self.shape}")
-        x = self._as_float()
-        return x if x.dtype is dtypes.float64 else x.cast(dtypes.float32)
-
 
 AnyTensor = TypeVar("AnyTensor", bound=Decompositions)
 
 # --- pieces
+
+
+def wide_matrix(x: AnyTensor, name: str) -> AnyTensor:
+    """Matrices in at least float32. Raises ShapeError below two axes."""
+    if x.ndim < 2:
+        raise ShapeError(f"{name}: a matrix has two axes, got shape {x.shape}")
+    x = x._as_float()
+    return x if x.dtype is dtypes.float64 else x.cast(dtypes.float32)
 
 
 def identity(x: AnyTensor, rows: int, columns: int) -> AnyTensor:
@@ -150,7 +149,7 @@ def advanced(x: AnyTensor, axis: int, places: int) -> AnyTensor:
 
 def places(x: AnyTensor, size: int) -> AnyTensor:
     """0 .. size - 1 as a column."""
-    return x._from_node(graph.arange(size, dtypes.int32, x.device)).unsqueeze(-1)
+    return x.arange(size, dtype=dtypes.int32, device=x.device).unsqueeze(-1)
 
 
 # --- QR
@@ -184,8 +183,7 @@ def below_pivot(x: AnyTensor, height: int, step: int) -> AnyTensor:
     wide = numpy.float64 if x.dtype is dtypes.float64 else numpy.float32
     array = numpy.zeros((height, 1), wide)
     array[1 : height - step] = 1
-    node = runtime().from_host(array.reshape(-1), x.dtype, x.device)
-    return x._from_node(graph.reshape(node, (height, 1)))
+    return type(x)(array, x.device)
 
 
 def reflection(rows: AnyTensor, head: AnyTensor, column: AnyTensor) -> AnyTensor:
@@ -303,7 +301,7 @@ def tangents(x: AnyTensor, partner: AnyTensor) -> AnyTensor:
     own partner stays.
     """
     size = x.shape[-1]
-    number = x._from_node(graph.arange(size, dtypes.int32, x.device))
+    number = x.arange(size, dtype=dtypes.int32, device=x.device)
     difference = ((partner - x) * (partner + x)).sum(-2, keepdim=True).contiguous()
     double = number.eq(0).where(0.0, (x * partner).sum(-2, keepdim=True) * 2)
     reach = difference.abs() + (difference.square() + double.square()).sqrt()

@@ -1,6 +1,6 @@
 """Digests of bytes: Keccak, and a short fingerprint of any tensor.
 
-Floor 5. FIPS 202 (SHA-3 Standard, 2015). The state is 25 words of 64 bits for each message, axes y
+Floor 6. FIPS 202 (SHA-3 Standard, 2015). The state is 25 words of 64 bits for each message, axes y
 and x of size 5; a round is one kernel or two, the same for every round: its constant is read from
 memory. Messages of one call run side by side, blocks of one message one after another.
 """
@@ -12,9 +12,9 @@ from typing import Final, Literal, Self, TypeVar
 from tinycore._deferred import numpy
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, ShapeError
+from tinycore.linalg.spectral import Spectral
 from tinycore.tensor import graph
-from tinycore.tensor.runtime import HostArray, runtime
-from tinycore.tensor.spectral import Spectral
+from tinycore.tensor.runtime import HostArray
 from tinycore.uop.node import Skew
 
 Algorithm = Literal["sha3_224", "sha3_256", "sha3_384", "sha3_512", "shake_128", "shake_256"]
@@ -80,7 +80,7 @@ class Digest(Spectral):
         if self.ndim == 0:
             raise ShapeError("keccak: a message is along the last axis, got shape ()")
         rate, suffix = parameters(cfg)
-        message = self._last_bytes()
+        message = last_bytes(self)
         outer, size = message.shape[:-1], message.shape[-1]
         width = (STATE_BYTES - rate) // 2
         if 0 in outer:
@@ -88,7 +88,7 @@ class Digest(Spectral):
         tail = numpy.zeros(rate - size % rate, numpy.uint8)
         tail[0] = suffix
         tail[-1] |= 0x80
-        ending = message._of_host(tail).expand((*outer, len(tail)))
+        ending = of_host(message, tail).expand((*outer, len(tail)))
         padded = message.cat(ending, dim=-1) if size else ending
         words = padded.reshape((-1, padded.shape[-1] // rate, rate)).bitcast(dtypes.uint64)
         state = absorbed(words)
@@ -106,7 +106,7 @@ class Digest(Spectral):
         >>> Tensor([1.0, 2.0]).hash().shape, Tensor([1.0, 2.0]).hash().dtype
         ((16,), dtypes.uint8)
         """
-        level, pieces = 0, self.flatten()._last_bytes()
+        level, pieces = 0, last_bytes(self.flatten())
         length = pieces.shape[0]
         while level == 0 or pieces.shape[0] > DIGEST_BYTES:
             count = max(1, -(-pieces.shape[0] // LEAF_BYTES))
@@ -115,26 +115,23 @@ class Digest(Spectral):
             pieces = rows.cat(mark, dim=-1).keccak("shake_128").flatten().contiguous()
             level += 1
         ending = numpy.frombuffer(length.to_bytes(8, "little") + bytes([ROOT_LEVEL]), numpy.uint8)
-        return pieces.cat(self._of_host(ending)).keccak("shake_128")
-
-    def _last_bytes(self) -> Self:
-        """The bytes along the last axis."""
-        whole = self.cast(dtypes.uint8) if self.dtype is dtypes.bool else self
-        return whole.bitcast(dtypes.uint8) if whole.numel() else self._without_bytes()
-
-    def _without_bytes(self) -> Self:
-        """`last_bytes` of an empty tensor."""
-        shape = (*self.shape[:-1], self.shape[-1] * self.element_size())
-        return self._from_node(graph.full(shape, dtypes.uint8, 0, self.device))
-
-    def _of_host(self, array: HostArray) -> Self:
-        """An unsigned array on this device."""
-        kind = dtypes.uint8 if array.itemsize == 1 else dtypes.uint64
-        node = runtime().from_host(array.reshape(-1), kind, self.device)
-        return self._from_node(graph.reshape(node, array.shape))
+        return pieces.cat(of_host(self, ending)).keccak("shake_128")
 
 
 AnyTensor = TypeVar("AnyTensor", bound=Digest)
+
+
+def last_bytes(x: AnyTensor) -> AnyTensor:
+    """The bytes along the last axis."""
+    if not x.numel():
+        shape = (*x.shape[:-1], x.shape[-1] * x.element_size())
+        return x.zeros(*shape, dtype=dtypes.uint8, device=x.device, buffer=False)
+    return (x.cast(dtypes.uint8) if x.dtype is dtypes.bool else x).bitcast(dtypes.uint8)
+
+
+def of_host(x: AnyTensor, array: HostArray) -> AnyTensor:
+    """An array on the device of a tensor."""
+    return type(x)(array, x.device)
 
 
 def parameters(cfg: str | tuple[int, int]) -> tuple[int, int]:
@@ -155,8 +152,8 @@ def parameters(cfg: str | tuple[int, int]) -> tuple[int, int]:
 def absorbed(words: AnyTensor) -> AnyTensor:
     """The states after all blocks: (messages, blocks, words of a block) -> (messages, 25)."""
     messages, blocks, _ = words.shape
-    turns = words._of_host(rotations())
-    constants = [words._of_host(numpy.array([n], numpy.uint64)) for n in round_constants()]
+    turns = of_host(words, rotations())
+    constants = [of_host(words, numpy.array([n], numpy.uint64)) for n in round_constants()]
     state = None
     for block in range(blocks):
         added = words[:, block, :].pad_to((messages, 25))

@@ -1,19 +1,22 @@
-"""Symmetric eigenvalues, rank, pseudo-inverse, matrix norms and powers.
+"""Symmetric eigenvalues, rank, pseudo-inverse, powers of matrices, norms.
 
-Floor 5. Matrices are the last two axes, all others are a batch.
+Floor 6. Matrices are the last two axes, all others are a batch.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Generic, Literal, NamedTuple, Self
 
 from tinycore.dtype import dtypes, float_layout
 from tinycore.errors import ArgumentError, ArgumentTypeError, ShapeError
-from tinycore.tensor.decompositions import AnyTensor, identity
-from tinycore.tensor.elimination import Elimination
+from tinycore.linalg.decompositions import AnyTensor, identity
+from tinycore.linalg.elimination import Elimination, square_matrix
 from tinycore.tensor.functions import in_wide_float
+from tinycore.tensor.linalg import Linalg
 
+Axes = int | Sequence[int] | None
 MatrixNorm = float | Literal["fro", "nuc"] | None
 
 
@@ -41,7 +44,7 @@ class Spectral(Elimination):
         (array([1., 3.], dtype=float32), array([[2., 1.],
                [1., 2.]], dtype=float32))
         """
-        x, target = self._square("eigh"), self._as_float().dtype
+        x, target = square_matrix(self, "eigh"), self._as_float().dtype
         shift = x.detach().square().sum((-2, -1), keepdim=True).sqrt()
         u, s, _ = (x + identity(x, x.shape[-1], x.shape[-1]) * shift).svd()
         return Eigen((s - shift.squeeze(-1)).flip(-1).cast(target), u.flip(-1).cast(target))
@@ -96,7 +99,7 @@ class Spectral(Elimination):
         >>> Tensor([[1, 1], [0, 1]]).matrix_power(5).tolist()
         [[1, 5], [0, 1]]
         """
-        self._square("matrix_power")
+        square_matrix(self, "matrix_power")
         if isinstance(n, bool) or not isinstance(n, int):
             raise ArgumentTypeError(f"matrix_power: the power is an int, got {n!r}")
         base = self.inverse() if n < 0 else self
@@ -120,8 +123,7 @@ class Spectral(Elimination):
         if self.ndim < 2:
             raise ShapeError(f"matrix_norm: needs two axes, got shape {self.shape}")
         if ord in ("fro", None):
-            total = self.square().sum((-2, -1), keepdim)
-            return total.eq(0).where(0.0, total.eq(0).where(1.0, total).sqrt())
+            return self.norm(2.0, (-2, -1), keepdim)
         if ord in (1, -1, math.inf, -math.inf):
             found = self.abs().sum(-2 if ord in (1, -1) else -1, keepdim=True)
         elif ord in (2, -2, "nuc"):
@@ -134,10 +136,48 @@ class Spectral(Elimination):
             return found.sum((-2, -1), keepdim)
         return found.max((-2, -1), keepdim) if float(ord) > 0 else found.min((-2, -1), keepdim)
 
+    @in_wide_float
+    def norm(
+        self, p: float | Literal["fro", "nuc"] = 2.0, axis: Axes = None, keepdim: bool = False
+    ) -> Self:
+        """(sum of |a|**p)**(1/p): of p inf the greatest |a|, of -inf the least, of 0 how many
+        are not 0. "fro" is 2, "nuc" the sum of the singular values of matrices (`matrix_norm`). The
+        gradient at 0 is 0. Raises ArgumentError for another p.
+
+        >>> Tensor([3.0, 4.0]).norm().item(), Tensor([3.0, -4.0]).norm(1).item()
+        (5.0, 7.0)
+        """
+        if p == "nuc" and axis is None:
+            return self.matrix_norm("nuc", keepdim)
+        p = 2.0 if p == "fro" else p
+        if isinstance(p, str):
+            raise ArgumentError(f"norm: p is a number, 'fro' or 'nuc' (of all axes), got {p!r}")
+        x = self._as_float().abs()
+        if math.isinf(p):
+            return x.max(axis, keepdim) if p > 0 else x.min(axis, keepdim)
+        if p == 0:
+            return x.ne(0).cast(x.dtype).sum(axis, keepdim)
+        if p == 1:
+            return x.sum(axis, keepdim)
+        total = (x.square() if p == 2 else x.pow(p)).sum(axis, keepdim)
+        if p < 0:
+            return total.pow(1 / p)
+        zero = total.eq(0)  # where a root has no derivative
+        rest = zero.where(1.0, total)
+        return zero.where(0.0, rest.sqrt() if p == 2 else rest.pow(1 / p))
+
+    def cdist(self, x: Self, p: float = 2.0) -> Self:
+        """The p-norm of every row (.., n, d) less every row (.., m, d), as (.., n, m).
+
+        >>> Tensor([[0.0, 0.0]]).cdist(Tensor([[3.0, 4.0], [0.0, 1.0]])).tolist()
+        [[5.0, 1.0]]
+        """
+        return (self._as_float().unsqueeze(-2) - x.unsqueeze(-3)).norm(p, -1)
+
 
 def negligible(x: AnyTensor, values: AnyTensor, rtol: float | AnyTensor | None) -> AnyTensor:
     """The threshold below which singular values count as 0, of each matrix, as (.., 1)."""
     if rtol is None:
         rtol = max(x.shape[-2:]) * 2.0 ** -float_layout(values.dtype).mantissa_bits
-    relative = rtol.unsqueeze(-1) if isinstance(rtol, Elimination) else rtol
+    relative = rtol.unsqueeze(-1) if isinstance(rtol, Linalg) else rtol
     return values._between(values.ndim - 1, 0, min(1, values.shape[-1])) * relative

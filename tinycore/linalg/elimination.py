@@ -1,6 +1,6 @@
 """Linear systems by elimination: solve, inverse, determinant, Cholesky factor.
 
-Floor 5. Gauss-Jordan elimination with partial pivoting. Every step is the same graph: after each
+Floor 6. Gauss-Jordan elimination with partial pivoting. Every step is the same graph: after each
 one the matrix is rolled, so that the next column comes first, and a step's kernels are compiled
 once, whatever the size. The residual of a nearly singular system is larger than that of Gaussian
 elimination (Higham, Accuracy and Stability of Numerical Algorithms, 14.4). A matrix that has no
@@ -16,9 +16,10 @@ from typing import Generic, NamedTuple, Self
 
 from tinycore.dtype import dtypes, least_upper_dtype
 from tinycore.errors import ArgumentTypeError, ShapeError
+from tinycore.linalg.decompositions import AnyTensor, Decompositions, identity, wide_matrix
 from tinycore.tensor import graph
 from tinycore.tensor.checks import broadcast_shapes, same_device
-from tinycore.tensor.decompositions import AnyTensor, Decompositions, identity
+from tinycore.tensor.linalg import Linalg
 from tinycore.uop.node import UOp
 
 
@@ -45,10 +46,10 @@ class Elimination(Decompositions):
         >>> a.solve(Tensor([9.0, 8.0])).numpy().round(4)
         array([2., 3.], dtype=float32)
         """
-        if not isinstance(b, Decompositions):
+        if not isinstance(b, Linalg):
             raise ArgumentTypeError(f"solve: the right side is {b!r}; Tensor(...) makes one of it")
         same_device("solve", [self.device, b.device])
-        a, size = self._square("solve"), self.shape[-1]
+        a, size = square_matrix(self, "solve"), self.shape[-1]
         target = least_upper_dtype(self._as_float().dtype, b._as_float().dtype)
         vectors = b.ndim == 1 or (b.ndim == self.ndim - 1 and b.shape == self.shape[:-1])
         right = b.unsqueeze(-1) if vectors else b
@@ -66,7 +67,7 @@ class Elimination(Decompositions):
         >>> Tensor([[2.0, 0.0], [0.0, 4.0]]).inverse().tolist()
         [[0.5, 0.0], [0.0, 0.25]]
         """
-        x = self._square("inverse")
+        x = square_matrix(self, "inverse")
         found = reduce_to_identity(x, identity(x, x.shape[-1], x.shape[-1])).solution
         called = self._from_node(graph.called(found.uop, [x.uop], slope_of_inverse))
         return called.cast(self._as_float().dtype)
@@ -85,7 +86,7 @@ class Elimination(Decompositions):
         >>> round(Tensor([[1.0, 2.0], [3.0, 4.0]]).det().item(), 4)
         -2.0
         """
-        x = self._square("det")
+        x = square_matrix(self, "det")
         found = reduce_to_identity(x, x._between(x.ndim - 1, 0, 0))
         product = found.pivots.prod(-1) * parity(found.order).cast(x.dtype)
         return product.cast(self._as_float().dtype)
@@ -99,7 +100,7 @@ class Elimination(Decompositions):
         >>> sign.item(), round(logarithm.item(), 2)
         (1.0, -345.39)
         """
-        x, target = self._square("slogdet"), self._as_float().dtype
+        x, target = square_matrix(self, "slogdet"), self._as_float().dtype
         found = reduce_to_identity(x, x._between(x.ndim - 1, 0, 0))
         sign = found.pivots.sign().prod(-1) * parity(found.order).cast(x.dtype)
         logarithm = found.pivots.abs().log().sum(-1)
@@ -123,19 +124,18 @@ class Elimination(Decompositions):
         >>> Tensor([[4.0, 2.0], [2.0, 5.0]]).cholesky().tolist()
         [[2.0, 0.0], [1.0, 2.0]]
         """
-        x = self._square("cholesky")
+        x = square_matrix(self, "cholesky")
         x = x.transpose(-1, -2) if upper else x
         found = self._from_node(graph.called(factor(x).uop, [x.uop], slope_of_cholesky))
         lower = found.cast(self._as_float().dtype)
         return lower.transpose(-1, -2) if upper else lower
 
-    def _square(self, name: str) -> Self:
-        """The matrices in at least float32. Raises ShapeError unless they are square."""
-        if self.ndim < 2 or self.shape[-1] != self.shape[-2]:
-            raise ShapeError(
-                f"{name}: needs square matrices in the last two axes, got shape {self.shape}"
-            )
-        return self._wide_matrix(name)
+
+def square_matrix(x: AnyTensor, name: str) -> AnyTensor:
+    """Matrices in at least float32. Raises ShapeError unless they are square."""
+    if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
+        raise ShapeError(f"{name}: needs square matrices in the last two axes, got shape {x.shape}")
+    return wide_matrix(x, name)
 
 
 # --- gradients
