@@ -171,7 +171,7 @@ class Capture:
                 self.guard = self.around.walk(given.objects).guard()
             raise
         proxies.restore()
-        after = self.around.walk(given.objects, run.free if recorded else None)
+        after = self.around.walk(given.objects, run.kept if recorded else ())
         self.guard = after.guard()
         self.facts = self.facts or [*given.facts, *self.guard.facts()]
         if recorded is not None:

@@ -28,15 +28,8 @@ from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.arguments import Arguments, form_of, is_realized, leaves, rebuilt
 from tinycore.tensor.change_tracking import ChangeSet
 from tinycore.tensor.gradient_sources import BufferSet, ended_at, still_there
-from tinycore.tensor.guards.environment import (
-    Change,
-    Walk,
-    is_iterator,
-    positions,
-    random_generators,
-)
-from tinycore.tensor.guards.guard import form_of_value
-from tinycore.tensor.guards.keys import ATOM, FORM, Role, is_plain, shortened
+from tinycore.tensor.guards.environment import Change, Walk
+from tinycore.tensor.guards.keys import is_plain, shortened
 from tinycore.tensor.liveness import live_tensors, while_walking
 from tinycore.tensor.proxies import ArgumentProxies
 from tinycore.tensor.recorded_call import Output, RecordedCall, SideOutput, State, realized_buffers
@@ -178,8 +171,7 @@ class CapturingRun:
         self.values: tuple[Any, ...] = ()
         """What is `placed`, with an Output for each new tensor."""
         self.change_set = change_set
-        self.generators = random_generators(walk.referred, walk.names)
-        self.positions = positions(self.generators)
+        self.positions = walk.positions()
 
     def run(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -259,32 +251,16 @@ class CapturingRun:
         """Identities of the arguments, and of all that the function finds around it."""
         return {id(value) for value in (*self.walk.values, *self.given.tensors)}
 
-    @property
-    def free(self) -> dict[str, Role]:
-        """Roles of the places to which the function puts tensors, by their paths."""
-        return {
-            c.path: Role(ATOM, c.before)
-            if is_plain(c.before)
-            else Role(FORM, form_of_value(c.before))
-            for c in self.kept
-        }
-
     def places(self, walk: Walk) -> tuple[SideOutput, ...]:
         """The same places among the boxes of another walk. Raises JitError for one that is gone."""
-        places = {
-            seen.box.where(place): (seen.container, number, place)
-            for number, seen in reversed([*enumerate(walk.seen)])
-            for place in range(len(seen.box.labels))
-        }
         found: list[SideOutput] = []
         for change, value in zip(self.kept, self.values, strict=False):
-            container, number, place = places.get(change.path, (None, 0, 0))
-            if container is not self.walk.seen[change.box].container:
+            if (place := walk.place_of(change)) is None:
                 raise JitError(
                     f"{self.name} put a tensor into {change.path}, and then something else in the "
                     "place of that; do one of the two"
                 )
-            found.append(SideOutput(value, None, box=number, place=place))
+            found.append(SideOutput(value, None, False, *place))
         gradients = zip(self.gradients, self.values[len(found) :], strict=True)
         return (*found, *(SideOutput(v, b.tensor, b.grad is None) for (_, b), v in gradients))
 
@@ -347,12 +323,12 @@ class CapturingRun:
 
     def check_streams(self) -> None:
         """Raises JitError where the host drew a number, or would take the next item."""
-        if positions(self.generators) != self.positions:
+        if self.walk.positions() != self.positions:
             raise JitError(
                 f"{self.name} draws random numbers of Python or NumPy, and replays would repeat "
                 "what these decided. Pass the number as an argument, or use Tensor.rand"
             )
-        if found := [value for value in self.walk.referred if is_iterator(value)]:
+        if found := self.walk.iterators:
             raise JitError(
                 f"{self.name} finds an iterator around it ({shortened(found[0])}), from which "
                 "replays would take nothing. Take the item outside, and pass it as an argument"

@@ -15,10 +15,21 @@ import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
-from tinycore.tensor.guards.guard import CELL, GLOBAL, OTHERS, Box, Guard, join_path
-from tinycore.tensor.guards.keys import ATOM, ATOMS, CONTENT, OBJECT, Role, Values, alike, is_plain
+from tinycore.tensor.guards.guard import CELL, GLOBAL, OTHERS, Box, Guard, form_of_value, join_path
+from tinycore.tensor.guards.keys import (
+    ATOM,
+    ATOMS,
+    CONTENT,
+    FORM,
+    OBJECT,
+    Role,
+    Values,
+    alike,
+    is_plain,
+)
 from tinycore.tensor.guards.names import Names
 from tinycore.tensor.guards.readers import (
     Reader,
@@ -57,15 +68,21 @@ class Walk:
         self.more: Values = ()
         """Other places where looking begins: modules that code imports, the environment."""
         self.free: Mapping[str, Role] = {}
+        """Roles of places to which the function puts tensors, by their paths."""
         self.seen: list[Seen] = []
         self.met: set[int] = set()
         self.scopes: dict[int, tuple[int, int, Any]] = {}
         self.referred: list[Any] = []
         self.hidden: list[str] = []
 
-    def go(self, free: Mapping[str, Role] | None = None) -> Walk:
-        """Walk, again wherever code has been met that names more."""
-        self.free = free or {}
+    def go(self, left: Iterable[Change] = ()) -> Walk:
+        """Walk, again wherever code has been met that names more; `left` may change again."""
+        self.free = {
+            c.path: Role(ATOM, c.before)
+            if is_plain(c.before)
+            else Role(FORM, form_of_value(c.before))
+            for c in left
+        }
         count = -1
         while count != self.names.count:
             count = self.names.count
@@ -191,25 +208,48 @@ class Walk:
     def changes(self) -> list[Change]:
         """Return the values that changed in the containers that were read."""
         found: list[Change] = []
-        for number, (box, container, values) in enumerate(self.seen):
+        for box, container, values in self.seen:
             try:
                 now = box.values(container)
             except Exception:
                 now = ()
             if len(now) != len(values):
-                found.append(Change(number, -1, box.path, values, now))
+                found.append(Change(container, -1, box.path, values, now))
                 continue
             for place, (one, other) in enumerate(zip(values, now, strict=True)):
                 if one is not other and not alike(one, other) and not is_same_nest(one, other):
                     can = can_be_put(container, box.labels[place])
-                    found.append(Change(number, place, box.where(place), one, other, can))
+                    found.append(Change(container, place, box.where(place), one, other, can))
         return found
+
+    def place_of(self, change: Change) -> tuple[int, int] | None:
+        """The number of a box and the place in it that changed; None if it is not there now."""
+        for number, (box, container, _) in enumerate(self.seen):
+            if container is change.container:
+                for place in range(len(box.labels)):
+                    if box.where(place) == change.path:
+                        return number, place
+        return None
+
+    @cached_property
+    def generators(self) -> list[Any]:
+        """The random generators of Python and NumPy that the function reaches."""
+        return random_generators(self.referred, self.names)
+
+    def positions(self) -> list[bytes]:
+        """The state of each generator."""
+        return [pickle.dumps(generator) for generator in self.generators]
+
+    @property
+    def iterators(self) -> list[Any]:
+        """The iterators that it reaches, whose positions nobody can ask for."""
+        return [value for value in self.referred if is_iterator(value)]
 
 
 class Change(NamedTuple):
     """A value that is another one now; place -1 for a container that has grown or shrunk."""
 
-    box: int
+    container: Any
     place: int
     path: str
     before: Any
@@ -272,13 +312,13 @@ class Environment:
             return (self.function, *objects) if objects else (self.function,)
         return (self.function, self.owner(), *objects)
 
-    def walk(self, objects: list[Any], free: Mapping[str, Role] | None = None) -> Walk:
-        """Walk the environment as it is now."""
+    def walk(self, objects: list[Any], left: Iterable[Change] = ()) -> Walk:
+        """Walk the environment as it is now; `left` are places that may change again."""
         first = "" if isinstance(self.function, CALLED) else "self"
         labels = [first] if self.owner is None else [first, "self"]
         labels = labels if self.is_watched else []
         labels += [f"argument object {number}" for number in range(len(objects))]
-        return Walk(self.roots(objects), tuple(labels), self.names).go(free)
+        return Walk(self.roots(objects), tuple(labels), self.names).go(left)
 
 
 CALLED: Final = (types.FunctionType, types.MethodType, functools.partial)
@@ -330,8 +370,3 @@ def random_generators(values: Iterable[Any], names: Names) -> list[Any]:
 def generators_of(numpy_random: Any) -> tuple[type, ...]:
     """The classes of NumPy's generators; none before NumPy's module is imported."""
     return () if numpy_random is None else (numpy_random.Generator, numpy_random.RandomState)
-
-
-def positions(generators: Iterable[Any]) -> list[bytes]:
-    """The state of each generator."""
-    return [pickle.dumps(generator) for generator in generators]
