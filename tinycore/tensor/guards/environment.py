@@ -100,20 +100,20 @@ class Walk:
         self, parent: int, place: int, value: Any, path: str, reader: Reader, queue: Any
     ) -> None:
         """Record a container, and its content for later."""
-        values = reader.read(value if reader.scope is None else reader.scope(value))
+        values = reader.read(value)
         number = len(self.seen) + 1
         roles = self.enter(number, values, reader.labels, path, queue)
         box = Box(
             parent,
             place,
             type(value),
-            reader.scope,
             reader.read,
             tuple(map(id, values)),
             roles,
             path,
             reader.labels,
             reader.source,
+            reader.is_class,
         )
         self.seen.append(Seen(box, value, values))
 
@@ -210,7 +210,7 @@ class Walk:
         found: list[Change] = []
         for box, container, values in self.seen:
             try:
-                now = box.values(container)
+                now = box.read(container)
             except Exception:
                 now = ()
             if len(now) != len(values):

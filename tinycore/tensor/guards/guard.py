@@ -14,7 +14,7 @@ from __future__ import annotations
 import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import repeat
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from tinycore.tensor.guards.keys import (
@@ -66,18 +66,12 @@ class Table(NamedTuple):
         """Labels of the values, those of attributes."""
         return (*[f".{name}" for name in self.names], OTHERS)
 
-    def read(self, table: Mapping[str, Any]) -> Values:
-        """Read the dict. `keys` iterates over the shorter of both in C."""
-        values = map(table.get, self.names, repeat(MISSING))
-        if self.size is None:
-            return (*values, table.keys().isdisjoint(self.others))
-        return (*values, len(table) == self.size)
-
-    def source(self, box: str, table: str) -> Reads:
-        """The same as text, without a reference to the dict after that."""
+    def source(self, box: str, table: str, is_patient: bool) -> Reads:
+        """The text that reads the dict, without a reference to it after that."""
         name, others = f"{box}_table", f"{box}_others"
-        found = [f"{name}[{key!r}]" for key in self.names[: self.present]]
-        found += [f"{name}.get({key!r}, missing)" for key in self.names[self.present :]]
+        present = 0 if is_patient else self.present
+        found = [f"{name}[{key!r}]" for key in self.names[:present]]
+        found += [f"{name}.get({key!r}, missing)" for key in self.names[present:]]
         last = f"{name}.keys().isdisjoint({others})"
         if self.size is not None:
             last = f"len({name}) == {self.size}"
@@ -90,14 +84,32 @@ OTHERS: Final = "absence of other names"
 
 Place: TypeAlias = tuple[int, int]
 """The number of a box, and the place of a value in it."""
-Source: TypeAlias = "Callable[[str], Reads]"
-"""Gives the text that reads a container, by the name of the variable that holds it."""
+Source: TypeAlias = "Callable[[str, bool], Reads]"
+"""Gives the text that reads a container, by the name of the variable that holds it. A patient one
+reads what is gone, too.
+"""
+
+
+@lru_cache(maxsize=4096)
+def code_of(text: str) -> types.CodeType:
+    """Compiled text; objects of a class share theirs."""
+    return compile(text, "reader", "exec")
+
+
+def reading(source: Source) -> Callable[[Any], Values]:
+    """A function that reads a container, patiently, by its source."""
+    before, values, named = source("box", True)
+    lines = ["def read(box):", *before, f"return ({''.join([f'{value}, ' for value in values])})"]
+    scope: dict[str, Any] = {"missing": MISSING, **named}
+    exec(code_of("\n ".join(lines)), scope)
+    read: Callable[[Any], Values] = scope["read"]
+    return read
 
 
 def items_source(count: int) -> Source:
     """The source of a list or tuple."""
 
-    def source(box: str) -> Reads:
+    def source(box: str, is_patient: bool) -> Reads:
         values = item_names(box, count)
         return Reads([f"[{', '.join(values)}] = {box}"], values)
 
@@ -107,7 +119,7 @@ def items_source(count: int) -> Source:
 def dict_source(count: int) -> Source:
     """The source of a dict: its keys, then its values."""
 
-    def source(box: str) -> Reads:
+    def source(box: str, is_patient: bool) -> Reads:
         values = item_names(box, 2 * count)
         return Reads([f"[{', '.join(values)}] = *{box}, *{box}.values()"], values)
 
@@ -116,14 +128,14 @@ def dict_source(count: int) -> Source:
 
 def table_source(table: Table, scope: str) -> Source:
     """The source of a dict that is an attribute."""
-    return lambda box: table.source(box, f"{box}.{scope}")
+    return lambda box, is_patient: table.source(box, f"{box}.{scope}", is_patient)
 
 
 def attributes_source(table: Table | None, slots: Mapping[str, Callable[[Any], Any]]) -> Source:
     """The source of attributes of an object: some in its dict, some in slots."""
 
-    def source(box: str) -> Reads:
-        found = Reads([], []) if table is None else table.source(box, f"{box}.__dict__")
+    def source(box: str, is_patient: bool) -> Reads:
+        found = Reads([], []) if table is None else table.source(box, f"{box}.__dict__", is_patient)
         reads = {f"{box}_slot{number}": read for number, read in enumerate(slots.values())}
         values = [f"{name}({box})" for name in reads]
         return Reads(found.before, found.values + values, {**found.scope, **reads})
@@ -135,11 +147,11 @@ def class_source(kind: type, table: Table, of_object: bool) -> Source:
     """The source of a class, or of the class of an object: its bases and some attributes."""
     count = len(kind.__bases__)
 
-    def source(box: str) -> Reads:
+    def source(box: str, is_patient: bool) -> Reads:
         name, bases = f"{box}_kind", item_names(box, count)
         before = [f"{name} = type({box})" if of_object else f"{name} = {box}"]
         before += [f"[{', '.join(bases)}] = {name}.__bases__"]
-        found = table.source(box, f"{name}.__dict__")
+        found = table.source(box, f"{name}.__dict__", is_patient)
         return Reads(before + found.before, bases + found.values, found.scope)
 
     return source
@@ -148,14 +160,24 @@ def class_source(kind: type, table: Table, of_object: bool) -> Source:
 def function_source(cells: int, table: Table) -> Source:
     """The source of a function: code, defaults, content of closure cells, some attributes."""
 
-    def source(box: str) -> Reads:
-        names, found = item_names(box, cells), table.source(box, f"{box}.__dict__")
+    def source(box: str, is_patient: bool) -> Reads:
+        names, found = item_names(box, cells), table.source(box, f"{box}.__dict__", is_patient)
         before = [f"[{', '.join(names)}] = {box}.__closure__"] if cells else []
         values = [f"{box}.{name}" for name in ("__code__", "__defaults__", "__kwdefaults__")]
-        values += [f"{cell}.cell_contents" for cell in names]
-        return Reads(before + found.before, values + found.values, found.scope)
+        read = "contents({})" if is_patient else "{}.cell_contents"
+        values += map(read.format, names)
+        scope = {**found.scope, "contents": contents}
+        return Reads(before + found.before, values + found.values, scope)
 
     return source
+
+
+def contents(cell: types.CellType) -> Any:
+    """The content of a closure cell; the cell itself while it is empty."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return cell
 
 
 def item_names(box: str, count: int) -> list[str]:
@@ -187,11 +209,11 @@ def statements(boxes: Sequence[Box], scope: dict[str, Any]) -> Iterator[str]:
         yield f"if type({name}) is not kind{number}: return False"
         reads[where], scope[f"kind{number}"] = name, box.kind
         if box.source is None:
-            scope |= {f"values{number}": box.values, f"holds{number}": box.holds}
+            scope |= {f"values{number}": box.read, f"holds{number}": box.holds}
             yield f"read{number} = values{number}({name})"
             yield f"if not holds{number}(read{number}): return False"
             continue
-        before, values, named = box.source(name)
+        before, values, named = box.source(name, False)
         scope |= named
         yield from before
         reads |= {(number, place): value for place, value in enumerate(values)}
@@ -225,17 +247,14 @@ class Box(NamedTuple):
     parent: int
     place: int
     kind: type
-    scope: Callable[[Any], Any] | None
     read: Callable[[Any], Values]
     ids: tuple[int, ...]
     roles: tuple[Role, ...]
     path: str
     labels: tuple[str, ...]
     source: Source | None
-
-    def values(self, container: Any) -> Values:
-        """Read the current values of a container."""
-        return self.read(container if self.scope is None else self.scope(container))
+    is_class: bool
+    """True if it is the class of the container."""
 
     def holds(self, values: Values) -> bool:
         """True if values have the same meaning as before; most are the same objects."""
@@ -248,7 +267,7 @@ class Box(NamedTuple):
         """Replace a value of a container by another one."""
         label = self.labels[place]
         if label.startswith("."):
-            setattr(type(container) if self.scope is type else container, label[1:], value)
+            setattr(type(container) if self.is_class else container, label[1:], value)
         elif label.startswith(GLOBAL):
             container.__globals__[label.removeprefix(GLOBAL)] = value
         elif label.startswith(CELL):
@@ -296,9 +315,7 @@ class Guard:
 
     def __init__(self, boxes: tuple[Box, ...], referred: list[Any], more: Values) -> None:
         self.boxes, self.more = boxes, more
-        self.rows = [
-            (box.parent, box.place, box.kind, box.scope, box.read, [*box.ids], box) for box in boxes
-        ]
+        self.rows = [(box.parent, box.place, box.kind, box.read, [*box.ids], box) for box in boxes]
         """Fields of each box that `holds` reads, in one tuple."""
         self.is_possible = True
         """True if all objects that must be found again exist."""
@@ -328,15 +345,15 @@ class Guard:
             return True
         found = [roots]
         try:
-            for parent, place, kind, scope, read, ids, box in self.rows:
+            for parent, place, kind, read, ids, box in self.rows:
                 container = found[parent][place]
                 if type(container) is not kind:
                     return False
-                values = read(container if scope is None else scope(container))
+                values = read(container)
                 if [*map(id, values)] != ids and not box.holds(values):
                     return False
                 found.append(values)
-        except (AttributeError, KeyError, IndexError, RuntimeError):
+        except CHANGED:
             return False
         if self.is_same is None:
             self.is_same = compiled_guard(self.boxes)
@@ -352,7 +369,7 @@ class Guard:
         if not parent:
             return (*roots, *self.more)[place]
         box = self.boxes[parent - 1]
-        return box.values(self.value_at(roots, box.parent, box.place))[place]
+        return box.read(self.value_at(roots, box.parent, box.place))[place]
 
     def facts(self) -> Iterator[tuple[str, Any]]:
         """Yield the expected plain values and objects, with descriptions of their places."""

@@ -14,7 +14,6 @@ import threading
 import types
 from collections import deque
 from collections.abc import Callable
-from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from tinycore._deferred import NumpyArray
@@ -29,6 +28,7 @@ from tinycore.tensor.guards.guard import (
     dict_source,
     function_source,
     items_source,
+    reading,
     table_source,
 )
 from tinycore.tensor.guards.keys import ATOMS, MISSING, Values, buffer_content, is_plain
@@ -41,44 +41,21 @@ MOST_COMPARED_BYTES: Final = 1 << 12
 
 
 class Reader(NamedTuple):
-    """Access to a container: its values and their labels.
-
-    It is quick to read where both functions are Python's own.
-    """
+    """Access to a container: its values and their labels."""
 
     read: Callable[[Any], Values]
     labels: tuple[str, ...]
-    scope: Callable[[Any], Any] | None = None
-    """Maps a container to the one that is read instead, such as a function to its globals."""
     source: Source | None = None
     """The same reads as text, where they give the same objects each time."""
+    is_class: bool = False
+    """True if the class of an object is read, through that."""
 
 
 def global_reader(function: Any, table: Table) -> Reader:
     """Return the reader of a function's globals."""
     labels = (*[GLOBAL + name for name in table.names], OTHERS)
     source = table_source(table, "__globals__")
-    return Reader(table.read, labels, attrgetter("__globals__"), source)
-
-
-OF_FUNCTION: Final = attrgetter("__code__", "__defaults__", "__kwdefaults__")
-CONTENT_OF_CELL: Final = attrgetter("cell_contents")
-
-
-def contents(cell: types.CellType) -> Any:
-    """Return the content of a closure cell; the cell itself while it is empty."""
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return cell
-
-
-def read_closure(function: Any) -> Values:
-    """Return a function's code, defaults and closure contents."""
-    try:
-        return *OF_FUNCTION(function), *map(CONTENT_OF_CELL, function.__closure__ or ())
-    except ValueError:
-        return *OF_FUNCTION(function), *map(contents, function.__closure__)
+    return Reader(reading(source), labels, source)
 
 
 def function_reader(function: types.FunctionType, names: Names) -> Reader:
@@ -89,12 +66,8 @@ def function_reader(function: types.FunctionType, names: Names) -> Reader:
     table = names.table(vars(function), ("__wrapped__",))
     cells = [CELL + name for name in function.__code__.co_freevars]
     labels = ("code", "default", "default", *cells, *table.labels)
-    plain = read_closure if cells else OF_FUNCTION
-
-    def read(f: Any) -> Values:
-        return *plain(f), *table.read(vars(f))
-
-    return Reader(read, labels, None, function_source(len(cells), table))
+    source = function_source(len(cells), table)
+    return Reader(reading(source), labels, source)
 
 
 def attribute_reader(value: Any, names: Names) -> Reader | None:
@@ -113,16 +86,8 @@ def attribute_reader(value: Any, names: Names) -> Reader | None:
     later = [name for name in sorted(names.stored) if name not in slots]
     table = None if own is None else names.table(own, later, is_layer)
     labels = (*(() if table is None else table.labels), *[f".{name}" for name in slots])
-
     source = attributes_source(table, slots)
-    if not slots and table is not None:
-        return Reader(table.read, labels, vars, source)
-
-    def read(box: Any) -> Values:
-        found = tuple([read(box) for read in slots.values()])
-        return found if table is None else (*table.read(vars(box)), *found)
-
-    return Reader(read, labels, None, source)
+    return Reader(reading(source), labels, source)
 
 
 def slots_of(value: Any, names: Names) -> dict[str, Callable[[Any], Any]]:
@@ -153,7 +118,8 @@ def slot_content(slot: Any, box: Any) -> Any:
 def module_reader(module: Any, names: Names) -> Reader:
     """Return the reader of a module's attributes that code names."""
     table = names.table(vars(module))
-    return Reader(table.read, table.labels, vars, table_source(table, "__dict__"))
+    source = table_source(table, "__dict__")
+    return Reader(reading(source), table.labels, source)
 
 
 def class_reader(kind: Any, names: Names, of_object: bool = False) -> Reader:
@@ -168,14 +134,9 @@ def class_reader(kind: Any, names: Names, of_object: bool = False) -> Reader:
     found = tuple(filter(is_read, own))
     others = names.interned((names.attributes | SPECIAL).difference(own))
     table = Table(found, len(found), others, len(own) if names.is_open else None)
-    count = len(kind.__bases__)
-
-    def read(box: Any) -> Values:
-        return (*box.__bases__, *table.read(vars(box)))
-
-    labels = (*["base"] * count, *table.labels)
-    scope, source = type if of_object else None, class_source(kind, table, of_object)
-    return Reader(read, labels, scope, source)
+    labels = (*["base"] * len(kind.__bases__), *table.labels)
+    source = class_source(kind, table, of_object)
+    return Reader(reading(source), labels, source, of_object)
 
 
 SPECIAL: Final = frozenset(
@@ -263,11 +224,11 @@ def container_reader(value: Any) -> Reader | None:
     if isinstance(value, dict):
         keys = tuple([f"[{key!r}]" if is_plain(key) else "[...]" for key in value])
         labels = (*["key"] * len(keys), *keys)
-        return Reader(read_dict, labels, None, dict_source(len(keys)))
+        return Reader(read_dict, labels, dict_source(len(keys)))
     labels = tuple([f"[{place}]" for place in range(len(value))])
     if isinstance(value, (set, frozenset)):
         return Reader(read_set, labels)
-    return Reader(tuple, labels, None, items_source(len(labels)))
+    return Reader(tuple, labels, items_source(len(labels)))
 
 
 WRAPPERS: Final[dict[type, Reader]] = {
