@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from itertools import chain
 
 from tinycore.dtype import dtypes
 from tinycore.schedule.dependence import KernelGroup
@@ -108,7 +109,9 @@ class KernelEmitter:
         region = self.groups.region
         computed = [n for o in group.outputs for n in reversed(region(group.computed.get(o, o)))]
         named = [n for n in computed if n.op in ALU or n.op in NAMED_OPS]
-        places = filter(None, map(self.origins.get, named or computed))
+        places = [*filter(None, map(self.origins.get, named or computed))]
+        if not places:  # of nodes that passes have made, the operands tell it
+            places += filter(None, map(self.origins.get, chain(*(n.src for n in computed))))
         return tuple(dict.fromkeys([*[n.op.name.lower() for n in named], *places]))
 
     # --- the graph of a kernel

@@ -1,15 +1,18 @@
 """The way of a kernel from its graph to machine code, made again under the traces of the core.
 
 A profile has the graph of each kernel; lowering it is a function of the graph, the device and
-tinycore, so the passes are shown by lowering it once more, in the process that shows it.
+tinycore, so the passes are shown by lowering it once more. That is done in a process of its own,
+where no node is known to be in normal form yet, so that every rule fires.
 """
 
 from __future__ import annotations
 
 import difflib
+import json
+import os
 import re
+import subprocess
 import sys
-import threading
 from collections import Counter
 from contextlib import redirect_stderr
 from dataclasses import dataclass, field
@@ -28,8 +31,6 @@ __all__ = ["shown_passes"]
 
 MOST_LINES: Final = 3000
 """Lines of a graph that are compared."""
-lowering: Final = threading.Lock()
-"""Held while traces are collected, which all go to one stream."""
 REFERENCE: Final = re.compile(r"%\d+")
 
 
@@ -73,22 +74,33 @@ def shown_passes(graph: str, device: str) -> Any:
 
     Where the device cannot be opened here, the reason instead.
     """
+    done = subprocess.run(
+        [sys.executable, "-m", "tiny_viz.passes"],
+        input=json.dumps([graph, device]),
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"VIZ": "0", "TINYCORE_VIZ": "0"},
+    )
+    if done.returncode:
+        return {"error": f"lowering it failed: {done.stderr.strip()[-2000:]}", "passes": []}
+    return json.loads(done.stdout)
+
+
+def lowered(graph: str, device: str) -> Any:
+    """The same, made in this process."""
     collected = Collected()
-    before = sys.stderr
-    with lowering:
-        try:
-            toolchain = Device[device].toolchain
-            ast = from_text(graph)
-            with (
-                Context(DEBUG=0, TRACE="passes,plan,source,binary", VIZ=0, NO_COLOR=1),
-                observe(collected.note),
-                redirect_stderr(collected),
-            ):
-                compile_kernel(ast, toolchain)
-        except TinycoreError as error:
-            return {"error": f"it cannot be lowered here: {error}", "passes": []}
-        finally:
-            sys.stderr = before
+    try:
+        toolchain = Device[device].toolchain
+        ast = from_text(graph)
+        with (
+            Context(DEBUG=0, TRACE="passes,plan,source,binary", VIZ=0, NO_COLOR=1),
+            observe(collected.note),
+            redirect_stderr(collected),
+        ):
+            compile_kernel(ast, toolchain)
+    except TinycoreError as error:
+        return {"error": f"it cannot be lowered here: {error}", "passes": []}
     stages = [Stage("kernel", graph), *collected.stages]
     return {
         "target": f"{toolchain.name}:{toolchain.arch}",
@@ -120,3 +132,7 @@ def difference(before: str, after: str) -> list[tuple[str, str]]:
             found += [("-", line) for line in old[i:j]]
             found += [("+", line) for line in new[k:m]]
     return found
+
+
+if __name__ == "__main__":
+    json.dump(lowered(*json.load(sys.stdin)), sys.stdout)

@@ -30,10 +30,12 @@ __all__ = ["Recorder"]
 
 BATCH: Final = 4096
 """Events that are handed to the writer at once."""
-COST: Final = 0.03
+COST: Final = 0.02
 """Part of the time of replays that observing some of them may cost."""
 UNOBSERVED: Final = 2
 """Replays of a step, after the first, that are timed as they are before it is observed again."""
+MOST_BINDINGS: Final = 10_000
+"""Places of memory that are known to be those of an earlier launch."""
 
 
 class Replayed:
@@ -50,6 +52,18 @@ class Replayed:
         self.budget = 0.0
         """Seconds that observing may cost now."""
         self.started = 0.0
+
+
+class Held(weakref.ref[Any]):
+    """A buffer that is in use."""
+
+    __slots__ = ("identity", "number", "place")
+
+    identity: int
+    number: int
+    """The number of its row, 0 for a view."""
+    place: str
+    """The number of its base, its offset and its size."""
 
 
 class Recorder(LaunchProfiler):
@@ -69,9 +83,10 @@ class Recorder(LaunchProfiler):
         """By the id of a program, the number of its source."""
         self.steps: weakref.WeakKeyDictionary[Any, Replayed] = weakref.WeakKeyDictionary()
         self.current: Replayed | None = None
-        self.buffers: dict[int, tuple[int, weakref.ref[Any]]] = {}
-        self.bindings: dict[tuple[int, ...], int] = {}
-        self.bound_by: dict[int, list[tuple[int, ...]]] = {}
+        self.buffers: dict[int, Held] = {}
+        """Living buffers, by their ids."""
+        self.bindings: dict[tuple[int, ...], tuple[int, Sequence[Any]]] = {}
+        """Numbers of the memory of launches, by the ids of its references, which are held here."""
         self.counts = dict.fromkeys(("launches", "buffers", "bindings", "replays"), 0)
         self.rows: dict[str, deque[tuple[Any, ...]]] = {name: deque() for name in TABLES}
         """Rows that the writer has not got yet: `deque`s, which several threads may append to."""
@@ -150,9 +165,9 @@ class Recorder(LaunchProfiler):
         if kernel is None:
             kernel = self.note_kernel(runner, metadata)
         start = end - duration - self.began
-        binding = self.bindings.get(tuple(map(id, bufs)))
-        if binding is None:
-            binding = self.note_binding(runner, bufs, kernel, start)
+        key = [*map(self.buffers.get, map(id, bufs))]
+        bound = self.bindings.get(tuple(map(id, key)))
+        binding = self.note_binding(runner, bufs, key, kernel, start) if bound is None else bound[0]
         thread = self.thread()
         self.counts["launches"] = number = self.counts["launches"] + 1
         self.last = start, duration
@@ -273,48 +288,42 @@ class Recorder(LaunchProfiler):
         self.rows["kernels"].append((*about, *self.told(metadata), graph, source))
         return number
 
-    def note_binding(self, runner: Any, bufs: Sequence[Any], kernel: int, start: int) -> int:
+    def note_binding(
+        self, runner: Any, bufs: Sequence[Any], key: Sequence[Any], kernel: int, start: int
+    ) -> int:
         """Write the memory of a launch, and return its number."""
+        written, rows = runner.written, []
+        for slot, (buffer, held) in enumerate(zip(bufs, key, strict=True)):
+            place = (held or self.note_buffer(buffer, kernel, start, slot in written)).place
+            rows.append(f"[{place},{int(slot in written)}]")
         self.counts["bindings"] = number = self.counts["bindings"] + 1
-        key = tuple(map(id, bufs))
-        rows = []
-        for slot, buffer in enumerate(bufs):
-            written = slot in runner.written
-            base = self.note_buffer(buffer, kernel, start, written)
-            rows.append((base, buffer.offset, buffer.nbytes, int(written)))
-            self.bound_by.setdefault(id(buffer), []).append(key)
-            if buffer.base is not None:  # a view may die before its base
-                self.watch(buffer)
-        self.bindings[key] = number
-        self.rows["bindings"].append((number, json.dumps(rows)))
+        self.rows["bindings"].append((number, f"[{','.join(rows)}]"))
+        if None not in key:
+            if len(self.bindings) >= MOST_BINDINGS:
+                self.bindings.clear()
+            self.bindings[tuple(map(id, key))] = number, key
         return number
 
-    def note_buffer(self, buffer: Any, kernel: int, start: int, written: bool) -> int:
-        """Write the allocation of a buffer, and return its number."""
-        base = buffer if buffer.base is None else buffer.base
-        if (found := self.buffers.get(id(base))) is not None:
-            return found[0]
-        self.counts["buffers"] = number = self.counts["buffers"] + 1
-        row = (number, base.device, base.dtype.name, base.nbytes, max(start, 0))
-        self.living[number] = *row, None, kernel, int(written)
-        self.watch(base, number)
-        return number
+    def note_buffer(self, buffer: Any, kernel: int, start: int, written: bool) -> Held:
+        """Note a buffer that was not seen before; of a view its base, too."""
+        held = self.buffers[id(buffer)] = Held(buffer, self.forget)
+        held.identity, held.number, base = id(buffer), 0, buffer.base
+        if base is None:
+            self.counts["buffers"] = held.number = number = self.counts["buffers"] + 1
+            row = (number, buffer.device, buffer.dtype.name, buffer.nbytes, max(start, 0))
+            self.living[number] = *row, None, kernel, int(written)
+        else:
+            known = self.buffers.get(id(base)) or self.note_buffer(base, kernel, start, written)
+            number = known.number
+        held.place = f"{number},{buffer.offset},{buffer.nbytes}"
+        return held
 
-    def watch(self, buffer: Any, number: int = 0) -> None:
-        """Forget what is known by the id of a buffer when it dies, and write when that was."""
-        identity = id(buffer)
-        if identity in self.buffers:
-            return
-
-        def forget(_: object) -> None:
-            self.buffers.pop(identity, None)
-            for key in self.bound_by.pop(identity, ()):
-                self.bindings.pop(key, None)
-            if (row := self.living.pop(number, None)) is not None:
-                now = time.perf_counter_ns() - self.began
-                self.rows["buffers"].append((*row[:5], now, *row[6:]))
-
-        self.buffers[identity] = number, weakref.ref(buffer, forget)
+    def forget(self, held: Any) -> None:
+        """Write when a buffer died."""
+        self.buffers.pop(held.identity, None)
+        if (row := self.living.pop(held.number, None)) is not None:
+            now = time.perf_counter_ns() - self.began
+            self.rows["buffers"].append((*row[:5], now, *row[6:]))
 
     def note_step(self, number: int, step: Any) -> None:
         """Write the kernels of a captured step, which it has when it was replayed."""

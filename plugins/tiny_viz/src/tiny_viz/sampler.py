@@ -13,11 +13,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Sampler"]
 
-SECONDS: Final = 0.005
-OURS: Final = ("tinycore.", "tiny_", "threading", "concurrent.")
+SECONDS: Final = 0.01
+BETWEEN: Final = sys.stdlib_module_names | {"tinycore", "tiny_cpu", "tiny_hcq", "tiny_viz"}
+"""Packages that a program calls: the line that is told is outside of them."""
 MOST_FRAMES: Final = 60
 SAMPLES: Final = 200
-"""Samples after which what was recorded is written: about a second."""
+"""Samples after which what was recorded is written: about two seconds."""
 
 
 class Sampler:
@@ -65,9 +66,13 @@ class Sampler:
         called = frame.f_code.co_qualname
         current: FrameType | None = frame
         for _ in range(MOST_FRAMES):
-            if current is None or not current.f_globals.get("__name__", "").startswith(OURS):
+            if current is None:
                 break
-            called = current.f_code.co_qualname
+            package = current.f_globals.get("__name__", "").partition(".")[0]
+            if package == "__main__" or package not in BETWEEN:
+                break
+            if package == "tinycore":
+                called = current.f_code.co_qualname
             current = current.f_back
         shown = frame if current is None else current
         key = shown.f_code, shown.f_lineno or 0, called

@@ -235,11 +235,11 @@ def add_replays(connection: sqlite3.Connection) -> None:
 
 
 def median(connection: sqlite3.Connection, kernel: int) -> int:
-    """The median of the times of a kernel, 0 for one that was not timed."""
+    """The (lower) median of the times of a kernel, 0 for one that was not timed."""
     of = "FROM launches WHERE kernel = ?"
     (count,) = connection.execute(f"SELECT count(*) {of}", (kernel,)).fetchone()
     middle = f"SELECT duration {of} ORDER BY duration LIMIT 1 OFFSET ?"
-    found = connection.execute(middle, (kernel, count // 2)).fetchone()
+    found = connection.execute(middle, (kernel, max(count - 1, 0) // 2)).fetchone()
     return found[0] if found else 0
 
 

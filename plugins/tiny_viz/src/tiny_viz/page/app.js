@@ -322,18 +322,19 @@ async function memoryView(main) {
     let value = 0, next = 0;
     return times.map(time => { while (next < points.length && points[next][0] <= time) value = points[next++][1]; return value; });
   });
-  box.append(make("h2", {}, "Memory that kernels use"), plot);
+  box.append(make("h2", {}, `Memory that kernels use: ${series.map(([device]) => device).join(", ")}`), plot);
   const stepped = uPlot.paths.stepped({ align: 1 });
   const chart = new uPlot({
     width: innerWidth - 40, height: 280, scales: { x: { time: false } },
-    series: [{ label: "ms", value: (_, v) => v === null ? "" : fixed(v, 3) }, ...series.map(([device], n) => ({ label: device, stroke: color(n), fill: color(n) + "33", paths: stepped, value: (_, v) => v === null ? "" : bytes(v) }))],
+    legend: { show: series.length > 1 },
+    series: [{ label: "ms", value: (_, v) => v === null ? "" : fixed(v, 3) }, ...series.map(([device], n) => ({ label: device, stroke: color(n), fill: color(n) + "33", paths: stepped, points: { show: false }, value: (_, v) => v === null ? "" : bytes(v) }))],
     axes: [{ stroke: style.getPropertyValue("--soft"), values: (_, ticks) => ticks.map(t => `${t} ms`) }, { stroke: style.getPropertyValue("--soft"), size: 80, values: (_, ticks) => ticks.map(bytes) }],
   }, [times.map(t => t / 1e6), ...columns], plot);
   const at = async time => {
     const found = await ask("holders", { at: Math.round(time) });
     held.replaceChildren(make("h2", {}, `In use at ${fixed(time / 1e6, 3)} ms: ${bytes(found.reduce((sum, b) => sum + b.bytes, 0))} in ${count(found.length)} buffers`),
       make("table", {}, make("thead", {}, make("tr", {}, ...["bytes", "device", "dtype", "from", "to", "held for", "where"].map((name, n) => make("th", { class: n ? "" : "number" }, name)))),
-        make("tbody", {}, ...found.map(b => make("tr", { class: "link", onclick: () => b.kernel && go("Kernel", { id: b.kernel }) }, make("td", { class: "number" }, bytes(b.bytes)), make("td", {}, b.device), make("td", {}, b.dtype), make("td", {}, `${fixed(b.born / 1e6, 3)} ms`), make("td", {}, b.died === null ? "the end" : `${fixed(b.died / 1e6, 3)} ms`), make("td", {}, `${b.written ? "written" : "read"} by ${b.name}`), make("td", {}, where(b.origins)))))));
+        make("tbody", {}, ...found.map(b => make("tr", { class: "link", onclick: () => b.kernel && go("Kernel", { id: b.kernel }) }, make("td", { class: "number" }, bytes(b.bytes)), make("td", {}, b.device), make("td", {}, b.dtype), make("td", { class: "number" }, `${fixed(b.born / 1e6, 3)} ms`), make("td", { class: "number" }, b.died === null ? "the end" : `${fixed(b.died / 1e6, 3)} ms`), make("td", {}, `${b.written ? "written" : "read"} by ${b.name}`), make("td", {}, where(b.origins)))))));
   };
   plot.addEventListener("click", () => { const index = chart.cursor.idx; if (index !== null && index !== undefined) at(times[index]); });
   const total = times.map((_, n) => columns.reduce((sum, column) => sum + column[n], 0)), peak = total.indexOf(Math.max(...total));

@@ -1,0 +1,284 @@
+"""The page of a profile: who gets it, and in a real browser each of its views."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import opened_browser
+from programs import FAILING, GENERATION, HOSTILE_NAME, TRAINING, recorded
+
+from tiny_viz.export import write_trace
+from tiny_viz.passes import difference
+from tiny_viz.profile import profile
+from tiny_viz.server import Server
+from tiny_viz.store import LEVELS, Writer
+from tinycore import Context, Tensor
+
+LOOKS = ("Timeline", "Kernels", "Lines", "Graph", "Memory", "Failures")
+TABS = ("Overview", "Graph", "Passes", "Plans", "Source", "Assembly")
+
+
+@contextmanager
+def served(path: Path) -> Iterator[Server]:
+    """A server of a profile, in a thread."""
+    with Server(path) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """A profile of two kernels."""
+    with Context(DEV="PYTHON"):
+        a = Tensor.arange(20).reshape(4, 5).float().realize()
+        with profile(tmp_path / "small.tinyviz") as found:
+            a.pad((1, 1, 1, 1)).max_pool2d((2, 2)).realize()
+            (a * 2).realize()
+    return found.path
+
+
+def ask(server: Server, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
+    """The status, headers and body of a request."""
+    with closing(http.client.HTTPConnection(*server.server_address[:2], timeout=30)) as connection:
+        connection.request("GET", path, headers=headers)
+        response = connection.getresponse()
+        return response.status, dict(response.getheaders()), response.read()
+
+
+def answer(server: Server, query: str) -> Any:
+    """The result of a query."""
+    status, _, body = ask(server, f"/{server.token}/api/{query}")
+    assert status == 200, body
+    return json.loads(body)
+
+
+def test_a_client_without_the_token_gets_nothing(small: Path) -> None:
+    with served(small) as server:
+        for path in (
+            "/",
+            "/index.html",
+            "/api/summary",
+            "/x/api/summary",
+            f"/{server.token[:-1]}/",
+        ):
+            status, _, body = ask(server, path)
+            assert (status, body) == (403, b""), path
+        status, _, body = ask(server, f"/{server.token}/", Host="rebound.example")
+        assert (status, body) == (403, b"")
+        assert server.server_address[0] == "127.0.0.1"
+
+
+def test_every_answer_forbids_what_is_elsewhere(small: Path) -> None:
+    with served(small) as server:
+        for path in ("", "app.js", "api/summary", "api/absent", "../store.py", "vendor/"):
+            _, headers, _ = ask(server, f"/{server.token}/{path}")
+            policy = headers["Content-Security-Policy"]
+            assert "default-src 'none'" in policy
+            assert "unsafe" not in policy
+            assert "http" not in policy
+            assert headers["Referrer-Policy"] == "no-referrer", "which would tell the token"
+
+
+def test_files_beside_the_page_are_not_served(small: Path) -> None:
+    with served(small) as server:
+        for path in ("../store.py", "%2e%2e/store.py", "vendor/d3-dag.LICENSE", "/etc/passwd"):
+            assert ask(server, f"/{server.token}/{path}")[0] == 404
+
+
+def test_two_programs_are_shown_at_the_same_time(small: Path, tmp_path: Path) -> None:
+    with served(small) as one, served(small) as other:
+        assert one.address != other.address
+        assert ask(other, f"/{one.token}/")[0] == 403
+        assert len(answer(one, "summary")["kernels"]) == len(answer(other, "summary")["kernels"])
+
+
+def test_a_mistaken_query_is_answered(small: Path) -> None:
+    with served(small) as server:
+        for query in ("kernel?id=99", "kernel?id=x", "kernel", "timeline?from=1"):
+            status, _, body = ask(server, f"/{server.token}/api/{query}")
+            assert status == 400
+            assert "error" in json.loads(body)
+
+
+def test_passes_show_what_changed_and_the_rules(small: Path) -> None:
+    with served(small) as server:
+        kernel = answer(server, "summary")["kernels"][0]["id"]
+        found = answer(server, f"passes?id={kernel}")
+
+    names = [step["name"] for step in found["passes"]]
+    assert names[0] == "kernel"
+    assert {"tile", "registers", "tidy"} <= set(names)
+    changed = [step for step in found["passes"] if step["changed"]]
+    assert any(kind == "+" for step in changed for kind, _ in step["lines"])
+    assert any(step["rules"] for step in found["passes"])
+    assert "error" not in found
+
+
+def test_a_difference_is_of_nodes_not_of_their_numbers() -> None:
+    before = "%0 = CONST index [1]\n%1 = ADD index (%0, %0)"
+    after = "%0 = CONST index [2]\n%1 = CONST index [1]\n%2 = ADD index (%1, %1)"
+
+    assert [kind for kind, _ in difference(before, after)] == ["+", " ", " "]
+
+
+def test_a_trace_for_perfetto_has_every_launch(small: Path, tmp_path: Path) -> None:
+    count = write_trace(small, tmp_path / "trace.json")
+
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert len(events) == count
+    spans = [event for event in events if event["ph"] == "X" and "ops" in event["args"]]
+    assert len(spans) == 2
+    assert all(event["dur"] > 0 for event in spans)
+    assert "test_page.py:" in spans[0]["args"]["where"]
+    assert {event["ph"] for event in events} == {"M", "X", "C"}
+
+
+def test_a_timeline_of_many_launches_is_sent_in_parts(tmp_path: Path) -> None:
+    count = 300_000
+    writer = Writer(tmp_path / "many.tinyviz")
+    about = ("CPU", "kernels", "", 1, 1, "[]", "[]", 0, 0)
+    writer.put("kernels", [(1, "short", *about), (2, "long", *about)])
+    for start in range(0, count, 10_000):
+        numbers = range(start, start + 10_000)
+        writer.put("launches", [(n + 1, n * 1000, 500, 1 + n % 2, 1, 1) for n in numbers])
+    writer.put("meta", [("nanoseconds", str(count * 1000))])
+    writer.close()
+
+    with served(writer.path) as server:
+        whole = answer(server, f"timeline?from=0&to={count * 1000}&pixels=1000")
+        (lane,) = whole["lanes"]
+        assert sum(span[3] for span in lane["spans"]) == count
+        assert len(lane["spans"]) <= 2 ** max(LEVELS)
+        near = answer(server, "timeline?from=5000&to=15000&pixels=1000")
+        assert [span[0] for span in near["lanes"][0]["spans"]] == [*range(5000, 16000, 1000)]
+        assert [kernel["launches"] for kernel in answer(server, "summary")["kernels"]] == [
+            count // 2,
+            count // 2,
+        ]
+
+
+def go(page: Any, view: str, **values: object) -> None:
+    """Look at a view, once it is drawn."""
+    page.evaluate("() => { document.getElementById('view').dataset.ready = ''; }")
+    words = "".join(f"&{name}={value}" for name, value in values.items())
+    page.evaluate(f"location.hash = 'view={view}{words}&at={page.evaluate('Date.now()')}'")
+    page.wait_for_selector(f"#view[data-ready='{view}']")
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Any]:
+    """The page of a profile in a browser. Errors and whatever the policy blocks fail the test."""
+    wrong: list[str] = []
+    with served(path) as server, opened_browser() as browser:
+        page = browser.new_page()
+        page.on("console", lambda m: wrong.append(m.text) if m.type in ("error", "warning") else 0)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("request", lambda r: wrong.append(r.url) if "//127.0.0.1:" not in r.url else 0)
+        page.goto(server.address)
+        page.wait_for_selector("#view[data-ready='Timeline']")
+        yield page
+    assert [text for text in wrong if not text.startswith(("data:", "blob:"))] == []
+
+
+def pixels_drawn(page: Any) -> int:
+    """The number of colors on the canvas of a view."""
+    found = page.evaluate(
+        """() => { const canvas = document.querySelector('#view canvas');
+        const {data} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+        const colors = new Set();
+        for (let n = 0; n < data.length; n += 4)
+            colors.add(data[n] << 16 | data[n+1] << 8 | data[n+2]);
+        return colors.size; }"""
+    )
+    return int(found)
+
+
+@pytest.mark.slow
+def test_a_training_step_is_shown_in_every_view(tmp_path: Path) -> None:
+    with opened(recorded(TRAINING, tmp_path)) as page:
+        assert pixels_drawn(page) > 20
+        for view in LOOKS:
+            page.click(f"nav >> text={view}")
+            page.wait_for_selector(f"#view[data-ready='{view}']")
+        go(page, "Lines")
+        hot = page.locator(".line.hot", has_text="first(images).relu()")
+        hot.click()
+        page.locator(".line.hot + div a").first.click()
+        page.wait_for_selector("#view[data-ready='Kernel']")
+        assert "Conv2d program.py:" in page.inner_text("#view")
+        for tab in TABS:
+            page.evaluate("() => { document.getElementById('view').dataset.ready = ''; }")
+            page.click(f".tabs >> text={tab}")
+            page.wait_for_selector("#view[data-ready='Kernel']")
+        go(page, "Kernels")
+        everything = page.locator("tbody tr").count()
+        page.fill("#search", "program.py:14")
+        page.wait_for_function(f"document.querySelectorAll('tbody tr').length < {everything}")
+        assert page.locator("tbody tr").count() > 0
+        go(page, "Graph", count=60)
+        assert pixels_drawn(page) > 20
+        go(page, "Memory")
+        assert "In use at" in page.inner_text("#view")
+
+
+@pytest.mark.slow
+def test_a_generation_is_shown(tmp_path: Path) -> None:
+    with opened(recorded(GENERATION, tmp_path)) as page:
+        go(page, "Kernels")
+        assert page.locator("tbody tr", has_text="softmax").count() > 0
+        go(page, "Lines")
+        assert page.locator(".line.hot", has_text="argmax").count() == 1
+        go(page, "Timeline")
+        box = page.locator("#view canvas").bounding_box()
+        page.mouse.move(box["x"] + 600, box["y"] + 45)
+        for _ in range(5):
+            page.mouse.wheel(0, -300)
+        page.mouse.down()
+        page.mouse.move(box["x"] + 500, box["y"] + 45)
+        page.mouse.up()
+        assert page.evaluate("state.timeline.to - state.timeline.from < state.timeline.end")
+
+
+@pytest.mark.slow
+def test_a_failed_kernel_is_shown_and_hostile_names_are_text(tmp_path: Path) -> None:
+    with opened(recorded(FAILING, tmp_path / "failing", HOSTILE_NAME)) as page:
+        page.click("nav >> text=Failures (1)")
+        page.wait_for_selector("#view[data-ready='Failures']")
+        shown = page.inner_text("#view")
+        assert "CompileError" in shown
+        assert "<script>document.title = 'taken'</script>" in shown
+        assert HOSTILE_NAME in shown
+        for view in LOOKS:
+            go(page, view)
+        go(page, "Lines")
+        assert HOSTILE_NAME in page.inner_text("#view")
+        assert page.title() != "taken"
+        assert page.locator("img, #view script").count() == 0
+
+
+@pytest.mark.slow
+def test_ten_thousand_nodes_stay_fluid(tmp_path: Path) -> None:
+    with Context(DEV="PYTHON"):
+        a = Tensor([1.0]).realize()
+        with profile(tmp_path / "one.tinyviz") as found:
+            for _ in range(5_000):
+                a = (a + 1).realize()
+    with opened(found.path) as page:
+        go(page, "Graph", count=5_000)
+        assert page.evaluate("state.graph.nodes.length") >= 10_000
+        page.evaluate("state.graph.scale = 0.05; state.graph.draw()")
+        page.wait_for_timeout(200)
+        times = page.evaluate(
+            "Array.from({length: 9}, () => { state.graph.paint(); return state.graph.paintTime; })"
+        )
+        assert sorted(times)[4] < 200, "milliseconds for all of them, on a processor alone"
