@@ -49,7 +49,8 @@ def small(tmp_path: Path) -> Path:
 
 def ask(server: Server, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
     """The status, headers and body of a request."""
-    with closing(http.client.HTTPConnection(*server.server_address[:2], timeout=30)) as connection:
+    port = server.server_address[1]
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
         connection.request("GET", path, headers=headers)
         response = connection.getresponse()
         return response.status, dict(response.getheaders()), response.read()
