@@ -27,17 +27,17 @@ BUDGETS: Final = {
     "tinycore/device": 20_233,
     "tinycore/engine": 21_476,
     "tinycore/lower": 54_705,
-    "tinycore/lower/steps": 13_413,
+    "tinycore/lower/steps": 13_339,
     "tinycore/lower/strategies": 36_622,
     "tinycore/linalg": 7_602,
     "tinycore/nn": 15_928,
     "tinycore/nn/files": 14_800,
     "tinycore/nn/optim": 8_417,
-    "tinycore/render": 19_940,
+    "tinycore/render": 19_860,
     "tinycore/schedule": 56_116,
     "tinycore/tensor": 127_616,
     "tinycore/tensor/guards": 9_356,
-    "tinycore/uop": 43_224,
+    "tinycore/uop": 43_286,
     "plugins/tiny_amd": 41_844,
     "plugins/tiny_cl": 9_588,
     "plugins/tiny_cpu": 15_845,
@@ -54,9 +54,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 507_898
+SUM: Final = 507_806
 """The budgets of the core together."""
-FLOORS: Final = 450_367
+FLOORS: Final = 450_275
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

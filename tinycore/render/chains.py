@@ -18,7 +18,7 @@ from tinycore.render.base import Limits
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
-from tinycore.uop.proportional import is_proportional
+from tinycore.uop.proportional import are_one_pass
 
 LEAST_ROWS: Final = 2
 """Fewest rows for which a tile of keys and values is worth staging."""
@@ -238,13 +238,9 @@ def products_of(kernel: UOp, loops: Sequence[UOp], unit: MatrixUnit) -> Products
 
 def is_one_pass(folds: Sequence[UOp], products: Sequence[UOp], between: UOp) -> bool:
     """True if one pass over the columns of first products can compute all folds over them."""
-    greatest = [n for n in folds if n.arg is Op.MAX]
-    sums = [n for n in folds if n.arg is Op.ADD]
-    if any(n.src[1:] != (between,) for n in folds) or len(greatest) + len(sums) != len(folds):
+    if any(n.src[1:] != (between,) for n in folds):
         return False
-    if not greatest:  # as in gradients
-        return sums == list(products)
-    return len(greatest) == 1 and all(is_proportional(n.src[0], greatest[0]) for n in sums)
+    return folds == products or are_one_pass(folds)  # gradients have no maximum
 
 
 def are_sides(factors: tuple[UOp, UOp], row: UOp, column: UOp) -> bool:

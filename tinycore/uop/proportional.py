@@ -47,6 +47,16 @@ def is_proportional(value: UOp, greatest: UOp) -> bool:
     return False
 
 
+def are_one_pass(folds: Iterable[UOp]) -> bool:
+    """True if one pass over a loop computes some folds of it: a maximum, and sums in proportion to
+    exp(-maximum)."""
+    greatest = [n for n in folds if n.arg is Op.MAX]
+    sums = [n for n in folds if n.arg is not Op.MAX]
+    return len(greatest) == 1 and all(
+        n.arg is Op.ADD and is_proportional(n.src[0], greatest[0]) for n in sums
+    )
+
+
 def with_divisors_last(graph: UOp) -> UOp:
     """A graph that divides sums of a softmax's weights times values, not each weight.
 

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import math
+from random import Random
 
 import pytest
 
 from tinycore.dtype import dtypes
+from tinycore.uop.evaluate import evaluate
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
-from tinycore.uop.proportional import with_common_factors, with_divisors_last
+from tinycore.uop.proportional import (
+    are_one_pass,
+    finite,
+    is_proportional,
+    with_common_factors,
+    with_divisors_last,
+)
 
 GATE = UOp.range(4, 0).eq(0)
 VALUE = UOp(Op.DEFINE_VAR, dtypes.float32, (), ("x", -1.0, 1.0))
@@ -94,3 +102,51 @@ def test_rounding_and_gates_stay_with_the_weights() -> None:
 )
 def test_other_weights_are_divided_first(weight: UOp) -> None:
     assert with_divisors_last(fold(weight * FACTOR)) is fold(weight * FACTOR)
+
+
+GREATEST = UOp(Op.DEFINE_VAR, dtypes.float32, (), ("m", -1.0, 1.0))
+"""A number in place of a maximum."""
+
+
+def drawn(random: Random, depth: int) -> UOp:
+    """An expression in a maximum and a value: of products, choices, powers and sums."""
+    if depth == 0:
+        shift = random.choice((GREATEST, finite(GREATEST), GREATEST, VALUE))
+        power = UOp(Op.EXP, dtypes.float32, (random.choice((VALUE, VALUE, GREATEST)) - shift,))
+        return random.choice((power, power, power, VALUE, GREATEST))
+    one, other = (drawn(random, random.randrange(depth)) for _ in range(2))
+    zero = UOp.const(dtypes.float32, 0.0)
+    gate = random.choice((zero > VALUE, zero < VALUE, GREATEST < VALUE))
+    match random.randrange(5):
+        case 0 | 1:
+            return one * random.choice((VALUE, other))
+        case 2:
+            return one.cast(dtypes.float64).cast(dtypes.float32)
+        case 3:
+            return gate.where(one, random.choice((zero, other)))
+    return one + other
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_proportional_scales_by_exp_of_the_difference_of_maxima(seed: int) -> None:
+    random, found = Random(seed), 0
+    for _ in range(400):
+        value = drawn(random, random.randrange(4))
+        if not is_proportional(value, GREATEST):
+            continue
+        found += 1
+        x, before, after = (random.uniform(-1, 1) for _ in range(3))
+        one, other = (evaluate(value, {VALUE: x, GREATEST: m}) for m in (before, after))
+        assert one * math.exp(before - after) == pytest.approx(other, rel=1e-5, abs=1e-7)
+
+    assert found > 40
+
+
+def test_one_pass_has_one_maximum_and_sums_in_proportion_to_it() -> None:
+    top = fold(SCORE, Op.MAX)
+
+    assert are_one_pass([top, TOTAL, fold(WEIGHT * FACTOR)])
+    assert not are_one_pass([TOTAL])
+    assert not are_one_pass([top, fold(SCORE)])
+    assert not are_one_pass([top, fold(SCORE * FACTOR, Op.MAX), TOTAL])
+    assert not are_one_pass([top, fold(WEIGHT, Op.MUL)])

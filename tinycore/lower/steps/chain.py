@@ -35,7 +35,7 @@ from tinycore.uop.node import Axis, UOp
 from tinycore.uop.op import AxisKind, Op, Part
 from tinycore.uop.proportional import (
     approximate_powers,
-    is_proportional,
+    are_one_pass,
     with_common_factors,
 )
 
@@ -244,12 +244,8 @@ def online(kernel: UOp, step: Chain) -> UOp:
     if block is None or step.between[-1] != INNER:
         return kernel
     folds = closer_of(kernel, block)
-    greatest = [n for n in folds if n.arg is Op.MAX]
-    sums = [n for n in folds if n.arg is Op.ADD]
-    if len(sums) == len(folds):
+    if all(n.arg is Op.ADD for n in folds):
         return kernel
-    if len(greatest) != 1 or len(greatest) + len(sums) != len(folds):
-        raise ArgumentError(f"{step} folds blocks by one maximum, and sums")
-    if not all(is_proportional(n.src[0], greatest[0]) for n in sums):
-        raise ArgumentError(f"{step}: a sum over blocks is not proportional to exp(-maximum)")
+    if not are_one_pass(folds):
+        raise ArgumentError(f"{step} folds blocks by a maximum, and sums like exp(-maximum) alone")
     return kernel.substitute({block: numbered(block, Part.ONLINE)})
