@@ -61,9 +61,9 @@ class Group(Protocol):
 
 
 def group() -> Group:
-    """The group that this process was started in. Raises PluginError where no package has any."""
-    for entry in entry_points("tinycore.groups"):
-        found: Group | None = Deferred(entry.reference).resolve()()
-        if found is not None:
-            return found
-    raise PluginError('groups of processes come with `pip install "tinycore[mpi]"`')
+    """The largest group that this process was started in. Raises PluginError without a package."""
+    found = [Deferred(entry.reference).resolve()() for entry in entry_points("tinycore.groups")]
+    if not found:
+        raise PluginError('groups of processes come with `pip install "tinycore[mpi]"`')
+    largest: Group = max(filter(None, found), key=lambda group: group.size)
+    return largest

@@ -9,8 +9,8 @@ from __future__ import annotations
 import copy
 from typing import TypeVar
 
-from tiny_mpi.launch import place
 from tinycore import Tensor
+from tinycore.groups import group
 
 __all__ = ["gathered", "ranks"]
 
@@ -19,7 +19,7 @@ Layer = TypeVar("Layer")
 
 def ranks() -> tuple[str, ...]:
     """The devices of all processes, in the order of ranks."""
-    return tuple([f"RANK:{rank}" for rank in range(place().size)])
+    return tuple([f"RANK:{rank}" for rank in range(group().size)])
 
 
 def gathered(layer: Layer) -> Layer:

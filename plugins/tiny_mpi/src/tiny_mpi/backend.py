@@ -213,8 +213,8 @@ def underlying() -> Backend:
 
 
 def count() -> int:
-    """Number of processes; asks no driver."""
-    return place().size
+    """Number of processes in the group."""
+    return group().size
 
 
 def open_rank(index: int, interface: str) -> RankRuntime:

@@ -28,24 +28,59 @@ from tiny_mpi.waits import State, cycle_text, waits_for
 from tinycore.errors import GroupError
 from tinycore.groups import Array
 
-__all__ = ["ThreadGroup", "on_threads"]
+__all__ = ["Board", "BoardGroup", "ThreadGroup", "on_threads"]
 
 Result = TypeVar("Result")
 
 
 class Board:
-    """State of a group that all of its threads see, under one condition."""
+    """State of a group that all of its members see, under one condition.
+
+    What members give is passed on as it is, so it may stand for an array.
+    """
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.changed = threading.Condition()
         self.states = dict.fromkeys(range(size), State())
-        self.given: dict[int, dict[int, tuple[Call, Array]]] = {}
+        self.trouble = ""
+        """Reason why the group is of no use any more, which all who wait are told."""
+        self.given: dict[int, dict[int, tuple[Call, Any]]] = {}
         """Calls and arrays of each collective by its number, by rank."""
         self.read: Counter[int] = Counter()
-        """Number of threads that have taken the arrays of a collective."""
-        self.messages: dict[tuple[int, int], deque[Array]] = {}
+        """Number of members that have taken the arrays of a collective."""
+        self.messages: dict[tuple[int, int], deque[Any]] = {}
         """Arrays on their way, by sender and receiver."""
+
+    def meet(self, rank: int, call: Call, x: Any) -> list[Any]:
+        """The arrays that all give to a collective. Raises GroupError for different calls."""
+        with self.changed:
+            given = self.given.setdefault(call.number, {})
+            given[rank] = call, x
+            if len(given) == self.size:
+                self.states.update(dict.fromkeys(given, State()))
+            self.wait(rank, call, lambda: len(given) == self.size)
+            self.read[call.number] += 1
+            if self.read[call.number] == self.size:
+                del self.given[call.number], self.read[call.number]
+        check_same([given[other][0] for other in range(self.size)])
+        return [given[other][1] for other in range(self.size)]
+
+    def post(self, rank: int, to: int, x: Any) -> None:
+        """Leave an array for another rank."""
+        with self.changed:
+            self.messages.setdefault((rank, to), deque()).append(x)
+            if (call := self.states[to].call) and call.peer == rank:
+                self.states[to] = State()
+            self.changed.notify_all()
+
+    def take(self, rank: int, call: Call) -> Any:
+        """The next array for a rank that another has left."""
+        source = rank if call.peer is None else call.peer
+        with self.changed:
+            waiting = self.messages.setdefault((source, rank), deque())
+            self.wait(rank, call, lambda: bool(waiting))
+            return waiting.popleft()
 
     def wait(self, rank: int, call: Call, is_done: Callable[[], bool]) -> None:
         """Wait for others, with the condition held. Raises GroupError where that has no end."""
@@ -53,22 +88,45 @@ class Board:
         while not is_done():
             self.states[rank] = State(call)
             self.changed.notify_all()
-            for other in waits_for(call, self.states):
-                if self.states[other].ended:
-                    raise GroupError(
-                        f"rank {rank} waits in {call}, and rank {other} has ended its program"
-                    )
-            if reason := cycle_text(rank, self.states):
-                raise GroupError(reason)
+            if not self.trouble:
+                self.trouble = cycle_text(rank, self.states) or self.ended(rank, call)
+                self.changed.notify_all()
+            if self.trouble:
+                raise GroupError(self.trouble)
             self.changed.wait()
 
+    def ended(self, rank: int, call: Call) -> str:
+        """The end of a rank that is waited for, in words; "" if there is none."""
+        for other in waits_for(call, self.states):
+            if self.states[other].ended:
+                return f"rank {rank} waits in {call}, and rank {other} has ended its program"
+        return ""
 
-class ThreadGroup:
-    """A thread in a group of threads."""
+    def end(self, rank: int) -> None:
+        """Tell the others that nothing comes from a rank any more."""
+        with self.changed:
+            self.states[rank] = State(ended=True)
+            self.changed.notify_all()
 
-    def __init__(self, rank: int, board: Board) -> None:
-        self.rank, self.size, self.board = rank, board.size, board
+
+class BoardGroup:
+    """A member of a group whose members meet at a board."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
         self.calls: Counter[tuple[str, int | None]] = Counter()
+
+    def ask(self, question: str, *given: Any) -> Any:
+        """The answer of a method of the board to this rank."""
+        raise NotImplementedError
+
+    def lent(self, x: Array) -> Any:
+        """Stand-in for a copy of an array, which the board passes on."""
+        raise NotImplementedError
+
+    def fetched(self, lent: Any) -> Array:
+        """The array that a stand-in is for."""
+        raise NotImplementedError
 
     def all_reduce(self, x: Array, fold: str = "sum") -> Array:
         """The fold of the arrays of all, in the order of ranks."""
@@ -89,7 +147,10 @@ class ThreadGroup:
     def broadcast(self, x: Array, root: int = 0) -> Array:
         """The array of one rank; those of the others say its shape and dtype."""
         check_rank("broadcast", root, self.size)
-        return self.arrays("broadcast", check_array(x), f"root {root}")[root].copy()
+        lent = self.ask(
+            "meet", self.call("broadcast", check_array(x), f"root {root}"), self.lent(x)
+        )
+        return self.fetched(lent[root]).copy()
 
     def all_to_all(self, x: Array) -> Array:
         """(size, ...) -> (size, ...): row j goes to rank j, row i of the result is from rank i."""
@@ -97,55 +158,53 @@ class ThreadGroup:
         return numpy.stack([array[self.rank] for array in self.arrays("all_to_all", x)])
 
     def barrier(self) -> None:
-        """Wait until all threads are here."""
-        self.arrays("barrier", None)
+        """Wait until all members are here."""
+        self.ask("meet", self.call("barrier", None, ""), None)
 
-    def arrays(self, name: str, x: Array | None, detail: str = "") -> list[Array]:
-        """The arrays that all give to a collective. Raises GroupError for different calls."""
-        number = self.number("collective", None)
-        call = Call.of(name, number, x, detail)
-        board = self.board
-        with board.changed:
-            given = board.given.setdefault(number, {})
-            given[self.rank] = call, numpy.empty(0) if x is None else x.copy()
-            if len(given) == self.size:
-                board.states.update(dict.fromkeys(given, State()))
-            board.wait(self.rank, call, lambda: len(given) == self.size)
-            board.read[number] += 1
-            if board.read[number] == self.size:
-                del board.given[number], board.read[number]
-        check_same([given[rank][0] for rank in range(self.size)])
-        return [given[rank][1] for rank in range(self.size)]
+    def arrays(self, name: str, x: Array, detail: str = "") -> list[Array]:
+        """The arrays that all give to a collective."""
+        lent = self.ask("meet", self.call(name, x, detail), self.lent(x))
+        return [self.fetched(one) for one in lent]
+
+    def call(self, name: str, x: Array | None, detail: str) -> Call:
+        """The next collective."""
+        return Call.of(name, self.number("collective", None), x, detail)
 
     def send(self, x: Array, to: int) -> None:
         """Send an array; returns before it is received."""
         check_rank("send", to, self.size)
-        sent = check_array(x).copy()
-        with self.board.changed:
-            self.board.messages.setdefault((self.rank, to), deque()).append(sent)
-            if (call := self.board.states[to].call) and call.peer == self.rank:
-                self.board.states[to] = State()
-            self.board.changed.notify_all()
+        self.ask("post", to, self.lent(check_array(x)))
 
     def recv(self, source: int) -> Array:
         """The next array that a rank sends to this one, in its shape and dtype."""
         check_rank("recv", source, self.size)
         call = Call("recv", self.number("recv", source), peer=source)
-        with self.board.changed:
-            waiting = self.board.messages.setdefault((source, self.rank), deque())
-            self.board.wait(self.rank, call, lambda: bool(waiting))
-            return waiting.popleft()
+        return self.fetched(self.ask("take", call)).copy()
 
     def number(self, name: str, peer: int | None) -> int:
         """Number of calls of a kind before this one."""
         self.calls[name, peer] += 1
         return self.calls[name, peer] - 1
 
-    def end(self) -> None:
-        """Tell the others that nothing comes any more."""
-        with self.board.changed:
-            self.board.states[self.rank] = State(ended=True)
-            self.board.changed.notify_all()
+
+class ThreadGroup(BoardGroup):
+    """A thread in a group of threads."""
+
+    def __init__(self, rank: int, board: Board) -> None:
+        super().__init__(rank, board.size)
+        self.board = board
+
+    def ask(self, question: str, *given: Any) -> Any:
+        """Call the board."""
+        return getattr(self.board, question)(self.rank, *given)
+
+    def lent(self, x: Array) -> Array:
+        """A copy."""
+        return x.copy()
+
+    def fetched(self, lent: Array) -> Array:
+        """The array itself."""
+        return lent
 
 
 def folded(arrays: list[Array], fold: str, dtype: numpy.dtype[Any]) -> Array:
@@ -173,7 +232,7 @@ def on_threads(size: int, function: Callable[[ThreadGroup], Result]) -> list[Res
         except BaseException as error:
             errors[rank] = error
         finally:
-            group.end()
+            board.end(rank)
 
     threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(size)]
     for thread in threads:

@@ -23,7 +23,12 @@ def waits_for(call: Call, states: Mapping[int, State]) -> list[int]:
     """Ranks that have to act before a call can return."""
     if call.peer is not None:
         return [call.peer]
-    return [rank for rank, state in states.items() if state.call != call]
+    return [rank for rank, state in states.items() if not has_come(state.call, call.number)]
+
+
+def has_come(call: Call | None, number: int) -> bool:
+    """True if a process waits in the collective of a number, whichever it is."""
+    return call is not None and call.peer is None and call.number == number
 
 
 def cycle(rank: int, states: Mapping[int, State]) -> list[int]:
