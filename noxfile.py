@@ -30,6 +30,7 @@ PACKAGES = {
     "tiny-nv": ROOT / "plugins/tiny_nv",
     "tiny-onnx": ROOT / "plugins/tiny_onnx",
     "tiny-qcom": ROOT / "plugins/tiny_qcom",
+    "tiny-ray": ROOT / "plugins/tiny_ray",
     "tiny-testing": ROOT / "plugins/tiny_testing",
     "tiny-viz": ROOT / "plugins/tiny_viz",
     "tiny-webgpu": ROOT / "plugins/tiny_webgpu",

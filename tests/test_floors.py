@@ -64,7 +64,7 @@ FACE = {"plugin", "render", "uop", "dtype", "errors", "config", "trace", "cache"
 KIT = "tiny_testing"
 """The package that proves what the core promises, and so may import any of it."""
 
-MODEL_PACKAGES = frozenset({"tiny_llm", "tiny_mpi", "tiny_onnx"})
+MODEL_PACKAGES = frozenset({"tiny_llm", "tiny_mpi", "tiny_onnx", "tiny_ray"})
 """Packages of models and of clusters: they are users of tensors and layers."""
 
 USER_FACE = {"__init__", "nn", "dtype", "errors", "config", "plugin", "groups", "uop", "cli"}

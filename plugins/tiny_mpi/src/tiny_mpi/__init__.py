@@ -9,10 +9,13 @@ from __future__ import annotations
 import copy
 from typing import TypeVar
 
-from tinycore import Tensor
-from tinycore.groups import group
+import numpy
 
-__all__ = ["gathered", "ranks"]
+from tinycore import Tensor
+from tinycore.errors import ShapeError
+from tinycore.groups import Array, group
+
+__all__ = ["from_parts", "gathered", "ranks"]
 
 Layer = TypeVar("Layer")
 
@@ -20,6 +23,25 @@ Layer = TypeVar("Layer")
 def ranks() -> tuple[str, ...]:
     """The devices of all processes, in the order of ranks."""
     return tuple([f"RANK:{rank}" for rank in range(group().size)])
+
+
+def from_parts(part: Array) -> Tensor:
+    """The tensor of which each process has a part: (n, ...) in each -> (size * n, ...) on `ranks`.
+
+    For data that each process reads for itself. Raises ShapeError where shapes differ.
+    """
+    processes = group()
+    shape = numpy.array([part.ndim, *part.shape], numpy.int64)
+    ranks_told = processes.all_gather(shape[:1])
+    shapes = processes.all_gather(shape) if (ranks_told == part.ndim).all() else ranks_told
+    if (other := numpy.flatnonzero((shapes != shapes[0]).any(axis=1))).size:
+        raise ShapeError(
+            f"from_parts: rank 0 has (axes, sizes) {shapes[0].tolist()}, rank {other[0]} "
+            f"{shapes[other[0]].tolist()}; all parts must be of one shape"
+        )
+    whole = numpy.empty((processes.size, *part.shape), part.dtype)
+    whole[processes.rank] = part  # the rest is left to the others
+    return Tensor(whole.reshape(-1, *part.shape[1:])).shard(ranks(), axis=0)
 
 
 def gathered(layer: Layer) -> Layer:

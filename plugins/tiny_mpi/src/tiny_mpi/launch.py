@@ -12,7 +12,7 @@ from tinycore.plugin import deferred
 
 __all__ = ["Place", "place", "started"]
 
-world: Final = deferred("tiny_mpi.group:world")
+world: Final = deferred("tiny_mpi.mpi_group:world")
 
 VARIABLES: Final = (
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
