@@ -20,7 +20,7 @@ from sampling import leave_out, mark_slow
 
 # Support packages that are younger than somebody's environment are found in the tree, and by the
 # processes that tests start.
-for package in ("tiny_hcq", "tiny_testing"):
+for package in ("tiny_hcq", "tiny_mpi", "tiny_ray", "tiny_testing"):
     if find_spec(package) is None:
         source = str(Path(__file__).parent / "plugins" / package / "src")
         sys.path.append(source)

@@ -22,7 +22,7 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 import tiny_mpi
-import tiny_ray
+from tiny_ray.training import report, resumed
 from tinycore import Tensor, nn
 from tinycore.groups import group
 
@@ -39,7 +39,7 @@ def work(config: dict[str, Any]) -> None:
         parameter.shard_(ranks).realize()
     optimizer = nn.optim.Adam(nn.state.get_parameters(layers), lr=0.1)
     state = nn.state.get_state_dict({"layers": layers, "optimizer": optimizer})
-    facts = tiny_ray.resumed(state) or {"step": 0}
+    facts = resumed(state) or {"step": 0}
     rows = ray.train.get_dataset_shard("train").iter_batches(batch_size=BATCH // len(ranks))
     with Tensor.train():
         for step, batch in enumerate(rows):
@@ -54,7 +54,7 @@ def work(config: dict[str, Any]) -> None:
             if group().rank == 0:
                 with (folder / "losses").open("a") as file:
                     file.write(json.dumps([step, told]) + "\n")
-            tiny_ray.report({"loss": told}, state, {"step": step + 1})
+            report({"loss": told}, state, {"step": step + 1})
             mark = folder / "killed"
             is_victim = config["kill"] and step + 1 == KILLED_AFTER and group().rank == 1
             if is_victim and not mark.exists():
