@@ -37,7 +37,7 @@ BUDGETS: Final = {
     "tinycore/schedule": 56_116,
     "tinycore/tensor": 127_616,
     "tinycore/tensor/guards": 9_356,
-    "tinycore/uop": 43_286,
+    "tinycore/uop": 43_246,
     "plugins/tiny_amd": 41_844,
     "plugins/tiny_cl": 9_588,
     "plugins/tiny_cpu": 15_845,
@@ -55,9 +55,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 507_806
+SUM: Final = 507_766
 """The budgets of the core together."""
-FLOORS: Final = 450_275
+FLOORS: Final = 450_235
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

@@ -1,13 +1,12 @@
 """Run a module in an isolated subprocess, so that a driver can neither hang nor kill this one.
 
-Floor 6. Imports the standard library and the settings. The module prints JSON, an object a line.
+Floor 6. Imports the settings and `worker_process`. The module prints JSON, an object a line.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from _thread import start_new_thread
@@ -19,6 +18,7 @@ from tempfile import TemporaryFile
 from typing import IO, Any, Final
 
 from tinycore.config import settings
+from tinycore.device.worker_process import signal_name
 
 Row = dict[str, Any]
 """An object that the command printed."""
@@ -58,10 +58,7 @@ class Ended:
             )
         if self.status >= 0:
             return f"the process ended with status {self.status}{said}"
-        try:
-            word = signal.Signals(-self.status).name
-        except ValueError:
-            word = f"signal {-self.status}"
+        word = signal_name(-self.status)
         fix = FIXES.get(word, "update the driver, or leave the plugin out by TINYCORE_PLUGINS_DENY")
         return f"the process was killed by {word}{said}; {fix}"
 

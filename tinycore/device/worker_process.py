@@ -176,10 +176,15 @@ def _manner_of(status: int | None) -> str:
         return "closed its output"
     if status >= 0:
         return f"ended with status {status}"
+    return f"was ended by {signal_name(-status)}"
+
+
+def signal_name(number: int) -> str:
+    """The name of a signal, such as SIGSEGV; "signal 99" for one without."""
     try:
-        return f"was ended by {signal.Signals(-status).name}"
+        return signal.Signals(number).name
     except ValueError:
-        return f"was ended by signal {-status}"
+        return f"signal {number}"
 
 
 def _wait(selector: selectors.BaseSelector, deadline: float) -> None:

@@ -171,11 +171,3 @@ def observe(tell: Tell) -> Iterator[None]:
         yield
     finally:
         observers.remove(tell)
-
-
-@contextmanager
-def count_hits() -> Iterator[Counter[Rule]]:
-    """While inside, counts how often each rule fires."""
-    hits: Counter[Rule] = Counter()
-    with observe(lambda rule, before, after: hits.update([rule])):
-        yield hits
