@@ -342,10 +342,17 @@ class CapturingRun:
                 raise replaced_error(self.name, replaced.shape)
 
     def check_moved(self) -> None:
-        """Raises JitError for a tensor from before that was put in the place of another one."""
+        """Raises JitError for a tensor from before that was put in the place of another one, and
+        for one that was replaced and is shown elsewhere: in a result, or by what is left.
+        """
         moved = {id(tensor) for _, before, _ in self.placed for tensor in tensors_in(before)}
+        shown = {b for t in (*self.tensors, *self.left) for b in realized_buffers(t.uop)}
         for path, before, now in self.placed:
             for former, tensor in changed_in(before, now):
+                if former is not None:
+                    gone = shown.intersection(realized_buffers(former.uop))
+                    if not gone.issubset(realized_buffers(tensor.uop)):
+                        raise replaced_error(self.name, former.shape)
                 if self.is_old(tensor) and (former is not None or id(tensor) in moved):
                     raise JitError(
                         f"{self.name} put a tensor of shape {tensor.shape} that was there before "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -32,6 +33,21 @@ def used(device: str) -> int:
     """Bytes in use on a device, garbage apart."""
     gc.collect()
     return Device[device].allocator.used
+
+
+# Pickle
+
+
+def test_pickled_buffers_have_their_content_and_share_memory(device: str) -> None:
+    whole = floats(device, 1, 2, 3, 4)
+    found = pickle.loads(pickle.dumps((whole, whole.view(2, offset_bytes=8), Buffer.like(whole))))
+    again, part, empty = found
+
+    assert again.tobytes() == whole.tobytes()
+    part.copyin(numpy.array([7, 8], numpy.float32).data)
+    assert again.numpy().tolist() == [1, 2, 7, 8]
+    assert whole.numpy().tolist() == [1, 2, 3, 4]
+    assert not empty.is_allocated
 
 
 # Memory

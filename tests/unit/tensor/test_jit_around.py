@@ -919,6 +919,57 @@ def test_a_gradient_that_was_seen_is_not_overwritten() -> None:
     assert gradient().tolist() == [9.0, 9.0]
 
 
+@pytest.mark.parametrize("way", ["left", "returned"])
+def test_a_view_of_a_tensor_that_is_replaced_is_refused(way: str) -> None:
+    space = types.SimpleNamespace(last=host(1), pair=[host(0)])
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        former = space.last.detach()
+        space.last = x * 2
+        if way == "left":
+            space.pair = [former]
+            return x + 1
+        return former
+
+    step(host(1))
+    with pytest.raises(JitError, match="put another one in its place"):
+        step(host(2))
+
+
+def test_a_tensor_may_be_replaced_by_a_view_of_itself() -> None:
+    space = types.SimpleNamespace(last=host(1, 2))
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        space.last = space.last.detach()
+        return x + 1
+
+    assert [step(host(n, n)).tolist() for n in range(4)] == [[n + 1.0] * 2 for n in range(4)]
+    assert space.last.tolist() == [1.0, 2.0]
+
+
+def test_a_gradient_that_another_captured_function_was_given_is_not_overwritten() -> None:
+    weight = Tensor([2.0, 3.0], requires_grad=True).realize()
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        weight.grad = None
+        return (weight * x).sum().backward()
+
+    @TinyJit
+    def look(w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        assert w.grad is not None
+        return w.grad[1:2], (x * 2).realize()
+
+    seen = []
+    for i in range(6):
+        step(host(i, i))
+        seen.append(look(weight, host(i))[0])
+
+    assert [part.tolist() for part in seen] == [[float(i)] for i in range(6)]
+
+
 def test_a_gradient_that_was_not_seen_is_overwritten_in_whatever_shapes_it_was_made() -> None:
     weight = Tensor([[2.0, 3.0], [4.0, 5.0]], requires_grad=True).realize()
 
