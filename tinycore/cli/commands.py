@@ -36,6 +36,7 @@ PACKAGE_COMMANDS: Final = {
     "conformance": ("testing", "prove what a device claims, level by level"),
     "chat": ("llm", "talk with a language model"),
     "serve": ("llm", "serve a language model to programs, as OpenAI's API"),
+    "plan": ("mpi", "estimate a training step of a decoder on many devices"),
     "run": ("onnx", "run an ONNX model on files"),
     "viz": ("viz", "show the profile of a program: timeline, kernels, memory"),
 }

@@ -1,0 +1,92 @@
+"""`tinycore plan`: the cost of a training step of a decoder on many devices, estimated."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Final
+
+from tiny_mpi.plan import Decoder, Estimate, Machine, Way, estimate, ways
+
+__all__ = ["add", "run"]
+
+EPILOG: Final = """\
+example, of 1,024 cards in nodes of 8:
+  tinycore plan --layers 32 --width 4096 --inner 11008 --heads 32 --vocabulary 32000 \\
+    --length 2048 --batch 512 --devices 1024 --node 8 --flops 4e14 --memory 80e9 \\
+    --near 4.5e11 --far 5e10
+"""
+SIZES: Final = {
+    "layers": "layers of the decoder",
+    "width": "features between layers",
+    "inner": "features inside of a layer's network",
+    "heads": "heads of attention",
+    "vocabulary": "tokens that there are",
+    "length": "tokens of a sequence",
+    "batch": "sequences of a step",
+    "devices": "devices in all",
+    "node": "devices of a node",
+}
+RATES: Final = {
+    "flops": "operations a second of a device, as measured",
+    "memory": "bytes of memory of a device",
+    "near": "bytes a second between devices of a node",
+    "far": "bytes a second of a device to other nodes",
+}
+
+
+def positive(text: str) -> int:
+    """A whole number of one or more."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no positive number")
+    return number
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add this command to the command line."""
+    command = commands.add_parser(
+        "plan",
+        help="estimate a training step of a decoder on many devices",
+        description="Estimate time, memory and bytes sent of a training step of a decoder, in "
+        "float32 with Adam, for each way to divide it. Bytes are those that tinycore's schedules "
+        "send; times follow from the given rates, with nothing overlapped, and were not compared "
+        "with a cluster.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    for name, meaning in SIZES.items():
+        command.add_argument(f"--{name}", type=positive, required=True, help=meaning)
+    for name, meaning in RATES.items():
+        command.add_argument(f"--{name}", type=float, required=True, help=meaning)
+    command.add_argument("--show", type=positive, default=5, help="number of ways to show")
+    command.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the fastest ways that fit into memory. Status 1 where none does."""
+    given = vars(arguments)
+    decoder = Decoder(**{name: given[name] for name in list(SIZES)[:7]})
+    machine = Machine(
+        *(given[name] for name in ("devices", "flops", "memory", "node", "near", "far"))
+    )
+    found = [(way, estimate(decoder, machine, way)) for way in ways(decoder, machine)]
+    fitting = [one for one in found if one[1].memory_bytes <= machine.memory_bytes]
+    print(f"{decoder.parameters:,} parameters, {decoder.operations:.3g} operations a step")
+    if not fitting:
+        least = min((cost.memory_bytes for _, cost in found), default=float("inf"))
+        print(f"no way fits into {machine.memory_bytes:.3g} bytes; the least is {least:.3g}")
+        return 1
+    print("data tensor stages zero micro   seconds  memory GB  GB sent: data  tensor  stages")
+    for way, cost in sorted(fitting, key=lambda one: one[1].seconds)[: arguments.show]:
+        print(row(way, cost))
+    return 0
+
+
+def row(way: Way, cost: Estimate) -> str:
+    """A line of the table."""
+    sent = (cost.data_bytes, cost.tensor_bytes, cost.stage_bytes)
+    return (
+        f"{way.data:4} {way.tensor:6} {way.stages:6} {way.zero:4} {way.microbatches:5} "
+        f"{cost.seconds:9.3f} {cost.memory_bytes / 1e9:10.2f} "
+        f"{sent[0] / 1e9:14.3f} {sent[1] / 1e9:7.3f} {sent[2] / 1e9:7.3f}"
+    )

@@ -1,0 +1,84 @@
+"""`tinycore plan`: sizes that are known, bytes that are counted, and choices that make sense."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from tiny_mpi.plan import Decoder, Machine, Way, estimate, sum_bytes, ways
+from tiny_mpi.plan_command import add
+
+LLAMA = Decoder(32, 4096, 11008, 32, 32000, 4096, 1024)
+SMALL = Decoder(2, 32, 64, 4, 32, 16, 8)
+"""The decoder of tests/programs/decoder.py."""
+CARDS = Machine(1024, 4e14, 80e9, 8, 4.5e11, 5e10)
+
+
+def machine(devices: int) -> Machine:
+    return Machine(devices, 1e12, 1e12, devices, 1e10, 1e9)
+
+
+def test_the_parameters_of_known_decoders() -> None:
+    assert LLAMA.parameters == 6_738_415_616  # Llama 2 7B
+    assert SMALL.parameters == 22_688
+
+
+@pytest.mark.parametrize(
+    ("way", "sent"),
+    [
+        (Way(data=2), (90_752, 0, 0)),
+        (Way(data=4), (3 * 90_752, 0, 0)),
+        (Way(data=2, zero=1), (136_128, 0, 0)),
+        (Way(tensor=2), (0, 131_072, 0)),
+        (Way(stages=2, microbatches=4), (0, 0, 16_384)),
+    ],
+)
+def test_bytes_are_those_that_test_decoder_counts(way: Way, sent: tuple[int, int, int]) -> None:
+    devices = way.data * way.tensor * way.stages
+    cost = estimate(SMALL, machine(devices), way)
+
+    assert cost.data_bytes == sent[0]
+    assert cost.stage_bytes == sent[2]
+    if way.tensor > 1:
+        assert cost.tensor_bytes == sent[1]
+
+
+def test_large_sums_go_around_a_ring() -> None:
+    assert sum_bytes(1 << 20, 4) == 2 * 3 / 4 * (1 << 20) * 4
+    assert sum_bytes(1 << 10, 4) == 3 * (1 << 10) * 4
+    assert sum_bytes(1 << 20, 1) == 0
+
+
+def test_one_device_sends_nothing_and_takes_the_time_of_its_operations() -> None:
+    cost = estimate(SMALL, machine(1), Way())
+
+    assert (cost.data_bytes, cost.tensor_bytes, cost.stage_bytes) == (0, 0, 0)
+    assert cost.seconds == SMALL.operations / 1e12
+
+
+def test_ways_use_all_devices_and_fit_the_decoder() -> None:
+    found = list(ways(LLAMA, CARDS))
+
+    assert found
+    for way in found:
+        assert way.data * way.tensor * way.stages == 1024
+        assert 32 % way.tensor == 32 % way.stages == 1024 % (way.data * way.microbatches) == 0
+
+
+def test_tensor_parallel_over_the_network_costs_more_than_in_a_node() -> None:
+    near, far = (estimate(LLAMA, CARDS, Way(1024 // n, n)) for n in (8, 16))
+
+    assert far.seconds > 2 * near.seconds
+
+
+@pytest.mark.parametrize(("memory", "status"), [("80e9", 0), ("1e6", 1)])
+def test_the_command(memory: str, status: int, capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    add(parser.add_subparsers())
+    sizes = "--layers 32 --width 4096 --inner 11008 --heads 32 --vocabulary 32000 --length 2048"
+    rates = f"--batch 512 --devices 1024 --node 8 --flops 4e14 --memory {memory}"
+    chosen = parser.parse_args(f"plan {sizes} {rates} --near 4.5e11 --far 5e10".split())
+
+    assert chosen.run(chosen) == status
+    assert "6,738,415,616 parameters" in capsys.readouterr().out
