@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 
 from tinycore._signals import deferred, handlers
-from tinycore.tensor.aliases import base_of_view
 from tinycore.tensor.change_tracking import open_log
 from tinycore.tensor.core import Core
 from tinycore.tensor.history import history
-from tinycore.tensor.liveness import become
+from tinycore.tensor.storage import exchange
 
 
 class AtomicWrites:
@@ -47,21 +46,15 @@ class AtomicWrites:
             self.signals.__exit__(None, None, None)
 
     def roll_back(self) -> None:
-        """Give the tensors, and all tensors that alias them, their former nodes."""
-        former = dict(self.log)
-        written = {base_of_view(former[id(t)].node) for t in self.tensors() if id(t) in former}
-        changed = [
-            f
-            for f in former.values()
-            if f.tensor.uop is not f.node and base_of_view(f.node) in written
-        ]
-        withdrawn = [f.tensor.uop for f in changed]
-        become([f.tensor for f in changed], [f.node for f in changed])
-        for tensor, _, value, base in changed:
-            tensor._value = value
-            if value is not None and base is not None:
-                value.base = base
-        for node in withdrawn:
+        """Give the tensors, and all tensors that alias them, their former values."""
+        log = self.log
+        storages = {log.views.get(t, t._view).storage for t in self.tensors()}
+        for tensor, view in log.views.items():
+            if view.storage in storages:
+                tensor._move(view)
+        former = {storage: log.values[storage] for storage in storages & log.values.keys()}
+        withdrawn = [storage.value for storage in former]
+        exchange(former)
+        for before, node in zip(former.values(), withdrawn, strict=True):
             history.cancel_pending(node)
-        for f in changed:
-            history.mark_pending(f.node)
+            history.mark_pending(before)

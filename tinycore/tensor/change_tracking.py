@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp
@@ -21,7 +21,7 @@ from tinycore.uop.op import Op
 
 if TYPE_CHECKING:
     from tinycore.tensor.core import Core
-    from tinycore.tensor.views import Value
+    from tinycore.tensor.storage import Storage, View
 
 
 class ChangeSet:
@@ -133,21 +133,16 @@ class PendingWrites:
         return id(memory) in self.writes
 
 
-class Former(NamedTuple):
-    """A tensor before a write: its node, the Value that it shared with views, and its base."""
+class UndoLog:
+    """The former values of what a thread has written to since the log was opened."""
 
-    tensor: Core
-    node: UOp
-    value: Value | None
-    base: UOp | None
+    __slots__ = ("__weakref__", "thread", "values", "views")
 
-
-class UndoLog(dict[int, Former]):
-    """The tensors that a thread has written to, as they were before, by id."""
-
-    __slots__ = ("__weakref__", "thread")
-
-    thread: int
+    def __init__(self) -> None:
+        self.thread = get_ident()
+        self.values: dict[Storage, UOp] = {}
+        self.views: dict[Core, Storage | View] = {}
+        """Tensors that show something else since."""
 
 
 undo_logs: Final[dict[int, weakref.ref[UndoLog]]] = {}
@@ -158,7 +153,6 @@ def open_log() -> UndoLog:
     """A new undo log of this thread, which is written as long as it lives."""
     log = UndoLog()
     key = id(log)
-    log.thread = get_ident()
     undo_logs[key] = weakref.ref(log, partial(undo_logs.pop, key))
     return log
 
@@ -168,15 +162,18 @@ def living_logs() -> list[UndoLog]:
     return [log for reference in list(undo_logs.values()) if (log := reference()) is not None]
 
 
-def log_writes(tensors: Iterable[Core]) -> None:
-    """Note tensors that this thread is about to write to, unless it has noted them before."""
-    thread = get_ident()
+def log_write(storage: Storage) -> None:
+    """Note a storage that this thread is about to write to, unless it has noted it before."""
     for log in living_logs():
-        for tensor in tensors if log.thread == thread else ():
-            if id(tensor) not in log:
-                value = tensor._value
-                base = None if value is None else value.base
-                log[id(tensor)] = Former(tensor, tensor.uop, value, base)
+        if log.thread == get_ident():
+            log.values.setdefault(storage, storage.value)
+
+
+def log_move(tensor: Core) -> None:
+    """Note a tensor that this thread is about to let show something else."""
+    for log in living_logs():
+        if log.thread == get_ident():
+            log.views.setdefault(tensor, tensor._view)
 
 
 def leave_done_writes(replacements: dict[UOp, UOp]) -> None:
@@ -186,6 +183,5 @@ def leave_done_writes(replacements: dict[UOp, UOp]) -> None:
     ops = (Op.ASSIGN, Op.BUFFER)
     done = {old: new for old, new in replacements.items() if old.op in ops}
     for log in living_logs() if done else ():
-        for key, former in list(log.items()):
-            base = None if former.base is None else former.base.substitute(done)
-            log[key] = former._replace(node=former.node.substitute(done), base=base)
+        for storage, value in list(log.values.items()):
+            log.values[storage] = value.substitute(done)

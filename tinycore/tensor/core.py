@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import weakref
 from functools import partial
-from itertools import chain
 from typing import Self
 
 from tinycore.dtype import DType, DTypeLike, Scalar, dtypes, to_dtype
@@ -31,7 +30,7 @@ from tinycore.tensor import graph, pixels
 from tinycore.tensor.aliases import base_of_view
 from tinycore.tensor.change_tracking import (
     change_sets,
-    log_writes,
+    log_move,
     record_changes,
     record_gradient,
     record_made,
@@ -42,19 +41,12 @@ from tinycore.tensor.data import Data, node_from_data
 from tinycore.tensor.foreign_names import NO_DEVICES
 from tinycore.tensor.grad import passes_gradient
 from tinycore.tensor.history import history
-from tinycore.tensor.liveness import (
-    BUFFER,
-    alias_index,
-    is_waiting,
-    living,
-    may_be_former,
-    tensors_shown_in,
-    waiting_index,
-)
+from tinycore.tensor.liveness import may_be_former, tensors_over, tensors_shown_in
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.signatures import check_signatures, is_dtype_name
+from tinycore.tensor.storage import Storage, View, view_in, view_of
 from tinycore.tensor.view_writes import in_own_memory, show, target_of
-from tinycore.tensor.views import Value, is_shared
+from tinycore.tensor.views import is_shared
 from tinycore.uop import origins
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, device_node
@@ -66,15 +58,14 @@ from tinycore.uop.size import greatest_shape
 class Core:
     """A tensor's identity: `uop`, its value as a node; `grad`, filled by `backward`."""
 
-    __slots__ = ("__weakref__", "_grad", "_is_seen", "_requires_grad", "_value", "uop")
+    __slots__ = ("__weakref__", "_grad", "_is_seen", "_requires_grad", "_view")
 
-    uop: UOp
     _grad: Self | None
     _is_seen: bool
     """Of a gradient that a replay has left: True once somebody has read it."""
     _requires_grad: bool | None
-    _value: Value | None
-    """Value shared by this tensor and its views, or its base, before it is memory."""
+    _view: Storage | View
+    """The storage that it shows, or its view of one."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -108,49 +99,52 @@ class Core:
             node = node if target is None else node.cast(target)
         else:
             node = node_from_data(data, canonical(device), target)
-        self._enter(node)
-        if source is not None and node is source.uop:
-            source._share(self)
+        is_same = source is not None and node is source.uop
+        self._enter(source._view if source is not None and is_same else view_of(node))
         if requires_grad and source is not None and not graph.is_constant(node):
             self._become(graph.leaf(node))
         if requires_grad is not None:
             self.requires_grad_(requires_grad)
 
-    def _enter(self, node: UOp) -> None:
-        """Take `node` as value and register among the living."""
+    @property
+    def uop(self) -> UOp:
+        """The value as a node of the graph."""
+        return self._view.value
+
+    def _enter(self, view: Storage | View) -> None:
+        """Show something of a storage, as one of its living tensors."""
         if origins.are_recorded():
-            origins.note_origin(node)
-        self.uop = node
+            origins.note_origin(view.value)
         self._grad = None
         self._requires_grad = None
-        self._value = None
-        key = id(self)
+        self._view = view
         if change_sets:
             record_made(self)
-        living[key] = reference = weakref.ref(self, partial(living.pop, key))
-        alias_index.note(reference)
-        if node.op is not BUFFER and is_waiting(node):
-            waiting_index.enter(reference)
+        key, views = id(self), view.storage.views
+        views[key] = weakref.ref(self, partial(views.pop, key))
 
-    def _become(self, node: UOp) -> None:
-        """Take another node as value."""
+    def _move(self, view: Storage | View) -> None:
+        """Show something else, of this or another storage."""
         if undo_logs:
-            log_writes([self])
+            log_move(self)
         if change_sets:
             record_changes([self])
-        reference = living[id(self)]
-        alias_index.note(reference)  # before it is so: an interrupt must not come between
-        with waiting_index.lock:
-            waiting_index.note((reference,))
-            self.uop = node
-        alias_index.note(reference)  # and after it: another thread may have looked at it between
+        key, former, views = id(self), self._view.storage.views, view.storage.views
+        views[key] = weakref.ref(self, partial(views.pop, key))
+        self._view = view
+        if former is not views:
+            former.pop(key, None)
 
-    def _become_alone(self, node: UOp) -> None:
-        """Take another node as value, by which this is no view of others any more."""
-        if undo_logs:
-            log_writes([self])
-        self._value = None
-        self._become(node)
+    def _become(self, node: UOp) -> None:
+        """Take another node as value; still a view of the same storage where that has it."""
+        self._move(view_in(self._view.storage, node) or view_of(node))
+
+    def _settle(self) -> Storage:
+        """Its storage, which it leaves if it is a part of what no other tensor shows."""
+        storage = self._view.storage
+        if self._view is not storage and len(storage.tensors()) == 1:
+            self._move(view_of(self.uop))
+        return self._view.storage
 
     @classmethod
     def from_uop(cls, node: UOp) -> Self:
@@ -166,24 +160,14 @@ class Core:
     def _from_node(cls, node: UOp) -> Self:
         """`from_uop` without a check of arguments."""
         self = object.__new__(cls)
-        self._enter(node)
+        self._enter(view_of(node))
         return self
 
     def _as_view(self, node: UOp) -> Self:
         """A tensor of elements of this one: a write to either shows in the other."""
-        result = self._from_node(node)
-        self._share(result)
+        result = object.__new__(type(self))
+        result._enter(view_in(self._view.storage, node) or view_of(node))
         return result
-
-    def _share(self, view: Core) -> None:
-        """Note that a tensor shows this one; views of memory are known by their nodes."""
-        value = self._value
-        if value is None:
-            if is_shared(base_of_view(self.uop)):
-                return
-            self._value = value = Value(graph.below_own(self.uop), living[id(self)])
-        view._value = value
-        value.enter(living[id(view)])
 
     def __repr__(self) -> str:
         grad = None if self.grad is None else summary(self.grad.uop)
@@ -330,8 +314,8 @@ class Core:
                 f"requires_grad: only float tensors have gradients, got {self.dtype!r}"
             )
         if requires_grad and graph.is_constant(self.uop):
-            _, base, tensors = target_of(self, self.uop)
-            show(self, tensors, base, in_own_memory(base))
+            _, storage = target_of(self, self.uop)
+            show(storage, in_own_memory(storage.base))
         elif requires_grad and not self._requires_grad:
             self._ask_alone()
         self._requires_grad = requires_grad
@@ -350,9 +334,8 @@ class Core:
         below = {n for root in (node, *roots) for n in root.toposort(passes_gradient)}
         if may_be_former(below):
             found = tensors_shown_in(below)
-        else:  # as mostly; looking at all that wait takes long where many parameters do
-            shown = map(alias_index.of, {base_of_view(n) for n in below})
-            found = [t for t in chain.from_iterable(shown) if t.uop in below]
+        else:  # as mostly; what else memory may show is dear to find
+            found = [t for t in tensors_over(below) if t.uop in below]
         tensors = [t for t in found if t is not self]
         asking = [t for t in tensors if t.requires_grad]
         if node.op is Op.OWN and not any(t.uop is node for t in asking):
@@ -364,7 +347,7 @@ class Core:
         elif has_twins or not (is_whole and is_shared(base)):
             self._become(graph.leaf(node))
         elif graph.is_copy(base):
-            show(self, alias_index.of(base), base, in_own_memory(base))
+            show(self._view.storage, in_own_memory(base))
         else:
             history.begin(base)
 
@@ -393,12 +376,12 @@ class Core:
         in_order = base.op in (Op.CONTIGUOUS, Op.ASSIGN) or graph.is_copy(base)
         if in_order or graph.is_buffer(base):
             return self
-        whole = node if self._value is None else self._value.base
-        source = base_of_view(whole)
+        source = base_of_view(node)
+        storage = self._view.storage if is_shared(source) else self._settle()
+        whole = storage.value
         if base is not base_of(whole) or is_shared(source) or source.op is Op.CONST:
             return self._from_node(UOp(Op.CONTIGUOUS, self.dtype, (self.uop,)))
-        tensors: list[Core] = [self] if self._value is None else self._value.tensors()
-        show(self, tensors, whole, UOp(Op.CONTIGUOUS, self.dtype, (whole,)))
+        show(storage, UOp(Op.CONTIGUOUS, self.dtype, (whole,)))
         return self
 
     def contiguous_backward(self) -> Self:
@@ -439,11 +422,9 @@ class Core:
                 f"whole number of {target!r}"
             )
         result = self._from_node(graph.bitcast(self.uop, target))
-        result._value = Value(
-            result.uop,
-            living[id(result)],
+        result._view.storage.refusal = (
             f"write: a bitcast of {self.dtype!r} to {target!r} is no view of the bytes that it was "
-            "made of. Write to those, as in x.assign(new.bitcast(x.dtype)), or to a copy: clone()",
+            "made of. Write to those, as in x.assign(new.bitcast(x.dtype)), or to a copy: clone()"
         )
         return result
 

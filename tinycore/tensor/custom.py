@@ -97,8 +97,7 @@ class Custom(Interop):
         for slot in written:
             node = graph.written(sources[slot], kernel)
             if (tensor := tensors[slot]).uop is sources[slot]:
-                _, base, views = target_of(tensor, tensor.uop)
-                show(tensor, views, base, node)
+                show(target_of(tensor, tensor.uop)[1], node)
             results[slot] = self._from_node(node)
         return results
 

@@ -15,6 +15,7 @@ from tinycore.tensor.checks import resolve_axis
 from tinycore.tensor.core import canonical
 from tinycore.tensor.grad import Gradients, rule
 from tinycore.tensor.image_products import Images
+from tinycore.tensor.storage import view_of
 from tinycore.uop.node import UOp, device_node
 from tinycore.uop.op import Op
 from tinycore.uop.shape import DeviceLike, devices_named, is_group, names_of
@@ -63,7 +64,7 @@ class Multi(Images):
         Raises as `shard` does.
         """
         if (spread := self.shard(devices, axis).uop) is not self.uop:
-            self._become_alone(spread)
+            self._move(view_of(spread))
         if self.grad is not None:
             self.grad.shard_(devices, axis)
         return self

@@ -19,13 +19,12 @@ from tinycore.engine.transactions import base_buffer
 from tinycore.errors import JitError
 from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.schedule.kernel import memory_of
-from tinycore.tensor.aliases import VIEW_OPS, buffers_below
+from tinycore.tensor.aliases import VIEW_OPS, base_of_view, buffers_below
 from tinycore.tensor.arguments import Arguments, is_realized, rebuilt
 from tinycore.tensor.change_tracking import change_sets, changed_elsewhere, tracking_changes
 from tinycore.tensor.graph import is_alone
 from tinycore.tensor.history import history
 from tinycore.tensor.liveness import (
-    become,
     live_tensors,
     replace_nodes,
     waiting_tensors,
@@ -85,8 +84,9 @@ class ArgumentProxies:
         if not self.back:
             return
         replace_nodes(self.back)
-        plain = [t for t in live_tensors() if base_of(t.uop) in self.back]
-        become(plain, [t.uop.substitute(self.back) for t in plain])
+        for tensor in live_tensors():
+            if base_of_view(tensor.uop) in self.back:
+                tensor._become(tensor.uop.substitute(self.back))
 
     def write_back(self) -> None:
         """Copy changes of proxies to their arguments, if the capture failed.

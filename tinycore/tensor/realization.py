@@ -20,17 +20,13 @@ from tinycore.tensor.core import Core
 from tinycore.tensor.grad import is_data_written, passes_gradient
 from tinycore.tensor.gradient_sources import BufferSet, ended_at
 from tinycore.tensor.history import history
-from tinycore.tensor.liveness import (
-    alias_index,
-    replace_nodes,
-    waiting_tensors,
-    while_walking,
-)
+from tinycore.tensor.liveness import replace_nodes, while_walking
 from tinycore.tensor.runtime import runtime
+from tinycore.tensor.storage import Storage, waiting_storages
 from tinycore.tensor.value_cache import Snapshot, value_cache
 from tinycore.tensor.versions import versions
 from tinycore.tensor.view_writes import show
-from tinycore.tensor.views import is_shared, shows_repeated
+from tinycore.tensor.views import is_shared
 from tinycore.uop.bindings import sizes_below
 from tinycore.uop.movement import base_of, source_below
 from tinycore.uop.node import UOp, ordered
@@ -99,16 +95,13 @@ def with_waiting(
     """
     cached = readable_from_cache(known.memory, roots) if known.memory else known.memory
     form = canonicalize(roots, cached)
-    waiting = waiting_tensors()
+    waiting = waiting_storages()
     while form.assigned and (more := readers_of_overwritten(form, waiting)):
         more = [*form.roots, *more]
         form = canonicalize(more, readable_from_cache(known.memory, more), form)
     ours = set(form.roots)
-    return form, [
-        t.uop
-        for t in waiting
-        if not (t.uop in ours or base_of(t.uop) is read or graph.is_buffer(t.uop))
-    ]
+    roots = [s.root() for s in waiting]
+    return form, [n for n in roots if not (n in ours or base_of(n) is read or graph.is_buffer(n))]
 
 
 def run_and_publish(
@@ -309,10 +302,8 @@ def unshare(tensors: Iterable[Core]) -> None:
         owner = owners.setdefault(tensor.uop, tensor)
         if owner is tensor or is_shared(base_of_view(tensor.uop)):
             continue
-        if (value := tensor._value) is None:
-            tensor._become(graph.copied(tensor.uop))
-        elif value is not owner._value:
-            show(tensor, value.tensors(), value.base, graph.copied(value.base))
+        if (storage := tensor._settle()) is not owner._view.storage:
+            show(storage, graph.copied(storage.value))
 
 
 def choose_retention(roots: list[UOp], memory: dict[UOp, UOp]) -> Realized:
@@ -406,21 +397,19 @@ def unrealized(tensors: Iterable[Core]) -> list[UOp]:
 
 def root_of(tensor: Core) -> UOp:
     """The node computed for a tensor: with other living views, the value that all of them show."""
-    if (value := tensor._value) is not None:
-        is_alone = len(value.tensors()) == 1 and not shows_repeated(tensor.uop, value.base)
-        return tensor.uop if is_alone else value.base
-    base = base_of_view(tensor.uop)
-    is_part = base is not tensor.uop and graph.is_copy(base)
-    return base if is_part and len(alias_index.of(base)) > 1 else tensor.uop
+    storage = tensor._view.storage
+    if tensor._view is storage:
+        return storage.value
+    return tensor.uop if graph.is_memory(base_of_view(storage.value)) else storage.root()
 
 
 @while_walking
 def values_of_tensors() -> set[UOp]:
     """The roots of living tensors that must be computed before memory they read is overwritten."""
-    return {n for t in waiting_tensors() if not shows_memory(n := root_of(t), set())}
+    return {n for s in waiting_storages() if not shows_memory(n := s.root(), set())}
 
 
-def readers_of_overwritten(form: CanonicalGraph, waiting: Iterable[Core]) -> list[UOp]:
+def readers_of_overwritten(form: CanonicalGraph, waiting: Iterable[Storage]) -> list[UOp]:
     """Nodes that living tensors still have to compute from memory which some roots overwrite.
 
     Plain views are not among them: they show the new content. Copies on the way are, since a
@@ -429,7 +418,8 @@ def readers_of_overwritten(form: CanonicalGraph, waiting: Iterable[Core]) -> lis
     if not form.assigned:
         return []
     done = {*form.assigned, *form.roots}
-    nodes = [n for n in dict.fromkeys(map(root_of, waiting)) if not shows_memory(n, done)]
+    roots = dict.fromkeys(s.root() for s in waiting)
+    nodes = [n for n in roots if not shows_memory(n, done)]
     if not nodes:
         return []
     replaced = {base_of(n.src[0]) for n in form.assigned}
@@ -447,7 +437,7 @@ def readers_of_overwritten(form: CanonicalGraph, waiting: Iterable[Core]) -> lis
 @while_walking
 def with_readers(roots: list[UOp]) -> list[UOp]:
     """Some roots, and all nodes to be computed before these overwrite memory."""
-    while more := readers_of_overwritten(canonicalize(roots), waiting_tensors()):
+    while more := readers_of_overwritten(canonicalize(roots), waiting_storages()):
         roots = [*roots, *more]
     return roots
 

@@ -23,7 +23,6 @@ from tinycore.tensor.history import history
 from tinycore.tensor.host_bytes import decode
 from tinycore.tensor.layout import COPIES, moved_from, show_memory
 from tinycore.tensor.liveness import (
-    alias_index,
     give_gradients,
     replace_nodes,
     tensors_over,
@@ -42,9 +41,9 @@ from tinycore.tensor.realization import (
     with_readers,
 )
 from tinycore.tensor.runtime import HostArray, runtime
+from tinycore.tensor.storage import view_of
 from tinycore.tensor.value_cache import value_cache
 from tinycore.tensor.view_writes import overwrite, target_of
-from tinycore.tensor.views import is_shared
 from tinycore.uop.bindings import known, sizes_below
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, device_node, is_gradient_leaf, ordered
@@ -228,7 +227,7 @@ class Realization(Random):
     def to_(self, device: DeviceLike | None) -> Self:
         """Move this tensor, and its gradient, to a device; returns itself."""
         if (moved := self.to(device).uop) is not self.uop:
-            self._become_alone(moved)
+            self._move(view_of(moved))
         if self.grad is not None:
             self.grad.to_(device)
         return self
@@ -265,8 +264,7 @@ class Realization(Random):
             raise ShapeError(f"replace: {x.shape} in place of {self.shape}")
         if x is self:
             return self  # a view stays one
-        self._become_alone(x.uop)
-        x._share(self)
+        self._move(x._view)
         return self
 
     def _take_over(self, x: Self, is_alone: bool) -> None:
@@ -274,12 +272,11 @@ class Realization(Random):
 
         `is_alone` tells that nobody will use the other one itself.
         """
-        base, value = base_of_view(x.uop), x._value
-        tensors = alias_index.of(base) if is_shared(base) else value.tensors() if value else []
-        if is_alone and x._requires_grad is None and not {*tensors} - {x, self}:
+        others = {*x._view.storage.tensors()} - {x, self}
+        if is_alone and x._requires_grad is None and not others:
             self.replace(x)
         else:
-            self._become_alone(x.detach().clone().uop)
+            self._move(view_of(x.detach().clone().uop))
 
     def assign(self, x: Self | Scalar | Sequence[Any]) -> Self:
         """Write a value, broadcast, into the memory of this tensor; returns itself.

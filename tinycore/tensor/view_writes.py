@@ -1,8 +1,8 @@
-"""Writes through views: their target, and the new values of all its aliases.
+"""Writes through views: their place in a storage, and its new value.
 
-Floor 5. A tensor is a view of its base: memory, a copy of its own, or a value that is not in memory
-yet. The base gets the new value (an ASSIGN to memory, an INSERT of a part), and every view of it
-becomes the same view of that. See docs/aliasing.md.
+Floor 5. The value of a storage is memory, a copy of its own, or not in memory yet. It gets a new
+one: an ASSIGN to memory, an INSERT of a part. Every view of it derives its own from that.
+See docs/aliasing.md.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from tinycore.errors import AliasError, ShapeError
 from tinycore.tensor import graph
-from tinycore.tensor.aliases import base_of_view
 from tinycore.tensor.grad import LEAF
 from tinycore.tensor.history import history
-from tinycore.tensor.liveness import alias_index, become, view_over
+from tinycore.tensor.storage import Storage
 from tinycore.tensor.views import is_detached, is_shared, place_in
+from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, is_gradient_leaf
 from tinycore.uop.op import Op
 from tinycore.uop.shape import Shape
@@ -32,25 +32,26 @@ def overwrite(tensor: Core, value: UOp, at: UOp | None = None) -> None:
     where an element is shown more than once, ShapeError for a part of what has no fixed size.
     """
     node = tensor.uop if at is None else at
-    place, base, tensors = target_of(tensor, node)
+    place, storage = target_of(tensor, node)
+    base = storage.base
     if place is not node and is_detached(node, base):
         value = UOp(Op.DETACH, value.dtype, (value,))
     if graph.is_memory(base):
         memory = node if graph.is_memory(node) else base
         change = value if memory is node else graph.insert(memory, place, value)
-        mark = LEAF if any(t.requires_grad and not flows_on(t.uop) for t in tensors) else None
-        show(tensor, tensors, base, graph.assign(memory, change, mark))
+        asks = any(t.requires_grad and not flows_on(t.uop) for t in storage.tensors())
+        show(storage, graph.assign(memory, change, LEAF if asks else None))
     elif graph.is_copy(base):  # not memory yet, but of this tensor and its views alone
         whole_fixed(base.shape)
         new = graph.copied(value) if place is base else graph.insert(base, place, value)
-        show(tensor, tensors, base, new)
+        show(storage, new)
     elif place is base:
-        show(tensor, tensors, base, UOp(Op.VALUE, value.dtype, (value,)))
+        show(storage, UOp(Op.VALUE, value.dtype, (value,)))
     else:
         whole_fixed(base.shape)
         memory = in_own_memory(base)
         change = graph.insert(memory, place.substitute({base: memory}), value)
-        show(tensor, tensors, base, graph.assign(memory, change))
+        show(storage, graph.assign(memory, change))
 
 
 def flows_on(node: UOp) -> bool:
@@ -58,38 +59,28 @@ def flows_on(node: UOp) -> bool:
     return node.op is Op.OWN and not is_gradient_leaf(node)
 
 
-def target_of(tensor: Core, node: UOp) -> tuple[UOp, UOp, list[Core]]:
-    """The view that a tensor is of its base, the base, and all tensors that show the base.
+def target_of(tensor: Core, node: UOp) -> tuple[UOp, Storage]:
+    """The place that a view of a tensor has in the base of its storage, and the storage.
 
     Raises AliasError where an element is shown more than once, or as other bytes.
     """
-    base = base_of_view(tensor.uop)
-    if is_shared(base):
-        return place_in(node, base), base, alias_index.of(base)
-    value = tensor._value
-    if value is not None and value.refusal is not None:
-        raise AliasError(value.refusal)
-    if value is None or len(tensors := value.tensors()) == 1:
-        if value is not None:
-            place_in(tensor.uop, value.base)  # refused though what it was made of is gone
-        tensor._value = None
-        base = graph.below_own(tensor.uop)
-        return place_in(node, base), base, [tensor]
-    return place_in(node, value.base), value.base, tensors
+    storage = tensor._view.storage
+    if not is_shared(storage.base):
+        if storage.refusal is not None:
+            raise AliasError(storage.refusal)
+        place_in(tensor.uop, storage.value)  # refused though what it was made of is gone
+        storage = tensor._settle()
+    return place_in(node, storage.base), storage
 
 
-def show(tensor: Core, tensors: list[Core], base: UOp, new: UOp) -> None:
-    """Replace the value of `base`, which a tensor and others show."""
+def show(storage: Storage, new: UOp) -> None:
+    """Replace the base of a storage by another node."""
     history.mark_pending(new)
-    new = graph.reshape(new, base.shape)
-    value = tensor._value
-    lasting = None if value is None or is_shared(base_of_view(new)) else value
-    nodes = [t.uop for t in tensors]
-    become(tensors, [new if n is base else view_over(n, base, new) for n in nodes])
-    for other in tensors:
-        other._value = lasting
-    if lasting is not None:
-        lasting.base = new
+    value, base = storage.value, storage.base
+    if base_of(value) is base or value is base:  # one RESHAPE at most, or each write would add some
+        storage.write(graph.reshape(base_of(new), value.shape))
+    else:
+        storage.write(value.substitute({base: graph.reshape(new, base.shape)}))
 
 
 def in_own_memory(node: UOp) -> UOp:

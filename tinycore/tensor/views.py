@@ -1,52 +1,34 @@
-"""Views of unrealized values, so that a write reaches all of them.
+"""Steps of views: which movement shows the elements of a base, and whether they may be written.
 
-Floor 5. A view of memory is found by its node (`tinycore.tensor.aliases`): two tensors over one
-BUFFER are the same elements. A node that is still to be computed says nothing of the kind, since
-equal computations are one node, so those that were made as views of such a tensor share a Value.
+Floor 5. What tensors share a base is told by their storage (`tinycore.tensor.storage`).
 See docs/aliasing.md.
 """
 
 from __future__ import annotations
 
-import weakref
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tinycore.errors import AliasError
 from tinycore.tensor import graph
 from tinycore.tensor.aliases import VIEW_OPS
+from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp
-from tinycore.uop.op import SAME_VALUE, Op
-
-if TYPE_CHECKING:
-    from tinycore.tensor.core import Core
-
-FEWEST: Final = 16
-"""Views that are noted before the first look at which of them still live."""
+from tinycore.uop.op import PARTIAL_WRITES, SAME_VALUE, Op
 
 
-class Value:
-    """The base of some views: a node that has no memory, and the tensors that show it."""
+def movement_above(node: UOp, base: UOp) -> list[UOp] | None:
+    """The nodes by which a view shows a base, or what that reshapes, the last one first.
 
-    __slots__ = ("base", "most", "noted", "refusal")
-
-    def __init__(self, base: UOp, first: weakref.ref[Core], refusal: str | None = None) -> None:
-        self.base = base
-        self.refusal = refusal
-        self.noted = [first]
-        self.most = FEWEST
-        """Number of notes at which those of dead tensors are dropped."""
-
-    def enter(self, reference: weakref.ref[Core]) -> None:
-        """One more tensor."""
-        self.noted.append(reference)
-        if len(self.noted) > self.most:
-            self.noted = [r for r in self.noted if (t := r()) is not None and t._value is self]
-            self.most = max(FEWEST, 2 * len(self.noted))
-
-    def tensors(self) -> list[Core]:
-        """The tensors that live and still show it."""
-        found = [t for r in self.noted if (t := r()) is not None and t._value is self]
-        return list({id(t): t for t in found}.values())  # one that left and came back is once
+    None for what is no view of it.
+    """
+    content = base_of(base)
+    steps: list[UOp] = []
+    while node is not base and node is not content:
+        if node.op not in VIEW_OPS:
+            return None
+        steps.append(node)
+        node = node.src[0]
+    return steps
 
 
 def place_in(node: UOp, base: UOp) -> UOp:
@@ -54,31 +36,24 @@ def place_in(node: UOp, base: UOp) -> UOp:
 
     Raises AliasError where it shows one element several times, or elements that are not there.
     """
-    steps: list[UOp] = []
-    below = node
-    while below is not base:
-        if below.op not in VIEW_OPS or repeats(below):
-            raise AliasError(
-                f"write: a tensor of shape {node.shape} that was made by {name_of(below)} shows "
-                "elements more than once, or such as are not there. Write to the tensor that it "
-                "was made of, or to a copy: clone()"
-            )
-        if below.op not in SAME_VALUE:
-            steps.append(below)
-        below = below.src[0]
-    view = base
+    steps = movement_above(node, base)
+    refused = [node] if steps is None else [*filter(repeats, steps)]
+    if steps is None or refused:
+        raise AliasError(
+            f"write: a tensor of shape {node.shape} that was made by {name_of(refused[0])} shows "
+            "elements more than once, or such as are not there. Write to the tensor that it was "
+            "made of, or to a copy: clone()"
+        )
+    view = graph.reshape(base, (steps[-1].src[0] if steps else node).shape)
     for step in reversed(steps):
-        view = step if step.src[0] is view else step.with_src((view,))
+        if step.op not in SAME_VALUE:
+            view = step if step.src[0] is view else step.with_src((view,))
     return view
 
 
 def shows_repeated(node: UOp, base: UOp) -> bool:
     """True if a view shows an element of its base more than once, or elements not in it."""
-    while node is not base and node.op in VIEW_OPS:
-        if repeats(node):
-            return True
-        node = node.src[0]
-    return False
+    return any(map(repeats, movement_above(node, base) or ()))
 
 
 def repeats(node: UOp) -> bool:
@@ -98,13 +73,13 @@ VIEW_NAMES: Final = {Op.SKEW: "unfold", Op.UNSKEW: "unfold"}
 
 def is_detached(node: UOp, base: UOp) -> bool:
     """True if a view is one through which no gradient flows."""
-    while node is not base:
-        if node.op is Op.DETACH:
-            return True
-        node = node.src[0]
-    return False
+    return any(step.op is Op.DETACH for step in movement_above(node, base) or ())
 
 
 def is_shared(base: UOp) -> bool:
     """True if all tensors over a node show the same elements: it is memory, or only theirs."""
-    return graph.is_memory(base) or graph.is_copy(base)
+    return base.op in SHARED and (graph.is_memory(base) or graph.is_copy(base))
+
+
+SHARED: Final = graph.MEMORY | PARTIAL_WRITES | {Op.CONTIGUOUS, Op.MULTI, Op.RESHAPE}
+"""Ops of nodes that may be memory, or a copy that will have some."""

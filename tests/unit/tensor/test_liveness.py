@@ -8,9 +8,9 @@ import pytest
 from call_counts import calls
 
 from tinycore import Context, Tensor, nn
-from tinycore.tensor import aliases, liveness
-from tinycore.tensor.aliases import base_of_view
-from tinycore.tensor.liveness import is_waiting, live_tensors, waiting_tensors
+from tinycore.tensor import storage
+from tinycore.tensor.liveness import live_tensors, waiting_tensors
+from tinycore.tensor.storage import is_waiting
 from tinycore.uop.node import UOp
 
 
@@ -19,7 +19,7 @@ def memory() -> Tensor:
 
 
 def found_by_looking_at_all() -> list[int]:
-    return [id(t) for t in live_tensors() if is_waiting(t.uop)]
+    return [id(t) for t in live_tensors() if is_waiting(t._view.storage.value)]
 
 
 def assign(x: Tensor) -> object:
@@ -67,13 +67,16 @@ def test_what_waits_is_found_in_order_of_creation(change: Callable[[Tensor], obj
         del kept
 
 
-def test_what_waits_is_found_among_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(liveness, "MOST_CANDIDATES", 40)
+def test_what_is_gone_waits_no_more() -> None:
     kept = [x if n % 3 else x + 1 for n in range(100) for x in [memory()]]
+    waiting_tensors()
+    before = len(storage.waiting)
+    kept += [memory() + 1 for _ in range(100)]
+    assert len(storage.waiting) >= before + 100
 
+    del kept[100:]
+    assert len(storage.waiting) <= before + 100
     assert [id(t) for t in waiting_tensors()] == found_by_looking_at_all()
-    assert len(kept) == 100
-    assert len(liveness.waiting_index.candidates) < 100
 
 
 def test_a_run_looks_at_no_tensor_that_was_memory_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +88,7 @@ def test_a_run_looks_at_no_tensor_that_was_memory_before(monkeypatch: pytest.Mon
         looked.append(node)
         return is_waiting(node)
 
-    monkeypatch.setattr(liveness, "is_waiting", counted)
+    monkeypatch.setattr(storage, "is_waiting", counted)
     waits = len(waiting_tensors())
     looked.clear()
     (kept[0] + 1).realize()
@@ -129,16 +132,3 @@ def test_work_does_not_grow_with_the_number_of_living_tensors(
     work()  # the new ones are placed in groups once
 
     assert calls(work) < alone + len(others) / 4
-
-
-def test_groups_of_many_tensors_are_not_rebuilt_at_each_query(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(aliases, "MOST_NEW", 10)
-    tensors = [memory() for _ in range(50)]
-    index = liveness.alias_index
-    index.of(tensors[0].uop)
-    groups = list(index.groups.values())
-
-    assert [t is tensors[3] for t in index.of(base_of_view(tensors[3].uop))] == [True]
-    assert all(a is b for a, b in zip(groups, index.groups.values(), strict=True))

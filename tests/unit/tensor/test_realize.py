@@ -15,7 +15,8 @@ from tinycore.errors import DeviceError, DTypeError, ShapeError
 from tinycore.schedule.device_memory import buffer_of
 from tinycore.tensor import Tensor, live_tensors, liveness
 from tinycore.tensor.core import Core
-from tinycore.tensor.views import Value
+from tinycore.tensor.storage import Storage
+from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
 
@@ -40,17 +41,16 @@ def test_views_may_be_made_by_another_thread_while_a_tensor_becomes_memory(
     x = Tensor([1, 2]).realize()
     y, other = x + 1, x + 2
     views: list[Tensor] = []
-    shared_values = liveness.shared_values
+    publish = liveness.publish
 
-    def meanwhile(tensors: list[Core]) -> list[Value]:
-        values = shared_values(tensors)
+    def meanwhile(found: dict[Storage, UOp], alone: dict[Storage, Core]) -> None:
         thread = threading.Thread(target=lambda: views.append(y[1:]))
         thread.start()
         thread.join()
-        return values
+        publish(found, alone)
 
     with monkeypatch.context() as patch:
-        patch.setattr(liveness, "shared_values", meanwhile)
+        patch.setattr(liveness, "publish", meanwhile)
         y.realize()
 
     assert y.tolist() == [2, 3]

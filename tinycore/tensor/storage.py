@@ -1,0 +1,238 @@
+"""Storages: what tensors show, and the only thing that a write changes.
+
+Floor 5. A storage is a group of aliases: its value is a node, and all its views derive theirs from
+it, so that one attribute store is a write that each of them sees. Two tensors over the same memory
+have the same storage, however they were made; equal values that are still to be computed do not.
+See docs/aliasing.md.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Mapping
+from functools import partial
+from itertools import count, repeat
+from typing import TYPE_CHECKING, Final
+
+from tinycore._locks import recursive_lock
+from tinycore.tensor import graph
+from tinycore.tensor.aliases import VIEW_OPS, base_of_view
+from tinycore.tensor.change_tracking import change_sets, log_write, record_changes, undo_logs
+from tinycore.tensor.views import SHARED, is_shared, movement_above, shows_repeated
+from tinycore.uop.movement import base_of
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+
+if TYPE_CHECKING:
+    from tinycore.tensor.core import Core
+
+walking: Final = recursive_lock()
+"""Held while a thread refers to tensors of others, which live no longer than their own wants it to
+one that looks for them: what would read memory, or outlives a captured function.
+"""
+waiting: Final[dict[int, weakref.ref[Storage]]] = {}
+"""Storages that are more than memory, and some that were, by number."""
+of_memory: Final[dict[int, weakref.ref[Storage]]] = {}
+"""Storages of memory, and of copies that will have some, by the id of their base."""
+numbers: Final = count()
+
+
+class Storage:
+    """A group of aliases. It is the view of itself that shows all."""
+
+    __slots__ = ("__weakref__", "is_owned", "is_viewed", "number", "refusal", "value", "views")
+
+    def __init__(self, value: UOp) -> None:
+        self.value = value
+        """The present version: an immutable node."""
+        self.views: dict[int, weakref.ref[Core]] = {}
+        """The living tensors that show it, by id."""
+        self.refusal: str | None = None
+        """The message of a write to what is no memory and shows other elements."""
+        self.is_viewed = False
+        """True if tensors may show a part of it."""
+        self.is_owned = False
+        """True if tensors may show it as nodes of their own, which graphs of former memory have."""
+        self.number = next(numbers)
+
+    @property
+    def storage(self) -> Storage:
+        """Itself."""
+        return self
+
+    @property
+    def base(self) -> UOp:
+        """The memory or copy that it shows; of any other value the value itself."""
+        base = base_of_view(self.value)
+        return base if base.op is BUFFER or is_shared(base) else self.value
+
+    def tensors(self) -> list[Core]:
+        """The living tensors that show it."""
+        found = [tensor for r in list(self.views.values()) if (tensor := r()) is not None]
+        return [tensor for tensor in found if tensor._view.storage is self]
+
+    def alone(self) -> Core | None:
+        """The one tensor that shows it, if that shows a part of what is no memory, each element
+        once at most.
+        """
+        if not self.is_viewed:
+            return None
+        views = list(self.views.values())
+        tensor = views[0]() if len(views) == 1 else None
+        if tensor is None or tensor._view is self or graph.is_memory(base_of_view(self.value)):
+            return None
+        return None if shows_repeated(tensor.uop, self.value) else tensor
+
+    def root(self) -> UOp:
+        """The node that is computed for it."""
+        return self.value if (tensor := self.alone()) is None else tensor.uop
+
+    def write(self, value: UOp) -> None:
+        """Take another value, which atomic writes undo if they fail."""
+        if undo_logs:
+            log_write(self)
+        exchange({self: value})
+
+    def enter(self, value: UOp, base: UOp) -> Storage:
+        """Be found by what it shows, or is about to show; itself."""
+        if base.op is BUFFER or is_shared(base):
+            key = id(base)
+            if key not in of_memory:
+                of_memory[key] = weakref.ref(self, partial(of_memory.pop, key))
+        if value is not base or base.op is not BUFFER:
+            self.wait()
+        return self
+
+    def wait(self) -> None:
+        """Be among those that the next query looks at."""
+        number = self.number
+        if number not in waiting:
+            waiting[number] = weakref.ref(self, partial(waiting.pop, number))
+
+    def forget(self) -> None:
+        """Nothing is derived here."""
+
+
+class View:
+    """The elements that a tensor shows of a storage: a path of movement ops, DETACHs and OWNs."""
+
+    __slots__ = ("last", "path", "shape", "storage")
+
+    def __init__(self, storage: Storage, node: UOp, steps: list[UOp]) -> None:
+        self.storage = storage
+        self.shape = (steps[-1].src[0] if steps else node).shape
+        self.path = tuple([graph.Movement(n.op, n.arg, n.shape) for n in reversed(steps)])
+        self.last: tuple[UOp, UOp] | None = storage.value, node
+        storage.is_viewed = True
+        if any(step.op is OWN for step in steps):
+            with walking:
+                storage.is_owned = True
+                storage.wait()
+
+    @property
+    def value(self) -> UOp:
+        """Its node, derived from the present version."""
+        whole = self.storage.value
+        last = self.last
+        if last is not None and last[0] is whole:
+            return last[1]
+        node = graph.moved_along(graph.reshape(whole, self.shape), self.path)
+        self.last = whole, node
+        return node
+
+    def forget(self) -> None:
+        """Keep no former version alive."""
+        self.last = None
+
+
+def exchange(values: Mapping[Storage, UOp]) -> None:
+    """Give storages other values, all or none: no interrupt comes between two of them."""
+    if change_sets:
+        record_changes([tensor for storage in values for tensor in storage.tensors()])
+    former = [storage.value for storage in values]
+    with walking:  # else a query could forget one
+        for storage, value in values.items():
+            storage.enter(value, base_of_view(value))
+        deque(map(setattr, values, repeat("value"), values.values()), maxlen=0)  # all of it is C
+    for storage, old in zip(values, former, strict=True):
+        base = base_of_view(old) if old.op in SHOWING else None
+        if base is not None and storage_at(base) is storage and storage.base is not base:
+            of_memory.pop(id(base), None)
+        for reference in list(storage.views.values()):
+            if (tensor := reference()) is not None:
+                tensor._view.forget()
+
+
+def view_in(storage: Storage, node: UOp) -> Storage | View | None:
+    """The view of a storage that a node is; None if it is none."""
+    value = storage.value
+    if node is value:
+        return storage
+    steps = movement_above(node, value)
+    return None if steps is None else View(storage, node, steps)
+
+
+def view_of(node: UOp) -> Storage | View:
+    """The storage of the memory that a node shows, or the view of one; else a new storage."""
+    op, key = node.op, id(node)
+    if op is BUFFER and key not in of_memory:
+        new = Storage(node)
+        of_memory[key] = weakref.ref(new, partial(of_memory.pop, key))
+        return new
+    if op not in SHOWING:
+        new = Storage(node)
+        waiting[new.number] = weakref.ref(new, partial(waiting.pop, new.number))
+        return new
+    base = base_of_view(node)
+    if (storage := storage_at(base)) is None:
+        if base.op is BUFFER or is_shared(base):
+            value = node if base_of(node) is base else base
+        else:
+            value = graph.below_own(node)
+        storage = Storage(value).enter(value, base)
+    return view_in(storage, node) or Storage(node).enter(node, base)
+
+
+def storage_at(base: UOp) -> Storage | None:
+    """The storage of some memory, or copy that will have some."""
+    found = of_memory.get(id(base))
+    return None if found is None else found()
+
+
+def waiting_storages() -> list[Storage]:
+    """The storages that are more than memory for all that show them, in order of creation."""
+    found = []
+    with walking:
+        for number in sorted(waiting):  # a list of these makes no object that ends storages
+            reference = waiting.get(number)
+            storage = None if reference is None else reference()
+            if storage is not None and (storage.is_owned or is_waiting(storage.value)):
+                found.append(storage)
+            else:
+                waiting.pop(number, None)
+    return found
+
+
+def is_waiting(node: UOp) -> bool:
+    """True if a node is more than one buffer under some shape."""
+    while node.op is RESHAPE:
+        node = node.src[0]
+    return node.op is not BUFFER
+
+
+def waiting_tensors() -> list[Core]:
+    """Living tensors that show more than one buffer under some shape."""
+    return [tensor for storage in waiting_storages() for tensor in storage.tensors()]
+
+
+def live_tensors() -> list[Core]:
+    """Every living tensor, in order of creation of their storages."""
+    held = [*list(waiting.values()), *list(of_memory.values())]
+    found = {storage.number: storage for r in held if (storage := r()) is not None}
+    return [tensor for number in sorted(found) for tensor in found[number].tensors()]
+
+
+BUFFER, OWN, RESHAPE = Op.BUFFER, Op.OWN, Op.RESHAPE
+SHOWING: Final = VIEW_OPS | SHARED
+"""Ops of nodes that may show memory."""
