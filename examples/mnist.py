@@ -10,6 +10,7 @@ TinyJit runs it, the second captures its kernels, and every later one replays th
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable
 
@@ -90,6 +91,7 @@ def main() -> None:
         right += int(right_among(images, labels).item())
     accuracy = right / test_images.shape[0]
     print(f"{options.steps} steps in {seconds:.1f} s; {accuracy:.2%} of the test set are right")
+    print(f"its timeline: VIZ=2 python {sys.argv[0]}")
     if options.save:
         nn.state.safe_save(nn.state.get_state_dict(model), options.save)
 

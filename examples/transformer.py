@@ -11,6 +11,7 @@ better: strings are drawn anew at every step, so there is nothing to memorize.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable
 
@@ -106,6 +107,7 @@ def main() -> None:
     print(f"{right.item():.1%} of the symbols of unseen strings are right, such as")
     for string, answer in zip(tokens[:3].tolist(), said[:3].tolist(), strict=True):
         print(f"  {' '.join(map(str, string[: options.length]))} -> {' '.join(map(str, answer))}")
+    print(f"its timeline: VIZ=2 python {sys.argv[0]}")
 
 
 if __name__ == "__main__":

@@ -118,6 +118,7 @@ def _run(arguments: argparse.Namespace) -> int:
     right = int((said == truth).sum())
     print(f"held-out accuracy {right / len(truth):.2%}: {right} of {len(truth)} right\n")
     _show(task.held_out.numpy()[:, 0], said, truth)
+    print("\nits timeline: VIZ=2 tinycore demo")
     return 0
 
 
