@@ -40,6 +40,7 @@ from tinycore.nn.files.npy import NPY_MAGIC, read_npy, read_npz
 from tinycore.nn.files.safetensors import (
     SafetensorsFile,
     read_index,
+    read_json,
     stated_array,
     write_safetensors,
 )
@@ -51,14 +52,17 @@ from tinycore.uop.shape import DeviceLike
 __all__ = [
     "Opaque",
     "TensorIO",
+    "folder_load",
     "get_parameters",
     "get_state_dict",
     "gguf_load",
+    "load_checkpoint",
     "load_state_dict",
     "numpy_load",
     "safe_load",
     "safe_load_metadata",
     "safe_save",
+    "save_checkpoint",
     "tar_extract",
     "torch_load",
     "zip_extract",
@@ -240,20 +244,21 @@ def safe_load(fn: Source, device: DeviceLike | None = None) -> dict[str, Tensor]
     but for powers of two (F8_E8M0), which are float32. Raises
     FileFormatError when a file breaks its format in any way, and OSError when one cannot be read.
     """
+
+    def load(path: Source, names: list[str]) -> dict[str, Any]:
+        with SafetensorsFile(_source(path)) as file:
+            return _safetensors(
+                file, [n for n in names or file.entries if n in file.entries], device
+            )
+
+    return _of_all_files(fn, load)  # type: ignore[no-any-return]
+
+
+def _of_all_files(fn: Source, load: Callable[[Source, list[str]], Any]) -> Any:
+    """The content of one file; of an index, the tensors that it names, one file after another."""
     if isinstance(fn, Tensor) or not os.fspath(fn).endswith(".json"):
-        with SafetensorsFile(_source(fn)) as file:
-            return _safetensors(file, list(file), device)
-
-    def load(path: Path, names: list[str]) -> dict[str, Any]:
-        with SafetensorsFile.open(path) as file:
-            return _safetensors(file, [name for name in names if name in file], device)
-
-    return _of_all_files(Path(fn), load)
-
-
-def _of_all_files(index: Path, load: Callable[[Path, list[str]], dict[str, Any]]) -> dict[str, Any]:
-    """The tensors that an index names, of the files beside it, one file after another."""
-    places = read_index(index)
+        return load(fn, [])
+    index, places = Path(fn), read_index(fn)
     found: dict[str, Any] = {}
     for place in dict.fromkeys(places.values()):
         names = [name for name, there in places.items() if there == place]
@@ -283,6 +288,20 @@ def _safetensors(
 def _shown(names: list[str]) -> Iterator[str]:
     """Names of tensors while they are read, with progress on a terminal if that takes long."""
     yield from tqdm(names, "reading tensors", leave=False, delay=1.0, disable=None)
+
+
+def folder_load(
+    fn: str | os.PathLike[str], device: DeviceLike | None = None
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The configuration and the tensors of a folder of Hugging Face: what `config.json` says, and
+    the weights in safetensors files, else in those of `torch.save`, in one file or as an index has
+    them. Raises OSError where a file is not there, FileFormatError for a damaged one.
+    """
+    path = Path(fn)
+    config = read_json(path / "config.json")
+    names = ("model.safetensors.index.json", "model.safetensors", "pytorch_model.bin.index.json")
+    place = next((p for n in names if (p := path / n).exists()), path / "pytorch_model.bin")
+    return config, (safe_load if "safe" in place.name else torch_load)(place, device)
 
 
 def torch_load(fn: Source, device: DeviceLike | None = None) -> Any:
@@ -316,9 +335,7 @@ def torch_load(fn: Source, device: DeviceLike | None = None) -> Any:
             raise FileFormatError(f"{path}: holds a {type(found).__name__}, no state dict")
         return found
 
-    if isinstance(fn, Tensor) or not os.fspath(fn).endswith(".json"):
-        return load(fn, [])
-    return _of_all_files(Path(fn), load)
+    return _of_all_files(fn, load)
 
 
 def gguf_load(
@@ -435,15 +452,11 @@ def zip_extract(
 def _source(fn: Source) -> files.Source:
     """The bytes of a file, or of a tensor of bytes."""
     if isinstance(fn, Tensor):
-        return files.Source(fn.contiguous().data().cast("B"), _place(fn))
+        return files.Source(fn.contiguous().data().cast("B"), "a tensor of bytes")
     return files.Source.open(fn)
 
 
-def _place(fn: Source) -> str:
-    return "a tensor of bytes" if isinstance(fn, Tensor) else str(fn)
-
-
-class TensorIO(io.RawIOBase):
+class TensorIO(io.BufferedReader):
     """A tensor of bytes as a file to read, `io.BufferedReader(TensorIO(x))` in larger steps.
 
     Raises DTypeError unless it is of uint8, ShapeError unless it has one axis.
@@ -457,23 +470,7 @@ class TensorIO(io.RawIOBase):
             raise DTypeError(f"TensorIO: needs a tensor of uint8, got {t.dtype!r}")
         if t.ndim != 1:
             raise ShapeError(f"TensorIO: needs one axis, got shape {t.shape}")
-        self._content = io.BytesIO(t.contiguous().data().cast("B"))
-
-    def readable(self) -> bool:
-        """True: it can be read."""
-        return True
-
-    def seekable(self) -> bool:
-        """True: the position can be set."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill a buffer; how many bytes there were."""
-        return self._content.readinto(buffer)
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        """Set the position, as of any file."""
-        return self._content.seek(offset, whence)
+        super().__init__(io.BytesIO(t.contiguous().data().cast("B")))
 
 
 def safe_load_metadata(fn: Source) -> tuple[Tensor, int, dict[str, Any]]:
@@ -512,6 +509,47 @@ def safe_save(
     }
     true_dtypes = {name: tensor.dtype for name, tensor in tensors.items()}
     write_safetensors(Path(fn), stored, texts, true_dtypes=true_dtypes)
+
+
+def save_checkpoint(fn: str | os.PathLike[str], state: object, step: int = 0) -> None:
+    """Write all that a training resumes from to a safetensors file: the tensors of `state`, such as
+    `{"model": net, "optimizer": optimizer, "schedule": schedule}`, the position of the stream of
+    random numbers, and the number of the step.
+
+    A checkpoint that was there is kept as `fn` with `.previous` added. One of the two is whole at
+    any moment, whatever ends the process. Raises as `safe_save` does.
+    """
+    path, new = Path(fn), Path(f"{fn}.new")
+    tensors = {**get_state_dict(state), "random state": Tensor.get_rng_state()}
+    safe_save(tensors, new, {"step": step})
+    if path.exists():
+        path.replace(f"{fn}.previous")
+    new.replace(path)
+
+
+def load_checkpoint(fn: str | os.PathLike[str], state: object) -> int:
+    """Give the tensors of `state` the values of a checkpoint, and the stream of random numbers its
+    position; returns the number of the step. The next steps are those that would have come.
+
+    The previous checkpoint is read where a process ended while the file was replaced. Raises as
+    `safe_load` and `load_state_dict` do, OSError where there is none.
+
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file, x = pathlib.Path(folder, "run"), Tensor([1.0, 2.0])
+    ...     nn.state.save_checkpoint(file, [x], step=7)
+    ...     _ = x.assign(x * 0)
+    ...     nn.state.load_checkpoint(file, [x]), x.tolist()
+    (7, [1.0, 2.0])
+    """
+    places = [Path(f"{fn}{suffix}") for suffix in ("", ".new", ".previous")]
+    with SafetensorsFile.open(next(filter(Path.exists, places), places[0])) as file:
+        found = _safetensors(file, list(file), None)
+        step = int(file.metadata.get("step", 0))
+    place = found.pop("random state")
+    load_state_dict(state, found, consume=True)
+    Tensor.set_rng_state(place)
+    return step
 
 
 _STORED_AS = {dtypes.bfloat16: dtypes.uint16, **dict.fromkeys(dtypes.fp8s, dtypes.uint8)}

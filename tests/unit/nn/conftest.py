@@ -17,6 +17,7 @@ __all__ = ["pytest_runtest_call", "target"]
 ON_ONE_TARGET = frozenset(
     {
         "test_attention.py",
+        "test_checkpoints.py",
         "test_clipping.py",
         "test_hostile_files.py",
         "test_idx.py",

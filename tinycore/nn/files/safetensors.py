@@ -28,6 +28,7 @@ __all__ = [
     "SafetensorsFile",
     "TensorEntry",
     "read_index",
+    "read_json",
     "write_safetensors",
 ]
 
@@ -147,19 +148,27 @@ def _powers(stored: Array) -> Array:
     return found
 
 
+def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The object in a JSON file. Raises FileFormatError for anything else."""
+    with Source.open(path) as source:
+        text = source.bytes(0, source.size)
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise FileFormatError(f"{path}: no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise FileFormatError(f"{path}: no JSON object")
+    return found
+
+
 def read_index(path: str | os.PathLike[str]) -> dict[str, str]:
     """The name of the file of each tensor of a model in several files, by the name of the tensor.
 
     An index is JSON: `weight_map` gives the name of a file beside it for each tensor. Raises
     FileFormatError for anything else, and for names of files elsewhere.
     """
-    with Source.open(path) as source:
-        text = source.bytes(0, source.size)
-    try:
-        index = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise FileFormatError(f"{path}: no JSON: {error}") from error
-    places = index.get("weight_map") if isinstance(index, dict) else None
+    index = read_json(path)
+    places = index.get("weight_map")
     if not isinstance(places, dict):
         raise FileFormatError(f"{path}: an index of files of a model has a `weight_map`.")
     for name, place in places.items():
