@@ -20,13 +20,13 @@ sys.path.append(str(ROOT))  # last: what is installed comes first
 from benchmarks.size import folder_sizes, sums  # noqa: E402
 
 BUDGETS: Final = {
-    "tinycore": 19_402,
+    "tinycore": 19_502,
     "tinycore/array_api": 11_002,
     "tinycore/builtin": 17_922,
     "tinycore/cli": 10_124,
     "tinycore/device": 20_233,
     "tinycore/engine": 21_476,
-    "tinycore/lower": 54_705,
+    "tinycore/lower": 54_505,
     "tinycore/lower/steps": 13_339,
     "tinycore/lower/strategies": 36_622,
     "tinycore/linalg": 7_602,
@@ -35,7 +35,7 @@ BUDGETS: Final = {
     "tinycore/nn/optim": 8_417,
     "tinycore/render": 19_860,
     "tinycore/schedule": 56_116,
-    "tinycore/tensor": 127_616,
+    "tinycore/tensor": 127_716,
     "tinycore/tensor/guards": 9_356,
     "tinycore/uop": 43_246,
     "plugins/tiny_amd": 41_844,
