@@ -198,7 +198,8 @@ def underlying() -> Backend:
     """
     wanted = settings.RANK_DEVICE or core_settings.DEV.partition(";")[0].rpartition("+")[2]
     name, *details = wanted.upper().split(":")
-    name = "CPU" if name in {"", "RANK"} else name
+    if name in {"", "RANK"}:
+        name = "PYTHON" if Device.plugins.find("CPU") is None else "CPU"
     candidate = Device.plugins.find(name)
     if candidate is not None:
         candidate.load()
