@@ -41,7 +41,7 @@ def origins_of(nodes: Iterable[UOp]) -> tuple[object, ...]:
 def texts(known: Mapping[UOp, UOp]) -> dict[UOp, str]:
     """Origins as text, `softmax /home/me/train.py:31`, for nodes that stand for others.
 
-    `known` has sources first. A node without an origin has that of a node which uses it. Methods
+    `known` has sources first. A node without an origin has that of the first which uses it. Methods
     are without their underscores, or the class that was called.
     """
     found: dict[UOp, str] = {}
@@ -53,7 +53,7 @@ def texts(known: Mapping[UOp, UOp]) -> dict[UOp, str]:
             found[node] = f"{word} {file}:{line}"
         if own := found.get(node):
             for source in node.src:
-                found.setdefault(source, own)
+                found[source] = own
     return found
 
 

@@ -142,3 +142,18 @@ def test_debug_prints_them(capsys: pytest.CaptureFixture[str]) -> None:
         here = line()
 
     assert f"mul test_origins.py:{here}\n" in capsys.readouterr().err
+
+
+def test_what_a_gradient_reads_again_is_told_by_the_line_that_made_it(collected: Collected) -> None:
+    x = Tensor.arange(6).reshape(2, 3).float().realize().requires_grad_()
+    scores = x.softmax()
+    here = line()
+    loss = (scores * scores).sum()
+    loss.backward()
+    there = line()
+    assert x.grad is not None
+    loss.realize(x.grad)
+
+    told = " ".join(collected.found)
+    assert f"softmax test_origins.py:{here}" in told
+    assert f"backward test_origins.py:{there}" in told
