@@ -360,7 +360,7 @@ class CallPattern:
             below = f"node{i}" if op is base else f"node{i}.src[0]"
             terms += [
                 f"type(t{i}) is Tensor", f"t{i}._grad is None", f"t{i}._requires_grad is {flag}",
-                f"(node{i} := t{i}.uop).op is op{i}", f"node{i}.arg == argument{i}",
+                f"(node{i} := t{i}._view.value).op is op{i}", f"node{i}.arg == argument{i}",
                 f"(b{i} := {below}).op is base{i}", f"b{i}.src[0] is device{i}",
                 f"b{i}.dtype is dtype{i}", f"b{i}.arg == size{i}",
             ]  # fmt: skip

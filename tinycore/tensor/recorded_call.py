@@ -103,7 +103,7 @@ class Expected:
         self.terms: list[str] = []
         for place, entry in enumerate(recorded.state):
             self.exchange(place, entry.node)
-            self.require(entry.tensor, f"uop is node{place}")
+            self.require(entry.tensor, f"_view.value is node{place}")
             self.require(entry.tensor, f"_requires_grad is {entry.requires_grad}")
             if entry.owner is not None:
                 self.require(entry.owner, f"_grad is {self.read(entry.tensor)}")
@@ -193,7 +193,7 @@ class LeftGradients:
         return LeftGradients([row for row in self.rows if row.put_back()], self.made)
 
 
-IS_SEEN, NODE, GRADIENT = map(attrgetter, ("_is_seen", "uop", "_grad"))
+IS_SEEN, NODE, GRADIENT = map(attrgetter, ("_is_seen", "_view.value", "_grad"))
 
 
 class KeptResult:
