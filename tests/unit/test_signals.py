@@ -47,7 +47,7 @@ def losses(disturbed):
     def step(x, y):
         with Tensor.train():
             optimizer.zero_grad()
-            loss = x.sequential(model).cross_entropy(y).backward()
+            loss = model(x).cross_entropy(y).backward()
             optimizer.step()
             return loss.realize()
 
