@@ -7,11 +7,10 @@ import math
 import numpy
 
 from tiny_onnx.call import Call
-from tiny_onnx.element_types import held_as
 from tiny_onnx.ops.attention import heads_apart, heads_together, joined, turned
 from tiny_onnx.ops.elementwise import UNARY
 from tiny_onnx.ops.products import convolved, groups, shape_of_windows
-from tiny_onnx.ops.quantization import dequantize, dequantized, quantize, quantized
+from tiny_onnx.ops.quantization import dequantize, dequantized, quantize, requantized
 from tiny_onnx.ops.recurrent import Activation
 from tiny_onnx.registry import operator
 from tiny_onnx.values import Data
@@ -260,23 +259,16 @@ def nibbles(packed: Tensor) -> Tensor:
     return both.reshape(*packed.shape[:-1], int(packed.shape[-1]) * 2)
 
 
-def _between(call: Call, x: Tensor) -> Tensor:
-    """A result quantized by the scale and zero of the inputs 6 and 7."""
-    zero = call.tensor(7) if call.has(7) else call.constant(0, dtypes.uint8)
-    element = held_as(zero.dtype)
-    return quantized(x / call.tensor(6), zero.cast(dtypes.float32), element)
-
-
 @operator("QLinearAdd", domain=MICROSOFT)
 def quantized_sum(call: Call) -> Data:
     """The sum of two quantized tensors, quantized."""
-    return _between(call, dequantized(call, 0) + dequantized(call, 3))
+    return requantized(call, (dequantized(call, 0) + dequantized(call, 3)) / call.tensor(6), 6)
 
 
 @operator("QLinearMul", domain=MICROSOFT)
 def quantized_product(call: Call) -> Data:
     """The product of two quantized tensors, quantized."""
-    return _between(call, dequantized(call, 0) * dequantized(call, 3))
+    return requantized(call, dequantized(call, 0) * dequantized(call, 3) / call.tensor(6), 6)
 
 
 @operator("QLinearSigmoid", "QLinearLeakyRelu", domain=MICROSOFT)
@@ -284,9 +276,7 @@ def quantized_activation(call: Call) -> Data:
     """An activation of a quantized tensor, quantized."""
     x = dequantized(call, 0)
     y = x.sigmoid() if call.node.op == "QLinearSigmoid" else x.leaky_relu(call.real("alpha", 0.01))
-    zero = call.tensor(4) if call.has(4) else call.constant(0, dtypes.uint8)
-    element = held_as(zero.dtype)
-    return quantized(y / call.tensor(3), zero.cast(dtypes.float32), element)
+    return requantized(call, y / call.tensor(3), 3)
 
 
 @operator("QLinearGlobalAveragePool", domain=MICROSOFT)
@@ -294,10 +284,7 @@ def quantized_global_average(call: Call) -> Data:
     """The mean of each channel of a quantized image, quantized."""
     x = dequantized(call, 0)
     axes = tuple(range(1, x.ndim - 1)) if call.get("channels_last", 0) else tuple(range(2, x.ndim))
-    zero = call.tensor(4)
-    element = held_as(zero.dtype)
-    mean = x.mean(axes, keepdim=True)
-    return quantized(mean / call.tensor(3), zero.cast(dtypes.float32), element)
+    return requantized(call, x.mean(axes, keepdim=True) / call.tensor(3), 3)
 
 
 @operator("QLinearConcat", domain=MICROSOFT)
@@ -305,9 +292,7 @@ def quantized_concat(call: Call) -> Data:
     """Quantized tensors joined along an axis, quantized alike."""
     parts = [dequantized(call, index) for index in range(2, len(call), 3)]
     joined_parts = parts[0].cat(*parts[1:], dim=int(call.get("axis")))
-    zero = call.tensor(1)
-    element = held_as(zero.dtype)
-    return quantized(joined_parts / call.tensor(0), zero.cast(dtypes.float32), element)
+    return requantized(call, joined_parts / call.tensor(0), 0)
 
 
 @operator("DynamicQuantizeMatMul", domain=MICROSOFT)

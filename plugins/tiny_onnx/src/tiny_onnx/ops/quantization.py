@@ -123,15 +123,19 @@ def quantized_matmul(call: Call) -> Data:
     if zero_left.ndim == 1 and zero_left.numel() > 1:
         zero_left, left = zero_left.unsqueeze(-1), left.unsqueeze(-1)
     total = (first.cast(dtypes.int32) - zero_left).matmul(second.cast(dtypes.int32) - zero_right)
-    return requantized(call, total, left * right, 6)
+    return rescaled(call, total, left * right)
 
 
-def requantized(call: Call, total: Tensor, scale: Tensor, at: int) -> Tensor:
-    """Sums in int32 as numbers of the output's scale and zero, which are inputs from `at` on."""
-    zero = call.tensor(at + 1)
-    element = held_as(zero.dtype)
-    ratio = total.cast(dtypes.float32) * (scale / call.tensor(at)).cast(dtypes.float32)
-    return quantized(ratio, zero.cast(dtypes.float32), element)
+def requantized(call: Call, ratio: Tensor, at: int) -> Tensor:
+    """Numbers over the scale that is input `at`, in the type of the zero after it, else uint8."""
+    zero = call.tensor(at + 1) if call.has(at + 1) else call.constant(0, dtypes.uint8)
+    return quantized(ratio, zero.cast(dtypes.float32), held_as(zero.dtype))
+
+
+def rescaled(call: Call, total: Tensor, scale: Tensor) -> Tensor:
+    """Sums in int32 of products that have this scale, as numbers of the scale that is input 6."""
+    ratio = total.cast(dtypes.float32) * (scale / call.tensor(6)).cast(dtypes.float32)
+    return requantized(call, ratio, 6)
 
 
 @operator("QLinearConv")
@@ -153,7 +157,7 @@ def quantized_convolution(call: Call) -> Data:
         shape_of_windows(call, x, weight),
         groups(call),
     )
-    return requantized(call, total, scale_x * scale_w, 6)
+    return rescaled(call, total, scale_x * scale_w)
 
 
 def dequantized(call: Call, at: int) -> Tensor:
