@@ -117,7 +117,7 @@ class Queries:
     def device_lanes(self, first: int, last: int, pixel: int) -> Iterable[Any]:
         """A lane for each queue of each device."""
         queues = self.rows("SELECT DISTINCT device, queue FROM kernels ORDER BY device, queue DESC")
-        (before,) = self.rows("SELECT max(duration) FROM launches")[0] or (0,)
+        (before,) = self.rows("SELECT max(most) FROM totals")[0]
         (count,) = self.rows(
             "SELECT count(*) FROM (SELECT 1 FROM launches WHERE start BETWEEN ? AND ? LIMIT ?)",
             (first, last, MOST_SPANS * 10 + 1),
