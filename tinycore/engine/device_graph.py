@@ -32,7 +32,7 @@ SHORTEST: int = 2
 
 HANDLE: Final = attrgetter("_handle")
 """Handle of a Buffer, without a Python call; None before it is allocated."""
-NOTHING: Final = object()
+UNSET: Final = object()
 """Placeholder of a handle or number while it is being changed."""
 
 
@@ -85,15 +85,15 @@ class HeldLaunches:
                 buffer, need = buffers[number], self.needs[number]
                 if need > 1 and buffer.alignment < need:
                     return self.run_singly(exchange, values)
-                # An interrupt between the places leaves NOTHING, so that the next run sets them
+                # An interrupt between the places leaves UNSET, so that the next run sets them
                 # all.
-                handle, handles[number] = buffer.handle, NOTHING
+                handle, handles[number] = buffer.handle, UNSET
                 for launch, slot in self.places[number]:
                     set_buffer(launch, slot, handle)
                 handles[number] = handle
         for name, positions in self.positions.items():
             if self.numbers[name] != values[name]:
-                self.numbers[name] = NOTHING
+                self.numbers[name] = UNSET
                 for launch, position in positions:
                     self.graph.set_value(launch, position, values[name])
                 self.numbers[name] = values[name]
@@ -151,7 +151,7 @@ class Alone:
         """Launch it, with replaced buffers."""
         runner, buffers = self.runner, [*map(exchange.__getitem__, self.exchanged)]
         handles = [*map(HANDLE, buffers)]
-        if not all(map(is_not, handles, NONE)) or not all(map(IS_WHOLE, map(PLACE, buffers))):
+        if not all(map(is_not, handles, NO_HANDLES)) or not all(map(IS_WHOLE, map(PLACE, buffers))):
             if any(buffer.alignment < runner.alignment for buffer in buffers):
                 return self.single.run(exchange, values)
             handles = [buffer.handle for buffer in buffers]
@@ -165,7 +165,7 @@ class Alone:
         return None
 
 
-NONE: Final = repeat(None)
+NO_HANDLES: Final = repeat(None)
 PLACE: Final = attrgetter("origin", "base")
 IS_WHOLE: Final = (0, None).__eq__
 """True for the PLACE of memory that was allocated by itself, and so is aligned to any need."""

@@ -7,7 +7,7 @@ on the class that programs use, when they import it (`tinycore/tensor/__init__.p
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tinycore.linalg.decompositions import Decompositions
 from tinycore.linalg.digest import Digest
@@ -15,7 +15,7 @@ from tinycore.linalg.elimination import Elimination
 from tinycore.linalg.spectral import Spectral
 from tinycore.tensor import tensor
 
-METHODS = {
+METHODS: Final = {
     name: method
     for part in (Decompositions, Elimination, Spectral, Digest)
     for name, method in vars(part).items()

@@ -17,8 +17,8 @@ order in which a program passes them:
 - gradients: `grad.py`, `adjoint.py`, `softmax_products.py`, `gradient_sources.py`,
   `versions.py`, `history.py`
 - computing: `realize.py`, `realization.py`, `value_cache.py`, `runtime.py`
-- writing: `inplace.py`, `view_writes.py` (where a write lands), `views.py`, `aliases.py`,
-  `liveness.py`, `atomic_writes.py`, `change_tracking.py`
+- writing: `storage.py` (a group of aliases), `inplace.py`, `view_writes.py` (where a write lands),
+  `views.py`, `aliases.py`, `liveness.py`, `atomic_writes.py`, `change_tracking.py`
 - captures: `jit.py`, `arguments.py`, `guards/` (what a function finds around it), `proxies.py`,
   `capturing_run.py`, `recorded_call.py`, `captured.py`
 - other libraries: `interop.py`, `dlpack.py`, `ufuncs.py`

@@ -169,7 +169,7 @@ class CapturingRun:
         """Other changes of the function's environment."""
         self.gradients: list[tuple[Tensor, Before]] = []
         self.values: tuple[Any, ...] = ()
-        """What is `placed`, with an Output for each new tensor."""
+        """The value that is `placed`, with an Output for each new tensor."""
         self.change_set = change_set
         self.positions = walk.positions()
 

@@ -62,7 +62,7 @@ class Core:
 
     _grad: Self | None
     _is_seen: bool
-    """Of a gradient that a replay has left: True once somebody has read it."""
+    """True once somebody has read a gradient that a replay has left."""
     _requires_grad: bool | None
     _view: Storage | View
     """The storage that it shows, or its view of one."""

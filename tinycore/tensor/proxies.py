@@ -44,7 +44,7 @@ class ArgumentProxies:
 
     def __init__(self, given: Arguments, are_used: bool = True) -> None:
         self.given, self.are_used = given, are_used
-        """Where they are not used, the function gets the arguments themselves."""
+        """The function gets the arguments themselves where proxies are not used."""
         self.nodes = {n: made_anew(n) for n in given.nodes if are_used}
         for node, buffer in zip(self.nodes.values(), given.buffers, strict=are_used):
             buffers[node] = buffer.view(buffer.size)

@@ -81,7 +81,7 @@ class SideOutput(NamedTuple):
     """A place outside where the function puts tensors: a box of its guard, or a gradient."""
 
     value: Any
-    """What is put there, with an Output for each tensor."""
+    """The value that is put there, with an Output for each tensor."""
     tensor: weakref.ref[Any] | None
     is_first: bool = False
     """True if the tensor had no gradient before."""
@@ -206,7 +206,7 @@ class KeptResult:
     __slots__ = ("again", "count", "held", "nodes", "shown")
 
     count: list[int]
-    """Of references to them, while nobody else has any."""
+    """The number of references to them while nobody else has any."""
 
     def __init__(self, recorded: RecordedCall, nodes: Mapping[int, UOp]) -> None:
         result, outputs = recorded.result, recorded.step.outputs

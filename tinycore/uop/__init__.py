@@ -3,7 +3,8 @@
 Floor 1. The files, in the order in which a graph is made, changed and checked:
 
 - `op.py`: the table of ops; `operators.py`: Python operators; `node.py`: `UOp`, the one node type,
-  and the table of living nodes; `ops.py`: the names of tinygrad
+  and the table of living nodes; `origins.py`: the methods and lines of the program that nodes
+  are from; `ops.py`: the names of tinygrad
 - `shape.py`, `size.py`, `bindings.py`: shapes, and sizes that a launch is given
 - `movement.py`: axes through movement ops; `matrix.py`: matrix instructions as data
 - `pattern.py`, `matcher.py`, `rewrite.py`: rules, compiled to functions, and the driver that

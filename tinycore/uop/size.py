@@ -115,7 +115,7 @@ def noting() -> Iterator[Conditions]:
 
 
 Operation = Callable[[UOp, UOp], UOp]
-DIVISIONS: Final = (UOp.__floordiv__, UOp.__mod__)
+QUOTIENTS: Final = (UOp.__floordiv__, UOp.__mod__)
 
 
 class Arithmetic:
@@ -389,7 +389,7 @@ class Size(Arithmetic, Launched):
 
     def computed(self, op: Operation, other: Any, swapped: bool = False) -> Any:
         """An operation with an int or another Size: a Size, or an int where it is constant."""
-        if op in DIVISIONS:
+        if op in QUOTIENTS:
             check_divisor(self if swapped else other)
         if type(other) is int:
             values, node = self.values, UOp.index(other)

@@ -341,7 +341,7 @@ def unwrapped(function: Any) -> Any:
 
 OF_PYTHON: Final = ("builtins", "itertools")
 """Modules of the iterators that nobody can look into."""
-METHODS: Final = (types.BuiltinMethodType, types.MethodType)
+BOUND_METHODS: Final = (types.BuiltinMethodType, types.MethodType)
 
 
 def is_iterator(value: Any) -> bool:
@@ -354,7 +354,7 @@ def random_generators(values: Iterable[Any], names: Names) -> list[Any]:
     numpy_random: Any = sys.modules.get("numpy.random")
     found: dict[int, Any] = {}
     for value in values:
-        owner = value.__self__ if isinstance(value, METHODS) else value
+        owner = value.__self__ if isinstance(value, BOUND_METHODS) else value
         if owner is random:
             owner = random._inst
         elif numpy_random is None:

@@ -50,7 +50,7 @@ class Trace:
     arguments: list[Argument] = field(default_factory=list)
     outputs: dict[str, Tensor] = field(default_factory=dict)
     sizes: dict[str, tuple[str, int | None]] = field(default_factory=dict)
-    """Where a variable stands, by the name of its node: an axis of an argument, or all of it."""
+    """The place of a variable by its name: an axis of an argument, or the whole argument."""
 
 
 def traced(
