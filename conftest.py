@@ -48,8 +48,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark as slow what samples leave out."""
     mark_slow(items)
-    every = config.getoption("--one-in")
-    leave_out(config, items, {item for item in items if crc32(item.nodeid.encode()) % every})
+    leave_out(config, items, set(items) - sample(items, config.getoption("--one-in")))
+
+
+def sample(items: list[pytest.Item], every: int) -> set[pytest.Item]:
+    """One test of so many, and at least one of the slow ones and one of the others."""
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    quick = [item for item in items if not item.get_closest_marker("slow")]
+    chosen = {item for item in items if crc32(item.nodeid.encode()) % every == 0}
+    return chosen.union(*(group[:1] for group in (slow, quick) if chosen.isdisjoint(group)))
 
 
 def pytest_collection_finish() -> None:
