@@ -142,8 +142,8 @@ def stated_array(entry: TensorEntry) -> str:
 
 def _powers(stored: Array) -> Array:
     """The powers of two of F8_E8M0: exponents around 127, and 255 for NaN."""
-    table = numpy.ldexp(numpy.float32(1), numpy.arange(256) - 127).astype(numpy.float32)
-    table[255] = numpy.nan
+    table = numpy.full(256, numpy.nan, numpy.float32)
+    table[:255] = numpy.ldexp(numpy.float32(1), numpy.arange(255) - 127)
     found: Array = table[stored]
     return found
 
