@@ -921,11 +921,11 @@ def test_a_gradient_that_was_seen_is_not_overwritten() -> None:
 
 @pytest.mark.parametrize("way", ["left", "returned"])
 def test_a_view_of_a_tensor_that_is_replaced_is_refused(way: str) -> None:
-    space = types.SimpleNamespace(last=host(1), pair=[host(0)])
+    space: Any = types.SimpleNamespace(last=host(1), pair=[host(0)])
 
     @TinyJit
     def step(x: Tensor) -> Tensor:
-        former = space.last.detach()
+        former: Tensor = space.last.detach()
         space.last = x * 2
         if way == "left":
             space.pair = [former]
