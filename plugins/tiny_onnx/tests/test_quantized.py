@@ -35,7 +35,8 @@ def test_a_result_is_quantized_as_by_onnxruntime(name: str, kind: str) -> None:
     arrays = numbers(ARRAYS[name])
     arrays = [*target, *arrays] if name == "Concat" else [*arrays, *target]
     given = {f"x{place}": array for place, array in enumerate(arrays)}
-    attributes = {"Concat": {"axis": 0}, "GlobalAveragePool": {"channels_last": 0}}.get(name, {})
+    stated = {"Concat": {"axis": 0}, "GlobalAveragePool": {"channels_last": 0}}
+    attributes: dict[str, Any] = {**stated.get(name, {})}
     node = helper.make_node(f"QLinear{name}", [*given], ["y"], domain="com.microsoft", **attributes)
     number = helper.np_dtype_to_tensor_dtype(numpy.dtype(kind))
     inputs = [
