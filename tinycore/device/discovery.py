@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -193,6 +194,8 @@ class Candidate:
 
     def fail(self, state: State, reason: str, error: BaseException | None = None) -> None:
         """Note why it cannot be used."""
+        if error is not None:
+            leave_frames(error)
         self.state, self.reason, self.error = state, reason, error
 
     def load(self) -> Backend | None:
@@ -292,6 +295,15 @@ class Candidate:
             self.fail(State.INCOMPATIBLE, text)
         else:
             self.backend = found
+
+
+def leave_frames(error: BaseException) -> None:
+    """Keep the traceback as text: frames hold what their callers do, such as tensors."""
+    error.add_note("".join(traceback.format_tb(error.__traceback__)))
+    below: BaseException | None = error
+    while below is not None:
+        below.__traceback__ = None
+        below = below.__cause__ or below.__context__
 
 
 def verify_interface(backend: Backend, interface: str) -> None:

@@ -19,6 +19,7 @@ from tinycore.errors import SettingError
         ("", "", "CPU"),
         ("CPU:LLVM", "", "CPU"),
         ("RANK", "", "CPU"),
+        ("NULL:PYTHON", "", "CPU"),
         ("CPU", "PYTHON", "PYTHON"),
     ],
 )

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import warnings
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -241,6 +242,22 @@ def test_a_plugin_that_imports_what_another_package_lacks(install: Install, regi
 
     assert state_of(devices, "TOY") is State.IMPORT_FAILED
     assert "ImportError: cannot import name 'teleport'" in reason_of(devices, "TOY")
+
+
+def test_a_plugin_that_cannot_be_imported_keeps_nothing_alive(
+    install: Install, registry: Make
+) -> None:
+    """Its error is kept without frames, which would keep what their callers hold."""
+    devices = registry(install("TOY", "toy_in_pieces", "1 / 0\n"))
+
+    def ask() -> weakref.ref[Callable[[], None]]:
+        def held() -> None:
+            """Something of a caller."""
+
+        assert state_of(devices, "TOY") is State.IMPORT_FAILED
+        return weakref.ref(held)
+
+    assert ask()() is None
 
 
 OTHER_NAME = """

@@ -194,19 +194,19 @@ class RankRuntime:
 def underlying() -> Backend:
     """The backend that RANK_DEVICE names, or else DEV, with the renderer named there as the first.
 
-    Raises SettingError where it is not installed.
+    Raises SettingError where it is not installed, or computes nothing.
     """
     wanted = settings.RANK_DEVICE or core_settings.DEV.partition(";")[0].rpartition("+")[2]
     name, *details = wanted.upper().split(":")
-    if name in {"", "RANK"}:
+    if name in {"", "RANK"} or (name == "NULL" and not settings.RANK_DEVICE):
         name = "PYTHON" if Device.plugins.find("CPU") is None else "CPU"
-    candidate = Device.plugins.find(name)
+    candidate = None if name == "NULL" else Device.plugins.find(name)
     if candidate is not None:
         candidate.load()
     if candidate is None or candidate.backend is None:
         raise SettingError(
-            f"RANK is to compute on {name}, which is not installed, or broken. Set RANK_DEVICE to "
-            f"one of {', '.join(Device.plugins.names)}"
+            f"RANK is to compute on {name}, which is not installed, is broken or computes nothing. "
+            f"Set RANK_DEVICE to one of {', '.join(n for n in Device.plugins.names if n != 'NULL')}"
         )
     found = candidate.backend
     named = {word: found.renderers[word] for word in details if word in found.renderers}

@@ -27,6 +27,7 @@ from tiny_mpi.calls import (
 from tiny_mpi.waits import State, cycle_text, waits_for
 from tinycore.errors import GroupError
 from tinycore.groups import Array
+from tinycore.plugin import recursive_lock
 
 __all__ = ["Board", "BoardGroup", "ThreadGroup", "on_threads"]
 
@@ -41,7 +42,7 @@ class Board:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.changed = threading.Condition()
+        self.changed = threading.Condition(recursive_lock())
         self.states = dict.fromkeys(range(size), State())
         self.trouble = ""
         """Reason why the group is of no use any more, which all who wait are told."""

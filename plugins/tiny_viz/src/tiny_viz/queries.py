@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, Final
 from tiny_viz.passes import shown_passes
 from tiny_viz.store import LEVELS, connect
 from tiny_viz.summary import totals
+from tinycore.plugin import lock
 
 __all__ = ["Queries"]
 
@@ -31,7 +31,7 @@ class Queries:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._connection = connect(path)
-        self._lock = threading.Lock()
+        self._lock = lock()
         self.known: dict[str, Callable[[Given], Any]] = {
             "summary": self.summary,
             "timeline": self.timeline,
