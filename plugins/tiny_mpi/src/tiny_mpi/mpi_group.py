@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import sys
 import time
+import traceback
 from collections import Counter, deque
 from types import TracebackType
 from typing import Final
@@ -156,8 +157,9 @@ class MpiGroup:
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
         """Print an exception that nobody caught, and end all processes."""
-        print(f"rank {self.rank} of {self.size} failed:", file=sys.stderr)
-        sys.__excepthook__(kind, error, trace)
+        told = "".join(traceback.format_exception(kind, error, trace))
+        # at once, else the lines of two processes are mixed
+        sys.stderr.write(f"rank {self.rank} of {self.size} failed:\n{told}")
         sys.stderr.flush()
         time.sleep(FAREWELL_SECONDS)
         self.comm.Abort(1)
