@@ -58,8 +58,10 @@ from tinycore.uop.size import greatest_shape
 class Core:
     """A tensor's identity: `uop`, its value as a node; `grad`, filled by `backward`."""
 
-    __slots__ = ("__weakref__", "_grad", "_is_seen", "_requires_grad", "_view")
+    __slots__ = ("__weakref__", "_asked", "_grad", "_is_seen", "_requires_grad", "_view")
 
+    _asked: weakref.ref[UOp]
+    """The node of a tensor that asked for a gradient and does not any more."""
     _grad: Self | None
     _is_seen: bool
     """True once somebody has read a gradient that a replay has left."""
@@ -317,7 +319,11 @@ class Core:
             _, storage = target_of(self, self.uop)
             show(storage, in_own_memory(storage.base))
         elif requires_grad and not self._requires_grad:
-            self._ask_alone()
+            former = getattr(self, "_asked", None)
+            if former is None or former() is not self.uop:  # else its earlier uses count again
+                self._ask_alone()
+        elif self._requires_grad and not requires_grad:
+            self._asked = weakref.ref(self.uop)
         self._requires_grad = requires_grad
         return self
 

@@ -727,3 +727,28 @@ def test_what_was_overwritten_in_part_ends_a_gradient(realize: bool) -> None:
 
     with pytest.raises(GradientError, match=r"realize\(\) ended"):
         (q * w).sum().backward()
+
+
+@pytest.mark.parametrize("is_viewed", [False, True])
+def test_a_tensor_that_asks_again_has_the_gradient_of_its_earlier_uses(is_viewed: bool) -> None:
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    before = (x * 3).sum()
+    view = x[:] if is_viewed else None
+    x.requires_grad = False
+    x.requires_grad = True
+    (before + (x * x).sum()).backward()
+
+    assert x.grad is not None
+    assert x.grad.tolist() == [5.0, 7.0]
+    assert view is None or view.grad is None
+
+
+def test_a_tensor_that_never_asked_has_the_gradient_of_its_later_uses() -> None:
+    x = Tensor([1.0, 2.0], requires_grad=False)
+    view = x[:]
+    before = (view * 3).sum()
+    x.requires_grad = True
+    (before + (x * x).sum()).backward()
+
+    assert x.grad is not None
+    assert x.grad.tolist() == [2.0, 4.0]
