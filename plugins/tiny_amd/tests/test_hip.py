@@ -39,7 +39,7 @@ PROGRAMS: Final = TensorPrograms("AMD")
 CARDS: Final = {"gfx1100": NAVI31, "gfx1201": NAVI48, "gfx942": MI300}
 
 
-@pytest.fixture(scope="module", params=CARDS)
+@pytest.fixture(params=CARDS)
 def card(request: pytest.FixtureRequest) -> Iterator[None]:
     """A card whose kernels are HIP."""
     register(of_hip_by_clang(backend_of(Machine((CARDS[request.param],)))))

@@ -39,6 +39,7 @@ def test_outside_of_a_worker_there_is_no_group() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(2 * SECONDS)
 def test_a_killed_worker_is_replaced_and_the_losses_are_the_same(tmp_path: Path) -> None:
+    pytest.importorskip("ray.data", reason="Ray is not installed")
     pytest.importorskip("ray")
     whole, killed = losses(str(tmp_path / "whole")), losses(str(tmp_path / "killed"), "kill")
 
