@@ -59,6 +59,7 @@ __all__ = [
     "misspelt_variables",
     "number",
     "presence",
+    "process",
     "reader_of",
     "row",
     "settings",

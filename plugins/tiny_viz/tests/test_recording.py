@@ -27,6 +27,12 @@ a = Tensor.rand(16, 16).realize()
 for _ in range(3):
     (a @ a).softmax().realize()
 """
+BLOCK = """import tinycore
+from tinycore import Tensor
+with tinycore.profile() as found:
+    (Tensor([1.0, 2.0]) + 1).realize()
+print(found)
+"""
 FAILING = """
 from tinycore import Tensor
 a = Tensor.rand(16, 16).realize()
@@ -155,6 +161,14 @@ def run_program(text: str, folder: Path, **variables: str) -> subprocess.Complet
         check=False,
         env=os.environ | {"DEV": "PYTHON"} | variables,
     )
+
+
+def test_a_block_leaves_no_file_of_the_whole_program(tmp_path: Path) -> None:
+    done = run_program(BLOCK, tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert "add program.py:4" in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["program.py"]
 
 
 def test_a_program_is_recorded(tmp_path: Path) -> None:

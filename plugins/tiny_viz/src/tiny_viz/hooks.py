@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from tinycore.config import settings
+from tinycore.config import process
 
 __all__ = ["OBSERVER"]
 
 OBSERVER = None
 """This package observes by a profiler, not by hooks."""
 
-if settings.VIZ:
+if process["VIZ"]:  # not that of a Context, which lets new tensors note their lines alone
     from tiny_viz.program import begin
 
     begin()

@@ -59,9 +59,10 @@ def end() -> None:
 
 def new_path(folder: Path | None = None) -> Path:
     """A new file for the profile of this program, in the current folder."""
-    name = Path(sys.argv[0] if sys.argv else "").stem or "python"
+    given = sys.argv[0] if sys.argv and sys.argv[0] != "-c" else ""
+    name = Path(given).stem or "python"
     if name == "__main__":
-        name = Path(sys.argv[0]).parent.name
+        name = Path(given).parent.name
     now = time.strftime("%Y%m%d-%H%M%S")
     base = (folder or Path.cwd()) / f"{name}-{now}-{os.getpid()}"
     number = 0
