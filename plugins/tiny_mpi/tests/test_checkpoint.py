@@ -63,7 +63,7 @@ def test_a_save_that_fails_leaves_the_checkpoint_before(
         raise OSError("no space left")
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "replace_index", fails)
+        patch.setattr(checkpoint, "replacing_file", fails)
         with pytest.raises(OSError, match="no space"):
             save(tmp_path, state_of(2))
 

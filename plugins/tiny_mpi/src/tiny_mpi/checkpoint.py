@@ -21,6 +21,7 @@ from tiny_mpi.backend import reading_alone
 from tinycore import Tensor, nn
 from tinycore.errors import ArgumentError, DTypeError, FileFormatError, ShapeError
 from tinycore.groups import Group, group
+from tinycore.nn.files.atomic import replacing_file
 
 __all__ = ["load", "save"]
 
@@ -65,7 +66,9 @@ def save(
             }
             for name, tensor in state.items()
         }
-        replace_index(target, {"tensors": entries, "facts": dict(facts or {})})
+        index = {"tensors": entries, "facts": dict(facts or {})}
+        with replacing_file(target / INDEX) as file:
+            file.write(json.dumps(index, indent=1).encode())
         remove_others(target, token)
     processes.barrier()
 
@@ -151,16 +154,6 @@ def part_of(tensor: Tensor, rank: int) -> Tensor:
     box = [(0, int(n)) for n in tensor.shape]
     box[axis] = (place * size, (place + 1) * size)
     return tensor.shrink(tuple(box)).to(devices[place]).contiguous().realize()
-
-
-def replace_index(folder: Path, index: Mapping[str, Any]) -> None:
-    """Put an index into the place of the one before, in one step."""
-    fresh = folder / f".{INDEX}.{secrets.token_hex(6)}"
-    with fresh.open("w", encoding="utf-8") as file:
-        json.dump(index, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(folder / INDEX)
 
 
 def remove_others(folder: Path, token: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import fields
 from typing import Final
 
 from tiny_mpi.plan import Decoder, Estimate, Machine, Way, estimate, ways
@@ -65,7 +66,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the fastest ways that fit into memory. Status 1 where none does."""
     given = vars(arguments)
-    decoder = Decoder(**{name: given[name] for name in list(SIZES)[:7]})
+    decoder = Decoder(**{field.name: given[field.name] for field in fields(Decoder)})
     machine = Machine(
         *(given[name] for name in ("devices", "flops", "memory", "node", "near", "far"))
     )
