@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from tiny_viz.store import connect
+from tiny_viz.store import CHANGES_OF_MEMORY, connect
 from tiny_viz.summary import where
 
 __all__ = ["events", "write_trace"]
@@ -100,11 +100,7 @@ def replays(connection: sqlite3.Connection) -> Iterator[dict[str, Any]]:
 def memory(connection: sqlite3.Connection, numbers: dict[str, int]) -> Iterator[dict[str, Any]]:
     """The bytes in use on each device, after each change."""
     used = dict.fromkeys(numbers, 0)
-    query = (
-        "SELECT born AS at, device, bytes FROM buffers UNION ALL "
-        "SELECT died, device, -bytes FROM buffers WHERE died NOT NULL ORDER BY at"
-    )
-    for at, device, change in connection.execute(query):
+    for at, device, change in connection.execute(CHANGES_OF_MEMORY):
         if device in used:
             used[device] += change
             yield {

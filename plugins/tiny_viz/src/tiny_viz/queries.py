@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tiny_viz.passes import shown_passes
-from tiny_viz.store import LEVELS, connect
+from tiny_viz.store import CHANGES_OF_MEMORY, LEVELS, connect
 from tiny_viz.summary import totals
 from tinycore.plugin import lock
 
@@ -179,13 +179,13 @@ class Queries:
         """All that is known of a kernel."""
         number = int(given["id"])
         found = self.rows(
-            "SELECT name, device, queue, target, ops, bytes, operations, origins, graph, source "
+            "SELECT name, device, queue, ops, bytes, operations, origins, graph, source "
             "FROM kernels WHERE id = ?",
             (number,),
         )
         if not found:
             raise ValueError(f"there is no kernel {number}")
-        name, device, queue, target, ops, moved, operations, origins, graph, source = found[0]
+        name, device, queue, ops, moved, operations, origins, graph, source = found[0]
         launches = self.rows(
             "SELECT id, start, duration FROM launches WHERE kernel = ? ORDER BY start LIMIT 2000",
             (number,),
@@ -195,7 +195,6 @@ class Queries:
             "name": name,
             "device": device,
             "queue": queue,
-            "target": target,
             "ops": ops,
             "bytes": moved,
             "operations": json.loads(operations),
@@ -248,11 +247,7 @@ class Queries:
     def memory(self, given: Given) -> Any:
         """The bytes in use on each device over time, and the time of the peak."""
         changes: dict[str, list[tuple[int, int]]] = defaultdict(list)
-        query = (
-            "SELECT device, born AS at, bytes FROM buffers UNION ALL SELECT device, died, -bytes "
-            "FROM buffers WHERE died NOT NULL ORDER BY at"
-        )
-        for device, at, size in self.rows(query):
+        for at, device, size in self.rows(CHANGES_OF_MEMORY):
             changes[device].append((at, size))
         return {device: thinned(steps(found)) for device, found in changes.items()}
 

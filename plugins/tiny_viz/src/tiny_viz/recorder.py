@@ -283,7 +283,7 @@ class Recorder(LaunchProfiler):
         graph = 0 if ast is None else self.text(to_text(ast))
         queue = "copies" if ast is None else "kernels"
         work = runner.estimate
-        about = (number, runner.name, runner.device, queue, "", work.ops, work.bytes)
+        about = (number, runner.name, runner.device, queue, work.ops, work.bytes)
         source = self.sources.get(id(runner), 0)
         self.rows["kernels"].append((*about, *self.told(metadata), graph, source))
         return number

@@ -49,7 +49,7 @@ PAGES: Final = {
     **{
         name: name
         for name in (
-            "app.js", "timeline.js", "graph.js", "layout.js", "style.css",
+            "app.js", "drawing.js", "timeline.js", "graph.js", "layout.js", "style.css",
             "vendor/uPlot.iife.min.js", "vendor/uPlot.min.css", "vendor/d3-dag.iife.min.js",
         )
     },

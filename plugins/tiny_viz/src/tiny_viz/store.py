@@ -28,7 +28,7 @@ TABLES: Final = {
     "meta": "key TEXT PRIMARY KEY, value TEXT",
     "texts": "id INTEGER PRIMARY KEY, content TEXT",
     "kernels": (
-        "id INTEGER PRIMARY KEY, name TEXT, device TEXT, queue TEXT, target TEXT, ops INTEGER, "
+        "id INTEGER PRIMARY KEY, name TEXT, device TEXT, queue TEXT, ops INTEGER, "
         "bytes INTEGER, operations TEXT, origins TEXT, graph INTEGER, source INTEGER"
     ),
     "launches": (
@@ -77,6 +77,11 @@ INDICES: Final = {
     "buffers_born": "buffers(born)",
     "bins_level": "bins(level, bin)",
 }
+CHANGES_OF_MEMORY: Final = (
+    "SELECT born AS at, device, bytes FROM buffers UNION ALL "
+    "SELECT died, device, -bytes FROM buffers WHERE died NOT NULL ORDER BY at"
+)
+"""Query of the bytes that each device gains or loses, in order of time."""
 LEVELS: Final = (10, 14, 18)
 """Timelines of many launches are also kept in 2**level equal parts of the time."""
 

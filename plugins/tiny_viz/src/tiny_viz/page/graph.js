@@ -1,25 +1,12 @@
 "use strict";
 /* A graph on a canvas, laid out in a worker: boxes with labels, curves between them. */
 
-class Graph {
+class Graph extends Drawing {
   constructor(box, { choose, describe }) {
-    Object.assign(this, { box, choose, describe });
-    this.canvas = box.appendChild(document.createElement("canvas"));
+    super(box, { choose, describe });
     this.nodes = []; this.edges = [];
     this.scale = 1; this.x = 0; this.y = 0;
-    this.listen();
-    new ResizeObserver(() => this.resize()).observe(box);
-    this.resize();
-  }
-
-  resize() {
-    const ratio = window.devicePixelRatio || 1;
-    this.width = this.box.clientWidth; this.height = this.box.clientHeight;
-    this.canvas.width = this.width * ratio; this.canvas.height = this.height * ratio;
-    this.canvas.style.width = this.width + "px"; this.canvas.style.height = this.height + "px";
-    this.context = this.canvas.getContext("2d");
-    this.ratio = ratio;
-    this.draw();
+    this.begin();
   }
 
   /* nodes: {id, label, kind, ...}; edges: [from, to] by id. Resolves when they are laid out. */

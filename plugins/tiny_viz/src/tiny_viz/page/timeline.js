@@ -1,29 +1,21 @@
 "use strict";
 /* A timeline on a canvas: a row for each lane, zoomed by the wheel, moved by dragging. */
 
-class Timeline {
+class Timeline extends Drawing {
   constructor(box, { end, load, color, describe, choose }) {
-    Object.assign(this, { box, end, load, color, describe, choose });
-    this.canvas = box.appendChild(document.createElement("canvas"));
+    super(box, { end, load, color, describe, choose });
     this.canvas.tabIndex = 0;
     this.from = 0; this.to = end;
     this.data = { lanes: [], labels: [] };
     this.rowHeight = 34; this.left = 150; this.top = 26;
     this.scroll = 0;
     this.asked = 0; this.got = 0;
-    this.listen();
-    new ResizeObserver(() => this.resize()).observe(box);
-    this.resize();
+    this.begin();
   }
 
   resize() {
-    const ratio = window.devicePixelRatio || 1;
-    this.width = this.box.clientWidth; this.height = this.box.clientHeight;
-    this.canvas.width = this.width * ratio; this.canvas.height = this.height * ratio;
-    this.canvas.style.width = this.width + "px"; this.canvas.style.height = this.height + "px";
-    this.context = this.canvas.getContext("2d");
-    this.context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    this.draw(); this.ask();
+    super.resize();
+    this.ask();
   }
 
   show(from, to) {
