@@ -378,17 +378,18 @@ def _shown(answer: Any, url: str) -> AbstractContextManager[Any]:
 
 def _unpack(source: Any, file: IO[bytes], url: str) -> None:
     """Unpack a gzip file. Raises OSError where it is much more than any real file unpacks to."""
-    packed: list[int] = []
+    packed = 0
 
     def read(size: int) -> bytes:
+        nonlocal packed
         found: bytes = source.read(size)
-        packed.append(len(found))
+        packed += len(found)
         return found
 
     stream = gzip.GzipFile(fileobj=cast(Any, SimpleNamespace(read=read)))
     while part := stream.read(1 << 20):
-        if file.tell() > LEAST_UNPACKED + UNPACKED_EACH * sum(packed):
-            raise OSError(f"fetch: {sum(packed)} bytes of {url} unpack to more than {file.tell()}")
+        if file.tell() > LEAST_UNPACKED + UNPACKED_EACH * packed:
+            raise OSError(f"fetch: {packed} bytes of {url} unpack to more than {file.tell()}")
         file.write(part)
 
 

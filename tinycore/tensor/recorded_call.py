@@ -180,7 +180,7 @@ class LeftGradients:
         """For buffers of the captured step, those to be used again."""
 
     def unseen(self) -> LeftGradients:
-        """Those that the next replay may overwrite, in their places."""
+        """Gradients that the next replay may overwrite, in their places."""
         try:
             if (
                 not any(map(IS_SEEN, self.tensors))
