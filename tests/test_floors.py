@@ -314,7 +314,6 @@ NAMED_LATER = frozenset(
         ("engine.compile", "lower.pipeline"),
         ("schedule.disk", "uop.parse"),
         ("tensor.attention", "schedule.product_chains"),
-        ("tensor.attention", "schedule.product_folds"),
         ("tensor.custom", "schedule.canonical"),
         ("tensor.custom", "schedule.kernel"),
         ("tensor.graph", "schedule.shard"),

@@ -250,14 +250,12 @@ one of 256, whose last tile of columns is two thirds full, and the best of 60 of
 of 64 rows, in two parts of the sum. The planner's have .96 of the first, and as much as the others.
 
 Attention is four kernels. Keys are copied along their places. Scores go to memory once, in float32,
-with a maximum and a total of each 16 of a row, which a thread has in registers
-(`docs/decisions/0068-folds-in-an-epilogue.md`). One kernel makes those of rows of these. The
-product with values reads scores again, and computes weights as it stages them. Both products in one
-kernel would need 256 sums of a thread, or tiles of 8 x 8, which are slower than memory
-(`docs/decisions/0066-attention-without-units.md`). With 64 features and 16 heads of 256 the copy
-takes .07 of the time, the first product .43 and the second .47: its 32 groups take turns on twelve
-places, a third of which the last turn leaves empty. An exponential is an instruction, counted
-as 8 multiply-adds, an estimate.""",
+and one kernel reads them for the maxima and totals of rows. The product with values reads scores
+again, and computes weights as it stages them. Both products in one kernel would need 256 sums of a
+thread, or tiles of 8 x 8, which are slower than memory
+(`docs/decisions/0066-attention-without-units.md`). The 32 groups of the second product take turns
+on twelve places, a third of which the last turn leaves empty. An exponential is an instruction,
+counted as 8 multiply-adds, an estimate.""",
         integer=408 / 188,  # additions, as Chips and Cheese measured both
     ),
 )

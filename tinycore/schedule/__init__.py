@@ -20,8 +20,8 @@ Floor 3. The files, in the order in which a graph passes them:
 - `access.py`, `row_fusion.py`: neighbors over the same rows become one kernel. The pass calls
   `invariants.py` (what is the same in each replay of a capture stays apart), then
   `chain_search.py` (chains of products among the launches) and `product_chains.py` (two products
-  and the reductions between them), then, on a grid, `row_inlining.py` and `product_folds.py`
-  (folds in the epilogue of a product); `inlining.py` makes the kernels of the last three
+  and the reductions between them), then, on a grid, `row_inlining.py`; `inlining.py` makes the
+  kernels of the last two
 - `memory_plan.py`: the memory plan, where temporary values lie
 - `device_memory.py`: the buffers behind BUFFER nodes
 

@@ -1,12 +1,11 @@
 """Inlining of kernels: a LOAD of what another kernel stores gives way to the stored value.
 
 Floor 3. The one way to fuse kernels without memory between them (Halide's `compute_inline`, done on
-finished kernels): rows on a grid (`row_inlining.py`), folds in the epilogue of a product
-(`product_folds.py`) and chains of products (`product_chains.py`) decide which kernels gain by it,
-and which loops they have in common.
+finished kernels): rows on a grid (`row_inlining.py`) and chains of products (`product_chains.py`)
+decide which kernels gain by it, and which loops they have in common.
 
-Legality is a question of addresses alone, and asked here alone: memory that holds v(loops) at the
-address s(loops) holds v(found) at an address a if s(found) == a.
+Legality is a question of addresses alone, and asked here alone: a LOAD has the value that is stored
+if its address is that of the store.
 """
 
 from __future__ import annotations
@@ -18,18 +17,15 @@ from tinycore.schedule.access import Launch
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 from tinycore.uop.rewrite import rewrite
-from tinycore.uop.sums import terms_of
 from tinycore.uop.symbolic import simplify
 
 
 class Inlining:
     """Kernels as one graph over common loops, with all memory by its number."""
 
-    def __init__(self, number: int, moved: frozenset[int] = frozenset()) -> None:
+    def __init__(self, number: int) -> None:
         self.number = number
         """The greatest number of a loop."""
-        self.moved = moved
-        """Memory that may be read at other loops than it is stored at."""
         self.stored: dict[int, tuple[UOp, UOp]] = {}
         """INDEX and value of each store, by memory number."""
         self.pointers: dict[int, UOp] = {}
@@ -81,10 +77,7 @@ class Inlining:
         closed; None if it is stored at other loops."""
         (index, value), (read, *other) = self.stored[place], sources
         if read.src[1] is not index.src[1]:
-            found = places_of(index.src[1], read.src[1]) if place in self.moved else None
-            if found is None:
-                return None
-            value = value.substitute(found)
+            return None
         return read.src[2].where(value, other[0]) if other else value
 
     def store(self, place: int) -> UOp:
@@ -97,24 +90,3 @@ class Inlining:
         slots = tuple(dict.fromkeys((*stored, *read)))
         numbered = {self.pointers[p]: self.pointers[p].replace(arg=n) for n, p in enumerate(slots)}
         return Launch(UOp.sink(end).substitute(numbered), slots)
-
-
-def places_of(stored: UOp, read: UOp) -> dict[UOp, UOp] | None:
-    """The loops of an address that is stored to, as places in the loops of one that is read.
-
-    Each of the former is one of the latter, or several as its digits. None if that is not so.
-    """
-    (own, begin), (other, start) = terms_of(stored), terms_of(read)
-    if begin != start or any(r.op is not Op.RANGE for r in (*own, *other)):
-        return None
-    found: dict[UOp, UOp] = {}
-    digits = sorted(other, key=other.__getitem__, reverse=True)
-    for loop in sorted(own, key=own.__getitem__):
-        place, size = UOp.index(0), 1
-        while size < loop.extent and digits and other[digits[-1]] == own[loop] * size:
-            digit = digits.pop()
-            place, size = place + digit * size, size * digit.extent
-        if size != loop.extent:
-            return None
-        found[loop] = place
-    return None if digits else found

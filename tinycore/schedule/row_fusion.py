@@ -29,7 +29,6 @@ from tinycore.schedule.items import Step
 from tinycore.schedule.kernel import Kernel, kernel_name
 from tinycore.schedule.limits import device_limits, loop_limits
 from tinycore.schedule.product_chains import ProductChain, is_long_product
-from tinycore.schedule.product_folds import FoldRefusal, ProductFolds
 from tinycore.schedule.row_inlining import RowKernel, RowRefusal
 from tinycore.trace import Trace
 from tinycore.uop.node import UOp
@@ -141,7 +140,7 @@ class FusionGroup:
 
 # --- which neighbors form a group
 
-Group = FusionGroup | RowKernel | ProductChain | ProductFolds
+Group = FusionGroup | RowKernel | ProductChain
 
 
 class Run(NamedTuple):
@@ -198,12 +197,12 @@ def group_neighbors(steps: Sequence[Step], memory: Sequence[UOp], parameters: in
     """Runs of neighbors that fuse by strips of rows, or into rows on a grid."""
     shared: dict[Hashable, Any] = {}
     run: list[Step] = []
-    group: FusionGroup | RowKernel | ProductFolds | None = None
+    group: FusionGroup | RowKernel | None = None
     for step in steps:
         launch = Launch(step.ast, step.places, shared)
         device = memory[step.places[0]].single_device
         is_nest = is_nest_on(device, launch) and is_new_memory(launch, memory, parameters)
-        refusal: Refusal | RowRefusal | FoldRefusal | None = Refusal.NEST
+        refusal: Refusal | RowRefusal | None = Refusal.NEST
         if group is not None and is_nest:
             refusal = group.admit(launch) if group.device == device else Refusal.DEVICE
         if run and refusal is None:
@@ -219,7 +218,7 @@ def group_neighbors(steps: Sequence[Step], memory: Sequence[UOp], parameters: in
         yield Run(run, group)
 
 
-def explain(first: Step, second: Step, refusal: Refusal | RowRefusal | FoldRefusal | None) -> None:
+def explain(first: Step, second: Step, refusal: Refusal | RowRefusal | None) -> None:
     """A line of DEBUG=3 on why two neighbors are two kernels."""
     if refusal is not None:
         names = f"{kernel_name(first.ast)} | {kernel_name(second.ast)}"
@@ -231,13 +230,11 @@ def is_nest_on(device: str, launch: Launch) -> bool:
     return launch.is_plain or (launch.is_row and loop_limits(device) is None)
 
 
-def group_of(launch: Launch, device: str) -> FusionGroup | RowKernel | ProductFolds | None:
+def group_of(launch: Launch, device: str) -> FusionGroup | RowKernel | None:
     """The group that a kernel begins: of strips, or of rows on a grid; None on no device."""
     limits = device_limits(device)
     if limits is None:
         return None
-    if ProductFolds.begins(launch, limits):
-        return ProductFolds(launch, device, limits)
     kind = FusionGroup if limits.grid is None else RowKernel
     return kind(launch, device, limits)
 

@@ -30,7 +30,6 @@ from tinycore.tensor.partial_attention import (
     combine_all,
     combine_parts,
     finite,
-    folded_by_threads,
     length_of_part,
     masked,
     of_one_shape,
@@ -56,9 +55,6 @@ each key is read once for all of them."""
 MOST_KEPT: Final = 512 * 512
 """Scores of a head up to which the gradient reads them; more are recomputed for it."""
 
-tiles_of_row: Final[Callable[..., tuple[int, ...] | None]] = deferred(
-    "tinycore.schedule.product_folds:tiles_of_row"
-)
 refusal_of_chain: Final[Callable[..., str | None]] = deferred(
     "tinycore.schedule.product_chains:refusal_of_chain"
 )
@@ -339,28 +335,15 @@ class Attention(Composed):
         scores = masked(scores, mask)
         is_widened = self.dtype is not wide and not multiplies(self.device, self.dtype)
         exp = approximate_exp if is_widened else type(scores).exp
-        total: Self | None = None
-        if (tiles := self._tiles_of_row(key, scores)) is None:
-            # In memory: a kernel of both the maxima and the factors of `combine_pair` is slow.
-            top = scores.max(-1, keepdim=True).detach().contiguous()
-        else:
-            scores, top, total = folded_by_threads(scores, tiles, exp, mask is not None)
+        # In memory: a kernel of both the maxima and the factors of `combine_pair` is slow.
+        top = scores.max(-1, keepdim=True).detach().contiguous()
         powers = exp(scores - (top if mask is None else finite(top)))
-        if total is None:
-            total = powers.sum(-1, keepdim=True)
+        total = powers.sum(-1, keepdim=True)
         weights = thinned(powers, kept, dropout_p)
         weights = weights if is_widened else weights.cast(self.dtype)
         if kept is None:
             weights = weights._dropped(dropout_p)
         return Seen(top, total, weights.matmul(value, dtype=wide), mask is not None)
-
-    def _tiles_of_row(self, key: Self, scores: Self) -> tuple[int, ...] | None:
-        """The columns of scores as those of register tiles, which a kernel folds where it computes
-        them; None where a device does not do that."""
-        if not is_fixed(scores.shape) or key.dtype is not self.dtype:
-            return None
-        *outer, rows, columns = scores.shape
-        return tiles_of_row(self.device, self.dtype, math.prod(outer), rows, columns)
 
     def _dropped(self, p: float) -> Self:
         """The tensor after dropout, which the random class provides."""

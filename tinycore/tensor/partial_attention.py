@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -83,27 +83,6 @@ def combine_parts(parts: Seen[T]) -> Seen[T]:
     is_seen = total.ne(0).cast(total.dtype) if parts.is_masked else total.const_like(1)
     weighed = (weights * parts.mean().contiguous()).sum(-3)
     return Seen(divisor.log() + finite(top), is_seen, weighed, parts.is_masked)
-
-
-def folded_by_threads(
-    scores: T, tiles: tuple[int, ...], exp: Callable[[T], T], is_masked: bool
-) -> tuple[T, T, T]:
-    """Scores in memory, with the maximum and the total of each row, folded in two steps.
-
-    `tiles` are the columns as tiles, vectors of a thread, threads, and lanes: the kernel of the
-    scores folds what each thread has in registers.
-    """
-    *outer, columns = scores.shape
-    parted = scores.reshape(*outer, *tiles).contiguous()
-    tops = parted.max((-3, -1), keepdim=True).detach().contiguous()
-    powers = exp(parted - (finite(tops) if is_masked else tops))
-    totals = powers.sum((-3, -1), keepdim=True).contiguous()
-    every = (-4, -3, -2, -1)
-    top = tops.max(every, keepdim=True).detach().contiguous()
-    scaled = totals * exp(tops - (finite(top) if is_masked else top))
-    total = scaled.sum(every, keepdim=True)
-    flat = (*outer, 1)
-    return parted.reshape(*outer, columns), top.reshape(*flat), total.reshape(*flat)
 
 
 def combine_pair(seen: Seen[T], more: Seen[T]) -> Seen[T]:

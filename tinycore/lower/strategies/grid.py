@@ -30,7 +30,6 @@ from tinycore.lower.kernel_facts import LEAST_REUSE, KernelFacts
 from tinycore.lower.loops import fills_of
 from tinycore.lower.steps.split import may_be_empty
 from tinycore.lower.strategies import (
-    grid_folded,
     grid_rows,
     grid_shared,
     grid_textured,
@@ -95,8 +94,6 @@ def propose_grid(facts: KernelFacts, limits: Limits, wanted: int) -> Iterator[Pr
         yield from matrix_unit.propose(facts, limits)
         yield from matrix_window.propose(facts, limits)
         yield from matrix_chain.propose(facts, limits)
-    if wanted > 1:
-        yield from grid_folded.propose(facts, limits, wanted)
     if (rows := grid_rows.rows_of(facts, limits)) is not None:
         steps = partial(rows_each, rows=rows, wanted=wanted)
         yield Proposal("grid rows", None, Cost(cycles_of_thread(wanted)), steps)
