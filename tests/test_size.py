@@ -28,14 +28,14 @@ BUDGETS: Final = {
     "tinycore/engine": 21_476,
     "tinycore/lower": 54_505,
     "tinycore/lower/steps": 13_339,
-    "tinycore/lower/strategies": 36_622,
+    "tinycore/lower/strategies": 35_612,
     "tinycore/linalg": 7_602,
     "tinycore/nn": 15_928,
     "tinycore/nn/files": 14_800,
     "tinycore/nn/optim": 8_417,
     "tinycore/render": 19_860,
-    "tinycore/schedule": 56_116,
-    "tinycore/tensor": 127_458,
+    "tinycore/schedule": 54_192,
+    "tinycore/tensor": 127_077,
     "tinycore/tensor/guards": 9_356,
     "tinycore/uop": 43_246,
     "plugins/tiny_amd": 41_844,
@@ -55,9 +55,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 507_408
+SUM: Final = 504_093
 """The budgets of the core together."""
-FLOORS: Final = 449_877
+FLOORS: Final = 446_562
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01
