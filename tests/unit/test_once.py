@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -24,7 +25,8 @@ from tinycore.engine.captured_step import capture
 from tinycore.engine.compile import CompiledRunner
 from tinycore.engine.run import recordings
 from tinycore.errors import OutOfMemory
-from tinycore.tensor.change_tracking import change_sets, tracking_changes
+from tinycore.tensor.change_sets import ChangeSet, tracking_changes
+from tinycore.tensor.change_tracking import change_sets
 from tinycore.tensor.value_cache import value_cache
 from tinycore.uop.size import notes, noting, sealed, seals
 
@@ -70,7 +72,7 @@ OPENED: dict[str, Opened] = {
     "a seal on the values of sizes": (sealed, lambda: seals.depth),
     "conditions on variables": (noting, lambda: notes.open),
     "a scope of computed values": (value_cache.isolated, lambda: value_cache.scope.open),
-    "changes of tensors": (tracking_changes, lambda: dict(change_sets)),
+    "changes of tensors": (partial(tracking_changes, ChangeSet()), lambda: dict(change_sets)),
 }
 """State that a capture opens, with a test whether it is open."""
 

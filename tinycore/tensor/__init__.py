@@ -20,7 +20,7 @@ order in which a program passes them:
 - writing: `storage.py` (a group of aliases), `inplace.py`, `view_writes.py` (where a write lands),
   `views.py`, `aliases.py`, `liveness.py`, `atomic_writes.py`, `change_tracking.py`
 - captures: `jit.py`, `arguments.py`, `guards/` (what a function finds around it), `proxies.py`,
-  `capturing_run.py`, `recorded_call.py`, `captured.py`
+  `change_sets.py` (what a function touches), `capturing_run.py`, `recorded_call.py`, `captured.py`
 - other libraries: `interop.py`, `dlpack.py`, `ufuncs.py`
 
 This file is the door by which programs come in, above all floors: behind it the methods of the

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import MOVEMENT, Op
 
 VIEW_OPS: Final = MOVEMENT | {Op.DETACH, Op.OWN}
 """Ops whose result is a view of their source."""
+SHOWN_OPS: Final = VIEW_OPS | {Op.BUFFER, Op.MULTI, Op.DEVICE, Op.UNIQUE}
+"""Ops of a tensor that is memory, or parts of memory."""
 
 
 def base_of_view(node: UOp) -> UOp:
@@ -29,3 +32,11 @@ def buffers_below(node: UOp) -> list[UOp]:
     if base.op is Op.MULTI:
         return [buffer for part in base.src for buffer in buffers_below(part)]
     return [base] if base.op is Op.BUFFER else [n for n in base.toposort() if n.op is Op.BUFFER]
+
+
+def is_realized(node: UOp) -> bool:
+    """True if a node only shows memory without pending writes."""
+    if base_of(node).op is Op.BUFFER:
+        return True
+    nodes = node.toposort()
+    return all(n.op in SHOWN_OPS for n in nodes) and any(n.op is Op.BUFFER for n in nodes)

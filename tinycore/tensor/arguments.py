@@ -21,7 +21,7 @@ from tinycore.device.buffer import Buffer
 from tinycore.dtype import DType, dtypes
 from tinycore.errors import JitError
 from tinycore.schedule.device_memory import buffers_of
-from tinycore.tensor.aliases import buffers_below
+from tinycore.tensor.aliases import buffers_below, is_realized
 from tinycore.tensor.graph import is_constant, without_own
 from tinycore.tensor.guards.keys import ATOMS, Same, constant_key, shortened
 from tinycore.tensor.runtime import runtime
@@ -29,16 +29,13 @@ from tinycore.tensor.tensor import Tensor
 from tinycore.uop.bindings import Naming, exchanging, sizes_below
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp
-from tinycore.uop.op import MOVEMENT, Op
+from tinycore.uop.op import Op
 from tinycore.uop.size import GIVEN_MARK, Size, Variable
 
 GUARDED: Final = ("TRAINING", "DEFAULT_FLOAT", "DEFAULT_INT")
 """Settings that decide what a function launches."""
 guarded_values: Final = reader_of(GUARDED)
 pattern_settings: Final = itemgetter(*GUARDED, "DEV")
-
-SHOWN_OPS: Final = MOVEMENT | {Op.BUFFER, Op.MULTI, Op.DETACH, Op.OWN, Op.DEVICE, Op.UNIQUE}
-"""Ops of a tensor that is memory, or parts of memory."""
 
 Leaf = tuple[str, Any]
 
@@ -123,14 +120,6 @@ def form_of(node: UOp) -> UOp:
 def stand_in(buffer: UOp, number: int) -> UOp:
     """A placeholder BUFFER for any other of its kind; `unique` makes a distinct one."""
     return buffer.with_src((buffer.src[0], UOp(Op.UNIQUE, dtypes.void, (), -1 - number)))
-
-
-def is_realized(node: UOp) -> bool:
-    """True if a node only shows memory without pending writes."""
-    if base_of(node).op is Op.BUFFER:
-        return True
-    nodes = node.toposort()
-    return all(n.op in SHOWN_OPS for n in nodes) and any(n.op is Op.BUFFER for n in nodes)
 
 
 class Arguments:

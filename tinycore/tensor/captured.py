@@ -19,13 +19,13 @@ from tinycore.engine.run import Recording
 from tinycore.engine.transactions import base_buffer
 from tinycore.errors import JitError
 from tinycore.schedule.device_memory import buffer_of
-from tinycore.tensor.aliases import buffers_below
-from tinycore.tensor.arguments import Arguments, CallPattern, is_realized, rebuilt
+from tinycore.tensor.aliases import buffers_below, is_realized
+from tinycore.tensor.arguments import Arguments, CallPattern, rebuilt
 from tinycore.tensor.capturing_run import (
     CapturingRun,
     Run,
 )
-from tinycore.tensor.change_tracking import tracking_changes
+from tinycore.tensor.change_sets import ChangeSet, realized_buffers, tracking_changes
 from tinycore.tensor.guards.environment import Environment
 from tinycore.tensor.guards.guard import Guard
 from tinycore.tensor.history import history
@@ -37,7 +37,6 @@ from tinycore.tensor.recorded_call import (
     Output,
     RecordedCall,
     node_of,
-    realized_buffers,
 )
 from tinycore.tensor.tensor import Tensor
 from tinycore.tensor.value_cache import value_cache
@@ -146,6 +145,7 @@ class Capture:
         if not is_first:
             finish_reads(self.written.union(given.buffers))
             value_cache.invalidate(given.nodes)  # the function may write to them, by other names
+        change_set = ChangeSet()
         proxies = ArgumentProxies(given, are_used=not is_first)
         try:
             with (
@@ -153,7 +153,7 @@ class Capture:
                 nullcontext() if is_first else sealed(),
                 value_cache.isolated(ends_gradients=not is_first),
                 noting() as conditions,
-                tracking_changes() as change_set,
+                tracking_changes(change_set),
             ):
                 run = CapturingRun(self, walk, given, proxies, change_set)
                 try:
@@ -165,12 +165,12 @@ class Capture:
                 self.first = run.first(recording)
             recorded = None if is_first else run.make_record(recording, result)
         except BaseException as error:
-            proxies.restore()
+            proxies.restore(change_set)
             proxies.write_back()
             if isinstance(error, Exception):  # an interrupt ends the program without another walk
                 self.guard = self.around.walk(given.objects).guard()
             raise
-        proxies.restore()
+        proxies.restore(change_set)
         after = self.around.walk(given.objects, run.kept if recorded else ())
         self.guard = after.guard()
         self.facts = self.facts or [*given.facts, *self.guard.facts()]

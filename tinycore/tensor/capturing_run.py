@@ -15,24 +15,24 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tinycore.device.buffer import Buffer
 from tinycore.engine.captured_step import CapturedStep
 from tinycore.engine.run import Recording
+from tinycore.engine.transactions import base_buffer
 from tinycore.errors import JitError
 from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.tensor.aliases import buffers_below
-from tinycore.tensor.arguments import Arguments, form_of, is_realized, leaves, rebuilt
-from tinycore.tensor.change_tracking import ChangeSet
+from tinycore.tensor.arguments import Arguments, form_of, leaves, rebuilt
+from tinycore.tensor.change_sets import Before, ChangeSet, realized_buffers
 from tinycore.tensor.gradient_sources import BufferSet, ended_at, still_there
 from tinycore.tensor.guards.environment import Change, Walk
 from tinycore.tensor.guards.keys import is_plain, shortened
-from tinycore.tensor.liveness import live_tensors, while_walking
+from tinycore.tensor.liveness import while_walking
 from tinycore.tensor.proxies import ArgumentProxies
-from tinycore.tensor.recorded_call import Output, RecordedCall, SideOutput, State, realized_buffers
+from tinycore.tensor.recorded_call import Output, RecordedCall, SideOutput, State
 from tinycore.tensor.tensor import Tensor
 from tinycore.tensor.versions import versions
 from tinycore.uop.node import UOp
@@ -82,69 +82,6 @@ def compare(name: str, first: Run, second: Run) -> None:
         )
 
 
-@dataclass(eq=False, slots=True)
-class Before:
-    """A living tensor before the function ran. It keeps no memory alive."""
-
-    tensor: weakref.ref[Any]
-    node: weakref.ref[UOp]
-    memory: tuple[weakref.ref[Buffer], ...]
-    """Buffers of the value; empty if it was not computed yet."""
-    shape: tuple[Any, ...]
-    pending: UOp | None
-    """The graph of a value that was not computed yet."""
-    grad: Before | None = None
-
-    @classmethod
-    def of(cls, tensor: Any) -> Before:
-        """A tensor as it is now, but for its gradient."""
-        node = tensor.uop
-        found = [buffers.get(n) for n in buffers_below(node)] if is_realized(node) else [None]
-        memory = tuple([weakref.ref(buffer) for buffer in found if buffer is not None])
-        pending = node if len(memory) < len(found) else None
-        return cls(weakref.ref(tensor), weakref.ref(node), memory, node.shape, pending)
-
-    @classmethod
-    @while_walking
-    def all(cls) -> dict[int, Before]:
-        """All tensors that are alive now, by id."""
-        living = live_tensors()
-        known = {id(tensor): cls.of(tensor) for tensor in living}
-        for tensor in living:
-            if (grad := tensor.grad) is not None:
-                known[id(tensor)].grad = known.get(id(grad)) or cls.of(grad)
-        return known
-
-    @property
-    def waits(self) -> bool:
-        """True if it was more than memory, to be computed."""
-        return self.pending is not None and not is_realized(self.pending)
-
-    @property
-    def is_computed(self) -> bool:
-        """True if the tensor has another node now."""
-        tensor = self.tensor()
-        return tensor is not None and tensor.uop is not self.node()
-
-    def has_grad(self, grad: Any) -> bool:
-        """True if a gradient, or None, is the one from before."""
-        return (
-            grad is None if self.grad is None else grad is not None and grad is self.grad.tensor()
-        )
-
-    def shown(self) -> list[Buffer | None]:
-        """The buffers of a computed value; None for each that is gone."""
-        if self.pending is not None:
-            return list(realized_buffers(self.pending))
-        return [reference() for reference in self.memory]
-
-    def read(self) -> list[Buffer | None]:
-        """The buffers of a value, or those it was to be computed from."""
-        if self.pending is not None:
-            return [buffers.get(n) for n in buffers_below(self.pending)]
-        return self.shown()
-
-
 class CapturingRun:
     """A run of a function on proxies, with a record of the state before."""
 
@@ -159,15 +96,14 @@ class CapturingRun:
         """Record the state now; `change_set` has what this thread changes from here on."""
         self.known, self.walk, self.given, self.proxies = known, walk, given, proxies
         self.name = known.name
-        self.by_id = Before.all()
-        self.before = list(self.by_id.values())
         self.tensors: list[Tensor] = []
         """Tensors of the result."""
         self.kept: list[Change] = []
         """Tensors that were put somewhere."""
         self.other: list[Change] = []
         """Other changes of the function's environment."""
-        self.gradients: list[tuple[Tensor, Before]] = []
+        self.gradients: list[tuple[Tensor, Before | None]] = []
+        """Tensors from before that have another gradient now, and their former ones."""
         self.values: tuple[Any, ...] = ()
         """The value that is `placed`, with an Output for each new tensor."""
         self.change_set = change_set
@@ -191,10 +127,10 @@ class CapturingRun:
         changes = self.walk.changes()
         self.kept = [change for change in changes if is_left(change)]
         self.other = [change for change in changes if not is_left(change)]
-        self.gradients = changed_gradients(self.before, self.change_set)
+        self.gradients = self.change_set.other_gradients()
         found = [tensor for change in changes for tensor in tensors_in(change.now)]
         new = [tensor for tensor in found if not self.is_old(tensor)]
-        moved = changed_tensors(self.before, self.change_set)
+        moved = [tensor for _, tensor in self.change_set.moved() if self.is_own(tensor)]
         if left := [*self.tensors, *new, *self.left, *moved, *self.proxies.tensors]:
             Tensor.realize(*left)
         return result
@@ -205,7 +141,7 @@ class CapturingRun:
         self.known.changed = frozenset([change.path for change in self.other])
         if clears_gradients(self.gradients):
             return None
-        return Run.of(recording, not any(b.waits and b.is_computed for b in self.before))
+        return Run.of(recording, not any(b.waits for b, _ in self.change_set.moved()))
 
     def is_own(self, tensor: Tensor) -> bool:
         """True if this run has changed the value of a tensor."""
@@ -213,14 +149,13 @@ class CapturingRun:
 
     def is_old(self, tensor: Tensor) -> bool:
         """True if a tensor was there before the call."""
-        before = self.by_id.get(id(tensor))
-        return before is not None and before.tensor() is tensor
+        return self.change_set.is_old(tensor)
 
     @property
     def placed(self) -> list[tuple[str, Any, Any]]:
         """The places where the function puts tensors: path, former value, and value now."""
         gradients = [
-            ("the gradient of a tensor", None if b.grad is None else b.grad.tensor(), t.grad)
+            ("the gradient of a tensor", None if b is None else b.tensor(), t.grad)
             for t, b in self.gradients
         ]
         return [(c.path, c.before, c.now) for c in self.kept] + gradients
@@ -236,8 +171,9 @@ class CapturingRun:
     def replaced(self) -> list[Before]:
         """Tensors that were replaced by those."""
         tensors = [tensor for change in self.kept for tensor in tensors_in(change.before)]
-        found = [self.by_id.get(id(tensor)) or Before.of(tensor) for tensor in tensors]
-        kept = [b.grad for t, b in self.gradients if t.grad is not None]
+        known = self.change_set.before
+        found = [known.get(id(tensor)) or Before.of(tensor) for tensor in tensors]
+        kept = [b for t, b in self.gradients if t.grad is not None]
         return found + [grad for grad in kept if grad is not None]
 
     @property
@@ -262,7 +198,7 @@ class CapturingRun:
                 )
             found.append(SideOutput(value, None, False, *place))
         gradients = zip(self.gradients, self.values[len(found) :], strict=True)
-        return (*found, *(SideOutput(v, b.tensor, b.grad is None) for (_, b), v in gradients))
+        return (*found, *(SideOutput(v, weakref.ref(t), b is None) for (t, b), v in gradients))
 
     # --- what came of it
 
@@ -375,9 +311,8 @@ class CapturingRun:
     @while_walking
     def survivors(self, recording: Recording) -> list[Tensor]:
         """Tensors made in this run, of its memory, that are neither results nor found again."""
-        known = [*self.proxies.tensors, *self.tensors, *self.left, *self.given.tensors]
-        before = [tensor for b in self.before if (tensor := b.tensor()) is not None]
-        numbers = {id(tensor) for tensor in (*known, *before)}
+        known = {id(tensor) for tensor in (*self.proxies.tensors, *self.tensors, *self.left)}
+        made = [tensor for r in self.change_set.made.values() if (tensor := r()) is not None]
         drawn = {buffer for buffer, _ in recording.repeated}
         ours = recording.made | drawn
 
@@ -386,19 +321,16 @@ class CapturingRun:
 
         return [
             tensor
-            for tensor in live_tensors()
-            if id(tensor) not in numbers
+            for tensor in made
+            if id(tensor) not in known
             and isinstance(tensor, Tensor)
             and any(map(is_ours, tensor.uop.toposort()))
         ]
 
-    def changed_from_before(self) -> Iterator[tuple[Before, Tensor]]:
+    def changed_from_before(self) -> list[tuple[Before, Tensor]]:
         """Tensors from before that have other nodes now, but for those that were put somewhere."""
         passing = self.passing
-        for b in self.before:
-            tensor = b.tensor()
-            if tensor is not None and tensor.uop is not b.node() and id(tensor) not in passing:
-                yield b, tensor
+        return [(b, tensor) for b, tensor in self.change_set.moved() if id(tensor) not in passing]
 
     @while_walking
     def fills_others(self) -> bool:
@@ -476,10 +408,8 @@ class CapturingRun:
     def graded_twice(self) -> tuple[weakref.ref[Any], ...]:
         """Tensors that were given a gradient, which was taken away again."""
         changed = {id(tensor) for tensor, _ in self.gradients}
-        found = self.change_set.graded - changed
-        return tuple(
-            [b.tensor for number, b in self.by_id.items() if number in found and not b.grad]
-        )
+        graded = self.change_set.graded.items()
+        return tuple([t for number, (t, former) in graded if number not in changed and not former])
 
     def found_flags(self, state: list[State]) -> tuple[tuple[weakref.ref[Any], bool | None], ...]:
         """Tensors of the environment other than those of `state`, and if they require gradients."""
@@ -501,26 +431,29 @@ class CapturingRun:
         out: a view that the caller or another thread holds for a while is not what it works on.
         Raises JitError where such a tensor is gone: the function put another one in its place.
         """
-        used = {b for i in recording.items for b in i.bufs} - recording.made
-        shown = {b for t in live_tensors() for b in realized_buffers(t.uop)}
-        owners = {id(t.grad): weakref.ref(t) for t in live_tensors() if t.grad is not None}
-        reached = self.reached
+        used = {base_buffer(b) for i in recording.items for b in i.bufs if b not in recording.made}
+        reached = {id(t): t for t in (*self.walk.values, *self.given.tensors)}
+        found: dict[int, Any] = {n: t for n, t in reached.items() if isinstance(t, Tensor)}
+        for bound in self.change_set.bound.values():
+            if base_buffer(bound.buffer) in used:
+                storages = bound.storages()
+                if bound.was_shown and not storages:
+                    raise replaced_error(self.name, (bound.buffer.size,))
+                found |= {id(t): t for storage in storages for t in storage.tensors()}
+        owners = {id(t._grad): weakref.ref(t) for t in found.values() if t._grad is not None}
         state: list[State] = []
         known: set[Buffer] = set()
         others: list[tuple[State, set[Buffer]]] = []
-        for b in self.before:
-            tensor = b.tensor()
-            touched = used.intersection(b.shown())
-            if tensor is not None and touched:
-                owner = owners.get(id(tensor))
-                entry = State(b.tensor, tensor.uop, tensor.requires_grad, owner)
-                if id(tensor) in reached or (owner is not None and id(owner()) in reached):
+        for number, tensor in found.items():
+            touched = used.intersection(map(base_buffer, realized_buffers(tensor.uop)))
+            if touched and self.is_old(tensor):
+                owner = owners.get(number)
+                entry = State(weakref.ref(tensor), tensor.uop, tensor.requires_grad, owner)
+                if number in reached or (owner is not None and id(owner()) in reached):
                     state.append(entry)
                     known |= touched
                 else:
                     others.append((entry, touched))
-            elif touched - shown:
-                raise replaced_error(self.name, b.shape)
         return state + [entry for entry, touched in others if not touched <= known]
 
 
@@ -575,23 +508,6 @@ def tensors_in(value: Any) -> list[Tensor]:
     return []
 
 
-@while_walking
-def changed_tensors(before: Iterable[Before], change_set: ChangeSet) -> list[Tensor]:
-    """The tensors that this thread has changed, or written to."""
-    now = [(b.tensor(), b.node) for b in before]
-    return [t for t, n in now if t is not None and t.uop is not n() and id(t) in change_set.changed]
-
-
-@while_walking
-def changed_gradients(
-    before: Iterable[Before], change_set: ChangeSet
-) -> list[tuple[Tensor, Before]]:
-    """The tensors whose gradient this thread has replaced."""
-    now = [(entry.tensor(), entry) for entry in before]
-    graded = [(t, entry) for t, entry in now if t is not None and id(t) in change_set.graded]
-    return [(t, entry) for t, entry in graded if not entry.has_grad(t.grad)]
-
-
 def origins_of(node: UOp, number: Mapping[UOp, int]) -> tuple[BufferSet, tuple[int, ...]]:
     """The memory that a result was computed from: BUFFERs, and numbers of those of arguments."""
     found = still_there(ended_at(node))
@@ -600,7 +516,7 @@ def origins_of(node: UOp, number: Mapping[UOp, int]) -> tuple[BufferSet, tuple[i
     return fixed, tuple([number[memory] for memory in found if memory in number])
 
 
-def clears_gradients(changed: Iterable[tuple[Tensor, Before]]) -> bool:
+def clears_gradients(changed: Iterable[tuple[Tensor, Before | None]]) -> bool:
     """True if a gradient that was there, perhaps of a call that failed, was taken away."""
     return any(tensor.grad is None for tensor, _ in changed)
 

@@ -1,16 +1,14 @@
 """Change tracking: which tensors a thread changes during a capture or a group of atomic writes.
 
-Floor 5. A capture looks at all living tensors for those that the function has changed, or given a
-gradient. What other threads do meanwhile is no part of it, and a write that the function has
-written down is computed in its capture, not by another thread. Atomic writes are rolled back by an
-undo log. See docs/threads.md.
+Floor 5. A capture has a change set (`change_sets.py`), to which threads report here. A write that
+the function has written down is computed in its capture, not by another thread. Atomic writes are
+rolled back by an undo log. See docs/threads.md.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Final
@@ -20,86 +18,56 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
 if TYPE_CHECKING:
+    from tinycore.tensor.change_sets import ChangeSet
     from tinycore.tensor.core import Core
     from tinycore.tensor.storage import Storage, View
-
-
-class ChangeSet:
-    """The tensors that one capture has made, changed, or given a gradient, by id."""
-
-    def __init__(self) -> None:
-        self.changed: set[int] = set()
-        """Tensors that it has made or changed."""
-        self.graded: set[int] = set()
-        self.made_elsewhere: set[int] = set()
-        """Tensors that other threads have made since it began."""
-
-    def record_made(self, number: int, is_own: bool) -> None:
-        """Record a new tensor, which may have the id of one that is gone."""
-        self.graded.discard(number)
-        (self.changed if is_own else self.made_elsewhere).add(number)
-        (self.made_elsewhere if is_own else self.changed).discard(number)
 
 
 change_sets: Final[dict[int, list[ChangeSet]]] = {}
 """The change sets of captures in progress, by the number of their thread."""
 
 
-@contextmanager
-def tracking_changes() -> Iterator[ChangeSet]:
-    """Record the changes that this thread makes inside the block."""
-    change_set, thread = ChangeSet(), get_ident()
-    before = change_sets.get(thread, [])
-    try:
-        try:  # an interrupt may come right after it is opened, or right before it is closed
-            change_sets[thread] = [*before, change_set]
-            yield change_set
-        finally:
-            close(thread, before)
-    finally:
-        close(thread, before)
-
-
-def close(thread: int, before: list[ChangeSet]) -> None:
-    """Leave a thread the change sets that it had before."""
-    if before:
-        change_sets[thread] = before
-    else:
-        change_sets.pop(thread, None)
-
-
-def record_changes(tensors: Iterable[object]) -> None:
-    """Record that this thread changes the nodes of tensors."""
-    for change_set in change_sets.get(get_ident(), ()):
-        change_set.changed.update(map(id, tensors))
-
-
-def record_made(tensor: object) -> None:
-    """Record that this thread has made a tensor."""
+def open_sets() -> list[tuple[ChangeSet, bool]]:
+    """All change sets, and whether they are of this thread."""
     own = get_ident()
-    for thread, found in list(change_sets.items()):
-        for change_set in found:
-            change_set.record_made(id(tensor), thread == own)
+    return [(s, thread == own) for thread, found in list(change_sets.items()) for s in found]
 
 
-def record_gradient(tensor: object) -> None:
-    """Record that this thread gives a tensor a gradient, or takes it away."""
+def record_changes(tensors: Iterable[Core]) -> None:
+    """Record that this thread is about to change the nodes of tensors."""
+    for change_set, is_own in open_sets():
+        for tensor in tensors:
+            change_set.note_change(tensor, is_own)
+
+
+def record_made(tensor: Core) -> None:
+    """Record that this thread has made a tensor."""
+    for change_set, is_own in open_sets():
+        change_set.note_made(tensor, is_own)
+
+
+def record_gradient(tensor: Core) -> None:
+    """Record that this thread is about to give a tensor a gradient, or to take it away."""
     for change_set in change_sets.get(get_ident(), ()):
-        change_set.graded.add(id(tensor))
+        change_set.note_gradient(tensor)
+
+
+def record_bound(memory: Iterable[UOp]) -> None:
+    """Record the BUFFERs that a computation of this thread works on."""
+    for change_set in change_sets.get(get_ident(), ()):
+        change_set.note_bound(memory)
 
 
 def changed_elsewhere() -> set[int]:
     """The ids of tensors that captures of other threads have made or changed."""
-    own = get_ident()
-    found = [w.changed for thread, some in list(change_sets.items()) if thread != own for w in some]
-    return set().union(*found)
+    return set().union(*[s.changed for s, is_own in open_sets() if not is_own])  # at once, in C
 
 
 def tensors_elsewhere() -> set[int]:
     """The ids of tensors that no value computed by this thread may enter: those of captures of
     other threads, and in a capture those that others have made since it began.
     """
-    made = [w.made_elsewhere for w in change_sets.get(get_ident(), ())]
+    made = [s.made_elsewhere for s in change_sets.get(get_ident(), ())]
     return changed_elsewhere().union(*made)
 
 

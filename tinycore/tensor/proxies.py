@@ -19,17 +19,13 @@ from tinycore.engine.transactions import base_buffer
 from tinycore.errors import JitError
 from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.schedule.kernel import memory_of
-from tinycore.tensor.aliases import VIEW_OPS, base_of_view, buffers_below
-from tinycore.tensor.arguments import Arguments, is_realized, rebuilt
-from tinycore.tensor.change_tracking import change_sets, changed_elsewhere, tracking_changes
+from tinycore.tensor.aliases import VIEW_OPS, buffers_below, is_realized
+from tinycore.tensor.arguments import Arguments, rebuilt
+from tinycore.tensor.change_sets import ChangeSet, tracking_changes
+from tinycore.tensor.change_tracking import change_sets, changed_elsewhere
 from tinycore.tensor.graph import is_alone
 from tinycore.tensor.history import history
-from tinycore.tensor.liveness import (
-    live_tensors,
-    replace_nodes,
-    waiting_tensors,
-    while_walking,
-)
+from tinycore.tensor.liveness import publish, waiting_tensors, while_walking
 from tinycore.tensor.realization import compute, root_of, shows_memory, unrealized
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.bindings import Naming, exchanging
@@ -79,14 +75,13 @@ class ArgumentProxies:
         return None if original.grad is None else self.made.get(id(original.grad))
 
     @while_walking
-    def restore(self) -> None:
-        """Make living tensors show the memory of the arguments again instead of the proxies'."""
-        if not self.back:
-            return
-        replace_nodes(self.back)
-        for tensor in live_tensors():
-            if base_of_view(tensor.uop) in self.back:
-                tensor._become(tensor.uop.substitute(self.back))
+    def restore(self, change_set: ChangeSet) -> None:
+        """Make what the function has made or changed show the memory of the arguments again instead
+        of the proxies'.
+        """
+        storages = {t._view.storage for t in change_set.touched()} if self.back else ()
+        new = {s: s.value.substitute(self.back) for s in storages}
+        publish({s: value for s, value in new.items() if value is not s.value}, {})
 
     def write_back(self) -> None:
         """Copy changes of proxies to their arguments, if the capture failed.
@@ -145,25 +140,26 @@ def naming_variables(given: Arguments) -> Iterator[None]:
     if naming is None:
         yield
         return
-    with tracking_changes() as change_set:
+    change_set = ChangeSet()
+    with tracking_changes(change_set):
         try:
             for argument in given.tensors:
                 argument._become(given.named(argument.uop))
             yield
         finally:
-            name_back(naming, change_set.changed)
+            name_back(naming, change_set)
 
 
 @while_walking
-def name_back(naming: Naming, changed: Container[int]) -> None:
-    """Show bound variables under their own names again, in the tensors of some ids.
+def name_back(naming: Naming, change_set: ChangeSet) -> None:
+    """Show bound variables under their own names again, in tensors that were made or changed.
 
     Other threads have other numbers under the same names.
     """
-    for tensor in live_tensors():
-        if id(tensor) not in changed:
-            continue
+    for tensor in change_set.touched():
         node = tensor.uop
+        if id(tensor) not in change_set.changed:
+            continue
         if (new := exchanging(node, naming.back)) is not node and tensor.uop is node:
             tensor._become(new)
 
@@ -222,7 +218,7 @@ def with_pending_writes(reached: set[int]) -> list[Any]:
     waiting: list[Any] = []
     others = changed_elsewhere() if change_sets else ()
     own = {None, get_ident()}
-    for tensor in live_tensors():
+    for tensor in waiting_tensors():
         if id(tensor) in others:
             continue
         node = source_below(tensor.uop, VIEW_OPS)

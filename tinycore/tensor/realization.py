@@ -16,6 +16,7 @@ from tinycore._signals import undisturbed
 from tinycore.dtype import dtypes
 from tinycore.tensor import graph
 from tinycore.tensor.aliases import VIEW_OPS, base_of_view, buffers_below
+from tinycore.tensor.change_tracking import change_sets, record_bound
 from tinycore.tensor.core import Core
 from tinycore.tensor.grad import is_data_written, passes_gradient
 from tinycore.tensor.gradient_sources import BufferSet, ended_at
@@ -122,6 +123,8 @@ def run_and_publish(
     `others` are the nodes of living tensors that are not memory alone.
     """
 
+    if change_sets:
+        record_bound(form.memory)
     renewed: dict[UOp, UOp] = {}
 
     def publish(computed: RunResult) -> None:

@@ -20,7 +20,7 @@ from tinycore.device.buffer import Buffer
 from tinycore.engine.captured_step import CapturedStep
 from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.tensor.aliases import buffers_below
-from tinycore.tensor.arguments import is_realized, rebuilt
+from tinycore.tensor.arguments import rebuilt
 from tinycore.tensor.gradient_sources import BufferSet
 from tinycore.tensor.tensor import Tensor
 from tinycore.tensor.versions import versions
@@ -365,8 +365,3 @@ def leaves_of(result: Any) -> list[Output]:
     found: list[Output] = []
     rebuilt(result, Output, found.append)
     return found
-
-
-def realized_buffers(node: UOp) -> list[Buffer]:
-    """The buffers that a node shows, if nothing is left to be computed."""
-    return list(map(buffer_of, buffers_below(node))) if is_realized(node) else []

@@ -14,10 +14,11 @@ from collections.abc import Mapping
 from functools import partial
 from itertools import count, repeat
 from typing import TYPE_CHECKING, Final
+from weakref import WeakValueDictionary
 
 from tinycore._locks import recursive_lock
 from tinycore.tensor import graph
-from tinycore.tensor.aliases import VIEW_OPS, base_of_view
+from tinycore.tensor.aliases import VIEW_OPS, base_of_view, buffers_below
 from tinycore.tensor.change_tracking import change_sets, log_write, record_changes, undo_logs
 from tinycore.tensor.views import SHARED, is_shared, movement_above, shows_repeated
 from tinycore.uop.movement import base_of
@@ -35,6 +36,8 @@ waiting: Final[dict[int, weakref.ref[Storage]]] = {}
 """Storages that are more than memory, and some that were, by number."""
 of_memory: Final[dict[int, weakref.ref[Storage]]] = {}
 """Storages of memory, and of copies that will have some, by the id of their base."""
+of_parts: Final[WeakValueDictionary[int, Storage]] = WeakValueDictionary()
+"""Storages of memory on several devices, by the ids of its BUFFERs, and some that were."""
 numbers: Final = count()
 
 
@@ -100,6 +103,8 @@ class Storage:
             key = id(base)
             if key not in of_memory:
                 of_memory[key] = weakref.ref(self, partial(of_memory.pop, key))
+        if base.op is Op.MULTI:
+            of_parts.update({id(part): self for part in buffers_below(base)})
         if value is not base or base.op is not BUFFER:
             self.wait()
         return self
@@ -198,6 +203,12 @@ def storage_at(base: UOp) -> Storage | None:
     """The storage of some memory, or copy that will have some."""
     found = of_memory.get(id(base))
     return None if found is None else found()
+
+
+def storages_over(memory: UOp) -> list[Storage]:
+    """The storages of a BUFFER, and of memory that it is a part of."""
+    found = [storage_at(memory), of_parts.get(id(memory))]
+    return [s for s in found if s is not None and memory in buffers_below(s.base)]
 
 
 def waiting_storages() -> list[Storage]:

@@ -390,3 +390,24 @@ def test_the_same_is_seen_with_and_without_tinyjit(name: str) -> None:
     run = same[name]
 
     assert run(TinyJit) == run(lambda function: function)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Tensor([1.0, 2.0]).as_param(0),
+        lambda: Tensor([1.0, 2.0]).as_param(0) + 1,
+        lambda: Tensor.empty(3),
+        lambda: Tensor([1.0, 2.0]).realize() * 3,
+    ],
+    ids=["a placeholder", "a body", "no memory yet", "a value to be computed"],
+)
+def test_a_tensor_that_has_nothing_to_do_with_a_function_is_no_part_of_its_capture(
+    make: Callable[[], Tensor],
+) -> None:
+    held, total = make(), Tensor([0.0]).realize()
+    step = TinyJit(lambda x: total.assign(total + x).realize() * 2)
+
+    assert [step(Tensor([1.0])).tolist() for _ in range(4)] == [[2.0], [4.0], [6.0], [8.0]]
+    assert step.captured is not None
+    assert held.ndim == 1

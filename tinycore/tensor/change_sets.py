@@ -1,0 +1,186 @@
+"""Change sets: what happens to tensors while a function is captured.
+
+Floor 5. A capture asks its change set which tensors and storages the function has made, changed,
+given a gradient, and bound: no other tensor is looked at. See `change_tracking.py`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tinycore.device.buffer import Buffer
+from tinycore.schedule.device_memory import buffer_of, buffers
+from tinycore.tensor.aliases import buffers_below, is_realized
+from tinycore.tensor.change_tracking import change_sets
+from tinycore.tensor.storage import Storage, of_memory, storages_over
+from tinycore.uop.node import UOp, unique
+
+if TYPE_CHECKING:
+    from tinycore.tensor.core import Core
+
+
+def realized_buffers(node: UOp) -> list[Buffer]:
+    """The buffers that a node shows, if nothing is left to be computed, as far as it has any."""
+    found = map(buffers.get, buffers_below(node) if is_realized(node) else ())
+    return [buffer for buffer in found if buffer is not None]
+
+
+@dataclass(eq=False, slots=True)
+class Before:
+    """A tensor before it was changed. It keeps no memory alive."""
+
+    tensor: weakref.ref[Any]
+    node: weakref.ref[UOp]
+    memory: tuple[weakref.ref[Buffer], ...]
+    """Buffers of the value; empty if it was not computed yet."""
+    shape: tuple[Any, ...]
+    pending: UOp | None
+    """The graph of a value that was not computed yet."""
+
+    @classmethod
+    def of(cls, tensor: Core) -> Before:
+        """A tensor as it is now."""
+        node = tensor.uop
+        found = [buffers.get(n) for n in buffers_below(node)] if is_realized(node) else [None]
+        memory = tuple([weakref.ref(buffer) for buffer in found if buffer is not None])
+        pending = node if len(memory) < len(found) else None
+        return cls(weakref.ref(tensor), weakref.ref(node), memory, node.shape, pending)
+
+    @property
+    def waits(self) -> bool:
+        """True if it was more than memory, to be computed."""
+        return self.pending is not None and not is_realized(self.pending)
+
+    def shown(self) -> list[Buffer | None]:
+        """The buffers of a computed value; None for each that is gone."""
+        if self.pending is not None:
+            return list(realized_buffers(self.pending))
+        return [reference() for reference in self.memory]
+
+    def read(self) -> list[Buffer | None]:
+        """The buffers of a value, or those it was to be computed from."""
+        if self.pending is not None:
+            return [buffers.get(n) for n in buffers_below(self.pending)]
+        return self.shown()
+
+
+def is_other(now: Core | None, former: Before | None) -> bool:
+    """True if a gradient, or None, is another one than before."""
+    if now is None or former is None:
+        return now is not None or former is not None
+    return now is not former.tensor()
+
+
+class Bound(NamedTuple):
+    """Memory that a computation worked on."""
+
+    node: weakref.ref[UOp]
+    buffer: Buffer
+    was_shown: bool
+    """True if a storage showed it before."""
+
+    def storages(self) -> list[Storage]:
+        """The storages that show it now."""
+        node = self.node()
+        return [] if node is None else storages_over(node)
+
+
+class ChangeSet:
+    """Log of the tensors that a captured function makes and changes, by id."""
+
+    def __init__(self) -> None:
+        self.changed: set[int] = set()
+        """Tensors that this thread has made or changed."""
+        self.made: dict[int, weakref.ref[Core]] = {}
+        """Tensors that any thread has made since it began."""
+        self.made_elsewhere: set[int] = set()
+        """Those that other threads have made."""
+        self.before: dict[int, Before] = {}
+        """Tensors from before that any thread has changed."""
+        self.graded: dict[int, tuple[weakref.ref[Core], Before | None]] = {}
+        """Tensors from before that this thread has given a gradient, and their former ones."""
+        self.bound: dict[int, Bound] = {}
+        """Memory that computations of this thread worked on, by the number of its BUFFER."""
+        self.start = unique().arg
+        """BUFFERs from before have lower numbers."""
+        self.shown = frozenset(of_memory)
+        """Ids of memory that storages showed before."""
+
+    def is_old(self, tensor: object) -> bool:
+        """True if a tensor was there before it began."""
+        found = self.made.get(id(tensor))
+        return found is None or found() is not tensor
+
+    def note_made(self, tensor: Core, is_own: bool) -> None:
+        """Record a new tensor, which may have the id of one that is gone."""
+        number = id(tensor)
+        self.made[number] = weakref.ref(tensor)
+        self.graded.pop(number, None)
+        self.before.pop(number, None)
+        (self.changed if is_own else self.made_elsewhere).add(number)
+        (self.made_elsewhere if is_own else self.changed).discard(number)
+
+    def note_change(self, tensor: Core, is_own: bool) -> None:
+        """Record a tensor that is about to change."""
+        if is_own:
+            self.changed.add(id(tensor))
+        if id(tensor) not in self.before and self.is_old(tensor):
+            self.before[id(tensor)] = Before.of(tensor)
+
+    def note_gradient(self, tensor: Core) -> None:
+        """Record a tensor that is about to get another gradient, or none."""
+        if id(tensor) not in self.graded and self.is_old(tensor):
+            former = tensor._grad
+            known = None if former is None else self.before.get(id(former)) or Before.of(former)
+            self.graded[id(tensor)] = weakref.ref(tensor), known
+
+    def note_bound(self, memory: Iterable[UOp]) -> None:
+        """Record BUFFERs that a computation works on."""
+        for node in memory:
+            number: int = node.src[1].arg
+            was_shown = number < self.start and id(node) in self.shown
+            self.bound[number] = Bound(weakref.ref(node), buffer_of(node), was_shown)
+
+    def moved(self) -> list[tuple[Before, Any]]:
+        """Tensors from before that have other nodes now."""
+        found = [(before, before.tensor()) for before in list(self.before.values())]
+        return [(b, t) for b, t in found if t is not None and t.uop is not b.node()]
+
+    def other_gradients(self) -> list[tuple[Any, Before | None]]:
+        """Tensors from before that have another gradient now, each with its former one."""
+        found = [(reference(), former) for reference, former in self.graded.values()]
+        return [(t, f) for t, f in found if t is not None and is_other(t._grad, f)]
+
+    def touched(self) -> list[Core]:
+        """The living tensors that any thread has made or changed."""
+        made = [reference() for reference in list(self.made.values())]
+        found = [*made, *[before.tensor() for before in list(self.before.values())]]
+        return [tensor for tensor in found if tensor is not None]
+
+
+@contextmanager
+def tracking_changes(change_set: ChangeSet) -> Iterator[None]:
+    """Record what happens inside the block."""
+    thread = get_ident()
+    before = change_sets.get(thread, [])
+    try:
+        try:  # an interrupt may come right after it is opened, or right before it is closed
+            change_sets[thread] = [*before, change_set]
+            yield
+        finally:
+            close(thread, before)
+    finally:
+        close(thread, before)
+
+
+def close(thread: int, before: list[ChangeSet]) -> None:
+    """Leave a thread the change sets that it had before."""
+    if before:
+        change_sets[thread] = before
+    else:
+        change_sets.pop(thread, None)
