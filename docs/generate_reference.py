@@ -58,7 +58,7 @@ PAGES: Final = {
         "Tensor",
         "Facts about a tensor; nothing is computed to answer.",
         "T device dtype grad is_param max_shape ndim shape uop element_size is_floating_point "
-        "max_numel nbytes numel size requires_grad mT",
+        "max_numel nbytes numel size requires_grad mT graph",
     ),
     "creation": Page(
         "Creation",

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tinycore._deferred import numpy
 from tinycore._signals import undisturbed
+from tinycore.device.discovery import offered
 from tinycore.dtype import Scalar, dtypes, to_numpy_dtype
-from tinycore.errors import DeviceError, DTypeError, GradientError, ShapeError
+from tinycore.errors import DTypeError, GradientError, ShapeError, TinycoreError
 from tinycore.tensor import graph
 from tinycore.tensor.aliases import base_of_view, buffers_below
 from tinycore.tensor.checks import repeats_to, same_device
@@ -55,8 +56,8 @@ if TYPE_CHECKING:
     from tinycore.schedule.items import ScheduleItem
 
 
-MOST_SHOWN = 1000
-"""Most elements that `print` shows."""
+MOST_SHOWN = 1 << 26
+"""Most bytes that are copied from a device to be printed, of which a thousand numbers are."""
 
 
 class Realization(Random):
@@ -180,21 +181,26 @@ class Realization(Random):
             )
         return bool(self.item())
 
-    def __str__(self) -> str:
-        """Its elements where they are computed, few and can be read, else as `repr` shows it."""
-        count = self.numel()
-        if is_size(count) or count > MOST_SHOWN:
-            return repr(self)
+    def __repr__(self) -> str:
+        """Its elements where they are computed and can be read, else the node that it is."""
+        size = self.nbytes()
         try:
-            if numbers_shown(self.uop) is None:
-                return repr(self)
-            found = self.tolist()
-        except DeviceError:  # as of NULL, which computes nothing
-            return repr(self)
-        wide = dtypes.is_float(self.dtype) and self.dtype.itemsize < 4
-        numbers = numpy.asarray(found, "float32" if wide else self.dtype.name)
-        text = numpy.array2string(numbers.reshape(self.shape), separator=", ", prefix="Tensor(")
-        return f"Tensor({text}, dtype={self.dtype.name}, device={self.device})"
+            shown = None if is_size(size) or size > MOST_SHOWN else numbers_shown(self.uop)
+        except TinycoreError:  # as of NULL, which computes nothing, and inside of a capture
+            shown = None
+        if shown is None:
+            return super().__repr__()
+        text = numpy.array2string(decode(shown, self.dtype), separator=", ", prefix="Tensor(")
+        shape = f", shape={self.shape}" if "..." in text or not shown.size else ""
+        return f"Tensor({text}{shape}, dtype={self.dtype.name}, device={self.device})"
+
+    def graph(self) -> Any:
+        """The graph of this tensor as a picture in a notebook, and as text elsewhere.
+
+        Its `save(path)` writes an SVG file. It comes with the package tiny-viz. Nothing is
+        computed.
+        """
+        return offered("tinycore.viz", "graph", "viz")(self)
 
     def __format__(self, spec: str) -> str:
         """As the number that a tensor of one element holds, where a format is given.

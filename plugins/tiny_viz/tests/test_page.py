@@ -92,7 +92,7 @@ def test_every_answer_forbids_what_is_elsewhere(small: Path) -> None:
 
 def test_files_beside_the_page_are_not_served(small: Path) -> None:
     with served(small) as server:
-        for path in ("../store.py", "%2e%2e/store.py", "vendor/d3-dag.LICENSE", "/etc/passwd"):
+        for path in ("../store.py", "%2e%2e/store.py", "vendor/uPlot.LICENSE", "/etc/passwd"):
             assert ask(server, f"/{server.token}/{path}")[0] == 404
 
 
@@ -282,4 +282,4 @@ def test_ten_thousand_nodes_stay_fluid(tmp_path: Path) -> None:
         times = page.evaluate(
             "Array.from({length: 9}, () => { state.graph.paint(); return state.graph.paintTime; })"
         )
-        assert sorted(times)[4] < 200, "milliseconds for all of them, on a processor alone"
+        assert sorted(times)[4] < 50, "milliseconds for all of them, on a processor alone"

@@ -326,4 +326,3 @@ def test_repr_names_the_node_shape_dtype_and_device() -> None:
         repr(x * x)
         == f"<Tensor <UOp {x.device} (3,) float32 (Op.MUL, None)> on {x.device} with grad None>"
     )
-    assert repr(x).startswith(f"<Tensor <UOp {x.device} (3,) float32 (Op.BUFFER, <")

@@ -11,7 +11,9 @@ import pytest
 import torch
 
 from tinycore.dtype import dtypes
+from tinycore.engine.counters import GlobalCounters
 from tinycore.tensor import Tensor
+from tinycore.tensor.jit import TinyJit
 
 ROWS = [[0.25, 2.0], [3.0, 4.5]]
 
@@ -29,17 +31,49 @@ def test_print_shows_computed_elements(dtype: str) -> None:
 
 
 def test_print_computes_nothing() -> None:
-    lazy, large = Tensor(ROWS) + 1, Tensor.zeros(2000).contiguous().realize()
+    lazy, written = Tensor(ROWS) + 1, Tensor([1, 2, 3]).realize()
+    written[0] = 9
+    before = GlobalCounters.kernel_count
 
-    assert str(lazy) == repr(lazy)
-    assert str(large) == repr(large)
-    assert str(Tensor([1, 2]).realize()).startswith("Tensor([1, 2], dtype=int32")
+    assert str(lazy).startswith(f"<Tensor <UOp {lazy.device} (2, 2) float32 (Op.ADD")
+    assert str(written).startswith(f"<Tensor <UOp {written.device} (3,) int32 (Op.ASSIGN")
+    assert GlobalCounters.kernel_count == before
+    assert str(written.realize()) == f"Tensor([9, 2, 3], dtype=int32, device={written.device})"
+
+
+def test_containers_show_the_elements() -> None:
+    x = Tensor([1, 2]).realize()
+
+    assert repr([x]) == f"[Tensor([1, 2], dtype=int32, device={x.device})]"
+    assert f"{x!r}" == str(x)
+
+
+def test_of_many_elements_the_first_and_last_are_shown() -> None:
+    x = Tensor.arange(5000).realize()
+
+    tail = f"4999], shape=(5000,), dtype=int32, device={x.device})"
+    assert str(x).startswith("Tensor([   0,")
+    assert str(x).endswith(tail)
+    empty = Tensor(numpy.zeros((0, 3), "float32")).realize()
+    assert "Tensor(" not in str(empty) or "shape=(0, 3)" in str(empty)
+
+
+def test_a_captured_function_may_print_its_tensors(capsys: pytest.CaptureFixture[str]) -> None:
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        print([x])
+        return (x + 1).realize()
+
+    found = [step(Tensor([n]).realize()).item() for n in range(4)]
+
+    assert found == [1, 2, 3, 4]
+    _, captured = capsys.readouterr().out.splitlines()
+    assert "Op.BUFFER" in captured, "the elements of the capture are not those of a replay"
 
 
 def test_print_of_what_cannot_be_read() -> None:
     x = Tensor(ROWS, device="NULL").realize()
 
-    assert str(x) == repr(x)
     assert str(x).startswith("<Tensor <UOp NULL (2, 2) float32")
 
 

@@ -1,4 +1,4 @@
-"""Tensors in a notebook: shape, dtype, device, and an excerpt of what is computed already."""
+"""Tensors and nodes in a notebook: shape, dtype, device, an excerpt of what is computed; graphs."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import sys
 from html import escape
 from typing import Any, Final
 
+from tiny_viz.picture import svg_of_node
 from tinycore import Tensor
 from tinycore.errors import TinycoreError
 from tinycore.uop.movement import base_of
+from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
 __all__ = ["show_tensors", "tensor_html"]
@@ -20,10 +22,12 @@ MOST_BYTES: Final = 1 << 20
 
 
 def show_tensors() -> None:
-    """Let the running IPython show tensors as `tensor_html` writes them."""
+    """Let the running IPython show tensors as `tensor_html` writes them, and nodes as pictures."""
     shell: Any = sys.modules["IPython"].get_ipython()
     if shell is not None:
-        shell.display_formatter.formatters["text/html"].for_type(Tensor, tensor_html)
+        formatters = shell.display_formatter.formatters
+        formatters["text/html"].for_type(Tensor, tensor_html)
+        formatters["image/svg+xml"].for_type(UOp, svg_of_node)
 
 
 def tensor_html(tensor: Tensor) -> str:

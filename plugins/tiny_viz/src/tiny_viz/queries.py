@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from tiny_viz.graphs import diagram_of_launches, diagram_of_text
 from tiny_viz.passes import shown_passes
 from tiny_viz.store import CHANGES_OF_MEMORY, LEVELS, connect
-from tiny_viz.summary import totals
+from tiny_viz.summary import totals, where
 from tinycore.plugin import lock
 
 __all__ = ["Queries"]
@@ -38,6 +39,7 @@ class Queries:
             "kernel": self.kernel,
             "passes": self.passes,
             "graph": self.graph,
+            "nodes": self.nodes,
             "memory": self.memory,
             "holders": self.holders,
             "file": self.file,
@@ -220,29 +222,34 @@ class Queries:
             raise ValueError("a copy has no graph")
         return shown_passes(*found[0])
 
+    def nodes(self, given: Given) -> Any:
+        """The graph of a kernel, laid out."""
+        found = self.rows("SELECT graph FROM kernels WHERE id = ?", (int(given["id"]),))
+        return diagram_of_text(self.text(found[0][0]) if found else "").plain()
+
     def graph(self, given: Given) -> Any:
-        """Launches from one on, and the memory that connects them."""
+        """Launches from one on, and the memory that connects them, laid out."""
         first, count = int(given.get("from", 1)), int(given.get("count", 200))
         rows = self.rows(
-            "SELECT launches.id, kernel, name, bindings.buffers FROM launches JOIN kernels ON "
-            "kernels.id = kernel JOIN bindings ON bindings.id = binding WHERE launches.id >= ? "
-            "ORDER BY launches.id LIMIT ?",
+            "SELECT launches.id, kernel, name, origins, bindings.buffers FROM launches JOIN "
+            "kernels ON kernels.id = kernel JOIN bindings ON bindings.id = binding WHERE "
+            "launches.id >= ? ORDER BY launches.id LIMIT ?",
             (first, min(count, MOST_LAUNCHES)),
         )
         launches = [
-            {"id": number, "kernel": kernel, "name": name, "memory": json.loads(buffers)}
-            for number, kernel, name, buffers in rows
+            (number, kernel, name, where(json.loads(origins)), json.loads(buffers))
+            for number, kernel, name, origins, buffers in rows
         ]
-        used = sorted({place[0] for launch in launches for place in launch["memory"]})
-        found: dict[int, Any] = {}
+        used = sorted({place[0] for *_, bound in launches for place in bound})
+        found: dict[int, tuple[str, str, int]] = {}
         for start in range(0, len(used), 500):
             part = used[start : start + 500]
             marks = ", ".join("?" * len(part))
-            for number, device, dtype, size in self.rows(
+            for number, *about in self.rows(
                 f"SELECT id, device, dtype, bytes FROM buffers WHERE id IN ({marks})", part
             ):
-                found[number] = {"device": device, "dtype": dtype, "bytes": size}
-        return {"launches": launches, "buffers": found}
+                found[number] = tuple(about)
+        return diagram_of_launches(launches, found).plain() | {"last": first + len(rows) - 1}
 
     def memory(self, given: Given) -> Any:
         """The bytes in use on each device over time, and the time of the peak."""

@@ -28,7 +28,7 @@ __all__ = ["Server", "serve"]
 ADDRESS: Final = "127.0.0.1"
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-    "connect-src 'self'; worker-src 'self'; base-uri 'none'; form-action 'none'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'"
 )
 HEADERS: Final = {
@@ -49,8 +49,8 @@ PAGES: Final = {
     **{
         name: name
         for name in (
-            "app.js", "drawing.js", "timeline.js", "graph.js", "layout.js", "style.css",
-            "vendor/uPlot.iife.min.js", "vendor/uPlot.min.css", "vendor/d3-dag.iife.min.js",
+            "app.js", "drawing.js", "timeline.js", "graph.js", "style.css",
+            "vendor/uPlot.iife.min.js", "vendor/uPlot.min.css",
         )
     },
 }  # fmt: skip

@@ -164,8 +164,8 @@ async function kernelView(main, { id, tab = "Overview" }) {
     overview(body, found);
   } else if (tab === "Graph") {
     body.className = "canvas"; body.style.height = "70vh";
-    const graph = state.graph = new Graph(body, { choose: () => {}, describe: (node, event) => tip(node && node.line, event) });
-    await graph.show(...uops(found.graph));
+    const graph = state.graph = new Graph(body, { choose: () => {}, describe: (node, event) => tip(node && node.text, event) });
+    graph.show(await ask("nodes", { id }));
   } else {
     body.append(make("p", { class: "pad soft" }, "lowering it ..."));
     const passes = await ask("passes", { id });
@@ -201,20 +201,6 @@ function overview(body, found) {
       make("button", { onclick: () => go("Graph", { from: Math.max(first[0] - 5, 1), count: 40 }) }, "Around the first launch")));
   }
   box.append(make("h3", {}, "Graph"), make("pre", {}, found.graph || "a copy has no graph"));
-}
-
-/* The nodes and edges of a graph in its text form. */
-function uops(text) {
-  const nodes = [], edges = [];
-  for (const line of text.split("\n")) {
-    const found = /^%(\d+) = (\S+) (\S+)(.*)$/.exec(line);
-    if (!found) continue;
-    const [, id, op, dtype, rest] = found, sources = /\(([^()]*)\)\s*$/.exec(rest);
-    const argument = (/\[(.*)\]/.exec(rest) || ["", ""])[1];
-    nodes.push({ id, label: `${op} ${argument}`.slice(0, 40), line, color: { LOAD: "#2f8f83", STORE: "#a23b52", REDUCE: "#3b6fb6", RANGE: "#b5651d" }[op] });
-    for (const source of sources ? sources[1].matchAll(/%(\d+)/g) : []) edges.push([source[1], id]);
-  }
-  return [nodes, edges];
 }
 
 function showPasses(body, { passes }) {
@@ -287,28 +273,10 @@ async function graphView(main, { from = 1, count: many = 60 }) {
   const told = make("span", { class: "soft" });
   main.append(make("div", { class: "column" }, make("div", { class: "tools" }, field("from launch", from, "from"), field("launches", many, "count"), make("button", { onclick: () => go("Graph", { from: Math.max(1, Number(from) - Number(many)), count: many }) }, "before"), make("button", { onclick: () => go("Graph", { from: Number(from) + Number(many), count: many }) }, "after"), told), box));
   const found = await ask("graph", { from, count: many });
-  const nodes = [], edges = [], last = new Map(), versions = new Map();
-  const memory = (buffer, version) => {
-    const id = `b${buffer}.${version}`, about = found.buffers[buffer] || { bytes: 0, dtype: "?" };
-    if (!last.has(id)) { last.set(id, true); nodes.push({ id, kind: "memory", label: `${bytes(about.bytes)} #${buffer}${version ? `'${version}` : ""}`, text: `buffer ${buffer} on ${about.device}\n${about.dtype}, ${bytes(about.bytes)}` }); }
-    return id;
-  };
-  for (const launch of found.launches) {
-    const id = `k${launch.id}`, kernel = state.kernels.get(launch.kernel);
-    const read = new Set(launch.memory.filter(([, , , written]) => !written).map(([buffer]) => buffer)), written = new Set(launch.memory.filter(([, , , w]) => w).map(([buffer]) => buffer));
-    for (const buffer of read) edges.push([memory(buffer, versions.get(buffer) || 0), id]);
-    nodes.push({ id, kind: "kernel", label: launch.name, color: color(launch.kernel), kernel: launch.kernel, text: `launch ${launch.id}: ${launch.name}\n${kernel ? where(kernel.origins) : ""}` });
-    for (const buffer of written) {
-      /* a later version of the same memory is a node of its own, so the graph stays acyclic */
-      const version = versions.has(buffer) || last.has(`b${buffer}.0`) ? (versions.get(buffer) || 0) + 1 : 0;
-      versions.set(buffer, version);
-      edges.push([id, memory(buffer, version)]);
-    }
-  }
   const graph = state.graph = new Graph(box, { choose: node => { if (node.kernel) go("Kernel", { id: node.kernel }); }, describe: (node, event) => tip(node && node.text, event) });
-  const { kind } = await graph.show(nodes, edges);
-  told.textContent = `${count(nodes.length)} nodes, ${kind}`;
-  status(`launches ${from} to ${Number(from) + found.launches.length - 1}: boxes are kernels, rounded ones their memory; wheel: zoom, drag: move`);
+  graph.show(found);
+  told.textContent = `${count(found.boxes.length)} nodes`;
+  status(`launches ${from} to ${found.last}: boxes are kernels, rounded ones their memory; wheel: zoom, drag: move`);
 }
 
 async function memoryView(main) {

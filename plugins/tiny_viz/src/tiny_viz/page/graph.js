@@ -1,5 +1,10 @@
 "use strict";
-/* A graph on a canvas, laid out in a worker: boxes with labels, curves between them. */
+/* A graph on a canvas, as the server has laid it out: boxes with labels, curves between them. */
+
+const FILLS = { load: "#2f8f83", store: "#a23b52", reduce: "#3b6fb6", range: "#b5651d" };
+
+/* The scale below which labels are left out, and boxes and edges are simplified. */
+const LEGIBLE = 0.25;
 
 class Graph extends Drawing {
   constructor(box, { choose, describe }) {
@@ -9,26 +14,20 @@ class Graph extends Drawing {
     this.begin();
   }
 
-  /* nodes: {id, label, kind, ...}; edges: [from, to] by id. Resolves when they are laid out. */
-  show(nodes, edges) {
-    if (this.worker) this.worker.terminate();
-    const measure = this.context;
-    measure.font = "12px system-ui, sans-serif";
-    for (const node of nodes) { node.w = Math.min(measure.measureText(node.label).width, 260) + 20; node.h = 26; }
-    const worker = this.worker = new Worker("layout.js");
-    return new Promise((resolve, reject) => {
-      worker.onerror = event => reject(new Error(event.message));
-      worker.onmessage = ({ data }) => {
-        nodes.forEach((node, n) => { [node.x, node.y] = data.places[n]; });
-        const known = new Map(nodes.map(node => [node.id, node]));
-        this.nodes = nodes;
-        this.edges = edges.map(([a, b]) => [known.get(a), known.get(b)]).filter(([a, b]) => a && b);
-        this.fit();
-        worker.terminate();
-        resolve(data);
-      };
-      worker.postMessage({ nodes: nodes.map(({ id, w, h }) => ({ id, w, h })), edges });
+  /* boxes: {label, text, kind, kernel, x, y}; edges: [from, to] by place, each with its bends. */
+  show({ boxes, edges, bends }) {
+    this.context.font = "12px system-ui, sans-serif";
+    for (const box of boxes) {
+      box.w = Math.min(this.context.measureText(box.label).width, 288) + 20; box.h = 26;
+      box.color = box.kernel ? color(box.kernel) : FILLS[box.kind];
+    }
+    this.nodes = boxes;
+    this.edges = edges.map(([a, b], n) => {
+      const from = boxes[a], to = boxes[b], xs = [from.x, to.x, ...bends[n].map(([x]) => x)];
+      const way = [[from.x, from.y + 13], ...bends[n], [to.x, to.y - 13]];
+      return { from, to, way, left: Math.min(...xs), right: Math.max(...xs), top: Math.min(from.y, to.y), bottom: Math.max(from.y, to.y) };
     });
+    this.fit();
   }
 
   fit() {
@@ -104,22 +103,29 @@ class Graph extends Drawing {
     for (const near of [false, true]) {
       c.strokeStyle = near ? accent : line; c.globalAlpha = near ? 1 : 0.45;
       c.beginPath();
-      for (const [a, b] of this.edges) {
-        if ((a === this.near || b === this.near) !== near) continue;
-        if (Math.max(a.x, b.x) < this.x || Math.min(a.x, b.x) > right || Math.max(a.y, b.y) < this.y || Math.min(a.y, b.y) > bottom) continue;
-        const middle = (a.y + b.y) / 2;
-        c.moveTo(a.x, a.y + a.h / 2); c.bezierCurveTo(a.x, middle, b.x, middle, b.x, b.y - b.h / 2);
+      for (const edge of this.edges) {
+        if ((edge.from === this.near || edge.to === this.near) !== near) continue;
+        if (edge.right < this.x || edge.left > right || edge.bottom < this.y || edge.top > bottom) continue;
+        let [x, y] = edge.way[0];
+        c.moveTo(x, y);
+        if (this.scale < LEGIBLE) { c.lineTo(...edge.way[edge.way.length - 1]); continue; }
+        for (const [nextX, nextY] of edge.way.slice(1)) {
+          const middle = (y + nextY) / 2;
+          c.bezierCurveTo(x, middle, nextX, middle, nextX, nextY);
+          x = nextX; y = nextY;
+        }
       }
       c.stroke();
     }
     c.globalAlpha = 1; c.font = "12px system-ui, sans-serif"; c.textBaseline = "middle"; c.textAlign = "center";
     for (const n of this.nodes) {
       if (n.x + n.w / 2 < this.x || n.x - n.w / 2 > right || n.y + n.h < this.y || n.y - n.h > bottom) continue;
+      if (this.scale < LEGIBLE) { c.fillStyle = n === this.near ? accent : n.color || line; c.fillRect(n.x - n.w / 2, n.y - n.h / 2, n.w, n.h); continue; }
       c.fillStyle = n.color || panel; c.strokeStyle = n === this.near ? accent : line;
       c.beginPath();
       if (n.kind === "memory") c.roundRect(n.x - n.w / 2, n.y - n.h / 2, n.w, n.h, n.h / 2); else c.rect(n.x - n.w / 2, n.y - n.h / 2, n.w, n.h);
       c.fill(); c.stroke();
-      if (this.scale > 0.25) { c.fillStyle = n.color ? "#fff" : ink; c.fillText(n.label, n.x, n.y, n.w - 8); }
+      c.fillStyle = n.color ? "#fff" : ink; c.fillText(n.label, n.x, n.y, n.w - 8);
     }
     this.paintTime = performance.now() - began;
   }
