@@ -39,7 +39,8 @@ def peel_borders(draft: Draft) -> list[Number]:
 def loops_with_borders(facts: KernelFacts) -> list[UOp]:
     """The loops to look for borders in: the reduction's own, unless it is just a small window."""
     is_window = all(r.extent <= SMALL_LOOP for r in facts.reduced)
-    return [*(facts.outputs if is_window else ()), *facts.reduced]
+    loops = [*(facts.outputs if is_window else ()), *facts.reduced]
+    return [r for r in loops if r.is_fixed]
 
 
 def steps_compared(facts: KernelFacts, loop: UOp) -> tuple[int, ...]:

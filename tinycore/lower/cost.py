@@ -202,7 +202,7 @@ def accesses_served(facts: KernelFacts, limits: Limits, axis: UOp) -> float:
 def can_be_packed(facts: KernelFacts, limits: Limits, access: UOp, axis: UOp) -> bool:
     """True if the operand of a load will be packed along an output loop, whatever its stride."""
     outputs, ranges = facts.outputs, access.src[1].ranges
-    if not facts.is_fixed or axis not in outputs or ranges.isdisjoint(facts.reduced):
+    if not facts.is_cuttable or axis not in outputs or ranges.isdisjoint(facts.reduced):
         return False
     rows = [r for r in outputs if r not in ranges]
     again = math.prod(r.extent for r in rows)

@@ -63,7 +63,7 @@ class Draft:
     def facts(self) -> KernelFacts:
         """The access table of the part to plan, after the steps so far."""
         if self.known is None or self.known.kernel is not self.kernel:
-            nest, kernel, varies = self.nest, self.kernel, self.limits.grid_varies
+            nest, kernel, varies = self.nest, self.kernel, self.limits.loops_vary
             self.known = (
                 KernelFacts(kernel, (kernel,), varies=varies)
                 if nest is None

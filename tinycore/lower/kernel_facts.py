@@ -115,14 +115,19 @@ class KernelFacts:
 
     @cached_property
     def reduced(self) -> list[UOp]:
-        """The reduced loops, each once: those of fixed length, and as in `outputs`."""
+        """The reduced loops, each once: those that may be cut."""
         loops = [r for n in self.reductions for r in n.src[1:] if r.op is Op.RANGE]
         return list(dict.fromkeys(r for r in loops if self.may_cut(r)))
 
     @cached_property
-    def is_fixed(self) -> bool:
+    def is_cuttable(self) -> bool:
         """True if every loop may be cut; only then operands are kept and packed."""
         return all(self.may_cut(n) for n in self.kernel.toposort() if n.op is Op.RANGE)
+
+    @cached_property
+    def is_fixed(self) -> bool:
+        """True if every loop is of fixed length."""
+        return all(n.is_fixed for n in self.kernel.toposort() if n.op is Op.RANGE)
 
     # --- accesses
 
@@ -182,7 +187,8 @@ class KernelFacts:
         """The short output loop whose steps lie between those of another, if there is one."""
         stride = self.stride(access, axis)
         loops = [r for r in self.outputs if r is not axis and 1 < r.extent <= SMALL_LOOP]
-        return [r for r in loops if self.stride(access, r) == 1 and r.extent == stride]
+        loops = [r for r in loops if self.stride(access, r) == 1 and r.is_fixed]
+        return [r for r in loops if r.extent == stride]
 
     def footprint(self, loops: list[UOp], least_reuse: int = 0) -> int:
         """The bytes that reductions read in some loops, each access from first to last byte.

@@ -75,8 +75,8 @@ def pair_dimension(draft: Draft) -> tuple[Dimension, ...]:
 
 def pack(draft: Draft, step: Stage, most_bytes: int) -> bool:
     """Add a Stage if it pays for all that it stages, and plan the loops that fill it."""
-    if not step.axes <= {r.arg.number for r in draft.facts.loops}:
-        return False  # some loop has but one step
+    if not step.axes <= {r.arg.number for r in draft.facts.loops if r.is_fixed}:
+        return False  # some loop has but one step, or any number of them
     values = staged_values(draft.kernel, step)
     if not values or not all(pays(draft, value, step, most_bytes) for value in values):
         return False

@@ -134,7 +134,7 @@ def neighbors(kernel: UOp, start: Candidate, limits: Limits, seed: int = 0) -> I
 
 def grown_by(tiled: UOp, limits: Limits) -> Iterator[Plan]:
     """The candidate next steps of a plan, legal or not."""
-    facts = KernelFacts(tiled, (tiled,), varies=limits.grid_varies)
+    facts = KernelFacts(tiled, (tiled,), varies=limits.loops_vary)
     loops = [r for r in facts.loops if r.arg.kind in PLAIN_KINDS]
     lanes = limits.vector_bytes // facts.itemsize
     for loop in loops:

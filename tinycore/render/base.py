@@ -132,6 +132,11 @@ class Limits:
             if not is_valid(value := getattr(self, name)):
                 raise PluginError(f"Limits: {name} must be {kind}, not {value!r}")
 
+    @property
+    def loops_vary(self) -> bool:
+        """True if plans may cut loops of symbolic length: a processor runs loops of any length."""
+        return self.grid_varies or self.grid is None
+
     def unevenness(self, groups: int) -> float:
         """Wave quantization: the work of the unit with most groups, as a multiple of the average.
 

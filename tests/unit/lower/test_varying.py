@@ -257,6 +257,26 @@ def test_threads_of_a_processor_share_the_outermost_loop() -> None:
         apply_checked(rows, (shared,), loops)
 
 
+@pytest.mark.parametrize("make", COMPUTED)
+def test_loops_of_a_processor_are_cut_into_tiles(make: Callable[[Variable], Tensor]) -> None:
+    loops = Limits(vector_bytes=32, cache_bytes=1 << 10)
+    assert plan_for(ast_of(make), loops)
+    for value in (1, 2, 7, 8, 9, 149, 150):
+        assert_right(ast_of(make), loops, value)
+
+
+@pytest.mark.parametrize("most", [16, 17])
+def test_tiles_of_a_processor_store_nothing_past_the_end(most: int) -> None:
+    """Rows of 16 are whole tiles, which read past the end instead of the last row again."""
+    loops = Limits(vector_bytes=32)
+    for least in (0, 1):
+        size = Variable("size", least, most).bind(most)
+        ast = kernels((empty(most, 32)[:size] @ empty(32, 48)).uop)[-1].arg.ast
+        assert Split((0,), 4 if most == 16 else 6) in plan_for(ast, loops)
+        for value in range(least, most + 1):
+            assert_right(ast, loops, value)
+
+
 def test_the_code_of_an_extent() -> None:
     groups = Extent(("#1", 63, "+", 64, "//", "#0", "*"))
 

@@ -39,7 +39,7 @@ class Tail(enum.Enum):
 
     AUTO = "auto"
     """SHIFT for an output, unless the kernel overwrites what it reads; then, and in a reduction,
-    REMAINDER."""
+    REMAINDER. GUARD for an output of symbolic length."""
     REMAINDER = "remainder"
     """A remainder loop, (axis, 2)."""
     SHIFT = "shifted"
@@ -69,7 +69,8 @@ class Split:
         """The kernel with this step done."""
         counter, by = counter_of(kernel, self.axis), self.by
         if not counter.is_fixed:
-            return (guarded if self.tail is Tail.GUARD else with_remainder)(kernel, counter, by)
+            is_guarded = self.is_guarded(counter)
+            return (guarded if is_guarded else with_remainder)(kernel, counter, by)
         if counter.extent % by == 0:
             return replace_counter(kernel, counter, *parts(counter, counter.extent // by, by))
         if self.tail in (Tail.GUARD, Tail.GATE):
@@ -90,24 +91,31 @@ class Split:
     def objection(self, loops: Loops, limits: Limits) -> str | None:
         """Why the step is illegal; None if it is legal."""
         axis, by, tail = self.axis, self.by, self.tail
-        varies = limits.grid_varies and tail is Tail.GUARD
-        if cuts_groups(loops.by_number.get(axis), by):
+        counter = loops.by_number.get(axis)
+        if cuts_groups(counter, by):
             return None
+        varies = limits.loops_vary and (limits.grid is None or self.is_guarded(counter))
         if problem := loops.undecided(axis, varies):
             return problem
-        counter = loops.by_number[axis]
+        assert counter is not None
         if tail in (Tail.GUARD, Tail.GATE):
-            if limits.grid is None and not limits.matrix:
+            if limits.grid is None and not limits.matrix and counter.is_fixed:
                 return "a device that runs loops has no use for steps past the end"
             return None if by > 1 or may_be_empty(counter) else f"steps of {by} cut nothing"
         if not 1 < by <= counter.extent:
             return f"steps of {by} do not cut a loop of {counter.extent}"
-        if counter.extent % by and loops.is_filled_inside(counter):
+        has_rest = counter.extent % by or not (counter.is_fixed or self.is_guarded(counter))
+        if has_rest and loops.is_filled_inside(counter):
             return "scratch memory is filled inside of it, which the rest would share"
         outputs = [n for n in loops.closers(counter) if n.op is not Op.REDUCE]
         if tail is Tail.SHIFT and any(map(overwrites_what_it_reads, outputs)):
             return f"steps of loop {axis} overwrite what they read, and would be done twice"
         return None
+
+    def is_guarded(self, counter: UOp | None) -> bool:
+        """True if the last step of a loop of symbolic length may pass its end."""
+        is_output = counter is not None and counter.arg.kind is not AxisKind.REDUCE
+        return self.tail is Tail.GUARD or (self.tail is Tail.AUTO and is_output)
 
 
 def cuts_groups(counter: UOp | None, by: int) -> bool:

@@ -74,6 +74,9 @@ def reduce_with_lanes(draft: Draft, axis: UOp) -> None:
     """Lanes along a reduced loop, several accumulators, summed across at the end."""
     size, number = axis.extent, axis.arg.number
     width = width_of(size, draft.lanes())
+    if not axis.is_fixed:
+        cut_varying_row(draft, axis, width)
+        return
     outputs = [r for r in draft.facts.outputs if r.extent > 1 and r.arg.kind in PLAIN_KINDS]
     loops = hold_outputs(draft, axis) or outputs
     rows = reused_rows(draft.facts, draft.limits, loops)
@@ -104,6 +107,15 @@ def cut_row(draft: Draft, number: Number, size: int, width: int) -> None:
     draft.do(cut, Bind((*number, 1), AxisKind.VECTOR))
     if left:
         draft.do(Bind((*number, REST), AxisKind.VECTOR))
+
+
+def cut_varying_row(draft: Draft, axis: UOp, width: int) -> None:
+    """Cut a reduced loop of symbolic length into lanes and accumulators; its rest is scalar."""
+    number = axis.arg.number
+    draft.do(Split(number, width), Bind((*number, 1), AxisKind.VECTOR))
+    steps = axis.extent // width
+    if partial := next((p for p in PARTIAL_SUMS[1:] if steps >= 2 * p), 0):
+        draft.do(Split((*number, 0), partial), Bind((*number, 0, 1), AxisKind.PARTIAL))
 
 
 def unroll(draft: Draft, number: Number, steps: int, copies: int) -> None:

@@ -178,7 +178,7 @@ def sum_of_lanes(facts: KernelFacts, limits: Limits) -> UOp | None:
     """
     innermost = {n.src[-1] for n in facts.reductions}
     loop = next(iter(innermost)) if len(innermost) == 1 else None
-    if loop is None or not limits.units or not facts.is_fixed or loop not in facts.reduced:
+    if loop is None or not limits.units or not facts.is_cuttable or loop not in facts.reduced:
         return None
     widest = max((n.dtype.itemsize for n in facts.loads), default=1)
     lanes = max(limits.vector_bytes // widest, 1)

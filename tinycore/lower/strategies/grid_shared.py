@@ -203,7 +203,7 @@ def register_tiles(limits: Limits, threads: int) -> tuple[RegisterTile, ...]:
 
 def sides_of(facts: KernelFacts) -> Sides | None:
     """The M and N axes of the reductions; None unless they have both."""
-    if not facts.is_fixed or facts.has_order or facts.launchable != facts.outputs:
+    if not facts.is_cuttable or facts.has_order or facts.launchable != facts.outputs:
         return None
     return sides_among(facts, [n.src[0] for n in stores_to_buffers(facts.kernel)])
 

@@ -41,7 +41,7 @@ def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
     threads = SIDE * SIDE // ROWS
     if not limits.units or limits.block_threads < threads or not limits.shared_bytes:
         return
-    if facts.reductions or facts.has_order or facts.overwrites or not facts.is_fixed:
+    if facts.reductions or facts.has_order or facts.overwrites or not facts.is_cuttable:
         return
     loaded = [n for n in facts.accesses if n not in facts.stored]
     long = [r for r in facts.launchable if r.extent >= LEAST_EXTENT]

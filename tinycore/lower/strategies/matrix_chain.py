@@ -52,7 +52,7 @@ CYCLES_OF_FEW: Final = 4 * CYCLES
 
 def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
     """The chain of products of a kernel, on each unit and in each tile that suits it."""
-    if facts.has_order or facts.overwrites or not facts.is_fixed:
+    if facts.has_order or facts.overwrites or not facts.is_cuttable:
         return
     for unit in units_of(limits):
         found = products_of(facts.kernel, facts.launchable, unit)

@@ -52,6 +52,8 @@ WHOLE_LINES: Final = 0.75
 """The part of the time of a tile of image rows that a wide tile takes: it reads whole lines."""
 ENOUGH_READ: Final = 1024
 """Reads of a panel's element that amortize packing it."""
+BLOCK_OF_VARYING: Final = 8
+"""Groups of rows that are packed together where their number is known at the launch."""
 LINE_WAIT: Final = 6.0
 """Cycles that a vector from another line of the matrix is waited for, if that is far away."""
 NEAR_LINE_WAIT: Final = 0.3
@@ -72,7 +74,7 @@ class Tile(NamedTuple):
 
 def propose(facts: KernelFacts, limits: Limits, lanes: Lanes) -> Iterator[Proposal]:
     """A tile of registers along each output loop that lanes suit."""
-    if not facts.reductions or not facts.is_fixed:
+    if not facts.reductions or not facts.is_cuttable:
         return
     for axis, cycles in lanes.items():
         if axis.arg.kind is not AxisKind.REDUCE:
@@ -280,8 +282,11 @@ def block_of_rows(draft: Draft, row: UOp, tall: int, panels: int, copied: bool) 
     """MC of BLIS: the number of rows before the next panel.
 
     Usually all; as many as fit scratch memory if rows are packed, and fewer if there are too few
-    panels to occupy all threads.
+    panels to occupy all threads. Blocks of rows of a symbolic number are whole: few rows then are
+    computed for nothing.
     """
+    if not row.is_fixed:
+        return min(BLOCK_OF_VARYING * tall, row.extent) if copied else row.extent
     facts, limits, blocks = draft.facts, draft.limits, 1
     if copied:
         depth = math.prod(r.extent for r in facts.reduced) * facts.itemsize
@@ -332,8 +337,9 @@ def pieces_of(draft: Draft, between: list[Number], pieces: int) -> Split | None:
     """A Split of the outermost loop between panels and rows, if it is long enough."""
     if not between:
         return None
-    size = counter_of(draft.kernel, between[0]).extent
-    return Split(between[0], -(-size // pieces)) if size >= 2 * pieces else None
+    loop = counter_of(draft.kernel, between[0])
+    is_long = loop.is_fixed and loop.extent >= 2 * pieces
+    return Split(between[0], -(-loop.extent // pieces)) if is_long else None
 
 
 def to_front(draft: Draft, place: int, front: list[Number]) -> None:

@@ -25,7 +25,7 @@ SCANNED_VECTORS: Final = 8
 
 def propose(facts: KernelFacts, limits: Limits, lanes: Lanes) -> Iterator[Proposal]:
     """Lanes across scans; where these suit none, two scalar scans at a time."""
-    if not facts.has_scan or (facts.reductions and facts.is_fixed):
+    if not facts.has_scan or (facts.reductions and facts.is_cuttable):
         return
     for axis, cycles in lanes.items():
         if axis.arg.kind is not AxisKind.REDUCE:

@@ -34,13 +34,14 @@ def propose(facts: KernelFacts, limits: Limits, lanes: Lanes) -> Iterator[Propos
     size = limits.vector_bytes // facts.itemsize
     stored = facts.stored
     loaded = [n for n in facts.accesses if n not in stored]
-    for column in reversed(facts.outputs):
+    outputs = [r for r in facts.outputs if r.is_fixed]
+    for column in reversed(outputs):
         if column.extent < size or any(
             facts.stride(n, column) != 1 or len(n.src) > 2 for n in stored
         ):
             continue
         apart = [n for n in loaded if facts.is_far(n, column, LONGEST_STRIDE + 1)]
-        rows = [r for r in facts.outputs if r is not column and r.extent >= size]
+        rows = [r for r in outputs if r is not column and r.extent >= size]
         row = next((r for r in rows for n in apart if facts.stride(n, r) == 1), None)
         if row is not None:
             squares = partial(transpose_blocks, column=column, row=row, lanes=size)
