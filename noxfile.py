@@ -4,6 +4,8 @@ Sessions install the packages from this tree, editable. tox.ini is for the other
 the built wheels work: alone, together, and on every Python.
 """
 
+import argparse
+import os
 import shutil
 import tomllib
 from pathlib import Path
@@ -69,8 +71,9 @@ def project(folder: Path) -> Any:
 
 
 def tool(name: str) -> str:
-    """The requirement on a tool, as the `dev` extra states it."""
-    stated: list[str] = project(ROOT)["optional-dependencies"]["dev"]
+    """The requirement on a tool, as the extras for contributors state it."""
+    extras = project(ROOT)["optional-dependencies"]
+    stated: list[str] = extras["dev"] + extras["test"]
     return next(requirement for requirement in stated if requirement.startswith(name))
 
 
@@ -252,14 +255,6 @@ def docs(session: nox.Session) -> None:
     session.run("pytest", "tests/test_docs.py", *session.posargs)
 
 
-@nox.session
-@nox.parametrize("package", list(PACKAGES))
-def build(session: nox.Session, package: str) -> None:
-    """Build a package's wheel and source archive into dist/."""
-    session.install(tool("build"))
-    session.run("python", "-m", "build", "--outdir", "dist", str(PACKAGES[package]))
-
-
 LOAD_ENTRY_POINTS = """
 import sys
 from importlib.metadata import distribution
@@ -269,47 +264,98 @@ for entry in distribution(sys.argv[1]).entry_points:
     print(f"{entry.group}: {entry.name} can be imported")
 """
 """A program that imports whatever a distribution declares."""
+CONFORMANCE = """
+import json, subprocess, sys
+from importlib.metadata import distribution
+
+listed = json.loads(subprocess.check_output(["tinycore", "devices", "--json"]))
+states = {device["name"]: device["state"] for device in listed["devices"]}
+for entry in distribution(sys.argv[1]).entry_points:
+    if entry.group != "tinycore.backends":
+        continue
+    if states[entry.name] not in ("open", "ready"):
+        print(f"{entry.name} is {states[entry.name]} here: its conformance is not run")
+    elif subprocess.run(["tinycore", "conformance", entry.name, "--level", sys.argv[2]]).returncode:
+        sys.exit(f"{entry.name} does not conform up to level {sys.argv[2]}")
+"""
+"""A program that proves each device of a distribution which this machine has."""
 
 
-def with_own_requirements(package: str) -> list[str]:
-    """The core, and all packages of this tree that a package needs, itself the last.
+def objections(package: str, tags: list[str]) -> list[str]:
+    """What of version, changelog and tags of a package disagrees."""
+    version = project(PACKAGES[package])["version"]
+    changelog = (PACKAGES[package] / "CHANGELOG.md").read_text()
+    heads = [line.split()[1] for line in changelog.splitlines() if line.startswith("## ")]
+    found = [
+        f"{package} is at {version}, but tagged {tag}"
+        for tag in tags
+        if tag.startswith(f"{package}-v") and tag != f"{package}-v{version}"
+    ]
+    if heads[:1] != [version]:
+        found.append(f"{package} is at {version}, its changelog at {(heads or ['?'])[0]}")
+    return found
 
-    What an index has of them is older: a release is checked with what it is released with.
+
+def extras_of(package: str) -> list[str]:
+    """The extras of the core that bring a package, as its users write them."""
+    return [
+        extra
+        for extra, requirements in project(ROOT)["optional-dependencies"].items()
+        if any(Requirement(one).name == package for one in requirements)
+    ]
+
+
+def built(session: nox.Session) -> Path:
+    """The folder dist/ with wheel and source archive of each package.
+
+    Its constraints.txt names their versions: what an index has of these packages is older.
     """
-    found: list[str] = []
-    for requirement in project(PACKAGES[package])["dependencies"]:
-        name = Requirement(requirement).name.replace("_", "-").lower()
-        if name in PACKAGES:
-            found += with_own_requirements(name)
-    return list(dict.fromkeys([*found, package]))
+    folder = ROOT / "dist"
+    shutil.rmtree(folder, ignore_errors=True)
+    session.install(tool("build"), tool("hatchling"))
+    build = ("python", "-m", "build", "--no-isolation", "--outdir", str(folder))
+    for package in PACKAGES.values():
+        session.run(*build, str(package), silent=True)
+    lines = [f"{name}=={project(place)['version']}\n" for name, place in PACKAGES.items()]
+    (folder / "constraints.txt").write_text("".join(lines))
+    return folder
+
+
+def proven(session: nox.Session, package: str, extra: str, dist: Path, level: str) -> None:
+    """Install one extra into an empty environment, import what it declares, and prove it."""
+    place = Path(session.create_tmp()).resolve() / extra
+    session.run("python", "-m", "venv", "--clear", str(place), silent=True)
+    python = str(place / "bin" / "python")
+    session.run(
+        *(python, "-m", "pip", "install", "-q", "--no-compile", f"tinycore[{extra},testing]"),
+        *("--find-links", str(dist), "--constraint", str(dist / "constraints.txt")),
+        external=True,
+    )
+    environment = {"PATH": f"{place / 'bin'}:{os.environ['PATH']}", "TINYCORE_STRICT": "1"}
+    with session.chdir(place):
+        for program in ([LOAD_ENTRY_POINTS, package], [CONFORMANCE, package, level]):
+            session.run(python, "-c", *program, env=environment, external=True)
 
 
 @nox.session
-@nox.parametrize("package", list(PACKAGES))
-def release_check(session: nox.Session, package: str) -> None:
-    """Check that version, changelog and tag agree, and that the wheel installs and runs alone."""
-    version = project(PACKAGES[package])["version"]
-    heads = [
-        line.split()[1]
-        for line in (PACKAGES[package] / "CHANGELOG.md").read_text().splitlines()
-        if line.startswith("## ")
-    ]
-    if not heads or heads[0] != version:
-        session.error(f"{package} is at {version}, its changelog at {heads[0] if heads else '?'}")
+def release(session: nox.Session) -> None:
+    """Build all packages into dist/ and prove each as users install it (`-- --level 2 tiny-cpu`).
+
+    Of each package version, changelog and tag agree; `pip install "tinycore[EXTRA]"` into an empty
+    environment brings it, all that it declares can be imported by this core (a backend that asks
+    for a newer API cannot), and its devices conform where this machine has them.
+    """
+    words = argparse.ArgumentParser(prog="nox -s release --")
+    words.add_argument("--level", default="1", help="of conformance (1)")
+    words.add_argument("packages", nargs="*", help="all unless named")
+    wanted = words.parse_args(session.posargs)
+    packages = wanted.packages or list(PACKAGES)
+    if unknown := set(packages) - set(PACKAGES):
+        session.error(f"no package {', '.join(sorted(unknown))}; there are {', '.join(PACKAGES)}")
     tags = str(session.run("git", "tag", "--points-at", "HEAD", external=True, silent=True)).split()
-    wrong = [
-        tag for tag in tags if tag.startswith(f"{package}-v") and tag != f"{package}-v{version}"
-    ]
-    if wrong:
-        session.error(f"{package} is at {version}, but tagged {wrong[0]}")
-    folder = Path(session.create_tmp()).resolve() / "wheels"
-    shutil.rmtree(folder, ignore_errors=True)
-    session.install(tool("build"))
-    for name in with_own_requirements(package):
-        session.run(
-            "python", "-m", "build", "--wheel", "--outdir", str(folder), str(PACKAGES[name])
-        )
-    session.install("--force-reinstall", *map(str, sorted(folder.glob("*.whl"))))
-    session.chdir(folder)
-    session.run("python", "-c", LOAD_ENTRY_POINTS, package)
-    session.run("tinycore", "devices", env={"TINYCORE_STRICT": "1"})
+    if wrong := [line for package in packages for line in objections(package, tags)]:
+        session.error("; ".join(wrong))
+    dist = built(session)
+    for package in packages:
+        for extra in ["testing"] if package == "tinycore" else extras_of(package):
+            proven(session, package, extra, dist, wanted.level)

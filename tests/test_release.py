@@ -1,4 +1,4 @@
-"""Checks of a release: `nox -s release_check`."""
+"""Checks of a release: `nox -s release`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,23 @@ def guide() -> ModuleType:
     return module
 
 
-def test_a_package_is_built_with_what_it_needs_of_this_tree(guide: ModuleType) -> None:
-    found = guide.with_own_requirements("tiny-qcom")
+def test_every_package_comes_by_an_extra(guide: ModuleType) -> None:
+    for package in set(guide.PACKAGES) - {"tinycore"}:
+        assert guide.extras_of(package), package
 
-    assert set(found) == {"tinycore", "tiny-cl", "tiny-hcq", "tiny-qcom"}
-    assert found[-1] == "tiny-qcom"
-    assert guide.with_own_requirements("tinycore") == ["tinycore"]
+
+def test_every_package_of_the_tree_is_released(guide: ModuleType) -> None:
+    folders = {file.parent for file in guide.ROOT.glob("plugins/*/pyproject.toml")}
+
+    assert set(guide.PACKAGES.values()) == {guide.ROOT, *folders}
+
+
+def test_versions_changelogs_and_tags_agree(guide: ModuleType) -> None:
+    assert [line for package in guide.PACKAGES for line in guide.objections(package, [])] == []
+
+    [objection] = guide.objections("tiny-cl", ["tiny-cl-v9.9", "tiny-cpu-v9.9"])
+
+    assert "tiny-cl-v9.9" in objection
 
 
 @pytest.mark.parametrize(("source", "status"), [("THING = 1", 0), ("import no_such_module", 1)])
