@@ -29,7 +29,7 @@ OPTIMIZERS: Final = "SGD Adam AdamW LAMB LARS Muon OptimizerGroup Optimizer"
 WITHOUT_EXAMPLE: Final = (
     # facts that one line says
     "device devices element_size grad is_floating_point is_param max_numel max_shape ndim numel "
-    "requires_grad sharded_axis uop "
+    "graph requires_grad sharded_axis uop "
     # in the example of a relative
     "amax amin avg_pool2d bitwise_not bitwise_or bitwise_xor bmm ceil clip floor fmod idiv "
     "isfinite isinf max_unpool2d minimum mul ne rshift sub swish trunc uprod "

@@ -20,22 +20,22 @@ sys.path.append(str(ROOT))  # last: what is installed comes first
 from benchmarks.size import folder_sizes, sums  # noqa: E402
 
 BUDGETS: Final = {
-    "tinycore": 19_502,
+    "tinycore": 19_540,
     "tinycore/array_api": 11_002,
     "tinycore/builtin": 17_822,
-    "tinycore/cli": 10_124,
+    "tinycore/cli": 9_240,
     "tinycore/device": 20_233,
     "tinycore/engine": 21_476,
     "tinycore/lower": 54_505,
     "tinycore/lower/steps": 13_339,
     "tinycore/lower/strategies": 35_612,
     "tinycore/linalg": 7_602,
-    "tinycore/nn": 15_928,
+    "tinycore/nn": 16_400,
     "tinycore/nn/files": 14_800,
     "tinycore/nn/optim": 8_417,
     "tinycore/render": 19_860,
     "tinycore/schedule": 54_192,
-    "tinycore/tensor": 126_469,
+    "tinycore/tensor": 126_652,
     "tinycore/tensor/guards": 9_356,
     "tinycore/uop": 43_246,
     "plugins/tiny_amd": 41_844,
@@ -49,13 +49,13 @@ BUDGETS: Final = {
     "plugins/tiny_onnx": 63_564,
     "plugins/tiny_qcom": 23_209,
     "plugins/tiny_ray": 656,
-    "plugins/tiny_testing": 58_370,
+    "plugins/tiny_testing": 59_270,
     "plugins/tiny_viz": 15_460,
     "plugins/tiny_webgpu": 14_331,
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 503_485
+SUM: Final = 503_294
 """The budgets of the core together."""
 FLOORS: Final = 445_954
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""

@@ -18,8 +18,8 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 CORE: Final = ROOT / "tinycore"
 PAGE: Final = ROOT / "docs" / "state.md"
 
-LEFT_OUT: Final = frozenset({"testing", "scaffold"})
-"""Folders that are not part of the core: the test kit, and texts that `new-backend` copies."""
+LEFT_OUT: Final = frozenset({"testing"})
+"""Folders that are not part of the core: the test kit."""
 
 CONTAINERS: Final = frozenset(
     {"Counter", "OrderedDict", "bytearray", "count", "defaultdict", "deque", "dict", "list", "set"}

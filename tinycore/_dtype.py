@@ -114,6 +114,12 @@ class DType:
         self.layout = layout
         self.count = count
 
+    def __eq__(self, other: object) -> bool:
+        """True for itself and for its name: `x.dtype == "float32"`."""
+        return self is other or (isinstance(other, str) and self is SCALARS.get(other))
+
+    __hash__ = object.__hash__
+
     def __repr__(self) -> str:
         return f"dtypes.{self.name}" + (f".vec({self.count})" if self.count > 1 else "")
 

@@ -26,7 +26,6 @@ CORE_COMMANDS: Final = {
     "devices": "tinycore.cli.devices:add",
     "settings": "tinycore.cli.settings_list:add",
     "doctor": "tinycore.cli.doctor:add",
-    "new-backend": "tinycore.cli.new_backend:add",
     "export": "tinycore.cli.export:add",
     "tune": "tinycore.cli.tune:add",
 }
@@ -34,6 +33,7 @@ CORE_COMMANDS: Final = {
 
 PACKAGE_COMMANDS: Final = {
     "conformance": ("testing", "prove what a device claims, level by level"),
+    "new-backend": ("testing", "write a package that drives a device, to start from"),
     "chat": ("llm", "talk with a language model"),
     "serve": ("llm", "serve a language model to programs, as OpenAI's API"),
     "plan": ("mpi", "estimate a training step of a decoder on many devices"),

@@ -9,6 +9,7 @@ Floor 6. The files, in the order in which a training passes them:
 - `optim/`: optimizers, schedules of learning rates, clipping, mixed precision
 - `blocks.py`: numbers from the quantized blocks of ggml
 - `paths.py`, `state.py`: parameters by name, saved and loaded
+- `summary.py`: models as text
 - `function.py`: parts of a network as functions of their arguments alone
 - `onnx.py`: the runner of ONNX models, which tiny-onnx brings
 """
@@ -31,11 +32,13 @@ from tinycore.nn.normalization import (
     RMSNorm,
 )
 from tinycore.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
+from tinycore.nn.summary import described, summary
 from tinycore.tensor.foreign_names import (
     DEVICE_METHODS,
     OF_LAYER,
     OF_NN,
     ForeignName,
+    public,
     unknown_name,
 )
 
@@ -65,9 +68,19 @@ __all__ = [
     "datasets",
     "optim",
     "state",
+    "summary",
 ]
 
+__dir__ = __all__.copy
+
+
+def _names(layer: object) -> list[str]:
+    return public(object.__dir__(layer), OF_LAYER.keys() | DEVICE_METHODS)
+
+
 for _layer in [found for found in map(globals().get, __all__) if isinstance(found, type)]:
+    _layer.__repr__ = described  # type: ignore[method-assign, assignment]
+    _layer.__dir__ = _names  # type: ignore[method-assign, assignment]
     for _name, _here in (OF_LAYER | dict.fromkeys(DEVICE_METHODS, OF_LAYER["to"])).items():
         setattr(_layer, _name, ForeignName(f"{_name!r}; here it is {_here}"))
 

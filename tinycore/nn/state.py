@@ -67,6 +67,7 @@ __all__ = [
     "torch_load",
     "zip_extract",
 ]
+__dir__ = __all__.copy
 
 T = TypeVar("T")
 Source: TypeAlias = Tensor | str | os.PathLike[str]

@@ -9,7 +9,7 @@ docs/decisions/0056-no-getattr-on-tensors.md.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -435,6 +435,11 @@ class ForeignName:
         name = "Tensor" if owner is None else owner.__name__
         article = "an " if name.startswith(tuple("AEIOU")) else "a "
         raise UnknownNameError(f"{name if instance is None else article + name} has no {self.text}")
+
+
+def public(names: Iterable[str], hidden: Container[str]) -> list[str]:
+    """Names for completion: neither hidden nor private."""
+    return [n for n in names if n not in hidden and (n[0] != "_" or n[:2] == "__")]
 
 
 def unknown_name(owner: str, name: str, ours: dict[str, str], known: Iterable[str]) -> Exception:

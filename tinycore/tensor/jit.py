@@ -96,6 +96,10 @@ class TinyJit(Generic[Parameters, Result]):
             found = self.bound[key] = reference, jitted
         return found[1]
 
+    def __repr__(self) -> str:
+        steps = [len(c.step.items) for c in self.captures.values() if c.step is not None]
+        return f"<TinyJit {self.name}: {f'steps of {steps} launches' if steps else 'no steps yet'}>"
+
     def reset(self) -> None:
         """Drop all captures; the next two calls run the function again."""
         self.kinds, self.last = {}, None

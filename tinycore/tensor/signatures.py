@@ -23,10 +23,12 @@ from inspect import Parameter, signature, unwrap
 from itertools import chain, cycle
 from numbers import Integral, Real
 from reprlib import Repr
+from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, NoReturn
 
 from tinycore._deferred import NumpyArray, NumpyBool, NumpyComplex
 from tinycore._signals import deferred, handlers, has_no_handler
+from tinycore.config import settings
 from tinycore.dtype import DType, dtypes, to_dtype
 from tinycore.errors import (
     ArgumentError,
@@ -485,6 +487,19 @@ def one_by_one(
     return tuple(chain.from_iterable(rows)), named
 
 
+def frames_of_others(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback if frames of a program are in it, as those of a function that it gave, else None.
+
+    A caller's mistake is in the caller's line: it is not shown below a dozen of ours, unless DEBUG
+    is on.
+    """
+    inner, names = trace, set()
+    while inner is not None:
+        names.add(str(inner.tb_frame.f_globals.get("__name__")).partition(".")[0])
+        inner = inner.tb_next
+    return trace if settings.DEBUG or names - {"tinycore"} else None
+
+
 def called_wrongly(name: str, error: TypeError) -> str:
     """Python's message about missing or further arguments, with the name of the operation."""
     _, _, what = str(error).partition("() ")
@@ -522,7 +537,7 @@ def with_argument_checks(
         except MISTAKES as error:  # a step of this operation may have found it
             if not str(error).startswith(name):
                 error.args = (f"{name}: {error}", *error.args[1:])
-            raise
+            raise error.with_traceback(frames_of_others(error.__traceback__)) from error.__cause__
         except TypeError as error:
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                 raise

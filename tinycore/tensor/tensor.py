@@ -17,7 +17,7 @@ from tinycore._setting import process
 from tinycore.config import Context, Function, decorated, settings
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, ShapeError
-from tinycore.tensor.foreign_names import DEVICE_METHODS, OF_TENSOR, ON_DEVICES, ForeignName
+from tinycore.tensor.foreign_names import DEVICE_METHODS, OF_TENSOR, ON_DEVICES, ForeignName, public
 from tinycore.tensor.multi import Multi
 from tinycore.uop.shape import DeviceLike
 
@@ -40,7 +40,7 @@ class TensorType(type):
         settings.TRAINING = value
 
     def __dir__(cls) -> list[str]:
-        return [name for name in super().__dir__() if name not in HIDDEN]
+        return public(super().__dir__(), HIDDEN)
 
 
 class Modes:
@@ -109,7 +109,7 @@ class Tensor(Multi, metaclass=TensorType):
     __slots__ = ()
 
     def __dir__(self) -> list[str]:
-        return [name for name in super().__dir__() if name not in HIDDEN]
+        return public(super().__dir__(), HIDDEN)
 
     @staticmethod
     def train(mode: bool = True) -> Mode:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tiny_testing.new_backend import FILES, PACKAGE_KINDS, write
 from tinycore.cli.main import main
-from tinycore.cli.new_backend import FILES, PACKAGE_KINDS, write
 from tinycore.errors import ArgumentError
 
 ROOT = Path(__file__).parents[3]

@@ -18,7 +18,7 @@ from tinycore.errors import CompilerUnavailable, DeviceError
 from tinycore.plugin import Backend, unregister
 
 ROOT = Path(__file__).parents[3]
-SCAFFOLD = ROOT / "tinycore/cli/scaffold/src"
+SCAFFOLD = ROOT / "plugins/tiny_testing/src/tiny_testing/scaffold/src"
 
 
 def blocks(page: str) -> list[str]:

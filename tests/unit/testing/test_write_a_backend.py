@@ -20,7 +20,7 @@ from tinycore.plugin import unregister
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs/write-a-backend.md"
-TEMPLATE = ROOT / "tinycore/cli/scaffold/src/device.py.txt"
+TEMPLATE = ROOT / "plugins/tiny_testing/src/tiny_testing/scaffold/src/device.py.txt"
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
 DEVICE_BLOCKS, DECLARATION, USE, AUTHORS_FILE = BLOCKS[:7], *BLOCKS[7:]
 

@@ -31,6 +31,7 @@ __all__ = [
     "compute_in",
     "lr_scheduler",
 ]
+__dir__ = __all__.copy
 
 if not TYPE_CHECKING:
 

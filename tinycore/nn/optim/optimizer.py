@@ -19,6 +19,7 @@ from tinycore.config import settings
 from tinycore.dtype import least_upper_dtype
 from tinycore.errors import ArgumentError, ArgumentTypeError, GradientError
 from tinycore.nn.state import get_parameters
+from tinycore.nn.summary import described
 from tinycore.tensor.atomic_writes import AtomicWrites
 from tinycore.tensor.foreign_names import unknown_name
 from tinycore.uop.shape import DeviceLike
@@ -53,6 +54,8 @@ class Optimizer:
 
     params: list[Tensor]
     buffers: list[Tensor]
+
+    __repr__ = described
 
     __not_state__ = ("params", "buffers")
     """Attributes that `get_state_dict` leaves out: they belong to the model."""

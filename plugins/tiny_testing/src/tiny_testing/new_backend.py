@@ -1,6 +1,6 @@
 """`tinycore new-backend NAME`: a complete package that drives a device, to start from.
 
-Floor 6. The package is made of the templates in `scaffold/`, in which @NAME@ and a few other words
+The package is made of the templates in `scaffold/`, in which @NAME@ and a few other words
 stand for what is particular. It passes the conformance suite as it is written.
 """
 
@@ -184,7 +184,7 @@ def write(name: str, into: Path, language: str = "numpy", queues: bool = False) 
     folder = into / words["@distribution@"]
     if folder.exists():
         raise ArgumentError(f"{folder} is there already; remove it, or choose another place")
-    templates = files("tinycore.cli") / "scaffold"
+    templates = files("tiny_testing") / "scaffold"
     sources = {f"src/@package@/{path}": template for path, template in kind.sources.items()}
     for path, template in (FILES | sources).items():
         target = folder / filled(path, words)
