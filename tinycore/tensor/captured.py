@@ -32,7 +32,6 @@ from tinycore.tensor.history import history
 from tinycore.tensor.proxies import ArgumentProxies, finish_reads, finish_writes
 from tinycore.tensor.recorded_call import (
     KeptResult,
-    LeftGradient,
     LeftGradients,
     Output,
     RecordedCall,
@@ -40,6 +39,7 @@ from tinycore.tensor.recorded_call import (
 )
 from tinycore.tensor.tensor import Tensor
 from tinycore.tensor.value_cache import value_cache
+from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp
 from tinycore.uop.size import Conditions, noting, sealed
 
@@ -195,14 +195,14 @@ class Capture:
             tensor = entry.tensor()
             if tensor is None:
                 return False
-            if tensor.uop is entry.node:
+            if entry.node is None or tensor.uop is entry.node:
                 continue
             if not is_realized(tensor.uop):
                 tensor.realize()
             if realized_buffers(tensor.uop) != realized_buffers(entry.node):
                 return False
             state[place] = entry._replace(node=tensor.uop)
-            expected.exchange(place, tensor.uop)
+            expected.nodes[place] = tensor.uop
         return expected.holds()
 
     def replay(self, given: Arguments) -> Any:
@@ -252,36 +252,33 @@ class Capture:
         assert recorded is not None, "only what was captured is replayed"
         again = NOTHING if kept is None else kept.again
         is_left = False
-        wanted: Iterable[tuple[int, int]] = recorded.shown
+        wanted: Iterable[int] = recorded.shown
         if sides := recorded.side_outputs:
-            left = LeftGradients() if last is not None else recorded.gradients.unseen()
+            left = LeftGradients() if last is not None else recorded.gradients.taken_back()
             recorded.gradients = left  # those of a long step stay as they are in an interrupt
-            again = again | left.again
-            if is_left := len(left.rows) < len(sides):
-                wanted = [row for row in enumerate(recorded.sources) if row[0] not in left.places]
+            again = {**again, **left.again}
+            if is_left := len(left.places) < len(sides):
+                wanted = [p for p in range(len(recorded.bindings)) if p not in left.places]
         written = recorded.step.replay(given.buffers, numbers, again, last)
         nodes = {} if kept is None else kept.nodes
         if is_left or kept is None:
             nodes = {**nodes}
-            for place, source in wanted:
-                if source >= 0:
-                    nodes[place] = given.nodes[source]
-                elif place not in nodes:
-                    nodes[place] = node_of(recorded, place, written[place])
+            for place in wanted:
+                if place not in nodes:
+                    nodes[place] = node_of(recorded, place, written[place], given.nodes)
         recorded.end_gradients(nodes, given.nodes)
         if is_left:
             self.leave(nodes, written, given)
-            nodes = {place: nodes[place] for place, _ in recorded.shown}
+            nodes = {place: nodes[place] for place in recorded.shown}
         return nodes
 
     def leave(self, nodes: Mapping[int, UOp], written: Sequence[Buffer], given: Arguments) -> None:
         """Put tensors where the function leaves them."""
         recorded, guard, around = self.recorded, self.guard, self.around
         assert recorded is not None and guard is not None and around is not None, "as captured"  # noqa: PT018
-        rows, done = [*recorded.gradients.rows], recorded.gradients.sides
-        roots = around.roots(given.objects)
+        roots, done, rows = around.roots(given.objects), recorded.gradients.places, []
         for number, side in enumerate(recorded.side_outputs):
-            if number in done:
+            if done and number in recorded.unshared:
                 continue
             new = rebuilt(side.value, Output, lambda output: output.shown(nodes, given.naming))
             if side.tensor is None:
@@ -289,18 +286,22 @@ class Capture:
             elif (owner := side.tensor()) is not None:
                 owner.grad = new
                 if number in recorded.unshared:
-                    place = side.value.places[0]
                     new._is_seen = False
-                    row = side.tensor, new, new.uop, number, place, nodes[place], written[place]
-                    rows.append(LeftGradient(*row))
-        recorded.gradients = LeftGradients(rows, recorded.step.outputs)
+                    rows.append((side.tensor, new, new.uop, side.value.places[0]))
+        if rows:
+            owners, tensors, shown, places = zip(*rows, strict=True)
+            made = recorded.step.outputs
+            again = {made[place]: written[place] for place in places}
+            recorded.gradients = LeftGradients(owners, tensors, shown, frozenset(places), again)
 
     def overwritten(self, given: Arguments) -> set[UOp]:
         """The BUFFERs of arguments and state that a replay writes to."""
         assert self.recorded is not None, "only what was captured is replayed"
         step = self.recorded.step
-        fixed = [node for node in self.recorded.nodes if node is not None]
-        state = [memory for entry in self.recorded.state for memory in buffers_below(entry.node)]
+        fixed = [node for node in self.recorded.bindings if isinstance(node, UOp)]
+        state = [
+            m for s in self.recorded.state if s.node is not None for m in buffers_below(s.node)
+        ]
         shown = {node: buffer_of(node) for node in (*state, *fixed)}
         shown.update(zip(given.nodes, step.inputs, strict=True))
         return {node for node in shown if base_buffer(shown[node]) in step.overwritten}
@@ -309,7 +310,7 @@ class Capture:
         """The BUFFERs of earlier results and gradients that a replay may overwrite."""
         assert self.recorded is not None, "only what was captured is replayed"
         kept = [n for result in self.recorded.step.kept_results for n in result.nodes.values()]
-        return [*kept, *[row.memory for row in self.recorded.gradients.rows]]
+        return [*kept, *[base_of(node) for node in self.recorded.gradients.nodes]]
 
     def refuse_shared(self, step: CapturedStep, given: Arguments) -> None:
         """Raise JitError for an argument in memory that the launches work on."""

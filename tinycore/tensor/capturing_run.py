@@ -28,11 +28,11 @@ from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.arguments import Arguments, form_of, leaves, rebuilt
 from tinycore.tensor.change_sets import Before, ChangeSet, realized_buffers
 from tinycore.tensor.gradient_sources import BufferSet, ended_at, still_there
-from tinycore.tensor.guards.environment import Change, Walk
-from tinycore.tensor.guards.keys import is_plain, shortened
+from tinycore.tensor.guards.environment import Change, Walk, is_same_nest
+from tinycore.tensor.guards.keys import shortened
 from tinycore.tensor.liveness import while_walking
 from tinycore.tensor.proxies import ArgumentProxies
-from tinycore.tensor.recorded_call import Output, RecordedCall, SideOutput, State
+from tinycore.tensor.recorded_call import Output, RecordedCall, Reference, SideOutput, State
 from tinycore.tensor.tensor import Tensor
 from tinycore.tensor.versions import versions
 from tinycore.uop.node import UOp
@@ -130,8 +130,10 @@ class CapturingRun:
         self.gradients = self.change_set.other_gradients()
         found = [tensor for change in changes for tensor in tensors_in(change.now)]
         new = [tensor for tensor in found if not self.is_old(tensor)]
-        moved = [tensor for _, tensor in self.change_set.moved() if self.is_own(tensor)]
-        if left := [*self.tensors, *new, *self.left, *moved, *self.proxies.tensors]:
+        given = {id(tensor): tensor for tensor in self.given.tensors}
+        moved = [t for _, t in self.change_set.moved() if self.is_own(t) and id(t) not in given]
+        handed = self.proxies.tensors or given.values()  # in one order in both runs
+        if left := [*self.tensors, *new, *self.left, *moved, *handed]:
             Tensor.realize(*left)
         return result
 
@@ -196,9 +198,9 @@ class CapturingRun:
                     f"{self.name} put a tensor into {change.path}, and then something else in the "
                     "place of that; do one of the two"
                 )
-            found.append(SideOutput(value, None, False, *place))
+            found.append(SideOutput(value, None, *place))
         gradients = zip(self.gradients, self.values[len(found) :], strict=True)
-        return (*found, *(SideOutput(v, weakref.ref(t), b is None) for (t, b), v in gradients))
+        return (*found, *(SideOutput(value, weakref.ref(t)) for (t, _), value in gradients))
 
     # --- what came of it
 
@@ -354,7 +356,7 @@ class CapturingRun:
         for b, tensor in self.changed_from_before():
             if b.waits or not self.is_own(tensor):
                 continue
-            if b.shown() != list(map(buffer_of, buffers_below(tensor.uop))):
+            if b.read() != realized_buffers(tensor.uop):
                 raise JitError(
                     f"{self.name} replaced a tensor of shape {b.shape} by another, where a "
                     "replay could only write to memory; use assign"
@@ -376,8 +378,10 @@ class CapturingRun:
         nodes = list(dict.fromkeys(b for t in tensors for b in buffers_below(t.uop)))
         outputs = [buffer_of(node) for node in nodes]
         step = CapturedStep.of(recording, self.proxies.buffers, tuple(outputs), self.known.prune)
-        sources = [self.proxies.number.get(node, -1) for node in nodes]
-        fixed = [b not in recording.made and s < 0 for b, s in zip(outputs, sources, strict=True)]
+        bindings = [
+            self.proxies.number.get(node, None if buffer in recording.made else node)
+            for node, buffer in zip(nodes, outputs, strict=True)
+        ]
 
         def output(tensor: Tensor) -> Output:
             places = tuple([nodes.index(b) for b in buffers_below(tensor.uop)])
@@ -387,15 +391,12 @@ class CapturingRun:
             return tensor if self.is_old(tensor) else output(tensor)
 
         self.values = rebuilt(tuple([now for _, _, now in self.placed]), Tensor, left)
-        state = self.found_state(recording)
         recorded = RecordedCall(
             step,
             rebuilt(result, Tensor, output),
-            sources,
-            [node if stays else None for node, stays in zip(nodes, fixed, strict=True)],
-            state,
-            flags=self.found_flags(state),
-            untouched=self.graded_twice(),
+            bindings,
+            self.found_state(recording),
+            graded=self.found_graded(),
             origins={
                 place: origins_of(node, self.proxies.number)
                 for place, node in enumerate(nodes)
@@ -405,35 +406,26 @@ class CapturingRun:
         recorded.end_gradients(dict(enumerate(nodes)), self.given.nodes)
         return recorded
 
-    def graded_twice(self) -> tuple[weakref.ref[Any], ...]:
-        """Tensors that were given a gradient, which was taken away again."""
+    def found_graded(self) -> list[tuple[Reference, bool]]:
+        """Tensors that were given a gradient, which may have been taken away again, and whether
+        they had one before.
+        """
         changed = {id(tensor) for tensor, _ in self.gradients}
         graded = self.change_set.graded.items()
-        return tuple([t for number, (t, former) in graded if number not in changed and not former])
-
-    def found_flags(self, state: list[State]) -> tuple[tuple[weakref.ref[Any], bool | None], ...]:
-        """Tensors of the environment other than those of `state`, and if they require gradients."""
-        known = {id(entry.tensor()) for entry in state} | self.passing
-        found = {
-            id(value): value
-            for seen in self.walk.seen
-            for value in seen.values
-            if isinstance(value, Tensor) and id(value) not in known
-        }
-        found |= {id(tensor): tensor for tensor, _ in self.gradients if id(tensor) not in known}
-        return tuple([(weakref.ref(tensor), tensor.requires_grad) for tensor in found.values()])
+        return [(t, f is not None) for number, (t, f) in graded if number in changed or f is None]
 
     @while_walking
     def found_state(self, recording: Recording) -> list[State]:
-        """The tensors from before whose memory the launches work on.
+        """The tensors from before whose memory the launches work on, then others around.
 
         Of memory that the function reaches by a tensor of its environment, other tensors are left
         out: a view that the caller or another thread holds for a while is not what it works on.
         Raises JitError where such a tensor is gone: the function put another one in its place.
         """
         used = {base_buffer(b) for i in recording.items for b in i.bufs if b not in recording.made}
-        reached = {id(t): t for t in (*self.walk.values, *self.given.tensors)}
-        found: dict[int, Any] = {n: t for n, t in reached.items() if isinstance(t, Tensor)}
+        graded = [tensor for tensor, _ in self.gradients]
+        around = {id(t): t for t in (*self.walk.values, *graded) if isinstance(t, Tensor)}
+        found: dict[int, Any] = {**around}
         for bound in self.change_set.bound.values():
             if base_buffer(bound.buffer) in used:
                 storages = bound.storages()
@@ -441,20 +433,25 @@ class CapturingRun:
                     raise replaced_error(self.name, (bound.buffer.size,))
                 found |= {id(t): t for storage in storages for t in storage.tensors()}
         owners = {id(t._grad): weakref.ref(t) for t in found.values() if t._grad is not None}
+        passing = self.passing
         state: list[State] = []
+        flags: list[State] = []
         known: set[Buffer] = set()
         others: list[tuple[State, set[Buffer]]] = []
         for number, tensor in found.items():
             touched = used.intersection(map(base_buffer, realized_buffers(tensor.uop)))
+            entry = State(weakref.ref(tensor), None, tensor.requires_grad)
             if touched and self.is_old(tensor):
                 owner = owners.get(number)
-                entry = State(weakref.ref(tensor), tensor.uop, tensor.requires_grad, owner)
-                if number in reached or (owner is not None and id(owner()) in reached):
+                entry = entry._replace(node=tensor.uop, owner=owner)
+                if number in around or (owner is not None and id(owner()) in around):
                     state.append(entry)
                     known |= touched
                 else:
                     others.append((entry, touched))
-        return state + [entry for entry, touched in others if not touched <= known]
+            elif number in around and number not in passing:
+                flags.append(entry)
+        return state + [entry for entry, touched in others if not touched <= known] + flags
 
 
 # --- changes
@@ -469,43 +466,25 @@ def is_left(change: Change) -> bool:
 
 def is_nest(before: Any, now: Any) -> bool:
     """True if a value is made of tensors, and of plain values that were there before."""
-    if isinstance(now, Tensor):
-        return before is None or isinstance(before, Tensor)
-    if is_plain(now):
-        return is_plain(before) and type(now) is type(before) and bool(now == before)
-    if type(now) not in (list, tuple, dict):
-        return False
-    items = now.items() if isinstance(now, dict) else enumerate(now)
     if before is None:
-        return all(is_nest(None, item) for _, item in items)
-    if type(now) is not type(before) or len(now) != len(before):
-        return False
-    return all(
-        (key in before if isinstance(before, dict) else True) and is_nest(before[key], item)
-        for key, item in items
-    )
+        return all(isinstance(v, Tensor) or v in NESTS for _, v in leaves(now, ""))
+    return is_same_nest(*[rebuilt(value, Tensor, lambda _: None) for value in (before, now)])
+
+
+NESTS: Final = (list, tuple, dict)
 
 
 def changed_in(before: Any, now: Any) -> Iterator[tuple[Any, Tensor]]:
     """The tensors in a value that replaced others, or None, in the one before."""
-    if isinstance(now, Tensor):
-        if now is not before:
-            yield before, now
-    elif isinstance(now, (list, tuple, dict)):
-        keys = now if isinstance(now, dict) else range(len(now))
-        for key in keys:
-            yield from changed_in(None if before is None else before[key], now[key])
+    former = dict(leaves(before, ""))
+    for path, value in leaves(now, ""):
+        if isinstance(value, Tensor) and value is not former.get(path):
+            yield former.get(path), value
 
 
 def tensors_in(value: Any) -> list[Tensor]:
-    """The tensors in lists, tuples and dicts."""
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, dict):
-        return [tensor for item in value.values() for tensor in tensors_in(item)]
-    if isinstance(value, (list, tuple)):
-        return [tensor for item in value for tensor in tensors_in(item)]
-    return []
+    """The tensors in containers."""
+    return [found for _, found in leaves(value, "") if isinstance(found, Tensor)]
 
 
 def origins_of(node: UOp, number: Mapping[UOp, int]) -> tuple[BufferSet, tuple[int, ...]]:

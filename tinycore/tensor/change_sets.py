@@ -9,12 +9,11 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tinycore.device.buffer import Buffer
-from tinycore.schedule.device_memory import buffer_of, buffers
+from tinycore.schedule.device_memory import buffer_of
 from tinycore.tensor.aliases import buffers_below, is_realized
 from tinycore.tensor.change_tracking import change_sets
 from tinycore.tensor.storage import Storage, of_memory, storages_over
@@ -24,56 +23,39 @@ if TYPE_CHECKING:
     from tinycore.tensor.core import Core
 
 
+def memory_below(node: UOp) -> list[Buffer]:
+    """The buffers that a node shows or reads. A placeholder has none."""
+    return [buffer_of(n) for n in buffers_below(node) if type(n.src[1].arg) is int]
+
+
 def realized_buffers(node: UOp) -> list[Buffer]:
-    """The buffers that a node shows, if nothing is left to be computed, as far as it has any."""
-    found = map(buffers.get, buffers_below(node) if is_realized(node) else ())
-    return [buffer for buffer in found if buffer is not None]
+    """The buffers that a node shows, if nothing is left to be computed."""
+    return memory_below(node) if is_realized(node) else []
 
 
-@dataclass(eq=False, slots=True)
-class Before:
+class Before(NamedTuple):
     """A tensor before it was changed. It keeps no memory alive."""
 
     tensor: weakref.ref[Any]
     node: weakref.ref[UOp]
     memory: tuple[weakref.ref[Buffer], ...]
-    """Buffers of the value; empty if it was not computed yet."""
+    """The buffers of its value, or those that this was to be computed from."""
     shape: tuple[Any, ...]
-    pending: UOp | None
-    """The graph of a value that was not computed yet."""
+    waits: bool
+    """True if it was more than memory, to be computed."""
 
     @classmethod
     def of(cls, tensor: Core) -> Before:
         """A tensor as it is now."""
         node = tensor.uop
-        found = [buffers.get(n) for n in buffers_below(node)] if is_realized(node) else [None]
-        memory = tuple([weakref.ref(buffer) for buffer in found if buffer is not None])
-        pending = node if len(memory) < len(found) else None
-        return cls(weakref.ref(tensor), weakref.ref(node), memory, node.shape, pending)
-
-    @property
-    def waits(self) -> bool:
-        """True if it was more than memory, to be computed."""
-        return self.pending is not None and not is_realized(self.pending)
-
-    def shown(self) -> list[Buffer | None]:
-        """The buffers of a computed value; None for each that is gone."""
-        if self.pending is not None:
-            return list(realized_buffers(self.pending))
-        return [reference() for reference in self.memory]
+        memory = tuple(map(weakref.ref, memory_below(node)))
+        return cls(
+            weakref.ref(tensor), weakref.ref(node), memory, node.shape, not is_realized(node)
+        )
 
     def read(self) -> list[Buffer | None]:
-        """The buffers of a value, or those it was to be computed from."""
-        if self.pending is not None:
-            return [buffers.get(n) for n in buffers_below(self.pending)]
-        return self.shown()
-
-
-def is_other(now: Core | None, former: Before | None) -> bool:
-    """True if a gradient, or None, is another one than before."""
-    if now is None or former is None:
-        return now is not None or former is not None
-    return now is not former.tensor()
+        """These buffers; None for each that is gone."""
+        return [reference() for reference in self.memory]
 
 
 class Bound(NamedTuple):
@@ -154,7 +136,13 @@ class ChangeSet:
     def other_gradients(self) -> list[tuple[Any, Before | None]]:
         """Tensors from before that have another gradient now, each with its former one."""
         found = [(reference(), former) for reference, former in self.graded.values()]
-        return [(t, f) for t, f in found if t is not None and is_other(t._grad, f)]
+        return [
+            (tensor, former)
+            for tensor, former in found
+            if tensor is not None
+            and (grad := tensor._grad)
+            is not (former.tensor() if former is not None and grad is not None else former)
+        ]
 
     def touched(self) -> list[Core]:
         """The living tensors that any thread has made or changed."""

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from operator import attrgetter, call, is_
+from itertools import repeat
+from operator import attrgetter, call, is_, is_not
 from sys import getrefcount
 from typing import Any, Final, NamedTuple
 
 from tinycore.device.buffer import Buffer
-from tinycore.engine.captured_step import CapturedStep
+from tinycore.engine.captured_step import NOTHING, CapturedStep
 from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.arguments import rebuilt
@@ -67,13 +68,18 @@ class Output:
         return Output, (self.form, self.places)
 
 
-class State(NamedTuple):
-    """A tensor whose memory the launches work on, with its node at the capture."""
+Reference = Callable[[], Any]
+"""A weak reference to a tensor. That one may be gone is seen when an attribute of it is read."""
 
-    tensor: weakref.ref[Any]
-    node: UOp
+
+class State(NamedTuple):
+    """A tensor that a replay requires to be as it was at the capture."""
+
+    tensor: Reference
+    node: UOp | None
+    """Its node, if the launches work on its memory; None of others around the function."""
     requires_grad: bool | None
-    owner: weakref.ref[Any] | None = None
+    owner: Reference | None = None
     """The tensor whose gradient it is."""
 
 
@@ -82,118 +88,76 @@ class SideOutput(NamedTuple):
 
     value: Any
     """The value that is put there, with an Output for each tensor."""
-    tensor: weakref.ref[Any] | None
-    is_first: bool = False
-    """True if the tensor had no gradient before."""
+    tensor: Reference | None
     box: int = 0
     place: int = 0
 
 
-Reference = Callable[[], Any]
-"""A weak reference to a tensor. That one may be gone is seen when an attribute of it is read."""
+IS_SEEN, NODE, FLAG, GRADIENT = map(
+    attrgetter, ("_is_seen", "_view.value", "_requires_grad", "_grad")
+)
 
 
 class Expected:
     """The tensors that a replay requires unchanged: nodes, flags and gradients at the capture."""
 
     def __init__(self, recorded: RecordedCall) -> None:
-        self.scope: dict[str, Any] = {}
-        """The names in the code of `holds`."""
-        self.names: dict[int, str] = {}
-        self.terms: list[str] = []
-        for place, entry in enumerate(recorded.state):
-            self.exchange(place, entry.node)
-            self.require(entry.tensor, f"_view.value is node{place}")
-            self.require(entry.tensor, f"_requires_grad is {entry.requires_grad}")
-            if entry.owner is not None:
-                self.require(entry.owner, f"_grad is {self.read(entry.tensor)}")
-        for reference, flag in recorded.flags:
-            self.require(reference, f"_requires_grad is {flag}")
-        graded = [(s.tensor, s.is_first) for s in recorded.side_outputs if s.tensor is not None]
-        for reference, is_first in [*graded, *[(tensor, True) for tensor in recorded.untouched]]:
-            self.require(reference, f"_grad is {'' if is_first else 'not '}None")
+        state = recorded.state
+        tensors = [s.tensor for s in state]
+        self.nodes: list[Any] = [s.node for s in state if s.node is not None]
+        """Nodes of the first tensors; each may be exchanged."""
+        self.owned = [(s.owner, s.tensor) for s in state if s.owner is not None]
+        columns: list[tuple[Any, ...]] = [
+            (NODE, is_, tensors[: len(self.nodes)], self.nodes),
+            (FLAG, is_, tensors, [s.requires_grad for s in state]),
+            (GRADIENT, is_, [t for t, had_one in recorded.graded if not had_one], NONES),
+            (GRADIENT, is_not, [t for t, had_one in recorded.graded if had_one], NONES),
+        ]
+        self.columns = [column for column in columns if column[2]]
 
-    def read(self, reference: Reference) -> str:
-        """The text that reads a tensor, once."""
-        if (known := self.names.get(id(reference))) is not None:
-            return known
-        name = self.names[id(reference)] = f"t{len(self.names)}"
-        self.scope[f"at_{name}"] = reference
-        return f"({name} := at_{name}())"
-
-    def require(self, reference: Reference, term: str) -> None:
-        """Add a term on an attribute of a tensor."""
-        self.terms.append(f"{self.read(reference)}.{term}")
-
-    @cached_property
-    def holds(self) -> Callable[[], bool]:
-        """A function, true if all tensors are alive, with the same nodes, flags and gradients.
-
-        It is one expression, compiled at the first replay.
-        """
-        lines = ["def holds():", "    try:", f"        return {' and '.join(self.terms)}"]
-        lines += ["    except AttributeError:", "        return False"]  # one is gone
-        exec(compile("\n".join(lines), "expected", "exec"), self.scope)
-        found: Callable[[], bool] = self.scope["holds"]
-        return found
-
-    def exchange(self, place: int, node: UOp) -> None:
-        """From now on a tensor is expected to have another node."""
-        self.scope[f"node{place}"] = node
-
-
-class LeftGradient(NamedTuple):
-    """A gradient that a replay has left, which the next one overwrites unless somebody saw it."""
-
-    owner: Reference
-    tensor: Tensor
-    node: UOp
-    """The node of the tensor."""
-    side: int
-    """Its index among the side outputs."""
-    place: int
-    """Its index among the outputs of the step."""
-    memory: UOp
-    buffer: Buffer
-
-    def put_back(self) -> bool:
-        """True if nobody has seen it, so that it may be overwritten; the owner has it again."""
-        owner, tensor = self.owner(), self.tensor
-        if owner is None or tensor._is_seen or tensor.uop is not self.node:
-            return False
-        owner._grad = tensor  # it was missing after zero_grad()
-        return True
-
-
-class LeftGradients:
-    """Gradients that the last replay has left, in columns for quick comparison."""
-
-    def __init__(self, rows: Sequence[LeftGradient] = (), made: Sequence[Buffer] = ()) -> None:
-        self.rows, self.made = rows, made
-        """`made` are the outputs of the captured step."""
-        self.owners = [row.owner for row in rows]
-        self.tensors = [row.tensor for row in rows]
-        self.nodes = [row.node for row in rows]
-        self.sides = frozenset([row.side for row in rows])
-        self.places = frozenset([row.place for row in rows])
-        self.again = {made[row.place]: row.buffer for row in rows}
-        """For buffers of the captured step, those to be used again."""
-
-    def unseen(self) -> LeftGradients:
-        """Gradients that the next replay may overwrite, in their places."""
+    def holds(self) -> bool:
+        """True if all tensors are alive, with the same nodes, flags and gradients."""
         try:
-            if (
-                not any(map(IS_SEEN, self.tensors))
-                and all(map(is_, map(NODE, self.tensors), self.nodes))
-                and all(map(is_, map(GRADIENT, map(call, self.owners)), self.tensors))
-            ):
+            for attribute, compare, tensors, values in self.columns:
+                if not all(map(compare, map(attribute, map(call, tensors)), values)):
+                    return False
+            return not self.owned or all(o()._grad is t() for o, t in self.owned)
+        except AttributeError:  # one is gone
+            return False
+
+
+NONES: Final = repeat(None)
+
+
+class LeftGradients(NamedTuple):
+    """Gradients that a replay has left alone in their memory, one in each row of these columns. The
+    next one overwrites them, unless somebody saw one.
+    """
+
+    owners: Sequence[Reference] = ()
+    tensors: Sequence[Tensor] = ()
+    nodes: Sequence[UOp] = ()
+    """The nodes of the tensors."""
+    places: frozenset[int] = frozenset()
+    """Their indices among the outputs of the step."""
+    again: Mapping[Buffer, Buffer] = NOTHING
+    """For buffers of the captured step, those to be used again."""
+
+    def taken_back(self) -> LeftGradients:
+        """These, given to their owners again, if nobody has seen one, so that all may be
+        overwritten; else none.
+        """
+        is_unseen = not any(map(IS_SEEN, self.tensors))
+        if is_unseen and all(map(is_, map(NODE, self.tensors), self.nodes)):
+            try:
+                deque(map(setattr, map(call, self.owners), GRADIENTS, self.tensors), maxlen=0)
                 return self
-        except AttributeError:  # an owner is gone
-            pass
-        return LeftGradients([row for row in self.rows if row.put_back()], self.made)
+            except AttributeError:  # an owner is gone
+                pass
+        return LeftGradients()
 
 
-IS_SEEN, NODE, GRADIENT = map(attrgetter, ("_is_seen", "_view.value", "_grad"))
+GRADIENTS: Final = repeat("_grad")
 
 
 class KeptResult:
@@ -240,30 +204,28 @@ class RecordedCall:
     step: CapturedStep
     result: Any
     """The result, with an Output for each tensor."""
-    sources: list[int]
-    """For each buffer of the step's outputs, the number of the argument's buffer it is, or -1."""
-    nodes: list[UOp | None]
-    """For each buffer of the step's outputs, its BUFFER node where that stays the same."""
+    bindings: list[int | UOp | None]
+    """Of each buffer of the step's outputs: the number of the argument's buffer that it is, the
+    BUFFER node of state, or None for new memory.
+    """
     state: list[State] = field(default_factory=list)
-    """Tensors whose memory the launches work on."""
+    """Tensors whose memory the launches work on, then others around the function."""
     side_outputs: tuple[SideOutput, ...] = ()
     """Places outside of the function where it stores tensors that outlive the call."""
-    flags: tuple[tuple[weakref.ref[Any], bool | None], ...] = ()
-    """Other tensors around the function, and whether they required gradients."""
-    untouched: tuple[weakref.ref[Any], ...] = ()
-    """Tensors that had no gradient before and have none after, but in between."""
+    graded: list[tuple[Reference, bool]] = field(default_factory=list)
+    """Tensors that it gives gradients, perhaps for a while, and whether they had one before."""
     origins: Mapping[int, tuple[BufferSet, tuple[int, ...]]] = field(default_factory=dict)
     """For new outputs: memory that they were computed from and gradients would go to, and the
     numbers of buffers of arguments.
     """
     expected: Expected | None = field(init=False)
     """The comparison of `state`, `flags` and `side_outputs`; None where nothing is expected."""
-    gradients: LeftGradients = field(init=False, default_factory=LeftGradients)
+    gradients: LeftGradients = field(init=False, default=LeftGradients())
     """Gradients that the last replay left in separate memory."""
 
     def __post_init__(self) -> None:
         expected = Expected(self)
-        self.expected = expected if expected.terms else None
+        self.expected = expected if expected.columns else None
 
     def end_gradients(self, nodes: Mapping[int, UOp], given: Sequence[UOp]) -> None:
         """Record of new outputs what they were computed from: a gradient that should go there, and
@@ -275,10 +237,9 @@ class RecordedCall:
                 node._ended = fixed.union(map(weakref.ref, own))
 
     @cached_property
-    def shown(self) -> tuple[tuple[int, int], ...]:
-        """The places among the step's outputs that the result shows, each with its source."""
-        places = dict.fromkeys(p for leaf in leaves_of(self.result) for p in leaf.places)
-        return tuple((place, self.sources[place]) for place in places)
+    def shown(self) -> tuple[int, ...]:
+        """The places among the step's outputs that the result shows."""
+        return tuple(dict.fromkeys(p for leaf in leaves_of(self.result) for p in leaf.places))
 
     @cached_property
     def keeps_results(self) -> bool:
@@ -287,7 +248,7 @@ class RecordedCall:
         left = {
             outputs[p] for leaf in self.outputs[len(leaves_of(self.result)) :] for p in leaf.places
         }
-        found = [outputs[place] for place, source in self.shown if source < 0]
+        found = [outputs[place] for place in self.shown if type(self.bindings[place]) is not int]
         return (
             COUNTS
             and len({*found}) == len(self.shown) > 0
@@ -337,27 +298,28 @@ class RecordedCall:
         return RecordedCall, (
             self.step,
             self.result,
-            self.sources,
-            [None] * len(self.nodes),
+            [b if type(b) is int else None for b in self.bindings],
             [],
             (),
-            (),
-            (),
+            [],
             {place: (frozenset(), arguments) for place, (_, arguments) in self.origins.items()},
         )
 
 
-def node_of(recorded: RecordedCall, place: int, buffer: Buffer) -> UOp:
-    """The BUFFER node of a result that is no argument: a new one, unless it is state."""
-    node = recorded.nodes[place]
-    if node is None:
+def node_of(recorded: RecordedCall, place: int, buffer: Buffer, given: Sequence[UOp]) -> UOp:
+    """The BUFFER node of an output: that of an argument, of state, or a new one."""
+    bound = recorded.bindings[place]
+    if bound is None:
         node = made_anew(recorded.kinds[place])
         buffers[node] = buffer
         if buffer in recorded.step.used:
-            recorded.nodes[place] = node
-    elif versions.is_former(node):
-        node = recorded.nodes[place] = versions.latest(node)
-    return node
+            recorded.bindings[place] = node
+        return node
+    if not isinstance(bound, UOp):
+        return given[bound]
+    if versions.is_former(bound):
+        bound = recorded.bindings[place] = versions.latest(bound)
+    return bound
 
 
 def leaves_of(result: Any) -> list[Output]:

@@ -411,3 +411,22 @@ def test_a_tensor_that_has_nothing_to_do_with_a_function_is_no_part_of_its_captu
     assert [step(Tensor([1.0])).tolist() for _ in range(4)] == [[2.0], [4.0], [6.0], [8.0]]
     assert step.captured is not None
     assert held.ndim == 1
+
+
+@pytest.mark.parametrize("is_older", [False, True])
+def test_writes_to_an_argument_and_to_state_are_done_in_one_order_in_all_calls(
+    is_older: bool,
+) -> None:
+    made = [row(4.0, 8.0) for _ in range(2)]
+    x, state = made if is_older else reversed(made)
+
+    def step(x: Tensor) -> None:
+        x *= 0.5
+        state.assign(state * 0.25 + 1)
+
+    captured = TinyJit(step)
+    for _ in range(4):
+        captured(x)
+
+    assert x.tolist() == [4 * 0.5**4, 8 * 0.5**4]
+    assert captured.captured is not None
