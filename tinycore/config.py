@@ -142,8 +142,8 @@ class Settings:
         "often enough: 1 as they are, 2 in halves; devices without images do as with 0", 0, 2,
     )  # fmt: skip
     RING = number(
-        1, "How partial results on several devices are added: 0 each sends all, 1 in a ring "
-        "where that pays, 2 in a ring", 0, 2,
+        1, "How partial results on several devices are added: 0 each sends all, 1 in shards that "
+        "are gathered then where that pays, 2 always", 0, 2,
     )  # fmt: skip
     ALLOW_TF32 = switch(
         False, "Let matrix units round the float32 operands of products to 10 bits of mantissa"

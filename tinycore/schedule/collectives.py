@@ -1,9 +1,10 @@
 """Collectives: all-gather, all-reduce and resharding of values on several devices.
 
 Floor 3. A MULTI holds one value per device: shards along axis `arg`, or replicas where `arg` is
-None. All of this becomes COPY and arithmetic on single devices, scheduled as any other. The ring
-follows Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations"
-(2009). See docs/decisions/0021-sharded-tensors.md.
+None. All of this becomes COPY and arithmetic on single devices, scheduled as any other. A large sum
+is a reduce-scatter and an all-gather (Thakur, Rabenseifner and Gropp, "Optimization of collective
+communication operations in MPICH", 2005), of two copies in a row each, where a ring would wait for
+2 * (n - 1). See docs/decisions/0021-sharded-tensors.md.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from tinycore.uop.node import UOp, as_scalar, device_node
 from tinycore.uop.op import Op
 from tinycore.uop.shape import Shape
 
-SMALLEST_RING = 1 << 18
-"""Elements from which a ring pays: below, its many small copies cost more than they save."""
-FEWEST_IN_RING = 3
-"""Devices from which a ring sends less than everyone sending everything to everyone."""
+SMALLEST_IN_SHARDS = 1 << 18
+"""Elements from which sums in shards pay: below, twice as many copies cost more than they save."""
+FEWEST_IN_SHARDS = 3
+"""Devices from which they send less than everyone sending everything to everyone."""
 
 # --- nodes on one device
 
@@ -92,8 +93,8 @@ def copy_to(x: UOp, device: str) -> UOp:
 # --- layouts
 
 
-def multi(parts: Sequence[UOp], axis: int | None) -> UOp:
-    """The MULTI of shards along an axis, or of replicas."""
+def multi(parts: Sequence[UOp], axis: int | Op | None) -> UOp:
+    """The MULTI of shards along an axis, of replicas, or of partial results and their fold."""
     return UOp(Op.MULTI, parts[0].dtype, tuple(parts), axis)
 
 
@@ -135,53 +136,37 @@ def all_gather(value: UOp, device: str) -> UOp:
 # --- folding over devices
 
 
-def all_reduce(op: Op, parts: Sequence[UOp]) -> UOp:
-    """The reduction of the values of all devices, with the same bits on each device.
+def folded(partial: UOp, axis: int | None) -> UOp:
+    """Partial results folded over the devices, with the same bits on each device.
 
-    The setting RING chooses the algorithm.
+    With an axis each device gets its shard (a reduce-scatter), else everything (an all-reduce): by
+    the setting RING as shards that are gathered then, of which each device sends 2 * (n - 1) / n of
+    the size, or from all at once.
     """
-    size = numel(parts[0])
-    large = len(parts) >= FEWEST_IN_RING and size >= SMALLEST_RING
-    in_ring = size >= len(parts) and (settings.RING == ALWAYS or (settings.RING and large))
-    return multi(ring_all_reduce(op, parts) if in_ring else direct_all_reduce(op, parts), None)
+    op, parts = partial.arg, partial.src
+    count, size = len(parts), numel(parts[0])
+    is_large = count >= FEWEST_IN_SHARDS and size >= SMALLEST_IN_SHARDS
+    if axis is None and size >= count and (1 if is_large else ALWAYS) <= settings.RING:
+        flat = [pad(with_shape(p, (size,)), 0, 0, -size % count) for p in parts]
+        whole = reshard(multi(direct_reduce(op, flat, 0), 0), None)
+        return multi([with_shape(narrow(p, 0, 0, size), parts[0].shape) for p in whole.src], None)
+    return multi(direct_reduce(op, parts, axis), axis)
 
 
 ALWAYS = 2
-"""The value of RING that selects the ring for all sizes."""
+"""The value of RING by which sums of all sizes go in shards."""
 
 
-def direct_all_reduce(op: Op, parts: Sequence[UOp]) -> list[UOp]:
-    """Every device gets all values and reduces them in the same order: n * (n - 1) copies."""
+def direct_reduce(op: Op, parts: Sequence[UOp], axis: int | None) -> list[UOp]:
+    """Every device gets all values and reduces them in the same order: n * (n - 1) copies.
+
+    With an axis it gets its shard of each: then each sends (n - 1) / n of the size.
+    """
     results = []
-    for part in parts:
-        first, *others = [copy_to(p, part.single_device) for p in parts]
+    for number, part in enumerate(parts):
+        here = [p if axis is None else shard_of(p, axis, number, len(parts)) for p in parts]
+        first, *others = [copy_to(p, part.single_device) for p in here]
         for other in others:
             first = first.alu(op, other)
         results.append(first)
     return results
-
-
-def ring_all_reduce(op: Op, parts: Sequence[UOp]) -> list[UOp]:
-    """Reduce-scatter, then all-gather, of n chunks around the ring: 2 * n * (n - 1) copies.
-
-    Every device sends 2 * (n - 1) / n of the size, however many there are.
-    """
-    count, size = len(parts), numel(parts[0])
-    flat = [with_shape(p, (size,)) for p in parts]
-    devices = [p.single_device for p in parts]
-    chunks: list[dict[int, UOp]] = []  # of each n-th, the fold by device
-    for number in range(count):
-        box = (size * number // count, size * (number + 1) // count)
-        total = narrow(flat[number], 0, *box)
-        for step in range(1, count):
-            here = (number + step) % count
-            total = copy_to(total, devices[here]).alu(op, narrow(flat[here], 0, *box))
-        held = {here: total}
-        for step in range(1, count):
-            here = (number - 1 + step) % count
-            held[here] = total = copy_to(total, devices[here])
-        chunks.append(held)
-    return [
-        with_shape(in_new_memory(concatenate([held[k] for held in chunks], 0)), parts[0].shape)
-        for k in range(count)
-    ]

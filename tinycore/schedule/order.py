@@ -118,3 +118,28 @@ class ListScheduler:
             found = frozenset(places[:1]) if copies else Launch(ast, places).written
             self.writes[number] = found
         return found
+
+
+def overlap_copies(steps: Sequence[Step], memory: Sequence[UOp]) -> list[int]:
+    """Numbers of the steps, with those that wait for copies between devices behind all others.
+
+    So kernels run while copies are on the way: after as many copies in a row as a step waits for,
+    and in the order in which they were among those that wait for as many.
+    """
+    scheduler = ListScheduler(steps, memory, 0, ())
+    bases = [m.src[0] if m.op is Op.BUFFER_VIEW else m for m in memory]
+    written: Counter[UOp] = Counter()
+    """By memory, how many copies in a row are before the end of what wrote to it."""
+    read: Counter[UOp] = Counter()
+    """By memory, how many are before the start of what has read it since."""
+    waits = []
+    for number, step in enumerate(steps):
+        touched = {bases[place] for place in step.places}
+        changed = {bases[place] for place in scheduler.written(number)}
+        start = max([written[b] for b in touched] + [read[b] for b in changed])
+        for base in touched:
+            read[base] = max(read[base], start)
+        for base in changed:
+            written[base], read[base] = start + (step.ast.op is Op.COPY), 0
+        waits.append(start)
+    return sorted(range(len(steps)), key=waits.__getitem__)

@@ -23,7 +23,7 @@ from tinycore.schedule.kernel import new_memory, with_shape
 from tinycore.schedule.memory_plan import plan_memory
 from tinycore.schedule.numbering import number_memory, relink
 from tinycore.schedule.operand_layout import lay_out_operands
-from tinycore.schedule.order import order_for_liveness
+from tinycore.schedule.order import order_for_liveness, overlap_copies
 from tinycore.schedule.partial_writes import place_partial_writes
 from tinycore.schedule.retention import Replacements, RetentionPolicy
 from tinycore.schedule.row_fusion import fuse_rows
@@ -133,6 +133,15 @@ def fuse(state: State) -> State:
     return replace(state, steps=steps, members=tuple([tuple(run) for _, run in fused]))
 
 
+def overlap(state: State) -> State:
+    """Copies between devices come early, and what reads them late: kernels run meanwhile."""
+    if all(step.ast.op is not Op.COPY for step in state.steps):
+        return state
+    order = overlap_copies(state.steps, state.memory)
+    members = tuple([state.members[number] for number in order])
+    return replace(state, steps=tuple([state.steps[n] for n in order]), members=members)
+
+
 def place_memory(state: State) -> State:
     """Temporary values share blocks, some in place of an operand; others get their own memory."""
     layout = plan_memory(
@@ -154,6 +163,7 @@ SCHEDULE_PIPELINE: Final = (
     Pass("number memory", number_memory, checks.steps, explain.no_lines),
     Pass("order", order, checks.steps, explain.order),
     Pass("row fusion", fuse, checks.steps, explain.order),
+    Pass("overlap", overlap, checks.steps, explain.order),
     Pass("memory plan", place_memory, checks.layout, explain.no_lines),
 )
 """The whole of scheduling. The memory plan runs once for each set of nodes that are read later."""

@@ -2,7 +2,8 @@
 
 Floor 3. A rule gets a node of full shape and its sources, each already a MULTI of shards or, if it
 is on no device, a plain node; it gives the MULTI of the results. It decides along which axis they
-are sharded, and which operands are resharded for that. See `shard.py`.
+are sharded, and which operands are resharded for that. A MULTI of partial results, which are still
+to be folded over the devices, has the op of that fold in place of an axis. See `shard.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from tinycore.dtype import dtypes
 from tinycore.errors import DeviceError
 from tinycore.schedule.collectives import (
     all_gather,
-    all_reduce,
     concatenate,
     copy_to,
     expanded_constant,
@@ -40,7 +40,7 @@ rule: Final = registers(SHARD_RULES)
 """Register a function as the rule of some ops."""
 
 
-def each(node: UOp, sources: Sources, axis: int | None, arg: Any = None) -> UOp:
+def each(node: UOp, sources: Sources, axis: int | Op | None, arg: Any = None) -> UOp:
     """The node applied to the shards of each device."""
     count = max(len(s.src) for s in sources if s.op is Op.MULTI)
     arg = node.arg if arg is None else arg
@@ -182,12 +182,10 @@ def of_flip(node: UOp, sources: Sources) -> UOp:
 
 @rule(Op.REDUCE_AXIS)
 def of_reduce(node: UOp, sources: Sources) -> UOp:
-    """Shard by shard; along the sharded axis an all-reduce follows."""
+    """Shard by shard; along the sharded axis the results are partial."""
     (source,) = sources
     op, axes = node.arg
-    if source.arg not in axes:
-        return each(node, sources, source.arg)
-    return all_reduce(op, each(node, sources, None).src)
+    return each(node, sources, op if source.arg in axes else source.arg)
 
 
 @rule(Op.SCAN_AXIS)
@@ -218,8 +216,8 @@ def of_gather(node: UOp, sources: Sources) -> UOp:
     index = reshard(index, None)
     if table.arg:
         return each(node, [table, index], len(index.shape) + table.arg - 1)
-    found = each(node, [table, inside_parts(index, table.shape[0])], None)
-    return all_reduce(Op.OR if node.dtype is dtypes.bool else Op.ADD, found.src)
+    fold = Op.OR if node.dtype is dtypes.bool else Op.ADD
+    return each(node, [table, inside_parts(index, table.shape[0])], fold)
 
 
 def inside_parts(index: UOp, size: int) -> UOp:
@@ -247,7 +245,7 @@ def of_scatter(node: UOp, sources: Sources) -> UOp:
     if x.arg is None and op is not None and axis in (rows.arg, index.arg):
         start = [x.src[0], *[neutral(s, op) for s in x.src[1:]]]
         laid = [reshard(s, axis) for s in (index, rows)]
-        return all_reduce(op, each(node, [multi(start, None), *laid], None).src)
+        return each(node, [multi(start, None), *laid], op)
     index, rows = reshard(index, None), reshard(rows, None)
     if x.arg == axis:
         return each(node, [x, inside_parts(index, x.shape[axis]), rows], axis)

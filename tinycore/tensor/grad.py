@@ -179,7 +179,9 @@ def of_contiguous_backward(node: UOp, g: UOp) -> Gradients:
 
 @rule(Op.COPY)
 def of_copy(node: UOp, g: UOp) -> Gradients:
-    """Copied back to the device of the source."""
+    """Copied back to the device of the source; left there if it came from there."""
+    if g.op is Op.COPY and g.src[0].device == node.src[0].device:
+        return g.src[0], None
     return UOp(Op.COPY, g.dtype, (g, device_node(node.src[0].device))), None
 
 

@@ -29,7 +29,8 @@ def test_the_parameters_of_known_decoders() -> None:
     [
         (Way(data=2), (90_752, 0, 0)),
         (Way(data=4), (3 * 90_752, 0, 0)),
-        (Way(data=2, zero=1), (136_128, 0, 0)),
+        (Way(data=2, zero=1), (90_752, 0, 0)),
+        (Way(data=4, zero=2), (136_128, 0, 0)),
         (Way(tensor=2), (0, 131_072, 0)),
         (Way(stages=2, microbatches=4), (0, 0, 16_384)),
     ],
@@ -44,7 +45,7 @@ def test_bytes_are_those_that_test_decoder_counts(way: Way, sent: tuple[int, int
         assert cost.tensor_bytes == sent[1]
 
 
-def test_large_sums_go_around_a_ring() -> None:
+def test_large_sums_go_in_shards() -> None:
     assert sum_bytes(1 << 20, 4) == 2 * 3 / 4 * (1 << 20) * 4
     assert sum_bytes(1 << 10, 4) == 3 * (1 << 10) * 4
     assert sum_bytes(1 << 20, 1) == 0

@@ -8,7 +8,7 @@ import pytest
 
 from tinycore.dtype import dtypes
 from tinycore.schedule.items import Step
-from tinycore.schedule.order import order_for_liveness
+from tinycore.schedule.order import order_for_liveness, overlap_copies
 from tinycore.uop.node import UOp, unique
 from tinycore.uop.op import Op
 
@@ -100,3 +100,58 @@ def test_every_step_follows_what_it_depends_on(seed: int) -> None:
         for a in steps[:later]:
             if a.places[0] in b.places or b.places[0] in a.places:
                 assert position[id(a)] < position[id(b)], (seed, a.places, b.places)
+
+
+# --- copies between devices
+
+
+def copy_step(writes: int, reads: int) -> Step:
+    ast = UOp(Op.COPY, dtypes.void, ())
+    return Step(ast, (writes, reads), (), ast)
+
+
+def test_kernels_run_between_a_copy_and_its_reader() -> None:
+    """Each gradient is sent when it is there, and the sums wait for the last gradient."""
+    gradients, copied, sums = (1, 2, 3), (4, 5, 6), (7, 8, 9)
+    steps = [
+        one
+        for g, c, total in zip(gradients, copied, sums, strict=True)
+        for one in (step(g, 0), copy_step(c, g), step(total, g, c))
+    ]
+
+    found = overlap_copies(steps, [memory(SMALL) for _ in range(10)])
+
+    assert [steps[n].places[0] for n in found] == [1, 4, 2, 5, 3, 6, 7, 8, 9]
+
+
+def test_copies_of_what_was_copied_wait_in_turn() -> None:
+    """A sum of shards is gathered after all shards were sent."""
+    steps = [step(1, 0), copy_step(4, 1), step(7, 4), copy_step(8, 7), step(2, 0), copy_step(5, 2)]
+
+    found = overlap_copies(steps, [memory(SMALL) for _ in range(9)])
+
+    assert [steps[n].places[0] for n in found] == [1, 4, 2, 5, 7, 8]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_steps_with_copies_keep_what_they_depend_on(seed: int) -> None:
+    numbers = random.Random(seed)
+    memories = [memory(SMALL) for _ in range(6)]
+    memories += [UOp(Op.BUFFER_VIEW, m.dtype, (m,), (1, 0)) for m in memories[:2]]
+    base = [0, 1, 2, 3, 4, 5, 0, 1]
+    steps = []
+    for _ in range(25):
+        target, *sources = numbers.sample(range(8), numbers.randint(2, 4))
+        steps.append(
+            copy_step(target, sources[0]) if numbers.random() < 0.4 else step(target, *sources)
+        )
+
+    found = overlap_copies(steps, memories)
+
+    assert sorted(found) == list(range(25))
+    place = {number: at for at, number in enumerate(found)}
+    for second, later in enumerate(steps):
+        for first, earlier in enumerate(steps[:second]):
+            writes = {base[earlier.places[0]], base[later.places[0]]}
+            touched = {base[p] for p in earlier.places} & {base[p] for p in later.places}
+            assert not writes & touched or place[first] < place[second]

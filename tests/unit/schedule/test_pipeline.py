@@ -40,7 +40,7 @@ def test_the_order_of_passes() -> None:
     assert PASS_NAMES == (
         "shard", "partial writes", "operand layout", "choose storage", "limit buffers",
         "split reductions", "group", "hazards", "emit kernels", "number memory", "order",
-        "row fusion", "memory plan",
+        "row fusion", "overlap", "memory plan",
     )  # fmt: skip
 
 

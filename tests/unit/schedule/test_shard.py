@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.unit.schedule.graphs import assign, expand, kernels, matmul, permute, reshape, total
@@ -178,25 +180,75 @@ def test_sum_over_parts_is_sent_by_each_to_each(count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])
-def test_ring_sends_an_nth_at_a_time(count: int) -> None:
+@pytest.mark.parametrize("size", [24, 23])
+def test_large_sum_sends_an_nth_at_a_time(count: int, size: int) -> None:
     with Context(RING=2):
-        found = copies(total(spread((12, 24), 0, count), 0))
+        found = copies(total(spread((12, size), 0, count), 0))
 
     assert len(found) == 2 * count * (count - 1)
-    assert {size for _, _, size in found} == {24 // count}
-    neighbors = {(a, b) for a, b, _ in found}
-    assert neighbors == {(NAMES[i], NAMES[(i + 1) % count]) for i in range(count)}
+    assert {size for _, _, size in found} == {-(-size // count)}
 
 
 @pytest.mark.parametrize(
     ("count", "size", "ring", "expected"),
     [(4, 1 << 18, 1, 24), (4, 1 << 17, 1, 12), (2, 1 << 18, 1, 2), (4, 1 << 18, 0, 12)],
 )
-def test_ring_is_for_many_devices_and_large_tensors(
+def test_shards_are_for_many_devices_and_large_tensors(
     count: int, size: int, ring: int, expected: int
 ) -> None:
     with Context(RING=ring):
         assert len(copies(total(spread((4, size), 0, count), 0))) == expected
+
+
+SHARDED_USES = [
+    ("as it is", lambda g: g),
+    ("arithmetic", lambda g: g * g + g),
+    ("permuted", lambda g: permute(permute(g, 1, 0) + permute(g, 1, 0), 1, 0)),
+    ("reshaped", lambda g: reshape(reshape(g, (12, 3, 2)) + reshape(g, (12, 3, 2)), (12, 6))),
+]
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.parametrize(("name", "use"), SHARDED_USES, ids=[case[0] for case in SHARDED_USES])
+def test_sum_of_which_shards_are_used_is_sent_in_shards(
+    name: str, use: Callable[[UOp], UOp], count: int
+) -> None:
+    state = spread((12, 6), 0, count)
+    g = reshape(total(spread((count, 12, 6), 0, count), 0), (12, 6))
+
+    found = copies(assign(state, state + use(g)))
+
+    assert len(found) == count * (count - 1)
+    assert {size for _, _, size in found} == {72 // count}
+
+
+def test_sum_that_is_used_as_a_whole_too_is_sent_once_and_whole() -> None:
+    state, whole = spread((12, 6), 0), spread((12, 6), None)
+    g = reshape(total(spread((2, 12, 6), 0), 0), (12, 6))
+
+    found = copies(assign(state, state + g), assign(whole, whole + g))
+
+    assert [size for _, _, size in found] == [72, 72]
+
+
+def test_norm_of_a_sum_is_that_of_its_shards() -> None:
+    state = spread((12, 6), 0)
+    g = reshape(total(spread((2, 12, 6), 0), 0), (12, 6))
+    norm = expand(total(g * g, 0, 1), (12, 6))
+
+    found = copies(assign(state, state + g * norm))
+
+    assert sorted(size for _, _, size in found) == [1, 1, 36, 36]
+
+
+def test_sum_that_is_cut_for_each_device_is_sent_in_shards() -> None:
+    g = reshape(total(spread((2, 12, 6), 0), 0), (12, 6))
+    parts = [UOp(Op.SHRINK, g.dtype, (g,), ((6 * k, 6 * k + 6), (0, 6))) for k in (0, 1)]
+    moved = [UOp(Op.COPY, g.dtype, (p, device(d))) for p, d in zip(parts, NAMES[:2], strict=True)]
+
+    found = copies(UOp(Op.MULTI, g.dtype, tuple(moved), 0))
+
+    assert [size for _, _, size in found] == [36, 36]
 
 
 def test_product_of_a_batch_and_replicated_weights_needs_no_copy() -> None:

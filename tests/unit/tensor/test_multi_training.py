@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import copy
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 import numpy
+import pluggy
 import pytest
 
 from tests.unit.tensor.helpers import numbers
 from tests.unit.tensor.spread import A, assert_close, group
 from tinycore import Context, Tensor, TinyJit, dtypes, nn
+from tinycore.device.hooks import hooks
 from tinycore.errors import GradientError
+from tinycore.uop.op import Op
 
+listen = pluggy.HookimplMarker("tinycore")
 pytestmark = pytest.mark.sample(3)
 
 
@@ -168,3 +174,60 @@ def test_captured_step_draws_the_same_on_every_device() -> None:
     assert len({str(t.tolist()) for t in found}) == 4
     for t in found:
         assert t.to("PYTHON").tolist() == t.to("PYTHON:1").tolist()
+
+
+# --- what a step sends
+
+
+def gathered(layer: Any, devices: tuple[str, ...]) -> Any:
+    """A layer whose weights are whole on every device."""
+    found = copy.copy(layer)
+    found.weight = layer.weight.shard(devices).contiguous()
+    return found
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("count", [2, 4])
+def test_zero_sends_what_theory_says(stage: int, count: int) -> None:
+    """(n - 1) / n of the parameters in a reduce-scatter, and as much in an all-gather."""
+    devices, sent = group(count), Counter[str]()
+
+    class Observer:
+        @listen
+        def tinycore_schedule_created(self, schedule: Any) -> None:
+            for item in schedule:
+                if item.ast.op is Op.COPY:
+                    sent[item.bufs[1].device] += item.bufs[1].nbytes
+
+    def trained(devices: tuple[str, ...]) -> list[float]:
+        layers = [nn.Linear(8, 16, bias=False), nn.Linear(16, 8, bias=False)]
+        weights = nn.state.get_parameters(layers)
+        for seed, weight in enumerate(weights):
+            weight.assign(Tensor(numbers(*weight.shape, low=-0.4, high=0.4, seed=seed)).float())
+            weight.shard_(devices, 0 if stage == 3 else None).realize()
+        optimizer, losses = nn.optim.AdamW(weights, lr=0.01), []
+        for state in [*optimizer.m, *optimizer.v] if stage < 3 else ():
+            state.shard_(devices, 0).realize()
+        for step in range(3):
+            x = Tensor(numbers(8, 8, seed=step)).float().shard(devices, 0).realize()
+            first, second = [gathered(each, devices) for each in layers]
+            loss = (second(first(x).relu()) - x).square().mean().backward()
+            for weight in weights if stage == 2 else ():
+                assert weight.grad is not None
+                weight.grad.shard_(devices, 0)
+            sent.clear()
+            with Tensor.train():
+                optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+    one, observer = trained(("PYTHON",)), Observer()
+    hooks.register(observer)
+    try:
+        numpy.testing.assert_allclose(trained(devices), one, rtol=1e-5)
+    finally:
+        hooks.unregister(observer)
+    theory = 2 * (count - 1) / count * 2 * 8 * 16 * 4
+    assert len(sent) == count
+    for total in sent.values():
+        assert theory <= total <= theory + count * 8  # and the loss

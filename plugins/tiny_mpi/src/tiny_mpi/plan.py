@@ -17,8 +17,8 @@ __all__ = ["Decoder", "Estimate", "Machine", "Way", "estimate", "ways"]
 
 BYTES: Final = 4
 """Size of an element: float32."""
-SMALLEST_RING, FEWEST_IN_RING = 1 << 18, 3
-"""Elements and processes from which sums go around a ring (the setting RING=1)."""
+SMALLEST_IN_SHARDS, FEWEST_IN_SHARDS = 1 << 18, 3
+"""Elements and processes from which sums go in shards (the setting RING=1)."""
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,14 @@ class Estimate:
 
 def sum_bytes(elements: float, count: int) -> float:
     """Bytes that each of `count` processes sends to add up a tensor over all."""
-    if count >= FEWEST_IN_RING and elements >= SMALLEST_RING:
-        return 2 * (count - 1) / count * elements * BYTES
+    if count >= FEWEST_IN_SHARDS and elements >= SMALLEST_IN_SHARDS:
+        return shard_bytes(elements, count)
     return (count - 1) * elements * BYTES
+
+
+def shard_bytes(elements: float, count: int) -> float:
+    """Bytes that each of `count` processes sends in a reduce-scatter and an all-gather."""
+    return 2 * (count - 1) / count * elements * BYTES
 
 
 def estimate(decoder: Decoder, machine: Machine, way: Way) -> Estimate:
@@ -114,8 +119,8 @@ def estimate(decoder: Decoder, machine: Machine, way: Way) -> Estimate:
     share = way.tensor * way.stages
     local = [(size / way.tensor, count / way.stages) for size, count in decoder.tensors]
     data_bytes = sum(sum_bytes(size, way.data) * count for size, count in local)
-    if way.zero:
-        data_bytes += (way.data - 1) / way.data * decoder.parameters / share * BYTES
+    if way.zero:  # gradients are scattered, parameters gathered
+        data_bytes = shard_bytes(decoder.parameters / share, way.data)
     border = decoder.border_bytes / way.data
     tensor_bytes = 4 * decoder.layers / way.stages * sum_bytes(border / BYTES, way.tensor)
     stage_bytes = border * min(2, way.stages - 1)  # the inner stages send both ways
