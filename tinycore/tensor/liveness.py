@@ -115,16 +115,20 @@ def replace_nodes(replacements: dict[UOp, UOp], owners: Container[int] = frozens
 
     Where tensors that are no views of each other come to show the same memory by that, it belongs
     to those among `owners`, which are ids; the others keep the value. Captures compute their values
-    themselves, and share memory with no other thread but for writes that are done.
+    themselves, and share memory with no other thread but for writes that are done; a storage that
+    no tensor shows yet may be of one of them.
     """
     changed = {old: new for old, new in replacements.items() if old is not new}
     storages = waiting_storages() if changed else []
     if undo_logs:
         leave_done_writes(changed)
-    if change_sets and (elsewhere := tensors_elsewhere()):
+    if change_sets:
+        shown = [(s, list(s.views)) for s in storages]  # before a capture is asked what it has made
+        elsewhere = tensors_elsewhere()
+        theirs = {s for s, views in shown if not views or not elsewhere.isdisjoint(views)}
         done = {old: new for old, new in changed.items() if old.op is Op.ASSIGN}
-        replace_in([s for s in storages if elsewhere & s.views.keys()], done, owners)
-        storages = [s for s in storages if not elsewhere & s.views.keys()]
+        replace_in([s for s in storages if s in theirs], done, owners)
+        storages = [s for s in storages if s not in theirs]
     replace_in(storages, changed, owners)
 
 

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from tinycore import Tensor, TinyJit, Variable, nn
+from tinycore.tensor import core
+from tinycore.tensor.capturing_run import CapturingRun
 from tinycore.tensor.liveness import live_tensors, while_walking
 from tinycore.tensor.proxies import ArgumentProxies
 from tinycore.uop.size import Size
@@ -269,6 +271,66 @@ def test_a_tensor_that_another_thread_makes_as_a_capture_begins_is_no_survivor_o
     weight.assign(weight + 1).realize()
 
     assert step(host(1, 0)).tolist() == [11.0, 15.0]
+    assert made[0].tolist() == [5.0, 10.0]
+
+
+@pytest.mark.parametrize("call", [0, 1])
+@pytest.mark.parametrize("is_captured", [False, True])
+def test_values_of_another_thread_do_not_enter_a_tensor_that_is_being_made(
+    call: int, is_captured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The storage of a tensor is found before the tensor shows it."""
+    weight, found, done = host(1, 2), list[Tensor](), list[int]()
+    value, record, calls = (weight * 5).uop, core.record_made, [0]
+
+    def entered(tensor: Tensor) -> None:
+        record(tensor)
+        if tensor.uop is value and calls[0] == call and not done:
+            done.append(call)
+            elsewhere(other)
+
+    def other() -> None:
+        if is_captured:  # by a function that makes the value, too
+            TinyJit(lambda x: (weight * 5).realize() + x)(host(1, 1))
+        else:
+            found.append(Tensor.from_uop(value).realize())
+
+    step = TinyJit(lambda x: (weight * 5).realize() + x)
+    monkeypatch.setattr(core, "record_made", entered)
+
+    for calls[0] in range(4):
+        assert step(host(calls[0], 0)).tolist() == [calls[0] + 5.0, 10.0]
+    assert done == [call]
+
+
+def test_a_tensor_that_another_thread_is_making_is_no_survivor_of_a_capture(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weight, made, pause = host(1, 2), list[Tensor](), Pause()
+    value, record, calls = (weight * 5).uop, core.record_made, [0]
+    thread = threading.Thread(target=lambda: made.append(weight * 5))
+
+    def entered(tensor: Tensor) -> None:
+        if tensor.uop is value and threading.current_thread() is thread:
+            pause()
+        elif tensor.uop is value and calls[0] == 1:
+            thread.start()
+            assert pause.reached.wait(60)
+        record(tensor)
+
+    def made_by_then(*given: Any) -> Any:
+        result = run(*given)
+        if calls[0] == 1:
+            pause.left.set()
+            thread.join(60)
+        return result
+
+    step, run = TinyJit(lambda x: (weight * 5).realize() + x), CapturingRun.run
+    monkeypatch.setattr(core, "record_made", entered)
+    monkeypatch.setattr(CapturingRun, "run", made_by_then)
+    for calls[0] in range(4):
+        assert step(host(calls[0], 0)).tolist() == [calls[0] + 5.0, 10.0]
+
     assert made[0].tolist() == [5.0, 10.0]
 
 
