@@ -342,7 +342,7 @@ FILLED_FROM_ABOVE = frozenset(
 )
 """Global collections of a floor that a higher one fills, by which the lower one calls it."""
 
-SLOTS_OF_HIGHER_FLOORS = frozenset({"_ended", "_gradient", "_memory"})
+SLOTS_OF_HIGHER_FLOORS = frozenset({"_memory", "_past"})
 """Slots of a node that no module of its floor reads."""
 
 MUTATORS = frozenset(

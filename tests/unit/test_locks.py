@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 import tinycore
-from tinycore import Tensor
-from tinycore._locks import lock, recursive_lock, renewals
-from tinycore.tensor.history import GradientHistory, HistoryEntry, KeptRun
+from tinycore._locks import lock, recursive_lock
 
 CORE = Path(tinycore.__file__).parent
 PLUGINS = CORE.parent / "plugins"
@@ -102,21 +100,3 @@ def test_a_lock_that_another_thread_holds_is_open_in_a_forked_child(make: type) 
     thread.join()
 
     assert os.waitstatus_to_exitcode(status) == 0
-
-
-def test_what_a_fork_found_half_dropped_is_kept_whole_in_the_child() -> None:
-    memory, other = (Tensor([1.0, 2.0]).realize().uop for _ in range(2))
-    history = GradientHistory()
-    try:
-        run = KeptRun(3, frozenset())
-        history.enter(run, [(memory, other, [], [])])
-        run.keys.add(7)  # of an entry that another thread was dropping
-        history.size += 100
-
-        history.renew()
-
-        assert run.keys == {id(memory)}
-        assert history.size == run.size
-        assert isinstance(history.kept[id(memory)], HistoryEntry)
-    finally:
-        renewals.remove(history.renew)

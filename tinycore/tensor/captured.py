@@ -217,7 +217,7 @@ class Capture:
         if value_cache.entries or history.kept:
             written = self.overwritten(given)
             value_cache.invalidate([*written, *self.reused()])
-            history.discard([*written, *self.reused()])
+            history.discard(self.reused())
             history.retire(written)
         numbers = NOTHING if naming is None else naming.numbers
         kept = None

@@ -42,6 +42,7 @@ from tinycore.tensor.foreign_names import NO_DEVICES
 from tinycore.tensor.grad import passes_gradient
 from tinycore.tensor.history import history
 from tinycore.tensor.liveness import may_be_former, tensors_over, tensors_shown_in
+from tinycore.tensor.past import ordered_through
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.signatures import check_signatures, is_dtype_name
 from tinycore.tensor.storage import Storage, View, view_in, view_of
@@ -336,8 +337,7 @@ class Core:
         equal graph has its value.
         """
         node, base = self.uop, base_of_view(self.uop)
-        roots, _ = history.unroll([node])
-        below = {n for root in (node, *roots) for n in root.toposort(passes_gradient)}
+        below = ordered_through(node, passes_gradient)
         if may_be_former(below):
             found = tensors_shown_in(below)
         else:  # as mostly; what else memory may show is dear to find

@@ -14,6 +14,7 @@ from tinycore.dtype import Scalar, dtypes
 from tinycore.errors import GradientError
 from tinycore.tensor import graph
 from tinycore.tensor.adjoint import sum_to, unskew
+from tinycore.tensor.past import made_of, ordered_through, sources_of
 from tinycore.tensor.prefix_scan import running_fold, shifted
 from tinycore.tensor.softmax_products import RESULTS, weighed_at
 from tinycore.uop.node import Skew, UOp, device_node
@@ -397,16 +398,26 @@ def gradients(root: UOp, seed: UOp, targets: Iterable[UOp]) -> dict[UOp, UOp]:
             passing.add(node)
         return passes
 
-    order = [n for n in root.toposort(enter) if n.shape_or_none is not None or n.op is CUSTOM]
+    below = ordered_through(root, enter)
+    order = [n for n in below if n.shape_or_none is not None or n.op is CUSTOM]
     useful: set[UOp] = set()
     for node in order:
-        if node in wanted or (node in passing and not useful.isdisjoint(node.src)):
+        is_passed = node in passing or made_of(node) is not None
+        if node in wanted or (is_passed and not useful.isdisjoint(sources_of(node))):
             useful.add(node)
     found = {root: seed}
     for node in reversed(order):
-        if node not in useful or node not in found or node not in passing:
+        if node not in useful or node not in found:
             continue
-        for source, part in parts_of(node, found[node], useful, wanted):
+        if (made := made_of(node)) is not None:
+            parts: Iterable[tuple[UOp, UOp | None]] = [
+                (made.node, graph.reshape(found[node], made.node.shape))
+            ]
+        elif node in passing:
+            parts = parts_of(node, found[node], useful, wanted)
+        else:
+            continue
+        for source, part in parts:
             if part is not None and source in useful:
                 found[source] = add_gradients(found[source], part) if source in found else part
     return {target: found[target] for target in wanted if target in found}

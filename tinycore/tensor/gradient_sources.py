@@ -1,16 +1,18 @@
 """Gradient sources: the BUFFERs of floats that the gradient of a node goes to.
 
-Floor 5. Walks over graphs for `history`, which knows what memory was computed from.
+Floor 5. Memory may know the node that it was computed by (`Made`), through which gradients flow on.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Final
 
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.grad import is_data_written, passes_gradient
+from tinycore.tensor.past import made_of
 from tinycore.tensor.versions import Home
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, is_gradient_leaf
@@ -22,18 +24,16 @@ BufferSet = frozenset[weakref.ref[Home]]
 NOBODY: Final[BufferSet] = frozenset()
 
 
+@lru_cache(1024)
 def parameters_of_gradient(node: UOp) -> tuple[int, ...] | None:
     """The numbers of the parameters that a gradient of a canonical node goes to.
 
-    They are found once and kept with the node. None where not all are known: a canonical graph has
-    a CALL without its arguments.
+    None where not all are known: a canonical graph has a CALL without its arguments.
     """
-    if not hasattr(node, "_gradient"):
-        below = reached(node)
-        is_known = not any(n.op is Op.CALL for n in below)
-        places = tuple([-1 - m.src[1].arg for n in below if (m := source_at(n)) is not None])
-        node._gradient = places if is_known else None
-    return node._gradient
+    below = reached(node)
+    if any(n.op is Op.CALL for n in below):
+        return None
+    return tuple([-1 - m.src[1].arg for n in below if (m := source_at(n)) is not None])
 
 
 def sources(node: UOp) -> Iterator[UOp]:
@@ -43,7 +43,7 @@ def sources(node: UOp) -> Iterator[UOp]:
             yield memory
 
 
-def reached(root: UOp) -> list[UOp]:
+def reached(root: UOp, through_memory: bool = False) -> list[UOp]:
     """The nodes that a gradient of a node reaches, among which is no memory that is only written:
     what it held before has no part in the value.
     """
@@ -51,8 +51,11 @@ def reached(root: UOp) -> list[UOp]:
     stack = [root]
     while stack:
         node = stack.pop()
-        if passes_gradient(node):
+        made = made_of(node) if through_memory else None
+        if made is not None or passes_gradient(node):
             below = node.src[1:] if node.op is ASSIGN else node.src
+            if made is not None:
+                below = (made.node,)
             new = [n for n in below if n not in found]
             found.update(dict.fromkeys(new))
             stack += new
@@ -103,8 +106,8 @@ def still_there(buffers: BufferSet) -> list[UOp]:
 
 def ended_at(memory: UOp) -> BufferSet:
     """The BUFFERs that a realized one was computed from, where gradients end."""
-    found: BufferSet = getattr(memory, "_ended", NOBODY)
-    return found
+    past = getattr(memory, "_past", NOBODY)
+    return past if type(past) is frozenset else NOBODY
 
 
 def origin(node: UOp) -> UOp:

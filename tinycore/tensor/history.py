@@ -1,10 +1,7 @@
-"""Gradient history: the nodes that memory was computed by, retained for `backward`.
+"""Gradient history: what memory was computed by, retained for `backward`, and writes in progress.
 
-Floor 5. An in-place write is done once, so after a run its node is replaced by the next version of
-the memory. If the run only had to read a value, the gradient must not end there: the node is kept
-here, by the version that has its value. Nothing in its graph changes, as what it reads are versions
-(`tinycore.tensor.versions`).
-See docs/aliasing.md.
+Floor 5. Which values of a run keep their graph (`tinycore.tensor.past`), where gradients end, and
+which derivatives are refused as they need content that was overwritten. See docs/aliasing.md.
 """
 
 from __future__ import annotations
@@ -12,12 +9,12 @@ from __future__ import annotations
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import chain
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tinycore._locks import in_child, recursive_lock
+from tinycore._locks import recursive_lock
 from tinycore.dtype import dtypes
 from tinycore.errors import GradientError
 from tinycore.tensor import graph
@@ -38,6 +35,7 @@ from tinycore.tensor.gradient_sources import (
     sources_below,
     still_there,
 )
+from tinycore.tensor.past import Made, made_of, memory_in
 from tinycore.tensor.versions import versions
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, is_gradient_leaf
@@ -48,9 +46,9 @@ if TYPE_CHECKING:
 
 BUFFER: Final = Op.BUFFER
 SHOWN: Final = frozenset({Op.BUFFER, Op.MULTI})
-"""Ops of memory that a graph is kept by."""
+"""Ops of memory that knows its graph."""
 MOST_HISTORY_NODES: Final = 50_000
-"""Most nodes in all kept graphs; beyond that the oldest are evicted."""
+"""Most nodes that gradients of one version of memory go through; beyond that they end."""
 FEWEST_DROPPED: Final = 64
 """Sources of realized memory between two looks at which of them are still there."""
 
@@ -64,58 +62,20 @@ class GraphFacts(NamedTuple):
     """For each graph, whether a gradient goes to a node of one tensor alone."""
     inner: Sequence[Sequence[int]]
     """For each graph, the places of the others that are parts of it."""
-    reads: Sequence[UOp]
-    """The BUFFERs in all graphs."""
     size: int
     """The number of nodes in all graphs."""
 
 
-class KeptRun:
-    """The graphs that are kept of one run, most of whose nodes they share."""
-
-    def __init__(self, size: int, reads: frozenset[int]) -> None:
-        self.size = size
-        """The number of their nodes."""
-        self.reads = reads
-        """The ids of the BUFFERs in them."""
-        self.keys: set[int] = set()
-        """The ids of the memory whose graphs are still kept."""
-
-
-class HistoryEntry(NamedTuple):
-    """The node that memory was computed by, and the BUFFERs that a gradient of it goes to."""
-
-    memory: weakref.ref[UOp]
-    node: UOp
-    sources: Collection[UOp]
-    inner: Sequence[UOp]
-    """The memory of nodes in the graph that the run computed, as derivatives may need it."""
-    run: KeptRun
-
-
 class GradientHistory:
-    """The graphs of memory, by BUFFER or MULTI. `history` is the one instance."""
+    """Graphs of memory, and writes in progress. `history` is the one instance."""
 
     def __init__(self) -> None:
         self.lock = recursive_lock()
-        self.kept: dict[int, HistoryEntry] = {}
-        """By the id of the memory, the oldest first."""
-        self.size = 0
+        self.kept: weakref.WeakSet[UOp] = weakref.WeakSet()
+        """Memory that knows its graph."""
         self.pending = PendingWrites()
         self.written: dict[int, tuple[weakref.ref[UOp], weakref.ref[UOp]]] = {}
         """By its id, an ASSIGN that is done, and the memory that has its value."""
-        self.computed: dict[int, tuple[weakref.ref[UOp], weakref.ref[UOp]]] = {}
-        """By its id, a node in kept graphs that was computed, and its memory."""
-        in_child(self.renew)
-
-    def renew(self) -> None:
-        """In a forked child: restore consistency, as another thread may have been changing this."""
-        keys: dict[KeptRun, set[int]] = {}
-        for key, entry in list(self.kept.items()):
-            keys.setdefault(entry.run, set()).add(key)
-        for run, found in keys.items():
-            run.keys = found
-        self.size = sum(run.size for run in keys)
 
     # --- pending and finished writes
 
@@ -132,11 +92,6 @@ class GradientHistory:
             if (found := memory.get(node)) is not None:
                 note(self.written, node, graph.differentiable_base(found))
         self.mark_written(writes)
-
-    def memory_of(self, node: UOp) -> UOp | None:
-        """The memory of a node in a kept graph that was computed."""
-        found = self.computed.get(id(node))
-        return None if found is None or found[0]() is not node else found[1]()
 
     def done(self, writes: Iterable[UOp]) -> dict[UOp, UOp]:
         """Finished writes among some, with the memory that has their values."""
@@ -175,109 +130,58 @@ class GradientHistory:
             return
         with self.lock:
             facts = facts_of_run([*kept], form)
-            run = KeptRun(facts.size, frozenset(map(id, facts.reads)))
-            memory = [*kept.values()]
+            nodes, memory = [*kept], [*kept.values()]
+            size = facts.size + longest_past(form, memory)
+            reads = frozenset(map(id, form.memory))
             found = []
-            for place, (node, below) in enumerate(zip(kept, facts.sources, strict=True)):
-                note(self.computed, node, memory[place])
+            for place, (node, below) in enumerate(zip(nodes, facts.sources, strict=True)):
                 own = origin(node) if node in done else None
-                if facts.leads_to_leaf[place] or self.has_source(below, own):
-                    inner = tuple([memory[number] for number in facts.inner[place]])
-                    found.append((memory[place], node, below, inner))
-            self.enter(run, found)
+                if facts.leads_to_leaf[place] or has_source(below, own):
+                    inner = {nodes[number]: memory[number] for number in facts.inner[place]}
+                    found.append((memory[place], Made(node, tuple(below), inner, reads, size)))
+            for each, made in found:
+                self.keep(each, made)
+                if size > MOST_HISTORY_NODES:
+                    self.end_at(each)
 
-    def has_source(self, below: Iterable[UOp], own: UOp | None) -> bool:
-        """True if a gradient goes to memory other than its own, or its own has a graph."""
-        if own is None or id(own) in self.kept:
-            return any(True for _ in below)
-        parts = buffers_below(own)
-        return any(m not in parts or id(m) in self.kept for m in below)
+    def keep(self, memory: UOp, made: Made) -> None:
+        """Let memory know what it was computed by."""
+        memory._past = made
+        self.kept.add(memory)
 
-    def enter(
-        self, run: KeptRun, graphs: Iterable[tuple[UOp, UOp, Collection[UOp], Sequence[UOp]]]
-    ) -> None:
-        """Keep the nodes of one run: memory, and what its entry has."""
-        for memory, node, below, inner in graphs:
-            key = id(memory)
-            self.drop(key)
-            self.kept[key] = HistoryEntry(
-                weakref.ref(memory, partial(self.drop, key)), node, below, inner, run
-            )
-            run.keys.add(key)
-        if not run.keys:
-            return  # a run that nothing is kept of would never be given up
-        self.size += run.size
-        while self.size > MOST_HISTORY_NODES:
-            self.evict(next(iter(list(self.kept.values()))).run)
-
-    def evict(self, run: KeptRun) -> None:
-        """Drop all graphs of a run."""
-        for key in list(run.keys):
-            if (memory := self.kept[key].memory()) is not None:
-                self.end_at(memory)
-            self.drop(key)
-
-    def drop(self, key: int, reference: weakref.ref[UOp] | None = None) -> None:
-        """Drop a graph."""
-        entry = self.kept.get(key)
-        if entry is not None and reference in (None, entry.memory):
-            del self.kept[key]
-            entry.run.keys.discard(key)
-            self.size -= 0 if entry.run.keys else entry.run.size
+    def end_at(self, memory: UOp) -> None:
+        """Forget what memory was computed by, and record the BUFFERs that its gradient went to."""
+        if (made := made_of(memory)) is not None:
+            ended = self.ended_below(made.sources)
+            memory._past = NOBODY
+            self.kept.discard(memory)
+            for buffer in buffers_below(memory):
+                buffer._past = ended
 
     def discard(self, memory: Iterable[UOp]) -> None:
         """Drop the graphs of BUFFERs whose content may change without a graph."""
         with self.lock:
-            for found in self.shown_by(set(map(id, memory))):
-                self.end_at(found)
-                self.drop(id(found))
-
-    def end_at(self, memory: UOp) -> None:
-        """Record the BUFFERs that a gradient of a kept graph would go to, as it ends there."""
-        if (found := self.sources_of(memory)) is not None:
-            ended = self.ended_below(found)
-            for buffer in buffers_below(memory):
-                buffer._ended = ended
-
-    def shown_by(self, numbers: Collection[int]) -> list[UOp]:
-        """The memory with kept graphs that is among BUFFERs, given by id, or has some as parts."""
-        entries = [entry.memory() for entry in list(self.kept.values())]
-        found = [memory for memory in entries if memory is not None]
-        return [m for m in found if not numbers_of(m).isdisjoint(numbers)]
+            numbers = frozenset(map(id, memory))
+            for found in list(self.kept):
+                if not numbers.isdisjoint(numbers_of(found)):
+                    self.end_at(found)
 
     def retire(self, written: Collection[UOp]) -> None:
         """Give kept graphs stand-ins for the content of BUFFERs that a replay overwrites."""
         if not (self.kept and written):
             return
         with self.lock:
-            numbers = set(map(id, written))
+            numbers = frozenset(map(id, written))
             moved = [
-                (memory, entry)
-                for entry in list(self.kept.values())
-                if (memory := entry.memory()) is not None
-                and not numbers.isdisjoint(entry.run.reads | numbers_of(memory))
+                (memory, made)
+                for memory in list(self.kept)
+                if (made := made_of(memory)) is not None
+                and not numbers.isdisjoint(made.reads | numbers_of(memory))
             ]
-            if not moved:
-                return
-            new = {memory: versions.stand_in(memory) for memory in written}
-            self.move(moved, new)
-
-    def move(self, entries: Sequence[tuple[UOp, HistoryEntry]], new: dict[UOp, UOp]) -> None:
-        """Replace BUFFERs by others in kept graphs, and among the memory that has them."""
-        roots = UOp.sink(*[entry.node for _, entry in entries])
-        known = {n: m for n in roots.toposort()[:-1] if (m := self.memory_of(n)) is not None}
-        after = UOp.sink(*known, *roots.src).substitute(new).src
-        for node, memory in zip(after, known.values(), strict=False):
-            note(self.computed, node, memory.substitute(new))
-        runs: defaultdict[KeptRun, list[Any]] = defaultdict(list)
-        for (memory, entry), node in zip(entries, after[len(known) :], strict=True):
-            self.drop(id(memory))
-            below = tuple([new.get(n, n) for n in entry.sources])
-            inner = tuple([m.substitute(new) for m in entry.inner])
-            runs[entry.run].append((memory.substitute(new), node, below, inner))
-        for run, graphs in runs.items():
-            reads = {id(n) for graph in graphs for n in graph[1].toposort() if n.op is BUFFER}
-            self.enter(KeptRun(run.size, frozenset(reads)), graphs)
+            new = {memory: versions.stand_in(memory) for memory in written if moved}
+            for memory, made in moved:
+                self.keep(memory.substitute(new), made.substituted(new))
+            self.discard(written)
 
     # --- gradients that realize() ended
 
@@ -300,13 +204,13 @@ class GradientHistory:
                 base = graph.differentiable_base(new)
                 if is_filled(base) and (found := self.ended(node)):
                     for buffer in buffers_below(origin(base)):
-                        buffer._ended = found
+                        buffer._past = found
 
     def begin(self, memory: UOp) -> None:
         """Record that memory is a leaf from now on, whatever it was computed from."""
         for buffer in buffers_below(memory):
             if ended_at(buffer):
-                buffer._ended = NOBODY
+                buffer._past = NOBODY
 
     def ended_below(self, memory: Iterable[UOp]) -> BufferSet:
         """The same for a node whose gradient goes to some BUFFERs first.
@@ -318,7 +222,7 @@ class GradientHistory:
         found = {*map(weakref.ref, map(versions.home, ends))}
         most = 0
         for node in ends:
-            if ended := getattr(node, "_ended", None):
+            if ended := ended_at(node):
                 most = max(most, len(ended))
                 found |= ended
         if len(found) // FEWEST_DROPPED > most // FEWEST_DROPPED:
@@ -332,17 +236,13 @@ class GradientHistory:
         seen = {*stack}
         while stack:
             node = stack.pop()
-            if (below := self.sources_of(node)) is None:
+            if (made := made_of(node)) is None:
                 ends.append(node)
             else:
-                new = [n for n in below if n not in seen]
+                new = [n for n in made.sources if n not in seen]
                 seen.update(new)
                 stack += new
         return ends
-
-    def sources_of(self, memory: UOp) -> Collection[UOp] | None:
-        """The BUFFERs that a gradient of a kept graph goes to first; None where none is kept."""
-        return None if (entry := self.entry_of(memory)) is None else entry.sources
 
     # --- queries
 
@@ -351,71 +251,63 @@ class GradientHistory:
         found = [n for n in nodes if n.op is BUFFER]
         return found + [now for n in found if (now := versions.current(n)) is not n]
 
-    def unroll(self, nodes: list[UOp]) -> tuple[list[UOp], dict[UOp, UOp]]:
-        """Graphs with memory replaced by its kept graphs, and the map from those back to memory.
+    def values_in(self, nodes: Iterable[UOp]) -> dict[UOp, UOp]:
+        """The memory of computed nodes in what memory among some was computed by, in their shape.
 
-        Memory that was overwritten is left out: equal values may be in memory that was not.
+        That which was overwritten is left out: equal values may be in memory that was not.
         """
-        back: dict[UOp, UOp] = {}
-        root = UOp.sink(*nodes)
-        while self.kept:
-            found = {n: e for n in root.toposort() if (e := self.graph_of(n)) is not None}
-            if not found:
-                break
-            root = root.substitute(found)
-            moved = UOp.sink(*back).substitute(found).src if back else ()
-            back = dict(zip(moved, back.values(), strict=True))
-            below = UOp.sink(*found.values()).toposort()[:-1]
-            back |= {
-                n: graph.reshape(m, n.shape) for n in below if (m := self.memory_of(n)) is not None
-            }
-            back |= {node: memory for memory, node in found.items()}
-        kept = {node: m for node, m in back.items() if not versions.is_former(origin(m))}
-        return list(root.src), kept
+        found = memory_in(nodes).items()
+        return {n: graph.reshape(m, n.shape) for n, m in found if not versions.is_former(origin(m))}
 
-    def graph_of(self, node: UOp) -> UOp | None:
-        """The graph that is kept of memory, in its shape."""
-        entry = self.entry_of(node)
-        return None if entry is None else graph.reshape(entry.node, node.shape)
+    def parts_in(
+        self, below: Collection[UOp]
+    ) -> tuple[Callable[[UOp], list[UOp]], Callable[[UOp], Iterator[UOp]]]:
+        """For what a tensor shows, the nodes of a graph that have its value, and those that are its
+        former content; they may have another shape.
 
-    def entry_of(self, node: UOp) -> HistoryEntry | None:
-        """The entry of memory whose graph is kept."""
-        entry = self.kept.get(id(node)) if node.op in SHOWN else None
-        return None if entry is None or entry.memory() is not node else entry
-
-    def versions_in(self, below: Collection[UOp]) -> Callable[[UOp], Iterator[UOp]]:
-        """For memory that a tensor shows, the nodes of a graph that are its former content.
-
-        They may have another shape.
+        What memory was computed by stands for it: gradients of both arrive there.
         """
         former: defaultdict[object, list[UOp]] = defaultdict(list)
         owned: defaultdict[int, list[UOp]] = defaultdict(list)
         for node in below:
             if node.op in WRITTEN and versions.former and versions.is_former(origin(node)):
-                former[homes_of(origin(node))].append(node)
+                if made_of(node) is None:
+                    former[homes_of(origin(node))].append(node)
             elif node.op is Op.OWN:
                 owned[node.arg].append(node)
 
-        def found(node: UOp) -> Iterator[UOp]:
+        def equal(node: UOp) -> list[UOp]:
             base = base_of(node)
-            for before in owned.get(base.arg, ()) if self.shows_data(base) else ():
-                if before is not base and (same := graph.reshape(before, node.shape)) in below:
+            if (made := made_of(base)) is not None and made.node in below:
+                return [made.node]
+            found = [node] if node in below else []
+            if base.op is Op.OWN:
+                same = [n for n in owned.get(base.arg, ()) if computed_by(n) is computed_by(base)]
+                found += [n for n in same if n is not base]
+            return found
+
+        def before(node: UOp) -> Iterator[UOp]:
+            base = base_of(node)
+            for former_one in owned.get(base.arg, ()) if self.shows_data(base) else ():
+                same = graph.reshape(former_one, node.shape)
+                if former_one is not base and same in below:
                     yield same
-            while base.op is Op.ASSIGN:
-                base = base_of(base.src[0])
-                if base in below:
+            while base.op is Op.ASSIGN or made_of(base) is not None:
+                made = made_of(base)
+                base = base_of(base.src[0] if made is None else made.node)
+                if base in below and made_of(base) is None:
                     yield base
             if former and base.op in SHOWN:
                 yield from (n for n in former.get(homes_of(base), ()) if n is not base)
 
-        return found
+        return equal, before
 
     def shows_data(self, node: UOp) -> bool:
         """True if earlier uses count in the gradient of a node of one tensor: it shows data."""
         if node.op is not Op.OWN:
             return False
         memory = base_of_view(node)
-        is_plain = memory.op is BUFFER and self.graph_of(memory) is None
+        is_plain = memory.op is BUFFER and made_of(memory) is None
         is_data = is_data_written(memory) or memory.arg == graph.EQUAL
         return is_plain or is_data or is_gradient_leaf(node)
 
@@ -472,7 +364,7 @@ class GradientHistory:
         """
         if not any(n.op is BUFFER and ended_at(n) for n in nodes):
             return  # as mostly, without a look at which of them a gradient goes to
-        below = [n for n in reached(root) if not is_gradient_leaf(n)]
+        below = [n for n in reached(root, through_memory=True) if not is_gradient_leaf(n)]
         found = [m for n in below if (m := source_at(n)) is not None and ended_at(m)]
         if not found:
             return
@@ -507,6 +399,30 @@ def note(notes: Notes, node: UOp, memory: UOp) -> None:
     notes[key] = weakref.ref(node, forget), weakref.ref(memory)
 
 
+def has_source(below: Iterable[UOp], own: UOp | None) -> bool:
+    """True if a gradient goes to memory other than its own, or its own has a graph."""
+    if own is None or made_of(own) is not None:
+        return any(True for _ in below)
+    parts = buffers_below(own)
+    return any(m not in parts or made_of(m) is not None for m in below)
+
+
+def longest_past(form: CanonicalGraph, results: Iterable[UOp]) -> int:
+    """The most nodes that gradients go through below memory which a run reads."""
+    memory = [*form.memory]
+    if any(m.op is Op.MULTI for m in results):
+        memory += [node for node in form.nodes if node.op is Op.MULTI]
+    return max([made.size for m in memory if (made := made_of(m)) is not None], default=0)
+
+
+def computed_by(node: UOp) -> UOp:
+    """The node whose elements a view shows: of memory, what that was computed by."""
+    base = base_of_view(node)
+    while (made := made_of(base)) is not None:
+        base = base_of_view(made.node)
+    return base
+
+
 def facts_of_run(nodes: Sequence[UOp], form: CanonicalGraph) -> GraphFacts:
     """The facts of nodes of a run.
 
@@ -517,10 +433,8 @@ def facts_of_run(nodes: Sequence[UOp], form: CanonicalGraph) -> GraphFacts:
         return facts_of(tuple(nodes))
     memory = form.memory
     known = canonical_facts(tuple([form.nodes[n] for n in nodes]))
-    return known._replace(
-        sources=[tuple([memory[number_of(m)] for m in below]) for below in known.sources],
-        reads=[memory[number_of(m)] for m in known.reads],
-    )
+    below = [tuple([memory[number_of(m)] for m in found]) for found in known.sources]
+    return known._replace(sources=below)
 
 
 def facts_of(nodes: tuple[UOp, ...]) -> GraphFacts:
@@ -541,7 +455,6 @@ def facts_of(nodes: tuple[UOp, ...]) -> GraphFacts:
         [tuple(sources[node]) for node in nodes],
         [*map(leads_to_leaf, nodes)],
         inner,
-        [n for n in order if n.op is BUFFER],
         len(order),
     )
 

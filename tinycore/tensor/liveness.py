@@ -79,12 +79,9 @@ def tensors_over(memory: Iterable[UOp]) -> list[Core]:
 
 def tensors_shown_in(nodes: Collection[UOp]) -> list[Core]:
     """Living tensors that are among some nodes, or whose former content is."""
-    versions = history.versions_in(nodes)
+    equal, before = history.parts_in(nodes)
     found = tensors_over(history.memory_among(nodes))
-    owned = [t for t in found if t.uop.op is Op.OWN]
-    roots, _ = history.unroll([t.uop for t in owned])  # memory may stand for its graph there
-    graphs = dict(zip(map(id, owned), roots, strict=True))
-    return [t for t in found if t.uop in nodes or graphs.get(id(t)) in nodes or [*versions(t.uop)]]
+    return [t for t in found if equal(t.uop) or any(True for _ in before(t.uop))]
 
 
 def may_be_former(nodes: Iterable[UOp]) -> bool:

@@ -172,9 +172,7 @@ def note_history(
     if form.assigned:
         history.mark_done(form.assigned, replaced)
     if captured := value_cache.scope.ends_gradients:
-        written = memory_written(form.assigned)
-        history.discard(written)
-        history.retire(written)
+        history.retire(memory_written(form.assigned))
     else:
         end_anew(form, replaced)
     for tensor in owners:
@@ -206,7 +204,7 @@ def end_anew(form: CanonicalGraph, replaced: Mapping[UOp, UOp]) -> None:
 def end_at(memory: UOp, origins: BufferSet) -> None:
     """Record what memory was computed from, at which gradients end."""
     for buffer in buffers_below(memory):
-        buffer._ended = origins
+        buffer._past = origins
 
 
 def differentiable(

@@ -30,6 +30,7 @@ from tinycore.tensor.liveness import (
     tensors_shown_in,
     while_walking,
 )
+from tinycore.tensor.past import made_of, ordered_through
 from tinycore.tensor.random import Random
 from tinycore.tensor.realization import (
     canonicalize,
@@ -47,7 +48,7 @@ from tinycore.tensor.value_cache import value_cache
 from tinycore.tensor.view_writes import overwrite, target_of
 from tinycore.uop.bindings import known, sizes_below
 from tinycore.uop.movement import base_of
-from tinycore.uop.node import UOp, device_node, is_gradient_leaf, ordered
+from tinycore.uop.node import UOp, device_node, is_gradient_leaf
 from tinycore.uop.op import Op
 from tinycore.uop.shape import DeviceLike
 from tinycore.uop.size import is_size
@@ -343,10 +344,10 @@ class Realization(Random):
                 raise GradientError(
                     f"gradient: only floats have gradients, got a target of {tensor.dtype!r}"
                 )
-        (root,), _ = history.unroll([self.uop])
-        history.check_ended(root, root.toposort(), lambda _: buffers_shown(targets))
-        found = derivatives(self.uop, seed, targets)
-        check_leaves(root, [t for t in targets if t not in found])
+        nodes = ordered_through(self.uop)
+        history.check_ended(self.uop, nodes, lambda _: buffers_shown(targets))
+        found = derivatives(self.uop, nodes, seed, targets)
+        check_leaves(nodes, [t for t in targets if t not in found])
         return [self._from_node(found.get(t, graph.full_like(t.uop, 0))) for t in targets]
 
     @undisturbed
@@ -362,15 +363,12 @@ class Realization(Random):
         ([1.0, 2.0], None)
         """
         seed = self._seed_gradient(gradient)
-        (root,), _ = history.unroll([self.uop])
-        nodes = ordered(self.uop, None)
-        if root is not self.uop:
-            nodes |= ordered(root, None)
+        nodes = ordered_through(self.uop)
         tensors = floats_shown_in(nodes)
         explicit = [t for t in tensors if t.requires_grad]
         chosen = explicit or [t for t in tensors if t.requires_grad is None]
-        history.check_ended(root, nodes, buffers_of_parameters)
-        found = derivatives(self.uop, seed, chosen)
+        history.check_ended(self.uop, nodes, buffers_of_parameters)
+        found = derivatives(self.uop, nodes, seed, chosen)
         given = [tensor for tensor in chosen if tensor in found]
         sums = [found[t] if t.grad is None else t.grad.uop + found[t] for t in given]
         give_gradients(given, [*map(self._from_node, sums)])
@@ -393,7 +391,7 @@ class Realization(Random):
                     f"backward: a tensor of shape {self.shape} is not one number; reduce it, as by "
                     "sum() or mean(), or pass `gradient`"
                 )
-            is_plain = graph.is_buffer(self.uop) and history.graph_of(base_of(self.uop)) is None
+            is_plain = graph.is_buffer(self.uop) and made_of(base_of(self.uop)) is None
             if is_plain and not self._shows_parameter():
                 raise GradientError(
                     "backward: this tensor is plain memory, its graph is gone; differentiate "
@@ -439,37 +437,37 @@ def buffers_shown(tensors: Iterable[Core]) -> list[UOp]:
     return [n for t in tensors for n in buffers_below(t.uop)]
 
 
-def derivatives(root: UOp, seed: UOp, targets: Sequence[Core]) -> dict[Core, UOp]:
-    """The gradient of every tensor that a node depends on, also through writes in place.
+def derivatives(
+    root: UOp, nodes: Collection[UOp], seed: UOp, targets: Sequence[Core]
+) -> dict[Core, UOp]:
+    """The gradient of every tensor that a node depends on, also through writes in place; `nodes`
+    are all below it, through memory.
 
     That of one that requires a gradient counts what memory held before it was written to, too.
     Raises GradientError where content is needed that is gone, or `realize` ended the way.
     """
-    (whole, *shown), back = history.unroll([root, *[t.uop for t in targets]])
-    nodes = ordered(whole, None)
-    versions = history.versions_in(nodes)
-    wanted = {
-        target: dict.fromkeys(  # a former leaf may be the node itself
-            [node] * (node in nodes)
-            + [*(versions(target.uop) if target.requires_grad or node not in nodes else ())]
-        )
-        for target, node in zip(targets, shown, strict=True)
-    }
-    found = gradients(whole, seed, [node for parts in wanted.values() for node in parts])
+    equal, before = history.parts_in(nodes)
+    wanted: dict[Core, list[UOp]] = {}
+    for target in targets:
+        found = equal(target.uop)
+        if target.requires_grad or not found:
+            found += before(target.uop)
+        wanted[target] = list(dict.fromkeys(found))  # a former leaf may be the node itself
+    found_at = gradients(root, seed, [node for parts in wanted.values() for node in parts])
     totals: dict[Core, UOp] = {}
     for target, parts in wanted.items():
-        terms = [graph.reshape(found[node], target.shape) for node in parts if node in found]
+        terms = [graph.reshape(found_at[node], target.shape) for node in parts if node in found_at]
         if terms:
             totals[target] = reduce(UOp.__add__, terms)
-    results = UOp.sink(*totals.values()).substitute(back)  # in one walk, as they share most nodes
+    results = UOp.sink(*totals.values()).substitute(history.values_in(nodes))  # in one walk
     history.check(results, values_of_tensors, nodes)
     return dict(zip(totals, results.src, strict=True))
 
 
-def check_leaves(root: UOp, targets: Sequence[Core]) -> None:
-    """Raises GradientError for a target from which a leaf below the root was computed."""
-    for leaf in filter(is_gradient_leaf, root.toposort()) if targets else ():
-        below = set(graph.below_own(leaf).toposort(passes_gradient))
+def check_leaves(nodes: Iterable[UOp], targets: Sequence[Core]) -> None:
+    """Raises GradientError for a target from which a leaf among some nodes was computed."""
+    for leaf in filter(is_gradient_leaf, nodes) if targets else ():
+        below = ordered_through(graph.below_own(leaf), passes_gradient)
         for target in targets:
             if target.uop in below:
                 raise GradientError(

@@ -234,7 +234,7 @@ class RecordedCall:
         for place, (fixed, arguments) in self.origins.items():
             if (node := nodes.get(place)) is not None:
                 own = map(versions.home, map(given.__getitem__, arguments))
-                node._ended = fixed.union(map(weakref.ref, own))
+                node._past = fixed.union(map(weakref.ref, own))
 
     @cached_property
     def shown(self) -> tuple[int, ...]:

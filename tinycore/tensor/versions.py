@@ -49,8 +49,8 @@ class Versions:
         for old in memory:
             found[old] = new = runtime().version(old)
             home = self.homes[new] = self.home(old)
-            if hasattr(old, "_ended"):
-                new._ended = old._ended
+            if type(past := getattr(old, "_past", None)) is frozenset:
+                new._past = past
             if old in value_cache.escaped:
                 value_cache.escaped.add(new)
             home.current = weakref.ref(new)

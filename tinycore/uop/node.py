@@ -100,11 +100,11 @@ class UOp(Operators["UOp"]):
     """
 
     __slots__ = (
-        *("__weakref__", "_below", "_bounds", "_device", "_ended", "_gradient", "_memory"),
+        *("__weakref__", "_below", "_bounds", "_device", "_memory", "_normal"),
         *(
-            "_normal",
             "_order",
             "_origin",
+            "_past",
             "_ranges",
             "_shape",
             "_terms",
@@ -122,12 +122,11 @@ class UOp(Operators["UOp"]):
     _below: tuple[UOp, ...]  # all below a SINK, sources first
     _bounds: tuple[Any, Any]
     _device: DeviceLike | None
-    _ended: frozenset[weakref.ref[Any]]  # what a BUFFER was computed from (tensor/history.py)
-    _gradient: tuple[int, ...] | None  # the parameters that a gradient goes to (history.py)
     _memory: object  # the Buffer of a BUFFER or BUFFER_VIEW (schedule/order.py)
     _normal: int  # one bit per rule set that leaves this node as it is (rewrite.py)
     _order: tuple[Any, ...]  # where it goes among the terms of a sum (sums.py)
     _origin: tuple[str, str, int]  # where a user made it (origins.py)
+    _past: object  # what memory was computed by (tensor/past.py)
     _ranges: frozenset[UOp] | None  # None until somebody asks
     _shape: Shape | None
     _terms: tuple[dict[UOp, int], int]  # this index expression as a sum (sums.py)

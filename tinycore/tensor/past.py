@@ -1,0 +1,84 @@
+"""The past of memory: the node that it was computed by, or what gradients that end there missed.
+
+Floor 5. An in-place write is done once, so after a run its node is replaced by the next version of
+the memory. If the run only had to read a value, the gradient must not end there: the version knows
+the node, below which walks for gradients go on. Nothing in its graph changes, as what it reads are
+versions (`tinycore.tensor.versions`). See docs/aliasing.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from tinycore.uop.node import UOp
+
+
+class Made(NamedTuple):
+    """The graph by which a BUFFER, or a MULTI of some, was computed."""
+
+    node: UOp
+    sources: tuple[UOp, ...]
+    """The BUFFERs that a gradient of the node goes to first."""
+    inner: Mapping[UOp, UOp]
+    """Nodes below that the same run computed, and their memory, as derivatives may need it."""
+    reads: frozenset[int]
+    """The ids of all BUFFERs that the run read."""
+    size: int
+    """A bound on the nodes in the graph, and those by which what it reads was computed."""
+
+    def substituted(self, new: dict[UOp, UOp]) -> Made:
+        """The same with BUFFERs replaced by others."""
+        node, *inner = UOp.sink(self.node, *self.inner).substitute(new).src
+        memory = [m.substitute(new) for m in self.inner.values()]
+        return self._replace(
+            node=node,
+            sources=tuple([new.get(n, n) for n in self.sources]),
+            inner=dict(zip(inner, memory, strict=True)),
+            reads=self.reads.difference(map(id, new)),
+        )
+
+
+def made_of(memory: UOp) -> Made | None:
+    """The graph by which memory was computed; None where gradients end, and of other nodes."""
+    past = getattr(memory, "_past", None)
+    return past if type(past) is Made else None
+
+
+def sources_of(node: UOp) -> tuple[UOp, ...]:
+    """The nodes that gradients may flow to from a node: of memory, what it was computed by."""
+    past = getattr(node, "_past", None)
+    return (past.node,) if type(past) is Made else node.src
+
+
+def ordered_through(root: UOp, enter: Callable[[UOp], bool] | None = None) -> dict[UOp, None]:
+    """A node and all below it, also below memory, sources first; not below what fails `enter`."""
+    order: dict[UOp, None] = {}
+    stack: list[tuple[UOp, Iterator[UOp]]] = []
+
+    def below(node: UOp) -> Iterator[UOp]:
+        is_entered = enter is None or enter(node) or made_of(node) is not None
+        return iter(sources_of(node) if is_entered else ())
+
+    node, sources = root, below(root)
+    while True:
+        for source in sources:
+            if source not in order:
+                stack.append((node, sources))
+                node, sources = source, below(source)
+                break
+        else:
+            order[node] = None
+            if not stack:
+                return order
+            node, sources = stack.pop()
+
+
+def memory_in(nodes: Iterable[UOp]) -> dict[UOp, UOp]:
+    """Computed nodes among what memory was computed by, and the memory that has their values."""
+    found: dict[UOp, UOp] = {}
+    for memory in nodes:
+        if (made := made_of(memory)) is not None:
+            found |= made.inner
+            found[made.node] = memory
+    return found
