@@ -30,6 +30,7 @@ FLOORS: dict[str, tuple[float, str]] = {
     "_locks": (0, "foundation"),
     "_lru": (0, "foundation"),
     "_processors": (0, "foundation"),
+    "_progress": (0, "foundation"),
     "_signals": (0, "foundation"),
     "_stamp": (0, "foundation"),
     "_setting": (0, "foundation"),

@@ -71,7 +71,6 @@ __all__ = [
 
 CHANNELS: Final[dict[str, tuple[int, str]]] = {
     "device": (1, "which device was chosen, and why not the others"),
-    "compile": (1, "how many kernels of a schedule are ready, while compiling them takes long"),
     "layout": (1, "the memory that a new schedule's intermediate results take, and the least"),
     "run": (2, "one line per kernel run: device, name, time, GFLOP/s, GB/s"),
     "schedule": (3, "why values are stored and kernels not fused; kernels in order, with buffers"),

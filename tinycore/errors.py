@@ -11,6 +11,7 @@ own invariants only.
 
 from __future__ import annotations
 
+import functools
 import linecache
 import os
 import sys
@@ -148,7 +149,7 @@ class LaunchTooLarge(UnsupportedError):
         self.most = most
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild_launch_too_large, (str(self), self.most)
+        return functools.partial(LaunchTooLarge, most=self.most), (str(self),)
 
 
 class GroupError(DeviceError):
@@ -183,7 +184,7 @@ class CompileError(TinycoreError):
         return "\n".join(shown)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild_compile_error, (self.message, self.log, self.source)
+        return functools.partial(CompileError, log=self.log, source=self.source), (self.message,)
 
 
 # What tinycore finds wrong with its own work or its own files
@@ -199,14 +200,6 @@ class ScheduleError(TinycoreError):
 
 class CacheError(TinycoreError):
     """Raised when the on-disk cache is misused, as by a malformed key; damage is never raised."""
-
-
-def _rebuild_launch_too_large(message: str, most: int) -> LaunchTooLarge:
-    return LaunchTooLarge(message, most=most)
-
-
-def _rebuild_compile_error(message: str, log: str, source: str) -> CompileError:
-    return CompileError(message, log=log, source=source)
 
 
 # Where the caller's program stands

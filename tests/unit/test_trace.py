@@ -27,16 +27,15 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     ("level", "channels"),
     [
         (0, set()),
-        (1, {"device", "compile", "layout"}),
-        (2, {"device", "compile", "layout", "run"}),
-        (3, {"device", "compile", "layout", "run", "schedule", "plan", "beam"}),
-        (4, {"device", "compile", "layout", "run", "schedule", "plan", "beam", "source"}),
-        (5, {"device", "compile", "layout", "run", "schedule", "plan", "beam", "source", "kernel"}),
+        (1, {"device", "layout"}),
+        (2, {"device", "layout", "run"}),
+        (3, {"device", "layout", "run", "schedule", "plan", "beam"}),
+        (4, {"device", "layout", "run", "schedule", "plan", "beam", "source"}),
+        (5, {"device", "layout", "run", "schedule", "plan", "beam", "source", "kernel"}),
         (
             6,
             {
                 "device",
-                "compile",
                 "layout",
                 "run",
                 "schedule",
@@ -51,7 +50,6 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
             7,
             {
                 "device",
-                "compile",
                 "layout",
                 "run",
                 "schedule",
@@ -78,9 +76,7 @@ def test_trace_turns_on_channels_by_name() -> None:
 
 
 def test_an_unknown_channel_is_refused_where_it_is_made() -> None:
-    with pytest.raises(
-        SettingError, match=r"no trace channel 'rnu'\. Known: device, compile, layout"
-    ):
+    with pytest.raises(SettingError, match=r"no trace channel 'rnu'\. Known: device, layout"):
         Trace("rnu")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tinycore._progress import progress
 from tinycore.device.buffer import Buffer
 from tinycore.device.exported import (
     ExportedKernel,
@@ -78,7 +79,7 @@ def export_schedule(
     """
     exporter = Exporter(toolchain)
     given = {name: exporter.tensor(name, shaped) for name, shaped in inputs.items()}
-    for item in items:
+    for item in progress(items, "exporting kernels", len(items)):
         if item.ast.op is Op.COPY:
             raise UnsupportedError(
                 "the model copies between devices, which an exported model cannot. Put its "

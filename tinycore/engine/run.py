@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, Final, Protocol
 
+from tinycore._progress import progress
 from tinycore.device.buffer import Buffer
 from tinycore.device.hooks import hooks
 from tinycore.device.registry import Device
@@ -26,9 +27,6 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
 trace_schedule = Trace("schedule")
-trace_compile = Trace("compile")
-PROGRESS_SECONDS: Final = 2.0
-"""Least time between two lines of progress."""
 
 
 class Runner(Protocol):
@@ -143,18 +141,7 @@ def lower_schedule(items: Iterable[ScheduleItem]) -> Iterator[ExecItem]:
         return map(lower_item, order)
     kernels = ((i.ast, i.bufs[0].device) for i in order if i.ast.op is not Op.COPY)
     items_made = map(lower_item, order, repeat(kernels))  # the first uses `kernels` up
-    return report_progress(items_made, len(order)) if trace_compile.on else items_made
-
-
-def report_progress(items: Iterable[ExecItem], count: int) -> Iterator[ExecItem]:
-    """The same items, with a line now and then while they are slow to come."""
-    began = told = time.perf_counter()
-    for number, item in enumerate(items, 1):
-        now = time.perf_counter()
-        if now - told >= PROGRESS_SECONDS:
-            trace_compile(f"{number} of {count} kernels are ready after {now - began:.0f} s")
-            told = now
-        yield item
+    return progress(items_made, "compiling kernels", len(order))
 
 
 Repeated = tuple[Buffer | None, Callable[[], Any]]

@@ -15,11 +15,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Final
-
-from tqdm import tqdm
+from typing import Final
 
 from tinycore._locks import lock
+from tinycore._progress import telling
 from tinycore.config import settings
 from tinycore.device.protocols import Toolchain
 from tinycore.device.registry import OpenDevice
@@ -133,11 +132,15 @@ class Search:
     def rounds(self, end: float) -> None:
         """Round after round, until nothing gets better or the time is over."""
         name = kernel_name(self.ast)
-        bar = tqdm(desc=name, unit=" plans", disable=None, leave=False)
-        with bar:
+        with telling(
+            lambda s: (
+                f"{name}: {len(self.seen)} plans tried, the best takes "
+                f"{self.beam[0].seconds * 1e6:.1f} us, {s:.0f} s"
+            )
+        ):
             for number in range(MOST_ROUNDS):
                 before = self.beam[0].seconds
-                self.enter(self.next_candidates(number), end, bar)
+                self.enter(self.next_candidates(number), end)
                 if time.monotonic() > end:
                     break
                 if number and self.beam[0].seconds > before * (1 - LEAST_SPEEDUP):
@@ -153,9 +156,7 @@ class Search:
             found += new
         return found
 
-    def enter(
-        self, candidates: list[Candidate], end: float = float("inf"), bar: tqdm[Any] | None = None
-    ) -> None:
+    def enter(self, candidates: list[Candidate], end: float = float("inf")) -> None:
         """Compile and measure candidates; the best of them and of the beam are the new beam."""
         at_once = 8
         for place in range(0, len(candidates), at_once):
@@ -170,9 +171,6 @@ class Search:
                 if outcome.verdict == "right" and isinstance(binary, Binary):
                     self.beam.append(Entrant(start, plan, binary, outcome.seconds))
             self.beam = sorted(self.beam, key=lambda entrant: entrant.seconds)[: self.width]
-            if bar is not None:
-                bar.set_postfix_str(f"best {self.beam[0].seconds * 1e6:.1f} us", refresh=False)
-                bar.update(len(group))
 
     def outcome(self, binary: Binary | CandidateLost) -> Outcome:
         """Return the outcome of a candidate, measured unless the same code was before."""

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from tinycore._collector import without_collecting
 from tinycore._lru import Lru
+from tinycore._progress import telling
 from tinycore._stamp import decisive_values
 from tinycore.device.buffer import Buffer
 from tinycore.device.protocols import Toolchain
@@ -276,7 +277,7 @@ def schedule_for(
     key = canonical.sink, policy, decisive_values(), tuple(map(id, targets)), varying, origins
     if (found := schedules.find(key)) is not None:
         return found
-    with without_collecting:
+    with telling("scheduling a graph, {:.0f} s".format), without_collecting:
         if on_disk and varying is None and not origins:
             made = load_or_compile(canonical, policy)
         else:

@@ -69,11 +69,6 @@ def state_of_stream() -> HostArray:
     return numpy.array(stream.position, numpy.uint64)
 
 
-def take_counters(count: int) -> HostArray:
-    """[key, first counter] of the next `count` counters of the one stream."""
-    return stream.take(count)
-
-
 def restart(seed: int) -> None:
     """Start the one stream over with the key of a seed; replays of a captured step do so, too."""
     stream.seed(seed)
@@ -82,20 +77,15 @@ def restart(seed: int) -> None:
 
 def go_on_from(key: int, counter: int) -> None:
     """Go on from a position of the one stream; replays of a captured step do so, too."""
-    move(key, counter)
-    runtime().repeat(partial(move, key, counter), ("position", key, counter))
-
-
-def move(key: int, counter: int) -> None:
-    """Go on from a position of the one stream."""
-    stream.position = key, counter
+    move = partial(setattr, stream, "position", (key, counter))
+    move()
+    runtime().repeat(move, ("position", key, counter))
 
 
 def random_words(count: int, device: DeviceLike) -> UOp:
     """`count` random 64-bit words."""
-    state = runtime().from_host(
-        take_counters(count), dtypes.uint64, device, partial(take_counters, count)
-    )
+    take = partial(stream.take, count)
+    state = runtime().from_host(take(), dtypes.uint64, device, take)
     return words_from(graph.shrink(state, [(0, 1)]), graph.shrink(state, [(1, 2)]), count)
 
 

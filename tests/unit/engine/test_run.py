@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from itertools import count
-from types import SimpleNamespace
 
 import numpy
 import pytest
@@ -18,7 +16,6 @@ from tinycore.engine import run
 from tinycore.engine.compile import programs, runner_for
 from tinycore.engine.counters import Estimate
 from tinycore.engine.estimate import estimate
-from tinycore.engine.run import lower_schedule
 from tinycore.errors import ArgumentError
 from tinycore.schedule.compiled import schedules
 from tinycore.uop.node import UOp
@@ -174,18 +171,3 @@ def test_programs_of_a_schedule_go_with_their_device() -> None:
     assert device() is None
     (Tensor([1.0, 2.0, 4.0, 8.0], device="NULL").realize() / 16 - 1).realize()
     assert any(entry[1].name == "NULL" for entry in programs.values())
-
-
-def test_progress_is_told_while_kernels_are_slow_to_come(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(run, "time", SimpleNamespace(perf_counter=count(step=1.25).__next__))
-    items = Tensor([1.0]).to("PYTHON").sum().schedule() * 5
-
-    with Context(TRACE="compile"):
-        assert len(list(lower_schedule(items))) == len(items)
-    told = capsys.readouterr().err.splitlines()
-    assert [len(list(lower_schedule(items))), capsys.readouterr().err] == [len(items), ""]
-
-    assert told[0].split() == f"compile 2 of {len(items)} kernels are ready after 2 s".split()
-    assert len(told) == len(items) // 2
