@@ -290,7 +290,7 @@ class Composed(Losses):
         >>> Tensor([1.0, -1.0]).atan2(Tensor([0.0, -1.0])).numpy().round(4)
         array([ 1.5708, -2.3562], dtype=float32)
         """
-        y, x = (t._as_float() for t in self._broadcasted("atan2", x))
+        y, x = self._in_floats("atan2", x)
         far = y.isinf() & x.isinf()
         up, over = (far.where(t.sign(), t) for t in (y, x))
         steep = up.abs() > over.abs()
@@ -308,7 +308,7 @@ class Composed(Losses):
         >>> Tensor([3.0, 3e30]).hypot(Tensor([4.0, 4e30])).tolist()[0]
         5.0
         """
-        a, b = (t._as_float() for t in self._broadcasted("hypot", x))
+        a, b = self._in_floats("hypot", x)
         most = a.abs().maximum(b.abs())
         unit = (most.eq(0) | most.isinf()).where(1.0, most)
         length = ((a / unit).square() + (b / unit).square()).sqrt() * unit

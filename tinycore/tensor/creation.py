@@ -30,7 +30,7 @@ from tinycore.tensor.scan import Scan
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.shape import DeviceLike, Shape
-from tinycore.uop.size import Size, is_size, same_number
+from tinycore.uop.size import Size, integer_of, is_size, same_number
 
 Ints = int | Sequence[int]
 
@@ -119,7 +119,7 @@ class Creation(Scan):
         ([[7, 7], [7, 7]], dtypes.float32)
         """
         if is_size(fill_value):
-            kind = dtypes.default_int if dtype is None else to_dtype(dtype)
+            kind = integer_of(fill_value) if dtype is None else to_dtype(dtype)
             sizes, place = sizes_from("full", (shape,)), canonical(device)
             node = graph.broadcast_to(graph.bound(fill_value, kind, place), sizes)
             return cls._from_node(constant_in_memory(node) if buffer else node)._marked(
@@ -193,7 +193,7 @@ class Creation(Scan):
         if stop is None:
             start, stop = 0, start
         if any(isinstance(n, Size) for n in (start, stop, step)):
-            kind = dtypes.default_int if dtype is None else to_dtype(dtype)
+            kind = None if dtype is None else to_dtype(dtype)
             node = counted_at_launch(start, stop, step, kind, canonical(device))
             return cls._from_node(node)._marked(requires_grad)
         for number in (start, stop, step):
@@ -388,7 +388,9 @@ def evenly(start: int, stop: int, steps: int, dtype: DType, device: DeviceLike) 
     return down.cast(dtype)
 
 
-def counted_at_launch(start: Any, stop: Any, step: Any, dtype: DType, device: DeviceLike) -> UOp:
+def counted_at_launch(
+    start: Any, stop: Any, step: Any, dtype: DType | None, device: DeviceLike
+) -> UOp:
     """start, start + step, ... before stop, of which some is a Size.
 
     Raises ArgumentTypeError for a float, ArgumentError for a step of 0.
@@ -399,9 +401,11 @@ def counted_at_launch(start: Any, stop: Any, step: Any, dtype: DType, device: De
     last = step - 1 if step > 0 else step + 1
     size = (stop - start + last) // step if step > 0 else (start - stop - last) // -step
     size = max(size, 0)  # in this order a Size stays one where it is 0 now
-    numbers = graph.arange(size, dtypes.int32, device)
+    wide = integer_of(start, stop)  # and so all between, however the products of steps wrap
+    numbers = graph.arange(size, wide, device)
     for op, number, neutral in ((Op.MUL, step, 1), (Op.ADD, start, 0)):
         if number != neutral:
-            wide = graph.broadcast_to(graph.bound(number, dtypes.int32, device), numbers.shape)
-            numbers = numbers.alu(op, wide)
-    return numbers.cast(dtype)
+            numbers = numbers.alu(
+                op, graph.broadcast_to(graph.bound(number, wide, device), numbers.shape)
+            )
+    return numbers.cast(dtype or wide)

@@ -23,7 +23,7 @@ from tinycore.tensor.host_bytes import encode
 from tinycore.tensor.runtime import HostArray, runtime
 from tinycore.uop.node import UOp, as_scalar
 from tinycore.uop.shape import DeviceLike, Shape
-from tinycore.uop.size import Size
+from tinycore.uop.size import Size, integer_of
 
 
 @runtime_checkable
@@ -53,7 +53,7 @@ def node_from_data(data: Data, device: DeviceLike, dtype: DType | None) -> UOp:
     if isinstance(data, (bool, int, float)):
         return graph.scalar(number_dtype("Tensor", data, dtype), data, device)
     if isinstance(data, Size):
-        return graph.bound(data, dtype or dtypes.default_int, device)
+        return graph.bound(data, dtype or integer_of(data), device)
     if isinstance(data, (list, tuple)):
         shape = nested_shape(data)
         if holds_arrays(data):

@@ -69,18 +69,14 @@ class Elementwise(Operands):
             first, second = self._pair("div", x)
             if first.dtype is self.dtype:
                 return self._made_by(Op.FDIV, *((second, first) if reverse else (first, second)))
-        left, right = self._broadcasted("div", x)
-        if reverse:
-            left, right = right, left
-        if rounding_mode is not None:
-            no_bools("div", left.dtype)
-        if rounding_mode is not None and dtypes.is_int(left.dtype):
+        pair = self._in_floats("div", x) if rounding_mode is None else self._broadcasted("div", x)
+        left, right = reversed(pair) if reverse else pair
+        if rounding_mode is None:
+            return left.alu(Op.FDIV, right)
+        no_bools("div", left.dtype)
+        if dtypes.is_int(left.dtype):
             return left.alu(Op.FLOORDIV if rounding_mode == "floor" else Op.IDIV, right)
-        left, right = left._as_float(), right._as_float()
-        if rounding_mode == "floor":
-            return floor_quotient(left, right)
-        quotient = left.alu(Op.FDIV, right)
-        return quotient if rounding_mode is None else quotient.trunc()
+        return floor_quotient(left, right) if rounding_mode == "floor" else (left / right).trunc()
 
     def usum(self, *others: Self | Scalar) -> Self:
         """The sum of this tensor and all others, broadcast.
@@ -222,8 +218,9 @@ class Elementwise(Operands):
 
     def _compared(self, name: str, op: Op, x: Self | Scalar, reverse: bool = False) -> Self:
         """A comparison; of signed integers with uint64 an exact one."""
+        x = self._comparable(x)
         if not self._differs_in_sign(x):
-            return self._binary(name, op, self._comparable(x), reverse)
+            return self._binary(name, op, x, reverse)
         left, right = (self.ufix(x), self) if reverse else (self, self.ufix(x))
         negative = (right if left.dtype is dtypes.uint64 else left) < 0
         bits = left.cast(dtypes.uint64)._binary(name, op, right.cast(dtypes.uint64))
@@ -249,9 +246,10 @@ class Elementwise(Operands):
 
     def _less_or_equal(self, x: Self | Scalar, reverse: bool = False) -> Self:
         """a <= b, as bools: false where either is NaN."""
+        x = self._comparable(x)
         if self._differs_in_sign(x):
             return self._less(x, not reverse).logical_not()
-        left, right = self._pair("less_or_equal", self._comparable(x))
+        left, right = self._pair("less_or_equal", x)
         if reverse:
             left, right = right, left
         if dtypes.is_float(left.dtype):

@@ -212,7 +212,7 @@ class Functions(Elementwise):
         >>> Tensor([1.0, 2.0]).isclose(Tensor([1.0 + 1e-6, 2.1])).tolist()
         [True, False]
         """
-        left, right = self._broadcasted("isclose", other)
+        left, right = self._broadcasted("isclose", self._comparable(other))
         equal, apart = left.eq(right), left._distance(right)
         left, right = left._as_float(), right._as_float()
         near = apart <= right.abs() * rtol + atol

@@ -20,7 +20,7 @@ from tinycore.tensor.joining import Joining
 from tinycore.tensor.runtime import HostArray
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
-from tinycore.uop.size import Size
+from tinycore.uop.size import Size, greatest, integer_of, smallest
 
 BOOL_ARITHMETIC = {Op.ADD: Op.OR, Op.MUL: Op.AND, Op.MAX: Op.OR, Op.MIN: Op.AND}
 """Ops that have the meaning of arithmetic between bools."""
@@ -124,13 +124,24 @@ class Operands(Joining):
         """The tensor itself if it is a float, else in the default float."""
         return self.cast(least_upper_float(self.dtype))
 
-    def _comparable(self, x: Self | Scalar) -> Self | Scalar:
-        """`x`, but an infinity for an integer beyond all of this tensor's, which would wrap."""
-        if not isinstance(x, int) or dtypes.is_float(self.dtype):
-            return x
+    def _in_floats(self, name: str, x: Self | Scalar) -> tuple[Self, Self]:
+        """`_broadcasted` of two operands as floats; an integer number does not wrap before."""
+        is_number = isinstance(x, (int, Size, NumpyScalar))
+        left, right = (self._as_float() if is_number else self)._broadcasted(name, x)
+        return left._as_float(), right._as_float()
+
+    def _comparable(self, x: Self | Scalar | Size) -> Self | Scalar:
+        """`x`, but what would wrap in this tensor's dtype otherwise: an infinity for an integer
+        beyond all of this tensor's, and a tensor for a Size that may be.
+        """
+        if not isinstance(x, (int, Size)) or dtypes.is_float(self.dtype):
+            return cast(Scalar, x)
         dtype = scalar_dtype(x, self.dtype)
-        if dtypes.min(dtype) <= x <= dtypes.max(dtype):
-            return x
+        least, most = smallest(cast(int, x)), greatest(cast(int, x))
+        if dtypes.min(dtype) <= least and most <= dtypes.max(dtype):
+            return cast(Scalar, x)
+        if isinstance(x, Size):
+            return self._from_node(graph.bound(x, integer_of(x), self.device))
         return math.copysign(math.inf, x)
 
     def _choices(self, x: Self | Scalar, y: Self | Scalar) -> tuple[Self, Self]:
@@ -151,7 +162,7 @@ def scalar_dtype(value: Scalar | Size, beside: DType) -> DType:
         return beside
     if isinstance(value, bool) and beside is dtypes.bool:
         return beside
-    return dtypes.default_int if isinstance(value, Size) else dtypes.from_py(value)
+    return integer_of(value) if isinstance(value, Size) else dtypes.from_py(value)
 
 
 OPERANDS = (Operands, bool, int, float, NumpyScalar, UOp, Size)

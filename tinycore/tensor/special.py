@@ -355,7 +355,7 @@ class Special(Powers):
         >>> Tensor([1000.0]).logaddexp(Tensor([1000.0])).numpy().round(2)
         array([1000.69], dtype=float32)
         """
-        left, right = self._broadcasted("logaddexp", other)
+        left, right = self._in_floats("logaddexp", other)
         return left._log_of_sum(right)
 
     @in_wide_float

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, NoReturn, TypeGuard, cast
 
 from tinycore._deferred import deferred
 from tinycore._locks import replaced
-from tinycore.dtype import DType, DTypeLike, dtypes, to_dtype
+from tinycore.dtype import DType, DTypeLike, dtypes, integer_for, to_dtype
 from tinycore.errors import ArgumentError, ArgumentTypeError, DTypeError, JitError, ShapeError
 from tinycore.uop.node import Launched, UOp
 from tinycore.uop.op import Op
@@ -221,6 +221,17 @@ class Variable(Arithmetic):
         """An operation on the expression, with an int, a Size or another Variable."""
         beside = other.unbound if isinstance(other, Variable) else other
         return self.unbound.computed(op, beside, swapped)
+
+
+def integer_of(*numbers: Any) -> DType:
+    """The default integer, or int64 where that does not hold some numbers whatever variables hold.
+
+    Raises DTypeError for a Size that may be beyond int64.
+    """
+    for number in filter(is_size, numbers):
+        if number.least == dtypes.int64.min or number.greatest == dtypes.int64.max:
+            raise DTypeError(f"{number!r} may exceed int64; give its Variables tighter bounds")
+    return integer_for(*map(smallest, numbers), *map(greatest, numbers))
 
 
 def check_dtype(variable: Variable, dtype: DType) -> None:

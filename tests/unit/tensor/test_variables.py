@@ -381,6 +381,45 @@ def test_what_lies_outside_is_refused() -> None:
         x[length.bind(4) : length.bind(3)]
 
 
+large = Variable("large", 0, 100_000)
+AREA = 70_000**2
+OF_LARGE: dict[str, tuple[Callable[[Any], Tensor], list[Any]]] = {
+    "number": (lambda n: Tensor(n).reshape(1), [AREA]),
+    "full": (lambda n: Tensor.full((2,), n), [AREA, AREA]),
+    "arange": (lambda n: Tensor.arange(n, n + 2), [AREA, AREA + 1]),
+    "arange of a dtype": (lambda n: Tensor.arange(n, n + 2, dtype="int64"), [AREA, AREA + 1]),
+    "arange down": (lambda n: Tensor.arange(-n, -n - 3, -2), [-AREA, -AREA - 2]),
+    "where": (lambda n: Tensor([True, False]).where(n, 0), [AREA, 0]),
+    "beside bools": (lambda n: Tensor([True]) + n, [AREA + 1]),
+    "quotient": (lambda n: Tensor([AREA % 2**32]).cast("uint8") / n, [0.0]),
+    "equal": (lambda n: Tensor([AREA - 2**32]) == n, [False]),
+    "less": (lambda n: Tensor([AREA - 2**32 + 9]) < n, [True]),
+    "not less": (lambda n: n <= Tensor([AREA - 2**32 + 9]), [False]),
+    "unsigned": (lambda n: Tensor([3], dtype="uint64") > -n, [True]),
+    "equal bytes": (lambda n: Tensor([AREA % 256], dtype="uint8") == n, [False]),
+}
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+@pytest.mark.parametrize("name", OF_LARGE)
+def test_an_expression_that_may_exceed_the_default_integer_does_not_wrap(
+    name: str, jitted: bool
+) -> None:
+    make, expected = OF_LARGE[name]
+    step = TinyJit(lambda n: (make(n * n) * 1).realize()) if jitted else lambda n: make(n * n)
+
+    for number in (5, 70_000, 70_000):
+        found = step(large.bind(number))
+    assert [*map(float, found.tolist())] == pytest.approx([*map(float, expected)], abs=1e-7)
+
+
+def test_an_expression_that_may_exceed_int64_is_refused() -> None:
+    n = large.bind(3)
+
+    with pytest.raises(DTypeError, match="may exceed int64; give its Variables tighter bounds"):
+        Tensor(n * n * n * n)
+
+
 def test_a_variable_without_a_number_is_refused() -> None:
     with pytest.raises(ArgumentTypeError, match="holds no number"):
         Tensor.zeros(4).expand(length, 4)  # type: ignore[arg-type]
