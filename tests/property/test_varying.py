@@ -120,10 +120,12 @@ def test_results_are_numpys_for_every_remainder(seed: int) -> None:
 
 
 @pytest.mark.parametrize("limits", PROCESSORS)
-def test_rows_of_symbolic_number_get_the_tiles_that_fixed_ones_get(limits: Limits) -> None:
-    def tiles(rows: int | Size) -> list[Step]:
-        x, weight = (Tensor.empty(*s, device="PYTHON").realize() for s in ((512, 576), (576, 768)))
-        plan = plan_for(kernels((x[:rows] @ weight).uop)[-1].arg.ast, limits)
+def test_axes_of_symbolic_length_get_the_tiles_that_fixed_ones_get(limits: Limits) -> None:
+    def tiles(rows: int | Size, columns: int | Size) -> list[Step]:
+        x, weight = (Tensor.empty(*s, device="PYTHON").realize() for s in ((512, 576), (500, 576)))
+        plan = plan_for(kernels((x[:rows] @ weight[:columns].T).uop)[-1].arg.ast, limits)
         return [step for step in plan if isinstance(step, Split | Stage)]
 
-    assert tiles(Variable("rows", 1, 512).bind(9)) == tiles(512)
+    fixed = tiles(512, 500)
+    assert tiles(Variable("rows", 1, 512).bind(9), 500) == fixed
+    assert tiles(512, Variable("columns", 1, 500).bind(9)) == fixed

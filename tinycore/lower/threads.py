@@ -5,6 +5,7 @@ Floor 3'. For devices that run loops; those with a grid launch threads for them.
 
 from __future__ import annotations
 
+from itertools import pairwise, takewhile
 from typing import Final
 
 from tinycore.lower.cost import WAKE_OPERATIONS
@@ -45,7 +46,8 @@ def share_among_threads(draft: Draft) -> None:
             return
         draft.do(Reorder(tuple(r.arg.number for r in loops)))
     first = loops[0].arg.number
-    for inner in loops[1:]:
+    behind = {r for before, r in pairwise(root.src[1:]) if not before.is_fixed}
+    for inner in takewhile(lambda r: r not in behind, loops[1:]):
         if counter_of(draft.kernel, first).extent >= wanted or is_packed_between(
             draft, first, inner
         ):
@@ -77,7 +79,10 @@ def share_varying(draft: Draft, outermost: UOp, wanted: int) -> bool:
     """Distribute the outermost loop over threads, if it has a symbolic length and may be long."""
     if outermost.is_fixed or not is_followed(outermost, draft.limits):
         return False
-    if outermost.extent < wanted or not is_worth_repeating(draft, wanted):
+    # What is packed in each step of it would be packed again in each step of a loop outside of it.
+    is_packed = any(outermost in n.src[1].ranges for n in draft.facts.nodes if n.op is Op.AFTER)
+    least = draft.limits.threads if is_packed else wanted
+    if outermost.extent < least or not is_worth_repeating(draft, wanted):
         return False
     draft.do(Bind(outermost.arg.number, AxisKind.PARALLEL))
     return True

@@ -68,7 +68,7 @@ def simplify_under(expression: UOp, condition: UOp) -> UOp:
         form = next((f for f in with_known(current, value, known) if size(f) <= limit), None)
         if form is not None:
             current, values[known] = form, value
-    simpler = rewrite(current.substitute(values), algebra)
+    simpler = rewrite(current.substitute(values, is_no_loop), algebra)
     return simpler if size(simpler) < size(expression) else expression
 
 
@@ -100,7 +100,12 @@ def with_known(expression: UOp, value: UOp, known: UOp) -> Iterator[UOp]:
         if factor in (1, -1):
             rest = {other: -number * factor for other, number in terms.items() if other is not base}
             replacement = known * factor + sum_of(rest, -constant * factor)
-            yield rewrite(expression.substitute({base: replacement}), algebra)
+            yield rewrite(expression.substitute({base: replacement}, is_no_loop), algebra)
+
+
+def is_no_loop(node: UOp) -> bool:
+    """False for the counter of a loop, whose length is the same wherever it is read."""
+    return node.op is not Op.RANGE
 
 
 simplify: Final = algebra + gated

@@ -2,7 +2,7 @@
 
 from tinycore.dtype import dtypes
 from tinycore.uop.node import UOp
-from tinycore.uop.op import Op
+from tinycore.uop.op import AxisKind, Op
 from tinycore.uop.symbolic import simplified, simplify_under
 
 i = UOp.range(8, 0)
@@ -137,3 +137,13 @@ def test_what_is_loaded_stays_as_it_is() -> None:
 
 def test_gate_that_says_nothing_changes_nothing() -> None:
     assert simplify_under((i + 5) // 8, j < 3) is (i + 5) // 8
+
+
+def test_a_condition_on_the_length_of_a_loop_leaves_the_loop_as_it_is() -> None:
+    """Another RANGE, of the length under the condition, would be closed by nobody."""
+    length = UOp.variable("n", 1, 32)
+    step = UOp.range((length + 7) // 8, (0,), AxisKind.LOOP)
+    place = step * 8 + length * 3
+
+    under = simplify_under(place, UOp.index(31) < length)
+    assert {u for u in under.toposort() if u.op is Op.RANGE} == {step}

@@ -39,12 +39,13 @@ class Tail(enum.Enum):
 
     AUTO = "auto"
     """SHIFT for an output, unless the kernel overwrites what it reads; then, and in a reduction,
-    REMAINDER. GUARD for an output of symbolic length."""
+    REMAINDER, or GUARD for an output of symbolic length."""
     REMAINDER = "remainder"
     """A remainder loop, (axis, 2)."""
     SHIFT = "shifted"
     """The last step starts early. An output is computed twice there; in a reduction the tail has a
-    loop of its own, (axis, 2), of full length, whose steps that were folded before are masked."""
+    loop of its own, (axis, 2), of full length, whose steps that were folded before are masked. A
+    loop of symbolic length may be shorter than one step, which is guarded then."""
     GUARD = "guarded"
     """Steps beyond the end read what the last step in range reads, and store or add nothing. All
     steps have the same code, as threads of a grid need it, and none is computed twice."""
@@ -68,10 +69,9 @@ class Split:
     def apply(self, kernel: UOp) -> UOp:
         """The kernel with this step done."""
         counter, by = counter_of(kernel, self.axis), self.by
-        if not counter.is_fixed:
-            is_guarded = self.is_guarded(counter)
-            return (guarded if is_guarded else with_remainder)(kernel, counter, by)
-        if counter.extent % by == 0:
+        if not counter.is_fixed and not self.is_guarded(counter):
+            return with_remainder(kernel, counter, by)
+        if counter.is_fixed and counter.extent % by == 0:
             return replace_counter(kernel, counter, *parts(counter, counter.extent // by, by))
         if self.tail in (Tail.GUARD, Tail.GATE):
             return guarded(kernel, counter, by, self.tail is Tail.GATE)
@@ -82,7 +82,10 @@ class Split:
         # The last tile begins earlier and computes some elements again, to the same values: not if
         # it reads what it overwrites.
         repeats = self.tail is Tail.AUTO and not overwrites_what_it_reads(end)
-        if self.tail is Tail.SHIFT or repeats:
+        is_shifted = self.tail is Tail.SHIFT or repeats
+        if not counter.is_fixed:
+            return guarded(kernel, counter, by, is_shifted=is_shifted)
+        if is_shifted:
             outer, inner, _ = parts(counter, -(-counter.extent // by), by)
             start = (outer * by).minimum(counter.extent - by)
             return replace_counter(kernel, counter, outer, inner, start + inner)
@@ -115,7 +118,7 @@ class Split:
     def is_guarded(self, counter: UOp | None) -> bool:
         """True if the last step of a loop of symbolic length may pass its end."""
         is_output = counter is not None and counter.arg.kind is not AxisKind.REDUCE
-        return self.tail is Tail.GUARD or (self.tail is Tail.AUTO and is_output)
+        return self.tail is Tail.GUARD or (self.tail is not Tail.REMAINDER and is_output)
 
 
 def cuts_groups(counter: UOp | None, by: int) -> bool:
@@ -140,11 +143,20 @@ def replace_counter(kernel: UOp, counter: UOp, outer: UOp, inner: UOp, value: UO
     return kernel.substitute({counter: value})
 
 
-def guarded(kernel: UOp, counter: UOp, by: int, gates: bool = False) -> UOp:
-    """A split whose last step passes the end, where it reads nothing if loads get `gates`."""
+def guarded(
+    kernel: UOp, counter: UOp, by: int, gates: bool = False, is_shifted: bool = False
+) -> UOp:
+    """A split whose last step passes the end, where it reads nothing if loads get `gates`.
+
+    One that is shifted passes the end only where the loop is shorter than a step.
+    """
     extent = counter.src[0]
     outer, inner, value = parts(counter, steps_of(counter, by), by)
+    if is_shifted:
+        value = (outer * by).minimum(extent - by).maximum(0) + inner
     masked = gate_sums if counter.arg.kind is AxisKind.REDUCE else gate_stores
+    if is_shifted and int(extent.vmin) >= by:
+        return replace_counter(kernel, counter, outer, inner, value)
     if gates or may_be_empty(counter):
         kernel = gate_loads(kernel, value < extent, counter)
     kernel = masked(kernel, value < extent, counter)

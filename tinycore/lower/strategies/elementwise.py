@@ -14,7 +14,7 @@ from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import KernelFacts
 from tinycore.lower.loops import Number
 from tinycore.lower.steps.stage import Dimension
-from tinycore.lower.tile import Bind, Split, Tail
+from tinycore.lower.tile import Bind, Split
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind
@@ -53,17 +53,15 @@ def output_lanes(draft: Draft, axis: UOp) -> int:
 def cut_columns(draft: Draft, axis: UOp, width: int, wide: int) -> tuple[Number, Dimension]:
     """Cut a loop into panels of `wide` vectors; the loop over panels, and the dimension of a panel.
 
-    If vectors do not divide the extent, the last panel is shifted inwards as a whole; of symbolic
-    extents the rest is left to scalars.
+    If vectors do not divide the extent, the last panel is shifted inwards as a whole.
     """
     number, size = axis.arg.number, axis.extent
     if not axis.is_fixed:
-        draft.do(Split(number, width, Tail.REMAINDER), Bind((*number, 1), AxisKind.VECTOR))
-        return (*number, 0), ()
+        wide = min(wide, size // width)
     if wide == 1:
         draft.do(Split(number, width), Bind((*number, 1), AxisKind.VECTOR))
         return (*number, 0), (((*number, 1), 1),)
-    if size % width and size >= width * wide:
+    if (size % width or not axis.is_fixed) and size >= width * wide:
         draft.do(Split(number, width * wide), Split((*number, 1), width))
         outer, inner, lane = (*number, 0), (*number, 1, 0), (*number, 1, 1)
     else:
