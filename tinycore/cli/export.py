@@ -18,6 +18,7 @@ from tinycore.cli.owned_folder import replacing_folder
 from tinycore.device.buffer import Buffer
 from tinycore.device.exported import ExportedModel
 from tinycore.device.open_device import choose_toolchain
+from tinycore.engine.captured_step import VaryingMemory, capture
 from tinycore.engine.export import Shaped, export_schedule, resident
 from tinycore.errors import ArgumentError, UnsupportedError
 from tinycore.plugin import deferred
@@ -28,6 +29,7 @@ from tinycore.tensor.liveness import waiting_tensors
 from tinycore.tensor.stream import stream
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
 
 __all__ = ["add", "export", "run"]
 
@@ -189,11 +191,13 @@ def results_of(function: Callable[..., Any], examples: Mapping[str, Tensor]) -> 
     as weights of a closure that nothing has computed yet.
 
     Weights that a first call makes are there in a second one. Raises UnsupportedError where that
-    draws random numbers, too.
+    draws random numbers, too, and for results of what was computed from the inputs in the call.
     """
+    given = {memory(x) for x in examples.values()}
     for _ in range(2):
         before, drawn = waiting_tensors(), stream.counter
-        results = named(function(*examples.values()))
+        with capture(refuses=False) as recording:
+            results = named(function(*examples.values()))
         if stream.counter == drawn:
             break
     else:
@@ -202,6 +206,13 @@ def results_of(function: Callable[..., Any], examples: Mapping[str, Tensor]) -> 
             "in each run. Draw them outside, and give them as an input."
         )
     read = {*UOp.sink(*[x.uop for x in results.values()]).toposort()}
+    varying = VaryingMemory(recording, given)
+    found = {buffer_of(node) for node in read if node.op is Op.BUFFER} - given
+    if any(map(varying.has, found)):
+        raise UnsupportedError(
+            "the model computes something from its inputs while it is called, which an export has "
+            "as a constant. Leave out realize(), and what reads values."
+        )
     for tensor in before:
         if isinstance(tensor, Tensor) and tensor.uop in read:
             tensor.realize()

@@ -205,7 +205,7 @@ class RecordedCall:
     result: Any
     """The result, with an Output for each tensor."""
     bindings: list[int | UOp | None]
-    """Of each buffer of the step's outputs: the number of the argument's buffer that it is, the
+    """Bindings of the buffers of the step's outputs: each the number of an argument's buffer, the
     BUFFER node of state, or None for new memory.
     """
     state: list[State] = field(default_factory=list)

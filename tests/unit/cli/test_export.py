@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tinycore import Context, Device, Tensor, nn
+from tinycore import Context, Device, Tensor, TinyJit, nn
 from tinycore.cli.export import export, made
 from tinycore.cli.main import main
 from tinycore.device.buffer import Buffer
@@ -242,6 +242,27 @@ def test_weights_of_a_first_call_are_weights(tmp_path: Path) -> None:
 def test_random_numbers_of_each_call_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="draws random numbers in each call"):
         export(lambda x: x + Tensor.rand(3), {"x": Tensor.rand(3)}, "paper", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda x: (x + 1).realize(),
+        lambda x: (x + 1).realize() * 2,
+        lambda x: (x[1:] * x.sum().realize()).flip(0),
+        TinyJit(lambda x: (x + 1).realize()),
+    ],
+    ids=["result", "step", "number", "captured"],
+)
+def test_what_a_model_computes_while_it_is_called_is_no_constant(
+    tmp_path: Path, model: Callable[[Tensor], Tensor]
+) -> None:
+    with pytest.raises(UnsupportedError, match=r"from its inputs .* as a constant"):
+        export(model, {"x": Tensor([1.0, 2.0])}, "paper", tmp_path)
+
+
+def test_a_table_that_a_model_computes_while_it_is_called_is_a_constant(tmp_path: Path) -> None:
+    computed(lambda x: x + (Tensor.arange(3) * 2).realize(), {"x": Tensor([1, 2, 3])}, tmp_path)
 
 
 def test_a_state_that_a_model_writes_is_exported_as_it_was(tmp_path: Path) -> None:
