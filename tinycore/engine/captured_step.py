@@ -117,11 +117,8 @@ class CapturedStep:
         now = {b for item in launches for b in item.bufs}
         made = (recording.made & now) - set(inputs) | (now - before)
         changing = {b: Buffer.like(b) for b in (*inputs, *(b for b in outputs if b in made))}
-        items = [
-            replace(item, bufs=tuple([changing.get(b, b) for b in item.bufs])) for item in launches
-        ]
         return cls(
-            tuple(items),
+            tuple([item.on(changing) for item in launches]),
             tuple([changing[b] for b in inputs]),
             tuple([changing.get(b, b) for b in outputs]),
             frozenset([changing.get(b, b) for b in made]),
@@ -142,7 +139,7 @@ class CapturedStep:
     @cached_property
     def overwritten(self) -> frozenset[Buffer]:
         """Memory from before that every replay writes to."""
-        written = {item.bufs[slot] for item in self.items for slot in item.written}
+        written = {buffer for item in self.items for buffer in item.results}
         return frozenset(map(base_buffer, written - self.made))
 
     def exchanged(self, inputs: Sequence[Buffer]) -> list[Buffer]:
@@ -152,11 +149,10 @@ class CapturedStep:
 
     def lose_programs(self, device: str) -> None:
         """Replace the programs of a device that is closed by the error that a replay raises."""
-        if not any(buffer.device == device for item in self.items for buffer in item.bufs):
-            return
-        with self.lock:
-            self.graphs = self.pieces = None  # they hold memory and queues of the device
-            self.items = tuple([without_program(item, device) for item in self.items])
+        if any(buffer.device == device for item in self.items for buffer in item.bufs):
+            with self.lock:
+                self.graphs = self.pieces = None  # they hold memory and queues of the device
+                self.items = tuple([without_program(item, device) for item in self.items])
 
     def free_intermediates(self) -> None:
         """Free the memory of intermediates and of earlier results, until the next replay."""
@@ -258,7 +254,7 @@ class CapturedStep:
     def count_before_writes(self) -> int:
         """The number of launches before the first that overwrites memory from before."""
         for number, item in enumerate(self.items):
-            if any(base_buffer(item.bufs[slot]) in self.overwritten for slot in item.written):
+            if not self.overwritten.isdisjoint(map(base_buffer, item.results)):
                 return number
         return len(self.items)
 
@@ -335,7 +331,7 @@ def hoist_invariants(recording: Recording, fixed: Iterable[Buffer]) -> Recording
     """A recording without its invariant launches. `fixed` are the inputs and the results."""
     varying = VaryingMemory(recording, fixed)
     once = [item for item in recording.items if not varying.includes(item)]
-    own = {item.bufs[slot]: Buffer.like(item.bufs[slot]) for item in once for slot in item.written}
+    own = {buffer: Buffer.like(buffer) for item in once for buffer in item.results}
 
     def moved(item: ExecItem) -> ExecItem:
         bufs = [own.get(b) or view_of(b, own) for b in item.bufs]
@@ -371,7 +367,7 @@ class VaryingMemory:
         while before != len(self.memory):
             before = len(self.memory)
             for item in filter(self.includes, recording.items):
-                self.memory.update(self.whole(item.bufs[slot]) for slot in item.written)
+                self.memory.update(map(self.whole, item.results))
 
     def whole(self, buffer: Buffer) -> Buffer:
         """The identity of memory: a temporary itself, the base of any other view."""
@@ -383,8 +379,7 @@ class VaryingMemory:
         """True if a launch must run in each replay."""
         if isinstance(item.runner, CompiledRunner) and item.runner.info.values:
             return True
-        writes_old = any(not self.is_new(item.bufs[slot]) for slot in item.written)
-        return writes_old or any(map(self.has, item.bufs))
+        return not all(map(self.is_new, item.results)) or any(map(self.has, item.bufs))
 
     def has(self, buffer: Buffer) -> bool:
         """True if the content of a buffer differs between replays."""
@@ -409,12 +404,7 @@ def pack_temporaries(recording: Recording, kept: Collection[Buffer]) -> tuple[Ex
         block = Buffer(device, plan.size_bytes, dtypes.uint8)
         for buffer, offset in zip(found, plan.offsets, strict=True):
             exchange[buffer] = block.view(buffer.size, buffer.dtype, offset)
-    return tuple(
-        [
-            replace(item, bufs=tuple([exchange.get(b, b) for b in item.bufs]))
-            for item in recording.items
-        ]
-    )
+    return tuple([item.on(exchange) for item in recording.items])
 
 
 def lifetimes(recording: Recording, kept: set[Buffer]) -> dict[Buffer, Life]:
@@ -427,7 +417,7 @@ def lifetimes(recording: Recording, kept: set[Buffer]) -> dict[Buffer, Life]:
         for slot, buffer in enumerate(item.bufs):
             if buffer.base in forgotten:
                 temporary.discard(buffer.base)  # a view of it is read too
-            if buffer not in first and slot not in item.written:
+            if buffer not in first and slot not in item.runner.written:
                 temporary.discard(buffer)
             first.setdefault(buffer, number)
             last[buffer] = number

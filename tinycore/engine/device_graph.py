@@ -115,9 +115,7 @@ class Single:
 
     def run(self, exchange: Mapping[Buffer, Buffer], values: Mapping[str, int]) -> None:
         """Launch it, with replaced buffers."""
-        item = self.item
-        bufs = tuple([exchange.get(b, b) for b in item.bufs])
-        ExecItem(item.runner, bufs, item.metadata).run(values, jit=True)
+        self.item.on(exchange).run(values, jit=True)
 
 
 @dataclass(frozen=True)

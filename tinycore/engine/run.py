@@ -9,7 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import Any, Final, Protocol
 
@@ -83,9 +83,13 @@ class ExecItem:
     metadata: tuple[str, ...] = ()
 
     @property
-    def written(self) -> frozenset[int]:
-        """The positions in `bufs` that the launch writes to."""
-        return self.runner.written
+    def results(self) -> list[Buffer]:
+        """The buffers that the launch writes to."""
+        return [self.bufs[slot] for slot in self.runner.written]
+
+    def on(self, exchange: Mapping[Buffer, Buffer]) -> ExecItem:
+        """The same launch with some of its buffers replaced."""
+        return replace(self, bufs=tuple([exchange.get(b, b) for b in self.bufs]))
 
     def run(
         self, values: Mapping[str, int] | None = None, *, wait: bool = False, jit: bool = False

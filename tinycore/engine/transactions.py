@@ -96,7 +96,7 @@ class Transaction:
     def give_up(self) -> None:
         """Report the results that are complete; the others are recomputed when needed."""
         left = self.items[len(self.done) :]
-        missing = {base_buffer(item.bufs[slot]) for item in left for slot in item.written}
+        missing = {base_buffer(buffer) for item in left for buffer in item.results}
         given = {
             node: memory
             for node, memory in self.computed.replaced.items()

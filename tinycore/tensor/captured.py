@@ -15,7 +15,6 @@ from typing import Any
 
 from tinycore.device.buffer import Buffer
 from tinycore.engine.captured_step import NOTHING, CapturedStep, capture
-from tinycore.engine.run import Recording
 from tinycore.engine.transactions import base_buffer
 from tinycore.errors import JitError
 from tinycore.schedule.device_memory import buffer_of
@@ -159,7 +158,7 @@ class Capture:
                 try:
                     result = run.run(function, args, kwargs)
                 finally:
-                    self.written.update(written_in(recording))
+                    self.written.update(base_buffer(b) for i in recording.items for b in i.results)
             self.note(conditions)
             if is_first:
                 self.first = run.first(recording)
@@ -327,8 +326,3 @@ class Capture:
 
     def __setstate__(self, kept: dict[str, Any]) -> None:
         self.__init__(**kept)  # type: ignore[misc]
-
-
-def written_in(recording: Recording) -> set[Buffer]:
-    """The memory that a run wrote to."""
-    return {base_buffer(item.bufs[slot]) for item in recording.items for slot in item.written}

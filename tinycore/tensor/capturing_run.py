@@ -245,9 +245,9 @@ class CapturingRun:
         for change in self.other:
             if change.path in self.known.changed:
                 raise JitError(
-                    f"{self.name} changes {change.path} in each call ({change_told(change)}), which "
-                    "a replay would not do. Do it outside, return what is new, or keep it in a "
-                    "tensor that is written to with assign"
+                    f"{self.name} changes {change.path} in each call ({told_change(change)}), "
+                    "which a replay would not do. Do it outside, return what is new, or keep it in "
+                    "a tensor that is written to with assign"
                 )
 
     def check_arrays(self, recording: Recording) -> None:
@@ -365,7 +365,7 @@ class CapturingRun:
         known.changed |= {change.path for change in self.other}
         known.retries += not settled
         if known.retries > MOST_TRIES:
-            what = "; ".join(f"{c.path}: {change_told(c)}" for c in self.other)
+            what = "; ".join(f"{c.path}: {told_change(c)}" for c in self.other)
             raise JitError(
                 f"{self.name} did something for the first time in each of {known.retries} calls: "
                 + (what or "it gave memory to tensors made outside; realize() them before the call")
@@ -500,7 +500,7 @@ def clears_gradients(changed: Iterable[tuple[Tensor, Before | None]]) -> bool:
     return any(tensor.grad is None for tensor, _ in changed)
 
 
-def change_told(change: Change) -> str:
+def told_change(change: Change) -> str:
     """A change in a few words."""
     if change.place < 0:
         return f"from {len(change.before)} to {len(change.now)} values"
