@@ -282,8 +282,9 @@ class GradientHistory:
                 return [made.node]
             found = [node] if node in below else []
             if base.op is Op.OWN:
-                same = [n for n in owned.get(base.arg, ()) if computed_by(n) is computed_by(base)]
-                found += [n for n in same if n is not base]
+                others = [n for n in owned.get(base.arg, ()) if n is not base]
+                own = self.computed_by(base) if others else base
+                found += [n for n in others if self.computed_by(n) is own]
             return found
 
         def before(node: UOp) -> Iterator[UOp]:
@@ -301,6 +302,20 @@ class GradientHistory:
                 yield from (n for n in former.get(homes_of(base), ()) if n is not base)
 
         return equal, before
+
+    def computed_by(self, node: UOp) -> UOp:
+        """The node whose elements a view shows: of memory, what that was computed by; over the
+        memory of writes that are done.
+        """
+        base = base_of_view(node)
+        while (made := made_of(base)) is not None:
+            base = base_of_view(made.node)
+        done: dict[UOp, UOp] = {}
+        for below in base.toposort() if base.op is not BUFFER else ():
+            known = self.written.get(id(below))
+            if known is not None and (memory := known[1]()) is not None:
+                done[below] = graph.reshape(memory, below.shape)
+        return base.substitute(done)
 
     def shows_data(self, node: UOp) -> bool:
         """True if earlier uses count in the gradient of a node of one tensor: it shows data."""
@@ -413,14 +428,6 @@ def longest_past(form: CanonicalGraph, results: Iterable[UOp]) -> int:
     if any(m.op is Op.MULTI for m in results):
         memory += [node for node in form.nodes if node.op is Op.MULTI]
     return max([made.size for m in memory if (made := made_of(m)) is not None], default=0)
-
-
-def computed_by(node: UOp) -> UOp:
-    """The node whose elements a view shows: of memory, what that was computed by."""
-    base = base_of_view(node)
-    while (made := made_of(base)) is not None:
-        base = base_of_view(made.node)
-    return base
 
 
 def facts_of_run(nodes: Sequence[UOp], form: CanonicalGraph) -> GraphFacts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import math
 import weakref
@@ -557,6 +558,23 @@ def test_sources_known_from_a_run_of_the_same_form_are_those_of_a_walk() -> None
     assert len(kept) >= 6
     for made in kept:
         assert set(made.sources) == set(sources(made.node))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, Tensor.clone])
+@pytest.mark.parametrize("read", READS)
+def test_a_leaf_over_what_a_run_computed_has_the_gradient_of_all_its_uses(
+    read: str, copied: Callable[[Tensor], Tensor]
+) -> None:
+    source = copied(Tensor([2.0, -3.0], requires_grad=True))
+    leaf = (source * source).requires_grad_()
+    written = Tensor([1.0, 1.0, 1.0]).realize() * 2
+    written[0:1] = leaf.sum()
+    part = Tensor(written[1:], requires_grad=True)
+    READS[read](part)  # which computes the copy, and leaves the graph of a write
+
+    (written.sum() + (leaf * leaf).sum()).backward()
+
+    assert numbers(leaf.grad) == [9.0, 19.0]
 
 
 def test_gradients_flow_through_writes_of_several_runs() -> None:
