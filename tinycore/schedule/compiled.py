@@ -327,7 +327,7 @@ def compile_schedule(
             known=canonical.originals,
             varying=varying,
         ),
-        last="row fusion",
+        last="overlap",
     )
     filled = {place for step in state.steps for place in step.places}
     new = enumerate(state.memory[len(state.parameters) :], len(state.parameters))

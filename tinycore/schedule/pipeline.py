@@ -211,4 +211,4 @@ def kernelize_as_run(roots: Iterable[UOp], policy: RetentionPolicy) -> Replaceme
         known={node: node for node in nodes},
         pending=frozenset(n for n in nodes if n.op is Op.KERNEL),
     )
-    return relink(run_passes(state, last="row fusion"))
+    return relink(run_passes(state, last="overlap"))

@@ -11,6 +11,7 @@ from processes import output
 pytestmark = pytest.mark.slow
 
 PROGRAM = Path(__file__).parent / "programs" / "ring.py"
+OVERLAP = PROGRAM.with_name("overlap.py")
 SIZE = 1200
 
 
@@ -27,3 +28,11 @@ def test_memory_of_many_steps_does_not_grow() -> None:
     memory = json.loads(output(2, PROGRAM, "100000", "1000"))["memory"]
 
     assert max(memory[2:]) - memory[1] < 400_000 * 3  # three results, where one is read
+
+
+def test_kernels_run_while_bytes_come() -> None:
+    """Gradients of three layers are computed while those of the last one are on their way."""
+    found = json.loads(output(2, OVERLAP))
+
+    assert found["came"] == 8
+    assert found["beside"] >= 3

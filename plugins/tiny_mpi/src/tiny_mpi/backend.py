@@ -6,6 +6,8 @@ rest is left to the others. So what works on several devices of one machine work
 processes: tensors in parts or in copies (`Tensor.shard`), their gradients, optimizers, TinyJit. It
 is how JAX computes on several hosts (SPMD, multi-controller).
 
+What another process sends is received before something touches its memory (`arrivals.py`).
+
 A value that is read (`numpy`, `item`) comes from the process that has it, so all must read it.
 """
 
@@ -20,13 +22,14 @@ from typing import Any, Final
 
 import numpy
 
+from tiny_mpi.arrivals import Arrivals, Place
 from tiny_mpi.launch import place
 from tiny_mpi.settings import settings
 from tinycore import Device
 from tinycore.config import cpu_count
 from tinycore.config import settings as core_settings
 from tinycore.errors import GroupError, SettingError
-from tinycore.groups import Array, Group, group
+from tinycore.groups import Group, group
 from tinycore.plugin import (
     Allocator,
     Backend,
@@ -131,63 +134,141 @@ class AbsentAllocator:
 class RankAllocator:
     """Memory of the device of one rank, as a process sees it."""
 
-    def __init__(self, rank: int, owned: Allocator | AbsentAllocator) -> None:
+    def __init__(self, rank: int, owned: Allocator | AbsentAllocator, arrivals: Arrivals) -> None:
         self.rank = rank
         self.owned: Any = owned
-        self.alloc, self.free, self.offset = owned.alloc, owned.free, owned.offset
-        self.write = owned.write
-        self.image = getattr(owned, "image", None)
+        self.arrivals = arrivals
+        self.processes = arrivals.processes
+        if not hasattr(owned, "image"):
+            self.image = None  # type: ignore[assignment]
 
-    def read(self, dst: memoryview, src: Handle) -> None:
+    def alloc(self, size: int) -> Place:
+        """Memory of the device."""
+        return Place(self.owned.alloc(size), 0, size)
+
+    def image(self, height: int, width: int, channel_bytes: int) -> Place:
+        """An image of the device."""
+        made = self.owned.image(height, width, channel_bytes)
+        return Place(made, 0, height * width * 4 * channel_bytes)
+
+    def free(self, place: Place) -> None:
+        """Free memory; what is still on its way to it goes nowhere."""
+        self.arrivals.forget(place)
+        self.owned.free(place.handle)
+
+    def offset(self, place: Place, size: int, start: int) -> Place:
+        """A part."""
+        return place.part(self.owned.offset(place.handle, size, start), size, start)
+
+    def write(self, dst: Place, src: memoryview) -> None:
+        """Copy from the host."""
+        self.arrivals.settle([dst])
+        self.owned.write(dst.handle, src)
+
+    def read(self, dst: memoryview, src: Place) -> None:
         """Read in the process that has it, and tell all."""
-        processes = group()
-        if processes.rank == self.rank:
-            self.owned.read(dst, src)
-        if processes.size > 1 and not reading_alone.get():
-            dst[:] = processes.broadcast(numpy.frombuffer(dst, numpy.uint8), self.rank).data
+        if self.processes.rank == self.rank:
+            self.arrivals.settle([src])
+            self.owned.read(dst, src.handle)
+        if self.processes.size > 1 and not reading_alone.get():
+            told = self.processes.broadcast(numpy.frombuffer(dst, numpy.uint8), self.rank)
+            dst[:] = told.data
 
-    def copy_from(self, dst: Handle, src: Handle, size: int, source: Any) -> None:
-        """Copy from the device of a rank to that of another: one sends, one receives."""
-        processes, sender = group(), source.allocator
+    def copy_from(self, dst: Place, src: Place, size: int, source: Any) -> None:
+        """Copy from the device of a rank to that of another: one sends, one is to receive."""
+        own, sender = self.processes.rank, source.allocator
         if sender.rank == self.rank:
             self.copy_here(dst, src, size)
-        elif processes.rank == sender.rank:
+        elif own == sender.rank:
+            sender.arrivals.settle([src])
             content = numpy.empty(size, numpy.uint8)
-            sender.owned.read(content.data, src)
-            processes.send(content, self.rank)
-        elif processes.rank == self.rank:
-            self.owned.write(dst, received(processes, sender.rank, size).data)
+            sender.owned.read(content.data, src.handle)
+            self.processes.send(content, self.rank)
+        elif own == self.rank:
+            self.arrivals.settle([dst])
+            self.arrivals.expect(dst, sender.rank, size)
 
-    def copy_here(self, dst: Handle, src: Handle, size: int) -> None:
+    def copy_here(self, dst: Place, src: Place, size: int) -> None:
         """Copy within one device, if it is that of this process."""
         if isinstance(self.owned, AbsentAllocator):
             return
+        self.arrivals.settle([src, dst])
         content = memoryview(bytearray(size))
-        self.owned.read(content, self.owned.offset(src, size, 0))
-        self.owned.write(dst, content)
+        self.owned.read(content, self.owned.offset(src.handle, size, 0))
+        self.owned.write(dst.handle, content)
 
 
-def received(processes: Group, source: int, size: int) -> Array:
-    """Bytes from a rank. Raises GroupError where it sent another number of them."""
-    content = processes.recv(source)
-    if content.nbytes != size or content.dtype != numpy.uint8:
-        raise GroupError(
-            f"rank {processes.rank} expects {size} bytes from rank {source}, which sent "
-            f"{content.dtype}{list(content.shape)}: they run different programs, or on different "
-            "sizes"
+class RankProgram:
+    """A program, which waits for what is to arrive in its memory."""
+
+    def __init__(self, program: Program, arrivals: Arrivals) -> None:
+        self.program, self.arrivals = program, arrivals
+
+    def __call__(
+        self, buffers: Sequence[Place], values: Sequence[int], *, wait: bool = False
+    ) -> float | None:
+        """Launch it."""
+        self.arrivals.settle(buffers)
+        return self.program([place.handle for place in buffers], values, wait=wait)
+
+
+class RankGraph:
+    """Launches that are submitted together, after what is to arrive in their memory."""
+
+    def __init__(
+        self,
+        runtime: Any,
+        launches: Sequence[tuple[Any, Sequence[Place], Sequence[int]]],
+        arrivals: Arrivals,
+    ) -> None:
+        self.arrivals = arrivals
+        self.places: list[list[Place]] = [list(places) for _, places, _ in launches]
+        self.graph: Graph = runtime.graph(
+            [
+                (program.program, [place.handle for place in places], values)
+                for program, places, values in launches
+            ]
         )
-    return content
+
+    def __call__(self, *, wait: bool = False) -> float | None:
+        """Launch them."""
+        for places in self.places:
+            self.arrivals.settle(places)
+        return self.graph(wait=wait)
+
+    def set_buffer(self, launch: int, slot: int, handle: Place) -> None:
+        """Exchange memory."""
+        self.places[launch][slot] = handle
+        self.graph.set_buffer(launch, slot, handle.handle)
+
+    def set_value(self, launch: int, position: int, value: int) -> None:
+        """Change a number."""
+        self.graph.set_value(launch, position, value)
 
 
 class RankRuntime:
-    """The device of one rank: a device of this process, or one of another."""
+    """The device of one rank: a device of this process, or one of another.
 
-    def __init__(self, rank: int, owned: DeviceRuntime | AbsentRuntime) -> None:
-        self.allocator = RankAllocator(rank, owned.allocator)
-        self.load, self.synchronize, self.close = owned.load, owned.synchronize, owned.close
-        self.graph = getattr(owned, "graph", None)
+    It stays with the group that there was when it was opened.
+    """
+
+    def __init__(self, rank: int, processes: Group, owned: DeviceRuntime | AbsentRuntime) -> None:
+        self.owned = owned
+        self.arrivals = Arrivals(processes, owned.allocator.write)
+        self.allocator = RankAllocator(rank, owned.allocator, self.arrivals)
+        self.synchronize, self.close = owned.synchronize, owned.close
+        if not hasattr(owned, "graph"):
+            self.graph = None  # type: ignore[assignment]
         if arch := getattr(owned, "arch", ""):
             self.arch = arch
+
+    def load(self, binary: bytes, info: ProgramInfo) -> Program:
+        """A program of the device."""
+        return RankProgram(self.owned.load(binary, info), self.arrivals)
+
+    def graph(self, launches: Sequence[Any]) -> Graph:
+        """A graph of the device."""
+        return RankGraph(self.owned, launches, self.arrivals)
 
 
 @cache
@@ -220,11 +301,13 @@ def count() -> int:
 
 def open_rank(index: int, interface: str) -> RankRuntime:
     """Open the device of a rank."""
-    if index != group().rank:
-        return RankRuntime(index, AbsentRuntime())
+    processes = group()
+    if index != processes.rank:
+        return RankRuntime(index, processes, AbsentRuntime())
     share_processors()
     backend = underlying()
-    return RankRuntime(index, backend.open(place().local_rank % max(1, backend.count()), ""))
+    owned = backend.open(place().local_rank % max(1, backend.count()), "")
+    return RankRuntime(index, processes, owned)
 
 
 def share_processors() -> None:

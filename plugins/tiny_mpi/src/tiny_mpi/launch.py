@@ -6,7 +6,7 @@ import os
 from functools import cache
 from typing import Final, NamedTuple
 
-from tiny_mpi.alone import Alone
+from tiny_mpi.threads import Board, ThreadGroup
 from tinycore.groups import Group
 from tinycore.plugin import deferred
 
@@ -48,5 +48,5 @@ def place() -> Place:
 @cache
 def started() -> Group:
     """The processes that `mpiexec` started, or this one alone."""
-    found: Group = world() if place().size > 1 else Alone()
+    found: Group = world() if place().size > 1 else ThreadGroup(0, Board(1))
     return found

@@ -6,7 +6,7 @@ import atexit
 import sys
 import time
 import traceback
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from types import TracebackType
 from typing import Final
 
@@ -22,7 +22,11 @@ __all__ = ["MpiGroup", "world"]
 
 OPERATIONS: Final = {"sum": MPI.SUM, "prod": MPI.PROD, "min": MPI.MIN, "max": MPI.MAX}
 HEADER_BYTES: Final = 256
-"""Size of the message before each array that is sent: its dtype and shape."""
+"""Size of what announces each array that is sent: its dtype and shape."""
+SMALL_BYTES: Final = 1 << 14
+"""Size up to which an array is in the message that announces it."""
+FIRST, REST = 1, 2
+"""Tags of messages that announce arrays, and of those with large ones."""
 MOST_WAITING_BYTES: Final = 1 << 28
 """Bytes that are sent and not received, from which `send` waits."""
 FAREWELL_SECONDS: Final = 1.0
@@ -42,10 +46,15 @@ class MpiGroup:
         self.stalls = Stalls(comm.Dup())
         self.calls: Counter[tuple[str, int | None]] = Counter()
         self.unsent: deque[tuple[MPI.Request, Array, Call]] = deque()
+        self.incoming: dict[int, deque[tuple[MPI.Request | None, Array]]] = defaultdict(deque)
+        """Arrays that were announced, by rank, and the requests of large ones."""
+        self.expected: Counter[int] = Counter()
+        """Number of arrays that are polled for, by rank."""
+        self.stalls.meanwhile = self.poll_all
         self.sent_bytes: Counter[int] = Counter()
         """Bytes of arrays sent so far by `send`, by rank; headers are not counted."""
         atexit.register(self.end)
-        sys.excepthook = self.fail
+        self.earlier_hook, sys.excepthook = sys.excepthook, self.fail
 
     # --- collectives
 
@@ -55,14 +64,14 @@ class MpiGroup:
         call = self.begin("all_reduce", x, fold)
         given = computed(x)
         result = numpy.empty_like(given)
-        self.stalls.wait(self.comm.Iallreduce(given, result, OPERATIONS[fold]), call)
+        self.stalls.wait(self.comm.Iallreduce(given, result, OPERATIONS[fold]).Test, call)
         return result.astype(x.dtype, copy=False)
 
     def all_gather(self, x: Array) -> Array:
         """(...) -> (size, ...): the arrays of all, in the order of ranks."""
         call = self.begin("all_gather", check_array(x))
         result = numpy.empty((self.size, *x.shape), x.dtype)
-        self.stalls.wait(self.comm.Iallgather(raw(x), raw(result)), call)
+        self.stalls.wait(self.comm.Iallgather(raw(x), raw(result)).Test, call)
         return result
 
     def reduce_scatter(self, x: Array, fold: str = "sum") -> Array:
@@ -73,7 +82,7 @@ class MpiGroup:
         given = computed(x)
         result = numpy.empty(x.shape[1:], given.dtype)
         request = self.comm.Ireduce_scatter_block(given, result, OPERATIONS[fold])
-        self.stalls.wait(request, call)
+        self.stalls.wait(request.Test, call)
         return result.astype(x.dtype, copy=False)
 
     def broadcast(self, x: Array, root: int = 0) -> Array:
@@ -81,7 +90,7 @@ class MpiGroup:
         check_rank("broadcast", root, self.size)
         call = self.begin("broadcast", check_array(x), f"root {root}")
         result = numpy.array(x, order="C")
-        self.stalls.wait(self.comm.Ibcast(raw(result), root), call)
+        self.stalls.wait(self.comm.Ibcast(raw(result), root).Test, call)
         return result
 
     def all_to_all(self, x: Array) -> Array:
@@ -89,7 +98,7 @@ class MpiGroup:
         check_rows("all_to_all", x, self.size)
         call = self.begin("all_to_all", x)
         result = numpy.empty(x.shape, x.dtype)
-        self.stalls.wait(self.comm.Ialltoall(raw(x), raw(result)), call)
+        self.stalls.wait(self.comm.Ialltoall(raw(x), raw(result)).Test, call)
         return result
 
     def barrier(self) -> None:
@@ -103,7 +112,7 @@ class MpiGroup:
         call = Call.of(name, number, x, detail)
         own = numpy.array([call.digest, -call.digest], numpy.int64)
         most = numpy.empty_like(own)
-        self.stalls.wait(self.comm.Iallreduce(own, most, MPI.MAX), call)
+        self.stalls.wait(self.comm.Iallreduce(own, most, MPI.MAX).Test, call)
         if most[0] != -most[1]:
             check_same(self.comm.allgather(call))
         return call
@@ -111,13 +120,19 @@ class MpiGroup:
     # --- one to one
 
     def send(self, x: Array, to: int) -> None:
-        """Send an array; returns before it is received, unless much is under way."""
+        """Send an array; returns before it is received, unless much is under way.
+
+        A small one is in the message that announces it.
+        """
         check_rank("send", to, self.size)
         call = self.next("send", to, check_array(x))
         given = numpy.array(x, order="C")
-        header = header_of(given)
-        self.unsent.append((self.comm.Isend(header, to), header, call))
-        self.unsent.append((self.comm.Isend(raw(given), to), given, call))
+        first, content = header_of(given), raw(given)
+        if given.nbytes <= SMALL_BYTES:
+            first = numpy.concatenate((first, content))
+        self.unsent.append((self.comm.Isend(first, to, FIRST), first, call))
+        if given.nbytes > SMALL_BYTES:
+            self.unsent.append((self.comm.Isend(content, to, REST), content, call))
         self.sent_bytes[to] += given.nbytes
         self.forget_sent()
 
@@ -126,17 +141,47 @@ class MpiGroup:
         self.unsent = deque(one for one in self.unsent if not one[0].Test())
         while sum(array.nbytes for _, array, _ in self.unsent) > MOST_WAITING_BYTES:
             request, _, call = self.unsent.popleft()
-            self.stalls.wait(request, call)
+            self.stalls.wait(request.Test, call)
 
     def recv(self, source: int) -> Array:
         """The next array that a rank sends to this one, in its shape and dtype."""
         check_rank("recv", source, self.size)
         call = self.next("recv", source)
-        header = numpy.empty(HEADER_BYTES, numpy.uint8)
-        self.stalls.wait(self.comm.Irecv(header, source), call)
-        result = array_for(header)
-        self.stalls.wait(self.comm.Irecv(raw(result), source), call)
+        self.expected[source] = max(1, self.expected[source])
+        self.stalls.wait(lambda: self.has_come(source), call)
+        request, result = self.incoming[source][0]
+        if request is not None:
+            self.stalls.wait(request.Test, call)
+        self.incoming[source].popleft()
+        self.expected[source] -= 1
         return result
+
+    def poll(self, source: int, count: int) -> None:
+        """Go on with the next `count` arrays that a rank sends, as far as they have come."""
+        self.expected[source] = count
+        self.has_come(source)
+
+    def poll_all(self) -> None:
+        """Go on receiving while this process waits: others may wait to be rid of what they send."""
+        for source in self.expected:
+            self.has_come(source)
+
+    def has_come(self, source: int) -> bool:
+        """True if the next array of a rank was announced, after receiving what was."""
+        incoming, status = self.incoming[source], MPI.Status()
+        while len(incoming) < self.expected[source]:
+            message = self.comm.Improbe(source, FIRST, status)
+            if message is None:
+                break
+            first = numpy.empty(status.Get_count(MPI.BYTE), numpy.uint8)
+            message.Recv(first)
+            result, request = array_for(first[:HEADER_BYTES]), None
+            if result.nbytes > SMALL_BYTES:
+                request = self.comm.Irecv(raw(result), source, REST)
+            else:
+                raw(result)[...] = first[HEADER_BYTES:]
+            incoming.append((request, result))
+        return bool(incoming)
 
     def next(self, name: str, peer: int, x: Array | None = None) -> Call:
         """The next call of a kind with a rank."""
@@ -150,17 +195,23 @@ class MpiGroup:
         """See that all was received that this process sent, and tell the others that it ends."""
         while self.unsent:
             request, _, call = self.unsent.popleft()
-            self.stalls.wait(request, call)
+            self.stalls.wait(request.Test, call)
         self.stalls.tell(State(ended=True))
 
     def fail(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
-        """Print an exception that nobody caught, and end all processes."""
-        told = "".join(traceback.format_exception(kind, error, trace))
+        """Print an exception that nobody caught, and end all processes.
+
+        A hook that was there before prints it in its way.
+        """
+        plain = self.earlier_hook is sys.__excepthook__
+        told = "".join(traceback.format_exception(kind, error, trace)) if plain else ""
         # at once, else the lines of two processes are mixed
         sys.stderr.write(f"rank {self.rank} of {self.size} failed:\n{told}")
         sys.stderr.flush()
+        if not plain:
+            self.earlier_hook(kind, error, trace)
         time.sleep(FAREWELL_SECONDS)
         self.comm.Abort(1)
 

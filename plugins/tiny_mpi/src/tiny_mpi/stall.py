@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Callable
 from typing import Final
 
 from mpi4py import MPI
@@ -39,19 +40,22 @@ class Stalls:
         self.states = dict.fromkeys(range(self.size), State())
         self.owners: list[tuple[str, int]] = comm.allgather((socket.gethostname(), os.getpid()))
         self.reports: list[MPI.Request] = []
+        self.meanwhile: Callable[[], None] = lambda: None
+        """What is to be done again and again while this process waits."""
 
-    def wait(self, request: MPI.Request, call: Call) -> None:
-        """Wait for a request of this call. Raises GroupError where it cannot be fulfilled."""
+    def wait(self, is_done: Callable[[], bool], call: Call) -> None:
+        """Wait for what this call asks for. Raises GroupError where it cannot be fulfilled."""
         began, looked, suspicion = time.monotonic(), 0.0, ""
-        while not request.Test():
+        while not is_done():
             waited = time.monotonic() - began
+            self.meanwhile()
             if waited < SPIN_SECONDS:
                 os.sched_yield()
                 continue
             time.sleep(min(waited / 20, LONGEST_SLEEP))
             if waited > STALL_SECONDS and waited - looked > LOOK_SECONDS:
                 looked, reason = waited, self.reason(call)
-                if reason and reason == suspicion and not request.Test():
+                if reason and reason == suspicion and not is_done():
                     raise GroupError(reason)
                 suspicion = reason
                 if waited > settings.MPI_TIMEOUT:
