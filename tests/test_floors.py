@@ -72,8 +72,11 @@ USER_FACE = {"__init__", "nn", "dtype", "errors", "config", "plugin", "groups", 
 """Modules of the core that users, and so packages of models, import; `plugin` for its locks, `uop`
 for the graph of a tensor, `cli` for the arguments that commands share."""
 
-OBSERVERS = {"tiny_viz": FACE | {"__init__", "device", "engine", "lower", "schedule"}}
-"""Packages that look at programs: they may import what they show."""
+OBSERVERS = {
+    "tiny_viz": FACE | {"__init__", "device", "engine", "lower", "schedule"},
+    "tiny_mpi": USER_FACE | {"engine"},
+}
+"""Packages that look at programs: they may import what they show, or what they tell profilers."""
 
 DOOR = "tinycore.tensor"
 """The package whose own file lies above all floors: programs come in by it, no floor does."""

@@ -117,17 +117,19 @@ class Decoder:
         places = Tensor.arange(count, device=tokens.device) + position
         turns = {}
         for number, layer in enumerate(self.layers):
+            device = layer.norm_attention.device  # layers may lie on several, as in a pipeline
+            x, places = x.to(device), places.to(device)
             rotation = about.attention.rotation_of(number)
-            if rotation not in turns:
-                turns[rotation] = turn(rotation, places)
-            mask = self._mask(number, places, reach)
-            x = self._attended(layer, x, cache, number, position, turns[rotation], mask, reach)
+            if (rotation, device) not in turns:
+                turns[rotation, device] = turn(rotation, places)
+            mask, turned_by = self._mask(number, places, reach), turns[rotation, device]
+            x = self._attended(layer, x, cache, number, position, turned_by, mask, reach)
             x = x.contiguous()
             # stored, or each layer would add up all before it, in a kernel of its own
             x = self._transformed(layer, x).contiguous()
         if last is not None:
             x = x[last]
-        scores = self.output(normalized(x, self.norm, about.epsilon))
+        scores = self.output(normalized(x.to(self.norm.device), self.norm, about.epsilon))
         return scores if not about.soft_cap else capped(scores, about.soft_cap)
 
     def _mask(self, number: int, places: Tensor, reach: int) -> Tensor:
