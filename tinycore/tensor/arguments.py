@@ -11,14 +11,14 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from itertools import repeat
-from operator import attrgetter, is_, itemgetter
-from typing import Any, Final
+from functools import cached_property
+from operator import itemgetter
+from typing import Any, Final, TypeAlias
 
 from tinycore._deferred import NumpyArray
 from tinycore.config import in_force, reader_of
 from tinycore.device.buffer import Buffer
-from tinycore.dtype import dtypes
+from tinycore.dtype import DType, dtypes
 from tinycore.errors import JitError
 from tinycore.schedule.device_memory import buffers_of
 from tinycore.tensor.aliases import buffers_below, is_realized
@@ -291,69 +291,84 @@ class Arguments:
         return facts
 
 
-FACTS: Final = attrgetter("_requires_grad", "_view.value.op", "_view.value.arg")
-KIND: Final = attrgetter("op", "dtype", "arg")
-NODE, GRADIENT, SOURCES = map(attrgetter, ("_view.value", "_grad", "src"))
-FIRST: Final = itemgetter(0)
-NONES, TENSORS = repeat(None), repeat(Tensor)
+Row: TypeAlias = tuple[bool | None, Op, Any, Op, UOp, DType, Any]
+"""A tensor that shows a whole buffer: if it requires a gradient, op and argument of its node, and
+op, device, dtype and size of the BUFFER, which may be that node."""
 
 
 class CallPattern:
     """The form of calls with one key whose arguments are all different whole buffers.
 
-    A replayed function is mostly called as it was before, and to compare columns of facts on its
-    arguments takes a fraction of the time of making their key. It keeps no tensor or memory alive.
+    A replayed function is mostly called as it was before, and to compare its arguments with those
+    takes a fraction of the time of making their key: one expression, compiled at the first call.
+    It keeps no tensor or memory alive.
     """
 
-    def __init__(self, given: Arguments) -> None:
-        """Raises AttributeError or IndexError for arguments that are no whole buffers."""
-        args, _ = given.given
-        self.key = given.key
-        self.settings = pattern_settings(in_force())
+    def __init__(self, rows: list[Row]) -> None:
+        self.rows = rows
+        values = in_force()
+        self.settings = pattern_settings(values)
         self.device = runtime().default_device()
-        self.facts = [*map(FACTS, args)]
-        self.moved = [place for place, (_, op, _) in enumerate(self.facts) if op is not Op.BUFFER]
-        """Places of the arguments that show a buffer under another shape."""
-        nodes = [*map(NODE, args)]
-        for place in self.moved:
-            nodes[place] = nodes[place].src[0]
-        self.kinds = [*map(KIND, nodes)]
-        self.devices = [*map(FIRST, map(SOURCES, nodes))]
-        self.is_plain = nodes == given.nodes and {*map(type, args)} <= {Tensor}
+        key: list[Any] = [*[Tensor] * len(rows), None]
+        for requires_grad, _, shape, _, device, dtype, size in rows:
+            key += () if requires_grad is None else (requires_grad,)
+            key += device, dtype, size, shape if type(shape) is tuple else (shape,)
+        self.key = (*key, *guarded_values(), self.device, None)
 
     @staticmethod
     def of(given: Arguments) -> CallPattern | None:
         """The pattern of calls like one; None if that has other arguments as well."""
+        args, _ = given.given
         try:
-            found = CallPattern(given)
-        except (AttributeError, IndexError):
+            found = CallPattern([compared_row(value) for value in args])
+        except (AttributeError, IndexError):  # not a tensor, or not one that shows memory
             return None
-        return found if found.is_plain and not given.given[1] else None
+        return found if found.key == given.key else None
 
     def match(self, args: tuple[Any, ...], values: Mapping[str, Any]) -> Arguments | None:
         """The arguments of another such call. None says nothing: their key has to be made."""
-        if pattern_settings(values) != self.settings:
+        if len(args) != len(self.rows) or pattern_settings(values) != self.settings:
             return None
         if not values["DEV"] and runtime().default_device() != self.device:
             return None
-        try:
-            if [*map(FACTS, args)] != self.facts:
-                return None
-            nodes = [*map(NODE, args)]
-            for place in self.moved:
-                nodes[place] = nodes[place].src[0]
-            is_same = [*map(KIND, nodes)] == self.kinds
-            if not is_same or [*map(FIRST, map(SOURCES, nodes))] != self.devices:
-                return None
-        except (AttributeError, IndexError):  # not a tensor
-            return None
-        if len(nodes) > 1 and len({*nodes}) < len(nodes):
-            return None
-        if not all(map(is_, map(type, args), TENSORS)):
-            return None
-        if not all(map(is_, map(GRADIENT, args), NONES)):
+        nodes = self.buffers(*args)
+        if nodes is None or (len(nodes) > 1 and len({*nodes}) < len(nodes)):
             return None
         return Arguments.matched(args, nodes, self.key)
+
+    @cached_property
+    def buffers(self) -> Callable[..., list[UOp] | None]:
+        """A function of the arguments: their BUFFERs; None if one is another than in the rows."""
+        scope: dict[str, Any] = {"Tensor": Tensor}
+        terms = []
+        for i, (flag, op, argument, base, device, dtype, size) in enumerate(self.rows):
+            found = {"op": op, "argument": argument, "base": base} | {
+                "device": device, "dtype": dtype, "size": size,
+            }  # fmt: skip
+            scope |= {f"{name}{i}": value for name, value in found.items()}
+            below = f"node{i}" if op is base else f"node{i}.src[0]"
+            terms += [
+                f"type(t{i}) is Tensor", f"t{i}._grad is None", f"t{i}._requires_grad is {flag}",
+                f"(node{i} := t{i}._view.value).op is op{i}", f"node{i}.arg == argument{i}",
+                f"(b{i} := {below}).op is base{i}", f"b{i}.src[0] is device{i}",
+                f"b{i}.dtype is dtype{i}", f"b{i}.arg == size{i}",
+            ]  # fmt: skip
+        given, shown = ([f"{x}{i}" for i in range(len(self.rows))] for x in "tb")
+        test, result = " and ".join(terms) or "True", ", ".join(shown)
+        lines = [f"def buffers({', '.join(given)}):", f"    return [{result}] if {test} else None"]
+        exec(compile("\n".join(lines), "pattern", "exec"), scope)
+        made: Callable[..., list[UOp] | None] = scope["buffers"]
+        return made
+
+
+def compared_row(tensor: Any) -> Row:
+    """The row of a tensor. Raises AttributeError or IndexError for what has none."""
+    node = base = tensor.uop
+    if node.op is not Op.BUFFER:
+        base = node.src[0]
+    return (
+        tensor._requires_grad, node.op, node.arg, base.op, base.src[0], base.dtype, base.arg
+    )  # fmt: skip
 
 
 def first_occurrences(nodes: list[UOp]) -> tuple[int, ...]:

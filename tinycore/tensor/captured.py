@@ -87,10 +87,8 @@ class Capture:
         guard, around = self.guard, self.around
         if around is None or guard is None:
             return True
-        roots = around.fixed_roots
-        if roots is None or given.objects:
-            roots = around.roots(given.objects)
-        return guard.holds(roots)
+        is_alone = around.owner is None and not given.objects
+        return guard.holds(around.own if is_alone else around.roots(given.objects))
 
     def guard_facts(self, given: Arguments) -> list[tuple[str, Hashable]]:
         """The guarded facts of a call: its arguments, and the environment of the function."""
@@ -201,7 +199,7 @@ class Capture:
             if realized_buffers(tensor.uop) != realized_buffers(entry.node):
                 return False
             state[place] = entry._replace(node=tensor.uop)
-            expected.nodes[place] = tensor.uop
+            expected.exchange(place, tensor.uop)
         return expected.holds()
 
     def replay(self, given: Arguments) -> Any:

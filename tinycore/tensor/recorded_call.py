@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import repeat
-from operator import attrgetter, call, is_, is_not
+from operator import attrgetter, call, is_
 from sys import getrefcount
 from typing import Any, Final, NamedTuple
 
@@ -93,40 +93,51 @@ class SideOutput(NamedTuple):
     place: int = 0
 
 
-IS_SEEN, NODE, FLAG, GRADIENT = map(
-    attrgetter, ("_is_seen", "_view.value", "_requires_grad", "_grad")
-)
-
-
 class Expected:
     """The tensors that a replay requires unchanged: nodes, flags and gradients at the capture."""
 
     def __init__(self, recorded: RecordedCall) -> None:
-        state = recorded.state
-        tensors = [s.tensor for s in state]
-        self.nodes: list[Any] = [s.node for s in state if s.node is not None]
-        """Nodes of the first tensors; each may be exchanged."""
-        self.owned = [(s.owner, s.tensor) for s in state if s.owner is not None]
-        columns: list[tuple[Any, ...]] = [
-            (NODE, is_, tensors[: len(self.nodes)], self.nodes),
-            (FLAG, is_, tensors, [s.requires_grad for s in state]),
-            (GRADIENT, is_, [t for t, had_one in recorded.graded if not had_one], NONES),
-            (GRADIENT, is_not, [t for t, had_one in recorded.graded if had_one], NONES),
-        ]
-        self.columns = [column for column in columns if column[2]]
+        self.scope: dict[str, Any] = {}
+        """The names in the code of `holds`."""
+        self.terms: list[str] = []
+        for place, entry in enumerate(recorded.state):
+            if entry.node is not None:
+                self.exchange(place, entry.node)
+                self.require(entry.tensor, f"_view.value is node{place}")
+            self.require(entry.tensor, f"_requires_grad is {entry.requires_grad}")
+            if entry.owner is not None:
+                self.require(entry.owner, f"_grad is {self.read(entry.tensor)}")
+        for reference, had_one in recorded.graded:
+            self.require(reference, f"_grad is {'not ' * had_one}None")
 
-    def holds(self) -> bool:
-        """True if all tensors are alive, with the same nodes, flags and gradients."""
-        try:
-            for attribute, compare, tensors, values in self.columns:
-                if not all(map(compare, map(attribute, map(call, tensors)), values)):
-                    return False
-            return not self.owned or all(o()._grad is t() for o, t in self.owned)
-        except AttributeError:  # one is gone
-            return False
+    def read(self, reference: Reference) -> str:
+        """The text that reads a tensor, once."""
+        name, place = f"t{id(reference)}", f"at_{id(reference)}"
+        if place in self.scope:
+            return name
+        self.scope[place] = reference
+        return f"({name} := {place}())"
 
+    def require(self, reference: Reference, term: str) -> None:
+        """Add a term on an attribute of a tensor."""
+        self.terms.append(f"{self.read(reference)}.{term}")
 
-NONES: Final = repeat(None)
+    @cached_property
+    def holds(self) -> Callable[[], bool]:
+        """A function, true if all tensors are alive, with the same nodes, flags and gradients.
+
+        It is one expression, compiled at the first replay: to read slots so takes less time than
+        by functions of C.
+        """
+        lines = ["def holds():", "    try:", f"        return {' and '.join(self.terms)}"]
+        lines += ["    except AttributeError:", "        return False"]  # one is gone
+        exec(compile("\n".join(lines), "expected", "exec"), self.scope)
+        found: Callable[[], bool] = self.scope["holds"]
+        return found
+
+    def exchange(self, place: int, node: UOp) -> None:
+        """From now on a tensor is expected to have another node."""
+        self.scope[f"node{place}"] = node
 
 
 class LeftGradients(NamedTuple):
@@ -157,6 +168,7 @@ class LeftGradients(NamedTuple):
         return LeftGradients()
 
 
+IS_SEEN, NODE = map(attrgetter, ("_is_seen", "_view.value"))
 GRADIENTS: Final = repeat("_grad")
 
 
@@ -225,7 +237,7 @@ class RecordedCall:
 
     def __post_init__(self) -> None:
         expected = Expected(self)
-        self.expected = expected if expected.columns else None
+        self.expected = expected if expected.terms else None
 
     def end_gradients(self, nodes: Mapping[int, UOp], given: Sequence[UOp]) -> None:
         """Record of new outputs what they were computed from: a gradient that should go there, and

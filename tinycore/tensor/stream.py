@@ -52,6 +52,10 @@ class Stream:
         digest = blake2b(str(int(seed)).encode(), digest_size=STREAM_KEY_BYTES).digest()
         self.position = int.from_bytes(digest, "little"), 0
 
+    def __reduce__(self) -> str:
+        """The one stream of the other process, for the actions of a captured step."""
+        return "stream"
+
     def take(self, count: int) -> HostArray:
         """[key, first counter] of the next `count` counters."""
         count = index(count)

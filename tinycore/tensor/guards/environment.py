@@ -292,33 +292,22 @@ class Environment:
         owner: Callable[[], Any] | None = None,
         is_watched: bool = True,
     ) -> None:
-        self.function, self.owner = function, owner
-        self.is_watched = is_watched
-        """False if the caller answers for all that the function finds around it."""
-        self.fixed_roots: Values | None = None
-        if not is_watched:
-            self.fixed_roots = ()
-        elif owner is None:
-            self.fixed_roots = (function,)
-        """The roots of a function without an owner and without objects as arguments."""
-        inner = unwrapped(function)
-        self.names = Names(getattr(inner, "__module__", None) or "")
+        """Without `is_watched` the caller answers for all that the function finds around it."""
+        self.own: Values = (function,) if is_watched else ()
+        self.owner = owner if is_watched else None
+        first = "" if isinstance(function, CALLED) else "self"
+        self.labels = (first, "self")[: len(self.own) + (self.owner is not None)]
+        self.names = Names(getattr(unwrapped(function), "__module__", None) or "")
 
     def roots(self, objects: list[Any]) -> Values:
         """Return the roots of a walk: the function, its owner, and objects among the arguments."""
-        if not self.is_watched:
-            return tuple(objects)
-        if self.owner is None:
-            return (self.function, *objects) if objects else (self.function,)
-        return (self.function, self.owner(), *objects)
+        own = self.own if self.owner is None else (*self.own, self.owner())
+        return (*own, *objects) if objects else own
 
     def walk(self, objects: list[Any], left: Iterable[Change] = ()) -> Walk:
         """Walk the environment as it is now; `left` are places that may change again."""
-        first = "" if isinstance(self.function, CALLED) else "self"
-        labels = [first] if self.owner is None else [first, "self"]
-        labels = labels if self.is_watched else []
-        labels += [f"argument object {number}" for number in range(len(objects))]
-        return Walk(self.roots(objects), tuple(labels), self.names).go(left)
+        labels = *self.labels, *[f"argument object {n}" for n in range(len(objects))]
+        return Walk(self.roots(objects), labels, self.names).go(left)
 
 
 CALLED: Final = (types.FunctionType, types.MethodType, functools.partial)
