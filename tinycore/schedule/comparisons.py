@@ -28,7 +28,9 @@ SELECTING: Final = frozenset({Op.NEG, Op.CAST, Op.BITCAST, Op.MAX, Op.MIN, Op.WH
 """Arithmetic whose result has the bits of an operand, or is a function of them without rounding."""
 FOLDING: Final = frozenset({Op.REDUCE_AXIS, Op.SCAN_AXIS})
 EXTREMES: Final = frozenset({Op.MAX, Op.MIN})
-COPIERS: Final = MOVEMENT | TRANSPARENT | {Op.GATHER}
+JOINING: Final = frozenset({Op.MERGE_AXIS, Op.MULTI})
+"""Ops whose elements are those of all sources."""
+COPIERS: Final = MOVEMENT | TRANSPARENT | {Op.GATHER, Op.COPY}
 """Ops that copy elements of their first source."""
 AT_ONE_POINT: Final = ALU | TRANSPARENT
 """Ops that read their sources at the point at which they are read themselves."""
@@ -65,6 +67,8 @@ def deciding(node: UOp) -> Sequence[UOp]:
     """The sources whose bits decide a value, as far as nothing is rounded on the way."""
     if node.op in COPIERS:
         return node.src[:1]
+    if node.op is Op.ASSIGN:  # also the copy that a SCATTER of a part is made in
+        return node.src[1:]
     is_float = dtypes.is_float(node.dtype)
     if node.op in FOLDING:
         return node.src if not is_float or node.arg[0] in EXTREMES else ()
@@ -73,7 +77,7 @@ def deciding(node: UOp) -> Sequence[UOp]:
         return () if is_float and adds else (node.src[0], node.src[2])
     if node.op in SELECTING or (node.op in ALU and not is_float):
         return [s for s in node.src if s.dtype is not dtypes.bool]
-    return node.src if node.op is Op.MERGE_AXIS else ()
+    return node.src if node.op in JOINING else ()
 
 
 def reached(side: UOp, stops: IsMemory) -> dict[UOp, bool]:

@@ -100,6 +100,25 @@ def test_a_maximum_equals_an_element_beside_another_use() -> None:
         assert (hit.where(100, 0) + product).tolist() == pytest.approx([101.43, 0.39])
 
 
+def test_the_gradient_of_an_extreme_that_is_scattered_into_a_part_arrives() -> None:
+    numbers = [[(7 * row + 11 * column) % 19 / 9 for column in range(6)] for row in range(5)]
+    x = Tensor(numbers).realize()
+    product = x * 1.3
+    y = product + x.flip(1)
+    index, low = Tensor([[2], [0], [5]]), Tensor([[-9.0]] * 3)
+    chosen = y.scatter_reduce(1, index, low, "amax")  # into three rows
+
+    assert chosen.sum().gradient(product)[0].tolist() == [[1.0] * 6] * 5
+
+
+def test_a_value_is_compared_with_what_was_written_of_it() -> None:
+    x, target = buffer(4) * 1.3 - 0.3, buffer(4)
+    written = UOp(Op.ASSIGN, x.dtype, (target, x))
+
+    reasons = Storage([x.alu(Op.CMPEQ, written)]).choose().reasons
+    assert reasons[x] is Reason.COMPARED
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_maxima_of_small_floats_pass_their_gradient_whole(dtype: str) -> None:
     with Context(VERIFY=1):
