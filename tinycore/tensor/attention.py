@@ -21,10 +21,10 @@ from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.checks import floating_dtype
 from tinycore.tensor.composed import Composed
+from tinycore.tensor.grad import gradients
 from tinycore.tensor.partial_attention import (
     LEAST_PART,
     Seen,
-    added,
     approximate_exp,
     check_shapes,
     combine_all,
@@ -34,12 +34,12 @@ from tinycore.tensor.partial_attention import (
     masked,
     of_one_shape,
     part_of,
-    pieces,
     root,
     thinned,
     turned,
 )
 from tinycore.tensor.pixels import is_fixed
+from tinycore.tensor.softmax_products import Weighed, pieces, stored, ways_of
 from tinycore.trace import Trace
 from tinycore.uop.node import UOp
 from tinycore.uop.size import greatest
@@ -354,6 +354,11 @@ class Attention(Composed):
         raise NotImplementedError
 
 
+def stands_for(x: Attention) -> Attention:
+    """A node of its own in place of a value, of which a mask may be made, too."""
+    return x._from_node(graph.called(x.uop, (), lambda g, call: []))
+
+
 @dataclass(frozen=True)
 class Backward:
     """The gradient of attention: a function of a CALL over queries, keys, values, the logarithms
@@ -365,121 +370,27 @@ class Backward:
     start: int | None
     dropout_p: float = 0.0
 
-    def __call__(self, g: UOp, call: UOp) -> list[Attention | None]:
+    def __call__(self, g: UOp, call: UOp) -> list[UOp | Attention | None]:
         """Gradients for each argument of `call`, whose result gets `g`."""
-        result, query, key, value, logarithm, *masks, slope = [
-            Attention._from_node(node) for node in (call, *call.src[1:], g)
-        ]
+        query, key, value, logarithm, *masks = map(Attention._from_node, call.src[1:])
         kept = masks.pop() if self.dropout_p else None
-        mask = masks[0] if masks else self.start
-        anew = Anew(query, key, value, mask, logarithm, result, slope, kept, self.dropout_p)
-        slopes = [*anew.gradients(), None]
-        slopes += [anew.of_mask() if dtypes.is_float(m.dtype) else None for m in masks]
-        return slopes if kept is None else [*slopes, None]
-
-
-@dataclass
-class Anew:
-    """The weights of attention, computed again for its gradient.
-
-    Once with queries in the rows, for their gradient, and once with keys in the rows, for that of
-    keys and values: of what has a number for each query and key, a few rows are all that there is
-    at a time, on devices that go through kernels strip by strip, and a piece of them on others.
-    """
-
-    query: Attention
-    key: Attention
-    value: Attention
-    mask: Attention | int | None
-    logarithm: Attention
-    result: Attention
-    slope: Attention
-    kept: Attention | None = None
-    """Mask of the weights that dropout keeps."""
-    dropout_p: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.wide = self.logarithm.dtype
-        self.scale = 1 / root(self.query.shape[-1])
-        width, columns = self.query.shape[-1], self.value.shape[-1]
-        long, seen, both = self.query.shape[-2], self.key.shape[-2], (width, columns)
-        self.is_narrow = self.is_one_kernel((long, seen, both, (width,)))
-        # Scores of scaled queries are other nodes than scaled scores, which the forward pass has:
-        # one node would be computed once, and kept from then to now. So are those of a negated
-        # operand, which are exact in a narrow type.
-        self.scaled = -self.query if self.is_narrow else self.query.cast(self.wide) * self.scale
-        weighed = self.slope.cast(self.wide) * self.result.cast(self.wide)
-        self.mean = weighed.sum(-1, keepdim=True)
-        """The slopes of the scores of a query, averaged by their weights."""
-        # In parts each group would compute both first products: more than the two kernels do.
-        shared = (seen, long, both, both)
-        are_one = width == columns and self.is_one_kernel(shared, most_parts=1)
-        apart = ((seen, long, both, (width,)), (seen, long, (width,), (columns,)))
-        is_whole = are_one or all(map(self.is_one_kernel, apart))
-        self.shares_weights = not self.is_narrow or are_one
-        every = [slice(0, seen)], [slice(0, long)]
-        self.keys = every[0] if self.is_narrow else pieces(seen, width + columns)
-        self.queries = every[1] if self.is_narrow and is_whole else pieces(long, width + columns)
-
-    def is_one_kernel(self, sizes: tuple[Any, ...], **options: int) -> bool:
-        """True if products of some sizes, and what is between them, are one kernel."""
-        query, dtype = self.query, self.query.dtype
-        operands = (self.key, self.value, self.slope)
-        others = math.prod(query.shape[:-2])
-        if any(x.dtype is not dtype for x in operands):
-            return False
-        return refusal_of_chain(query.device, dtype, (others, *sizes), **options) is None
-
-    def gradients(self) -> tuple[Attention, Attention, Attention]:
-        """Gradients of queries, keys and values."""
-        query = [self.product(self.rows(k), self.key[..., k, :]) for k in self.keys]
-        key, value = [], []
-        for queries in self.queries:
-            weights = self.columns(queries)
-            slope = self.slope[..., queries, :]
-            kept = None if self.kept is None else turned(self.kept[..., queries, :])
-            products = self.value.matmul(turned(slope), dtype=self.wide)
-            mean = turned(self.mean[..., queries, :])
-            slopes = weights * (thinned(products, kept, self.dropout_p) - mean)
-            key.append(self.product(slopes, self.query[..., queries, :]))
-            if not self.shares_weights:  # in a kernel of their own, whose registers they fit
-                weights = self.columns(queries, again=True)
-            value.append(self.product(thinned(weights, kept, self.dropout_p), slope))
-        return added(query) * self.scale, added(key) * self.scale, added(value)
-
-    def of_mask(self) -> Attention:
-        """The gradient of a mask added to the scores, in their shape."""
-        first, *others = map(self.rows, self.keys)
-        return first.cat(*others, dim=-1) if others else first
-
-    def rows(self, keys: slice) -> Attention:
-        """The slopes of the scores of all queries (the rows) with some keys."""
-        key, value = self.key[..., keys, :], self.value[..., keys, :]
-        mask = part_of(self.mask, slice(0, self.query.shape[-2]), keys)
-        scores = self.scaled.matmul(turned(key), dtype=self.wide)
-        scores = masked(scores * -self.scale if self.is_narrow else scores, mask)
-        kept = None if self.kept is None else self.kept[..., keys]
-        slopes = thinned(self.slope.matmul(turned(value), dtype=self.wide), kept, self.dropout_p)
-        return (scores - self.logarithm).exp() * (slopes - self.mean)
-
-    def columns(self, queries: slice, again: bool = False) -> Attention:
-        """The weights of all keys (the rows) for some queries; others nodes of them `again`."""
-        mask = part_of(self.mask, queries, slice(0, self.key.shape[-2]))
-        query = self.query[..., queries, :]
-        if not self.is_narrow:
-            scores = self.key.matmul(turned(self.scaled[..., queries, :]), dtype=self.wide)
-        elif again:
-            scores = turned(self.unscaled(query, turned(-self.key)))
-        else:  # what is negated is what stays with the rows of a kernel
-            scores = self.unscaled(-self.key, turned(query))
-        return (masked(scores, mask, across=True) - turned(self.logarithm[..., queries, :])).exp()
-
-    def unscaled(self, rows: Attention, columns: Attention) -> Attention:
-        """Scores by operands of which one is negated."""
-        return rows.matmul(columns, dtype=self.wide) * -self.scale
-
-    def product(self, weights: Attention, what: Attention) -> Attention:
-        """A product with weights, which are as narrow as in the forward pass."""
-        is_narrow = multiplies(self.query.device, self.query.dtype)
-        weights = weights.cast(self.query.dtype) if is_narrow else weights
-        return weights.matmul(what, dtype=self.wide)
+        first = stands_for(query.matmul(turned(key), dtype=logarithm.dtype))
+        weights = (masked(first, masks[0] if masks else self.start) - logarithm).exp()
+        made = thinned(weights, kept, self.dropout_p)
+        if multiplies(query.device, query.dtype):
+            made = made.cast(query.dtype)
+        (*outer, rows, width), (seen, columns) = query.shape, value.shape[-2:]
+        is_one = all(x.dtype is query.dtype for x in (key, value)) and g.dtype is query.dtype
+        kind, sizes = query.dtype if is_one else None, (rows, seen, width, columns)
+        ways = ways_of(query.device, kind, math.prod(outer), sizes)
+        q, k, v, a, w, p = (x.uop for x in (query, key, value, made, weights, first))
+        # Weights are 0 where a mask hides scores: their slopes are those of P, and of the mask.
+        given = tuple([n for n in call.src[4:] if n.shape == p.shape])
+        weighed = Weighed(call, q, k, v, a, w, p, p, ways, given, 1 / root(width))
+        of_query, of_key, of_value, pieces = weighed.gradients(g, gradients)
+        if ways.are_whole:  # a sum over heads that share keys is no part of a chain
+            of_key, of_value = stored(of_key), stored(of_value)
+        first, *others = map(Attention._from_node, pieces)
+        whole = first.cat(*others, dim=-1) if others else first
+        of_masks = [whole if dtypes.is_float(m.dtype) else None for m in masks]
+        return [of_query, of_key, of_value, None, *of_masks, None][: len(call.src) - 1]

@@ -427,8 +427,10 @@ def parts_of(
     node: UOp, g: UOp, useful: Collection[UOp], targets: Collection[UOp]
 ) -> Iterable[tuple[UOp, UOp | None]]:
     """Nodes that a node was computed from, and their gradients as far as they come from it."""
-    if node.op in RESULTS and (weighed := weighed_at(node, useful, targets)) is not None:
-        return weighed.gradients(g, gradients)
+    if node.op in RESULTS:
+        found = weighed_at(node, g, useful, targets, gradients)
+        if found is not None:
+            return found
     return zip(node.src, GRADIENT_RULES[node.op](node, g), strict=True)
 
 

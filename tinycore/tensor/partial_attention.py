@@ -21,9 +21,6 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import APPROXIMATE, Op
 from tinycore.uop.size import greatest
 
-PIECE_BYTES: Final = 512 << 10
-"""Bytes read again for every row: keys and values of a piece, or queries and slopes."""
-LEAST_PIECE: Final = 128
 LEAST_PART: Final = 64
 """Keys of a part, at least, where parts of them are seen at once."""
 
@@ -99,18 +96,15 @@ def combine_pair(seen: Seen[T], more: Seen[T]) -> Seen[T]:
     return Seen(top, total, weighed, seen.is_masked or more.is_masked).stored()
 
 
-def masked(scores: T, mask: T | int | None, across: bool = False) -> T:
-    """Scores less what a mask hides; `across` if queries are in the columns.
+def masked(scores: T, mask: T | int | None) -> T:
+    """Scores less what a mask hides.
 
     A number is the position of the first query as seen from the first key.
     """
     if mask is None:
         return scores
     if isinstance(mask, int):
-        every = scores.const_like(True, dtypes.bool)
-        mask = every.triu(-mask) if across else every.tril(mask)
-    elif across:
-        mask = turned(mask)
+        mask = scores.const_like(True, dtypes.bool).tril(mask)
     return mask.where(scores, -math.inf) if mask.dtype is dtypes.bool else scores + mask
 
 
@@ -131,13 +125,6 @@ def part_of(mask: T | int | None, queries: slice, keys: slice) -> T | int | None
         start = mask + queries.start - keys.start
         return None if start >= keys.stop - keys.start - 1 else start
     return None if mask is None else mask[..., queries, keys]
-
-
-def pieces(length: int, width: int) -> list[slice]:
-    """A length cut evenly, so that `width` numbers for each of its places fit a near cache."""
-    most = max(PIECE_BYTES // (max(width, 1) * dtypes.float32.itemsize), LEAST_PIECE)
-    size = -(-length // -(-length // most))
-    return [slice(start, min(start + size, length)) for start in range(0, length, size)]
 
 
 def length_of_part(seen: int, parts: int) -> int:
@@ -189,9 +176,3 @@ def finite(top: T) -> T:
 def turned(x: T) -> T:
     """Transposed: `mT`, which a later file of Tensor adds, for the shapes checked here."""
     return x.transpose(-2, -1)
-
-
-def added(parts: Sequence[T]) -> T:
-    """The sum of some products, each of which is added before the next one is begun."""
-    first, *others = parts
-    return functools.reduce(lambda a, b: (a + b).contiguous(), others, first.contiguous())

@@ -1,30 +1,37 @@
-"""The gradient of values weighed by a softmax of products, whose weights are computed again.
+"""The gradient of attention: of values weighed by a softmax of products, computed again.
 
-Floor 5. Attention written out is R = A @ V with A = W * c, W = softmax(S) and S made of a product
-P = Q @ K.T by elementwise steps. Its derivative is dS = W * (dW - rowsum(dR * R)): the sum over a
+Floor 5. Attention, whoever wrote it, is R = A @ V with A = W * c, W = softmax(S) and S made of
+P = Q @ K.T by elementwise steps. The derivative is dS = W * (dW - rowsum(dR * R)): the sum over a
 row of W * dW is one over the few columns of R (T. Dao et al., "FlashAttention", 2022). With W
 computed anew from the totals of rows, once with the rows of Q and once with those of K in its rows,
 each gradient is a chain of products (`render/chains.py`), and nothing of the size of S is stored.
-Only where a device computes such chains, and where no gradient of a value inside is asked for.
+Of `scaled_dot_product_attention` pieces of S exist at a time where a device has no such chains;
+what is written out is differentiated step by step there, as where a value inside has a gradient.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from tinycore._deferred import deferred
-from tinycore.dtype import dtypes
+from tinycore.dtype import DType, dtypes
 from tinycore.tensor import graph
 from tinycore.uop.movement import below_movement, source_below
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, Op
+from tinycore.uop.shape import DeviceLike
 
 refusal_of_chain: Final[Callable[..., str | None]] = deferred(
     "tinycore.schedule.product_chains:refusal_of_chain"
 )
+
+PIECE_BYTES: Final = 512 << 10
+"""Bytes read again for every row: keys and values of a piece, or queries and slopes."""
+LEAST_PIECE: Final = 128
 
 RESULTS: Final = frozenset({Op.CAST, Op.RESHAPE})
 """Ops that a product ends with: its axis of one is left out, and a wide sum rounded."""
@@ -187,71 +194,169 @@ def turned(x: UOp) -> UOp:
     return graph.permute(x, [*outer, b, a])
 
 
-def product(a: UOp, b: UOp, batch: tuple[int, ...]) -> UOp:
-    """Rows (.., r, steps) by columns (.., c, steps), summed in float32."""
-    (*outer, r, steps), (*others, c, _) = a.shape, b.shape
-    x = graph.reshape(a, (*outer, r, 1, steps)).cast(dtypes.float32)
-    y = graph.reshape(b, (*others, 1, c, steps)).cast(dtypes.float32)
-    x, y = (graph.expand(n, (*batch, r, c, steps)) for n in (x, y))
-    return graph.reshape(graph.fold(x * y, Op.ADD, [len(batch) + 2]), (*batch, r, c))
+def times(x: UOp, number: float) -> UOp:
+    """x * number."""
+    return x if number == 1 else x * graph.full_like(x, number)
+
+
+def part(x: UOp, rows: slice, columns: slice | None = None) -> UOp:
+    """Some rows of matrices, and columns of these."""
+    *outer, _, last = x.shape
+    stop = (0, last) if columns is None else (columns.start, columns.stop)
+    return graph.shrink(x, [*((0, size) for size in outer), (rows.start, rows.stop), stop])
+
+
+def added(parts: Sequence[UOp]) -> UOp:
+    """The sum of some products, each of which is added before the next one is begun."""
+    first, *others = map(stored, parts)
+    return functools.reduce(lambda a, b: stored(a + b.src[0]), others, first)
+
+
+def stored(x: UOp) -> UOp:
+    """A value in memory."""
+    return x if x.op is Op.CONTIGUOUS else UOp(Op.CONTIGUOUS, x.dtype, (x,))
+
+
+@dataclass(frozen=True)
+class Ways:
+    """How a device computes the gradients: in whole chains of products, or in pieces of them."""
+
+    keys: Sequence[slice]
+    """Keys whose slopes exist at a time for the gradient of queries."""
+    queries: Sequence[slice]
+    """Queries whose weights exist at a time for the gradients of keys and values."""
+    apart: bool
+    """True if the gradients of keys and values are kernels of their own, each with weights."""
+    are_whole: bool
+    """True if nothing is in pieces because the device has no chain for it."""
+
+
+def ways_of(
+    device: DeviceLike, dtype: DType | None, others: int, sizes: tuple[int, int, int, int]
+) -> Ways:
+    """The ways for numbers of rows, keys, features and columns; `dtype` is None for several."""
+    rows, seen, width, columns = sizes
+    both = width, columns
+    is_query = are_chains(device, dtype, others, (rows, seen, both, (width,)))
+    # In parts each group would compute both first products: more than the two kernels do.
+    shared = (seen, rows, both, both)
+    are_one = width == columns and are_chains(device, dtype, others, shared, most_parts=1)
+    apart = (seen, rows, both, (width,)), (seen, rows, (width,), (columns,))
+    are_whole = is_query and (are_one or are_chains(device, dtype, others, *apart))
+    return Ways(
+        [slice(0, seen)] if is_query else pieces(seen, width + columns),
+        [slice(0, rows)] if are_whole else pieces(rows, width + columns),
+        is_query and not are_one,
+        are_whole,
+    )
+
+
+def are_chains(
+    device: DeviceLike,
+    dtype: DType | None,
+    others: int,
+    *sizes: tuple[Any, ...],
+    **options: int,
+) -> bool:
+    """True if products of each of some sizes, and what is between them, are one kernel."""
+    return dtype is not None and not any(
+        refusal_of_chain(device, dtype, (others, *each), **options) for each in sizes
+    )
+
+
+def pieces(length: int, width: int) -> list[slice]:
+    """A length cut evenly, so that `width` numbers for each of its places fit a near cache."""
+    most = max(PIECE_BYTES // (max(width, 1) * dtypes.float32.itemsize), LEAST_PIECE)
+    size = -(-length // -(-length // most))
+    return [slice(start, min(start + size, length)) for start in range(0, length, size)]
 
 
 @dataclass(frozen=True)
 class Weighed:
-    """A result R = A @ V in the type of its operands, with A in proportion to softmax(S)."""
+    """A result R = A @ V: A is made of W by elementwise steps, each row of W adds up to 1, and W is
+    made of S by a softmax, or of its logarithms; S is made of P = Q @ K.T * scale."""
 
-    node: UOp
-    last: Product
+    result: UOp
+    query: UOp
+    key: UOp
+    value: UOp
     made: UOp
-    """A, in shape (.., rows, columns)."""
-    softmax: Softmax
-    first: Product
-    """The product that S is made of."""
-    apart: bool
-    """True if the gradients of K and V are kernels of their own, each with weights of its own."""
+    """A, in the type in which it is multiplied."""
+    weights: UOp
+    scores: UOp
+    first: UOp
+    """P, which is computed again, by other nodes."""
+    ways: Ways
+    given: tuple[UOp, ...] = ()
+    """Values in the shape of P that are read as they are, whatever they are made of."""
+    scale: float = 1.0
 
-    def gradients(self, g: UOp, differentiate: Differentiate) -> Iterator[tuple[UOp, UOp]]:
-        """The operands of both products, and the gradient of each, given that of the result."""
-        batch, narrow = self.last.batch, g.dtype
-        query, key = matrix(self.first.rows, -2), matrix(self.first.columns, -3)
-        value = turned(matrix(self.last.columns, -3))
-        wide = g.cast(dtypes.float32) * self.node.cast(dtypes.float32)
+    def gradients(self, g: UOp, by: Differentiate) -> tuple[UOp, UOp, UOp, list[UOp]]:
+        """Those of Q, K and V, given that of R; and that of P, in pieces of some columns."""
+        narrow, rows, seen = self.made.dtype, slice(0, g.shape[-2]), slice(0, self.key.shape[-2])
+        wide = g.cast(self.weights.dtype) * self.result.cast(self.weights.dtype)
         mean = graph.fold(wide, Op.ADD, [len(g.shape) - 1])
-        # Of negated operands, those that stay with the rows of a kernel: other nodes than those of
-        # the forward pass, whose numbers would be kept from then to now.
-        anew = Anew(self, -product(-query, key, batch), same)
-        slope = anew.slope(product(g, value, batch), mean, differentiate)
-        yield placed(self.first.rows, product(slope.cast(narrow), turned(key), batch), -2)
-        anew = Anew(self, -product(-key, query, batch), turned)
-        slope = anew.slope(product(value, g, batch), mean, differentiate)
-        yield placed(self.first.columns, product(slope.cast(narrow), turned(query), batch), -3)
-        if self.apart:
-            anew = Anew(self, turned(-product(query, -key, batch)), turned)
-        yield placed(self.last.columns, turned(product(anew.made, turned(g), batch)), -3)
+        queries, slopes, keys, values = [], [], [], []
+        for some in self.ways.keys:
+            key, value = part(self.key, some), part(self.value, some)
+            anew = Anew(self, rows, some, self.again(-self.query, key), same)
+            slopes.append(anew.slope(self.product(g, value), mean, by))
+            queries.append(self.product(slopes[-1].cast(narrow), turned(key)))
+        for some in self.ways.queries:
+            query, of_rows = part(self.query, some), part(g, some)
+            anew = Anew(self, some, seen, self.again(-self.key, query), turned)
+            slope = anew.slope(self.product(self.value, of_rows), part(mean, some), by)
+            keys.append(self.product(slope.cast(narrow), turned(query)))
+            if self.ways.apart:  # in a kernel of their own, whose registers the weights fit
+                anew = Anew(self, some, seen, turned(self.again(query, -self.key)), turned)
+            values.append(self.product(anew.made, turned(of_rows)))
+        of_query, of_key, of_value = (
+            x[0] if self.ways.are_whole else added(x) for x in (queries, keys, values)
+        )
+        return times(of_query, self.scale), times(of_key, self.scale), of_value, slopes
+
+    def again(self, rows: UOp, columns: UOp) -> UOp:
+        """P by operands of which one is negated, that which stays with the rows of a kernel where
+        it can: other nodes than those of the forward pass, whose numbers would be kept until now.
+        """
+        return times(self.product(rows, columns), -self.scale)
+
+    def product(self, a: UOp, b: UOp) -> UOp:
+        """Rows (.., r, steps) by columns (.., c, steps), summed in the type of weights."""
+        batch, (*outer, r, steps), (*beside, c, _) = self.result.shape[:-2], a.shape, b.shape
+        x = graph.reshape(a, (*outer, r, 1, steps)).cast(self.weights.dtype)
+        y = graph.reshape(b, (*beside, 1, c, steps)).cast(self.weights.dtype)
+        x, y = (graph.expand(n, (*batch, r, c, steps)) for n in (x, y))
+        return graph.reshape(graph.fold(x * y, Op.ADD, [len(batch) + 2]), (*batch, r, c))
 
 
 class Anew:
-    """The steps of a `Weighed` on other nodes of its first product, some with columns in rows."""
+    """The steps of a `Weighed` for some rows and keys, turned or not, on other nodes of P."""
 
-    def __init__(self, of: Weighed, scores: UOp, turn: Callable[[UOp], UOp]) -> None:
-        self.of, self.scores, self.turn = of, scores, turn
-        known = {of.first.node: scores}
-        self.made = again(of.made, turn, known)
-        self.weights = known[of.softmax.node]
-        self.softened = known[of.softmax.scores]
+    def __init__(
+        self, of: Weighed, rows: slice, keys: slice, scores: UOp, turn: Callable[[UOp], UOp]
+    ) -> None:
+        self.of, self.turn = of, turn
+        self.known = {n: turn(part(n, rows, keys)) for n in of.given} | {of.first: scores}
+        """Nodes of the forward pass, and those that stand for them."""
+        self.made = again(of.made, lambda end: turn(part(end, rows, keys)), self.known)
 
-    def slope(self, of_made: UOp, mean: UOp, differentiate: Differentiate) -> UOp:
-        """The gradient of the first product, given that of A and its means over rows."""
-        end = self.made.src[0] if self.made.op is Op.CAST else self.made  # it is not rounded
-        slope = differentiate(end, of_made.cast(end.dtype), [self.weights])[self.weights]
-        means = graph.expand(self.turn(mean), self.scores.shape)
-        slope = self.weights * (slope - means)
-        return differentiate(self.softened, slope, [self.scores])[self.scores]
+    def slope(self, of_made: UOp, mean: UOp, by: Differentiate) -> UOp:
+        """The gradient of P, given that of A and its means over rows."""
+        known, made = self.known, self.made
+        end = made.src[0] if made.op is Op.CAST else made  # it is not rounded
+        weights, first = known[self.of.weights], known[self.of.first]
+        slope = by(end, of_made.cast(end.dtype), [weights])[weights]
+        slope = weights * (slope - graph.expand(self.turn(mean), weights.shape))
+        return by(known[self.of.scores], slope, [first])[first]
 
 
-def weighed_at(node: UOp, useful: Collection[UOp], targets: Collection[UOp]) -> Weighed | None:
-    """The values weighed by a softmax of products that a node is the result of, where its device
-    computes their gradients as chains; None where it does not, or gradients of others are asked."""
+def weighed_at(
+    node: UOp, g: UOp, useful: Collection[UOp], targets: Collection[UOp], by: Differentiate
+) -> list[tuple[UOp, UOp]] | None:
+    """Where a node is values weighed by a softmax of products: the operands of both, and their
+    gradients, given that of the node. None where it is not, where its device does not compute them
+    as chains, or where gradients of others are asked."""
     last = product_at(node.src[0] if node.op is Op.CAST else node)
     if last is None or not last.rows.dtype is last.columns.dtype is node.dtype:
         return None
@@ -269,8 +374,18 @@ def weighed_at(node: UOp, useful: Collection[UOp], targets: Collection[UOp]) -> 
     inside |= {last.node} - {node}
     if first.batch != last.batch or not inside.isdisjoint(targets) or has_choices(steps, first):
         return None
-    apart = are_apart(node, last, first)
-    return None if apart is None else Weighed(node, last, made, softmax, first, apart)
+    (rows, seen, width), columns, others = first.sizes, last.sizes[1], math.prod(last.batch)
+    if not are_chains(node.device, node.dtype, others, (rows, seen, (width,), (columns,))):
+        return None
+    ways = ways_of(node.device, node.dtype, others, (rows, seen, width, columns))
+    query, key = matrix(first.rows, -2), matrix(first.columns, -3)
+    value = turned(matrix(last.columns, -3))
+    whole = Weighed(node, query, key, value, made, softmax.node, softmax.scores, first.node, ways)
+    if not ways.are_whole:
+        return None
+    of_query, of_key, of_value, _ = whole.gradients(g, by)
+    products = (first.rows, of_query, -2), (first.columns, of_key, -3)
+    return [placed(*each) for each in (*products, (last.columns, turned(of_value), -3))]
 
 
 def has_choices(steps: Iterable[UOp], first: Product) -> bool:
@@ -281,22 +396,3 @@ def has_choices(steps: Iterable[UOp], first: Product) -> bool:
         if not moved.isdisjoint(n.src):
             moved.add(n)
     return any(n.dtype is dtypes.bool for n in moved)
-
-
-def are_apart(node: UOp, last: Product, first: Product) -> bool | None:
-    """True if the gradients of K and V are chains apart, False if they are one; None if none."""
-    others = math.prod(last.batch)
-    (rows, between, steps), (_, columns, _) = first.sizes, last.sizes
-    both = (steps, columns)
-
-    def are_chains(*sizes: tuple[Any, ...], **options: int) -> bool:
-        device = node.device
-        return not any(refusal_of_chain(device, node.dtype, (others, *n), **options) for n in sizes)
-
-    if not are_chains((rows, between, (steps,), (columns,)), (rows, between, both, (steps,))):
-        return None
-    # One kernel has columns of one number, and all of them: parts would repeat both first products.
-    if steps == columns and are_chains((between, rows, both, both), most_parts=1):
-        return False
-    whole = (between, rows, both, (steps,)), (between, rows, (steps,), (columns,))
-    return True if are_chains(*whole) else None

@@ -17,7 +17,7 @@ from tinycore.device.buffer import Buffer
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.schedule import ScheduleItem
-from tinycore.tensor import Tensor, attention, partial_attention
+from tinycore.tensor import Tensor, attention, softmax_products
 
 pytestmark = pytest.mark.sample(6)
 
@@ -34,8 +34,8 @@ def in_pieces(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, t
     if target != FULL and "groups" not in request.node.name:
         pytest.skip("pieces are the same graphs on every device")
     monkeypatch.setattr(attention, "MOST_KEPT", 0)
-    monkeypatch.setattr(partial_attention, "PIECE_BYTES", 1)
-    monkeypatch.setattr(partial_attention, "LEAST_PIECE", 3)
+    monkeypatch.setattr(softmax_products, "PIECE_BYTES", 1)
+    monkeypatch.setattr(softmax_products, "LEAST_PIECE", 3)
 
 
 def test_attention() -> None:
@@ -122,10 +122,10 @@ def test_queries_that_see_nothing() -> None:
 
 
 def test_lengths_are_cut_evenly() -> None:
-    assert partial_attention.pieces(2048, 128) == [slice(0, 1024), slice(1024, 2048)]
-    assert partial_attention.pieces(1100, 128) == [slice(0, 550), slice(550, 1100)]
-    assert partial_attention.pieces(5, 1 << 20) == [slice(0, 5)]
-    assert [s.stop - s.start for s in partial_attention.pieces(400, 1 << 20)] == [100] * 4
+    assert softmax_products.pieces(2048, 128) == [slice(0, 1024), slice(1024, 2048)]
+    assert softmax_products.pieces(1100, 128) == [slice(0, 550), slice(550, 1100)]
+    assert softmax_products.pieces(5, 1 << 20) == [slice(0, 5)]
+    assert [s.stop - s.start for s in softmax_products.pieces(400, 1 << 20)] == [100] * 4
 
 
 @pytest.mark.usefixtures("in_pieces")
@@ -170,6 +170,20 @@ def test_masks_that_are_added_have_gradients(shape: tuple[int, ...]) -> None:
         numbers(2, 3, 7, 4, seed=1),
         numbers(2, 3, 7, 4, seed=2),
         numbers(*shape, seed=3),
+        dtypes_used=(dtypes.float32,),
+    )
+
+
+@pytest.mark.usefixtures("in_pieces")
+@pytest.mark.parametrize("seen", [1, 7])
+def test_a_mask_is_made_of_the_product_of_its_scores(seen: int) -> None:
+    """Scores are computed anew, but not those that are a mask; one key has totals of one score."""
+    compare(
+        lambda q, k, v: q.scaled_dot_product_attention(k, v, q @ k.transpose(-2, -1)),
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, q @ k.transpose(-2, -1)),
+        numbers(2, 5, 4),
+        numbers(2, seen, 4, seed=1),
+        numbers(2, seen, 3, seed=2),
         dtypes_used=(dtypes.float32,),
     )
 
@@ -299,8 +313,8 @@ def test_no_scores_are_kept(
     """
     length, heads, piece = 512, 2, 64
     monkeypatch.setattr(attention, "MOST_KEPT", piece * piece)
-    monkeypatch.setattr(partial_attention, "PIECE_BYTES", piece * 4 * 4)
-    monkeypatch.setattr(partial_attention, "LEAST_PIECE", piece)
+    monkeypatch.setattr(softmax_products, "PIECE_BYTES", piece * 4 * 4)
+    monkeypatch.setattr(softmax_products, "LEAST_PIECE", piece)
     monkeypatch.setattr(attention, "CAUSAL_ROWS", piece)
     q, k, v, g = (Tensor.empty(heads, length, 2) for _ in range(4))
     out = q.scaled_dot_product_attention(k, v, dropout_p=dropout_p, is_causal=is_causal)
