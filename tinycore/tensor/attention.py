@@ -380,17 +380,16 @@ class Backward:
         if multiplies(query.device, query.dtype):
             made = made.cast(query.dtype)
         (*outer, rows, width), (seen, columns) = query.shape, value.shape[-2:]
-        is_one = all(x.dtype is query.dtype for x in (key, value)) and g.dtype is query.dtype
-        kind, sizes = query.dtype if is_one else None, (rows, seen, width, columns)
-        ways = ways_of(query.device, kind, math.prod(outer), sizes)
+        kind = query.dtype if {key.dtype, value.dtype, g.dtype} == {query.dtype} else None
+        ways = ways_of(query.device, kind, math.prod(outer), (rows, seen, width, columns))
         q, k, v, a, w, p = (x.uop for x in (query, key, value, made, weights, first))
         # Weights are 0 where a mask hides scores: their slopes are those of P, and of the mask.
         given = tuple([n for n in call.src[4:] if n.shape == p.shape])
         weighed = Weighed(call, q, k, v, a, w, p, p, ways, given, 1 / root(width))
-        of_query, of_key, of_value, pieces = weighed.gradients(g, gradients)
+        of_query, of_key, of_value, parts = weighed.gradients(g, gradients)
         if ways.are_whole:  # a sum over heads that share keys is no part of a chain
             of_key, of_value = stored(of_key), stored(of_value)
-        first, *others = map(Attention._from_node, pieces)
+        first, *others = map(Attention._from_node, parts)
         whole = first.cat(*others, dim=-1) if others else first
         of_masks = [whole if dtypes.is_float(m.dtype) else None for m in masks]
         return [of_query, of_key, of_value, None, *of_masks, None][: len(call.src) - 1]
