@@ -35,7 +35,7 @@ BUDGETS: Final = {
     "tinycore/nn/optim": 8_417,
     "tinycore/render": 19_860,
     "tinycore/schedule": 54_192,
-    "tinycore/tensor": 126_652,
+    "tinycore/tensor": 126_470,
     "tinycore/tensor/guards": 9_356,
     "tinycore/uop": 43_246,
     "plugins/tiny_amd": 41_844,
@@ -55,9 +55,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 503_294
+SUM: Final = 503_112
 """The budgets of the core together."""
-FLOORS: Final = 445_954
+FLOORS: Final = 445_772
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01
