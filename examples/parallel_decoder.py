@@ -18,7 +18,7 @@ from typing import Any
 import numpy
 
 import tiny_mpi
-from tiny_llm.decoder import Cache, Decoder, Layer
+from tiny_llm.decoder import Decoder, Layer
 from tiny_llm.description import Attention, Description, Rotation
 from tiny_llm.packing import DenseMatrix, dense
 from tinycore import Tensor, nn
@@ -59,10 +59,7 @@ def new_decoder() -> Decoder:
 
 def loss_of(decoder: Decoder, tokens: Tensor) -> Tensor:
     """The mean loss of each next token of one sequence (LENGTH + 1,)."""
-    about, places = decoder.about, [layer.norm_attention.device for layer in decoder.layers]
-    shape = (about.attention.kv_heads, LENGTH, about.attention.head_width)
-    cache = Cache(*([Tensor.zeros(*shape, device=d).contiguous() for d in places] for _ in "kv"))
-    scores = decoder(tokens[:-1], cache, 0, None, LENGTH)
+    scores = decoder(tokens[:-1].unsqueeze(0))
     return scores.sparse_categorical_crossentropy(tokens[1:].to(scores.device))
 
 

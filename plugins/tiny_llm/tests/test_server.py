@@ -8,28 +8,52 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import uvicorn
 
-from tiny_llm import Piece, Sampling, Speed
+from tiny_llm import Piece, Speed
 from tiny_llm.server import Limits, application
+from tiny_llm.text import Options
 from tinycore.errors import ArgumentError
 
 JSON = {"Content-Type": "application/json"}
 
 
+class Counted:
+    """A text of `Counter`."""
+
+    def __init__(self, ids: list[int], options: Options) -> None:
+        self.ids, self.options, self.count = ids, options, 0
+
+    def piece(self) -> Piece:
+        """The next number, or the end."""
+        reason = "stop" if self.count == self.ids[0] else None
+        if self.options.limit is not None and self.count >= self.options.limit:
+            reason = "length"
+        if self.options.until():
+            reason = "ended"
+        if reason is not None:
+            return Piece("", None, reason, Speed(len(self.ids), 1, 0.1, self.count, 0.1))
+        self.count += 1
+        return Piece(f"{self.count - 1} ", self.count - 1)
+
+
 class Counter:
-    """A model that writes "0 1 2 ...", as slowly as it is told, up to the length of the prompt."""
+    """A model that writes "0 1 2 ...", as slowly as it is told, up to the first of the prompt."""
 
     name, context = "counter", 1000
 
-    def __init__(self) -> None:
+    def __init__(self, places: int = 1) -> None:
         self.pause = 0.0
+        self.places = places
+        self.texts: list[Counted] = []
         self.started = threading.Event()
+        self.most = 0
+        """The most texts that there were at the same time."""
         self.left: list[str] = []
         """Reasons of the ends of all texts."""
 
@@ -38,33 +62,33 @@ class Counter:
             return [ord(letter) for letter in given]
         return [each if isinstance(each, int) else len(str(each)) for each in given]
 
-    def generate(
-        self,
-        given: list[int],
-        sampling: Sampling | None = None,
-        *,
-        limit: int | None = None,
-        stop: Sequence[str] = (),
-        until: Callable[[], bool] | None = None,
-    ) -> Iterator[Piece]:
-        if given[0] == ord("!"):
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def add(self, ids: Sequence[int], options: Options) -> Counted | None:
+        if ids[0] == ord("!"):
             raise ArgumentError("no exclamations")
-        if given[0] == ord("?"):
-            raise ZeroDivisionError
-        self.started.set()
-        count, reason = 0, "stop"
-        while count < given[0]:
-            if until is not None and until():
-                reason = "ended"
-                break
-            time.sleep(self.pause)
-            yield Piece(f"{count} ", count)
-            count += 1
-            if limit is not None and count >= limit:
-                reason = "length"
-                break
-        self.left.append(reason)
-        yield Piece("", None, reason, Speed(len(given), 1, 0.1, count, 0.1))
+        if len(self.texts) == self.places:
+            return None
+        self.texts.append(Counted(list(ids), options))
+        self.most = max(self.most, len(self.texts))
+        return self.texts[-1]
+
+    def drop(self, text: Counted) -> None:
+        self.texts.remove(text)
+
+    def step(self) -> Iterator[tuple[Counted, Piece]]:
+        if self.texts:
+            self.started.set()
+        time.sleep(self.pause)
+        for text in list(self.texts):
+            if text.ids[0] == ord("?"):
+                raise ZeroDivisionError
+            piece = text.piece()
+            if piece.reason is not None:
+                self.left.append(piece.reason)
+                self.drop(text)
+            yield text, piece
 
 
 class Running:
@@ -72,7 +96,7 @@ class Running:
 
     def __init__(self, model: Counter, limits: Limits, **options: Any) -> None:
         config = uvicorn.Config(
-            application(model, limits, **options),
+            application(model, model, limits, **options),
             host="127.0.0.1",
             port=0,
             log_level="error",
@@ -109,7 +133,7 @@ class Running:
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Running]:
-    running = Running(Counter(), Limits(body_bytes=20_000, tokens=50), hosts=["127.0.0.1"])
+    running = Running(Counter(4), Limits(body_bytes=20_000, tokens=50), hosts=["127.0.0.1"])
     yield running
     running.stop()
 
@@ -225,7 +249,7 @@ def test_a_name_of_another_site_is_refused(shared: Running) -> None:
     assert shared.ask("/v1/models", headers={"Host": "evil.example"})[0] == 400
 
 
-def test_an_error_of_the_model_ends_one_request_alone(shared: Running) -> None:
+def test_an_error_of_the_model_ends_the_texts_of_that_step_alone(shared: Running) -> None:
     assert shared.ask("/v1/completions", {"prompt": "?"})[0] == 500
     assert b"error" in shared.ask("/v1/completions", {"prompt": "?", "stream": True})[1]
     assert text_of(shared.post("/v1/completions", {"prompt": [1]})) == "0 "
@@ -306,6 +330,29 @@ def test_a_client_that_goes_ends_its_text(stream: bool) -> None:
         assert running.model.left == ["ended"]
         running.model.pause = 0
         assert text_of(running.post("/v1/completions", {"prompt": [2]})) == "0 1 "
+
+
+def test_texts_are_written_side_by_side_and_a_place_is_freed_for_the_next() -> None:
+    running = Running(Counter(3), Limits(waiting=2, seconds=30))
+    running.model.pause = 0.01
+    body = {"prompt": [900], "max_tokens": 900, "stream": True}
+    clients = []
+    for count in range(1, 6):  # three are written, two wait
+        client = http.client.HTTPConnection("127.0.0.1", running.port, timeout=20)
+        client.request("POST", "/v1/completions", json.dumps(body), JSON)
+        clients.append(client)
+        while sum(json.loads(running.ask("/health")[1])[n] for n in ("waiting", "running")) < count:
+            time.sleep(0.01)
+    assert running.ask("/v1/completions", body)[0] == 429
+    for client in clients[1:4]:  # two that are written, and one that waits
+        client.sock.shutdown(socket.SHUT_RDWR)
+        client.close()
+    assert text_of(running.post("/v1/completions", {"prompt": [2], "max_tokens": 2})) == "0 1 "
+    for client in clients:
+        client.close()
+    running.stop()
+    assert running.model.most == 3
+    assert not running.model.texts
 
 
 def test_the_server_stops_beside_a_running_answer() -> None:

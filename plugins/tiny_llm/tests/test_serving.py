@@ -21,6 +21,7 @@ import tiny_models
 pytestmark = pytest.mark.slow
 
 JSON = {"Content-Type": "application/json"}
+FREE = {"status": "ok", "waiting": 0, "running": 0}
 
 
 class Process:
@@ -88,6 +89,61 @@ def test_many_clients_then_a_signal_in_the_middle_of_a_stream(process: Process) 
     connection.request("POST", "/v1/completions", json.dumps(endless), JSON)
     assert connection.getresponse().read(30).startswith(b"data: ")
     assert process.end(signal.SIGTERM) in (0, -signal.SIGTERM)
+
+
+def memory(process: Process) -> int:
+    """Resident bytes of the server."""
+    pages = Path(f"/proc/{process.process.pid}/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def rude(process: Process, number: int) -> None:
+    """A client that breaks off, sends rubbish, reads slowly, or asks as it should."""
+    body = json.dumps({"prompt": f"hello {number}", "max_tokens": 12, "stream": True}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    whole = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    with socket.create_connection(("127.0.0.1", process.port), 60) as client:
+        kind = number % 5
+        if kind == 0:
+            client.sendall(whole)  # and away
+        elif kind == 1:
+            client.sendall(whole[: len(whole) // 2])
+        elif kind == 2:
+            client.sendall(b"\0\xff rubbish \r\n\r\n")
+            client.recv(1000)
+        else:
+            client.sendall(whole.replace(b"Host", b"Connection: close\r\nHost"))
+            content = b""
+            while part := client.recv(64 if kind == 3 else 65536):
+                content += part
+                if kind == 3 and len(content) < 500:
+                    time.sleep(0.01)
+            assert content.rstrip().endswith(b"0") or b"429" in content, content[-200:]
+
+
+def test_nothing_hangs_or_grows_beside_rude_clients(process: Process) -> None:
+    expected = {"prompt": "hello", "max_tokens": 8, "temperature": 1, "seed": 3}
+    before = process.ask("POST", "/v1/completions", expected)["choices"]
+    sizes = []
+    for turn in range(4):
+        with ThreadPoolExecutor(64) as pool:
+            list(
+                pool.map(lambda number: rude(process, number), range(turn * 160, turn * 160 + 160))
+            )
+        end = time.monotonic() + 60
+        while (found := process.ask("GET", "/health")) != FREE:
+            assert time.monotonic() < end, found
+            time.sleep(0.05)
+        sizes.append(memory(process))
+    assert process.ask("POST", "/v1/completions", expected)["choices"] == before
+    assert max(sizes[2:]) < sizes[1] + (8 << 20)
+
+    with ThreadPoolExecutor(16) as pool:  # a kill in the middle of work leaves nobody waiting
+        asked = [pool.submit(rude, process, 4) for _ in range(16)]
+        time.sleep(0.1)
+        process.end(signal.SIGKILL)
+        for each in asked:
+            each.exception(30)
 
 
 def test_an_interrupt_from_the_keyboard_ends_it(process: Process) -> None:

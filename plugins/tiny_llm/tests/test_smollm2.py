@@ -37,17 +37,17 @@ def test_scores_are_those_of_float32(model: LanguageModel) -> None:
     reference = numpy.load(Path(__file__).parent / "smollm2-scores.npz")
     assert model.tokenizer.encode(PROMPT) == IDS
 
-    scores = model.decoder(Tensor(IDS), model.cache, 0, None, 256).numpy()
+    scores = model.decoder(Tensor([IDS]), model.cache, Tensor([0]), None, 256).numpy()
 
     assert numpy.abs(scores[:, reference["tokens"]] - reference["scores"]).max() < 1e-3
     assert scores[-1].argmax() == PARIS
 
 
 def test_a_cache_gives_the_scores_of_a_whole_prompt(model: LanguageModel) -> None:
-    model.held.clear()
+    model.lanes[0].shorten(0)
     whole = model.scores([*IDS, PARIS, 30])
 
-    model.held.clear()
+    model.lanes[0].shorten(0)
     for end in range(3, 8):
         found = model.scores([*IDS, PARIS, 30][:end])
 

@@ -7,7 +7,8 @@ for piece in model.generate("The capital of France is", Sampling(temperature=0),
     print(piece.text, end="", flush=True)
 """
 
-from tiny_llm.model import LanguageModel, Piece, Speed
+from tiny_llm.model import LanguageModel
 from tiny_llm.sampling import Sampling
+from tiny_llm.text import Piece, Speed
 
 __all__ = ["LanguageModel", "Piece", "Sampling", "Speed"]

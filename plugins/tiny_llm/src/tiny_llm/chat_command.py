@@ -7,7 +7,14 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tiny_llm.options import add_model, add_sampling, check_device, load, sampling_of
+from tiny_llm.options import (
+    add_model,
+    add_sampling,
+    add_speculation,
+    check_device,
+    load,
+    sampling_of,
+)
 from tinycore import Context
 from tinycore.errors import ArgumentError
 
@@ -41,6 +48,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--stop", action="append", default=[], metavar="TEXT", help="end where this is written"
     )
     add_sampling(command)
+    add_speculation(command)
     command.set_defaults(run=run)
 
 
@@ -101,7 +109,11 @@ def _answer(
 ) -> str:
     """Print an answer as it comes, and its speed; Ctrl-C ends it and keeps what came."""
     pieces = model.generate(
-        given, sampling_of(arguments), limit=arguments.limit, stop=arguments.stop
+        given,
+        sampling_of(arguments),
+        limit=arguments.limit,
+        stop=arguments.stop,
+        speculate=arguments.speculate,
     )
     shown = []
     try:

@@ -1,15 +1,16 @@
 """Decoder-only transformer: the scores of the next token, with a cache of keys and values.
 
-A call takes a fixed number of tokens, of which the first `count` are real, at a position that is
-symbolic: one capture serves every position. Attention looks at the first `reach` places of the
-cache, a fixed number too; a longer text uses the next power of two.
+The cache has lanes, one for each text that is written at the same time. A call takes a fixed number
+of tokens for each of some lanes that lie side by side. Where they go is data, so one capture serves
+every position. Attention looks at the first `reach` places of these lanes, a fixed number too; a
+longer text uses the next power of two.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy
@@ -19,7 +20,7 @@ from tiny_llm.packing import Matrix
 from tinycore import Tensor
 from tinycore.errors import UnsupportedError
 
-__all__ = ["Cache", "Decoder", "Layer", "SharedExpert"]
+__all__ = ["Cache", "Decoder", "Layer", "Places", "SharedExpert"]
 
 ACTIVATIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
     "silu": Tensor.silu,
@@ -64,15 +65,24 @@ class Layer:
 
 @dataclass
 class Cache:
-    """Keys and values of each layer (kv heads, places, head width), and how many are there."""
+    """Keys and values of each layer (lanes * places, kv heads, head width), and the rotations.
 
+    Places come first, so that rows are stored where a tensor of indices says, without a copy.
+    """
+
+    lanes: int
+    places: int
     keys: list[Tensor]
     values: list[Tensor]
+    turns: dict[Rotation, tuple[Tensor, Tensor]]
+    """Cosines and sines at each place: (places, pairs)."""
 
     @classmethod
-    def empty(cls, about: Description, places: int, dtype: str, device: str | None) -> Cache:
-        """A cache for `places` positions."""
-        shape = (about.attention.kv_heads, places, about.attention.head_width)
+    def empty(
+        cls, about: Description, places: int, dtype: str, device: str | None, lanes: int = 1
+    ) -> Cache:
+        """A cache for `places` positions in each of `lanes`."""
+        shape = (lanes * places, about.attention.kv_heads, about.attention.head_width)
 
         def made() -> list[Tensor]:
             return [
@@ -80,7 +90,75 @@ class Cache:
                 for _ in range(about.layers)
             ]
 
-        return cls(made(), made())
+        rotations = {about.attention.rotation_of(number) for number in range(about.layers)}
+        turns = {rotation: turn(rotation, places, device) for rotation in rotations}
+        return cls(lanes, places, made(), made(), turns)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the tokens (n, m) of a call are, and what they see."""
+
+    cache: Cache | None
+    """None where the texts are new, and nothing of them is kept."""
+    first: Any
+    """The first of n lanes."""
+    reach: int
+    positions: Tensor
+    """In the text: (n, m)."""
+    rows: Tensor
+    """In the cache: (n * m,)."""
+
+    @classmethod
+    def of(
+        cls, tokens: Tensor, cache: Cache | None, starts: Tensor | None, first: Any, reach: int
+    ) -> Places:
+        """The places of tokens (n, m) that follow `starts` (n,) tokens of their texts."""
+        lanes, count = (int(size) for size in tokens.shape)
+        device = tokens.device
+        positions = Tensor.arange(count, dtype="int32", device=device).expand(lanes, count)
+        if cache is None:
+            return cls(None, 0, count, positions, positions)
+        if starts is not None:
+            positions = positions + starts.unsqueeze(1)
+        numbers = Tensor.arange(lanes, dtype="int32", device=device) + first
+        rows = (numbers * cache.places).unsqueeze(1) + positions
+        return cls(cache, first, reach, positions, rows.flatten().contiguous())
+
+    def to(self, device: Any) -> Places:
+        """The same on another device."""
+        return replace(self, positions=self.positions.to(device), rows=self.rows.to(device))
+
+    def mask(self, window: int) -> Tensor:
+        """True where a token sees a place: (n, 1, 1, m, reach); `window` 0 for all before it."""
+        seen = Tensor.arange(self.reach, dtype="int32", device=self.positions.device)
+        distance = self.positions.unsqueeze(-1) - seen
+        mask = distance >= 0
+        if window:
+            mask = mask & (distance < window)
+        return mask.unsqueeze(1).unsqueeze(1)
+
+    def turns(self, rotation: Rotation) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of the tokens: (n * m, 1, pairs) each."""
+        at, device = self.positions.flatten(), self.positions.device
+        tables = (
+            turn(rotation, self.reach, device) if self.cache is None else self.cache.turns[rotation]
+        )
+        cosines, sines = (table.to(device)[at].unsqueeze(1) for table in tables)
+        return cosines, sines
+
+    def seen(self, kept: Tensor | None, new: Tensor) -> Tensor:
+        """What lanes have after `new` (n * m, kv heads, head width) is stored in what is kept.
+
+        (n, kv heads, reach, head width) float32.
+        """
+        lanes, count = (int(size) for size in self.positions.shape)
+        if self.cache is None or kept is None:
+            return new.reshape(lanes, count, *new.shape[1:]).transpose(1, 2)
+        kept[self.rows] = new.cast(kept.dtype)
+        by_lane = kept.reshape(self.cache.lanes, self.cache.places, *kept.shape[1:])
+        seen = by_lane[self.first : self.first + lanes, : self.reach]
+        return seen.cast("float32").transpose(1, 2)
 
 
 class Decoder:
@@ -103,88 +181,71 @@ class Decoder:
         self.output = embedding if output is None else output
 
     def __call__(
-        self, tokens: Tensor, cache: Cache, position: Any, last: Tensor | None, reach: int
+        self,
+        tokens: Tensor,
+        cache: Cache | None = None,
+        starts: Tensor | None = None,
+        last: Tensor | None = None,
+        reach: int = 0,
+        first: Any = 0,
     ) -> Tensor:
-        """Scores of what follows: tokens (m,) at `position` and on -> (m, vocabulary).
+        """Scores of what follows: tokens (n, m) of n lanes from `first` on -> (n * m, vocabulary).
 
-        With `last` (1,), the scores after the token with that index alone: (1, vocabulary).
-        The keys and values of all m are written to the cache.
+        `starts` (n,) are the positions of the first tokens in their texts. With `last` (n,), the
+        scores after the rows with these numbers alone: (n, vocabulary). The keys and values of all
+        n * m are written to the cache; without one, as in training, texts begin with the tokens.
         """
-        about, count = self.about, int(tokens.shape[0])
-        x = self.embedding.taken(tokens)
+        about = self.about
+        places = Places.of(tokens, cache, starts, first, reach)
+        x = self.embedding.taken(tokens.flatten())
         if about.embedding_scale != 1:
             x = x * about.embedding_scale
-        places = Tensor.arange(count, device=tokens.device) + position
-        turns = {}
         for number, layer in enumerate(self.layers):
             device = layer.norm_attention.device  # layers may lie on several, as in a pipeline
             x, places = x.to(device), places.to(device)
-            rotation = about.attention.rotation_of(number)
-            if (rotation, device) not in turns:
-                turns[rotation, device] = turn(rotation, places)
-            mask, turned_by = self._mask(number, places, reach), turns[rotation, device]
-            x = self._attended(layer, x, cache, number, position, turned_by, mask, reach)
-            x = x.contiguous()
             # stored, or each layer would add up all before it, in a kernel of its own
+            x = self._attended(layer, x, number, places).contiguous()
             x = self._transformed(layer, x).contiguous()
         if last is not None:
             x = x[last]
         scores = self.output(normalized(x.to(self.norm.device), self.norm, about.epsilon))
         return scores if not about.soft_cap else capped(scores, about.soft_cap)
 
-    def _mask(self, number: int, places: Tensor, reach: int) -> Tensor:
-        """True where a token sees a place: (m, reach)."""
-        seen = Tensor.arange(reach, device=places.device)
-        distance = places.unsqueeze(1) - seen
-        mask = distance >= 0
-        if number in self.about.attention.windowed:
-            mask = mask & (distance < self.about.attention.window)
-        return mask
-
-    def _attended(
-        self,
-        layer: Layer,
-        x: Tensor,
-        cache: Cache,
-        number: int,
-        position: Any,
-        turns: tuple[Tensor, Tensor],
-        mask: Tensor,
-        reach: int,
-    ) -> Tensor:
-        """x (m, width) plus attention."""
-        a, count = self.about.attention, int(x.shape[0])
+    def _attended(self, layer: Layer, x: Tensor, number: int, places: Places) -> Tensor:
+        """x (n * m, width) plus attention."""
+        a, rows = self.about.attention, int(x.shape[0])
+        lanes, count = (int(size) for size in places.positions.shape)
         parts = products(
             normalized(x, layer.norm_attention, self.about.epsilon), *layer.into_attention
         )
         if layer.bias is not None:
             parts = parts + layer.bias
         wide, narrow = a.heads * a.head_width, a.kv_heads * a.head_width
-        queries = parts[:, :wide].reshape(count, a.heads, a.head_width)
-        keys = parts[:, wide : wide + narrow].reshape(count, a.kv_heads, a.head_width)
-        values = parts[:, wide + narrow :].reshape(count, a.kv_heads, a.head_width)
+        queries = parts[:, :wide].reshape(rows, a.heads, a.head_width)
+        keys = parts[:, wide : wide + narrow].reshape(rows, a.kv_heads, a.head_width)
+        values = parts[:, wide + narrow :].reshape(rows, a.kv_heads, a.head_width)
         if layer.norm_queries is not None:
             queries = normalized(queries, layer.norm_queries, self.about.epsilon)
         if layer.norm_keys is not None:
             keys = normalized(keys, layer.norm_keys, self.about.epsilon)
-        queries, keys = turned(queries, *turns), turned(keys, *turns)
-        all_keys, all_values = cache.keys[number], cache.values[number]
-        all_keys[:, position : position + count] = keys.transpose(0, 1).cast(all_keys.dtype)
-        all_values[:, position : position + count] = values.transpose(0, 1).cast(all_values.dtype)
-        seen_keys = all_keys[:, :reach].cast("float32")
-        seen_values = all_values[:, :reach].cast("float32")
+        turns = places.turns(a.rotation_of(number))
+        kept = None if places.cache is None else places.cache.keys[number]
+        seen_keys = places.seen(kept, turned(keys, *turns))
+        kept = None if places.cache is None else places.cache.values[number]
+        seen_values = places.seen(kept, values)
         share = a.heads // a.kv_heads
-        # (kv heads, share * m, head width): heads that share keys are rows of one product
-        grouped = (
-            (queries * a.scale).transpose(0, 1).reshape(a.kv_heads, share * count, a.head_width)
-        )
-        scores = (grouped @ seen_keys.transpose(1, 2)).reshape(a.kv_heads, share, count, reach)
+        # (n, kv heads, share * m, head width): heads that share keys are rows of one product
+        grouped = (turned(queries, *turns) * a.scale).reshape(lanes, count, a.heads, a.head_width)
+        grouped = grouped.transpose(1, 2).reshape(lanes, a.kv_heads, share * count, a.head_width)
+        scores = grouped @ seen_keys.transpose(2, 3)
+        scores = scores.reshape(lanes, a.kv_heads, share, count, places.reach)
         if a.soft_cap:
             scores = capped(scores, a.soft_cap)
+        mask = places.mask(a.window if number in a.windowed else 0)
         weights = mask.where(scores, -math.inf).softmax(-1)
-        found = weights.reshape(a.kv_heads, share * count, reach) @ seen_values
-        found = found.reshape(a.heads, count, a.head_width).transpose(0, 1).reshape(count, wide)
-        added = layer.out_of_attention(found)
+        found = weights.reshape(lanes, a.kv_heads, share * count, places.reach) @ seen_values
+        found = found.reshape(lanes, a.heads, count, a.head_width).transpose(1, 2)
+        added = layer.out_of_attention(found.reshape(rows, wide))
         if layer.norm_after_attention is not None:
             added = normalized(added, layer.norm_after_attention, self.about.epsilon)
         return x + added
@@ -264,11 +325,15 @@ def capped(x: Tensor, cap: float) -> Tensor:
     return (x / cap).tanh() * cap
 
 
-def turn(rotation: Rotation, places: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines and sines at places (m,): (m, 1, pairs) each."""
-    frequencies = Tensor(numpy.array(rotation.frequencies(), numpy.float32), device=places.device)
-    angles = (places.cast("float32").unsqueeze(1) * frequencies).unsqueeze(1)
-    return angles.cos() * rotation.magnitude, angles.sin() * rotation.magnitude
+def turn(rotation: Rotation, places: int, device: Any) -> tuple[Tensor, Tensor]:
+    """Cosines and sines at the first places: (places, pairs) each.
+
+    A table, so that a row has the same ones however many rows are computed beside it.
+    """
+    angles = numpy.outer(numpy.arange(places), numpy.array(rotation.frequencies()))
+    parts = (numpy.cos(angles), numpy.sin(angles))
+    cosines, sines = ((part * rotation.magnitude).astype(numpy.float32) for part in parts)
+    return Tensor(cosines, device=device).realize(), Tensor(sines, device=device).realize()
 
 
 def turned(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:

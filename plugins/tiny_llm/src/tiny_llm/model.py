@@ -3,67 +3,74 @@
 from __future__ import annotations
 
 import os
-import time
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import numpy
 
 from tiny_llm.decoder import Cache, Decoder
-from tiny_llm.sampling import Sampler, Sampling
+from tiny_llm.sampling import Sampling
 from tiny_llm.template import CHATML, ChatTemplate
-from tiny_llm.tokenizer import TextStream, Tokenizer
+from tiny_llm.text import Options, Piece, Speed, Text, never
+from tiny_llm.tokenizer import Tokenizer
 from tinycore import Tensor, TinyJit, Variable
 from tinycore.errors import ArgumentError
 from tinycore.plugin import lock
 
-__all__ = ["LanguageModel", "Piece", "Speed"]
+__all__ = ["Lane", "LanguageModel", "Piece", "Speed"]
 
 Array = numpy.ndarray[Any, Any]
 
-CHUNKS: Final = (1, 8, 32, 128)
+CHUNKS: Final = (1, 4, 8, 32, 128)
 """Numbers of tokens that are computed at once: a prompt is cut, and its last part padded."""
+SIDE_BY_SIDE: Final = (1, 2, 4, 8, 16, 32, 64)
+"""Numbers of texts that are computed at once, by the greatest lane: few, as each is captured."""
 LEAST_REACH: Final = 256
 UNSTATED_CONTEXT: Final = 4096
 """The context unless given: what models were trained for may not fit in memory."""
 
 
-@dataclass(frozen=True)
-class Speed:
-    """Counts and seconds of one text. `reused` tokens of the prompt were in the cache."""
+@dataclass(eq=False)
+class Lane:
+    """A place for one text in the cache, and the tokens whose keys and values it has."""
 
-    prompt: int
-    reused: int
-    prompt_seconds: float
-    generated: int
-    seconds: float
+    number: int
+    held: list[int] = field(default_factory=list)
+    is_taken: bool = False
+    exact: int = 0
+    """How many of them were computed as those of a prompt are that nothing is known of: in whole
+    parts from the beginning. Products of many rows add up in another order than those of few."""
 
-    def __str__(self) -> str:
-        first = rate(self.prompt - self.reused, self.prompt_seconds)
-        then = rate(self.generated - 1, self.seconds)  # the first is the prompt's
-        return (
-            f"prompt {self.prompt} tokens ({self.reused} reused), {first} tokens/s; "
-            f"generated {self.generated}, {then} tokens/s"
-        )
+    def shorten(self, count: int) -> None:
+        """Forget all but the first `count` tokens."""
+        del self.held[count:]
+        self.exact = min(self.exact, whole_parts(count))
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Some text, and in the last piece the reason of the end, see `LanguageModel.generate`."""
+class Scores:
+    """What is captured: apart from the model, whose lanes change from call to call."""
 
-    text: str
-    token: int | None = None
-    reason: str | None = None
-    speed: Speed | None = None
+    decoder: Decoder
+    cache: Cache
+
+    def __call__(
+        self, tokens: Tensor, starts: Tensor, last: Tensor | None, first: Any, reach: int
+    ) -> Tensor:
+        """The scores of a call of the decoder."""
+        return self.decoder(tokens, self.cache, starts, last, reach, first)
 
 
 class LanguageModel:
-    """A decoder with its tokenizer, and a cache of the text that it saw last.
+    """A decoder with its tokenizer, and a cache of the texts that it saw last.
 
-    One text is generated at a time; a second thread waits. `context` is the greatest number of
-    tokens of a text, prompt and answer together.
+    So many texts are written at the same time as the cache has lanes, one unless `lanes` says
+    otherwise; a further thread waits. `context` is the greatest number of tokens of a text, prompt
+    and answer together.
     """
 
     def __init__(
@@ -75,20 +82,25 @@ class LanguageModel:
         cache_dtype: str = "float16",
         device: str | None = None,
         name: str = "model",
+        lanes: int = 1,
     ) -> None:
         trained = decoder.about.context
         if context is not None and not 1 <= context <= trained:
             raise ArgumentError(f"context must be from 1 to {trained}, not {context}")
+        if not 1 <= lanes <= SIDE_BY_SIDE[-1]:
+            raise ArgumentError(f"lanes must be from 1 to {SIDE_BY_SIDE[-1]}, not {lanes}")
         self.context = context or min(trained, UNSTATED_CONTEXT)
         self.decoder, self.tokenizer, self.template, self.name = decoder, tokenizer, template, name
         self.device = device
         places = reach_for(self.context + CHUNKS[-1], 1 << 30)
-        self.cache = Cache.empty(decoder.about, places, cache_dtype, device)
-        self.held: list[int] = []
-        """The tokens whose keys and values the cache has."""
+        self.cache = Cache.empty(decoder.about, places, cache_dtype, device, lanes)
+        self.lanes = [Lane(number) for number in range(lanes)]
         self.lock = lock()
-        self._position = Variable("position", 0, self.context)
-        self._step = TinyJit(self._scores)
+        """Held for one call of the decoder."""
+        self._freed = threading.Condition()
+        self._lane = Variable("lane", 0, max(1, lanes - 1))
+        self._steps: dict[tuple[int, int, bool], TinyJit[Any, Tensor]] = {}
+        """Captures by lanes, tokens of each, and whether one score is wanted; each by reach."""
 
     @classmethod
     def load(
@@ -98,6 +110,7 @@ class LanguageModel:
         context: int | None = None,
         cache_dtype: str = "float16",
         device: str | None = None,
+        lanes: int = 1,
     ) -> LanguageModel:
         """The model of a GGUF file, or of a folder with config.json and safetensors.
 
@@ -112,51 +125,127 @@ class LanguageModel:
             template = ChatTemplate(source, tokenizer, str(path))
         elif "<|im_start|>" in tokenizer.specials:
             template = ChatTemplate(CHATML, tokenizer, str(path))
-        return cls(decoder, tokenizer, template, context, cache_dtype, device, name)
+        return cls(decoder, tokenizer, template, context, cache_dtype, device, name, lanes)
+
+    # --- lanes
+
+    def take_lane(self, ids: Sequence[int], sampling: Sampling | None = None) -> Lane | None:
+        """The free lane that has the most of a text, now taken; None where all are taken.
+
+        What follows in the lane is forgotten. With a seed, so is what was not computed as if the
+        lane were empty, so that the seed draws the same text. `free_lane` gives the lane back.
+        """
+        with self._freed:
+            free = [lane for lane in self.lanes if not lane.is_taken]
+            if not free:
+                return None
+            # of equal ones the first: texts that lie side by side are computed together
+            lane = max(free, key=lambda each: (in_common(each.held, ids), -each.number))
+            lane.is_taken = True
+            lane.shorten(in_common(lane.held, ids))
+            if sampling is not None and sampling.seed is not None:
+                lane.shorten(lane.exact)
+            return lane
+
+    def free_lane(self, lane: Lane) -> None:
+        """Give a lane back. It keeps its tokens for the next text."""
+        with self._freed:
+            lane.is_taken = False
+            self._freed.notify()
+
+    @contextmanager
+    def _lane_for(self, ids: Sequence[int], sampling: Sampling | None = None) -> Iterator[Lane]:
+        """A lane, as soon as one is free."""
+        with self._freed:
+            while (lane := self.take_lane(ids, sampling)) is None:
+                self._freed.wait()
+        try:
+            yield lane
+        finally:
+            self.free_lane(lane)
 
     # --- scores
 
-    def _scores(self, tokens: Tensor, last: Tensor, position: Any, reach: int) -> Tensor:
-        return self.decoder(tokens, self.cache, position, last, reach)
+    def _computed(
+        self, rows: Array, starts: Sequence[int], last: int | None, first: int, end: int
+    ) -> Array:
+        """The scores of rows of tokens (n, m) that begin at `starts`, in the lanes from `first`.
+
+        Attention looks at all places before `end`. With `last`, the scores after that token alone.
+        """
+
+        def tensor(numbers: Any) -> Tensor:
+            return Tensor(numpy.array(numbers, numpy.int32), device=self.device)
+
+        is_variable = len(rows) == 1 and len(self.lanes) > 1
+        lane = self._lane.bind(first) if is_variable else first
+        reach = reach_for(end, self.cache.places)
+        which = None if last is None else tensor([last])
+        kind = (*rows.shape, last is not None)
+        if kind not in self._steps:
+            self._steps[kind] = TinyJit(Scores(self.decoder, self.cache))
+        step = self._steps[kind]
+        found: Array = step(tensor(rows), tensor(starts), which, lane, reach).numpy()
+        return found
 
     def scores(self, ids: Sequence[int]) -> Array:
         """The scores of the token after these: (vocabulary,).
 
         What they have in common with the cache is not computed again.
         """
-        self._check(ids)
-        found = self._advance(ids, never)
-        assert found is not None
+        self.check(ids)
+        with self._lane_for(ids) as lane:
+            found = None
+            while len(lane.held) < len(ids):
+                found = self.advance(lane, ids)
+            assert found is not None
+            return found
+
+    def all_scores(self, ids: Sequence[int]) -> Iterator[Array]:
+        """The scores of the token after each of these, in parts (m, vocabulary), from the first.
+
+        The cache is not used for what it has; it then has these tokens.
+        """
+        self.check(ids)
+        with self._lane_for(()) as lane:
+            while rest := ids[len(lane.held) :]:
+                yield self._part(lane, rest[: CHUNKS[-1]])
+
+    def advance(self, lane: Lane, ids: Sequence[int]) -> Array:
+        """Compute the next part of a text that a lane does not have: the scores after it."""
+        found: Array = self._part(lane, ids[len(lane.held) :][: CHUNKS[-1]], last_alone=True)[0]
         return found
 
-    def _advance(self, ids: Sequence[int], until: Callable[[], bool]) -> Array | None:
-        """The scores after tokens; None if `until` becomes true before they are computed."""
-        del self.held[self._reused(ids) :]
-        while not until():
-            found = self._chunk(ids[len(self.held) :])
-            if len(self.held) == len(ids):
-                return found
-        return None
+    def _part(self, lane: Lane, part: Sequence[int], *, last_alone: bool = False) -> Array:
+        """The scores after tokens that follow what a lane has: (m or 1, vocabulary)."""
+        row = padded(part)
+        with self.lock:
+            start = len(lane.held)
+            last = len(part) - 1 if last_alone else None
+            found = self._computed(row[None], [start], last, lane.number, start + len(row))
+            if start == lane.exact and len(part) == CHUNKS[-1]:
+                lane.exact += len(part)
+            lane.held += part
+        return found[: len(part)]
 
-    def _reused(self, ids: Sequence[int]) -> int:
-        """Length of the common prefix of these tokens and the cache, without the last token."""
-        most = min(len(self.held), len(ids) - 1)
-        return next((n for n in range(most) if self.held[n] != ids[n]), most)
+    def together(self, texts: Sequence[tuple[Lane, int]]) -> list[Array]:
+        """The scores after one more token of each of several texts, computed in one step."""
+        highest = max(lane.number for lane, _ in texts)
+        count = min(next(size for size in SIDE_BY_SIDE if size > highest), len(self.lanes))
+        rows = numpy.zeros((count, 1), numpy.int32)
+        for lane, token in texts:
+            rows[lane.number] = token
+        with self.lock:
+            # other lanes compute something behind what they hold, where it is overwritten
+            starts = [len(lane.held) for lane in self.lanes[:count]]
+            end = 1 + max(len(lane.held) for lane, _ in texts)
+            found = self._computed(rows, starts, None, 0, end)
+            for lane, token in texts:
+                lane.held.append(token)
+        return [found[lane.number] for lane, _ in texts]
 
-    def _chunk(self, rest: Sequence[int]) -> Array:
-        size = next((size for size in CHUNKS if size >= len(rest)), CHUNKS[-1])
-        real, start = list(rest[:size]), len(self.held)
-        tokens = Tensor(
-            numpy.array(real + [0] * (size - len(real)), numpy.int32), device=self.device
-        )
-        last = Tensor(numpy.array([len(real) - 1], numpy.int32), device=self.device)
-        places = int(self.cache.keys[0].shape[1])
-        reach = reach_for(start + size, places)
-        found: Array = self._step(tokens, last, self._position.bind(start), reach).numpy()[0]
-        self.held += real
-        return found
-
-    def _check(self, ids: Sequence[int]) -> None:
+    def check(self, ids: Sequence[int]) -> None:
+        """Raises ArgumentError for tokens that are no prompt here."""
         if not ids:
             raise ArgumentError("the prompt has no tokens")
         if len(ids) > self.context:
@@ -186,71 +275,69 @@ class LanguageModel:
         limit: int | None = None,
         stop: Sequence[str] = (),
         until: Callable[[], bool] | None = None,
+        speculate: bool = False,
     ) -> Iterator[Piece]:
         """Pieces of the text that follows a prompt: a text, tokens, or messages of a talk.
 
         Ends with a piece that has a reason: "stop" at a token that ends a text or at one of the
         `stop` strings, which are not shown, "length" after `limit` tokens, "context" when the
-        context is full, "ended" when `until`, asked before each part of the work, is true. Raises
+        context is full, "ended" when `until`, asked before each part of the work, is true. With
+        `speculate`, tokens that the text repeats are computed several at a time (`lookup`). Raises
         ArgumentError for a prompt that does not fit in the context.
         """
         ids = self.prompt(given)
-        self._check(ids)
-        with self.lock:
-            sampler = Sampler(sampling or Sampling())
-            yield from self._generated(ids, sampler, limit, stop, until or never)
+        self.check(ids)
+        options = Options(sampling or Sampling(), limit, stop, until or never, speculate)
+        with self._lane_for(ids, options.sampling) as lane:
+            text = Text(self.tokenizer, ids, options, self.context, len(lane.held))
+            while text.reason is None:
+                if options.until():
+                    text.reason = "ended"
+                    break
+                yield from self.continued(text, lane)
+            yield text.last()
 
-    def _generated(
-        self,
-        ids: list[int],
-        sampler: Sampler,
-        limit: int | None,
-        stop: Sequence[str],
-        until: Callable[[], bool],
-    ) -> Iterator[Piece]:
-        stream, count, reused, prompt = (
-            TextStream(self.tokenizer, stop),
-            0,
-            self._reused(ids),
-            len(ids),
-        )
-        began = first = time.perf_counter()
-        reason = "length" if limit is not None and limit < 1 else None
-        while reason is None:
-            scores = self._advance(ids, until)
-            if scores is None:
-                reason = "ended"
+    def continued(self, text: Text, lane: Lane) -> Iterator[Piece]:
+        """The pieces of one more part of the work: a part of the prompt, or a token, or several."""
+        if len(lane.held) == len(text.ids) - 1 and (draft := text.draft()):
+            yield from self._checked(text, lane, draft)
+            return
+        scores = self.advance(lane, text.ids)
+        if len(lane.held) == len(text.ids) and (piece := text.take(scores)) is not None:
+            yield piece
+
+    def _checked(self, text: Text, lane: Lane, draft: list[int]) -> Iterator[Piece]:
+        """The tokens of a draft that the model chooses, and the one after them."""
+        before = len(text.ids)
+        rows = self._part(lane, [text.ids[-1], *draft])
+        pieces, accepted = [], 0
+        for scores, guess in zip(rows, [*draft, None], strict=True):
+            piece = text.take(scores)
+            if piece is not None:
+                pieces.append(piece)
+            if piece is None or text.reason is not None or piece.token != guess:
                 break
-            if not count:
-                first = time.perf_counter()
-            token = sampler.choose(scores, ids)
-            count += 1
-            if token in self.tokenizer.ends:
-                reason = "stop"
-                break
-            ids.append(token)
-            text = stream.add(token)
-            if stream.stopped:
-                reason = "stop"
-            elif limit is not None and count >= limit:
-                reason = "length"
-            elif len(ids) >= self.context:
-                reason = "context"
-            yield Piece(text, token)
-        now = time.perf_counter()
-        yield Piece(
-            stream.end(), None, reason, Speed(prompt, reused, first - began, count, now - first)
-        )
+            accepted += 1
+        lane.shorten(before + accepted)
+        text.checked(len(draft), accepted)
+        yield from pieces
 
 
-def never() -> bool:
-    """False: no end is asked for."""
-    return False
+def in_common(held: Sequence[int], ids: Sequence[int]) -> int:
+    """Length of the common prefix of a lane and a text, without the last token of the text."""
+    most = max(0, min(len(held), len(ids) - 1))
+    return next((n for n in range(most) if held[n] != ids[n]), most)
 
 
-def rate(tokens: int, seconds: float) -> str:
-    """Tokens in a second, for people."""
-    return f"{tokens / seconds:.1f}" if tokens > 0 and seconds > 0 else "?"
+def whole_parts(count: int) -> int:
+    """How many of so many tokens of a prompt are in its whole parts."""
+    return count // CHUNKS[-1] * CHUNKS[-1]
+
+
+def padded(tokens: Sequence[int]) -> Array:
+    """The tokens, and zeros up to a number that is computed at once."""
+    size = next(size for size in CHUNKS if size >= len(tokens))
+    return numpy.array([*tokens, *[0] * (size - len(tokens))], numpy.int32)
 
 
 def reach_for(places: int, most: int) -> int:

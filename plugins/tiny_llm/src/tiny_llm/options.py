@@ -9,7 +9,7 @@ from tiny_llm.sampling import Sampling
 from tinycore import Device
 from tinycore.errors import ArgumentError
 
-__all__ = ["add_model", "add_sampling", "check_device", "load", "sampling_of"]
+__all__ = ["add_model", "add_sampling", "add_speculation", "check_device", "load", "sampling_of"]
 
 
 def add_model(command: argparse.ArgumentParser) -> None:
@@ -40,6 +40,15 @@ def add_sampling(command: argparse.ArgumentParser) -> None:
     command.add_argument("--seed", type=int, help="draw the same text again")
 
 
+def add_speculation(command: argparse.ArgumentParser) -> None:
+    """Whether to guess tokens."""
+    command.add_argument(
+        "--speculate", action=argparse.BooleanOptionalAction, default=False,
+        help="check several tokens at once where a text repeats what it has: the same text, sooner "
+        "for code and quotations",
+    )  # fmt: skip
+
+
 def sampling_of(arguments: argparse.Namespace) -> Sampling:
     """The sampling that options ask for. Raises ArgumentError."""
     return Sampling(
@@ -52,12 +61,12 @@ def sampling_of(arguments: argparse.Namespace) -> Sampling:
     )
 
 
-def load(arguments: argparse.Namespace) -> Any:
-    """The model that options name, a LanguageModel."""
+def load(arguments: argparse.Namespace, lanes: int = 1) -> Any:
+    """The model that options name, a LanguageModel that writes so many texts at once."""
     from tiny_llm.model import LanguageModel  # noqa: PLC0415  `--help` needs no tensors
 
     return LanguageModel.load(
-        arguments.model, context=arguments.context, cache_dtype=arguments.cache
+        arguments.model, context=arguments.context, cache_dtype=arguments.cache, lanes=lanes
     )
 
 

@@ -59,6 +59,10 @@ class Sampler:
     def choose(self, scores: Array, before: Sequence[int]) -> int:
         """The next token: scores (vocabulary,), and the tokens before it."""
         s = self.sampling
+        if s.temperature == 0 and s.repetition == 1:
+            best = int(scores.argmax())  # the first NaN, where there is one
+            if not math.isnan(scores[best]):
+                return best
         scores = numpy.where(numpy.isnan(scores), -math.inf, scores).astype(numpy.float64)
         if s.repetition != 1 and s.window and before:
             recent = numpy.unique(numpy.array(before[-s.window :]))

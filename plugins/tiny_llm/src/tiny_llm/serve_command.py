@@ -9,7 +9,7 @@ from pathlib import Path
 
 import uvicorn
 
-from tiny_llm.options import add_model, check_device, load
+from tiny_llm.options import add_model, add_speculation, check_device, load
 from tiny_llm.server import Limits, application
 from tinycore import Context
 from tinycore.errors import ArgumentError
@@ -25,6 +25,7 @@ examples:
 Programs written for OpenAI's API take http://127.0.0.1:8080/v1 as their base URL. The server
 listens on this machine alone unless --host says otherwise; then give --key-file, too.
 """
+AT_ONCE = 4
 MOST_OPEN = 512
 """Connections at once; a waiting request holds one."""
 
@@ -40,6 +41,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_model(command)
+    add_speculation(command)
     command.add_argument("--host", default="127.0.0.1", help="address, 127.0.0.1 unless given")
     command.add_argument("--port", type=int, default=8080, help="port, 8080 unless given")
     command.add_argument("--key-file", type=Path, help="a file with the key that clients must send")
@@ -57,6 +59,11 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
             f"--most-{name}", type=type(default), default=default,
             help=f"{text}, {default:g} unless given",
         )  # fmt: skip
+    command.add_argument(
+        "--at-once", type=int, default=AT_ONCE, metavar="N",
+        help=f"texts that are written at the same time, {AT_ONCE} unless given; each has memory "
+        "for a whole context",
+    )  # fmt: skip
     command.set_defaults(run=run)
 
 
@@ -78,8 +85,11 @@ def _run(arguments: argparse.Namespace) -> int:
         raise ArgumentError("limits must be greater than 0")
     key = _key(arguments.key_file)
     check_device()
-    model = load(arguments)
-    app = application(model, limits, hosts=_hosts(arguments), key=key)
+    from tiny_llm.batch import Batch  # noqa: PLC0415  `--help` needs no tensors
+
+    model = load(arguments, arguments.at_once)
+    writing = Batch(model, arguments.speculate)
+    app = application(model, writing, limits, hosts=_hosts(arguments), key=key)
     if not is_loopback(arguments.host) and key is None:
         print("tinycore: anyone who reaches this address can use the model", file=sys.stderr)
     config = uvicorn.Config(

@@ -25,9 +25,9 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from tiny_llm.model import Piece
 from tiny_llm.requests import Asked, BadRequest, parsed
-from tiny_llm.worker import Job, QueueFull, Worker, Writer
+from tiny_llm.text import Piece
+from tiny_llm.worker import Job, QueueFull, Worker, Writer, Writing
 from tinycore.errors import ArgumentError
 
 __all__ = ["Limits", "application"]
@@ -58,15 +58,18 @@ class Limits:
 
 def application(
     model: Writer,
+    writing: Writing,
     limits: Limits | None = None,
     *,
     hosts: list[str] | None = None,
     key: str | None = None,
 ) -> Starlette:
-    """The ASGI application. `hosts`, if given, are those that a Host header may name: a page of
-    another site, whose name was made to point here, is refused. `key` is asked of clients.
+    """The ASGI application, over a model and its texts in progress.
+
+    `hosts`, if given, are those that a Host header may name: a page of another site, whose name was
+    made to point here, is refused. `key` is asked of clients.
     """
-    server = Server(model, limits or Limits(), key)
+    server = Server(model, writing, limits or Limits(), key)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -109,9 +112,9 @@ def failure(
 class Server:
     """The endpoints, over one worker."""
 
-    def __init__(self, model: Writer, limits: Limits, key: str | None) -> None:
+    def __init__(self, model: Writer, writing: Writing, limits: Limits, key: str | None) -> None:
         self.model, self.limits, self.key = model, limits, key
-        self.worker = Worker(model, limits.waiting)
+        self.worker = Worker(writing, limits.waiting)
         self.began = int(time.time())
 
     # --- what is there
@@ -124,8 +127,9 @@ class Server:
         return Response(text, media_type=kind, headers=headers)
 
     async def health(self, request: Request) -> Response:
-        """The number of requests that wait."""
-        return JSONResponse({"status": "ok", "waiting": self.worker.waiting})
+        """The numbers of requests that wait, and of texts that are written."""
+        counts = {"waiting": self.worker.waiting, "running": self.worker.running}
+        return JSONResponse({"status": "ok", **counts})
 
     async def models(self, request: Request) -> Response:
         """The one model."""

@@ -1,20 +1,20 @@
-"""Worker of the server: one thread that generates, job after job, from a queue with a limit."""
+"""Worker of the server: one thread that writes texts side by side, from a queue with a limit."""
 
 from __future__ import annotations
 
 import asyncio
-import queue
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tiny_llm.model import Piece
 from tiny_llm.sampling import Sampling
+from tiny_llm.text import Options, Piece
 from tinycore.errors import TinycoreError
 
-__all__ = ["Job", "QueueFull", "Worker", "Writer"]
+__all__ = ["Job", "QueueFull", "Worker", "Writer", "Writing"]
 
 
 class Writer(Protocol):
@@ -26,16 +26,21 @@ class Writer(Protocol):
     def prompt(self, given: str | Sequence[int] | Sequence[Mapping[str, Any]]) -> list[int]:
         """The tokens of a prompt. Raises ArgumentError."""
 
-    def generate(
-        self,
-        given: list[int],
-        sampling: Sampling | None = None,
-        *,
-        limit: int | None = None,
-        stop: Sequence[str] = (),
-        until: Callable[[], bool] | None = None,
-    ) -> Iterator[Piece]:
-        """Pieces of the text that follows. Raises ArgumentError."""
+
+class Writing(Protocol):
+    """Texts in progress, see `Batch`. A text is whatever `add` returns, by its identity."""
+
+    def __len__(self) -> int:
+        """The number of texts."""
+
+    def add(self, ids: Sequence[int], options: Options) -> Any:
+        """A text that begins; None where there is no place for it. Raises ArgumentError."""
+
+    def drop(self, text: Any) -> None:
+        """End a text without a piece."""
+
+    def step(self) -> Iterable[tuple[Any, Piece]]:
+        """What comes of one step; a text whose last piece came has left."""
 
 
 class QueueFull(TinycoreError):
@@ -88,62 +93,98 @@ class Job:
 
 
 class Worker:
-    """The thread that owns the model. `submit` is called in any thread."""
+    """The thread that owns the texts in progress. `submit` is called in any thread."""
 
-    def __init__(self, model: Writer, waiting: int) -> None:
-        self.model = model
-        self._jobs: queue.Queue[Job | None] = queue.Queue(waiting)
-        self._closed = threading.Event()
-        self._current: Job | None = None
+    def __init__(self, writing: Writing, waiting: int) -> None:
+        self._writing, self._most = writing, waiting
+        self._jobs: deque[Job] = deque()
+        self._changed = threading.Condition()
+        """Held to look at the jobs that wait; notified when there is one, and at the end."""
+        self._is_closed = False
+        self._running: dict[Any, Job] = {}
         self._thread = threading.Thread(target=self._run, name="tiny-llm worker", daemon=True)
         self._thread.start()
 
     @property
     def waiting(self) -> int:
         """The number of jobs that wait."""
-        return self._jobs.qsize()
+        return sum(not job.cancelled.is_set() for job in list(self._jobs))
+
+    @property
+    def running(self) -> int:
+        """The number of texts that are written."""
+        return len(self._running)
 
     def submit(self, job: Job) -> None:
         """Add a job. Raises QueueFull."""
-        try:
-            self._jobs.put_nowait(job)
-        except queue.Full as error:
-            raise QueueFull(f"{self._jobs.maxsize} requests wait already; try later") from error
+        with self._changed:
+            if len(self._jobs) >= self._most:  # those who went away give their place to others
+                self._jobs = deque(each for each in self._jobs if not each.cancelled.is_set())
+            if len(self._jobs) >= self._most:
+                raise QueueFull(f"{self._most} requests wait already; try later")
+            self._jobs.append(job)
+            self._changed.notify()
 
     def close(self, seconds: float = 5.0) -> None:
         """Cancel all jobs and end the thread."""
-        self._closed.set()
-        if (current := self._current) is not None:
-            current.cancel()
-        while True:
-            try:
-                waiting = self._jobs.get_nowait()
-            except queue.Empty:
-                break
-            if waiting is not None:
-                waiting.cancel()
-        self._jobs.put(None)
+        with self._changed:
+            self._is_closed = True
+            for job in self._jobs:
+                job.cancel()
+            self._changed.notify()
         self._thread.join(seconds)
 
     def _run(self) -> None:
-        while not self._closed.is_set() and (job := self._jobs.get()) is not None:
-            self._current = job
+        while self._joined():
             try:
-                self._work(job)
-            except Exception as error:  # of one text: the next one may do
-                job.give(error)
-            self._current = None
+                self._step()
+            except Exception as error:  # of one step: later texts may do
+                self._fail(error)
+        for job in self._running.values():
+            job.cancel()
+        self._step()
 
-    def _work(self, job: Job) -> None:
-        if job.cancelled.is_set():
-            return
-        job.began = time.monotonic()
-        pieces = self.model.generate(
-            job.ids,
-            job.sampling,
-            limit=job.limit,
-            stop=job.stop,
-            until=lambda: job.cancelled.is_set() or job.is_late,
-        )
-        for piece in pieces:
+    def _step(self) -> None:
+        for text, piece in self._writing.step():
+            job = self._running[text] if piece.reason is None else self._running.pop(text)
             job.give(piece)
+
+    def _joined(self) -> bool:
+        """Begin jobs that wait while there are places; wait for one where nothing is to be done.
+
+        False at the end.
+        """
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_closed or self._running or self._jobs)
+                if self._is_closed:
+                    return False
+                if not self._jobs:
+                    return True
+                job = self._jobs.popleft()
+            if not job.cancelled.is_set() and not self._begin(job):
+                with self._changed:
+                    self._jobs.appendleft(job)
+                return True
+
+    def _begin(self, job: Job) -> bool:
+        """Begin a job. False where there is no place."""
+        job.began = time.monotonic()
+        options = Options(
+            job.sampling, job.limit, job.stop, lambda: job.cancelled.is_set() or job.is_late
+        )
+        try:
+            text = self._writing.add(job.ids, options)
+        except Exception as error:  # of one text: the next one may do
+            job.give(error)
+            return True
+        if text is not None:
+            self._running[text] = job
+        return text is not None
+
+    def _fail(self, error: Exception) -> None:
+        """Tell all whose texts were in a step that failed, and begin anew."""
+        while self._running:
+            text, job = self._running.popitem()
+            self._writing.drop(text)
+            job.give(error)
