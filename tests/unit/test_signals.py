@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz.signals import Signals, sent
-from tinycore import Tensor
+from tinycore import Tensor, linalg
 from tinycore._locks import Busy, Turn
 from tinycore._signals import deferred, handlers, undisturbed
 
@@ -320,3 +320,26 @@ def test_a_turn_that_an_interrupted_frame_has_is_not_waited_for() -> None:
     assert time.monotonic() - began < 10
     with turn.at_once:
         pass
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="signals of users are POSIX")
+@pytest.mark.parametrize("name", ["qr", "det", "keccak"])
+def test_a_handler_sees_a_method_of_a_library_done_or_not_begun(name: str) -> None:
+    """Also those that `tinycore.linalg` puts on the class."""
+    x = Tensor([1, 2, 3], dtype="uint8") if name == "keccak" else Tensor([[2.0, 1.0], [1.0, 3.0]])
+    folder = str(Path(linalg.__file__).parent)
+    inside = list[str]()
+
+    def handle(_draw: object) -> None:
+        frame = sys._getframe()
+        while (outer := frame.f_back) is not None:
+            frame = outer
+            if frame.f_code.co_filename.startswith(folder):
+                inside.append(frame.f_code.co_name)
+
+    signals = Signals(0, handle)
+    signals.rate = 0.2
+    with sent(signals):
+        getattr(x, name)()
+    assert signals.count
+    assert inside == []

@@ -413,10 +413,10 @@ MISTAKES: Final = (ArgumentError, DTypeError, GradientError, IndexRangeError, Sh
 def check_signatures(cls: type, tensor: type) -> None:
     """Hold the annotations of the public methods that a class defines; `Self` is `tensor`.
 
-    Our own defer the program's signal handlers, as a handler that computes may replace the nodes
-    that a method has in its hands. See docs/threads.md.
+    Those of tinycore defer the program's signal handlers, as a handler that computes may replace
+    the nodes that a method has in its hands. See docs/threads.md.
     """
-    own = cls.__module__.startswith(__package__)
+    own = cls.__module__.startswith("tinycore.")
     for name, member in list(vars(cls).items()):
         if isinstance(member, (classmethod, staticmethod)):
             call = checked(name, member.__func__, tensor, own)
