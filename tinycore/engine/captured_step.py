@@ -36,10 +36,10 @@ from tinycore.device.hooks import hooks
 from tinycore.device.registry import Device, OpenDevice, at_close
 from tinycore.dtype import dtypes
 from tinycore.engine.compile import CompiledRunner
-from tinycore.engine.counters import Estimate, profilers, report
+from tinycore.engine.counters import profilers, report
 from tinycore.engine.counters import trace as trace_run
 from tinycore.engine.device_graph import Part, Single, graph_parts
-from tinycore.engine.run import ExecItem, Recording, Repeated, recordings
+from tinycore.engine.run import ExecItem, Recording, Repeated, Runner, recordings
 from tinycore.engine.transactions import base_buffer
 from tinycore.errors import DeviceError, OutOfMemory
 from tinycore.schedule.memory_plan import Life, pack
@@ -301,21 +301,16 @@ at_close.append(lose_programs)
 
 def without_program(item: ExecItem, device: str) -> ExecItem:
     """A launch that raises an error if it has a program of a device; else as it is."""
-    runner = item.runner
-    if not isinstance(runner, CompiledRunner) or runner.device != device:
-        return item
-    left = ClosedRunner(runner.name, runner.device, runner.estimate, runner.written)
-    return replace(item, runner=left)
+    is_lost = isinstance(item.runner, CompiledRunner) and item.runner.device == device
+    return replace(item, runner=ClosedRunner(item.runner)) if is_lost else item
 
 
-@dataclass(frozen=True)
 class ClosedRunner:
     """Placeholder of a program whose device was closed: a launch raises DeviceError."""
 
-    name: str
-    device: str
-    estimate: Estimate
-    written: frozenset[int]
+    def __init__(self, lost: Runner) -> None:
+        self.name, self.device = lost.name, lost.device
+        self.estimate, self.written = lost.estimate, lost.written
 
     def launch(
         self, bufs: tuple[Buffer, ...], values: Mapping[str, int], wait: bool

@@ -304,26 +304,23 @@ class CallPattern:
     It keeps no tensor or memory alive.
     """
 
-    def __init__(self, rows: list[Row]) -> None:
-        self.rows = rows
-        values = in_force()
-        self.settings = pattern_settings(values)
+    def __init__(self, given: Arguments) -> None:
+        """Raises AttributeError or IndexError for what is not a tensor, or shows no memory."""
+        args, _ = given.given
+        self.rows = [compared_row(value) for value in args]
+        self.key = given.key
+        self.settings = pattern_settings(in_force())
         self.device = runtime().default_device()
-        key: list[Any] = [*[Tensor] * len(rows), None]
-        for requires_grad, _, shape, _, device, dtype, size in rows:
-            key += () if requires_grad is None else (requires_grad,)
-            key += device, dtype, size, shape if type(shape) is tuple else (shape,)
-        self.key = (*key, *guarded_values(), self.device, None)
 
     @staticmethod
     def of(given: Arguments) -> CallPattern | None:
         """The pattern of calls like one; None if that has other arguments as well."""
-        args, _ = given.given
+        args, kwargs = given.given
         try:
-            found = CallPattern([compared_row(value) for value in args])
-        except (AttributeError, IndexError):  # not a tensor, or not one that shows memory
+            found = CallPattern(given)
+        except (AttributeError, IndexError):
             return None
-        return found if found.key == given.key else None
+        return found if not kwargs and found.buffers(*args) == given.nodes else None
 
     def match(self, args: tuple[Any, ...], values: Mapping[str, Any]) -> Arguments | None:
         """The arguments of another such call. None says nothing: their key has to be made."""

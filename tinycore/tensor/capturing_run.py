@@ -314,7 +314,8 @@ class CapturingRun:
     def survivors(self, recording: Recording) -> list[Tensor]:
         """Tensors made in this run, of its memory, that are neither results nor found again."""
         known = {id(tensor) for tensor in (*self.proxies.tensors, *self.tensors, *self.left)}
-        made = [tensor for r in self.change_set.made.values() if (tensor := r()) is not None]
+        references = list(self.change_set.made.values())
+        made = [tensor for r in references if (tensor := r()) is not None]
         drawn = {buffer for buffer, _ in recording.repeated}
         ours = recording.made | drawn
 
@@ -411,7 +412,7 @@ class CapturingRun:
         they had one before.
         """
         changed = {id(tensor) for tensor, _ in self.gradients}
-        graded = self.change_set.graded.items()
+        graded = list(self.change_set.graded.items())
         return [(t, f is not None) for number, (t, f) in graded if number in changed or f is None]
 
     @while_walking

@@ -80,8 +80,6 @@ class ChangeSet:
         """Tensors that this thread has made or changed."""
         self.made: dict[int, weakref.ref[Core]] = {}
         """Tensors that any thread has made since it began."""
-        self.made_elsewhere: set[int] = set()
-        """Those that other threads have made."""
         self.before: dict[int, Before] = {}
         """Tensors from before that any thread has changed."""
         self.graded: dict[int, tuple[weakref.ref[Core], Before | None]] = {}
@@ -104,8 +102,7 @@ class ChangeSet:
         self.made[number] = weakref.ref(tensor)
         self.graded.pop(number, None)
         self.before.pop(number, None)
-        (self.changed if is_own else self.made_elsewhere).add(number)
-        (self.made_elsewhere if is_own else self.changed).discard(number)
+        (self.changed.add if is_own else self.changed.discard)(number)
 
     def note_change(self, tensor: Core, is_own: bool) -> None:
         """Record a tensor that is about to change."""
@@ -135,7 +132,7 @@ class ChangeSet:
 
     def other_gradients(self) -> list[tuple[Any, Before | None]]:
         """Tensors from before that have another gradient now, each with its former one."""
-        found = [(reference(), former) for reference, former in self.graded.values()]
+        found = [(reference(), former) for reference, former in list(self.graded.values())]
         return [
             (tensor, former)
             for tensor, former in found

@@ -67,7 +67,7 @@ def tensors_elsewhere() -> set[int]:
     """The ids of tensors that no value computed by this thread may enter: those of captures of
     other threads, and in a capture those that others have made since it began.
     """
-    made = [s.made_elsewhere for s in change_sets.get(get_ident(), ())]
+    made = [{*list(s.made)} - s.changed for s in change_sets.get(get_ident(), ())]
     return changed_elsewhere().union(*made)
 
 
