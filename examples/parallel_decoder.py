@@ -1,8 +1,9 @@
-"""Train the decoder of tiny_llm on several processes, in one of three ways.
+"""Train the decoder of tiny_llm on several processes, in one of four ways.
 
     mpiexec -n 2 python examples/parallel_decoder.py data
     mpiexec -n 2 python examples/parallel_decoder.py tensor
     mpiexec -n 2 python examples/parallel_decoder.py pipeline
+    mpiexec -n 4 python examples/parallel_decoder.py mesh
 
 Each way is a function of a few lines. All print the losses of one process, to rounding:
 `python examples/parallel_decoder.py one`. It needs `pip install "tinycore[cpu,mpi,llm]"`.
@@ -11,7 +12,7 @@ Each way is a function of a few lines. All print the losses of one process, to r
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -66,32 +67,49 @@ def loss_of(decoder: Decoder, tokens: Tensor) -> Tensor:
 # --- the ways: each spreads the weights, and returns the loss of some sequences
 
 Loss = Callable[[list[Tensor]], Tensor]
+DeviceLike = str | tuple[str, ...]
 
 
 def data_parallel(decoder: Decoder) -> Loss:
     """Every process has all weights, and its share of the sequences."""
     for weight in nn.state.get_parameters(vars(decoder)):
         weight.shard_(RANKS)
+    return loss_in_copies(decoder, RANKS)
+
+
+def tensor_parallel(decoder: Decoder, ranks: tuple[str, ...] = RANKS) -> Loss:
+    """Every process has some heads, and some of the inner features, of each layer."""
+    for weight in nn.state.get_parameters(vars(decoder)):
+        weight.shard_(ranks)
+    for layer in decoder.layers:
+        for weight in nn.state.get_parameters((layer.into_attention, layer.into_network)):
+            weight.shard_(ranks, axis=0)
+        for weight in nn.state.get_parameters((layer.out_of_attention, layer.out_of_network)):
+            weight.shard_(ranks, axis=1)
+    return lambda sequences: mean([loss_of(decoder, t.shard(ranks)) for t in sequences])
+
+
+def mesh_parallel(decoder: Decoder) -> Loss:
+    """Both: tensor parallel in each of two rows of processes, which share the sequences.
+
+    The weights are those of the first row. The second gets them in each step, part by part, and
+    sends their gradients back.
+    """
+    rows = [RANKS[: len(RANKS) // 2], RANKS[len(RANKS) // 2 :]]
+    tensor_parallel(decoder, rows[0])
+    return loss_in_copies(decoder, rows)
+
+
+def loss_in_copies(decoder: Decoder, homes: Sequence[DeviceLike]) -> Loss:
+    """The mean loss of sequences that are shared by copies of the decoder."""
 
     def loss(sequences: list[Tensor]) -> Tensor:
-        homes = [RANKS[number * len(RANKS) // SEQUENCES] for number in range(SEQUENCES)]
-        copies = {home: moved(decoder, home) for home in RANKS}
-        pairs = zip(homes, sequences, strict=True)
+        copies = {home: moved(decoder, home) for home in homes}
+        shares = [homes[number * len(homes) // SEQUENCES] for number in range(SEQUENCES)]
+        pairs = zip(shares, sequences, strict=True)
         return mean([loss_of(copies[home], tokens.to(home)) for home, tokens in pairs])
 
     return loss
-
-
-def tensor_parallel(decoder: Decoder) -> Loss:
-    """Every process has some heads, and some of the inner features, of each layer."""
-    for weight in nn.state.get_parameters(vars(decoder)):
-        weight.shard_(RANKS)
-    for layer in decoder.layers:
-        for weight in nn.state.get_parameters((layer.into_attention, layer.into_network)):
-            weight.shard_(RANKS, axis=0)
-        for weight in nn.state.get_parameters((layer.out_of_attention, layer.out_of_network)):
-            weight.shard_(RANKS, axis=1)
-    return lambda sequences: mean([loss_of(decoder, t.shard(RANKS)) for t in sequences])
 
 
 def pipeline_parallel(decoder: Decoder) -> Loss:
@@ -109,6 +127,7 @@ WAYS = {
     "data": data_parallel,
     "tensor": tensor_parallel,
     "pipeline": pipeline_parallel,
+    "mesh": mesh_parallel,
 }
 
 
@@ -117,8 +136,8 @@ def mean(losses: list[Tensor]) -> Tensor:
     return Tensor.stack(*[loss.to(losses[0].device) for loss in losses]).mean()
 
 
-def moved(value: Any, home: str) -> Any:
-    """The same nest of objects, with tensors on one device."""
+def moved(value: Any, home: DeviceLike) -> Any:
+    """The same nest of objects, with tensors on a device, or spread over some."""
     if isinstance(value, Tensor):
         return value.to(home)
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""The decoder of tiny_llm on two processes has the losses of one, in each way of the example."""
+"""The decoder of tiny_llm on several processes: the losses of one, in each way of the example."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ def losses(count: int, way: str) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize("way", ["data", "tensor", "pipeline"])
-def test_losses(way: str) -> None:
+@pytest.mark.parametrize(
+    ("way", "count"), [("data", 2), ("tensor", 2), ("pipeline", 2), ("mesh", 4)]
+)
+def test_losses(way: str, count: int) -> None:
     pytest.importorskip("tiny_llm")
 
     assert losses(1, "one")[-1] < losses(1, "one")[0]
-    numpy.testing.assert_allclose(losses(2, way), losses(1, "one"), rtol=2e-5)
+    numpy.testing.assert_allclose(losses(count, way), losses(1, "one"), rtol=2e-5)

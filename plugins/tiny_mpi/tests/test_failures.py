@@ -83,6 +83,15 @@ def test_an_exception_in_one_process_ends_all() -> None:
     assert "rank 1 of 2 failed" in errors
 
 
+def test_a_hook_that_was_there_before_prints_the_exception() -> None:
+    before = "import sys\nsys.excepthook = lambda *told: print('told', told[1], file=sys.stderr)\n"
+
+    result = finished(2, before + BEGIN + "rank == 1 and 1 / 0\nprocesses.barrier()")
+
+    assert result.returncode != 0
+    assert "rank 1 of 2 failed:\ntold division by zero" in result.stderr
+
+
 def test_a_killed_process_ends_all() -> None:
     failure(3, "rank == 2 and os.kill(os.getpid(), 9)\nprocesses.barrier()")
 

@@ -51,6 +51,15 @@ def test_large_sums_go_in_shards() -> None:
     assert sum_bytes(1 << 20, 1) == 0
 
 
+def test_messages_take_time_beside_their_bytes() -> None:
+    """Each of 21 gradients is an exchange, with ZeRO each parameter too."""
+    slow = Machine(4, 1e30, 1e12, 4, 1e30, 1e30, message_seconds=0.5)
+
+    assert estimate(SMALL, slow, Way(data=4)).seconds == pytest.approx(21 * 0.5)
+    assert estimate(SMALL, slow, Way(data=4, zero=1)).seconds == pytest.approx(2 * 21 * 0.5)
+    assert estimate(SMALL, slow, Way(tensor=4)).seconds == pytest.approx(4 * 2 * 0.5)
+
+
 def test_one_device_sends_nothing_and_takes_the_time_of_its_operations() -> None:
     cost = estimate(SMALL, machine(1), Way())
 

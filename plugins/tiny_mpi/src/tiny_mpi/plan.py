@@ -1,10 +1,12 @@
 """Estimates of a training step of a decoder on many devices: time, memory, and bytes on each link.
 
 Bytes are those that the schedules here send, tensor by tensor: they are checked against counts.
-Times follow from them and from rates that are given, with nothing overlapped; they have not been
-compared with a cluster. Operations follow Chowdhery et al., "PaLM" (2022), appendix B; activations
-Korthikanti et al., "Reducing activation recomputation in large transformer models" (2022), in
-float32, with the scores of attention kept.
+Times follow from them and from rates that are given, with nothing overlapped; they were compared
+with processes behind slowed links (benchmarks/results/2026-11-29-plan.md), not with a cluster.
+Operations follow Chowdhery et al., "PaLM" (2022), appendix B; activations Korthikanti et al.,
+"Reducing activation recomputation in large transformer models" (2022), in float32, with the scores
+of attention kept. The time of a message is that of Hockney, "The communication challenge for MPP"
+(1994): a latency, and its bytes at the rate of the link.
 """
 
 from __future__ import annotations
@@ -78,6 +80,8 @@ class Machine:
     """Rate of the links of a device to others of its node."""
     far_bytes_per_second: float
     """Rate of the links of a device to other nodes."""
+    message_seconds: float = 0.0
+    """Time that a message takes beside that of its bytes (the latency of Hockney's model)."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +118,18 @@ def shard_bytes(elements: float, count: int) -> float:
     return 2 * (count - 1) / count * elements * BYTES
 
 
+def exchanges(decoder: Decoder, way: Way) -> float:
+    """Exchanges in a step that a process waits for one after another.
+
+    Messages of one exchange, with all others at once, travel together.
+    """
+    tensors = sum(count for _, count in decoder.tensors) / way.stages
+    gathers = 2 if way.zero else 1  # of gradients, and of parameters
+    data = tensors * gathers if way.data > 1 else 0
+    sums = 4 * decoder.layers / way.stages if way.tensor > 1 else 0
+    return data + sums + (2 * way.microbatches if way.stages > 1 else 0)
+
+
 def estimate(decoder: Decoder, machine: Machine, way: Way) -> Estimate:
     """The cost of a step."""
     share = way.tensor * way.stages
@@ -127,7 +143,8 @@ def estimate(decoder: Decoder, machine: Machine, way: Way) -> Estimate:
 
     bubble = (way.stages - 1) / way.microbatches
     compute = decoder.operations / machine.devices / machine.operations_per_second
-    seconds = compute * (1 + bubble) + tensor_bytes / rate(machine, way.tensor)
+    seconds = compute * (1 + bubble) + exchanges(decoder, way) * machine.message_seconds
+    seconds += tensor_bytes / rate(machine, way.tensor)
     seconds += data_bytes / rate(machine, way.tensor * way.data)
     seconds += stage_bytes / rate(machine, machine.devices if way.stages > 1 else 1)
     return Estimate(

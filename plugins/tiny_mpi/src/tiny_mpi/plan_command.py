@@ -35,6 +35,10 @@ RATES: Final = {
 }
 
 
+MACHINE: Final = ("devices", "flops", "memory", "node", "near", "far", "latency")
+"""Arguments in the order of the fields of `Machine`."""
+
+
 def positive(text: str) -> int:
     """A whole number of one or more."""
     number = int(text)
@@ -50,8 +54,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="estimate a training step of a decoder on many devices",
         description="Estimate time, memory and bytes sent of a training step of a decoder, in "
         "float32 with Adam, for each way to divide it. Bytes are those that tinycore's schedules "
-        "send; times follow from the given rates, with nothing overlapped, and were not compared "
-        "with a cluster.",
+        "send; times follow from the given rates, with nothing overlapped. They were compared with "
+        "processes behind slowed links, not with a cluster.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -59,6 +63,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         command.add_argument(f"--{name}", type=positive, required=True, help=meaning)
     for name, meaning in RATES.items():
         command.add_argument(f"--{name}", type=float, required=True, help=meaning)
+    command.add_argument(
+        "--latency", type=float, default=0.0, help="seconds of a message beside its bytes"
+    )
     command.add_argument("--show", type=positive, default=5, help="number of ways to show")
     command.set_defaults(run=run)
 
@@ -67,9 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the fastest ways that fit into memory. Status 1 where none does."""
     given = vars(arguments)
     decoder = Decoder(**{field.name: given[field.name] for field in fields(Decoder)})
-    machine = Machine(
-        *(given[name] for name in ("devices", "flops", "memory", "node", "near", "far"))
-    )
+    machine = Machine(*(given[name] for name in MACHINE))
     found = [(way, estimate(decoder, machine, way)) for way in ways(decoder, machine)]
     fitting = [one for one in found if one[1].memory_bytes <= machine.memory_bytes]
     print(f"{decoder.parameters:,} parameters, {decoder.operations:.3g} operations a step")

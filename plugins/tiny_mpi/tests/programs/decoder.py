@@ -2,13 +2,16 @@
 
     mpiexec -n 2 python decoder.py tensor 4
 
-The first word says what is spread over processes.
+The first word says what is spread over processes, the second is the number of steps. The variable
+DECODER_SIZES has other sizes as JSON.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+import time
 from typing import Any
 
 import numpy
@@ -21,8 +24,18 @@ from tinycore.groups import group
 RANKS = tiny_mpi.ranks()
 WAY, STEPS = sys.argv[1], int(sys.argv[2])
 IN_PARTS = WAY == "zero3"
-VOCABULARY, WIDTH, HEADS, INNER, LAYERS = 32, 32, 4, 64, 2
-BATCH, LENGTH, MICROBATCHES = 8, 16, 4
+SIZES = {
+    "vocabulary": 32,
+    "width": 32,
+    "heads": 4,
+    "inner": 64,
+    "layers": 2,
+    "batch": 8,
+    "length": 16,
+}
+SIZES |= json.loads(os.environ.get("DECODER_SIZES", "{}"))
+VOCABULARY, WIDTH, HEADS, INNER, LAYERS, BATCH, LENGTH = SIZES.values()
+MICROBATCHES = 4
 STAGES = [RANKS[number * len(RANKS) // LAYERS] for number in range(LAYERS)]
 
 
@@ -134,7 +147,7 @@ def main() -> None:
 
     captured = TinyJit(step)
     numbers = numpy.random.default_rng(0)
-    losses, sent = [], 0
+    losses, sent, times = [], 0, []
     processes: Any = group()
     with Tensor.train():
         for _ in range(STEPS):
@@ -146,7 +159,11 @@ def main() -> None:
                 tokens = tokens.shard(RANKS, axis=None if WAY == "tensor" else 0)
             tokens = tokens.realize()
             before = sum(getattr(processes, "sent_bytes", {}).values())
+            processes.barrier()
+            began = time.perf_counter()
             loss = captured(tokens)
+            processes.barrier()
+            times.append(time.perf_counter() - began)
             sent = sum(getattr(processes, "sent_bytes", {}).values()) - before
             losses.append(loss.item())
     told = processes.all_gather(numpy.array(losses))
@@ -154,7 +171,8 @@ def main() -> None:
     all_sent = processes.all_gather(numpy.array(sent)).tolist()
     parameters = sum(int(parameter.numel()) for parameter in optimizer.params)
     if processes.rank == 0:
-        print(json.dumps({"losses": losses, "sent": all_sent, "parameters": parameters}))
+        found = {"losses": losses, "sent": all_sent, "parameters": parameters}
+        print(json.dumps(found | {"seconds": times}))
 
 
 main()

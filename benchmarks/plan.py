@@ -1,0 +1,152 @@
+"""`tinycore plan` beside measured steps, of processes in network namespaces with slowed links.
+
+    sudo .venv/bin/python -m benchmarks.plan 100mbit
+
+Each process is in a namespace of its own, whose link lets through so many bits a second (a token
+bucket of `tc`), so that bytes go by TCP. The rate of a device is that of as many processes that
+each train alone at the same time; the rate and the latency of a link are those of messages around
+all. The estimate follows from these three and from nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from tiny_mpi.plan import Decoder, Machine, Way, estimate
+
+SIZES: Final = {
+    "vocabulary": 256, "width": 128, "heads": 4, "inner": 256, "layers": 2, "batch": 8,
+    "length": 32,
+}  # fmt: skip
+PROGRAM: Final = Path(__file__).parent.parent / "plugins/tiny_mpi/tests/programs/decoder.py"
+STEPS: Final = 12
+WARM: Final = 4
+"""Steps before those whose median counts."""
+LINK: Final = """
+import time, numpy
+from tinycore.groups import group
+processes, times = group(), []
+content = numpy.zeros(1 << 21, numpy.uint8)
+for _ in range(5):
+    processes.barrier()
+    began = time.perf_counter()
+    processes.send(content, (processes.rank + 1) % processes.size)
+    processes.recv((processes.rank - 1) % processes.size)
+    processes.barrier()
+    times.append(time.perf_counter() - began)
+processes.barrier()
+began = time.perf_counter()
+for _ in range(100):
+    processes.send(content[:64], (processes.rank + 1) % processes.size)
+    processes.recv((processes.rank - 1) % processes.size)
+latency = (time.perf_counter() - began) / 100
+if processes.rank == 0:
+    print(content.nbytes / sorted(times)[2], latency)
+"""
+WAYS: Final[dict[str, Callable[[int], Way]]] = {
+    "data": lambda count: Way(data=count),
+    "zero1": lambda count: Way(data=count, zero=1),
+    "tensor": lambda count: Way(tensor=count),
+}
+"""Ways by the words of the program."""
+
+
+def command(*words: str) -> None:
+    """Run a command that has to succeed."""
+    subprocess.run(words, check=True, capture_output=True)
+
+
+@contextmanager
+def namespaces(count: int, rate: str) -> Iterator[None]:
+    """So many network namespaces behind a bridge, with links of a rate. Needs root."""
+    command("ip", "link", "add", "tcbr", "type", "bridge")
+    command("ip", "link", "set", "tcbr", "up")
+    try:
+        for number in range(count):
+            space, link = f"tc{number}", f"tcv{number}"
+            command("ip", "netns", "add", space)
+            command(*f"ip link add {link} type veth peer name eth0 netns {space}".split())
+            command(*f"ip link set {link} master tcbr up".split())
+            command(*f"ip -n {space} addr add 10.77.0.{number + 1}/24 dev eth0".split())
+            command(*f"ip -n {space} link set eth0 up".split())
+            command(*f"ip -n {space} link set lo up".split())
+            slow = f"tc qdisc add dev eth0 root tbf rate {rate} burst 64kb latency 400ms"
+            command(*f"ip netns exec {space} {slow}".split())
+        yield
+    finally:
+        for number in range(count):
+            subprocess.run(["ip", "netns", "del", f"tc{number}"], check=False, capture_output=True)
+        command("ip", "link", "del", "tcbr")
+
+
+def outputs(count: int, *words: str, alone: bool = False) -> list[str]:
+    """Lines that `count` processes print; `alone`, each is a program of its own."""
+    mpiexec = str(Path(sysconfig.get_path("scripts")) / "mpiexec")
+    inside = ["sh", "-c", 'exec ip netns exec "tc$PMI_RANK" "$@"', "sh"]
+    within = ["env", "-u", "PMI_RANK", "-u", "PMI_SIZE"] if alone else inside
+    given = {
+        "CPU_COUNT": "1",
+        "DEV": "CPU:LLVM",
+        "DECODER_SIZES": json.dumps(SIZES),
+        "MPIR_CVAR_NOLOCAL": "1",  # else memory is shared by what is on one machine
+        "UCX_TLS": "tcp,self",
+        "UCX_NET_DEVICES": "eth0",
+    }
+    result = subprocess.run(
+        [mpiexec, "-n", str(count), *within, sys.executable, *words],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **given},
+    )
+    return result.stdout.splitlines()
+
+
+def seconds(count: int, way: str, alone: bool = False) -> float:
+    """Median time of a step."""
+    lines = outputs(count, str(PROGRAM), way, str(STEPS), alone=alone)
+    found = [json.loads(line)["seconds"] for line in lines if line.startswith("{")]
+    return float(max(statistics.median(each[WARM:]) for each in found))
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    rate = sys.argv[1]
+    order = ("layers", "width", "inner", "heads", "vocabulary", "length", "batch")
+    decoder = Decoder(*[SIZES[name] for name in order])
+    print(f"{decoder.parameters:,} parameters, links of {rate}\n")
+    print(
+        "| processes | way | compute ms | link MB/s | message ms | estimated | measured | ratio |"
+    )
+    print("|--:|---|--:|--:|--:|--:|--:|--:|")
+    for count in (1, 2, 4):
+        alone = seconds(count, "data", alone=True)
+        if count == 1:
+            again = seconds(1, "data", alone=True)
+            print(f"| 1 | one | {alone * 1e3:.0f} | | | {alone * 1e3:.0f} | {again * 1e3:.0f} | "
+                  f"{alone / again:.2f} |")  # fmt: skip
+            continue
+        with namespaces(count, rate):
+            told = next(line for line in outputs(count, "-c", LINK) if line[:1].isdigit())
+            link, latency = map(float, told.split())
+            speed = decoder.operations / alone
+            machine = Machine(count, speed, 1e12, count, link, link, latency)
+            for way, divided in WAYS.items():
+                guess = estimate(decoder, machine, divided(count)).seconds
+                found = seconds(count, way)
+                rates = f"{alone / count * 1e3:.0f} | {link / 1e6:.1f} | {latency * 1e3:.2f}"
+                times = f"{guess * 1e3:.0f} | {found * 1e3:.0f} | {guess / found:.2f}"
+                print(f"| {count} | {way} | {rates} | {times} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
