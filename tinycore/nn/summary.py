@@ -14,14 +14,14 @@ __all__ = ["described", "summary"]
 def described(found: object) -> str:
     """The settings of a layer or an optimizer, with shapes in place of its tensors."""
     shown = [
-        f"{name}={text_of(value)}"
+        f"{name}={text_of_setting(value)}"
         for name, value in attributes_of(found)
         if name[0] != "_" and value is not None
     ]
     return f"{type(found).__name__}({', '.join(shown)})"
 
 
-def text_of(value: object) -> str:
+def text_of_setting(value: object) -> str:
     """A shape for a tensor, the number for one that has a computed element, a count for a list."""
     if isinstance(value, Tensor):
         number, _, _ = repr(value).removeprefix("Tensor([").partition("]")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
+from functools import cache
 from os.path import basename
 
 from tinycore.config import in_force
@@ -25,12 +26,19 @@ def note_origin(node: UOp) -> None:
     if hasattr(node, "_origin"):
         return
     frame = sys._getframe(1)
-    method = frame.f_code.co_qualname
-    while (above := frame.f_back) and frame.f_globals["__name__"].startswith("tinycore."):
-        if "<" not in frame.f_code.co_qualname:  # else a wrapper around a method
-            method = frame.f_code.co_qualname
-        frame = above
+    within = []
+    while frame.f_back and is_ours(frame.f_globals["__name__"]):
+        within.append(frame)
+        frame = frame.f_back
+    methods = (f.f_code.co_qualname for f in reversed(within))
+    method = next(name for name in methods if "<" not in name)  # others are wrappers
     node._origin = method, frame.f_code.co_filename, frame.f_lineno
+
+
+@cache
+def is_ours(module: str) -> bool:
+    """True for a module of tinycore: asked for each frame of each new tensor."""
+    return module.startswith("tinycore.")
 
 
 def origins_of(nodes: Iterable[UOp]) -> tuple[object, ...]:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+LLM_TESTS: Final = Path(__file__).parents[2] / "tiny_llm" / "tests"
 TRAINING: Final = """
 from tinycore import Context, Tensor, TinyJit, nn
 
@@ -29,21 +30,21 @@ with Context(TRAINING=1):
     for _ in range(6):
         step().item()
 """
-GENERATION: Final = """
-from tinycore import Tensor, nn
+GENERATION: Final = f"""
+import sys
+from pathlib import Path
 
-places, width, words = 32, 16, 40
-embedding, query, out = nn.Embedding(words, width), nn.Linear(width, width), nn.Linear(width, words)
-keys = Tensor.zeros(places, width).contiguous().realize()
-token = Tensor([1])
-said = []
-for place in range(20):
-    x = embedding(token)
-    keys[place : place + 1].assign(x).realize()
-    seen = keys[: place + 1]
-    mixed = (query(x) @ seen.T).softmax() @ seen
-    token = out(mixed).argmax(1).realize()
-    said.append(token.item())
+sys.path.append({str(LLM_TESTS)!r})
+import tiny_models
+
+from tiny_llm import LanguageModel, Sampling
+
+config = tiny_models.config_of("qwen3")
+folder = tiny_models.write_folder(Path("model"), config, tiny_models.weights_of(config))
+model = LanguageModel.load(folder, context=64)
+model.tokenizer.ends = frozenset()
+said = [*model.generate("hello", Sampling(temperature=0.0), limit=20)]
+assert len([piece for piece in said if piece.token is not None]) == 20
 """
 FAILING: Final = """
 from tinycore import Tensor
@@ -64,8 +65,8 @@ compiling.load_runner = refuse
 HOSTILE_NAME: Final = "<img src=x onerror=document.title='taken'>.py"
 
 
-def recorded(text: str, folder: Path, name: str = "program.py") -> Path:
-    """The profile of a program, run in a folder in the interpreter."""
+def recorded(text: str, folder: Path, name: str = "program.py", device: str = "PYTHON") -> Path:
+    """The profile of a program, run in a folder on a device."""
     folder.mkdir(exist_ok=True)
     (folder / name).write_text(text)
     subprocess.run(
@@ -74,7 +75,7 @@ def recorded(text: str, folder: Path, name: str = "program.py") -> Path:
         capture_output=True,
         timeout=300,
         check=False,
-        env=os.environ | {"DEV": "PYTHON", "VIZ": "1"},
+        env=os.environ | {"DEV": device, "VIZ": "1"},
     )
     (found,) = folder.glob("*.tinyviz")
     return found

@@ -12,6 +12,7 @@ from typing import Any
 
 from tiny_viz.store import CHANGES_OF_MEMORY, connect
 from tiny_viz.summary import where
+from tinycore.nn.files.atomic import replacing_file
 
 __all__ = ["events", "write_trace"]
 
@@ -19,14 +20,14 @@ __all__ = ["events", "write_trace"]
 def write_trace(profile: str | Path, path: str | Path) -> int:
     """Write a profile as a trace, event by event; the number of events.
 
-    Raises FileFormatError for a file that is no profile.
+    Raises FileFormatError for a file that is no profile; the trace is whole or not there.
     """
     count = 0
-    with closing(connect(profile)) as connection, Path(path).open("w", encoding="utf-8") as file:
-        file.write('{"displayTimeUnit": "ns", "traceEvents": [\n')
+    with closing(connect(profile)) as connection, replacing_file(path) as file:
+        file.write(b'{"displayTimeUnit": "ns", "traceEvents": [\n')
         for count, event in enumerate(events(connection), 1):
-            file.write((",\n" if count > 1 else "") + json.dumps(event))
-        file.write("\n]}\n")
+            file.write((",\n" if count > 1 else "").encode() + json.dumps(event).encode())
+        file.write(b"\n]}\n")
     return count
 
 
