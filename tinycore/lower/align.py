@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from tinycore.dtype import ImageDType, dtypes
+from tinycore.lower.expand import lanes_of
 from tinycore.render.base import Limits, pointer_of
 from tinycore.render.facts import is_register
 from tinycore.uop.affine import divisor
@@ -60,34 +61,14 @@ def in_parts(access: UOp, lanes: int) -> UOp:
     """A LOAD or STORE as several of fewer lanes."""
     index, *rest = access.src
     value = access.dtype if access.op is Op.LOAD else rest[0].dtype
-    starts = range(0, value.count, lanes)
-    places = [
-        index.with_src((index.src[0], index.src[1] + start, *index.src[2:])) for start in starts
-    ]
+    kind = value.scalar().vec(lanes) if access.op is Op.LOAD else access.dtype
+    parts = []
+    for start in range(0, value.count, lanes):
+        place = index.with_src((index.src[0], index.src[1] + start, *index.src[2:]))
+        values = (lanes_of(each, range(start, start + lanes)) for each in rest)
+        parts.append(UOp(access.op, kind, (place, *values), access.arg))
     if access.op is Op.STORE:
-        parts = [
-            access.with_src((place, some_lanes(rest[0], start, lanes)))
-            for place, start in zip(places, starts, strict=True)
-        ]
         return UOp(Op.GROUP, dtypes.void, tuple(parts))
-    loads = [
-        UOp(
-            Op.LOAD,
-            value.scalar().vec(lanes),
-            (place, *(some_lanes(other, start, lanes) for other in rest)),
-            access.arg,
-        )
-        for place, start in zip(places, starts, strict=True)
-    ]
     if lanes == 1:
-        return UOp(Op.VECTORIZE, value, tuple(loads))
-    return UOp(Op.EXTRACT, value, tuple(loads), tuple(range(value.count)))
-
-
-def some_lanes(value: UOp, start: int, lanes: int) -> UOp:
-    """Neighboring lanes of a vector."""
-    if value.op is Op.VECTORIZE:
-        parts = value.src[start : start + lanes]
-        return parts[0] if lanes == 1 else UOp(Op.VECTORIZE, value.dtype.scalar().vec(lanes), parts)
-    chosen = tuple(range(start, start + lanes))
-    return UOp(Op.EXTRACT, value.dtype.scalar().vec(lanes), (value,), chosen)
+        return UOp(Op.VECTORIZE, value, tuple(parts))
+    return UOp(Op.EXTRACT, value, tuple(parts), tuple(range(value.count)))

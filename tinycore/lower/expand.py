@@ -27,6 +27,7 @@ from tinycore.lower.fragments import (
 )
 from tinycore.lower.loops import numbered
 from tinycore.lower.merge_reductions import drop_loops, fold_balanced, merge_reductions
+from tinycore.lower.predicate import with_gate
 from tinycore.lower.register_transpose import transpose_loads
 from tinycore.uop.affine import coefficient, repetition
 from tinycore.uop.compare import conjuncts_of
@@ -476,8 +477,8 @@ class Lanes:
         value = self.widened(self.done[node.src[1]])
         if self.movement(index) == 1:
             return node.with_src((self.at(index, 0), value))
-        if gates := self.gates_of_prefix(index):
-            return self.store_prefix(node, value, gates)
+        if self.stores_a_prefix(index):
+            return self.store_prefix(node, value)
         run = self.run_of(index)
         rows = [range(i, i + run) for i in range(0, self.count, run)]
         if run == 1 and (apart := self.distance_across(index)):
@@ -485,28 +486,21 @@ class Lanes:
         parts = [node.with_src((self.at(index, r[0]), lanes_of(value, r))) for r in rows]
         return UOp(Op.GROUP, dtypes.void, tuple(parts))
 
-    def gates_of_prefix(self, index: UOp) -> list[UOp]:
-        """The gate of each lane, where the first lanes of a row are stored and the last may not be.
-
-        Empty for lanes that are not neighbors, or whose gates are others.
-        """
+    def stores_a_prefix(self, index: UOp) -> bool:
+        """True if lanes are neighbors in memory, of which the first so many may be stored."""
         if len(index.src) < 3 or coefficient(index.src[1], self.counter) != 1:
-            return []
+            return False
         moving = [c for c in conjuncts_of(index.src[2]) if self.counter in c.ranges]
-        if not all(c.op is Op.CMPLT and coefficient(c.src[0], self.counter) == 1 for c in moving):
-            return []
-        if any(self.counter in c.src[1].ranges for c in moving):
-            return []
-        return instances(index.src[2], (self.counter,))
+        ends = (c.src[0] - c.src[1] for c in moving if c.op is Op.CMPLT)
+        return [coefficient(end, self.counter) for end in ends] == [1] * len(moving)
 
-    def store_prefix(self, node: UOp, value: UOp, gates: list[UOp]) -> UOp:
+    def store_prefix(self, node: UOp, value: UOp) -> UOp:
         """A STORE of a whole vector where its last lane is stored, and else lane by lane."""
-        index, whole = node.src[0], gates[-1]
-        first = self.at(index, 0).with_src((*self.at(index, 0).src[:2], whole))
-        parts = [node.with_src((first, value))]
-        for step, gate in enumerate(gates[:-1]):
-            place = self.at(index, step)
-            partly = place.with_src((*place.src[:2], gate & whole.logical_not()))
+        places = instances(node.src[0], (self.counter,))
+        whole = places.pop().src[2]
+        parts = [node.with_src((with_gate(places[0], whole), value))]
+        for step, place in enumerate(places):
+            partly = with_gate(place, whole.logical_not())
             parts.append(node.with_src((partly, lane(value, step))))
         return UOp(Op.GROUP, dtypes.void, tuple(parts))
 

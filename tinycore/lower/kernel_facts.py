@@ -23,6 +23,8 @@ from tinycore.uop.op import ALU, COMPOUND, RECURRENCES, AxisKind, Op
 
 WORK: Final = ALU | {Op.DOT, Op.LOAD, Op.STORE}
 """Ops that take time, other than those of addresses."""
+VALUES: Final = ALU | {Op.LOAD, Op.CONST}
+"""Ops whose results are in registers."""
 NEVER_IN_VECTORS: Final = ("index", "bool", "void")
 """Kinds of types that no vector register is filled with."""
 SMALL_LOOP: Final = 4
@@ -232,20 +234,13 @@ class KernelFacts:
     @cached_property
     def itemsize(self) -> int:
         """The bytes of the widest value loaded or computed."""
-        values = [n.src[1] if n.op is Op.STORE else n for n in self.nodes]
-        sizes = [
-            n.dtype.itemsize
-            for n in values
-            if (n.op in ALU or n.op in (Op.LOAD, Op.CONST)) and n.dtype.kind not in NEVER_IN_VECTORS
-        ]
-        return max([*sizes, 1])
+        return widest(n for n in self.nodes if n.op in VALUES)
 
     @cached_property
     def moved_itemsize(self) -> int:
         """The bytes of the widest value loaded or stored."""
-        values = [n.src[1] if n.op is Op.STORE else n for n in self.nodes]
-        moved = (v for n, v in zip(self.nodes, values, strict=True) if n.op in (Op.LOAD, Op.STORE))
-        return max([v.dtype.itemsize for v in moved if v.dtype.kind not in NEVER_IN_VECTORS] + [1])
+        stored = (n.src[1] for n in self.nodes if n.op is Op.STORE)
+        return widest((*stored, *(n for n in self.nodes if n.op is Op.LOAD)))
 
     @cached_property
     def longest_reduction(self) -> int:
@@ -269,6 +264,11 @@ class KernelFacts:
     def work(self) -> int:
         """Loads, stores and arithmetic in all steps of the loops, roughly."""
         return work_of(self.nodes)
+
+
+def widest(values: Iterable[UOp]) -> int:
+    """The bytes of the widest of some values that vector registers hold; 1 without any."""
+    return max([v.dtype.itemsize for v in values if v.dtype.kind not in NEVER_IN_VECTORS] + [1])
 
 
 def work_of(nodes: Iterable[UOp]) -> int:

@@ -6,12 +6,10 @@ elements are read again, how many they are, and how their address changes with e
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator
 from typing import Final
 
-from tinycore.lower.draft import Draft, are_one_loop
+from tinycore.lower.draft import Draft, joined_pairs
 from tinycore.lower.kernel_facts import LEAST_REUSE
 from tinycore.lower.loops import Number, arrays_of, counter_of
 from tinycore.lower.steps.stage import (
@@ -170,19 +168,11 @@ def join_across(draft: Draft, number: int, lanes: int) -> None:
     if any(coefficient(n.src[1], fill.src[-1]) == 1 for n in loads_of(fill)):
         return
     joined = draft.copy()
-    while (pair := next(joined_pairs(fill), None)) is not None:
+    while (pair := next(joined_pairs(fill.toposort(), fill.src[1:-1]), None)) is not None:
         joined.do(Fuse(pair[0].arg.number, pair[1].arg.number))
         fill = fill_of(joined, number)
         if counter_of(joined.kernel, pair[0].arg.number).extent >= 2 * lanes:
             draft.become(joined.copy())
-
-
-def joined_pairs(fill: UOp) -> Iterator[tuple[UOp, UOp]]:
-    """Neighboring loops around the rows of a fill that all addresses see as one."""
-    values = [n for n in fill.toposort() if n.op is not Op.RANGE]
-    for outer, inner in itertools.pairwise(fill.src[1:-1]):
-        if outer.is_fixed and inner.is_fixed and are_one_loop(values, outer, inner):
-            yield outer, inner
 
 
 def fill_pairs(draft: Draft, loops: list[UOp], lanes: int) -> None:

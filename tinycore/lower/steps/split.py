@@ -94,20 +94,18 @@ class Split:
     def objection(self, loops: Loops, limits: Limits) -> str | None:
         """Why the step is illegal; None if it is legal."""
         axis, by, tail = self.axis, self.by, self.tail
-        counter = loops.by_number.get(axis)
-        if cuts_groups(counter, by):
+        if cuts_groups(loops.by_number.get(axis), by):
             return None
-        varies = limits.loops_vary and (limits.grid is None or self.is_guarded(counter))
-        if problem := loops.undecided(axis, varies):
+        if problem := loops.undecided(axis, limits.loops_vary):
             return problem
-        assert counter is not None
+        counter = loops.by_number[axis]
         if tail in (Tail.GUARD, Tail.GATE):
             if limits.grid is None and not limits.matrix and counter.is_fixed:
                 return "a device that runs loops has no use for steps past the end"
             return None if by > 1 or may_be_empty(counter) else f"steps of {by} cut nothing"
         if not 1 < by <= counter.extent:
             return f"steps of {by} do not cut a loop of {counter.extent}"
-        has_rest = counter.extent % by or not (counter.is_fixed or self.is_guarded(counter))
+        has_rest = counter.extent % by if counter.is_fixed else not self.is_guarded(counter)
         if has_rest and loops.is_filled_inside(counter):
             return "scratch memory is filled inside of it, which the rest would share"
         outputs = [n for n in loops.closers(counter) if n.op is not Op.REDUCE]
@@ -115,10 +113,11 @@ class Split:
             return f"steps of loop {axis} overwrite what they read, and would be done twice"
         return None
 
-    def is_guarded(self, counter: UOp | None) -> bool:
+    def is_guarded(self, counter: UOp) -> bool:
         """True if the last step of a loop of symbolic length may pass its end."""
-        is_output = counter is not None and counter.arg.kind is not AxisKind.REDUCE
-        return self.tail is Tail.GUARD or (self.tail is not Tail.REMAINDER and is_output)
+        if counter.arg.kind is AxisKind.REDUCE:
+            return self.tail is Tail.GUARD
+        return self.tail is not Tail.REMAINDER
 
 
 def cuts_groups(counter: UOp | None, by: int) -> bool:
