@@ -35,7 +35,7 @@ from tinycore.schedule.pipeline import run_passes
 from tinycore.schedule.retention import CachedValue, Replacements, RetentionPolicy, select_exclusive
 from tinycore.schedule.state import State
 from tinycore.uop.bindings import exchanging
-from tinycore.uop.node import UOp, made_anew, ordered
+from tinycore.uop.node import UOp, candidates_above, made_anew, ordered
 from tinycore.uop.op import Op
 from tinycore.uop.origins import origins_of
 
@@ -64,6 +64,11 @@ class Schedule:
     def roots(self) -> frozenset[UOp]:
         """The roots of the canonical graph."""
         return frozenset(self.sink.src)
+
+    @cached_property
+    def inner(self) -> frozenset[UOp]:
+        """Nodes with memory that are no roots: which of them are needed depends on other graphs."""
+        return frozenset({**self.results, **self.cached}).difference(self.roots)
 
     @cached_property
     def used(self) -> tuple[int, ...]:
@@ -100,7 +105,10 @@ class Schedule:
         needed = self.roots
         if canonical.assigned:
             needed |= {canonical.nodes[node] for node in canonical.assigned}
-        if others:
+        if others and self.inner:
+            inner = [n for n, f in canonical.nodes.items() if f in self.inner]
+            others = candidates_above(others, inner)
+        if others and self.inner:
             stops = set(canonical.roots) | {
                 n for n, f in canonical.nodes.items() if f in self.results
             }

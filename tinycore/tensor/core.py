@@ -41,7 +41,7 @@ from tinycore.tensor.data import Data, node_from_data
 from tinycore.tensor.foreign_names import NO_DEVICES
 from tinycore.tensor.grad import passes_gradient
 from tinycore.tensor.history import history
-from tinycore.tensor.liveness import may_be_former, tensors_over, tensors_shown_in
+from tinycore.tensor.liveness import may_be_former, tensors_among, tensors_shown_in
 from tinycore.tensor.past import ordered_through
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.signatures import check_signatures, is_dtype_name
@@ -338,11 +338,8 @@ class Core:
         """
         node, base = self.uop, base_of_view(self.uop)
         below = ordered_through(node, passes_gradient)
-        if may_be_former(below):
-            found = tensors_shown_in(below)
-        else:  # as mostly; what else memory may show is dear to find
-            found = [t for t in tensors_over(below) if t.uop in below]
-        tensors = [t for t in found if t is not self]
+        find = tensors_shown_in if may_be_former(below) else tensors_among  # as mostly: it is quick
+        tensors = [t for t in find(below) if t is not self]
         asking = [t for t in tensors if t.requires_grad]
         if node.op is Op.OWN and not any(t.uop is node for t in asking):
             return  # it asks anew

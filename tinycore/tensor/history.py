@@ -35,7 +35,7 @@ from tinycore.tensor.gradient_sources import (
     sources_below,
     still_there,
 )
-from tinycore.tensor.past import Made, made_of, memory_in
+from tinycore.tensor.past import Made, made_of
 from tinycore.tensor.versions import versions
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, is_gradient_leaf
@@ -256,8 +256,12 @@ class GradientHistory:
 
         That which was overwritten is left out: equal values may be in memory that was not.
         """
-        found = memory_in(nodes).items()
-        return {n: graph.reshape(m, n.shape) for n, m in found if not versions.is_former(origin(m))}
+        found: dict[UOp, UOp] = {}
+        for memory in nodes:
+            if (made := made_of(memory)) is not None:
+                found |= {**made.inner, made.node: memory}
+        known = {n: m for n, m in found.items() if not versions.is_former(origin(m))}
+        return {n: graph.reshape(m, n.shape) for n, m in known.items()}
 
     def parts_in(
         self, below: Collection[UOp]

@@ -12,7 +12,7 @@ from operator import call
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from tinycore.tensor import graph
-from tinycore.tensor.aliases import base_of_view
+from tinycore.tensor.aliases import VIEW_OPS, base_of_view
 from tinycore.tensor.change_tracking import (
     change_sets,
     leave_done_writes,
@@ -33,7 +33,7 @@ from tinycore.tensor.storage import (
 )
 from tinycore.tensor.versions import versions
 from tinycore.tensor.views import is_shared
-from tinycore.uop.node import UOp
+from tinycore.uop.node import UOp, candidates_above
 from tinycore.uop.op import Op
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ __all__ = [
     "give_gradients",
     "live_tensors",
     "replace_nodes",
+    "tensors_among",
     "tensors_over",
     "tensors_shown_in",
     "waiting_tensors",
@@ -75,6 +76,18 @@ def tensors_over(memory: Iterable[UOp]) -> list[Core]:
         if (storage := storage_at(buffer)) is not None:
             found |= {id(tensor): tensor for tensor in storage.tensors()}
     return list(found.values())
+
+
+def tensors_among(nodes: Collection[UOp]) -> list[Core]:
+    """Living tensors that show some nodes."""
+    values = set(nodes)
+    for node in nodes:  # the value of a storage lies below all that is shown of it
+        while node.op in VIEW_OPS and node.src[0] not in values:
+            (node,) = node.src
+            values.add(node)
+    storages = {s: None for s in waiting_storages() if s.value in values}
+    storages |= {s: None for n in values if n.op is Op.BUFFER and (s := storage_at(n)) is not None}
+    return [tensor for s in storages for tensor in s.tensors() if tensor.uop in nodes]
 
 
 def tensors_shown_in(nodes: Collection[UOp]) -> list[Core]:
@@ -141,9 +154,10 @@ def replace_in(
     if len(found) < len(storages):
         rest = [s for s in storages if s not in found]
         alone = {s: tensor for s in rest if (tensor := s.alone()) is not None}
-        roots = [alone[s].uop if s in alone else before[s] for s in rest]
-        after = graph.replace_nodes(UOp.sink(*roots), changed).src
-        found |= {s: n for s, old, n in zip(rest, roots, after, strict=True) if n is not old}
+        roots = {s: alone[s].uop if s in alone else before[s] for s in rest}
+        whole = UOp.sink(*candidates_above([*roots.values()], changed))
+        after = dict(zip(whole.src, graph.replace_nodes(whole, changed).src, strict=True))
+        found |= {s: new for s, n in roots.items() if (new := after.get(n, n)) is not n}
     keep_apart(found, owners)
     publish({s: n for s, n in found.items() if s.value is before[s]}, alone)  # or it has moved on
 

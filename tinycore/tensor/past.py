@@ -8,7 +8,7 @@ versions (`tinycore.tensor.versions`). See docs/aliasing.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from tinycore.uop.node import UOp
@@ -72,13 +72,3 @@ def ordered_through(root: UOp, enter: Callable[[UOp], bool] | None = None) -> di
             if not stack:
                 return order
             node, sources = stack.pop()
-
-
-def memory_in(nodes: Iterable[UOp]) -> dict[UOp, UOp]:
-    """Computed nodes among what memory was computed by, and the memory that has their values."""
-    found: dict[UOp, UOp] = {}
-    for memory in nodes:
-        if (made := made_of(memory)) is not None:
-            found |= made.inner
-            found[made.node] = memory
-    return found

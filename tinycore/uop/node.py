@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from _weakref import _remove_dead_weakref as remove_dead  # type: ignore[attr-defined]
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -100,7 +100,7 @@ class UOp(Operators["UOp"]):
     """
 
     __slots__ = (
-        *("__weakref__", "_below", "_bounds", "_device", "_memory", "_normal"),
+        *("__weakref__", "_below", "_bloom", "_bounds", "_device", "_memory", "_normal"),
         *(
             "_order",
             "_origin",
@@ -120,6 +120,7 @@ class UOp(Operators["UOp"]):
     src: tuple[UOp, ...]
     arg: Any
     _below: tuple[UOp, ...]  # all below a SINK, sources first
+    _bloom: int  # what lacks bits of it is not above this node
     _bounds: tuple[Any, Any]
     _device: DeviceLike | None
     _memory: object  # the Buffer of a BUFFER or BUFFER_VIEW (schedule/order.py)
@@ -460,6 +461,26 @@ def not_normal(root: UOp, bit: int) -> dict[UOp, None]:
             if not stack:
                 return order
             node, sources = pop()
+
+
+def bloom(node: UOp) -> int:
+    """The Bloom filter of a node and all below it, given those of its sources: by ids, which are
+    multiples of the size of nodes, modulo a prime.
+    """
+    bits = 1 << id(node) % 509
+    for source in node.src:
+        bits |= source._bloom
+    return bits
+
+
+def candidates_above(roots: Sequence[UOp], nodes: Collection[UOp]) -> Sequence[UOp]:
+    """The roots without those that have none of some nodes in their graphs, as far as their Bloom
+    filters tell; all roots if there are few for each node, as a walk is quicker then.
+    """
+    if 4 * len(nodes) >= len(roots):
+        return roots
+    UOp.sink(*roots, *nodes).derive("_bloom", bloom)
+    return [r for r in roots if any(n._bloom & ~r._bloom == 0 for n in nodes)]
 
 
 def as_scalar(value: Scalar, dtype: DType) -> Scalar:
