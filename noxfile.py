@@ -56,7 +56,7 @@ FRONTEND = ["--device", "CPU:LLVM"]
 """Random programs of the frontend: a clang per kernel takes 3.5 times the processor time."""
 DEVICES = ["PYTHON", "CPU:CLANG", "CPU:LLVM", "CL", "CUDA", "CUDA:PTX", "WEBGPU"]
 """Devices that docs/generate_conformance.py writes tables of; CUDA here means a card."""
-PLAYED = ["AMD", "AMD-GFX1201", "AMD-GFX942", "AMD:HIP", "METAL", "QCOM:IR3"]
+PLAYED = ["AMD", "AMD-GFX1030", "AMD-GFX1201", "AMD-GFX942", "AMD:HIP", "METAL", "QCOM:IR3"]
 """Devices whose hardware stand-ins play (`tests/standins.py`)."""
 PEERS = {
     "tinygrad": ["tinygrad>=0.14"],

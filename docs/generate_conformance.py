@@ -28,6 +28,7 @@ AT_A_TIME: Final = 2
 SUITES: Final = {
     "AMD": "plugins/tiny_amd/tests/conformance.py",
     "AMD-AQL": "plugins/tiny_amd/tests/conformance.py",
+    "AMD-GFX1030": "plugins/tiny_amd/tests/conformance.py",
     "AMD-GFX1201": "plugins/tiny_amd/tests/conformance.py",
     "AMD-GFX942": "plugins/tiny_amd/tests/conformance.py",
     "AMD-PCI": "plugins/tiny_amd/tests/conformance.py",

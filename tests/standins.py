@@ -51,6 +51,7 @@ descriptors with every option of NV on."""
 STANDINS: Final = {
     "AMD": StandIn("tiny_amd", "simulated_amd:BACKEND"),
     "AMD-AQL": StandIn("tiny_amd", "simulated_amd:BACKEND_AQL"),
+    "AMD-GFX1030": StandIn("tiny_amd", "simulated_amd:BACKEND_RDNA2"),
     "AMD-GFX1201": StandIn("tiny_amd", "simulated_amd:BACKEND_RDNA4"),
     "AMD-GFX942": StandIn("tiny_amd", "simulated_amd:BACKEND_CDNA3"),
     "AMD-PCI": StandIn("tiny_amd", "simulated_am:BACKEND"),

@@ -15,13 +15,14 @@ import numpy
 from emulation.memory import Region
 from emulator.dispatch import Descriptor, Emulator
 
+from tiny_amd.arch import arch_of
 from tiny_amd.code import AMDGPU, AMDGPU_MACHINE, OF_HIP, UNIT_ID
 from tiny_hcq import ElfImage
 
 Array = numpy.ndarray[Any, Any]
 Dims = tuple[int, int, int]
 
-CODE, ARGUMENTS, DATA = 0x1_0000_0000, 0x2_0000_0000, 0x7000_0000_0000
+CODE, ARGUMENTS, SCRATCH, DATA = (n << 32 for n in (1, 2, 3, 0x7000))
 
 
 def compile_kernel(text: str, cpu: str = "gfx1100", features: str = "") -> bytes:
@@ -31,7 +32,8 @@ def compile_kernel(text: str, cpu: str = "gfx1100", features: str = "") -> bytes
     module = llvm.parse_assembly(text)
     module.verify()
     target = llvm.Target.from_triple("amdgcn-amd-amdhsa")
-    machine = target.create_target_machine(cpu=cpu, features=features, opt=2, reloc="pic")
+    wanted = ",".join(word for word in (features, *arch_of(cpu).features) if word)
+    machine = target.create_target_machine(cpu=cpu, features=wanted, opt=2, reloc="pic")
     options = llvm.create_pipeline_tuning_options(speed_level=2)
     llvm.create_pass_builder(machine, options).getModulePassManager().run(
         module, llvm.create_pass_builder(machine, options)
@@ -78,10 +80,14 @@ def run(
     start = loaded.symbols[f"{name}.kd"]
     properties = Descriptor.read(emulator.memory, start).properties
     user: list[int] = []
+    scratch = numpy.zeros(1 << 20 if properties >> 5 & 1 else 0, numpy.uint8)
+    if scratch.size:
+        emulator.memory.add(Region(SCRATCH, scratch, "scratch"))
+    given = {3: ARGUMENTS, 5: SCRATCH}
     for bit, words in ((0, 4), (1, 2), (2, 2), (3, 2), (4, 2), (5, 2), (6, 1)):
         if properties >> bit & 1:
-            pointer = [ARGUMENTS & 0xFFFFFFFF, ARGUMENTS >> 32]
-            user += pointer if bit == 3 else [0] * words
+            address = given.get(bit, 0)
+            user += [address & 0xFFFFFFFF, address >> 32, *([0] * (words - 2))][:words]
     grid, block = ((n, 1, 1) if isinstance(n, int) else n for n in (groups, group))
     emulator.dispatch(start, grid, block, user)
     return emulator

@@ -56,11 +56,16 @@ from tinycore.uop.node import UOp  # noqa: E402
 from tinycore.uop.parse import from_text  # noqa: E402
 from tinycore.uop.text import to_text  # noqa: E402
 
-ARCHS: Final = {"AMD": "gfx1100", "AMD-GFX1201": "gfx1201", "AMD-GFX942": "gfx942"}
+ARCHS: Final = {
+    "AMD": "gfx1100",
+    "AMD-GFX1030": "gfx1030",
+    "AMD-GFX1201": "gfx1201",
+    "AMD-GFX942": "gfx942",
+}
 """Architectures of the stand-ins."""
 TRUE16: Final = "--mattr=+real-true16"
 """Has llvm-objdump 19 know halves of registers as operands."""
-MORE: Final = {"gfx1100": (TRUE16,), "gfx1201": (TRUE16,), "gfx942": ()}
+MORE: Final = {"gfx1030": (), "gfx1100": (TRUE16,), "gfx1201": (TRUE16,), "gfx942": ()}
 VERSIONS: Final = range(30, 18, -1)
 OPTIONS: Final = ("-p", "no:cacheprovider", "--tb=short")
 AT_ONCE: Final = 200

@@ -13,14 +13,18 @@ from typing import Final
 
 import llvmlite.binding as llvm
 from emulation.faults import SyntaxFault
-from emulator import cdna3
+from emulator import cdna3, rdna2
 from emulator.cdna3 import Cdna3Decoder
 from emulator.decode import Decoder, decode
+from emulator.rdna2 import Rdna2Decoder
 from emulator.rdna4 import Rdna4Decoder
+
+from tiny_amd.arch import arch_of
 
 TRIPLE: Final = "amdgcn-amd-amdhsa"
 SECTION: Final = ".AMDGPU.disasm"
 DECODERS: Final[Mapping[str, type[Decoder]]] = {
+    "gfx1030": Rdna2Decoder,
     "gfx1100": Decoder,
     "gfx1201": Rdna4Decoder,
     "gfx942": Cdna3Decoder,
@@ -44,7 +48,7 @@ def listed(source: str, arch: str, features: str = "") -> list[tuple[str, bytes]
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     target = llvm.Target.from_triple(TRIPLE)
-    wanted = ",".join(word for word in (features, "+dumpcode") if word)
+    wanted = ",".join(word for word in (features, *arch_of(arch).features, "+dumpcode") if word)
     machine = target.create_target_machine(cpu=arch, features=wanted, opt=2, reloc="pic")
     module = llvm.parse_assembly(source)
     module.triple, module.data_layout = TRIPLE, str(machine.target_data)
@@ -72,6 +76,8 @@ def plain(mnemonic: str) -> str:
 
 def emulated_name(mnemonic: str, arch: str) -> str:
     """The emulator's name of what LLVM calls otherwise."""
+    if arch == "gfx1030":
+        return rdna2.renamed(mnemonic)
     if arch == "gfx942":
         return cdna3.renamed(mnemonic)
     if arch == "gfx1201":

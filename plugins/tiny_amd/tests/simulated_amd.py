@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from hip_by_clang import of_hip_by_clang
 from kfd_standin import Machine
-from kfd_standin.cards import MI300, NAVI31, NAVI48
+from kfd_standin.cards import MI300, NAVI21, NAVI31, NAVI48
 
 from tiny_amd import BACKEND as PLUGIN
 from tiny_amd.device import AmdDevice
@@ -30,6 +30,7 @@ __all__ = [
     "BACKEND_CDNA3",
     "BACKEND_CDNA3_AQL",
     "BACKEND_CDNA3_HIP",
+    "BACKEND_RDNA2",
     "BACKEND_RDNA4",
     "BACKEND_RDNA4_HIP",
     "backend_of",
@@ -76,6 +77,7 @@ def backend_of(machine: Machine, *, aql: bool | None = None) -> Backend:
 MACHINE: Final = Machine((NAVI31, NAVI31))
 BACKEND: Final = backend_of(MACHINE)
 BACKEND_AQL: Final = backend_of(MACHINE, aql=True)
+BACKEND_RDNA2: Final = backend_of(Machine((NAVI21, NAVI21)))
 BACKEND_RDNA4: Final = backend_of(Machine((NAVI48, NAVI48)))
 _INSTINCT: Final = Machine((MI300, MI300))
 BACKEND_CDNA3: Final = backend_of(_INSTINCT)

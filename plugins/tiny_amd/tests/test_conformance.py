@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("llvmlite")
 
 from kfd_standin import Machine
-from kfd_standin.cards import MI300, NAVI31, NAVI48
+from kfd_standin.cards import MI300, NAVI21, NAVI31, NAVI48
 from pci_standin.machine import PciMachine
 from simulated_am import backend_of as backend_of_registers
 from simulated_amd import backend_of
@@ -30,7 +30,7 @@ CHURN = "test_freed_memory_comes_back"
 OTHERS = {"host_memory", "external_pointer", "varied", "image"}
 SAMPLE = 12
 """AQL, each other family and the interface PCI run one kernel in so many."""
-CARDS = {"PM4": NAVI31, "AQL": NAVI31, "RDNA4": NAVI48, "CDNA3": MI300}
+CARDS = {"PM4": NAVI31, "AQL": NAVI31, "RDNA2": NAVI21, "RDNA4": NAVI48, "CDNA3": MI300}
 """Kinds of queues, or families, which have queues of PM4."""
 KINDS = (*CARDS, "PCI")
 """PCI: two cards by their registers, with queues of PM4."""

@@ -19,7 +19,7 @@ from code_object import compile_kernel
 from driver_faults import FAULTS, SOURCES
 from driver_memory import closing, content, written
 from kfd_standin import Machine, Mistake, queues
-from kfd_standin.cards import MI300, NAVI31
+from kfd_standin.cards import MI300, NAVI21, NAVI31
 from kfd_standin.gpu import region_of
 from kfd_standin.queues import Ring
 from simulated_amd import opened
@@ -86,9 +86,9 @@ BYTES = 256
 Make = Callable[..., AmdDevice]
 
 
-@pytest.fixture(params=["PM4", "AQL", "CDNA3"])
+@pytest.fixture(params=["PM4", "AQL", "RDNA2", "CDNA3"])
 def kind(request: pytest.FixtureRequest) -> str:
-    """Compute queues of a card of RDNA3, or of one of CDNA3, whose packets differ."""
+    """Compute queues of a card of RDNA3, or of another family, whose packets differ."""
     return str(request.param)
 
 
@@ -108,7 +108,8 @@ def make(aql: bool) -> Iterator[Make]:
 @pytest.fixture
 def machine(kind: str) -> Machine:
     """A machine with two cards."""
-    return Machine((MI300, MI300) if kind == "CDNA3" else (NAVI31, NAVI31))
+    card = {"CDNA3": MI300, "RDNA2": NAVI21}.get(kind, NAVI31)
+    return Machine((card, card))
 
 
 @pytest.fixture

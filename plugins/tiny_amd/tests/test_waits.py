@@ -43,6 +43,7 @@ ONE: Final = 0x3F
 FIELDS: Final[Mapping[str, tuple[Count, ...]]] = {
     "s_waitcnt": (Count("vm", ONE << 10), Count("lgkm", ONE << 4)),
     "s_waitcnt_vscnt": (Count("vs", ONE),),
+    "s_waitcnt_gfx10": (Count("vm", 0xC00F), Count("lgkm", ONE << 8)),
     "s_waitcnt_gfx9": (Count("vm", 0xC00F), Count("lgkm", 0xF << 8)),
     "s_wait_loadcnt": (Count("load", ONE),),
     "s_wait_storecnt": (Count("store", ONE),),
@@ -154,6 +155,17 @@ NEEDED: Final = {
     ("gfx1100", "counted"): {"vm", "lgkm"},
     ("gfx1100", "through_any_address"): {"vm", "lgkm"},
     ("gfx1100", "kept_in_private"): {"vm", "lgkm"},
+    **{
+        ("gfx1030", name): needed
+        for name, needed in {
+            "sums": {"vm", "lgkm"},
+            "turned_in_shared": {"vm", "lgkm"},
+            "turned_in_global": {"vm", "lgkm", "vs"},
+            "counted": {"vm", "lgkm"},
+            "through_any_address": {"vm", "lgkm"},
+            "kept_in_private": {"vm", "lgkm"},
+        }.items()
+    },
     ("gfx942", "sums"): {"vm", "lgkm"},
     ("gfx942", "turned_in_shared"): {"vm", "lgkm"},
     ("gfx942", "turned_in_global"): {"vm", "lgkm"},
@@ -213,6 +225,7 @@ def test_a_wait_that_is_left_out_is_found(program: Callable[[], str], arch: str)
 
 
 OTHERS: Final = {
+    "gfx1030": {"EXP": 0xF8000000, "MIMG": 0xF0000000, "VINTRP": 0xC8000000, "GDS": 0xD8DA0000},
     "gfx1100": {"EXP": 0xF8000000, "MIMG": 0xF0000000, "LDSDIR": 0xCE000000, "GDS": 0xD8DA0000},
     "gfx1201": {"EXP": 0xF8000000, "VIMAGE": 0xD0000000, "VSAMPLE": 0xE4000000},
     "gfx942": {"EXP": 0xC4000000, "MIMG": 0xF0000000, "GDS": 0xD8710000},

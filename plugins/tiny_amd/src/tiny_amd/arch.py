@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tiny_amd.generation import CDNA, RDNA, Generation
+from tiny_amd.generation import CDNA, RDNA, RDNA2, Generation
 from tiny_amd.matrix import CDNA2, CDNA3, CDNA4, RDNA3, RDNA4, Instruction
 from tinycore.dtype import dtypes
 from tinycore.errors import CompilerUnavailable
@@ -54,6 +54,12 @@ class Arch:
     """True if the plugin drives cards of it; kernels are compiled for all."""
 
     @property
+    def features(self) -> tuple[str, ...]:
+        """LLVM's features that its kernels need: to spill by addresses in scratch, where LLVM would
+        want a description of it as a buffer."""
+        return ("+enable-flat-scratch",) if self.generation.scratch_is_user_data else ()
+
+    @property
     def thread_registers(self) -> int:
         """Vector registers of a thread that plans count on; of CDNA half are accumulators."""
         if self.generation is CDNA:
@@ -66,7 +72,7 @@ ARCHS: Final = {
     "gfx1101": Arch(60),
     "gfx1102": Arch(32, 0x40000, l2_bytes=2 << 20),
     "gfx1151": Arch(40, 0x60000, l2_bytes=2 << 20),
-    "gfx1030": Arch(80, 0x40000, (), is_driven=False),
+    "gfx1030": Arch(80, 0x40000, (), generation=RDNA2),
     "gfx1200": Arch(32, 0x60000, RDNA4),
     "gfx1201": Arch(64, 0x60000, RDNA4, l2_bytes=8 << 20),
     "gfx90a": Arch(104, 0x80000, CDNA2, 64, CDNA, l2_bytes=8 << 20, is_driven=False),

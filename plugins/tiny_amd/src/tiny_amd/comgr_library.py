@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 from tiny_amd._native import ffi
+from tiny_amd.arch import arch_of
 from tinycore.errors import CompileError, CompilerUnavailable
 from tinycore.plugin import file_identity, serve_questions
 
@@ -46,21 +47,25 @@ SOURCE, LOG, BITCODE, RELOCATABLE = 1, 5, 6, 7
 COMPILE: Final = 2
 PREFIX: Final = "amdgcn-amd-amdhsa--"
 """Prefix of the names of architectures."""
+FEATURES: Final = ("-dot7-insts", "-dot8-insts", "-unaligned-access-mode")
+"""LLVM does without dot products of bytes and wide accesses at odd addresses: see `llvm.py`."""
 OPTIONS: Final = (
     *("-O3", "-nogpuinc", "-nogpulib", "-std=c++17", "-mcode-object-version=5"),
     *("-ffp-contract=fast", "-fno-strict-aliasing", "-fwrapv", "-Wno-everything"),
     *("-mllvm", "-disable-promote-alloca-to-lds"),
-    *(
-        word
-        for feature in ("-dot7-insts", "-dot8-insts", "-unaligned-access-mode")
-        for word in ("-Xclang", "-target-feature", "-Xclang", feature)
-    ),
 )
-"""LLVM does without dot products of bytes and wide accesses at odd addresses: see `llvm.py`.
-
-Nor does it put arrays of a thread into LDS, whose place a kernel finds by the packet that launched
-it: such a kernel asks for the packet, which PM4 does not give.
+"""LLVM does not put arrays of a thread into LDS, whose place a kernel finds by the packet that
+launched it: such a kernel asks for the packet, which PM4 does not give.
 """
+
+
+def options_of(arch: str) -> list[str]:
+    """Clang's options of kernels for an architecture."""
+    features = (*FEATURES, *arch_of(arch).features)
+    words = (("-Xclang", "-target-feature", "-Xclang", feature) for feature in features)
+    return [*OPTIONS, *(word for four in words for word in four)]
+
+
 INSTALL: Final = (
     "Install ROCm's library (Debian: apt install libamd-comgr2) or a wheel that brings it (pip "
     "install --no-deps pytorch-triton-rocm==2.1.0); COMGR_LIBRARY names one elsewhere. "
@@ -119,7 +124,7 @@ class ComgrLibrary:
                 f"COMGR {self.version} does not compile for {arch}, but for "
                 f"{', '.join(known)}: a newer ROCm may. {INSTALL}"
             )
-        return f"COMGR {self.version} {arch} {' '.join(OPTIONS)}"
+        return f"COMGR {self.version} {arch} {' '.join(options_of(arch))}"
 
     def architectures(self) -> list[str]:
         """Architectures that the library compiles for."""
@@ -154,7 +159,9 @@ class _Action:
         self.info = self.made("create_action_info")
         self.do("action_info_set_isa_name", self.info, isa.encode())
         self.do("action_info_set_language", self.info, language)
-        kept = [ffi.new("char[]", option.encode()) for option in OPTIONS]
+        kept = [
+            ffi.new("char[]", option.encode()) for option in options_of(isa.removeprefix(PREFIX))
+        ]
         options = ffi.new("char *[]", kept)
         self.do("action_info_set_option_list", self.info, options, len(kept))
         self.do("action_info_set_logging", self.info, True)

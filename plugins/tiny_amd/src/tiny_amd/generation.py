@@ -6,12 +6,12 @@ one (GCR_CNTL), CDNA by CP_COHER_CNTL; its waves have 64 lanes, its scratch is o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tiny_amd.pm4 import ACQUIRED, EVERYTHING, RELEASED, Register
 
-__all__ = ["CDNA", "RDNA", "Generation"]
+__all__ = ["CDNA", "RDNA", "RDNA2", "Generation"]
 
 # CP_COHER_CNTL of ACQUIRE_MEM before gfx10
 _TC_WRITE_BACK: Final = 1 << 18
@@ -53,6 +53,11 @@ class Generation:
     """Most waves of a shader engine, 0 without a bound."""
     control_bytes: int
     """Bytes of a wave on the control stack."""
+    most_control_bytes: int = 0
+    """Most bytes of the control stack, 0 without a bound."""
+    scratch_is_user_data: bool = False
+    """True if a kernel finds the address of scratch in its first registers, and adds the place of
+    its wave itself; the others do both (COMPUTE_DISPATCH_SCRATCH_BASE)."""
 
 
 RDNA: Final = Generation(
@@ -68,6 +73,13 @@ RDNA: Final = Generation(
     waves_per_unit=32,
     waves_per_engine=0,
     control_bytes=12,
+)
+RDNA2: Final = replace(
+    RDNA,
+    scratch_unit=1024,
+    scratch_by_engine=False,
+    scratch_is_user_data=True,
+    most_control_bytes=0x7000,
 )
 CDNA: Final = Generation(
     acquired=(_CDNA_ACQUIRED, *EVERYTHING, _CDNA_POLL_INTERVAL),

@@ -110,6 +110,8 @@ class SavedWaves:
         if generation.waves_per_engine:
             waves = min(waves, card.engines * generation.waves_per_engine)
         control_stack = align(HEADER_BYTES + waves * generation.control_bytes + 8, PAGE)
+        if generation.most_control_bytes:
+            control_stack = min(control_stack, generation.most_control_bytes)
         per_unit = arch.vector_bytes_per_unit + SCALAR_BYTES_PER_UNIT
         per_unit += SHARED_BYTES_PER_UNIT + MODE_BYTES_PER_UNIT
         return cls(control_stack, control_stack + align(card.units * per_unit, PAGE), waves * 32)

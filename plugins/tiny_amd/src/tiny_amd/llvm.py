@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib
 from typing import Any, Final
 
+from tiny_amd.arch import arch_of
 from tinycore.errors import CompileError, CompilerUnavailable
 from tinycore.plugin import lock
 
-__all__ = ["LlvmCompiler"]
+__all__ = ["LlvmCompiler", "features_of"]
 
 TRIPLE: Final = "amdgcn-amd-amdhsa"
 _LEVEL: Final = 2
@@ -18,6 +19,11 @@ makes one v_dot4_u32_u8 that adds `first` itself. The tests compile such a kerne
 does it join loads of bytes into wider ones at odd addresses: whether these work SH_MEM_CONFIG says,
 which belongs to the kernel's driver."""
 _lock: Final = lock()
+
+
+def features_of(arch: str) -> str:
+    """LLVM's features of kernels for an architecture."""
+    return ",".join((FEATURES, *arch_of(arch).features))
 
 
 class LlvmCompiler:
@@ -35,12 +41,12 @@ class LlvmCompiler:
                 "pip install --upgrade llvmlite"
             ) from error
         self._machine = target.create_target_machine(
-            cpu=arch, features=FEATURES, opt=_LEVEL, reloc="pic"
+            cpu=arch, features=features_of(arch), opt=_LEVEL, reloc="pic"
         )
         self._data_layout = str(self._machine.target_data)
         release = importlib.import_module("llvmlite").__version__
         version = f"{'.'.join(map(str, self._llvm.llvm_version_info))} of llvmlite {release}"
-        self.key = f"LLVM {version} O{_LEVEL} {TRIPLE} {arch} {FEATURES}"
+        self.key = f"LLVM {version} O{_LEVEL} {TRIPLE} {arch} {features_of(arch)}"
 
     def compile(self, source: str) -> bytes:
         """The code object. Raises CompileError with what LLVM said."""

@@ -119,13 +119,13 @@ class Pm4Queue(AmdQueue):
         """Describe a kernel by registers, and launch it."""
         assert isinstance(program, AmdProgram)
         arguments = args_state.memory.address
-        temporary, *scratch = program.scratch_registers()
+        temporary, scratch = program.scratch_registers()
         registers: tuple[tuple[Register, tuple[Number, ...]], ...] = (
             (Register.PGM_LO, split(program.entry >> 8)),
             (Register.PGM_RSRC1, (program.rsrc1, program.rsrc2)),
             (self.generation.rsrc3, (program.rsrc3,)),
             (Register.TMPRING_SIZE, (temporary,)),
-            (Register.DISPATCH_SCRATCH_BASE_LO, tuple(scratch)),
+            (Register.DISPATCH_SCRATCH_BASE_LO, scratch),
             (Register.RESTART_X, (0, 0, 0)),
             (Register.USER_DATA_0, program.user_data(arguments)),
             (Register.RESOURCE_LIMITS, (0,)),

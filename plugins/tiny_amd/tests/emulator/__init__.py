@@ -9,6 +9,7 @@ For tests only; no device chooses it. Files in the order in which a dispatch pas
     vector.py      VOP1, VOP2, VOP3, VOPC, VOPD: one number a lane
     packed.py      VOP3P: two halves of a register, dot products, WMMA
     transfer.py    SMEM, DS, GLOBAL, SCRATCH, FLAT: memory
+    rdna2.py       gfx10.3: other encodings and numbers, parts of registers (SDWA)
     rdna4.py       gfx12: other encodings and waits, WMMA
     cdna3.py       gfx942: other encodings, waves of 64, accumulators, MFMA
     dispatch.py    kernel descriptors, work-groups, waves in lockstep

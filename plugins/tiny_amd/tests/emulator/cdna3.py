@@ -8,7 +8,7 @@ lanes are pairs of scalar registers. Codes of accumulators follow those of vecto
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
@@ -106,13 +106,9 @@ def renamed(name: str) -> str:
     return re.sub(r"_(and|or)n([12])_", lambda m: f"_{m[1]}_not{int(m[2]) - 1}_", name)
 
 
-def table(text: str, instead: str = "") -> dict[int, str]:
-    """Names by number as RDNA3 has them; `instead` takes the place of "global"."""
-    found = numbered(text)
-    return {
-        number: renamed(name.replace("global", instead) if instead else name)
-        for number, name in found.items()
-    }
+def table(text: str, called: Callable[[str], str] = renamed) -> dict[int, str]:
+    """Names by number as RDNA3 has them."""
+    return {number: called(name) for number, name in numbered(text).items()}
 
 
 def tables() -> dict[str, dict[int, str]]:
@@ -121,7 +117,8 @@ def tables() -> dict[str, dict[int, str]]:
     found = {encoding: table(getattr(opcodes, encoding)) for encoding in (*plain, "MUBUF")}
     found["SOP2"] = {k: v.replace("n2_b", "_not1_b") for k, v in found["SOP2"].items()}
     found |= {
-        space: table(opcodes.GLOBAL, space.lower()) for space in ("GLOBAL", "FLAT", "SCRATCH")
+        space.upper(): table(opcodes.GLOBAL.replace("global", space))
+        for space in ("global", "flat", "scratch")
     }
     found["VOP3"] = {
         **found["VOPC"],
@@ -169,23 +166,8 @@ class Cdna3Decoder(Decoder):
     def extra(self, sources: tuple[int, ...]) -> dict[str, object]:
         """Sources, with the literal, or the word of DPP or SDWA, that the first one asks for."""
         if sources and sources[0] == SDWA:
-            return self.chosen_parts(sources)
+            return chosen_parts(self.word(), sources)
         return super().extra(tuple(M0 if code == OWN_M0 else code for code in sources))
-
-    def chosen_parts(self, sources: tuple[int, ...]) -> dict[str, object]:
-        """Sources of which SDWA chooses parts."""
-        word = self.word()
-        is_scalar = (bits(word, 23, 23), bits(word, 31, 31))
-        numbers = (bits(word, 7, 0), *(code - FIRST_VGPR for code in sources[1:]))
-        return {
-            "sources": tuple(
-                number if scalar else FIRST_VGPR + number
-                for number, scalar in zip(numbers, is_scalar, strict=False)
-            ),
-            "parts": word,
-            "negated": bits(word, 20, 20) | bits(word, 28, 28) << 1,
-            "absolute": bits(word, 21, 21) | bits(word, 29, 29) << 1,
-        }
 
     def sop1(self, word: int) -> dict[str, object]:
         """One source."""
@@ -316,6 +298,21 @@ def scalar_destination(found: dict[str, object]) -> dict[str, object]:
     if found["destination"] == OWN_M0:
         found["destination"] = M0
     return found
+
+
+def chosen_parts(word: int, sources: tuple[int, ...]) -> dict[str, object]:
+    """Sources of which a word of SDWA chooses parts."""
+    is_scalar = (bits(word, 23, 23), bits(word, 31, 31))
+    numbers = (bits(word, 7, 0), *(code - FIRST_VGPR for code in sources[1:]))
+    return {
+        "sources": tuple(
+            number if scalar else FIRST_VGPR + number
+            for number, scalar in zip(numbers, is_scalar, strict=False)
+        ),
+        "parts": word,
+        "negated": bits(word, 20, 20) | bits(word, 28, 28) << 1,
+        "absolute": bits(word, 21, 21) | bits(word, 29, 29) << 1,
+    }
 
 
 def finish_parts(found: dict[str, object]) -> dict[str, object]:

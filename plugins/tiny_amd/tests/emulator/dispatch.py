@@ -16,16 +16,17 @@ import numpy
 from emulation.faults import BarrierFault, Fault, IllegalAddress, LaunchFault, TimeoutFault
 from emulation.memory import GlobalMemory, LocalMemory, SharedMemory
 
+from emulator import cdna3, rdna2
 from emulator.cdna3 import (
     ACCUMULATOR,
     Cdna3Decoder,
     accumulator_step,
-    counts_waited_for,
     matrix_registers,
     mfma_step,
 )
 from emulator.decode import FIRST_VGPR, NULL, Decoder, Instruction, decode
 from emulator.packed import PAIRS, dot_step, operand_count, vop3p_step
+from emulator.rdna2 import Rdna2Decoder
 from emulator.rdna4 import TTMP7, TTMP9, Rdna4Decoder, matrix_step, waits
 from emulator.scalar import reads_of, sop1, sop2, sopc, sopk
 from emulator.state import (
@@ -55,6 +56,10 @@ WATCHED_GROUPS: Final = 2
 SGPRS: Final = 256
 WGP_MODE: Final = 29
 """Bit of RSRC1: a group may run on both compute units of a workgroup processor."""
+LANES_OF_SCRATCH: Final = 64
+"""Scratch is counted for waves of 64."""
+SLOTS: Final = 8
+"""Parts of scratch that waves have in turns: fewer than a card has."""
 RUNNING, WAITING, DONE = 0, 1, 2
 NOTHING: Final = frozenset(
     {
@@ -251,11 +256,19 @@ class Run:
             row, layer = number // groups[0] % groups[1], number // (groups[0] * groups[1])
             scalars[TTMP9] = (number % groups[0]).astype(numpy.uint32)
             scalars[TTMP7] = (row | layer << 16).astype(numpy.uint32)
+        places_scratch = emulator.decoder is Rdna2Decoder and bool(descriptor.rsrc2 & 1)
+        if places_scratch:
+            part = descriptor.private_bytes * LANES_OF_SCRATCH
+            scalars[place] = (numpy.arange(waves) % SLOTS * part).astype(numpy.uint32)
         axes = descriptor.rsrc2 >> 11 & 3
         x = flat % group[0]
         y = flat // group[0] % group[1] if axes > 0 else 0
         z = flat // (group[0] * group[1]) if axes > 1 else 0
-        vectors[0] = (x | y << 10 | z << 20 if axes else x).astype(numpy.uint32)
+        if emulator.decoder is Rdna2Decoder:  # a register for each, later cards pack them
+            for axis, place_of_item in enumerate((x, y, z)[: axes + 1]):
+                vectors[axis] = place_of_item.astype(numpy.uint32)
+        else:
+            vectors[0] = (x | y << 10 | z << 20 if axes else x).astype(numpy.uint32)
         threads = waves * lanes
         self.state = State(
             waves,
@@ -269,6 +282,8 @@ class Run:
             ),
             LocalMemory(threads, descriptor.private_bytes, first=0),
         )
+        if places_scratch:
+            self.state.scratch = numpy.full((waves, 2), garbage)
         self.state.counts_stores = emulator.decoder is Cdna3Decoder
         self.state.has_signed_scratch = emulator.decoder is Rdna4Decoder
         self.state.spans_units = lanes == 32 and bool(descriptor.rsrc1 >> WGP_MODE & 1)
@@ -375,8 +390,8 @@ class Run:
 
     def wait(self, instruction: Instruction, who: Who) -> None:
         """s_waitcnt: scalar loads come in any order, so that only a count of 0 says anything."""
-        if instruction.name == "s_waitcnt_gfx9":
-            vector, other = counts_waited_for(instruction.immediate)
+        if instruction.name in OLDER_WAITS:
+            vector, other = OLDER_WAITS[instruction.name](instruction.immediate)
             self.state.wait(who, "vm", vector)
             self.state.wait(who, "lgkm", other)
             if other == 0:
@@ -433,6 +448,11 @@ def branch_if(code: int, is_zero: bool) -> Callable[[State, Who], Array]:
     return holds
 
 
+OLDER_WAITS: Final = {
+    "s_waitcnt_gfx9": cdna3.counts_waited_for,
+    "s_waitcnt_gfx10": rdna2.counts_waited_for,
+}
+"""Counters of s_waitcnt, by what wrote the number otherwise than RDNA3."""
 CONTROLS: Final[dict[str, Control]] = {
     "s_endpgm": Control("end"),
     "s_barrier": Control("barrier"),
@@ -445,7 +465,7 @@ CONTROLS: Final[dict[str, Control]] = {
     "s_cbranch_execz": Control("branch", holds=branch_if(EXEC, True)),
     "s_cbranch_execnz": Control("branch", holds=branch_if(EXEC, False)),
     **dict.fromkeys(("s_waitcnt", "s_waitcnt_vmcnt", "s_waitcnt_lgkmcnt"), Control("wait")),
-    **dict.fromkeys(("s_waitcnt_vscnt", "s_waitcnt_expcnt", "s_waitcnt_gfx9"), Control("wait")),
+    **dict.fromkeys(("s_waitcnt_vscnt", "s_waitcnt_expcnt", *OLDER_WAITS), Control("wait")),
     "s_barrier_wait": Control("barrier"),
     **dict.fromkeys(
         (

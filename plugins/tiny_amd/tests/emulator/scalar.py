@@ -29,6 +29,8 @@ from emulator.state import (
 
 Result = tuple[Any, Any]
 U32, U64, I32, I64 = numpy.uint32, numpy.uint64, numpy.int32, numpy.int64
+FLAT_SCRATCH_LOW, FLAT_SCRATCH_HIGH = 20, 21
+"""Numbers of the hardware registers with the address of a wave's scratch."""
 
 
 def nonzero(value: Array) -> Result:
@@ -562,6 +564,14 @@ def compare_floats(instruction: Instruction) -> Step:
     return step
 
 
+def place_scratch(instruction: Instruction, state: State, who: Who) -> None:
+    """s_setreg_b32: of what it sets only the address of scratch matters here, on RDNA2."""
+    half = {FLAT_SCRATCH_LOW: 0, FLAT_SCRATCH_HIGH: 1}.get(instruction.immediate & 63)
+    if half is not None and state.scratch is not None:
+        rows = slice(None) if who is None else who
+        state.scratch[rows, half] = scalar_word(state, who, instruction.destination, 0)
+
+
 def sopk(instruction: Instruction) -> Step:
     """SOPK: a constant of 16 bits."""
     name, target, value = instruction.name, instruction.destination, instruction.immediate
@@ -599,7 +609,7 @@ def sopk(instruction: Instruction) -> Step:
         "s_cmovk_i32": move_if,
         "s_addk_i32": increase,
         "s_mulk_i32": multiply,
-        "s_setreg_b32": lambda state, who: None,
+        "s_setreg_b32": lambda state, who: place_scratch(instruction, state, who),
         "s_setreg_imm32_b32": lambda state, who: None,
     }
     if name.startswith("s_cmpk"):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy
-from emulation.faults import RaceFault, SyntaxFault
+from emulation.faults import IllegalAddress, RaceFault, SyntaxFault
 from emulation.memory import GlobalMemory, LocalMemory, SharedMemory
 
 from emulator.decode import FIRST_VGPR, LITERAL, NULL
@@ -92,6 +92,8 @@ class State:
     has_signed_scratch: bool = False
     """True if registers of an address in scratch are signed, as they are from RDNA4 on (LLVM,
     `GCNSubtarget.h`: `hasSignedScratchOffsets`); below zero they are a fault elsewhere."""
+    scratch: Array | None = None
+    """Where each wave says that its scratch is, in halves (waves, 2); None where cards know it."""
     has_flat: bool = False
     """True if a FLAT instruction has loaded: its registers are pending by two counters."""
 
@@ -105,6 +107,19 @@ class State:
             {name: numpy.zeros(self.waves, numpy.int64) for name in COUNTERS} for _ in range(3)
         )
         self.update_active(None)
+
+    def check_scratch(self, who: Who) -> None:
+        """Raise IllegalAddress where scratch, where waves have said that it is, is no memory."""
+        if self.scratch is None:
+            return
+        size = self.local.size * self.lanes
+        for low, high in (self.scratch if who is None else self.scratch[who]).tolist():
+            address = low | high << 32
+            region = self.memory.region_at(address)
+            if region is None or address + size > region.address + region.data.nbytes:
+                raise IllegalAddress(
+                    f"scratch of a wave, {size} bytes at {address:#x}, is no memory"
+                )
 
     def update_active(self, who: Who) -> None:
         """EXEC has changed."""

@@ -275,6 +275,7 @@ def spaces(instruction: Instruction, lanes: Lanes) -> list[tuple[str, Array, Arr
     register, scalar, _ = instruction.sources
     everyone = numpy.arange(len(lanes.threads))
     if instruction.encoding == "SCRATCH":
+        state.check_scratch(who)
         word = numpy.int32 if state.has_signed_scratch else U32
         offset = numpy.full(len(everyone), instruction.immediate, numpy.int64)
         if instruction.flags >> 1 & 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["MI300", "NAVI31", "NAVI48", "CardFacts"]
+__all__ = ["MI300", "NAVI21", "NAVI31", "NAVI48", "CardFacts"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,11 @@ class CardFacts:
     engines_sdma: int = 2
     xccs: int = 1
     wave: int = 32
+
+    @property
+    def is_rdna2(self) -> bool:
+        """True if kernels place their scratch themselves."""
+        return self.version // 100 == 1003
 
     @property
     def is_cdna(self) -> bool:
@@ -71,6 +76,17 @@ NAVI31: Final = CardFacts(
     saved_buffer=0x2C02000,
 )
 """A Radeon RX 7900 XTX."""
+NAVI21: Final = CardFacts(
+    version=100300,
+    simd_count=160,
+    simd_per_cu=2,
+    array_count=8,
+    arrays_per_engine=2,
+    control_stack=0x7000,
+    saved_bytes=0x1A97000,
+    saved_buffer=0x1AAB000,
+)
+"""A Radeon RX 6900 XT; its sizes are computed as those of NAVI48."""
 NAVI48: Final = CardFacts(
     version=120001,
     simd_count=128,

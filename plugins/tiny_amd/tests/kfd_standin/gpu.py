@@ -13,6 +13,7 @@ from emulation.memory import GlobalMemory, Region
 from emulator.cdna3 import Cdna3Decoder
 from emulator.decode import Decoder
 from emulator.dispatch import Descriptor, Emulator
+from emulator.rdna2 import Rdna2Decoder
 from emulator.rdna4 import Rdna4Decoder
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Dispatch", "Gpu", "MemoryFault", "Mistake"]
 
-DECODERS: Final = {9: Cdna3Decoder, 11: Decoder, 12: Rdna4Decoder}
+DECODERS: Final = {9: Cdna3Decoder, 10: Rdna2Decoder, 11: Decoder, 12: Rdna4Decoder}
 """Instruction sets, by the first number of a card's version."""
 WAVES_OF_32: Final = 1 << 10
 Array = numpy.ndarray[Any, Any]

@@ -19,16 +19,17 @@ WANTED: Final = {
     **dict.fromkeys((0x204, 0x205, 0x206), "START"),
     **dict.fromkeys((0x207, 0x208, 0x209), "NUM_THREAD"),
     **dict.fromkeys((0x20C, 0x20D), "PGM"),
-    **dict.fromkeys((0x210, 0x211), "DISPATCH_SCRATCH_BASE"),
     0x212: "PGM_RSRC1",
     0x213: "PGM_RSRC2",
     0x215: "RESOURCE_LIMITS",
     0x218: "TMPRING_SIZE",
     **dict.fromkeys((0x21B, 0x21C, 0x21D), "RESTART"),
 }
+"""Registers that every dispatch must have set: others' work may have come between."""
+SCRATCH_BASE: Final = dict.fromkeys((0x210, 0x211), "DISPATCH_SCRATCH_BASE")
+"""The same, where kernels do not place their scratch themselves."""
 RSRC3: Final = {False: 0x228, True: 0x22D}
 """PGM_RSRC3 of RDNA, and of CDNA."""
-"""Registers that every dispatch must have set: others' work may have come between."""
 GCR_SEEN: Final = {0: "GLI_INV", 7: "GLK_INV", 8: "GLV_INV", 9: "GL1_INV", 14: "GL2_INV"}
 GCR_INSTRUCTIONS: Final = 1
 RELEASED: Final = {21: "GL2_WB"}
@@ -169,6 +170,8 @@ class Processor:
         check(initiator & 0x8005 == 5 | waves, "DISPATCH_INITIATOR is", [initiator])
         rsrc3 = RSRC3[facts.is_cdna]
         needed = {**WANTED, rsrc3: "PGM_RSRC3"}
+        if not facts.is_rdna2:
+            needed |= SCRATCH_BASE
         missing = {name for number, name in needed.items() if number not in self.registers}
         if missing:
             raise Mistake(f"a dispatch without {', '.join(sorted(missing))}")
@@ -176,7 +179,8 @@ class Processor:
         check([at[n] for n in (0x204, 0x205, 0x206)] == [0, 0, 0], "a dispatch starts at", body)
         rsrc2 = at[0x213]
         wanted = range(0x240, 0x240 + min(rsrc2 >> 1 & 31, 16))
-        scratch = at[0x210] | at[0x211] << 32
+        scratch = at.get(0x210, 0) | at.get(0x211, 0) << 32
+        check(not (facts.is_rdna2 and scratch), "RDNA2 has no base of scratch:", [scratch])
         self.begin(
             Dispatch(
                 entry=(at[0x20C] | at[0x20D] << 32) << 8,
@@ -205,11 +209,12 @@ class Processor:
             return 0
         facts = self.gpu.facts
         unit, engines = 256, facts.array_count // facts.arrays_per_engine
-        if facts.is_cdna:
+        if facts.is_cdna or facts.is_rdna2:
             unit, engines = 1024, 1
         wave, waves = (ring >> 12 & 0x7FFF) * unit, ring & 0xFFF
         check(waves > 0 and wave > 0, "scratch without memory: TMPRING_SIZE is", [ring])
-        self.gpu.span(base, wave * waves * engines, "scratch")
+        if not facts.is_rdna2:  # there the emulator sees where each wave has its part
+            self.gpu.span(base, wave * waves * engines, "scratch")
         return wave // 64
 
     def flush(self) -> None:
