@@ -125,8 +125,7 @@ def axes_used(node: UOp, source: UOp, axes: set[int | None], count: int) -> set[
     if node.op is Op.REDUCE_AXIS:
         return set()
     if node.op not in MOVEMENT:
-        keeps = node.op in PART_BY_PART or (node.op is Op.COPY and is_on_group(node))
-        return axes if keeps else {None}
+        return axes if node.op in PART_BY_PART else {None}
     sound = [a for a in range(len(source.shape)) if is_divisible(source.shape, a, count)]
     if node.op is Op.SHRINK:
         for axis in sound:
