@@ -49,7 +49,7 @@ class Batch:
         self.model.free_lane(self._texts.pop(text))
 
     def step(self) -> Iterator[tuple[Text, Piece]]:
-        """What comes of one step: a part of one prompt, and a token of each text that has its own.
+        """Pieces of one step: of a part of one prompt, and a token of each text past its prompt.
 
         A text whose last piece came has left.
         """

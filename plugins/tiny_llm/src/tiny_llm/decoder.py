@@ -97,7 +97,7 @@ class Cache:
 
 @dataclass(frozen=True)
 class Places:
-    """Where the tokens (n, m) of a call are, and what they see."""
+    """Positions of the tokens (n, m) of a call, their rows in the cache, and the causal mask."""
 
     cache: Cache | None
     """None where the texts are new, and nothing of them is kept."""
@@ -105,9 +105,9 @@ class Places:
     """The first of n lanes."""
     reach: int
     positions: Tensor
-    """In the text: (n, m)."""
+    """Positions in the texts: (n, m)."""
     rows: Tensor
-    """In the cache: (n * m,)."""
+    """Rows in the cache: (n * m,)."""
 
     @classmethod
     def of(
@@ -148,7 +148,7 @@ class Places:
         return cosines, sines
 
     def seen(self, kept: Tensor | None, new: Tensor) -> Tensor:
-        """What lanes have after `new` (n * m, kv heads, head width) is stored in what is kept.
+        """Keys or values of the lanes, after `new` (n * m, kv heads, head width) joined `kept`.
 
         (n, kv heads, reach, head width) float32.
         """

@@ -47,7 +47,7 @@ class Lookup:
             self._newest[key] = end
 
     def draft(self, most: int) -> list[int]:
-        """What followed the longest of the last few tokens that was seen before."""
+        """Tokens that followed the longest suffix of the text that occurred before."""
         end = len(self._ids)
         if self._rest:
             return []

@@ -42,8 +42,8 @@ class Lane:
     held: list[int] = field(default_factory=list)
     is_taken: bool = False
     exact: int = 0
-    """How many of them were computed as those of a prompt are that nothing is known of: in whole
-    parts from the beginning. Products of many rows add up in another order than those of few."""
+    """Length of the prefix that was computed in whole parts of a prompt, as in an empty lane.
+    Products of many rows add up in another order than those of few."""
 
     def shorten(self, count: int) -> None:
         """Forget all but the first `count` tokens."""
@@ -53,7 +53,7 @@ class Lane:
 
 @dataclass(frozen=True)
 class Scores:
-    """What is captured: apart from the model, whose lanes change from call to call."""
+    """Captured function: apart from the model, whose lanes change from call to call."""
 
     decoder: Decoder
     cache: Cache
@@ -330,7 +330,7 @@ def in_common(held: Sequence[int], ids: Sequence[int]) -> int:
 
 
 def whole_parts(count: int) -> int:
-    """How many of so many tokens of a prompt are in its whole parts."""
+    """Number of tokens in the whole parts of a prompt of `count`."""
     return count // CHUNKS[-1] * CHUNKS[-1]
 
 

@@ -41,7 +41,7 @@ def add_sampling(command: argparse.ArgumentParser) -> None:
 
 
 def add_speculation(command: argparse.ArgumentParser) -> None:
-    """Whether to guess tokens."""
+    """Option of speculative decoding."""
     command.add_argument(
         "--speculate", action=argparse.BooleanOptionalAction, default=False,
         help="check several tokens at once where a text repeats what it has: the same text, sooner "

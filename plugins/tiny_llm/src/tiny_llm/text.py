@@ -25,7 +25,7 @@ def never() -> bool:
 
 @dataclass(frozen=True)
 class Options:
-    """How a text is written, and where it ends, see `LanguageModel.generate`."""
+    """Options of a text: how it is written, and where it ends, see `LanguageModel.generate`."""
 
     sampling: Sampling
     limit: int | None = None

@@ -40,7 +40,7 @@ class Writing(Protocol):
         """End a text without a piece."""
 
     def step(self) -> Iterable[tuple[Any, Piece]]:
-        """What comes of one step; a text whose last piece came has left."""
+        """Pieces of one step, with their texts; a text whose last piece came has left."""
 
 
 class QueueFull(TinycoreError):

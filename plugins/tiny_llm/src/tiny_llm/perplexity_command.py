@@ -1,0 +1,58 @@
+"""`tinycore perplexity MODEL FILE`: how well a language model foresees a text."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tiny_llm.options import add_model, check_device, load
+from tinycore import Context
+from tinycore.errors import ArgumentError
+
+__all__ = ["add", "run"]
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add this command to the command line."""
+    command = commands.add_parser(
+        "perplexity",
+        help="measure how well a language model foresees a text",
+        description="Measure the perplexity of a text: of the second half of each window, by the "
+        "first, as llama.cpp does.",
+    )
+    add_model(command)
+    command.add_argument("file", type=Path, help="a text in UTF-8")
+    command.add_argument("--window", type=int, default=512, help="tokens, 512 unless given")
+    command.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Load, measure, print."""
+    try:
+        text = arguments.file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArgumentError(f"the text cannot be read: {error}") from error
+    if arguments.device is None:
+        return _run(arguments, text)
+    with Context(DEV=arguments.device):
+        return _run(arguments, text)
+
+
+def _run(arguments: argparse.Namespace, text: str) -> int:
+    import numpy  # noqa: PLC0415  `--help` needs no numbers
+    from tqdm import tqdm  # noqa: PLC0415
+
+    from tiny_llm.perplexity import of_surprises, surprises  # noqa: PLC0415
+
+    check_device()
+    model = load(arguments)
+    ids = model.prompt(text)
+    parts = tqdm(
+        surprises(model, ids, arguments.window),
+        total=len(ids) // max(1, arguments.window),
+        unit=" windows",
+        disable=None,
+        leave=False,
+    )
+    print(of_surprises(numpy.array([each for part in parts for each in part])))
+    return 0
