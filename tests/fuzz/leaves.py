@@ -211,7 +211,7 @@ class Theirs(Ours):
     def narrow(self, x: Any) -> Any:
         return x.float().double()
 
-    def _written(self, x: Any, how: Callable[[], Any]) -> None:
+    def _written(self, x: Any, value: Any, how: Callable[[], Any]) -> None:
         roots = [x] if x._base is None else [x, x._base]
         place = x.untyped_storage().data_ptr()
         shown = [t for t in self._tensors() if t.untyped_storage().data_ptr() == place]
@@ -229,22 +229,25 @@ class Theirs(Ours):
             raise Skipped("torch makes the gradients of such views anew, past what asks")
         if any(t.requires_grad and t.is_leaf for t in shown):
             raise Skipped("a write of what a leaf shows")
+        others = [t for t in shown if t is not x and t._base is None]
+        if not x.requires_grad and others and getattr(value, "requires_grad", False):
+            raise Skipped("a write through a detached tensor, which is one of a constant here")
         how()
 
     def _apart(self, value: Any) -> Any:
         return value.clone() if isinstance(value, self.torch.Tensor) else value
 
     def write(self, x: Any, value: Any) -> None:
-        self._written(x, lambda: x.copy_(self._apart(value)))
+        self._written(x, value, lambda: x.copy_(self._apart(value)))
 
     def add(self, x: Any, value: Any) -> None:
-        self._written(x, lambda: x.add_(self._apart(value)))
+        self._written(x, value, lambda: x.add_(self._apart(value)))
 
     def scale(self, x: Any, value: Any) -> None:
-        self._written(x, lambda: x.mul_(self._apart(value)))
+        self._written(x, value, lambda: x.mul_(self._apart(value)))
 
     def put(self, x: Any, index: Any, value: Any) -> None:
-        self._written(x, lambda: x.__setitem__(index, self._apart(value)))
+        self._written(x, value, lambda: x.__setitem__(index, self._apart(value)))
 
     def done(self, x: Any) -> Any:
         return x.detach().clone()

@@ -159,7 +159,11 @@ def outcome_on(fuzzer: Fuzzer[Any], device: str, shrink: bool, seed: int) -> Out
     programs otherwise.
     """
     with Context(PARALLEL=1, **({"DEV": device} if device else {})):
-        outcome = fuzzer.outcome(seed, shrink)
+        try:
+            outcome = fuzzer.outcome(seed, shrink)
+        except Exception as error:
+            error.add_note(f"{fuzzer.name}, seed {seed}")
+            raise
     gc.collect()
     gc.freeze()
     return outcome
