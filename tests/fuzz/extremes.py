@@ -37,9 +37,9 @@ CHOICES: Final = (
     "{y}.gather(-1, {y}.argmax(-1, keepdim=True))",
     "{y}.gather(-1, {y}.argmin(-1, keepdim=True))",
     "{y}.maximum({y}.flip(0))", "{y}.minimum({y}.amax(0))",
-    "{y}.scatter_reduce(-1, {y}.argmin(-1, keepdim=True), {y}.flip(0), 'amax')",
-    "{y}.scatter_reduce(-1, {y}.argmax(-1, keepdim=True)[:1], {y}.flip(0), 'amin')",
-    "{y}.scatter_reduce(0, {y}.argmax(0, keepdim=True)[..., :1], {y}.flip(-1), 'amax')",
+    "{y}.scatter_reduce(-1, {y}.argmin(-1, keepdim=True), {y}.flip(0)[..., :1], 'amax')",
+    "{y}.scatter_reduce(-1, {y}.argmax(-1, keepdim=True)[:1], {y}.flip(0)[:1][..., :1], 'amin')",
+    "{y}.scatter_reduce(0, {y}.argmax(0, keepdim=True)[..., :1], {y}[-1:][..., -1:], 'amax')",
 )  # fmt: skip
 """The slopes of each sum up to the elements of the result; of masks, to the elements chosen."""
 OTHER_USES: Final = (
