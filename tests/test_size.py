@@ -23,7 +23,7 @@ BUDGETS: Final = {
     "tinycore": 19_690,
     "tinycore/array_api": 11_002,
     "tinycore/builtin": 17_822,
-    "tinycore/cli": 9_196,
+    "tinycore/cli": 9_296,
     "tinycore/device": 20_233,
     "tinycore/engine": 21_370,
     "tinycore/lower": 54_505,
@@ -34,15 +34,15 @@ BUDGETS: Final = {
     "tinycore/nn/files": 14_800,
     "tinycore/nn/optim": 8_417,
     "tinycore/render": 19_860,
-    "tinycore/schedule": 54_192,
-    "tinycore/tensor": 126_220,
+    "tinycore/schedule": 54_892,
+    "tinycore/tensor": 127_220,
     "tinycore/tensor/guards": 9_356,
     "tinycore/uop": 43_496,
     "plugins/tiny_amd": 41_844,
     "plugins/tiny_cl": 9_588,
     "plugins/tiny_cpu": 15_845,
     "plugins/tiny_hcq": 22_678,
-    "plugins/tiny_llm": 25_583,
+    "plugins/tiny_llm": 30_113,
     "plugins/tiny_metal": 11_394,
     "plugins/tiny_mpi": 13_594,
     "plugins/tiny_nv": 69_812,
@@ -55,9 +55,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 503_112
+SUM: Final = 504_912
 """The budgets of the core together."""
-FLOORS: Final = 445_772
+FLOORS: Final = 447_472
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

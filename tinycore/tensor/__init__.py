@@ -15,7 +15,7 @@ order in which a program passes them:
 - images, many devices, kernels by hand: `image_products.py`, `pixels.py`, `multi.py`, `custom.py`,
   `placeholder.py`
 - gradients: `grad.py`, `adjoint.py`, `softmax_products.py`, `gradient_sources.py`,
-  `versions.py`, `history.py`
+  `versions.py`, `past.py`, `history.py`
 - computing: `realize.py`, `realization.py`, `value_cache.py`, `runtime.py`
 - writing: `storage.py` (a group of aliases), `inplace.py`, `view_writes.py` (where a write lands),
   `views.py`, `aliases.py`, `liveness.py`, `atomic_writes.py`, `change_tracking.py`

@@ -39,7 +39,7 @@ from tinycore.tensor.partial_attention import (
     turned,
 )
 from tinycore.tensor.pixels import is_fixed
-from tinycore.tensor.softmax_products import Weighed, pieces, stored, ways_of
+from tinycore.tensor.softmax_products import Weighed, in_memory, pieces, ways_of
 from tinycore.trace import Trace
 from tinycore.uop.node import UOp
 from tinycore.uop.size import greatest
@@ -388,7 +388,7 @@ class Backward:
         weighed = Weighed(call, q, k, v, a, w, p, p, ways, given, 1 / root(width))
         of_query, of_key, of_value, parts = weighed.gradients(g, gradients)
         if ways.are_whole:  # a sum over heads that share keys is no part of a chain
-            of_key, of_value = stored(of_key), stored(of_value)
+            of_key, of_value = in_memory(of_key), in_memory(of_value)
         first, *others = map(Attention._from_node, parts)
         whole = first.cat(*others, dim=-1) if others else first
         of_masks = [whole if dtypes.is_float(m.dtype) else None for m in masks]

@@ -208,18 +208,18 @@ def part(x: UOp, rows: slice, columns: slice | None = None) -> UOp:
 
 def added(parts: Sequence[UOp]) -> UOp:
     """The sum of some products, each of which is added before the next one is begun."""
-    first, *others = map(stored, parts)
-    return functools.reduce(lambda a, b: stored(a + b.src[0]), others, first)
+    first, *others = map(in_memory, parts)
+    return functools.reduce(lambda a, b: in_memory(a + b.src[0]), others, first)
 
 
-def stored(x: UOp) -> UOp:
+def in_memory(x: UOp) -> UOp:
     """A value in memory."""
     return x if x.op is Op.CONTIGUOUS else UOp(Op.CONTIGUOUS, x.dtype, (x,))
 
 
 @dataclass(frozen=True)
 class Ways:
-    """How a device computes the gradients: in whole chains of products, or in pieces of them."""
+    """Ways of a device to compute gradients: whole chains of products, or pieces of them."""
 
     keys: Sequence[slice]
     """Keys whose slopes exist at a time for the gradient of queries."""
@@ -354,8 +354,8 @@ class Anew:
 def weighed_at(
     node: UOp, g: UOp, useful: Collection[UOp], targets: Collection[UOp], by: Differentiate
 ) -> list[tuple[UOp, UOp]] | None:
-    """Where a node is values weighed by a softmax of products: the operands of both, and their
-    gradients, given that of the node. None where it is not, where its device does not compute them
+    """Gradients where a node is values weighed by a softmax of products: the operands of both, with
+    theirs, given that of the node. None where it is not, where its device does not compute them
     as chains, or where gradients of others are asked."""
     last = product_at(node.src[0] if node.op is Op.CAST else node)
     if last is None or not last.rows.dtype is last.columns.dtype is node.dtype:

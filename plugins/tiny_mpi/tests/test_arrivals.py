@@ -1,4 +1,4 @@
-"""What arrives from other processes is in memory before it is used, and not awaited before."""
+"""Arrivals from other processes are in memory before they are used, and not awaited before."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ SOURCE, LOG, BITCODE, RELOCATABLE = 1, 5, 6, 7
 COMPILE: Final = 2
 PREFIX: Final = "amdgcn-amd-amdhsa--"
 """Prefix of the names of architectures."""
-FEATURES: Final = ("-dot7-insts", "-dot8-insts", "-unaligned-access-mode")
+DECLINED: Final = ("-dot7-insts", "-dot8-insts", "-unaligned-access-mode")
 """LLVM does without dot products of bytes and wide accesses at odd addresses: see `llvm.py`."""
 OPTIONS: Final = (
     *("-O3", "-nogpuinc", "-nogpulib", "-std=c++17", "-mcode-object-version=5"),
@@ -61,7 +61,7 @@ launched it: such a kernel asks for the packet, which PM4 does not give.
 
 def options_of(arch: str) -> list[str]:
     """Clang's options of kernels for an architecture."""
-    features = (*FEATURES, *arch_of(arch).features)
+    features = (*DECLINED, *arch_of(arch).features)
     words = (("-Xclang", "-target-feature", "-Xclang", feature) for feature in features)
     return [*OPTIONS, *(word for four in words for word in four)]
 

@@ -38,7 +38,7 @@ RENAMED: Final = {
 }
 """Operations that RDNA3 has under other names, and CDNA3 under none of its own."""
 VOP3_OF: Final = {"VOPC": 0, "VOP2": 0x100, "VOP1": 0x180}
-"""What is added to a short encoding's numbers in VOP3."""
+"""Distance of a short encoding's numbers in VOP3."""
 LONG_CONSTANT: Final = 21
 """s_setreg_imm32_b32, which a literal follows."""
 
@@ -153,7 +153,7 @@ class Rdna2Decoder(Decoder):
         return self.whole("VOPC", found)
 
     def whole(self, encoding: str, found: dict[str, object]) -> dict[str, object]:
-        """What computes with 16 bits as VOP3 writes it, which names whole registers."""
+        """An operation on 16 bits as VOP3 writes it, which names whole registers."""
         number = found["number"]
         assert isinstance(number, int)
         name = self.names[encoding].get(number, "")

@@ -93,7 +93,7 @@ class State:
     """True if registers of an address in scratch are signed, as they are from RDNA4 on (LLVM,
     `GCNSubtarget.h`: `hasSignedScratchOffsets`); below zero they are a fault elsewhere."""
     scratch: Array | None = None
-    """Where each wave says that its scratch is, in halves (waves, 2); None where cards know it."""
+    """The address of scratch by each wave, in halves (waves, 2); None where cards know it."""
     has_flat: bool = False
     """True if a FLAT instruction has loaded: its registers are pending by two counters."""
 

@@ -33,12 +33,12 @@ def run(arguments: argparse.Namespace) -> int:
     except (OSError, UnicodeDecodeError) as error:
         raise ArgumentError(f"the text cannot be read: {error}") from error
     if arguments.device is None:
-        return _run(arguments, text)
+        return _measure(arguments, text)
     with Context(DEV=arguments.device):
-        return _run(arguments, text)
+        return _measure(arguments, text)
 
 
-def _run(arguments: argparse.Namespace, text: str) -> int:
+def _measure(arguments: argparse.Namespace, text: str) -> int:
     import numpy  # noqa: PLC0415  `--help` needs no numbers
     from tqdm import tqdm  # noqa: PLC0415
 

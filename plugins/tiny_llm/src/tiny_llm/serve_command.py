@@ -70,12 +70,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Load the model, and serve until a signal comes."""
     if arguments.device is None:
-        return _run(arguments)
+        return _serve(arguments)
     with Context(DEV=arguments.device):
-        return _run(arguments)
+        return _serve(arguments)
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _serve(arguments: argparse.Namespace) -> int:
     limits = Limits(
         tokens=arguments.most_tokens,
         seconds=arguments.most_seconds,

@@ -62,7 +62,7 @@ class Place:
 
 @dataclass(frozen=True, eq=False)
 class Receipt:
-    """What a profile shows of an arrival, as of a copy."""
+    """Record of an arrival in a profile, as of a copy."""
 
     name: str
     device: str
@@ -71,7 +71,7 @@ class Receipt:
 
 
 class Arrivals:
-    """What is on its way to the device of this process."""
+    """Messages on their way to the device of this process."""
 
     def __init__(self, processes: Group, write: Any) -> None:
         self.processes, self.write = processes, write

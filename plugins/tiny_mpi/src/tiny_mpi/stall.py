@@ -41,7 +41,7 @@ class Stalls:
         self.owners: list[tuple[str, int]] = comm.allgather((socket.gethostname(), os.getpid()))
         self.reports: list[MPI.Request] = []
         self.meanwhile: Callable[[], None] = lambda: None
-        """What is to be done again and again while this process waits."""
+        """Work to be done again and again while this process waits."""
 
     def wait(self, is_done: Callable[[], bool], call: Call) -> None:
         """Wait for what this call asks for. Raises GroupError where it cannot be fulfilled."""
