@@ -1,4 +1,4 @@
-"""Train the decoder of tiny_llm on several processes, in one of four ways.
+"""Train a small decoder of tiny_llm on several processes, in one of four ways.
 
     mpiexec -n 2 python examples/parallel_decoder.py data
     mpiexec -n 2 python examples/parallel_decoder.py tensor
@@ -11,7 +11,7 @@ Each way is a function of a few lines. All print the losses of one process, to r
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
@@ -153,8 +153,12 @@ def moved(value: Any, home: DeviceLike) -> Any:
 
 def main() -> None:
     """Train, and print the losses."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("way", choices=WAYS)
+    way = WAYS[parser.parse_args().way]
+
     decoder = new_decoder()
-    loss_of_batch = WAYS[sys.argv[1]](decoder)
+    loss_of_batch = way(decoder)
     weights = nn.state.get_parameters(vars(decoder))
     Tensor.realize(*weights)
     places = dict.fromkeys((weight.devices, weight.sharded_axis) for weight in weights)

@@ -32,3 +32,19 @@ def test_a_transformer_learns_to_write_backwards() -> None:
     assert first > 2.2  # ln 10 = 2.303 is what guessing costs
     assert last < 0.3
     assert right > 90
+
+
+@pytest.mark.slow
+def test_a_gpt_learns_the_words_of_a_text(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("the cat sat on the mat, and the dog sat on the log.\n" * 60)
+    small = ("--steps", "150", "--batch", "16", "--context", "16", "--features", "32")
+    small += ("--blocks", "1", "--dropout", "0", "--rate", "0.01", "--sample", "60")
+    out = output_of("gpt.py", str(text), *small, "--temperature", "0.2")
+
+    found = re.search(r"held out: loss (.*) -> (.*)\n", out)
+    assert found is not None, out
+    first, last = map(float, found.groups())
+    assert first > 2.7  # ln 16 = 2.773 is what guessing costs
+    assert last < 0.5
+    assert " sat on the " in out.partition("\n")[2][16:]  # beyond what it was given
