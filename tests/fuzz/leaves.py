@@ -182,6 +182,8 @@ class Theirs(Ours):
         import torch  # noqa: PLC0415  needed here only
 
         self.torch = torch
+        self.unnamed: list[Any] = []
+        """Tensors that detached results show, and no name of the program holds."""
 
     def _tensors(self) -> list[Any]:
         return [x for x in self.globals.values() if isinstance(x, self.torch.Tensor)]
@@ -214,7 +216,8 @@ class Theirs(Ours):
     def _written(self, x: Any, value: Any, how: Callable[[], Any]) -> None:
         roots = [x] if x._base is None else [x, x._base]
         place = x.untyped_storage().data_ptr()
-        shown = [t for t in self._tensors() if t.untyped_storage().data_ptr() == place]
+        found = [*self._tensors(), *self.unnamed]
+        shown = [t for t in found if t.untyped_storage().data_ptr() == place]
         if any(root.is_leaf and root.requires_grad for root in roots):
             if any(not t.is_leaf and t._base is None for t in shown):
                 raise Skipped("torch does not notice a write through a parameter of a value")
@@ -284,6 +287,7 @@ class Theirs(Ours):
         for _ in range(order):
             (found,) = self._slopes(loss, [target], order > 1)
             loss = (found * found).sum()
+        self.unnamed.append(found.detach())
         return found.detach()
 
     def slopes(self, loss: Any, *targets: Any) -> None:

@@ -273,6 +273,24 @@ def test_no_gradient_flows_to_what_is_written_through_a_detached_view() -> None:
         w.grad = None
 
 
+def test_none_flows_there_when_nothing_else_shows_the_detached_memory_as_after_a_replay() -> None:
+    w = Tensor([3.0, 5.0], requires_grad=True).realize()
+
+    def doubled(x: Tensor) -> Tensor:
+        return (x * 2).detach().realize()
+
+    captured = TinyJit(doubled)
+    for function in (doubled, captured, captured, captured, captured):
+        x = function(Tensor([1.0, 2.0]).realize()).assign(w * 2)
+
+        (x * w).sum().backward()
+
+        assert x.tolist() == [6.0, 10.0]
+        assert w.grad is not None
+        assert w.grad.tolist() == [6.0, 10.0]
+        w.grad = None
+
+
 def test_a_counter_that_is_read_keeps_nothing() -> None:
     count = Tensor([0.0]).realize()
     gc.collect()
