@@ -48,3 +48,19 @@ def test_a_gpt_learns_the_words_of_a_text(tmp_path: Path) -> None:
     assert first > 2.7  # ln 16 = 2.773 is what guessing costs
     assert last < 0.5
     assert " sat on the " in out.partition("\n")[2][16:]  # beyond what it was given
+
+
+@pytest.mark.slow
+def test_lora_trains_few_numbers_beside_frozen_ones() -> None:
+    out = output_of("lora.py", "--steps", "250", "--features", "32")
+
+    rights = [float(right) for right in re.findall(r"(\S+)% are right", out)]
+    trained = [int(count) for count in re.findall(r"trained (\d+) numbers", out)]
+    assert len(rights) == 4, out
+    before, turned, tuned, merged = rights
+    assert before > 95
+    assert turned < 60
+    assert tuned > 95
+    assert abs(merged - tuned) < 2  # of other points
+    assert trained == [96 + 2 * 1056 + 132, 4 * (34 + 64 + 64 + 36)]
+    assert "weights are the same" in out
