@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -64,3 +65,18 @@ def test_lora_trains_few_numbers_beside_frozen_ones() -> None:
     assert abs(merged - tuned) < 2  # of other points
     assert trained == [96 + 2 * 1056 + 132, 4 * (34 + 64 + 64 + 36)]
     assert "weights are the same" in out
+
+
+@pytest.mark.slow
+def test_a_diffusion_model_draws_bright_shapes_on_black(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    small = ("--steps", "80", "--batch", "32", "--channels", "16", "--rate", "0.005")
+    out = output_of("diffusion.py", *small, "--pictures", "2", "--folder", str(tmp_path))
+
+    written = sorted(path.name for path in tmp_path.iterdir())
+    assert written == ["data.png", "step-00040.png", "step-00080.png"], out
+    picture = numpy.asarray(image.open(tmp_path / "step-00080.png"))
+    drawings = picture[::4, ::4].reshape(8, 16, 8, 16).swapaxes(1, 2)
+    middle, corners = drawings[..., 7:9, 7:9], drawings[..., ::15, ::15]
+    assert corners.mean() < 50  # of noise it is 127
+    assert middle.mean() > 120
