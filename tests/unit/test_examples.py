@@ -80,3 +80,14 @@ def test_a_diffusion_model_draws_bright_shapes_on_black(tmp_path: Path) -> None:
     middle, corners = drawings[..., 7:9, 7:9], drawings[..., ::15, ::15]
     assert corners.mean() < 50  # of noise it is 127
     assert middle.mean() > 120
+
+
+@pytest.mark.slow
+def test_a_pole_is_held_up_longer_after_training() -> None:
+    out = output_of("cartpole.py", "--steps", "2500")
+
+    found = re.search(r"(\d+) moves of 500 at first\n(\d+) moves of 500 without", out)
+    assert found is not None, out
+    first, last = map(int, found.groups())
+    assert first < 40
+    assert last > 100
