@@ -39,8 +39,8 @@ def test_a_transformer_learns_to_write_backwards() -> None:
 def test_a_gpt_learns_the_words_of_a_text(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("the cat sat on the mat, and the dog sat on the log.\n" * 60)
-    small = ("--steps", "150", "--batch", "16", "--context", "16", "--features", "32")
-    small += ("--blocks", "1", "--dropout", "0", "--rate", "0.01", "--sample", "60")
+    small = "--steps 150 --batch 16 --context 16 --features 32 --blocks 1 --dropout 0".split()
+    small += "--rate 0.01 --sample 60".split()
     out = output_of("gpt.py", str(text), *small, "--temperature", "0.2")
 
     found = re.search(r"held out: loss (.*) -> (.*)\n", out)

@@ -130,10 +130,12 @@ class Operands(Joining):
         left, right = (self._as_float() if is_number else self)._broadcasted(name, x)
         return left._as_float(), right._as_float()
 
-    def _comparable(self, x: Self | Scalar | Size) -> Self | Scalar:
+    def _comparable(self, x: Self | Scalar | Size | NumpyScalar) -> Self | Scalar:
         """`x`, but what would wrap in this tensor's dtype otherwise: an infinity for an integer
         beyond all of this tensor's, and a tensor for a Size that may be.
         """
+        if isinstance(x, NumpyScalar):
+            x = x.item()
         if not isinstance(x, (int, Size)) or dtypes.is_float(self.dtype):
             return cast(Scalar, x)
         dtype = scalar_dtype(x, self.dtype)

@@ -381,13 +381,16 @@ def test_division_of_integers_is_float() -> None:
 def test_an_integer_that_the_dtype_does_not_hold_divides_as_a_float(dtype: str) -> None:
     x = Tensor([0, 1, 3, 44], dtype=dtype)
     array = x.numpy().astype("float64")
-    for number in (200, -129, 300, 65536, 2**32, -(2**33), numpy.int64(300)):
+    divisors: list[Any] = [200, -129, 300, 65536, 2**32, -(2**33), numpy.int64(300)]
+    for number in divisors:
         numpy.testing.assert_allclose((x / number).numpy(), array / int(number), rtol=1e-6)
         numpy.testing.assert_allclose(
             (number / (x + 1).cast("int16")).numpy(), int(number) / ((x + 1).numpy()), rtol=1e-6
         )
         close = numpy.isclose(array, int(number)).tolist()
-        assert x.isclose(number).tolist() == close  # type: ignore[arg-type]
+        assert x.isclose(number).tolist() == close
+        assert (x == number).tolist() == (array == int(number)).tolist()
+        assert (x < number).tolist() == (array < int(number)).tolist()
 
 
 def test_arithmetic_of_bools_is_logic() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tinycore import Tensor, TinyJit, Variable, nn
-from tinycore.tensor import core
+from tinycore.tensor import change_tracking, core
 from tinycore.tensor.capturing_run import CapturingRun
 from tinycore.tensor.liveness import live_tensors, while_walking
 from tinycore.tensor.proxies import ArgumentProxies
@@ -281,7 +281,7 @@ def test_values_of_another_thread_do_not_enter_a_tensor_that_is_being_made(
 ) -> None:
     """The storage of a tensor is found before the tensor shows it."""
     weight, found, done = host(1, 2), list[Tensor](), list[int]()
-    value, record, calls = (weight * 5).uop, core.record_made, [0]
+    value, record, calls = (weight * 5).uop, change_tracking.record_made, [0]
 
     def entered(tensor: Tensor) -> None:
         record(tensor)
@@ -307,7 +307,7 @@ def test_a_tensor_that_another_thread_is_making_is_no_survivor_of_a_capture(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     weight, made, pause = host(1, 2), list[Tensor](), Pause()
-    value, record, calls = (weight * 5).uop, core.record_made, [0]
+    value, record, calls = (weight * 5).uop, change_tracking.record_made, [0]
     thread = threading.Thread(target=lambda: made.append(weight * 5))
 
     def entered(tensor: Tensor) -> None:

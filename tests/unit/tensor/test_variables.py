@@ -406,7 +406,9 @@ def test_an_expression_that_may_exceed_the_default_integer_does_not_wrap(
     name: str, jitted: bool
 ) -> None:
     make, expected = OF_LARGE[name]
-    step = TinyJit(lambda n: (make(n * n) * 1).realize()) if jitted else lambda n: make(n * n)
+    step: Callable[[Any], Tensor] = lambda n: make(n * n)  # noqa: E731
+    if jitted:
+        step = TinyJit(lambda n: (make(n * n) * 1).realize())
 
     for number in (5, 70_000, 70_000):
         found = step(large.bind(number))

@@ -37,7 +37,8 @@ def workers() -> RayGroup:
     rank, size = context.get_world_rank(), context.get_world_size()
     board = None
     if rank == 0:  # each worker may wait in one call, and say that it ends
-        board = ray.remote(num_cpus=0, max_concurrency=2 * size)(Board).remote(size)
+        remote: Any = ray.remote  # options of actors are not in its annotations
+        board = remote(num_cpus=0, max_concurrency=2 * size)(Board).remote(size)
     return RayGroup(rank, size, ray.train.collective.broadcast_from_rank_zero(board))
 
 
