@@ -326,6 +326,7 @@ NAMED_LATER = frozenset(
         ("tensor.pixels", "schedule.limits"),
         ("tensor.realization", "schedule.canonical"),
         ("tensor.realization", "schedule.retention"),
+        ("tensor.realize", "device.discovery"),  # of a lower floor: tensors import no devices
         ("tensor.runtime", "engine.engine"),
         ("tensor.softmax_products", "schedule.product_chains"),
         ("tensor.tensor", "array_api"),

@@ -6,13 +6,12 @@ tensor whose graph contains something computed now sees the memory that holds it
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from tinycore._deferred import numpy
+from tinycore._deferred import deferred, numpy
 from tinycore._signals import undisturbed
-from tinycore.device.discovery import offered
 from tinycore.dtype import Scalar, dtypes, to_numpy_dtype
 from tinycore.errors import DTypeError, GradientError, ShapeError, TinycoreError
 from tinycore.tensor import graph
@@ -57,6 +56,7 @@ if TYPE_CHECKING:
     from tinycore.schedule.items import ScheduleItem
 
 
+offered: Final[Callable[..., Any]] = deferred("tinycore.device.discovery:offered")
 MOST_SHOWN = 1 << 26
 """Most bytes that are copied from a device to be printed, of which a thousand numbers are."""
 

@@ -66,7 +66,7 @@ def test_a_row_is_so_in_numpy(row: tuple[str, ...]) -> None:
 
 
 def test_the_table_of_gradients_has_its_rows() -> None:
-    assert len(SLOPES) == 10
+    assert len(SLOPES) == 11
 
 
 def expected_of(cell: str) -> list[float] | None:

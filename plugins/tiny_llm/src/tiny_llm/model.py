@@ -97,7 +97,7 @@ class LanguageModel:
         self.lanes = [Lane(number) for number in range(lanes)]
         self.lock = lock()
         """Held for one call of the decoder."""
-        self._freed = threading.Condition()
+        self._freed = threading.Condition(lock())
         self._lane = Variable("lane", 0, max(1, lanes - 1))
         self._steps: dict[tuple[int, int, bool], TinyJit[Any, Tensor]] = {}
         """Captures by lanes, tokens of each, and whether one score is wanted; each by reach."""

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from tiny_llm.sampling import Sampling
 from tiny_llm.text import Options, Piece
 from tinycore.errors import TinycoreError
+from tinycore.plugin import lock
 
 __all__ = ["Job", "QueueFull", "Worker", "Writer", "Writing"]
 
@@ -98,7 +99,7 @@ class Worker:
     def __init__(self, writing: Writing, waiting: int) -> None:
         self._writing, self._most = writing, waiting
         self._jobs: deque[Job] = deque()
-        self._changed = threading.Condition()
+        self._changed = threading.Condition(lock())
         """Held to look at the jobs that wait; notified when there is one, and at the end."""
         self._is_closed = False
         self._running: dict[Any, Job] = {}
