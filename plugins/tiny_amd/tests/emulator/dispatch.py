@@ -266,7 +266,7 @@ class Run:
         z = flat // (group[0] * group[1]) if axes > 1 else 0
         if emulator.decoder is Rdna2Decoder:  # a register for each, later cards pack them
             for axis, place_of_item in enumerate((x, y, z)[: axes + 1]):
-                vectors[axis] = place_of_item.astype(numpy.uint32)
+                vectors[axis] = numpy.asarray(place_of_item, numpy.uint32)
         else:
             vectors[0] = (x | y << 10 | z << 20 if axes else x).astype(numpy.uint32)
         threads = waves * lanes

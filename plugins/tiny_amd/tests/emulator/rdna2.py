@@ -121,8 +121,9 @@ class Rdna2Decoder(Decoder):
     def smem(self, word: int) -> dict[str, object]:
         """Loads into scalar registers."""
         found = super().smem(word)
-        base, offset = found["sources"]  # type: ignore[misc]
-        return {**found, "sources": (base, SWAPPED.get(offset, offset))}
+        sources = found["sources"]
+        assert isinstance(sources, tuple)
+        return {**found, "sources": tuple(SWAPPED.get(code, code) for code in sources)}
 
     # --- vector
 
