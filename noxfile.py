@@ -282,7 +282,7 @@ for entry in distribution(sys.argv[1]).entry_points:
 
 
 def objections(package: str, tags: list[str]) -> list[str]:
-    """What of version, changelog and tags of a package disagrees."""
+    """Disagreements of version, changelog and tags of a package."""
     version = project(PACKAGES[package])["version"]
     changelog = (PACKAGES[package] / "CHANGELOG.md").read_text()
     heads = [line.split()[1] for line in changelog.splitlines() if line.startswith("## ")]

@@ -25,7 +25,7 @@ LONGEST = 500
 END = 2.4
 """Meters from the middle of the track to its ends."""
 DISCOUNT = 0.99
-"""What the value of a state counts for one move earlier."""
+"""Discount of the value of a state one move later."""
 FOLLOW = 0.01
 """The share by which the copy's weights move towards the network's in each step."""
 

@@ -56,7 +56,7 @@ class Block:
         self.time = nn.Linear(told, channels)
 
     def __call__(self, x: Tensor, told: Tensor) -> Tensor:
-        """What the convolutions found, added to x."""
+        """The residual of the convolutions, added to x."""
         found = self.first(self.before_first(x).silu()) + self.time(told).unflatten(1, (-1, 1, 1))
         return x + self.second(self.before_second(found).silu())
 

@@ -292,7 +292,7 @@ class Weighed:
     scale: float = 1.0
 
     def gradients(self, g: UOp, by: Differentiate) -> tuple[UOp, UOp, UOp, list[UOp]]:
-        """Those of Q, K and V, given that of R; and that of P, in pieces of some columns."""
+        """Gradients of Q, K and V, given that of R; and that of P, in pieces of some columns."""
         narrow, rows, seen = self.made.dtype, slice(0, g.shape[-2]), slice(0, self.key.shape[-2])
         wide = g.cast(self.weights.dtype) * self.result.cast(self.weights.dtype)
         mean = graph.fold(wide, Op.ADD, [len(g.shape) - 1])

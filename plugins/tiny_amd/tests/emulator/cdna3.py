@@ -139,10 +139,7 @@ class Cdna3Decoder(Decoder):
 
     def decode(self) -> Instruction:
         """The instruction; operands of compare-and-store are in the order of RDNA3."""
-        found = super().decode()
-        if "_cmpstore_" in found.name:
-            address, compared, value = found.sources
-            return replace(found, sources=(address, value, compared))
+        found = reordered(super().decode())
         if found.name == "v_accvgpr_mov_b32":
             (source,) = found.sources
             target = found.destination + ACCUMULATOR
@@ -214,13 +211,7 @@ class Cdna3Decoder(Decoder):
 
     def vopc(self, word: int) -> dict[str, object]:
         """Compare; SDWA may name another pair of scalar registers."""
-        found = finish_parts(super().vopc(word))
-        parts = found.get("parts")
-        if isinstance(parts, int):
-            found |= {"clamp": False, "scale": 0}
-            if parts >> 15 & 1:
-                found["destination"] = bits(parts, 14, 8)
-        return {**found, "clears_upper": True}
+        return {**compared_parts(super().vopc(word)), "clears_upper": True}
 
     def vop3(self, word: int) -> dict[str, object]:
         """Three sources and modifiers; literals do not fit."""
@@ -321,6 +312,24 @@ def finish_parts(found: dict[str, object]) -> dict[str, object]:
     if isinstance(parts, int):
         found |= {"clamp": bool(bits(parts, 13, 13)), "scale": bits(parts, 15, 14)}
     return found
+
+
+def compared_parts(found: dict[str, object]) -> dict[str, object]:
+    """The scalar destination that a word of SDWA may name for a comparison."""
+    parts = found.get("parts")
+    if isinstance(parts, int):
+        found |= {"clamp": False, "scale": 0}
+        if parts >> 15 & 1:
+            found["destination"] = bits(parts, 14, 8)
+    return found
+
+
+def reordered(found: Instruction) -> Instruction:
+    """Operands of compare-and-store in the order of RDNA3."""
+    if "_cmpstore_" not in found.name:
+        return found
+    address, compared, value = found.sources
+    return replace(found, sources=(address, value, compared))
 
 
 def counts_waited_for(immediate: int) -> tuple[int, int]:

@@ -100,6 +100,8 @@ class Decoder:
     """Numbers of VOP3 whose second destination is a scalar register."""
     lanes: ClassVar[int] = 32
     """Lanes of a wave."""
+    long_constant: ClassVar[int] = 19
+    """The number of s_setreg_imm32_b32, which a literal follows."""
 
     def __init__(self, code: bytes, address: int) -> None:
         self.code, self.address = code, address
@@ -175,7 +177,7 @@ class Decoder:
     def sopk(self, word: int) -> dict[str, object]:
         """A constant of 16 bits."""
         number = bits(word, 27, 23)
-        if number == 19:
+        if number == self.long_constant:
             self.literal = self.word()
         return {
             "number": number,

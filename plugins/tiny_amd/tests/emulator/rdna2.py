@@ -8,14 +8,13 @@ which values of 16 bits are the lower half; SDWA chooses parts, and there are no
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import ClassVar, Final
 
 from emulation.faults import SyntaxFault
 
 from emulator import cdna3
 from emulator import rdna2_opcodes as opcodes
-from emulator.cdna3 import SDWA, chosen_parts, finish_parts, table
+from emulator.cdna3 import SDWA, chosen_parts, compared_parts, finish_parts, reordered, table
 from emulator.decode import NULL, Decoder, Instruction, bits, signed
 from emulator.opcodes import names as numbered
 from emulator.state import M0
@@ -39,8 +38,6 @@ RENAMED: Final = {
 """Operations that RDNA3 has under other names, and CDNA3 under none of its own."""
 VOP3_OF: Final = {"VOPC": 0, "VOP2": 0x100, "VOP1": 0x180}
 """Distance of a short encoding's numbers in VOP3."""
-LONG_CONSTANT: Final = 21
-"""s_setreg_imm32_b32, which a literal follows."""
 
 
 def renamed(name: str) -> str:
@@ -77,14 +74,11 @@ class Rdna2Decoder(Decoder):
 
     names: ClassVar[Mapping[str, Mapping[int, str]]] = tables()
     with_carry: ClassVar[frozenset[int]] = frozenset({*range(296, 299), *numbered(opcodes.VOP3SD)})
+    long_constant: ClassVar[int] = 21
 
     def decode(self) -> Instruction:
         """The instruction; operands of compare-and-store are in the order of RDNA3."""
-        found = super().decode()
-        if "_cmpstore_" in found.name:
-            address, compared, value = found.sources
-            return replace(found, sources=(address, value, compared))
-        return found
+        return reordered(super().decode())
 
     def encoding_of(self, word: int) -> str:
         """There are no pairs; interpolation, in their place, is of pixels."""
@@ -111,12 +105,7 @@ class Rdna2Decoder(Decoder):
 
     def sopk(self, word: int) -> dict[str, object]:
         """A constant of 16 bits; one of 32 has a literal."""
-        number = bits(word, 27, 23)
-        if number == LONG_CONSTANT:
-            self.literal = self.word()
-        immediate = signed(bits(word, 15, 0), 16)
-        found = {"number": number, "destination": bits(word, 22, 16), "immediate": immediate}
-        return swapped({**found})
+        return swapped(super().sopk(word))
 
     def smem(self, word: int) -> dict[str, object]:
         """Loads into scalar registers."""
@@ -145,13 +134,7 @@ class Rdna2Decoder(Decoder):
 
     def vopc(self, word: int) -> dict[str, object]:
         """Compare; SDWA may name another scalar register."""
-        found = finish_parts(super().vopc(word))
-        parts = found.get("parts")
-        if isinstance(parts, int):
-            found |= {"clamp": False, "scale": 0}
-            if parts >> 15 & 1:
-                found["destination"] = bits(parts, 14, 8)
-        return self.whole("VOPC", found)
+        return self.whole("VOPC", compared_parts(super().vopc(word)))
 
     def whole(self, encoding: str, found: dict[str, object]) -> dict[str, object]:
         """An operation on 16 bits as VOP3 writes it, which names whole registers."""
