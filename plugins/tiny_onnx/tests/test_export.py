@@ -358,18 +358,19 @@ def test_a_step_of_a_language_model(family: str, tmp_path: Path) -> None:
     model = LanguageModel.load(folder, cache_dtype="float32", context=64)
     ids = numpy.random.default_rng(7).integers(0, 256, 5)
 
-    def step(token: Tensor, position: Any, keys: list[Tensor], values: list[Tensor]) -> Any:
-        scores = model.decoder(token, Cache(keys, values), position, None, 64)
+    cache = Cache.empty(model.decoder.about, 64, "float32", None)
+
+    def step(token: Tensor, start: Tensor, keys: list[Tensor], values: list[Tensor]) -> Any:
+        kept = Cache(cache.lanes, cache.places, keys, values, cache.turns)
+        scores = model.decoder(token, kept, start, reach=cache.places)
         return [scores, *keys, *values]
 
-    cache = Cache.empty(model.decoder.about, 64, "float32", None)
-    position = Variable("position", 0, 63).bind(3)
-    token = Tensor([1], dtype="int32")
-    made = export(step, (token, position, cache.keys, cache.values), state=model.decoder)
+    token, start = Tensor([[1]], dtype="int32"), Tensor([0], dtype="int32")
+    made = export(step, (token, start, cache.keys, cache.values), state=model.decoder)
     run, held = runtime(made), [x.numpy() for x in (*cache.keys, *cache.values)]
     names = [given.name for given in made.graph.input]
     for place, number in enumerate(ids):
-        given = [numpy.array([number], "int32"), numpy.array(place), *held]
+        given = [numpy.array([[number]], "int32"), numpy.array([place], "int32"), *held]
         scores, *held = run(dict(zip(names, given, strict=True)))
 
     assert numpy.abs(scores[-1] - model.scores(ids.tolist())).max() < 1e-4
