@@ -429,7 +429,8 @@ class Lease(weakref.ref[Buffer]):
 
     def end(self) -> None:
         """Give the memory back, once."""
-        if leases.pop(id(self), None) is not None:
+        # none, too, while Python exits and has taken this module apart
+        if leases and leases.pop(id(self), None) is not None:
             self.pool.free(self.handle, self.kind)
 
 

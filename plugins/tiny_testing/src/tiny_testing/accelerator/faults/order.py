@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
+from threading import Event
 from typing import Any
 
 from tiny_testing.accelerator.device import (
@@ -337,13 +338,19 @@ class EarlyGraph(KeptGraph):
 
     def __init__(self, device: Accelerator, launches: Sequence[Launch]) -> None:
         super().__init__(device, launches)
-        device.queue.ask(lambda: time.sleep(0.3))  # what is asked next is surely still to be done
+        self.has_run = Event()
+        device.queue.ask(self.hold)  # until then, nothing asked is done
 
     def __call__(self, *, wait: bool = False) -> float | None:
         """Now."""
         for program, handles, values in self.launches:
             self.past_the_queue(program, handles, values)
+        self.has_run.set()
         return 0.0 if wait else None
+
+    def hold(self) -> None:
+        """Wait until the graph has run; not for ever, as it may never be called."""
+        self.has_run.wait(5)
 
     def past_the_queue(self, program: Program, handles: list[Span], values: list[int]) -> None:
         """A launch that nothing waits for."""
