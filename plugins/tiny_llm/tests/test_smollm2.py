@@ -12,6 +12,7 @@ import pytest
 from fetched import fetched
 
 from tiny_llm import LanguageModel, Sampling
+from tiny_llm.perplexity import perplexity
 from tinycore import Tensor
 
 pytestmark = pytest.mark.slow
@@ -52,6 +53,15 @@ def test_a_cache_gives_the_scores_of_a_whole_prompt(model: LanguageModel) -> Non
         found = model.scores([*IDS, PARIS, 30][:end])
 
     assert numpy.abs(found - whole).max() < 1e-3
+
+
+def test_perplexity_is_that_of_llama_cpp_on_the_same_numbers(model: LanguageModel) -> None:
+    """llama.cpp's is of the file's weights stored as float32; see the README for why."""
+    text = (Path(__file__).parent / "alice.txt").read_text(encoding="utf-8")
+
+    found = {window: perplexity(model, text, window).value for window in (64, 256)}
+
+    assert found == pytest.approx({64: 26.881939, 256: 17.477679}, rel=1e-4)
 
 
 def test_it_answers_in_a_talk(model: LanguageModel) -> None:
