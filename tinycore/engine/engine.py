@@ -39,7 +39,7 @@ from tinycore.schedule.retention import OnResult, Realized, Replacements, Retent
 from tinycore.uop.bindings import sizes_below
 from tinycore.uop.node import UOp, made_anew, unique
 from tinycore.uop.op import Op
-from tinycore.uop.shape import DeviceLike, devices_named, names_of
+from tinycore.uop.shape import DeviceLike, devices_named, members_of, mesh_of, names_of
 
 HostArray: TypeAlias = "numpy.ndarray[Any, numpy.dtype[Any]]"
 Refresh = Callable[[], HostArray]
@@ -68,10 +68,14 @@ class Engine:
 
         Raises DeviceError for a device that is named twice.
         """
-        names = [Device.canonicalize(name) for name in names_of(device)]
-        if len(set(names)) != len(names):
+        if isinstance(device, str):
+            return Device.canonicalize(device)
+        found = devices_named([self.canonicalize(member) for member in device])
+        if len(set(names := names_of(found))) != len(names):
             raise DeviceError(f"{device!r} names a device twice; each holds one part of a tensor")
-        return devices_named(names)
+        if len({mesh_of(member) for member in members_of(found)}) > 1 or not names:
+            raise DeviceError(f"{device!r} is no mesh, whose members have one shape, and devices")
+        return found
 
     def from_host(
         self, array: HostArray, dtype: DType, device: DeviceLike, refresh: Refresh | None = None
@@ -81,14 +85,14 @@ class Engine:
         A step being captured calls `refresh` before each replay and writes the result. For several
         devices the first gets them, and the others copies.
         """
-        first, *others = names_of(device)
-        if others:
+        if not isinstance(device, str):
+            first, *others = device
             whole = self.from_host(array, dtype, first, refresh)
             places = [UOp(Op.DEVICE, dtypes.void, (), name) for name in others]
             copies = [UOp(Op.COPY, dtype, (whole, place)) for place in places]
             return UOp(Op.MULTI, dtype, (whole, *copies))
-        node = fresh_buffer(int(array.size), dtype, first)
-        buffer = buffers[node] = Buffer(first, int(array.size), dtype)
+        node = fresh_buffer(int(array.size), dtype, device)
+        buffer = buffers[node] = Buffer(device, int(array.size), dtype)
         if array.size:
             buffer.copyin(array.data.cast("B"))
         if recordings.open:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import TypeVar
 
 from tinycore.config import settings
 from tinycore.dtype import DType, Scalar, dtypes
@@ -18,8 +19,9 @@ from tinycore.schedule.kernel import numel, with_shape
 from tinycore.uop.movement import below_movement
 from tinycore.uop.node import UOp, as_scalar, device_node
 from tinycore.uop.op import Op
-from tinycore.uop.shape import Shape
+from tinycore.uop.shape import DeviceLike, Shape
 
+Entry = TypeVar("Entry")
 SMALLEST_IN_SHARDS = 1 << 18
 """Elements from which sums in shards pay: below, twice as many copies cost more than they save."""
 FEWEST_IN_SHARDS = 3
@@ -28,34 +30,32 @@ FEWEST_IN_SHARDS = 3
 # --- nodes on one device
 
 
-def expanded_constant(shape: Shape, dtype: DType, value: Scalar, device: str) -> UOp:
+def expanded_constant(shape: Shape, dtype: DType, value: Scalar, device: DeviceLike) -> UOp:
     """A constant expanded to a shape."""
     scalar = UOp(Op.CONST, dtype, (device_node(device),), as_scalar(value, dtype))
     thin = with_shape(scalar, (1,) * len(shape))
     return thin if thin.shape == shape else UOp(Op.EXPAND, dtype, (thin,), shape)
 
 
-def with_size(shape: Shape, axis: int, size: int) -> Shape:
-    """A shape with another size of one axis."""
-    return (*shape[:axis], size, *shape[axis + 1 :])
+def with_entry(entries: tuple[Entry, ...], axis: int, entry: Entry) -> tuple[Entry, ...]:
+    """A shape with another size of one axis, or a box with other ends."""
+    return (*entries[:axis], entry, *entries[axis + 1 :])
 
 
 def narrow(x: UOp, axis: int, start: int, stop: int) -> UOp:
     """The elements from start to stop of one axis."""
     if (start, stop) == (0, x.shape[axis]):
         return x
-    box = [(0, size) for size in x.shape]
-    box[axis] = (start, stop)
-    return UOp(Op.SHRINK, x.dtype, (x,), tuple(box))
+    box = with_entry(tuple([(0, size) for size in x.shape]), axis, (start, stop))
+    return UOp(Op.SHRINK, x.dtype, (x,), box)
 
 
 def pad(x: UOp, axis: int, before: int, after: int) -> UOp:
     """The value padded with zeros along one axis."""
     if not (before or after):
         return x
-    around = [(0, 0)] * len(x.shape)
-    around[axis] = (before, after)
-    return UOp(Op.PAD, x.dtype, (x,), tuple(around))
+    around = with_entry(((0, 0),) * len(x.shape), axis, (before, after))
+    return UOp(Op.PAD, x.dtype, (x,), around)
 
 
 def concatenate(parts: Sequence[UOp], axis: int) -> UOp:
@@ -68,7 +68,7 @@ def concatenate(parts: Sequence[UOp], axis: int) -> UOp:
     for part, following in pairwise(parts):
         stop += part.shape[axis]
         inside = expanded_constant(
-            with_size(part.shape, axis, stop), dtypes.bool, True, part.single_device
+            with_entry(part.shape, axis, stop), dtypes.bool, True, part.device
         )
         rest = pad(following, axis, stop, total - stop - following.shape[axis])
         result = pad(inside, axis, 0, total - stop).where(result, rest)
@@ -80,7 +80,7 @@ def in_new_memory(x: UOp) -> UOp:
     return UOp(Op.CONTIGUOUS, x.dtype, (x,))
 
 
-def copy_to(x: UOp, device: str) -> UOp:
+def copy_to(x: UOp, device: DeviceLike) -> UOp:
     """The value on a device: itself if it is there, a constant rebuilt, else a copy."""
     if x.device == device:
         return x
@@ -109,7 +109,7 @@ def reshard(value: UOp, axis: int | None) -> UOp:
 
     From one axis to another is an all-to-all: each device sends every other one its slice.
     """
-    devices, count = [s.single_device for s in value.src], len(value.src)
+    devices, count = [s.device for s in value.src], len(value.src)
     if value.arg == axis:
         return value
     if axis is None:
@@ -125,7 +125,7 @@ def reshard(value: UOp, axis: int | None) -> UOp:
     return multi(found, axis)
 
 
-def all_gather(value: UOp, device: str) -> UOp:
+def all_gather(value: UOp, device: DeviceLike) -> UOp:
     """The whole of a MULTI on one device, in new memory."""
     if value.arg is not None:
         return in_new_memory(concatenate([copy_to(s, device) for s in value.src], value.arg))
@@ -165,7 +165,7 @@ def direct_reduce(op: Op, parts: Sequence[UOp], axis: int | None) -> list[UOp]:
     results = []
     for number, part in enumerate(parts):
         here = [p if axis is None else shard_of(p, axis, number, len(parts)) for p in parts]
-        first, *others = [copy_to(p, part.single_device) for p in here]
+        first, *others = [copy_to(p, part.device) for p in here]
         for other in others:
             first = first.alu(op, other)
         results.append(first)

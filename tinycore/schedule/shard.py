@@ -13,35 +13,42 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Final
 
 from tinycore.errors import UnsupportedError
 from tinycore.schedule.collectives import all_gather, folded
 from tinycore.schedule.shard_rules import SHARD_RULES, is_memory
-from tinycore.schedule.storage import is_leaf, is_stored
+from tinycore.schedule.storage import is_leaf
 from tinycore.uop.movement import axis_after, base_of, below_movement, is_divisible
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, MOVEMENT, SAME_VALUE, Op
-from tinycore.uop.shape import is_group
+from tinycore.uop.shape import Axes, Axis, mesh_of
 
 
 class ShardedGraph:
     """The graph below some roots, with every node on a group of devices replaced by its shards.
 
-    `done` maps each node to its replacement: a MULTI for a node on a group, else a node.
+    `done` maps each node to its replacement: a MULTI for a node on a group, else a node. Of a mesh
+    the members are taken for devices at first; then `inner` is the graph over each of them.
     """
 
     def __init__(self, roots: Iterable[UOp]) -> None:
         self.roots = list(roots)
         self.done: dict[UOp, UOp] = {}
         order = UOp.sink(*self.roots).toposort(lambda n: not is_leaf(n))[:-1]
-        self.several = any(n.op is Op.MULTI or is_on_group(n) for n in order)
+        self.depth = max(map(depth_of, order), default=0)
         self.folds: dict[UOp, int | None] = {}
         """The axis of which each device gets a shard of a node whose results are partial."""
-        if self.several:
+        if self.depth:
             self.lay_out(order)
             if self.folds and self.choose_folds(order):
                 self.lay_out(order)
+
+    @cached_property
+    def inner(self) -> ShardedGraph | None:
+        """The graph over each member, if those are groups."""
+        return ShardedGraph(self.members) if self.depth > 1 else None
 
     def lay_out(self, order: list[UOp]) -> None:
         """Replace all nodes."""
@@ -73,42 +80,53 @@ class ShardedGraph:
     def shard(self, node: UOp) -> UOp:
         """The replacement of a node, after those of its sources."""
         sources = [self.done.get(s, s) for s in node.src]
-        if node.op is Op.CUSTOM and is_on_group(node):
+        here = depth_of(node) == self.depth
+        if node.op is Op.CUSTOM and here:
             raise UnsupportedError(
                 f"a kernel of one's own runs on one device, and its tensors are on {node.device}: "
                 "move them with .to(device)"
             )
-        if is_on_group(node) and node.shape_or_none is not None:
+        if here and node.shape_or_none is not None:
             if node.op is Op.RESHAPE:  # several in a row are one: what lies between may not fit
                 base = base_of(node)
                 sources = [self.done[base]]
                 if base.shape == node.shape:
                     return sources[0]
             return SHARD_RULES[node.op](node, sources)
-        if node.op is Op.COPY and sources[0].op is Op.MULTI:
-            return all_gather(sources[0], node.single_device)
+        if node.op is Op.COPY and depth_of(node.src[0]) == self.depth:
+            return all_gather(sources[0], node.device)
         return node if is_leaf(node) else node.with_src(tuple(sources))
 
     @property
+    def members(self) -> list[UOp]:
+        """The roots on members of the group: the shards of all roots."""
+        roots = map(viewed, self.roots)
+        return [part for root in roots for part in self.shards(root, self.done[root])]
+
+    @property
     def parts(self) -> list[UOp]:
-        """The roots on single devices: the shards of all roots."""
-        if not self.several:
+        """The roots on single devices."""
+        if not self.depth:
             return self.roots
-        found = (self.done[viewed(root)] for root in self.roots)
-        return [part for n in found for part in (n.src if n.op is Op.MULTI else (n,))]
+        return self.inner.parts if self.inner else self.members
+
+    def shards(self, node: UOp, found: UOp) -> tuple[UOp, ...]:
+        """The parts of the replacement of a node."""
+        return found.src if depth_of(node) == self.depth else (found,)
 
     def unshard(self, memory: dict[UOp, UOp]) -> dict[UOp, UOp]:
         """The memory of nodes on groups, given that of shards: of roots, and of fully stored nodes.
 
         A view of memory stays a view, so that it shows later assignments.
         """
-        if not self.several:
+        if not self.depth:
             return memory
+        if self.inner:
+            memory = memory | self.inner.unshard(memory)
         found = dict(memory)
         computed = {viewed(root) for root in self.roots}
         for node, new in self.done.items():
-            parts = new.src if new.op is Op.MULTI else (new,)
-            known = all(p in memory or is_stored(base_of(p)) for p in parts)
+            known = all(p in memory or is_memory(p) for p in self.shards(node, new))
             if node in computed or (known and node.op not in MOVEMENT):
                 found[node] = new.substitute(memory)
         for root in self.roots:
@@ -139,21 +157,31 @@ def axes_used(node: UOp, source: UOp, axes: set[int | None], count: int) -> set[
 def viewed(node: UOp) -> UOp:
     """The memory that a node is a view of, before or after an assignment; else the node."""
     base = below_movement(node)
-    parts = base.src if base.op is Op.MULTI else (base,)
-    return base if all(is_memory(p) for p in parts) else node
+    return base if is_memory(base) else node
 
 
 PART_BY_PART: Final = ALU | SAME_VALUE | {Op.CONTIGUOUS, Op.VALUE, Op.ASSIGN}
 """Ops whose result has the layout of their operands."""
 
 
-def is_on_group(node: UOp) -> bool:
-    """True if a node is on more than one device."""
-    device = node.device_or_none
-    return device is not None and is_group(device)
+def depth_of(node: UOp) -> int:
+    """Number of dimensions of the devices of a node: 0 on one device, 2 on a mesh."""
+    return len(mesh_of(node.device_or_none or ""))
 
 
-def axis_of(node: UOp) -> int | None:
-    """The axis along which a node on a group is sharded; None if it is replicated."""
-    axis: int | None = ShardedGraph([node]).done[node].arg
-    return axis
+def axis_of(node: UOp) -> Axis:
+    """The axis along which a node on a group is sharded; None if it is replicated.
+
+    On a mesh, the axes along each of its dimensions.
+    """
+    graph = ShardedGraph([node])
+    found = graph.done[node]
+    if depth_of(node) != graph.depth:
+        return axis_of(found)
+    return (found.arg, *axes_of(found.src[0])) if graph.depth > 1 else found.arg
+
+
+def axes_of(node: UOp) -> Axes:
+    """The axes along which a node is sharded, by dimension of its devices."""
+    axis = axis_of(node)
+    return axis if isinstance(axis, tuple) else (axis,)

@@ -22,14 +22,14 @@ from tinycore.schedule.collectives import (
     multi,
     narrow,
     reshard,
-    with_size,
+    with_entry,
 )
 from tinycore.schedule.kernel import numel
 from tinycore.schedule.storage import is_stored
 from tinycore.uop.movement import axis_after, base_of, is_divisible
 from tinycore.uop.node import UOp, device_node
 from tinycore.uop.op import ALU, MOVEMENT, Op, neutral_element, registers
-from tinycore.uop.shape import names_of
+from tinycore.uop.shape import DeviceLike, members_of
 
 Sources = list[UOp]
 Rule = Callable[[UOp, Sources], UOp]
@@ -73,7 +73,7 @@ def of_multi(node: UOp, sources: Sources) -> UOp:
 @rule(Op.CONST, Op.ARANGE)
 def of_constant(node: UOp, sources: Sources) -> UOp:
     """Replicated: slicing a shard of a constant needs no copy."""
-    return multi([node.with_src((device_node(d),)) for d in names_of(node.device)], None)
+    return multi([node.with_src((device_node(d),)) for d in members_of(node.device)], None)
 
 
 @rule(Op.CONTIGUOUS, Op.DETACH, Op.OWN, Op.CONTIGUOUS_BACKWARD, Op.CALL, Op.VALUE)
@@ -85,7 +85,7 @@ def of_identity(node: UOp, sources: Sources) -> UOp:
 @rule(Op.COPY)
 def of_copy(node: UOp, sources: Sources) -> UOp:
     """To a group: shard by shard from a group of the same size, else all to every device."""
-    (source, _), devices = sources, names_of(node.device)
+    (source, _), devices = sources, members_of(node.device)
     if source.op is not Op.MULTI:
         return multi([fresh(source, d) for d in devices], None)
     if len(source.src) == len(devices):
@@ -93,7 +93,7 @@ def of_copy(node: UOp, sources: Sources) -> UOp:
     return multi([all_gather(source, d) for d in devices], None)
 
 
-def fresh(x: UOp, device: str) -> UOp:
+def fresh(x: UOp, device: DeviceLike) -> UOp:
     """The value on a device, in new memory."""
     found = copy_to(x, device)
     return in_new_memory(x) if found is x else found
@@ -136,9 +136,7 @@ def local_argument(node: UOp, axis: int | None, count: int) -> Any:
     if axis is None or node.op not in (Op.RESHAPE, Op.EXPAND, Op.SHRINK):
         return node.arg
     size = node.shape[axis] // count
-    if node.op is Op.SHRINK:
-        return (*node.arg[:axis], (0, size), *node.arg[axis + 1 :])
-    return with_size(node.arg, axis, size)
+    return with_entry(node.arg, axis, (0, size) if node.op is Op.SHRINK else size)
 
 
 @rule(Op.SHRINK)
@@ -157,10 +155,10 @@ def of_shrink(node: UOp, sources: Sources) -> UOp:
     for number, shard in enumerate(source.src):
         low, high = (min(max(end - number * size, 0), size) for end in (start, stop))
         if low < high:
-            box = (*node.arg[:axis], (low, high), *node.arg[axis + 1 :])
+            box = with_entry(node.arg, axis, (low, high))
             touched.append(UOp(Op.SHRINK, shard.dtype, (shard,), box))
     found = [
-        in_new_memory(concatenate([copy_to(t, s.single_device) for t in touched], axis))
+        in_new_memory(concatenate([copy_to(t, s.device) for t in touched], axis))
         for s in source.src
     ]
     return multi(found, None)
@@ -174,7 +172,7 @@ def of_flip(node: UOp, sources: Sources) -> UOp:
     if source.arg is None or not node.arg[source.arg]:
         return flipped
     places = zip(reversed(flipped.src), source.src, strict=True)
-    return multi([copy_to(part, s.single_device) for part, s in places], source.arg)
+    return multi([copy_to(part, s.device) for part, s in places], source.arg)
 
 
 # --- folds and rows
@@ -229,7 +227,7 @@ def inside_parts(index: UOp, size: int) -> UOp:
     found = []
     for number, part in enumerate(index.src):
         wide = part.cast(dtypes.int64)
-        first = expanded_constant(wide.shape, wide.dtype, number * step, wide.single_device)
+        first = expanded_constant(wide.shape, wide.dtype, number * step, wide.device)
         found.append(wide - first)
     return multi(found, index.arg)
 
@@ -254,7 +252,7 @@ def of_scatter(node: UOp, sources: Sources) -> UOp:
 
 def neutral(x: UOp, op: Op) -> UOp:
     """The neutral element of an op, in the shape of `x`."""
-    return expanded_constant(x.shape, x.dtype, neutral_element(op, x.dtype), x.single_device)
+    return expanded_constant(x.shape, x.dtype, neutral_element(op, x.dtype), x.device)
 
 
 # --- writing
@@ -310,8 +308,7 @@ def inserted_across(x: UOp, box: tuple[tuple[int, int], ...], value: UOp) -> UOp
             results.append(part)
             continue
         mine = narrow(value.src[number], axis, first + low - start, first + high - start)
-        inner = (*box[:axis], (low, high), *box[axis + 1 :])
-        view = UOp(Op.SHRINK, part.dtype, (part,), inner)
+        view = UOp(Op.SHRINK, part.dtype, (part,), with_entry(box, axis, (low, high)))
         whole = view.shape == part.shape
         results.append(mine if whole else UOp(Op.INSERT, part.dtype, (part, view, mine)))
     return multi(results, axis)
@@ -336,6 +333,8 @@ def of_assign(node: UOp, sources: Sources) -> UOp:
 
 
 def is_memory(part: UOp) -> bool:
-    """True if a shard is memory, before or after an assignment."""
+    """True if a shard is memory, or shards are, before or after an assignment."""
     base = base_of(part)
+    if base.op is Op.MULTI:
+        return all(map(is_memory, base.src))
     return is_stored(base) or base.op is Op.ASSIGN

@@ -34,6 +34,12 @@ def buffers_below(node: UOp) -> list[UOp]:
     return [base] if base.op is Op.BUFFER else [n for n in base.toposort() if n.op is Op.BUFFER]
 
 
+def parts_below(node: UOp) -> list[UOp]:
+    """The bases of the parts of a node on each of its devices; its own on one."""
+    base = base_of(node)
+    return [p for s in base.src for p in parts_below(s)] if base.op is Op.MULTI else [base]
+
+
 def is_realized(node: UOp) -> bool:
     """True if a node only shows memory without pending writes."""
     if base_of(node).op is Op.BUFFER:

@@ -29,10 +29,13 @@ from tinycore.uop.node import (
     unique,
 )
 from tinycore.uop.op import MOVEMENT, PARTIAL_WRITES, Merge, Op, Scatter, Write
-from tinycore.uop.shape import DeviceLike, Shape, is_group, names_of
+from tinycore.uop.shape import Axes, Axis, DeviceLike, Shape, is_group, members_of
 from tinycore.uop.size import Size, are_ints, greatest, greatest_shape
 
-axis_of: Final[Callable[[UOp], int | None]] = deferred("tinycore.schedule.shard:axis_of")
+axis_of: Final[Callable[[UOp], Axis]] = deferred("tinycore.schedule.shard:axis_of")
+axes_of: Final[Callable[[UOp], tuple[int | None, ...]]] = deferred(
+    "tinycore.schedule.shard:axes_of"
+)
 
 Pair = tuple[int, int]
 
@@ -89,7 +92,7 @@ def new_buffer(shape: Shape, dtype: DType, device: DeviceLike) -> UOp:
     if (whole := greatest_shape(shape)) != shape:
         return shrink(new_buffer(whole, dtype, device), [(0, n) for n in shape])
     if is_group(device):
-        parts = [new_buffer(shape, dtype, name) for name in names_of(device)]
+        parts = [new_buffer(shape, dtype, member) for member in device]
         return UOp(Op.MULTI, dtype, tuple(parts))
     buffer = UOp(Op.BUFFER, dtype, (device_node(device), unique()), math.prod(shape))
     return reshape(buffer, shape)
@@ -98,11 +101,38 @@ def new_buffer(shape: Shape, dtype: DType, device: DeviceLike) -> UOp:
 def new_memory_like(x: UOp, dtype: DType | None = None) -> UOp:
     """New memory in the shape of `x`, in the same parts on its devices."""
     kind = dtype or x.dtype
-    if not is_group(x.device) or (axis := axis_of(x)) is None:
+    if not is_group(x.device):
         return new_buffer(x.shape, kind, x.device)
-    names = names_of(x.device)
-    part = (*x.shape[:axis], x.shape[axis] // len(names), *x.shape[axis + 1 :])
-    return UOp(Op.MULTI, kind, tuple([new_buffer(part, kind, name) for name in names]), axis)
+    return in_parts(x.shape, kind, x.device, axes_of(x))
+
+
+def in_parts(shape: Shape, kind: DType, device: DeviceLike, axes: Axes) -> UOp:
+    """New memory on devices, in parts along an axis for each dimension of them."""
+    if all(axis is None for axis in axes):
+        return new_buffer(shape, kind, device)
+    members = members_of(device)
+    part = part_shape(shape, axes[0], members)
+    parts = [in_parts(part, kind, member, axes[1:]) for member in members]
+    return UOp(Op.MULTI, kind, tuple(parts), axes[0])
+
+
+def part_shape(shape: Shape, axis: int | None, members: Sequence[DeviceLike]) -> Shape:
+    """The shape of equal parts along an axis, one for each member of a group; the whole for None.
+
+    Raises ShapeError where there are none.
+    """
+    if axis is None:
+        return shape
+    if not shape:
+        raise ShapeError("shard: a tensor of shape () has no axis to cut; leave out `axis`")
+    size, count = shape[axis], len(members)
+    if size == 0 or size % count:
+        raise ShapeError(
+            f"shard: axis {axis} of shape {shape} has {size} elements, which is no multiple of the "
+            f"{count} devices {', '.join(map(str, members))}. Pad it to "
+            f"{-(-max(size, 1) // count) * count}, or choose another axis or other devices."
+        )
+    return (*shape[:axis], size // count, *shape[axis + 1 :])
 
 
 # --- movement

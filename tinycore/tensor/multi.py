@@ -7,9 +7,10 @@ See docs/decisions/0021-sharded-tensors.md.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Self
 
-from tinycore.errors import ArgumentError, ShapeError
+from tinycore.errors import ArgumentError
 from tinycore.tensor import graph
 from tinycore.tensor.checks import resolve_axis
 from tinycore.tensor.core import canonical
@@ -18,7 +19,16 @@ from tinycore.tensor.image_products import Images
 from tinycore.tensor.storage import view_of
 from tinycore.uop.node import UOp, device_node
 from tinycore.uop.op import Op
-from tinycore.uop.shape import DeviceLike, devices_named, is_group, names_of
+from tinycore.uop.shape import (
+    Axes,
+    Axis,
+    DeviceLike,
+    devices_named,
+    is_group,
+    members_of,
+    mesh_of,
+    names_of,
+)
 
 
 class Multi(Images):
@@ -32,33 +42,38 @@ class Multi(Images):
         return names_of(self.device)
 
     @property
-    def sharded_axis(self) -> int | None:
-        """The axis along which devices hold parts; None if each holds everything."""
+    def sharded_axis(self) -> Axis:
+        """The axis along which devices hold parts; None if each holds everything.
+
+        On a mesh, a tuple with one for each of its dimensions.
+        """
         return graph.axis_of(self.uop) if is_group(self.device) else None
 
-    def shard(self, devices: DeviceLike, axis: int | None = None) -> Self:
+    def shard(self, devices: DeviceLike, axis: Axis = None) -> Self:
         """The tensor on several devices: in equal parts along an axis, or with None a copy on each.
+
+        Devices may be a mesh, as of two rows `(("CPU:0", "CPU:1"), ("CPU:2", "CPU:3"))`. Then
+        `axis` is a tuple, as `(0, None)`: the rows have parts along axis 0, of which each device
+        of a row has a copy. An axis alone stands for all dimensions.
 
         Returns the tensor itself if it is laid out so already; one in other parts is redistributed.
         Use it with tensors on the same devices; results are in parts if their operands are. Raises
         ShapeError for an axis that has no equal parts, DeviceError for a device that is unknown or
-        named twice.
+        named twice, and for rows of different lengths.
 
         >>> x = Tensor([[1, 2], [3, 4]]).shard(("PYTHON:0", "PYTHON:1"), axis=0)
         >>> x.shape, (x + 1).tolist()
         ((2, 2), [[2, 3], [4, 5]])
         """
-        names = group_named("shard", devices)
-        along = None if axis is None else resolve_axis("shard", axis, self.ndim)
-        if along is not None:
-            check_parts(self.shape, along, names)
-        result = self._from_node(sharded(self.uop, names, along))
+        group = group_named("shard", devices)
+        axes = axes_along(axis, self.ndim, devices)
+        result = self._from_node(sharded(self.uop, group, axes))
         if result.uop is self.uop:
             return self
         result.requires_grad = self.requires_grad
         return result
 
-    def shard_(self, devices: DeviceLike, axis: int | None = None) -> Self:
+    def shard_(self, devices: DeviceLike, axis: Axis = None) -> Self:
         """Spread this tensor, and its gradient, over several devices; returns itself.
 
         Raises as `shard` does.
@@ -81,54 +96,59 @@ class Multi(Images):
         return self.shard(y.device, y.sharded_axis)
 
 
-def group_named(name: str, devices: DeviceLike) -> tuple[str, ...]:
+def group_named(name: str, devices: DeviceLike) -> DeviceLike:
     """Full names of some devices. Raises ArgumentError for none, DeviceError for a repeated one."""
     if not devices:
         raise ArgumentError(f"{name}: needs at least one device, got {devices!r}")
-    return names_of(canonical(devices_named(names_of(devices))))
+    return canonical(devices_named(members_of(devices)))
 
 
-def check_parts(shape: tuple[int, ...], axis: int, names: tuple[str, ...]) -> None:
-    """Raises ShapeError unless an axis falls into equal parts, one for each device."""
-    if not shape:
-        raise ShapeError("shard: a tensor of shape () has no axis to cut; leave out `axis`")
-    size, count = shape[axis], len(names)
-    if size == 0 or size % count:
-        raise ShapeError(
-            f"shard: axis {axis} of shape {shape} has {size} elements, which is no multiple of "
-            f"the {count} devices {', '.join(names)}. Pad it to {-(-max(size, 1) // count) * count}"
-            ", or choose another axis or other devices."
+def axes_along(axis: Axis, rank: int, devices: DeviceLike) -> Axes:
+    """The axis for each dimension of devices with several members.
+
+    Raises ArgumentError for another number of axes than there are dimensions.
+    """
+    mesh = mesh_of(devices) or (1,)
+    given = axis if isinstance(axis, tuple) else (axis,) * len(mesh)
+    if len(given) != len(mesh):
+        raise ArgumentError(
+            f"shard: axis={axis} is for {len(given)} dimensions of devices, and {devices!r} have "
+            f"{len(mesh)}: {mesh}"
         )
+    axes = [None if a is None else resolve_axis("shard", a, rank) for a in given]
+    return tuple([a for a, count in zip(axes, mesh, strict=True) if count > 1])
 
 
-def sharded(x: UOp, names: tuple[str, ...], axis: int | None) -> UOp:
+def sharded(x: UOp, device: DeviceLike, axes: Axes) -> UOp:
     """A node over devices, in equal parts along an axis or everything on each."""
-    group = devices_named(names)
-    if not is_group(group):
-        return x if x.device == group else copy_to_device(graph.on_device(x, group), group)
-    if x.device == group and graph.axis_of(x) == axis:
+    if not axes:
+        return x if x.device == device else copy_to_device(graph.on_device(x, device), device)
+    if x.device == device and graph.axes_of(x) == axes:
         return x
     if graph.is_constant(x):
-        constant = graph.on_device(x, group)
-        return constant if axis is None else in_memory(constant, names, axis)
-    return UOp(Op.MULTI, x.dtype, tuple(shards_of(x, names, axis)), axis)
+        constant = graph.on_device(x, device)
+        if all(axis is None for axis in axes):
+            return constant
+        memory = graph.in_parts(x.shape, x.dtype, device, axes)
+        return UOp(Op.ASSIGN, x.dtype, (memory, constant))
+    axis, members = axes[0], members_of(device)
+    parts = [on_member(part_of(x, axis, k, members), m, axes[1:]) for k, m in enumerate(members)]
+    return UOp(Op.MULTI, x.dtype, tuple(parts), axis)
 
 
-def shards_of(x: UOp, names: tuple[str, ...], axis: int | None) -> list[UOp]:
-    """Shards of a node: the part of each device, in new memory."""
-    found = []
-    for number, name in enumerate(names):
-        part = x if axis is None else part_of(x, axis, number, len(names))
-        here = part.device == name
-        found.append(UOp(Op.CONTIGUOUS, x.dtype, (part,)) if here else copy_to_device(part, name))
-    return found
+def on_member(x: UOp, member: DeviceLike, axes: Axes) -> UOp:
+    """A part for a member of a group, in new memory. Of one device it is cut before it is sent."""
+    if x.device == member:
+        x = UOp(Op.CONTIGUOUS, x.dtype, (x,))
+    elif not axes or len(mesh_of(x.device)) > 1:
+        x = copy_to_device(x, member)
+    return sharded(x, member, axes)
 
 
-def part_of(x: UOp, axis: int, number: int, count: int) -> UOp:
-    """One of `count` equal parts along an axis."""
-    size = x.shape[axis] // count
-    box = [(0, n) for n in x.shape]
-    box[axis] = (number * size, (number + 1) * size)
+def part_of(x: UOp, axis: int | None, number: int, members: Sequence[DeviceLike]) -> UOp:
+    """The equal part along an axis that one of the members of a group has; all for None."""
+    part = enumerate(graph.part_shape(x.shape, axis, members))
+    box = [(number * n, (number + 1) * n) if a == axis else (0, n) for a, n in part]
     return graph.shrink(x, box)
 
 
@@ -137,20 +157,11 @@ def copy_to_device(x: UOp, device: DeviceLike) -> UOp:
     return x if x.device == device else UOp(Op.COPY, x.dtype, (x, device_node(device)))
 
 
-def in_memory(constant: UOp, names: tuple[str, ...], axis: int) -> UOp:
-    """A constant in new memory, a part on each device."""
-    shape = part_of(constant, axis, 0, len(names)).shape
-    parts = [graph.new_buffer(shape, constant.dtype, name) for name in names]
-    memory = UOp(Op.MULTI, constant.dtype, tuple(parts), axis)
-    return UOp(Op.ASSIGN, constant.dtype, (memory, constant))
-
-
 @rule(Op.MULTI)
 def of_multi(node: UOp, g: UOp) -> Gradients:
     """Each part gets the gradient of its place; of replicas the first gets all of it."""
+    devices = [s.device for s in node.src]
     if node.arg is None:
-        return (copy_to_device(g, node.src[0].device), *[None] * (len(node.src) - 1))
-    count = len(node.src)
-    return tuple(
-        [copy_to_device(part_of(g, node.arg, k, count), s.device) for k, s in enumerate(node.src)]
-    )
+        return (copy_to_device(g, devices[0]), *[None] * (len(devices) - 1))
+    parts = [part_of(g, node.arg, k, devices) for k in range(len(devices))]
+    return tuple(map(copy_to_device, parts, devices))

@@ -361,11 +361,19 @@ def detached_as(root: UOp, memory: UOp) -> UOp:
 
     What has its parts detached is no memory that could be written to.
     """
-    parts = memory.src if memory.op is Op.MULTI else ()
-    if root.op not in (Op.DETACH, Op.OWN) or not all(p.op is root.op for p in parts) or not parts:
+    if root.op not in (Op.DETACH, Op.OWN) or memory.op is not Op.MULTI:
         return memory
-    whole = memory.with_src(tuple([part.src[0] for part in parts]))
-    return root.with_src((detached_as(root.src[0], whole),))
+    whole = without(root.op, memory)
+    return memory if whole is None else root.with_src((detached_as(root.src[0], whole),))
+
+
+def without(op: Op, memory: UOp) -> UOp | None:
+    """Memory without an op that is on each of its parts; None if one lacks it."""
+    if memory.op is op:
+        return memory.src[0]
+    parts = [without(op, part) for part in memory.src] if memory.op is Op.MULTI else [None]
+    whole = [part for part in parts if part is not None]
+    return memory.with_src(tuple(whole)) if len(whole) == len(parts) else None
 
 
 def movement_chain(node: UOp) -> Iterator[UOp]:

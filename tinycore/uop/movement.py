@@ -68,12 +68,8 @@ def axis_along(node: UOp, axis: int, source: UOp) -> int | None:
     shape = source.shape_or_none
     if not shape or node.op in (Op.SKEW, Op.UNSKEW, Op.REDUCE_AXIS, Op.GATHER):
         return None
-    if node.op is Op.PERMUTE:
-        return int(node.arg[axis])
-    if node.op is Op.RESHAPE:
-        place = node.shape[axis], math.prod(node.shape[axis + 1 :])
-        places = [(size, math.prod(shape[a + 1 :])) for a, size in enumerate(shape)]
-        return places.index(place) if place in places else None
+    if node.op in (Op.PERMUTE, Op.RESHAPE):
+        return source_axis(node, axis)
     return axis if len(shape) == len(node.shape) and shape[axis] > 1 else None
 
 

@@ -32,8 +32,13 @@ DEVICE, COPY, MULTI, BUFFER_VIEW = Op.DEVICE, Op.COPY, Op.MULTI, Op.BUFFER_VIEW
 ELSEWHERE = frozenset({Op.COPY, Op.MULTI})
 """Ops whose device is another one than that of their first source."""
 
-DeviceLike: TypeAlias = str | tuple[str, ...]
-"""The name of a device, or the names of a group of them, at least two."""
+DeviceLike: TypeAlias = "str | tuple[DeviceLike, ...]"
+"""The name of a device, or a group: names of at least two, or a mesh, a group of equal groups."""
+
+Axes: TypeAlias = tuple[int | None, ...]
+"""The axis for each dimension of a mesh."""
+Axis: TypeAlias = int | Axes | None
+"""The axis that is cut into parts, or None for copies; one for each dimension of a mesh."""
 
 
 def shape_of(node: UOp) -> Shape | None:
@@ -91,18 +96,32 @@ def side_by_side(part: Shape, axis: int | None, count: int) -> Shape:
     return tuple([n * count if a == axis else n for a, n in enumerate(part)])
 
 
-def names_of(device: DeviceLike) -> tuple[str, ...]:
-    """The names of a device or of a group of them."""
+def members_of(device: DeviceLike) -> tuple[DeviceLike, ...]:
+    """The members of a group, which are groups in a mesh; a device is its only member."""
     return (device,) if isinstance(device, str) else device
 
 
-def devices_named(names: Sequence[str]) -> DeviceLike:
-    """The device of one name, the group of several."""
-    return names[0] if len(names) == 1 else tuple(names)
+def names_of(device: DeviceLike) -> tuple[str, ...]:
+    """The names of a device, or of all devices of a group."""
+    if isinstance(device, str):
+        return (device,)
+    return tuple([name for member in device for name in names_of(member)])
 
 
-def is_group(device: DeviceLike) -> TypeGuard[tuple[str, ...]]:
-    """True for the names of several devices."""
+def devices_named(members: Sequence[DeviceLike]) -> DeviceLike:
+    """The group of several members; one member alone is no group."""
+    return members[0] if len(members) == 1 else tuple(members)
+
+
+def mesh_of(device: DeviceLike) -> Shape:
+    """Numbers of members: () for a device, (n,) for a group, (m, n) for a mesh, and on."""
+    if isinstance(device, str) or not device:
+        return ()
+    return (len(device), *mesh_of(device[0]))
+
+
+def is_group(device: DeviceLike) -> TypeGuard[tuple[DeviceLike, ...]]:
+    """True for several devices."""
     return not isinstance(device, str)
 
 
@@ -115,5 +134,5 @@ def device_of(node: UOp) -> DeviceLike | None:
     if op is COPY:
         return node.src[1].device_or_none
     if op is MULTI:
-        return devices_named([s.single_device for s in node.src])
+        return devices_named([s.device for s in node.src])
     return next((d for s in node.src if (d := s.device_or_none) is not None), None)

@@ -20,6 +20,12 @@ def group(count: int, name: str = "PYTHON") -> tuple[str, ...]:
     return tuple(f"{name}:{number}" for number in range(count))
 
 
+def mesh(rows: int, columns: int, name: str = "PYTHON") -> tuple[tuple[str, ...], ...]:
+    """The first devices of one kind, in rows."""
+    names = group(rows * columns, name)
+    return tuple([names[row * columns :][:columns] for row in range(rows)])
+
+
 def elsewhere(x: Tensor) -> str:
     """Another device of the same kind."""
     return x.devices[0].partition(":")[0] + ":5"
@@ -27,7 +33,7 @@ def elsewhere(x: Tensor) -> str:
 
 def index_of(x: Tensor, *values: int) -> Tensor:
     """Integers where a tensor is."""
-    return Tensor(list(values), dtype=dtypes.int32).shard(x.devices)
+    return Tensor(list(values), dtype=dtypes.int32).shard(x.device)
 
 
 def assert_close(found: list[Any], right: list[Any]) -> None:

@@ -13,9 +13,10 @@ import numpy
 import pytest
 
 from tests.unit.tensor.helpers import numbers
-from tests.unit.tensor.spread import assert_close, elsewhere, group, index_of
+from tests.unit.tensor.spread import assert_close, elsewhere, group, index_of, mesh
 from tinycore import Context, Tensor, dtypes
 from tinycore.dtype import DType
+from tinycore.uop.shape import Axis
 
 Function = Callable[[Tensor, Tensor], Tensor]
 
@@ -83,7 +84,7 @@ OPS: dict[str, Function] = {
     "detach": lambda x, y: x.detach() * y + x.contiguous() * y.contiguous_backward(),
     "elsewhere": lambda x, y: (x * 2).to(elsewhere(x)) + y.to(elsewhere(x)) * 3,
     "elsewhere and back": lambda x, y: x.to(elsewhere(x)).exp().to(y.device) * y,
-    "other layout": lambda x, y: x.shard(x.devices, 1).exp() * y.shard(x.devices, 0),
+    "other layout": lambda x, y: x.shard(x.device, 1).exp() * y.shard(x.device, 0),
 }
 """Functions of two tensors of shape (12, 12)."""
 
@@ -132,6 +133,32 @@ def test_op_equals_one_device(name: str, count: int, first: int | None, second: 
     x, y = inputs()
 
     found = both(OPS[name], x.shard(group(count), first), y.shard(group(count), second))
+
+    assert_close(found, truth(name))
+
+
+MESHES = [
+    ((2, 2), (0, None), (None, 1)),
+    ((2, 3), (0, 0), (1, 0)),
+    ((3, 2), (None, 0), (None, None)),
+    ((2, 2), (1, 0), (0, 1)),
+    ((2, 2), (1, 1), (None, 1)),
+]
+"""Rows and columns of devices, and the axes along which the two operands lie on them."""
+
+MESH_CASES = [
+    (name, *MESHES[number % len(MESHES)])
+    for place, name in enumerate(OPS)
+    for number in (range(len(MESHES)) if ALL else (place,))
+]
+
+
+@pytest.mark.sample(6)
+@pytest.mark.parametrize(("name", "sides", "first", "second"), MESH_CASES)
+def test_op_on_a_mesh(name: str, sides: tuple[int, int], first: Axis, second: Axis) -> None:
+    x, y = inputs()
+
+    found = both(OPS[name], x.shard(mesh(*sides), first), y.shard(mesh(*sides), second))
 
     assert_close(found, truth(name))
 

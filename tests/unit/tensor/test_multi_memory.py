@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.tensor.spread import A, group, index_of
+from tests.unit.tensor.spread import A, group, index_of, mesh
 from tinycore import Context, GlobalCounters, Tensor, Variable, nn
 from tinycore.errors import (
     ArgumentError,
@@ -22,7 +22,16 @@ from tinycore.errors import (
     TinycoreError,
     UnknownDevice,
 )
-from tinycore.uop.shape import DeviceLike
+from tinycore.uop.shape import Axis, DeviceLike
+
+Layout = tuple[DeviceLike, Axis]
+
+LAYOUTS: list[Layout] = [
+    *[(group(2), axis) for axis in (0, 1, None)],
+    *[(mesh(2, 2), axes) for axes in ((0, None), (None, 1), (0, 0), (1, 0), (None, None))],
+]
+"""Devices, and the axes along which a tensor lies on them."""
+LAYOUT_PAIRS = [(LAYOUTS[k], LAYOUTS[(k + step) % 8]) for k in range(8) for step in (1, 2, 3)]
 
 
 @pytest.fixture(autouse=True)
@@ -58,8 +67,25 @@ def test_layout_can_be_changed(devices: tuple[str, ...], axis: int | None) -> No
         assert x.tolist() == A.tolist()
 
 
-def test_name_of_a_group_is_a_device() -> None:
-    x = Tensor(A).shard(group(2), 0)
+@pytest.mark.parametrize(("before", "after"), LAYOUT_PAIRS)
+def test_layout_of_a_mesh_can_be_changed(before: Layout, after: Layout) -> None:
+    x = Tensor(A).shard(*before).realize().shard(*after)
+
+    assert (x.sharded_axis, x.tolist()) == (after[1], A.tolist())
+    assert (x + 1).realize().sharded_axis == after[1]
+
+
+def test_a_dimension_of_one_is_left_out() -> None:
+    x = Tensor(A).shard(mesh(1, 2), (0, 1))
+
+    assert (x.device, x.sharded_axis) == (Tensor(A).shard(group(2)).device, 1)
+    assert Tensor(A).shard(mesh(1, 1), (0, 1)).device == "PYTHON"
+    assert x.shard(mesh(1, 2), 1) is x
+
+
+@pytest.mark.parametrize("devices", [group(2), mesh(2, 2)])
+def test_name_of_a_group_is_a_device(devices: DeviceLike) -> None:
+    x = Tensor(A).shard(devices, 0)
     made = Tensor(A, device=x.device)
     zeros = Tensor.zeros(4, 6, device=x.device)
 
@@ -115,10 +141,10 @@ def test_state_is_saved_whole_and_loaded_in_parts(tmp_path: Path) -> None:
 # --- writing
 
 
-@pytest.mark.parametrize("axis", [0, 1, None])
-def test_parts_are_memory_of_their_own(axis: int | None) -> None:
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_parts_are_memory_of_their_own(layout: Layout) -> None:
     x = Tensor(A).realize()
-    y, z = x.shard(group(2), axis), x.shard(group(2), axis)
+    y, z = x.shard(*layout), x.shard(*layout)
     Tensor.realize(y, z)
 
     y.assign(y * 0).realize()
@@ -129,9 +155,9 @@ def test_parts_are_memory_of_their_own(axis: int | None) -> None:
     assert z.tolist() == A.tolist()
 
 
-@pytest.mark.parametrize("axis", [0, 1, None])
-def test_parts_of_a_tensor_are_written(axis: int | None) -> None:
-    x, right = Tensor(A).shard(group(2), axis).realize(), A.copy()
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_parts_of_a_tensor_are_written(layout: Layout) -> None:
+    x, right = Tensor(A).shard(*layout).realize(), A.copy()
 
     x[1], right[1] = 7, 7
     x[:, 2], right[:, 2] = Tensor([1.0, 2.0, 3.0, 4.0], device=x.device), [1, 2, 3, 4]
@@ -143,7 +169,7 @@ def test_parts_of_a_tensor_are_written(axis: int | None) -> None:
 
     assert flat.tolist() == right.reshape(-1).tolist()
     assert x.tolist() == right.tolist()
-    assert x.sharded_axis == axis
+    assert x.sharded_axis == layout[1]
 
 
 VIEWS: dict[str, Callable[[Any], Any]] = {
@@ -153,11 +179,11 @@ VIEWS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("axis", [0, 1, None])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", VIEWS)
-def test_views_show_what_is_written(name: str, axis: int | None) -> None:
+def test_views_show_what_is_written(name: str, layout: Layout) -> None:
     view, right = VIEWS[name], A.copy()
-    x = Tensor(A).shard(group(2), axis).realize()
+    x = Tensor(A).shard(*layout).realize()
     shown = view(x).realize()
 
     x.assign(x * 2 + 1)
@@ -170,19 +196,33 @@ def test_views_show_what_is_written(name: str, axis: int | None) -> None:
     x.assign(x - 1).realize()
     assert before.tolist() == (view(right) * 2).tolist()
     assert shown.tolist() == view(right - 1).tolist()
-    assert x.sharded_axis == axis
+    assert x.sharded_axis == layout[1]
 
 
-def test_assignment_exchanges_parts() -> None:
-    x = Tensor(A.reshape(-1)).shard(group(2), 0).realize()
+@pytest.mark.parametrize("devices", [group(2), mesh(2, 2)])
+def test_assignment_exchanges_parts(devices: DeviceLike) -> None:
+    x = Tensor(A.reshape(-1)).shard(devices, 0).realize()
 
     x.assign(x.flip(0)).realize()
 
     assert x.tolist() == A.reshape(-1)[::-1].tolist()
 
 
-def test_what_was_cut_into_kernels_is_not_computed_again() -> None:
-    x = Tensor(A).shard(group(2), 0)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_detached_and_cloned_tensors(layout: Layout) -> None:
+    x = Tensor(A).shard(*layout).realize()
+
+    part, whole = x.detach().realize(), x.clone().realize()
+    part.assign(part + 1).realize()
+
+    assert x.tolist() == (A + 1).tolist()
+    assert whole.tolist() == A.tolist()
+    assert whole.sharded_axis == x.zeros_like().sharded_axis == layout[1]
+
+
+@pytest.mark.parametrize("devices", [group(2), mesh(2, 2)])
+def test_what_was_cut_into_kernels_is_not_computed_again(devices: DeviceLike) -> None:
+    x = Tensor(A).shard(devices, 0)
     total = (x + 1).sum(0).kernelize()
     x.realize()
     launched = GlobalCounters.kernel_count
@@ -220,6 +260,32 @@ MISTAKES: dict[str, tuple[Callable[[Tensor], object], type[TinycoreError], str]]
         "operands are on ('PYTHON', 'PYTHON:1') and ('PYTHON', 'PYTHON:1', 'PYTHON:2'); move one",
     ),
     "no device": (lambda x: x.to(()), DeviceError, "() names no device"),
+    "number of axes": (
+        lambda x: x.shard(mesh(2, 2), (0, 1, None)),
+        ArgumentError,
+        "axis=(0, 1, None) is for 3 dimensions of devices, and",
+    ),
+    "uneven rows": (
+        lambda x: x.shard(mesh(2, 3), (1, 0)),
+        ShapeError,
+        "4 elements, which is no multiple of the 3 devices PYTHON, PYTHON:1, PYTHON:2. Pad it to 6",
+    ),
+    "no mesh": (
+        lambda x: x.shard((group(2), ("PYTHON:2",))),
+        DeviceError,
+        "is no mesh",
+    ),
+    "nothing in rows": (lambda x: x.shard(((), ())), DeviceError, "is no mesh"),
+    "row and device": (
+        lambda x: x.shard((group(2), "PYTHON:2")),
+        DeviceError,
+        "is no mesh",
+    ),
+    "row beside mesh": (
+        lambda x: x.shard(mesh(2, 2), 0) + x.shard(group(2)),
+        DeviceError,
+        "operands are on (('PYTHON', 'PYTHON:1'), ('PYTHON:2', 'PYTHON:3')) and ('PYTHON', 'PYTH",
+    ),
     "assigned": (lambda x: x.shard(group(2), 0).assign(x), DeviceError, "assign: operands are on"),
 }
 

@@ -13,7 +13,7 @@ import pluggy
 import pytest
 
 from tests.unit.tensor.helpers import numbers
-from tests.unit.tensor.spread import A, assert_close, group
+from tests.unit.tensor.spread import A, assert_close, group, mesh
 from tinycore import Context, Tensor, TinyJit, dtypes, nn
 from tinycore.device.hooks import hooks
 from tinycore.errors import GradientError
@@ -106,12 +106,21 @@ def tensor_parallel(model: Model, x: Tensor, y: Tensor, devices: tuple[str, ...]
     return x.shard(devices), y.shard(devices)
 
 
+def mesh_parallel(model: Model, x: Tensor, y: Tensor, devices: tuple[str, ...]) -> Placed:
+    """Tensor parallel in each of two rows of devices, and the batch in parts over the rows."""
+    across = mesh(2, len(devices) // 2, devices[0].partition(":")[0])
+    axes = {"first.weight": 0, "first.bias": 0, "second.weight": 1, "second.bias": None}
+    for name, tensor in nn.state.get_state_dict(model).items():
+        tensor.shard_(across, (None, axes[name]))
+    return x.shard(across, (0, None)), y.shard(across, (0, None))
+
+
 def on_one(model: Model, x: Tensor, y: Tensor, devices: tuple[str, ...]) -> Placed:
     """As it is."""
     return x, y
 
 
-PLACES = {"one": on_one, "data": data_parallel, "tensor": tensor_parallel}
+PLACES = {"one": on_one, "data": data_parallel, "tensor": tensor_parallel, "mesh": mesh_parallel}
 
 
 def trained(place: str, devices: tuple[str, ...], jitted: bool = False) -> tuple[list[Any], Any]:
@@ -143,6 +152,8 @@ TRAININGS = [
     ("data", 4, "PYTHON", True),
     ("tensor", 2, "PYTHON", True),
     ("tensor", 4, "PYTHON", False),
+    ("mesh", 4, "PYTHON", True),
+    ("mesh", 8, "PYTHON", False),
 ]
 
 
@@ -153,7 +164,9 @@ def test_training_equals_one_device(place: str, count: int, name: str, jitted: b
         found, optimizer = trained(place, group(count, name), jitted)
 
     assert_close(found, trained_on_one())
-    axes = [0, 0, 1, None] if place == "tensor" else [None] * 4
+    axes = [None] * 4 if place == "data" else [0, 0, 1, None]
+    if place == "mesh":
+        axes = [(None, axis) for axis in axes]
     assert [t.sharded_axis for t in optimizer.params] == axes
     assert [t.sharded_axis for t in optimizer.m] == axes
 
