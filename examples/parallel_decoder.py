@@ -1,6 +1,7 @@
-"""Train a small decoder of tiny_llm on several processes, in one of four ways.
+"""Train a small decoder of tiny_llm on several processes, in one of five ways.
 
     mpiexec -n 2 python examples/parallel_decoder.py data
+    mpiexec -n 2 python examples/parallel_decoder.py zero
     mpiexec -n 2 python examples/parallel_decoder.py tensor
     mpiexec -n 2 python examples/parallel_decoder.py pipeline
     mpiexec -n 4 python examples/parallel_decoder.py mesh
@@ -12,9 +13,7 @@ Each way is a function of a few lines. All print the losses of one process, to r
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
-from dataclasses import fields
-from typing import Any
+from collections.abc import Callable
 
 import numpy
 
@@ -59,57 +58,43 @@ def new_decoder() -> Decoder:
 
 
 def loss_of(decoder: Decoder, tokens: Tensor) -> Tensor:
-    """The mean loss of each next token of one sequence (LENGTH + 1,)."""
-    scores = decoder(tokens[:-1].unsqueeze(0))
-    return scores.sparse_categorical_crossentropy(tokens[1:].to(scores.device))
+    """The mean loss of each next token of sequences (n, LENGTH + 1)."""
+    scores = decoder(tokens[:, :-1])
+    return scores.sparse_categorical_crossentropy(tokens[:, 1:].flatten().to(scores.device))
 
 
 # --- the ways: each spreads the weights, and returns the loss of some sequences
 
-Loss = Callable[[list[Tensor]], Tensor]
-DeviceLike = str | tuple[str, ...]
+Loss = Callable[[Tensor], Tensor]
 
 
 def data_parallel(decoder: Decoder) -> Loss:
     """Every process has all weights, and its share of the sequences."""
-    for weight in nn.state.get_parameters(vars(decoder)):
+    for weight in weights_of(decoder):
         weight.shard_(RANKS)
-    return loss_in_copies(decoder, RANKS)
+    return lambda tokens: loss_of(decoder, tokens.shard(RANKS, axis=0))
 
 
-def tensor_parallel(decoder: Decoder, ranks: tuple[str, ...] = RANKS) -> Loss:
+def zero(decoder: Decoder) -> Loss:
+    """Every process has its part of each weight and of the optimizer's state (ZeRO 3, FSDP)."""
+    for weight in weights_of(decoder):
+        weight.shard_(RANKS, axis=0)
+    return lambda tokens: loss_of(tiny_mpi.gathered(decoder), tokens.shard(RANKS, axis=0))
+
+
+def tensor_parallel(decoder: Decoder) -> Loss:
     """Every process has some heads, and some of the inner features, of each layer."""
-    for weight in nn.state.get_parameters(vars(decoder)):
-        weight.shard_(ranks)
-    for layer in decoder.layers:
-        for weight in nn.state.get_parameters((layer.into_attention, layer.into_network)):
-            weight.shard_(ranks, axis=0)
-        for weight in nn.state.get_parameters((layer.out_of_attention, layer.out_of_network)):
-            weight.shard_(ranks, axis=1)
-    return lambda sequences: mean([loss_of(decoder, t.shard(ranks)) for t in sequences])
+    for weight, axis in tensor_axes(decoder):
+        weight.shard_(RANKS, axis=axis)
+    return lambda tokens: loss_of(decoder, tokens.shard(RANKS))
 
 
 def mesh_parallel(decoder: Decoder) -> Loss:
-    """Both: tensor parallel in each of two rows of processes, which share the sequences.
-
-    The weights are those of the first row. The second gets them in each step, part by part, and
-    sends their gradients back.
-    """
-    rows = [RANKS[: len(RANKS) // 2], RANKS[len(RANKS) // 2 :]]
-    tensor_parallel(decoder, rows[0])
-    return loss_in_copies(decoder, rows)
-
-
-def loss_in_copies(decoder: Decoder, homes: Sequence[DeviceLike]) -> Loss:
-    """The mean loss of sequences that are shared by copies of the decoder."""
-
-    def loss(sequences: list[Tensor]) -> Tensor:
-        copies = {home: moved(decoder, home) for home in homes}
-        shares = [homes[number * len(homes) // SEQUENCES] for number in range(SEQUENCES)]
-        pairs = zip(shares, sequences, strict=True)
-        return mean([loss_of(copies[home], tokens.to(home)) for home, tokens in pairs])
-
-    return loss
+    """Two rows of processes share the sequences, and the processes of a row the layers."""
+    rows = tiny_mpi.mesh(2, len(RANKS) // 2)
+    for weight, axis in tensor_axes(decoder):
+        weight.shard_(rows, axis=(None, axis))
+    return lambda tokens: loss_of(decoder, tokens.shard(rows, axis=(0, None)))
 
 
 def pipeline_parallel(decoder: Decoder) -> Loss:
@@ -119,36 +104,38 @@ def pipeline_parallel(decoder: Decoder) -> Loss:
             weight.to_(RANKS[number * len(RANKS) // LAYERS])
     for weight in nn.state.get_parameters((decoder.norm, decoder.output)):
         weight.to_(RANKS[-1])
-    return lambda sequences: mean([loss_of(decoder, t.to(RANKS[0])) for t in sequences])
+    return lambda tokens: mean([loss_of(decoder, part.to(RANKS[0])) for part in tokens.split(1)])
 
 
 WAYS = {
     "one": pipeline_parallel,
     "data": data_parallel,
+    "zero": zero,
     "tensor": tensor_parallel,
     "pipeline": pipeline_parallel,
     "mesh": mesh_parallel,
 }
 
 
+def weights_of(decoder: Decoder) -> list[Tensor]:
+    """All weights."""
+    return nn.state.get_parameters(vars(decoder))
+
+
+def tensor_axes(decoder: Decoder) -> list[tuple[Tensor, int | None]]:
+    """All weights, and the axis along which heads or inner features lie (as in Megatron-LM)."""
+    axes: dict[int, int] = {}
+    for layer in decoder.layers:
+        for matrix in (*layer.into_attention, *layer.into_network):
+            axes |= {id(weight): 0 for weight in nn.state.get_parameters(matrix)}
+        for weight in nn.state.get_parameters((layer.out_of_attention, layer.out_of_network)):
+            axes[id(weight)] = 1
+    return [(weight, axes.get(id(weight))) for weight in weights_of(decoder)]
+
+
 def mean(losses: list[Tensor]) -> Tensor:
     """The mean, where the first loss is."""
     return Tensor.stack(*[loss.to(losses[0].device) for loss in losses]).mean()
-
-
-def moved(value: Any, home: DeviceLike) -> Any:
-    """The same nest of objects, with tensors on a device, or spread over some."""
-    if isinstance(value, Tensor):
-        return value.to(home)
-    if isinstance(value, list | tuple):
-        return type(value)(moved(each, home) for each in value)
-    if isinstance(value, Decoder):
-        parts = (value.embedding, value.layers, value.norm, value.output)
-        return Decoder(value.about, *(moved(part, home) for part in parts))
-    if isinstance(value, DenseMatrix | Layer):
-        found = [moved(getattr(value, each.name), home) for each in fields(value)]
-        return type(value)(*found)
-    return value
 
 
 def main() -> None:
@@ -159,13 +146,12 @@ def main() -> None:
 
     decoder = new_decoder()
     loss_of_batch = way(decoder)
-    weights = nn.state.get_parameters(vars(decoder))
+    weights = weights_of(decoder)
     Tensor.realize(*weights)
-    places = dict.fromkeys((weight.devices, weight.sharded_axis) for weight in weights)
     optimizer = nn.optim.OptimizerGroup(
         *[
-            nn.optim.SGD([w for w in weights if (w.devices, w.sharded_axis) == place], lr=0.5)
-            for place in places
+            nn.optim.SGD([weight for weight in weights if weight.device == device], lr=0.5)
+            for device in dict.fromkeys(weight.device for weight in weights)
         ]
     )
     losses = []
@@ -173,9 +159,9 @@ def main() -> None:
         for step in range(STEPS):
             numbers = numpy.random.default_rng(step)
             drawn = numbers.integers(0, VOCABULARY, (SEQUENCES, LENGTH + 1)) // 2 * 2
-            sequences = [Tensor(row.astype(numpy.int32), device=RANKS[0]) for row in drawn]
+            tokens = Tensor(drawn.astype(numpy.int32), device=RANKS[0])
             optimizer.zero_grad()
-            loss = loss_of_batch(sequences).backward()
+            loss = loss_of_batch(tokens).backward()
             optimizer.step()
             losses.append(round(loss.item(), 5))
     if group().rank == 0:

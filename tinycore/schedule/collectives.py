@@ -19,7 +19,7 @@ from tinycore.schedule.kernel import numel, with_shape
 from tinycore.uop.movement import below_movement
 from tinycore.uop.node import UOp, as_scalar, device_node
 from tinycore.uop.op import Op
-from tinycore.uop.shape import DeviceLike, Shape
+from tinycore.uop.shape import DeviceLike, Shape, is_group, names_of
 
 Entry = TypeVar("Entry")
 SMALLEST_IN_SHARDS = 1 << 18
@@ -129,8 +129,9 @@ def all_gather(value: UOp, device: DeviceLike) -> UOp:
     """The whole of a MULTI on one device, in new memory."""
     if value.arg is not None:
         return in_new_memory(concatenate([copy_to(s, device) for s in value.src], value.arg))
-    near = next((s for s in value.src if s.device == device), None)
-    return in_new_memory(near) if near is not None else copy_to(value.src[0], device)
+    wanted = {*names_of(device)}
+    near = next((s for s in value.src if wanted.issubset(names_of(s.device))), value.src[0])
+    return in_new_memory(near) if near.device == device else copy_to(near, device)
 
 
 # --- folding over devices
@@ -146,6 +147,8 @@ def folded(partial: UOp, axis: int | None) -> UOp:
     op, parts = partial.arg, partial.src
     count, size = len(parts), numel(parts[0])
     is_large = count >= FEWEST_IN_SHARDS and size >= SMALLEST_IN_SHARDS
+    if is_group(parts[0].device):  # flat, what is in parts inside would be mixed
+        return multi(direct_reduce(op, parts, axis), axis)
     if axis is None and size >= count and (1 if is_large else ALWAYS) <= settings.RING:
         flat = [pad(with_shape(p, (size,)), 0, 0, -size % count) for p in parts]
         whole = reshard(multi(direct_reduce(op, flat, 0), 0), None)

@@ -29,7 +29,7 @@ def state_of(value: float) -> dict[str, Tensor]:
 def test_another_number_of_processes_goes_on(tmp_path: Path) -> None:
     whole = json.loads(output(1, PROGRAM, "copies", "0", "6", str(tmp_path / "whole")))
     begun = json.loads(output(2, PROGRAM, "parts", "0", "2", str(tmp_path / "parts")))
-    more = json.loads(output(4, PROGRAM, "copies", "2", "4", str(tmp_path / "parts")))
+    more = json.loads(output(4, PROGRAM, "mesh", "2", "4", str(tmp_path / "parts")))
     end = json.loads(output(1, PROGRAM, "parts", "4", "6", str(tmp_path / "parts")))
 
     numpy.testing.assert_allclose([*begun, *more, *end], whole, rtol=1e-5)
@@ -94,8 +94,13 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
         "[]",
         '{"tensors": {}}',
         '{"tensors": {"a": {"files": ["../a"]}}, "facts": {}}',
-        '{"tensors": {"a": {"files": [], "shape": [2], "axis": null}}, "facts": {}}',
-        '{"tensors": {"a": {"files": ["x", "y"], "shape": [2], "axis": 1}}, "facts": {}}',
+        '{"tensors": {"a": {"files": [], "shape": [2], "boxes": [], "dtype": ""}}, "facts": {}}',
+        *[
+            '{"tensors": {"a": {"files": ["x", "y"], "shape": [2], "dtype": "int8", "boxes": '
+            + boxes
+            + '}}, "facts": {}}'
+            for boxes in ("[[[0, 2]]]", "[[[0, 1]], [[0, 2]]]", "[[[0, 1]], [[2, 3]]]", "[[], []]")
+        ],
     ],
 )
 def test_a_damaged_index_is_refused(tmp_path: Path, index: str) -> None:

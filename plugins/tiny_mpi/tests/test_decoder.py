@@ -19,6 +19,15 @@ STEPS = 4
 ACTIVATIONS = 8 * 16 * 32 * 4
 """Bytes of the activations between two layers, of the whole batch."""
 LAYERS, TOKENS = 2, 8 * 16 * 4
+MATRICES = LAYERS * (4 * 32 * 32 + 3 * 32 * 64) * 4
+"""Bytes of the parameters that tensor parallelism divides."""
+
+
+def on_mesh(columns: int, size: int) -> float:
+    """Bytes that each process sends, of two rows of so many."""
+    own = size - MATRICES + MATRICES / columns
+    return own + 8 + (columns - 1) * 4 * LAYERS * ACTIVATIONS / 2
+
 
 THEORY: dict[str, Callable[[int, int], float]] = {
     # gradients to each other process; the loss, and its number of tokens
@@ -27,6 +36,9 @@ THEORY: dict[str, Callable[[int, int], float]] = {
     "zero1": lambda n, size: (n - 1) * (8 + 2 * size / n),
     "zero2": lambda n, size: (n - 1) * (8 + 2 * size / n),
     "zero3": lambda n, size: (n - 1) * (8 + 2 * size / n),
+    # as data parallel over two rows, and as tensor parallel in a row with half of the batch
+    "mesh": lambda n, size: on_mesh(n // 2, size),
+    "mesh-zero3": lambda n, size: on_mesh(n // 2, size),
     # two sums in each direction in each layer
     "tensor": lambda n, size: (n - 1) * 4 * LAYERS * ACTIVATIONS,
 }
@@ -45,6 +57,9 @@ def trained(count: int, way: str) -> Any:
         ("data", 4),
         ("zero3", 4),
         ("tensor", 4),
+        ("mesh", 4),
+        ("mesh-zero3", 4),
+        ("mesh", 8),
     ],
 )
 def test_losses_and_bytes(way: str, count: int) -> None:

@@ -22,7 +22,7 @@ def losses(count: int, way: str) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("way", "count"), [("data", 2), ("tensor", 2), ("pipeline", 2), ("mesh", 4)]
+    ("way", "count"), [("data", 2), ("zero", 2), ("tensor", 2), ("pipeline", 2), ("mesh", 4)]
 )
 def test_losses(way: str, count: int) -> None:
     pytest.importorskip("tiny_llm")

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 PROGRAM = Path(__file__).parent / "programs" / "layouts.py"
 
 
-@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("count", [2, 3, 4])
 def test_random_expressions(count: int) -> None:
     assert output(count, PROGRAM, "12").count("same") == count
 

@@ -7,15 +7,17 @@ RANK:3, which `ranks()` lists: `tensor.shard(tiny_mpi.ranks(), axis=0)`.
 from __future__ import annotations
 
 import copy
+import math
 from typing import TypeVar
 
 import numpy
 
 from tinycore import Tensor
-from tinycore.errors import ShapeError
+from tinycore.errors import ArgumentError, ShapeError
 from tinycore.groups import Array, group
+from tinycore.uop.shape import Axis, DeviceLike, mesh_of
 
-__all__ = ["from_parts", "gathered", "ranks"]
+__all__ = ["from_parts", "gathered", "mesh", "ranks"]
 
 Layer = TypeVar("Layer")
 
@@ -23,6 +25,21 @@ Layer = TypeVar("Layer")
 def ranks() -> tuple[str, ...]:
     """The devices of all processes, in the order of ranks."""
     return tuple([f"RANK:{rank}" for rank in range(group().size)])
+
+
+def mesh(*sides: int) -> DeviceLike:
+    """The devices of all processes in rows: `mesh(2, 4)` is two rows of four, one after another.
+
+    Neighbors are in the last dimension, so the most should be sent there. Raises ArgumentError
+    unless the sides multiply to the number of processes.
+    """
+    devices: tuple[DeviceLike, ...] = ranks()
+    if min(sides, default=0) < 1 or math.prod(sides) != len(devices):
+        told = " x ".join(map(str, sides)) or "0"
+        raise ArgumentError(f"mesh: {told} is not the number of processes, {len(devices)}")
+    for side in sides[:0:-1]:
+        devices = tuple([devices[start : start + side] for start in range(0, len(devices), side)])
+    return devices
 
 
 def from_parts(part: Array) -> Tensor:
@@ -44,16 +61,31 @@ def from_parts(part: Array) -> Tensor:
     return Tensor(whole.reshape(-1, *part.shape[1:])).shard(ranks(), axis=0)
 
 
-def gathered(layer: Layer) -> Layer:
+def gathered(layer: Layer, mesh: DeviceLike | None = None, along: int = 0) -> Layer:
     """A layer whose parameters, that lie in parts, are gathered in each process for one use.
 
-    The gradients go to the parts. So is a layer computed that is stored in parts: `gathered(f)(x)`.
+    With a mesh they are gathered along one of its dimensions, and stay in parts along others. The
+    gradients go to the parts. So is a layer computed that is stored in parts: `gathered(f)(x)`.
     """
+    if isinstance(layer, Tensor):
+        axes = axes_without(layer.sharded_axis, mesh, along)
+        return layer if axes == layer.sharded_axis else layer.shard(layer.device, axes).contiguous()
+    if isinstance(layer, list | tuple):
+        return type(layer)(gathered(each, mesh, along) for each in layer)
+    if isinstance(layer, type) or not hasattr(layer, "__dict__"):
+        return layer
     found = copy.copy(layer)
     for name, value in vars(layer).items():
-        if isinstance(value, Tensor):
-            if value.sharded_axis is not None:
-                setattr(found, name, value.shard(value.devices).contiguous())
-        elif hasattr(value, "__dict__"):
-            setattr(found, name, gathered(value))
+        if (whole := gathered(value, mesh, along)) is not value:
+            object.__setattr__(found, name, whole)  # also of frozen dataclasses
     return found
+
+
+def axes_without(axis: Axis, mesh: DeviceLike | None, along: int) -> Axis:
+    """Axes of a tensor that is no longer in parts along a dimension of a mesh, or along any."""
+    if mesh is None:
+        return None
+    several = [number for number, side in enumerate(mesh_of(mesh)) if side > 1]
+    if not isinstance(axis, tuple):
+        return None if several == [along] else axis
+    return tuple([None if d == along else a for d, a in zip(several, axis, strict=True)])

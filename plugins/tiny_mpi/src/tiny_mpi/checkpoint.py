@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,13 +23,15 @@ from tinycore import Tensor, nn
 from tinycore.errors import ArgumentError, DTypeError, FileFormatError, ShapeError
 from tinycore.groups import Group, group
 from tinycore.nn.files.atomic import replacing_file
+from tinycore.uop.shape import Axes, DeviceLike
 
 __all__ = ["load", "save"]
 
 INDEX: Final = "index.json"
 Entry = dict[str, Any]
-"""Row of a tensor in the index: its shape and dtype, the axis of its parts, their files in order.
-"""
+"""Row of a tensor in the index: its shape and dtype, the files of its parts, and their boxes."""
+Box = tuple[tuple[int, int], ...]
+"""Start and stop of a part along each axis."""
 
 
 def save(
@@ -46,7 +49,7 @@ def save(
     owned = owners(state, processes.size)
     Tensor.realize(*state.values())
     parts = {
-        name: part_of(tensor, processes.rank)
+        name: part_of(tensor, processes.rank, owned[name][processes.rank])
         for name, tensor in state.items()
         if processes.rank in owned[name]
     }
@@ -61,8 +64,8 @@ def save(
             name: {
                 "shape": list(tensor.shape),
                 "dtype": tensor.dtype.name,
-                "axis": tensor.sharded_axis if len(owned[name]) > 1 else None,
                 "files": [file_name(token, rank) for rank in owned[name]],
+                "boxes": [*owned[name].values()],
             }
             for name, tensor in state.items()
         }
@@ -99,14 +102,14 @@ def load(folder: str | os.PathLike[str], state: Mapping[str, Tensor]) -> dict[st
         parts = [part for file in entry["files"] if (part := files[file].get(name)) is not None]
         if len(parts) < len(entry["files"]):
             raise FileFormatError(f"{source}: {', '.join(entry['files'])} lack parts of {name}")
-        whole = parts[0] if len(parts) == 1 else parts[0].cat(*parts[1:], dim=entry["axis"])
+        whole = joined(dict(zip(map(box_from, entry["boxes"]), parts, strict=True)))
         if whole.shape != tensor.shape:
             raise FileFormatError(
                 f"{source}: the parts of {name} are {whole.shape}, the index says {tensor.shape}"
             )
         spread = len(tensor.devices) > 1
-        devices, axis = tensor.devices, tensor.sharded_axis
-        values[name] = whole.shard(devices, axis) if spread else whole.to(tensor.device)
+        device, axis = tensor.device, tensor.sharded_axis
+        values[name] = whole.shard(device, axis) if spread else whole.to(device)
     for name, tensor in state.items():
         tensor.assign(values[name])
     Tensor.realize(*state.values())
@@ -125,17 +128,53 @@ def file_name(token: str, rank: int) -> str:
     return f"{token}-{rank:05}.safetensors"
 
 
-def owners(state: Mapping[str, Tensor], size: int) -> dict[str, list[int]]:
-    """The ranks that write parts of each tensor, in order; of copies the one with the least yet."""
-    found, written = {}, dict.fromkeys(range(size), 0)
+def owners(state: Mapping[str, Tensor], size: int) -> dict[str, dict[int, Box]]:
+    """The ranks that write parts of each tensor, and their boxes; of copies one with the least."""
+    found: dict[str, dict[int, Box]] = {}
+    written = dict.fromkeys(range(size), 0)
     for name, tensor in state.items():
-        ranks = [rank_of(device) for device in tensor.devices]
-        if tensor.sharded_axis is None:
-            ranks = [min(ranks or written, key=lambda rank: (written[rank], rank))]
-        for rank in ranks:
-            written[rank] += int(tensor.nbytes()) // len(ranks)
-        found[name] = ranks
+        axis, whole = tensor.sharded_axis, tuple([(0, int(n)) for n in tensor.shape])
+        copies: dict[Box, list[int]] = {}
+        axes = axis if isinstance(axis, tuple) else (axis,)
+        for device, box in boxes(tensor.device, axes, whole):
+            copies.setdefault(box, []).append(rank_of(device))
+        found[name] = {}
+        for box, ranks in copies.items():
+            rank = min(ranks, key=lambda rank: (written[rank], rank))
+            written[rank] += int(tensor.nbytes()) // len(copies)
+            found[name][rank] = box
     return found
+
+
+def boxes(device: DeviceLike, axes: Axes, box: Box) -> Iterator[tuple[str, Box]]:
+    """The devices that have parts of a box, or copies, and their own boxes."""
+    if isinstance(device, str):
+        yield device, box
+        return
+    for number, member in enumerate(device):
+        part = box
+        if (axis := axes[0]) is not None:
+            start, stop = box[axis]
+            size = (stop - start) // len(device)
+            ends = start + number * size, start + (number + 1) * size
+            part = (*box[:axis], ends, *box[axis + 1 :])
+        yield from boxes(member, axes[1:], part)
+
+
+def joined(parts: Mapping[Box, Tensor], axis: int = 0) -> Tensor:
+    """The tensor whose parts have boxes that tile it, which are cut along an axis or later ones."""
+    if len(parts) == 1:
+        return next(iter(parts.values()))
+    rows: dict[tuple[int, int], dict[Box, Tensor]] = {}
+    for box, part in parts.items():
+        rows.setdefault(box[axis], {})[box] = part
+    first, *others = [joined(rows[ends], axis + 1) for ends in sorted(rows)]
+    return first.cat(*others, dim=axis)
+
+
+def box_from(ends: list[list[int]]) -> Box:
+    """A box as an index has it."""
+    return tuple([(start, stop) for start, stop in ends])
 
 
 def rank_of(device: str) -> int:
@@ -144,16 +183,12 @@ def rank_of(device: str) -> int:
     return int(number or 0) if name == "RANK" else 0
 
 
-def part_of(tensor: Tensor, rank: int) -> Tensor:
-    """The part, or the copy, of a tensor that lies in the process of a rank."""
-    axis, devices = tensor.sharded_axis, tensor.devices
-    if axis is None:
-        return tensor if len(devices) == 1 else tensor.to(devices[rank]).contiguous().realize()
-    place = [rank_of(device) for device in devices].index(rank)
-    size = int(tensor.shape[axis]) // len(devices)
-    box = [(0, int(n)) for n in tensor.shape]
-    box[axis] = (place * size, (place + 1) * size)
-    return tensor.shrink(tuple(box)).to(devices[place]).contiguous().realize()
+def part_of(tensor: Tensor, rank: int, box: Box) -> Tensor:
+    """The part of a tensor that lies in the process of a rank."""
+    if len(tensor.devices) == 1:
+        return tensor
+    device = next(device for device in tensor.devices if rank_of(device) == rank)
+    return tensor.shrink(box).to(device).contiguous().realize()
 
 
 def remove_others(folder: Path, token: str) -> None:
@@ -169,8 +204,10 @@ def read_index(folder: Path) -> dict[str, Any]:
     try:
         index = json.loads(text)
         for entry in index["tensors"].values():
-            names, shape, axis = entry["files"], entry["shape"], entry["axis"]
-            fits = axis is None if len(names) == 1 else 0 <= axis < len(shape)
+            names, shape = entry["files"], entry["shape"]
+            fits = tile([*map(box_from, entry["boxes"])], shape) and len(names) == len(
+                entry["boxes"]
+            )
             plain = all(Path(name).name == name for name in names)
             if not (names and plain and fits and isinstance(entry["dtype"], str)):
                 raise ValueError(entry)
@@ -178,6 +215,19 @@ def read_index(folder: Path) -> dict[str, Any]:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FileFormatError(f"{folder / INDEX} is no index of a checkpoint: {error!r}") from error
     return found
+
+
+def tile(boxes: Sequence[Box], shape: Sequence[int]) -> bool:
+    """True if boxes are the cells of a grid over a shape."""
+    if any(len(box) != len(shape) for box in boxes):
+        return False
+    cuts = [sorted({box[axis] for box in boxes}) for axis in range(len(shape))]
+    ends = [[0, *(stop for _, stop in along)] for along in cuts]
+    whole = all(
+        [start for start, _ in along] == each[:-1] and each[-1] == size
+        for along, each, size in zip(cuts, ends, shape, strict=True)
+    )
+    return whole and sorted(boxes) == sorted(product(*cuts))
 
 
 def check_alike(name: str, entry: Entry, tensor: Tensor) -> None:

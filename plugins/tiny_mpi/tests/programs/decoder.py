@@ -2,7 +2,8 @@
 
     mpiexec -n 2 python decoder.py tensor 4
 
-The first word says what is spread over processes, the second is the number of steps. The variable
+The first word says what is spread over processes, the second is the number of steps. On a mesh, two
+rows of processes share the batch, and the processes of a row share layers. The variable
 DECODER_SIZES has other sizes as JSON.
 """
 
@@ -23,7 +24,8 @@ from tinycore.groups import group
 
 RANKS = tiny_mpi.ranks()
 WAY, STEPS = sys.argv[1], int(sys.argv[2])
-IN_PARTS = WAY == "zero3"
+IN_PARTS = WAY in {"zero3", "mesh-zero3"}
+MESH = tiny_mpi.mesh(2, len(RANKS) // 2) if WAY.startswith("mesh") else None
 SIZES = {
     "vocabulary": 32,
     "width": 32,
@@ -74,10 +76,10 @@ class Decoder:
 
     def loss(self, tokens: Tensor) -> Tensor:
         """(N, LENGTH + 1) -> the mean loss of each next token."""
-        x = gathered(self.embedding)(tokens[:, :-1])
+        x = gathered(self.embedding, MESH)(tokens[:, :-1])
         for layer in self.layers:
-            x = (gathered(layer) if IN_PARTS else layer)(x)
-        scores = gathered(self.scores)(gathered(self.norm)(x))
+            x = (gathered(layer, MESH) if IN_PARTS else layer)(x)
+        scores = gathered(self.scores, MESH)(gathered(self.norm, MESH)(x))
         return scores.sparse_categorical_crossentropy(tokens[:, 1:])
 
 
@@ -116,8 +118,10 @@ def begun() -> tuple[Decoder, nn.optim.OptimizerGroup]:
         in_stages(model)
     else:
         for name, parameter in nn.state.get_state_dict(model).items():
-            axis = {"tensor": tensor_axis(name), "zero3": 0}.get(WAY)
-            parameter.shard_(RANKS, axis=axis)
+            along = tensor_axis(name)
+            axis = {"tensor": along, "zero3": 0}.get(WAY)
+            axes = int(along == 0) if IN_PARTS else None, along  # in parts along two axes
+            parameter.shard_(MESH or RANKS, axis=axes if MESH else axis)
     parameters = nn.state.get_parameters(model)
     Tensor.realize(*parameters)  # their layout stays what it is now
     optimizers = [
@@ -155,6 +159,8 @@ def main() -> None:
             tokens = Tensor(content.astype(numpy.int32))
             if WAY == "pipeline":
                 tokens = tokens.to(STAGES[0])
+            elif MESH:
+                tokens = tokens.shard(MESH, axis=(0, None))
             else:
                 tokens = tokens.shard(RANKS, axis=None if WAY == "tensor" else 0)
             tokens = tokens.realize()

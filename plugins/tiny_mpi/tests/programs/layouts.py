@@ -19,6 +19,8 @@ from tinycore.groups import group
 
 RANKS = tiny_mpi.ranks()
 SIZE = len(RANKS)
+DEVICES = tiny_mpi.mesh(2, SIZE // 2) if SIZE == 4 else RANKS
+"""Of four processes, two rows."""
 
 UNARY: list[tuple[Callable[..., Tensor], Callable[..., Any]]] = [
     (lambda x: x * 2 - 1, lambda x: x * 2 - 1),
@@ -41,11 +43,15 @@ BINARY: list[tuple[Callable[..., Tensor], Callable[..., Any]]] = [
 
 def placed(x: Any, numbers: numpy.random.Generator) -> Tensor:
     """A tensor in parts along an axis, in copies, of one's own part, or on one device."""
+    kinds = (None, 0, 1)
     kind = numbers.integers(4)
+    if SIZE == 4:
+        axes = kinds[numbers.integers(3)], kinds[numbers.integers(3)]
+        return Tensor(x).shard(DEVICES, axis=axes)
     if kind == 3:
         part = len(x) // SIZE
         return tiny_mpi.from_parts(x[group().rank * part :][:part])
-    return Tensor(x).shard(RANKS, axis=(None, 0, 1)[kind])
+    return Tensor(x).shard(DEVICES, axis=kinds[kind])
 
 
 def main() -> None:

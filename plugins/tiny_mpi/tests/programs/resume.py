@@ -17,15 +17,19 @@ from tinycore import Tensor, nn
 from tinycore.groups import group
 
 RANKS = tiny_mpi.ranks()
+WAY = sys.argv[1]
+DEVICES = tiny_mpi.mesh(2, len(RANKS) // 2) if WAY == "mesh" else RANKS
+AXES = {"parts": 0, "copies": None, "mesh": (0, 1)}
 
 
 def main() -> None:
     """Train."""
-    way, first, last, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+    first, last, folder = int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     Tensor.manual_seed(first)  # what is loaded is another's
     layers = [nn.Linear(16, 32), nn.Linear(32, 8)]
     for parameter in nn.state.get_parameters(layers):
-        parameter.shard_(RANKS, axis=0 if way == "parts" else None).realize()
+        axes = (0, None) if WAY == "mesh" and parameter.ndim == 1 else AXES[WAY]
+        parameter.shard_(DEVICES, axis=axes).realize()
     optimizer = nn.optim.Adam(nn.state.get_parameters(layers), lr=0.01)
     state = nn.state.get_state_dict({"layers": layers, "optimizer": optimizer})
     if first:
@@ -34,7 +38,7 @@ def main() -> None:
     with Tensor.train():
         for number in range(first, last):
             content = numpy.random.default_rng(number).standard_normal((16, 16), numpy.float32)
-            x = Tensor(content).shard(RANKS, axis=0)
+            x = Tensor(content).shard(DEVICES, axis=0)
             optimizer.zero_grad()
             inner = tiny_mpi.gathered(layers[0])(x).relu()
             loss = (tiny_mpi.gathered(layers[1])(inner) - x[:, :8]).square().mean()
