@@ -1,18 +1,28 @@
-"""The operator cases of the `onnx` package, with inputs and the outputs that it computes."""
+"""The cases of the `onnx` package: operators and models, with inputs and the right outputs."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy
 import onnx
 from onnx.backend.test.case.node import collect_testcases
 from onnx.backend.test.case.test_case import TestCase
+from onnx.backend.test.loader import DATA_DIR, load_model_tests
 
 from tiny_onnx import OnnxRunner
 from tinycore import Tensor
+
+Run = Callable[[Mapping[str, Any]], list[Any]]
+"""A model: inputs by name -> outputs in their order."""
+
+STORED = ("simple", "pytorch-converted", "pytorch-operator", "real")
+"""Kinds of cases that are files of the package; those of `real` are image networks."""
 
 LEAST_TOLERANCE = {"bfloat16": 1.6e-2, "float16": 2e-3}
 """Two units in the last place: sums are rounded once here, in the reference after each step."""
@@ -36,31 +46,90 @@ EXCLUDED = {
 
 
 @cache
-def cases() -> dict[str, TestCase]:
-    """All cases by name, but those that are excluded."""
+def operators() -> dict[str, TestCase]:
+    """All operator cases by name, but those that are excluded."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # casts that overflow, on purpose
         found = collect_testcases(None)
     return {
-        case.name: case
-        for case in found
-        if case.model is not None
-        and case.name not in EXCLUDED
-        and "_expanded" not in case.name  # functions of the standard, spelled out: made of others
+        case.name: case for case in found if case.model is not None and case.name not in EXCLUDED
     }
 
 
-def check(case: TestCase, calls: int) -> None:
+def cases() -> dict[str, TestCase]:
+    """Operator cases without those that spell out a function of the standard by others."""
+    return {name: case for name, case in operators().items() if "_expanded" not in name}
+
+
+@cache
+def stored() -> dict[str, TestCase]:
+    """Cases of models by kind and name, their content not yet read."""
+    return {f"{kind}/{case.name}": case for kind in STORED for case in load_model_tests(kind=kind)}
+
+
+def loaded(case: TestCase) -> TestCase:
+    """A case with its model, inputs and outputs."""
+    if case.model is not None:
+        return case
+    if case.model_dir is None:  # all weights of these are equal, so they need no download
+        assert case.url is not None
+        path = Path(DATA_DIR) / case.url.removeprefix("onnx/backend/test/data/")
+        model = onnx.load(path)
+        (image,) = inputs_of(model)
+        sides = [side.dim_value for side in image.type.tensor_type.shape.dim]
+        count = numpy.prod(sides)
+        given = (numpy.arange(count).reshape(sides) / count).astype(numpy.float32)
+        wanted = onnx.load_tensor(path.with_name(f"{path.stem}_output_0.pb"))
+        return replace(case, model=model, data_sets=[([given], [wanted])])
+    folder = Path(case.model_dir)
+    model = onnx.load(folder / "model.onnx")
+    graph = model.graph
+    sets = [
+        (
+            list(messages(each, "input", inputs_of(model))),
+            list(messages(each, "output", graph.output)),
+        )
+        for each in sorted(folder.glob("test_data_set_*"))
+    ]
+    return replace(case, model=model, data_sets=sets)
+
+
+def inputs_of(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    """The inputs that are no weights, which models of old list as well."""
+    weights = {each.name for each in model.graph.initializer}
+    return [each for each in model.graph.input if each.name not in weights]
+
+
+def messages(folder: Path, kind: str, values: Iterable[onnx.ValueInfoProto]) -> Iterator[Any]:
+    """The numbered inputs or outputs in a folder, as the types of a graph say."""
+    for number, value in enumerate(values):
+        path = folder / f"{kind}_{number}.pb"
+        if not path.is_file():
+            return  # what has a default value may be left out
+        if value.type.WhichOneof("value") == "sequence_type":
+            sequence = onnx.SequenceProto.FromString(path.read_bytes())
+            yield onnx.numpy_helper.to_list(sequence)
+        else:
+            yield onnx.load_tensor(path)
+
+
+def runner(model: onnx.ModelProto) -> Run:
+    """A model as tiny_onnx runs it."""
+    found = OnnxRunner(model)
+    return lambda given: [on_host(each) for each in found(given).values()]
+
+
+def check(case: TestCase, calls: int, prepare: Callable[[onnx.ModelProto], Run] = runner) -> None:
     """Call a case's model with its inputs, so often that it is captured and replayed."""
+    case = loaded(case)
     assert case.model is not None
-    model = OnnxRunner(case.model)
+    run = prepare(case.model)
     for inputs, outputs in case.data_sets or ():
-        names = [each.name for each in case.model.graph.input]
+        names = [each.name for each in inputs_of(case.model)]
         given = dict(zip(names, map(plain, inputs), strict=False))
         for _ in range(calls):
-            results = model(given)
-            for name, wanted in zip(model.graph_outputs, map(plain, outputs), strict=True):
-                compare(on_host(results[name]), wanted, case.rtol, max(case.atol, 1e-6))
+            for found, wanted in zip(run(given), map(plain, outputs), strict=True):
+                compare(found, wanted, case.rtol, max(case.atol, 1e-6))
 
 
 def plain(value: Any) -> Any:

@@ -91,6 +91,51 @@ def test_a_flag_chooses_between_captures() -> None:
     assert runner.is_captured
 
 
+def folding(body_of: str) -> tuple[onnx.ModelProto, numpy.ndarray]:
+    """x times weights whose halves are swapped in a branch, alone or in a loop of three steps."""
+    weights = numpy.random.default_rng(3).standard_normal((128, 64)).astype("float32")
+    swap = [
+        helper.make_node("Split", [body_of], ["low", "high"], axis=0, num_outputs=2),
+        helper.make_node("Concat", ["high", "low"], ["swapped"], axis=0),
+    ]
+    then = helper.make_graph(swap, "then", [], [value("swapped", [128, 64])])
+    other = helper.make_graph(
+        [helper.make_node("Identity", [body_of], ["same"])], "else", [], [value("same", [128, 64])]
+    )
+    branch = helper.make_node("If", ["flag"], ["used"], then_branch=then, else_branch=other)
+    nodes = [branch, helper.make_node("MatMul", ["x", "used"], ["y"])]
+    held = {"w": weights}
+    if body_of == "carried":
+        body = helper.make_graph(
+            [helper.make_node("Identity", ["going"], ["go"]), branch],
+            "body",
+            [value("i", [], INT64), value("going", [], BOOL), value("carried", [128, 64])],
+            [value("go", [], BOOL), value("used", [128, 64])],
+        )
+        loop = helper.make_node("Loop", ["count", "", "w"], ["last"], body=body)
+        nodes = [loop, helper.make_node("MatMul", ["x", "last"], ["y"])]
+        held["count"] = numpy.array(3)
+    given = [value("x", [1, 128]), value("flag", [], BOOL)]
+    return model(nodes, given, [value("y", [1, 64])], held), weights
+
+
+@pytest.mark.parametrize("body_of", ["w", "carried"])
+def test_what_a_branch_computes_of_weights_is_kept_unless_a_loop_repeats_it(body_of: str) -> None:
+    source, weights = folding(body_of)
+    runner = OnnxRunner(source)
+    for number in range(8):
+        flag, x = number % 2 == 0, numpy.full((1, 128), number, "float32")
+        used = numpy.roll(weights, 64, axis=0) if flag else weights
+        x[:, :64] += 1
+
+        found = result(runner, x=x, flag=numpy.array(flag))
+
+        assert numpy.allclose(found, x @ used, atol=1e-3)
+    assert bool(runner.folded) == (body_of == "w")
+    kept = [each.data for values in runner.folded.values() for each in values]
+    assert all(isinstance(each, Tensor) for each in kept)
+
+
 def looping() -> onnx.ModelProto:
     """Doubles x while its sum is below a bound."""
     body = helper.make_graph(

@@ -42,9 +42,13 @@ DEEPEST: Final = 200
 
 
 class Scope:
-    """Names visible to the nodes of a graph: its own, then those of the graph around it."""
+    """Names visible to the nodes of a graph: its own, then those of the graph around it.
 
-    __slots__ = ("depth", "opsets", "outer", "values")
+    `is_once` holds for a graph that runs at most once in a run: that of the model, and branches of
+    its `If`s; not for bodies of loops and functions.
+    """
+
+    __slots__ = ("depth", "is_once", "opsets", "outer", "values")
 
     def __init__(
         self,
@@ -52,8 +56,10 @@ class Scope:
         opsets: Mapping[str, int],
         outer: Scope | None = None,
         depth: int = 0,
+        is_once: bool = False,
     ) -> None:
         self.values = values
+        self.is_once = is_once
         self.opsets = opsets
         self.outer = outer
         self.depth = depth
@@ -70,9 +76,9 @@ class Scope:
             scope = scope.outer
         raise FileFormatError(f"nothing computes {name!r} before it is read.")
 
-    def inside(self, values: dict[str, Value]) -> Scope:
+    def inside(self, values: dict[str, Value], is_branch: bool) -> Scope:
         """The scope of a graph that belongs to a node here: it sees these names, too."""
-        return Scope(values, self.opsets, self, self.depth + 1)
+        return Scope(values, self.opsets, self, self.depth + 1, self.is_once and is_branch)
 
     def version(self, domain: str) -> int:
         """The version of an operator set; the newest where a model does not say."""
@@ -80,12 +86,17 @@ class Scope:
 
 
 class Run:
-    """One execution: its device, and the graph inputs whose contents it had to read on the host."""
+    """One execution: its device, and the graph inputs whose contents it had to read on the host.
 
-    def __init__(self, model: Model, device: str | None) -> None:
+    `folded` has the outputs of nodes in branches that depend on no input, from runs before, by the
+    identity of the node; this run adds its own.
+    """
+
+    def __init__(self, model: Model, device: str | None, folded: Mapping[int, list[Value]]) -> None:
         self.model = model
         self.device = device
         self.read: set[str] = set()
+        self.folded = dict(folded)
 
     def reads(self, value: Value) -> None:
         """Note that the contents of a value decide what is computed."""
@@ -96,25 +107,39 @@ class Run:
         for node in nodes:
             scope.values.update(zip(node.outputs, self.node(node, scope), strict=False))
 
-    def graph(self, graph: Graph, scope: Scope, given: Iterable[Value] = ()) -> list[Value]:
+    def branch(self, graph: Graph, scope: Scope) -> list[Value]:
+        """The outputs of a branch of an `If` in `scope`."""
+        return self.graph(graph, scope, is_branch=True)
+
+    def graph(
+        self, graph: Graph, scope: Scope, given: Iterable[Value] = (), *, is_branch: bool = False
+    ) -> list[Value]:
         """The outputs of a graph that belongs to a node in `scope`, for its inputs in order."""
         values = {name: Value(array, is_fixed=True) for name, array in graph.weights.items()}
         values |= dict(zip(graph.inputs, given, strict=False))
-        inner = scope.inside(values)
+        inner = scope.inside(values, is_branch)
         self.execute(graph.nodes, inner)
         return [inner[name] for name in graph.outputs]
 
     def node(self, node: Node, scope: Scope) -> list[Value]:
         """The outputs of a node."""
+        if scope.is_once and id(node) in self.folded:
+            return self.folded[id(node)]
         inputs = tuple(scope[name] for name in node.inputs)
         sources = frozenset[str]().union(*(each.sources for each in inputs))
         is_fixed = node.op not in NOT_FIXED and all(each.is_fixed for each in inputs)
         outputs = self.on_host(node, inputs, scope)
         if outputs is None:
             outputs = self.computed(node, inputs, scope)
-        return [
-            each if isinstance(each, Value) else Value(each, sources, is_fixed) for each in outputs
+        found = [
+            Value(each.data, each.sources, each.is_fixed and is_fixed)  # a branch may be fixed
+            if isinstance(each, Value)
+            else Value(each, sources, is_fixed)
+            for each in outputs
         ]
+        if is_fixed and scope.is_once and scope.depth:  # of depth 0 the runner keeps what is used
+            self.folded[id(node)] = found
+        return found
 
     def on_host(
         self, node: Node, inputs: tuple[Value, ...], scope: Scope

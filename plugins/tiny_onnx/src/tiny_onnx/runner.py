@@ -111,6 +111,7 @@ class OnnxRunner:
             name: described(graph.types.get(name)) for name in graph.outputs
         }
         self.fixed: dict[str, Value] = {}
+        self.folded: dict[int, list[Value]] = {}
         self.nodes: list[Node] = graph.nodes
         self.by_content: set[str] = set()  # inputs that stay on the host
         self.is_captured = True
@@ -211,19 +212,20 @@ class OnnxRunner:
 
     def first(self, given: Mapping[str, Data], key: Key) -> dict[str, Data]:
         """A call that builds the graph, and learns what later calls may keep."""
-        run = Run(self.model, self.device)
-        scope = Scope({**self.fixed, **self.values(given)}, self.model.opsets)
+        run = Run(self.model, self.device, self.folded)
+        scope = Scope({**self.fixed, **self.values(given)}, self.model.opsets, is_once=True)
         run.execute(self.nodes, scope)
         outputs = {name: scope[name].data for name in self.model.graph.outputs}
-        self.keep(scope, given)
+        self.keep(scope, given, run.folded)
         computed = [each for each in outputs.values() if isinstance(each, Tensor)]
         if computed:
             Tensor.realize(*computed)
         self.learn(run, given, key, outputs)
         return {name: self.declared(name, each) for name, each in outputs.items()}
 
-    def keep(self, scope: Scope, given: Mapping[str, Data]) -> None:
+    def keep(self, scope: Scope, given: Mapping[str, Data], folded: dict[int, list[Value]]) -> None:
         """Keep what depends on no input, computed, in place of the nodes that computed it."""
+        self.folded = folded
         nodes = [
             node
             for node in self.nodes
@@ -236,7 +238,8 @@ class OnnxRunner:
             if value.is_fixed and name in used and name not in given
         }
         self.nodes = nodes
-        tensors = [each.data for each in self.fixed.values() if isinstance(each.data, Tensor)]
+        values = [*self.fixed.values(), *(each for kept in folded.values() for each in kept)]
+        tensors = [each.data for each in values if isinstance(each.data, Tensor)]
         if tensors:
             Tensor.realize(*tensors)
 
@@ -272,6 +275,7 @@ class OnnxRunner:
         for value in self.fixed.values():
             if isinstance(value.data, Tensor) and device is not None:
                 value.data = value.data.to(device)
+        self.folded.clear()
         self.device = device
         self.captures.clear()
         return self
@@ -311,9 +315,10 @@ class Steps:
     def graph(self, *tensors: Tensor) -> list[Tensor]:
         """All outputs as a function of the tensors among the inputs."""
         runner = self.runner
-        run = Run(runner.model, runner.device)
+        run = Run(runner.model, runner.device, runner.folded)
         given = {name: Value(each) for name, each in zip(self.names, tensors, strict=True)}
-        scope = Scope({**runner.fixed, **self.others, **given}, runner.model.opsets)
+        values = {**runner.fixed, **self.others, **given}
+        scope = Scope(values, runner.model.opsets, is_once=True)
         run.execute(runner.nodes, scope)
         outputs = [
             as_tensor(runner.declared(name, scope[name].data)) for name in runner.graph_outputs

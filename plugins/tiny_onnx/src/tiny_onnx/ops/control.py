@@ -24,7 +24,7 @@ def is_true(call: Call, value: Value) -> bool:
 def if_(call: Call) -> tuple[Value, ...]:
     """The outputs of one of two graphs."""
     name = "then_branch" if is_true(call, call.inputs[0]) else "else_branch"
-    return tuple(call.run.graph(call.get(name), call.scope))
+    return tuple(call.run.branch(call.get(name), call.scope))
 
 
 @operator("Loop")

@@ -213,7 +213,8 @@ def padded(x: Tensor, pairs: list[tuple[int, int]], mode: str) -> Tensor:
             period = max(1, 2 * (length - 1))
             places = numpy.abs((places + length - 1) % period - (length - 1))
         x = x.index_select(axis, Tensor(places.astype(numpy.int32), device=x.device))
-    return x
+    # stored, or a convolution would look up each element again in every window that has it
+    return x.contiguous()
 
 
 @operator("DepthToSpace")

@@ -140,7 +140,8 @@ def run(
 
     Beyond the length of a sequence its state stays, and its output is zero.
     """
-    products = x.matmul(direction.inputs.transpose()) + direction.bias
+    # stored: of two products in one kernel, the tiler makes vectors of one alone
+    products = (x.matmul(direction.inputs.transpose()) + direction.bias).contiguous()
     count = int(x.shape[0])
     outputs: list[Tensor | None] = [None] * count
     for time in reversed(range(count)) if is_reversed else range(count):
