@@ -148,7 +148,7 @@ class Settings:
         False, "Let matrix units round the float32 operands of products to 10 bits of mantissa"
     )
     FLUSH_SUBNORMALS = switch(
-        False, "Let kernels of a CPU take subnormal numbers for 0 and make none: some compute with "
+        True, "Let kernels of a CPU take subnormal numbers for 0 and make none: some compute with "
         "them a hundred times slower",
     )  # fmt: skip
     NOOPT = switch(False, "Lower kernels to plain loops, without tiling, vectors or threads")

@@ -8,6 +8,7 @@ which never overflows, is in sums.py, divmod.py and compare.py.
 from __future__ import annotations
 
 import math
+import sys
 from typing import Final
 
 from tinycore.dtype import Scalar, dtypes, float_layout
@@ -57,14 +58,25 @@ def fold_ternary(root: UOp, a: UOp, b: UOp, c: UOp) -> UOp | None:
 
 
 def folded(root: UOp, *operands: UOp) -> UOp | None:
-    """The constant that an ALU node of constants is, None where it is undefined."""
+    """The constant that an ALU node of constants is. None where it is undefined, or where a device
+    that takes subnormal numbers for 0 would compute another.
+    """
     if root.dtype.count != 1:
         return None
+    values = [rounded(c) for c in operands]
+    if root.op is not Op.BITCAST and any(map(is_subnormal, operands, values)):
+        return None
     try:
-        value = compute(root.op, root.dtype, [rounded(c) for c in operands], operands[0].dtype)
+        value = compute(root.op, root.dtype, values, operands[0].dtype)
     except Undefined:
         return None
     return UOp(Op.CONST, root.dtype, operands[0].src, value)
+
+
+def is_subnormal(constant: UOp, value: Scalar) -> bool:
+    """True if processors may take the value for 0; those of float16 are kept everywhere."""
+    least = sys.float_info.min if constant.dtype is dtypes.float64 else 2.0**-126
+    return constant.dtype.kind == "float" and 0 < abs(value) < least
 
 
 def rounded(constant: Const | UOp) -> Scalar:

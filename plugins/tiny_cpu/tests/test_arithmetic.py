@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -242,16 +244,58 @@ def test_one_bool_is_repeated_in_all_lanes(toolchain: str, lanes: int) -> None:
     numpy.testing.assert_array_equal(found, raw)
 
 
-def test_subnormal_numbers_are_flushed_where_that_is_asked(toolchain: str) -> None:
+def test_subnormal_numbers_are_flushed_unless_they_are_asked_for(toolchain: str) -> None:
     """By the kernels alone: the thread computes with subnormal numbers before and after."""
     one = numpy.float32(1e-40)
     with Context(DEV=f"CPU:{toolchain}"):
         x = Tensor([1e-40, -1e-40, 3.0, 2e-38]).realize()
-        kept = (x * 0.25).tolist()
-        with Context(FLUSH_SUBNORMALS=1):
-            flushed, after = (x * 0.25).tolist(), one * numpy.float32(0.25)
+        with Context(FLUSH_SUBNORMALS=0):
+            kept = (x * 0.25).tolist()
+        flushed, after = (x * 0.25).tolist(), one * numpy.float32(0.25)
 
         assert flushed == [0.0, 0.0, 0.75, 0.0]
         assert [n != 0 for n in kept] == [True] * 4
-        assert (x * 0.25).tolist() == kept
+        with Context(FLUSH_SUBNORMALS=0):
+            assert (x * 0.25).tolist() == kept
+        assert x.tolist() == x.flip(0).flip(0).tolist() == x.contiguous().tolist() != flushed
     assert after != 0
+
+
+FOLDED: tuple[Callable[[Tensor, Tensor, Tensor], Tensor], ...] = (
+    lambda x, y, z: x * y,
+    lambda x, y, z: x + y,
+    lambda x, y, z: x - y,
+    lambda x, y, z: x / y,
+    lambda x, y, z: x * y * z,
+    lambda x, y, z: x * y / z,
+    lambda x, y, z: (x * y < z).cast(dtypes.float32),
+    lambda x, y, z: (x != y).cast(dtypes.float32) + (x == z).cast(dtypes.float32),
+    lambda x, y, z: x.bool().where(y, z) * 2,
+    lambda x, y, z: x.maximum(y).minimum(z) + z,
+    lambda x, y, z: (x * y).cast(dtypes.float64) * 1e30,
+    lambda x, y, z: (x.cast(dtypes.float64) * 1e-30).cast(dtypes.float32) * z,
+    lambda x, y, z: x.abs().log2() + y.abs().sqrt(),
+    lambda x, y, z: x.sign() + y.relu(),
+)
+"""Programs that end in arithmetic, over numbers that may be constants or in memory."""
+EXTREME = (1e-40, -1e-40, 1e-20, 1e-30, 2.0**-126, 2.0**-149, 1.0, -1e-20, 0.0, 1e38, 2.0**127)
+
+
+def test_a_value_is_the_same_whether_it_was_folded(toolchain: str) -> None:
+    """A random program over subnormal and other numbers, as constants, mixed, and in memory.
+
+    `x * 1` and `x - 0` are `x`, which is moved with all its bits.
+    """
+    drawn = random.Random(7)
+    with Context(DEV=f"CPU:{toolchain}"):
+        for program in FOLDED:
+            numbers = [drawn.choice(EXTREME) for _ in range(3)]
+            ways = []
+            for kinds in ("ccc", "mmm", "cmc"):
+                xs = [
+                    Tensor([n]).realize() if kind == "m" else Tensor.full((1,), n)
+                    for kind, n in zip(kinds, numbers, strict=True)
+                ]
+                ways.append(program(*xs).item())
+            ways = [math.copysign(0, w) if abs(w) < 2.0**-126 else w for w in ways]
+            numpy.testing.assert_equal(ways, [ways[1]] * 3, f"{numbers}, {FOLDED.index(program)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 
 import numpy
@@ -9,12 +10,20 @@ import pytest
 
 from tiny_cpu import BACKEND
 from tiny_testing.kernels import Array, Bench, bench, elementwise, ulps
+from tinycore import Context
 from tinycore.dtype import DType, dtypes, to_numpy_dtype
 from tinycore.uop.op import Op
 
 SIZE = 1 << 16
 EXACT = {Op.EXP: numpy.exp, Op.EXP2: numpy.exp2, Op.LOG: numpy.log, Op.LOG2: numpy.log2}
 SPECIAL = [0.0, -0.0, 1.0, -1.0, numpy.inf, -numpy.inf, numpy.nan, 1e-40, 88.7228, -103.9, 127.9999]
+
+
+@pytest.fixture(autouse=True)
+def subnormal_numbers_are_kept() -> Iterator[None]:
+    """Functions are exact below the normal range, too, where the processor is."""
+    with Context(FLUSH_SUBNORMALS=0):
+        yield
 
 
 @cache

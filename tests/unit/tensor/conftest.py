@@ -83,6 +83,13 @@ plugins/tiny_cpu/tests has every operation on every type through both compilers.
 os.environ.setdefault("OPENCL_BUILD_OPTIONS", "-cl-opt-disable")  # what is tested runs once
 
 
+@pytest.fixture
+def subnormals_kept() -> Iterator[None]:
+    """For tests that are exact below the normal range, where kernels of a CPU flush by default."""
+    with Context(FLUSH_SUBNORMALS=0):
+        yield
+
+
 def asked() -> list[str]:
     """The targets that TENSOR_TESTS names."""
     return [target for target in os.environ.get("TENSOR_TESTS", "").split(",") if target]

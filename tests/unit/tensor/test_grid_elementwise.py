@@ -32,6 +32,8 @@ from tests.unit.tensor.helpers import RECIPROCALS
 from tinycore.dtype import DType, dtypes
 from tinycore.tensor import Tensor
 
+pytestmark = pytest.mark.usefixtures("subnormals_kept")
+
 F = torch.nn.functional
 Function = Callable[..., Any]
 

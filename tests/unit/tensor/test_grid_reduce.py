@@ -448,6 +448,7 @@ def test_scans_of_views() -> None:
 SORTED = [d for d in dtypes.all if d not in dtypes.fp8s]
 
 
+@pytest.mark.usefixtures("subnormals_kept")
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("dtype", SORTED, ids=[d.name for d in SORTED])
 def test_every_dtype_is_sorted(dtype: DType, descending: bool) -> None:

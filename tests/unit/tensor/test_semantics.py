@@ -309,6 +309,7 @@ def test_special_values_of_functions() -> None:
         numpy.testing.assert_allclose(ours, theirs, 1e-6, 1e-7, err_msg=name)
 
 
+@pytest.mark.usefixtures("subnormals_kept")
 def test_denormal_numbers_are_kept() -> None:
     tiny = numpy.array([1e-40, -1e-45, 1.1754944e-38], numpy.float32)
 

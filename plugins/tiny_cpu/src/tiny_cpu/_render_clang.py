@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, Final
 
 from tiny_cpu import _clang_helpers as helpers
+from tiny_cpu._subnormals import FLUSHING, constant_of
 from tinycore.config import settings
 from tinycore.dtype import DType, dtypes
 from tinycore.render import STREAM, pointer_of
@@ -108,7 +109,7 @@ class Clang(CStyle):
         before = ("  FLOATS_OF mode = GET_FLOATS;", "  SET_FLOATS(mode | FLUSH);")
         lines = (
             *self.prelude(),
-            *((FLOAT_MODE_IN_C,) if flushes else ()),
+            *((FLUSHING, FLOAT_MODE_IN_C) if flushes else ()),
             *writer.definitions,
             *(("__attribute__((noinline))",) if flushes else ()),  # or floats could leave the mode
             f"static void {body}({', '.join(parameters) or 'void'}) {{",
@@ -125,7 +126,11 @@ class Clang(CStyle):
         """A PARALLEL range covers what this call was given."""
         return ("begin", "end") if is_parallel(u) else super().extent(u, writer)
 
-    # --- types and memory
+    # --- types, constants and memory
+
+    def float_constant(self, dtype: DType, value: float) -> str:
+        """The literal of a constant as the kernel computes with it."""
+        return super().float_constant(dtype, float(constant_of(dtype, value)))
 
     def type_name(self, dtype: DType, writer: Writer) -> str:
         """The name of a type, defined where C has none."""

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from tiny_cpu._subnormals import constant_of
 from tinycore.config import settings
 from tinycore.dtype import DType, dtypes
 from tinycore.render.facts import is_parallel
 from tinycore.render.llvm import Llvm
-from tinycore.render.llvm_types import type_name
+from tinycore.render.llvm_types import constant, type_name
 from tinycore.render.llvm_writer import Writer
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
@@ -64,13 +65,21 @@ class LlvmCpu(Llvm):
     name: ClassVar[str] = "LLVM"
     emulated: ClassVar[frozenset[DType]] = frozenset({dtypes.bfloat16, *dtypes.fp8s})
 
+    def write(self, u: UOp, writer: Writer) -> None:
+        """Constants are as the kernel computes with them."""
+        if u.op is Op.CONST:
+            writer.values[u] = constant(u.dtype, constant_of(u.dtype, u.arg))
+        else:
+            super().write(u, writer)
+
     def assemble(self, writer: Writer) -> str:
         """The body as a function whose parameters say that buffers differ, and the entry."""
         name = writer.kernel.name
         parameters = [*self.parameters(writer), "i64 %begin", "i64 %end"]
         flushes = settings.FLUSH_SUBNORMALS
         declared, before, after = FLOAT_MODE_IN_IR[self.machine] if flushes else ((), (), ())
-        inline = " noinline" if flushes else ""  # or floats could leave the mode
+        # Not inlined, or floats could leave the mode; what LLVM computes itself is flushed, too.
+        inline = ' noinline "denormal-fp-math"="preserve-sign,preserve-sign"' if flushes else ""
         lines = (
             *writer.declarations,
             *declared,

@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from tiny_cpu._subnormals import FLUSHING
 from tiny_cpu.arch import Arch
 from tinycore import cache as disk
 from tinycore.errors import CompileError, CompilerUnavailable
@@ -81,6 +82,8 @@ class ClangCompiler:
         return self._translate(tuple(command), source).decode()
 
     def _translate(self, command: tuple[str, ...], source: str) -> bytes:
+        if FLUSHING in source:
+            command = (*command, "-fdenormal-fp-math=preserve-sign")
         try:
             return self.run(command, source)
         except CompileError as error:
