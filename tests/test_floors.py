@@ -319,7 +319,6 @@ NAMED_LATER = frozenset(
         ("engine.compile", "lower.pipeline"),
         ("schedule.disk", "uop.parse"),
         ("tensor.attention", "schedule.product_chains"),
-        ("tensor.custom", "schedule.canonical"),
         ("tensor.custom", "schedule.kernel"),
         ("tensor.graph", "schedule.shard"),
         ("tensor.interop", "helpers"),
@@ -348,7 +347,7 @@ FILLED_FROM_ABOVE = frozenset(
 )
 """Global collections of a floor that a higher one fills, by which the lower one calls it."""
 
-SLOTS_OF_HIGHER_FLOORS = frozenset({"_memory", "_past"})
+SLOTS_OF_HIGHER_FLOORS = frozenset({"_past"})
 """Slots of a node that no module of its floor reads."""
 
 MUTATORS = frozenset(

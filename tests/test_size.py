@@ -25,7 +25,7 @@ BUDGETS: Final = {
     "tinycore/builtin": 17_822,
     "tinycore/cli": 9_296,
     "tinycore/device": 20_293,
-    "tinycore/engine": 21_370,
+    "tinycore/engine": 21_368,
     "tinycore/lower": 54_505,
     "tinycore/lower/steps": 13_339,
     "tinycore/lower/strategies": 35_612,
@@ -34,10 +34,10 @@ BUDGETS: Final = {
     "tinycore/nn/files": 14_800,
     "tinycore/nn/optim": 8_417,
     "tinycore/render": 19_860,
-    "tinycore/schedule": 54_892,
-    "tinycore/tensor": 127_220,
+    "tinycore/schedule": 54_755,
+    "tinycore/tensor": 126_733,
     "tinycore/tensor/guards": 9_296,
-    "tinycore/uop": 43_496,
+    "tinycore/uop": 43_605,
     "plugins/tiny_amd": 41_844,
     "plugins/tiny_cl": 9_588,
     "plugins/tiny_cpu": 15_845,
@@ -55,9 +55,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 504_912
+SUM: Final = 504_395
 """The budgets of the core together."""
-FLOORS: Final = 447_472
+FLOORS: Final = 446_955
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

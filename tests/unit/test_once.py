@@ -25,9 +25,9 @@ from tinycore.engine.captured_step import capture
 from tinycore.engine.compile import CompiledRunner
 from tinycore.engine.run import recordings
 from tinycore.errors import OutOfMemory
+from tinycore.tensor import held_values
 from tinycore.tensor.change_sets import ChangeSet, tracking_changes
 from tinycore.tensor.change_tracking import change_sets
-from tinycore.tensor.value_cache import value_cache
 from tinycore.uop.size import notes, noting, sealed, seals
 
 SEED = random.SystemRandom().getrandbits(32)
@@ -71,7 +71,7 @@ OPENED: dict[str, Opened] = {
     "a recording of launches": (capture, lambda: recordings.open),
     "a seal on the values of sizes": (sealed, lambda: seals.depth),
     "conditions on variables": (noting, lambda: notes.open),
-    "a scope of computed values": (value_cache.isolated, lambda: value_cache.scope.open),
+    "a scope of computed values": (held_values.isolated, lambda: held_values.scope.open),
     "changes of tensors": (partial(tracking_changes, ChangeSet()), lambda: dict(change_sets)),
 }
 """State that a capture opens, with a test whether it is open."""

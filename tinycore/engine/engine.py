@@ -35,7 +35,7 @@ from tinycore.schedule.items import ScheduleItem
 from tinycore.schedule.limits import is_image
 from tinycore.schedule.memory_plan import Layout
 from tinycore.schedule.pipeline import kernelize_as_run
-from tinycore.schedule.retention import OnResult, Realized, Replacements, RetentionPolicy, RunResult
+from tinycore.schedule.retention import OnResult, Realized, Replacements, RetentionPolicy
 from tinycore.uop.bindings import sizes_below
 from tinycore.uop.node import UOp, made_anew, unique
 from tinycore.uop.op import Op
@@ -223,7 +223,7 @@ class Engine:
         policy: RetentionPolicy,
         others: Sequence[UOp] = (),
         on_result: OnResult | None = None,
-    ) -> RunResult:
+    ) -> Realized:
         """Compute the roots; map them, and other nodes that `policy` selects, to their memory."""
         varying = varying_parameters(canonical.memory)
         schedule = schedule_for(canonical, policy, on_disk=True, varying=varying)
@@ -243,14 +243,14 @@ class Engine:
                 values = canonical.values
                 for runner, bufs, step in zip(runners, bound.buffers(), bound.steps, strict=True):
                     launch(runner, bufs, values, step.metadata)
-            computed = RunResult(bound.results(), bound.cached_values())
+            computed = Realized(bound.results(), bound.cached_values())
             if on_result is not None:
                 on_result(computed)
             return computed
         items = lower_all(bound.items(runners))
         if runners is None:
             keep_runners(layout, state, [item.runner for item in items])
-        computed = RunResult(bound.results(), bound.cached_values())
+        computed = Realized(bound.results(), bound.cached_values())
         transactions.commit(
             Transaction(items, canonical.values, computed, on_result or ignore_result)
         )
@@ -283,7 +283,7 @@ def forget_runners(device: OpenDevice) -> None:
 at_close.append(forget_runners)
 
 
-def ignore_result(computed: RunResult) -> None:
+def ignore_result(computed: Realized) -> None:
     """The callback of a run whose result is not needed."""
 
 

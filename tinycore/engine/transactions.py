@@ -25,7 +25,7 @@ from tinycore.engine.counters import profilers, report, trace, update_stats
 from tinycore.engine.run import ExecItem, recordings
 from tinycore.errors import DeviceError
 from tinycore.schedule.device_memory import buffer_of
-from tinycore.schedule.retention import OnResult, RunResult
+from tinycore.schedule.retention import OnResult, Realized
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -37,7 +37,7 @@ class Transaction:
         self,
         items: list[ExecItem],
         values: Mapping[str, int],
-        computed: RunResult,
+        computed: Realized,
         on_result: OnResult,
     ) -> None:
         for item in items:
@@ -102,7 +102,7 @@ class Transaction:
             for node, memory in self.computed.replaced.items()
             if missing.isdisjoint(base_buffer(buffer_of(b)) for b in memory_in(memory))
         }
-        self.on_result(RunResult(given, []))
+        self.on_result(Realized(given, {}))
 
 
 def memory_in(node: UOp) -> list[UOp]:

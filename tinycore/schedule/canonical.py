@@ -3,12 +3,12 @@
 Floor 3. Two steps of a training loop are the same graph over different buffers. Their canonical
 graph, in which buffers and whatever else only keeps nodes distinct are numbered in the order of a
 walk, is one interned node: the key of the schedule cache (`compiled.py`, `disk.py`). See
-docs/decisions/0025-schedule-cache.md, and docs/decisions/0042-held-values.md for the value cache.
+docs/decisions/0025-schedule-cache.md, and docs/decisions/0042-held-values.md for held values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache, lru_cache
 from itertools import chain
 from typing import Final, NamedTuple
@@ -17,7 +17,7 @@ from tinycore.dtype import DType, dtypes
 from tinycore.schedule.comparisons import read_again
 from tinycore.schedule.kernel import Kernel
 from tinycore.uop.bindings import SIZED, Naming, exchanged, sizes_in
-from tinycore.uop.node import UOp, interned
+from tinycore.uop.node import Held, UOp, interned
 from tinycore.uop.op import Op, Write
 from tinycore.uop.size import are_ints
 
@@ -28,7 +28,8 @@ KEPT_APART: Final = frozenset({Op.CONTIGUOUS, Op.OWN})
 """Ops of which those with a number are the copy, or the value, of one tensor."""
 BUFFER, CALL, CONST, EXPAND = Op.BUFFER, Op.CALL, Op.CONST, Op.EXPAND
 ASSIGN, BUFFER_VIEW, RESHAPE = Op.ASSIGN, Op.BUFFER_VIEW, Op.RESHAPE
-NONE_CACHED: Final[Mapping[UOp, UOp]] = {}
+NOWHERE: Final = object()
+"""A scope in which no node holds memory."""
 
 
 class CanonicalGraph(NamedTuple):
@@ -49,11 +50,13 @@ class CanonicalGraph(NamedTuple):
     assigned: list[UOp]
     """The ASSIGNs below the roots, sources first."""
     cached: Mapping[UOp, UOp]
-    """Nodes in the value cache, and the memory that is read instead of them."""
+    """Nodes that hold their value, and the memory that is read instead of them."""
     apart: list[int]
     """The numbers that nodes of one tensor alone have, by those of their canonical nodes."""
     calls: int
     """The number of CALLs."""
+    scope: object
+    """The scope whose values are read."""
 
     @property
     def values(self) -> dict[str, int]:
@@ -68,7 +71,7 @@ class CanonicalGraph(NamedTuple):
 
     @property
     def originals(self) -> dict[UOp, UOp]:
-        """The node behind each canonical node; behind memory in the value cache, its value."""
+        """The node behind each canonical node; behind memory that a node holds, that node."""
         return dict(zip(self.nodes.values(), self.nodes, strict=True))
 
 
@@ -81,26 +84,30 @@ def stale_choices(
 
 def canonicalize(
     roots: list[UOp],
-    cached: Mapping[UOp, UOp] = NONE_CACHED,
+    scope: object = NOWHERE,
+    again: Collection[UOp] = (),
     begun: CanonicalGraph | None = None,
 ) -> CanonicalGraph:
     """The canonical graph of some roots, in one walk that visits each node once.
 
-    It does not go below nodes of `cached`, which are read from their memory. The walk continues
-    that of `begun`, the graph of the first of these roots, which is used up by that.
+    It does not go below nodes that hold their value in a scope, which are read from memory, but
+    for those that are computed `again`. The walk continues that of `begun`, the graph of the first
+    of these roots in the same scope, which is used up by that.
 
     Raises ArgumentError for a variable that holds no number.
     """
     canonical: dict[UOp, UOp] = {}
     memory: list[UOp] = []
     assigned: list[UOp] = []
+    cached: dict[UOp, UOp] = {}
     apart: list[int] = []
     calls = 0
-    if begun is None or begun.cached is not cached:
+    if begun is None:
         naming = Naming()
     else:
-        _, _, known, canonical, naming, assigned, _, apart, calls = begun
+        _, _, known, canonical, naming, assigned, read, apart, calls, _ = begun
         memory += known
+        cached |= read
     get = canonical.__getitem__
     node: UOp | None = None  # above the roots, which are gone through like sources
     sources = iter(roots)
@@ -118,8 +125,10 @@ def canonicalize(
                 canonical[source] = parameter(source.dtype, below[0], source.arg, len(memory))
                 memory.append(source)
                 continue
-            if cached and source in cached:
-                below = (cached[source],)
+            held = source._memory
+            if type(held) is Held and held.scope is scope and source not in again:
+                cached[source] = held.memory
+                below = (held.memory,)
             elif op is CALL:  # the other sources serve gradients only
                 below = below[:1]
             elif op is EXPAND and is_number(below[0]) and (number := repeated_number(source)):
@@ -157,7 +166,7 @@ def canonicalize(
             node, sources = stack.pop()
     sink = interned(Op.SINK, dtypes.void, tuple(map(get, roots)))
     return CanonicalGraph(
-        roots, sink, tuple(memory), canonical, naming, assigned, cached, apart, calls
+        roots, sink, tuple(memory), canonical, naming, assigned, cached, apart, calls, scope
     )
 
 

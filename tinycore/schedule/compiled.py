@@ -32,10 +32,10 @@ from tinycore.schedule.items import ScheduleItem, Step
 from tinycore.schedule.limits import elsewhere
 from tinycore.schedule.memory_plan import Block, Layout
 from tinycore.schedule.pipeline import run_passes
-from tinycore.schedule.retention import CachedValue, Replacements, RetentionPolicy, select_exclusive
+from tinycore.schedule.retention import Replacements, RetentionPolicy, select_exclusive
 from tinycore.schedule.state import State
 from tinycore.uop.bindings import exchanging
-from tinycore.uop.node import UOp, candidates_above, made_anew, ordered
+from tinycore.uop.node import UOp, candidates_above, held_by, made_anew, ordered
 from tinycore.uop.op import Op
 from tinycore.uop.origins import origins_of
 
@@ -82,18 +82,6 @@ class Schedule:
             found = self.kinds[place] = new_memory(self.memory[place])
         return found
 
-    @cached_property
-    def reads(self) -> dict[UOp, tuple[int, ...]]:
-        """The parameters that each cacheable value is computed from."""
-        masks = {self.memory[number]: 1 << number for number in range(self.parameters)}
-        for node in self.sink.toposort():
-            mask = masks.get(node, 0)
-            for source in node.src:
-                mask |= masks[source]
-            masks[node] = mask
-        numbers = range(self.parameters)
-        return {n: tuple([k for k in numbers if masks[n] >> k & 1]) for n in self.cached}
-
     def layout(self, others: Sequence[UOp], canonical: CanonicalGraph) -> Layout:
         """The placement of new memory when only some nodes with memory are needed later.
 
@@ -117,9 +105,13 @@ class Schedule:
                 if self.cached
                 else set()
             )
-            first = stops | cached_here | canonical.cached.keys()
-            met = [*ordered(UOp.sink(*others), None, first)]
-            reached = [n for n in met if n in cached_here or n in canonical.cached]
+            scope = canonical.scope
+
+            def enter(node: UOp) -> bool:
+                return node not in cached_here and held_by(node, scope) is None
+
+            met = [*ordered(UOp.sink(*others), enter, stops)]
+            reached = [n for n in met if not enter(n)]
             needed |= {canonical.nodes[n] for n in reached if n in cached_here}
             if reached:
                 met += ordered(UOp.sink(*reached), None, stops)
@@ -230,18 +222,10 @@ class BoundSchedule:
         actual = self.canonical.originals
         return {actual[old]: self.over(new) for old, new in self.shown.items() if old in actual}
 
-    def cached_values(self) -> list[CachedValue]:
-        """Nodes that stay in the graph, and the memory that caches their value."""
-        if not self.cached:
-            return []
-        actual, reads = self.canonical.originals, self.schedule.reads
-        return [
-            CachedValue(
-                actual[old], self.over(new), tuple([self.canonical.memory[k] for k in reads[old]])
-            )
-            for old, new in self.cached.items()
-            if old in actual
-        ]
+    def cached_values(self) -> Replacements:
+        """Nodes that stay in the graph, and the memory that has their value."""
+        actual = self.canonical.originals if self.cached else {}
+        return {actual[old]: self.over(new) for old, new in self.cached.items() if old in actual}
 
     def over(self, memory: UOp) -> UOp:
         """A node over canonical memory, over this memory instead."""

@@ -24,7 +24,8 @@ class Buffers:
 
     def get(self, node: UOp) -> Buffer | None:
         """The memory of a node; None if it has none yet."""
-        return getattr(node, "_memory", None)
+        found: Buffer | None = node._memory  # type: ignore[assignment]
+        return found
 
     def __getitem__(self, node: UOp) -> Buffer:
         if (found := self.get(node)) is None:
@@ -57,10 +58,8 @@ def buffer_of(node: UOp) -> Buffer:
 
 def buffers_of(nodes: Sequence[UOp]) -> tuple[Buffer, ...]:
     """The Buffers behind BUFFER nodes."""
-    try:
-        return tuple(map(_MEMORY, nodes))
-    except AttributeError:  # one has none yet
-        return tuple(map(buffer_of, nodes))
+    found = tuple(map(_MEMORY, nodes))
+    return tuple(map(buffer_of, nodes)) if None in found else found
 
 
 def new_memory(node: UOp) -> Buffer:

@@ -16,7 +16,7 @@ Replacements = dict[UOp, UOp]
 
 
 class Realized(NamedTuple):
-    """The decision of a retention policy on the nodes whose value is in memory now."""
+    """Nodes whose value is in memory now: the decision of a retention policy, a result of a run."""
 
     replaced: Replacements
     """Nodes that give way to their memory for good."""
@@ -24,23 +24,7 @@ class Realized(NamedTuple):
     """Nodes that stay in the graph. Their memory may be read in their place."""
 
 
-class CachedValue(NamedTuple):
-    """A node that stays in the graph, the memory of its value, and the BUFFERs it was read from."""
-
-    node: UOp
-    memory: UOp
-    reads: tuple[UOp, ...]
-    """BUFFERs, and views of them."""
-
-
-class RunResult(NamedTuple):
-    """Nodes whose value a run has put into memory."""
-
-    replaced: Replacements
-    cached: list[CachedValue]
-
-
-OnResult = Callable[[RunResult], None]
+OnResult = Callable[[Realized], None]
 """Callback with the result of a run. It is idempotent."""
 
 RetentionPolicy = Callable[[list[UOp], Replacements], Realized]

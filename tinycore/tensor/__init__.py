@@ -16,7 +16,7 @@ order in which a program passes them:
   `placeholder.py`
 - gradients: `grad.py`, `adjoint.py`, `softmax_products.py`, `gradient_sources.py`,
   `versions.py`, `past.py`, `history.py`
-- computing: `realize.py`, `realization.py`, `value_cache.py`, `runtime.py`
+- computing: `realize.py`, `realization.py`, `held_values.py`, `runtime.py`
 - writing: `storage.py` (a group of aliases), `inplace.py`, `view_writes.py` (where a write lands),
   `views.py`, `aliases.py`, `liveness.py`, `atomic_writes.py`, `change_tracking.py`
 - captures: `jit.py`, `arguments.py`, `guards/` (what a function finds around it), `proxies.py`,

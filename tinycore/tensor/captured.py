@@ -18,6 +18,7 @@ from tinycore.engine.captured_step import NOTHING, CapturedStep, capture
 from tinycore.engine.transactions import base_buffer
 from tinycore.errors import JitError
 from tinycore.schedule.device_memory import buffer_of
+from tinycore.tensor import held_values
 from tinycore.tensor.aliases import buffers_below, is_realized
 from tinycore.tensor.arguments import Arguments, CallPattern, rebuilt
 from tinycore.tensor.capturing_run import (
@@ -25,6 +26,7 @@ from tinycore.tensor.capturing_run import (
     Run,
 )
 from tinycore.tensor.change_sets import ChangeSet, realized_buffers, tracking_changes
+from tinycore.tensor.graph import holding
 from tinycore.tensor.guards.environment import Environment
 from tinycore.tensor.guards.guard import Guard
 from tinycore.tensor.history import history
@@ -37,7 +39,6 @@ from tinycore.tensor.recorded_call import (
     node_of,
 )
 from tinycore.tensor.tensor import Tensor
-from tinycore.tensor.value_cache import value_cache
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp
 from tinycore.uop.size import Conditions, noting, sealed
@@ -141,14 +142,14 @@ class Capture:
         finish_writes((*walk.values, *given.tensors))
         if not is_first:
             finish_reads(self.written.union(given.buffers))
-            value_cache.invalidate(given.nodes)  # the function may write to them, by other names
+            held_values.end(given.nodes)  # the function may write to them, by other names
         change_set = ChangeSet()
         proxies = ArgumentProxies(given, are_used=not is_first)
         try:
             with (
                 capture(not is_first, proxies.buffers if self.prune else None) as recording,
                 nullcontext() if is_first else sealed(),
-                value_cache.isolated(ends_gradients=not is_first),
+                held_values.isolated(ends_gradients=not is_first),
                 noting() as conditions,
                 tracking_changes(change_set),
             ):
@@ -211,9 +212,9 @@ class Capture:
             self.refuse_shared(step, given)
         if step.overwritten:
             finish_reads(step.overwritten.union(step.exchanged(given.buffers)))
-        if value_cache.entries or history.kept:
+        if holding or history.kept:
             written = self.overwritten(given)
-            value_cache.invalidate([*written, *self.reused()])
+            held_values.end([*written, *self.reused()])
             history.discard(self.reused())
             history.retire(written)
         numbers = NOTHING if naming is None else naming.numbers

@@ -23,8 +23,7 @@ from tinycore.tensor.checks import same_device
 from tinycore.tensor.core import Core
 from tinycore.tensor.grad import Gradients, rule
 from tinycore.tensor.interop import Interop
-from tinycore.tensor.realization import unrealized
-from tinycore.tensor.value_cache import value_cache
+from tinycore.tensor.realization import form_of, unrealized
 from tinycore.tensor.view_writes import show, target_of
 from tinycore.uop.node import UOp, device_node
 from tinycore.uop.op import Op
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 
 # Imported at first use: only custom kernels need what checks and simplifies one.
 kernel_from: Final[Callable[..., Kernel]] = deferred("tinycore.schedule.kernel:Kernel")
-canonicalize: Final = deferred("tinycore.schedule.canonical:canonicalize")
 memory_of: Final[Callable[[UOp], UOp]] = deferred("tinycore.schedule.kernel:memory_of")
 placeholder: Final = deferred("tinycore.tensor.placeholder:Placeholder")
 kernel_of: Final = deferred("tinycore.tensor.placeholder:kernel_of")
@@ -159,7 +157,7 @@ class Custom(Interop):
 
     def linear_with_vars(self, *lst: Self) -> tuple[UOp, dict[str, int]]:
         """The result of `schedule_linear`, and the values of the variables that are bound."""
-        form = canonicalize(unrealized([self, *lst]), value_cache.snapshot().memory)
+        form = form_of(unrealized([self, *lst]))
         return self.schedule_linear(*lst), dict(form.values)
 
 

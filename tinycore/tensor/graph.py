@@ -7,8 +7,9 @@ counted. A builder that would change nothing returns its operand.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
 from tinycore._deferred import deferred
@@ -17,15 +18,16 @@ from tinycore.errors import ShapeError
 from tinycore.tensor.aliases import base_of_view
 from tinycore.uop.movement import base_of, source_below
 from tinycore.uop.node import (
+    Held,
     Skew,
     UOp,
     as_scalar,
     device_node,
+    exchange,
     interned,
     is_gradient_leaf,
     living_node,
     ordered,
-    substituted,
     unique,
 )
 from tinycore.uop.op import MOVEMENT, PARTIAL_WRITES, Merge, Op, Scatter, Write
@@ -433,7 +435,36 @@ def replace_nodes(root: UOp, changed: dict[UOp, UOp]) -> UOp:
                 target = memory.substitute(changed)
                 place = view.substitute({memory: target})
                 changed[node] = node.with_src((target, place, content.substitute(changed)))
-    return substituted(root, order, changed)
+    new = dict(changed)
+    exchange(order, new)
+    if holding:
+        pass_on(order, changed, new)
+    return new.get(root, root)
+
+
+def pass_on(order: Iterable[UOp], changed: Mapping[UOp, UOp], new: Mapping[UOp, UOp]) -> None:
+    """Let nodes in the place of others hold what those held, but for those over other versions."""
+    renewed = {node for node in changed if node.op is BUFFER}
+    for node in order if renewed else ():
+        if not renewed.isdisjoint(node.src) and node not in changed:
+            renewed.add(node)
+    for node in new.keys() - changed.keys() - renewed:
+        if type(node._memory) is Held:
+            hold(new[node], node._memory)
+
+
+holding: Final[dict[int, weakref.ref[UOp]]] = {}
+"""The nodes that hold memory, by id."""
+
+
+def hold(node: UOp, held: Held | None) -> None:
+    """Let a node hold memory that has its value, or none."""
+    key = id(node)
+    node._memory = held
+    if held is None:
+        holding.pop(key, None)
+    else:
+        holding[key] = weakref.ref(node, partial(holding.pop, key))
 
 
 def shows(insert: UOp) -> set[UOp]:

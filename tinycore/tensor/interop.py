@@ -30,11 +30,11 @@ from tinycore.tensor import graph, pixels
 from tinycore.tensor.core import canonical, one_device
 from tinycore.tensor.creation import float_or, sizes_from
 from tinycore.tensor.data import LEAST_UNPACKED, UNPACKED_EACH, file_bytes
+from tinycore.tensor.held_values import mark_escaped
 from tinycore.tensor.host_bytes import FOREIGN
 from tinycore.tensor.inplace import InPlace
 from tinycore.tensor.layout import VIEWS, memory_below, show_memory
 from tinycore.tensor.runtime import HostArray, runtime
-from tinycore.tensor.value_cache import value_cache
 from tinycore.uop.bindings import known
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
@@ -78,7 +78,7 @@ class Interop(InPlace):
             memory = memory_below(self.uop)
         flat = None if memory is None else flat_of(memory)
         if memory is not None and flat is not None:
-            value_cache.mark_escaped(memory)
+            mark_escaped(memory)
         return None if flat is None else show_memory(known(self.uop), flat, VIEWS)
 
     def data(self) -> memoryview:
@@ -350,7 +350,7 @@ class Interop(InPlace):
                 f"{kind.itemsize}"
             )
         node = runtime().wrap(ptr, math.prod(sizes), kind, place, owner)
-        value_cache.mark_escaped(node)
+        mark_escaped(node)
         return cls._from_node(graph.reshape(node, sizes))._marked(requires_grad)
 
     @classmethod
@@ -439,7 +439,7 @@ def shared_node(found: dlpack.Lent, place: str) -> UOp:
         )
     size = math.prod(found.shape)
     flat = runtime().wrap(found.pointer, size, found.dtype, place, found.lease, found.start)
-    value_cache.mark_escaped(flat)
+    mark_escaped(flat)
     outermost_first = graph.reshape(flat, tuple([found.shape[axis] for axis in order]))
     return graph.permute(outermost_first, [order.index(axis) for axis in range(len(order))])
 

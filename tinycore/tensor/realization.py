@@ -14,7 +14,7 @@ from tinycore._deferred import deferred
 from tinycore._locks import writing
 from tinycore._signals import undisturbed
 from tinycore.dtype import dtypes
-from tinycore.tensor import graph
+from tinycore.tensor import graph, held_values
 from tinycore.tensor.aliases import VIEW_OPS, base_of_view, buffers_below
 from tinycore.tensor.change_tracking import change_sets, record_bound
 from tinycore.tensor.core import Core
@@ -24,7 +24,6 @@ from tinycore.tensor.history import history
 from tinycore.tensor.liveness import replace_nodes, while_walking
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.storage import Storage, waiting_storages
-from tinycore.tensor.value_cache import Snapshot, value_cache
 from tinycore.tensor.versions import versions
 from tinycore.tensor.view_writes import show
 from tinycore.tensor.views import is_shared
@@ -35,7 +34,7 @@ from tinycore.uop.op import MOVEMENT, Op
 
 if TYPE_CHECKING:
     from tinycore.schedule.canonical import CanonicalGraph
-    from tinycore.schedule.retention import CachedValue, Realized, RunResult
+    from tinycore.schedule.retention import Realized
 
 canonicalize: Final[Callable[..., CanonicalGraph]] = deferred(
     "tinycore.schedule.canonical:canonicalize"
@@ -43,9 +42,6 @@ canonicalize: Final[Callable[..., CanonicalGraph]] = deferred(
 make_realized: Final[Callable[..., Realized]] = deferred("tinycore.schedule.retention:Realized")
 stale_choices: Final[Callable[..., set[UOp]]] = deferred(
     "tinycore.schedule.canonical:stale_choices"
-)
-make_cached_value: Final[Callable[..., CachedValue]] = deferred(
-    "tinycore.schedule.retention:CachedValue"
 )
 
 SOURCES: Final = frozenset({Op.BUFFER, Op.BUFFER_VIEW, Op.ASSIGN, Op.CALL, Op.OWN})
@@ -73,40 +69,36 @@ def compute(
         before = Writes.done
         if not (roots := requested()):
             return {}
-        known = value_cache.snapshot()
-        form, others = with_waiting(roots, known, read)
+        changes = held_values.Changes.count
+        form, others = with_waiting(roots, read)
         asked = set(roots) if owners else set()
         if not form.assigned:
-            return run_and_publish(known, form, owners, read, asked, others)
+            return run_and_publish(changes, form, owners, read, asked, others)
         with writing:
             if Writes.done != before:
                 continue
             if (done := history.done(form.assigned)).keys() <= repeated:
-                return run_and_publish(known, form, owners, read, asked, others)
+                return run_and_publish(changes, form, owners, read, asked, others)
             repeated |= done.keys()
             replace_nodes(done)  # another thread did these while this one built its graph
 
 
 @while_walking
-def with_waiting(
-    roots: list[UOp], known: Snapshot, read: UOp | None
-) -> tuple[CanonicalGraph, list[UOp]]:
+def with_waiting(roots: list[UOp], read: UOp | None) -> tuple[CanonicalGraph, list[UOp]]:
     """The canonical graph of roots and of what waiting tensors still have to read from memory that
     they overwrite; and the nodes of the other waiting tensors.
     """
-    cached = readable_from_cache(known.memory, roots) if known.memory else known.memory
-    form = canonicalize(roots, cached)
+    form = form_of(roots)
     waiting = waiting_storages()
     while form.assigned and (more := readers_of_overwritten(form, waiting)):
-        more = [*form.roots, *more]
-        form = canonicalize(more, readable_from_cache(known.memory, more), form)
+        form = form_of([*form.roots, *more], form)
     ours = set(form.roots)
     roots = [s.root() for s in waiting]
     return form, [n for n in roots if not (n in ours or base_of(n) is read or graph.is_buffer(n))]
 
 
 def run_and_publish(
-    known: Snapshot,
+    changes: int,
     form: CanonicalGraph,
     owners: Sequence[Core],
     read: UOp | None,
@@ -119,46 +111,39 @@ def run_and_publish(
     The memory of a root belongs to its owner and the owner's views. Another tensor with the very
     same node gets the value only: an assignment to one must not show in the other.
 
-    A value that is `read` is the only root and has no owner; the value cache takes its memory.
-    `others` are the nodes of living tensors that are not memory alone.
+    A value that is `read` is the only root and has no owner; its node holds the memory. `others`
+    are the nodes of living tensors that are not memory alone. If another thread has written to
+    memory since there were so many `changes`, the run may have read it before or after that write,
+    so no node holds anything new.
     """
-
     if change_sets:
         record_bound(form.memory)
     renewed: dict[UOp, UOp] = {}
 
-    def publish(computed: RunResult) -> None:
+    def publish(computed: Realized) -> None:
         replaced, cached = computed
-        if form.assigned and not value_cache.scope.ends_gradients:  # captures work on addresses
+        is_alone = changes == held_values.Changes.count
+        captured = held_values.scope.ends_gradients
+        if form.assigned and not captured:  # captures work on addresses
             if not renewed:
                 renewed.update(versions.renewed(memory_written(form.assigned)))
-            replaced, cached = in_versions(renewed, replaced, cached)
+            replaced = {node: m.substitute(renewed) for node, m in replaced.items()}
+            cached = {node: m.substitute(renewed) for node, m in cached.items()}
         if form.cached:
             bases = map(base_of, form.roots)
             replaced |= {base: form.cached[base] for base in bases if base in form.cached}
         if read is not None and not form.assigned:
-            cached += cacheable_reads(read, replaced[form.roots[0]], form)
+            cached |= readable_again(read, replaced[form.roots[0]], form)
         note_history(form, replaced, asked, owners, read)
+        if form.assigned:
+            held_values.end(memory_written(form.assigned))
+        held_values.hold(cached if is_alone else {}, form)
         replace_nodes(replaced | renewed, {id(tensor) for tensor in owners})
-        if form.assigned or cached or known.memory:
-            value_cache.update(known, replaced, cached, memory_written(form.assigned))
-            Writes.done += bool(form.assigned)
+        for node in cached if form.assigned and captured else ():
+            graph.hold(node, None)  # unlike the nodes in its place, it reads what was overwritten
+        Writes.done += bool(form.assigned)
 
     return runtime().realize(form, choose_retention, others, publish).replaced
-
-
-def in_versions(
-    renewed: dict[UOp, UOp], replaced: Mapping[UOp, UOp], cached: Sequence[CachedValue]
-) -> tuple[dict[UOp, UOp], list[CachedValue]]:
-    """Results of a run, in the versions of memory that it made by writing."""
-    known = [
-        value._replace(
-            memory=value.memory.substitute(renewed),
-            reads=(*value.reads, *(renewed[n] for n in value.reads if n in renewed)),
-        )
-        for value in cached
-    ]
-    return {node: memory.substitute(renewed) for node, memory in replaced.items()}, known
 
 
 def note_history(
@@ -171,7 +156,7 @@ def note_history(
     """Keep the graphs, for `backward`, of values that were computed but not realized by name."""
     if form.assigned:
         history.mark_done(form.assigned, replaced)
-    if captured := value_cache.scope.ends_gradients:
+    if captured := held_values.scope.ends_gradients:
         history.retire(memory_written(form.assigned))
     else:
         end_anew(form, replaced)
@@ -231,20 +216,26 @@ def differentiable(
     return done, {n: b for n, b in (done | kept).items() if n not in named}
 
 
-def readable_from_cache(cached: Mapping[UOp, UOp], roots: list[UOp]) -> Mapping[UOp, UOp]:
-    """The cached values that a run of some roots may read.
+def form_of(roots: list[UOp], begun: CanonicalGraph | None = None) -> CanonicalGraph:
+    """The canonical graph of some roots, read from what nodes hold as far as it may be.
 
-    A root that permutes or slices a cached value gets memory of its own: it must not become a view
-    of the cached memory. A cached maximum is computed again where `x` is compared with it.
+    A root that permutes or slices a held value gets memory of its own: it must not become a view of
+    the memory held. A maximum is computed again where `x` is compared with it.
     """
-    viewed = stale_choices(roots, cached, graph.is_memory)
-    for root in roots if cached else ():
-        *_, base = movement_chain(root)
-        if base is not base_of(root):
-            viewed.add(base)
-    if viewed.isdisjoint(cached):
-        return cached
-    return {n: cached[n] for n in cached if n not in viewed}
+    again: set[UOp] = set()
+    while True:
+        form = canonicalize(roots, held_values.scope.innermost, again, begun)
+        if not form.cached:
+            return form
+        viewed = stale_choices(roots, form.cached, graph.is_memory)
+        for root in roots:
+            *_, base = movement_chain(root)
+            if base is not base_of(root):
+                viewed.add(base)
+        if not (viewed := viewed & form.cached.keys()):
+            return form
+        again |= viewed
+        begun = None
 
 
 def materialize(tensor: Core) -> UOp:
@@ -252,7 +243,7 @@ def materialize(tensor: Core) -> UOp:
     while True:
         node = tensor.uop
         base = strip_views(node)
-        if (memory := value_cache.lookup(base)) is not None:
+        if (memory := held_values.memory_held(base)) is not None:
             return memory
         copy = UOp(Op.CONTIGUOUS, node.dtype, (node,))
 
@@ -271,13 +262,11 @@ def strip_views(node: UOp) -> UOp:
     return base
 
 
-def cacheable_reads(node: UOp, memory: UOp, form: CanonicalGraph) -> list[CachedValue]:
-    """The entry for a node that was read, if its memory is new and its value deterministic."""
+def readable_again(node: UOp, memory: UOp, form: CanonicalGraph) -> dict[UOp, UOp]:
+    """A node that was read with its memory, if that is new."""
     below = set(memory.toposort())
     is_new = graph.is_buffer(base_of_view(memory)) and below.isdisjoint(form.memory)
-    if node.op in MOVEMENT or graph.is_memory(node) or not is_new:
-        return []
-    return [make_cached_value(node, graph.reshape(memory, node.shape), form.memory)]
+    return {node: graph.reshape(memory, node.shape)} if is_new and node.op not in MOVEMENT else {}
 
 
 def memory_written(assigned: Iterable[UOp]) -> set[UOp]:

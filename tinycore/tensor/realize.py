@@ -32,9 +32,9 @@ from tinycore.tensor.liveness import (
 from tinycore.tensor.past import made_of, ordered_through
 from tinycore.tensor.random import Random
 from tinycore.tensor.realization import (
-    canonicalize,
     choose_retention,
     compute,
+    form_of,
     materialize,
     unrealized,
     unshare,
@@ -43,7 +43,6 @@ from tinycore.tensor.realization import (
 )
 from tinycore.tensor.runtime import HostArray, runtime
 from tinycore.tensor.storage import view_of
-from tinycore.tensor.value_cache import value_cache
 from tinycore.tensor.view_writes import overwrite, target_of
 from tinycore.uop.bindings import known, sizes_below
 from tinycore.uop.movement import base_of
@@ -103,9 +102,7 @@ class Realization(Random):
         >>> len(total.schedule())
         1
         """
-        return runtime().schedule(
-            canonicalize(unrealized([self, *lst]), value_cache.snapshot().memory)
-        )
+        return runtime().schedule(form_of(unrealized([self, *lst])))
 
     # --- reading back
 

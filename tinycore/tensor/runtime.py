@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tinycore.device.protocols import SupportsExchange
     from tinycore.schedule.canonical import CanonicalGraph
     from tinycore.schedule.items import ScheduleItem
-    from tinycore.schedule.retention import OnResult, RetentionPolicy, RunResult
+    from tinycore.schedule.retention import OnResult, Realized, RetentionPolicy
 
 HostArray: TypeAlias = "numpy.ndarray[Any, numpy.dtype[Any]]"
 Refresh = Callable[[], HostArray]
@@ -100,7 +100,7 @@ class Runtime(Protocol):
         policy: RetentionPolicy,
         others: Sequence[UOp] = (),
         on_result: OnResult | None = None,
-    ) -> RunResult:
+    ) -> Realized:
         """Compute the roots of a canonical graph; map nodes that now are memory to that memory.
 
         `on_result` is called with the result before this returns. If existing memory is written to

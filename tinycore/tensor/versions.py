@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from tinycore.tensor.aliases import buffers_below
+from tinycore.tensor.held_values import escaped
 from tinycore.tensor.runtime import runtime
-from tinycore.tensor.value_cache import value_cache
 from tinycore.uop.node import UOp, made_anew
 from tinycore.uop.op import Op
 
@@ -51,8 +51,8 @@ class Versions:
             home = self.homes[new] = self.home(old)
             if type(past := getattr(old, "_past", None)) is frozenset:
                 new._past = past
-            if old in value_cache.escaped:
-                value_cache.escaped.add(new)
+            if old in escaped:
+                escaped.add(new)
             home.current = weakref.ref(new)
             self.former.add(old)
         return found

@@ -93,6 +93,15 @@ class Launched:
     expression: UOp
 
 
+class Held(NamedTuple):
+    """The memory of a node that stays in the graph, which runs in one scope read in its place."""
+
+    memory: UOp
+    scope: object
+    depends: frozenset[int]
+    """The ids of the BUFFERs whose writes end this: that memory, and all that it came from."""
+
+
 class UOp(Operators["UOp"]):
     """One node: an op, the dtype of its value, its sources, and an argument.
 
@@ -123,7 +132,7 @@ class UOp(Operators["UOp"]):
     _bloom: int  # what lacks bits of it is not above this node
     _bounds: tuple[Any, Any]
     _device: DeviceLike | None
-    _memory: object  # the Buffer of a BUFFER or BUFFER_VIEW (schedule/order.py)
+    _memory: object  # the Buffer of a BUFFER or BUFFER_VIEW, what is Held of others, or None
     _normal: int  # one bit per rule set that leaves this node as it is (rewrite.py)
     _order: tuple[Any, ...]  # where it goes among the terms of a sum (sums.py)
     _origin: tuple[str, str, int]  # where a user made it (origins.py)
@@ -357,6 +366,12 @@ class UOp(Operators["UOp"]):
         return substituted(self, ordered(self, enter, replacements), replacements, enter)
 
 
+def held_by(node: UOp, scope: object) -> Held | None:
+    """What a node holds for the runs in a scope."""
+    held = node._memory
+    return held if type(held) is Held and held.scope is scope else None
+
+
 def substituted(
     root: UOp,
     order: Iterable[UOp],
@@ -365,6 +380,14 @@ def substituted(
 ) -> UOp:
     """`root.substitute(...)` along the known order of its graph, sources first."""
     new: dict[UOp, UOp] = dict(replacements)
+    exchange(order, new, enter)
+    return new.get(root, root)
+
+
+def exchange(
+    order: Iterable[UOp], new: dict[UOp, UOp], enter: Callable[[UOp], bool] | None = None
+) -> None:
+    """Add to some replacements those of all nodes above, along the known order of a graph."""
     moved, get = new.keys(), new.get
     for node in order:
         if moved.isdisjoint(node.src) or node in new:
@@ -372,7 +395,6 @@ def substituted(
         if enter is None or enter(node):
             src = node.src
             new[node] = interned(node.op, node.dtype, tuple(map(get, src, src)), node.arg)
-    return get(root, root)
 
 
 def interned(op: Op, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None) -> UOp:
@@ -404,6 +426,7 @@ def new(key: Key, arg: Any) -> UOp:
     node = blank(UOp)
     node.op, node.dtype, node.src, _ = key
     node.arg = arg
+    node._memory = None
     node._normal = 0
     node._ranges = None
     reference = Reference(node, forget)

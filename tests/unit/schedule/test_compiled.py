@@ -17,6 +17,7 @@ from tinycore.schedule import compiled
 from tinycore.schedule.canonical import CanonicalGraph, canonicalize
 from tinycore.schedule.compiled import Schedule, Varying, compile_schedule
 from tinycore.schedule.retention import RetentionPolicy
+from tinycore.uop.node import Held
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def test_a_form_is_continued_by_further_roots() -> None:
     roots = [a * 2 + 1, assign(b, a), b.cast(dtypes.int32), a + b]
     whole, part = canonicalize(roots), canonicalize(roots[:2])
 
-    continued = canonicalize(roots, part.cached, part)
+    continued = canonicalize(roots, begun=part)
 
     assert continued.sink is whole.sink
     assert continued.memory == whole.memory
@@ -66,15 +67,18 @@ def test_a_form_is_continued_by_further_roots() -> None:
     assert list(continued.nodes.items()) == list(whole.nodes.items())
 
 
-def test_a_form_is_not_continued_where_other_values_are_cached() -> None:
+def test_a_form_reads_what_nodes_hold_in_its_scope() -> None:
     a, b = buffer(4), buffer(4)
     node = a + 1
-    roots, cached = [node * 2, node * 3], {node: b}
+    node._memory = Held(b, "here", frozenset())
+    roots = [node * 2, node * 3]
 
-    continued = canonicalize(roots, cached, canonicalize(roots[:1]))
-
-    assert continued.sink is canonicalize(roots, cached).sink
-    assert continued.memory == (b,)
+    for scope, again, memory in (("here", (), b), ("there", (), a), ("here", [node], a)):
+        whole = canonicalize(roots, scope, again)
+        continued = canonicalize(roots, scope, again, canonicalize(roots[:1], scope, again))
+        assert continued.sink is whole.sink
+        assert continued.memory == whole.memory == (memory,)
+        assert continued.cached == whole.cached == ({node: b} if memory is b else {})
 
 
 def test_the_order_of_buffers_between_roots_is_part_of_the_form() -> None:

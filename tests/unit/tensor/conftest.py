@@ -55,8 +55,8 @@ RULES: Final = (
         1,
         "adjoint aliases aliasing aliasing_table backward chain check_gradients grad history "
         "jit_around jit_beside jit_guards jit_state jit_threads jit_unseen linear_systems mistakes "
-        "multi_memory names no_views peer_names printing spelling templates value_cache "
-        "value_cache_memory",
+        "multi_memory names no_views peer_names printing spelling templates "
+        "held_values held_values_memory",
     ),
     Rule(USUAL, 3, "indexing random semantics sizes small_floats"),
     # The dearest grids.

@@ -20,7 +20,7 @@ from tinycore.dtype import DType, ImageDType, dtypes, to_numpy_dtype
 from tinycore.errors import UnsupportedError
 from tinycore.schedule.canonical import CanonicalGraph, canonicalize
 from tinycore.schedule.kernel import memory_of
-from tinycore.schedule.retention import OnResult, RetentionPolicy, RunResult
+from tinycore.schedule.retention import OnResult, Realized, RetentionPolicy
 from tinycore.tensor import graph, pixels
 from tinycore.tensor.host_bytes import FOREIGN, decode, encode
 from tinycore.tensor.runtime import HostArray, Refresh
@@ -315,7 +315,7 @@ class ReferenceRuntime:
         policy: RetentionPolicy,
         others: Sequence[UOp] = (),
         on_result: OnResult | None = None,
-    ) -> RunResult:
+    ) -> Realized:
         """Evaluate the roots, and report their replacements."""
         computed = self.evaluated(canonical, policy)
         if on_result is not None:
@@ -325,7 +325,7 @@ class ReferenceRuntime:
     def finish(self) -> None:
         """Nothing is ever left half done that tests look at."""
 
-    def evaluated(self, canonical: CanonicalGraph, policy: RetentionPolicy) -> RunResult:
+    def evaluated(self, canonical: CanonicalGraph, policy: RetentionPolicy) -> Realized:
         """Evaluate the roots, and put results that are not in memory into new buffers.
 
         Sizes are the numbers that they have now: the shapes of results are fixed.
@@ -335,7 +335,7 @@ class ReferenceRuntime:
             numbers = with_sizes(roots, Size.known)
             fixed = self.evaluated(canonicalize([numbers[root] for root in roots]), policy)
             given = {o: fixed.replaced[new] for o, new in numbers.items() if new in fixed.replaced}
-            return RunResult(given, [])
+            return Realized(given, {})
         below = [n for n in UOp.sink(*roots).toposort() if n.op in (Op.ASSIGN, Op.CONTIGUOUS)]
         wanted = list(
             dict.fromkeys([*below, *[r for r in roots if base_of(r).op is not Op.BUFFER]])
@@ -348,7 +348,7 @@ class ReferenceRuntime:
                 target = graph.new_buffer((value.size,), node.dtype, node.device)
                 self.memory[target] = encode(value, node.dtype).reshape(-1)
             found[node] = graph.reshape(target, node.shape)
-        return RunResult(policy(roots, found).replaced, [])
+        return Realized(policy(roots, found).replaced, {})
 
     def kernelize(self, roots: list[UOp], policy: RetentionPolicy) -> dict[UOp, UOp]:
         """There are no kernels here."""

@@ -16,8 +16,8 @@ import pytest
 from tinycore import Tensor
 from tinycore.engine.counters import GlobalCounters
 from tinycore.nn.optim import SGD
-from tinycore.schedule.retention import CachedValue
-from tinycore.tensor.value_cache import ValueCache
+from tinycore.tensor import held_values
+from tinycore.tensor.runtime import runtime
 
 pytestmark = pytest.mark.sample(2)
 
@@ -353,12 +353,19 @@ def test_a_write_in_another_thread_ends_it() -> None:
     assert Tensor.from_uop(node).tolist() == [10.0, 12.0]
 
 
-def test_a_value_of_what_is_written_meanwhile_is_not_held() -> None:
+def test_a_value_of_what_is_written_meanwhile_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     x = Tensor([1.0, 2.0]).realize()
-    value, memory = x * 2, Tensor([2.0, 4.0]).realize().uop
-    known = ValueCache().snapshot()
+    run = runtime()
 
-    for written, expected in (set(), memory), ({x.uop}, None):
-        found = ValueCache()
-        found.update(known, {}, [CachedValue(value.uop, memory, (x.uop,))], written)
-        assert found.lookup(value.uop) is expected
+    def realize(*args: Any) -> Any:
+        held_values.end([])  # as another thread that writes
+        return plain(*args)
+
+    plain = run.realize
+    for meanwhile in (False, True):
+        y = x * (2.0 + meanwhile)
+        with monkeypatch.context() as patch:
+            if meanwhile:
+                patch.setattr(run, "realize", realize)
+            y.tolist()
+        assert (held_values.memory_held(y.uop) is None) == meanwhile

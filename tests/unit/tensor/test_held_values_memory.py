@@ -12,20 +12,21 @@ import numpy
 import pytest
 from lending import need_host_lender
 
-from tests.unit.tensor.test_value_cache import bent, counted, numbers
+from tests.unit.tensor.test_held_values import bent, counted, numbers
 from tinycore import Tensor, TinyJit, Variable
 from tinycore.engine.counters import GlobalCounters
 from tinycore.errors import SharingError
 from tinycore.nn.optim import SGD
-from tinycore.tensor.value_cache import CacheEntry, value_cache
+from tinycore.tensor import held_values
+from tinycore.uop.node import UOp
 
 
 @pytest.fixture
-def held_here() -> Callable[[], list[CacheEntry]]:
-    """Values cached in this test; a tensor that lives on from another may have some, too."""
+def held_here() -> Callable[[], list[UOp]]:
+    """Nodes that hold values since this test began."""
     gc.collect()
-    before = set(value_cache.entries)
-    return lambda: [entry for key, entry in value_cache.entries.items() if key not in before]
+    before = set(held_values.holders())
+    return lambda: [node for node, held in held_values.holders() if (node, held) not in before]
 
 
 # --- memory that others have
@@ -138,7 +139,7 @@ def test_a_capture_computes_what_was_read_outside(target: str) -> None:
 
 @pytest.mark.slow
 def test_values_are_held_inside_of_a_capture_only(
-    target: str, held_here: Callable[[], list[CacheEntry]]
+    target: str, held_here: Callable[[], list[UOp]]
 ) -> None:
     if target == "reference":
         pytest.skip("the evaluator has no launches to capture")
@@ -167,7 +168,7 @@ def test_values_are_held_inside_of_a_capture_only(
 
 
 def test_memory_goes_with_the_last_tensor_that_needs_it(
-    target: str, held_here: Callable[[], list[CacheEntry]]
+    target: str, held_here: Callable[[], list[UOp]]
 ) -> None:
     if target == "reference":
         pytest.skip("the evaluator has no memory of a device")
@@ -199,9 +200,7 @@ def test_a_write_frees_what_it_ends(target: str) -> None:
     assert GlobalCounters.mem_used == before - x.nbytes()
 
 
-def test_a_step_of_training_holds_nothing(
-    target: str, held_here: Callable[[], list[CacheEntry]]
-) -> None:
+def test_a_step_of_training_holds_nothing(target: str, held_here: Callable[[], list[UOp]]) -> None:
     if target == "reference":
         pytest.skip("the evaluator has no memory of a device")
     weights = [numbers(8, 8, seed=n).requires_grad_() for n in range(3)]
@@ -223,7 +222,7 @@ def test_a_step_of_training_holds_nothing(
 
 
 def test_values_of_symbolic_shape_are_held_while_they_live(
-    target: str, held_here: Callable[[], list[CacheEntry]]
+    target: str, held_here: Callable[[], list[UOp]]
 ) -> None:
     x = Tensor([1.0, 2.0, 3.0]).realize()
     length = Variable("length", 1, 3)

@@ -1,0 +1,113 @@
+"""Held values: memory of computed nodes that stay in the graph.
+
+Floor 5. A node that a gradient flows through keeps its graph when it is computed. It holds the
+memory of its value, which the next run reads, while `backward` sees the node. A write to any BUFFER
+that the value was computed from ends that, whether a run or the replay of a capture writes. Memory
+that has escaped to other libraries is never relied on. See docs/decisions/0042-held-values.md.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from tinycore._locks import replaced
+from tinycore.tensor import graph
+from tinycore.tensor.aliases import base_of_view, buffers_below
+from tinycore.tensor.graph import holding
+from tinycore.uop.node import Held, UOp, held_by
+
+if TYPE_CHECKING:
+    from tinycore.schedule.canonical import CanonicalGraph
+
+
+class Scope(threading.local):
+    """The owner of values that this thread reads and adds: None, or a function being captured."""
+
+    def __init__(self) -> None:
+        self.open: list[object] = []
+        self.ends_gradients = False
+        """True in a capture: what it computes is differentiated inside."""
+
+    @property
+    def innermost(self) -> object:
+        """The scope of lookups."""
+        return self.open[-1] if self.open else None
+
+
+class Changes:
+    """Count of the writes to memory, and of escapes."""
+
+    count = 0
+
+
+scope: Final = Scope()
+escaped: Final[weakref.WeakSet[UOp]] = weakref.WeakSet()
+"""BUFFERs that other libraries may write to."""
+
+
+def memory_held(node: UOp) -> UOp | None:
+    """The memory that a node holds in the scope of this thread."""
+    held = held_by(node, scope.innermost)
+    return None if held is None else held.memory
+
+
+def hold(values: Mapping[UOp, UOp], form: CanonicalGraph) -> None:
+    """Let nodes of a run hold the memory of their values, unless others may write to what it read.
+
+    A node that shows memory itself, or was computed from none, holds nothing. Symbolic values that
+    a run realized are parts of their memory, which would be read for ever.
+    """
+    if not (values and form.memory) or not escaped.isdisjoint(form.memory):
+        return
+    depends = frozenset(map(id, form.memory)).union(
+        *[held.depends for node in form.cached if (held := held_by(node, form.scope)) is not None]
+    )
+    for node, memory in values.items():
+        if not graph.is_memory(base_of_view(node)):
+            whole = depends.union(map(id, buffers_below(memory)))
+            graph.hold(node, Held(memory, form.scope, whole))
+
+
+def holders() -> list[tuple[UOp, Held]]:
+    """All nodes that hold memory, and what they hold."""
+    found = [node for reference in list(holding.values()) if (node := reference()) is not None]
+    return [(node, held) for node in found if type(held := node._memory) is Held]
+
+
+def end(written: Iterable[UOp]) -> None:
+    """End all values that depend on BUFFERs which were, or are about to be, written to."""
+    Changes.count += 1
+    numbers = set(map(id, written))
+    for node, held in holders():
+        if not numbers.isdisjoint(held.depends):
+            graph.hold(node, None)
+
+
+def mark_escaped(memory: UOp) -> None:
+    """Exclude memory that others may write to from now on."""
+    found = buffers_below(memory)
+    escaped.update(found)
+    end(found)
+
+
+@contextmanager
+def isolated(ends_gradients: bool = True) -> Iterator[None]:
+    """Give the block a separate scope, whose values end with it.
+
+    A replay would not recompute values from outside, and it overwrites all that it made.
+    """
+    own = object()
+    try:
+        with (
+            replaced(scope, "open", [*scope.open, own]),
+            replaced(scope, "ends_gradients", ends_gradients),
+        ):
+            yield
+    finally:
+        for node, held in holders():
+            if held.scope is own:
+                graph.hold(node, None)
