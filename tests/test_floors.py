@@ -46,6 +46,7 @@ FLOORS: dict[str, tuple[float, str]] = {
     "render": (2, "render"),
     "schedule": (3, "schedule"),
     "lower": (3, "lower"),
+    "tiling": (3.5, "tiling"),
     "engine": (4, "engine"),
     "tensor": (5, "tensor"),
     "array_api": (6, "public"),
@@ -59,7 +60,10 @@ FLOORS: dict[str, tuple[float, str]] = {
 }
 """Each part of the core: how high it lies, and who its neighbors are not."""
 
-FACE = {"plugin", "render", "uop", "dtype", "errors", "config", "trace", "cache", "groups"}
+FACE = {
+    *("plugin", "render", "tiling", "uop", "dtype", "errors", "config", "trace", "cache"),
+    "groups",
+}
 """Modules of the core that a backend may import, and the core's own two backends as well."""
 
 KIT = "tiny_testing"

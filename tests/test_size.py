@@ -28,7 +28,7 @@ BUDGETS: Final = {
     "tinycore/engine": 21_368,
     "tinycore/lower": 54_505,
     "tinycore/lower/steps": 13_339,
-    "tinycore/lower/strategies": 35_612,
+    "tinycore/lower/strategies": 31_312,
     "tinycore/linalg": 7_602,
     "tinycore/nn": 16_400,
     "tinycore/nn/files": 14_800,
@@ -47,7 +47,7 @@ BUDGETS: Final = {
     "plugins/tiny_mpi": 14_400,
     "plugins/tiny_nv": 69_812,
     "plugins/tiny_onnx": 63_564,
-    "plugins/tiny_qcom": 23_209,
+    "plugins/tiny_qcom": 28_200,
     "plugins/tiny_ray": 656,
     "plugins/tiny_testing": 59_270,
     "plugins/tiny_viz": 15_460,
@@ -55,7 +55,7 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 504_395
+SUM: Final = 500_095
 """The budgets of the core together."""
 FLOORS: Final = 446_955
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""

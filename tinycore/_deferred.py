@@ -108,6 +108,15 @@ class Deferred:
     def __repr__(self) -> str:
         return f"deferred({self.reference!r})"
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Deferred) and self.reference == other.reference
+
+    def __hash__(self) -> int:
+        return hash(self.reference)
+
+    def __reduce__(self) -> tuple[type[Deferred], tuple[str]]:
+        return Deferred, (self.reference,)
+
 
 def deferred(reference: str) -> Deferred:
     """A deferred reference to `"package.module:attribute"`: callable now, imported when called."""

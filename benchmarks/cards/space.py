@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
+from tiny_qcom.textures import Block, cost_of, suits_textures, tile_textured
 from tinycore.lower.cost import Cost, Proposal
 from tinycore.lower.draft import Draft, fuse_loops
 from tinycore.lower.kernel_facts import KernelFacts
 from tinycore.lower.strategies.grid_shared import DEPTHS, GroupTile, LoopTile, Sides, sides_of
-from tinycore.lower.strategies.grid_textured import Block, cost_of, suits_textures, tile_textured
 from tinycore.lower.tile import Plan
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
@@ -47,15 +47,13 @@ def plans_of_space(kernel: UOp, limits: Limits, count: int) -> tuple[list[Plan],
 
 def proposals(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
     """Every tile, in every shape of a group."""
-    found = sides_of(facts) if limits.texture_rate else None
+    found = sides_of(facts)
     turned = () if found is None else (found, Sides(found.columns, found.rows))
     for sides in (s for s in turned if suits_textures(facts, s)):
         for block, depth in itertools.product(blocks_of(sides), DEPTHS):
             cost = cost_of(facts, limits, sides, block, depth)
             if not math.isinf(cost):
-                step = partial(
-                    tile_textured, sides=sides, wanted=MOST_THREADS, block=block, depth=depth
-                )
+                step = partial(tile_textured, sides=sides, block=block, depth=depth)
                 yield Proposal(f"{block}x{depth}", None, Cost(cost), step)
 
 

@@ -108,10 +108,11 @@ def program_key(ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None = No
     used, which the stamp of the source files covers.
 
     None for a program that is not cached on disk: rules that observers add may be of any code, and
-    that of a renderer or compiler may have no file.
+    that of a renderer, compiler or strategy may have no file.
     """
     renderer, compiler = toolchain.renderer, toolchain.compiler
-    code = stamp_of_modules((*modules_of(renderer), *modules_of(compiler)))
+    own = (strategy.resolve().__module__ for strategy in renderer.limits.strategies)
+    code = stamp_of_modules((*modules_of(renderer), *modules_of(compiler), *own))
     if code is None or hooked_rules(toolchain):
         return None
     about = [toolchain.name, toolchain.arch, compiler.key, type(renderer).__qualname__]

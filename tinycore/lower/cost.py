@@ -51,7 +51,6 @@ FILL_CYCLES: Final = 0.5
 BUFFER_CYCLES: Final = 4.0
 """Cost of loading both operands of a multiply-add from buffers instead of shared memory."""
 
-WORD_BYTES: Final = 4
 NEAR_RATE: Final = 128
 """Bytes per clock that a unit reads from its shared memory: 32 banks of a word."""
 FAR_CYCLES: Final = 4.0
@@ -98,14 +97,22 @@ def ranked(proposals: Iterable[Proposal]) -> list[Proposal]:
     return found
 
 
-def apply_cheapest(draft: Draft, proposals: Iterable[Proposal]) -> None:
-    """Apply the cheapest possible proposal to a draft, or the one of the draft's rank."""
-    found = ranked(proposals)
+def apply_cheapest(draft: Draft, *choices: Iterable[Proposal]) -> None:
+    """Apply the cheapest possible proposal to a draft, or the one of the draft's rank.
+
+    Those of an earlier choice go before those of a later one, whatever they cost.
+    """
+    found = [proposal for proposals in choices for proposal in ranked(proposals)]
     for proposal in found[min(draft.rank, len(found) - 1) :]:
         before = draft.copy()
         if proposal.apply(draft) is not False:
             return
         draft.become(before)
+
+
+def own_proposals(facts: KernelFacts, limits: Limits) -> list[Proposal]:
+    """The proposals of the strategies that a plugin brings for its hardware."""
+    return [found for propose in limits.strategies for found in propose(facts, limits)]
 
 
 # --- lanes
@@ -232,58 +239,17 @@ def cycles_of_step(multiply_adds: int, loads: int, far_bytes: int = 0) -> float:
     return max(multiply_adds, loads, far) + loads / 8 + far * FAR_SHOWS
 
 
-def cycles_of_shared_tile(
-    limits: Limits, wide: int, tall: int, depth: int, staged: float = 0.0
-) -> float:
+def cycles_of_shared_tile(wide: int, tall: int, depth: int) -> float:
     """Cycles per multiply-add of a thread's tile with operands in shared memory.
 
-    Shared memory is filled every `depth` steps, with `staged` words stored per multiply-add.
+    Shared memory is filled every `depth` steps.
     """
-    words = 1 / wide + 1 / tall
-    if limits.shared_rate and limits.unit_lanes:
-        moved = (words + staged) * cycles_of_word(limits, limits.shared_rate)
-        return max(1.0, moved) + FILL_CYCLES / depth
-    return 1 + words + FILL_CYCLES / depth
-
-
-def cycles_of_textured_words(limits: Limits, words: tuple[float, float]) -> tuple[float, float]:
-    """The clocks of words from shared memory and from textures, which are read concurrently."""
-    near, textured = words
-    return (
-        near * cycles_of_word(limits, limits.shared_rate or NEAR_RATE),
-        textured * cycles_of_word(limits, limits.texture_rate),
-    )
-
-
-def cycles_of_word(limits: Limits, rate: float) -> float:
-    """The clocks in which each thread reads a word, relative to one multiply-add per thread.
-
-    0 where the rate is not stated.
-    """
-    return WORD_BYTES * limits.unit_lanes / rate if rate else 0.0
+    return 1 + 1 / wide + 1 / tall + FILL_CYCLES / depth
 
 
 def cycles_of_thread(sharers: int = 1) -> float:
     """Cycles per multiply-add whose operands a thread loads from a buffer itself."""
     return 1 + BUFFER_CYCLES * (1 + 1 / sharers)
-
-
-def cycles_of_outputs(limits: Limits, outputs: int) -> float:
-    """Cycles per multiply-add of a thread that computes a square tile of `outputs`."""
-    if not limits.unit_lanes or not limits.l2_rate:
-        return cycles_of_thread()
-    return 1 + cycles_of_word(limits, limits.l2_rate) * 2 / math.sqrt(outputs)
-
-
-def cycles_of_sharers(limits: Limits, sharers: int, steps: int) -> float:
-    """Cycles per multiply-add where threads share each sum of `steps`.
-
-    They add up their parts in shared memory: each writes one, and on average reads another.
-    """
-    if not limits.unit_lanes or not limits.l2_rate or not limits.shared_rate:
-        return cycles_of_thread(sharers)
-    folded = cycles_of_word(limits, limits.shared_rate) * 2 * min(sharers, steps) / steps
-    return 1 + cycles_of_word(limits, limits.l2_rate) * (1 + 1 / sharers) + folded
 
 
 # --- units of a card

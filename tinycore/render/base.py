@@ -11,6 +11,7 @@ from functools import cached_property, partial
 from math import inf
 from typing import ClassVar, Final, cast
 
+from tinycore._deferred import Deferred
 from tinycore.device.extent import Extent
 from tinycore.dtype import DType, PointerDType, dtypes
 from tinycore.errors import PluginError, UnsupportedError
@@ -109,13 +110,6 @@ class Limits:
     """Registers of 4 bytes that the threads of a unit share; 0: it is not stated."""
     unit_shared_bytes: int = 0
     """Shared memory of a unit, divided among its resident groups; 0: it is not stated."""
-    unit_lanes: int = 0
-    """Multiply-adds of float32 that a unit begins in a clock; 0: it is not stated."""
-    shared_rate: float = 0.0
-    """Bytes per clock that a unit reads from its shared memory; 0: it is not stated."""
-    texture_rate: float = 0.0
-    """Bytes per clock that a unit reads through texture units, in addition to shared memory: loads
-    of four float32 in loops, from buffers that the kernel does not write. 0: it has none."""
     thread_registers: int = 0
     """The most registers of 4 bytes that a thread has; 0: it is not stated."""
     l2_bytes: int = 0
@@ -126,6 +120,13 @@ class Limits:
     """Bytes of the last cache. Larger arrays are written by non-temporal stores (STREAM is the
     `arg` of the STORE), and the next of their rows is prefetched where rows are read several times
     (the `arg` of a LOAD, bytes ahead). 0: the device has no such stores."""
+    strategies: tuple[Deferred, ...] = ()
+    """Strategies of the plugin, for what this hardware alone has: functions of a `KernelFacts` and
+    of these limits that yield `Proposal`s (`tinycore.tiling`). Theirs go before the core's."""
+    layout: Deferred | None = None
+    """Function of the `Operand`s and `ProductLoops` of a sum of products and of its multiply-adds
+    (`tinycore.tiling`) that gives copies of operands in another layout, by operand; None: operands
+    stay as they are, but for those of matrix units."""
 
     def __post_init__(self) -> None:
         for name, kind, is_valid in LIMIT_RULES:
@@ -168,6 +169,8 @@ KINDS_OF_LIMITS: Final[dict[str, tuple[str, Callable[[object], bool]]]] = {
     ),
     "tuple[int, ...]": ("a tuple of positive ints", lambda x: are_whole(x, None)),
     "tuple[DType, ...]": ("a tuple of dtypes", lambda x: all_are(x, DType)),
+    "tuple[Deferred, ...]": ("a tuple of deferred(...)", lambda x: all_are(x, Deferred)),
+    "Deferred | None": ("deferred(...), or None", lambda x: x is None or isinstance(x, Deferred)),
     "tuple[MatrixUnit, ...]": ("a tuple of MatrixUnit", lambda x: all_are(x, MatrixUnit)),
 }
 """Conditions of fields of Limits, in words and as functions, by annotation."""

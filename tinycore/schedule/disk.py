@@ -17,11 +17,11 @@ from typing import Any, Final
 
 from tinycore import cache
 from tinycore._deferred import deferred
-from tinycore._stamp import ABOVE_TENSOR, decisive_settings, stamp
+from tinycore._stamp import ABOVE_TENSOR, decisive_settings, stamp, stamp_of_modules
 from tinycore.config import settings
 from tinycore.device.registry import Device
 from tinycore.dtype import dtypes
-from tinycore.errors import FileFormatError, TinycoreError
+from tinycore.errors import FileFormatError, PluginError, TinycoreError
 from tinycore.schedule.canonical import CanonicalGraph
 from tinycore.schedule.items import Step
 from tinycore.schedule.kernel import Kernel
@@ -71,8 +71,15 @@ def schedule_key(canonical: CanonicalGraph, policy: Callable[..., Any]) -> str |
 
 
 def facts_of(device: str) -> str:
-    """All that a schedule depends on of a device. Raises DeviceError as `Device` does."""
-    return f"{device} {'image' if Device[device].has('image') else ''} {limits_of(device)!r}"
+    """All that a schedule depends on of a device. Raises DeviceError as `Device` does, and
+    PluginError for a layout whose code has no file."""
+    limits = limits_of(device)
+    code: str | None = ""
+    if limits.layout is not None:
+        module = limits.layout.resolve().__module__
+        if (code := stamp_of_modules((module,))) is None:
+            raise PluginError(f"{limits.layout!r} is in {module}, which has no file")
+    return f"{device} {'image' if Device[device].has('image') else ''} {limits!r} {code}"
 
 
 @lru_cache(1024)

@@ -44,6 +44,11 @@ def is_image(image: ImageDType, device: str) -> bool:
     return largest is not None and image.width <= largest[0] and image.height <= largest[1]
 
 
+def multiplies_by_lanes(limits: Limits) -> bool:
+    """True for a card without matrix units: each thread adds up products in its registers."""
+    return bool(limits.units) and not limits.matrix
+
+
 def rate_of_unit(limits: Limits) -> float:
     """Bytes that a unit of a card loads in a clock."""
     return limits.l2_rate or UNIT_RATE

@@ -5,9 +5,8 @@ images of a convolution offer neither: windows begin one element apart, and weig
 along the window, which is short. Such operands are copied once into a layout whose innermost axis
 is one that all of them are summed over (NHWC, for images), and read many times.
 
-Texture units without matrix units load pixels of four columns of the result. If neither operand is
-contiguous along its side of the result, the smaller one is copied: weights along their filters,
-keys along the positions of a sequence.
+Other layouts are those of a plugin (`Limits.layout`), whose units read operands in a way of their
+own.
 
 See docs/decisions/0064-operand-layout.md.
 """
@@ -20,7 +19,6 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from tinycore.config import settings
-from tinycore.dtype import dtypes
 from tinycore.render.base import Limits
 from tinycore.render.windows import Window, tiles_of_window
 from tinycore.schedule.limits import limits_of
@@ -40,15 +38,6 @@ LEAST_READS: Final = 128
 READS_ALONG_SUM: Final = 512
 """Fewest such reads of an operand that another unit could read in place at a quarter of the rate:
 on an H200 a copy takes as long as 150 reads of a float32, or 370 of a byte."""
-TEXTURED_READS: Final = 64
-"""Fewest such reads by texture units: at the rates of an Adreno 640 a copy of a float takes as long
-as 33 multiply-adds save whose operands come from textures, too."""
-TEXEL: Final = 4
-"""Elements of a pixel."""
-LEAST_COLUMNS: Final = 2 * TEXEL
-"""Fewest columns of a product along which a copy is made: images of a small batch are contiguous
-along the batch, and have fewer."""
-TEXTURED: Final = (dtypes.float32, dtypes.float16)
 FOLLOWED: Final = (MOVEMENT - {Op.PAD, Op.UNSKEW}) | SAME_VALUE | {Op.CAST, Op.VALUE}
 """Ops between a product and memory: a padded value is stored anyway (`Reason.PADDED`)."""
 
@@ -70,7 +59,7 @@ def lay_out_operands(nodes: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
 
 def may_copy(limits: Limits) -> bool:
     """True if the layout of operands matters on a device."""
-    return suits_units(limits) or bool(limits.texture_rate)
+    return suits_units(limits) or limits.layout is not None
 
 
 def suits_units(limits: Limits) -> bool:
@@ -156,7 +145,7 @@ def laid_out(node: UOp) -> UOp:
     if suits_units(limits):
         copies = copies_for_units(operands, own, work, limits)
     else:
-        copies = copies_for_textures(operands, own.sides, work)
+        copies = {} if limits.layout is None else limits.layout(operands, own, work)
     if not copies:
         return node
     factors = tuple([copies.get(factor, factor) for factor in product.src])
@@ -265,29 +254,6 @@ def taps_of(image: Operand, loop: UOp, summed: list[UOp]) -> dict[UOp, int]:
 def steps_along(loop: UOp) -> int:
     """The length of a loop."""
     return int(loop.src[0].arg)
-
-
-def copies_for_textures(operands: list[Operand], sides: list[UOp], work: int) -> dict[UOp, UOp]:
-    """A copy along a side of the smallest operand that permits it; {} if one lies so already."""
-    for operand in operands:
-        loop = operand.vector_loop(TEXEL)
-        others = [o for o in operands if o is not operand]
-        is_read_so = loop in sides and operand.base.dtype in TEXTURED
-        if is_read_so and loop is not None and not any(moves_with(o, loop) for o in others):
-            return {}
-    found = [(o, own_loop(o, operands, sides, TEXEL)) for o in operands]
-    own = {
-        o: loop
-        for o, loop in found
-        if loop is not None and loop.src[0].arg >= LEAST_COLUMNS and o.base.dtype in TEXTURED
-    }
-    if not own:
-        return {}
-    # Of two of equal size the one along which results are contiguous, to be stored by vectors.
-    chosen = min(own, key=lambda o: (math.prod(o.base.shape), -sides.index(own[o])))
-    if work < TEXTURED_READS * math.prod(chosen.base.shape):
-        return {}
-    return {chosen.top: chosen.copied_along(own[chosen])}
 
 
 def moves_with(operand: Operand, loop: UOp) -> bool:

@@ -21,7 +21,12 @@ from tinycore.dtype import DType
 from tinycore.render.base import Limits
 from tinycore.render.chains import Sizes, refusal_by_unit, units_of
 from tinycore.schedule.kernel import numel
-from tinycore.schedule.limits import LAUNCH_CLOCKS, limits_of, rate_of_unit
+from tinycore.schedule.limits import (
+    LAUNCH_CLOCKS,
+    limits_of,
+    multiplies_by_lanes,
+    rate_of_unit,
+)
 from tinycore.schedule.storage import Storage, is_leaf
 from tinycore.uop.movement import axis_along
 from tinycore.uop.node import UOp
@@ -42,8 +47,8 @@ LONG_PRODUCT: Final = 1 << 13
 SHORTEST_PART: Final = 1 << 10
 LEAST_AGAIN: Final = 8
 """Terms each operand element takes part in, from which it counts as reused."""
-LEAST_TEXTURED: Final = 2
-"""The same where texture units read columns, of which each thread has several."""
+LEAST_BESIDE: Final = 2
+"""The same on cards whose lanes cannot add up a sum that they share: a thread has a part of it."""
 SMALLER: Final = 4
 """Elements read for each partial result, at least."""
 LEAST_TERMS: Final = 1 << 6
@@ -222,8 +227,9 @@ class Reduction:
     @cached_property
     def has_shared_operands(self) -> bool:
         """True if each operand element takes part in many terms, for whatever reason."""
-        is_near = bool(limits_of(self.node.device).texture_rate)
-        least = LEAST_TEXTURED if is_near else LEAST_AGAIN
+        limits = limits_of(self.node.device)
+        is_alone = multiplies_by_lanes(limits) and self.node.dtype not in limits.shuffles
+        least = LEAST_BESIDE if is_alone else LEAST_AGAIN
         return 0 < max(self.read, default=0) * least <= self.work
 
     @cached_property
@@ -326,7 +332,7 @@ class Reduction:
         by_lanes = not is_matrix and self.node.dtype in limits.shuffles
         if by_lanes and results // SHARED_RESULTS >= units * LEAST_BUSY:
             slower = SHARED_SUMS
-        if limits.texture_rate:  # threads read columns for themselves: tiles stay large
+        if multiplies_by_lanes(limits):
             slower = min(slower, limits.unevenness(groups))
         saved = (slower - 1) * max(computed, self.bytes_read / rate)
         moved = 2 * results * self.node.dtype.itemsize / rate

@@ -18,7 +18,7 @@ from tinycore.schedule.comparisons import compared_with_itself
 from tinycore.schedule.index_values import is_of_indices
 from tinycore.schedule.invariants import invariant_nodes
 from tinycore.schedule.kernel import custom_of, numel
-from tinycore.schedule.limits import limits_of
+from tinycore.schedule.limits import limits_of, multiplies_by_lanes
 from tinycore.schedule.product_chains import chained_types
 from tinycore.schedule.ranges import TRANSPARENT
 from tinycore.uop.movement import base_of, source_below
@@ -441,11 +441,11 @@ class Storage:
     def is_computed_for_tiles(self, node: UOp, bottom: UOp) -> bool:
         """True if an operand that a product reads expanded is computed faster than stored.
 
-        Tiles whose columns texture units read stage their rows: a group computes an element once
-        for all of its columns, as weights of attention from scores.
+        Without matrix units the rows of a tile are staged: a group computes an element once for all
+        of its columns, as weights of attention from scores.
         """
         product, device = self.product_of(node), node.device_or_none
-        if product is None or device is None or not limits_of(device).texture_rate:
+        if product is None or device is None or not multiplies_by_lanes(limits_of(device)):
             return False
         elements = numel(bottom)
         tiles = -(-(numel(node) // elements) // COLUMNS_OF_A_TILE)

@@ -15,7 +15,6 @@ from tinycore.lower.cost import cycles_of_shared_tile, cycles_of_step, cycles_of
 from tinycore.lower.pipeline import KERNEL_PIPELINE, lower
 from tinycore.lower.plan import drafted, plan_for
 from tinycore.lower.tile import apply_checked
-from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 
 CASES: dict[str, Callable[[], Tensor]] = {
@@ -73,5 +72,5 @@ def test_proposals_are_printed_with_their_costs(capsys: pytest.CaptureFixture[st
 def test_what_is_read_more_often_costs_less() -> None:
     assert cycles_of_step(16, 8) < cycles_of_step(16, 10) < cycles_of_step(16, 17)
     assert cycles_of_step(16, 10) < cycles_of_step(16, 10, 128) < cycles_of_step(16, 10, 512)
-    assert cycles_of_shared_tile(Limits(), 4, 4, 16) < cycles_of_shared_tile(Limits(), 4, 4, 4)
-    assert cycles_of_shared_tile(Limits(), 1, 1, 4) < cycles_of_thread(256) < cycles_of_thread()
+    assert cycles_of_shared_tile(4, 4, 16) < cycles_of_shared_tile(4, 4, 4)
+    assert cycles_of_shared_tile(1, 1, 4) < cycles_of_thread(256) < cycles_of_thread()

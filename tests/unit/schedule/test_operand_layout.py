@@ -219,58 +219,13 @@ def test_images_stay_where_a_unit_reads_their_windows(
     assert copies(found, FROM_ANY_PIECE) == [*expected, 128 * 32 * 9]
 
 
-TEXTURES = replace(CARD, matrix=(), texture_rate=55.0)
-"""A card whose texture units read columns of a product by pixels."""
+LANES = replace(CARD, matrix=(), shuffles=())
+"""A card without matrix units, whose lanes exchange nothing."""
 
 
 def floats(*shape: int) -> Tensor:
     """Memory of floats."""
     return empty(*shape, dtype=dtypes.float32)
-
-
-@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.float32], ids=str)
-def test_textures_read_weights_along_their_filters(dtype: DType) -> None:
-    with cut_for(TEXTURES):
-        items = convolution(dtype, channels=6).schedule()
-    (stored,) = [n for n in items[0].ast.toposort() if n.op is Op.STORE]
-    loops = {r.arg.number: r for r in stored.ranges}
-    innermost = loops[max(loops)]
-
-    assert copies(convolution(dtype, channels=6), TEXTURES) == [32 * 6 * 9]
-    assert innermost.src[0].arg == 32
-    assert coefficient(stored.src[0].src[1], innermost) == 1
-
-
-@pytest.mark.parametrize(
-    ("make", "expected"),
-    [
-        pytest.param(lambda: floats(64, 8) @ floats(8, 64), [], id="columns lie side by side"),
-        pytest.param(lambda: floats(8, 64).T @ floats(64, 8).T, [], id="rows lie side by side"),
-        pytest.param(lambda: floats(64, 8) @ floats(128, 8).T, [64 * 8], id="both along the sum"),
-        pytest.param(lambda: floats(64, 8) @ floats(64, 8).T, [64 * 8], id="of one size"),
-        pytest.param(lambda: floats(32, 8) @ floats(32, 8).T, [], id="few reads"),
-        pytest.param(lambda: floats(6, 8) @ floats(6, 8).T, [], id="no whole pixels"),
-        pytest.param(
-            lambda: floats(2, 64, 8) @ floats(2, 64, 8).transpose(1, 2), [2 * 64 * 8], id="batch"
-        ),
-    ],
-)
-def test_textures_read_one_operand_along_a_side(
-    make: Callable[[], Tensor], expected: list[int]
-) -> None:
-    assert copies(make(), TEXTURES) == expected
-
-
-def test_of_operands_of_a_size_the_one_that_results_lie_along_is_copied() -> None:
-    with cut_for(TEXTURES):
-        copy, product = (floats(64, 8) @ floats(64, 8).T).schedule()
-    (read,) = [b for b in product.bufs[1:] if b is copy.bufs[0]]
-    loads = [n for n in product.ast.toposort() if n.op is Op.LOAD]
-    (place,) = [n.src[0].src[1] for n in loads if product.bufs[n.src[0].src[0].arg] is read]
-    (stored,) = [n.src[0].src[1] for n in product.ast.toposort() if n.op is Op.STORE]
-    (column,) = [r for r in stored.ranges if coefficient(stored, r) == 1]
-
-    assert coefficient(place, column) == 1
 
 
 def stored_sizes(result: Tensor, limits: Limits) -> list[int]:
@@ -287,10 +242,10 @@ def weighed(columns: int) -> Tensor:
 @pytest.mark.parametrize(
     ("limits", "columns", "is_stored"),
     [
-        pytest.param(TEXTURES, 64, False, id="a tile has all columns"),
-        pytest.param(replace(TEXTURES, texture_rate=0.0), 64, True, id="nothing is staged"),
-        pytest.param(TEXTURES, 1024, True, id="many tiles would compute them"),
-        pytest.param(TEXTURES, 8, True, id="few products"),
+        pytest.param(LANES, 64, False, id="a tile has all columns"),
+        pytest.param(replace(LANES, units=0), 64, True, id="nothing is known of its units"),
+        pytest.param(LANES, 1024, True, id="many tiles would compute them"),
+        pytest.param(LANES, 8, True, id="few products"),
     ],
 )
 def test_what_rows_are_computed_from_is_computed_where_tiles_stage_it(
@@ -305,16 +260,16 @@ def test_an_operand_of_more_memory_than_it_has_is_stored() -> None:
     scores = [floats(128, 128) for _ in range(7)]
     result = sum(scores[1:], scores[0]).exp() @ floats(128, 256)
 
-    assert stored_sizes(result, TEXTURES)[0] == 128 * 128
+    assert stored_sizes(result, LANES)[0] == 128 * 128
 
 
-def test_a_sum_of_few_rows_is_taken_in_parts_where_textures_read_columns() -> None:
+def test_a_sum_of_few_rows_is_taken_in_parts_where_lanes_cannot_share_it() -> None:
     """As values of heads that share them, weighed for one query."""
     rows, columns = floats(4, 4096), floats(4096, 128)
-    card = replace(TEXTURES, units=6, l2_rate=28.0, texture_rate=55.0)
+    card = replace(LANES, units=6, l2_rate=28.0)
 
     parts = stored_sizes(rows @ columns, card)
 
     assert len(parts) == 2
     assert parts[0] > parts[1] == 4 * 128
-    assert len(stored_sizes(rows @ columns, replace(card, texture_rate=0.0))) == 1
+    assert len(stored_sizes(rows @ columns, replace(card, shuffles=(dtypes.float32,)))) == 1

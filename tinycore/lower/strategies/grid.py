@@ -13,16 +13,13 @@ from functools import partial
 from typing import Final
 
 from tinycore.lower.cost import (
-    WORD_BYTES,
     Cost,
     Proposal,
     apply_cheapest,
     ceil_power_of_two,
-    cycles_of_outputs,
-    cycles_of_sharers,
     cycles_of_thread,
-    cycles_of_word,
     floor_power_of_two,
+    own_proposals,
     suits_lanes,
 )
 from tinycore.lower.draft import Draft, fuse_loops
@@ -32,7 +29,6 @@ from tinycore.lower.steps.split import may_be_empty
 from tinycore.lower.strategies import (
     grid_rows,
     grid_shared,
-    grid_textured,
     grid_transpose,
     matrix_chain,
     matrix_unit,
@@ -62,10 +58,6 @@ LONG_ROW: Final = 256
 """Fewest steps of a sum that lanes share through shared memory, for types without shuffles."""
 UNROLLED: Final = 4
 """Steps of a sum that are unrolled."""
-TILES_ALONG_SUM: Final = ((4, 4), (2, 4), (1, 4), (2, 2), (1, 2))
-"""Columns and rows of a thread that reads both operands by pixels along the sum."""
-MOST_LANES: Final = 64
-"""Most sums of such a thread, times the lanes of each."""
 
 
 def plan_grid(draft: Draft) -> None:
@@ -74,7 +66,8 @@ def plan_grid(draft: Draft) -> None:
     if draft.limits.units:
         split_digits(draft)
     wanted = min(draft.limits.block_wanted, draft.limits.block_threads)
-    apply_cheapest(draft, propose_grid(draft.facts, draft.limits, wanted))
+    facts, limits = draft.facts, draft.limits
+    apply_cheapest(draft, own_proposals(facts, limits), propose_grid(facts, limits, wanted))
 
 
 def split_digits(draft: Draft) -> None:
@@ -103,23 +96,19 @@ def propose_grid(facts: KernelFacts, limits: Limits, wanted: int) -> Iterator[Pr
     if shared is None:
         outputs = outputs_of_thread(facts, limits, wanted)
         groups = -(-facts.outputs_launched // (outputs * wanted))
-        cost = Cost(cycles_of_outputs(limits, outputs) * limits.unevenness(groups))
+        cost = Cost(cycles_of_thread() * limits.unevenness(groups))
         yield Proposal("grid", None, cost, partial(thread_each, wanted=wanted))
     else:
         is_many = facts.outputs_launched >= limits.threads
         threads = limits.subgroup if is_many else wanted
         groups = -(-facts.outputs_launched * threads // wanted)
-        steps_of_sum = max(shared.extent, 1)
-        cost = Cost(cycles_of_sharers(limits, wanted, steps_of_sum) * limits.unevenness(groups))
+        cost = Cost(cycles_of_thread(wanted) * limits.unevenness(groups))
         steps = partial(group_each, loop=shared, wanted=wanted, threads=threads)
         yield Proposal("grid of groups", shared, cost, steps)
-    yield from tiles_along_sum(facts, limits, wanted)
     sharers = 1 if shared is None else sharers_of(facts, limits, wanted)
     if wanted > 1 and (shared is None or sharers > 1):
         for proposal in grid_shared.propose(facts, limits, grid_shared.Group(wanted, sharers)):
             yield proposal._replace(apply=partial(with_unrolled_sums, apply=proposal.apply))
-    if wanted > 1:
-        yield from grid_textured.propose(facts, limits, wanted)
 
 
 def outputs_of_thread(facts: KernelFacts, limits: Limits, wanted: int) -> int:
@@ -414,45 +403,6 @@ def tile_of_rows(facts: KernelFacts, limits: Limits, outputs: int) -> tuple[UOp,
     if extent > 2 * ROWS_OF_A_THREAD and not facts.overwrites:
         tall = ROWS_OF_A_THREAD
     return (rows[0], tall) if tall > 1 and outputs // tall >= limits.threads else None
-
-
-def tiles_along_sum(facts: KernelFacts, limits: Limits, wanted: int) -> Iterator[Proposal]:
-    """Tiles of threads that read both operands of a product through textures, along the sum.
-
-    For a few rows times a matrix that is contiguous along the sum: a transposed copy does not pay.
-    """
-    sides = grid_shared.sides_of(facts) if limits.texture_rate and wanted > 1 else None
-    loop = grid_textured.loop_of_pixels(facts, limits) if sides is not None else None
-    if sides is None or loop is None or facts.overwrites:
-        return
-    row, column = sides.rows[-1], sides.columns[-1]
-    size = min(n.dtype.itemsize for n in facts.loads)
-    lanes = limits.vector_bytes // size
-    for wide, tall in TILES_ALONG_SUM:
-        is_whole = row.extent % tall == 0 and column.extent % wide == 0
-        groups = facts.outputs_launched // (wide * tall * wanted)
-        if not is_whole or wide * tall * lanes > MOST_LANES or groups < limits.units:
-            continue
-        textured = (1 / wide + 1 / tall) * cycles_of_word(limits, limits.texture_rate)
-        pieces = max(SECTOR_BYTES // (lanes * size), 1)
-        far = pieces * size / WORD_BYTES / tall * cycles_of_word(limits, limits.l2_rate)
-        cost = Cost((1 + max(textured, far)) * limits.unevenness(groups))
-        steps = partial(pixels_each, sides=(row, column), tile=(wide, tall), wanted=wanted)
-        yield Proposal(f"grid along sum {wide}x{tall}", loop, cost, steps)
-
-
-def pixels_each(draft: Draft, sides: tuple[UOp, UOp], tile: tuple[int, int], wanted: int) -> None:
-    """Give each thread rows and columns, of which it reads vectors along the sum.
-
-    Adjacent columns go to adjacent threads.
-    """
-    (row, column), (wide, tall) = (r.arg.number for r in sides), tile
-    if tall > 1:
-        draft.do(Split(row, tall), Bind((*row, 1), AxisKind.UNROLL))
-    if wide > 1:
-        draft.do(Split(column, sides[1].extent // wide), Bind((*column, 0), AxisKind.UNROLL))
-    load_rows(draft)
-    launch_outputs(draft, wanted)
 
 
 def load_rows(draft: Draft) -> None:

@@ -30,13 +30,13 @@ from tinycore.lower.loops import Number, arrays_of, counter_of, fills_of, stores
 from tinycore.lower.packing import fill_of, loads_of_elements
 from tinycore.lower.predicate import stores_to_buffers
 from tinycore.lower.steps.stage import Dimension, Stage, scratch_bytes, staged_values
-from tinycore.lower.strategies.bank_conflicts import (
-    BANKS,
-    least_stride,
-    padding_of,
-)
 from tinycore.lower.strategies.block_order import order_blocks
-from tinycore.lower.strategies.group_fills import deal_out, is_stored_apart, threads_of_group
+from tinycore.lower.strategies.group_fills import (
+    deal_out,
+    is_stored_apart,
+    least_stride,
+    threads_of_group,
+)
 from tinycore.lower.tile import Bind, Split, Step, Tail
 from tinycore.render.base import Limits
 from tinycore.uop.affine import stride_ratio
@@ -108,8 +108,12 @@ TURNS: Final = (3, 2)
 """Numbers of buffers to try where asynchronous copies fill one while another is read."""
 GROUPS_BESIDE: Final = 2
 """Groups that should be resident on a unit together by their shared memory."""
+BANKS: Final = 32
+"""Banks of shared memory, a word each."""
 
 Apply = Callable[[Draft], bool | None]
+Padding = Callable[[Draft, int], int]
+"""Elements after each row of the array of a number."""
 
 
 @dataclass(frozen=True)
@@ -118,15 +122,6 @@ class Sides:
 
     rows: tuple[UOp, ...]
     columns: tuple[UOp, ...]
-
-
-@dataclass(frozen=True)
-class Textured:
-    """The block of a group whose columns each thread reads for itself, by texture units."""
-
-    tiles: GroupTile
-    beside: int
-    """Adjacent rows of a thread."""
 
 
 def propose(facts: KernelFacts, limits: Limits, group: Group) -> Iterator[Proposal]:
@@ -171,12 +166,11 @@ def proposals_of(
     (threads, sharers), (wide, tall) = group, tile
     tiles = tiles_of_sides(sides, threads // sharers, tile, facts.overwrites)
     uneven = limits.unevenness(groups_of(facts, sides, tiles))
-    staged = sum(1 / math.prod(map(math.prod, side)) for side in tiles)
     is_shared = tile in LARGE_REGISTER_TILES and sharers > 1
     for depth in DEPTHS[:1] if is_shared else DEPTHS:
         depth = depth * sharers // SHARERS[0] if is_shared else depth
         steps = depth // sharers if is_shared else depth
-        cycles = cycles_of_shared_tile(limits, wide, tall, steps, staged)
+        cycles = cycles_of_shared_tile(wide, tall, steps)
         if is_shared:
             cycles += WORDS_OF_A_FOLD * math.log2(sharers) * sharers / facts.longest_reduction
         apply = partial(
@@ -238,23 +232,18 @@ def tile_and_stage(
     registers: RegisterTile,
     depth: int,
     sharers: int,
-    textured: Textured | None = None,
 ) -> bool:
     """Compute a block of outputs per group, with its operands staged; False if none fits."""
     wide, tall = registers
     steps = math.prod(r.extent for r in draft.facts.reduced)
-    suits = suits_vectors(draft.facts, sides.columns[-1])
-    lanes = min(draft.lanes(), wide) if suits or textured else 1
+    lanes = min(draft.lanes(), wide) if suits_vectors(draft.facts, sides.columns[-1]) else 1
     lanes = lanes if lanes == wide or draft.limits.units else 1
     kind = AxisKind.VECTOR if lanes > 1 else AxisKind.UNROLL
     tiles = tiles_of_sides(sides, wanted, registers, draft.facts.overwrites)
-    high, broad = tiles if textured is None else textured.tiles
-    columns = cut_side(draft, sides.columns, broad, kind, lanes)
+    columns = cut_side(draft, sides.columns, tiles.columns, kind, lanes)
     # Values of rows side by side are loaded from shared memory as a vector.
     along = min(VECTOR_ROWS, tall) if draft.limits.async_bytes else 1
-    along = along if textured is None else textured.beside
-    rows = cut_side(draft, sides.rows, high, AxisKind.UNROLL, along)
-    rows = rows if textured is None else sorted(rows)
+    rows = cut_side(draft, sides.rows, tiles.rows, AxisKind.UNROLL, along)
     if min(steps_in_tile(draft, columns), steps_in_tile(draft, rows)) < LEAST_REUSE:
         return False
     draft.do(*(Bind(counter.arg.number, AxisKind.GRID) for counter in draft.facts.launchable))
@@ -267,7 +256,7 @@ def tile_and_stage(
         and threads_of_group(draft) % draft.limits.subgroup
     ):
         return False  # lanes of a part of a subgroup exchange nothing
-    if not stage_ahead(draft, at, inner, (*rows,) if textured else (*rows, *columns)):
+    if not stage_ahead(draft, at, inner, (*rows, *columns)):
         return False
     widest = max(n.dtype.itemsize for n in draft.facts.loads)
     order_blocks(draft, sides.rows[-1], sides.columns[-1], steps, widest)
@@ -413,16 +402,29 @@ def stage_all(
     outer: tuple[Dimension, ...],
     turns: int = 1,
 ) -> bool:
-    """Stage the operands that vary with a block and a tile, each in `turns` buffers; False if no
-    operand does."""
-    first, limits = len(arrays_of(draft.kernel)), draft.limits
+    """Stage the operands that vary with a block and a tile, each in `turns` buffers, and deal out
+    their fills; False if no operand does."""
+    made = stage_operands(draft, at, inner, outer, turns)
+    for number in made:
+        is_apart = turns > 1 and is_turned_by(fill_of(draft, number), draft.limits)
+        deal_out(draft, number, 1 if is_apart else None)
+    return bool(made)
+
+
+def stage_operands(
+    draft: Draft,
+    at: Number | None,
+    inner: list[Dimension],
+    outer: tuple[Dimension, ...],
+    turns: int = 1,
+    padding: Padding | None = None,
+) -> range:
+    """Stage the operands that vary with a block and a tile; the numbers of their arrays."""
+    first = len(arrays_of(draft.kernel))
     for dimensions in layouts(draft, inner, outer):
         if staged_values(draft.kernel, Stage(at, dimensions)):
-            stage_windows(draft, at, dimensions, turns)
-    for number in range(first, len(arrays_of(draft.kernel))):
-        is_apart = turns > 1 and is_turned_by(fill_of(draft, number), limits)
-        deal_out(draft, number, 1 if is_apart else None)
-    return len(arrays_of(draft.kernel)) > first
+            stage_windows(draft, at, dimensions, turns, padding)
+    return range(first, len(arrays_of(draft.kernel)))
 
 
 def is_turned_by(fill: UOp, limits: Limits) -> bool:
@@ -448,7 +450,11 @@ def layouts(
 
 
 def stage_windows(
-    draft: Draft, at: Number | None, dimensions: tuple[Dimension, ...], turns: int = 1
+    draft: Draft,
+    at: Number | None,
+    dimensions: tuple[Dimension, ...],
+    turns: int = 1,
+    padding_of: Padding | None = None,
 ) -> None:
     """Stage the operands that vary with some loops, each element that windows share only once.
 
@@ -477,7 +483,7 @@ def stage_windows(
     sharers = math.prod(r.extent for r in draft.facts.loops_of_kind(AxisKind.GROUP))
     if sharers > 1 and limits.units:  # neighbors read vectors of as many rows
         padding = apart if turned else apart * max(BANKS // apart // sharers, 1)
-    if limits.texture_rate:
+    if padding_of is not None:
         padding = max((padding_of(draft, n) for n in made), default=0)
     if padding:
         draft.become(before)

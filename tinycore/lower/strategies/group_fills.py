@@ -12,11 +12,12 @@ from typing import Final
 from tinycore.lower.draft import Draft
 from tinycore.lower.loops import stores_of, threads_of
 from tinycore.lower.packing import fill_of, loads_of, loads_of_elements
-from tinycore.lower.steps.split import parts
-from tinycore.lower.strategies.bank_conflicts import is_filled_across, least_stride
+from tinycore.lower.steps.split import MASKED, parts
 from tinycore.lower.tile import Bind, Reorder, Split, Step
+from tinycore.render.base import Limits
+from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind
+from tinycore.uop.op import AxisKind, Op
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.symbolic import simplify
 
@@ -29,11 +30,11 @@ def threads_of_group(draft: Draft) -> int:
     return math.prod(r.extent for r in threads_of(draft.kernel))
 
 
-def deal_out(draft: Draft, number: int, lanes: int | None = None) -> None:
+def deal_out(draft: Draft, number: int, lanes: int | None = None, is_across: bool = False) -> None:
     """Distribute a fill over the threads of a group, adjacent elements to neighboring threads.
 
     Each moves `lanes` elements at a time if possible; None for those of the widest value of the
-    kernel.
+    kernel. Neighboring threads load adjacent vectors; if `is_across`, they store to adjacent rows.
     """
     fill = fill_of(draft, number)
     loads = loads_of(fill)
@@ -58,7 +59,7 @@ def deal_out(draft: Draft, number: int, lanes: int | None = None) -> None:
                 # Neighboring threads store to adjacent elements, except within a sector.
                 names = [(*row, 0, 0), *names, (*row, 0, 1)]
                 steps += [Split((*row, 0), beside), Reorder(tuple(names))]
-            elif is_filled_across(draft, fill):
+            elif is_across:
                 names.insert(0, (*row, 0))
                 steps.append(Reorder(tuple(names)))
             else:
@@ -80,3 +81,21 @@ def is_stored_apart(fill: UOp, loop: UOp) -> bool:
     (store,) = stores_of(fill)
     first, second = (store.src[0].src[1].substitute({loop: UOp.index(n)}) for n in (0, 1))
     return rewrite(second - first, simplify, name="simplify a distance") is not UOp.index(1)
+
+
+def least_stride(loads: list[UOp], counter: UOp, limits: Limits) -> int:
+    """The least stride of a loop among loads; a huge number if unknown.
+
+    On cards clamps of the index are ignored, by which steps beyond the end read the last element.
+    """
+    places = [n.src[1] for n in loads]
+    if limits.units:
+        places = [without_ends(place) for place in places]
+    moves = [coefficient(place, counter) for place in places]
+    return min((abs(m) for m in moves if m), default=1 << 62)
+
+
+def without_ends(place: UOp) -> UOp:
+    """An index as if no step passed the end of a loop."""
+    cuts = {n: n.src[0] for n in place.toposort() if n.op is Op.MIN and n.arg == MASKED}
+    return rewrite(place.substitute(cuts), simplify, name="simplify a place") if cuts else place

@@ -10,7 +10,14 @@ import math
 from typing import Final
 
 from tinycore.lower.borders import peel_borders
-from tinycore.lower.cost import LEAST_LANES, Lanes, Proposal, apply_cheapest, costs_of_lanes
+from tinycore.lower.cost import (
+    LEAST_LANES,
+    Lanes,
+    Proposal,
+    apply_cheapest,
+    costs_of_lanes,
+    own_proposals,
+)
 from tinycore.lower.draft import Draft, fuse_loops, order_reductions
 from tinycore.lower.kernel_facts import SMALL_LOOP
 from tinycore.lower.loops import Number, counter_of
@@ -55,10 +62,11 @@ def take_cheapest(draft: Draft, parts: list[Number]) -> None:
     Parts may be missing: at a border the value may be a constant.
     """
     lanes = costs_of_lanes(draft.facts, draft.limits)
-    found = proposals(draft, lanes)
+    found, own = proposals(draft, lanes), own_proposals(draft.facts, draft.limits)
     best = min(found, key=lambda proposal: proposal.cost, default=None)
-    if best is None or best.axis is None or best.axis.arg.number not in parts or draft.rank:
-        apply_cheapest(draft, found)
+    axis = None if best is None or own or draft.rank else best.axis
+    if axis is None or axis.arg.number not in parts:
+        apply_cheapest(draft, own, found)
         return
     for axis in [r for r in draft.facts.loops if r.arg.number in parts and r in lanes]:
         apply_cheapest(draft, proposals(draft, {axis: lanes[axis]}))

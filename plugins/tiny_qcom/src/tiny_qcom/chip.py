@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tinycore.errors import CompilerUnavailable, DeviceUnavailable
+from tinycore.plugin import deferred
 from tinycore.render.base import Limits
 
 __all__ = ["CHIPS", "Chip", "chip_of", "chip_of_id", "limits_of", "waves_of"]
@@ -40,6 +41,10 @@ TEXTURE_RATE: Final = 55.0
 L2_BYTES: Final = 128 << 10
 L2_RATE: Final = 28.0
 """The same of buffers and textures that the second cache holds: 96 to 100 GB/s."""
+
+
+STRATEGIES: Final = (deferred("tiny_qcom.textures:propose"),)
+LAYOUT: Final = deferred("tiny_qcom.layout:copies")
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,7 @@ def waves_of(full: int, half: int, merged: bool) -> int:
 
 
 def limits_of(chip: Chip, images: bool = True, textures: bool = False) -> Limits:
-    """Limits of a chip, which plans respect; `textures` are of buffers."""
+    """Limits of a chip, which plans respect; `textures`: of buffers, as `texels.py` reads them."""
     units = chip.cores * chip.parts
     return Limits(
         threads=units * MOST_WAVES * WAVE,
@@ -121,10 +126,9 @@ def limits_of(chip: Chip, images: bool = True, textures: bool = False) -> Limits
         unit_threads=MOST_WAVES * WAVE,
         unit_registers=REGISTER_FILE * VECTOR_WORDS * WAVE * 2,
         unit_shared_bytes=SHARED_BYTES // chip.parts,
-        unit_lanes=LANES,
-        shared_rate=SHARED_RATE,
-        texture_rate=TEXTURE_RATE if textures else 0.0,
         l2_bytes=L2_BYTES,
         l2_rate=L2_RATE,
         thread_registers=MOST_VECTORS * VECTOR_WORDS,
+        strategies=STRATEGIES if textures else (),
+        layout=LAYOUT if textures else None,
     )

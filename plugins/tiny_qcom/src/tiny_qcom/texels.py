@@ -15,9 +15,12 @@ from tinycore.render.base import LinearKernel, pointer_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
-__all__ = ["TEXEL", "texel_loads"]
+__all__ = ["TEXEL", "TEXTURED", "texel_loads"]
 
 TEXEL: Final = 4
+"""Numbers of a pixel."""
+TEXTURED: Final = (dtypes.float32, dtypes.float16)
+"""Types that texture units give as float32."""
 MOST_TEXELS: Final = 1 << 27
 """Pixels of a buffer that a descriptor names."""
 

@@ -1,7 +1,7 @@
 """Bank conflicts: padding of the rows of a staged array for the fewest shared-memory transactions.
 
-Floor 3'. Tiles of a convolution are few columns of several rows of an image, and elements along a
-sum are stored across rows. The distance between rows decides which banks neighboring threads access
+Tiles of a convolution are few columns of several rows of an image, and elements along a sum are
+stored across rows. The distance between rows decides which banks neighboring threads access
 together.
 """
 
@@ -14,16 +14,13 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
-from tinycore.lower.draft import Draft
-from tinycore.lower.loops import threads_of
-from tinycore.lower.packing import fill_of, loads_of_elements
-from tinycore.lower.steps.split import MASKED
-from tinycore.render.base import Limits, pointer_of
+from tinycore.render.base import pointer_of
+from tinycore.tiling import Draft, fill_of, least_stride, loads_of_elements, threads_of
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
-from tinycore.uop.rewrite import rewrite
-from tinycore.uop.symbolic import simplify
+
+__all__ = ["NEAR_BYTES", "NEAR_TURNS", "is_filled_across", "padding_of"]
 
 BANKS: Final = 32
 WORD_BYTES: Final = 4
@@ -102,10 +99,10 @@ def loads_of_array(draft: Draft, number: int) -> tuple[Access, int] | None:
 def is_filled_across(draft: Draft, fill: UOp) -> bool:
     """True if neighboring threads should store to adjacent elements instead of loading such.
 
-    On devices with texture units, if elements adjacent in memory are stored to few banks.
+    Where elements adjacent in memory are stored to few banks.
     """
     ways = [stores_of_array(draft, fill, across) for across in (False, True)]
-    if not draft.limits.texture_rate or len(fill.src) < 3:
+    if len(fill.src) < 3:
         return False
     size = fill.src[0].src[1].dtype.itemsize
     along, across = (turns_of(w.words(1, 0, size)) if w is not None else 0 for w in ways)
@@ -144,21 +141,3 @@ def is_of(index: UOp, number: int) -> bool:
     """True for an INDEX of the shared array with a number."""
     pointer = pointer_of(index)
     return pointer.op is Op.DEFINE_LOCAL and pointer.arg == number
-
-
-def least_stride(loads: list[UOp], counter: UOp, limits: Limits) -> int:
-    """The least stride of a loop among loads; a huge number if unknown.
-
-    On cards clamps of the index are ignored, by which steps beyond the end read the last element.
-    """
-    places = [n.src[1] for n in loads]
-    if limits.units:
-        places = [without_ends(place) for place in places]
-    moves = [coefficient(place, counter) for place in places]
-    return min((abs(m) for m in moves if m), default=1 << 62)
-
-
-def without_ends(place: UOp) -> UOp:
-    """An index as if no step passed the end of a loop."""
-    cuts = {n: n.src[0] for n in place.toposort() if n.op is Op.MIN and n.arg == MASKED}
-    return rewrite(place.substitute(cuts), simplify, name="simplify a place") if cuts else place

@@ -1,10 +1,11 @@
-"""Tiles whose columns texture units read, beside rows in shared memory.
+"""Tiles of products whose columns texture units read, beside rows in shared memory.
 
-Floor 3'. If texture units have a separate cache, as on Adrenos, the two operands of a product come
-from two memories at once: rows are staged for the group, and each thread reads the columns of its
-tile itself, in whole pixels. For a convolution columns are the filters, which are contiguous in a
-copy (`schedule/operand_layout.py`). Its windows overlap: a thread with several adjacent windows
-loads what they share once, and multiplies it by the weight of each tap that it is for.
+Texture units have a cache of their own, so the two operands of a product come from two memories at
+once: rows are staged for the group, and each thread reads the columns of its tile itself, in whole
+pixels. For a convolution columns are the filters, which are contiguous in a copy (`layout.py`). Its
+windows overlap: a thread with several adjacent windows loads what they share once, and multiplies
+it by the weight of each tap that it is for. Of a few rows both operands are read by pixels along
+the sum. No device has run any of this: costs are by rates that others measured (`chip.py`).
 """
 
 from __future__ import annotations
@@ -16,40 +17,60 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from tinycore.dtype import PointerDType, dtypes
-from tinycore.lower.cost import (
-    FILL_CYCLES,
-    WORD_BYTES,
-    Cost,
-    Proposal,
-    cycles_of_textured_words,
-    cycles_of_word,
-    resident_groups,
-)
-from tinycore.lower.draft import Draft
-from tinycore.lower.kernel_facts import KernelFacts
-from tinycore.lower.strategies.bank_conflicts import NEAR_BYTES, NEAR_TURNS
-from tinycore.lower.strategies.grid_shared import (
+from tiny_qcom.banks import NEAR_BYTES, NEAR_TURNS, is_filled_across, padding_of
+from tiny_qcom.chip import L2_RATE, LANES, SHARED_RATE, TEXTURE_RATE
+from tiny_qcom.texels import TEXEL, TEXTURED
+from tinycore.dtype import PointerDType
+from tinycore.render.base import Limits, pointer_of
+from tinycore.tiling import (
     ADDRESSES,
     DEPTHS,
+    FILL_CYCLES,
     GROUPS_BESIDE,
+    LEAST_REUSE,
+    SECTOR_BYTES,
+    Bind,
+    Cost,
+    Draft,
     GroupTile,
+    KernelFacts,
     LoopTile,
+    Proposal,
     RegisterTile,
     Sides,
-    Textured,
+    Split,
+    cut_depth,
+    cut_side,
+    deal_out,
+    fill_of,
+    fits_group,
     groups_of,
+    launch_outputs,
+    load_rows,
     operand_accesses,
+    order_blocks,
+    resident_groups,
     sides_of,
+    stage_operands,
+    steps_in_tile,
     threads_in,
-    tile_and_stage,
     tiles_of,
     tiles_of_sides,
 )
-from tinycore.lower.tile import Bind, Split
-from tinycore.render.base import Limits, pointer_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
+
+__all__ = ["Block", "blocks_of", "cost_of", "propose", "suits_textures", "tile_textured"]
+
+WORD_BYTES: Final = 4
+SHARED_WORD: Final = WORD_BYTES * LANES / SHARED_RATE
+"""Clocks in which each thread reads a word of shared memory, in those of a multiply-add."""
+TEXTURE_WORD: Final = WORD_BYTES * LANES / TEXTURE_RATE
+"""The same by texture units."""
+L2_WORD: Final = WORD_BYTES * LANES / L2_RATE
+"""The same from the second cache."""
+OUTPUTS: Final = 4
+"""Outputs of a thread that reads their operands from buffers."""
 
 TEXTURED_TILES: Final = tuple(
     itertools.starmap(RegisterTile, ((16, 8), (12, 8), (16, 6), (8, 8), (8, 4), (4, 4), (4, 2)))
@@ -61,26 +82,52 @@ BESIDE: Final = (14, 9, 8, 7, 6, 5, 4, 3)
 """Windows of a thread that overlap."""
 MOST_TAPS: Final = 5
 """Steps of a window that are unrolled."""
-TEXTURED: Final = (dtypes.float32, dtypes.float16)
-"""Types that texture units give as float32."""
 UNROLLED_TEXTURED: Final = 2
 """Steps of a block that are unrolled there."""
-TEXEL: Final = 4
-"""Numbers of a pixel."""
+TILES_ALONG_SUM: Final = ((4, 4), (2, 4), (1, 4), (2, 2), (1, 2))
+"""Columns and rows of a thread that reads both operands by pixels along the sum."""
+MOST_LANES: Final = 64
+"""Most sums of such a thread, times the lanes of each."""
 
 
-def propose(facts: KernelFacts, limits: Limits, wanted: int) -> Iterator[Proposal]:
+def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
+    """Tiles that take less time than threads that read both operands from buffers."""
+    sides, wanted = sides_of(facts), min(limits.block_wanted, limits.block_threads)
+    if sides is None or wanted < limits.subgroup:
+        return
+    most = Cost(cost_of_buffers(facts, limits, wanted))
+    for proposal in (
+        *tiles_along_sum(facts, limits, sides, wanted),
+        *tiles_of_pixels(facts, limits, sides, wanted),
+    ):
+        if proposal.cost < most:
+            yield proposal
+
+
+def cost_of_buffers(facts: KernelFacts, limits: Limits, wanted: int) -> float:
+    """Cycles per multiply-add of threads that read both operands from buffers.
+
+    A thread computes a tile of outputs; of few outputs a group shares each sum, and adds up its
+    parts in shared memory.
+    """
+    if facts.outputs_launched >= limits.threads:
+        return 1 + 2 * L2_WORD / math.sqrt(OUTPUTS)
+    steps = facts.longest_reduction
+    folded = 2 * SHARED_WORD * min(wanted, steps) / steps
+    cycles = 1 + L2_WORD * (1 + 1 / wanted) + folded
+    return cycles * limits.unevenness(facts.outputs_launched)
+
+
+def tiles_of_pixels(
+    facts: KernelFacts, limits: Limits, found: Sides, wanted: int
+) -> Iterator[Proposal]:
     """Blocks of outputs for groups of `wanted` threads, or of a subgroup."""
-    stated = limits.texture_rate, limits.shared_bytes, limits.units, limits.unit_lanes
-    found = sides_of(facts) if all(stated) else None
-    turned = () if found is None else (found, Sides(found.columns, found.rows))
+    turned = found, Sides(found.columns, found.rows)
     for sides in (s for s in turned if suits_textures(facts, s)):
         for ordered, block in blocks_of(facts, limits, sides, wanted):
             for depth in DEPTHS if block.window is None else DEPTHS[:1]:
                 cost = cost_of(facts, limits, ordered, block, depth)
-                step = partial(
-                    tile_textured, sides=ordered, wanted=wanted, block=block, depth=depth
-                )
+                step = partial(tile_textured, sides=ordered, block=block, depth=depth)
                 if not math.isinf(cost):
                     yield Proposal(f"grid {block}x{depth}", None, Cost(cost), step)
 
@@ -108,9 +155,10 @@ def cost_of(
     each = limits.units * block.wide * block.tall / facts.outputs_launched
     room = limits.unit_shared_bytes or limits.shared_bytes
     is_alone = most == 1 or GROUPS_BESIDE * block.staged(depth) > room
-    computed: float = -(-slots // limits.unit_lanes) * limits.unit_lanes
-    shared, textured = cycles_of_textured_words(limits, block.words(limits.subgroup))
-    far = cycles_of_word(limits, limits.l2_rate) * block.far(limits.subgroup)
+    computed: float = -(-slots // LANES) * LANES
+    near, pixels = block.words(limits.subgroup)
+    shared, textured = near * SHARED_WORD, pixels * TEXTURE_WORD
+    far = L2_WORD * block.far(limits.subgroup)
     computed += slots * shared if is_alone else 0
     filled = FILL_CYCLES / depth * slots
     return (max(computed, slots * max(shared, textured, far)) + filled) * each
@@ -289,12 +337,24 @@ def steps_of_block(facts: KernelFacts) -> Iterator[UOp]:
         room = max(room // loop.extent, 1)
 
 
-def tile_textured(draft: Draft, sides: Sides, wanted: int, block: Block, depth: int) -> bool | None:
+def tile_textured(draft: Draft, sides: Sides, block: Block, depth: int) -> bool | None:
     """Compute a block of outputs per group with staged rows, and unroll a few steps."""
-    textured = Textured(block.tiles, block.beside)
-    registers = RegisterTile(block.wide, block.tall)
-    if not tile_and_stage(draft, sides, wanted, registers, depth, sharers=1, textured=textured):
+    steps = math.prod(r.extent for r in draft.facts.reduced)
+    widest = max(n.dtype.itemsize for n in draft.facts.loads)
+    lanes = min(draft.lanes(), block.wide)
+    kind = AxisKind.VECTOR if lanes > 1 else AxisKind.UNROLL
+    columns = cut_side(draft, sides.columns, block.tiles.columns, kind, lanes)
+    rows = cut_side(draft, sides.rows, block.tiles.rows, AxisKind.UNROLL, block.beside)
+    if min(steps_in_tile(draft, columns), steps_in_tile(draft, rows)) < LEAST_REUSE:
         return False
+    draft.do(*(Bind(counter.arg.number, AxisKind.GRID) for counter in draft.facts.launchable))
+    at, inner = cut_depth(draft, depth)
+    staged = stage_operands(draft, at, inner, tuple(sorted(rows)), padding=padding_of)
+    for number in staged:
+        deal_out(draft, number, is_across=is_filled_across(draft, fill_of(draft, number)))
+    if not staged or not fits_group(draft):
+        return False
+    order_blocks(draft, sides.rows[-1], sides.columns[-1], steps, widest)
     if block.window is not None:
         draft.do(Bind(block.window.tap.arg.number, AxisKind.UNROLL))
     unroll_textured(draft)
@@ -345,3 +405,43 @@ def unroll_textured(draft: Draft) -> None:
     if loop.arg.kind is AxisKind.REDUCE and loop.extent % UNROLLED_TEXTURED == 0:
         number = loop.arg.number
         draft.do(Split(number, UNROLLED_TEXTURED), Bind((*number, 1), AxisKind.UNROLL))
+
+
+def tiles_along_sum(
+    facts: KernelFacts, limits: Limits, sides: Sides, wanted: int
+) -> Iterator[Proposal]:
+    """Tiles of threads that read both operands of a product through textures, along the sum.
+
+    For a few rows times a matrix that is contiguous along the sum: a transposed copy does not pay.
+    """
+    loop = loop_of_pixels(facts, limits)
+    if loop is None or facts.overwrites:
+        return
+    row, column = sides.rows[-1], sides.columns[-1]
+    size = min(n.dtype.itemsize for n in facts.loads)
+    lanes = limits.vector_bytes // size
+    for wide, tall in TILES_ALONG_SUM:
+        is_whole = row.extent % tall == 0 and column.extent % wide == 0
+        groups = facts.outputs_launched // (wide * tall * wanted)
+        if not is_whole or wide * tall * lanes > MOST_LANES or groups < limits.units:
+            continue
+        textured = (1 / wide + 1 / tall) * TEXTURE_WORD
+        pieces = max(SECTOR_BYTES // (lanes * size), 1)
+        far = pieces * size / WORD_BYTES / tall * L2_WORD
+        cost = Cost((1 + max(textured, far)) * limits.unevenness(groups))
+        steps = partial(pixels_each, sides=(row, column), tile=(wide, tall), wanted=wanted)
+        yield Proposal(f"grid along sum {wide}x{tall}", loop, cost, steps)
+
+
+def pixels_each(draft: Draft, sides: tuple[UOp, UOp], tile: tuple[int, int], wanted: int) -> None:
+    """Give each thread rows and columns, of which it reads vectors along the sum.
+
+    Adjacent columns go to adjacent threads.
+    """
+    (row, column), (wide, tall) = (r.arg.number for r in sides), tile
+    if tall > 1:
+        draft.do(Split(row, tall), Bind((*row, 1), AxisKind.UNROLL))
+    if wide > 1:
+        draft.do(Split(column, sides[1].extent // wide), Bind((*column, 0), AxisKind.UNROLL))
+    load_rows(draft)
+    launch_outputs(draft, wanted)

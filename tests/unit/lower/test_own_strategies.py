@@ -1,0 +1,157 @@
+"""Strategies and layouts that a plugin brings: `Limits.strategies` and `Limits.layout`."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from types import ModuleType
+
+import pytest
+
+from tests.unit.lower.test_stage import AVX2, product
+from tiny_testing.accelerator.device import LIMITS
+from tinycore import Device, Tensor
+from tinycore.builtin.interpreter import PythonRenderer
+from tinycore.engine.program_cache import program_key
+from tinycore.errors import PluginError
+from tinycore.lower.plan import drafted, plan_for
+from tinycore.plugin import Toolchain, deferred
+from tinycore.render.base import Limits
+from tinycore.schedule.disk import facts_of
+from tinycore.schedule.limits import cut_for
+from tinycore.tiling import (
+    Bind,
+    Cost,
+    Draft,
+    KernelFacts,
+    Operand,
+    ProductLoops,
+    Proposal,
+    own_loop,
+)
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind
+
+
+def unroll_innermost(draft: Draft) -> bool | None:
+    """Unroll the innermost loop of the sum."""
+    draft.do(Bind(draft.facts.reduced[-1].arg.number, AxisKind.UNROLL))
+    return None
+
+
+def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
+    """A dear plan for each sum."""
+    assert limits.strategies
+    if facts.reduced:
+        yield Proposal("toy", None, Cost(1e9), unroll_innermost)
+
+
+def propose_in_vain(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
+    """A plan that turns out impossible."""
+    assert limits.strategies
+    if facts.reduced:
+        yield Proposal("in vain", None, Cost(0.0), lambda _draft: False)
+
+
+def copy_first(operands: list[Operand], loops: ProductLoops, work: int) -> Mapping[UOp, UOp]:
+    """A copy of the first operand along its own side of a product."""
+    assert work > 0
+    loop = own_loop(operands[0], operands, loops.sides, 1)
+    return {} if loop is None else {operands[0].top: operands[0].copied_along(loop)}
+
+
+OWN = deferred(f"{__name__}:propose")
+IN_VAIN = deferred(f"{__name__}:propose_in_vain")
+LAYOUT = deferred(f"{__name__}:copy_first")
+
+
+@pytest.mark.parametrize("limits", [LIMITS, AVX2], ids=["grid", "loops"])
+def test_what_a_plugin_proposes_goes_first_whatever_it_costs(limits: Limits) -> None:
+    kernel = product(8, 8, 8)
+    (loop,) = KernelFacts(kernel, (kernel,)).reduced
+
+    own = plan_for(kernel, replace(limits, strategies=(OWN,)))
+
+    assert Bind(loop.arg.number, AxisKind.UNROLL) in own
+    assert own != plan_for(kernel, limits)
+
+
+@pytest.mark.parametrize("limits", [LIMITS, AVX2], ids=["grid", "loops"])
+def test_the_cores_are_tried_where_none_of_a_plugin_is_possible(limits: Limits) -> None:
+    kernel = product(8, 8, 8)
+
+    assert plan_for(kernel, replace(limits, strategies=(IN_VAIN,))) == plan_for(kernel, limits)
+
+
+def test_a_search_tries_them_too() -> None:
+    kernel = product(8, 8, 8)
+    limits = replace(LIMITS, strategies=(OWN,))
+
+    assert drafted(kernel, limits, rank=1).steps == drafted(kernel, LIMITS, rank=0).steps
+
+
+def test_a_layout_is_the_plugins() -> None:
+    def stored(limits: Limits) -> list[int]:
+        x = Tensor.empty(6, 8, device="PYTHON").realize()
+        y = Tensor.empty(8, 5, device="PYTHON").realize()
+        with cut_for(limits):
+            return [item.bufs[0].size for item in (x @ y).schedule()]
+
+    assert stored(LIMITS) == [30]
+    assert stored(replace(LIMITS, matrix=(), layout=LAYOUT)) == [48, 30]
+
+
+def test_deferred_functions_are_equal_by_their_reference() -> None:
+    limits = replace(AVX2, strategies=(OWN,), layout=LAYOUT)
+
+    assert limits == pickle.loads(pickle.dumps(limits))
+    assert hash(limits) == hash(replace(AVX2, strategies=(OWN,), layout=LAYOUT))
+    assert limits != replace(limits, strategies=(IN_VAIN,))
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"), [("strategies", (propose,)), ("strategies", OWN), ("layout", copy_first)]
+)
+def test_a_function_that_is_not_deferred_is_refused(field: str, wrong: object) -> None:
+    with pytest.raises(PluginError, match=f"Limits: {field} must be .*deferred"):
+        replace(LIMITS, **{field: wrong})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a module without a file, as that of an interactive session."""
+    module = ModuleType("typed_in")
+    module.propose, module.copy = propose, copy_first  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "typed_in", module)
+    monkeypatch.setattr(propose, "__module__", "typed_in")
+    monkeypatch.setattr(copy_first, "__module__", "typed_in")
+    return "typed_in"
+
+
+def test_programs_are_kept_on_disk_by_the_code_of_strategies(typed: str) -> None:
+    toolchain = Device["PYTHON"].toolchain
+    limits = replace(toolchain.renderer.limits, strategies=(IN_VAIN,))
+    kernel = product(4, 4, 4)
+
+    def key(limits: Limits) -> str | None:
+        renderer = PythonRenderer(limits)
+        return program_key(kernel, Toolchain("PYTHON", "", renderer, toolchain.compiler))
+
+    assert key(limits) not in (None, key(toolchain.renderer.limits))
+    assert key(replace(limits, strategies=(deferred(f"{typed}:propose"),))) is None
+
+
+def test_schedules_are_kept_on_disk_by_the_code_of_layouts(
+    typed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def facts(limits: Limits) -> str:
+        monkeypatch.setattr("tinycore.schedule.disk.limits_of", lambda _device: limits)
+        return facts_of("PYTHON")
+
+    limits = replace(LIMITS, layout=deferred(f"{__name__}:cut_for"))
+
+    assert facts(limits).removeprefix(f"PYTHON  {limits!r} ") != ""
+    with pytest.raises(PluginError, match="has no file"):
+        facts(replace(LIMITS, layout=deferred(f"{typed}:copy")))
