@@ -25,8 +25,9 @@ ABOVE: Final = ("groups.py", "helpers.py", "__main__.py")
 """Files of `tinycore/` that lie above floor 5."""
 MOVED: Final = ("plugins/tiny_hcq", "tinycore/linalg")
 """Parts of floors 0 to 5 until they moved: a move is no saving."""
-MOVED_FILES: Final = tuple(
-    f"plugins/tiny_qcom/src/tiny_qcom/{name}.py" for name in ("banks", "layout", "textures")
+MOVED_FILES: Final = (
+    *(f"plugins/tiny_qcom/src/tiny_qcom/{name}.py" for name in ("banks", "layout", "textures")),
+    "plugins/tiny_cpu/src/tiny_cpu/tiles.py",
 )
 """Files of packages that were in floors 0 to 5."""
 

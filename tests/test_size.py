@@ -28,7 +28,7 @@ BUDGETS: Final = {
     "tinycore/engine": 21_368,
     "tinycore/lower": 54_505,
     "tinycore/lower/steps": 13_339,
-    "tinycore/lower/strategies": 31_312,
+    "tinycore/lower/strategies": 28_737,
     "tinycore/linalg": 7_602,
     "tinycore/nn": 16_400,
     "tinycore/nn/files": 14_800,
@@ -40,7 +40,7 @@ BUDGETS: Final = {
     "tinycore/uop": 43_605,
     "plugins/tiny_amd": 41_844,
     "plugins/tiny_cl": 9_588,
-    "plugins/tiny_cpu": 15_845,
+    "plugins/tiny_cpu": 18_350,
     "plugins/tiny_hcq": 22_678,
     "plugins/tiny_llm": 30_113,
     "plugins/tiny_metal": 11_394,
@@ -55,7 +55,7 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 500_095
+SUM: Final = 497_520
 """The budgets of the core together."""
 FLOORS: Final = 446_955
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""

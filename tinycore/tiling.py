@@ -11,8 +11,16 @@ from __future__ import annotations
 from tinycore.lower.cost import FILL_CYCLES, Cost, Proposal, resident_groups
 from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import LEAST_REUSE, KernelFacts
-from tinycore.lower.loops import threads_of
-from tinycore.lower.packing import fill_of, loads_of_elements
+from tinycore.lower.loops import Number, arrays_of, counter_of, threads_of
+from tinycore.lower.packing import (
+    LEAST_CHUNKS,
+    fill_of,
+    loads_of,
+    loads_of_elements,
+    plan_fill,
+)
+from tinycore.lower.steps.stage import MOST_SCRATCH, Dimension, Stage
+from tinycore.lower.steps.tensorize import COLUMNS, ROWS, STEPS, Tensorize, factors_of
 from tinycore.lower.strategies.block_order import order_blocks
 from tinycore.lower.strategies.grid import launch_outputs, load_rows
 from tinycore.lower.strategies.grid_shared import (
@@ -28,6 +36,7 @@ from tinycore.lower.strategies.grid_shared import (
     fits_group,
     groups_of,
     operand_accesses,
+    sides_among,
     sides_of,
     stage_operands,
     steps_in_tile,
@@ -36,22 +45,32 @@ from tinycore.lower.strategies.grid_shared import (
     tiles_of_sides,
 )
 from tinycore.lower.strategies.group_fills import SECTOR_BYTES, deal_out, least_stride
-from tinycore.lower.tile import Bind, Reorder, Split
+from tinycore.lower.strategies.matrix_sides import longest
+from tinycore.lower.strategies.matrix_unit import dimension
+from tinycore.lower.tile import Bind, Fuse, Reorder, Split, Tail
 from tinycore.schedule.operand_layout import Operand, ProductLoops, moves_with, own_loop
 
 __all__ = [
     "ADDRESSES",
+    "COLUMNS",
     "DEPTHS",
     "FILL_CYCLES",
     "GROUPS_BESIDE",
+    "LEAST_CHUNKS",
     "LEAST_REUSE",
+    "MOST_SCRATCH",
+    "ROWS",
     "SECTOR_BYTES",
+    "STEPS",
     "Bind",
     "Cost",
+    "Dimension",
     "Draft",
+    "Fuse",
     "GroupTile",
     "KernelFacts",
     "LoopTile",
+    "Number",
     "Operand",
     "ProductLoops",
     "Proposal",
@@ -59,21 +78,32 @@ __all__ = [
     "Reorder",
     "Sides",
     "Split",
+    "Stage",
+    "Tail",
+    "Tensorize",
+    "arrays_of",
+    "counter_of",
     "cut_depth",
     "cut_side",
     "deal_out",
+    "dimension",
+    "factors_of",
     "fill_of",
     "fits_group",
     "groups_of",
     "launch_outputs",
     "least_stride",
     "load_rows",
+    "loads_of",
     "loads_of_elements",
+    "longest",
     "moves_with",
     "operand_accesses",
     "order_blocks",
     "own_loop",
+    "plan_fill",
     "resident_groups",
+    "sides_among",
     "sides_of",
     "stage_operands",
     "steps_in_tile",

@@ -21,6 +21,7 @@ from tiny_cpu._render_llvm import LlvmCpu
 from tiny_cpu.arch import NATIVE, Arch
 from tinycore.dtype import DType, dtypes
 from tinycore.errors import UnsupportedError
+from tinycore.plugin import deferred
 from tinycore.render.base import LinearKernel, pointer_of
 from tinycore.render.llvm_types import storage_name
 from tinycore.render.llvm_writer import Writer
@@ -42,6 +43,8 @@ CONFIGURATION: Final = bytes(
 """Palette 1, then for each register the bytes of a row (16 bits), then its rows: SDM, LDTILECFG."""
 ARCH_REQ_XCOMP_PERM: Final = 0x1023
 XFEATURE_XTILEDATA: Final = 18
+STRATEGIES: Final = (deferred("tiny_cpu.tiles:propose"),)
+"""Plans of products by tiles."""
 SYS_ARCH_PRCTL: Final = 158
 """Linux gives a process the registers only if it asks (Documentation/arch/x86/xstate.rst)."""
 

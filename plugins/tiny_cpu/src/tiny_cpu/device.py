@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tiny_cpu.amx import ClangAmx, LlvmAmx, units_of
+from tiny_cpu.amx import STRATEGIES, ClangAmx, LlvmAmx, units_of
 from tiny_cpu.arch import Arch
 from tiny_cpu.clang import ClangCompiler
 from tiny_cpu.llvm import LlvmCompiler
@@ -68,7 +68,7 @@ def clang_toolchain(arch: str = "") -> Toolchain[Clang]:
     compiler = ClangCompiler(parsed)
     dialect, limits = ClangBaseline if parsed.is_baseline else Clang, parsed.limits()
     if units := units_of(parsed):
-        dialect, limits = ClangAmx, replace(limits, matrix=units)
+        dialect, limits = ClangAmx, replace(limits, matrix=units, strategies=STRATEGIES)
     return Toolchain("CLANG", str(parsed), dialect(limits), compiler)
 
 
@@ -78,5 +78,5 @@ def llvm_toolchain(arch: str = "") -> Toolchain[LlvmCpu]:
     compiler = LlvmCompiler(parsed)
     dialect, limits = LlvmCpuBaseline if parsed.is_baseline else LlvmCpu, parsed.limits()
     if units := units_of(parsed):
-        dialect, limits = LlvmAmx, replace(limits, matrix=units)
+        dialect, limits = LlvmAmx, replace(limits, matrix=units, strategies=STRATEGIES)
     return Toolchain("LLVM", str(parsed), dialect(limits, parsed.machine), compiler)

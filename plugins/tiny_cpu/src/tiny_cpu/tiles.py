@@ -1,6 +1,6 @@
-"""Matrix products on the matrix unit of a processor (AMX): blocks of tiles over packed operands.
+"""Matrix products by AMX: blocks of tiles over packed operands.
 
-Floor 3'. The loops of BLIS with an instruction for the innermost ones: rows are packed in blocks
+The loops of BLIS with an instruction for the innermost ones: rows are packed in blocks
 that threads share out, columns in panels that a block of rows reads, both in the order in which
 the instruction takes a tile. A few tiles of sums stay in registers.
 """
@@ -13,27 +13,45 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from tinycore.errors import ArgumentError
-from tinycore.lower.cost import Cost, Lanes, Proposal
-from tinycore.lower.draft import Draft
-from tinycore.lower.kernel_facts import KernelFacts
-from tinycore.lower.loops import Number, arrays_of, counter_of
-from tinycore.lower.packing import LEAST_CHUNKS, fill_of, loads_of, plan_fill
-from tinycore.lower.steps.stage import MOST_SCRATCH, Dimension, Stage
-from tinycore.lower.steps.tensorize import COLUMNS, ROWS, STEPS, Tensorize, factors_of
-from tinycore.lower.strategies.grid_shared import (
+from tinycore.render.base import Limits
+from tinycore.tiling import (
+    COLUMNS,
+    LEAST_CHUNKS,
+    MOST_SCRATCH,
+    ROWS,
+    STEPS,
+    Bind,
+    Cost,
+    Dimension,
+    Draft,
+    Fuse,
+    KernelFacts,
+    Number,
+    Proposal,
+    Reorder,
     Sides,
+    Split,
+    Stage,
+    Tail,
+    Tensorize,
+    arrays_of,
+    counter_of,
+    dimension,
+    factors_of,
+    fill_of,
+    loads_of,
+    longest,
     operand_accesses,
+    plan_fill,
     sides_among,
     sides_of,
 )
-from tinycore.lower.strategies.matrix_sides import longest
-from tinycore.lower.strategies.matrix_unit import dimension
-from tinycore.lower.tile import Bind, Fuse, Reorder, Split, Tail
-from tinycore.render.base import Limits
 from tinycore.uop.affine import coefficient
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind
+
+__all__ = ["propose"]
 
 SIDE_TILES: Final = 2
 """Tiles of a block along rows and along columns, each read for as many products."""
@@ -59,7 +77,7 @@ class Blocks(NamedTuple):
     wide: Number
 
 
-def propose(facts: KernelFacts, limits: Limits, lanes: Lanes) -> Iterator[Proposal]:
+def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
     """A product on each unit of a single thread.
 
     Tiles that pass an end begin earlier and are computed twice in part.
