@@ -20,6 +20,7 @@ from tinycore.lower.plan import plan_for
 from tinycore.lower.steps.stage import Stage
 from tinycore.lower.steps.tensorize import Tensorize
 from tinycore.lower.tile import Bind, Plan, Reorder, Split, apply_checked
+from tinycore.plugin import deferred
 from tinycore.render import Limits
 from tinycore.schedule.limits import cut_for
 from tinycore.uop.matrix import MatrixUnit
@@ -27,11 +28,14 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op, Part
 
 UNITS: Final = (TILE_BYTES, TILE_SHORTS)
+STRATEGIES: Final = (deferred("tiny_cpu.tiles:propose"),)
+"""Those of AMX, for units that are made up."""
 
 
 def limits_with(*units: MatrixUnit) -> Limits:
     """A processor of two threads, with some units."""
-    return Limits(vector_bytes=64, vector_registers=32, threads=2, matrix=units)
+    limits = Limits(vector_bytes=64, vector_registers=32, threads=2, matrix=units)
+    return replace(limits, strategies=STRATEGIES)
 
 
 def product(unit: MatrixUnit, shape: tuple[int, int, int], turned: str = "", batch: int = 1) -> UOp:
