@@ -25,7 +25,7 @@ from functools import cached_property
 from itertools import chain
 from time import perf_counter
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tinycore._locks import lock as new_lock
 from tinycore._locks import replaced
@@ -71,6 +71,15 @@ def capture(refuses: bool = True, varying: tuple[Buffer, ...] | None = None) -> 
         yield recording
 
 
+class Pieces(NamedTuple):
+    """Launches of a long step: those that can be interrupted, by piece, and the others."""
+
+    copied: Sequence[Buffer]
+    """Memory that they overwrite and an interrupt restores."""
+    early: list[list[Part]]
+    late: list[Part]
+
+
 @dataclass(eq=False)
 class CapturedStep:
     """Launches, the buffers that were inputs, and the buffers that are results.
@@ -91,8 +100,8 @@ class CapturedStep:
     """Results of earlier replays whose memory may be used again (`tensor/recorded_call.py`)."""
     seconds: float = 0.0
     """The time that the last replay took."""
-    pieces: tuple[int, list[list[Part]], list[Part]] | None = None
-    """Number of launches of a long step that can be interrupted, these by piece, and the others."""
+    pieces: Pieces | None = None
+    """The launches of a long step as they are submitted."""
     lock: threading.RLock = field(default_factory=new_lock)
 
     def __post_init__(self) -> None:
@@ -219,15 +228,18 @@ class CapturedStep:
     ) -> None:
         """Run the launches in pieces. An interrupt between two restores what they have overwritten.
 
-        Where that is too much to be copied before, an interrupt waits from the first write on.
+        Where that is too much to be copied before, an interrupt waits from the first write to
+        what is not copied on.
         """
-        copies = self.copies(exchange)
-        count = self.count_before_writes if copies is None else len(self.items)
-        if self.pieces is None or self.pieces[0] != count:
-            pieces = pieces_of(self.items[:count], self.seconds)
-            early = [graph_parts(p, numbers, exchange) for p in pieces]
-            self.pieces = count, early, graph_parts(self.items[count:], numbers, exchange)
-        _, early, late = self.pieces
+        pieces = self.pieces or self.divide(self.cheap_copies(), exchange, numbers)
+        copies: dict[Buffer, Buffer] = {}
+        try:
+            for buffer in {base_buffer(exchange.get(b, b)) for b in pieces.copied}:
+                copies[buffer] = Buffer.allocated_like(buffer).copy_from(buffer)
+        except OutOfMemory:
+            copies = {}
+            pieces = self.divide((), exchange, numbers)
+        early, late = pieces.early, pieces.late
         try:
             for part in chain.from_iterable(early):
                 part.run(exchange, numbers)
@@ -236,25 +248,37 @@ class CapturedStep:
                 part.run(exchange, numbers)
         except BaseException:
             with deferred(handlers(everything=True)):
-                for buffer, copy in (copies or {}).items():
+                for buffer, copy in copies.items():
                     buffer.copy_from(copy)
             raise
 
-    def copies(self, exchange: Mapping[Buffer, Buffer]) -> dict[Buffer, Buffer] | None:
-        """Copies of the memory that the launches overwrite; None if that is too much."""
-        written = {base_buffer(exchange.get(b, b)) for b in self.overwritten}
-        if sum(b.nbytes for b in written) > self.seconds * COPIED_BYTES_PER_SECOND:
-            return None
-        try:
-            return {b: Buffer.allocated_like(b).copy_from(b) for b in written}
-        except OutOfMemory:
-            return None
+    def divide(
+        self,
+        copied: Sequence[Buffer],
+        exchange: Mapping[Buffer, Buffer],
+        numbers: Mapping[str, int],
+    ) -> Pieces:
+        """The step in pieces, of which it copies some of what it overwrites."""
+        count = self.count_before_writes(self.overwritten.difference(copied))
+        pieces = pieces_of(self.items[:count], self.seconds)
+        early = [graph_parts(p, numbers, exchange) for p in pieces]
+        self.pieces = Pieces(copied, early, graph_parts(self.items[count:], numbers, exchange))
+        return self.pieces
 
-    @property
-    def count_before_writes(self) -> int:
-        """The number of launches before the first that overwrites memory from before."""
+    def cheap_copies(self) -> list[Buffer]:
+        """Memory that the launches overwrite, the smallest first: as much as may be copied."""
+        left, found = self.seconds * COPIED_BYTES_PER_SECOND, list[Buffer]()
+        for buffer in sorted(self.overwritten, key=lambda b: b.nbytes):
+            left -= buffer.nbytes
+            if left < 0:
+                break
+            found.append(buffer)
+        return found
+
+    def count_before_writes(self, memory: frozenset[Buffer]) -> int:
+        """The number of launches before the first that overwrites some of the memory."""
         for number, item in enumerate(self.items):
-            if not self.overwritten.isdisjoint(map(base_buffer, item.results)):
+            if not memory.isdisjoint(map(base_buffer, item.results)):
                 return number
         return len(self.items)
 
