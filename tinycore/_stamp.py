@@ -19,7 +19,7 @@ from tinycore.config import reader_of, settings
 HERE: Final = Path(__file__).parent
 
 INDECISIVE_SETTINGS: Final = frozenset(
-    {"DEBUG", "TRACE", "NO_COLOR", "VERIFY", "DEV", "LRU", "NULL_ALLOW_COPYOUT", "DATA_DIR"}
+    {"DEBUG", "TRACE", "VIZ", "NO_COLOR", "VERIFY", "DEV", "LRU", "NULL_ALLOW_COPYOUT", "DATA_DIR"}
     | {"TINYCORE_PLUGINS", "TINYCORE_PLUGINS_DENY", "TINYCORE_STRICT", "TRAINING", "JIT"}
     | {"DEFAULT_FLOAT", "DEFAULT_INT", "CCACHE", "CACHE_DIR", "CACHE_SIZE", "WAIT_TIMEOUT_MS"}
     | {"BEAM", "BEAM_SECONDS", "TUNED", "PARALLEL"}

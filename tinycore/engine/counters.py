@@ -120,6 +120,7 @@ class LaunchProfiler:
     def note(self, event: str, *facts: Any) -> None:
         """Take an event other than a launch.
 
+        "scheduled", with a `Schedule` that is about to run, its graph, its policy and what varies;
         "replayed", with a step and the seconds of the replay; "compiled", with a runner, its
         source, "" if it comes from the disk cache, and seconds; "failed", with the name of a kernel
         that could not be compiled or launched, its device, its metadata, and the error.

@@ -18,6 +18,7 @@ from tinycore.dtype import DType, ImageDType, dtypes, to_numpy_dtype
 from tinycore.engine import transactions
 from tinycore.engine.captured_step import VaryingMemory
 from tinycore.engine.compile import state_of_programs
+from tinycore.engine.counters import profilers, report
 from tinycore.engine.run import (
     Runner,
     is_watched,
@@ -227,6 +228,8 @@ class Engine:
         """Compute the roots; map them, and other nodes that `policy` selects, to their memory."""
         varying = varying_parameters(canonical.memory)
         schedule = schedule_for(canonical, policy, on_disk=True, varying=varying)
+        if profilers:
+            report("scheduled", schedule, canonical, policy, varying)
         layout = schedule.layout(others, canonical)
         state = state_of_programs()
         runners = None if recordings.open else layout.runners.get(state)

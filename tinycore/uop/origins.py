@@ -25,13 +25,11 @@ def note_origin(node: UOp) -> None:
     """Record the innermost line outside of tinycore as the origin of a node, unless it has one."""
     if hasattr(node, "_origin"):
         return
-    frame = sys._getframe(1)
-    within = []
-    while frame.f_back and is_ours(frame.f_globals["__name__"]):
-        within.append(frame)
-        frame = frame.f_back
-    methods = (f.f_code.co_qualname for f in reversed(within))
-    method = next(name for name in methods if "<" not in name)  # others are wrappers
+    frame, method = sys._getframe(1), ""
+    while (caller := frame.f_back) and is_ours(frame.f_globals["__name__"]):
+        if "<" not in (name := frame.f_code.co_qualname):  # others are wrappers
+            method = name
+        frame = caller
     node._origin = method, frame.f_code.co_filename, frame.f_lineno
 
 

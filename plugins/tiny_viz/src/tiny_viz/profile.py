@@ -5,16 +5,23 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
+from tiny_viz import hooks  # noqa: F401  which looks whether the whole program is recorded first
 from tiny_viz.limits import limits_of
 from tiny_viz.recorder import Recorder
 from tiny_viz.store import SUFFIX
 from tiny_viz.summary import html_table, summary_of, text_table
-from tinycore import Context
+from tinycore.config import process
 from tinycore.errors import ArgumentError
 
 __all__ = ["profile"]
+
+active: Final[list[int]] = []
+"""What VIZ was before each profile that is recorded now.
+
+It is set for the whole process: launches of all threads are recorded, so are their origins.
+"""
 
 
 class profile:  # noqa: N801  it is used like a function, as in other profilers
@@ -36,7 +43,6 @@ class profile:  # noqa: N801  it is used like a function, as in other profilers
         self.path = Path(path) if path is not None else self._temporary()
         """The file, complete when the block has ended."""
         self._recorder: Recorder | None = None
-        self._settings = Context(VIZ=1)
         self.is_empty = True
         """True until kernels were recorded."""
 
@@ -47,7 +53,8 @@ class profile:  # noqa: N801  it is used like a function, as in other profilers
     def __enter__(self) -> Self:
         if self._recorder is not None:
             raise ArgumentError("a profile records one block; make another one for the next")
-        self._settings.__enter__()
+        active.append(process["VIZ"])
+        process["VIZ"] = process["VIZ"] or 1
         self._recorder = Recorder(self.path, limits_of)
         self._recorder.start()
         return self
@@ -59,7 +66,8 @@ class profile:  # noqa: N801  it is used like a function, as in other profilers
         where: TracebackType | None,
     ) -> None:
         assert self._recorder is not None
-        self._settings.__exit__(kind, error, where)
+        before = active.pop()  # that of another one, if they overlap: the first is left at the end
+        process["VIZ"] = before
         if isinstance(error, Exception):
             self._recorder.failed("", "", (), error)
         self.is_empty = not self._recorder.stop()

@@ -1,8 +1,9 @@
-"""The recorder: a launch profiler of the core that keeps every event for the file of a profile.
+"""The recorder: a launch profiler of the core that notes every event for the file of a profile.
 
-While it is active each launch is waited for, to be timed. Replays of a captured step, which are one
-call for all launches, are observed launch by launch as often as that costs a few percent of their
-time; of the others the begin and the end are kept.
+While it is active each launch is waited for, to be timed. What it notes are tuples of numbers, of
+which `rows.py` makes rows in another thread. Replays of a captured step, which are one call for all
+launches, are observed launch by launch as often as that costs a few percent of their time; of the
+others the begin and the end are kept.
 """
 
 from __future__ import annotations
@@ -17,25 +18,27 @@ import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import count
 from pathlib import Path
+from threading import get_ident
+from time import perf_counter
 from typing import Any, Final
 
+from tiny_viz.rows import Event, Noted, Rows
 from tiny_viz.sampler import Sampler
-from tiny_viz.store import TABLES, Writer
+from tiny_viz.store import Writer
 from tinycore import __version__
 from tinycore.engine.counters import LaunchProfiler, profilers
-from tinycore.uop.text import to_text
+from tinycore.uop.origins import texts
 
 __all__ = ["Recorder"]
 
-BATCH: Final = 4096
-"""Events that are handed to the writer at once."""
+BATCH: Final = 32_768
+"""Launches that are handed to the writer at once: tuples of numbers, some 10 MB."""
 COST: Final = 0.02
 """Part of the time of replays that observing some of them may cost."""
 UNOBSERVED: Final = 2
 """Replays of a step, after the first, that are timed as they are before it is observed again."""
-MOST_BINDINGS: Final = 10_000
-"""Places of memory that are known to be those of an earlier launch."""
 
 
 class Replayed:
@@ -57,13 +60,21 @@ class Replayed:
 class Held(weakref.ref[Any]):
     """A buffer that is in use."""
 
-    __slots__ = ("identity", "number", "place")
+    __slots__ = ("identity", "number")
 
     identity: int
     number: int
-    """The number of its row, 0 for a view."""
-    place: str
-    """The number of its base, its offset and its size."""
+
+
+class Scheduled:
+    """A graph that was scheduled, held so that its id stays valid, and how often it has run."""
+
+    __slots__ = ("number", "runs", "schedule")
+
+    def __init__(self, number: int, schedule: Any) -> None:
+        self.number = number
+        self.schedule = schedule
+        self.runs = 0
 
 
 class Recorder(LaunchProfiler):
@@ -73,30 +84,29 @@ class Recorder(LaunchProfiler):
         super().__init__()
         self.writer = Writer(path)
         self.limits = limits
-        self.began = 0
+        self.began = 0.0
         self.threads: dict[int, int] = {}
-        self.texts: dict[str, int] = {}
         self.kernels: dict[tuple[int, Sequence[str]], int] = {}
         self.runners: list[Any] = []
         """Programs that were seen, held so that their ids stay valid."""
-        self.sources: dict[int, int] = {}
-        """By the id of a program, the number of its source."""
+        self.graphs: dict[int, Scheduled] = {}
+        """By the ids of their schedules."""
         self.steps: weakref.WeakKeyDictionary[Any, Replayed] = weakref.WeakKeyDictionary()
-        self.current: Replayed | None = None
-        self.buffers: dict[int, Held] = {}
-        """Living buffers, by their ids."""
-        self.bindings: dict[tuple[int, ...], tuple[int, Sequence[Any]]] = {}
-        """Numbers of the memory of launches, by the ids of its references, which are held here."""
-        self.counts = dict.fromkeys(("launches", "buffers", "bindings", "replays"), 0)
-        self.rows: dict[str, deque[tuple[Any, ...]]] = {name: deque() for name in TABLES}
-        """Rows that the writer has not got yet: `deque`s, which several threads may append to."""
-        self.last = (0, 0)
-        """Start and duration of the last launch."""
-        self.living: dict[int, tuple[Any, ...]] = {}
-        """Buffers that are in use, by number, as rows without the time of their end."""
+        self.memory: dict[int, int] = {}
+        """Numbers of living buffers, by their ids."""
+        self.held: dict[int, Held] = {}
+        """Living buffers, by number."""
+        self.next_kernel, self.next_buffer, self.next_replay = count(1), count(1), count(1)
+        self.flushing = threading.Lock()
+        self.noted = Noted(*[deque() for _ in Noted._fields])
+        """What was not handed to the writer yet: `deque`s, which several threads may append to."""
+        self.rows: dict[str, deque[Event]] = {
+            name: deque() for name in ("threads", "steps", "replays", "samples", "places")
+        }
+        """Rows, likewise."""
+        self.last = 0.0
+        """The end of the last launch."""
         self.failures: list[Exception] = []
-        self.files: set[str] = set()
-        self.devices: set[str] = set()
         self.process = os.getpid()
         self.sampler = Sampler(self)
 
@@ -104,28 +114,35 @@ class Recorder(LaunchProfiler):
 
     def start(self) -> None:
         """Begin."""
-        self.began = time.perf_counter_ns()
+        self.began = perf_counter()
+        self.made = Rows(self.began)
         profilers.append(self)
         self.sampler.start()
 
     def stop(self) -> bool:
         """End, and write the file. False if there was nothing to write: no kernel ran."""
+        end = perf_counter() - self.began
         with contextlib.suppress(ValueError):
             profilers.remove(self)
         self.sampler.stop()
         if self.process != os.getpid():  # a fork of the recorded program
             return False
-        if not self.counts["launches"] and not self.failures:
+        if not self.has_events:
             return False
         for known in list(self.steps.values()):
             if known.started:
                 self.end_observed(known)
-        self.rows["buffers"].extend(self.living.values())
-        self.flush()
-        end = time.perf_counter_ns() - self.began
-        self.write_meta(end)
+        self.flush(waits=True)
+        self.writer.put("runs", [(known.number, known.runs) for known in self.graphs.values()])
+        self.writer.put_made(lambda: [("buffers", [*self.made.living.values()])])
+        self.write_meta(int(end * 1e9))
         self.writer.close()
         return True
+
+    @property
+    def has_events(self) -> bool:
+        """True if there is something to write a file for."""
+        return bool(self.last or self.failures)
 
     def write_meta(self, end: int) -> None:
         """Write what is known of the program as a whole."""
@@ -138,15 +155,28 @@ class Recorder(LaunchProfiler):
             "ended": time.strftime("%Y-%m-%d %H:%M:%S"),
             "nanoseconds": str(end),
         }
-        put = self.writer.put
-        put("meta", list(about.items()))
-        put("rates", self.limits(sorted(self.devices)))
-        put("files", [(path, text) for path in sorted(self.files) if (text := text_of(path))])
+        self.writer.put("meta", list(about.items()))
+        devices = sorted({runner.device for runner in self.runners})
+        self.writer.put("rates", self.limits(devices))
+        self.writer.put_made(
+            lambda: [("files", [(f, text) for f in sorted(self.made.files) if (text := text_of(f))])]
+        )
 
-    def flush(self) -> None:
-        """Hand what was collected to the writer."""
-        for table, rows in self.rows.items():
-            self.writer.put(table, [rows.popleft() for _ in range(len(rows))])
+    def flush(self, waits: bool = False) -> None:
+        """Hand what was collected to the writer, unless somebody is at it (then wait, if asked).
+
+        Memory dies after its last launch was noted, and is noted before its first: so deaths are
+        taken first, and births after the launches.
+        """
+        if not self.flushing.acquire(blocking=waits):  # another thread is at it, or a frame below
+            return
+        try:
+            noted = Noted(*map(taken, self.noted))
+            self.writer.put_made(lambda: self.made.made(noted))
+            for table, rows in self.rows.items():
+                self.writer.put(table, taken(rows))
+        finally:
+            self.flushing.release()
 
     # --- what the core reports
 
@@ -159,21 +189,16 @@ class Recorder(LaunchProfiler):
         ended: float | None = None,
     ) -> None:
         """Add a launch."""
-        end = time.perf_counter_ns() if ended is None else int(ended * 1e9)
-        duration = int((seconds or 0.0) * 1e9)
-        kernel = self.kernels.get((id(runner), metadata))
-        if kernel is None:
-            kernel = self.note_kernel(runner, metadata)
-        start = end - duration - self.began
-        key = [*map(self.buffers.get, map(id, bufs))]
-        bound = self.bindings.get(tuple(map(id, key)))
-        binding = self.note_binding(runner, bufs, key, kernel, start) if bound is None else bound[0]
-        thread = self.thread()
-        self.counts["launches"] = number = self.counts["launches"] + 1
-        self.last = start, duration
-        rows = self.rows["launches"]
-        rows.append((number, start, duration, kernel, thread, binding))
-        if len(rows) >= BATCH:
+        self.last = ended = ended or perf_counter()
+        kernel = self.kernels.get((id(runner), metadata)) or self.note_kernel(runner, metadata)
+        memory = (*map(self.memory.get, map(id, bufs)),)
+        if None in memory:
+            began, pairs = ended - (seconds or 0.0), enumerate(zip(memory, bufs, strict=True))
+            memory = *[n or self.note_buffer(b, kernel, began, slot) for slot, (n, b) in pairs],
+        thread = self.threads.get(get_ident()) or self.thread()
+        launches = self.noted.launches
+        launches.append((kernel, seconds or 0.0, ended, thread, memory))
+        if len(launches) >= BATCH:
             self.flush()
 
     def observes(self, step: Any) -> bool:
@@ -181,31 +206,34 @@ class Recorder(LaunchProfiler):
         known = self.steps.get(step)
         if known is None:
             known = self.steps[step] = Replayed(len(self.steps) + 1)
-        now = time.perf_counter()
         if known.started:  # the replay before was observed: `replayed` was not called
             self.end_observed(known)
         known.replays += 1
         extra = known.observed - known.fastest
         if known.replays == 1 or (known.replays > UNOBSERVED + 1 and known.budget > extra):
             known.budget -= max(extra, 0.0) if known.replays > 1 else 0.0
-            known.started = now
+            known.started = perf_counter()
             return True
         return False
 
     def note(self, event: str, *facts: Any) -> None:
-        """Add a replay, a compilation or a failure."""
+        """Add a replay, a compilation, a graph or a failure."""
         if event == "replayed":
             self.replayed(*facts)
+        elif event == "scheduled":
+            self.scheduled(*facts)
         elif event == "compiled":
-            self.compiled(*facts)
+            runner, source, seconds = facts
+            self.runners.append(runner)
+            event = runner, source, seconds, perf_counter(), self.thread()
+            self.noted.compilations.append(event)
         elif event == "failed":
             self.failed(*facts)
 
     def end_observed(self, known: Replayed) -> None:
         """Note the end of an observed replay, with its last launch."""
         began, known.started = known.started, 0.0
-        end = (sum(self.last) + self.began) / 1e9
-        known.observed = max(end - began, 0.0)
+        known.observed = max(self.last - began, 0.0)
         self.note_replay(known.number, began, known.observed, True)
 
     def replayed(self, step: Any, seconds: float) -> None:
@@ -217,35 +245,35 @@ class Recorder(LaunchProfiler):
         known.budget += COST * seconds
         if known.replays <= UNOBSERVED + 1:
             self.note_step(known.number, step)
-        self.note_replay(known.number, time.perf_counter() - seconds, seconds, False)
+        self.note_replay(known.number, perf_counter() - seconds, seconds, False)
 
-    def compiled(self, runner: Any, source: str, seconds: float) -> None:
-        """Add a program that was made."""
-        self.runners.append(runner)
-        end = time.perf_counter_ns() - self.began
-        duration = int(seconds * 1e9)
-        graph, text = self.text(to_text(runner.ast)), self.text(source)
-        if text:
-            self.sources[id(runner)] = text
-        row = (end - duration, duration, runner.name, runner.device, not source)
-        self.rows["compilations"].append((None, *row, self.thread(), graph, text))
+    def scheduled(self, schedule: Any, canonical: Any, policy: Any, varying: Any) -> None:
+        """Add the run of a graph of tensors, at its first run with all that its schedule needs."""
+        known = self.graphs.get(id(schedule))
+        if known is None:
+            number = len(self.graphs) + 1
+            known = self.graphs[id(schedule)] = Scheduled(number, schedule)
+            name = f"{policy.__module__}:{policy.__qualname__}"
+            origins = texts(canonical.originals)
+            known_by = None if varying is None else sorted(varying)
+            about = number, perf_counter(), schedule.sink, name, known_by, origins, schedule.steps
+            self.noted.graphs.append(about)
+        known.runs += 1
 
     def failed(self, kernel: str, device: str, metadata: Sequence[str], error: Exception) -> None:
         """Add the failure of a kernel, once for each error."""
         if any(error is known for known in self.failures):
             return
         self.failures.append(error)
-        now = time.perf_counter_ns() - self.began
-        operations, origins = self.told(metadata)
         shown = "".join(traceback.format_exception(error))
-        about = (kernel, device, operations, origins, type(error).__name__, str(error), shown)
-        self.rows["failures"].append((None, now, *about))
+        about = perf_counter(), kernel, device, metadata
+        self.noted.failures.append((*about, type(error).__name__, str(error), shown))
 
-    # --- what rows refer to
+    # --- what events refer to
 
     def thread(self) -> int:
         """The number of this thread."""
-        own = threading.get_ident()
+        own = get_ident()
         found = self.threads.get(own)
         if found is None:
             found = self.threads[own] = len(self.threads) + 1
@@ -253,77 +281,32 @@ class Recorder(LaunchProfiler):
             self.rows["threads"].append((found, next(alive, "background")))
         return found
 
-    def text(self, content: str) -> int:
-        """The number of a long text, written once; 0 for none."""
-        if not content:
-            return 0
-        found = self.texts.get(content)
-        if found is None:
-            found = self.texts[content] = len(self.texts) + 1
-            self.rows["texts"].append((found, content))
-        return found
-
-    def told(self, metadata: Sequence[str]) -> tuple[str, str]:
-        """The operations of a kernel, and where a user asked for them, both as JSON."""
-        operations = [word for word in metadata if " " not in word]
-        origins = []
-        for method, _, place in (word.partition(" ") for word in metadata):
-            if place:
-                file, _, line = place.rpartition(":")
-                origins.append((method, file, int(line)))
-                self.files.add(file)
-        return json.dumps(operations), json.dumps(origins)
-
     def note_kernel(self, runner: Any, metadata: Sequence[str]) -> int:
-        """Write a kernel, and return its number."""
-        number = self.kernels[id(runner), metadata] = len(self.kernels) + 1
+        """Note a kernel, and return its number."""
+        number = self.kernels[id(runner), metadata] = next(self.next_kernel)
         self.runners.append(runner)
-        self.devices.add(runner.device)
-        ast = getattr(runner, "ast", None)
-        graph = 0 if ast is None else self.text(to_text(ast))
-        queue = "copies" if ast is None else "kernels"
-        work = runner.estimate
-        about = (number, runner.name, runner.device, queue, work.ops, work.bytes)
-        source = self.sources.get(id(runner), 0)
-        self.rows["kernels"].append((*about, *self.told(metadata), graph, source))
+        self.noted.kernels.append((number, runner, metadata))
         return number
 
-    def note_binding(
-        self, runner: Any, bufs: Sequence[Any], key: Sequence[Any], kernel: int, start: int
-    ) -> int:
-        """Write the memory of a launch, and return its number."""
-        written, rows = runner.written, []
-        for slot, (buffer, held) in enumerate(zip(bufs, key, strict=True)):
-            place = (held or self.note_buffer(buffer, kernel, start, slot in written)).place
-            rows.append(f"[{place},{int(slot in written)}]")
-        self.counts["bindings"] = number = self.counts["bindings"] + 1
-        self.rows["bindings"].append((number, f"[{','.join(rows)}]"))
-        if None not in key:
-            if len(self.bindings) >= MOST_BINDINGS:
-                self.bindings.clear()
-            self.bindings[tuple(map(id, key))] = number, key
+    def note_buffer(self, buffer: Any, kernel: int, time: float, slot: int) -> int:
+        """Note a buffer that was not seen before, of a view its base, too; its number."""
+        identity, base, dtype = id(buffer), 0, buffer.dtype
+        if identity in self.memory:  # it is in two slots
+            return self.memory[identity]
+        if buffer.base is not None:
+            base = self.note_buffer(buffer.base, kernel, time, slot)
+        self.memory[identity] = number = next(self.next_buffer)
+        self.held[number] = held = Held(buffer, self.forget)
+        held.number, held.identity = number, identity
+        about = number, base, buffer.offset, buffer.device, dtype.name, buffer.size * dtype.itemsize
+        self.noted.births.append((*about, time, kernel, slot))
         return number
-
-    def note_buffer(self, buffer: Any, kernel: int, start: int, written: bool) -> Held:
-        """Note a buffer that was not seen before; of a view its base, too."""
-        held = self.buffers[id(buffer)] = Held(buffer, self.forget)
-        held.identity, held.number, base = id(buffer), 0, buffer.base
-        if base is None:
-            self.counts["buffers"] = held.number = number = self.counts["buffers"] + 1
-            row = (number, buffer.device, buffer.dtype.name, buffer.nbytes, max(start, 0))
-            self.living[number] = *row, None, kernel, int(written)
-        else:
-            known = self.buffers.get(id(base)) or self.note_buffer(base, kernel, start, written)
-            number = known.number
-        held.place = f"{number},{buffer.offset},{buffer.nbytes}"
-        return held
 
     def forget(self, held: Any) -> None:
-        """Write when a buffer died."""
-        self.buffers.pop(held.identity, None)
-        if (row := self.living.pop(held.number, None)) is not None:
-            now = time.perf_counter_ns() - self.began
-            self.rows["buffers"].append((*row[:5], now, *row[6:]))
+        """Note when a buffer died."""
+        self.memory.pop(held.identity, None)
+        del self.held[held.number]
+        self.noted.deaths.append((held.number, perf_counter()))
 
     def note_step(self, number: int, step: Any) -> None:
         """Write the kernels of a captured step, which it has when it was replayed."""
@@ -332,10 +315,16 @@ class Recorder(LaunchProfiler):
 
     def note_replay(self, step: int, began: float, seconds: float, observed: bool) -> None:
         """Write a replay."""
-        self.counts["replays"] = number = self.counts["replays"] + 1
-        start, duration = int(began * 1e9) - self.began, int(seconds * 1e9)
-        row = (number, start, duration, step, self.thread(), int(observed))
-        self.rows["replays"].append(row)
+        number, rows = next(self.next_replay), self.rows["replays"]
+        start, duration = int((began - self.began) * 1e9), int(seconds * 1e9)
+        rows.append((number, start, duration, step, self.thread(), int(observed)))
+        if len(rows) >= BATCH:
+            self.flush()
+
+
+def taken(events: Any) -> list[Event]:
+    """The events so far, taken out of a `deque`."""
+    return [events.popleft() for _ in range(len(events))]
 
 
 def text_of(path: str) -> str:

@@ -17,8 +17,11 @@ SECONDS: Final = 0.01
 BETWEEN: Final = sys.stdlib_module_names | {"tinycore", "tiny_cpu", "tiny_hcq", "tiny_viz"}
 """Packages that a program calls: the line that is told is outside of them."""
 MOST_FRAMES: Final = 60
-SAMPLES: Final = 200
-"""Samples after which what was recorded is written: about two seconds."""
+SAMPLES: Final = 10_000
+"""Samples after which what was recorded is written: after half a minute or more.
+
+Writing takes Python's lock from the program, so it is done seldom.
+"""
 
 
 class Sampler:
@@ -46,12 +49,12 @@ class Sampler:
     def _work(self) -> None:
         while not self._stopped.wait(SECONDS):
             self.sample()
-            if len(self.rows) >= SAMPLES and self.recorder.counts["launches"]:
+            if len(self.rows) >= SAMPLES and self.recorder.has_events:
                 self.recorder.flush()
 
     def sample(self) -> None:
         """Note where each thread is. Frames are let go at once, as they hold what they use."""
-        now = time.perf_counter_ns() - self.recorder.began
+        now = int((time.perf_counter() - self.recorder.began) * 1e9)
         frames = sys._current_frames()
         del frames[threading.get_ident()]  # which holds `frames`: a cycle would keep all of them
         own = self.recorder.writer.thread

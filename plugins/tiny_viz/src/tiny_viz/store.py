@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final
@@ -21,8 +22,12 @@ __all__ = ["APPLICATION_ID", "TABLES", "VERSION", "Writer", "connect"]
 
 APPLICATION_ID: Final = 0x74637669
 """Application id in the header of the SQLite file: "tcvi"."""
-VERSION: Final = 1
+VERSION: Final = 2
 SUFFIX: Final = ".tinyviz"
+ROWS_AT_ONCE: Final = 1000
+"""Rows of a statement: SQLite takes 32,766 values."""
+Batch = tuple[str, Sequence[Any]]
+"""A table, and rows for it."""
 
 TABLES: Final = {
     "meta": "key TEXT PRIMARY KEY, value TEXT",
@@ -35,6 +40,11 @@ TABLES: Final = {
         "id INTEGER PRIMARY KEY, start INTEGER, duration INTEGER, kernel INTEGER, "
         "thread INTEGER, binding INTEGER"
     ),
+    "graphs": (
+        "id INTEGER PRIMARY KEY, start INTEGER, graph INTEGER, policy TEXT, varying TEXT, "
+        "kernels TEXT"
+    ),
+    "runs": "graph INTEGER PRIMARY KEY, count INTEGER",
     "steps": "id INTEGER PRIMARY KEY, kernels TEXT",
     "replays": (
         "id INTEGER PRIMARY KEY, start INTEGER, duration INTEGER, step INTEGER, thread INTEGER, "
@@ -144,7 +154,7 @@ class Writer:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._queue: SimpleQueue[tuple[str, Sequence[Any]] | None] = SimpleQueue()
+        self._queue: SimpleQueue[Callable[[], Iterable[Batch]] | None] = SimpleQueue()
         self.thread: threading.Thread | None = None
         """The thread that writes, once there is a file."""
         self._failure: Exception | None = None
@@ -156,13 +166,16 @@ class Writer:
 
     def put(self, table: str, rows: Sequence[Any]) -> None:
         """Write rows, in the order of the columns, soon."""
-        if not rows:
-            return
+        if rows:
+            self.put_made(lambda: [(table, rows)])
+
+    def put_made(self, make: Callable[[], Iterable[Batch]]) -> None:
+        """Write the rows that a function makes, by table, in the thread that writes."""
         if self.thread is None:
             self.thread = threading.Thread(target=self._work, name="tiny_viz writer", daemon=True)
             self.thread.start()
         if self._failure is None:
-            self._queue.put((table, rows))
+            self._queue.put(make)
 
     def close(self) -> None:
         """Write what is left, then totals and indices. Raises OSError if the file was not written.
@@ -179,13 +192,10 @@ class Writer:
     def _work(self) -> None:
         try:
             with closing(self._create()) as connection:
-                while (found := self._queue.get()) is not None:
-                    table, rows = found
-                    marks = ", ".join("?" * len(rows[0]))
+                while (make := self._queue.get()) is not None:
                     with connection:
-                        connection.executemany(
-                            f"INSERT OR REPLACE INTO {table} VALUES ({marks})", rows
-                        )
+                        for table, rows in make():
+                            insert(connection, table, rows)
                 finish(connection)
         except Exception as error:  # the program goes on without a profile
             self._failure = error
@@ -202,6 +212,20 @@ class Writer:
                 connection.execute(statement)
         connection.commit()
         return connection
+
+
+def insert(connection: sqlite3.Connection, table: str, rows: Sequence[Any]) -> None:
+    """Insert rows, many by each statement.
+
+    Python gives its lock away in each, and has it back from a busy program 5 ms later.
+    """
+    for start in range(0, len(rows), ROWS_AT_ONCE):
+        part = rows[start : start + ROWS_AT_ONCE]
+        marks = f"({', '.join('?' * len(part[0]))})"
+        connection.execute(
+            f"INSERT OR REPLACE INTO {table} VALUES {', '.join([marks] * len(part))}",
+            [*chain.from_iterable(part)],
+        )
 
 
 def finish(connection: sqlite3.Connection) -> None:

@@ -1,0 +1,203 @@
+"""Rows of a profile, made of what a `Recorder` has noted, in the thread that writes the file.
+
+The program that is recorded notes numbers and tuples alone. Numbers of memory, texts of graphs and
+JSON are made here, many events at a time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from tiny_viz.store import Batch
+from tiny_viz.summary import printable
+from tinycore.uop.text import to_text
+
+__all__ = ["Event", "Rows"]
+
+MOST_BINDINGS: Final = 10_000
+"""Places of memory that are known to be those of an earlier launch."""
+
+Event = tuple[Any, ...]
+
+
+class Noted(NamedTuple):
+    """Events of a part of the time, each kind in the order in which they came."""
+
+    deaths: Sequence[Event]
+    """(number, time) of memory."""
+    launches: Sequence[Event]
+    """(kernel, seconds, end, thread, numbers of memory)."""
+    births: Sequence[Event]
+    """(number, number of the base or 0, offset, device, dtype, bytes, time, kernel, slot)."""
+    kernels: Sequence[Event]
+    """(number, runner, metadata)."""
+    compilations: Sequence[Event]
+    """(runner, source, seconds, end, thread)."""
+    graphs: Sequence[Event]
+    """(number, time, graph, policy, varying, origins, steps)."""
+    failures: Sequence[Event]
+    """(time, kernel, device, metadata, error, message, traceback)."""
+
+
+class Rows:
+    """Makes rows. `began` is the time (`perf_counter`) at which the recording began."""
+
+    def __init__(self, began: float) -> None:
+        self.began = began
+        self.launches = 0
+        """The number of the last launch."""
+        self.texts: dict[str, int] = {}
+        self.new_texts: list[Event] = []
+        self.sources: dict[int, int] = {}
+        """By the id of a program, the number of its source."""
+        self.written: dict[int, frozenset[int]] = {}
+        """By kernel, the slots that it writes."""
+        self.places: dict[int, str] = {}
+        """By the number of memory in use, its base, offset and bytes."""
+        self.living: dict[int, Event] = {}
+        """Rows of allocations in use, without the time of their end."""
+        self.bindings: dict[tuple[int, ...], int] = {}
+        """Numbers of bindings, by kernel and memory."""
+        self.last_binding = 0
+        self.files: set[str] = set()
+
+    def made(self, noted: Noted) -> Iterator[Batch]:
+        """The rows of some events."""
+        yield "compilations", [self.compilation(*event) for event in noted.compilations]
+        yield "kernels", [self.kernel(*event) for event in noted.kernels]
+        yield "graphs", [self.graph(*event) for event in noted.graphs]
+        yield "failures", [self.failure(*event) for event in noted.failures]
+        for event in noted.births:
+            self.birth(*event)
+        yield from self.launched(noted.launches)
+        yield "buffers", [row for event in noted.deaths if (row := self.death(*event))]
+        yield "texts", self.new_texts
+        self.new_texts = []
+
+    def nanoseconds(self, time: float) -> int:
+        """Since the recording began."""
+        return int((time - self.began) * 1e9)
+
+    def launched(self, launches: Sequence[Event]) -> Iterator[Batch]:
+        """Launches, and bindings that were not seen before."""
+        rows, new = [], []
+        number, began, bindings = self.launches, self.began, self.bindings
+        for kernel, seconds, end, thread, memory in launches:
+            number += 1
+            key = (kernel, *memory)
+            if (binding := bindings.get(key)) is None:
+                if len(bindings) >= MOST_BINDINGS:
+                    bindings.clear()
+                self.last_binding = binding = bindings[key] = self.last_binding + 1
+                new.append((binding, self.binding(kernel, memory)))
+            duration = int(seconds * 1e9)
+            start = int((end - began) * 1e9) - duration
+            rows.append((number, start, duration, kernel, thread, binding))
+        self.launches = number
+        yield "bindings", new
+        yield "launches", rows
+
+    def binding(self, kernel: int, memory: Sequence[int]) -> str:
+        """The memory of a launch as JSON."""
+        places, written = self.places, self.written[kernel]
+        slots = [f"[{places[n]},{int(slot in written)}]" for slot, n in enumerate(memory)]
+        return f"[{','.join(slots)}]"
+
+    def birth(
+        self,
+        number: int,
+        base: int,
+        offset: int,
+        device: str,
+        dtype: str,
+        size: int,
+        time: float,
+        kernel: int,
+        slot: int,
+    ) -> None:
+        """Memory that was not seen before; a view has a base."""
+        self.places[number] = f"{base or number},{offset},{size}"
+        if not base:
+            born = max(self.nanoseconds(time), 0)
+            written = int(slot in self.written[kernel])
+            self.living[number] = number, device, dtype, size, born, None, kernel, written
+
+    def death(self, number: int, time: float) -> Event | None:
+        """The row of memory that is not in use any more, None for a view."""
+        del self.places[number]
+        row = self.living.pop(number, None)
+        return row and (*row[:5], self.nanoseconds(time), *row[6:])
+
+    def kernel(self, number: int, runner: Any, metadata: Sequence[str]) -> Event:
+        """A kernel, or a copy, which has no graph."""
+        self.written[number] = runner.written
+        ast = getattr(runner, "ast", None)
+        graph = 0 if ast is None else self.text(to_text(ast))
+        queue = "copies" if ast is None else "kernels"
+        work = runner.estimate
+        about = (number, runner.name, runner.device, queue, work.ops, work.bytes)
+        return *about, *self.told(metadata), graph, self.sources.get(id(runner), 0)
+
+    def compilation(
+        self, runner: Any, source: str, seconds: float, end: float, thread: int
+    ) -> Event:
+        """A program that was made, or loaded from the disk cache, which tells no source."""
+        duration = int(seconds * 1e9)
+        graph, text = self.text(to_text(runner.ast)), self.text(source)
+        if text:
+            self.sources[id(runner)] = text
+        start = self.nanoseconds(end) - duration
+        row = (None, start, duration, runner.name, runner.device, not source)
+        return *row, thread, graph, text
+
+    def graph(
+        self,
+        number: int,
+        time: float,
+        sink: Any,
+        policy: str,
+        varying: Sequence[int] | None,
+        origins: Mapping[Any, str],
+        steps: Sequence[Any],
+    ) -> Event:
+        """A graph of tensors that was scheduled, its nodes with their origins."""
+        for origin in origins.values():
+            self.files.add(file_of(origin))
+        kernels = [self.text(to_text(step.ast)) for step in steps]
+        text = self.text(to_text(sink, {n: printable(o) for n, o in origins.items()}))
+        row = (number, self.nanoseconds(time), text, policy, json.dumps(varying))
+        return *row, json.dumps(kernels)
+
+    def failure(
+        self, time: float, kernel: str, device: str, metadata: Sequence[str], *error: str
+    ) -> Event:
+        """An error."""
+        return None, self.nanoseconds(time), kernel, device, *self.told(metadata), *error
+
+    def text(self, content: str) -> int:
+        """The number of a long text, written once; 0 for none."""
+        if not content:
+            return 0
+        found = self.texts.get(content)
+        if found is None:
+            found = self.texts[content] = len(self.texts) + 1
+            self.new_texts.append((found, content))
+        return found
+
+    def told(self, metadata: Sequence[str]) -> tuple[str, str]:
+        """The operations of a kernel, and where a user asked for them, both as JSON."""
+        operations = [word for word in metadata if " " not in word]
+        origins = []
+        for method, _, place in (word.partition(" ") for word in metadata):
+            if place:
+                file, _, line = place.rpartition(":")
+                origins.append((method, file, int(line)))
+                self.files.add(file)
+        return json.dumps(operations), json.dumps(origins)
+
+
+def file_of(origin: str) -> str:
+    """The file of an origin in text, `add /home/me/train.py:31`."""
+    return origin.partition(" ")[2].rpartition(":")[0]
