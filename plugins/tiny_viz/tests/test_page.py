@@ -22,7 +22,7 @@ from tiny_viz.server import Server
 from tiny_viz.store import LEVELS, Writer
 from tinycore import Context, Device, Tensor
 
-LOOKS = ("Timeline", "Kernels", "Lines", "Graph", "Memory", "Failures")
+LOOKS = ("Timeline", "Kernels", "Lines", "Tensors", "Launches", "Memory", "Failures")
 TABS = ("Overview", "Graph", "Passes", "Plans", "Source", "Assembly")
 
 
@@ -227,7 +227,7 @@ def test_a_training_step_is_shown_in_every_view(tmp_path: Path) -> None:
         page.fill("#search", "program.py:14")
         page.wait_for_function(f"document.querySelectorAll('tbody tr').length < {everything}")
         assert page.locator("tbody tr").count() > 0
-        go(page, "Graph", count=60)
+        go(page, "Launches", count=60)
         assert pixels_drawn(page) > 20
         go(page, "Memory")
         assert "In use at" in page.inner_text("#view")
@@ -256,7 +256,7 @@ def test_a_generation_of_twenty_tokens_is_shown(tmp_path: Path) -> None:
         page.locator("dl a", has_text="softmax decoder.py:").first.click()
         page.wait_for_selector("#view[data-ready='Lines']")
         assert page.locator(".line.here", has_text="softmax").count() == 1
-        go(page, "Graph", count=300)
+        go(page, "Launches", count=300)
         assert page.evaluate("state.graph.nodes.length") > 300
         assert pixels_drawn(page) > 20
         go(page, "Timeline")
@@ -295,7 +295,7 @@ def test_ten_thousand_nodes_stay_fluid(tmp_path: Path) -> None:
             for _ in range(5_000):
                 a = (a + 1).realize()
     with opened(found.path) as page:
-        go(page, "Graph", count=5_000)
+        go(page, "Launches", count=5_000)
         assert page.evaluate("state.graph.nodes.length") >= 10_000
         page.evaluate("state.graph.scale = 0.05; state.graph.draw()")
         page.wait_for_timeout(200)

@@ -27,7 +27,7 @@ from tinycore.uop.parse import from_text
 from tinycore.uop.pattern import Rule
 from tinycore.uop.rewrite import observe
 
-__all__ = ["shown_passes"]
+__all__ = ["difference", "lowered", "made_apart"]
 
 MOST_LINES: Final = 3000
 """Lines of a graph that are compared."""
@@ -69,26 +69,26 @@ class Collected(TextIOBase):
         self.rules[rule.name] += 1
 
 
-def shown_passes(graph: str, device: str) -> Any:
-    """Every pass with its difference to the one before, the plans proposed, source and assembly.
-
-    Where the device cannot be opened here, the reason instead.
-    """
+def made_apart(module: str, question: Any) -> Any:
+    """The answer of a module to a question, in a process of its own; or {"error": reason}."""
     done = subprocess.run(
-        [sys.executable, "-m", "tiny_viz.passes"],
-        input=json.dumps([graph, device]),
+        [sys.executable, "-m", module],
+        input=json.dumps(question),
         capture_output=True,
         text=True,
         check=False,
         env=os.environ | {"VIZ": "0", "TINYCORE_VIZ": "0"},
     )
     if done.returncode:
-        return {"error": f"lowering it failed: {done.stderr.strip()[-2000:]}", "passes": []}
+        return {"error": f"making it again failed: {done.stderr.strip()[-2000:]}", "passes": []}
     return json.loads(done.stdout)
 
 
 def lowered(graph: str, device: str) -> Any:
-    """The same, made in this process."""
+    """Every pass with its difference to the one before, the plans proposed, source and assembly.
+
+    Where the device cannot be opened here, the reason instead.
+    """
     collected = Collected()
     try:
         toolchain = Device[device].toolchain

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tiny_viz.graphs import diagram_of_launches, diagram_of_text
-from tiny_viz.passes import shown_passes
+from tiny_viz.passes import made_apart
 from tiny_viz.store import CHANGES_OF_MEMORY, LEVELS, connect
 from tiny_viz.summary import totals, where
 from tinycore.plugin import lock
@@ -24,6 +24,7 @@ MOST_LAUNCHES: Final = 10_000
 MOST_HOLDERS: Final = 200
 MOST_POINTS: Final = 4000
 MOST_PIXELS: Final = 8192
+MOST_GRAPHS: Final = 5000
 
 
 class Queries:
@@ -33,6 +34,8 @@ class Queries:
         self.path = Path(path)
         self._connection = connect(path)
         self._lock = lock()
+        self._made: dict[str, Any] = {}
+        """What took another process, by its question."""
         self.known: dict[str, Callable[[Given], Any]] = {
             "summary": self.summary,
             "timeline": self.timeline,
@@ -40,6 +43,8 @@ class Queries:
             "passes": self.passes,
             "graph": self.graph,
             "nodes": self.nodes,
+            "schedules": self.schedules,
+            "schedule": self.schedule,
             "memory": self.memory,
             "holders": self.holders,
             "file": self.file,
@@ -220,7 +225,55 @@ class Queries:
         )
         if not found:
             raise ValueError("a copy has no graph")
-        return shown_passes(*found[0])
+        return self.made("tiny_viz.passes", [*found[0]])
+
+    def schedules(self, given: Given) -> Any:
+        """Every graph of tensors that was scheduled, with its kernels and how often it ran."""
+        known = self.kernel_numbers()
+        rows = self.rows(
+            "SELECT graphs.id, start, length(content) - length(replace(content, char(10), '')), "
+            "kernels, count FROM graphs JOIN texts ON texts.id = graphs.graph LEFT JOIN runs ON "
+            "runs.graph = graphs.id ORDER BY graphs.id LIMIT ?",
+            (MOST_GRAPHS,),
+        )
+        names = ("id", "start", "nodes", "kernels", "runs")
+        found = [dict(zip(names, row, strict=True)) for row in rows]
+        for graph in found:
+            graph["kernels"] = [number_in(known, *k) for k in json.loads(graph["kernels"])]
+        return found
+
+    def kernel_numbers(self) -> dict[tuple[int, str], int]:
+        """Kernels by their graph and origins, and, with "" for these, by their graph alone."""
+        found: dict[tuple[int, str], int] = {}
+        for number, graph, origins in self.rows("SELECT id, graph, origins FROM kernels"):
+            found[graph, origins] = number
+            found.setdefault((graph, ""), number)
+        return found
+
+    def schedule(self, given: Given) -> Any:
+        """A graph of tensors, scheduled anew: values in memory, reasons, levels, passes."""
+        found = self.rows(
+            "SELECT content, policy, varying, kernels FROM graphs JOIN texts ON texts.id = graph "
+            "WHERE graphs.id = ?",
+            (int(given["id"]),),
+        )
+        if not found:
+            raise ValueError(f"there is no graph {given['id']}")
+        content, policy, varying, kernels = found[0]
+        listed, known = json.loads(kernels), self.kernel_numbers()
+        made = self.made("tiny_viz.schedules", [content, policy, json.loads(varying)])
+        ran = [self.text(graph) for graph, *_ in listed]
+        return made | {
+            "same": made.get("kernels") == ran,
+            "kernels": [number_in(known, *kernel) for kernel in listed],
+        }
+
+    def made(self, module: str, question: Any) -> Any:
+        """What another process answers, asked once."""
+        key = json.dumps([module, question])
+        if key not in self._made:
+            self._made[key] = made_apart(module, question)
+        return self._made[key]
 
     def nodes(self, given: Given) -> Any:
         """The graph of a kernel, laid out."""
@@ -287,6 +340,13 @@ class Queries:
             for name in ("operations", "origins"):
                 failure[name] = json.loads(failure[name])
         return found
+
+
+def number_in(
+    known: Mapping[tuple[int, str], int], graph: int, operations: str, origins: str
+) -> int:
+    """The number of a kernel of a schedule, 0 for one that never ran."""
+    return known.get((graph, origins)) or known.get((graph, ""), 0)
 
 
 def labeled(rows: Iterable[Any], labels: list[str]) -> list[list[int]]:

@@ -165,7 +165,7 @@ class Rows:
         """A graph of tensors that was scheduled, its nodes with their origins."""
         for origin in origins.values():
             self.files.add(file_of(origin))
-        kernels = [self.text(to_text(step.ast)) for step in steps]
+        kernels = [(self.text(to_text(step.ast)), *self.told(step.metadata)) for step in steps]
         text = self.text(to_text(sink, {n: printable(o) for n, o in origins.items()}))
         row = (number, self.nanoseconds(time), text, policy, json.dumps(varying))
         return *row, json.dumps(kernels)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import sqlite3
 import sys
 import webbrowser
 from collections.abc import Callable, Mapping
@@ -113,7 +114,7 @@ class Handler(BaseHTTPRequestHandler):
             return
         try:
             status, result = HTTPStatus.OK, found(given)
-        except (TinycoreError, ValueError, KeyError) as error:
+        except (TinycoreError, ValueError, KeyError, sqlite3.Error) as error:
             status, result = HTTPStatus.BAD_REQUEST, {"error": str(error)}
         content = json.dumps(result, separators=(",", ":")).encode()
         self.answer(status, "application/json", content)

@@ -56,7 +56,9 @@ const matches = kernel => state.search.toLowerCase().split(/\s+/).every(word => 
 
 /* --- views */
 
-const VIEWS = { Timeline: timelineView, Kernels: kernelsView, Lines: linesView, Graph: graphView, Memory: memoryView, Failures: failuresView };
+const VIEWS = { Timeline: timelineView, Kernels: kernelsView, Lines: linesView, Tensors: tensorsView, Launches: launchesView, Memory: memoryView, Failures: failuresView };
+/* Views of one thing, each with the view that leads to it. */
+const DETAILS = { Kernel: [kernelView, "Kernels"], Schedule: [scheduleView, "Tensors"] };
 
 function go(view, values = {}) {
   location.hash = new URLSearchParams({ view, ...values });
@@ -66,13 +68,14 @@ async function show() {
   const { view = "Timeline", ...values } = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
   state.view = view;
   tip(null);
-  for (const button of element("views").children) button.className = button.dataset.view === view ? "on" : "";
+  const [detail, parent] = DETAILS[view] || [];
+  for (const button of element("views").children) button.className = button.dataset.view === (parent || view) ? "on" : "";
   const main = element("view");
   main.replaceChildren();
   main.className = "";
   main.dataset.ready = "";
   try {
-    await (view === "Kernel" ? kernelView : VIEWS[view] || timelineView)(main, values);
+    await (detail || VIEWS[view] || timelineView)(main, values);
     main.dataset.ready = view;
   } catch (error) {
     main.append(make("div", { class: "pad error" }, String(error.message || error)));
@@ -198,12 +201,16 @@ function overview(body, found) {
     const [first] = found.launches;
     box.append(make("div", { class: "tabs" },
       make("button", { onclick: () => { state.window = [first[1] - first[2] * 5, first[1] + first[2] * 6]; go("Timeline"); } }, "First launch in the timeline"),
-      make("button", { onclick: () => go("Graph", { from: Math.max(first[0] - 5, 1), count: 40 }) }, "Around the first launch")));
+      make("button", { onclick: () => go("Launches", { from: Math.max(first[0] - 5, 1), count: 40 }) }, "Around the first launch")));
   }
   box.append(make("h3", {}, "Graph"), make("pre", {}, found.graph || "a copy has no graph"));
 }
 
-function showPasses(body, { passes }) {
+function rulesOf(step) {
+  return step.rules.length ? make("p", {}, "rules: ", step.rules.map(([name, times]) => `${name} × ${times}`).join(", ")) : make("p", { class: "soft" }, "no rewrite rule fired");
+}
+
+function showPasses(body, { passes }, about = rulesOf) {
   const list = make("div", { class: "list" }), shown = make("div", { class: "pad" });
   body.className = "split";
   body.style.height = "75vh";
@@ -211,14 +218,13 @@ function showPasses(body, { passes }) {
   const choose = number => {
     [...list.children].forEach((button, n) => { button.classList.toggle("on", n === number); });
     const step = passes[number];
-    const rules = step.rules.length ? make("p", {}, "rules: ", step.rules.map(([name, times]) => `${name} × ${times}`).join(", ")) : make("p", { class: "soft" }, "no rewrite rule fired");
-    shown.replaceChildren(rules, make("pre", {}, ...step.lines.map(([kind, text]) => make("div", { class: kind === "+" ? "added" : kind === "-" ? "removed" : "" }, `${kind} ${text}`))));
+    shown.replaceChildren(about(step), make("pre", {}, ...step.lines.map(([kind, text]) => make("div", { class: kind === "+" ? "added" : kind === "-" ? "removed" : "" }, `${kind} ${text}`))));
   };
   passes.forEach((step, number) => {
     const changed = step.lines.filter(([kind]) => kind !== " ").length;
-    list.append(make("button", { class: step.changed || !number ? "" : "same", onclick: () => choose(number) }, number ? `${step.name} ${step.changed ? `(${changed})` : ""}` : "kernel"));
+    list.append(make("button", { class: step.changed || !number || (step.decisions || []).length ? "" : "same", onclick: () => choose(number) }, `${step.name} ${step.changed ? `(${changed})` : ""}`));
   });
-  const first = passes.findIndex((step, number) => number && step.changed);
+  const first = passes.findIndex((step, number) => step.decisions ? step.decisions.length : number && step.changed);
   if (passes.length) choose(Math.max(first, 0));
 }
 
@@ -266,12 +272,74 @@ function kernelRow(kernel) {
   return make("div", {}, "        ", make("a", { onclick: () => go("Kernel", { id: kernel.id }) }, kernel.name), ` ${took(kernel.seconds)} in ${count(kernel.launches)} launches: ${kernel.operations.join(" ")}`);
 }
 
-async function graphView(main, { from = 1, count: many = 60 }) {
+/* An origin in text, `softmax /home/me/train.py:31`, as a link to its line. */
+function originLink(origin) {
+  const [, method, file, line] = /^(\S+) (.*):(\d+)$/.exec(origin) || [];
+  return file ? make("a", { onclick: event => { event.stopPropagation(); go("Lines", { path: file, line }); } }, `${method} ${base(file)}:${line}`) : origin;
+}
+
+const linesOf = kernels => [...new Set(kernels.flatMap(kernel => kernel.origins.map(([, file, line]) => `${base(file)}:${line}`)))];
+
+async function tensorsView(main) {
+  const found = await ask("schedules");
+  const rows = found.map(graph => ({ ...graph, kernels: graph.kernels.map(id => state.kernels.get(id)) })).filter(graph => !state.search || graph.kernels.some(k => k && matches(k)));
+  const body = rows.map(graph => {
+    const known = graph.kernels.filter(Boolean), lines = linesOf(known);
+    const seconds = known.reduce((sum, k) => sum + k.seconds / k.launches, 0);
+    return make("tr", { class: "link", onclick: () => go("Schedule", { id: graph.id }) }, ...[graph.id, `${fixed(graph.start / 1e6, 3)} ms`, count(graph.nodes), count(graph.kernels.length), count(graph.runs || 0), took(seconds)].map(text => make("td", { class: "number" }, String(text))),
+      make("td", {}, lines.slice(0, 8).join(", ") + (lines.length > 8 ? `, and ${lines.length - 8} more lines` : "")));
+  });
+  const heads = ["graph", "first at", "nodes", "launches", "runs", "kernels of a run", "lines"];
+  main.append(make("table", {}, make("thead", {}, make("tr", {}, ...heads.map((name, n) => make("th", { class: n < heads.length - 1 ? "number" : "" }, name)))), make("tbody", {}, ...body)));
+  status(`${count(rows.length)} graphs of tensors were scheduled. A captured step runs without: its replays do not count as runs.`);
+}
+
+async function scheduleView(main, { id, tab = "Graph" }) {
+  main.append(make("p", { class: "pad soft" }, "scheduling it ..."));
+  const made = await ask("schedule", { id });
+  main.replaceChildren();
+  if (made.error) { main.append(make("p", { class: "pad error" }, made.error)); return; }
+  const kernel = launch => launch === null || launch === undefined ? null : state.kernels.get(made.kernels[launch]);
+  const link = launch => { const known = kernel(launch); return known ? make("a", { onclick: () => go("Kernel", { id: known.id }) }, `${launch} ${known.name}`) : launch === null || launch === undefined ? "" : String(launch); };
+  const tabs = make("div", { class: "tabs" }, ...["Graph", "Storages", "Apart", "Launches", "Passes"].map(name => make("button", { class: name === tab ? "on" : "", onclick: () => go("Schedule", { id, tab: name }) }, name)));
+  const head = make("div", { class: "pad" }, make("h2", {}, `Graph ${id}: ${count(made.nodes)} nodes, ${count(made.storages.length)} values stored, ${count(made.kernels.length)} launches`), tabs);
+  if (!made.same) head.append(make("p", { class: "error" }, "The tinycore or the devices here cut this graph into other kernels than those that ran."));
+  const body = make("div", {});
+  main.append(head, body);
+  if (tab === "Graph") {
+    main.className = "full"; body.className = "canvas"; body.style.height = `calc(100% - ${head.offsetHeight}px)`;
+    const graph = state.graph = new Graph(body, { choose: node => { const known = kernel(node.kernel ? node.kernel - 1 : null); if (known) go("Kernel", { id: known.id }); }, describe: (node, event) => tip(node && node.text, event) });
+    graph.show(made.diagram, true);
+    status("round: in memory, others: computed inside of the kernel that has their color; wheel: zoom, drag: move, click: kernel");
+  } else if (tab === "Storages") {
+    body.append(tableOf(["value", "bytes", "level", "why it is stored", "launch", "line"], made.storages.map(s => [`${s.op} ${s.dtype} ${s.shape.join("×")}`, s.bytes === null ? "" : bytes(s.bytes), s.level, s.reason, link(s.launch), originLink(s.origin)]), [1]));
+    status(`${count(made.storages.length)} of ${count(made.nodes)} values are stored; the others are computed where they are read`);
+  } else if (tab === "Apart") {
+    const side = ({ value, launch, origin }) => make("div", {}, value, make("br"), link(launch), " ", originLink(origin));
+    if (made.apart.length) body.append(tableOf(["one value", "another", "why they are in two kernels"], made.apart.map(a => [...a.values.map(side), a.reason])));
+    else body.append(make("p", { class: "pad soft" }, "no two values with the same loops are in two kernels; the passes tell the rest"));
+    status("pairs of values with the same loops");
+  } else if (tab === "Launches") {
+    body.append(tableOf(["launch", "time", "limit", "operations", "lines"], made.kernels.map((number, launch) => { const k = state.kernels.get(number); return k ? [link(launch), took(k.seconds / k.launches), limit(k), k.operations.join(" "), where(k.origins)] : [link(launch), "", "", "", "it did not run while this was recorded"]; }), [1]));
+    status("in the order in which they run");
+  } else {
+    showPasses(body, made, step => step.decisions.length ? make("pre", {}, step.decisions.join("\n")) : make("p", { class: "soft" }, "nothing was decided"));
+    status("each pass with its decisions, and the graph after it");
+  }
+}
+
+function tableOf(heads, rows, numbers = []) {
+  const kind = n => numbers.includes(n) ? "number" : "";
+  return make("table", {}, make("thead", {}, make("tr", {}, ...heads.map((name, n) => make("th", { class: kind(n) }, name)))),
+    make("tbody", {}, ...rows.map(row => make("tr", {}, ...row.map((cell, n) => make("td", { class: kind(n) }, cell))))));
+}
+
+async function launchesView(main, { from = 1, count: many = 60 }) {
   main.className = "full";
-  const field = (label, value, name) => make("label", {}, `${label} `, make("input", { type: "number", min: 1, value, size: 8, onchange: event => go("Graph", { from, count: many, [name]: event.target.value }) }));
+  const field = (label, value, name) => make("label", {}, `${label} `, make("input", { type: "number", min: 1, value, size: 8, onchange: event => go("Launches", { from, count: many, [name]: event.target.value }) }));
   const box = make("div", { class: "canvas" });
   const told = make("span", { class: "soft" });
-  main.append(make("div", { class: "column" }, make("div", { class: "tools" }, field("from launch", from, "from"), field("launches", many, "count"), make("button", { onclick: () => go("Graph", { from: Math.max(1, Number(from) - Number(many)), count: many }) }, "before"), make("button", { onclick: () => go("Graph", { from: Number(from) + Number(many), count: many }) }, "after"), told), box));
+  main.append(make("div", { class: "column" }, make("div", { class: "tools" }, field("from launch", from, "from"), field("launches", many, "count"), make("button", { onclick: () => go("Launches", { from: Math.max(1, Number(from) - Number(many)), count: many }) }, "before"), make("button", { onclick: () => go("Launches", { from: Number(from) + Number(many), count: many }) }, "after"), told), box));
   const found = await ask("graph", { from, count: many });
   const graph = state.graph = new Graph(box, { choose: node => { if (node.kernel) go("Kernel", { id: node.kernel }); }, describe: (node, event) => tip(node && node.text, event) });
   graph.show(found);
@@ -334,7 +402,7 @@ async function start() {
   element("search").addEventListener("input", event => {
     state.search = event.target.value;
     if (state.view === "Timeline" && state.timeline) state.timeline.draw();
-    else if (state.view === "Kernels") show();
+    else if (state.view === "Kernels" || state.view === "Tensors") show();
     else go("Kernels");
   });
   addEventListener("hashchange", show);

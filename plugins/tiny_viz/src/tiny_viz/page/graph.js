@@ -15,11 +15,14 @@ class Graph extends Drawing {
   }
 
   /* boxes: {label, text, kind, kernel, x, y}; edges: [from, to] by place, each with its bends. */
-  show({ boxes, edges, bends }) {
+  /* If `outlined`, only memory is filled with the color of its kernel. */
+  show({ boxes, edges, bends }, outlined = false) {
     this.context.font = "12px system-ui, sans-serif";
     for (const box of boxes) {
       box.w = Math.min(this.context.measureText(box.label).width, 288) + 20; box.h = 26;
       box.color = box.kernel ? color(box.kernel) : FILLS[box.kind];
+      box.stroke = outlined && box.color;
+      if (outlined && box.kind !== "memory") box.color = null;
     }
     this.nodes = boxes;
     this.edges = edges.map(([a, b], n) => {
@@ -120,8 +123,8 @@ class Graph extends Drawing {
     c.globalAlpha = 1; c.font = "12px system-ui, sans-serif"; c.textBaseline = "middle"; c.textAlign = "center";
     for (const n of this.nodes) {
       if (n.x + n.w / 2 < this.x || n.x - n.w / 2 > right || n.y + n.h < this.y || n.y - n.h > bottom) continue;
-      if (this.scale < LEGIBLE) { c.fillStyle = n === this.near ? accent : n.color || line; c.fillRect(n.x - n.w / 2, n.y - n.h / 2, n.w, n.h); continue; }
-      c.fillStyle = n.color || panel; c.strokeStyle = n === this.near ? accent : line;
+      if (this.scale < LEGIBLE) { c.fillStyle = n === this.near ? accent : n.color || n.stroke || line; c.fillRect(n.x - n.w / 2, n.y - n.h / 2, n.w, n.h); continue; }
+      c.fillStyle = n.color || panel; c.strokeStyle = n === this.near ? accent : n.stroke || line;
       c.beginPath();
       if (n.kind === "memory") c.roundRect(n.x - n.w / 2, n.y - n.h / 2, n.w, n.h, n.h / 2); else c.rect(n.x - n.w / 2, n.y - n.h / 2, n.w, n.h);
       c.fill(); c.stroke();
