@@ -18,12 +18,15 @@ from tiny_viz import export
 from tiny_viz.export import write_trace
 from tiny_viz.passes import difference
 from tiny_viz.profile import profile
+from tiny_viz.schedules import scheduled
 from tiny_viz.server import Server
-from tiny_viz.store import LEVELS, Writer
-from tinycore import Context, Device, Tensor
+from tiny_viz.store import LEVELS, Writer, connect
+from tinycore import Context, Device, Tensor, TinyJit, nn
+from tinycore.errors import DeviceError
 
 LOOKS = ("Timeline", "Kernels", "Lines", "Tensors", "Launches", "Memory", "Failures")
 TABS = ("Overview", "Graph", "Passes", "Plans", "Source", "Assembly")
+DECISIONS = ("Graph", "Storages", "Apart", "Launches", "Passes")
 
 
 @contextmanager
@@ -121,16 +124,78 @@ def test_passes_show_what_changed_and_the_rules(small: Path) -> None:
     assert names[0] == "kernel"
     assert {"tile", "registers", "tidy"} <= set(names)
     changed = [step for step in found["passes"] if step["changed"]]
-    assert any(kind == "+" for step in changed for kind, _ in step["lines"])
+    lines = [line for step in changed for line in step["lines"]]
+    assert any(kind == "-" and rule == "gated_twice" for kind, _, rule in lines)
     assert any(step["rules"] for step in found["passes"])
     assert "error" not in found
+
+
+def test_every_stored_value_tells_why_and_where_it_is(small: Path) -> None:
+    with served(small) as server:
+        graph, _ = answer(server, "schedules")
+        made = answer(server, f"schedule?id={graph['id']}")
+
+    assert (graph["runs"], len(graph["kernels"])) == (1, 1)
+    assert made["same"], "the kernels are those that ran"
+    assert made["kernels"] == graph["kernels"]
+    (stored,) = made["storages"]
+    assert (stored["reason"], stored["level"]) == ("asked for", "memory, kept")
+    assert stored["launch"] == 0
+    assert "test_page.py:" in stored["origin"]
+    storage = next(step for step in made["passes"] if step["name"] == "choose storage")
+    assert any("is stored: asked for" in line for line in storage["decisions"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("device", ["PYTHON", "CPU:LLVM", "CPU:CLANG", "CL"])
+def test_schedules_are_made_again_as_they_were(device: str, tmp_path: Path) -> None:
+    if Device.plugins.find(device.partition(":")[0]) is None:
+        pytest.skip(f"{device} is not installed")
+    try:
+        with Context(DEV=device):
+            assert Device[Device.DEFAULT].capabilities
+    except DeviceError as error:
+        pytest.skip(str(error))
+    with Context(DEV=device, TRAINING=1), profile(tmp_path / "some.tinyviz") as found:
+        trained_and_attended()
+    with closing(connect(found.path)) as connection:
+        graphs = connection.execute(
+            "SELECT content, policy, varying, kernels FROM graphs JOIN texts ON texts.id = graph"
+        ).fetchall()
+        texts = dict(connection.execute("SELECT id, content FROM texts"))
+    reasons = set()
+    for content, policy, varying, kernels in graphs:
+        made = scheduled(content, policy, json.loads(varying))
+        assert made["kernels"] == [texts[number] for number, *_ in json.loads(kernels)]
+        assert all(stored["level"] for stored in made["storages"])
+        reasons |= {stored["reason"] for stored in made["storages"]}
+    assert {"asked for", "a reduction that several kernels, or repetitions, read"} <= reasons
+
+
+def trained_and_attended() -> None:
+    """Kernels with several reasons: a captured step, attention, a write in part, a sorted row."""
+    layer, x = nn.Linear(8, 4), Tensor.rand(6, 8).realize()
+    optimizer = nn.optim.SGD(nn.state.get_parameters(layer), lr=0.1)
+
+    @TinyJit
+    def step() -> Tensor:
+        optimizer.zero_grad()
+        loss = layer(x).gelu().softmax().square().mean().backward()
+        return loss.realize(*optimizer.schedule_step())
+
+    for _ in range(3):
+        step()
+    q = x.reshape(2, 3, 8)
+    q.scaled_dot_product_attention(q, q).realize()
+    x[1:3] = 2
+    (x.sort(-1)[0] + x.cumsum(-1)).realize()
 
 
 def test_a_difference_is_of_nodes_not_of_their_numbers() -> None:
     before = "%0 = CONST index [1]\n%1 = ADD index (%0, %0)"
     after = "%0 = CONST index [2]\n%1 = CONST index [1]\n%2 = ADD index (%1, %1)"
 
-    assert [kind for kind, _ in difference(before, after)] == ["+", " ", " "]
+    assert [kind for kind, *_ in difference(before, after)] == ["+", " ", " "]
 
 
 def test_a_trace_for_perfetto_has_every_launch(small: Path, tmp_path: Path) -> None:
@@ -222,6 +287,7 @@ def test_a_training_step_is_shown_in_every_view(tmp_path: Path) -> None:
             page.evaluate("() => { document.getElementById('view').dataset.ready = ''; }")
             page.click(f".tabs >> text={tab}")
             page.wait_for_selector("#view[data-ready='Kernel']")
+        look_at_the_graph_of_a_step(page)
         go(page, "Kernels")
         everything = page.locator("tbody tr").count()
         page.fill("#search", "program.py:14")
@@ -231,6 +297,34 @@ def test_a_training_step_is_shown_in_every_view(tmp_path: Path) -> None:
         assert pixels_drawn(page) > 20
         go(page, "Memory")
         assert "In use at" in page.inner_text("#view")
+
+
+def look_at_the_graph_of_a_step(page: Any) -> None:
+    """Click through the largest graph of tensors, from a kernel and back to a line."""
+    page.click("nav >> text=Tensors")
+    page.wait_for_selector("#view[data-ready='Tensors']")
+    nodes = [
+        int(text.replace(",", "")) for text in page.locator("td:nth-child(3)").all_inner_texts()
+    ]
+    page.locator("tbody tr").nth(nodes.index(max(nodes))).click()
+    page.wait_for_selector("#view[data-ready='Schedule']")
+    assert pixels_drawn(page) > 20
+    for tab in DECISIONS:
+        page.evaluate("() => { document.getElementById('view').dataset.ready = ''; }")
+        page.click(f".tabs >> text={tab}")
+        page.wait_for_selector("#view[data-ready='Schedule']")
+        assert "other kernels than those that ran" not in page.inner_text("#view")
+        if tab == "Storages":
+            assert "a reduction that several kernels, or repetitions, read" in page.inner_text(
+                "#view"
+            )
+            assert "memory, temporary" in page.inner_text("#view")
+    page.click(".tabs >> text=Launches")
+    page.wait_for_selector("#view[data-ready='Schedule']")
+    page.locator("tbody a").first.click()
+    page.wait_for_selector("#view[data-ready='Kernel']")
+    page.locator("dd a", has_text="graph ").first.click()
+    page.wait_for_selector("#view[data-ready='Schedule']")
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass, field
 from io import TextIOBase
@@ -23,7 +24,7 @@ from tinycore import Context, Device
 from tinycore.engine.compile import compile_kernel
 from tinycore.errors import TinycoreError
 from tinycore.uop.node import UOp
-from tinycore.uop.parse import from_text
+from tinycore.uop.parse import from_text, program_from_text
 from tinycore.uop.pattern import Rule
 from tinycore.uop.rewrite import observe
 
@@ -41,14 +42,23 @@ class Stage:
     name: str
     text: str
     rules: Counter[str] = field(default_factory=Counter)
+    makers: list[str] = field(default_factory=list)
+    """By line, the rule that made its node in this pass, or ""."""
+    removers: list[str] = field(default_factory=list)
+    """By line of the stage before, the rule that replaced its node."""
 
 
 class Collected(TextIOBase):
     """A stream whose every write is one line of a trace, with its body."""
 
-    def __init__(self) -> None:
+    def __init__(self, kernel: str) -> None:
+        self.kernel = kernel
         self.stages: list[Stage] = []
         self.rules: Counter[str] = Counter()
+        self.made: dict[UOp, str] = {}
+        """Nodes that rules made since the last pass, with the last rule that did."""
+        self.replaced: dict[UOp, str] = {}
+        """Likewise, nodes that rules replaced."""
         self.others: dict[str, list[str]] = {"plan": [], "source": [], "binary": []}
 
     def write(self, text: str) -> int:
@@ -57,9 +67,11 @@ class Collected(TextIOBase):
         channel, told = line[:8].strip(), line[9:]
         if channel == "passes":
             name = told.removeprefix("after ").partition(" of ")[0]
-            same = self.stages[-1].text if self.stages and not body else body
-            self.stages.append(Stage(name, same, self.rules))
-            self.rules = Counter()
+            earlier = self.stages[-1].text if self.stages else self.kernel
+            text_now = body or earlier
+            makers, removers = by_line(text_now, self.made), by_line(earlier, self.replaced)
+            self.stages.append(Stage(name, text_now, self.rules, makers, removers))
+            self.rules, self.made, self.replaced = Counter(), {}, {}
         elif channel in self.others:
             self.others[channel].append(body or told)
         return len(text)
@@ -67,6 +79,12 @@ class Collected(TextIOBase):
     def note(self, rule: Rule, before: UOp, after: UOp) -> None:
         """Count a rule that fired."""
         self.rules[rule.name] += 1
+        self.made[after] = self.replaced[before] = rule.name
+
+
+def by_line(text: str, rules: Mapping[UOp, str]) -> list[str]:
+    """By line, the rule of its node: what is printed is parsed as the identical node."""
+    return [rules.get(node, "") for node in program_from_text(text)] if rules else []
 
 
 def made_apart(module: str, question: Any) -> Any:
@@ -89,7 +107,7 @@ def lowered(graph: str, device: str) -> Any:
 
     Where the device cannot be opened here, the reason instead.
     """
-    collected = Collected()
+    collected = Collected(graph)
     try:
         toolchain = Device[device].toolchain
         ast = from_text(graph)
@@ -108,7 +126,7 @@ def lowered(graph: str, device: str) -> Any:
             {
                 "name": stage.name,
                 "rules": stage.rules.most_common(),
-                "lines": difference(earlier.text, stage.text),
+                "lines": difference(earlier.text, stage.text, stage.makers, stage.removers),
                 "changed": earlier.text != stage.text,
             }
             for earlier, stage in zip([stages[0], *stages], stages, strict=False)
@@ -119,18 +137,36 @@ def lowered(graph: str, device: str) -> Any:
     }
 
 
-def difference(before: str, after: str) -> list[tuple[str, str]]:
-    """The lines of a graph, each with " ", "+" or "-". Numbers of nodes are not compared."""
+def difference(
+    before: str, after: str, makers: Sequence[str] = (), removers: Sequence[str] = ()
+) -> list[tuple[str, str, str]]:
+    """The lines of a graph, each with " ", "+" or "-", and the rule that made or replaced its node.
+
+    Numbers of nodes are not compared, nor is their order.
+    """
     old, new = (text.splitlines()[:MOST_LINES] for text in (before, after))
     plain, other = ([REFERENCE.sub("%", line) for line in lines] for lines in (old, new))
-    found: list[tuple[str, str]] = []
+    gone, come = Counter(plain) - Counter(other), Counter(other) - Counter(plain)
+    rules = {"-": dict(enumerate(removers)), "+": dict(enumerate(makers))}
+    found: list[tuple[str, str, str]] = []
+
+    def add(kind: str, place: int, left: Counter[str]) -> None:
+        lines, keys = (old, plain) if kind == "-" else (new, other)
+        if left[keys[place]] > 0:
+            left[keys[place]] -= 1
+            found.append((kind, lines[place], rules[kind].get(place, "")))
+        elif kind == "+":
+            found.append((" ", lines[place], ""))
+
     matcher = difflib.SequenceMatcher(None, plain, other, autojunk=False)
     for kind, i, j, k, m in matcher.get_opcodes():
         if kind == "equal":
-            found += [(" ", line) for line in new[k:m]]
-        else:
-            found += [("-", line) for line in old[i:j]]
-            found += [("+", line) for line in new[k:m]]
+            found += [(" ", line, "") for line in new[k:m]]
+            continue
+        for place in range(i, j):
+            add("-", place, gone)
+        for place in range(k, m):
+            add("+", place, come)
     return found
 
 

@@ -159,7 +159,9 @@ class Recorder(LaunchProfiler):
         devices = sorted({runner.device for runner in self.runners})
         self.writer.put("rates", self.limits(devices))
         self.writer.put_made(
-            lambda: [("files", [(f, text) for f in sorted(self.made.files) if (text := text_of(f))])]
+            lambda: [
+                ("files", [(f, text) for f in sorted(self.made.files) if (text := text_of(f))])
+            ]
         )
 
     def flush(self, waits: bool = False) -> None:
@@ -194,7 +196,7 @@ class Recorder(LaunchProfiler):
         memory = (*map(self.memory.get, map(id, bufs)),)
         if None in memory:
             began, pairs = ended - (seconds or 0.0), enumerate(zip(memory, bufs, strict=True))
-            memory = *[n or self.note_buffer(b, kernel, began, slot) for slot, (n, b) in pairs],
+            memory = (*[n or self.note_buffer(b, kernel, began, slot) for slot, (n, b) in pairs],)
         thread = self.threads.get(get_ident()) or self.thread()
         launches = self.noted.launches
         launches.append((kernel, seconds or 0.0, ended, thread, memory))
@@ -225,8 +227,8 @@ class Recorder(LaunchProfiler):
         elif event == "compiled":
             runner, source, seconds = facts
             self.runners.append(runner)
-            event = runner, source, seconds, perf_counter(), self.thread()
-            self.noted.compilations.append(event)
+            made = runner, source, seconds, perf_counter(), self.thread()
+            self.noted.compilations.append(made)
         elif event == "failed":
             self.failed(*facts)
 

@@ -7,7 +7,7 @@ JSON are made here, many events at a time.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableSequence, Sequence
 from typing import Any, Final, NamedTuple
 
 from tiny_viz.store import Batch
@@ -25,19 +25,19 @@ Event = tuple[Any, ...]
 class Noted(NamedTuple):
     """Events of a part of the time, each kind in the order in which they came."""
 
-    deaths: Sequence[Event]
+    deaths: MutableSequence[Event]
     """(number, time) of memory."""
-    launches: Sequence[Event]
+    launches: MutableSequence[Event]
     """(kernel, seconds, end, thread, numbers of memory)."""
-    births: Sequence[Event]
+    births: MutableSequence[Event]
     """(number, number of the base or 0, offset, device, dtype, bytes, time, kernel, slot)."""
-    kernels: Sequence[Event]
+    kernels: MutableSequence[Event]
     """(number, runner, metadata)."""
-    compilations: Sequence[Event]
+    compilations: MutableSequence[Event]
     """(runner, source, seconds, end, thread)."""
-    graphs: Sequence[Event]
+    graphs: MutableSequence[Event]
     """(number, time, graph, policy, varying, origins, steps)."""
-    failures: Sequence[Event]
+    failures: MutableSequence[Event]
     """(time, kernel, device, metadata, error, message, traceback)."""
 
 

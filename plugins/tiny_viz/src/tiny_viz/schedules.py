@@ -30,6 +30,7 @@ from tinycore.schedule.state import State
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.parse import program_from_text
+from tinycore.uop.size import are_ints
 from tinycore.uop.text import to_text
 
 __all__ = ["scheduled"]
@@ -76,9 +77,8 @@ def scheduled(graph: str, policy: str, varying: Sequence[int] | None) -> Any:
 
 
 def number_of(memory: UOp) -> int:
-    """The number of a parameter of a canonical graph: its UNIQUE counts down from -1."""
-    (unique,) = [n for n in memory.toposort() if n.op is Op.UNIQUE][:1] or [None]
-    return 0 if unique is None else -1 - unique.arg
+    """The number of a parameter of a canonical graph: that of its UNIQUE, which counts down."""
+    return max((-1 - int(n.arg) for n in memory.toposort() if n.op is Op.UNIQUE), default=0)
 
 
 class Found:
@@ -131,10 +131,9 @@ class Found:
             if cut is not None and cut.op is Op.ASSIGN and cut.src[1] in of_kernel:
                 found[node] = of_kernel[cut.src[1]]
         for node, place in self.places.items():
-            if node not in found:
-                steps = enumerate(self.state.steps)
-                writing = (number for number, step in steps if place in step.places[:1])
-                found |= {node: number for number in [*writing][:1]}
+            for number, step in enumerate(self.state.steps):
+                if node not in found and place in step.places[:1]:
+                    found[node] = number
         return found
 
     def level(self, node: UOp) -> str:
@@ -158,8 +157,7 @@ class Found:
         for node in self.nodes:
             if (reason := self.reasons.get(node)) is not None:
                 shape = [str(n) for n in node.shape]
-                sizes = [n for n in node.shape if isinstance(n, int)]
-                size = prod(sizes) * node.dtype.itemsize if len(sizes) == len(shape) else None
+                size = prod(node.shape) * node.dtype.itemsize if are_ints(node.shape) else None
                 yield {
                     "op": node.op.name, "dtype": node.dtype.name, "shape": shape, "bytes": size,
                     "reason": reason, "level": self.level(node), "launch": self.writers.get(node),

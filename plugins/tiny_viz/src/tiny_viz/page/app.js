@@ -38,6 +38,8 @@ const fixed = (value, digits) => value.toLocaleString("en-US", { minimumFraction
 const count = value => value.toLocaleString("en-US");
 const took = seconds => seconds >= 1 ? `${fixed(seconds, 2)} s` : seconds >= 1e-3 ? `${fixed(seconds * 1e3, 2)} ms` : `${fixed(seconds * 1e6, 1)} us`;
 const bytes = value => value >= 1e9 ? `${fixed(value / 1e9, 2)} GB` : value >= 1e6 ? `${fixed(value / 1e6, 2)} MB` : value >= 1e3 ? `${fixed(value / 1e3, 1)} kB` : `${value} B`;
+/* Times on an axis, in nanoseconds, in one unit. */
+const instants = ticks => { const [unit, size] = ticks[ticks.length - 1] >= 2e9 ? ["s", 1e9] : ticks[ticks.length - 1] >= 2e6 ? ["ms", 1e6] : ["us", 1e3]; return ticks.map(t => `${(t / size).toLocaleString("en-US", { maximumFractionDigits: 3 })} ${unit}`); };
 const percent = value => `${fixed(value * 100, 1)} %`;
 const color = number => COLORS[number % COLORS.length];
 const limit = kernel => kernel.limit === null ? "?" : kernel.limit > 1 && kernel.bound === "memory" ? "in cache" : `${percent(kernel.limit)} of ${kernel.bound}`;
@@ -154,9 +156,11 @@ async function kernelView(main, { id, tab = "Overview" }) {
   const head = make("div", { class: "pad" }, make("h2", {}, found.name));
   const places = make("dd", {});
   for (const [method, file, line] of found.origins) places.append(make("a", { onclick: () => go("Lines", { path: file, line }) }, `${method} ${base(file)}:${line}`), make("br"));
+  const graphs = make("dd", {}), scheduled = await ask("schedules");
+  for (const graph of scheduled.filter(({ kernels }) => kernels.includes(number)).slice(0, 12)) graphs.append(make("a", { onclick: () => go("Schedule", { id: graph.id, tab: "Storages" }) }, `graph ${graph.id}`), " ");
   const facts = { device: `${found.device}, ${found.queue}`, operations: found.operations.join(" "), work: `${count(found.ops)} operations, ${bytes(found.bytes)}` };
   if (known) Object.assign(facts, { time: `${took(known.seconds)}, ${percent(known.share)} of all; ${count(known.launches)} launches, mean ${took(known.seconds / known.launches)}`, limit: limit(known) });
-  const list = make("dl", { class: "facts" }, ...Object.entries(facts).flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]), make("dt", {}, "lines"), places);
+  const list = make("dl", { class: "facts" }, ...Object.entries(facts).flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]), make("dt", {}, "lines"), places, make("dt", {}, "scheduled in"), graphs);
   const tabs = make("div", { class: "tabs" }, ...["Overview", "Graph", "Passes", "Plans", "Source", "Assembly"].map(name => make("button", { class: name === tab ? "on" : "", onclick: () => go("Kernel", { id, tab: name }) }, name)));
   head.append(list, tabs);
   main.append(head);
@@ -175,7 +179,7 @@ async function kernelView(main, { id, tab = "Overview" }) {
     body.replaceChildren();
     if (passes.error) body.append(make("p", { class: "pad error" }, passes.error));
     if (tab === "Passes") showPasses(body, passes);
-    if (tab === "Plans") body.append(make("pre", { class: "pad" }, (passes.plans || []).join("\n") || "no plan was proposed"));
+    if (tab === "Plans") showPlans(body, passes.plans || []);
     if (tab === "Source") body.append(...differs(found.source, passes.source), make("pre", { class: "pad" }, found.source || passes.source || ""));
     if (tab === "Assembly") body.append(make("pre", { class: "pad" }, passes.assembly || "the compiler of this device shows none"));
   }
@@ -195,15 +199,28 @@ function overview(body, found) {
     const style = getComputedStyle(document.body);
     new uPlot({
       width: Math.min(innerWidth - 60, 1100), height: 220, legend: { show: false },
-      scales: { x: { time: false } }, series: [{}, { label: "us", stroke: style.getPropertyValue("--accent"), paths: () => null, points: { show: true, size: 5 } }],
-      axes: [{ stroke: style.getPropertyValue("--soft"), values: (_, ticks) => ticks.map(t => `${t} ms`) }, { stroke: style.getPropertyValue("--soft"), size: 70, values: (_, ticks) => ticks.map(t => `${t} us`) }],
-    }, [found.launches.map(l => l[1] / 1e6), found.launches.map(l => l[2] / 1e3)], plot);
+      scales: { x: { time: false, range: [0, state.summary.nanoseconds] } }, series: [{}, { label: "time", stroke: style.getPropertyValue("--accent"), paths: () => null, points: { show: true, size: 5 } }],
+      axes: [{ stroke: style.getPropertyValue("--soft"), space: 80, values: (_, ticks) => instants(ticks) }, { stroke: style.getPropertyValue("--soft"), size: 80, values: (_, ticks) => instants(ticks) }],
+    }, [found.launches.map(l => l[1]), found.launches.map(l => l[2])], plot);
     const [first] = found.launches;
     box.append(make("div", { class: "tabs" },
       make("button", { onclick: () => { state.window = [first[1] - first[2] * 5, first[1] + first[2] * 6]; go("Timeline"); } }, "First launch in the timeline"),
       make("button", { onclick: () => go("Launches", { from: Math.max(first[0] - 5, 1), count: 40 }) }, "Around the first launch")));
   }
   box.append(make("h3", {}, "Graph"), make("pre", {}, found.graph || "a copy has no graph"));
+}
+
+/* Proposals come in runs, one for each nest of loops: of each the cheapest is taken. Then come the steps of the plan. */
+function showPlans(body, lines) {
+  if (!lines.length) { body.append(make("p", { class: "pad soft" }, "no plan was proposed")); return; }
+  const found = lines.map(line => { const [, name, cost, more] = /^proposed (.*): ([\d.,]+) cycles(.*)$/.exec(line) || []; return { line, name, cost: name && Number(cost.replaceAll(",", "")), more }; });
+  const proposed = found.filter(each => each.name), others = found.filter(each => !each.name).map(each => each.line);
+  if (proposed.length) body.append(make("div", { class: "pad" }, make("h3", {}, "Proposals of the planner"), tableOf(["cost in cycles", "proposal", ""], proposed.map(each => {
+    const bar = make("span", { class: "bar" });
+    bar.style.width = `${120 * each.cost / Math.max(...proposed.map(p => p.cost))}px`;
+    return [make("span", {}, bar, fixed(each.cost, 2)), each.name, each.more];
+  }), [0])));
+  body.append(make("div", { class: "pad" }, make("h3", {}, "The plan that was taken"), make("pre", { class: "wrapped" }, others.join("\n\n"))));
 }
 
 function rulesOf(step) {
@@ -218,7 +235,7 @@ function showPasses(body, { passes }, about = rulesOf) {
   const choose = number => {
     [...list.children].forEach((button, n) => { button.classList.toggle("on", n === number); });
     const step = passes[number];
-    shown.replaceChildren(about(step), make("pre", {}, ...step.lines.map(([kind, text]) => make("div", { class: kind === "+" ? "added" : kind === "-" ? "removed" : "" }, `${kind} ${text}`))));
+    shown.replaceChildren(about(step), make("pre", {}, ...step.lines.map(([kind, text, rule]) => make("div", { class: kind === "+" ? "added" : kind === "-" ? "removed" : "" }, `${kind} ${text}`, rule ? make("span", { class: "rule" }, rule) : ""))));
   };
   passes.forEach((step, number) => {
     const changed = step.lines.filter(([kind]) => kind !== " ").length;
@@ -363,13 +380,13 @@ async function memoryView(main) {
   const chart = new uPlot({
     width: innerWidth - 40, height: 280, scales: { x: { time: false } },
     legend: { show: series.length > 1 },
-    series: [{ label: "ms", value: (_, v) => v === null ? "" : fixed(v, 3) }, ...series.map(([device], n) => ({ label: device, stroke: color(n), fill: color(n) + "33", paths: stepped, points: { show: false }, value: (_, v) => v === null ? "" : bytes(v) }))],
-    axes: [{ stroke: style.getPropertyValue("--soft"), values: (_, ticks) => ticks.map(t => `${t} ms`) }, { stroke: style.getPropertyValue("--soft"), size: 80, values: (_, ticks) => ticks.map(bytes) }],
-  }, [times.map(t => t / 1e6), ...columns], plot);
+    series: [{ label: "at", value: (_, v) => v === null ? "" : took(v / 1e9) }, ...series.map(([device], n) => ({ label: device, stroke: color(n), fill: color(n) + "33", paths: stepped, points: { show: false }, value: (_, v) => v === null ? "" : bytes(v) }))],
+    axes: [{ stroke: style.getPropertyValue("--soft"), space: 80, values: (_, ticks) => instants(ticks) }, { stroke: style.getPropertyValue("--soft"), size: 80, values: (_, ticks) => ticks.map(bytes) }],
+  }, [times, ...columns], plot);
   const at = async time => {
     const found = await ask("holders", { at: Math.round(time) });
     held.replaceChildren(make("h2", {}, `In use at ${fixed(time / 1e6, 3)} ms: ${bytes(found.reduce((sum, b) => sum + b.bytes, 0))} in ${count(found.length)} buffers`),
-      make("table", {}, make("thead", {}, make("tr", {}, ...["bytes", "device", "dtype", "from", "to", "held for", "where"].map((name, n) => make("th", { class: n ? "" : "number" }, name)))),
+      make("table", {}, make("thead", {}, make("tr", {}, ...["bytes", "device", "dtype", "from", "to", "held for", "where"].map((name, n) => make("th", { class: [0, 3, 4].includes(n) ? "number" : "" }, name)))),
         make("tbody", {}, ...found.map(b => make("tr", { class: "link", onclick: () => b.kernel && go("Kernel", { id: b.kernel }) }, make("td", { class: "number" }, bytes(b.bytes)), make("td", {}, b.device), make("td", {}, b.dtype), make("td", { class: "number" }, `${fixed(b.born / 1e6, 3)} ms`), make("td", { class: "number" }, b.died === null ? "the end" : `${fixed(b.died / 1e6, 3)} ms`), make("td", {}, `${b.written ? "written" : "read"} by ${b.name}`), make("td", {}, where(b.origins)))))));
   };
   plot.addEventListener("click", () => { const index = chart.cursor.idx; if (index !== null && index !== undefined) at(times[index]); });
