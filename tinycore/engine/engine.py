@@ -247,8 +247,7 @@ class Engine:
                 for runner, bufs, step in zip(runners, bound.buffers(), bound.steps, strict=True):
                     launch(runner, bufs, values, step.metadata)
             computed = Realized(bound.results(), bound.cached_values())
-            if on_result is not None:
-                on_result(computed)
+            (on_result or ignore_result)(computed)
             return computed
         items = lower_all(bound.items(runners))
         if runners is None:

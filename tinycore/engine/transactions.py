@@ -88,8 +88,9 @@ class Transaction:
             number, self.counted = self.counted, self.counted + 1
             item, seconds = self.items[number], self.done[number]
             runner, metadata = item.runner, item.metadata
-            for profiler in profilers:
-                profiler.record(runner, seconds, item.bufs, metadata, self.calls[number].ended)
+            for profiler in profilers:  # one that began meanwhile finds launches that nobody timed
+                ended = getattr(self.calls[number], "ended", None)
+                profiler.record(runner, seconds, item.bufs, metadata, ended)
             work = runner.estimate
             update_stats(runner.name, runner.device, work, seconds, metadata=metadata)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from functools import cache
 from os.path import basename
 
 from tinycore.config import in_force
@@ -26,17 +25,11 @@ def note_origin(node: UOp) -> None:
     if hasattr(node, "_origin"):
         return
     frame, method = sys._getframe(1), ""
-    while (caller := frame.f_back) and is_ours(frame.f_globals["__name__"]):
+    while (caller := frame.f_back) and frame.f_globals["__name__"].startswith("tinycore."):
         if "<" not in (name := frame.f_code.co_qualname):  # others are wrappers
             method = name
         frame = caller
     node._origin = method, frame.f_code.co_filename, frame.f_lineno
-
-
-@cache
-def is_ours(module: str) -> bool:
-    """True for a module of tinycore: asked for each frame of each new tensor."""
-    return module.startswith("tinycore.")
 
 
 def origins_of(nodes: Iterable[UOp]) -> tuple[object, ...]:

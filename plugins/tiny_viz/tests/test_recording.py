@@ -7,6 +7,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ import tinycore
 from tiny_viz.profile import profile
 from tiny_viz.store import connect
 from tiny_viz.summary import summary_of, text_table
-from tinycore import Context, Tensor, TinyJit
+from tinycore import Context, Device, Tensor, TinyJit
+from tinycore.config import process
 from tinycore.engine.counters import profilers
+from tinycore.engine.transactions import Transaction
 from tinycore.errors import ArgumentError, FileFormatError
 
 PROGRAM = """
@@ -116,6 +119,83 @@ def fail_inside(found: profile) -> None:
     with found:
         (Tensor([1.0]).realize() + 1).realize()
         raise ZeroDivisionError("of the user")
+
+
+def test_a_profile_of_other_threads_has_their_lines(tmp_path: Path) -> None:
+    def compute() -> None:
+        with Context(DEV="PYTHON"):
+            (Tensor([1.0, 2.0]) * 3).realize()
+
+    with profile(tmp_path / "one.tinyviz") as found:
+        thread = threading.Thread(target=compute)
+        thread.start()
+        thread.join()
+
+    assert "mul test_recording.py:" in str(found)
+
+
+def test_profiles_may_overlap(tmp_path: Path) -> None:
+    one, other = (profile(tmp_path / f"{name}.tinyviz") for name in ("one", "other"))
+    one.__enter__()
+    other.__enter__()
+    (Tensor([1.0, 2.0]) * 3).realize()
+    one.__exit__(None, None, None)
+    (Tensor([1.0, 2.0]) * 4).realize()
+    other.__exit__(None, None, None)
+
+    assert [len(summary_of(each.path).kernels) for each in (one, other)] == [1, 2]
+    assert "mul test_recording.py:" in str(other)
+    assert process["VIZ"] == 0
+
+
+def test_a_profile_that_begins_within_a_transaction_finds_untimed_launches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if Device.plugins.find("CPU") is None:
+        pytest.skip("the interpreter times each launch")
+    found = profile(tmp_path / "one.tinyviz")
+    launch = Transaction.launch
+
+    def begin(self: Transaction) -> None:
+        found.__enter__()
+        launch(self)
+
+    with Context(DEV="CPU"):
+        a = Tensor.zeros(4).contiguous().realize()
+        a += 1
+        monkeypatch.setattr(Transaction, "launch", begin)
+        a.realize()
+        monkeypatch.undo()
+        found.__exit__(None, None, None)
+
+    assert a.tolist() == [1.0] * 4
+    assert sum(kernel.launches for kernel in summary_of(found.path).kernels) == 1
+
+
+def test_a_profile_compiles_nothing_anew(tmp_path: Path) -> None:
+    def compute() -> None:
+        (Tensor([1.0, 2.0]) * 6.5).exp2().realize()
+
+    compute()
+    with profile(tmp_path / "one.tinyviz") as found:
+        compute()
+
+    assert query(found.path, "SELECT count(*) FROM compilations") == [(0,)]
+    assert len(summary_of(found.path).kernels) == 1
+
+
+def test_memory_of_views_and_equal_slots_is_told(tmp_path: Path) -> None:
+    a = Tensor.arange(64).float().realize()
+    with profile(tmp_path / "one.tinyviz") as found:
+        part = a[16:32].contiguous().realize()
+        (part + part).realize()
+        (a.shrink(((8, 24),)) * a.shrink(((24, 40),))).realize()
+
+    for (text,) in query(found.path, "SELECT buffers FROM bindings"):
+        for buffer, offset, size, written in json.loads(text):
+            ((whole,),) = query(found.path, f"SELECT bytes FROM buffers WHERE id = {buffer}")
+            assert 0 <= offset <= offset + size <= whole
+            assert written in (0, 1)
 
 
 def test_an_empty_block_makes_no_file(tmp_path: Path) -> None:
