@@ -11,7 +11,7 @@ from __future__ import annotations
 from tinycore.lower.cost import FILL_CYCLES, Cost, Proposal, resident_groups
 from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import LEAST_REUSE, KernelFacts
-from tinycore.lower.loops import Number, arrays_of, counter_of, threads_of
+from tinycore.lower.loops import Number, arrays_of, counter_of
 from tinycore.lower.packing import (
     LEAST_CHUNKS,
     fill_of,
@@ -108,7 +108,6 @@ __all__ = [
     "stage_operands",
     "steps_in_tile",
     "threads_in",
-    "threads_of",
     "tiles_of",
     "tiles_of_sides",
 ]

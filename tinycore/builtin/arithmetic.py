@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from tinycore.dtype import DType, dtypes, float_layout, to_numpy_dtype
 from tinycore.uop.evaluate import from_bits
+from tinycore.uop.instruction import Instruction
 from tinycore.uop.op import ALU, COMPARISON, Op
 from tinycore.uop.threefry import Words, threefry_words
 
@@ -235,6 +236,16 @@ def operation(op: Op, dtype: DType, source: DType) -> Function:
         return rounded(function(*operands), scalar)
 
     return then_round
+
+
+def meaning_of(instruction: Instruction) -> Function:
+    """Function of an instruction of a plugin, in the type of its result."""
+    kind = computed_as(instruction.result)
+
+    def compute(*operands: Array) -> Array:
+        return numpy.asarray(instruction.function(*operands)).astype(kind)
+
+    return compute
 
 
 def fold_values(

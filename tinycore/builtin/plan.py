@@ -18,6 +18,7 @@ from tinycore.builtin.arithmetic import (
     computed_as,
     fold_values,
     from_storage,
+    meaning_of,
     operation,
     to_storage,
 )
@@ -177,9 +178,12 @@ class Plan:
                 return commit
             case Op.WAIT:
                 return partial(wait, left=u.arg)
-        if u.op not in ALU:
+        if u.op is Op.INSTRUCTION:
+            function = meaning_of(u.arg)
+        elif u.op in ALU:
+            function = operation(u.op, u.dtype, u.src[0].dtype)
+        else:
             raise UnsupportedError(f"the interpreter has no {u.op.name}: programs are linear")
-        function = operation(u.op, u.dtype, u.src[0].dtype)
         target, sources = self.slots[u], [self.slots[s] for s in u.src]
         if len(sources) == 1:
             (a,) = sources

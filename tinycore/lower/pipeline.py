@@ -150,6 +150,7 @@ def lower(
     text = trace_passes.after("tile", to_text(kernel), "", name) if trace_passes.on else ""
     sizes: dict[str, UOp] = {}
     for step in KERNEL_PIPELINE:
+        kernel = with_rules(kernel, renderer.rules, step.name)
         kernel = with_rules(kernel, added, step.name)
         if step.name == "launch":
             sizes = varying_sizes(kernel, renderer.limits)

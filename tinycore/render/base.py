@@ -17,9 +17,11 @@ from tinycore.dtype import DType, PointerDType, dtypes
 from tinycore.errors import PluginError, UnsupportedError
 from tinycore.render.lifetimes import arrays_apart
 from tinycore.tensor_map import TensorMap
+from tinycore.uop.instruction import Instruction
 from tinycore.uop.matrix import MatrixDescriptor, MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, AxisKind, Op
+from tinycore.uop.pattern import RuleSet
 
 Dims = tuple[int, int, int]
 
@@ -388,6 +390,11 @@ class Renderer:
     overlays_shared: ClassVar[bool] = False
     """True if shared arrays are placed by `LinearKernel.shared_layout`, so that they may overlap.
     False if each is a variable that the compiler places."""
+    rules: ClassVar[Mapping[str, RuleSet]] = {}
+    """Rules of the dialect that run before a pass of lowering, by the pass's name; those that put
+    in instructions run before "tidy"."""
+    instructions: ClassVar[Mapping[Instruction, str]] = {}
+    """Expressions of the plugin's own instructions, in terms of {0}, {1} and so on."""
     lacking: ClassVar[frozenset[DType]] = frozenset()
     """Types that the language lacks; kernels with them are refused."""
 
@@ -399,6 +406,12 @@ class Renderer:
         """True if arithmetic on operands of a type is lowered to other ops or types."""
         types = self.native_types.get(op)
         return op not in self.native_ops or (types is not None and dtype.scalar() not in types)
+
+    def instruction(self, u: UOp, operands: Sequence[str]) -> str:
+        """The expression of an INSTRUCTION. Raises UnsupportedError for another dialect's."""
+        if u.arg not in self.instructions:
+            raise UnsupportedError(f"{self.name} has no instruction {u.arg.name}")
+        return self.instructions[u.arg].format(*operands)
 
     def refusal(self, op: Op) -> UnsupportedError:
         """The error for arithmetic that this language lacks, and that was not lowered."""

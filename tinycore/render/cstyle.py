@@ -478,6 +478,8 @@ class CStyle(Renderer):
                 return self.extract(u, writer)
             case Op.DOT:
                 return self.dot(u, writer)
+            case Op.INSTRUCTION:
+                return self.instruction(u, [writer[s] for s in u.src])
             case Op.MATRIX:
                 return self.matrix_sum(u, writer)
             case Op.MATRIX_LOAD:

@@ -318,6 +318,8 @@ class Llvm(Renderer):
                 return self.extract(u, writer)
             case Op.DOT:
                 return self.dot(u, writer)
+            case Op.INSTRUCTION:
+                return writer.add(self.instruction(u, operands))
             case Op.MATRIX:
                 return self.matrix_sum(u, writer)
             case Op.SHUFFLE:

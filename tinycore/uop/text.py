@@ -16,6 +16,7 @@ from tinycore.dtype import DType, ImageDType, PointerDType
 from tinycore.errors import FileFormatError
 from tinycore.tensor_map import TensorMap
 from tinycore.uop import node as node_module
+from tinycore.uop.instruction import Instruction
 from tinycore.uop.matrix import MatrixDescriptor, MatrixLoad, MatrixUnit
 from tinycore.uop.node import Axis, Skew, UOp
 from tinycore.uop.op import Ahead, AxisKind, Merge, Op, Part, Scatter, Write
@@ -53,6 +54,7 @@ for kind in (
     MatrixLoad,
     MatrixDescriptor,
     TensorMap,
+    Instruction,
 ):
     register_argument(kind)
 

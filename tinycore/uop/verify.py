@@ -16,6 +16,7 @@ from tinycore.dtype import DType, ImageDType, PointerDType, dtypes
 from tinycore.errors import ArgumentError
 from tinycore.tensor_map import TensorMap
 from tinycore.uop import verify_tensor  # noqa: F401  it adds its checks
+from tinycore.uop.instruction import Instruction
 from tinycore.uop.matrix import MatrixDescriptor, MatrixLoad, MatrixUnit
 from tinycore.uop.node import UOp, as_scalar
 from tinycore.uop.op import (
@@ -345,6 +346,16 @@ def folds_pairs(node: UOp) -> str | None:
     if a is b is dtypes.int16.vec(2 * node.dtype.count) and node.dtype.scalar() is dtypes.int32:
         return None
     return f"products of {a!r} and {b!r} are no {node.dtype!r}"
+
+
+@check([Op.INSTRUCTION], ["lowered", "linear"])
+def suits_instruction(node: UOp) -> str | None:
+    """INSTRUCTION has the operands and the result that its Instruction states."""
+    if not isinstance(node.arg, Instruction):
+        return f"INSTRUCTION takes an Instruction, not {node.arg!r}"
+    wanted = node.arg.types(node.dtype.count)
+    found = [*(s.dtype for s in node.src), node.dtype]
+    return None if found == wanted else f"{node.arg.name} is of {wanted}, not of {found}"
 
 
 @check([Op.MATRIX], ["lowered", "linear"])

@@ -112,8 +112,6 @@ BANKS: Final = 32
 """Banks of shared memory, a word each."""
 
 Apply = Callable[[Draft], bool | None]
-Padding = Callable[[Draft, int], int]
-"""Elements after each row of the array of a number."""
 
 
 @dataclass(frozen=True)
@@ -417,13 +415,12 @@ def stage_operands(
     inner: list[Dimension],
     outer: tuple[Dimension, ...],
     turns: int = 1,
-    padding: Padding | None = None,
 ) -> range:
     """Stage the operands that vary with a block and a tile; the numbers of their arrays."""
     first = len(arrays_of(draft.kernel))
     for dimensions in layouts(draft, inner, outer):
         if staged_values(draft.kernel, Stage(at, dimensions)):
-            stage_windows(draft, at, dimensions, turns, padding)
+            stage_windows(draft, at, dimensions, turns)
     return range(first, len(arrays_of(draft.kernel)))
 
 
@@ -450,11 +447,7 @@ def layouts(
 
 
 def stage_windows(
-    draft: Draft,
-    at: Number | None,
-    dimensions: tuple[Dimension, ...],
-    turns: int = 1,
-    padding_of: Padding | None = None,
+    draft: Draft, at: Number | None, dimensions: tuple[Dimension, ...], turns: int = 1
 ) -> None:
     """Stage the operands that vary with some loops, each element that windows share only once.
 
@@ -483,8 +476,6 @@ def stage_windows(
     sharers = math.prod(r.extent for r in draft.facts.loops_of_kind(AxisKind.GROUP))
     if sharers > 1 and limits.units:  # neighbors read vectors of as many rows
         padding = apart if turned else apart * max(BANKS // apart // sharers, 1)
-    if padding_of is not None:
-        padding = max((padding_of(draft, n) for n in made), default=0)
     if padding:
         draft.become(before)
         draft.do(replace(step, padding=padding))

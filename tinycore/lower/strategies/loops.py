@@ -51,6 +51,8 @@ def plan_loops(draft: Draft) -> None:
     fuse_loops(draft)
     if draft.lanes() >= LEAST_LANES:
         take_cheapest(draft, peel_borders(draft))
+    else:
+        apply_cheapest(draft, own_proposals(draft.facts, draft.limits))
     unroll_short_reductions(draft)
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from tiny_qcom.banks import NEAR_BYTES, NEAR_TURNS, is_filled_across, padding_of
+from tiny_qcom.banks import NEAR_BYTES, NEAR_TURNS, is_filled_across
 from tiny_qcom.chip import L2_RATE, LANES, SHARED_RATE, TEXTURE_RATE
 from tiny_qcom.texels import TEXEL, TEXTURED
 from tinycore.dtype import PointerDType
@@ -349,7 +349,7 @@ def tile_textured(draft: Draft, sides: Sides, block: Block, depth: int) -> bool 
         return False
     draft.do(*(Bind(counter.arg.number, AxisKind.GRID) for counter in draft.facts.launchable))
     at, inner = cut_depth(draft, depth)
-    staged = stage_operands(draft, at, inner, tuple(sorted(rows)), padding=padding_of)
+    staged = stage_operands(draft, at, inner, tuple(sorted(rows)))
     for number in staged:
         deal_out(draft, number, is_across=is_filled_across(draft, fill_of(draft, number)))
     if not staged or not fits_group(draft):

@@ -11,7 +11,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
+
+import numpy
 
 from tinycore.device.backend import Backend
 from tinycore.device.protocols import (
@@ -27,6 +29,7 @@ from tinycore.dtype import PointerDType, dtypes
 from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory
 from tinycore.plugin import Interface, recursive_lock
 from tinycore.render.base import Limits, LinearKernel, Renderer
+from tinycore.uop.instruction import Instruction
 from tinycore.uop.matrix import MatrixLoad, MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
@@ -234,10 +237,22 @@ def external_memory(content: bytes) -> tuple[int, object]:
 # --- renderer and compiler
 
 
+def excess(a: numpy.ndarray[Any, Any], b: numpy.ndarray[Any, Any]) -> object:
+    """By how much one number exceeds another; 0 if it does not."""
+    return numpy.maximum(a - b, 0)
+
+
+EXCESS: Final = Instruction(
+    "excess", (dtypes.int32, dtypes.int32), dtypes.int32, f"{__name__}:excess"
+)
+"""An instruction that no other device has."""
+
+
 class Rewriter(Renderer):
     """Writes programs as the interpreter reads them; faults change the nodes on the way."""
 
     name = "TEXT"
+    instructions: ClassVar[Mapping[Instruction, str]] = {EXCESS: "excess({0}, {1})"}
     dims: Limits = LIMITS
 
     def __init__(self, limits: Limits | None = None) -> None:

@@ -11,32 +11,38 @@ from typing import Final
 
 import numpy
 
-from tiny_testing.kernels import product_of_types
+from tiny_testing.kernels import element, load, product_of_types, store
 from tiny_testing.suite.case import Level, NotApplicable, Variant, case
-from tiny_testing.suite.kernels import integers, loaded, results
+from tiny_testing.suite.kernels import in_line, integers, loaded, results
 from tiny_testing.suite.subject import Array, Subject
 from tinycore.config import Context
-from tinycore.dtype import DType, dtypes
+from tinycore.dtype import DType, dtypes, float_layout
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
 from tinycore.lower.steps.bind import Bind
 from tinycore.lower.steps.tensorize import Tensorize
 from tinycore.render.base import LinearKernel
 from tinycore.tensor.host_bytes import decode, encode
+from tinycore.uop.instruction import Instruction
 from tinycore.uop.matrix import MatrixDescriptor, MatrixUnit
-from tinycore.uop.node import UOp
+from tinycore.uop.node import Axis, UOp
 from tinycore.uop.op import AxisKind, Op
 
 __all__ = [
     "test_lanes_exchange_values",
     "test_matrix_units_load_operands",
     "test_matrix_units_multiply",
+    "test_own_instructions_compute_what_they_mean",
 ]
 
 EXCHANGED: Final = (dtypes.float32, dtypes.int32, dtypes.uint32)
 """Types whose values lanes may exchange."""
 ROWS, COLUMNS, INNER = (0,), (1,), (2,)
 """The loops of the kernel."""
+SAMPLES: Final = 256
+"""Results of an instruction that are compared."""
+SCALE: Final = 0.5
+"""Distance of neighboring operands."""
 TILES: Final = (2, 3, 2)
 """Steps of a unit along its rows, sums and columns."""
 
@@ -108,6 +114,51 @@ def test_lanes_exchange_values(subject: Subject, dtype: DType) -> None:
             f"numbers differ in the bits of {mask}; that of thread {wrong[0] % threads} is "
             f"{found[wrong[0]]} instead of {expected[wrong[0]]}"
         )
+
+
+@case(Level.COMPUTE)
+def test_own_instructions_compute_what_they_mean(subject: Subject) -> None:
+    """Each instruction of the plugin makes of values what its meaning does, in NumPy."""
+    instructions = subject.toolchain.renderer.instructions
+    if not instructions:
+        raise NotApplicable("its renderer has no instructions of its own")
+    for instruction in instructions:
+        values = [
+            encode(integers(SAMPLES, seed) % 251 * SCALE, kind)
+            for seed, kind in enumerate(instruction.operands)
+        ]
+        given = [
+            decode(array, kind) for array, kind in zip(values, instruction.operands, strict=True)
+        ]
+        target = encode(numpy.full(SAMPLES, 77), instruction.result)
+        program = loaded(subject, by_instruction(instruction), len(values) + 1, "own")
+        found = decode(results(subject, program, [target, *values])[0], instruction.result)
+        meant = numpy.asarray(instruction.function(*given))
+        expected = decode(encode(meant, instruction.result), instruction.result)
+        is_right = numpy.isclose(found, expected, tolerance(instruction.result), equal_nan=True)
+        wrong = numpy.flatnonzero(~is_right)
+        assert not len(wrong), (
+            f"{len(wrong)} of {SAMPLES} results of {instruction.name} are wrong: of "
+            f"{[array[wrong[0]] for array in given]} it makes {found[wrong[0]]} instead of "
+            f"{expected[wrong[0]]}"
+        )
+
+
+def by_instruction(instruction: Instruction) -> tuple[UOp, ...]:
+    """A program in which one thread computes each result by an instruction."""
+    counter = UOp(Op.RANGE, dtypes.index, (UOp.index(SAMPLES),), Axis((0,), AxisKind.LOOP))
+    sources = tuple(
+        load(element(slot, kind, SAMPLES, counter), kind)
+        for slot, kind in enumerate(instruction.operands, 1)
+    )
+    value = UOp(Op.INSTRUCTION, instruction.result, sources, instruction)
+    stored = store(element(0, instruction.result, SAMPLES, counter), value)
+    return in_line(UOp(Op.END, dtypes.void, (stored, counter)))
+
+
+def tolerance(dtype: DType) -> float:
+    """Relative error of a few last bits; 0 of integers."""
+    return 2.0 ** (2 - float_layout(dtype).mantissa_bits) if dtype.kind == "float" else 0.0
 
 
 def lies_along_sum(unit: MatrixUnit) -> bool:

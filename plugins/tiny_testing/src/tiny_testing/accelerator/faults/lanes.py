@@ -53,6 +53,15 @@ class NearbyLanes(Rewriter):
         return (node.replace(arg=node.arg - half),)
 
 
+@found_by("test_own_instructions_compute_what_they_mean")
+class SwappedOperands(Rewriter):
+    """An instruction of the device's own takes its operands in the opposite order."""
+
+    def changed(self, node: UOp) -> Sequence[UOp]:
+        """The sources turned around."""
+        return (node.with_src(node.src[::-1]) if node.op is Op.INSTRUCTION else node,)
+
+
 @found_by("test_operands_in_swizzled_rows[float32-2x16]")
 class JoinedBits(Rewriter):
     """Bits of addresses that should be exchanged are joined, so pieces of rows coincide."""
