@@ -250,8 +250,10 @@ def peak(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Run every example in the documents and follow every link between them."""
+    """Build the site in build/site, run every example and follow every link."""
     install(session)
+    session.install(tool("mkdocs-material"))
+    session.run("mkdocs", "build", "--strict", env={"NO_MKDOCS_2_WARNING": "1"})
     session.run("pytest", "tests/test_docs.py", *session.posargs)
 
 
