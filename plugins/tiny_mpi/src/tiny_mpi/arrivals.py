@@ -20,7 +20,7 @@ from tinycore.engine.counters import Estimate, profilers
 from tinycore.errors import GroupError
 from tinycore.groups import Array, Group
 
-__all__ = ["Arrivals", "Place", "SupportsPolling"]
+__all__ = ["Arrivals", "Place", "SupportsBuckets", "SupportsPolling"]
 
 
 @runtime_checkable
@@ -29,6 +29,14 @@ class SupportsPolling(Protocol):
 
     def poll(self, source: int, count: int) -> None:
         """Go on with the next `count` arrays that a rank sends, as far as they have come."""
+
+
+@runtime_checkable
+class SupportsBuckets(Protocol):
+    """A group that sends small arrays together."""
+
+    def post(self, x: Array, to: int) -> None:
+        """Send an array soon, in one message with others, without waiting for anybody to ask."""
 
 
 @dataclass(eq=False, slots=True)

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import numpy
 
-from tiny_mpi.arrivals import Arrivals, Place
+from tiny_mpi.arrivals import Arrivals, Place, SupportsBuckets
 from tiny_mpi.launch import place
 from tiny_mpi.settings import settings
 from tinycore import Device
@@ -138,7 +138,7 @@ class RankAllocator:
         self.rank = rank
         self.owned: Any = owned
         self.arrivals = arrivals
-        self.processes = arrivals.processes
+        self.processes: Any = arrivals.processes
         if not hasattr(owned, "image"):
             self.image = None  # type: ignore[assignment]
 
@@ -183,7 +183,8 @@ class RankAllocator:
             sender.arrivals.settle([src])
             content = numpy.empty(size, numpy.uint8)
             sender.owned.read(content.data, src.handle)
-            self.processes.send(content, self.rank)
+            together = isinstance(self.processes, SupportsBuckets)
+            (self.processes.post if together else self.processes.send)(content, self.rank)
         elif own == self.rank:
             self.arrivals.settle([dst])
             self.arrivals.expect(dst, sender.rank, size)

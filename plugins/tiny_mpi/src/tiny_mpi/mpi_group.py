@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import atexit
+import math
 import sys
 import time
 import traceback
 from collections import Counter, defaultdict, deque
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
 import numpy
 from mpi4py import MPI
 
+from tiny_mpi.buckets import Buckets
 from tiny_mpi.calls import Call, check_array, check_fold, check_rank, check_rows, check_same
+from tiny_mpi.settings import settings
 from tiny_mpi.stall import Stalls
 from tiny_mpi.waits import State
 from tinycore.groups import Array
@@ -21,12 +24,10 @@ from tinycore.groups import Array
 __all__ = ["MpiGroup", "world"]
 
 OPERATIONS: Final = {"sum": MPI.SUM, "prod": MPI.PROD, "min": MPI.MIN, "max": MPI.MAX}
-HEADER_BYTES: Final = 256
-"""Size of what announces each array that is sent: its dtype and shape."""
 SMALL_BYTES: Final = 1 << 14
-"""Size up to which an array is in the message that announces it."""
+"""Size up to which content is in the message that announces it."""
 FIRST, REST = 1, 2
-"""Tags of messages that announce arrays, and of those with large ones."""
+"""Tags of messages that announce arrays, and of those with much content."""
 MOST_WAITING_BYTES: Final = 1 << 28
 """Bytes that are sent and not received, from which `send` waits."""
 FAREWELL_SECONDS: Final = 1.0
@@ -46,13 +47,20 @@ class MpiGroup:
         self.stalls = Stalls(comm.Dup())
         self.calls: Counter[tuple[str, int | None]] = Counter()
         self.unsent: deque[tuple[MPI.Request, Array, Call]] = deque()
+        self.buckets = Buckets(self.transmit)
+        self.has_threads = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+        """True if another thread may send what stays in buckets."""
         self.incoming: dict[int, deque[tuple[MPI.Request | None, Array]]] = defaultdict(deque)
         """Arrays that were announced, by rank, and the requests of large ones."""
         self.expected: Counter[int] = Counter()
         """Number of arrays that are polled for, by rank."""
+        self.early_bytes = 0
+        """Bytes of arrays that were announced, and not yet asked for."""
         self.stalls.meanwhile = self.poll_all
         self.sent_bytes: Counter[int] = Counter()
         """Bytes of arrays sent so far by `send`, by rank; headers are not counted."""
+        self.sent_messages: Counter[int] = Counter()
+        """Number of messages that announced them, by rank."""
         atexit.register(self.end)
         self.earlier_hook, sys.excepthook = sys.excepthook, self.fail
 
@@ -120,26 +128,42 @@ class MpiGroup:
     # --- one to one
 
     def send(self, x: Array, to: int) -> None:
-        """Send an array; returns before it is received, unless much is under way.
+        """Send an array; returns before it is received, unless much is under way."""
+        self.post(x, to)
+        self.buckets.empty()
+        self.forget_sent()
 
-        A small one is in the message that announces it.
+    def post(self, x: Array, to: int) -> None:
+        """Send an array soon, in one message with others: when the bucket is full, or this process
+        waits for another, or after some milliseconds.
         """
         check_rank("send", to, self.size)
         call = self.next("send", to, check_array(x))
-        given = numpy.array(x, order="C")
-        first, content = header_of(given), raw(given)
-        if given.nbytes <= SMALL_BYTES:
+        self.sent_bytes[to] += x.nbytes
+        most = settings.MPI_BUCKET if self.has_threads else 0
+        if self.buckets.add(to, numpy.array(x, order="C"), call) >= most:
+            self.buckets.empty()
+            self.forget_sent()
+        else:
+            self.buckets.empty_soon()
+
+    def transmit(self, to: int, arrays: list[Array], call: Call) -> None:
+        """Send arrays as one message, in two parts if there is much. The buckets are locked."""
+        self.unsent = deque(one for one in self.unsent if not one[0].Test())
+        first = numpy.frombuffer(headers_of(arrays), numpy.uint8)
+        content = raw(arrays[0]) if len(arrays) == 1 else numpy.concatenate([*map(raw, arrays)])
+        if content.nbytes <= SMALL_BYTES:
             first = numpy.concatenate((first, content))
         self.unsent.append((self.comm.Isend(first, to, FIRST), first, call))
-        if given.nbytes > SMALL_BYTES:
+        if content.nbytes > SMALL_BYTES:
             self.unsent.append((self.comm.Isend(content, to, REST), content, call))
-        self.sent_bytes[to] += given.nbytes
-        self.forget_sent()
+        self.sent_messages[to] += 1
 
     def forget_sent(self) -> None:
         """Drop what was received; wait for the oldest while too much was not."""
-        self.unsent = deque(one for one in self.unsent if not one[0].Test())
-        while sum(array.nbytes for _, array, _ in self.unsent) > MOST_WAITING_BYTES:
+        with self.buckets.lock:
+            self.unsent = deque(one for one in self.unsent if not one[0].Test())
+        while sum(array.nbytes for _, array, _ in [*self.unsent]) > MOST_WAITING_BYTES:
             request, _, call = self.unsent.popleft()
             self.stalls.wait(request.Test, call)
 
@@ -154,6 +178,7 @@ class MpiGroup:
             self.stalls.wait(request.Test, call)
         self.incoming[source].popleft()
         self.expected[source] -= 1
+        self.early_bytes -= result.nbytes
         return result
 
     def poll(self, source: int, count: int) -> None:
@@ -163,24 +188,35 @@ class MpiGroup:
 
     def poll_all(self) -> None:
         """Go on receiving while this process waits: others may wait to be rid of what they send."""
+        self.buckets.empty()
         for source in self.expected:
             self.has_come(source)
 
     def has_come(self, source: int) -> bool:
-        """True if the next array of a rank was announced, after receiving what was."""
+        """True if the next array of a rank was announced, after receiving what was.
+
+        No more than MPI_EARLY bytes are received that nobody asks for, unless processes seem to
+        wait for each other.
+        """
         incoming, status = self.incoming[source], MPI.Status()
         while len(incoming) < self.expected[source]:
+            is_early = incoming and self.early_bytes >= settings.MPI_EARLY
+            if is_early and not self.stalls.is_long:
+                break
             message = self.comm.Improbe(source, FIRST, status)
             if message is None:
                 break
             first = numpy.empty(status.Get_count(MPI.BYTE), numpy.uint8)
             message.Recv(first)
-            result, request = array_for(first[:HEADER_BYTES]), None
-            if result.nbytes > SMALL_BYTES:
-                request = self.comm.Irecv(raw(result), source, REST)
-            else:
-                raw(result)[...] = first[HEADER_BYTES:]
-            incoming.append((request, result))
+            headers, content = opened(first)
+            size, request = sum(size for _, _, size in headers), None
+            if size > SMALL_BYTES:
+                content = numpy.empty(size, numpy.uint8)
+                request = self.comm.Irecv(content, source, REST)
+            self.early_bytes += size
+            for dtype, shape, size in headers:
+                incoming.append((request, content[:size].view(dtype).reshape(shape)))
+                content = content[size:]
         return bool(incoming)
 
     def next(self, name: str, peer: int, x: Array | None = None) -> Call:
@@ -193,6 +229,7 @@ class MpiGroup:
 
     def end(self) -> None:
         """See that all was received that this process sent, and tell the others that it ends."""
+        self.buckets.empty()
         while self.unsent:
             request, _, call = self.unsent.popleft()
             self.stalls.wait(request.Test, call)
@@ -232,13 +269,18 @@ def raw(x: Array) -> Array:
     return numpy.ascontiguousarray(x).reshape(-1).view(numpy.uint8)
 
 
-def header_of(x: Array) -> Array:
-    """The message that announces an array."""
-    text = f"{x.dtype.str} {' '.join(map(str, x.shape))}".encode()
-    return numpy.frombuffer(text.ljust(HEADER_BYTES), numpy.uint8)
+def headers_of(arrays: list[Array]) -> bytes:
+    """The begin of the message that announces arrays: a line for each, and an empty one."""
+    lines = [f"{x.dtype.str} {' '.join(map(str, x.shape))}\n" for x in arrays]
+    return "".join([*lines, "\n"]).encode()
 
 
-def array_for(header: Array) -> Array:
-    """An array for what a message announces."""
-    dtype, *shape = header.tobytes().decode().split()
-    return numpy.empty(tuple(map(int, shape)), numpy.dtype(dtype))
+def opened(first: Array) -> tuple[list[tuple[numpy.dtype[Any], tuple[int, ...], int]], Array]:
+    """The dtypes, shapes and sizes in bytes of arrays that a message announces, and its rest."""
+    text, _, content = first.tobytes().partition(b"\n\n")
+    found = []
+    for line in text.decode().splitlines():
+        word, *sides = line.split()
+        dtype, shape = numpy.dtype(word), tuple(map(int, sides))
+        found.append((dtype, shape, dtype.itemsize * math.prod(shape)))
+    return found, numpy.frombuffer(bytearray(content), numpy.uint8)

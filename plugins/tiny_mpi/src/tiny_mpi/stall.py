@@ -42,18 +42,21 @@ class Stalls:
         self.reports: list[MPI.Request] = []
         self.meanwhile: Callable[[], None] = lambda: None
         """Work to be done again and again while this process waits."""
+        self.is_long = False
+        """True while it waits for longer than computing takes."""
 
     def wait(self, is_done: Callable[[], bool], call: Call) -> None:
         """Wait for what this call asks for. Raises GroupError where it cannot be fulfilled."""
         began, looked, suspicion = time.monotonic(), 0.0, ""
         while not is_done():
             waited = time.monotonic() - began
+            self.is_long = waited > STALL_SECONDS
             self.meanwhile()
             if waited < SPIN_SECONDS:
                 os.sched_yield()
                 continue
             time.sleep(min(waited / 20, LONGEST_SLEEP))
-            if waited > STALL_SECONDS and waited - looked > LOOK_SECONDS:
+            if self.is_long and waited - looked > LOOK_SECONDS:
                 looked, reason = waited, self.reason(call)
                 if reason and reason == suspicion and not is_done():
                     raise GroupError(reason)
@@ -63,6 +66,7 @@ class Stalls:
                         f"rank {self.rank} waited {waited:.0f} s in {call}: {self.told()}. "
                         "MPI_TIMEOUT is the longest wait"
                     )
+        self.is_long = False
         if self.states[self.rank].call is not None:
             self.tell(State())
 

@@ -151,8 +151,12 @@ def main() -> None:
 
     captured = TinyJit(step)
     numbers = numpy.random.default_rng(0)
-    losses, sent, times = [], 0, []
+    losses, sent, messages, times = [], 0, 0, []
     processes: Any = group()
+
+    def total(counter: str) -> int:
+        return int(sum(getattr(processes, counter, {}).values()))
+
     with Tensor.train():
         for _ in range(STEPS):
             content = numbers.integers(0, VOCABULARY, (BATCH, LENGTH + 1)) // 2 * 2
@@ -164,20 +168,20 @@ def main() -> None:
             else:
                 tokens = tokens.shard(RANKS, axis=None if WAY == "tensor" else 0)
             tokens = tokens.realize()
-            before = sum(getattr(processes, "sent_bytes", {}).values())
+            before = total("sent_bytes"), total("sent_messages")
             processes.barrier()
             began = time.perf_counter()
             loss = captured(tokens)
             processes.barrier()
             times.append(time.perf_counter() - began)
-            sent = sum(getattr(processes, "sent_bytes", {}).values()) - before
+            sent, messages = total("sent_bytes") - before[0], total("sent_messages") - before[1]
             losses.append(loss.item())
     told = processes.all_gather(numpy.array(losses))
     assert (told == told[0]).all(), told
     all_sent = processes.all_gather(numpy.array(sent)).tolist()
     parameters = sum(int(parameter.numel()) for parameter in optimizer.params)
     if processes.rank == 0:
-        found = {"losses": losses, "sent": all_sent, "parameters": parameters}
+        found = {"losses": losses, "sent": all_sent, "messages": messages, "parameters": parameters}
         print(json.dumps(found | {"seconds": times}))
 
 
