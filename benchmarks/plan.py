@@ -24,7 +24,7 @@ from typing import Final
 from tiny_mpi.plan import Decoder, Machine, Way, estimate
 
 SIZES: Final = {
-    "vocabulary": 256, "width": 128, "heads": 4, "inner": 256, "layers": 2, "batch": 8,
+    "vocabulary": 256, "width": 128, "heads": 4, "inner": 256, "layers": 4, "batch": 8,
     "length": 32,
 }  # fmt: skip
 PROGRAM: Final = Path(__file__).parent.parent / "plugins/tiny_mpi/tests/programs/decoder.py"
@@ -56,6 +56,8 @@ WAYS: Final[dict[str, Callable[[int], Way]]] = {
     "data": lambda count: Way(data=count),
     "zero1": lambda count: Way(data=count, zero=1),
     "tensor": lambda count: Way(tensor=count),
+    "pipeline": lambda count: Way(stages=count, microbatches=4),
+    "mesh": lambda count: Way(data=2, tensor=count // 2),
 }
 """Ways by the words of the program."""
 
@@ -141,6 +143,8 @@ def main() -> None:
             speed = decoder.operations / alone
             machine = Machine(count, speed, 1e12, count, link, link, latency)
             for way, divided in WAYS.items():
+                if way == "mesh" and count < 4:
+                    continue  # no mesh
                 guess = estimate(decoder, machine, divided(count)).seconds
                 found = seconds(count, way)
                 rates = f"{alone / count * 1e3:.0f} | {link / 1e6:.1f} | {latency * 1e3:.2f}"

@@ -147,9 +147,8 @@ def folded(partial: UOp, axis: int | None) -> UOp:
     op, parts = partial.arg, partial.src
     count, size = len(parts), numel(parts[0])
     is_large = count >= FEWEST_IN_SHARDS and size >= SMALLEST_IN_SHARDS
-    if is_group(parts[0].device):  # flat, what is in parts inside would be mixed
-        return multi(direct_reduce(op, parts, axis), axis)
-    if axis is None and size >= count and (1 if is_large else ALWAYS) <= settings.RING:
+    is_whole = axis is None and not is_group(parts[0].device)  # flat, parts inside would be mixed
+    if is_whole and size >= count and (1 if is_large else ALWAYS) <= settings.RING:
         flat = [pad(with_shape(p, (size,)), 0, 0, -size % count) for p in parts]
         whole = reshard(multi(direct_reduce(op, flat, 0), 0), None)
         return multi([with_shape(narrow(p, 0, 0, size), parts[0].shape) for p in whole.src], None)

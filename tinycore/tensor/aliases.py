@@ -34,10 +34,11 @@ def buffers_below(node: UOp) -> list[UOp]:
     return [base] if base.op is Op.BUFFER else [n for n in base.toposort() if n.op is Op.BUFFER]
 
 
-def parts_below(node: UOp) -> list[UOp]:
-    """The bases of the parts of a node on each of its devices; its own on one."""
-    base = base_of(node)
-    return [p for s in base.src for p in parts_below(s)] if base.op is Op.MULTI else [base]
+def parts_of(node: UOp) -> list[UOp]:
+    """The parts of a node on each of its devices; itself on one."""
+    if (base := base_of(node)).op is not Op.MULTI:
+        return [node]
+    return [part for member in base.src for part in parts_of(member)]
 
 
 def is_realized(node: UOp) -> bool:

@@ -103,9 +103,7 @@ def new_buffer(shape: Shape, dtype: DType, device: DeviceLike) -> UOp:
 def new_memory_like(x: UOp, dtype: DType | None = None) -> UOp:
     """New memory in the shape of `x`, in the same parts on its devices."""
     kind = dtype or x.dtype
-    if not is_group(x.device):
-        return new_buffer(x.shape, kind, x.device)
-    return in_parts(x.shape, kind, x.device, axes_of(x))
+    return in_parts(x.shape, kind, x.device, axes_of(x) if is_group(x.device) else ())
 
 
 def in_parts(shape: Shape, kind: DType, device: DeviceLike, axes: Axes) -> UOp:

@@ -19,7 +19,7 @@ from tinycore.engine.transactions import base_buffer
 from tinycore.errors import JitError
 from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.schedule.kernel import memory_of
-from tinycore.tensor.aliases import VIEW_OPS, buffers_below, is_realized, parts_below
+from tinycore.tensor.aliases import VIEW_OPS, buffers_below, is_realized, parts_of
 from tinycore.tensor.arguments import Arguments, rebuilt
 from tinycore.tensor.change_sets import ChangeSet, tracking_changes
 from tinycore.tensor.change_tracking import change_sets, changed_elsewhere
@@ -29,7 +29,7 @@ from tinycore.tensor.liveness import publish, waiting_tensors, while_walking
 from tinycore.tensor.realization import compute, root_of, shows_memory, unrealized
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.bindings import Naming, exchanging
-from tinycore.uop.movement import source_below
+from tinycore.uop.movement import base_of, source_below
 from tinycore.uop.node import UOp, made_anew, ordered
 from tinycore.uop.op import Op
 from tinycore.uop.size import Size
@@ -221,7 +221,7 @@ def with_pending_writes(reached: set[int]) -> list[Any]:
     for tensor in waiting_tensors():
         if id(tensor) in others:
             continue
-        parts = parts_below(source_below(tensor.uop, VIEW_OPS))
+        parts = map(base_of, parts_of(source_below(tensor.uop, VIEW_OPS)))
         writers = [history.pending.writer(w) for w in parts if is_pending_write(w)]
         if writers and (id(tensor) in reached or not own.isdisjoint(writers)):
             waiting.append(tensor)

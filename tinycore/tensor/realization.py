@@ -15,7 +15,7 @@ from tinycore._locks import writing
 from tinycore._signals import undisturbed
 from tinycore.dtype import dtypes
 from tinycore.tensor import graph, held_values
-from tinycore.tensor.aliases import VIEW_OPS, base_of_view, buffers_below
+from tinycore.tensor.aliases import VIEW_OPS, base_of_view, buffers_below, parts_of
 from tinycore.tensor.change_tracking import change_sets, record_bound
 from tinycore.tensor.core import Core
 from tinycore.tensor.grad import is_data_written, passes_gradient
@@ -350,19 +350,11 @@ def detached_as(root: UOp, memory: UOp) -> UOp:
 
     What has its parts detached is no memory that could be written to.
     """
-    if root.op not in (Op.DETACH, Op.OWN) or memory.op is not Op.MULTI:
+    parts = parts_of(memory) if memory.op is Op.MULTI else []
+    if root.op not in (Op.DETACH, Op.OWN) or not all(p.op is root.op for p in parts) or not parts:
         return memory
-    whole = without(root.op, memory)
-    return memory if whole is None else root.with_src((detached_as(root.src[0], whole),))
-
-
-def without(op: Op, memory: UOp) -> UOp | None:
-    """Memory without an op that is on each of its parts; None if one lacks it."""
-    if memory.op is op:
-        return memory.src[0]
-    parts = [without(op, part) for part in memory.src] if memory.op is Op.MULTI else [None]
-    whole = [part for part in parts if part is not None]
-    return memory.with_src(tuple(whole)) if len(whole) == len(parts) else None
+    whole = memory.substitute({part: part.src[0] for part in parts})
+    return root.with_src((detached_as(root.src[0], whole),))
 
 
 def movement_chain(node: UOp) -> Iterator[UOp]:

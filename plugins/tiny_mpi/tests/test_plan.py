@@ -52,12 +52,41 @@ def test_large_sums_go_in_shards() -> None:
 
 
 def test_messages_take_time_beside_their_bytes() -> None:
-    """Each of 21 gradients is an exchange, with ZeRO each parameter too."""
+    """Gradients of 90,752 bytes are 6 exchanges, with ZeRO parameters too, and the loss is one."""
     slow = Machine(4, 1e30, 1e12, 4, 1e30, 1e30, message_seconds=0.5)
 
-    assert estimate(SMALL, slow, Way(data=4)).seconds == pytest.approx(21 * 0.5)
-    assert estimate(SMALL, slow, Way(data=4, zero=1)).seconds == pytest.approx(2 * 21 * 0.5)
+    assert estimate(SMALL, slow, Way(data=4)).seconds == pytest.approx(7 * 0.5)
+    assert estimate(SMALL, slow, Way(data=4, zero=1)).seconds == pytest.approx(13 * 0.5)
     assert estimate(SMALL, slow, Way(tensor=4)).seconds == pytest.approx(4 * 2 * 0.5)
+
+
+@pytest.mark.parametrize("stages", [1, 2, 4, 8])
+@pytest.mark.parametrize("microbatches", [1, 2, 8, 64])
+def test_a_pipeline_with_free_links_has_the_bubble_of_gpipe(stages: int, microbatches: int) -> None:
+    free = Machine(stages, 1e12, 1e12, stages, 1e30, 1e30)
+    each = LLAMA.operations / stages / 1e12
+
+    found = estimate(LLAMA, free, Way(stages=stages, microbatches=microbatches)).seconds
+
+    assert found == pytest.approx(each * (1 + (stages - 1) / microbatches))
+
+
+def test_a_pipeline_waits_for_its_links() -> None:
+    """As stations of a line: the first of four passes three of them, the others wait for links."""
+    slow = Machine(2, 1e30, 1e12, 2, 1e30, 1e30, message_seconds=0.5)
+
+    found = estimate(SMALL, slow, Way(stages=2, microbatches=4)).seconds
+
+    assert found == pytest.approx(2 * 4 * 0.5)
+
+
+def test_rows_of_a_mesh_add_up_at_once() -> None:
+    wide = Decoder(2, 1024, 4096, 8, 256, 16, 8)
+
+    flat, mesh = (estimate(wide, machine(8), way) for way in (Way(data=8), Way(4, 2)))
+
+    assert flat.data_bytes < 2 * wide.parameters * 4
+    assert mesh.data_bytes == 3 * wide.parameters / 2 * 4
 
 
 def test_one_device_sends_nothing_and_takes_the_time_of_its_operations() -> None:
@@ -77,7 +106,7 @@ def test_ways_use_all_devices_and_fit_the_decoder() -> None:
 
 
 def test_tensor_parallel_over_the_network_costs_more_than_in_a_node() -> None:
-    near, far = (estimate(LLAMA, CARDS, Way(1024 // n, n)) for n in (8, 16))
+    near, far = (estimate(LLAMA, CARDS, Way(1024 // n, n, zero=1)) for n in (8, 16))
 
     assert far.seconds > 2 * near.seconds
 

@@ -1,8 +1,9 @@
 """Estimates of a training step of a decoder on many devices: time, memory, and bytes on each link.
 
 Bytes are those that the schedules here send, tensor by tensor: they are checked against counts.
-Times follow from them and from rates that are given, with nothing overlapped; they were compared
-with processes behind slowed links (benchmarks/results/2026-11-29-plan.md), not with a cluster.
+Times follow from them and from rates that are given; nothing is overlapped but the stages of a
+pipeline and the links between them. They were compared with processes behind slowed links
+(benchmarks/results/2026-11-29-plan.md), not with a cluster.
 Operations follow Chowdhery et al., "PaLM" (2022), appendix B; activations Korthikanti et al.,
 "Reducing activation recomputation in large transformer models" (2022), in float32, with the scores
 of attention kept. The time of a message is that of Hockney, "The communication challenge for MPP"
@@ -11,6 +12,7 @@ of attention kept. The time of a message is that of Hockney, "The communication 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -21,6 +23,8 @@ BYTES: Final = 4
 """Size of an element: float32."""
 SMALLEST_IN_SHARDS, FEWEST_IN_SHARDS = 1 << 18, 3
 """Elements and processes from which sums go in shards (the setting RING=1)."""
+BUCKET_BYTES: Final = 1 << 14
+"""Bytes that are sent as one message (the setting MPI_BUCKET)."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +114,11 @@ def sum_bytes(elements: float, count: int) -> float:
     """Bytes that each of `count` processes sends to add up a tensor over all."""
     if count >= FEWEST_IN_SHARDS and elements >= SMALLEST_IN_SHARDS:
         return shard_bytes(elements, count)
+    return direct_bytes(elements, count)
+
+
+def direct_bytes(elements: float, count: int) -> float:
+    """Bytes that each sends where all send everything to all."""
     return (count - 1) * elements * BYTES
 
 
@@ -121,20 +130,46 @@ def shard_bytes(elements: float, count: int) -> float:
 def exchanges(decoder: Decoder, way: Way) -> float:
     """Exchanges in a step that a process waits for one after another.
 
-    Messages of one exchange, with all others at once, travel together.
+    Messages of one exchange, with all others at once, travel together, and small tensors in one.
     """
-    tensors = sum(count for _, count in decoder.tensors) / way.stages
     gathers = 2 if way.zero else 1  # of gradients, and of parameters
-    data = tensors * gathers if way.data > 1 else 0
-    sums = 4 * decoder.layers / way.stages if way.tensor > 1 else 0
-    return data + sums + (2 * way.microbatches if way.stages > 1 else 0)
+    data = messages(decoder, way) * gathers + 1 if way.data > 1 else 0  # and of the loss
+    return data + (4 * decoder.layers / way.stages if way.tensor > 1 else 0)
+
+
+def messages(decoder: Decoder, way: Way) -> int:
+    """Messages with all parameters of a process: large tensors alone, small ones in buckets."""
+    sent = [(size * BYTES / way.tensor, count / way.stages) for size, count in decoder.tensors]
+    alone = sum(count for size, count in sent if size >= BUCKET_BYTES)
+    rest = sum(size * count for size, count in sent if size < BUCKET_BYTES)
+    return math.ceil(alone) + math.ceil(rest / BUCKET_BYTES)
+
+
+def pipeline_seconds(decoder: Decoder, machine: Machine, way: Way) -> float:
+    """Time of the computation, of microbatches that go through stages and the links between them.
+
+    In each direction the first passes all of these, and the others follow in the time of the
+    slowest: Huang et al., "GPipe" (2019), with links. Backward takes twice as long as forward.
+    """
+    work = decoder.operations / machine.devices / machine.operations_per_second / way.microbatches
+    link = 0.0
+    if way.stages > 1:
+        sent = decoder.border_bytes / way.data / way.microbatches
+        link = machine.message_seconds + sent / rate(machine, machine.devices)
+    return sum(
+        way.stages * share * work
+        + (way.stages - 1) * link
+        + (way.microbatches - 1) * max(share * work, link)
+        for share in (1 / 3, 2 / 3)
+    )
 
 
 def estimate(decoder: Decoder, machine: Machine, way: Way) -> Estimate:
     """The cost of a step."""
     share = way.tensor * way.stages
     local = [(size / way.tensor, count / way.stages) for size, count in decoder.tensors]
-    data_bytes = sum(sum_bytes(size, way.data) * count for size, count in local)
+    summed = direct_bytes if way.tensor > 1 else sum_bytes  # on a mesh never in shards
+    data_bytes = sum(summed(size, way.data) * count for size, count in local)
     if way.zero:  # gradients are scattered, parameters gathered
         data_bytes = shard_bytes(decoder.parameters / share, way.data)
     border = decoder.border_bytes / way.data
@@ -142,11 +177,10 @@ def estimate(decoder: Decoder, machine: Machine, way: Way) -> Estimate:
     stage_bytes = border * min(2, way.stages - 1)  # the inner stages send both ways
 
     bubble = (way.stages - 1) / way.microbatches
-    compute = decoder.operations / machine.devices / machine.operations_per_second
-    seconds = compute * (1 + bubble) + exchanges(decoder, way) * machine.message_seconds
-    seconds += tensor_bytes / rate(machine, way.tensor)
+    seconds = pipeline_seconds(decoder, machine, way)
+    seconds += exchanges(decoder, way) * machine.message_seconds
+    seconds += tensor_bytes / rate(machine, way.tensor) * (1 + bubble)
     seconds += data_bytes / rate(machine, way.tensor * way.data)
-    seconds += stage_bytes / rate(machine, machine.devices if way.stages > 1 else 1)
     return Estimate(
         seconds, memory_bytes(decoder, way), float(data_bytes), float(tensor_bytes), stage_bytes
     )

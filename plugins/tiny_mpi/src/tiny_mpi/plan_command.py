@@ -54,8 +54,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="estimate a training step of a decoder on many devices",
         description="Estimate time, memory and bytes sent of a training step of a decoder, in "
         "float32 with Adam, for each way to divide it. Bytes are those that tinycore's schedules "
-        "send; times follow from the given rates, with nothing overlapped. They were compared with "
-        "processes behind slowed links, not with a cluster.",
+        "send; times follow from the given rates; nothing is overlapped but the stages of a "
+        "pipeline and their links. They were compared with processes behind slowed links, not with "
+        "a cluster.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -11,7 +11,7 @@ class RankSettings(PluginSettings):
     """The table."""
 
     MPI_TIMEOUT = number(300, "Longest wait of a process for others, in seconds", 1)
-    MPI_BUCKET = number(1 << 20, "Bytes of arrays to one process that are sent as one message", 0)
+    MPI_BUCKET = number(1 << 14, "Bytes of arrays to one process that are sent as one message", 0)
     MPI_EARLY = number(1 << 28, "Bytes that a process receives before they are needed", 0)
     RANK_DEVICE = text(
         "", "Device behind RANK in each process; empty takes that of DEV, or CPU", "a device"
