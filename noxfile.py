@@ -241,6 +241,14 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session
+def models(session: nox.Session) -> None:
+    """Measure real models beside onnxruntime, torch and llama.cpp on one thread."""
+    install(session)
+    session.install("xllamacpp>=2026.10", *PEERS["torch"])
+    session.run("python", "-m", "benchmarks.models", *session.posargs)
+
+
+@nox.session
 def peak(session: nox.Session) -> None:
     """Measure the peak memory of training steps beside their plans and torch's."""
     install(session)

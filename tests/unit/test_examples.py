@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy
 import pytest
+from fetched import fetched
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -18,9 +19,26 @@ def output_of(name: str, *arguments: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
 
 
-@pytest.mark.parametrize("name", [path.name for path in EXAMPLES.glob("*.py")])
+def output_with_weights(name: str, *arguments: str) -> str:
+    """Output of a program that fetches weights; skips the test where it cannot fetch them."""
+    try:
+        return output_of(name, *arguments)
+    except subprocess.CalledProcessError as error:
+        if "cannot be fetched" in error.stderr:
+            pytest.skip(error.stderr[-300:])
+        raise AssertionError(error.stderr[-2000:]) from None
+
+
+PROGRAMS = sorted(path for path in EXAMPLES.glob("*.py") if path.name != "weights.py")
+
+
+@pytest.mark.parametrize("name", [path.name for path in PROGRAMS])
 def test_help_says_what_it_does(name: str) -> None:
-    assert "Train a small" in output_of(name, "--help")
+    first_line = (EXAMPLES / name).read_text(encoding="utf-8").partition("\n")[0]
+
+    assert first_line.removeprefix('"""').rstrip(".").split(" to 98%")[0] in " ".join(
+        output_of(name, "--help").split()
+    )
 
 
 @pytest.mark.slow
@@ -91,3 +109,90 @@ def test_a_pole_is_held_up_longer_after_training() -> None:
     first, last = map(int, found.groups())
     assert first < 40
     assert last > 100
+
+
+PICTURES = "scikit-image==0.26"
+
+
+@pytest.mark.slow
+def test_a_photo_is_classified_and_the_place_of_the_cat_is_bright(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    sha256 = "596aa1e7cb875eb79f437e310381d26b338a81c2da23439704a73c4651e8c4bb"
+    photo = fetched(PICTURES, "skimage/data/chelsea.png", sha256)
+    picture = tmp_path / "where.png"
+
+    out = output_with_weights("classify.py", str(photo), "--picture", str(picture))
+
+    assert re.match(r" +[67]\d\.\d%  class 285\n", out), out
+    pixels = numpy.asarray(image.open(picture), numpy.float32)
+    assert pixels.shape == (224, 448, 3)
+    light = pixels[:, 224:].mean(2) / pixels[:, :224].mean(2).clip(1)
+    assert light[60:150, 60:170].mean() > 1.3 * light[:40].mean()
+
+
+@pytest.mark.slow
+def test_a_sentence_of_the_same_meaning_is_found(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    text = tmp_path / "sentences.txt"
+    text.write_text(
+        "A girl is carrying a baby.\nA man is eating a piece of bread.\n"
+        "A cheetah is running behind its prey.\n"
+    )
+
+    out = output_with_weights("sentences.py", "A man is eating food.", str(text))
+
+    assert out.startswith(" 0.76  A man is eating a piece of bread.\n"), out
+
+
+@pytest.fixture
+def speech() -> str:
+    sha256 = "e5a26b3d29e5b0bc8dbd72c11d16a3808a4ec0ac45b21f12a27d2a2fe5c5ae61"
+    return str(fetched("moonshine-voice==0.1.5", "moonshine_voice/assets/beckett.wav", sha256))
+
+
+@pytest.mark.slow
+def test_speech_is_found_and_written_down(speech: str, tmp_path: Path) -> None:
+    pytest.importorskip("tiny_onnx")
+    pytest.importorskip("tokenizers")
+    picture = tmp_path / "speech.png"
+
+    found = output_with_weights("voice.py", speech, "--picture", str(picture))
+    text = output_with_weights("transcribe.py", speech)
+
+    assert found.count("speech from") == 6, found
+    assert "141 of 311 frames" in found
+    assert picture.is_file()
+    said = "Ever tried, ever failed. No matter, try again. Fail again. Fail better.\n"
+    assert text == said
+
+
+@pytest.mark.slow
+def test_files_are_told_apart_by_their_bytes(speech: str) -> None:
+    pytest.importorskip("tiny_onnx")
+
+    out = output_with_weights("file_types.py", __file__, speech, str(EXAMPLES / "README.md"))
+
+    found = [line.split()[0] for line in out.splitlines()[:3]]
+    assert found == ["python", "wav", "markdown"]
+
+
+@pytest.mark.slow
+def test_a_page_is_read(tmp_path: Path) -> None:
+    pytest.importorskip("tiny_onnx")
+    sha256 = "341a6f0a61557662b02734a9b6e56ec33a915b2c41886b97509dedf2a43b47a3"
+    page, picture = fetched(PICTURES, "skimage/data/page.png", sha256), tmp_path / "lines.png"
+
+    out = output_with_weights("read_page.py", str(page), "--picture", str(picture))
+
+    lines = out.splitlines()
+    assert lines[0] == "Region-based segmentation"
+    assert lines[1] == "Let us first determine markers of the coins and the"
+    assert picture.is_file()
+
+
+@pytest.mark.slow
+def test_a_question_is_answered() -> None:
+    pytest.importorskip("tiny_llm")
+    asked = ("What is the capital of France?", "--temperature", "0")
+
+    assert output_with_weights("chat.py", *asked) == "The capital of France is Paris.\n"

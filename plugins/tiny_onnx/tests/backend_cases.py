@@ -35,7 +35,10 @@ EXCLUDED = {
     for name in (
         "bernoulli",
         "bernoulli_double",
+        "bernoulli_double_expanded",
+        "bernoulli_expanded",
         "bernoulli_seed",
+        "bernoulli_seed_expanded",
         "training_dropout",
         "training_dropout_default",
         "training_dropout_default_mask",

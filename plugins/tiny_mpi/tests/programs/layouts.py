@@ -20,7 +20,7 @@ from tinycore.groups import group
 RANKS = tiny_mpi.ranks()
 SIZE = len(RANKS)
 DEVICES = tiny_mpi.mesh(2, SIZE // 2) if SIZE == 4 else RANKS
-"""Of four processes, two rows."""
+"""Two rows of four processes."""
 
 UNARY: list[tuple[Callable[..., Tensor], Callable[..., Any]]] = [
     (lambda x: x * 2 - 1, lambda x: x * 2 - 1),
