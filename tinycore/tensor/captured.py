@@ -27,10 +27,15 @@ from tinycore.tensor.capturing_run import (
 )
 from tinycore.tensor.change_sets import ChangeSet, realized_buffers, tracking_changes
 from tinycore.tensor.graph import holding
-from tinycore.tensor.guards.environment import Environment
+from tinycore.tensor.guards.environment import Environment, Walk
 from tinycore.tensor.guards.guard import Guard
 from tinycore.tensor.history import history
-from tinycore.tensor.proxies import ArgumentProxies, finish_reads, finish_writes
+from tinycore.tensor.proxies import (
+    ArgumentProxies,
+    finish_reads,
+    finish_writes,
+    naming_variables,
+)
 from tinycore.tensor.recorded_call import (
     KeptResult,
     LeftGradients,
@@ -134,15 +139,30 @@ class Capture:
     ) -> Any:
         """Run the function with a record of its effects, and capture it if it ran before and that
         can be done already; its result.
+
+        What other threads have computed for them before must be done without a record.
         """
+        assert self.around is not None, "there is a function to run"
+        walk = self.around.walk(given.objects)
+        finish_writes((*walk.values, *given.tensors))
+        if self.first is not None:
+            finish_reads(self.written.union(given.buffers))
+            held_values.end(given.nodes)  # the function may write to them, by other names
+        with naming_variables(given):
+            return self.run_recorded(function, given, walk, args, kwargs)
+
+    def run_recorded(
+        self,
+        function: Callable[..., Any],
+        given: Arguments,
+        walk: Walk,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Run the function for a first time, or capture it; its result."""
         assert self.around is not None, "there is a function to run"
         is_first = self.first is None
         self.pattern = CallPattern.of(given)
-        walk = self.around.walk(given.objects)
-        finish_writes((*walk.values, *given.tensors))
-        if not is_first:
-            finish_reads(self.written.union(given.buffers))
-            held_values.end(given.nodes)  # the function may write to them, by other names
         change_set = ChangeSet()
         proxies = ArgumentProxies(given, are_used=not is_first)
         try:

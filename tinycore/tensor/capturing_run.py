@@ -130,12 +130,16 @@ class CapturingRun:
         self.gradients = self.change_set.other_gradients()
         found = [tensor for change in changes for tensor in tensors_in(change.now)]
         new = [tensor for tensor in found if not self.is_old(tensor)]
-        given = {id(tensor): tensor for tensor in self.given.tensors}
-        moved = [t for _, t in self.change_set.moved() if self.is_own(t) and id(t) not in given]
-        handed = self.proxies.tensors or given.values()  # in one order in both runs
-        if left := [*self.tensors, *new, *self.left, *moved, *handed]:
+        handed = self.proxies.tensors or self.given.tensors  # in one order in both runs
+        if left := [*self.tensors, *new, *self.left, *self.moved(), *handed]:
             Tensor.realize(*left)
         return result
+
+    @while_walking
+    def moved(self) -> list[Tensor]:
+        """Tensors from before that this run has given other nodes, but for arguments."""
+        given = set(map(id, self.given.tensors))
+        return [t for _, t in self.change_set.moved() if self.is_own(t) and id(t) not in given]
 
     @while_walking
     def first(self, recording: Recording) -> Run | None:

@@ -104,44 +104,44 @@ class PendingWrites:
 class UndoLog:
     """The former values of what a thread has written to since the log was opened."""
 
-    __slots__ = ("__weakref__", "thread", "values", "views")
+    __slots__ = ("__weakref__", "values", "views")
 
     def __init__(self) -> None:
-        self.thread = get_ident()
         self.values: dict[Storage, UOp] = {}
         self.views: dict[Core, Storage | View] = {}
         """Tensors that show something else since."""
 
 
-undo_logs: Final[dict[int, weakref.ref[UndoLog]]] = {}
-"""The undo logs of atomic writes in progress, by id: an interrupted block leaves none behind."""
+undo_logs: Final[dict[tuple[int, int], weakref.ref[UndoLog]]] = {}
+"""The undo logs of atomic writes in progress, by thread and id: an interrupted block leaves none
+behind.
+"""
 
 
 def open_log() -> UndoLog:
     """A new undo log of this thread, which is written as long as it lives."""
     log = UndoLog()
-    key = id(log)
+    key = get_ident(), id(log)
     undo_logs[key] = weakref.ref(log, partial(undo_logs.pop, key))
     return log
 
 
-def living_logs() -> list[UndoLog]:
-    """The undo logs of all threads, the oldest first."""
-    return [log for reference in list(undo_logs.values()) if (log := reference()) is not None]
+def living_logs(own: int | None = None) -> list[UndoLog]:
+    """The undo logs of a thread, the oldest first; of all threads for one that is `walking`."""
+    found = [r for (thread, _), r in list(undo_logs.items()) if own in (None, thread)]
+    return [log for reference in found if (log := reference()) is not None]
 
 
 def log_write(storage: Storage) -> None:
     """Note a storage that this thread is about to write to, unless it has noted it before."""
-    for log in living_logs():
-        if log.thread == get_ident():
-            log.values.setdefault(storage, storage.value)
+    for log in living_logs(get_ident()):
+        log.values.setdefault(storage, storage.value)
 
 
 def log_move(tensor: Core) -> None:
     """Note a tensor that this thread is about to let show something else."""
-    for log in living_logs():
-        if log.thread == get_ident():
-            log.views.setdefault(tensor, tensor._view)
+    for log in living_logs(get_ident()):
+        log.views.setdefault(tensor, tensor._view)
 
 
 def leave_done_writes(replacements: dict[UOp, UOp]) -> None:

@@ -41,7 +41,12 @@ from tinycore.tensor.data import Data, node_from_data
 from tinycore.tensor.foreign_names import NO_DEVICES
 from tinycore.tensor.grad import passes_gradient
 from tinycore.tensor.history import history
-from tinycore.tensor.liveness import may_be_former, tensors_among, tensors_shown_in
+from tinycore.tensor.liveness import (
+    may_be_former,
+    tensors_among,
+    tensors_shown_in,
+    while_walking,
+)
 from tinycore.tensor.past import ordered_through
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.signatures import check_signatures, is_dtype_name
@@ -328,6 +333,7 @@ class Core:
         self._requires_grad = requires_grad
         return self
 
+    @while_walking
     def _ask_alone(self) -> None:
         """Make this tensor a node of its own where equal values may be the same node: a leaf,
         unless a gradient flows on from it to a tensor that asks for one.

@@ -31,7 +31,6 @@ from tinycore.tensor.arguments import Arguments, differences
 from tinycore.tensor.captured import Capture
 from tinycore.tensor.guards.environment import Environment
 from tinycore.tensor.guards.readers import WRAPPERS, Reader
-from tinycore.tensor.proxies import naming_variables
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -143,8 +142,7 @@ class TinyJit(Generic[Parameters, Result]):
                     result: Result = capture.replay(given)
                     return result
                 self.give_up(capture)
-            with naming_variables(given):
-                result = capture.run(self.function, given, args, kwargs)
+            result = capture.run(self.function, given, args, kwargs)
             self.tell(capture)
             return result
 
@@ -193,8 +191,7 @@ class TinyJit(Generic[Parameters, Result]):
                 "call to call as a Tensor, and sizes and offsets as Variables"
             )
         capture = self.last = Capture(self.name, self.around, self.prune)
-        with naming_variables(given):
-            result: Result = capture.run(function, given, args, kwargs)
+        result: Result = capture.run(function, given, args, kwargs)
         self.kinds.setdefault(given.key, []).append(capture)
         return result
 

@@ -177,8 +177,7 @@ def finish_writes(reached: Iterable[Any]) -> None:
     others are left to the threads that recorded them, which may be about to record more. Gradients
     pass on through them.
     """
-    if waiting := with_pending_writes({id(v) for v in reached if isinstance(v, Tensor)}):
-        compute(partial(unrealized, waiting))
+    compute(partial(pending_roots, {id(v) for v in reached if isinstance(v, Tensor)}))
 
 
 def finish_reads(overwritten: Collection[Buffer]) -> None:
@@ -211,9 +210,11 @@ def readers_of(overwritten: Container[Buffer]) -> list[UOp]:
 
 
 @while_walking
-def with_pending_writes(reached: set[int]) -> list[Any]:
-    """Living tensors with pending writes of this thread, or whose ids are among `reached`, unless
-    the capture of another thread has recorded them.
+def pending_roots(reached: set[int]) -> list[UOp]:
+    """The roots of living tensors with pending writes of this thread, or whose ids are among
+    `reached`, unless the capture of another thread has recorded them.
+
+    Not the tensors: another thread may write to one again while this one waits for its turn.
     """
     waiting: list[Any] = []
     others = changed_elsewhere() if change_sets else ()
@@ -225,7 +226,7 @@ def with_pending_writes(reached: set[int]) -> list[Any]:
         writers = [history.pending.writer(w) for w in parts if is_pending_write(w)]
         if writers and (id(tensor) in reached or not own.isdisjoint(writers)):
             waiting.append(tensor)
-    return waiting
+    return unrealized(waiting)
 
 
 def is_pending_write(node: UOp) -> bool:

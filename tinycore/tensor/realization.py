@@ -141,7 +141,8 @@ def run_and_publish(
         replace_nodes(replaced | renewed, {id(tensor) for tensor in owners})
         for node in cached if form.assigned and captured else ():
             graph.hold(node, None)  # unlike the nodes in its place, it reads what was overwritten
-        Writes.done += bool(form.assigned)
+        if form.assigned:  # others do not have the lock
+            Writes.done += 1
 
     return runtime().realize(form, choose_retention, others, publish).replaced
 

@@ -9,13 +9,20 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
+import numpy
 import pytest
 
+from tests.fuzz import threads
 from tinycore import Tensor, TinyJit, Variable, nn
-from tinycore.tensor import change_tracking, core
+from tinycore.tensor import captured as capture
+from tinycore.tensor import change_tracking, core, liveness, proxies, realization, storage
 from tinycore.tensor.capturing_run import CapturingRun
+from tinycore.tensor.change_sets import ChangeSet
 from tinycore.tensor.liveness import live_tensors, while_walking
 from tinycore.tensor.proxies import ArgumentProxies
+from tinycore.tensor.storage import walking
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
 from tinycore.uop.size import Size
 
 
@@ -375,6 +382,119 @@ def test_a_gradient_that_somebody_holds_is_not_overwritten_though_another_thread
 
 
 # --- training in other threads
+
+
+class Records:
+    """A thread that does a write, and records the next one while others see the first undone."""
+
+    def __init__(self, weight: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.weight, self.found = weight, list[list[float]]()
+        self.has_recorded, self.may_read = threading.Event(), threading.Event()
+        self.pause, publish = Pause(), realization.replace_nodes
+
+        def late(replaced: dict[UOp, UOp], *owners: Any) -> None:
+            if any(node.op is Op.ASSIGN for node in replaced) and not self.pause.reached.is_set():
+                self.pause()
+            publish(replaced, *owners)
+
+        monkeypatch.setattr(realization, "replace_nodes", late)
+
+    def __call__(self, pause: Pause) -> None:
+        self.weight.assign(self.weight * 2).realize()
+        product = self.weight * 10
+        self.weight.assign(self.weight + 1)
+        self.has_recorded.set()
+        assert self.may_read.wait(60)
+        self.found += [product.tolist(), self.weight.tolist()]
+
+
+def test_a_write_that_another_thread_records_as_a_capture_begins_is_left_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weight, length = host(1, 2), Variable("length", 1, 2)
+    work, finish, argument = Records(weight, monkeypatch), proxies.compute, host(3, 4)
+
+    def compute(requested: Callable[[], list[UOp]]) -> dict[UOp, UOp]:
+        if not work.pause.left.is_set():
+            work.pause.left.set()
+            assert work.has_recorded.wait(60)
+        return finish(requested)
+
+    def call() -> None:
+        monkeypatch.setattr(proxies, "compute", compute)
+        try:
+            assert work.pause.reached.wait(60)
+            assert TinyJit(lambda x, n: x[:n].sum())(argument, length.bind(2)).item() == 7
+            assert weight.uop.op is Op.ASSIGN
+        finally:
+            work.pause.left.set()
+            work.may_read.set()
+
+    thread = threading.Thread(target=work, args=(Pause(),))
+    thread.start()
+    call()
+    thread.join(60)
+
+    assert work.found == [[20.0, 40.0], [3.0, 5.0]]
+
+
+@pytest.mark.parametrize("call", [0, 1])
+def test_a_write_that_a_captured_function_reads_is_done_behind_reads_of_another_thread(
+    call: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight, length, calls = host(1, 2), Variable("length", 1, 2), [0]
+    step, product = TinyJit(lambda x, n: x[:n].sum() + weight.sum()), list[Tensor]()
+    finish = capture.finish_writes
+
+    def write() -> None:
+        product.append(weight * 10)
+        weight.assign(weight + 1)
+
+    def late(reached: Any) -> None:
+        if calls[0] == call:
+            elsewhere(write)
+        finish(reached)
+
+    monkeypatch.setattr(capture, "finish_writes", late)
+
+    for calls[0] in range(4):
+        assert step(host(3, 4), length.bind(2)).item() == (10 if calls[0] < call else 12)
+    assert product[0].tolist() == [10.0, 20.0]
+
+
+def has_taken_lock() -> bool:
+    """True if nobody had the lock."""
+    return walking.acquire(blocking=False) and walking.release() is None
+
+
+@pytest.mark.parametrize("kind", threads.KINDS)
+def test_tensors_of_other_threads_are_looked_at_under_a_lock(
+    kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one that its thread has dropped would still be computed beside what overwrites it."""
+
+    def watch(holder: Any, name: str) -> None:
+        function = getattr(holder, name)
+
+        def call(*given: Any) -> Any:
+            is_own = given == (threading.get_ident(),)
+            assert is_own or not in_thread(has_taken_lock), name
+            return function(*given)
+
+        monkeypatch.setattr(holder, name, call)
+
+    for module in (storage, liveness, realization):
+        watch(module, "waiting_storages")
+    watch(change_tracking, "living_logs")
+    for name in ("moved", "touched"):
+        watch(ChangeSet, name)
+    calls = ((1, 2), (-1, 1), (2, 0), (1, 1))
+
+    for is_captured in (False, True):
+        found = threads.wrong(
+            threads.KINDS.index(kind), is_captured, calls, host(1, 2), numpy.float32([1, 2])
+        )
+        assert found.message == ""
 
 
 def in_thread(function: Callable[[], object]) -> object:
