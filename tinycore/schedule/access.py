@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
@@ -90,16 +90,6 @@ class Launch:
         found = (n.src[0] for n in self.by_op[op])
         return frozenset([self.accesses[index] for index in found if index in self.accesses])
 
-    def within(self, index: UOp, depth: int) -> UOp:
-        """The offset of an INDEX inside its row: with the outer `depth` loops at zero."""
-        rows = self.loops[:depth]
-        key = index.src[1], rows
-        if (known := self.shared.get(key)) is None:
-            zero = index.src[1].substitute({r: UOp.index(0) for r in rows})
-            known = self.shared[key] = rewrite(zero, simplify, name="simplify within a row")
-        found: UOp = known
-        return found
-
     @property
     def is_plain(self) -> bool:
         """True if the kernel is one nest of plain, fixed loops that reads nothing it writes."""
@@ -145,7 +135,7 @@ class Launch:
         """True if an INDEX stays within the current row of the outer `depth` loops."""
         key = index.src[1], elements(index), self.loops[:depth]
         if (known := self.shared.get(key)) is None:
-            known = self.shared[key] = row_size(self, index, depth) is not None
+            known = self.shared[key] = row_size(*key) is not None
         return bool(known)
 
     @cached_property
@@ -178,18 +168,19 @@ def widen(spans: Spans, number: int, span: tuple[int, int]) -> None:
     spans[number] = min(start, span[0]), max(stop, span[1])
 
 
-def row_size(launch: Launch, index: UOp, depth: int) -> int | None:
-    """Elements of a row if an INDEX is row-major over `depth` loops and stays inside, or None."""
-    size, rows = elements(index), launch.loops[:depth]
+def row_size(offset: UOp, size: int, rows: Sequence[UOp]) -> int | None:
+    """Elements of a row if an offset in memory of some size is row-major over the loops `rows` and
+    stays inside of its row, or None."""
     count = math.prod(r.extent for r in rows)
     if size % count:
         return None
     stride = size // count
     for counter in reversed(rows):
-        if coefficient(index.src[1], counter) != stride:
+        if coefficient(offset, counter) != stride:
             return None
         stride *= counter.extent
-    rest = launch.within(index, depth)
+    zero = offset.substitute({r: UOp.index(0) for r in rows})
+    rest = rewrite(zero, simplify, name="simplify within a row")
     return size // count if rest.vmin >= 0 and rest.vmax < size // count else None
 
 

@@ -8,7 +8,7 @@ all else that it must run after, so the node graph holds every dependence.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 
@@ -25,7 +25,7 @@ from tinycore.schedule.kernel import (
     without_unread,
 )
 from tinycore.schedule.partial_writes import is_ordered, is_partial, loops_over, store, values_of
-from tinycore.schedule.ranges import RegionReader, pixels_of
+from tinycore.schedule.ranges import Point, RegionReader, pixels_of
 from tinycore.schedule.storage import is_stored
 from tinycore.schedule.templates import Region, kernel_of, region_of
 from tinycore.uop.movement import base_of
@@ -41,19 +41,22 @@ NAMED_OPS = (
 """Ops that are no arithmetic but are named in a kernel's metadata."""
 
 
-def emit_kernels(
-    groups: KernelGroups, roots: Iterable[UOp], origins: Mapping[UOp, str]
-) -> dict[UOp, UOp]:
-    """Each stored node's memory: ASSIGN(BUFFER, KERNEL), or a BUFFER of a node with no elements.
+def closed(body: UOp, loops: Sequence[UOp]) -> UOp:
+    """A statement in some loops."""
+    return UOp(Op.END, dtypes.void, (body, *loops)) if loops else body
+
+
+def together(stores: Sequence[UOp]) -> UOp:
+    """Several statements as one."""
+    return stores[0] if len(stores) == 1 else UOp(Op.GROUP, dtypes.void, tuple(stores))
+
+
+class KernelEmitter:
+    """Builds the kernels of groups, in topological order.
 
     `roots` are those of the graph, which holds kernels of earlier calls that have not run yet.
     `origins` says of nodes where a user made them.
     """
-    return KernelEmitter(groups, roots, origins).run()
-
-
-class KernelEmitter:
-    """Builds the kernels of groups, in topological order."""
 
     def __init__(
         self, groups: KernelGroups, roots: Iterable[UOp], origins: Mapping[UOp, str]
@@ -64,9 +67,11 @@ class KernelEmitter:
         self.origins = origins
         self.built: dict[UOp, UOp] = {}
         """Stored node -> BUFFER, or ASSIGN(BUFFER, KERNEL)."""
+        self.groups_of: dict[UOp, KernelGroup] = {}
+        """The group that a KERNEL computes, but for those by hand."""
 
     def run(self) -> dict[UOp, UOp]:
-        """Build all kernels."""
+        """Each stored node's memory: ASSIGN(BUFFER, KERNEL), or a BUFFER of no elements."""
         empty = [n for n in self.groups.storage.ordered() if numel(n) == 0]
         self.built = {node: new_buffer(node) for node in empty}
         for group in self.dependences.topological_order():
@@ -86,6 +91,8 @@ class KernelEmitter:
         waits += [r for n in group.outputs if n.op is Op.ASSIGN for r in self.pending_readers(n)]
         later = dict.fromkeys(w for w in waits if w not in memory)
         kernel = UOp(Op.KERNEL, dtypes.void, (*memory, *later), Kernel(ast, self.metadata(group)))
+        if custom_of(group.first) is None:
+            self.groups_of[kernel] = group
         for node in group.outputs:
             target = self.groups.output_memory(node)
             self.built[node] = UOp(Op.ASSIGN, target.dtype, (target, kernel))
@@ -106,15 +113,25 @@ class KernelEmitter:
         """The operations a group computes, the last one first."""
         if (custom := custom_of(group.first)) is not None:
             return (*custom.arg.metadata, *filter(None, map(self.origins.get, group.outputs)))
-        region = self.groups.region
-        computed = [n for o in group.outputs for n in reversed(region(group.computed.get(o, o)))]
+        computed = self.computed(group)
         named = [n for n in computed if n.op in ALU or n.op in NAMED_OPS]
         places = [*filter(None, map(self.origins.get, named or computed))]
         if not places:  # of nodes that passes have made, the operands tell it
             places += filter(None, map(self.origins.get, chain(*(n.src for n in computed))))
         return tuple(dict.fromkeys([*[n.op.name.lower() for n in named], *places]))
 
+    def computed(self, group: KernelGroup) -> list[UOp]:
+        """The nodes of a group and the leaves that it reads; of each output, sources last."""
+        outputs = [group.computed.get(n, n) for n in group.outputs]
+        return [n for output in outputs for n in reversed(self.groups.region(output))]
+
     # --- the graph of a kernel
+
+    def point_of(self, group: KernelGroup) -> Point:
+        """The counters of the loops of a group."""
+        is_plain = self.groups.image_of(group.first) is None
+        first = group.computed.get(group.first, group.first)
+        return loops_over(first) if is_plain else pixels_of(first)
 
     def lower(self, group: KernelGroup) -> tuple[UOp, list[UOp]]:
         """The graph of a group over its slots, and the memory in those slots."""
@@ -170,17 +187,14 @@ class KernelEmitter:
 
     def loop_nest(self, group: KernelGroup, memory: list[UOp], numbers: Mapping[UOp, UOp]) -> UOp:
         """The loops of a group over its slots; `numbers` replaces constants by holes."""
-        first = group.computed.get(group.first, group.first)
-        is_plain = self.groups.image_of(group.first) is None
-        point = loops_over(first) if is_plain else pixels_of(first)
+        point = self.point_of(group)
         reader = RegionReader(lambda n: self.pointer(group, n, memory), len(point), numbers)
         stores = [
             store(reader, group.computed.get(n, n), point, slot(memory[i], i))
             for i, n in enumerate(group.outputs)
         ]
         ranges = sorted((p for p in point if p.op is Op.RANGE), key=is_ordered)
-        body = stores[0] if len(stores) == 1 else UOp(Op.GROUP, dtypes.void, tuple(stores))
-        end = UOp(Op.END, dtypes.void, (body, *ranges)) if ranges else body
+        end = closed(together(stores), ranges)
         return rewrite(UOp.sink(end), simplify, name="simplify kernel")
 
     def pointer(self, group: KernelGroup, node: UOp, memory: list[UOp]) -> UOp | None:

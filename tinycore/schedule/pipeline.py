@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from tinycore.config import settings
 from tinycore.schedule import checks, explain
 from tinycore.schedule.buffer_limit import limit_buffers
-from tinycore.schedule.emit import emit_kernels
+from tinycore.schedule.emit import KernelEmitter
 from tinycore.schedule.group import group_values
 from tinycore.schedule.hazards import save_overwritten
 from tinycore.schedule.invariants import invariant_first
@@ -98,14 +98,15 @@ def save_hazards(state: State) -> State:
 def emit(state: State) -> State:
     """Each group becomes a KERNEL over the memory of its slots."""
     origins = {state.rewritten.get(n, n): text for n, text in texts(state.known).items()}
-    built = emit_kernels(state.groups, state.sharded.parts, origins)
+    emitter = KernelEmitter(state.groups, state.sharded.parts, origins)
+    built = emitter.run()
     stored = state.storage.reasons
     cut = {
         old: with_shape(built[new], old.shape)
         for old, new in state.rewritten.items()
         if new in built and new in stored
     }
-    return replace(state, cut=cut)
+    return replace(state, cut=cut, emitter=emitter)
 
 
 def order(state: State) -> State:
@@ -126,7 +127,7 @@ def fuse(state: State) -> State:
     fused: list[tuple[Step, list[Step]]] = []
     for part in parts:
         read = {place for other in parts if other is not part for s in other for place in s.places}
-        fused += fuse_rows(part, state.memory, count, state.persistent | read)
+        fused += fuse_rows(part, state.memory, count, state.persistent | read, state.emitter)
     # What nobody reads any more, as x of `x - x`, may leave a kernel without memory.
     fused = [(step, run) for step, run in fused if step.places]
     steps = tuple([step for step, _ in fused])

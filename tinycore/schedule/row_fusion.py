@@ -8,7 +8,7 @@ such as the scores of attention, is stored for one strip at a time in thread-loc
 
 Legality is a question of addresses alone: every access to memory that one kernel of a group writes
 and another reads stays within the current row (`access.py`). Halide calls the result `compute_at`
-a loop over strips of rows; decision 0033 says why it is decided on finished kernels.
+a loop over strips of rows; `strips.py` emits it from the values of all kernels of the group.
 See docs/decisions/0033-strips.md.
 """
 
@@ -21,20 +21,20 @@ from collections.abc import Hashable, Iterator, Sequence
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from tinycore.dtype import PointerDType, dtypes
-from tinycore.render.base import Limits, pointer_of
-from tinycore.schedule.access import Launch, Spans, elements, widen
+from tinycore.dtype import dtypes
+from tinycore.render.base import Limits
+from tinycore.schedule.access import Launch, Spans, widen
 from tinycore.schedule.chain_search import MOST_LOOKED_AT, Entry, Kept, chain_from, is_new_memory
+from tinycore.schedule.emit import KernelEmitter
 from tinycore.schedule.items import Step
 from tinycore.schedule.kernel import Kernel, kernel_name
 from tinycore.schedule.limits import device_limits, loop_limits
 from tinycore.schedule.product_chains import ProductChain, is_long_product
 from tinycore.schedule.row_inlining import RowKernel, RowRefusal
+from tinycore.schedule.strips import Strips
 from tinycore.trace import Trace
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind, Op
-from tinycore.uop.rewrite import rewrite
-from tinycore.uop.symbolic import simplify
+from tinycore.uop.op import Op
 
 trace = Trace("schedule")
 
@@ -48,8 +48,6 @@ PARALLEL_BYTES: Final = 64 << 10
 """Bytes a group touches from which its strips are shared among threads."""
 MOST_STRIP_BYTES: Final = 1 << 20
 """Thread-local memory for one strip."""
-COSTLY: Final = frozenset({Op.EXP, Op.EXP2, Op.LOG, Op.LOG2, Op.SIN, Op.THREEFRY})
-"""Ops that cost more to compute twice than to store in a near cache and load."""
 LEAST_SHARED: Final = 1 / 8
 """Fraction of its footprint that a kernel must share with the group if it reads none of its
 results."""
@@ -129,14 +127,6 @@ class FusionGroup:
         shared = sum(size_of(span) for number, span in own.items() if number in read)
         return shared > 0 and shared >= LEAST_SHARED * sum(map(size_of, own.values()))
 
-    def fuse(self, persistent: frozenset[int]) -> Launch:
-        """The members as one kernel; memory that is not `persistent` becomes thread-local."""
-        assert self.cut is not None
-        depth, rows = self.cut
-        members = share_costly(self.members, depth)
-        local = frozenset().union(*(m.written for m in members)) - persistent
-        return FusedKernelBuilder(self.shape[:depth], rows, local).build(members)
-
 
 # --- which neighbors form a group
 
@@ -151,14 +141,19 @@ class Run(NamedTuple):
 
 
 def fuse_rows(
-    steps: Sequence[Step], memory: Sequence[UOp], parameters: int, persistent: frozenset[int]
+    steps: Sequence[Step],
+    memory: Sequence[UOp],
+    parameters: int,
+    persistent: frozenset[int],
+    emitter: KernelEmitter,
 ) -> list[tuple[Step, list[Step]]]:
     """The steps after row fusion, and the members of each.
 
     `memory` is by number. Memory beyond the first `parameters` that is not `persistent` is
-    temporary: it is dead when all steps are done.
+    temporary: it is dead when all steps are done. `emitter` has made the kernels.
     """
     uses = Counter(place for step in steps for place in step.places)
+    numbers = {node: number for number, node in enumerate(memory)}
     found: list[tuple[Step, list[Step]]] = []
 
     def kept_of(run: Sequence[Step]) -> frozenset[int]:
@@ -166,16 +161,28 @@ def fuse_rows(
         # Memory that steps outside of the run use, or that is read when all are done.
         return frozenset(p for p in inside if p in persistent or uses[p] > inside[p])
 
-    for run, group in fusible_runs(steps, memory, parameters, kept_of):
+    for run, group in fusible_runs(steps, memory, parameters, kept_of, emitter):
         if group is None or len(run) == 1:
             found += [(step, [step]) for step in run]
             continue
-        found.append((fused_step(run, group.fuse(kept_of(run)), memory), run))
+        kept = kept_of(run)
+        if isinstance(group, FusionGroup):
+            assert group.cut is not None
+            strips = Strips(emitter, {memory[n] for n in kept}, group.shape, group.cut)
+            ast = strips.build([emitter.groups_of[step.kernel] for step in run])
+            launch = Launch(ast, tuple([numbers[node] for node in strips.slots]))
+        else:
+            launch = group.fuse(kept)
+        found.append((fused_step(run, launch, memory), run))
     return found
 
 
 def fusible_runs(
-    steps: Sequence[Step], memory: Sequence[UOp], parameters: int, kept_of: Kept
+    steps: Sequence[Step],
+    memory: Sequence[UOp],
+    parameters: int,
+    kept_of: Kept,
+    emitter: KernelEmitter,
 ) -> Iterator[Run]:
     """Runs of neighbors: chains of products, and groups of the steps between them."""
     entries = [Entry([step]) for step in steps]
@@ -190,10 +197,13 @@ def fusible_runs(
         if is_chain:
             yield from (Run(*entry) for entry in some)
         else:
-            yield from group_neighbors([entry.steps[0] for entry in some], memory, parameters)
+            single = [entry.steps[0] for entry in some]
+            yield from group_neighbors(single, memory, parameters, emitter)
 
 
-def group_neighbors(steps: Sequence[Step], memory: Sequence[UOp], parameters: int) -> Iterator[Run]:
+def group_neighbors(
+    steps: Sequence[Step], memory: Sequence[UOp], parameters: int, emitter: KernelEmitter
+) -> Iterator[Run]:
     """Runs of neighbors that fuse by strips of rows, or into rows on a grid."""
     shared: dict[Hashable, Any] = {}
     run: list[Step] = []
@@ -202,6 +212,8 @@ def group_neighbors(steps: Sequence[Step], memory: Sequence[UOp], parameters: in
         launch = Launch(step.ast, step.places, shared)
         device = memory[step.places[0]].single_device
         is_nest = is_nest_on(device, launch) and is_new_memory(launch, memory, parameters)
+        if loop_limits(device) is not None:  # neither a kernel by hand, nor of an earlier call
+            is_nest = is_nest and step.kernel in emitter.groups_of
         refusal: Refusal | RowRefusal | None = Refusal.NEST
         if group is not None and is_nest:
             refusal = group.admit(launch) if group.device == device else Refusal.DEVICE
@@ -308,177 +320,3 @@ def footprint(members: Sequence[Launch], depth: int) -> tuple[int, int]:
 def size_of(span: tuple[int, int]) -> int:
     """The bytes of a span."""
     return span[1] - span[0]
-
-
-def canonical_value(value: UOp, launch: Launch, depth: int) -> UOp:
-    """A value over memory numbers, shared rows and renumbered loops, equal for equal values."""
-    names: dict[UOp, UOp] = {r: UOp.range(r.extent, n) for n, r in enumerate(launch.loops[:depth])}
-    for node in value.toposort():
-        if node.op is Op.RANGE and node not in names:
-            names[node] = UOp.range(node.extent, len(names))
-        elif node.op is Op.DEFINE_GLOBAL:
-            names[node] = node.replace(arg=launch.places[node.arg])
-    return value.substitute(names)
-
-
-def costly_values(launch: Launch, depth: int) -> dict[UOp, UOp]:
-    """The largest subexpressions with a costly op at the top, by their canonical value."""
-    inside: set[UOp] = set()
-    found: dict[UOp, UOp] = {}
-    for node in reversed(launch.nodes):
-        if node in inside:
-            inside.update(node.src)
-        elif node.op in COSTLY and set(launch.loops[:depth]) < node.ranges:
-            found[canonical_value(node, launch, depth)] = node
-            inside.update(node.src)
-    return found
-
-
-def share_costly(members: Sequence[Launch], depth: int) -> list[Launch]:
-    """The members after common subexpression elimination of costly values.
-
-    A value that two members compute is stored by a member inserted before the first of them.
-    """
-    result: list[Launch] = []
-    shared: dict[UOp, int] = {}
-    values = [costly_values(member, depth) for member in members]
-    count = Counter(key for found in values for key in found)
-    for member, found in zip(members, values, strict=True):
-        for key, value in found.items():
-            if count[key] < 2:
-                continue
-            loops = [r for r in value.toposort() if r.op is Op.RANGE and r in value.ranges]
-            loops = [*member.loops[:depth], *(r for r in loops if r not in member.loops[:depth])]
-            if key not in shared:
-                # Negative: memory of the kernel alone has no number in the schedule.
-                shared[key] = -1 - len(shared)
-                result.append(producer(value, loops, shared[key], member))
-            member = consumer(member, value, loops, shared[key])
-        result.append(member)
-    return result
-
-
-def row_major(loops: Sequence[UOp]) -> UOp:
-    """The row-major offset of the element at some loops."""
-    place = UOp.index(0)
-    for counter in loops:
-        place = place * counter.extent + counter
-    return rewrite(place, simplify, name="simplify a place")
-
-
-def memory_like(value: UOp, loops: Sequence[UOp], slot: int) -> UOp:
-    """A pointer to memory for one element per iteration of some loops."""
-    size = math.prod(r.extent for r in loops)
-    return UOp(Op.DEFINE_GLOBAL, value.dtype.ptr(size), (), slot)
-
-
-def producer(value: UOp, loops: Sequence[UOp], place: int, member: Launch) -> Launch:
-    """The kernel that stores a value of a member, and nothing else."""
-    slot = len(member.places)
-    target = UOp(
-        Op.INDEX, (memory := memory_like(value, loops, slot)).dtype, (memory, row_major(loops))
-    )
-    store = UOp(Op.STORE, dtypes.void, (target, value))
-    plain = {r: UOp.range(r.extent, r.arg.number) for r in loops}
-    end = UOp(Op.END, dtypes.void, (store, *loops)).substitute(plain)
-    return Launch(UOp.sink(end), (*member.places, place))
-
-
-def consumer(member: Launch, value: UOp, loops: Sequence[UOp], place: int) -> Launch:
-    """A member that loads a value instead of computing it."""
-    memory = memory_like(value, loops, len(member.places))
-    load = UOp(Op.LOAD, value.dtype, (UOp(Op.INDEX, memory.dtype, (memory, row_major(loops))),))
-    return Launch(member.ast.substitute({value: load}), (*member.places, place))
-
-
-class FusedKernelBuilder:
-    """One kernel of several: their nests, one after another, inside one loop over strips."""
-
-    def __init__(self, shape: tuple[int, ...], rows: int, local: frozenset[int]) -> None:
-        *outer, last = shape
-        self.outer = [UOp.range(size, number) for number, size in enumerate(outer)]
-        self.strips = UOp.range(last // rows, len(outer))
-        self.count = math.prod(shape)
-        self.rows = rows
-        self.local = local
-        self.number = len(shape)
-        self.slots: dict[int, UOp] = {}
-        self.after: dict[int, UOp] = {}
-        """Memory written so far, and its pointer after the loops that wrote it."""
-
-    def build(self, members: Sequence[Launch]) -> Launch:
-        """The nests of all members in order, inside the loops over strips."""
-        for member in members:  # outputs first
-            for place in sorted(member.written - self.local):
-                self.slot(place, member)
-        ends = [self.nest(member) for member in members]
-        body = UOp(Op.GROUP, dtypes.void, tuple(ends))
-        loops = [r for r in (*self.outer, self.strips) if r.extent > 1]
-        whole = UOp(Op.END, dtypes.void, (body, *loops)) if loops else body
-        ast = rewrite(UOp.sink(whole), simplify, name="simplify strips")
-        return Launch(ast, tuple(p for p in self.slots if p not in self.local))
-
-    def slot(self, place: int, member: Launch) -> UOp:
-        """The pointer to memory: a slot of the fused kernel, or thread-local for one strip."""
-        if place not in self.slots:
-            old = next(pointer_of(n) for n, p in member.accesses.items() if p == place)
-            kind = old.dtype
-            assert isinstance(kind, PointerDType)
-            mine = place in self.local
-            number = sum((p in self.local) == mine for p in self.slots)
-            size = kind.size // self.count * self.rows
-            self.slots[place] = (
-                UOp(Op.DEFINE_LOCAL, kind.base.ptr(size, "local"), (), number)
-                if mine
-                else old.replace(arg=number)
-            )
-        return self.slots[place]
-
-    def nest(self, member: Launch) -> UOp:
-        """The loops of one member over a strip."""
-        depth = len(self.outer)
-        inner = self.fresh(self.rows, AxisKind.LOOP)
-        renamed = dict(zip(member.loops, self.outer, strict=False))
-        renamed[member.loops[depth]] = self.strips * self.rows + inner
-        rows = member.loops[: depth + 1]
-        # A strip of one row needs no loop over its rows.
-        own = [inner] if self.rows > 1 else []
-        done: dict[UOp, UOp] = {}
-        for node in member.nodes:
-            if node.op is Op.RANGE:
-                if node not in renamed:
-                    renamed[node] = self.fresh(node.extent, node.arg.kind)
-                done[node] = renamed[node]
-            elif node.op is Op.INDEX:
-                done[node] = self.index(member, node, rows, inner, done)
-            elif node.op is Op.END:
-                loops = (*own, *(done[r] for r in member.loops[depth + 1 :]))
-                body = done[node.src[0]]
-                done[node] = UOp(Op.END, dtypes.void, (body, *loops)) if loops else body
-            else:
-                done[node] = node.with_src(tuple([done[s] for s in node.src]))
-        end = done[member.end]
-        for place in member.written:
-            pointer = self.slots[place]
-            self.after[place] = UOp(Op.AFTER, pointer.dtype, (pointer, end))
-        return end
-
-    def fresh(self, extent: int, kind: AxisKind) -> UOp:
-        """A loop with an unused number; none for a single iteration."""
-        self.number += 1
-        return UOp.range(extent, self.number, kind) if extent > 1 else UOp.index(0)
-
-    def index(
-        self, member: Launch, access: UOp, rows: Sequence[UOp], inner: UOp, done: dict[UOp, UOp]
-    ) -> UOp:
-        """The INDEX of an access of a member inside a strip."""
-        place = member.accesses[access]
-        slot = self.slot(place, member)
-        pointer = self.after.get(place, slot)
-        where = done[access.src[1]]
-        if place in self.local:
-            rest = member.within(access, len(rows))
-            within = rest.substitute({r: done[r] for r in rest.ranges})
-            where = inner * (elements(access) // self.count) + within
-        gate = tuple(done[s] for s in access.src[2:])
-        return UOp(Op.INDEX, slot.dtype, (pointer, where, *gate))

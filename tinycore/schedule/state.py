@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from tinycore.schedule.emit import KernelEmitter
 from tinycore.schedule.group import KernelGroups
 from tinycore.schedule.items import Step
 from tinycore.schedule.memory_plan import Layout
@@ -41,6 +42,10 @@ class State:
     storage: Storage = field(default_factory=Storage)
     values: tuple[StoredValue, ...] = ()
     groups: KernelGroups = field(default_factory=lambda: KernelGroups(Storage()))
+    emitter: KernelEmitter = field(
+        default_factory=lambda: KernelEmitter(KernelGroups(Storage()), (), {})
+    )
+    """The groups of the kernels, from which kernels of several groups are emitted."""
     cut: Replacements = field(default_factory=dict)
     """Nodes with memory, and ASSIGN(BUFFER, KERNEL) for each, or a BUFFER of no elements."""
     memory: tuple[UOp, ...] = ()

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tinycore import Context, Variable
-from tinycore.dtype import PointerDType, dtypes
+from tinycore.dtype import PointerDType
 from tinycore.engine.counters import GlobalCounters
 from tinycore.schedule.access import Launch, row_size
 from tinycore.schedule.row_fusion import MOST_PRODUCTS, Refusal, footprint
@@ -58,6 +58,46 @@ def test_strips_of_one_row_have_no_loop_over_the_rows_of_a_strip() -> None:
     ends = [n for n in item.ast.toposort() if n.op is Op.END]
 
     assert [len(end.src) - 1 for end in ends] == [1, 1, 1]  # each closes a loop
+
+
+def exponentials(*results: Tensor) -> int:
+    """Number of exponentials in the one kernel that computes some results."""
+    (item,) = results[0].schedule(*results[1:])
+    return sum(node.op is Op.EXP for node in item.ast.toposort())
+
+
+def test_costly_values_are_computed_once_for_nests_of_other_loops() -> None:
+    x = numbers(16, 24)
+    powers = Tensor(x).realize().exp()
+    sums, doubled = powers.reshape(16, 4, 6).sum(-1), powers * 2
+
+    assert exponentials(sums, doubled) == 1
+    expected = numpy.exp(x.astype(float))
+    numpy.testing.assert_allclose(sums.numpy(), expected.reshape(16, 4, 6).sum(-1), rtol=1e-5)
+    numpy.testing.assert_allclose(doubled.numpy(), expected * 2, rtol=1e-5)
+
+
+def test_costly_values_of_other_rows_are_computed_again() -> None:
+    x = numbers(24, 24)
+    powers = Tensor(x).realize().exp()
+    sums = powers.sum(1, keepdim=True)
+    turned = powers.transpose(0, 1) * sums
+
+    assert exponentials(sums, turned) == 2
+    expected = numpy.exp(x.astype(float))
+    numpy.testing.assert_allclose(turned.numpy(), expected.T * expected.sum(1)[:, None], rtol=1e-5)
+
+
+def test_rows_that_are_folded_in_two_steps() -> None:
+    x = numbers(8, 4096)
+    data = Tensor(x).realize()
+    top = data.reshape(8, 64, 64).max(-1)
+    powers = (data - top.max(-1, keepdim=True)).exp()
+    Tensor.realize(powers, total := powers.sum(-1))
+
+    expected = numpy.exp(x.astype(float) - x.max(-1, keepdims=True))
+    numpy.testing.assert_allclose(powers.numpy(), expected, rtol=1e-5)
+    numpy.testing.assert_allclose(total.numpy(), expected.sum(-1), rtol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(64, 128), (5, 17)])
@@ -177,37 +217,25 @@ def test_gradients_go_through_strips(function: Callable[[Any], Any]) -> None:
 
 
 def test_a_row_is_where_the_address_stays() -> None:
-    memory = UOp(Op.DEFINE_GLOBAL, numbers_pointer(24), (), 0)
     row, column = UOp.range(4, 0), UOp.range(6, 1)
 
-    def size(place: UOp) -> int | None:
-        index = UOp(Op.INDEX, memory.dtype, (memory, place))
-        store = UOp(Op.STORE, dtypes.void, (index, UOp.const(dtypes.float32, 1.0)))
-        end = UOp(Op.END, dtypes.void, (store, row, column))
-        return row_size(Launch(UOp.sink(end), (0,)), index, 1)
-
-    assert size(row * 6 + column) == 6
-    assert size(column * 4 + row) is None
-    assert size(row * 6 + column + 1) is None
+    assert row_size(row * 6 + column, 24, [row]) == 6
+    assert row_size(column * 4 + row, 24, [row]) is None
+    assert row_size(row * 6 + column + 1, 24, [row]) is None
 
 
 def test_the_rows_of_equal_accesses_are_analyzed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     analyzed = []
 
-    def counted(launch: Launch, index: UOp, depth: int) -> int | None:
-        analyzed.append(index)
-        return row_size(launch, index, depth)
+    def counted(offset: UOp, size: int, rows: tuple[UOp, ...]) -> int | None:
+        analyzed.append(offset)
+        return row_size(offset, size, rows)
 
     monkeypatch.setattr("tinycore.schedule.access.row_size", counted)
     x, y = (Tensor(numbers(8, 16, seed=seed)).realize() for seed in range(2))
 
     assert launch_of(x + y).stays_in_rows(1) == {0, 1, 2}
     assert len(analyzed) == 1
-
-
-def numbers_pointer(size: int) -> PointerDType:
-    """A pointer to so many float32."""
-    return Tensor([1.0]).dtype.ptr(size)
 
 
 def test_a_kernel_that_overwrites_what_it_reads_is_not_plain() -> None:

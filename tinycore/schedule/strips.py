@@ -1,0 +1,170 @@
+"""Strips of rows: groups of values as one kernel, with memory of a strip for what only they read.
+
+Floor 3. The regions of the groups are read from the tensor graph, each in a nest of its own, at
+points of the same loops over rows (Halide's `compute_at` and `store_at`). `row_fusion.py` decides
+which groups gain by it, and that no access leaves its row.
+See docs/decisions/0033-strips.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from tinycore.dtype import dtypes
+from tinycore.render.base import pointer_of
+from tinycore.schedule.access import row_size
+from tinycore.schedule.dependence import KernelGroup
+from tinycore.schedule.emit import KernelEmitter, closed, together
+from tinycore.schedule.kernel import memory_of, numel, slot
+from tinycore.schedule.partial_writes import store
+from tinycore.schedule.ranges import ZERO, Place, RegionReader, flatten
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.rewrite import rewrite
+from tinycore.uop.symbolic import simplify
+
+COSTLY: Final = frozenset({Op.EXP, Op.EXP2, Op.LOG, Op.LOG2, Op.SIN, Op.THREEFRY})
+"""Ops that cost more to compute twice than to store in a near cache and load."""
+
+
+class Strips:
+    """The kernel of some groups: their nests, in turn, inside of one loop over strips."""
+
+    def __init__(
+        self,
+        emitter: KernelEmitter,
+        kept: Collection[UOp],
+        shape: tuple[int, ...],
+        cut: tuple[int, int],
+    ) -> None:
+        """`shape` has the extents of the loops over rows; `cut` is (how many of these remain, rows
+        of a strip of the last). Memory of members that is not `kept` is a strip's own.
+        """
+        depth, self.rows = cut
+        self.emitter, self.kept, self.shape = emitter, kept, shape[:depth]
+        sizes = (*self.shape[:-1], self.shape[-1] // self.rows)
+        self.loops = [UOp.range(n, axis) if n > 1 else ZERO for axis, n in enumerate(sizes)]
+        self.number = depth
+        self.slots: dict[UOp, UOp] = {}
+        """The pointer of each memory, in the order of slots."""
+        self.locals: dict[UOp, UOp] = {}
+        """The pointer of each memory of a strip."""
+        self.after: dict[UOp, UOp] = {}
+        """Memory written so far, and its pointer after the loops that wrote it."""
+        self.shared: dict[UOp, UOp] = {}
+        """Costly values that were stored for several members, and their memory."""
+
+    def build(self, members: Sequence[KernelGroup]) -> UOp:
+        """The nests of all members, in their order.
+
+        A costly value that several of them compute is stored before the first of these.
+        """
+        for member in members:
+            for memory in self.memory(member):
+                if memory in self.kept:
+                    self.slot(memory)
+        costly = [self.costly_values(member) for member in members]
+        count = Counter(node for found in costly for node in found)
+        nests: list[UOp] = []
+        for member, found in zip(members, costly, strict=True):
+            for node in found:
+                if count[node] > 1 and node not in self.shared:
+                    nests.append(self.nest(KernelGroup([node], {})))
+                    self.shared[node] = self.emitter.groups.output_memory(node)
+            nests.append(self.nest(member))
+        body = UOp(Op.GROUP, dtypes.void, tuple(nests))
+        whole = closed(body, [loop for loop in self.loops if loop is not ZERO])
+        return rewrite(UOp.sink(self.with_locals(whole)), simplify, name="simplify strips")
+
+    def costly_values(self, group: KernelGroup) -> list[UOp]:
+        """The largest costly values that a group computes, with several elements in each row."""
+        inside: set[UOp] = set()
+        found = []
+        for node in reversed(self.emitter.computed(group)):
+            sizes = tuple([n for n in node.shape if n != 1])
+            is_wide = len(sizes) > len(self.shape) and sizes[: len(self.shape)] == self.shape
+            is_costly = node.op in COSTLY and is_wide and not self.emitter.groups.is_memory(node)
+            if is_costly and node not in inside:
+                found.append(node)
+            if is_costly or node in inside:
+                inside.update(node.src)
+        return found
+
+    def memory(self, group: KernelGroup) -> list[UOp]:
+        """The memory of the outputs of a group."""
+        return [memory_of(self.emitter.groups.output_memory(node)) for node in group.outputs]
+
+    def slot(self, memory: UOp) -> UOp:
+        """The pointer to memory, by the next slot if it has none yet."""
+        return self.slots.setdefault(memory, slot(memory, len(self.slots)))
+
+    def written(self, memory: UOp) -> UOp:
+        """The pointer to memory that a member writes: of a strip, if nobody else reads it."""
+        if memory in self.kept:
+            return self.slot(memory)
+        kind = memory.dtype.ptr(numel(memory) // math.prod(self.shape) * self.rows, "local")
+        return self.locals.setdefault(memory, UOp(Op.DEFINE_LOCAL, kind, (), len(self.locals)))
+
+    def read(self, group: KernelGroup, shared: Mapping[UOp, UOp], node: UOp) -> UOp | None:
+        """The pointer that a group loads a node by, of which some are `shared`; None for what it
+        computes."""
+        if node in group.outputs:
+            return None
+        if (memory := shared.get(node)) is None:
+            if not self.emitter.groups.is_memory(node):
+                return None
+            memory = memory_of(self.emitter.resolve(group, node))
+        return self.after[memory] if memory in self.after else self.slot(memory)
+
+    def nest(self, group: KernelGroup) -> UOp:
+        """The loops of one group over a strip."""
+        row = self.fresh(self.rows, AxisKind.LOOP)
+        rows = [*self.loops[:-1], self.loops[-1] * self.rows + row]
+        own, point = [row], []
+        for counter in self.emitter.point_of(group):
+            if counter.op is Op.RANGE and rows:
+                counter = rows.pop(0)
+            elif counter.op is Op.RANGE:
+                counter = self.fresh(counter.extent, counter.arg.kind)
+                own.append(counter)
+            point.append(counter)
+        pointers = [self.written(memory) for memory in self.memory(group)]
+        values = [group.computed.get(node, node) for node in group.outputs]
+        for shared in (self.shared, {}):
+            reader = RegionReader(partial(self.read, group, shared), self.number + 1)
+            pairs = zip(values, pointers, strict=True)
+            stores = [store(reader, value, tuple(point), pointer) for value, pointer in pairs]
+            if all(self.stays(place, row) for place in reader.done if place.node in shared):
+                break
+        self.number = reader.next_range - 1
+        end = closed(together(stores), [loop for loop in own if loop is not ZERO])
+        for memory, pointer in zip(self.memory(group), pointers, strict=True):
+            self.after[memory] = UOp(Op.AFTER, pointer.dtype, (pointer, end))
+        return end
+
+    def fresh(self, extent: int, kind: AxisKind) -> UOp:
+        """A loop with an unused number; none for a single iteration."""
+        self.number += 1
+        return UOp.range(extent, self.number, kind) if extent > 1 else ZERO
+
+    def stays(self, place: Place, row: UOp) -> bool:
+        """True if an element is in the current row."""
+        offset = flatten(place.point, place.node.shape)
+        offset = rewrite(offset, simplify, name="simplify a place")
+        loops = [loop for loop in (*self.loops, row) if loop is not ZERO]
+        return row_size(offset, numel(place.node), loops) is not None
+
+    def with_locals(self, body: UOp) -> UOp:
+        """A statement whose memory of strips is addressed from the beginning of the strip."""
+        begin = dict.fromkeys(self.loops, ZERO)
+        done: dict[UOp, UOp] = {}
+        for node in body.toposort():
+            new = node.with_src(tuple([done[s] for s in node.src]))
+            if node.op is Op.INDEX and pointer_of(node).op is Op.DEFINE_LOCAL:
+                new = new.with_src((new.src[0], new.src[1].substitute(begin), *new.src[2:]))
+            done[node] = new
+        return done[body]
