@@ -15,6 +15,8 @@ from typing import Final, NoReturn
 
 from tinycore.errors import UnknownNameError
 
+SPECTRA: Final = "two products, for the real and the imaginary part, as in docs/data.md"
+
 OF_TENSOR: Final = {
     "from_numpy": "Tensor(array); Tensor.from_dlpack(array) shares its memory",
     "tensor": "Tensor(data)",
@@ -170,7 +172,10 @@ OF_TENSOR: Final = {
     "nan_to_num_": "x.assign(x.isnan().where(0, x))",
     "count_nonzero": "(x != 0).sum(axis)",
     "histc": "numpy.histogram(x.numpy(), bins, (low, high))[0]",
-    "grid_sample": "x.flatten(2).gather(2, places) at the four neighbors of each place, weighed",
+    "grid_sample": "x.flatten(2).gather(2, places) at the four neighbors of each place, weighed, "
+    "as in docs/data.md",
+    **dict.fromkeys("fft ifft rfft irfft fft2 stft istft".split(), SPECTRA),
+    "vmap": "operations on all rows at once: they broadcast",
     "ctc_loss": "a loop over time: a.logaddexp(b) of the states that lead to each label",
     "kthvalue": "x.sort(axis)[0][:, k - 1]",
     "msort": "x.sort(0)[0]",
@@ -223,6 +228,9 @@ OF_NN: Final = {
     "functional": "methods of Tensor, such as x.relu() and x.softmax(-1)",
     "init": "methods of Tensor, such as Tensor.kaiming_uniform(...)",
     "utils": "nn.optim.clip_grad_norm_ and nn.state",
+    **dict.fromkeys(
+        ("DataLoader", "Dataset", "transforms", "metrics"), "a few lines, as in docs/data.md"
+    ),
     "MaxPool2d": "x.max_pool2d(kernel_size)",
     "AvgPool2d": "x.avg_pool2d(kernel_size)",
     "AdaptiveAvgPool2d": "x.mean((2, 3), keepdim=True) for a size of 1",
@@ -359,7 +367,10 @@ OF_PACKAGE: Final = {
     "value_and_grad": "y.gradient(x), beside y",
     "vmap": "operations on all rows at once: they broadcast",
     "numpy": "methods of Tensor, and tinycore.array_api",
-    "fft": "nothing: there are no complex numbers",
+    "fft": SPECTRA,
+    "stft": SPECTRA,
+    "utils": "a loop over arrays, torch.utils.data.DataLoader, as in docs/data.md",
+    "metrics": "a line of methods, as in docs/data.md",
     "enable_grad": "nothing: a graph costs nothing until `backward`",
     "inference_mode": "nothing: a graph costs nothing until `backward`",
     "set_grad_enabled": "nothing: a graph costs nothing until `backward`",
