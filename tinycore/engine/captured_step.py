@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain
+from itertools import accumulate, chain
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -231,15 +231,13 @@ class CapturedStep:
         Where that is too much to be copied before, an interrupt waits from the first write to
         what is not copied on.
         """
-        pieces = self.pieces or self.divide(self.cheap_copies(), exchange, numbers)
-        copies: dict[Buffer, Buffer] = {}
+        copied, early, late = self.pieces or self.divide(self.cheap_copies(), exchange, numbers)
+        written = {base_buffer(exchange.get(b, b)) for b in copied}
         try:
-            for buffer in {base_buffer(exchange.get(b, b)) for b in pieces.copied}:
-                copies[buffer] = Buffer.allocated_like(buffer).copy_from(buffer)
+            copies = {b: Buffer.allocated_like(b).copy_from(b) for b in written}
         except OutOfMemory:
             copies = {}
-            pieces = self.divide((), exchange, numbers)
-        early, late = pieces.early, pieces.late
+            _, early, late = self.divide((), exchange, numbers)
         try:
             for part in chain.from_iterable(early):
                 part.run(exchange, numbers)
@@ -260,20 +258,17 @@ class CapturedStep:
     ) -> Pieces:
         """The step in pieces, of which it copies some of what it overwrites."""
         count = self.count_before_writes(self.overwritten.difference(copied))
-        pieces = pieces_of(self.items[:count], self.seconds)
-        early = [graph_parts(p, numbers, exchange) for p in pieces]
+        early = [
+            graph_parts(p, numbers, exchange) for p in pieces_of(self.items[:count], self.seconds)
+        ]
         self.pieces = Pieces(copied, early, graph_parts(self.items[count:], numbers, exchange))
         return self.pieces
 
     def cheap_copies(self) -> list[Buffer]:
         """Memory that the launches overwrite, the smallest first: as much as may be copied."""
-        left, found = self.seconds * COPIED_BYTES_PER_SECOND, list[Buffer]()
-        for buffer in sorted(self.overwritten, key=lambda b: b.nbytes):
-            left -= buffer.nbytes
-            if left < 0:
-                break
-            found.append(buffer)
-        return found
+        by_size = sorted(self.overwritten, key=lambda b: b.nbytes)
+        totals = zip(by_size, accumulate(b.nbytes for b in by_size), strict=True)
+        return [b for b, total in totals if total <= self.seconds * COPIED_BYTES_PER_SECOND]
 
     def count_before_writes(self, memory: frozenset[Buffer]) -> int:
         """The number of launches before the first that overwrites some of the memory."""
