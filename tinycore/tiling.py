@@ -3,7 +3,8 @@
 Floor 3, above `schedule` and `lower`. `Limits.strategies` names functions of a `KernelFacts` and
 the `Limits` of a device. Each yields `Proposal`s: a name, a `Cost`, and a function that applies
 steps to a `Draft`. `Limits.layout` names a function of the `Operand`s of a product, which gives
-copies of them in another layout. See docs/write-a-backend.md.
+copies of them in another layout. See docs/write-an-instruction.md and
+docs/decisions/0084-families-in-plugins.md.
 """
 
 from __future__ import annotations

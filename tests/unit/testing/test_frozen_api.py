@@ -1,4 +1,4 @@
-"""The other halves of the face for backends, frozen: `tinycore.render`, and the linear UOps.
+"""The other parts of the face for backends, frozen: `render`, `tiling`, and the linear UOps.
 
 What a renderer is given and may inherit from is written down in `frozen/`. A change that only adds
 is a new minor version of the plugin API, anything else a new major one; see
@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from tinycore import render
+from tinycore import render, tiling
 from tinycore.device.backend import API_VERSION
 from tinycore.uop.op import ALU, ANY, Op
 from tinycore.uop.stages import EVERYWHERE, LAUNCH_NAMES, LEGAL, LOOPS
@@ -26,14 +28,16 @@ If nothing is gone, raise the minor API_VERSION, else the major; then run
 FROZEN = Path(__file__).with_name("frozen")
 
 
+def text_of(hint: object) -> str:
+    """An annotation as it is written; those of a named tuple are ForwardRefs in some versions."""
+    hint = getattr(hint, "__forward_arg__", hint)
+    return hint if isinstance(hint, str) else inspect.formatannotation(hint)
+
+
 def members(cls: type) -> list[str]:
     """The public fields and methods that a class states itself."""
     hints = inspect.get_annotations(cls)
-    fields = [
-        f"    {name}: {hint if isinstance(hint, str) else inspect.formatannotation(hint)}"
-        for name, hint in hints.items()
-        if name[0] != "_"
-    ]
+    fields = [f"    {name}: {text_of(hint)}" for name, hint in hints.items() if name[0] != "_"]
     functions = [
         f"    {name}{inspect.signature(value)}"
         for name, value in vars(cls).items()
@@ -47,14 +51,14 @@ def members(cls: type) -> list[str]:
     return [*fields, *sorted(functions), *sorted(facts)]
 
 
-def rendering() -> str:
-    """The public names of `tinycore.render`."""
+def names_of(module: ModuleType) -> str:
+    """The public names of a module of the face."""
     lines = [f"version {'.'.join(map(str, API_VERSION))}"]
-    for name in sorted(render.__all__):
-        value = getattr(render, name)
+    for name in sorted(module.__all__):
+        value = getattr(module, name)
         if inspect.isclass(value):
             lines += [f"class {name}", *members(value)]
-        elif not callable(value):
+        elif not inspect.isfunction(value):
             lines.append(f"{name} = {value!r}")
         else:
             lines.append(f"{name}{inspect.signature(value)}")
@@ -74,7 +78,11 @@ def linear_program() -> str:
     return "\n".join(lines) + "\n"
 
 
-FACES: dict[str, Callable[[], str]] = {"render.txt": rendering, "linear.txt": linear_program}
+FACES: dict[str, Callable[[], str]] = {
+    "render.txt": partial(names_of, render),
+    "tiling.txt": partial(names_of, tiling),
+    "linear.txt": linear_program,
+}
 
 
 @pytest.mark.parametrize("name", FACES)
