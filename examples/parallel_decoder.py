@@ -13,6 +13,7 @@ Each way is a function of a few lines. All print the losses of one process, to r
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 
 import numpy
@@ -142,7 +143,8 @@ def main() -> None:
     """Train, and print the losses."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("way", choices=WAYS)
-    way = WAYS[parser.parse_args().way]
+    name = parser.parse_args().way
+    way = WAYS[name]
 
     decoder = new_decoder()
     loss_of_batch = way(decoder)
@@ -166,6 +168,7 @@ def main() -> None:
             losses.append(round(loss.item(), 5))
     if group().rank == 0:
         print(losses)
+        print(f"its timeline: VIZ=1 mpiexec -n {group().size} python {sys.argv[0]} {name}")
 
 
 main()

@@ -17,7 +17,7 @@ EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "parallel_decoder.p
 
 @cache
 def losses(count: int, way: str) -> list[float]:
-    found: list[float] = ast.literal_eval(output(count, EXAMPLE, way))
+    found: list[float] = ast.literal_eval(output(count, EXAMPLE, way).partition("\n")[0])
     return found
 
 

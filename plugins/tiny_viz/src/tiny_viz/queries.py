@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tiny_viz.graphs import diagram_of_launches, diagram_of_text
 from tiny_viz.passes import made_apart
-from tiny_viz.store import CHANGES_OF_MEMORY, LEVELS, connect
+from tiny_viz.store import LEVELS, connect
 from tiny_viz.summary import totals, where
 from tinycore.plugin import lock
 
@@ -22,7 +22,8 @@ MOST_SPANS: Final = 20_000
 MOST_LAUNCHES: Final = 10_000
 """Launches in one graph."""
 MOST_HOLDERS: Final = 200
-MOST_POINTS: Final = 4000
+MOST_SAMPLES: Final = 100_000
+"""Samples that are looked at for a part of the time; of more, some by chance."""
 MOST_PIXELS: Final = 8192
 MOST_GRAPHS: Final = 5000
 
@@ -163,10 +164,14 @@ class Queries:
         """A lane for each thread: neighboring samples of the same line are one span."""
         found: dict[int, list[list[int]]] = defaultdict(list)
         numbers: dict[int, int] = {}
+        span = (first - 10**8, last)
+        ((count,),) = self.rows("SELECT count(*) FROM samples WHERE start BETWEEN ? AND ?", span)
+        step = count // MOST_SAMPLES + 1
         rows = self.rows(
             "SELECT start, thread, place, function, file, line FROM samples JOIN places ON "
-            "places.id = place WHERE start BETWEEN ? AND ? ORDER BY samples.id LIMIT 200000",
-            (first - 10**8, last),
+            "places.id = place WHERE start BETWEEN ? AND ? AND "
+            "(samples.id * 2654435761 >> 16) % ? = 0 ORDER BY start",  # a hash: threads take turns
+            (*span, step),
         )
         for start, thread, place, function, file, line in rows:
             if place not in numbers:
@@ -174,7 +179,7 @@ class Queries:
                 labels.append(f"{Path(file).name}:{line} {function}")
             spans = found[thread]
             if spans:
-                spans[-1][1] = min(start - spans[-1][0], spans[-1][1] + 10**8)
+                spans[-1][1] = min(start - spans[-1][0], spans[-1][1] + 10**8 * step)
             if not spans or spans[-1][2] != numbers[place]:
                 spans.append([start, pixel, numbers[place], 0])
             spans[-1][3] += 1
@@ -305,11 +310,11 @@ class Queries:
         return diagram_of_launches(launches, found).plain() | {"last": first + len(rows) - 1}
 
     def memory(self, given: Given) -> Any:
-        """The bytes in use on each device over time, and the time of the peak."""
-        changes: dict[str, list[tuple[int, int]]] = defaultdict(list)
-        for at, device, size in self.rows(CHANGES_OF_MEMORY):
-            changes[device].append((at, size))
-        return {device: thinned(steps(found)) for device, found in changes.items()}
+        """The bytes in use on each device over time: [time, bytes] of each change, or the most."""
+        found: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        for device, at, used in self.rows("SELECT device, at, bytes FROM usage ORDER BY at"):
+            found[device].append((at, used))
+        return found
 
     def holders(self, given: Given) -> Any:
         """Holders of memory at a time: buffers, the largest first, and their first kernel."""
@@ -359,21 +364,3 @@ def labeled(rows: Iterable[Any], labels: list[str]) -> list[list[int]]:
             labels.append(label)
         spans.append([start, duration, numbers[label], 1])
     return spans
-
-
-def steps(changes: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The sum after each change."""
-    total, found = 0, []
-    for at, size in changes:
-        total += size
-        found.append((at, total))
-    return found
-
-
-def thinned(points: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """At most so many points that a plot shows: the greatest of neighbors."""
-    size = -(-len(points) // MOST_POINTS)
-    if size <= 1:
-        return list(points)
-    parts = (points[start : start + size] for start in range(0, len(points), size))
-    return [max(part, key=lambda point: point[1]) for part in parts]

@@ -134,7 +134,7 @@ class Recorder(LaunchProfiler):
                 self.end_observed(known)
         self.flush(waits=True)
         self.writer.put("runs", [(known.number, known.runs) for known in self.graphs.values()])
-        self.writer.put_made(lambda: [("buffers", [*self.made.living.values()])])
+        self.writer.put_made(self.made.left)
         self.write_meta(int(end * 1e9))
         self.writer.close()
         return True

@@ -7,6 +7,7 @@ JSON are made here, many events at a time.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, MutableSequence, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -18,6 +19,9 @@ __all__ = ["Event", "Rows"]
 
 MOST_BINDINGS: Final = 10_000
 """Places of memory that are known to be those of an earlier launch."""
+
+MOST_POINTS: Final = 8192
+"""Points of the bytes in use over time, for each device."""
 
 Event = tuple[Any, ...]
 
@@ -41,6 +45,36 @@ class Noted(NamedTuple):
     """(time, kernel, device, metadata, error, message, traceback)."""
 
 
+class Usage:
+    """The bytes in use on a device over time: the most in each of a bounded number of equal times.
+
+    Times are exact while there are few.
+    """
+
+    def __init__(self) -> None:
+        self.used = 0
+        self.width = 1
+        self.peaks: dict[int, tuple[int, int]] = {}
+        """By the number of the part of the time, the most bytes in it, and when they were."""
+        self.last = 0
+
+    def change(self, at: int, size: int) -> None:
+        """Some bytes more, or fewer; changes come in order of time, but for a few."""
+        self.used += size
+        self.last = part = max(at // self.width, self.last)
+        self.peaks[part] = max(self.peaks.get(part, (0, 0)), (self.used, at))
+        if len(self.peaks) > MOST_POINTS:
+            self.coarsen()
+
+    def coarsen(self) -> None:
+        """Take twice the time for a part, until half of the parts are left."""
+        while len(self.peaks) > MOST_POINTS // 2:
+            self.width, self.last, before = 2 * self.width, self.last // 2, self.peaks
+            self.peaks = {}
+            for part, peak in before.items():
+                self.peaks[part // 2] = max(self.peaks.get(part // 2, peak), peak)
+
+
 class Rows:
     """Makes rows. `began` is the time (`perf_counter`) at which the recording began."""
 
@@ -58,6 +92,8 @@ class Rows:
         """By the number of memory in use, its base, offset and bytes."""
         self.living: dict[int, Event] = {}
         """Rows of allocations in use, without the time of their end."""
+        self.usage: dict[str, Usage] = defaultdict(Usage)
+        """By device."""
         self.bindings: dict[tuple[int, ...], int] = {}
         """Numbers of bindings, by kernel and memory."""
         self.last_binding = 0
@@ -69,12 +105,32 @@ class Rows:
         yield "kernels", [self.kernel(*event) for event in noted.kernels]
         yield "graphs", [self.graph(*event) for event in noted.graphs]
         yield "failures", [self.failure(*event) for event in noted.failures]
-        for event in noted.births:
-            self.birth(*event)
+        born = [self.birth(*event) for event in noted.births]
         yield from self.launched(noted.launches)
-        yield "buffers", [row for event in noted.deaths if (row := self.death(*event))]
+        died = [row for event in noted.deaths if (row := self.death(*event))]
+        yield "buffers", died
+        self.use([*filter(None, born)], died)
         yield "texts", self.new_texts
         self.new_texts = []
+
+    def use(self, born: Sequence[Event], died: Sequence[Event]) -> None:
+        """Add allocations and their ends to the bytes in use."""
+        changes = [(row[4], row[1], row[3]) for row in born]
+        changes += [(row[5], row[1], -row[3]) for row in died]
+        for at, device, size in sorted(changes):
+            self.usage[device].change(at, size)
+
+    def left(self) -> Iterator[Batch]:
+        """The rows of what is in use at the end, and of the bytes over time."""
+        yield "buffers", [*self.living.values()]
+        yield (
+            "usage",
+            [
+                (device, at, used)
+                for device, usage in self.usage.items()
+                for used, at in usage.peaks.values()
+            ],
+        )
 
     def nanoseconds(self, time: float) -> int:
         """Since the recording began."""
@@ -116,13 +172,14 @@ class Rows:
         time: float,
         kernel: int,
         slot: int,
-    ) -> None:
-        """Memory that was not seen before; a view has a base."""
+    ) -> Event | None:
+        """The row of memory that was not seen before, None for a view, which has a base."""
         self.places[number] = f"{base or number},{offset},{size}"
         if not base:
             born = max(self.nanoseconds(time), 0)
             written = int(slot in self.written[kernel])
             self.living[number] = number, device, dtype, size, born, None, kernel, written
+        return None if base else self.living[number]
 
     def death(self, number: int, time: float) -> Event | None:
         """The row of memory that is not in use any more, None for a view."""

@@ -58,6 +58,7 @@ TABLES: Final = {
         "id INTEGER PRIMARY KEY, device TEXT, dtype TEXT, bytes INTEGER, born INTEGER, "
         "died INTEGER, kernel INTEGER, written INTEGER"
     ),
+    "usage": "device TEXT, at INTEGER, bytes INTEGER",
     "bindings": "id INTEGER PRIMARY KEY, buffers TEXT",
     "samples": "id INTEGER PRIMARY KEY, start INTEGER, thread INTEGER, place INTEGER",
     "places": "id INTEGER PRIMARY KEY, function TEXT, file TEXT, line INTEGER",
@@ -205,6 +206,8 @@ class Writer:
         connection = sqlite3.connect(self.path)
         connection.execute("PRAGMA page_size = 8192")
         connection.execute("PRAGMA synchronous = OFF")
+        connection.execute("PRAGMA journal_mode = OFF")  # a file is complete or of no use
+        connection.execute("PRAGMA cache_size = -65536")  # 64 MB, for indices of many rows
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {VERSION}")
         for name, statement in statements():
