@@ -234,6 +234,26 @@ def test_a_timeline_of_many_launches_is_sent_in_parts(tmp_path: Path) -> None:
         ]
 
 
+def test_many_samples_are_thinned_over_the_whole_time(tmp_path: Path) -> None:
+    count = 200_000
+    writer = Writer(tmp_path / "many.tinyviz")
+    writer.put("places", [(1, "add", "train.py", 5), (2, "mul", "train.py", 6)])
+    writer.put("threads", [(1, "one"), (2, "other")])
+    for start in range(0, count, 10_000):
+        numbers = range(start, start + 10_000)
+        writer.put("samples", [(n + 1, n * 10**7, 1 + n % 2, 1 + n % 2) for n in numbers])
+    writer.close()
+
+    with served(writer.path) as server:
+        one, other = answer(server, f"timeline?from=0&to={count * 10**7}")["lanes"]
+    for lane, name in ((one, "Python one"), (other, "Python other")):
+        assert lane["name"] == name
+        assert sum(span[3] for span in lane["spans"]) < 20_000
+        assert lane["spans"][0][0] < count * 10**7 * 0.01
+        end = max(span[0] + span[1] for span in lane["spans"])
+        assert end > count * 10**7 * 0.99
+
+
 def go(page: Any, view: str, **values: object) -> None:
     """Look at a view, once it is drawn."""
     page.evaluate("() => { document.getElementById('view').dataset.ready = ''; }")

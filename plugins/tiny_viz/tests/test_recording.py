@@ -16,6 +16,7 @@ import pytest
 
 import tinycore
 from tiny_viz.profile import profile
+from tiny_viz.rows import MOST_POINTS, Usage
 from tiny_viz.store import connect
 from tiny_viz.summary import summary_of, text_table
 from tinycore import Context, Device, Tensor, TinyJit
@@ -196,6 +197,19 @@ def test_memory_of_views_and_equal_slots_is_told(tmp_path: Path) -> None:
             ((whole,),) = query(found.path, f"SELECT bytes FROM buffers WHERE id = {buffer}")
             assert 0 <= offset <= offset + size <= whole
             assert written in (0, 1)
+
+
+def test_memory_over_time_has_a_bounded_number_of_points() -> None:
+    usage = Usage()
+    for number in range(100_000):
+        usage.change(number * 1000, 8)
+        usage.change(number * 1000 + 400, -8)
+    usage.change(10**9, 100)
+
+    points = sorted((at, used) for used, at in usage.peaks.values())
+    assert MOST_POINTS // 8 < len(points) <= MOST_POINTS
+    assert points[-1] == (10**9, 100)
+    assert {used for _, used in points[:-1]} == {8}, "the most in each part of the time"
 
 
 def test_an_empty_block_makes_no_file(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any, Final
 
 from tiny_viz.graphs import diagram_of_launches, diagram_of_text
@@ -22,7 +23,7 @@ MOST_SPANS: Final = 20_000
 MOST_LAUNCHES: Final = 10_000
 """Launches in one graph."""
 MOST_HOLDERS: Final = 200
-MOST_SAMPLES: Final = 100_000
+MOST_SAMPLES: Final = 20_000
 """Samples that are looked at for a part of the time; of more, some by chance."""
 MOST_PIXELS: Final = 8192
 MOST_GRAPHS: Final = 5000
@@ -164,14 +165,14 @@ class Queries:
         """A lane for each thread: neighboring samples of the same line are one span."""
         found: dict[int, list[list[int]]] = defaultdict(list)
         numbers: dict[int, int] = {}
-        span = (first - 10**8, last)
-        ((count,),) = self.rows("SELECT count(*) FROM samples WHERE start BETWEEN ? AND ?", span)
-        step = count // MOST_SAMPLES + 1
+        query = "SELECT id FROM samples WHERE start {} ? ORDER BY start {}, id {} LIMIT 1"
+        low = self.rows(query.format(">=", "", ""), (first - 10**8,))
+        high = self.rows(query.format("<=", "DESC", "DESC"), (last,))
+        chosen, step = some_of(low[0][0], high[0][0]) if low and high else ([], 1)
         rows = self.rows(
-            "SELECT start, thread, place, function, file, line FROM samples JOIN places ON "
-            "places.id = place WHERE start BETWEEN ? AND ? AND "
-            "(samples.id * 2654435761 >> 16) % ? = 0 ORDER BY start",  # a hash: threads take turns
-            (*span, step),
+            "SELECT start, thread, place, function, file, line FROM json_each(?) JOIN samples ON "
+            "samples.id = value JOIN places ON places.id = place ORDER BY samples.id",
+            (json.dumps(chosen),),
         )
         for start, thread, place, function, file, line in rows:
             if place not in numbers:
@@ -364,3 +365,13 @@ def labeled(rows: Iterable[Any], labels: list[str]) -> list[list[int]]:
             labels.append(label)
         spans.append([start, duration, numbers[label], 1])
     return spans
+
+
+def some_of(low: int, high: int) -> tuple[list[int], int]:
+    """Numbers from `low` to `high`, of many one by chance out of every few, and how many these are.
+
+    By chance, since samples of several threads take turns.
+    """
+    step = max(high - low + 1, 0) // MOST_SAMPLES + 1
+    draw = Random(low).randrange
+    return [min(start + draw(step), high) for start in range(low, high + 1, step)], step

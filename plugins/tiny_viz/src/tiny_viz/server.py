@@ -73,6 +73,11 @@ class Server(ThreadingHTTPServer):
         """The address of the page, with its token."""
         return f"http://{ADDRESS}:{self.server_address[1]}/{self.token}/"
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Tell of an error, but not of a browser that has left before it got its answer."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
     def server_close(self) -> None:
         """Stop listening, and close the profile."""
         super().server_close()

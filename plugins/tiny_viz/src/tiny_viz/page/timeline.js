@@ -28,10 +28,16 @@ class Timeline extends Drawing {
     this.timer = setTimeout(() => this.ask(), 60);
   }
 
-  async ask() {
-    const number = ++this.asked;
+  /* Ask for what is shown, and half as much on both sides; once for each view. */
+  ask() {
     const margin = (this.to - this.from) / 2;
-    const data = await this.load(Math.floor(Math.max(this.from - margin, 0)), Math.ceil(this.to + margin), Math.max(this.width * 2, 100));
+    const wanted = [Math.floor(Math.max(this.from - margin, 0)), Math.ceil(this.to + margin), Math.max(this.width * 2, 100)];
+    if (String(wanted) !== String(this.wanted)) { this.wanted = wanted; this.answer = this.fetched(++this.asked, wanted); }
+    return this.answer;
+  }
+
+  async fetched(number, wanted) {
+    const data = await this.load(...wanted);
     if (number > this.got) { this.got = number; this.data = data; this.draw(); }
   }
 
