@@ -35,7 +35,7 @@ BUDGETS: Final = {
     "tinycore/nn/optim": 8_417,
     "tinycore/render": 19_860,
     "tinycore/schedule": 54_563,
-    "tinycore/tensor": 126_733,
+    "tinycore/tensor": 126_388,
     "tinycore/tensor/guards": 9_296,
     "tinycore/uop": 43_605,
     "plugins/tiny_amd": 41_844,
@@ -55,9 +55,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 497_328
+SUM: Final = 496_983
 """The budgets of the core together."""
-FLOORS: Final = 446_763
+FLOORS: Final = 446_418
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

@@ -44,7 +44,6 @@ from tinycore.tensor.recorded_call import (
     node_of,
 )
 from tinycore.tensor.tensor import Tensor
-from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp
 from tinycore.uop.size import Conditions, noting, sealed
 
@@ -234,8 +233,7 @@ class Capture:
             finish_reads(step.overwritten.union(step.exchanged(given.buffers)))
         if holding or history.kept:
             written = self.overwritten(given)
-            held_values.end([*written, *self.reused()])
-            history.discard(self.reused())
+            held_values.end(written)
             history.retire(written)
         numbers = NOTHING if naming is None else naming.numbers
         kept = None
@@ -323,12 +321,6 @@ class Capture:
         shown = {node: buffer_of(node) for node in (*state, *fixed)}
         shown.update(zip(given.nodes, step.inputs, strict=True))
         return {node for node in shown if base_buffer(shown[node]) in step.overwritten}
-
-    def reused(self) -> list[UOp]:
-        """The BUFFERs of earlier results and gradients that a replay may overwrite."""
-        assert self.recorded is not None, "only what was captured is replayed"
-        kept = [n for result in self.recorded.step.kept_results for n in result.nodes.values()]
-        return [*kept, *[base_of(node) for node in self.recorded.gradients.nodes]]
 
     def refuse_shared(self, step: CapturedStep, given: Arguments) -> None:
         """Raise JitError for an argument in memory that the launches work on."""

@@ -74,32 +74,29 @@ class GradientHistory:
         self.kept: weakref.WeakSet[UOp] = weakref.WeakSet()
         """Memory that knows its graph."""
         self.pending = PendingWrites()
-        self.written: dict[int, tuple[weakref.ref[UOp], weakref.ref[UOp]]] = {}
-        """By its id, an ASSIGN that is done, and the memory that has its value."""
 
     # --- pending and finished writes
 
     def mark_pending(self, written: UOp, thread: int | None = None) -> None:
         """Record a write to memory that is not done yet, by this thread if none is given."""
         node = base_of(written)
-        self.written.pop(id(node), None)  # it is to be done once more
         if node.op is Op.ASSIGN:
+            node._memory = None  # it is to be done once more
             self.pending.note(node, get_ident() if thread is None else thread)
 
     def mark_done(self, writes: Iterable[UOp], memory: Mapping[UOp, UOp]) -> None:
         """Record that writes are done, which a thread may still find in a graph that it builds."""
         for node in writes:
             if (found := memory.get(node)) is not None:
-                note(self.written, node, graph.differentiable_base(found))
+                node._memory = weakref.ref(graph.differentiable_base(found))
         self.mark_written(writes)
 
     def done(self, writes: Iterable[UOp]) -> dict[UOp, UOp]:
         """Finished writes among some, with the memory that has their values."""
         found = {}
         for node in writes:
-            known = self.written.get(id(node))
-            if known is not None and known[0]() is node:
-                if (memory := known[1]()) is None:  # which no tensor shows
+            if (known := done_in(node)) is not None:
+                if (memory := known()) is None:  # which no tensor shows
                     memory = versions.in_latest(origin(node))
                 found[node] = graph.reshape(memory, node.shape)
         return found
@@ -158,14 +155,6 @@ class GradientHistory:
             for buffer in buffers_below(memory):
                 buffer._past = ended
 
-    def discard(self, memory: Iterable[UOp]) -> None:
-        """Drop the graphs of BUFFERs whose content may change without a graph."""
-        with self.lock:
-            numbers = frozenset(map(id, memory))
-            for found in list(self.kept):
-                if not numbers.isdisjoint(numbers_of(found)):
-                    self.end_at(found)
-
     def retire(self, written: Collection[UOp]) -> None:
         """Give kept graphs stand-ins for the content of BUFFERs that a replay overwrites."""
         if not (self.kept and written):
@@ -180,8 +169,10 @@ class GradientHistory:
             ]
             new = {memory: versions.stand_in(memory) for memory in written if moved}
             for memory, made in moved:
-                self.keep(memory.substitute(new), made.substituted(new))
-            self.discard(written)
+                former = memory.substitute(new)
+                self.keep(former, made.substituted(new))
+                if former is not memory:
+                    self.end_at(memory)
 
     # --- gradients that realize() ended
 
@@ -316,8 +307,7 @@ class GradientHistory:
             base = base_of_view(made.node)
         done: dict[UOp, UOp] = {}
         for below in base.toposort() if base.op is not BUFFER else ():
-            known = self.written.get(id(below))
-            if known is not None and (memory := known[1]()) is not None:
+            if (known := done_in(below)) is not None and (memory := known()) is not None:
                 done[below] = graph.reshape(memory, below.shape)
         return base.substitute(done)
 
@@ -404,18 +394,10 @@ class GradientHistory:
 WRITTEN: Final = SHOWN | {Op.ASSIGN}
 
 
-Notes = dict[int, tuple[weakref.ref[UOp], weakref.ref[UOp]]]
-
-
-def note(notes: Notes, node: UOp, memory: UOp) -> None:
-    """Record the memory of a node, by its id, keeping neither alive."""
-    key = id(node)
-
-    def forget(reference: weakref.ref[UOp]) -> None:
-        if (found := notes.get(key)) is not None and found[0] is reference:
-            del notes[key]
-
-    notes[key] = weakref.ref(node, forget), weakref.ref(memory)
+def done_in(node: UOp) -> weakref.ref[UOp] | None:
+    """The memory that has the value of an ASSIGN that is done; None for other nodes."""
+    known = node._memory
+    return known if type(known) is weakref.ref else None
 
 
 def has_source(below: Iterable[UOp], own: UOp | None) -> bool:

@@ -23,14 +23,13 @@ from tinycore.tensor.aliases import VIEW_OPS, buffers_below, is_realized, parts_
 from tinycore.tensor.arguments import Arguments, rebuilt
 from tinycore.tensor.change_sets import ChangeSet, tracking_changes
 from tinycore.tensor.change_tracking import change_sets, changed_elsewhere
-from tinycore.tensor.graph import is_alone
 from tinycore.tensor.history import history
 from tinycore.tensor.liveness import publish, waiting_tensors, while_walking
-from tinycore.tensor.realization import compute, root_of, shows_memory, unrealized
+from tinycore.tensor.realization import compute, readers, root_of, unrealized
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.bindings import Naming, exchanging
 from tinycore.uop.movement import base_of, source_below
-from tinycore.uop.node import UOp, made_anew, ordered
+from tinycore.uop.node import UOp, made_anew
 from tinycore.uop.op import Op
 from tinycore.uop.size import Size
 
@@ -196,17 +195,12 @@ def readers_of(overwritten: Container[Buffer]) -> list[UOp]:
     """
     others = changed_elsewhere() if change_sets else ()
     waiting = dict.fromkeys(root_of(t) for t in waiting_tensors() if id(t) not in others)
-    nodes = [node for node in waiting if not shows_memory(node, set())]
-    reading: dict[UOp, None] = {}
-    for node in ordered(UOp.sink(*nodes), None) if nodes else ():
+
+    def is_overwritten(node: UOp) -> bool:
         memory = buffers.get(node) if node.op is Op.BUFFER else None
-        if memory is None:
-            is_reader = any(map(reading.__contains__, node.src))
-        else:
-            is_reader = base_buffer(memory) in overwritten
-        if is_reader:
-            reading[node] = None
-    return [node for node in reading if node in waiting or is_alone(node)]
+        return memory is not None and base_buffer(memory) in overwritten
+
+    return readers(waiting, is_overwritten)
 
 
 @while_walking

@@ -7,7 +7,7 @@ with it the gradient, of no other tensor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from tinycore._deferred import deferred
@@ -84,7 +84,7 @@ def compute(
 
 
 @while_walking
-def with_waiting(roots: list[UOp], read: UOp | None) -> tuple[CanonicalGraph, list[UOp]]:
+def with_waiting(roots: list[UOp], read: UOp | None = None) -> tuple[CanonicalGraph, list[UOp]]:
     """The canonical graph of roots and of what waiting tensors still have to read from memory that
     they overwrite; and the nodes of the other waiting tensors.
     """
@@ -401,39 +401,38 @@ def values_of_tensors() -> set[UOp]:
 
 
 def readers_of_overwritten(form: CanonicalGraph, waiting: Iterable[Storage]) -> list[UOp]:
-    """Nodes that living tensors still have to compute from memory which some roots overwrite.
-
-    Plain views are not among them: they show the new content. Copies on the way are, since a
-    derivative may need them.
-    """
+    """Nodes that living tensors still have to compute from memory which some roots overwrite."""
     if not form.assigned:
         return []
     done = {*form.assigned, *form.roots}
-    roots = dict.fromkeys(s.root() for s in waiting)
-    nodes = [n for n in roots if not shows_memory(n, done)]
-    if not nodes:
-        return []
     replaced = {base_of(n.src[0]) for n in form.assigned}
-    latest = set(form.assigned) - replaced
+    roots = dict.fromkeys(s.root() for s in waiting)
+    return readers(roots, replaced.__contains__, done, set(form.assigned) - replaced)
+
+
+def readers(
+    roots: Iterable[UOp],
+    is_overwritten: Callable[[UOp], bool],
+    done: Collection[UOp] = frozenset(),
+    latest: Collection[UOp] = frozenset(),
+) -> list[UOp]:
+    """The roots that are still to be computed from nodes which are overwritten.
+
+    Plain views are not among them: they show the new content, as does what is read of the `latest`
+    writes. Copies on the way are, since a derivative may need them; not those that are `done`.
+    """
+    nodes = [n for n in roots if not shows_memory(n, done)]
     reading: set[UOp] = set()
     copies = []
-    for node in ordered(UOp.sink(*nodes), None, latest):
-        if node in replaced or not (node in latest or reading.isdisjoint(node.src)):
+    for node in ordered(UOp.sink(*nodes), None, latest) if nodes else ():
+        if is_overwritten(node) or not (node in latest or reading.isdisjoint(node.src)):
             reading.add(node)
             if graph.is_alone(node) and node not in done:
                 copies.append(node)
     return list(dict.fromkeys((*copies, *(n for n in nodes if n in reading))))
 
 
-@while_walking
-def with_readers(roots: list[UOp]) -> list[UOp]:
-    """Some roots, and all nodes to be computed before these overwrite memory."""
-    while more := readers_of_overwritten(canonicalize(roots), waiting_storages()):
-        roots = [*roots, *more]
-    return roots
-
-
-def shows_memory(node: UOp, done: set[UOp]) -> bool:
+def shows_memory(node: UOp, done: Collection[UOp]) -> bool:
     """True if a node is a view of memory, or of a node in `done` that is about to become memory."""
     while node not in done and node.op in VIEW_OPS:
         node = node.src[0]

@@ -39,7 +39,7 @@ from tinycore.tensor.realization import (
     unrealized,
     unshare,
     values_of_tensors,
-    with_readers,
+    with_waiting,
 )
 from tinycore.tensor.runtime import HostArray, runtime
 from tinycore.tensor.storage import view_of
@@ -89,7 +89,8 @@ class Realization(Random):
         >>> total.item()
         6.0
         """
-        if roots := with_readers(unrealized([self, *lst])):
+        form, _ = with_waiting(unrealized([self, *lst]))
+        if roots := form.roots:
             replaced = with_identities(runtime().kernelize(roots, choose_retention))
             history.end(replaced)
             replace_nodes(replaced)

@@ -132,7 +132,7 @@ class UOp(Operators["UOp"]):
     _bloom: int  # what lacks bits of it is not above this node
     _bounds: tuple[Any, Any]
     _device: DeviceLike | None
-    _memory: object  # the Buffer of a BUFFER or BUFFER_VIEW, what is Held of others, or None
+    _memory: object  # the Buffer of a BUFFER, a weak reference of an ASSIGN, or what is Held
     _normal: int  # one bit per rule set that leaves this node as it is (rewrite.py)
     _order: tuple[Any, ...]  # where it goes among the terms of a sum (sums.py)
     _origin: tuple[str, str, int]  # where a user made it (origins.py)
