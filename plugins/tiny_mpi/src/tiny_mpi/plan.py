@@ -148,20 +148,18 @@ def messages(decoder: Decoder, way: Way) -> int:
 def pipeline_seconds(decoder: Decoder, machine: Machine, way: Way) -> float:
     """Time of the computation, of microbatches that go through stages and the links between them.
 
-    In each direction the first passes all of these, and the others follow in the time of the
-    slowest: Huang et al., "GPipe" (2019), with links. Backward takes twice as long as forward.
+    Stages and links are stations of a line: the first microbatch passes all of them, forward and
+    back, and the others follow in the time of the slowest. The last stage computes the gradients
+    of one before it has the next, so that both directions of links are used at once (the order of
+    Narayanan et al., "Efficient large-scale language model training on GPU clusters", 2021).
     """
     work = decoder.operations / machine.devices / machine.operations_per_second / way.microbatches
     link = 0.0
     if way.stages > 1:
         sent = decoder.border_bytes / way.data / way.microbatches
         link = machine.message_seconds + sent / rate(machine, machine.devices)
-    return sum(
-        way.stages * share * work
-        + (way.stages - 1) * link
-        + (way.microbatches - 1) * max(share * work, link)
-        for share in (1 / 3, 2 / 3)
-    )
+    first = way.stages * work + 2 * (way.stages - 1) * link
+    return first + (way.microbatches - 1) * max(work, link)
 
 
 def estimate(decoder: Decoder, machine: Machine, way: Way) -> Estimate:

@@ -182,7 +182,7 @@ def main() -> None:
     parameters = sum(int(parameter.numel()) for parameter in optimizer.params)
     if processes.rank == 0:
         found = {"losses": losses, "sent": all_sent, "messages": messages, "parameters": parameters}
-        print(json.dumps(found | {"seconds": times}))
+        sys.stdout.write(json.dumps(found | {"seconds": times}) + "\n")  # in one piece
 
 
 main()

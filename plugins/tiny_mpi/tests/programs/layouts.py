@@ -20,7 +20,7 @@ from tinycore.groups import group
 RANKS = tiny_mpi.ranks()
 SIZE = len(RANKS)
 DEVICES = tiny_mpi.mesh(2, SIZE // 2) if SIZE == 4 else RANKS
-"""Two rows of four processes."""
+"""Devices that tensors are spread over: two rows of four processes, else all in one."""
 
 UNARY: list[tuple[Callable[..., Tensor], Callable[..., Any]]] = [
     (lambda x: x * 2 - 1, lambda x: x * 2 - 1),
