@@ -137,3 +137,13 @@ def test_the_page_of_queues_lists_what_a_driver_must_write() -> None:
     assert {name: sorted(words(must)) for name, must, _ in rows} == abstract
     for name, _, may in rows:
         assert [m for m in words(may) if not hasattr(getattr(plugin, name), m)] == []
+
+
+def test_the_first_week_shows_each_step_as_it_is_stated() -> None:
+    page = (ROOT / "docs/first-week.md").read_text("utf-8")
+    steps = (ROOT / "docs/first-week-steps.txt").read_text("utf-8").split("\n== ")[2:]
+    titles = [step.partition("\n")[0].removeprefix("! ") for step in steps]
+    last_lines = [step.strip().splitlines()[-1] for step in steps]
+
+    assert re.findall(r"^## \d+\. (.*)$", page, re.MULTILINE) == titles
+    assert [line for line in last_lines if line not in page] == []
