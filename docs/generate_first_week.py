@@ -77,6 +77,7 @@ def printed(step: Step, variables: dict[str, str], folder: Path) -> str:
         command, cwd=folder, env=variables, capture_output=True, text=True, timeout=300, check=False
     )
     output = (done.stdout + done.stderr).replace(str(folder.parent), "~")
+    output = re.sub(r"on Linux-[^ ,]+", "on Linux", output)
     if bool(done.returncode) != step.fails:
         raise ValueError(f"{step.title}: exit status {done.returncode}\n{output}")
     shown = output.rstrip("\r\n").split("\r")[-1]  # what a line that is written again ends as
