@@ -224,13 +224,7 @@ class Variable(Arithmetic):
 
 
 def integer_of(*numbers: Any) -> DType:
-    """The default integer, or int64 where that does not hold some numbers whatever variables hold.
-
-    Raises DTypeError for a Size that may be beyond int64.
-    """
-    for number in filter(is_size, numbers):
-        if number.least == dtypes.int64.min or number.greatest == dtypes.int64.max:
-            raise DTypeError(f"{number!r} may exceed int64; give its Variables tighter bounds")
+    """The default integer, or int64 where it may not hold some numbers."""
     return integer_for(*map(smallest, numbers), *map(greatest, numbers))
 
 
@@ -399,7 +393,19 @@ class Size(Arithmetic, Launched):
         return tuple(sorted({*self.values, *other.values}))
 
     def computed(self, op: Operation, other: Any, swapped: bool = False) -> Any:
-        """An operation with an int or another Size: a Size, or an int where it is constant."""
+        """An operation with an int or another Size: a Size, or an int where it is constant.
+
+        Raises DTypeError for a Size that may be beyond int64, in which launches compute it.
+        """
+        found = self.combined(op, other, swapped)
+        if is_size(found) and (
+            found.least == dtypes.int64.min or found.greatest == dtypes.int64.max
+        ):
+            raise DTypeError(f"{found!r} may exceed int64; give its Variables tighter bounds")
+        return found
+
+    def combined(self, op: Operation, other: Any, swapped: bool = False) -> Any:
+        """The same, whatever its bounds."""
         if op in QUOTIENTS:
             check_divisor(self if swapped else other)
         if type(other) is int:
@@ -420,10 +426,12 @@ class Size(Arithmetic, Launched):
 
         Raises ArgumentError where that varies, and no number is held.
         """
-        difference = self.computed(UOp.__sub__, other)
+        difference = self.combined(UOp.__sub__, other)
         if difference is NotImplemented:
             return NotImplemented
         least, most = smallest(difference), greatest(difference)
+        if is_integer(other):  # which may be too far away for the difference to be in int64
+            least, most = self.least - other, self.greatest - other
         if least >= low and most <= high:
             return True
         if most < low or least > high:
@@ -469,7 +477,7 @@ class Size(Arithmetic, Launched):
         self.refused()
 
 
-FAR: Final = 1 << 62
+FAR: Final = 1 << 64
 Integral.register(Size)
 register_argument(Size, lambda size: (size.expression, size.values))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -415,11 +416,27 @@ def test_an_expression_that_may_exceed_the_default_integer_does_not_wrap(
     assert [*map(float, found.tolist())] == pytest.approx([*map(float, expected)], abs=1e-7)
 
 
-def test_an_expression_that_may_exceed_int64_is_refused() -> None:
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x, n: Tensor(n * n * n * n),
+        lambda x, n: x[: n * n * n * n // AREA**2],
+        lambda x, n: x[(n * n * n * n) % 2 :],
+        lambda x, n: x[: 4 - (-n * n * n * n) // AREA**2],
+        lambda x, n: x.reshape(1, 4).expand(n * n * n * n, 4),
+    ],
+)
+def test_an_expression_that_may_exceed_int64_is_refused(make: Callable[..., Tensor]) -> None:
+    with pytest.raises(DTypeError, match="may exceed int64; give its Variables tighter bounds"):
+        make(Tensor([1, 2, 3, 4]).realize(), large.bind(3))
+
+
+def test_a_size_is_compared_with_any_int() -> None:
     n = large.bind(3)
 
-    with pytest.raises(DTypeError, match="may exceed int64; give its Variables tighter bounds"):
-        Tensor(n * n * n * n)
+    assert n < sys.maxsize
+    assert n > -sys.maxsize
+    assert Tensor([1, 2, 3, 4])[n : sys.maxsize].tolist() == [4]
 
 
 def test_a_variable_without_a_number_is_refused() -> None:
