@@ -35,9 +35,9 @@ from tinycore.uop.text import to_text
 
 __all__ = ["scheduled"]
 
-HIDDEN: Final = frozenset({Op.DEVICE, Op.UNIQUE, Op.SINK})
+WITHOUT_BOX: Final = frozenset({Op.DEVICE, Op.UNIQUE, Op.SINK})
 """Ops without a box: they say where memory is, which its own label does."""
-SPREAD: Final = frozenset({Op.RESHAPE, Op.EXPAND})
+STRETCHING: Final = frozenset({Op.RESHAPE, Op.EXPAND})
 MEMORY: Final = frozenset({Op.BUFFER, Op.BUFFER_VIEW})
 WIDTH_OF_PASS: Final = 26
 """Columns of a line of DEBUG=3 before its text: the channel and the pass."""
@@ -197,10 +197,10 @@ class Found:
             if node.op is Op.CONST:
                 numbers[node] = str(node.arg)
                 continue
-            if node.op in SPREAD and node.src[0] in numbers:
+            if node.op in STRETCHING and node.src[0] in numbers:
                 numbers[node] = numbers[node.src[0]]
                 continue
-            if node.op in HIDDEN:
+            if node.op in WITHOUT_BOX:
                 continue
             shape = "×".join(map(str, node.shape)) if node.shape_or_none else ""
             operands = [numbers[s] for s in node.src if s in numbers]
