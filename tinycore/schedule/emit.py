@@ -41,7 +41,7 @@ NAMED_OPS = (
 """Ops that are no arithmetic but are named in a kernel's metadata."""
 
 
-def closed(body: UOp, loops: Sequence[UOp]) -> UOp:
+def in_loops(body: UOp, loops: Sequence[UOp]) -> UOp:
     """A statement in some loops."""
     return UOp(Op.END, dtypes.void, (body, *loops)) if loops else body
 
@@ -194,7 +194,7 @@ class KernelEmitter:
             for i, n in enumerate(group.outputs)
         ]
         ranges = sorted((p for p in point if p.op is Op.RANGE), key=is_ordered)
-        end = closed(together(stores), ranges)
+        end = in_loops(together(stores), ranges)
         return rewrite(UOp.sink(end), simplify, name="simplify kernel")
 
     def pointer(self, group: KernelGroup, node: UOp, memory: list[UOp]) -> UOp | None:

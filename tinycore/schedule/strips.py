@@ -18,7 +18,7 @@ from tinycore.dtype import dtypes
 from tinycore.render.base import pointer_of
 from tinycore.schedule.access import row_size
 from tinycore.schedule.dependence import KernelGroup
-from tinycore.schedule.emit import KernelEmitter, closed, together
+from tinycore.schedule.emit import KernelEmitter, in_loops, together
 from tinycore.schedule.kernel import memory_of, numel, slot
 from tinycore.schedule.partial_writes import store
 from tinycore.schedule.ranges import ZERO, Place, RegionReader, flatten
@@ -77,7 +77,7 @@ class Strips:
                     self.shared[node] = self.emitter.groups.output_memory(node)
             nests.append(self.nest(member))
         body = UOp(Op.GROUP, dtypes.void, tuple(nests))
-        whole = closed(body, [loop for loop in self.loops if loop is not ZERO])
+        whole = in_loops(body, [loop for loop in self.loops if loop is not ZERO])
         return rewrite(UOp.sink(self.with_locals(whole)), simplify, name="simplify strips")
 
     def costly_values(self, group: KernelGroup) -> list[UOp]:
@@ -141,7 +141,7 @@ class Strips:
             if all(self.stays(place, row) for place in reader.done if place.node in shared):
                 break
         self.number = reader.next_range - 1
-        end = closed(together(stores), [loop for loop in own if loop is not ZERO])
+        end = in_loops(together(stores), [loop for loop in own if loop is not ZERO])
         for memory, pointer in zip(self.memory(group), pointers, strict=True):
             self.after[memory] = UOp(Op.AFTER, pointer.dtype, (pointer, end))
         return end

@@ -23,7 +23,7 @@ from tinycore.tensor.checks import same_device
 from tinycore.tensor.core import Core
 from tinycore.tensor.grad import Gradients, rule
 from tinycore.tensor.interop import Interop
-from tinycore.tensor.realization import form_of, unrealized
+from tinycore.tensor.realization import graph_read, unrealized
 from tinycore.tensor.view_writes import show, target_of
 from tinycore.uop.node import UOp, device_node
 from tinycore.uop.op import Op
@@ -157,7 +157,7 @@ class Custom(Interop):
 
     def linear_with_vars(self, *lst: Self) -> tuple[UOp, dict[str, int]]:
         """The result of `schedule_linear`, and the values of the variables that are bound."""
-        form = form_of(unrealized([self, *lst]))
+        form = graph_read(unrealized([self, *lst]))
         return self.schedule_linear(*lst), dict(form.values)
 
 

@@ -448,14 +448,14 @@ def pass_on(order: Iterable[UOp], changed: Mapping[UOp, UOp], new: Mapping[UOp, 
             renewed.add(node)
     for node in new.keys() - changed.keys() - renewed:
         if type(node._memory) is Held:
-            hold(new[node], node._memory)
+            set_memory(new[node], node._memory)
 
 
 holding: Final[dict[int, weakref.ref[UOp]]] = {}
 """The nodes that hold memory, by id."""
 
 
-def hold(node: UOp, held: Held | None) -> None:
+def set_memory(node: UOp, held: Held | None) -> None:
     """Let a node hold memory that has its value, or none."""
     key = id(node)
     node._memory = held

@@ -69,7 +69,7 @@ def hold(values: Mapping[UOp, UOp], form: CanonicalGraph) -> None:
     for node, memory in values.items():
         if not graph.is_memory(base_of_view(node)):
             whole = depends.union(map(id, buffers_below(memory)))
-            graph.hold(node, Held(memory, form.scope, whole))
+            graph.set_memory(node, Held(memory, form.scope, whole))
 
 
 def holders() -> list[tuple[UOp, Held]]:
@@ -84,7 +84,7 @@ def end(written: Iterable[UOp]) -> None:
     numbers = set(map(id, written))
     for node, held in holders():
         if not numbers.isdisjoint(held.depends):
-            graph.hold(node, None)
+            graph.set_memory(node, None)
 
 
 def mark_escaped(memory: UOp) -> None:
@@ -110,4 +110,4 @@ def isolated(ends_gradients: bool = True) -> Iterator[None]:
     finally:
         for node, held in holders():
             if held.scope is own:
-                graph.hold(node, None)
+                graph.set_memory(node, None)

@@ -88,10 +88,10 @@ def with_waiting(roots: list[UOp], read: UOp | None = None) -> tuple[CanonicalGr
     """The canonical graph of roots and of what waiting tensors still have to read from memory that
     they overwrite; and the nodes of the other waiting tensors.
     """
-    form = form_of(roots)
+    form = graph_read(roots)
     waiting = waiting_storages()
     while form.assigned and (more := readers_of_overwritten(form, waiting)):
-        form = form_of([*form.roots, *more], form)
+        form = graph_read([*form.roots, *more], form)
     ours = set(form.roots)
     roots = [s.root() for s in waiting]
     return form, [n for n in roots if not (n in ours or base_of(n) is read or graph.is_buffer(n))]
@@ -140,7 +140,7 @@ def run_and_publish(
         held_values.hold(cached if is_alone else {}, form)
         replace_nodes(replaced | renewed, {id(tensor) for tensor in owners})
         for node in cached if form.assigned and captured else ():
-            graph.hold(node, None)  # unlike the nodes in its place, it reads what was overwritten
+            graph.set_memory(node, None)  # unlike those in its place, it reads what was overwritten
         if form.assigned:  # others do not have the lock
             Writes.done += 1
 
@@ -217,7 +217,7 @@ def differentiable(
     return done, {n: b for n, b in (done | kept).items() if n not in named}
 
 
-def form_of(roots: list[UOp], begun: CanonicalGraph | None = None) -> CanonicalGraph:
+def graph_read(roots: list[UOp], begun: CanonicalGraph | None = None) -> CanonicalGraph:
     """The canonical graph of some roots, read from what nodes hold as far as it may be.
 
     A root that permutes or slices a held value gets memory of its own: it must not become a view of

@@ -34,7 +34,7 @@ from tinycore.tensor.random import Random
 from tinycore.tensor.realization import (
     choose_retention,
     compute,
-    form_of,
+    graph_read,
     materialize,
     unrealized,
     unshare,
@@ -103,7 +103,7 @@ class Realization(Random):
         >>> len(total.schedule())
         1
         """
-        return runtime().schedule(form_of(unrealized([self, *lst])))
+        return runtime().schedule(graph_read(unrealized([self, *lst])))
 
     # --- reading back
 

@@ -6,7 +6,8 @@ Floor 1. The files, in the order in which a graph is made, changed and checked:
   and the table of living nodes; `origins.py`: the methods and lines of the program that nodes
   are from; `ops.py`: the names of tinygrad
 - `shape.py`, `size.py`, `bindings.py`: shapes, and sizes that a launch is given
-- `movement.py`: axes through movement ops; `matrix.py`: matrix instructions as data
+- `movement.py`: axes through movement ops; `matrix.py`: matrix instructions as data;
+  `instruction.py`: instructions of a plugin's own
 - `pattern.py`, `matcher.py`, `rewrite.py`: rules, compiled to functions, and the driver that
   applies them
 - `identities.py`, `logic.py`, `casts.py`, `sums.py`, `divmod.py`, `compare.py`: rules by subject;

@@ -367,7 +367,7 @@ class UOp(Operators["UOp"]):
 
 
 def held_by(node: UOp, scope: object) -> Held | None:
-    """What a node holds for the runs in a scope."""
+    """The memory that a node holds for the runs in a scope, or None."""
     held = node._memory
     return held if type(held) is Held and held.scope is scope else None
 

@@ -77,7 +77,7 @@ print("done")
 
 
 class Sent(list[tuple[int, list[Array]]]):
-    """What was sent."""
+    """The messages that were sent."""
 
     def __init__(self) -> None:
         super().__init__()

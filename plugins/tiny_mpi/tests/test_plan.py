@@ -72,7 +72,7 @@ def test_a_pipeline_with_free_links_has_the_bubble_of_gpipe(stages: int, microba
 
 
 def test_a_pipeline_waits_for_its_links() -> None:
-    """As stations of a line: the first of four passes both links, the others wait for one."""
+    """Stages are stations: the first of four passes both links, the others wait for one."""
     slow = Machine(2, 1e30, 1e12, 2, 1e30, 1e30, message_seconds=0.5)
 
     found = estimate(SMALL, slow, Way(stages=2, microbatches=4)).seconds

@@ -18,7 +18,7 @@ from tinycore.errors import ArgumentError
 __all__ = ["profile"]
 
 active: Final[list[int]] = []
-"""What VIZ was before each profile that is recorded now.
+"""Values that VIZ had before each profile that is recorded now.
 
 It is set for the whole process: launches of all threads are recorded, so are their origins.
 """

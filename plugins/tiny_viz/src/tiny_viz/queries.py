@@ -37,7 +37,7 @@ class Queries:
         self._connection = connect(path)
         self._lock = lock()
         self._made: dict[str, Any] = {}
-        """What took another process, by its question."""
+        """Answers that took another process, by their question."""
         self.known: dict[str, Callable[[Given], Any]] = {
             "summary": self.summary,
             "timeline": self.timeline,
@@ -275,7 +275,7 @@ class Queries:
         }
 
     def made(self, module: str, question: Any) -> Any:
-        """What another process answers, asked once."""
+        """The answer of another process, asked once."""
         key = json.dumps([module, question])
         if key not in self._made:
             self._made[key] = made_apart(module, question)

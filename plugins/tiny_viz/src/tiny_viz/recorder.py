@@ -99,7 +99,7 @@ class Recorder(LaunchProfiler):
         self.next_kernel, self.next_buffer, self.next_replay = count(1), count(1), count(1)
         self.flushing = threading.Lock()
         self.noted = Noted(*[deque() for _ in Noted._fields])
-        """What was not handed to the writer yet: `deque`s, which several threads may append to."""
+        """Events not yet handed to the writer: `deque`s, which several threads may append to."""
         self.rows: dict[str, deque[Event]] = {
             name: deque() for name in ("threads", "steps", "replays", "samples", "places")
         }

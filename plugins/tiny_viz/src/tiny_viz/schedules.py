@@ -82,7 +82,7 @@ def number_of(memory: UOp) -> int:
 
 
 class Found:
-    """What a schedule decided, for the page."""
+    """The decisions of a schedule, for the page."""
 
     def __init__(self, state: State, origins: Mapping[UOp, str]) -> None:
         self.state = state
@@ -102,7 +102,7 @@ class Found:
 
     @cached_property
     def reasons(self) -> dict[UOp, str]:
-        """Why a value is in memory, or would be, were its kernel not joined with its readers'."""
+        """The reason why a value is in memory, or would be if its readers had own kernels."""
         found = {n: reason.value for n, reason in self.state.storage.reasons.items()}
         partial = "partial result of a split reduction"
         return found | {v.node: partial for v in self.state.values if v.node not in found}
@@ -137,7 +137,7 @@ class Found:
         return found
 
     def level(self, node: UOp) -> str:
-        """Where a value is: memory that is kept, temporary memory, or inside of a kernel."""
+        """The place of a value: memory that is kept, temporary memory, or inside of a kernel."""
         place, launch = self.places.get(node), self.writers.get(node)
         if launch is None or place is None:
             return "memory"
