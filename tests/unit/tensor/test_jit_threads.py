@@ -390,7 +390,7 @@ class Records:
     def __init__(self, weight: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
         self.weight, self.found = weight, list[list[float]]()
         self.has_recorded, self.may_read = threading.Event(), threading.Event()
-        self.pause, publish = Pause(), realization.replace_nodes
+        self.pause, publish = Pause(), liveness.replace_nodes
 
         def late(replaced: dict[UOp, UOp], *owners: Any) -> None:
             if any(node.op is Op.ASSIGN for node in replaced) and not self.pause.reached.is_set():
@@ -412,7 +412,7 @@ def test_a_write_that_another_thread_records_as_a_capture_begins_is_left_to_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     weight, length = host(1, 2), Variable("length", 1, 2)
-    work, finish, argument = Records(weight, monkeypatch), proxies.compute, host(3, 4)
+    work, finish, argument = Records(weight, monkeypatch), realization.compute, host(3, 4)
 
     def compute(requested: Callable[[], list[UOp]]) -> dict[UOp, UOp]:
         if not work.pause.left.is_set():
@@ -444,7 +444,7 @@ def test_a_write_that_a_captured_function_reads_is_done_behind_reads_of_another_
 ) -> None:
     weight, length, calls = host(1, 2), Variable("length", 1, 2), [0]
     step, product = TinyJit(lambda x, n: x[:n].sum() + weight.sum()), list[Tensor]()
-    finish = capture.finish_writes
+    finish = proxies.finish_writes
 
     def write() -> None:
         product.append(weight * 10)
@@ -464,7 +464,9 @@ def test_a_write_that_a_captured_function_reads_is_done_behind_reads_of_another_
 
 def has_taken_lock() -> bool:
     """True if nobody had the lock."""
-    return walking.acquire(blocking=False) and walking.release() is None
+    if taken := walking.acquire(blocking=False):
+        walking.release()
+    return taken
 
 
 @pytest.mark.parametrize("kind", threads.KINDS)
@@ -492,7 +494,11 @@ def test_tensors_of_other_threads_are_looked_at_under_a_lock(
 
     for is_captured in (False, True):
         found = threads.wrong(
-            threads.KINDS.index(kind), is_captured, calls, host(1, 2), numpy.float32([1, 2])
+            threads.KINDS.index(kind),
+            is_captured,
+            calls,
+            host(1, 2),
+            numpy.array([1, 2], numpy.float32),
         )
         assert found.message == ""
 

@@ -164,9 +164,8 @@ def test_training_equals_one_device(place: str, count: int, name: str, jitted: b
         found, optimizer = trained(place, group(count, name), jitted)
 
     assert_close(found, trained_on_one())
-    axes = [None] * 4 if place == "data" else [0, 0, 1, None]
-    if place == "mesh":
-        axes = [(None, axis) for axis in axes]
+    members = [None] * 4 if place == "data" else [0, 0, 1, None]
+    axes = [(None, axis) for axis in members] if place == "mesh" else members
     assert [t.sharded_axis for t in optimizer.params] == axes
     assert [t.sharded_axis for t in optimizer.m] == axes
 

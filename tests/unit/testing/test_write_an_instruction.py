@@ -104,7 +104,7 @@ def test_the_interpreter_computes_its_meaning(hyp: ModuleType) -> None:
     device.load(binary, info_of(kernel, 3))(handles, ())
 
     found = numpy.zeros(8, numpy.float32)
-    device.allocator.read(memoryview(found).cast("B"), handles[0])
+    device.allocator.read(memoryview(found.data).cast("B"), handles[0])
     assert numpy.array_equal(found, numpy.hypot(a, b))
 
 
