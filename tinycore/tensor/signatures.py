@@ -352,9 +352,9 @@ SHORT.maxother = SHORT.maxstring = 60
 
 
 def names_devices(name: str, value: Any) -> bool:
-    """True if an argument is a list of devices, which is taken as a tuple."""
-    row = name == "device" and isinstance(value, (list, tuple)) and len(value) > 0
-    return row and all(isinstance(each, str) for each in value)
+    """True if an argument is a list of devices, which is taken as a tuple, or a mesh of them."""
+    row = name in ("device", "devices") and isinstance(value, (list, tuple)) and len(value) > 0
+    return row and all(isinstance(each, str) or names_devices(name, each) for each in value)
 
 
 def takes_array(accepted: Accepted, value: Any) -> bool:

@@ -32,7 +32,10 @@ DEVICE, COPY, MULTI, BUFFER_VIEW = Op.DEVICE, Op.COPY, Op.MULTI, Op.BUFFER_VIEW
 ELSEWHERE = frozenset({Op.COPY, Op.MULTI})
 """Ops whose device is another one than that of their first source."""
 
-DeviceLike: TypeAlias = "str | tuple[DeviceLike, ...]"
+if TYPE_CHECKING:
+    DeviceLike: TypeAlias = str | tuple["DeviceLike", ...]
+else:  # checks of arguments read it, and go through meshes themselves
+    DeviceLike = str | tuple[str, ...]
 """The name of a device, or a group: names of at least two, or a mesh, a group of equal groups."""
 
 Axes: TypeAlias = tuple[int | None, ...]
