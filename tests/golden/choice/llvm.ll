@@ -1,4 +1,6 @@
-define internal void @choice_body(ptr noalias %data0, ptr noalias %data1, ptr noalias readonly %data2, ptr noalias readonly %data3, ptr noalias readonly %data4, i64 %begin, i64 %end) nounwind {
+declare void @llvm.x86.sse.stmxcsr(ptr)
+declare void @llvm.x86.sse.ldmxcsr(ptr)
+define internal void @choice_body(ptr noalias %data0, ptr noalias %data1, ptr noalias readonly %data2, ptr noalias readonly %data3, ptr noalias readonly %data4, i64 %begin, i64 %end) nounwind noinline "denormal-fp-math"="preserve-sign,preserve-sign" {
 entry:
   br label %i0_1_enter
 i0_1_enter:
@@ -33,6 +35,13 @@ i0_1_done:
   ret void
 }
 define void @choice(ptr %buffers, ptr %values, i64 %begin, i64 %end) nounwind {
+  %mode = alloca i32
+  %flush = alloca i32
+  call void @llvm.x86.sse.stmxcsr(ptr %mode)
+  %old = load i32, ptr %mode
+  %new = or i32 %old, 32832
+  store i32 %new, ptr %flush
+  call void @llvm.x86.sse.ldmxcsr(ptr %flush)
   %b0 = getelementptr inbounds ptr, ptr %buffers, i64 0
   %buffer0 = load ptr, ptr %b0
   %b1 = getelementptr inbounds ptr, ptr %buffers, i64 1
@@ -44,5 +53,6 @@ define void @choice(ptr %buffers, ptr %values, i64 %begin, i64 %end) nounwind {
   %b4 = getelementptr inbounds ptr, ptr %buffers, i64 4
   %buffer4 = load ptr, ptr %b4
   call void @choice_body(ptr %buffer0, ptr %buffer1, ptr %buffer2, ptr %buffer3, ptr %buffer4, i64 %begin, i64 %end)
+  call void @llvm.x86.sse.ldmxcsr(ptr %mode)
   ret void
 }

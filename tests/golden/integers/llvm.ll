@@ -1,4 +1,6 @@
-define internal void @integers_body(ptr noalias %data0, ptr noalias %data1, ptr noalias %data2, ptr noalias readonly %data3, ptr noalias readonly %data4, ptr noalias readonly %data5, i64 %begin, i64 %end) nounwind {
+declare void @llvm.x86.sse.stmxcsr(ptr)
+declare void @llvm.x86.sse.ldmxcsr(ptr)
+define internal void @integers_body(ptr noalias %data0, ptr noalias %data1, ptr noalias %data2, ptr noalias readonly %data3, ptr noalias readonly %data4, ptr noalias readonly %data5, i64 %begin, i64 %end) nounwind noinline "denormal-fp-math"="preserve-sign,preserve-sign" {
 entry:
   br label %i0_1_enter
 i0_1_enter:
@@ -42,6 +44,13 @@ i0_1_done:
   ret void
 }
 define void @integers(ptr %buffers, ptr %values, i64 %begin, i64 %end) nounwind {
+  %mode = alloca i32
+  %flush = alloca i32
+  call void @llvm.x86.sse.stmxcsr(ptr %mode)
+  %old = load i32, ptr %mode
+  %new = or i32 %old, 32832
+  store i32 %new, ptr %flush
+  call void @llvm.x86.sse.ldmxcsr(ptr %flush)
   %b0 = getelementptr inbounds ptr, ptr %buffers, i64 0
   %buffer0 = load ptr, ptr %b0
   %b1 = getelementptr inbounds ptr, ptr %buffers, i64 1
@@ -55,5 +64,6 @@ define void @integers(ptr %buffers, ptr %values, i64 %begin, i64 %end) nounwind 
   %b5 = getelementptr inbounds ptr, ptr %buffers, i64 5
   %buffer5 = load ptr, ptr %b5
   call void @integers_body(ptr %buffer0, ptr %buffer1, ptr %buffer2, ptr %buffer3, ptr %buffer4, ptr %buffer5, i64 %begin, i64 %end)
+  call void @llvm.x86.sse.ldmxcsr(ptr %mode)
   ret void
 }

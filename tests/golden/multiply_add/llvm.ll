@@ -1,4 +1,6 @@
-define internal void @multiply_add_body(ptr noalias %data0, ptr noalias readonly %data1, ptr noalias readonly %data2, i64 %begin, i64 %end) nounwind {
+declare void @llvm.x86.sse.stmxcsr(ptr)
+declare void @llvm.x86.sse.ldmxcsr(ptr)
+define internal void @multiply_add_body(ptr noalias %data0, ptr noalias readonly %data1, ptr noalias readonly %data2, i64 %begin, i64 %end) nounwind noinline "denormal-fp-math"="preserve-sign,preserve-sign" {
 entry:
   br label %i0_1_enter
 i0_1_enter:
@@ -25,6 +27,13 @@ i0_1_done:
   ret void
 }
 define void @multiply_add(ptr %buffers, ptr %values, i64 %begin, i64 %end) nounwind {
+  %mode = alloca i32
+  %flush = alloca i32
+  call void @llvm.x86.sse.stmxcsr(ptr %mode)
+  %old = load i32, ptr %mode
+  %new = or i32 %old, 32832
+  store i32 %new, ptr %flush
+  call void @llvm.x86.sse.ldmxcsr(ptr %flush)
   %b0 = getelementptr inbounds ptr, ptr %buffers, i64 0
   %buffer0 = load ptr, ptr %b0
   %b1 = getelementptr inbounds ptr, ptr %buffers, i64 1
@@ -32,5 +41,6 @@ define void @multiply_add(ptr %buffers, ptr %values, i64 %begin, i64 %end) nounw
   %b2 = getelementptr inbounds ptr, ptr %buffers, i64 2
   %buffer2 = load ptr, ptr %b2
   call void @multiply_add_body(ptr %buffer0, ptr %buffer1, ptr %buffer2, i64 %begin, i64 %end)
+  call void @llvm.x86.sse.ldmxcsr(ptr %mode)
   ret void
 }
