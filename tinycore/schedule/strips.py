@@ -81,18 +81,21 @@ class Strips:
         return rewrite(UOp.sink(self.with_locals(whole)), simplify, name="simplify strips")
 
     def costly_values(self, group: KernelGroup) -> list[UOp]:
-        """The largest costly values that a group computes, with several elements in each row."""
-        inside: set[UOp] = set()
-        found = []
+        """The costly values that a group computes, with several elements in each row.
+
+        None that is computed from an output of the group, which is stored later.
+        """
+        late = set(group.outputs)
+        found: dict[UOp, None] = {}
         for node in reversed(self.emitter.computed(group)):
+            if not late.isdisjoint(node.src):
+                late.add(node)
             sizes = tuple([n for n in node.shape if n != 1])
             is_wide = len(sizes) > len(self.shape) and sizes[: len(self.shape)] == self.shape
             is_costly = node.op in COSTLY and is_wide and not self.emitter.groups.is_memory(node)
-            if is_costly and node not in inside:
-                found.append(node)
-            if is_costly or node in inside:
-                inside.update(node.src)
-        return found
+            if is_costly and node not in late:
+                found[node] = None
+        return [*found]
 
     def memory(self, group: KernelGroup) -> list[UOp]:
         """The memory of the outputs of a group."""

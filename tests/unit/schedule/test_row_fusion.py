@@ -88,6 +88,18 @@ def test_costly_values_of_other_rows_are_computed_again() -> None:
     numpy.testing.assert_allclose(turned.numpy(), expected.T * expected.sum(1)[:, None], rtol=1e-5)
 
 
+def test_costly_values_of_what_is_stored_beside_them_are_computed_after_it() -> None:
+    x = numbers(16, 24)
+    scaled = Tensor(x).realize() * 0.5 + 1
+    powers = scaled.exp()
+    doubled, sums = powers * 2, powers.reshape(16, 4, 6).sum(-1)
+    Tensor.realize(scaled, doubled, sums)
+
+    expected = numpy.exp(x.astype(float) * 0.5 + 1)
+    numpy.testing.assert_allclose(doubled.numpy(), expected * 2, rtol=1e-5)
+    numpy.testing.assert_allclose(sums.numpy(), expected.reshape(16, 4, 6).sum(-1), rtol=1e-5)
+
+
 def test_rows_that_are_folded_in_two_steps() -> None:
     x = numbers(8, 4096)
     data = Tensor(x).realize()
