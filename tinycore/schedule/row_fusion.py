@@ -27,7 +27,7 @@ from tinycore.schedule.access import Launch, Spans, widen
 from tinycore.schedule.chain_search import MOST_LOOKED_AT, Entry, Kept, chain_from, is_new_memory
 from tinycore.schedule.emit import KernelEmitter
 from tinycore.schedule.items import Step
-from tinycore.schedule.kernel import Kernel, kernel_name
+from tinycore.schedule.kernel import Kernel, kernel_name, without_unread
 from tinycore.schedule.limits import device_limits, loop_limits
 from tinycore.schedule.product_chains import ProductChain, is_long_product
 from tinycore.schedule.row_inlining import RowKernel, RowRefusal
@@ -170,7 +170,8 @@ def fuse_rows(
             assert group.cut is not None
             strips = Strips(emitter, {memory[n] for n in kept}, group.shape, group.cut)
             ast = strips.build([emitter.groups_of[step.kernel] for step in run])
-            launch = Launch(ast, tuple([numbers[node] for node in strips.slots]))
+            ast, used = without_unread(ast, [*strips.slots])
+            launch = Launch(ast, tuple([numbers[node] for node in used]))
         else:
             launch = group.fuse(kept)
         found.append((fused_step(run, launch, memory), run))
