@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -144,6 +145,26 @@ def test_every_stored_value_tells_why_and_where_it_is(small: Path) -> None:
     assert "test_page.py:" in stored["origin"]
     storage = next(step for step in made["passes"] if step["name"] == "choose storage")
     assert any("is stored: asked for" in line for line in storage["decisions"])
+
+
+def test_a_profile_runs_no_code_of_its_own_or_of_its_folder(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("difflib", "elsewhere"):
+        (tmp_path / f"{module}.py").write_text("open('taken', 'w').close()\nf = None\n")
+    with closing(sqlite3.connect(small)) as connection, connection:
+        connection.execute("UPDATE graphs SET policy = 'elsewhere:f' WHERE id = 1")
+        connection.execute("UPDATE graphs SET policy = 'os:getcwd' WHERE id = 2")
+    monkeypatch.chdir(tmp_path)
+    with served(small) as server:
+        refused = [answer(server, f"schedule?id={number}")["error"] for number in (1, 2)]
+        kernel = answer(server, "summary")["kernels"][0]["id"]
+        made = answer(server, f"passes?id={kernel}")
+
+    assert "its policy is 'elsewhere:f'; known are " in refused[0]
+    assert "its policy is 'os:getcwd'; known are " in refused[1]
+    assert "error" not in made
+    assert not (tmp_path / "taken").exists()
 
 
 @pytest.mark.slow

@@ -90,7 +90,7 @@ def by_line(text: str, rules: Mapping[UOp, str]) -> list[str]:
 def made_apart(module: str, question: Any) -> Any:
     """The answer of a module to a question, in a process of its own; or {"error": reason}."""
     done = subprocess.run(
-        [sys.executable, "-m", module],
+        [sys.executable, "-P", "-m", module],  # -P: nothing is imported from the current folder
         input=json.dumps(question),
         capture_output=True,
         text=True,

@@ -13,16 +13,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr
 from dataclasses import replace
 from functools import cached_property
-from importlib import import_module
 from io import StringIO
 from math import prod
-from operator import attrgetter
+from pkgutil import resolve_name
 from typing import Any, Final
 
 from tiny_viz.graphs import Box, Diagram
 from tiny_viz.passes import difference
 from tinycore import Context
-from tinycore.errors import TinycoreError
+from tinycore.errors import FileFormatError, TinycoreError
 from tinycore.schedule import explain
 from tinycore.schedule.kernel import kernel_name, memory_of
 from tinycore.schedule.pipeline import SCHEDULE_PIPELINE
@@ -37,6 +36,10 @@ __all__ = ["scheduled"]
 
 WITHOUT_BOX: Final = frozenset({Op.DEVICE, Op.UNIQUE, Op.SINK})
 """Ops without a box: they say where memory is, which its own label does."""
+POLICIES: Final = frozenset(
+    {"tinycore.tensor.realization:choose_retention", "tinycore.schedule.state:replace_all"}
+)
+"""The functions that choose what is kept; no other that a profile names is imported."""
 STRETCHING: Final = frozenset({Op.RESHAPE, Op.EXPAND})
 MEMORY: Final = frozenset({Op.BUFFER, Op.BUFFER_VIEW})
 WIDTH_OF_PASS: Final = 26
@@ -48,11 +51,12 @@ def scheduled(graph: str, policy: str, varying: Sequence[int] | None) -> Any:
     *_, sink = nodes = program_from_text(graph)
     lines = graph.splitlines()
     origins = {n: line.partition("  # ")[2] for n, line in zip(nodes, lines, strict=True)}
-    module, _, name = policy.partition(":")
+    if policy not in POLICIES:
+        raise FileFormatError(f"its policy is {policy!r}; known are {', '.join(sorted(POLICIES))}")
     below = sink.toposort()
     state = State(
         sink.src,
-        attrgetter(name)(import_module(module)),
+        resolve_name(policy),
         parameters=tuple(sorted((n for n in below if n.op in MEMORY), key=number_of)),
         known={node: node for node in below},
         varying=None if varying is None else frozenset(varying),
@@ -238,7 +242,7 @@ def main(given: Iterable[Any]) -> Any:
     """The answer to a question on the standard input."""
     try:
         return scheduled(*given)
-    except (TinycoreError, LookupError, ImportError) as error:
+    except (TinycoreError, LookupError) as error:
         return {"error": f"it cannot be scheduled here: {error}"}
 
 
