@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sqlite3
 import subprocess
 import sys
 import threading
+from collections import deque
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import pytest
 
 import tinycore
 from tiny_viz.profile import profile
+from tiny_viz.recorder import Recorder
 from tiny_viz.rows import MOST_POINTS, Usage
 from tiny_viz.store import connect
 from tiny_viz.summary import summary_of, text_table
@@ -104,6 +107,68 @@ def test_replays_count_with_all_their_launches(tmp_path: Path) -> None:
     assert total == 18, "after a run and the capture"
     assert dict(replays)[0] > 0
     assert kernel.launches == 20
+
+
+def test_replays_of_a_step_that_is_gone_stay_its_own(tmp_path: Path) -> None:
+    x = Tensor.arange(8).float().realize()
+    with profile(tmp_path / "one.tinyviz") as found:
+        kept = TinyJit(lambda x: (x + 1).realize())
+        for number in range(2, 5):
+            step = TinyJit(lambda x, n=number: (x * n).sum().realize())
+            for _ in range(number + 2):
+                step(x)
+                kept(x)
+            del step
+            gc.collect()
+
+    counts = query(found.path, "SELECT count(*) FROM replays WHERE NOT observed GROUP BY step")
+    assert len(counts) == 4
+    steps = [json.loads(text) for (text,) in query(found.path, "SELECT kernels FROM steps")]
+    assert len({tuple(kernels) for kernels in steps}) == len(steps) == 4
+
+
+class Meeting(deque[Any]):
+    """Events; as the first comes, another thread makes the same launch and hands over all."""
+
+    recorder: Recorder
+    runner: Any
+    thread: threading.Thread | None = None
+
+    def append(self, event: Any) -> None:
+        if self.thread is None:
+            self.thread = threading.Thread(target=self.meet)
+            self.thread.start()
+            self.thread.join(0.3)
+        super().append(event)
+
+    def meet(self) -> None:
+        """Launch."""
+        self.recorder.record(*self.runner)
+        self.recorder.flush(waits=True)
+
+
+@pytest.mark.parametrize("kind", ["kernels", "births"])
+def test_threads_that_meet_at_a_first_launch_are_recorded(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched: list[Any] = []
+    recorder = Recorder(tmp_path / "one.tinyviz", lambda devices: [])
+    monkeypatch.setattr(recorder, "record", lambda *about: launched.append(about))
+    recorder.start()
+    (Tensor([1.0, 2.0]).realize() + 1).realize()
+    monkeypatch.undo()
+    met = Meeting()
+    met.recorder, met.runner = recorder, launched[-1]
+    recorder.noted = recorder.noted._replace(**{kind: met})
+    recorder.record(*launched[-1])
+    assert met.thread is not None
+    met.thread.join()
+
+    assert recorder.stop()
+    (kernel,) = summary_of(recorder.writer.path).kernels
+    assert kernel.launches == 2
+    numbers = len(launched[-1][2])
+    assert query(recorder.writer.path, "SELECT count(*) FROM buffers") == [(numbers,)]
 
 
 def test_a_failure_is_recorded_with_its_error(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from tiny_viz.sampler import Sampler
 from tiny_viz.store import Writer
 from tinycore import __version__
 from tinycore.engine.counters import LaunchProfiler, profilers
+from tinycore.plugin import lock
 from tinycore.uop.origins import texts
 
 __all__ = ["Recorder"]
@@ -96,8 +97,11 @@ class Recorder(LaunchProfiler):
         """Numbers of living buffers, by their ids."""
         self.held: dict[int, Held] = {}
         """Living buffers, by number."""
-        self.next_kernel, self.next_buffer, self.next_replay = count(1), count(1), count(1)
+        self.next_kernel, self.next_buffer = count(1), count(1)
+        self.next_step, self.next_replay = count(1), count(1)
         self.flushing = threading.Lock()
+        self.noting = lock()
+        """Held while a thread gives a number to what is seen for the first time."""
         self.noted = Noted(*[deque() for _ in Noted._fields])
         """Events not yet handed to the writer: `deque`s, which several threads may append to."""
         self.rows: dict[str, deque[Event]] = {
@@ -207,7 +211,7 @@ class Recorder(LaunchProfiler):
         """True for the first replay of a step, and as often later as the cost allows."""
         known = self.steps.get(step)
         if known is None:
-            known = self.steps[step] = Replayed(len(self.steps) + 1)
+            known = self.steps[step] = Replayed(next(self.next_step))
         if known.started:  # the replay before was observed: `replayed` was not called
             self.end_observed(known)
         known.replays += 1
@@ -251,16 +255,17 @@ class Recorder(LaunchProfiler):
 
     def scheduled(self, schedule: Any, canonical: Any, policy: Any, varying: Any) -> None:
         """Add the run of a graph of tensors, at its first run with all that its schedule needs."""
-        known = self.graphs.get(id(schedule))
-        if known is None:
-            number = len(self.graphs) + 1
-            known = self.graphs[id(schedule)] = Scheduled(number, schedule)
-            name = f"{policy.__module__}:{policy.__qualname__}"
-            origins = texts(canonical.originals)
-            known_by = None if varying is None else sorted(varying)
-            about = number, perf_counter(), schedule.sink, name, known_by, origins, schedule.steps
-            self.noted.graphs.append(about)
-        known.runs += 1
+        with self.noting:
+            known = self.graphs.get(id(schedule))
+            if known is None:
+                number = len(self.graphs) + 1
+                known = self.graphs[id(schedule)] = Scheduled(number, schedule)
+                name = f"{policy.__module__}:{policy.__qualname__}"
+                origins = texts(canonical.originals)
+                known_by = None if varying is None else sorted(varying)
+                about = number, perf_counter(), schedule.sink, name, known_by, origins
+                self.noted.graphs.append((*about, schedule.steps))
+            known.runs += 1
 
     def failed(self, kernel: str, device: str, metadata: Sequence[str], error: Exception) -> None:
         """Add the failure of a kernel, once for each error."""
@@ -278,30 +283,44 @@ class Recorder(LaunchProfiler):
         own = get_ident()
         found = self.threads.get(own)
         if found is None:
-            found = self.threads[own] = len(self.threads) + 1
             alive = (t.name for t in threading.enumerate() if t.ident == own)
-            self.rows["threads"].append((found, next(alive, "background")))
+            name = next(alive, "background")
+            with self.noting:
+                found = self.threads[own] = len(self.threads) + 1
+            self.rows["threads"].append((found, name))
         return found
 
     def note_kernel(self, runner: Any, metadata: Sequence[str]) -> int:
-        """Note a kernel, and return its number."""
-        number = self.kernels[id(runner), metadata] = next(self.next_kernel)
-        self.runners.append(runner)
-        self.noted.kernels.append((number, runner, metadata))
+        """Note a kernel, and return its number.
+
+        It is found once it is noted: else another thread would hand the writer a launch without it.
+        """
+        with self.noting:
+            if (number := self.kernels.get((id(runner), metadata))) is None:
+                number = next(self.next_kernel)
+                self.runners.append(runner)
+                self.noted.kernels.append((number, runner, metadata))
+                self.kernels[id(runner), metadata] = number
         return number
 
     def note_buffer(self, buffer: Any, kernel: int, time: float, slot: int) -> int:
-        """Note a buffer that was not seen before, of a view its base, too; its number."""
+        """Note a buffer that was not seen before, of a view its base, too; its number.
+
+        It is found once it is noted, likewise.
+        """
         identity, base, dtype = id(buffer), 0, buffer.dtype
-        if identity in self.memory:  # it is in two slots
-            return self.memory[identity]
-        if buffer.base is not None:
-            base = self.note_buffer(buffer.base, kernel, time, slot)
-        self.memory[identity] = number = next(self.next_buffer)
-        self.held[number] = held = Held(buffer, self.forget)
-        held.number, held.identity = number, identity
-        about = number, base, buffer.offset, buffer.device, dtype.name, buffer.size * dtype.itemsize
-        self.noted.births.append((*about, time, kernel, slot))
+        with self.noting:
+            if identity in self.memory:  # it is in two slots
+                return self.memory[identity]
+            if buffer.base is not None:
+                base = self.note_buffer(buffer.base, kernel, time, slot)
+            number = next(self.next_buffer)
+            about = number, base, buffer.offset, buffer.device, dtype.name
+            size = buffer.size * dtype.itemsize
+            self.noted.births.append((*about, size, time, kernel, slot))
+            self.held[number] = held = Held(buffer, self.forget)
+            held.number, held.identity = number, identity
+            self.memory[identity] = number
         return number
 
     def forget(self, held: Any) -> None:
