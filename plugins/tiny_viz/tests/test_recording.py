@@ -40,6 +40,24 @@ with tinycore.profile() as found:
     (Tensor([1.0, 2.0]) + 1).realize()
 print(found)
 """
+FORKING = """
+import os
+import tinycore
+from tinycore import Tensor
+from tinycore.engine.counters import profilers
+a = Tensor([1.0, 2.0]).realize()
+with tinycore.profile() as outer:
+    (a + 1).realize()
+    if (child := os.fork()) == 0:
+        assert not profilers
+        (a + 1).realize()
+        with tinycore.profile() as own:
+            (a * 2).realize()
+        print(own, "then", flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+print(outer)
+"""
 FAILING = """
 from tinycore import Tensor
 a = Tensor.rand(16, 16).realize()
@@ -345,6 +363,19 @@ def test_a_failing_program_is_recorded(tmp_path: Path) -> None:
     (path,) = tmp_path.glob("*.tinyviz")
     assert done.returncode == 1
     assert summary_of(path).failures == ("the program: ValueError: <b>no</b>",)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_records_what_it_asks_for_alone(tmp_path: Path) -> None:
+    done = run_program(FORKING, tmp_path, VIZ="1")
+
+    assert done.returncode == 0, done.stderr
+    child, _, parent = done.stdout.partition("then\n")
+    assert " mul program.py:13" in child
+    assert " add " not in child
+    assert " add program.py:8" in parent
+    (path,) = tmp_path.glob("*.tinyviz")
+    assert [kernel.launches for kernel in summary_of(path).kernels] == [1]
 
 
 def test_without_viz_nothing_of_this_package_is_imported(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from tiny_viz.sampler import Sampler
 from tiny_viz.store import Writer
 from tinycore import __version__
 from tinycore.engine.counters import LaunchProfiler, profilers
-from tinycore.plugin import lock
+from tinycore.plugin import in_child, lock
 from tinycore.uop.origins import texts
 
 __all__ = ["Recorder"]
@@ -341,6 +341,14 @@ class Recorder(LaunchProfiler):
         rows.append((number, start, duration, step, self.thread(), int(observed)))
         if len(rows) >= BATCH:
             self.flush()
+
+
+def leave() -> None:
+    """Stop recording in a forked child: the threads that write exist in the parent only."""
+    profilers[:] = [profiler for profiler in profilers if not isinstance(profiler, Recorder)]
+
+
+in_child(leave)
 
 
 def taken(events: Any) -> list[Event]:
