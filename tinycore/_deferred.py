@@ -100,6 +100,11 @@ class Deferred:
             self._target = target
         return self._target
 
+    @property
+    def modules(self) -> tuple[str, str]:
+        """The module that is named, and the one that defines the object: where its code is."""
+        return self.reference.partition(":")[0], module_of(self.resolve())
+
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         """Call it."""
         target = self._target or self.resolve()
@@ -116,6 +121,11 @@ class Deferred:
 
     def __reduce__(self) -> tuple[type[Deferred], tuple[str]]:
         return Deferred, (self.reference,)
+
+
+def module_of(function: Any) -> str:
+    """The module that defines a function; of a `functools.partial`, that of its function."""
+    return getattr(function, "func", function).__module__  # type: ignore[no-any-return]
 
 
 def deferred(reference: str) -> Deferred:

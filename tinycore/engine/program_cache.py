@@ -17,6 +17,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, Final, get_args, get_origin, get_type_hints
 
 from tinycore import cache
+from tinycore._deferred import module_of
 from tinycore._stamp import ABOVE_ENGINE, decisive_settings, stamp, stamp_of_modules
 from tinycore.config import settings
 from tinycore.device.protocols import ProgramInfo, Toolchain
@@ -84,10 +85,8 @@ def restored(kind: Any, plain: Any) -> Any:
     return plain
 
 
-@cache_forever
-def hints_of(kind: Any) -> dict[str, Any]:
-    """The types of a dataclass's fields, by name."""
-    return get_type_hints(kind)
+hints_of: Final = cache_forever(get_type_hints)
+"""The types of a dataclass's fields, by name."""
 
 
 def store_program(
@@ -108,16 +107,18 @@ def program_key(ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None = No
     used, which the stamp of the source files covers.
 
     None for a program that is not cached on disk: rules that observers add may be of any code, and
-    that of a renderer, compiler or strategy may have no file.
+    that of a renderer, its rules, a compiler or a strategy may have no file.
     """
     renderer, compiler = toolchain.renderer, toolchain.compiler
-    own = (strategy.resolve().__module__ for strategy in renderer.limits.strategies)
+    limits, rules = renderer.limits, [(name, own.rules) for name, own in renderer.rules.items()]
+    own = [name for strategy in limits.strategies for name in strategy.modules]
+    own += [module_of(rule.function) for _, added in rules for rule in added]
     code = stamp_of_modules((*modules_of(renderer), *modules_of(compiler), *own))
     if code is None or hooked_rules(toolchain):
         return None
     about = [toolchain.name, toolchain.arch, compiler.key, type(renderer).__qualname__]
-    about += [repr(renderer), *decisive_settings(), "" if plan is None else repr(plan)]
-    return "\n".join([stamp(ABOVE_ENGINE), code, *about, to_text(ast)])
+    about.append(repr((renderer, rules, dict(renderer.instructions), plan)))
+    return "\n".join([stamp(ABOVE_ENGINE), code, *about, *decisive_settings(), to_text(ast)])
 
 
 def binary_key(source: str, toolchain: Toolchain[Renderer]) -> str | None:

@@ -75,10 +75,8 @@ def facts_of(device: str) -> str:
     PluginError for a layout whose code has no file."""
     limits = limits_of(device)
     code: str | None = ""
-    if limits.layout is not None:
-        module = limits.layout.resolve().__module__
-        if (code := stamp_of_modules((module,))) is None:
-            raise PluginError(f"{limits.layout!r} is in {module}, which has no file")
+    if limits.layout is not None and (code := stamp_of_modules(limits.layout.modules)) is None:
+        raise PluginError(f"{limits.layout!r} is in a module that has no file")
     return f"{device} {'image' if Device[device].has('image') else ''} {limits!r} {code}"
 
 

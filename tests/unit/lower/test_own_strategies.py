@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import product as product_of
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -13,7 +16,9 @@ import pytest
 from tests.unit.lower.test_stage import AVX2, product
 from tiny_testing.accelerator.device import LIMITS
 from tinycore import Device, Tensor
+from tinycore._stamp import content_of, stamp_of_modules
 from tinycore.builtin.interpreter import PythonRenderer
+from tinycore.dtype import dtypes
 from tinycore.engine.program_cache import program_key
 from tinycore.errors import PluginError
 from tinycore.lower.plan import drafted, plan_for
@@ -31,8 +36,10 @@ from tinycore.tiling import (
     Proposal,
     own_loop,
 )
+from tinycore.uop.instruction import Instruction
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind
+from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.pattern import RuleSet, node
 
 
 def unroll_innermost(draft: Draft) -> bool | None:
@@ -141,6 +148,73 @@ def test_programs_are_kept_on_disk_by_the_code_of_strategies(typed: str) -> None
 
     assert key(limits) not in (None, key(toolchain.renderer.limits))
     assert key(replace(limits, strategies=(deferred(f"{typed}:propose"),))) is None
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Folders with a module each: `parted` of partial functions, and `parts` of what they call."""
+    for name, text in (
+        ("parts", "def given(root=None): pass"),
+        ("parted", "from functools import partial\nfrom parts import given\nown = partial(given)"),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.py").write_text(text, "utf-8")
+        monkeypatch.syspath_prepend(tmp_path / name)
+        importlib.import_module(name)
+    yield tmp_path
+    del sys.modules["parts"], sys.modules["parted"]
+
+
+def edit(file: Path) -> None:
+    """Change a module, as between two processes."""
+    file.write_text("# edited", "utf-8")
+    stamp_of_modules.cache_clear()
+    content_of.cache_clear()
+
+
+RULES = RuleSet("rules")
+RULES.rule(node(Op.SQRT))(lambda root: None)
+
+
+@pytest.mark.parametrize(
+    ("by", "edited"), [*product_of(("strategy", "layout"), ("parted", "parts")), ("rule", "parts")]
+)
+def test_keys_follow_code_in_each_folder(
+    by: str, edited: str, folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, toolchain = deferred("parted:own"), Device["PYTHON"].toolchain
+    limits = replace(LIMITS, layout=own)
+    monkeypatch.setattr("tinycore.schedule.disk.limits_of", lambda _device: limits)
+    renderer = PythonRenderer(replace(LIMITS, strategies=(own,) if by == "strategy" else ()))
+    if by == "rule":
+        rules = RuleSet("rules")
+        rules.rule(node(Op.SQRT, name="root"))(own.resolve())
+        monkeypatch.setattr(PythonRenderer, "rules", {"tidy": rules})
+
+    def key() -> str | None:
+        if by == "layout":
+            return facts_of("PYTHON")
+        return program_key(product(4, 4, 4), replace(toolchain, renderer=renderer))
+
+    before = key()
+    assert before == key() is not None
+    edit(folders / edited / f"{edited}.py")
+
+    assert key() not in (before, None)
+
+
+def test_keys_follow_rules_and_templates_from_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    instruction = Instruction("x", (dtypes.float32,), dtypes.float32, "m:f")
+    toolchain = Device["PYTHON"].toolchain
+
+    def key(field: str, value: object) -> str | None:
+        monkeypatch.setattr(PythonRenderer, field, value)
+        return program_key(product(4, 4, 4), toolchain)
+
+    first, second = (key("instructions", {instruction: text}) for text in ("a({0})", "b({0})"))
+    found = [key("rules", {stage: RULES}) for stage in ("tidy", "lower")]
+
+    assert len({first, second, *found, None}) == 5
 
 
 def test_schedules_are_kept_on_disk_by_the_code_of_layouts(
