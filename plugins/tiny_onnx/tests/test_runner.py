@@ -136,6 +136,57 @@ def test_what_a_branch_computes_of_weights_is_kept_unless_a_loop_repeats_it(body
     assert all(isinstance(each, Tensor) for each in kept)
 
 
+def overridable(**more: Any) -> onnx.ModelProto:
+    """x plus what a graph and its branch compute of weights, of which `v` and `w` are inputs."""
+    then = helper.make_graph(
+        [helper.make_node("Neg", ["w"], ["n"]), helper.make_node("Add", ["n", "k"], ["t"])],
+        "then", [], [value("t", [3])],
+    )  # fmt: skip
+    other = helper.make_graph(
+        [helper.make_node("Mul", ["v", "k"], ["e"])], "else", [], [value("e", [3])]
+    )
+    nodes = [
+        helper.make_node("If", ["flag"], ["b"], then_branch=then, else_branch=other),
+        helper.make_node("Mul", ["v", "w"], ["vw"]),
+        helper.make_node("Add", ["vw", "k"], ["sum"]),
+        helper.make_node("Add", ["x", "sum"], ["s"]),
+        helper.make_node("Add", ["s", "b"], ["y"]),
+    ]
+    names = ("x", "v", "w")
+    given = [*(value(name, [3]) for name in names), value("flag", [], BOOL)]
+    weights = {name: numpy.arange(3, dtype="float32") + len(name) for name in ("v", "w", "k")}
+    return model(nodes, given, [value("y", [3])], weights, **more)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_weights_that_are_inputs_may_be_given_in_any_call(seed: int) -> None:
+    draw, runner = numpy.random.default_rng(seed), OnnxRunner(overridable())
+    default = numpy.arange(1, 4, dtype="float32")
+    for _ in range(24):
+        given = {name: draw.integers(-9, 9, 3).astype("float32") for name in ("x", "v", "w")}
+        for name in ("v", "w"):
+            if draw.integers(2):
+                del given[name]
+        v, w = given.get("v", default), given.get("w", default)
+        flag = draw.integers(2) > 0
+
+        found = result(runner, **given, flag=numpy.array(flag))
+
+        branch = default - w if flag else v * default
+        assert found.tolist() == (given["x"] + v * w + default + branch).tolist()
+
+
+def test_weights_of_an_early_version_are_constants() -> None:
+    runner = OnnxRunner(overridable(ir_version=3))
+    x = numpy.zeros(3, "float32")
+
+    assert result(runner, x=x, flag=numpy.array(True)).tolist() == [2, 6, 12]
+    assert {node.op for node in runner.nodes} == {"If", "Add"}
+    assert "sum" in runner.fixed
+    with pytest.raises(ArgumentError, match=r"unknown: w\. Weights are constants before IR"):
+        runner(x=x, flag=numpy.array(True), w=x)
+
+
 def looping() -> onnx.ModelProto:
     """Doubles x while its sum is below a bound."""
     body = helper.make_graph(

@@ -104,7 +104,10 @@ class Reader:
         if not proto.HasField("graph"):
             raise FileFormatError(f"{self.name}: this is not an ONNX model: it has no graph.")
         metadata = {entry.key: entry.value for entry in proto.metadata_props}
-        return Model(self.graph(proto.graph), opsets, functions, metadata)
+        graph = self.graph(proto.graph)
+        if proto.ir_version < 4:  # which lists every weight as an input, and so none as one
+            graph.inputs = tuple(name for name in graph.inputs if name not in graph.weights)
+        return Model(graph, opsets, functions, metadata)
 
     def function(self, proto: FunctionProto) -> Function:
         """A function's body and the defaults of its attributes."""

@@ -111,6 +111,7 @@ class OnnxRunner:
             name: described(graph.types.get(name)) for name in graph.outputs
         }
         self.fixed: dict[str, Value] = {}
+        self.defaults: dict[str, Value] = {}  # of inputs, so that nothing computed of them is kept
         self.folded: dict[int, list[Value]] = {}
         self.nodes: list[Node] = graph.nodes
         self.by_content: set[str] = set()  # inputs that stay on the host
@@ -118,15 +119,17 @@ class OnnxRunner:
         self.captures: OrderedDict[Key, Steps] = OrderedDict()
         for name, array in graph.weights.items():
             data: Data = array if array.size <= SMALL else as_tensor(array, device)
-            self.fixed[name] = Value(data, is_fixed=True)
+            is_fixed = name not in graph.inputs
+            (self.fixed if is_fixed else self.defaults)[name] = Value(data, is_fixed=is_fixed)
         graph.weights.clear()
 
     def __call__(self, inputs: Mapping[str, Any] | None = None, /, **named: Any) -> dict[str, Data]:
         """Compute the outputs, by name, for inputs given by name.
 
-        Inputs are tensors, arrays, numbers or lists. An output is a Tensor; strings and sequences
-        are arrays and lists. Raises ArgumentError for a name that is missing or unknown,
-        ShapeError and DTypeError for inputs that the model does not take.
+        Inputs are tensors, arrays, numbers or lists; weights that the model lists among its inputs
+        may be given, too. An output is a Tensor; strings and sequences are arrays and lists.
+        Raises ArgumentError for a name that is missing or unknown, ShapeError and DTypeError for
+        inputs that the model does not take.
         """
         given = self.checked({**(inputs or {}), **named})
         key = self.key(given)
@@ -142,7 +145,8 @@ class OnnxRunner:
 
     def checked(self, given: Mapping[str, Any]) -> dict[str, Data]:
         """Inputs as values, after names, shapes and dtypes were compared with the model's."""
-        unknown = sorted(set(given) - set(self.model.graph.inputs))
+        graph = self.model.graph
+        unknown = sorted(set(given) - set(graph.inputs))
         missing = [
             name for name, each in self.graph_inputs.items()
             if name not in given and not each.is_optional
@@ -152,11 +156,16 @@ class OnnxRunner:
                 f"the model takes {', '.join(self.graph_inputs) or 'no inputs'}; "
                 + (f"missing: {', '.join(missing)}. " if missing else "")
                 + (f"unknown: {', '.join(unknown)}." if unknown else "")
+                + (
+                    " Weights are constants before IR version 4: raise the model's `ir_version`."
+                    if any(name in graph.types and name not in graph.outputs for name in unknown)
+                    else ""
+                )
             )
         sides: dict[str, tuple[int, str]] = {}
         result = {}
         for name, each in given.items():
-            wanted = self.graph_inputs.get(name) or described(self.model.graph.types.get(name))
+            wanted = self.graph_inputs.get(name) or described(graph.types.get(name))
             result[name] = self.converted(name, each, wanted)
             compare(name, result[name], wanted, sides)
         return result
@@ -213,17 +222,18 @@ class OnnxRunner:
     def first(self, given: Mapping[str, Data], key: Key) -> dict[str, Data]:
         """A call that builds the graph, and learns what later calls may keep."""
         run = Run(self.model, self.device, self.folded)
-        scope = Scope({**self.fixed, **self.values(given)}, self.model.opsets, is_once=True)
+        values = {**self.fixed, **self.defaults, **self.values(given)}
+        scope = Scope(values, self.model.opsets, is_once=True)
         run.execute(self.nodes, scope)
         outputs = {name: scope[name].data for name in self.model.graph.outputs}
-        self.keep(scope, given, run.folded)
+        self.keep(scope, run.folded)
         computed = [each for each in outputs.values() if isinstance(each, Tensor)]
         if computed:
             Tensor.realize(*computed)
         self.learn(run, given, key, outputs)
         return {name: self.declared(name, each) for name, each in outputs.items()}
 
-    def keep(self, scope: Scope, given: Mapping[str, Data], folded: dict[int, list[Value]]) -> None:
+    def keep(self, scope: Scope, folded: dict[int, list[Value]]) -> None:
         """Keep what depends on no input, computed, in place of the nodes that computed it."""
         self.folded = folded
         nodes = [
@@ -233,9 +243,7 @@ class OnnxRunner:
         ]
         used = {name for node in nodes for name in names_read(node)} | set(self.graph_outputs)
         self.fixed = {
-            name: value
-            for name, value in scope.values.items()
-            if value.is_fixed and name in used and name not in given
+            name: value for name, value in scope.values.items() if value.is_fixed and name in used
         }
         self.nodes = nodes
         values = [*self.fixed.values(), *(each for kept in folded.values() for each in kept)]
@@ -272,7 +280,7 @@ class OnnxRunner:
 
     def to(self, device: str | None) -> OnnxRunner:
         """The same model on another device. Captures begin anew."""
-        for value in self.fixed.values():
+        for value in (*self.fixed.values(), *self.defaults.values()):
             if isinstance(value.data, Tensor) and device is not None:
                 value.data = value.data.to(device)
         self.folded.clear()
@@ -317,7 +325,7 @@ class Steps:
         runner = self.runner
         run = Run(runner.model, runner.device, runner.folded)
         given = {name: Value(each) for name, each in zip(self.names, tensors, strict=True)}
-        values = {**runner.fixed, **self.others, **given}
+        values = {**runner.fixed, **runner.defaults, **self.others, **given}
         scope = Scope(values, runner.model.opsets, is_once=True)
         run.execute(runner.nodes, scope)
         outputs = [
