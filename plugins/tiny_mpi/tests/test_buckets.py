@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy
 import pytest
-from processes import output
+from processes import finished, output
 
 from tiny_mpi.buckets import Buckets
 from tiny_mpi.calls import Call
+from tinycore.errors import GroupError
 from tinycore.groups import Array
 
 DECODER = Path(__file__).parent / "programs" / "decoder.py"
@@ -75,6 +77,49 @@ for _ in range(40):
 print("done")
 """
 
+ENDS = """
+import sys, threading, time, numpy
+from tinycore.groups import group
+
+class Request:  # one whose tests give other threads time
+    def __init__(self, request):
+        self.request, self.threads, self.left = request, 0, numbers.integers(2, 9)
+
+    def Test(self):
+        self.threads += 1
+        assert self.threads == 1, "two threads test one request"
+        inside.set()
+        time.sleep(1e-3)
+        self.left -= 1
+        self.threads -= 1
+        return self.left < 0 and self.request.Test()
+
+class Comm:
+    def __init__(self, comm):
+        self.comm = comm
+
+    def __getattr__(self, name):
+        return getattr(self.comm, name)
+
+    def Isend(self, *given):
+        return Request(self.comm.Isend(*given))
+
+processes, numbers, inside = group(), numpy.random.default_rng(int(sys.argv[1])), threading.Event()
+count, pause = numbers.integers(2, 12), numbers.integers(4) * 1e-3
+if processes.rank == 0:
+    processes.comm = Comm(processes.comm)
+    for number in range(count):
+        processes.send(numpy.full(3, number), 1)
+    processes.post(numpy.full(3, count), 1)
+    inside.clear()
+    assert inside.wait(10)
+    time.sleep(pause)  # now it ends, while the timer sends
+else:
+    for number in range(count + 1):
+        assert processes.recv(0)[0] == number
+print("done")
+"""
+
 
 class Sent(list[tuple[int, list[Array]]]):
     """The messages that were sent."""
@@ -112,6 +157,72 @@ def test_what_nobody_empties_is_sent_soon() -> None:
         buckets.empty_soon()
         assert sent.event.wait(10)
         assert len(sent) == number + 1
+
+
+def test_who_empties_waits_for_what_another_thread_sends() -> None:
+    began, goes_on, sent = threading.Event(), threading.Event(), Sent()
+
+    def slowly(to: int, arrays: list[Array], call: Call) -> None:
+        began.set()
+        assert goes_on.wait(10)
+        sent(to, arrays, call)
+
+    buckets = Buckets(slowly)
+    buckets.add(1, numpy.ones(1), Call("send"))
+    buckets.empty_soon()
+    assert began.wait(10)
+    other = threading.Thread(target=buckets.empty)
+    other.start()
+    other.join(0.05)
+
+    assert other.is_alive()
+    goes_on.set()
+    other.join(10)
+    assert len(sent) == 1
+
+
+def test_a_failure_of_the_timer_is_told_at_the_next_call() -> None:
+    def fails(to: int, arrays: list[Array], call: Call) -> None:
+        raise ValueError("the network is gone")
+
+    buckets = Buckets(fails)
+    buckets.add(1, numpy.ones(1), Call("send", peer=1))
+    buckets.empty_soon()
+    assert buckets.timer is not None
+    buckets.timer.join(10)
+
+    with pytest.raises(GroupError, match=r"send to 1 .*failed before: .*the network is gone"):
+        buckets.add(1, numpy.ones(1), Call("send", peer=1))
+    with pytest.raises(GroupError, match="the network is gone"):
+        buckets.empty()
+
+
+def test_threads_share_one_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    buckets, made = Buckets(Sent()), []
+
+    class Slow(threading.Thread):
+        def __init__(self, **given: Any) -> None:
+            time.sleep(0.02)  # others come meanwhile
+            super().__init__(**given)
+            made.append(self)
+
+    others = [threading.Thread(target=buckets.empty_soon) for _ in range(4)]
+    monkeypatch.setattr("tiny_mpi.buckets.threading.Thread", Slow)
+    for other in others:
+        other.start()
+    for other in others:
+        other.join(10)
+
+    assert len(made) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_a_process_that_ends_loses_nothing(seed: int) -> None:
+    result = finished(2, ENDS, str(seed), seconds=30)
+
+    assert result.stdout.count("done") == 2, result.stderr
+    assert "Error" not in result.stderr
 
 
 @pytest.mark.slow

@@ -9,9 +9,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from tiny_mpi.calls import Call
+from tinycore.errors import GroupError
 from tinycore.groups import Array
 from tinycore.plugin import recursive_lock
 
@@ -25,6 +27,7 @@ class Buckets:
     """Arrays that are still to be sent, by the rank that gets them.
 
     `transmit(to, arrays, call)` sends those of one bucket, in their order; `call` was the first.
+    Where it fails, what was sent is unknown, so all calls after it raise GroupError.
     """
 
     def __init__(self, transmit: Callable[[int, list[Array], Call], None]) -> None:
@@ -35,10 +38,12 @@ class Buckets:
         self.bytes: dict[int, int] = {}
         self.filled = threading.Event()
         self.timer: threading.Thread | None = None
+        self.failure: BaseException | None = None
 
     def add(self, to: int, x: Array, call: Call) -> int:
         """Put an array into a bucket; the bytes in it now."""
         with self.lock:
+            self.check()
             self.arrays.setdefault(to, []).append(x)
             self.calls.setdefault(to, call)
             self.bytes[to] = self.bytes.get(to, 0) + x.nbytes
@@ -46,24 +51,35 @@ class Buckets:
 
     def empty_soon(self) -> None:
         """Send everything after some milliseconds."""
-        if self.timer is None:
-            self.timer = threading.Thread(target=self.empty_late, daemon=True)
-            self.timer.start()
+        with self.lock:
+            if self.timer is None:
+                self.timer = threading.Thread(target=self.empty_late, daemon=True)
+                self.timer.start()
         self.filled.set()
 
     def empty(self) -> None:
-        """Send everything."""
-        if not self.arrays:
-            return
+        """Send everything; all that was added before is sent when it returns."""
         with self.lock:
+            self.check()
             for to in [*self.arrays]:
-                del self.bytes[to]
-                self.transmit(to, self.arrays.pop(to), self.calls.pop(to))
+                try:
+                    self.transmit(to, self.arrays[to], self.calls[to])
+                except BaseException as error:
+                    self.failure = error
+                    raise
+                del self.arrays[to], self.calls[to], self.bytes[to]
 
     def empty_late(self) -> None:
         """Send what stays in buckets, again and again, in a thread of its own."""
-        while True:
+        while self.failure is None:
             self.filled.wait()
             self.filled.clear()
             time.sleep(LONGEST_SECONDS)
-            self.empty()
+            with suppress(Exception):  # the next call raises it
+                self.empty()
+
+    def check(self) -> None:
+        """Raise GroupError if arrays were lost."""
+        if self.failure is not None:
+            lost = "; ".join(map(str, self.calls.values()))
+            raise GroupError(f"{lost} failed before: {self.failure!r}") from self.failure

@@ -8,6 +8,7 @@ import sys
 import time
 import traceback
 from collections import Counter, defaultdict, deque
+from functools import partial
 from types import TracebackType
 from typing import Any, Final
 
@@ -131,7 +132,7 @@ class MpiGroup:
         """Send an array; returns before it is received, unless much is under way."""
         self.post(x, to)
         self.buckets.empty()
-        self.forget_sent()
+        self.forget_sent(MOST_WAITING_BYTES)
 
     def post(self, x: Array, to: int) -> None:
         """Send an array soon, in one message with others: when the bucket is full, or this process
@@ -143,7 +144,7 @@ class MpiGroup:
         most = settings.MPI_BUCKET if self.has_threads else 0
         if self.buckets.add(to, numpy.array(x, order="C"), call) >= most:
             self.buckets.empty()
-            self.forget_sent()
+            self.forget_sent(MOST_WAITING_BYTES)
         else:
             self.buckets.empty_soon()
 
@@ -159,13 +160,25 @@ class MpiGroup:
             self.unsent.append((self.comm.Isend(content, to, REST), content, call))
         self.sent_messages[to] += 1
 
-    def forget_sent(self) -> None:
-        """Drop what was received; wait for the oldest while too much was not."""
+    def forget_sent(self, most: int) -> None:
+        """Drop what was received; wait for the oldest while more bytes than `most` were not."""
+        while oldest := self.oldest_unsent(most):
+            request, call = oldest
+            self.stalls.wait(partial(self.is_received, request), call)
+
+    def oldest_unsent(self, most: int) -> tuple[MPI.Request, Call] | None:
+        """The oldest message on its way, if these are more bytes than `most`; drops the others."""
         with self.buckets.lock:
             self.unsent = deque(one for one in self.unsent if not one[0].Test())
-        while sum(array.nbytes for _, array, _ in [*self.unsent]) > MOST_WAITING_BYTES:
-            request, _, call = self.unsent.popleft()
-            self.stalls.wait(request.Test, call)
+            if sum(array.nbytes for _, array, _ in self.unsent) <= most:
+                return None
+            request, _, call = self.unsent[0]
+            return request, call
+
+    def is_received(self, request: MPI.Request) -> bool:
+        """True if a message has come. No two threads may test one request, so all hold the lock."""
+        with self.buckets.lock:
+            return request.Test()
 
     def recv(self, source: int) -> Array:
         """The next array that a rank sends to this one, in its shape and dtype."""
@@ -229,11 +242,11 @@ class MpiGroup:
 
     def end(self) -> None:
         """See that all was received that this process sent, and tell the others that it ends."""
-        self.buckets.empty()
-        while self.unsent:
-            request, _, call = self.unsent.popleft()
-            self.stalls.wait(request.Test, call)
-        self.stalls.tell(State(ended=True))
+        try:
+            self.buckets.empty()
+            self.forget_sent(0)
+        finally:
+            self.stalls.tell(State(ended=True))
 
     def fail(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
