@@ -6,16 +6,19 @@ import http.client
 import json
 import sqlite3
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from random import Random
+from time import perf_counter
 from typing import Any
 
 import pytest
 from browser import opened_browser
 from programs import FAILING, GENERATION, HOSTILE_NAME, TRAINING, recorded
 
-from tiny_viz import export
+from tiny_viz import export, passes
 from tiny_viz.export import write_trace
 from tiny_viz.passes import difference
 from tiny_viz.profile import profile
@@ -217,6 +220,50 @@ def test_a_difference_is_of_nodes_not_of_their_numbers() -> None:
     after = "%0 = CONST index [2]\n%1 = CONST index [1]\n%2 = ADD index (%1, %1)"
 
     assert [kind for kind, *_ in difference(before, after)] == ["+", " ", " "]
+
+
+def test_differences_are_the_nodes_that_one_graph_has_alone() -> None:
+    draw = Random(7)
+    for _ in range(200):
+        before, after = (
+            [f"%{n} = {draw.choice('ABCDE')} (%{n})" for n in range(draw.randrange(30))]
+            for _ in range(2)
+        )
+        found = difference("\n".join(before), "\n".join(after))
+        for sign, lines, others in (("-", before, after), ("+", after, before)):
+            words, other = (Counter(line.split()[2] for line in each) for each in (lines, others))
+            told = Counter(line.split()[2] for kind, line, _ in found if kind == sign)
+            assert told == words - other
+        assert [line for kind, line, _ in found if kind != "-"] == after
+        gone = [before.index(line) for kind, line, _ in found if kind == "-"]
+        assert gone == sorted(gone)
+
+
+def test_what_was_removed_is_shown_where_it_was() -> None:
+    names = "ABCDEFGH"
+    before = "\n".join(f"%{n} = {name}" for n, name in enumerate(names))
+    after = "\n".join(f"%{n} = {name}" for n, name in enumerate("HABCEFG"))
+
+    found = [kind + line[-1] for kind, line, _ in difference(before, after)]
+    assert found == [" H", " A", " B", " C", "-D", " E", " F", " G"]
+
+
+def test_a_difference_of_long_graphs_takes_no_time() -> None:
+    one, other = (
+        "\n".join(f"%{n} = {'ADD' if n % k else 'MUL'} (%{n})" for n in range(3000))
+        for k in (2, 3)
+    )
+    began = perf_counter()
+    assert len(difference(one, other)) == 3500
+    assert perf_counter() - began < 2
+
+
+def test_what_takes_too_long_is_told(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes, "MOST_SECONDS", 0.01)
+    with served(small) as server:
+        kernel = answer(server, "summary")["kernels"][0]["id"]
+        for query in (f"passes?id={kernel}", "schedule?id=1"):
+            assert "took more than 0.01 seconds" in answer(server, query)["error"]
 
 
 def test_a_trace_for_perfetto_has_every_launch(small: Path, tmp_path: Path) -> None:

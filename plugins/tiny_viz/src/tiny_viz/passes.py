@@ -7,17 +7,18 @@ where no node is known to be in normal form yet, so that every rule fires.
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
 import subprocess
 import sys
-from collections import Counter
+from bisect import bisect_left
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass, field
 from io import TextIOBase
+from itertools import chain
 from typing import Any, Final
 
 from tinycore import Context, Device
@@ -32,6 +33,8 @@ __all__ = ["difference", "lowered", "made_apart"]
 
 MOST_LINES: Final = 3000
 """Lines of a graph that are compared."""
+MOST_SECONDS: Final = 300
+"""Seconds that making something again may take."""
 REFERENCE: Final = re.compile(r"%\d+")
 
 
@@ -89,16 +92,21 @@ def by_line(text: str, rules: Mapping[UOp, str]) -> list[str]:
 
 def made_apart(module: str, question: Any) -> Any:
     """The answer of a module to a question, in a process of its own; or {"error": reason}."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", module],  # -P: nothing is imported from the current folder
-        input=json.dumps(question),
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"VIZ": "0", "TINYCORE_VIZ": "0"},
-    )
-    if done.returncode:
-        return {"error": f"making it again failed: {done.stderr.strip()[-2000:]}", "passes": []}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", module],  # -P: nothing is imported from the current folder
+            input=json.dumps(question),
+            capture_output=True,
+            text=True,
+            check=False,
+            env=os.environ | {"VIZ": "0", "TINYCORE_VIZ": "0"},
+            timeout=MOST_SECONDS,
+        )
+        reason = f"failed: {done.stderr.strip()[-2000:]}" if done.returncode else ""
+    except subprocess.TimeoutExpired:
+        reason = f"took more than {MOST_SECONDS} seconds"
+    if reason:
+        return {"error": f"making it again {reason}", "passes": []}
     return json.loads(done.stdout)
 
 
@@ -145,28 +153,45 @@ def difference(
     Numbers of nodes are not compared, nor is their order.
     """
     old, new = (text.splitlines()[:MOST_LINES] for text in (before, after))
-    plain, other = ([REFERENCE.sub("%", line) for line in lines] for lines in (old, new))
-    gone, come = Counter(plain) - Counter(other), Counter(other) - Counter(plain)
-    rules = {"-": dict(enumerate(removers)), "+": dict(enumerate(makers))}
+    left: dict[str, deque[int]] = defaultdict(deque)
+    for place, line in enumerate(old):
+        left[REFERENCE.sub("%", line)].append(place)
+    twins = [left[key].popleft() if left[key := REFERENCE.sub("%", line)] else -1 for line in new]
+    gone = deque(sorted(chain(*left.values())))
+    fixed = in_order(twins)
     found: list[tuple[str, str, str]] = []
 
-    def add(kind: str, place: int, left: Counter[str]) -> None:
-        lines, keys = (old, plain) if kind == "-" else (new, other)
-        if left[keys[place]] > 0:
-            left[keys[place]] -= 1
-            found.append((kind, lines[place], rules[kind].get(place, "")))
-        elif kind == "+":
-            found.append((" ", lines[place], ""))
+    def remove(end: int) -> None:
+        while gone and gone[0] < end:
+            place = gone.popleft()
+            found.append(("-", old[place], removers[place] if place < len(removers) else ""))
 
-    matcher = difflib.SequenceMatcher(None, plain, other, autojunk=False)
-    for kind, i, j, k, m in matcher.get_opcodes():
-        if kind == "equal":
-            found += [(" ", line, "") for line in new[k:m]]
-            continue
-        for place in range(i, j):
-            add("-", place, gone)
-        for place in range(k, m):
-            add("+", place, come)
+    for place, (line, twin) in enumerate(zip(new, twins, strict=True)):
+        remove(twin if place in fixed else 0)
+        if twin >= 0:
+            found.append((" ", line, ""))
+        else:
+            found.append(("+", line, makers[place] if place < len(makers) else ""))
+    remove(len(old))
+    return found
+
+
+def in_order(places: Sequence[int]) -> set[int]:
+    """The indices of a longest increasing part of different places, but for those below 0."""
+    least: list[int] = []
+    """By length, the least place at which an increasing part ends."""
+    lengths = []
+    for place in places:
+        length = bisect_left(least, place) if place >= 0 else -1
+        if place >= 0:
+            least[length : length + 1] = [place]
+        lengths.append(length)
+    found: set[int] = set()
+    length, after = len(least) - 1, MOST_LINES
+    for index in reversed(range(len(places))):
+        if 0 <= length == lengths[index] and places[index] < after:
+            found.add(index)
+            length, after = length - 1, places[index]
     return found
 
 
