@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from random import Random
+from shutil import copyfile
 from time import perf_counter
 from typing import Any
 
@@ -22,6 +23,7 @@ from tiny_viz import export, passes
 from tiny_viz.export import write_trace
 from tiny_viz.passes import difference
 from tiny_viz.profile import profile
+from tiny_viz.queries import Queries
 from tiny_viz.schedules import scheduled
 from tiny_viz.server import Server
 from tiny_viz.store import LEVELS, Writer, connect
@@ -117,6 +119,48 @@ def test_a_mistaken_query_is_answered(small: Path) -> None:
             status, _, body = ask(server, f"/{server.token}/api/{query}")
             assert status == 400
             assert "error" in json.loads(body)
+
+
+DAMAGES = {
+    "UPDATE kernels SET name = x'ff00'": ("kernel?id=1", "summary"),
+    "UPDATE kernels SET origins = '5'": ("summary",),
+    "UPDATE graphs SET kernels = '[1]'": ("schedules", "schedule?id=1"),
+    "UPDATE graphs SET kernels = printf('%.*c', 100000, '[')": ("schedules",),
+    "UPDATE graphs SET varying = x'ff'": ("schedule?id=1",),
+    "UPDATE texts SET content = x'ff'": ("nodes?id=1", "passes?id=1"),
+    "UPDATE bindings SET buffers = '7'": ("graph",),
+    "INSERT OR REPLACE INTO rates VALUES ('PYTHON', 9e999, 1.0)": ("summary",),
+}
+"""Changes of a profile, and the queries that cannot be answered then."""
+
+
+def test_a_damaged_profile_is_told(small: Path, tmp_path: Path) -> None:
+    everything = {"summary", "schedules", "failures", "nodes?id=1", "kernel?id=1", "graph"}
+    with served(small) as server:
+        for number, (damage, wrong) in enumerate(DAMAGES.items()):
+            path = Path(copyfile(small, tmp_path / f"{number}.tinyviz"))
+            with closing(sqlite3.connect(path)) as connection, connection:
+                connection.execute(damage)
+            server.queries.close()
+            server.queries = Queries(path)
+            for query in everything | {*wrong}:
+                status, _, body = ask(server, f"/{server.token}/api/{query}")
+                assert status == 400 or (status == 200 and query not in wrong), (damage, query)
+                assert ("error" in json.loads(body)) == (status == 400)
+
+
+def test_odd_requests_are_answered(small: Path) -> None:
+    huge = "9" * 30
+    with served(small) as server:
+        for query in (
+            f"kernel?id={huge}", f"passes?id={huge}", f"schedule?id={huge}", f"holders?at={huge}",
+            f"graph?from={huge}", f"timeline?from=0&to={huge}", "timeline?from=0&to=9&pixels=0",
+            f"kernel?id={'9' * 5000}", "kernel?id=%00", "file",
+        ):  # fmt: skip
+            status, _, body = ask(server, f"/{server.token}/api/{query}")
+            assert status == 400, query
+            assert json.loads(body)["error"]
+        assert ask(server, "//[x")[0] == 403
 
 
 def test_passes_show_what_changed_and_the_rules(small: Path) -> None:
@@ -250,8 +294,7 @@ def test_what_was_removed_is_shown_where_it_was() -> None:
 
 def test_a_difference_of_long_graphs_takes_no_time() -> None:
     one, other = (
-        "\n".join(f"%{n} = {'ADD' if n % k else 'MUL'} (%{n})" for n in range(3000))
-        for k in (2, 3)
+        "\n".join(f"%{n} = {'ADD' if n % k else 'MUL'} (%{n})" for n in range(3000)) for k in (2, 3)
     )
     began = perf_counter()
     assert len(difference(one, other)) == 3500

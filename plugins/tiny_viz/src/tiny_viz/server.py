@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import sqlite3
 import sys
 import webbrowser
 from collections.abc import Callable, Mapping
@@ -19,10 +18,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from tiny_viz.queries import Queries
-from tinycore.errors import TinycoreError
 
 __all__ = ["Server", "serve"]
 
@@ -99,8 +97,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.headers.get("Host") not in (f"{ADDRESS}:{port}", f"localhost:{port}"):
             self.answer(HTTPStatus.FORBIDDEN, "text/plain", b"")
             return
-        url = urlsplit(self.path)
-        token, _, path = url.path.removeprefix("/").partition("/")
+        place, _, asked = self.path.partition("?")
+        token, _, path = place.removeprefix("/").partition("/")
         if not secrets.compare_digest(token.encode(), self.server.token.encode()):
             self.answer(HTTPStatus.FORBIDDEN, "text/plain", b"")
         elif path in PAGES:
@@ -108,7 +106,7 @@ class Handler(BaseHTTPRequestHandler):
             content = files("tiny_viz").joinpath("page", name).read_bytes()
             self.answer(HTTPStatus.OK, TYPES[Path(name).suffix], content)
         else:
-            self.query(path, dict(parse_qsl(url.query)))
+            self.query(path, dict(parse_qsl(asked)))
 
     def query(self, path: str, given: Mapping[str, str]) -> None:
         """Send the result of a query as JSON."""
@@ -118,11 +116,11 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(HTTPStatus.NOT_FOUND, "text/plain", b"")
             return
         try:
-            status, result = HTTPStatus.OK, found(given)
-        except (TinycoreError, ValueError, KeyError, sqlite3.Error) as error:
-            status, result = HTTPStatus.BAD_REQUEST, {"error": str(error)}
-        content = json.dumps(result, separators=(",", ":")).encode()
-        self.answer(status, "application/json", content)
+            status, result = HTTPStatus.OK, as_json(found(given))
+        except Exception as error:  # a profile may come from anywhere, or be damaged
+            about = f"{type(error).__name__}: {error}"
+            status, result = HTTPStatus.BAD_REQUEST, as_json({"error": about})
+        self.answer(status, "application/json", result)
 
     def answer(self, status: HTTPStatus, kind: str, content: bytes) -> None:
         """Send a response."""
@@ -136,6 +134,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002  the name of the base
         """Log nothing: paths have the token."""
+
+
+def as_json(result: Any) -> bytes:
+    """A result in JSON, which has no infinity."""
+    return json.dumps(result, separators=(",", ":"), allow_nan=False).encode()
 
 
 def print_at_once(line: str) -> None:
