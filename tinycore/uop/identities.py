@@ -59,16 +59,19 @@ def fold_ternary(root: UOp, a: UOp, b: UOp, c: UOp) -> UOp | None:
 
 def folded(root: UOp, *operands: UOp) -> UOp | None:
     """The constant that an ALU node of constants is. None where it is undefined, or where a device
-    that takes subnormal numbers for 0 would compute another.
+    that takes subnormal numbers for 0 would compute another: those of operands, and as constants of
+    a kernel those that are views of integers, whose bits it moves.
     """
     if root.dtype.count != 1:
         return None
     values = [rounded(c) for c in operands]
-    if root.op is not Op.BITCAST and any(map(is_subnormal, operands, values)):
+    if any(map(is_subnormal, operands, values)):
         return None
     try:
         value = compute(root.op, root.dtype, values, operands[0].dtype)
     except Undefined:
+        return None
+    if root.op is Op.BITCAST and is_subnormal(root, value):
         return None
     return UOp(Op.CONST, root.dtype, operands[0].src, value)
 

@@ -299,3 +299,34 @@ def test_a_value_is_the_same_whether_it_was_folded(toolchain: str) -> None:
                 ways.append(program(*xs).item())
             ways = [math.copysign(0, w) if abs(w) < 2.0**-126 else w for w in ways]
             numpy.testing.assert_equal(ways, [ways[1]] * 3, f"{numbers}, {FOLDED.index(program)}")
+
+
+VIEWED = (
+    (dtypes.float16, dtypes.int16, 1 << 10),
+    (dtypes.bfloat16, dtypes.uint16, 1 << 7),
+    (dtypes.float32, dtypes.int32, 1 << 23),
+    (dtypes.float64, dtypes.int64, 1 << 52),
+)
+"""Floats, integers of their width, and the bits of the least normal number."""
+
+
+@pytest.mark.parametrize(("kind", "bits", "normal"), VIEWED, ids=str)
+def test_a_view_of_bits_is_the_same_whether_it_was_folded(
+    toolchain: str, kind: DType, bits: DType, normal: int
+) -> None:
+    """Bits of constants, subnormal and other, viewed as floats and back, and of floats."""
+    drawn = random.Random(7)
+    with Context(DEV=f"CPU:{toolchain}"):
+        for number in (1, normal - 1, normal, drawn.randrange(normal)):
+
+            def floats(number: int = number) -> Tensor:
+                return Tensor.full((1,), number, dtype=bits).bitcast(kind)
+
+            def constant(value: float = floats().item()) -> Tensor:
+                return Tensor.full((1,), value, dtype=kind)
+
+            assert floats().bitcast(bits).item() == number
+            assert floats().contiguous().realize().bitcast(bits).item() == number
+            stored = constant().contiguous().realize().bitcast(bits).item()
+            assert constant().bitcast(bits).item() == stored, f"{number} as {kind}"
+            assert Tensor.cat(constant(), floats()).bitcast(bits).tolist() == [stored, number]
