@@ -15,7 +15,7 @@ in a window, and neighbors of a phase are vectorized.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from tinycore.dtype import dtypes
 from tinycore.tensor import graph
@@ -26,11 +26,14 @@ from tinycore.uop.op import ALU, MOVEMENT, Op
 Change = Callable[[UOp, int], UOp]
 
 
-def unskew(x: UOp, how: Skew) -> UOp:
-    """UNSKEW of a graph: windows of a padded image if it is made of these, else the op."""
+def unskew(x: UOp, how: Skew, ends: Collection[UOp] = ()) -> UOp:
+    """UNSKEW of a graph: windows of a padded image if it is made of these, else the op.
+
+    The nodes at `ends` are not gone below, nor is memory: a gradient that goes to one finds it.
+    """
     fixed = all(isinstance(size, int) for size in (*x.shape, how.size))
     if fixed and how.stride == 1:
-        found = Spread(how).of(x, how.axis, how.window_axis)
+        found = Spread(how, ends).of(x, how.axis, how.window_axis)
         if found is not None:
             return found
     return graph.unskew(x, how)
@@ -39,8 +42,8 @@ def unskew(x: UOp, how: Skew) -> UOp:
 class Spread:
     """One UNSKEW of stride 1 on its way down a graph, to the images in it."""
 
-    def __init__(self, how: Skew) -> None:
-        self.how = how
+    def __init__(self, how: Skew, ends: Collection[UOp]) -> None:
+        self.how, self.ends = how, ends
         self.known: dict[tuple[UOp, int], bool] = {}
 
     def of(self, node: UOp, axis: int, window: int) -> UOp | None:
@@ -48,7 +51,7 @@ class Spread:
         if not self.varies(node, window):
             return self.windows(node, axis, window)
         inner: UOp | None = None
-        match node.op:
+        match None if self.is_end(node) else node.op:
             case Op.PERMUTE:
                 inner = self.of(node.src[0], node.arg[axis], node.arg[window])
                 return None if inner is None else graph.permute(inner, node.arg)
@@ -78,7 +81,7 @@ class Spread:
             a, b = b, a
         if self.varies(b, axis) or (spread := self.of(a, axis, window)) is None:
             return None
-        return spread * graph.expand(below(b, axis, single), spread.shape)
+        return spread * graph.expand(self.below(b, axis, single), spread.shape)
 
     def wider(self, node: UOp, axis: int) -> tuple[int, ...]:
         """The shape of a node with the axis as long as it is after UNSKEW."""
@@ -95,10 +98,29 @@ class Spread:
                 image, [around if i == axis else (0, 0) for i in range(len(image.shape))]
             )
 
-        image = below(below(node, window, single), axis, padded)
+        image = self.below(self.below(node, window, single), axis, padded)
         shape = (*image.shape[:window], places, *image.shape[window + 1 :])
         how = Skew(axis, window, 1, self.how.dilation, size)
         return graph.flip(graph.skew(graph.expand(image, shape), how), [window])
+
+    def below(self, node: UOp, axis: int, change: Change) -> UOp:
+        """A node after a change of one of its axes, as far down as ops on other axes allow."""
+        if node.op is Op.CAST and not self.is_end(node):
+            return self.below(node.src[0], axis, change).cast(node.dtype)
+        place = None if self.is_end(node) else source_axis(node, axis)
+        if place is None:
+            return change(node, axis)
+        inner = self.below(node.src[0], place, change)
+        shape = (*node.shape[:axis], inner.shape[place], *node.shape[axis + 1 :])
+        if node.op is Op.RESHAPE:
+            return graph.reshape(inner, shape)
+        if node.op is Op.EXPAND:
+            return graph.expand(inner, shape)
+        return node.with_src((inner,))
+
+    def is_end(self, node: UOp) -> bool:
+        """True for a node that is not gone below."""
+        return node in self.ends or graph.is_memory(node)
 
     def varies(self, node: UOp, axis: int) -> bool:
         """True if a node may have different elements along an axis."""
@@ -141,22 +163,6 @@ def unrounded(x: UOp) -> UOp:
     return x.src[0] if is_rounded and x.dtype.itemsize < x.src[0].dtype.itemsize else x
 
 
-def below(node: UOp, axis: int, change: Change) -> UOp:
-    """A node after a change of one of its axes, applied as far down as ops on other axes allow."""
-    if node.op is Op.CAST:
-        return below(node.src[0], axis, change).cast(node.dtype)
-    place = source_axis(node, axis)
-    if place is None:
-        return change(node, axis)
-    inner = below(node.src[0], place, change)
-    shape = (*node.shape[:axis], inner.shape[place], *node.shape[axis + 1 :])
-    if node.op is Op.RESHAPE:
-        return graph.reshape(inner, shape)
-    if node.op is Op.EXPAND:
-        return graph.expand(inner, shape)
-    return node.with_src((inner,))
-
-
 def single(node: UOp, axis: int) -> UOp:
     """The first element along an axis on which all are equal."""
     shape = (*node.shape[:axis], 1, *node.shape[axis + 1 :])
@@ -174,22 +180,22 @@ def sum_to(x: UOp, shape: tuple[int, ...]) -> UOp:
     return graph.sum_to(wide, shape).cast(x.dtype)
 
 
-def added_up(x: UOp, how: Skew) -> UOp:
+def added_up(x: UOp, how: Skew, ends: Collection[UOp] = ()) -> UOp:
     """The sum over the window axis of UNSKEW, to size 1."""
     fixed = all(isinstance(size, int) for size in (*x.shape, how.size))
     if how.stride == 1 or how.dilation != 1 or not fixed:
-        return graph.wide_sum(unskew(x, how), [how.window_axis])
+        return graph.wide_sum(unskew(x, how, ends), [how.window_axis])
     axis, window, step = how.axis, how.window_axis, how.stride
     order = [a for a in range(len(x.shape)) if a not in (axis, window)]
     x = graph.permute(x, [*order, axis, window])
-    phases = in_phases(x, step, -(-how.size // step))
+    phases = in_phases(x, step, -(-how.size // step), ends)
     whole = graph.reshape(phases, (*phases.shape[:-2], phases.shape[-2] * step))
     whole = graph.shrink(whole, [(0, n) for n in (*whole.shape[:-1], how.size)])
     whole = graph.reshape(whole, (*whole.shape, 1))
     return graph.permute(whole, [[*order, axis, window].index(a) for a in range(len(x.shape))])
 
 
-def in_phases(x: UOp, step: int, size: int) -> UOp:
+def in_phases(x: UOp, step: int, size: int, ends: Collection[UOp]) -> UOp:
     """(.., windows, places) added up to (.., size, phase)."""
     *outer, count, places = x.shape
     steps = -(-places // step)
@@ -198,5 +204,5 @@ def in_phases(x: UOp, step: int, size: int) -> UOp:
         return graph.pad(x, [(0, 0)] * len(outer) + [(0, size - count), (0, 0)])
     axis = len(outer)
     x = graph.reshape(x, (*outer, count, steps, step))
-    spread = graph.wide_sum(unskew(x, Skew(axis, axis + 1, 1, 1, size)), [axis + 1])
+    spread = graph.wide_sum(unskew(x, Skew(axis, axis + 1, 1, 1, size), ends), [axis + 1])
     return graph.reshape(spread, (*outer, size, step))

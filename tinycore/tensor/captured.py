@@ -282,6 +282,8 @@ class Capture:
             for place in wanted:
                 if place not in nodes:
                     nodes[place] = node_of(recorded, place, written[place], given.nodes)
+        if recorded.step.overwritten:  # again: another thread may have read in between
+            held_values.end(self.overwritten(given) if holding else ())
         recorded.end_gradients(nodes, given.nodes)
         if is_left:
             self.leave(nodes, written, given)

@@ -446,9 +446,10 @@ def pass_on(order: Iterable[UOp], changed: Mapping[UOp, UOp], new: Mapping[UOp, 
     for node in order if renewed else ():
         if not renewed.isdisjoint(node.src) and node not in changed:
             renewed.add(node)
+    shown = frozenset([id(n) for m in changed.values() for n in m.toposort() if n.op is BUFFER])
     for node in new.keys() - changed.keys() - renewed:
-        if type(node._memory) is Held:
-            set_memory(new[node], node._memory)
+        if type(held := node._memory) is Held:
+            set_memory(new[node], held._replace(depends=held.depends | shown))
 
 
 holding: Final[dict[int, weakref.ref[UOp]]] = {}

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from tinycore._locks import replaced
+from tinycore._locks import recursive_lock, replaced
 from tinycore.tensor import graph
 from tinycore.tensor.aliases import base_of_view, buffers_below
 from tinycore.tensor.graph import holding
@@ -45,6 +45,8 @@ class Changes:
 
 
 scope: Final = Scope()
+ending: Final = recursive_lock()
+"""Held while values begin or end to be held: a write ends those of a run that it did not see."""
 escaped: Final[weakref.WeakSet[UOp]] = weakref.WeakSet()
 """BUFFERs that other libraries may write to."""
 
@@ -55,21 +57,25 @@ def memory_held(node: UOp) -> UOp | None:
     return None if held is None else held.memory
 
 
-def hold(values: Mapping[UOp, UOp], form: CanonicalGraph) -> None:
+def hold(values: Mapping[UOp, UOp], form: CanonicalGraph, changes: int) -> None:
     """Let nodes of a run hold the memory of their values, unless others may write to what it read.
 
-    A node that shows memory itself, or was computed from none, holds nothing. Symbolic values that
-    a run realized are parts of their memory, which would be read for ever.
+    Nor if memory was written since there were so many `changes`: by another thread, as the run read
+    it before or after. A node that shows memory itself, or was computed from none, holds nothing.
+    Symbolic values that a run realized are parts of their memory, which would be read for ever.
     """
     if not (values and form.memory) or not escaped.isdisjoint(form.memory):
         return
     depends = frozenset(map(id, form.memory)).union(
         *[held.depends for node in form.cached if (held := held_by(node, form.scope)) is not None]
     )
-    for node, memory in values.items():
-        if not graph.is_memory(base_of_view(node)):
-            whole = depends.union(map(id, buffers_below(memory)))
-            graph.set_memory(node, Held(memory, form.scope, whole))
+    with ending:
+        if changes != Changes.count:
+            return
+        for node, memory in values.items():
+            if not graph.is_memory(base_of_view(node)):
+                whole = depends.union(map(id, buffers_below(memory)))
+                graph.set_memory(node, Held(memory, form.scope, whole))
 
 
 def holders() -> list[tuple[UOp, Held]]:
@@ -80,11 +86,12 @@ def holders() -> list[tuple[UOp, Held]]:
 
 def end(written: Iterable[UOp]) -> None:
     """End all values that depend on BUFFERs which were, or are about to be, written to."""
-    Changes.count += 1
-    numbers = set(map(id, written))
-    for node, held in holders():
-        if not numbers.isdisjoint(held.depends):
-            graph.set_memory(node, None)
+    with ending:
+        Changes.count += 1
+        numbers = set(map(id, written))
+        for node, held in holders():
+            if not numbers.isdisjoint(held.depends):
+                graph.set_memory(node, None)
 
 
 def mark_escaped(memory: UOp) -> None:

@@ -122,7 +122,6 @@ def run_and_publish(
 
     def publish(computed: Realized) -> None:
         replaced, cached = computed
-        is_alone = changes == held_values.Changes.count
         captured = held_values.scope.ends_gradients
         if form.assigned and not captured:  # captures work on addresses
             if not renewed:
@@ -137,7 +136,7 @@ def run_and_publish(
         note_history(form, replaced, asked, owners, read)
         if form.assigned:
             held_values.end(memory_written(form.assigned))
-        held_values.hold(cached if is_alone else {}, form)
+        held_values.hold(cached, form, changes + bool(form.assigned))
         replace_nodes(replaced | renewed, {id(tensor) for tensor in owners})
         for node in cached if form.assigned and captured else ():
             graph.set_memory(node, None)  # unlike those in its place, it reads what was overwritten

@@ -353,7 +353,7 @@ SHORT.maxother = SHORT.maxstring = 60
 
 def names_devices(name: str, value: Any) -> bool:
     """True if an argument is a list of devices, which is taken as a tuple, or a mesh of them."""
-    row = name in ("device", "devices") and isinstance(value, (list, tuple)) and len(value) > 0
+    row = name in ("device", "devices") and isinstance(value, (list, tuple))
     return row and all(isinstance(each, str) or names_devices(name, each) for each in value)
 
 

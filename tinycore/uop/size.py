@@ -72,8 +72,8 @@ class Condition(NamedTuple):
     sign: str
     right: Size | int
     difference: Size
-    low: int
-    high: int
+    low: float
+    high: float
     truth: bool
 
     def holds(self, numbers: Mapping[str, int]) -> bool:
@@ -421,7 +421,7 @@ class Size(Arithmetic, Launched):
 
     # --- order: answered by the bounds, else by the numbers, which is a condition
 
-    def compared(self, other: Any, low: int, high: int, sign: str) -> Any:
+    def compared(self, other: Any, low: float, high: float, sign: str) -> Any:
         """True if self - other lies within bounds.
 
         Raises ArgumentError where that varies, and no number is held.
@@ -431,7 +431,7 @@ class Size(Arithmetic, Launched):
             return NotImplemented
         least, most = smallest(difference), greatest(difference)
         if is_integer(other):  # which may be too far away for the difference to be in int64
-            least, most = self.least - other, self.greatest - other
+            least, most = self.least - int(other), self.greatest - int(other)
         if least >= low and most <= high:
             return True
         if most < low or least > high:
@@ -477,7 +477,7 @@ class Size(Arithmetic, Launched):
         self.refused()
 
 
-FAR: Final = 1 << 64
+FAR: Final = math.inf
 Integral.register(Size)
 register_argument(Size, lambda size: (size.expression, size.values))
 

@@ -13,7 +13,8 @@ from typing import Any
 import numpy
 import pytest
 
-from tinycore import Tensor
+from tinycore import Tensor, TinyJit
+from tinycore.engine.captured_step import CapturedStep
 from tinycore.engine.counters import GlobalCounters
 from tinycore.nn.optim import SGD
 from tinycore.tensor import held_values
@@ -369,3 +370,40 @@ def test_a_value_of_what_is_written_meanwhile_is_not_held(monkeypatch: pytest.Mo
                 patch.setattr(run, "realize", realize)
             y.tolist()
         assert (held_values.memory_held(y.uop) is None) == meanwhile
+
+
+def test_memory_that_a_held_value_came_to_be_over_ends_it() -> None:
+    x = Tensor([1.0, 2.0]).realize()
+    doubled = x * 2
+    more = doubled + 1
+    more.tolist()
+    doubled.realize()  # the node of `more` is over its memory from now on
+
+    numpy.from_dlpack(doubled)[:] = 7
+
+    assert (doubled + 1).tolist() == [8.0, 8.0]
+
+
+def test_a_read_during_a_replay_is_not_held_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = Tensor([1.0, 2.0]).realize()
+    weight.requires_grad = True
+    step = TinyJit(lambda: weight.assign(weight + 1).realize())
+    for _ in range(3):
+        step()
+    read, replay = list[Tensor](), CapturedStep.replay
+
+    def other() -> None:
+        read.append(weight * 2 + 1)
+        read[0].tolist()
+
+    def beside(*args: Any) -> Any:
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        return replay(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CapturedStep, "replay", beside)
+        step()
+
+    assert (weight * 2 + 1).tolist() == [2 * value + 1 for value in weight.tolist()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import pickle
 import sys
 from collections.abc import Callable
@@ -437,6 +438,20 @@ def test_a_size_is_compared_with_any_int() -> None:
     assert n < sys.maxsize
     assert n > -sys.maxsize
     assert Tensor([1, 2, 3, 4])[n : sys.maxsize].tolist() == [4]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        *(numpy.int8(-128), numpy.uint8(200), numpy.int64(2**63 - 1), numpy.int64(-(2**63))),
+        *(numpy.uint64(2**64 - 1), 2**64, -(2**64), 2**70, -(2**70), 3, numpy.uint8(3)),
+    ],
+)
+def test_a_size_is_compared_with_integers_near_and_far(other: Any) -> None:
+    n, number = Variable("n", 1, 300).bind(3), int(other)
+
+    for compare in (operator.lt, operator.le, operator.gt, operator.ge):
+        assert compare(n, other) == compare(3, number)
 
 
 def test_a_variable_without_a_number_is_refused() -> None:

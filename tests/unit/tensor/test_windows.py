@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy
@@ -89,6 +90,41 @@ def test_conv_transpose2d(options: dict[str, Any]) -> None:
         numbers(6, seed=2),
         scale=4,
     )
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Tensor(numbers(1, 1, 6)).realize(),
+        lambda: (Tensor(numbers(6)) * 2).reshape(1, 1, 6),
+        lambda: (Tensor(numbers(6, 1, 1)) * 2).permute(2, 1, 0),
+        lambda: (Tensor(numbers(1, 1, 6)) * 2).expand(3, 1, 6),
+        lambda: (Tensor(numbers(1, 1, 6)) * 2).cast("float64"),
+    ],
+    ids=["memory", "reshape", "permute", "expand", "cast"],
+)
+def test_gradients_go_to_what_is_convolved_however_it_is_made(
+    make: Callable[[], Tensor], stride: int
+) -> None:
+    x, weight = make(), make()[:1, :, :3]
+    result = x.conv_transpose2d(weight, stride=stride)
+    scale = Tensor(numbers(*result.shape, seed=1))
+
+    found = [g.numpy() for g in (result * scale).sum().gradient(x, weight)]
+
+    ours = [torch.tensor(t.numpy(), requires_grad=True) for t in (x, weight)]
+    theirs = F.conv_transpose1d(ours[0], ours[1], stride=stride) * torch.tensor(scale.numpy())
+    expected = torch.autograd.grad(theirs.sum(), ours)
+    for one, other in zip(found, expected, strict=True):
+        numpy.testing.assert_allclose(one, other.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_second_gradients_go_to_memory_that_a_first_one_is_given() -> None:
+    x, given = Tensor(numbers(1, 1, 6)).realize(), Tensor(numbers(1, 1, 5)).realize()
+    (first,) = x.conv2d(Tensor([[[1.0, 2.0]]])).gradient(x, gradient=given)
+
+    assert first.sum().gradient(given)[0].tolist() == [[[3.0] * 5]]
 
 
 @pytest.mark.parametrize("name", ["conv2d", "conv_transpose2d"])
