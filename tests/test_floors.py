@@ -77,11 +77,11 @@ USER_FACE = {"__init__", "nn", "dtype", "errors", "config", "plugin", "groups", 
 for the graph of a tensor, `cli` for the arguments that commands share."""
 
 OBSERVERS = {
-    "tiny_viz": FACE | {"__init__", "device", "engine", "lower", "nn", "schedule"},
+    "tiny_viz": FACE | {"__init__", "_stamp", "device", "engine", "lower", "nn", "schedule"},
     "tiny_mpi": USER_FACE | {"engine"},
 }
-"""Packages that look at programs: they may import what they show, what they tell profilers, and
-`nn` to write files whole."""
+"""Packages that look at programs: they may import what they show, what they tell profilers, which
+settings decide it, and `nn` to write files whole."""
 
 DOOR = "tinycore.tensor"
 """The package whose own file lies above all floors: programs come in by it, no floor does."""

@@ -24,6 +24,7 @@ from tiny_viz.export import write_trace
 from tiny_viz.passes import difference
 from tiny_viz.profile import profile
 from tiny_viz.queries import Queries
+from tiny_viz.recorder import Recorder
 from tiny_viz.schedules import scheduled
 from tiny_viz.server import Server
 from tiny_viz.store import LEVELS, Writer, connect
@@ -257,6 +258,46 @@ def trained_and_attended() -> None:
     q.scaled_dot_product_attention(q, q).realize()
     x[1:3] = 2
     (x.sort(-1)[0] + x.cumsum(-1)).realize()
+
+
+def are_same(folder: Path, begun: dict[str, int], inside: dict[str, int], factor: float) -> Any:
+    """True if the passes of a kernel, run in a context within that of the recording, are its own.
+
+    The factor makes it a kernel that no other test has compiled.
+    """
+    recorder = Recorder(folder / "one.tinyviz", lambda devices: [])
+    with Context(DEV="CPU" if Device.plugins.find("CPU") else "PYTHON", CCACHE=0, **begun):
+        x = Tensor.arange(64).reshape(8, 8).float().realize()
+        recorder.start()
+        with Context(**inside):
+            ((x @ x) * factor).realize()
+        assert recorder.stop()
+    with closing(Queries(recorder.writer.path)) as queries:
+        made = queries.passes({"id": "1"})
+    assert "error" not in made
+    return made["same"]
+
+
+@pytest.mark.slow
+def test_passes_are_made_again_under_the_settings_of_the_program(tmp_path: Path) -> None:
+    for number, changed in enumerate(({"NOOPT": 1}, {"FLUSH_SUBNORMALS": 0})):
+        assert are_same(tmp_path, changed, {}, 2.5 + number) is True
+        (tmp_path / "one.tinyviz").unlink()
+    assert are_same(tmp_path, {}, {"NOOPT": 1}, 4.5) is False, "which the page tells"
+
+
+def test_passes_of_a_kernel_from_the_disk_cache_are_not_called_the_same(
+    small: Path, tmp_path: Path
+) -> None:
+    with closing(sqlite3.connect(small)) as connection, connection:
+        connection.execute("UPDATE kernels SET source = 0")
+        told = "DEBUG=99\nCACHE_DIR=/absent\nNOOPT"
+        connection.execute("UPDATE meta SET value = ? WHERE key = 'settings'", (told,))
+    with served(small) as server:
+        made = answer(server, "passes?id=1")
+
+    assert "error" not in made, "no other variable is set"
+    assert made["same"] is None
 
 
 def test_a_difference_is_of_nodes_not_of_their_numbers() -> None:

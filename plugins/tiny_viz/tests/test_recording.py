@@ -17,13 +17,14 @@ from typing import Any
 import pytest
 
 import tinycore
+from tiny_viz import limits
 from tiny_viz.profile import profile
 from tiny_viz.recorder import Recorder
 from tiny_viz.rows import MOST_POINTS, Usage
 from tiny_viz.store import connect
 from tiny_viz.summary import summary_of, text_table
 from tinycore import Context, Device, Tensor, TinyJit
-from tinycore.config import process
+from tinycore.config import process, settings
 from tinycore.engine.counters import profilers
 from tinycore.engine.transactions import Transaction
 from tinycore.errors import ArgumentError, FileFormatError
@@ -293,6 +294,18 @@ def test_memory_over_time_has_a_bounded_number_of_points() -> None:
     assert MOST_POINTS // 8 < len(points) <= MOST_POINTS
     assert points[-1] == (10**9, 100)
     assert {used for _, used in points[:-1]} == {8}, "the most in each part of the time"
+
+
+def test_limits_are_those_of_the_machine_not_of_plain_loops(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "SLOW", ())
+    monkeypatch.setattr(limits.cache, "get", lambda *key: None)
+    monkeypatch.setattr(limits.cache, "put", lambda *row: None)
+    for name in ("products", "copies"):
+        monkeypatch.setattr(limits, name, lambda device: 1.0 + settings.NOOPT)
+    with Context(NOOPT=1):
+        assert limits.measured("PYTHON") == (1.0, 1.0)
 
 
 def test_an_empty_block_makes_no_file(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def measured(device: str) -> tuple[float, float]:
         if (found := cache.get(TABLE, key)) is not None:
             flops, moved = json.loads(found)
             return float(flops), float(moved)
-        with Context(DEBUG=0, TRACE="", VIZ=0, BEAM=0, JIT=1, DEV=device):
+        with Context(DEBUG=0, TRACE="", VIZ=0, BEAM=0, JIT=1, NOOPT=0, DEV=device):
             rates = products(device), copies(device)
         cache.put(TABLE, key, json.dumps(rates).encode())
     except TinycoreError:

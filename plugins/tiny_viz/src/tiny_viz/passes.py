@@ -22,6 +22,7 @@ from itertools import chain
 from typing import Any, Final
 
 from tinycore import Context, Device
+from tinycore._stamp import DECISIVE_SETTINGS
 from tinycore.engine.compile import compile_kernel
 from tinycore.errors import TinycoreError
 from tinycore.uop.node import UOp
@@ -90,8 +91,14 @@ def by_line(text: str, rules: Mapping[UOp, str]) -> list[str]:
     return [rules.get(node, "") for node in program_from_text(text)] if rules else []
 
 
-def made_apart(module: str, question: Any) -> Any:
-    """The answer of a module to a question, in a process of its own; or {"error": reason}."""
+def made_apart(module: str, question: Any, settings: str = "") -> Any:
+    """The answer of a module to a question, in a process of its own; or {"error": reason}.
+
+    `settings` are lines NAME=value; those that decide how graphs are scheduled and lowered are in
+    force there. Text from anywhere sets no other variable.
+    """
+    lines = [line.partition("=") for line in settings.splitlines()]
+    given = {f"TINYCORE_{name}": value for name, _, value in lines if name in DECISIVE_SETTINGS}
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-m", module],  # -P: nothing is imported from the current folder
@@ -99,7 +106,7 @@ def made_apart(module: str, question: Any) -> Any:
             capture_output=True,
             text=True,
             check=False,
-            env=os.environ | {"VIZ": "0", "TINYCORE_VIZ": "0"},
+            env=os.environ | given | {"VIZ": "0", "TINYCORE_VIZ": "0"},
             timeout=MOST_SECONDS,
         )
         reason = f"failed: {done.stderr.strip()[-2000:]}" if done.returncode else ""

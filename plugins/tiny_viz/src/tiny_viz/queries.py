@@ -225,13 +225,16 @@ class Queries:
     def passes(self, given: Given) -> Any:
         """The passes of lowering a kernel, made anew, with differences, rules and proposals."""
         found = self.rows(
-            "SELECT texts.content, device FROM kernels JOIN texts ON texts.id = graph "
+            "SELECT texts.content, device, source FROM kernels JOIN texts ON texts.id = graph "
             "WHERE kernels.id = ?",
             (int(given["id"]),),
         )
         if not found:
             raise ValueError("a copy has no graph")
-        return self.made("tiny_viz.passes", [*found[0]])
+        *question, source = found[0]
+        made = self.made("tiny_viz.passes", question)
+        # a kernel that was made before, or came from the disk cache, has no source
+        return made | {"same": made.get("source") == self.text(source) if source else None}
 
     def schedules(self, given: Given) -> Any:
         """Every graph of tensors that was scheduled, with its kernels and how often it ran."""
@@ -278,7 +281,8 @@ class Queries:
         """The answer of another process, asked once."""
         key = json.dumps([module, question])
         if key not in self._made:
-            self._made[key] = made_apart(module, question)
+            told = dict(self.rows("SELECT key, value FROM meta")).get("settings", "")
+            self._made[key] = made_apart(module, question, told)
         return self._made[key]
 
     def nodes(self, given: Given) -> Any:

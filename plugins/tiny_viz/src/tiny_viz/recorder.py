@@ -28,6 +28,8 @@ from tiny_viz.rows import Event, Noted, Rows
 from tiny_viz.sampler import Sampler
 from tiny_viz.store import Writer
 from tinycore import __version__
+from tinycore._stamp import decisive_settings
+from tinycore.config import cpu_count
 from tinycore.engine.counters import LaunchProfiler, profilers
 from tinycore.plugin import in_child, lock
 from tinycore.uop.origins import texts
@@ -156,6 +158,7 @@ class Recorder(LaunchProfiler):
             "process": str(self.process),
             "python": sys.version.split()[0],
             "tinycore": __version__,
+            "settings": "\n".join([*decisive_settings(), f"CPU_COUNT={cpu_count()}"]),
             "ended": time.strftime("%Y-%m-%d %H:%M:%S"),
             "nanoseconds": str(end),
         }

@@ -177,16 +177,20 @@ async function kernelView(main, { id, tab = "Overview" }) {
     body.append(make("p", { class: "pad soft" }, "lowering it ..."));
     const passes = await ask("passes", { id });
     body.replaceChildren();
-    if (passes.error) body.append(make("p", { class: "pad error" }, passes.error));
+    body.append(...told(passes));
     if (tab === "Passes") showPasses(body, passes);
     if (tab === "Plans") showPlans(body, passes.plans || []);
-    if (tab === "Source") body.append(...differs(found.source, passes.source), make("pre", { class: "pad" }, found.source || passes.source || ""));
+    if (tab === "Source") body.append(make("pre", { class: "pad" }, found.source || passes.source || ""));
     if (tab === "Assembly") body.append(make("pre", { class: "pad" }, passes.assembly || "the compiler of this device shows none"));
   }
 }
 
-function differs(recorded, now) {
-  return recorded && now && recorded !== now ? [make("p", { class: "pad error" }, "This is the source that ran. The passes are those of the tinycore installed here, which writes another one.")] : [];
+/* What passes made again are: of the source that ran, of another one, or of one that nobody knows. */
+function told({ error, same }) {
+  if (error) return [make("p", { class: "pad error" }, error)];
+  if (same) return [];
+  return [same === false ? make("p", { class: "pad error" }, "Passes, plans and assembly are made here, of another source than that which ran: by another tinycore, or under other settings, such as a Context or a plan of BEAM.")
+    : make("p", { class: "pad soft" }, "The source that ran is not in the profile: it came from the disk cache, or was made before. What is shown is made here, under the settings of the program, and may differ.")];
 }
 
 function overview(body, found) {
@@ -320,7 +324,7 @@ async function scheduleView(main, { id, tab = "Graph" }) {
   const link = launch => { const known = kernel(launch); return known ? make("a", { onclick: () => go("Kernel", { id: known.id }) }, `${launch} ${known.name}`) : launch === null || launch === undefined ? "" : String(launch); };
   const tabs = make("div", { class: "tabs" }, ...["Graph", "Storages", "Apart", "Launches", "Passes"].map(name => make("button", { class: name === tab ? "on" : "", onclick: () => go("Schedule", { id, tab: name }) }, name)));
   const head = make("div", { class: "pad" }, make("h2", {}, `Graph ${id}: ${count(made.nodes)} nodes, ${count(made.storages.length)} values stored, ${count(made.kernels.length)} launches`), tabs);
-  if (!made.same) head.append(make("p", { class: "error" }, "The tinycore or the devices here cut this graph into other kernels than those that ran."));
+  if (!made.same) head.append(make("p", { class: "error" }, "This graph was cut here into other kernels than those that ran: by another tinycore, for other devices, or under other settings, such as a Context."));
   const body = make("div", {});
   main.append(head, body);
   if (tab === "Graph") {
