@@ -26,7 +26,7 @@ from tinycore.lower.math import lower_math
 from tinycore.lower.plan import planned
 from tinycore.lower.predicate import gates
 from tinycore.lower.registers import reduce_to_registers
-from tinycore.lower.scalars import scalars
+from tinycore.lower.scalars import instructions, scalars
 from tinycore.lower.tighten import tighten_folds
 from tinycore.lower.tighten_strips import tighten_strips
 from tinycore.lower.tile import Plan, apply_plan
@@ -79,8 +79,9 @@ def lower_values(kernel: UOp, renderer: Renderer) -> UOp:
 
 
 def tidy(kernel: UOp, renderer: Renderer) -> UOp:
-    """Final simplification, after everything is lowered."""
-    return rewrite(kernel, simplify + gates + lower_math(renderer), name="tidy")
+    """Final simplification, after everything is lowered; instructions of plugins lane by lane."""
+    rules = simplify + gates + lower_math(renderer) + instructions
+    return rewrite(kernel, rules, name="tidy")
 
 
 def split_vectors(kernel: UOp, renderer: Renderer) -> UOp:

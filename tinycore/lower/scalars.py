@@ -1,5 +1,7 @@
 """Scalarization: vector arithmetic lane by lane, for languages that only move vectors.
 
+Instructions of plugins, whose templates are of scalars, are so for all languages.
+
 Floor 3'. Loads, stores and variables keep their vectors; arithmetic between them is on lanes, which
 EXTRACT takes out of vectors and VECTORIZE combines. An EXTRACT of a VECTORIZE cancels.
 """
@@ -14,6 +16,7 @@ from tinycore.uop.op import ALU, Op
 from tinycore.uop.pattern import RuleSet, node
 
 scalars: Final = RuleSet("scalars")
+instructions: Final = RuleSet("instructions")
 
 
 def is_vector(u: UOp) -> bool:
@@ -21,6 +24,7 @@ def is_vector(u: UOp) -> bool:
     return u.dtype.count > 1
 
 
+@instructions.rule(node(Op.INSTRUCTION, name="root", when=is_vector))
 @scalars.rule(node(ALU, name="root", when=is_vector))
 def lane_by_lane(root: UOp) -> UOp:
     """op(a, b) == (op(a[0], b[0]), op(a[1], b[1]), ...)."""

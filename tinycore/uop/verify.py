@@ -350,10 +350,10 @@ def folds_pairs(node: UOp) -> str | None:
 
 @check([Op.INSTRUCTION], ["lowered", "linear"])
 def suits_instruction(node: UOp) -> str | None:
-    """INSTRUCTION has the operands and the result that its Instruction states."""
+    """INSTRUCTION has the operands and the result that its Instruction states, scalars."""
     if not isinstance(node.arg, Instruction):
         return f"INSTRUCTION takes an Instruction, not {node.arg!r}"
-    wanted = node.arg.types(node.dtype.count)
+    wanted = [*node.arg.operands, node.arg.result]
     found = [*(s.dtype for s in node.src), node.dtype]
     return None if found == wanted else f"{node.arg.name} is of {wanted}, not of {found}"
 
