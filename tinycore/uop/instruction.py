@@ -2,8 +2,8 @@
 
 Floor 1. The core does not know what an INSTRUCTION does. It is told by the node's argument: the
 verifier checks its types, the text form names it, the reference interpreter calls its meaning, and
-a renderer writes its template (`Renderer.instructions`). A plugin puts it into kernels by a rule
-(`Renderer.rules`).
+a renderer writes its template (`Renderer.instructions`) for each lane. A plugin puts it into
+kernels by a rule (`Renderer.rules`).
 """
 
 from __future__ import annotations
@@ -26,20 +26,19 @@ class Instruction:
     """Types of the sources, scalars."""
     result: DType
     meaning: str
-    """Reference to its function of NumPy arrays, as "package.module:function"."""
+    """Reference to its function of NumPy arrays, as "package.module:function". The module has
+    this Instruction as a variable."""
 
     @property
     def function(self) -> Callable[..., Any]:
-        """Its function. Raises PluginError if the plugin with its meaning is not imported, as
-        a text that names it imports nothing."""
+        """Its function. Raises PluginError unless its module is imported and holds an equal
+        Instruction: a text that names functions imports nothing, and calls none but meanings."""
         module, _, name = self.meaning.partition(":")
-        found: Callable[..., Any] | None = getattr(sys.modules.get(module), name, None)
-        if found is None:
+        values: dict[str, Any] = getattr(sys.modules.get(module), "__dict__", {})
+        found: Callable[..., Any] | None = values.get(name)
+        if found is None or self not in [v for v in values.values() if isinstance(v, Instruction)]:
             raise PluginError(
-                f"instruction {self.name}: {self.meaning!r} is no function of an imported module"
+                f"instruction {self.name}: {self.meaning!r} is no function of an imported module "
+                "that holds this Instruction, as a variable"
             )
         return found
-
-    def types(self, lanes: int) -> list[DType]:
-        """Types of the operands and of the result for vectors of some lanes."""
-        return [kind.vec(lanes) for kind in (*self.operands, self.result)]

@@ -18,12 +18,14 @@ from tiny_testing.suite.judge import Skips, Verdict
 from tiny_testing.suite.run import run_here
 from tiny_testing.suite.subject import Subject
 from tinycore import Context, Device, Tensor
+from tinycore.builtin.arithmetic import meaning_of
 from tinycore.engine.compile import info_of
 from tinycore.errors import CompilerUnavailable, PluginError, UnsupportedError, VerifyError
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
 from tinycore.plugin import unregister
 from tinycore.render.base import LinearKernel
+from tinycore.uop.instruction import Instruction
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.parse import program_from_text
@@ -119,6 +121,19 @@ def test_its_text_is_read_back_and_imports_nothing(
     monkeypatch.delitem(sys.modules, "hyp")
     with pytest.raises(PluginError, match=r"length.*no function of an imported module"):
         _ = read.arg.function
+
+
+@pytest.mark.parametrize("meaning", ["builtins:exec", "hyp:numpy", "hyp:length", "gone:f", "hyp"])
+def test_a_text_calls_nothing_but_meanings(hyp: ModuleType, meaning: str) -> None:
+    """A text that names a function which no plugin declares as a meaning runs no code."""
+    kinds = (hyp.dtypes.uint8,)
+    one = UOp.const(hyp.dtypes.uint8, 1)
+    wrong = UOp(Op.INSTRUCTION, kinds[0], (one,), Instruction("x", kinds, kinds[0], meaning))
+    read = program_from_text(to_text((one, wrong)))[-1]
+
+    assert read.arg == wrong.arg
+    with pytest.raises(PluginError, match=f"x: '{meaning}' is no function of an imported module"):
+        meaning_of(read.arg)(numpy.frombuffer(b"raise SystemExit", numpy.uint8))
 
 
 def test_operands_of_other_types_are_refused(hyp: ModuleType) -> None:
