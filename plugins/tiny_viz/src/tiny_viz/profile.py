@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import tempfile
+import weakref
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -24,6 +27,12 @@ It is set for the whole process: launches of all threads are recorded, so are th
 """
 
 
+def discard(folder: str, process: int) -> None:
+    """Remove a temporary folder, but not in a forked child: it is its parent's."""
+    if process == os.getpid():
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 class profile:  # noqa: N801  it is used like a function, as in other profilers
     """A context manager that records what its block does.
 
@@ -39,7 +48,6 @@ class profile:  # noqa: N801  it is used like a function, as in other profilers
     def __init__(self, path: str | Path | None = None) -> None:
         if path is not None and Path(path).exists():
             raise ArgumentError(f"{path} exists already; a profile is a new file")
-        self._folder = None if path is not None else tempfile.TemporaryDirectory(prefix="tinyviz-")
         self.path = Path(path) if path is not None else self._temporary()
         """The file, complete when the block has ended."""
         self._recorder: Recorder | None = None
@@ -47,8 +55,9 @@ class profile:  # noqa: N801  it is used like a function, as in other profilers
         """True until kernels were recorded."""
 
     def _temporary(self) -> Path:
-        assert self._folder is not None
-        return Path(self._folder.name) / f"profile{SUFFIX}"
+        folder = tempfile.mkdtemp(prefix="tinyviz-")
+        weakref.finalize(self, discard, folder, os.getpid())
+        return Path(folder) / f"profile{SUFFIX}"
 
     def __enter__(self) -> Self:
         if self._recorder is not None:
