@@ -6,6 +6,7 @@ import http.client
 import json
 import sqlite3
 import threading
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -19,7 +20,7 @@ import pytest
 from browser import opened_browser
 from programs import FAILING, GENERATION, HOSTILE_NAME, TRAINING, recorded
 
-from tiny_viz import export, passes
+from tiny_viz import command, export, passes
 from tiny_viz.export import write_trace
 from tiny_viz.passes import difference
 from tiny_viz.profile import profile
@@ -29,7 +30,7 @@ from tiny_viz.schedules import scheduled
 from tiny_viz.server import Server
 from tiny_viz.store import LEVELS, Writer, connect
 from tinycore import Context, Device, Tensor, TinyJit, nn
-from tinycore.errors import DeviceError
+from tinycore.errors import DeviceError, FileFormatError
 
 LOOKS = ("Timeline", "Kernels", "Lines", "Tensors", "Launches", "Memory", "Failures")
 TABS = ("Overview", "Graph", "Passes", "Plans", "Source", "Assembly")
@@ -135,6 +136,7 @@ DAMAGES = {
 """Changes of a profile, and the queries that cannot be answered then."""
 
 
+@pytest.mark.slow
 def test_a_damaged_profile_is_told(small: Path, tmp_path: Path) -> None:
     everything = {"summary", "schedules", "failures", "nodes?id=1", "kernel?id=1", "graph"}
     with served(small) as server:
@@ -148,6 +150,24 @@ def test_a_damaged_profile_is_told(small: Path, tmp_path: Path) -> None:
                 status, _, body = ask(server, f"/{server.token}/api/{query}")
                 assert status == 400 or (status == 200 and query not in wrong), (damage, query)
                 assert ("error" in json.loads(body)) == (status == 400)
+
+
+@pytest.mark.parametrize(
+    ("damage", "options"),
+    [
+        ("UPDATE kernels SET origins = '5'", {"text": True, "trace": None}),
+        ("UPDATE kernels SET origins = '5'", {"text": False, "trace": Path("trace.json")}),
+        ("UPDATE launches SET start = 'soon'", {"text": False, "trace": Path("trace.json")}),
+    ],
+)
+def test_a_damaged_profile_is_told_as_text_and_trace(
+    small: Path, monkeypatch: pytest.MonkeyPatch, damage: str, options: dict[str, Any]
+) -> None:
+    monkeypatch.chdir(small.parent)
+    with closing(sqlite3.connect(small)) as connection, connection:
+        connection.execute(damage)
+    with pytest.raises(FileFormatError, match=r"small\.tinyviz is damaged: TypeError"):
+        command.run(Namespace(profile=small, **options))
 
 
 def test_odd_requests_are_answered(small: Path) -> None:
@@ -195,6 +215,7 @@ def test_every_stored_value_tells_why_and_where_it_is(small: Path) -> None:
     assert any("is stored: asked for" in line for line in storage["decisions"])
 
 
+@pytest.mark.slow
 def test_a_profile_runs_no_code_of_its_own_or_of_its_folder(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,6 +307,7 @@ def test_passes_are_made_again_under_the_settings_of_the_program(tmp_path: Path)
     assert are_same(tmp_path, {}, {"NOOPT": 1}, 4.5) is False, "which the page tells"
 
 
+@pytest.mark.slow
 def test_passes_of_a_kernel_from_the_disk_cache_are_not_called_the_same(
     small: Path, tmp_path: Path
 ) -> None:

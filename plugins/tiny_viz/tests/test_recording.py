@@ -381,6 +381,7 @@ def test_a_failing_program_is_recorded(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.slow
 def test_a_forked_child_records_what_it_asks_for_alone(tmp_path: Path) -> None:
     done = run_program(FORKING, tmp_path, VIZ="1")
 

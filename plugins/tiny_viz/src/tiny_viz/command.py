@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tiny_viz.export import write_trace
 from tiny_viz.summary import summary_of, text_table
+from tinycore.errors import FileFormatError, TinycoreError
 
 __all__ = ["add", "run"]
 
@@ -42,11 +43,17 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show a profile."""
-    if arguments.text:
-        print(text_table(summary_of(arguments.profile)))
-    if arguments.trace is not None:
-        print(f"{write_trace(arguments.profile, arguments.trace)} events in {arguments.trace}")
+    """Show a profile. Raises FileFormatError for a damaged one."""
+    try:
+        if arguments.text:
+            print(text_table(summary_of(arguments.profile)))
+        if arguments.trace is not None:
+            print(f"{write_trace(arguments.profile, arguments.trace)} events in {arguments.trace}")
+    except (TinycoreError, OSError):
+        raise
+    except Exception as error:
+        about = f"{arguments.profile} is damaged: {type(error).__name__}: {error}"
+        raise FileFormatError(about) from error
     if arguments.text or arguments.trace is not None:
         return 0
     from tiny_viz.server import serve  # noqa: PLC0415  text needs no server
