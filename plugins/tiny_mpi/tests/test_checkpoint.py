@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
@@ -13,6 +14,7 @@ from tiny_mpi import checkpoint
 from tiny_mpi.checkpoint import load, save
 from tinycore import Tensor, dtypes
 from tinycore.errors import ArgumentError, DTypeError, FileFormatError, ShapeError
+from tinycore.nn.state import safe_save
 
 pytest.importorskip("mpi4py")  # the package is installed with what it needs
 
@@ -87,20 +89,46 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
     assert fresh["a"].tolist() == [[0] * 3] * 2
 
 
+def test_a_checkpoint_of_before_there_were_meshes_is_loaded(tmp_path: Path) -> None:
+    parts = [Tensor.full((2, 3), number).contiguous() for number in (1.0, 2.0)]
+    for name, part in zip("xy", parts, strict=True):
+        safe_save({"a": part}, tmp_path / name)
+    safe_save({"b": parts[0]}, tmp_path / "z")
+    spread = {"shape": [2, 6], "dtype": "float32", "axis": 1, "files": ["x", "y"]}
+    alone = {"shape": [2, 3], "dtype": "float32", "axis": None, "files": ["z"]}
+    index = {"tensors": {"a": spread, "b": alone}, "facts": {"step": 3}}
+    (tmp_path / "index.json").write_text(json.dumps(index))
+    fresh = {"a": Tensor.zeros(2, 6).contiguous(), "b": Tensor.zeros(2, 3).contiguous()}
+
+    assert load(tmp_path, fresh) == {"step": 3}
+    assert fresh["a"].tolist() == [[1] * 3 + [2] * 3] * 2
+    assert fresh["b"].tolist() == [[1] * 3] * 2
+
+
+def row(**more: Any) -> str:
+    """An index of one tensor in two files."""
+    entry = {"files": ["x", "y"], "shape": [2], "dtype": "int8", **more}
+    return json.dumps({"tensors": {"a": entry}, "facts": {}})
+
+
 @pytest.mark.parametrize(
     "index",
     [
         "",
+        "[" * 100_000,
         "[]",
         '{"tensors": {}}',
         '{"tensors": {"a": {"files": ["../a"]}}, "facts": {}}',
         '{"tensors": {"a": {"files": [], "shape": [2], "boxes": [], "dtype": ""}}, "facts": {}}',
-        *[
-            '{"tensors": {"a": {"files": ["x", "y"], "shape": [2], "dtype": "int8", "boxes": '
-            + boxes
-            + '}}, "facts": {}}'
-            for boxes in ("[[[0, 2]]]", "[[[0, 1]], [[0, 2]]]", "[[[0, 1]], [[2, 3]]]", "[[], []]")
-        ],
+        row(),
+        row(boxes=[[[0, 2]]]),
+        row(boxes=[[[0, 1]], [[0, 2]]]),
+        row(boxes=[[[0, 1]], [[2, 3]]]),
+        row(boxes=[[[0, 2]], [[0, 2]]]),
+        row(boxes=[[], []]),
+        row(boxes=[[[0, 1]] * 60, [[1, 2]] * 60], shape=[2] * 60),  # a grid of 2 ** 60 cells
+        *[row(axis=axis) for axis in (None, -1, 1, "0", [0])],
+        row(axis=0, shape=[3]),
     ],
 )
 def test_a_damaged_index_is_refused(tmp_path: Path, index: str) -> None:

@@ -9,10 +9,10 @@ checkpoint before. It says nothing of a number of processes, so that another num
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -200,21 +200,24 @@ def remove_others(folder: Path, token: str) -> None:
 
 def read_index(folder: Path) -> dict[str, Any]:
     """The index of a checkpoint. Raises FileFormatError where it is damaged."""
-    text = (folder / INDEX).read_text(encoding="utf-8")
+    text = (folder / INDEX).read_bytes()
     try:
         index = json.loads(text)
         for entry in index["tensors"].values():
             names, shape = entry["files"], entry["shape"]
+            if "axis" in entry:  # as written before there were meshes
+                whole = tuple([(0, size) for size in shape])
+                cut = boxes(tuple(names), (entry["axis"],), whole)
+                entry["boxes"] = [box for _, box in cut]
             fits = tile([*map(box_from, entry["boxes"])], shape) and len(names) == len(
                 entry["boxes"]
             )
             plain = all(Path(name).name == name for name in names)
             if not (names and plain and fits and isinstance(entry["dtype"], str)):
                 raise ValueError(entry)
-        found: dict[str, Any] = {"tensors": index["tensors"], "facts": dict(index["facts"])}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return {"tensors": index["tensors"], "facts": dict(index["facts"])}
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise FileFormatError(f"{folder / INDEX} is no index of a checkpoint: {error!r}") from error
-    return found
 
 
 def tile(boxes: Sequence[Box], shape: Sequence[int]) -> bool:
@@ -227,7 +230,7 @@ def tile(boxes: Sequence[Box], shape: Sequence[int]) -> bool:
         [start for start, _ in along] == each[:-1] and each[-1] == size
         for along, each, size in zip(cuts, ends, shape, strict=True)
     )
-    return whole and sorted(boxes) == sorted(product(*cuts))
+    return whole and len({*boxes}) == len(boxes) == math.prod(map(len, cuts))
 
 
 def check_alike(name: str, entry: Entry, tensor: Tensor) -> None:
