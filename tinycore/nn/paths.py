@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from types import MemberDescriptorType
+from types import MemberDescriptorType, ModuleType
 from typing import Any, Final, TypeVar
 
 from tinycore.errors import ArgumentError
@@ -23,7 +23,8 @@ Edges = dict[int, list[tuple[object, object]]]
 """Pairs of name and value inside of each object that was visited, by its id."""
 
 OWN_MODULES: Final = LAYERS.partition(".")[0] + "."
-LEAVES: Final = frozenset({str, bytes, int, float, bool, complex, type(None)})
+LEAVES: Final = frozenset({str, bytes, int, float, bool, complex, type(None), ModuleType})
+"""Types of what is not entered; through a module everything is reached."""
 SETS: Final = (set, frozenset)
 
 

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy
 import pytest
 
 pytest.importorskip("mpi4py")
@@ -60,3 +66,78 @@ def test_a_process_alone_has_one_rank_and_its_parts_are_the_whole() -> None:
 
     assert from_parts(part).tolist() == [[1.0, 2.0]]
     assert gathered(layer).weight.tolist() == layer.weight.tolist()
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+@dataclass(frozen=True)
+class Frozen:
+    value: Any
+
+
+class Slotted:
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class Child:
+    """A layer that knows its parent, and has what cannot be copied."""
+
+    def __init__(self, value: Any, parent: Any) -> None:
+        self.value, self.parent = value, parent
+        self.lock, self.module = threading.Lock(), numpy
+
+
+PARTS = ("CPU:1", "CPU:2")
+
+
+def drawn(draw: numpy.random.Generator, depth: int, parent: Any) -> Any:
+    """A layer of containers in each other, around a tensor in parts."""
+    if depth == 0:
+        return Tensor(draw.random((2, 2), "float32")).shard(PARTS, axis=0)
+    child = Child(None, parent)
+    inside = [drawn(draw, depth - 1, child) for _ in range(2)]
+    child.value = [
+        lambda: Pair(*inside),
+        lambda: {"a": inside[0], "b": inside[1]},
+        lambda: OrderedDict(a=inside[0], b={3: inside[1]}),
+        lambda: deque(inside, maxlen=4),
+        lambda: (Frozen(inside[0]), Slotted(inside)),
+        lambda: [*inside, inside[0], parent],
+    ][draw.integers(6)]()
+    return child if draw.integers(2) else child.value
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_any_layer_is_gathered_and_left_as_it_is(seed: int) -> None:
+    draw = numpy.random.default_rng(seed)
+    layer = Child(drawn(draw, 1 + seed % 2, None), None)
+
+    found = gathered(layer)
+
+    before, after = nn.state.get_state_dict(layer), nn.state.get_state_dict(found)
+    assert before.keys() == after.keys()
+    assert {tensor.sharded_axis for tensor in before.values()} == {0}
+    assert {tensor.sharded_axis for tensor in after.values()} == {None}
+    assert len({*map(id, before.values())}) == len({*map(id, after.values())})
+    name = list(before)[draw.integers(len(before))]
+    assert after[name].tolist() == before[name].tolist()
+    assert (found.lock, found.module) == (layer.lock, numpy)
+    assert type(found.value) is type(layer.value)
+
+
+def test_gradients_go_through_what_was_gathered() -> None:
+    weight = Tensor([[1.0, 2.0], [3.0, 4.0]]).shard(PARTS, axis=0)
+    layer = Pair(weight, {"tied": weight})
+    whole = gathered(layer)
+
+    (whole.first * whole.second["tied"]).sum().backward()
+
+    assert whole.first is whole.second["tied"]
+    assert weight.grad is not None
+    assert weight.grad.tolist() == [[2, 4], [6, 8]]

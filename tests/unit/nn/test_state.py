@@ -478,3 +478,11 @@ def test_what_is_consumed_is_computed_a_part_at_a_time(monkeypatch: pytest.Monke
 
     assert sizes == [2, 2, 2, 2]
     assert model["7"].tolist() == [7.0] * 4
+
+
+def test_a_module_beside_the_weights_is_not_entered() -> None:
+    class Layer:
+        def __init__(self) -> None:
+            self.weight, self.numpy = Tensor([1.0]), numpy
+
+    assert list(nn.state.get_state_dict(Layer())) == ["weight"]

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import TypeVar
+from itertools import chain
+from typing import Any, TypeVar
 
 import numpy
 
 from tinycore import Tensor
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.groups import Array, group
+from tinycore.nn.paths import edges_below, leading_to
 from tinycore.uop.shape import Axis, DeviceLike, mesh_of
 
 __all__ = ["from_parts", "gathered", "mesh", "ranks"]
@@ -66,19 +68,22 @@ def gathered(layer: Layer, mesh: DeviceLike | None = None, along: int = 0) -> La
 
     With a mesh they are gathered along one of its dimensions, and stay in parts along others. The
     gradients go to the parts. So is a layer computed that is stored in parts: `gathered(f)(x)`.
+    What leads to parameters is copied, as `copy.deepcopy` does; all else is shared.
     """
-    if isinstance(layer, Tensor):
-        axes = axes_without(layer.sharded_axis, mesh, along)
-        return layer if axes == layer.sharded_axis else layer.shard(layer.device, axes).contiguous()
-    if isinstance(layer, list | tuple):
-        return type(layer)(gathered(each, mesh, along) for each in layer)
-    if isinstance(layer, type) or not hasattr(layer, "__dict__"):
-        return layer
-    found = copy.copy(layer)
-    for name, value in vars(layer).items():
-        if (whole := gathered(value, mesh, along)) is not value:
-            object.__setattr__(found, name, whole)  # also of frozen dataclasses
-    return found
+    edges = edges_below(layer, Tensor)
+    leading = leading_to(Tensor, edges)
+    copies: dict[int, Any] = {}
+    for _, each in [("", layer), *chain.from_iterable(edges.values())]:
+        unnamed = [getattr(each, name, None) for name in getattr(each, "__not_state__", ())]
+        for value in [each, *unnamed]:
+            if isinstance(value, Tensor):
+                axes = axes_without(value.sharded_axis, mesh, along)
+                is_whole = axes == value.sharded_axis or id(value) in copies
+                whole = value if is_whole else value.shard(value.device, axes).contiguous()
+                copies.setdefault(id(value), whole)
+            elif id(value) not in leading:
+                copies[id(value)] = value
+    return copy.deepcopy(layer, copies)
 
 
 def axes_without(axis: Axis, mesh: DeviceLike | None, along: int) -> Axis:
