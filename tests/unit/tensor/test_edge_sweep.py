@@ -19,6 +19,7 @@ import numpy
 import pytest
 import torch
 
+from tinycore.config import Context
 from tinycore.tensor import Tensor
 
 pytestmark = pytest.mark.slow
@@ -264,7 +265,8 @@ def swept(dtype: str) -> list[str]:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 def test_functions_at_the_edges_of_a_dtype_are_those_of_torch(dtype: str) -> None:
-    assert swept(dtype) == []
+    with Context(FLUSH_SUBNORMALS=0):
+        assert swept(dtype) == []
 
 
 INTEGER_FUNCTIONS: Final[dict[str, Pair]] = {

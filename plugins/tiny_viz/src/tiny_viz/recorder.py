@@ -101,7 +101,7 @@ class Recorder(LaunchProfiler):
         """Living buffers, by number."""
         self.next_kernel, self.next_buffer = count(1), count(1)
         self.next_step, self.next_replay = count(1), count(1)
-        self.flushing = threading.Lock()
+        self.flushing = lock()
         self.noting = lock()
         """Held while a thread gives a number to what is seen for the first time."""
         self.noted = Noted(*[deque() for _ in Noted._fields])
