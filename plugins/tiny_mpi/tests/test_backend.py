@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -102,14 +103,15 @@ def drawn(draw: numpy.random.Generator, depth: int, parent: Any) -> Any:
         return Tensor(draw.random((2, 2), "float32")).shard(PARTS, axis=0)
     child = Child(None, parent)
     inside = [drawn(draw, depth - 1, child) for _ in range(2)]
-    child.value = [
+    kinds: list[Callable[[], Any]] = [
         lambda: Pair(*inside),
         lambda: {"a": inside[0], "b": inside[1]},
         lambda: OrderedDict(a=inside[0], b={3: inside[1]}),
         lambda: deque(inside, maxlen=4),
         lambda: (Frozen(inside[0]), Slotted(inside)),
         lambda: [*inside, inside[0], parent],
-    ][draw.integers(6)]()
+    ]
+    child.value = kinds[draw.integers(6)]()
     return child if draw.integers(2) else child.value
 
 

@@ -23,7 +23,7 @@ from tiny_viz.recorder import Recorder
 from tiny_viz.rows import MOST_POINTS, Usage
 from tiny_viz.store import connect
 from tiny_viz.summary import summary_of, text_table
-from tinycore import Context, Device, Tensor, TinyJit
+from tinycore import Context, Device, Tensor, TinyJit, cache
 from tinycore.config import process, settings
 from tinycore.engine.counters import profilers
 from tinycore.engine.transactions import Transaction
@@ -302,8 +302,8 @@ def test_limits_are_those_of_the_machine_not_of_plain_loops(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(limits, "SLOW", ())
-    monkeypatch.setattr(limits.cache, "get", lambda *key: None)
-    monkeypatch.setattr(limits.cache, "put", lambda *row: None)
+    monkeypatch.setattr(cache, "get", lambda *key: None)
+    monkeypatch.setattr(cache, "put", lambda *row: None)
     for name in ("products", "copies"):
         monkeypatch.setattr(limits, name, lambda device: 1.0 + settings.NOOPT)
     with Context(NOOPT=1):
