@@ -42,8 +42,9 @@ NAMED_OPS = (
 
 
 def in_loops(body: UOp, loops: Sequence[UOp]) -> UOp:
-    """A statement in some loops."""
-    return UOp(Op.END, dtypes.void, (body, *loops)) if loops else body
+    """A statement in those of some counters that are loops: one of a single iteration is none."""
+    own = [loop for loop in loops if loop.op is Op.RANGE]
+    return UOp(Op.END, dtypes.void, (body, *own)) if own else body
 
 
 def together(stores: Sequence[UOp]) -> UOp:

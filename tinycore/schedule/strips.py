@@ -77,7 +77,7 @@ class Strips:
                     self.shared[node] = self.emitter.groups.output_memory(node)
             nests.append(self.nest(member))
         body = UOp(Op.GROUP, dtypes.void, tuple(nests))
-        whole = in_loops(body, [loop for loop in self.loops if loop is not ZERO])
+        whole = in_loops(body, self.loops)
         return rewrite(UOp.sink(self.with_locals(whole)), simplify, name="simplify strips")
 
     def costly_values(self, group: KernelGroup) -> list[UOp]:
@@ -144,7 +144,7 @@ class Strips:
             if all(self.stays(place, row) for place in reader.done if place.node in shared):
                 break
         self.number = reader.next_range - 1
-        end = in_loops(together(stores), [loop for loop in own if loop is not ZERO])
+        end = in_loops(together(stores), own)
         for memory, pointer in zip(self.memory(group), pointers, strict=True):
             self.after[memory] = UOp(Op.AFTER, pointer.dtype, (pointer, end))
         return end

@@ -15,7 +15,7 @@ def test_case(name: str) -> None:
 
 
 NETWORKS = ["real/test_shufflenet", "real/test_squeezenet", "real/test_zfnet512"]
-"""Those of nine that compile fast; `python -m benchmarks.onnx_cases real` runs all."""
+"""Models of nine that compile fast; `python -m benchmarks.onnx_cases real` runs all."""
 
 
 @pytest.mark.sample(20)

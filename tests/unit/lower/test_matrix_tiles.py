@@ -29,7 +29,7 @@ from tinycore.uop.op import AxisKind, Op, Part
 
 UNITS: Final = (TILE_BYTES, TILE_SHORTS)
 STRATEGIES: Final = (deferred("tiny_cpu.tiles:propose"),)
-"""Those of AMX, for units that are made up."""
+"""Strategies of AMX, for units that are made up."""
 
 
 def limits_with(*units: MatrixUnit) -> Limits:
