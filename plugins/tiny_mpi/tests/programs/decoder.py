@@ -38,6 +38,9 @@ SIZES = {
 SIZES |= json.loads(os.environ.get("DECODER_SIZES", "{}"))
 VOCABULARY, WIDTH, HEADS, INNER, LAYERS, BATCH, LENGTH = SIZES.values()
 MICROBATCHES = 4
+EPSILON = 1e-4
+"""Of AdamW: far above the rounding of gradients, some 1e-8. Below it, a gradient that is zero but
+for rounding makes a whole step, up or down as the number of processes has it."""
 STAGES = [RANKS[number * len(RANKS) // LAYERS] for number in range(LAYERS)]
 
 
@@ -125,7 +128,7 @@ def begun() -> tuple[Decoder, nn.optim.OptimizerGroup]:
     parameters = nn.state.get_parameters(model)
     Tensor.realize(*parameters)  # their layout stays what it is now
     optimizers = [
-        nn.optim.AdamW([each for each in parameters if each.devices == place], lr=0.01)
+        nn.optim.AdamW([p for p in parameters if p.devices == place], lr=0.01, eps=EPSILON)
         for place in dict.fromkeys(parameter.devices for parameter in parameters)
     ]
     if WAY in {"zero1", "zero2"}:
