@@ -17,13 +17,14 @@ from benchmarks.cards.count import Counts, accesses_of, counts_of, in_waves
 from benchmarks.cards.judge import Verdict, judged
 from benchmarks.cards.machines import CARDS, Card
 from benchmarks.cards.reasons import GOAL, reason_of
-from benchmarks.cards.space import plans_of_space
 from benchmarks.cards.subjects import TYPES, Subject, subjects_of
 from tinycore import Context, Device
 from tinycore.dtype import dtypes
 from tinycore.lower.pipeline import lower
-from tinycore.render.base import LinearKernel
+from tinycore.lower.tile import Plan
+from tinycore.render.base import Limits, LinearKernel
 from tinycore.schedule.items import ScheduleItem
+from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
 SCALES: Final = {"H200": 1, "RX 7900 XTX": 1, "M3": 4, "Adreno 640": 8}
@@ -78,12 +79,19 @@ def launches_of(subject: Subject, card: Card, space: int = 0) -> Iterator[Launch
             sizes = {slot: buffer.nbytes for slot, buffer in enumerate(item.bufs)}
             kept = [slot for slot, buffer in enumerate(item.bufs) if id(buffer) in left]
             launches = [launch_of(kernel, card, sizes, kept)]
-            plans, every = plans_of_space(item.ast, renderer.limits, space) if space else ([], 0)
+            plans, every = space_of(item.ast, renderer.limits, space) if space else ([], 0)
             for plan in plans:
                 other = lower(item.ast, renderer, kernel.name, plan)
                 launches.append(launch_of(other, card, sizes, kept))
             best = min(launches, key=lambda launch: launch.verdict.seconds)
             yield replace(best, tried=len(plans), space=every)
+
+
+def space_of(kernel: UOp, limits: Limits, count: int) -> tuple[list[Plan], int]:
+    """The best plans of a space of tiles; they are those of `tiny_qcom`, needed for this alone."""
+    from benchmarks.cards.space import plans_of_space  # noqa: PLC0415
+
+    return plans_of_space(kernel, limits, count)
 
 
 def launch_of(

@@ -27,6 +27,8 @@ from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op, Part
 
+pytest.importorskip("tiny_cpu", reason="the strategies of AMX are tiny_cpu's")
+
 UNITS: Final = (TILE_BYTES, TILE_SHORTS)
 STRATEGIES: Final = (deferred("tiny_cpu.tiles:propose"),)
 """Strategies of AMX, for units that are made up."""

@@ -91,9 +91,12 @@ MOST_LANES: Final = 64
 
 
 def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
-    """Tiles that take less time than threads that read both operands from buffers."""
+    """Tiles that take less time than threads that read both operands from buffers.
+
+    None where the units are not stated over which groups are spread: nothing says how they fill.
+    """
     sides, wanted = sides_of(facts), min(limits.block_wanted, limits.block_threads)
-    if sides is None or wanted < limits.subgroup:
+    if sides is None or wanted < limits.subgroup or not limits.units:
         return
     most = Cost(cost_of_buffers(facts, limits, wanted))
     for proposal in (
