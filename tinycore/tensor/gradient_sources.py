@@ -62,21 +62,22 @@ def reached(root: UOp, through_memory: bool = False) -> list[UOp]:
     return list(found)
 
 
-def sources_below(nodes: Iterable[UOp]) -> dict[UOp, frozenset[UOp]]:
-    """For each node, the BUFFERs of floats that a gradient goes to: one walk for all, as the writes
-    of a run share most of their graphs.
+def sources_below(nodes: Iterable[UOp]) -> tuple[dict[UOp, frozenset[UOp]], set[UOp]]:
+    """For each node, the BUFFERs of floats that a gradient goes to; the nodes from which one goes
+    to a node of one tensor alone. One walk for all, as the writes of a run share their graphs.
     """
     found: dict[UOp, frozenset[UOp]] = {}
     passing: set[UOp] = set()
+    leading: set[UOp] = set()
 
     def enter(node: UOp) -> bool:
-        if node.op is not SINK:
-            if not passes_gradient(node):
-                return False
+        if node.op is SINK or passes_gradient(node):
             passing.add(node)
-        return True
+        return node in passing
 
     for node in UOp.sink(*nodes).toposort(enter):
+        if node.op is OWN or (node in passing and not leading.isdisjoint(node.src)):
+            leading.add(node)
         if (memory := source_at(node)) is not None:
             found[node] = frozenset([memory])
         elif node not in passing:
@@ -85,7 +86,7 @@ def sources_below(nodes: Iterable[UOp]) -> dict[UOp, frozenset[UOp]]:
             found[node] = found[node.src[-1]]
         else:
             found[node] = union([found[s] for s in node.src])
-    return found
+    return found, leading
 
 
 def union(sets: Iterable[frozenset[UOp]]) -> frozenset[UOp]:
@@ -115,11 +116,6 @@ def origin(node: UOp) -> UOp:
     while node.op is Op.ASSIGN:
         node = base_of(node.src[0])
     return node
-
-
-def leads_to_leaf(node: UOp) -> bool:
-    """True if a gradient of a node goes to one of a tensor alone."""
-    return any(below.op is OWN for below in node.toposort(passes_gradient))
 
 
 def is_filled(node: UOp) -> bool:

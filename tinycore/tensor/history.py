@@ -26,7 +26,6 @@ from tinycore.tensor.gradient_sources import (
     BufferSet,
     ended_at,
     is_filled,
-    leads_to_leaf,
     origin,
     parameters_of_gradient,
     reached,
@@ -433,7 +432,7 @@ def facts_of_run(nodes: Sequence[UOp], form: CanonicalGraph) -> GraphFacts:
 def facts_of(nodes: tuple[UOp, ...]) -> GraphFacts:
     """The facts of some nodes."""
     order = UOp.sink(*nodes).toposort()[:-1]
-    sources = sources_below(nodes)
+    sources, leading = sources_below(nodes)
     places = {node: place for place, node in enumerate(nodes)}
     masks: dict[UOp, int] = {}
     for node in order:
@@ -446,16 +445,14 @@ def facts_of(nodes: tuple[UOp, ...]) -> GraphFacts:
     inner = [[p for p in places.values() if masks[node] >> p & 1] for node in nodes]
     return GraphFacts(
         [tuple(sources[node]) for node in nodes],
-        [*map(leads_to_leaf, nodes)],
+        [node in leading for node in nodes],
         inner,
         len(order),
     )
 
 
-@lru_cache(256)
-def canonical_facts(nodes: tuple[UOp, ...]) -> GraphFacts:
-    """The facts of canonical nodes."""
-    return facts_of(nodes)
+canonical_facts: Final = lru_cache(256)(facts_of)
+"""The facts of canonical nodes."""
 
 
 def number_of(parameter: UOp) -> int:

@@ -16,8 +16,9 @@ import pytest
 from tinycore import Context, Tensor, TinyJit
 from tinycore.errors import GradientError
 from tinycore.nn.optim import SGD
+from tinycore.tensor import gradient_sources
 from tinycore.tensor.gradient_sources import ended_at, sources
-from tinycore.tensor.history import history
+from tinycore.tensor.history import facts_of, history
 from tinycore.tensor.past import made_of
 from tinycore.uop.movement import base_of
 
@@ -782,3 +783,21 @@ def test_a_tensor_that_never_asked_has_the_gradient_of_its_later_uses() -> None:
 
     assert x.grad is not None
     assert x.grad.tolist() == [2.0, 4.0]
+
+
+def test_the_facts_of_many_values_take_one_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    known = gradient_sources.passes_gradient
+    monkeypatch.setattr(
+        gradient_sources, "passes_gradient", lambda node: asked.append(node) or known(node)
+    )
+
+    def questions(count: int) -> int:
+        values = [Tensor([1.0, 2.0]).realize()]
+        for number in range(count):
+            values.append(values[-1] * 2 + number)
+        asked.clear()
+        facts_of(tuple(value.uop for value in values))
+        return len(asked)
+
+    assert questions(40) <= 5 * questions(10)

@@ -81,7 +81,7 @@ class GgufFile:
             key = reader.text("a key")
             if key in self.metadata:
                 reader.refuse(f"the key {shown(key)} occurs twice")
-            self.metadata[key] = reader.value(reader.number("I"), key)
+            self.metadata[key] = reader.value(reader.number("I"), shown(key))
         self.tensors = {t.name: t for t in (reader.tensor() for _ in range(tensors))}
         if len(self.tensors) != tensors:
             reader.refuse("two tensors have one name")
@@ -224,16 +224,16 @@ class Reader:
     def take(self, count: int, what: str) -> bytes:
         """The next bytes."""
         left = self.size - self.position
-        found = self.stream.read(count) if count <= left else b""
-        if count > left or len(found) < count:
+        found = self.stream.read(count * (count <= left))
+        if len(found) < count:
             self.refuse(f"{what} takes {count} bytes; {left} are left")
         self.position += count
         return found
 
     def number(self, letter: str) -> Any:
         """The next number, of a type of `struct`."""
-        form = struct.Struct(f"<{letter}")
-        return form.unpack(self.take(form.size, "a number"))[0]
+        form = f"<{letter}"
+        return struct.unpack(form, self.take(struct.calcsize(form), "a number"))[0]
 
     def text(self, what: str) -> str:
         """The next string: its length, and so many bytes of UTF-8."""
@@ -256,25 +256,25 @@ class Reader:
             )
         return self.number("Q"), self.number("Q")
 
-    def value(self, kind: int, key: str, depth: int = 0) -> Any:
-        """The next value of metadata."""
+    def value(self, kind: int, what: str, depth: int = 0) -> Any:
+        """The next value of metadata; `what` is its key, as errors show it."""
         if letter := METADATA_NUMBERS.get(kind):
             return self.number(letter)
         if kind == STRING:
-            return self.text(f"the value of {shown(key)}")
+            return self.text(what)
         if kind != ARRAY or depth == MOST_NESTED:
-            self.refuse(f"the value of {shown(key)} has type {kind}, nested {depth} deep")
+            self.refuse(f"the value of {what} has type {kind}, nested {depth} deep")
         inner, count = self.number("I"), self.number("Q")
         if (least := LEAST_ITEM_BYTES.get(inner)) is None:
-            self.refuse(f"the array {shown(key)} has items of type {inner}")
+            self.refuse(f"the array {what} has items of type {inner}")
         if count * least > self.size - self.position:
-            self.refuse(f"the array {shown(key)} has {count} items, more than bytes are left for")
+            self.refuse(f"the array {what} has {count} items, more than bytes are left for")
         if letter := METADATA_NUMBERS.get(inner):
             content = self.take(count * least, "an array")
             form = "<u1" if letter == "?" else f"<{letter}"
             array: Array = numpy.frombuffer(content, form)
             return python_numbers(array != 0 if letter == "?" else array)
-        return [self.value(inner, key, depth + 1) for _ in range(count)]
+        return [self.value(inner, what, depth + 1) for _ in range(count)]
 
     def tensor(self) -> GgufTensor:
         """The next entry of a tensor. Axes are written innermost first."""
