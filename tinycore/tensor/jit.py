@@ -30,7 +30,8 @@ from tinycore.errors import JitError
 from tinycore.tensor.arguments import Arguments, differences
 from tinycore.tensor.captured import Capture
 from tinycore.tensor.guards.environment import Environment
-from tinycore.tensor.guards.readers import WRAPPERS, Reader
+from tinycore.tensor.guards.guard import Reader
+from tinycore.tensor.guards.readers import WRAPPERS
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")

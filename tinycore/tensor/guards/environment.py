@@ -18,7 +18,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
-from tinycore.tensor.guards.guard import CELL, GLOBAL, OTHERS, Box, Guard, form_of_value, join_path
+from tinycore.tensor.guards.guard import (
+    CELL,
+    GLOBAL,
+    OTHERS,
+    Box,
+    Guard,
+    Reader,
+    form_of_value,
+    join_path,
+)
 from tinycore.tensor.guards.keys import (
     ATOM,
     ATOMS,
@@ -32,7 +41,6 @@ from tinycore.tensor.guards.keys import (
 )
 from tinycore.tensor.guards.names import Names
 from tinycore.tensor.guards.readers import (
-    Reader,
     class_reader,
     content_reader,
     global_reader,
@@ -107,13 +115,10 @@ class Walk:
             parent,
             place,
             type(value),
-            reader.read,
+            reader,
             tuple(map(id, values)),
             roles,
             path,
-            reader.labels,
-            reader.source,
-            reader.is_class,
         )
         self.seen.append(Seen(box, value, values))
 
@@ -168,8 +173,6 @@ class Walk:
         can_be_known = kind.__weakrefoffset__ != 0  # it must not be kept alive to be known again
         if not is_known and (is_function or (readers and not can_be_known)):
             return Role(CONTENT, kind), readers
-        if readers and not can_be_known:
-            return Role(OBJECT), []
         return self.object(value), readers
 
     def opens(self, function: types.FunctionType) -> bool:
@@ -192,7 +195,7 @@ class Walk:
             self.scopes[id(scope)] = number, place, function
             root = self.roots and getattr(self.roots[0], "__globals__", None)
             home = "" if not path or root is scope else f"module {scope.get('__name__')}"
-            queue.append((number, place, function, home, global_reader(function, guarded)))
+            queue.append((number, place, function, home, global_reader(guarded)))
 
     # --- what came of it
 
@@ -210,7 +213,7 @@ class Walk:
         found: list[Change] = []
         for box, container, values in self.seen:
             try:
-                now = box.read(container)
+                now = box.reader.read(container)
             except Exception:
                 now = ()
             if len(now) != len(values):
@@ -218,7 +221,7 @@ class Walk:
                 continue
             for place, (one, other) in enumerate(zip(values, now, strict=True)):
                 if one is not other and not alike(one, other) and not is_same_nest(one, other):
-                    can = can_be_put(container, box.labels[place])
+                    can = can_be_put(container, box.reader.labels[place])
                     found.append(Change(container, place, box.where(place), one, other, can))
         return found
 
@@ -226,7 +229,7 @@ class Walk:
         """The number of a box and the place in it that changed; None if it is not there now."""
         for number, (box, container, _) in enumerate(self.seen):
             if container is change.container:
-                for place in range(len(box.labels)):
+                for place in range(len(box.ids)):
                     if box.where(place) == change.path:
                         return number, place
         return None

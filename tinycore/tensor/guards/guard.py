@@ -14,7 +14,7 @@ from __future__ import annotations
 import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from tinycore.tensor.guards.keys import (
@@ -23,6 +23,7 @@ from tinycore.tensor.guards.keys import (
     FORM,
     MISSING,
     OBJECT,
+    Absence,
     Role,
     Values,
     alike,
@@ -35,17 +36,14 @@ CHANGED = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueE
 """Errors of reads that were possible at the capture."""
 
 
+BOX: Final = "\0"
+"""The variable of a container in the text that reads it, which no `repr` contains."""
+OTHERS: Final = "absence of other names"
+"""Label of the last value of a Table."""
 NOTHING_NAMED: Final[Mapping[str, Any]] = types.MappingProxyType({})
 
-
-class Reads(NamedTuple):
-    """Text of Python that reads a container: statements, then an expression for each value; and
-    what they name.
-    """
-
-    before: list[str]
-    values: list[str]
-    scope: Mapping[str, Any] = NOTHING_NAMED
+Place: TypeAlias = tuple[int, int]
+"""The number of a box, and the place of a value in it."""
 
 
 class Table(NamedTuple):
@@ -60,34 +58,82 @@ class Table(NamedTuple):
     others: frozenset[str]
     size: int | None = None
     """Number of entries, where any other name matters."""
+    prefix: str = "."
+    """Beginning of the labels."""
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Labels of the values, those of attributes."""
-        return (*[f".{name}" for name in self.names], OTHERS)
+        """Labels of the values."""
+        return (*[self.prefix + name for name in self.names], OTHERS)
 
-    def source(self, box: str, table: str, is_patient: bool) -> Reads:
-        """The text that reads the dict, without a reference to it after that."""
-        name, others = f"{box}_table", f"{box}_others"
-        present = 0 if is_patient else self.present
-        found = [f"{name}[{key!r}]" for key in self.names[:present]]
-        found += [f"{name}.get({key!r}, missing)" for key in self.names[present:]]
-        last = f"{name}.keys().isdisjoint({others})"
+    @property
+    def values(self) -> list[str]:
+        """The expressions that read the dict BOX_table, with the names BOX_others."""
+        name = f"{BOX}_table"
+        found = [f"{name}[{key!r}]" for key in self.names[: self.present]]
+        found += [f"{name}.get({key!r}, missing)" for key in self.names[self.present :]]
+        last = f"{name}.keys().isdisjoint({BOX}_others)"
         if self.size is not None:
             last = f"len({name}) == {self.size}"
-        return Reads([f"{name} = {table}"], [*found, last], {others: self.others})
+        return [*found, last]
 
 
-OTHERS: Final = "absence of other names"
-"""Label of the last value of a Table."""
+class Reader(NamedTuple):
+    """Access to a container: its values and their labels."""
+
+    read: Callable[[Any], Values]
+    labels: tuple[str, ...]
+    source: Sequence[str] = ()
+    """The same reads as Python, where they give the same objects each time: statements, then an
+    expression for each label.
+    """
+    scope: Mapping[str, Any] = NOTHING_NAMED
+    """What the source names."""
+    is_class: bool = False
+    """True if the class of an object is read, through that."""
+
+    def text(self, box: str) -> tuple[list[str], list[str], dict[str, Any]]:
+        """Statements, expressions, and what they name, for the container in a variable."""
+        source, scope = self.source, {**self.scope, f"{BOX}_read": self.read}
+        if not source:
+            source = items(f"{BOX}_read({BOX})", len(self.labels))
+        lines = "\n".join(source).replace(BOX, box).split("\n")
+        count = len(lines) - len(self.labels)
+        return lines[:count], lines[count:], {k.replace(BOX, box): v for k, v in scope.items()}
 
 
-Place: TypeAlias = tuple[int, int]
-"""The number of a box, and the place of a value in it."""
-Source: TypeAlias = "Callable[[str, bool], Reads]"
-"""Gives the text that reads a container, by the name of the variable that holds it. A patient one
-reads what is gone, too.
-"""
+def items(expression: str, count: int) -> list[str]:
+    """The source that reads the items of an iterable."""
+    names = [f"{BOX}_{place}" for place in range(count)]
+    return [f"[{', '.join(names)}] = {expression}", *names]
+
+
+def patient_reader(
+    source: Sequence[str],
+    labels: Sequence[str],
+    table: Table | None,
+    scope: Mapping[str, Any] = NOTHING_NAMED,
+    is_class: bool = False,
+) -> Reader:
+    """The reader by a source, and by a Table after it. It reads names that are gone, too."""
+    if table is not None:
+        source, labels = [*source, *table.values], (*labels, *table.labels)
+        scope = {**scope, f"{BOX}_others": table.others}
+    made = Reader(tuple, tuple(labels), source, scope, is_class)
+    before, values, named = made.text("box")
+    if table is not None:
+        before.append("box_table = Patient(box_table)")
+    named |= {"missing": MISSING, "Patient": Patient}
+    lines = ["def read(box):", *before, f"return ({', '.join([*values, ''])})"]
+    exec(code_of("\n ".join(lines)), named)
+    return made._replace(read=named["read"])
+
+
+class Patient(dict[str, Any]):
+    """A dict in which names that are gone have a value, too."""
+
+    def __missing__(self, name: str) -> Absence:
+        return MISSING
 
 
 @lru_cache(maxsize=4096)
@@ -96,103 +142,17 @@ def code_of(text: str) -> types.CodeType:
     return compile(text, "reader", "exec")
 
 
-def reading(source: Source) -> Callable[[Any], Values]:
-    """A function that reads a container, patiently, by its source."""
-    before, values, named = source("box", True)
-    lines = ["def read(box):", *before, f"return ({''.join([f'{value}, ' for value in values])})"]
-    scope: dict[str, Any] = {"missing": MISSING, **named}
-    exec(code_of("\n ".join(lines)), scope)
-    read: Callable[[Any], Values] = scope["read"]
-    return read
-
-
-def items_source(count: int) -> Source:
-    """The source of a list or tuple."""
-
-    def source(box: str, is_patient: bool) -> Reads:
-        values = item_names(box, count)
-        return Reads([f"[{', '.join(values)}] = {box}"], values)
-
-    return source
-
-
-def dict_source(count: int) -> Source:
-    """The source of a dict: its keys, then its values."""
-
-    def source(box: str, is_patient: bool) -> Reads:
-        values = item_names(box, 2 * count)
-        return Reads([f"[{', '.join(values)}] = *{box}, *{box}.values()"], values)
-
-    return source
-
-
-def table_source(table: Table, scope: str) -> Source:
-    """The source of a dict that is an attribute."""
-    return lambda box, is_patient: table.source(box, f"{box}.{scope}", is_patient)
-
-
-def attributes_source(table: Table | None, slots: Mapping[str, Callable[[Any], Any]]) -> Source:
-    """The source of attributes of an object: some in its dict, some in slots."""
-
-    def source(box: str, is_patient: bool) -> Reads:
-        found = Reads([], []) if table is None else table.source(box, f"{box}.__dict__", is_patient)
-        reads = {f"{box}_slot{number}": read for number, read in enumerate(slots.values())}
-        values = [f"{name}({box})" for name in reads]
-        return Reads(found.before, found.values + values, {**found.scope, **reads})
-
-    return source
-
-
-def class_source(kind: type, table: Table, of_object: bool) -> Source:
-    """The source of a class, or of the class of an object: its bases and some attributes."""
-    count = len(kind.__bases__)
-
-    def source(box: str, is_patient: bool) -> Reads:
-        name, bases = f"{box}_kind", item_names(box, count)
-        before = [f"{name} = type({box})" if of_object else f"{name} = {box}"]
-        before += [f"[{', '.join(bases)}] = {name}.__bases__"]
-        found = table.source(box, f"{name}.__dict__", is_patient)
-        return Reads(before + found.before, bases + found.values, found.scope)
-
-    return source
-
-
-def function_source(cells: int, table: Table) -> Source:
-    """The source of a function: code, defaults, content of closure cells, some attributes."""
-
-    def source(box: str, is_patient: bool) -> Reads:
-        names, found = item_names(box, cells), table.source(box, f"{box}.__dict__", is_patient)
-        before = [f"[{', '.join(names)}] = {box}.__closure__"] if cells else []
-        values = [f"{box}.{name}" for name in ("__code__", "__defaults__", "__kwdefaults__")]
-        read = "contents({})" if is_patient else "{}.cell_contents"
-        values += map(read.format, names)
-        scope = {**found.scope, "contents": contents}
-        return Reads(before + found.before, values + found.values, scope)
-
-    return source
-
-
-def contents(cell: types.CellType) -> Any:
-    """The content of a closure cell; the cell itself while it is empty."""
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return cell
-
-
-def item_names(box: str, count: int) -> list[str]:
-    """Variables for the items of a container."""
-    return [f"{box}_{place}" for place in range(count)]
-
-
 def compiled_guard(boxes: Sequence[Box]) -> Callable[[Any], bool]:
-    """A function of the values of box 0, true if all values below are the objects they were."""
-    scope: dict[str, Any] = {"changed": CHANGED, "missing": MISSING, "meets": meets}
-    lines = ["def is_same(roots):", "    try:"]
+    """A function of the values of box 0, true if all values below mean the same as they did.
+
+    Most are the same objects.
+    """
+    scope: dict[str, Any] = {"changed": CHANGED, "missing": MISSING, "fits": fits}
+    lines = ["def holds(roots):", "    try:"]
     lines += [f"        {line}" for line in statements(boxes, scope)]
     lines += ["    except changed:", "        return False"]
     exec(compile("\n".join(lines), "guard", "exec"), scope)
-    found: Callable[[Any], bool] = scope["is_same"]
+    found: Callable[[Any], bool] = scope["holds"]
     return found
 
 
@@ -200,39 +160,30 @@ def statements(boxes: Sequence[Box], scope: dict[str, Any]) -> Iterator[str]:
     """The statements of that function. What they name is put into its scope."""
     inner = {(box.parent, box.place) for box in boxes}
     reads: dict[Place, str] = {}
-    equal: list[str] = []
-    ids: dict[Place, int] = {}
+    rows: dict[str, list[tuple[Place, int, Role]]] = {"same": [], "other": []}
     for number, box in enumerate(boxes, 1):
         name, where = f"box{number}", (box.parent, box.place)
-        parent = "roots" if box.parent == 0 else f"read{box.parent}"
-        yield f"{name} = {reads.get(where, f'{parent}[{box.place}]')}"
+        yield f"{name} = {reads.get(where, f'roots[{box.place}]')}"
         yield f"if type({name}) is not kind{number}: return False"
-        reads[where], scope[f"kind{number}"] = name, box.kind
-        if box.source is None:
-            scope |= {f"values{number}": box.read, f"holds{number}": box.holds}
-            yield f"read{number} = values{number}({name})"
-            yield f"if not holds{number}(read{number}): return False"
-            continue
-        before, values, named = box.source(name, False)
-        scope |= named
+        before, values, named = box.reader.text(name)
+        scope |= {**named, f"kind{number}": box.kind}
         yield from before
-        reads |= {(number, place): value for place, value in enumerate(values)}
-        for place, (role, own) in enumerate(zip(box.roles, box.ids, strict=True)):
-            if box.labels[place] is OTHERS:
-                equal.append(values[place])
-            elif role.means == ATOM and id(role.of) == own:
-                scope[f"atom{number}_{place}"] = role.of
-                equal.append(f"{values[place]} is atom{number}_{place}")
-            elif role.means == FORM:
-                scope[f"role{number}_{place}"] = role
-                equal.append(f"meets(role{number}_{place}, {values[place]})")
+        reads[where] = name
+        for place, (value, role, own) in enumerate(zip(values, box.roles, box.ids, strict=True)):
+            reads[number, place] = value
+            if role.means == FORM:  # as the function puts others there
+                rows["other"].append(((number, place), 0, role))
             # The content of a box inside of this one is compared by its own statements.
             elif role.means != CONTENT or (number, place) not in inner:
-                ids[number, place] = own
-    if equal:
-        yield f"if not ({' and '.join(equal)}): return False"
-    scope["ids"] = [*ids.values()]
-    yield f"return [*map(id, [{', '.join(map(reads.__getitem__, ids))}])] == ids"
+                rows["same" if box.reader.source else "other"].append(((number, place), own, role))
+    for kind, found in rows.items():
+        if found:
+            places, ids, roles = map(list, zip(*found, strict=True))
+            scope |= {f"{kind}_ids": ids, f"{kind}_roles": roles}
+            yield f"{kind} = [{', '.join(map(reads.__getitem__, places))}]"
+            yield f"if [*map(id, {kind})] != {kind}_ids and not all(map("
+            yield f"    fits, {kind}_ids, {kind}_roles, {kind})): return False"
+    yield "return True"
 
 
 GLOBAL, CELL = "global ", "closure variable "
@@ -247,27 +198,16 @@ class Box(NamedTuple):
     parent: int
     place: int
     kind: type
-    read: Callable[[Any], Values]
+    reader: Reader
     ids: tuple[int, ...]
     roles: tuple[Role, ...]
     path: str
-    labels: tuple[str, ...]
-    source: Source | None
-    is_class: bool
-    """True if it is the class of the container."""
-
-    def holds(self, values: Values) -> bool:
-        """True if values have the same meaning as before; most are the same objects."""
-        return len(values) == len(self.ids) and all(
-            id(value) == number or meets(role, value)
-            for value, number, role in zip(values, self.ids, self.roles, strict=True)
-        )
 
     def put(self, container: Any, place: int, value: Any) -> None:
         """Replace a value of a container by another one."""
-        label = self.labels[place]
+        label = self.reader.labels[place]
         if label.startswith("."):
-            setattr(type(container) if self.is_class else container, label[1:], value)
+            setattr(type(container) if self.reader.is_class else container, label[1:], value)
         elif label.startswith(GLOBAL):
             container.__globals__[label.removeprefix(GLOBAL)] = value
         elif label.startswith(CELL):
@@ -279,12 +219,14 @@ class Box(NamedTuple):
 
     def where(self, place: int) -> str:
         """A value's place in words."""
-        label = self.labels[place]
+        label = self.reader.labels[place]
         return self.path if label in ("", ".__wrapped__") else join_path(self.path, label)
 
 
-def meets(role: Role, value: Any) -> bool:
-    """True if a value satisfies its role."""
+def fits(number: int, role: Role, value: Any) -> bool:
+    """True if a value is an object by its id, or satisfies its role."""
+    if id(value) == number:
+        return True
     if role.means == ATOM:
         return alike(role.of, value)
     if role.means == CONTENT:
@@ -315,12 +257,8 @@ class Guard:
 
     def __init__(self, boxes: tuple[Box, ...], referred: list[Any], more: Values) -> None:
         self.boxes, self.more = boxes, more
-        self.rows = [(box.parent, box.place, box.kind, box.read, [*box.ids], box) for box in boxes]
-        """Fields of each box that `holds` reads, in one tuple."""
         self.is_possible = True
         """True if all objects that must be found again exist."""
-        self.is_same: Callable[[Values], bool] | None = None
-        """A quick `holds` from the first replay on. Its False decides nothing."""
         self.kept: list[Any] = []
         """References to these: weak where they can be."""
         mine = weakref.ref(self)
@@ -335,29 +273,14 @@ class Guard:
             except TypeError:
                 self.kept.append(value)
 
+    @cached_property
+    def compiled(self) -> Callable[[Values], bool]:
+        """`holds` as Python of its own."""
+        return compiled_guard(self.boxes)
+
     def holds(self, roots: Values) -> bool:
         """True if nothing has changed."""
-        if not self.is_possible:
-            return False
-        if self.more:
-            roots = (*roots, *self.more)
-        if self.is_same is not None and self.is_same(roots):
-            return True
-        found = [roots]
-        try:
-            for parent, place, kind, read, ids, box in self.rows:
-                container = found[parent][place]
-                if type(container) is not kind:
-                    return False
-                values = read(container)
-                if [*map(id, values)] != ids and not box.holds(values):
-                    return False
-                found.append(values)
-        except CHANGED:
-            return False
-        if self.is_same is None:
-            self.is_same = compiled_guard(self.boxes)
-        return True
+        return self.is_possible and self.compiled((*roots, *self.more) if self.more else roots)
 
     def put(self, roots: Values, number: int, place: int, value: Any) -> None:
         """Replace a value of a box that is there."""
@@ -369,7 +292,7 @@ class Guard:
         if not parent:
             return (*roots, *self.more)[place]
         box = self.boxes[parent - 1]
-        return box.read(self.value_at(roots, box.parent, box.place))[place]
+        return box.reader.read(self.value_at(roots, box.parent, box.place))[place]
 
     def facts(self) -> Iterator[tuple[str, Any]]:
         """Yield the expected plain values and objects, with descriptions of their places."""

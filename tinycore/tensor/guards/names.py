@@ -14,7 +14,7 @@ import types
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from tinycore.tensor.guards.guard import Table
+from tinycore.tensor.guards.guard import GLOBAL, Table
 
 LIBRARIES: Final = sys.stdlib_module_names
 OWN: Final = ("llm", "cli", "testing")
@@ -214,4 +214,4 @@ class Names:
         """The globals that functions of a module name; absent are builtins, or nothing yet."""
         named = self.scopes.get(id(scope), {})
         names = tuple([name for name in named if name in scope])
-        return Table(names, len(names), self.interned(named.keys() - names))
+        return Table(names, len(names), self.interned(named.keys() - names), None, GLOBAL)

@@ -14,22 +14,16 @@ import threading
 import types
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from tinycore._deferred import NumpyArray
 from tinycore.tensor.guards.guard import (
+    BOX,
     CELL,
-    GLOBAL,
-    OTHERS,
-    Source,
+    Reader,
     Table,
-    attributes_source,
-    class_source,
-    dict_source,
-    function_source,
-    items_source,
-    reading,
-    table_source,
+    items,
+    patient_reader,
 )
 from tinycore.tensor.guards.keys import ATOMS, MISSING, Values, buffer_content, is_plain
 from tinycore.tensor.guards.names import LAYERS, Names
@@ -40,22 +34,9 @@ MOST_COMPARED_BYTES: Final = 1 << 12
 """Bytes of an array up to which they are compared."""
 
 
-class Reader(NamedTuple):
-    """Access to a container: its values and their labels."""
-
-    read: Callable[[Any], Values]
-    labels: tuple[str, ...]
-    source: Source | None = None
-    """The same reads as text, where they give the same objects each time."""
-    is_class: bool = False
-    """True if the class of an object is read, through that."""
-
-
-def global_reader(function: Any, table: Table) -> Reader:
+def global_reader(table: Table) -> Reader:
     """Return the reader of a function's globals."""
-    labels = (*[GLOBAL + name for name in table.names], OTHERS)
-    source = table_source(table, "__globals__")
-    return Reader(reading(source), labels, source)
+    return patient_reader([f"{BOX}_table = {BOX}.__globals__"], (), table)
 
 
 def function_reader(function: types.FunctionType, names: Names) -> Reader:
@@ -64,10 +45,23 @@ def function_reader(function: types.FunctionType, names: Names) -> Reader:
     Another function in its place is read likewise: if it has the same code, it has as many cells.
     """
     table = names.table(vars(function), ("__wrapped__",))
-    cells = [CELL + name for name in function.__code__.co_freevars]
-    labels = ("code", "default", "default", *cells, *table.labels)
-    source = function_source(len(cells), table)
-    return Reader(reading(source), labels, source)
+    cells = function.__closure__ or ()
+    unpack, *held = items(f"{BOX}.__closure__", len(cells))
+    source = [unpack] if cells else []
+    source += [f"{BOX}_table = {BOX}.__dict__"]
+    source += [f"{BOX}.{name}" for name in ("__code__", "__defaults__", "__kwdefaults__")]
+    for name, cell in zip(held, cells, strict=True):
+        source.append(f"contents({name})" if contents(cell) is cell else f"{name}.cell_contents")
+    labels = "code", "default", "default", *[CELL + name for name in function.__code__.co_freevars]
+    return patient_reader(source, labels, table, {"contents": contents})
+
+
+def contents(cell: types.CellType) -> Any:
+    """The content of a closure cell; the cell itself while it is empty."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return cell
 
 
 def attribute_reader(value: Any, names: Names) -> Reader | None:
@@ -85,9 +79,10 @@ def attribute_reader(value: Any, names: Names) -> Reader | None:
         return None
     later = [name for name in sorted(names.stored) if name not in slots]
     table = None if own is None else names.table(own, later, is_layer)
-    labels = (*(() if table is None else table.labels), *[f".{name}" for name in slots])
-    source = attributes_source(table, slots)
-    return Reader(reading(source), labels, source)
+    source = [] if table is None else [f"{BOX}_table = {BOX}.__dict__"]
+    reads = {f"{BOX}_slot{number}": read for number, read in enumerate(slots.values())}
+    source += [f"{name}({BOX})" for name in reads]
+    return patient_reader(source, [f".{name}" for name in slots], table, reads)
 
 
 def slots_of(value: Any, names: Names) -> dict[str, Callable[[Any], Any]]:
@@ -117,9 +112,7 @@ def slot_content(slot: Any, box: Any) -> Any:
 
 def module_reader(module: Any, names: Names) -> Reader:
     """Return the reader of a module's attributes that code names."""
-    table = names.table(vars(module))
-    source = table_source(table, "__dict__")
-    return Reader(reading(source), table.labels, source)
+    return patient_reader([f"{BOX}_table = {BOX}.__dict__"], (), names.table(vars(module)))
 
 
 def class_reader(kind: Any, names: Names, of_object: bool = False) -> Reader:
@@ -134,9 +127,10 @@ def class_reader(kind: Any, names: Names, of_object: bool = False) -> Reader:
     found = tuple(filter(is_read, own))
     others = names.interned((names.attributes | SPECIAL).difference(own))
     table = Table(found, len(found), others, len(own) if names.is_open else None)
-    labels = (*["base"] * len(kind.__bases__), *table.labels)
-    source = class_source(kind, table, of_object)
-    return Reader(reading(source), labels, source, of_object)
+    where = f"type({BOX})" if of_object else BOX
+    unpack, *bases = items(f"{BOX}_kind.__bases__", len(kind.__bases__))
+    source = [f"{BOX}_kind = {where}", unpack, f"{BOX}_table = {BOX}_kind.__dict__", *bases]
+    return patient_reader(source, ["base"] * len(bases), table, is_class=of_object)
 
 
 SPECIAL: Final = frozenset(
@@ -224,11 +218,11 @@ def container_reader(value: Any) -> Reader | None:
     if isinstance(value, dict):
         keys = tuple([f"[{key!r}]" if is_plain(key) else "[...]" for key in value])
         labels = (*["key"] * len(keys), *keys)
-        return Reader(read_dict, labels, dict_source(len(keys)))
+        return Reader(read_dict, labels, items(f"*{BOX}, *{BOX}.values()", 2 * len(keys)))
     labels = tuple([f"[{place}]" for place in range(len(value))])
     if isinstance(value, (set, frozenset)):
         return Reader(read_set, labels)
-    return Reader(tuple, labels, items_source(len(labels)))
+    return Reader(tuple, labels, items(BOX, len(labels)))
 
 
 WRAPPERS: Final[dict[type, Reader]] = {
