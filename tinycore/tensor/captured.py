@@ -30,6 +30,7 @@ from tinycore.tensor.graph import holding
 from tinycore.tensor.guards.environment import Environment, Walk
 from tinycore.tensor.guards.guard import Guard
 from tinycore.tensor.history import history
+from tinycore.tensor.liveness import replace_nodes
 from tinycore.tensor.proxies import (
     ArgumentProxies,
     finish_reads,
@@ -44,6 +45,7 @@ from tinycore.tensor.recorded_call import (
     node_of,
 )
 from tinycore.tensor.tensor import Tensor
+from tinycore.tensor.versions import versions
 from tinycore.uop.node import UOp
 from tinycore.uop.size import Conditions, noting, sealed
 
@@ -193,7 +195,7 @@ class Capture:
         self.facts = self.facts or [*given.facts, *self.guard.facts()]
         if recorded is not None:
             self.recorded = replace(recorded, side_outputs=run.places(after))
-            history.retire(self.overwritten(given))
+            self.renew(given)
         return result
 
     # --- replaying
@@ -231,10 +233,6 @@ class Capture:
             self.refuse_shared(step, given)
         if step.overwritten:
             finish_reads(step.overwritten.union(step.exchanged(given.buffers)))
-        if holding or history.kept:
-            written = self.overwritten(given)
-            held_values.end(written)
-            history.retire(written)
         numbers = NOTHING if naming is None else naming.numbers
         kept = None
         for found in step.kept_results:
@@ -275,15 +273,17 @@ class Capture:
             again = {**again, **left.again}
             if is_left := len(left.places) < len(sides):
                 wanted = [p for p in range(len(recorded.bindings)) if p not in left.places]
-        written = recorded.step.replay(given.buffers, numbers, again, last)
+        try:
+            written = recorded.step.replay(given.buffers, numbers, again, last)
+        finally:
+            if recorded.step.overwritten:
+                self.renew(given)
         nodes = {} if kept is None else kept.nodes
         if is_left or kept is None:
             nodes = {**nodes}
             for place in wanted:
                 if place not in nodes:
                     nodes[place] = node_of(recorded, place, written[place], given.nodes)
-        if recorded.step.overwritten:  # again: another thread may have read in between
-            held_values.end(self.overwritten(given) if holding else ())
         recorded.end_gradients(nodes, given.nodes)
         if is_left:
             self.leave(nodes, written, given)
@@ -312,6 +312,15 @@ class Capture:
             again = {made[place]: written[place] for place in places}
             recorded.gradients = LeftGradients(owners, tensors, shown, frozenset(places), again)
 
+    def renew(self, given: Arguments) -> None:
+        """End the values that were computed from memory which launches have overwritten, also those
+        that another thread has read meanwhile, and begin new versions where graphs know the former.
+        """
+        written = self.overwritten(given) if holding or history.kept else ()
+        held_values.end(written)
+        if written:
+            replace_nodes(history.renewed(written))
+
     def overwritten(self, given: Arguments) -> set[UOp]:
         """The BUFFERs of arguments and state that a replay writes to."""
         assert self.recorded is not None, "only what was captured is replayed"
@@ -322,7 +331,11 @@ class Capture:
         ]
         shown = {node: buffer_of(node) for node in (*state, *fixed)}
         shown.update(zip(given.nodes, step.inputs, strict=True))
-        return {node for node in shown if base_buffer(shown[node]) in step.overwritten}
+        return {
+            versions.current(node)
+            for node, buffer in shown.items()
+            if base_buffer(buffer) in step.overwritten
+        }
 
     def refuse_shared(self, step: CapturedStep, given: Arguments) -> None:
         """Raise JitError for an argument in memory that the launches work on."""

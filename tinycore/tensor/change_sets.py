@@ -17,6 +17,7 @@ from tinycore.schedule.device_memory import buffer_of
 from tinycore.tensor.aliases import buffers_below, is_realized
 from tinycore.tensor.change_tracking import change_sets
 from tinycore.tensor.storage import Storage, of_memory, storages_over
+from tinycore.tensor.versions import Home, versions
 from tinycore.uop.node import UOp, unique
 
 if TYPE_CHECKING:
@@ -61,14 +62,15 @@ class Before(NamedTuple):
 class Bound(NamedTuple):
     """Memory that a computation worked on."""
 
-    node: weakref.ref[UOp]
+    home: Home
+    """Of the memory, which a run may give another version."""
     buffer: Buffer
     was_shown: bool
     """True if a storage showed it before."""
 
     def storages(self) -> list[Storage]:
         """The storages that show it now."""
-        node = self.node()
+        node = self.home.current()
         return [] if node is None else storages_over(node)
 
 
@@ -123,7 +125,7 @@ class ChangeSet:
         for node in memory:
             number: int = node.src[1].arg
             was_shown = number < self.start and id(node) in self.shown
-            self.bound[number] = Bound(weakref.ref(node), buffer_of(node), was_shown)
+            self.bound[number] = Bound(versions.home(node), buffer_of(node), was_shown)
 
     def moved(self) -> list[tuple[Before, Any]]:
         """Tensors from before that have other nodes now."""

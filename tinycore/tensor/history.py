@@ -154,24 +154,19 @@ class GradientHistory:
             for buffer in buffers_below(memory):
                 buffer._past = ended
 
-    def retire(self, written: Collection[UOp]) -> None:
-        """Give kept graphs stand-ins for the content of BUFFERs that a replay overwrites."""
-        if not (self.kept and written):
-            return
+    def renewed(self, written: Iterable[UOp]) -> dict[UOp, UOp]:
+        """The next versions of BUFFERs that a replay has overwritten, where kept graphs read those
+        before; gradients end at them.
+        """
         with self.lock:
-            numbers = frozenset(map(id, written))
-            moved = [
-                (memory, made)
-                for memory in list(self.kept)
-                if (made := made_of(memory)) is not None
-                and not numbers.isdisjoint(made.reads | numbers_of(memory))
-            ]
-            new = {memory: versions.stand_in(memory) for memory in written if moved}
-            for memory, made in moved:
-                former = memory.substitute(new)
-                self.keep(former, made.substituted(new))
-                if former is not memory:
-                    self.end_at(memory)
+            kept = [(m, made) for m in list(self.kept) if (made := made_of(m)) is not None]
+            read = {*chain.from_iterable(made.reads for _, made in kept)}
+            read |= {id(buffer) for memory, _ in kept for buffer in buffers_below(memory)}
+            new = versions.renewed([memory for memory in written if id(memory) in read])
+            for memory, made in kept:
+                for buffer in new.keys() & buffers_below(memory):
+                    new[buffer]._past = self.ended_below(made.sources)
+            return new
 
     # --- gradients that realize() ended
 
@@ -458,11 +453,6 @@ canonical_facts: Final = lru_cache(256)(facts_of)
 def number_of(parameter: UOp) -> int:
     """The number of a parameter of a canonical graph, by its UNIQUE."""
     return -1 - int(parameter.src[1].arg)
-
-
-def numbers_of(memory: UOp) -> frozenset[int]:
-    """The ids of the BUFFERs that memory is made of."""
-    return frozenset(map(id, buffers_below(memory)))
 
 
 def homes_of(memory: UOp) -> object:

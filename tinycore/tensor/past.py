@@ -27,17 +27,6 @@ class Made(NamedTuple):
     size: int
     """A bound on the nodes in the graph, and those by which what it reads was computed."""
 
-    def substituted(self, new: dict[UOp, UOp]) -> Made:
-        """The same with BUFFERs replaced by others."""
-        node, *inner = UOp.sink(self.node, *self.inner).substitute(new).src
-        memory = [m.substitute(new) for m in self.inner.values()]
-        return self._replace(
-            node=node,
-            sources=tuple([new.get(n, n) for n in self.sources]),
-            inner=dict(zip(inner, memory, strict=True)),
-            reads=self.reads.difference(map(id, new)),
-        )
-
 
 def made_of(memory: UOp) -> Made | None:
     """The graph by which memory was computed; None where gradients end, and of other nodes."""

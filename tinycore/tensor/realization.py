@@ -123,9 +123,10 @@ def run_and_publish(
     def publish(computed: Realized) -> None:
         replaced, cached = computed
         captured = held_values.scope.ends_gradients
-        if form.assigned and not captured:  # captures work on addresses
+        if form.assigned:
             if not renewed:
-                renewed.update(versions.renewed(memory_written(form.assigned)))
+                of_run = history if captured else versions  # captures work on addresses
+                renewed.update(of_run.renewed(memory_written(form.assigned)))
             replaced = {node: m.substitute(renewed) for node, m in replaced.items()}
             cached = {node: m.substitute(renewed) for node, m in cached.items()}
         if form.cached:
@@ -156,9 +157,8 @@ def note_history(
     """Keep the graphs, for `backward`, of values that were computed but not realized by name."""
     if form.assigned:
         history.mark_done(form.assigned, replaced)
-    if captured := held_values.scope.ends_gradients:
-        history.retire(memory_written(form.assigned))
-    else:
+    captured = held_values.scope.ends_gradients
+    if not captured:
         end_anew(form, replaced)
     for tensor in owners:
         node = root_of(tensor)

@@ -328,7 +328,7 @@ def node_of(recorded: RecordedCall, place: int, buffer: Buffer, given: Sequence[
             recorded.bindings[place] = node
         return node
     if not isinstance(bound, UOp):
-        return given[bound]
+        return versions.current(given[bound])
     if versions.is_former(bound):
         bound = recorded.bindings[place] = versions.latest(bound)
     return bound

@@ -16,7 +16,7 @@ from typing import Final
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.held_values import escaped
 from tinycore.tensor.runtime import runtime
-from tinycore.uop.node import UOp, made_anew
+from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
 
@@ -55,15 +55,6 @@ class Versions:
                 escaped.add(new)
             home.current = weakref.ref(new)
             self.former.add(old)
-        return found
-
-    def stand_in(self, version: UOp) -> UOp:
-        """A former version with the content of a BUFFER that stays the current one, as it is
-        overwritten by a replay, which makes no versions.
-        """
-        found = made_anew(version)
-        self.homes[found] = self.home(version)
-        self.former.add(found)
         return found
 
     def is_former(self, node: UOp) -> bool:
