@@ -118,30 +118,31 @@ def run_and_publish(
     """
     if change_sets:
         record_bound(form.memory)
+    written = memory_written(form.assigned) if form.assigned else None
     renewed: dict[UOp, UOp] = {}
 
     def publish(computed: Realized) -> None:
         replaced, cached = computed
         captured = held_values.scope.ends_gradients
-        if form.assigned:
+        if written:
             if not renewed:
                 of_run = history if captured else versions  # captures work on addresses
-                renewed.update(of_run.renewed(memory_written(form.assigned)))
+                renewed.update(of_run.renewed(written))
             replaced = {node: m.substitute(renewed) for node, m in replaced.items()}
             cached = {node: m.substitute(renewed) for node, m in cached.items()}
         if form.cached:
             bases = map(base_of, form.roots)
             replaced |= {base: form.cached[base] for base in bases if base in form.cached}
-        if read is not None and not form.assigned:
+        if read is not None and not written:
             cached |= readable_again(read, replaced[form.roots[0]], form)
         note_history(form, replaced, asked, owners, read)
-        if form.assigned:
-            held_values.end(memory_written(form.assigned))
-        held_values.hold(cached, form, changes + bool(form.assigned))
+        if written:
+            held_values.end(written)
+        held_values.hold(cached, form, changes + bool(written))
         replace_nodes(replaced | renewed, {id(tensor) for tensor in owners})
-        for node in cached if form.assigned and captured else ():
+        for node in cached if written and captured else ():
             graph.set_memory(node, None)  # unlike those in its place, it reads what was overwritten
-        if form.assigned:  # others do not have the lock
+        if written:  # others do not have the lock
             Writes.done += 1
 
     return runtime().realize(form, choose_retention, others, publish).replaced
@@ -158,11 +159,11 @@ def note_history(
     if form.assigned:
         history.mark_done(form.assigned, replaced)
     captured = held_values.scope.ends_gradients
-    if not captured:
-        end_anew(form, replaced)
+    begun = set() if captured else end_anew(form, replaced)
     for tensor in owners:
         node = root_of(tensor)
-        is_data = tensor._requires_grad is False or is_data_written(base_of(node))
+        base = base_of(node)
+        is_data = tensor._requires_grad is False or is_data_written(base) or base in begun
         if not is_data and node in asked and node in replaced:
             memory = graph.differentiable_base(replaced[node])
             if graph.is_buffer(memory) and (origins := history.ended(node, form)):
@@ -176,14 +177,17 @@ def note_history(
         history.record(done, kept, form)
 
 
-def end_anew(form: CanonicalGraph, replaced: Mapping[UOp, UOp]) -> None:
-    """Record what the values that were written were computed from: a version of memory begins with
-    what gradients ended at in the one before.
+def end_anew(form: CanonicalGraph, replaced: Mapping[UOp, UOp]) -> set[UOp]:
+    """Record what the values that were written were computed from, and return these: a version of
+    memory begins with what gradients ended at in the one before.
     """
+    found = set()
     for node in form.assigned:
         memory = graph.differentiable_base(replaced[node]) if node in replaced else node
         if graph.is_buffer(memory) and any(map(ended_at, buffers_below(memory))):
             end_at(memory, history.ended(node, form))
+            found.add(node)
+    return found
 
 
 def end_at(memory: UOp, origins: BufferSet) -> None:

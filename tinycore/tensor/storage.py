@@ -161,10 +161,11 @@ def exchange(values: Mapping[Storage, UOp]) -> None:
             storage.enter(value, base_of_view(value))
         deque(map(setattr, values, repeat("value"), values.values()), maxlen=0)  # all of it is C
     for storage, old in zip(values, former, strict=True):
-        base = base_of_view(old) if old.op in SHOWING else None
-        if base is not None and storage_at(base) is storage and storage.base is not base:
-            of_memory.pop(id(base), None)
-        for reference in list(storage.views.values()):
+        if old.op in SHOWING:
+            base = base_of_view(old)
+            if base is not base_of_view(storage.value) and storage_at(base) is storage:
+                of_memory.pop(id(base), None)
+        for reference in list(storage.views.values()) if storage.is_viewed else ():
             if (tensor := reference()) is not None:
                 tensor._view.forget()
 
