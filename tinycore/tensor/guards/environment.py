@@ -53,13 +53,6 @@ MOST_BOXES: Final = 4096
 """Boxes that are looked into."""
 
 
-def has_more(function: types.FunctionType) -> bool:
-    """True if a function is more than its code and the globals that the code names."""
-    return bool(
-        function.__closure__ or function.__defaults__ or function.__kwdefaults__ or vars(function)
-    )
-
-
 class Seen(NamedTuple):
     """A box under construction, with the container and its values."""
 
@@ -79,7 +72,7 @@ class Walk:
         """Roles of places to which the function puts tensors, by their paths."""
         self.seen: list[Seen] = []
         self.met: set[int] = set()
-        self.scopes: dict[int, tuple[int, int, Any]] = {}
+        self.queue: deque[tuple[int, int, Any, str, Reader]] = deque()
         self.referred: list[Any] = []
         self.hidden: list[str] = []
 
@@ -94,23 +87,20 @@ class Walk:
         count = -1
         while count != self.names.count:
             count = self.names.count
-            self.seen, self.met, self.scopes = [], set(), {}
+            self.seen, self.met, self.queue = [], set(), deque()
             self.referred, self.hidden = [], []
-            queue: deque[tuple[int, int, Any, str, Reader]] = deque()
             self.more = self.names.imported()
             more = tuple([getattr(value, "__name__", "os.environ") for value in self.more])
-            self.enter(0, (*self.roots, *self.more), (*self.labels, *more), "", queue)
-            while queue and len(self.seen) < MOST_BOXES:
-                self.look(*queue.popleft(), queue)
+            self.enter(0, (*self.roots, *self.more), (*self.labels, *more), "")
+            while self.queue and len(self.seen) < MOST_BOXES:
+                self.look(*self.queue.popleft())
         return self
 
-    def look(
-        self, parent: int, place: int, value: Any, path: str, reader: Reader, queue: Any
-    ) -> None:
+    def look(self, parent: int, place: int, value: Any, path: str, reader: Reader) -> None:
         """Record a container, and its content for later."""
         values = reader.read(value)
         number = len(self.seen) + 1
-        roles = self.enter(number, values, reader.labels, path, queue)
+        roles = self.enter(number, values, reader.labels, path)
         box = Box(
             parent,
             place,
@@ -123,7 +113,7 @@ class Walk:
         self.seen.append(Seen(box, value, values))
 
     def enter(
-        self, number: int, values: Values, labels: tuple[str, ...], path: str, queue: Any
+        self, number: int, values: Values, labels: tuple[str, ...], path: str
     ) -> tuple[Role, ...]:
         """Return the roles of a box's values, and queue the containers among them."""
         roles = []
@@ -131,21 +121,21 @@ class Walk:
             where = path if label in ("", ".__wrapped__") else join_path(path, label)
             role, readers = self.role(value, where)
             roles.append(role)
-            queue.extend([(number, place, value, where, reader) for reader in readers])
+            self.queue.extend([(number, place, value, where, reader) for reader in readers])
             if readers or type(value) not in ATOMS:
-                self.enter_class(number, place, value, where, queue)
+                self.enter_class(number, place, value)
             if isinstance(value, types.FunctionType):
-                self.follow(number, place, value, where, queue)
+                self.follow(number, place, value, where)
         return tuple(roles)
 
-    def enter_class(self, number: int, place: int, value: Any, path: str, queue: Any) -> None:
+    def enter_class(self, number: int, place: int, value: Any) -> None:
         """Queue an object's class, once, to be read through that object."""
         kind = type(value)
         if not self.names.opens(kind.__module__) or id(kind) in self.met:
             return
         self.met.add(id(kind))
         reader = class_reader(kind, self.names, of_object=True)
-        queue.append((number, place, value, f"class {kind.__name__}", reader))
+        self.queue.append((number, place, value, f"class {kind.__name__}", reader))
 
     def role(self, value: Any, path: str) -> tuple[Role, list[Reader]]:
         """Return the role of a value, and the readers of its content where that is guarded too."""
@@ -168,7 +158,10 @@ class Walk:
         self.met.add(id(value))
         readers = [] if is_known else [r for r in (content, own) if r is not None]
         is_function = isinstance(value, types.FunctionType)
-        if is_function and path and not has_more(value):
+        is_more = is_function and any(
+            (value.__closure__, value.__defaults__, value.__kwdefaults__, vars(value))
+        )
+        if is_function and path and not is_more:  # than its code and the globals that this names
             return self.object(value), readers if self.opens(value) else []
         can_be_known = kind.__weakrefoffset__ != 0  # it must not be kept alive to be known again
         if not is_known and (is_function or (readers and not can_be_known)):
@@ -184,18 +177,18 @@ class Walk:
         self.referred.append(value)
         return Role(OBJECT)
 
-    def follow(self, number: int, place: int, function: Any, path: str, queue: Any) -> None:
+    def follow(self, number: int, place: int, function: Any, path: str) -> None:
         """Queue the globals that a function's code names."""
         scope = function.__globals__
         if not self.opens(function):
             return
         self.names.add(function)
-        if id(scope) not in self.scopes:
+        if id(scope) not in self.met:
             guarded = self.names.globals_of(scope)
-            self.scopes[id(scope)] = number, place, function
+            self.met.add(id(scope))
             root = self.roots and getattr(self.roots[0], "__globals__", None)
             home = "" if not path or root is scope else f"module {scope.get('__name__')}"
-            queue.append((number, place, function, home, global_reader(guarded)))
+            self.queue.append((number, place, function, home, global_reader(guarded)))
 
     # --- what came of it
 
@@ -246,7 +239,8 @@ class Walk:
     @property
     def iterators(self) -> list[Any]:
         """The iterators that it reaches, whose positions nobody can ask for."""
-        return [value for value in self.referred if is_iterator(value)]
+        found = [value for value in self.referred if isinstance(value, Iterator)]
+        return [value for value in found if type(value).__module__ in OF_PYTHON]
 
 
 class Change(NamedTuple):
@@ -336,14 +330,12 @@ OF_PYTHON: Final = ("builtins", "itertools")
 BOUND_METHODS: Final = (types.BuiltinMethodType, types.MethodType)
 
 
-def is_iterator(value: Any) -> bool:
-    """True for generators and the iterators of Python and `itertools`."""
-    return isinstance(value, Iterator) and type(value).__module__ in OF_PYTHON
-
-
 def random_generators(values: Iterable[Any], names: Names) -> list[Any]:
     """The generators of random numbers among values, their methods, and modules that code names."""
     numpy_random: Any = sys.modules.get("numpy.random")
+    kinds: tuple[type, ...] = (random.Random,)
+    if numpy_random is not None:  # else NumPy's module is not imported yet
+        kinds = *kinds, numpy_random.Generator, numpy_random.RandomState
     found: dict[int, Any] = {}
     for value in values:
         owner = value.__self__ if isinstance(value, BOUND_METHODS) else value
@@ -353,12 +345,6 @@ def random_generators(values: Iterable[Any], names: Names) -> list[Any]:
             pass
         elif owner is numpy_random or (owner is sys.modules["numpy"] and names.has("random")):
             owner = numpy_random.mtrand._rand
-        kinds = (random.Random, *generators_of(numpy_random))
         if isinstance(owner, kinds) and not isinstance(owner, random.SystemRandom):
             found[id(owner)] = owner
     return list(found.values())
-
-
-def generators_of(numpy_random: Any) -> tuple[type, ...]:
-    """The classes of NumPy's generators; none before NumPy's module is imported."""
-    return () if numpy_random is None else (numpy_random.Generator, numpy_random.RandomState)

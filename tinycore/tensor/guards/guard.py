@@ -299,14 +299,7 @@ class Guard:
         for box in self.boxes:
             for place, (role, number) in enumerate(zip(box.roles, box.ids, strict=True)):
                 if role.means == ATOM:
-                    yield (
-                        box.where(place),
-                        constant_key(role.of) if is_comparable(role.of) else None,
-                    )
+                    is_code = isinstance(role.of, types.CodeType)
+                    yield box.where(place), None if is_code else constant_key(role.of)
                 elif role.means == OBJECT:
                     yield box.where(place), ("object", number)
-
-
-def is_comparable(value: Any) -> bool:
-    """True if a plain value can be shown."""
-    return not isinstance(value, types.CodeType)
