@@ -17,7 +17,6 @@ from typing import Generic, NamedTuple, Self
 from tinycore.dtype import dtypes, least_upper_dtype
 from tinycore.errors import ArgumentTypeError, ShapeError
 from tinycore.linalg.decompositions import AnyTensor, Decompositions, identity, wide_matrix
-from tinycore.tensor import graph
 from tinycore.tensor.checks import broadcast_shapes, same_device
 from tinycore.tensor.linalg import Linalg
 from tinycore.uop.node import UOp
@@ -69,7 +68,7 @@ class Elimination(Decompositions):
         """
         x = square_matrix(self, "inverse")
         found = reduce_to_identity(x, identity(x, x.shape[-1], x.shape[-1])).solution
-        called = self._from_node(graph.called(found.uop, [x.uop], slope_of_inverse))
+        called = found._called(slope_of_inverse, x)
         return called.cast(self._as_float().dtype)
 
     def inv(self) -> Self:
@@ -126,7 +125,7 @@ class Elimination(Decompositions):
         """
         x = square_matrix(self, "cholesky")
         x = x.transpose(-1, -2) if upper else x
-        found = self._from_node(graph.called(factor(x).uop, [x.uop], slope_of_cholesky))
+        found = factor(x)._called(slope_of_cholesky, x)
         lower = found.cast(self._as_float().dtype)
         return lower.transpose(-1, -2) if upper else lower
 
@@ -144,7 +143,7 @@ def square_matrix(x: AnyTensor, name: str) -> AnyTensor:
 def solved(a: AnyTensor, right: AnyTensor) -> AnyTensor:
     """The solution for operands of one batch, with its gradient."""
     value = reduce_to_identity(a, right).solution
-    return a._from_node(graph.called(value.uop, [a.uop, right.uop], slopes_of_solve))
+    return value._called(slopes_of_solve, a, right)
 
 
 def slopes_of_solve(g: UOp, call: UOp) -> list[Elimination]:

@@ -10,7 +10,6 @@ from typing import Self
 
 from tinycore.dtype import Scalar
 from tinycore.errors import ArgumentError
-from tinycore.tensor import graph
 from tinycore.tensor.functions import in_wide_float
 from tinycore.tensor.special import Special
 from tinycore.tensor.templates import templated
@@ -185,7 +184,7 @@ class Activations(Special):
         """
         x = self._as_float()
         value = x / (x.abs() + 1)
-        return self._from_node(graph.called(value.uop, [x.uop], slope_of_softsign))
+        return value._called(slope_of_softsign, x)
 
 
 def slope_of_softsign(g: UOp, call: UOp) -> list[Activations]:

@@ -219,9 +219,9 @@ class Attention(Composed):
         if are_kept:
             return result
         masks = [] if mask is None or isinstance(mask, int) else [mask]
-        given = [t.uop for t in (query, key, value, whole.logarithm(), *masks, *kept)]
+        given = query, key, value, whole.logarithm(), *masks, *kept
         backward = Backward(mask if isinstance(mask, int) else None, p if kept else 0.0)
-        return self._from_node(graph.called(result.uop, given, backward))
+        return result._called(backward, *given)
 
     def _parts_of_keys(self, key: Self, value: Self, is_few: bool = False) -> int:
         """The parts of keys, of one length, that one kernel sees at once: more than one where rows
@@ -356,7 +356,7 @@ class Attention(Composed):
 
 def stands_for(x: Attention) -> Attention:
     """A node of its own in place of a value, of which a mask may be made, too."""
-    return x._from_node(graph.called(x.uop, (), lambda g, call: []))
+    return x._called(lambda g, call: [])
 
 
 @dataclass(frozen=True)

@@ -300,7 +300,7 @@ class Composed(Losses):
         flat = (negative(x) | ratio.ne(0)).where(flat, y.const_like(0.0).copysign(y))
         value = steep.where(y.const_like(math.pi / 2).copysign(y) - ratio.atan(), flat)
         value = (y.isnan() | x.isnan()).where(math.nan, value)
-        return self._from_node(graph.called(value.uop, [y.uop, x.uop], slopes_of_atan2))
+        return value._called(slopes_of_atan2, y, x)
 
     def hypot(self, x: Self) -> Self:
         """sqrt(a**2 + b**2) without overflow.
@@ -313,7 +313,7 @@ class Composed(Losses):
         unit = (most.eq(0) | most.isinf()).where(1.0, most)
         length = ((a / unit).square() + (b / unit).square()).sqrt() * unit
         value = (a.isinf() | b.isinf()).where(math.inf, length)
-        return self._from_node(graph.called(value.uop, [a.uop, b.uop], slopes_of_hypot))
+        return value._called(slopes_of_hypot, a, b)
 
     def glu(self, dim: int = -1) -> Self:
         """The first half of an axis times the sigmoid of the second. Raises ShapeError if odd.

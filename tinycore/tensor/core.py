@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections.abc import Callable
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
 from tinycore.dtype import DType, DTypeLike, Scalar, dtypes, to_dtype
 from tinycore.errors import (
@@ -361,6 +362,10 @@ class Core:
             history.begin(base)
 
     # --- identity in the graph
+
+    def _called(self, gradient: Callable[..., Any], *arguments: Core) -> Self:
+        """This value with a custom gradient: `gradient(g, node)` gives that of each argument."""
+        return self._from_node(graph.called(self.uop, [x.uop for x in arguments], gradient))
 
     def detach(self) -> Self:
         """The same value, through which no gradient flows.

@@ -141,7 +141,7 @@ class Custom(Interop):
         if grad_fxn is None:
             return self._from_node(value)
         own = UOp(Op.VALUE, value.dtype, (value,))  # no view of an argument, which may be written
-        return self._from_node(graph.called(own, [t.uop for t in arguments], grad_fxn))
+        return self._from_node(own)._called(grad_fxn, *arguments)
 
     def callify(self, *lst: Self) -> Self:
         """This tensor. A graph needs no wrapping to be compiled as a whole: `realize` does that."""

@@ -12,7 +12,6 @@ from typing import Literal, Self
 
 from tinycore.dtype import dtypes, least_upper_dtype, sum_acc_dtype
 from tinycore.errors import ArgumentError, ShapeError
-from tinycore.tensor import graph
 from tinycore.tensor.checks import floating_dtype, integer_dtype
 from tinycore.tensor.templates import templated
 from tinycore.tensor.windows import Windows
@@ -52,8 +51,7 @@ class Losses(Windows):
         p, truth = self._broadcasted("binary_crossentropy", Y)
         hit, miss = p.log().clamp(min_=-100.0), (1 - p).log().clamp(min_=-100.0)
         loss = -truth * hit - (1 - truth) * miss
-        called = graph.called(loss.uop, [p.uop, truth.uop], slopes_of_binary_crossentropy)
-        return self._from_node(called)._reduced(reduction)
+        return loss._called(slopes_of_binary_crossentropy, p, truth)._reduced(reduction)
 
     @templated
     def binary_crossentropy_logits(

@@ -123,7 +123,7 @@ class Powers(Functions):
 
     def _sloped(self, base: Self, exponent: Self) -> Self:
         """This value of base ** exponent with the derivatives of a power."""
-        return self._from_node(graph.called(self.uop, [base.uop, exponent.uop], slopes_of_power))
+        return self._called(slopes_of_power, base, exponent)
 
     def _integer_power(self, exponent: Self) -> Self:
         """a ** b of integers by repeated squaring; 1 / a ** -b truncated where b is negative."""

@@ -228,7 +228,7 @@ class Reduce(Activations):
         tiny = plain < 2.0 ** (layout.least_exponent + layout.mantissa_bits + 3)
         root = tiny.where(small, plain.isinf().where(large, plain)).sqrt()
         length = root * tiny.where(1 / up, plain.isinf().where(up, 1.0))
-        return self._from_node(graph.called(length.uop, [self.uop], slope_of_length))
+        return length._called(slope_of_length, self)
 
     @in_wide_float
     def normalize(self, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Self:
