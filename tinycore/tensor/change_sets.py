@@ -63,7 +63,7 @@ class Bound(NamedTuple):
     """Memory that a computation worked on."""
 
     home: Home
-    """Of the memory, which a run may give another version."""
+    """The home of the memory, which a run may give another version."""
     buffer: Buffer
     was_shown: bool
     """True if a storage showed it before."""

@@ -275,7 +275,7 @@ class Guard:
 
     @cached_property
     def compiled(self) -> Callable[[Values], bool]:
-        """`holds` as Python of its own."""
+        """The function that compares, compiled at the first call."""
         return compiled_guard(self.boxes)
 
     def holds(self, roots: Values) -> bool:
