@@ -29,14 +29,14 @@ BUDGETS: Final = {
     "tinycore/lower": 54_289,
     "tinycore/lower/steps": 13_339,
     "tinycore/lower/strategies": 28_417,
-    "tinycore/linalg": 7_511,
+    "tinycore/linalg": 7_464,
     "tinycore/nn": 16_400,
     "tinycore/nn/files": 14_700,
     "tinycore/nn/optim": 8_338,
     "tinycore/render": 19_869,
     "tinycore/schedule": 54_413,
-    "tinycore/tensor": 126_640,
-    "tinycore/tensor/guards": 9_178,
+    "tinycore/tensor": 126_226,
+    "tinycore/tensor/guards": 8_633,
     "tinycore/uop": 43_992,
     "plugins/tiny_amd": 41_844,
     "plugins/tiny_cl": 9_588,
@@ -55,9 +55,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 496_983
+SUM: Final = 495_977
 """The budgets of the core together."""
-FLOORS: Final = 446_418
+FLOORS: Final = 445_412
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

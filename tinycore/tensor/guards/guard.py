@@ -88,7 +88,7 @@ class Reader(NamedTuple):
     expression for each label.
     """
     scope: Mapping[str, Any] = NOTHING_NAMED
-    """What the source names."""
+    """The objects that the source names."""
     is_class: bool = False
     """True if the class of an object is read, through that."""
 
