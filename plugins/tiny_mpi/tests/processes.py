@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 SECONDS = 120
+UNNOTICED = ("sh", "-c", '"$@"; [ $? = 137 ] && exec sleep 30; exit 1', "sh")
+"""A command that outlives the one it runs, if that is killed."""
 
 
 def mpiexec() -> str:

@@ -10,7 +10,7 @@ import subprocess
 import time
 
 import pytest
-from processes import finished
+from processes import UNNOTICED, finished
 
 pytestmark = pytest.mark.slow
 
@@ -23,10 +23,6 @@ print("process", os.getpid(), flush=True)
 """
 SECONDS = 10
 """Time in which a program must have ended after its mistake."""
-
-
-UNNOTICED = ("sh", "-c", '"$@"; [ $? = 137 ] && exec sleep 30; exit 1', "sh")
-"""A command that outlives the one it runs, if that is killed."""
 
 
 def failure(count: int, program: str, within: tuple[str, ...] = (), **variables: str) -> str:

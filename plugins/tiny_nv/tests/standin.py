@@ -352,6 +352,9 @@ class Driver:
     def cuStreamSynchronize(self, stream: Any) -> int:  # noqa: N802
         return self._stream(stream)
 
+    def cuStreamQuery(self, stream: Any) -> int:  # noqa: N802
+        return self._stream(stream)
+
     def foreign_stream(self, *work: Callable[[], None]) -> int:
         """A stream of another library that was asked to do something."""
         number = next(self._numbers)

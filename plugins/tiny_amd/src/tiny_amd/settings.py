@@ -16,6 +16,8 @@ class AmdSettings(PluginSettings):
         "addresses such as 0000:03:00.0, with commas between",
     )  # fmt: skip
     COMGR_LIBRARY = text("", "AMD's compiler library COMGR; empty looks for it", "a file")
+    HIP_LIBRARY = text("", "HIP's runtime, for RCCL; empty looks for it", "a file")
+    RCCL_LIBRARY = text("", "The library of collectives, RCCL; empty looks for it", "a file")
     LIBUSB_LIBRARY = text("", "libusb-1.0 for DEV=USB+AMD; empty looks for it", "a file")
 
 

@@ -18,12 +18,12 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy
 
 from tiny_mpi.arrivals import Arrivals, Place, SupportsBuckets
-from tiny_mpi.launch import place
+from tiny_mpi.launch import device_name, place
 from tiny_mpi.settings import settings
 from tinycore import Device
 from tinycore.config import cpu_count
@@ -41,6 +41,9 @@ from tinycore.plugin import (
     ProgramInfo,
     deferred,
 )
+
+if TYPE_CHECKING:
+    from tiny_mpi.cards import Direct
 
 __all__ = ["BACKEND", "RankRuntime", "open_rank", "reading_alone"]
 
@@ -134,8 +137,16 @@ class AbsentAllocator:
 class RankAllocator:
     """Memory of the device of one rank, as a process sees it."""
 
-    def __init__(self, rank: int, owned: Allocator | AbsentAllocator, arrivals: Arrivals) -> None:
+    def __init__(
+        self,
+        rank: int,
+        owned: Allocator | AbsentAllocator,
+        arrivals: Arrivals,
+        direct: Direct | None = None,
+    ) -> None:
         self.rank = rank
+        self.direct = direct
+        """Way of memory of the device to others, where it need not go by the host."""
         self.owned: Any = owned
         self.arrivals = arrivals
         self.processes: Any = arrivals.processes
@@ -169,6 +180,8 @@ class RankAllocator:
         """Read in the process that has it, and tell all."""
         if self.processes.rank == self.rank:
             self.arrivals.settle([src])
+            if self.direct is not None:
+                self.direct.settle()
             self.owned.read(dst, src.handle)
         if self.processes.size > 1 and not reading_alone.get():
             told = self.processes.broadcast(numpy.frombuffer(dst, numpy.uint8), self.rank)
@@ -181,13 +194,19 @@ class RankAllocator:
             self.copy_here(dst, src, size)
         elif own == sender.rank:
             sender.arrivals.settle([src])
+            if sender.direct is not None:
+                sender.direct.send(src.handle, size, self.rank)
+                return
             content = numpy.empty(size, numpy.uint8)
             sender.owned.read(content.data, src.handle)
             together = isinstance(self.processes, SupportsBuckets)
             (self.processes.post if together else self.processes.send)(content, self.rank)
         elif own == self.rank:
             self.arrivals.settle([dst])
-            self.arrivals.expect(dst, sender.rank, size)
+            if self.direct is not None:
+                self.direct.receive(dst.handle, size, sender.rank)
+            else:
+                self.arrivals.expect(dst, sender.rank, size)
 
     def copy_here(self, dst: Place, src: Place, size: int) -> None:
         """Copy within one device, if it is that of this process."""
@@ -256,12 +275,20 @@ class RankRuntime:
     def __init__(self, rank: int, processes: Group, owned: DeviceRuntime | AbsentRuntime) -> None:
         self.owned = owned
         self.arrivals = Arrivals(processes, owned.allocator.write)
-        self.allocator = RankAllocator(rank, owned.allocator, self.arrivals)
-        self.synchronize, self.close = owned.synchronize, owned.close
+        offered = getattr(processes, "direct", None)
+        self.direct: Direct | None = offered(owned) if offered else None
+        self.allocator = RankAllocator(rank, owned.allocator, self.arrivals, self.direct)
+        self.close = owned.close
         if not hasattr(owned, "graph"):
             self.graph = None  # type: ignore[assignment]
         if arch := getattr(owned, "arch", ""):
             self.arch = arch
+
+    def synchronize(self) -> None:
+        """Wait for the device, and for what it exchanges with others."""
+        if self.direct is not None:
+            self.direct.settle()
+        self.owned.synchronize()
 
     def load(self, binary: bytes, info: ProgramInfo) -> Program:
         """A program of the device."""
@@ -278,8 +305,7 @@ def underlying() -> Backend:
 
     Raises SettingError where it is not installed, or computes nothing.
     """
-    wanted = settings.RANK_DEVICE or core_settings.DEV.partition(";")[0].rpartition("+")[2]
-    name, *details = wanted.upper().split(":")
+    name, *details = device_name()
     if name in {"", "RANK"} or (name == "NULL" and not settings.RANK_DEVICE):
         name = "PYTHON" if Device.plugins.find("CPU") is None else "CPU"
     candidate = None if name == "NULL" else Device.plugins.find(name)

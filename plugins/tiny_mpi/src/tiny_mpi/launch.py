@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import os
 from functools import cache
-from typing import Final, NamedTuple
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import numpy
+
+from tiny_mpi.settings import settings
 from tiny_mpi.threads import Board, ThreadGroup
+from tinycore.config import settings as core_settings
 from tinycore.groups import Group
 from tinycore.plugin import deferred
 
-__all__ = ["Place", "place", "started"]
+if TYPE_CHECKING:
+    from tiny_mpi.cards import Control
 
+__all__ = ["COLLECTIVES", "Place", "device_name", "on_cards", "place", "started"]
+
+COLLECTIVES: Final = "tinycore.collectives"
+"""The group of entry points by which packages of devices offer collectives of their cards."""
 world: Final = deferred("tiny_mpi.mpi_group:world")
+card_group: Final = deferred("tiny_mpi.cards:CardGroup")
+library: Final = deferred("tiny_mpi.nccl:Library")
 
 VARIABLES: Final = (
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
@@ -48,5 +60,24 @@ def place() -> Place:
 @cache
 def started() -> Group:
     """The processes that `mpiexec` started, or this one alone."""
-    found: Group = world() if place().size > 1 else ThreadGroup(0, Board(1))
-    return found
+    return on_cards(world()) if place().size > 1 else ThreadGroup(0, Board(1))
+
+
+def device_name() -> tuple[str, ...]:
+    """The device that RANK_DEVICE names, or else DEV, and words on it: ("CUDA", "PTX")."""
+    wanted = settings.RANK_DEVICE or core_settings.DEV.partition(";")[0].rpartition("+")[2]
+    return tuple(wanted.upper().split(":"))
+
+
+def on_cards(control: Control) -> Group:
+    """The same processes by the library of their cards, where all have one; else `control`."""
+    offers = entry_points(group=COLLECTIVES, name=device_name()[0])
+    if not offers or not settings.MPI_CARDS:
+        return control
+    here = place()
+    found: Any = next(iter(offers)).load()(here.local_rank, here.local_size)
+    if not control.all_reduce(numpy.array([found is not None], numpy.int32), "min")[0]:
+        return control
+    path, open_card = found
+    made: Group = card_group(control, library(path), open_card())
+    return made

@@ -8,6 +8,7 @@ import sys
 import time
 import traceback
 from collections import Counter, defaultdict, deque
+from collections.abc import Callable
 from functools import partial
 from types import TracebackType
 from typing import Any, Final
@@ -125,6 +126,10 @@ class MpiGroup:
         if most[0] != -most[1]:
             check_same(self.comm.allgather(call))
         return call
+
+    def wait(self, is_done: Callable[[], bool], call: Call) -> None:
+        """Wait for what a call asks for. Raises GroupError where others do not come."""
+        self.stalls.wait(is_done, call)
 
     # --- one to one
 

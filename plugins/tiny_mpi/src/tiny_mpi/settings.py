@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tinycore.config import PluginSettings, number, text
+from tinycore.config import PluginSettings, number, switch, text
 
 __all__ = ["RankSettings", "settings"]
 
@@ -13,6 +13,7 @@ class RankSettings(PluginSettings):
     MPI_TIMEOUT = number(300, "Longest wait of a process for others, in seconds", 1)
     MPI_BUCKET = number(1 << 14, "Bytes of arrays to one process that are sent as one message", 0)
     MPI_EARLY = number(1 << 28, "Bytes that a process receives before they are needed", 0)
+    MPI_CARDS = switch(True, "Exchange memory of cards by NCCL or RCCL, where it is found")
     RANK_DEVICE = text(
         "", "Device behind RANK in each process; empty takes that of DEV, or CPU", "a device"
     )

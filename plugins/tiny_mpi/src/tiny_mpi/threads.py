@@ -9,9 +9,10 @@ programs use it without MPI.
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy
 
@@ -30,6 +31,8 @@ from tinycore.groups import Array
 from tinycore.plugin import recursive_lock
 
 __all__ = ["Board", "BoardGroup", "ThreadGroup", "on_threads"]
+
+WAIT_SECONDS: Final = 1e-4
 
 Result = TypeVar("Result")
 
@@ -160,7 +163,18 @@ class BoardGroup:
 
     def barrier(self) -> None:
         """Wait until all members are here."""
-        self.ask("meet", self.call("barrier", None, ""), None)
+        self.begin("barrier", None)
+
+    def begin(self, name: str, x: Array | None, detail: str = "") -> Call:
+        """The next collective, in which all agree. Raises GroupError, naming two calls, if not."""
+        call = self.call(name, x, detail)
+        self.ask("meet", call, None)
+        return call
+
+    def wait(self, is_done: Callable[[], bool], call: Call) -> None:
+        """Wait for what a call asks for."""
+        while not is_done():
+            time.sleep(WAIT_SECONDS)
 
     def arrays(self, name: str, x: Array, detail: str = "") -> list[Array]:
         """The arrays that all give to a collective."""

@@ -39,8 +39,8 @@ SIZES |= json.loads(os.environ.get("DECODER_SIZES", "{}"))
 VOCABULARY, WIDTH, HEADS, INNER, LAYERS, BATCH, LENGTH = SIZES.values()
 MICROBATCHES = 4
 EPSILON = 1e-4
-"""Of AdamW: far above the rounding of gradients, some 1e-8. Below it, a gradient that is zero but
-for rounding makes a whole step, up or down as the number of processes has it."""
+"""Far above the rounding of gradients, some 1e-8: below it, AdamW makes a whole step of a gradient
+that is zero but for rounding, up or down as the number of processes has it."""
 STAGES = [RANKS[number * len(RANKS) // LAYERS] for number in range(LAYERS)]
 
 

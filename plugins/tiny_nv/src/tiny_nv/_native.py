@@ -94,6 +94,8 @@ ffi = _cffi_backend.FFI(
         0,
         b"\x00\x00\x99\x23cuStreamDestroy_v2",
         0,
+        b"\x00\x00\x99\x23cuStreamQuery",
+        0,
         b"\x00\x00\x99\x23cuStreamSynchronize",
         0,
         b"\x00\x00\x9c\x23cuStreamWaitEvent",

@@ -37,6 +37,7 @@ _LEGACY_DEFAULT: Final = 1
 """Number and handle of the default stream that waits for others, with DLPack and with CUDA."""
 _ALREADY_ENABLED: Final = 704
 _SLEEP: Final = 1
+_NOT_READY: Final = 600
 _UNTIMED: Final = 2
 
 
@@ -236,6 +237,14 @@ class CudaDevice:
             status = self.driver.cuCtxEnablePeerAccess(other.context, 0)
             if status not in (0, _ALREADY_ENABLED):
                 self.fail(status, "cuCtxEnablePeerAccess", other.info.name)
+
+    def is_idle(self) -> bool:
+        """True if the stream is empty. Raises DeviceError if what it was asked failed."""
+        self.enter()
+        status = self.driver.cuStreamQuery(self.stream)
+        if status not in (0, _NOT_READY):
+            self.fail(status, "cuStreamQuery", "")
+        return not status
 
     def synchronize(self) -> None:
         """Wait until the stream is empty."""

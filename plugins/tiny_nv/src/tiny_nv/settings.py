@@ -26,6 +26,7 @@ class CudaSettings(PluginSettings):
     """The table of CUDA; NV, too, compiles by nvrtc."""
 
     CUDA_LIBRARY = text("", "The driver's library libcuda; empty looks for it", "a file")
+    NCCL_LIBRARY = text("", "The library of collectives, NCCL; empty looks for it", "a file")
     NVRTC_LIBRARY = text("", "The compiler's library libnvrtc; empty looks for it", "a file")
     NVRTC_OPTIONS = text("", "Added to what kernels are compiled with", "options of nvrtc")
     CUDA_CLUSTERS = switch(
