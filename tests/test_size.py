@@ -34,8 +34,8 @@ BUDGETS: Final = {
     "tinycore/nn/files": 14_700,
     "tinycore/nn/optim": 8_338,
     "tinycore/render": 19_869,
-    "tinycore/schedule": 54_413,
-    "tinycore/tensor": 126_226,
+    "tinycore/schedule": 56_538,
+    "tinycore/tensor": 124_057,
     "tinycore/tensor/guards": 8_633,
     "tinycore/uop": 43_992,
     "plugins/tiny_amd": 42_910,
@@ -55,9 +55,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 495_977
+SUM: Final = 495_933
 """The budgets of the core together."""
-FLOORS: Final = 445_412
+FLOORS: Final = 445_368
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from tinycore.config import settings
 from tinycore.schedule import checks, explain
+from tinycore.schedule.adjoint import with_windows
 from tinycore.schedule.buffer_limit import limit_buffers
 from tinycore.schedule.emit import KernelEmitter
 from tinycore.schedule.group import group_values
@@ -59,6 +60,11 @@ def shard(state: State) -> State:
 def place_writes(state: State) -> State:
     """Each partial write is assigned to the memory that it changes."""
     return replace(state, rewritten=place_partial_writes(state.sharded.parts, new_memory))
+
+
+def use_windows(state: State) -> State:
+    """Adjoints of sliding windows become sliding windows, where they are made of images."""
+    return replace(state, rewritten=with_windows(state.rewritten))
 
 
 def lay_out(state: State) -> State:
@@ -154,6 +160,7 @@ def place_memory(state: State) -> State:
 SCHEDULE_PIPELINE: Final = (
     Pass("shard", shard, checks.sharded, explain.no_lines),
     Pass("partial writes", place_writes, checks.writes, explain.no_lines),
+    Pass("windows", use_windows, checks.writes, explain.no_lines),
     Pass("operand layout", lay_out, checks.writes, explain.no_lines),
     Pass("choose storage", choose_storage, checks.stored, explain.storage),
     Pass("limit buffers", respect_buffer_limit, checks.stored, explain.buffer_limit),

@@ -14,7 +14,7 @@ order in which a program passes them:
   `composed.py`
 - images, many devices, kernels by hand: `image_products.py`, `pixels.py`, `multi.py`, `custom.py`,
   `placeholder.py`
-- gradients: `grad.py`, `adjoint.py`, `softmax_products.py`, `gradient_sources.py`,
+- gradients: `grad.py`, `softmax_products.py`, `gradient_sources.py`,
   `versions.py`, `past.py`, `history.py`
 - computing: `realize.py`, `realization.py`, `held_values.py`, `runtime.py`
 - writing: `storage.py` (a group of aliases), `inplace.py`, `view_writes.py` (where a write lands),

@@ -13,7 +13,6 @@ from typing import Final
 from tinycore.dtype import Scalar, dtypes
 from tinycore.errors import GradientError
 from tinycore.tensor import graph
-from tinycore.tensor.adjoint import sum_to, unskew
 from tinycore.tensor.past import made_of, ordered_through, sources_of
 from tinycore.tensor.prefix_scan import running_fold, shifted
 from tinycore.tensor.softmax_products import RESULTS, weighed_at
@@ -180,9 +179,7 @@ def of_contiguous_backward(node: UOp, g: UOp) -> Gradients:
 
 @rule(Op.COPY)
 def of_copy(node: UOp, g: UOp) -> Gradients:
-    """Copied back to the device of the source; left there if it came from there."""
-    if g.op is Op.COPY and g.src[0].device == node.src[0].device:
-        return g.src[0], None
+    """Copied back to the device of the source."""
     return UOp(Op.COPY, g.dtype, (g, device_node(node.src[0].device))), None
 
 
@@ -207,7 +204,7 @@ def of_reshape(node: UOp, g: UOp) -> Gradients:
 @rule(Op.EXPAND)
 def of_expand(node: UOp, g: UOp) -> Gradients:
     """Repetitions are added up."""
-    return (sum_to(g, node.src[0].shape),)
+    return (graph.sum_to(g, node.src[0].shape),)
 
 
 @rule(Op.PERMUTE)
@@ -246,7 +243,7 @@ def of_flip(node: UOp, g: UOp) -> Gradients:
 def of_skew(node: UOp, g: UOp) -> Gradients:
     """UNSKEW is the adjoint of SKEW."""
     how: Skew = node.arg
-    return (unskew(g, how._replace(size=node.src[0].shape[how.axis])),)
+    return (graph.unskew(g, how._replace(size=node.src[0].shape[how.axis])),)
 
 
 @rule(Op.UNSKEW)
@@ -405,16 +402,18 @@ def gradients(root: UOp, seed: UOp, targets: Iterable[UOp]) -> dict[UOp, UOp]:
         is_passed = node in passing or made_of(node) is not None
         if node in wanted or (is_passed and not useful.isdisjoint(sources_of(node))):
             useful.add(node)
-    found = {root: seed}
+    found, shown = {root: seed}, {seed}
     for node in reversed(order):
         if node not in useful or node not in found:
             continue
+        if node in wanted:
+            shown.add(found[node])
         if (made := made_of(node)) is not None:
             parts: Iterable[tuple[UOp, UOp | None]] = [
                 (made.node, graph.reshape(found[node], made.node.shape))
             ]
         elif node in passing:
-            parts = parts_of(node, found[node], useful, wanted)
+            parts = parts_of(node, found[node], useful, wanted, shown)
         else:
             continue
         for source, part in parts:
@@ -424,9 +423,14 @@ def gradients(root: UOp, seed: UOp, targets: Iterable[UOp]) -> dict[UOp, UOp]:
 
 
 def parts_of(
-    node: UOp, g: UOp, useful: Collection[UOp], targets: Collection[UOp]
+    node: UOp, g: UOp, useful: Collection[UOp], targets: Collection[UOp], shown: Collection[UOp]
 ) -> Iterable[tuple[UOp, UOp | None]]:
-    """Nodes that a node was computed from, and their gradients as far as they come from it."""
+    """Nodes that a node was computed from, and their gradients as far as they come from it.
+
+    The gradient of a copy stays where it came from, unless it is one of those that are `shown`.
+    """
+    if node.op is g.op is Op.COPY and g.src[0].device == node.src[0].device and g not in shown:
+        return [(node.src[0], g.src[0])]
     if node.op in RESULTS:
         found = weighed_at(node, g, useful, targets, gradients)
         if found is not None:

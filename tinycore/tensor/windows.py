@@ -8,7 +8,7 @@ first, as in torch.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, Self, overload
 
 from tinycore._deferred import numpy
@@ -16,12 +16,12 @@ from tinycore.config import settings
 from tinycore.dtype import DTypeLike, dtypes, least_upper_dtype
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph
-from tinycore.tensor.adjoint import added_up
 from tinycore.tensor.checks import counter_dtype, resolve_axes, same_device, same_size
 from tinycore.tensor.linalg import Linalg
 from tinycore.tensor.pixels import product_operands
 from tinycore.tensor.templates import templated
 from tinycore.uop.node import Skew, UOp
+from tinycore.uop.op import Op
 
 Ints = int | Sequence[int]
 Pair = tuple[int, int]
@@ -123,7 +123,7 @@ class Windows(Linalg):
         w = weight.reshape((1, groups, inner, outer, *[1] * rank, *kernel))
         x = self.reshape((batch, groups, inner, 1, *self.shape[2:], *[1] * rank))
         node = x._product_sum([w], [2], None).uop  # (N, groups, outer, *spatial, *kernel)
-        summed = self._from_node(overlapped(node, rank, stride, dilation, (self.uop, weight.uop)))
+        summed = self._from_node(overlapped(node, rank, stride, dilation))
         extra = per_axis("output_padding", output_padding, rank)
         pads = spatial_padding("conv_transpose2d", padding, rank)
         trims = [(-a, e - b) for (a, b), e in zip(pads, extra, strict=True)]
@@ -395,10 +395,8 @@ class Windows(Linalg):
         return (centered * (variance + eps).rsqrt()).cast(x.dtype)
 
 
-def overlapped(x: UOp, rank: int, stride: Ints, dilation: Ints, ends: Collection[UOp]) -> UOp:
-    """Windows (.., o1 .., k1 ..) added up where they slide to: the adjoint of `windows`.
-
-    They are made of the nodes at `ends`."""
+def overlapped(x: UOp, rank: int, stride: Ints, dilation: Ints) -> UOp:
+    """Windows (.., o1 .., k1 ..) added up where they slide to: the adjoint of `windows`."""
     steps, gaps = per_axis("stride", stride, rank), per_axis("dilation", dilation, rank)
     inside = range(len(x.shape) - rank, len(x.shape))
     narrow = dtypes.is_float(x.dtype) and x.dtype.itemsize < 4
@@ -406,7 +404,9 @@ def overlapped(x: UOp, rank: int, stride: Ints, dilation: Ints, ends: Collection
     for step, gap, window in zip(steps, gaps, inside, strict=True):
         axis = window - rank
         size = (x.shape[axis] - 1) * step + gap * (x.shape[window] - 1) + 1
-        found = added_up(found, Skew(axis, window, step, gap, size), ends)
+        found = graph.fold(
+            graph.unskew(found, Skew(axis, window, step, gap, size)), Op.ADD, [window]
+        )
     return graph.drop_axes(found, inside).cast(x.dtype)
 
 

@@ -10,7 +10,9 @@ import pytest
 import torch
 from torch.nn import functional
 
+from tinycore.schedule.adjoint import with_windows
 from tinycore.tensor import Tensor
+from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
 
@@ -19,9 +21,10 @@ def numbers(*shape: int, seed: int = 0) -> Any:
     return numpy.random.default_rng(seed).standard_normal(shape).astype(numpy.float32)
 
 
-def spreads(result: Tensor) -> int:
-    """Number of UNSKEWs in the graph of a result."""
-    return sum(n.op is Op.UNSKEW for n in result.uop.toposort())
+def spread(result: Tensor) -> list[UOp]:
+    """The UNSKEWs that a result is computed by."""
+    nodes = with_windows({node: node for node in result.uop.toposort()})
+    return [n for n in nodes[result.uop].toposort() if n.op is Op.UNSKEW]
 
 
 CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
@@ -46,7 +49,7 @@ def test_gradient_of_a_convolution_is_a_convolution(name: str) -> None:
     (found,) = (ours.conv2d(Tensor(w), **options) * Tensor(weight)).sum().gradient(ours)
     (truth,) = torch.autograd.grad((expected * torch.tensor(weight)).sum(), theirs)
 
-    assert spreads(found) == 0
+    assert not spread(found)
     numpy.testing.assert_allclose(found.numpy(), truth.numpy(), rtol=1e-4, atol=1e-5)
 
 
@@ -149,7 +152,7 @@ def test_no_element_is_asked_whether_it_lies_in_a_window_of_a_stride(
     x = Tensor(numbers(2, 3, 12, 12))
     (found,) = x.max_pool2d(kernel, stride, padding=padding).square().sum().gradient(x)
 
-    assert all(n.arg.stride == 1 for n in found.uop.toposort() if n.op is Op.UNSKEW)
+    assert all(n.arg.stride == 1 for n in spread(found))
 
 
 def test_transposed_convolution_with_a_stride_rounds_narrow_sums_once() -> None:
@@ -160,3 +163,34 @@ def test_transposed_convolution_with_a_stride_rounds_narrow_sums_once() -> None:
     ).numpy()
 
     numpy.testing.assert_allclose(ours, truth, rtol=1e-3, atol=1e-3)
+
+
+SEEDS: dict[str, Callable[[Any], Any]] = {
+    "reshaped": lambda x: x.reshape(1, 3, 3, 3),
+    "permuted": lambda x: x.reshape(3, 1, 3, 3).permute(1, 0, 2, 3),
+    "repeated": lambda x: x.reshape(1, 3, 3, 3)[:, :1].expand(1, 3, 3, 3),
+    "multiplied": lambda x: x.reshape(1, 3, 3, 3) * x.sum(),
+    "added up": lambda x: x.reshape(1, 3, 3, 3, 1).expand(1, 3, 3, 3, 2).sum(4),
+}
+
+
+@pytest.mark.parametrize("name", SEEDS)
+@pytest.mark.parametrize("spatial", [{}, {"stride": 2, "padding": 1}])
+def test_gradient_of_a_gradient_to_what_the_first_was_given(
+    name: str, spatial: dict[str, int]
+) -> None:
+    made = SEEDS[name]
+    x, w, a = numbers(1, 2, 5, 5), numbers(3, 2, 3, 3, seed=1), numbers(27, seed=2)
+    here = [Tensor(n) for n in (x, w, a)]
+    there = [torch.tensor(n).double().requires_grad_() for n in (x, w, a)]
+    given = made(here[2].sin())
+    truth = made(there[2].sin())
+
+    (first,) = here[0].conv2d(here[1], **spatial).gradient(here[0], gradient=given)
+    output = functional.conv2d(there[0], there[1], **spatial)
+    (expected,) = torch.autograd.grad(output, there[0], truth, create_graph=True)
+    found = first.square().sum().gradient(given, here[2], here[1])
+    second = torch.autograd.grad(expected.square().sum(), (truth, there[2], there[1]))
+
+    for ours, theirs in zip(found, second, strict=True):
+        numpy.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-3, atol=1e-3)

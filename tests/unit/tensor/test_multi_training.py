@@ -243,3 +243,13 @@ def test_zero_sends_what_theory_says(stage: int, count: int) -> None:
     assert len(sent) == count
     for total in sent.values():
         assert theory <= total <= theory + count * 8  # and the loss
+
+
+def test_gradient_of_a_gradient_to_one_that_was_copied() -> None:
+    x, z = Tensor([1.0, 2.0]), Tensor([3.0, 4.0])
+    given = z.to("PYTHON:1")
+
+    (first,) = x.to("PYTHON:1").gradient(x, gradient=given)
+    (found,) = first.square().sum().gradient(given)
+
+    assert found.tolist() == [6.0, 8.0]
