@@ -36,8 +36,10 @@ PACKAGE_COMMANDS: Final = {
     "new-backend": ("testing", "write a package that drives a device, to start from"),
     "chat": ("llm", "talk with a language model"),
     "serve": ("llm", "serve a language model to programs, as OpenAI's API"),
+    "perplexity": ("llm", "measure how well a language model predicts a text"),
     "plan": ("mpi", "estimate a training step of a decoder on many devices"),
     "run": ("onnx", "run an ONNX model on files"),
+    "export-onnx": ("onnx", "write a model as a file of the ONNX standard"),
     "viz": ("viz", "show the profile of a program: timeline, kernels, memory"),
 }
 """Commands of our other packages: the extra that brings each, and what it is for."""

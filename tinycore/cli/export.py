@@ -68,9 +68,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Export a model, and list the files."""
-    function, inputs = made(arguments.model)
     folder = Path(arguments.output)
-    model = export(function, inputs, arguments.backend, folder, arguments.arch)
+    model = export(*made(arguments.model), arguments.backend, folder, arguments.arch)
     weights = sum(tensor.span.size for tensor in model.weights)
     print(
         f"{folder}: {len(model.launches)} launches of {len(model.kernels)} kernels, "
@@ -124,8 +123,8 @@ def named_in_module(module: str, name: str) -> Any:
 
 def exporters() -> list[str]:
     """Names of the installed backends that export models."""
-    declared = [claim.load() for claim in Device.plugins.claims]
-    return [backend.name for backend in declared if backend is not None and backend.export]
+    loaded = (claim.load() for claim in Device.plugins.claims)
+    return [backend.name for backend in loaded if backend and backend.export]
 
 
 def export(

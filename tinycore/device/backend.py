@@ -51,7 +51,7 @@ class InterfaceState:
         return not self.reason
 
 
-API_VERSION: Final = (1, 24)
+API_VERSION: Final = (1, 25)
 """(major, minor) of the contract. A plugin names the lowest it needs; its major must be this one.
 """
 

@@ -36,6 +36,8 @@ class ExportedKernel:
 
     binary: bytes
     info: ProgramInfo
+    source: str
+    """Source of the binary."""
 
 
 @dataclass(frozen=True)
@@ -58,3 +60,5 @@ class ExportedModel:
     """Memory with content before the first launch: each is in the file `weights.safetensors`."""
     inputs: tuple[ExportedTensor, ...]
     outputs: tuple[ExportedTensor, ...]
+    arch: str
+    """Architecture of the kernels, as in DEV."""

@@ -22,7 +22,7 @@ import os
 import sys
 import tomllib
 from dataclasses import dataclass, fields
-from fnmatch import fnmatchcase
+from fnmatch import filter as matching
 from glob import glob
 from importlib.util import find_spec
 from pathlib import Path
@@ -97,7 +97,7 @@ def is_installed(name: str) -> bool:
 def is_on_bus(pattern: str) -> bool:
     """True if a PCI function matches a pattern of its modalias, or none can be looked at here."""
     aliases = _pci_functions()
-    return not aliases or any(fnmatchcase(alias, pattern) for alias in aliases)
+    return not aliases or bool(matching(aliases, pattern))
 
 
 def _loader_cache() -> bytes:

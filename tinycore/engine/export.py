@@ -60,10 +60,9 @@ class Exporter:
                 f"kernel {compiled.info.name} takes the variables {compiled.info.values}, which an "
                 "exported model has not. Give the inputs shapes of numbers."
             )
-        kernel = ExportedKernel(compiled.binary, compiled.info)
+        kernel = ExportedKernel(compiled.binary, compiled.info, compiled.source)
         number = self.kernels.setdefault(kernel, len(self.kernels))
-        spans = tuple(self.span(buffer) for buffer in item.bufs)
-        self.launches.append(ExportedLaunch(number, spans))
+        self.launches.append(ExportedLaunch(number, tuple(map(self.span, item.bufs))))
 
 
 def export_schedule(
@@ -95,6 +94,7 @@ def export_schedule(
         inputs=tuple(given.values()),
         outputs=tuple(results),
         buffers=tuple(buffer.nbytes for buffer in exporter.numbers),
+        arch=toolchain.arch,
     )
 
 

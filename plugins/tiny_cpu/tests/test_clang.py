@@ -26,7 +26,7 @@ def empty_path(
 ) -> Iterator[Path]:
     """A PATH with nothing on it, and no ziglang."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(clang, "_zig", lambda: None)
+    monkeypatch.setattr(clang, "zig", lambda: None)
     find_clang.cache_clear()
     yield tmp_path
     find_clang.cache_clear()

@@ -33,7 +33,7 @@ def devices() -> Iterator[Registry]:
 @pytest.fixture
 def no_clang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(clang, "_zig", lambda: None)
+    monkeypatch.setattr(clang, "zig", lambda: None)
     find_clang.cache_clear()
     yield
     find_clang.cache_clear()

@@ -16,10 +16,11 @@ _DTYPES = (
 
 BACKEND = Backend(
     name="CPU",
-    api=(1, 24),
+    api=(1, 25),
     count=deferred("tiny_cpu.probe:count"),
     probe=deferred("tiny_cpu.probe:reason"),
     open=deferred("tiny_cpu.device:open_cpu"),
+    export=deferred("tiny_cpu.export:write"),
     renderers={
         "CLANG": deferred("tiny_cpu.device:clang_toolchain"),
         "LLVM": deferred("tiny_cpu.device:llvm_toolchain"),

@@ -23,7 +23,7 @@ from tinycore import cache as disk
 from tinycore.errors import CompileError, CompilerUnavailable
 from tinycore.plugin import file_identity
 
-__all__ = ["Clang", "ClangCompiler", "candidates", "find_clang", "is_clang_installed"]
+__all__ = ["Clang", "ClangCompiler", "candidates", "find_clang", "is_clang_installed", "zig"]
 
 OLDEST: Final = 15
 """The first clang with _Float16 on every processor and with opaque pointers."""
@@ -139,9 +139,9 @@ def candidates() -> Iterator[Clang]:
         path = shutil.which(name)
         if path is not None:
             yield Clang((path,), _version_of((path,)))
-    zig = _zig()
-    if zig is not None:
-        yield Clang((zig, "clang"), _version_of((zig, "clang")))
+    program = zig()
+    if program is not None:
+        yield Clang((program, "clang"), _version_of((program, "clang")))
 
 
 def is_clang_installed() -> bool:
@@ -153,7 +153,7 @@ def is_clang_installed() -> bool:
     return True
 
 
-def _zig() -> str | None:
+def zig() -> str | None:
     """The program inside the `ziglang` package, found without importing it."""
     try:
         spec = importlib.util.find_spec("ziglang")

@@ -27,7 +27,7 @@ from tinycore import cache as disk
 from tinycore.config import cpu_count
 from tinycore.plugin import file_identity, in_child, lock
 
-__all__ = ["RECORD", "Pool", "code_of_pool", "generate", "pool"]
+__all__ = ["RECORD", "Pool", "code_of_pool", "generate", "pool", "pool_in_c"]
 
 _HERE: Final = Path(__file__).parent
 _RELAX: Final = {"x86_64": "@llvm.x86.sse2.pause()", "aarch64": "@llvm.aarch64.isb(i32 15)"}
@@ -141,7 +141,12 @@ def portable_source(machine: str) -> str:
 
 def source_in_c() -> str:
     """The pool and the queues as one text."""
-    return _source("pool.c") + "\n" + _source("queue.c")
+    return pool_in_c() + "\n" + _source("queue.c")
+
+
+def pool_in_c() -> str:
+    """The pool alone."""
+    return _source("pool.c")
 
 
 def _source(name: str) -> str:
