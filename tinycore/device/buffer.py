@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Callable
 from functools import cache
 from math import gcd
 from operator import index
@@ -40,12 +41,12 @@ class Buffer:
     __slots__ = (
         "__weakref__",
         "_handle",
-        "_lease",
         "_owner",
         "base",
         "device",
         "dtype",
         "image",
+        "lease",
         "offset",
         "origin",
         "size",
@@ -67,7 +68,7 @@ class Buffer:
         if size < 0:
             raise ArgumentError(f"a buffer cannot have {size} elements")
         self._handle: Handle = None
-        self._lease: Lease | None = None
+        self.lease: Lease | None = None
         """Frees the memory, at the latest when the buffer dies; None for views."""
         self._owner: object = None
         self.origin = 0
@@ -89,7 +90,7 @@ class Buffer:
         """A buffer of the same kind as another, in new memory."""
         made = object.__new__(cls)
         made.device, made.size, made.dtype = other.device, other.size, other.dtype
-        made._handle = made._lease = made._owner = made.base = None
+        made._handle = made.lease = made._owner = made.base = None
         made.image, made.offset, made.origin = other.image, 0, 0
         return made
 
@@ -103,9 +104,7 @@ class Buffer:
         if other.image is not None:
             return made.ensure_allocated()
         if size_bytes := other.size * other.dtype.itemsize:
-            pool = Device[other.device].allocator
-            made._handle = pool.alloc(size_bytes)
-            made._lease = Lease.of(made, pool, size_bytes)
+            Lease.begin(made, Device[other.device].allocator, size_bytes)
         return made
 
     def _verify_view(self, base: Buffer) -> None:
@@ -165,7 +164,7 @@ class Buffer:
         """True if the memory went with a device that was closed."""
         if self.base is not None:
             return self.base.is_lost
-        return self._handle is None and (self._lease is not None or bool(self.origin))
+        return self._handle is None and (self.lease is not None or bool(self.origin))
 
     @property
     def handle(self) -> Handle:
@@ -197,15 +196,13 @@ class Buffer:
                     device = Device[self.device]
                     if self.image is not None:
                         device.ability("image")
-                    pool = device.allocator
                     kind = self.image or self.size * self.dtype.itemsize
-                    self._handle = pool.alloc(kind)
-                    self._lease = Lease.of(self, pool, kind)
+                    Lease.begin(self, device.allocator, kind)
         return self
 
     def deallocate(self) -> None:
         """Free the memory now; its content is lost, and views of it are invalid."""
-        lease, self._lease, self._handle = self._lease, None, None
+        lease, self.lease, self._handle = self.lease, None, None
         if lease is not None:
             lease.end()
 
@@ -420,20 +417,24 @@ class Lease(weakref.ref[Buffer]):
     kind: Kind
 
     @staticmethod
-    def of(buffer: Buffer, pool: LRUAllocator, kind: Kind) -> Lease:
-        """The lease of a buffer that has just got its memory."""
-        lease = Lease(buffer, Lease.end)
+    def begin(buffer: Buffer, pool: LRUAllocator, kind: Kind) -> None:
+        """Give a buffer memory. Raises OutOfMemory."""
+        buffer._handle = pool.alloc(kind)
+        lease = buffer.lease = Lease(buffer, Lease.end)
         lease.handle, lease.pool, lease.kind = buffer._handle, pool, kind
         leases[id(lease)] = lease
-        return lease
 
     def end(self) -> None:
         """Give the memory back, once."""
         # none, too, while Python exits and has taken this module apart
         if leases and leases.pop(id(self), None) is not None:
             self.pool.free(self.handle, self.kind)
+            for note in at_end:
+                note(self)
 
 
+at_end: Final[list[Callable[[Lease], None]]] = []
+"""Called with each lease that has ended, as by profilers of memory; they never raise."""
 leases: Final[dict[int, Lease]] = {}
 """The leases that have not ended; a weak reference alone would die before it could call back."""
 
@@ -447,8 +448,7 @@ def lose_memory(device: OpenDevice) -> None:
     # Views are in no list, which would cost each one that is made; closing a device is rare.
     for found in gc.get_objects():
         if type(found) is Buffer and getattr(found, "_handle", None) is not None:
-            whole = found if found.base is None else found.base
-            lease = whole._lease
+            lease = (found.base or found).lease
             is_ours = lease.pool is device.allocator if lease else not is_open
             if is_ours and found.device == device.name:
                 found._handle = None

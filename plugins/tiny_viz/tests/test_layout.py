@@ -60,7 +60,7 @@ def test_every_line_of_a_kernel_is_a_node() -> None:
 
 
 def test_memory_that_is_written_again_is_a_box_of_its_own() -> None:
-    bound = [[1, 0, 8, 1], [2, 0, 8, 0]]
+    bound = [(1, True), (2, False)]
     launches = [(n, 1, "add", "", bound) for n in (1, 2)]
 
     shown = diagram_of_launches(launches, {1: ("CPU", "int32", 8), 2: ("CPU", "int32", 2_000_000)})

@@ -130,7 +130,9 @@ DAMAGES = {
     "UPDATE graphs SET kernels = printf('%.*c', 100000, '[')": ("schedules",),
     "UPDATE graphs SET varying = x'ff'": ("schedule?id=1",),
     "UPDATE texts SET content = x'ff'": ("nodes?id=1", "passes?id=1"),
-    "UPDATE bindings SET buffers = '7'": ("graph",),
+    "UPDATE launches SET memory = x'010203'": ("graph",),
+    "UPDATE launches SET memory = 'much'": ("graph",),
+    "UPDATE kernels SET written = '7'": ("graph",),
     "INSERT OR REPLACE INTO rates VALUES ('PYTHON', 9e999, 1.0)": ("summary",),
 }
 """Changes of a profile, and the queries that cannot be answered then."""
@@ -387,11 +389,11 @@ def test_a_trace_for_perfetto_has_every_launch(small: Path, tmp_path: Path) -> N
 def test_a_timeline_of_many_launches_is_sent_in_parts(tmp_path: Path) -> None:
     count = 300_000
     writer = Writer(tmp_path / "many.tinyviz")
-    about = ("CPU", "kernels", 1, 1, "[]", "[]", 0, 0)
+    about = ("CPU", "kernels", 1, 1, "[]", "[]", 0, 0, "[]")
     writer.put("kernels", [(1, "short", *about), (2, "long", *about)])
     for start in range(0, count, 10_000):
         numbers = range(start, start + 10_000)
-        writer.put("launches", [(n + 1, n * 1000, 500, 1 + n % 2, 1, 1) for n in numbers])
+        writer.put("launches", [(n + 1, n * 1000, 500, 1 + n % 2, 1, b"") for n in numbers])
     writer.put("meta", [("nanoseconds", str(count * 1000))])
     writer.close()
 

@@ -117,8 +117,8 @@ def diagram_of_launches(
 ) -> Diagram:
     """Launches and the memory that connects them.
 
-    A launch is its number, its kernel with name and text, and [buffer, offset, bytes, written] of
-    each slot; a buffer its device, dtype and bytes. Memory that is written is a box of its own for
+    A launch is its number, its kernel with name and text, and (buffer, is_written) of each slot; a
+    buffer its device, dtype and bytes. Memory that is written is a box of its own for
     each version, so the graph stays acyclic.
     """
     diagram = Diagram()
@@ -134,8 +134,8 @@ def diagram_of_launches(
         return latest[number]
 
     for number, kernel, name, text, bound in launches:
-        read = dict.fromkeys(buffer for buffer, *_, is_written in bound if not is_written)
-        written = dict.fromkeys(buffer for buffer, *_, is_written in bound if is_written)
+        read = dict.fromkeys(buffer for buffer, is_written in bound if not is_written)
+        written = dict.fromkeys(buffer for buffer, is_written in bound if is_written)
         sources = [latest[b] if b in latest else memory(b) for b in read]
         box = Box(name, f"launch {number}: {name}\n{text}", "kernel", kernel)
         place = diagram.add(box, sources)

@@ -294,24 +294,34 @@ class Queries:
         """Launches from one on, and the memory that connects them, laid out."""
         first, count = int(given.get("from", 1)), int(given.get("count", 200))
         rows = self.rows(
-            "SELECT launches.id, kernel, name, origins, bindings.buffers FROM launches JOIN "
-            "kernels ON kernels.id = kernel JOIN bindings ON bindings.id = binding WHERE "
-            "launches.id >= ? ORDER BY launches.id LIMIT ?",
+            "SELECT launches.id, kernel, name, origins, written, memory FROM launches JOIN kernels "
+            "ON kernels.id = kernel WHERE launches.id >= ? ORDER BY launches.id LIMIT ?",
             (first, min(count, MOST_LAUNCHES)),
         )
+        memory = {row[0]: numbers_in(row[-1]) for row in rows}
+        used = json.dumps(sorted({number for numbers in memory.values() for number in numbers}))
+        listed = "SELECT value FROM json_each(?)"
+        views = self.rows(f"SELECT id, base FROM views WHERE id IN ({listed})", (used,))
+        bases = dict(views)
         launches = [
-            (number, kernel, name, where(json.loads(origins)), json.loads(buffers))
-            for number, kernel, name, origins, buffers in rows
+            (
+                number,
+                kernel,
+                name,
+                where(json.loads(origins)),
+                [
+                    (bases.get(buffer, buffer), slot in json.loads(written))
+                    for slot, buffer in enumerate(memory[number])
+                ],
+            )
+            for number, kernel, name, origins, written, _ in rows
         ]
-        used = sorted({place[0] for *_, bound in launches for place in bound})
-        found: dict[int, tuple[str, str, int]] = {}
-        for start in range(0, len(used), 500):
-            part = used[start : start + 500]
-            marks = ", ".join("?" * len(part))
-            for number, *about in self.rows(
-                f"SELECT id, device, dtype, bytes FROM buffers WHERE id IN ({marks})", part
-            ):
-                found[number] = tuple(about)
+        whole = sorted({buffer for *_, bound in launches for buffer, _ in bound})
+        buffers = self.rows(
+            f"SELECT id, device, dtype, bytes FROM buffers WHERE id IN ({listed})",
+            (json.dumps(whole),),
+        )
+        found = {number: (device, dtype, size) for number, device, dtype, size in buffers}
         return diagram_of_launches(launches, found).plain() | {"last": first + len(rows) - 1}
 
     def memory(self, given: Given) -> Any:
@@ -350,6 +360,11 @@ class Queries:
             for name in ("operations", "origins"):
                 failure[name] = json.loads(failure[name])
         return found
+
+
+def numbers_in(memory: bytes) -> Sequence[int]:
+    """The numbers of the memory in the slots of a launch."""
+    return memoryview(memory).cast("I")
 
 
 def number_in(

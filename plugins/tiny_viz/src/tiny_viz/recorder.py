@@ -1,9 +1,9 @@
 """The recorder: a launch profiler of the core that notes every event for the file of a profile.
 
-While it is active each launch is waited for, to be timed. What it notes are tuples of numbers, of
-which `rows.py` makes rows in another thread. Replays of a captured step, which are one call for all
-launches, are observed launch by launch as often as that costs a few percent of their time; of the
-others the begin and the end are kept.
+While it is active each launch is waited for, to be timed. What it notes of every launch are numbers
+at the end of an array, of which `rows.py` makes rows in another thread. Replays of a captured step,
+which are one call for all launches, are observed launch by launch as often as that costs a few
+percent of their time; of the others the begin and the end are kept.
 """
 
 from __future__ import annotations
@@ -30,14 +30,20 @@ from tiny_viz.store import Writer
 from tinycore import __version__
 from tinycore._stamp import decisive_settings
 from tinycore.config import cpu_count
+from tinycore.device.buffer import at_end
 from tinycore.engine.counters import LaunchProfiler, profilers
 from tinycore.plugin import in_child, lock
 from tinycore.uop.origins import texts
 
 __all__ = ["Recorder"]
 
-BATCH: Final = 32_768
-"""Launches that are handed to the writer at once: tuples of numbers, some 10 MB."""
+BATCH: Final = 1 << 22
+"""Numbers of launches that are handed to the writer at once: 32 MB, of some 600,000 launches.
+
+To make rows takes time that the program would have: of most programs it is done at their end.
+"""
+REPLAYS: Final = 32_768
+"""Replays that are handed to the writer at once."""
 COST: Final = 0.02
 """Part of the time of replays that observing some of them may cost."""
 UNOBSERVED: Final = 2
@@ -60,15 +66,6 @@ class Replayed:
         self.started = 0.0
 
 
-class Held(weakref.ref[Any]):
-    """A buffer that is in use."""
-
-    __slots__ = ("identity", "number")
-
-    identity: int
-    number: int
-
-
 class Scheduled:
     """A graph that was scheduled, held so that its id stays valid, and how often it has run."""
 
@@ -77,7 +74,8 @@ class Scheduled:
     def __init__(self, number: int, schedule: Any) -> None:
         self.number = number
         self.schedule = schedule
-        self.runs = 0
+        self.runs = count()
+        """`next` of it counts a run, from any thread."""
 
 
 class Recorder(LaunchProfiler):
@@ -90,6 +88,8 @@ class Recorder(LaunchProfiler):
         self.began = 0.0
         self.threads: dict[int, int] = {}
         self.kernels: dict[tuple[int, Sequence[str]], int] = {}
+        self.kinds: dict[tuple[str, str, int], int] = {}
+        """Numbers of kinds of memory: a device, a dtype and bytes."""
         self.runners: list[Any] = []
         """Programs that were seen, held so that their ids stay valid."""
         self.graphs: dict[int, Scheduled] = {}
@@ -97,15 +97,18 @@ class Recorder(LaunchProfiler):
         self.steps: weakref.WeakKeyDictionary[Any, Replayed] = weakref.WeakKeyDictionary()
         self.memory: dict[int, int] = {}
         """Numbers of living buffers, by their ids."""
-        self.held: dict[int, Held] = {}
-        """Living buffers, by number."""
+        self.leased: dict[int, int] = {}
+        """Ids of living buffers, by those of their leases; of views, by those in `views`."""
+        self.views: dict[int, object] = {}
+        """References that are told when a view dies, by their ids."""
         self.next_kernel, self.next_buffer = count(1), count(1)
         self.next_step, self.next_replay = count(1), count(1)
         self.flushing = lock()
         self.noting = lock()
-        """Held while a thread gives a number to what is seen for the first time."""
-        self.noted = Noted(*[deque() for _ in Noted._fields])
-        """Events not yet handed to the writer: `deque`s, which several threads may append to."""
+        """Held while a thread gives a number to a kernel, a graph or itself."""
+        self.noted = Noted.none()
+        """Events not yet handed to the writer. Several threads append to them: each of these calls
+        is one step of Python."""
         self.rows: dict[str, deque[Event]] = {
             name: deque() for name in ("threads", "steps", "replays", "samples", "places")
         }
@@ -122,6 +125,7 @@ class Recorder(LaunchProfiler):
         """Begin."""
         self.began = perf_counter()
         self.made = Rows(self.began)
+        at_end.append(self.forget)
         profilers.append(self)
         self.sampler.start()
 
@@ -130,6 +134,7 @@ class Recorder(LaunchProfiler):
         end = perf_counter() - self.began
         with contextlib.suppress(ValueError):
             profilers.remove(self)
+            at_end.remove(self.forget)
         self.sampler.stop()
         if self.process != os.getpid():  # a fork of the recorded program
             return False
@@ -139,7 +144,9 @@ class Recorder(LaunchProfiler):
             if known.started:
                 self.end_observed(known)
         self.flush(waits=True)
-        self.writer.put("runs", [(known.number, known.runs) for known in self.graphs.values()])
+        self.writer.put(
+            "runs", [(known.number, next(known.runs)) for known in self.graphs.values()]
+        )
         self.writer.put_made(self.made.left)
         self.write_meta(int(end * 1e9))
         self.writer.close()
@@ -199,14 +206,17 @@ class Recorder(LaunchProfiler):
     ) -> None:
         """Add a launch."""
         self.last = ended = ended or perf_counter()
-        kernel = self.kernels.get((id(runner), metadata)) or self.note_kernel(runner, metadata)
-        memory = (*map(self.memory.get, map(id, bufs)),)
-        if None in memory:
-            began, pairs = ended - (seconds or 0.0), enumerate(zip(memory, bufs, strict=True))
-            memory = (*[n or self.note_buffer(b, kernel, began, slot) for slot, (n, b) in pairs],)
+        seconds = seconds or 0.0
+        kernel = self.kernels.get((id(runner), metadata))
+        if kernel is None:
+            kernel = self.note_kernel(runner, metadata, len(bufs))
+        memory: list[Any] = [*map(self.memory.get, map(id, bufs))]
+        while None in memory:
+            slot = memory.index(None)
+            memory[slot] = self.note_buffer(bufs[slot], kernel, ended - seconds, slot)
         thread = self.threads.get(get_ident()) or self.thread()
         launches = self.noted.launches
-        launches.append((kernel, seconds or 0.0, ended, thread, memory))
+        launches.extend((kernel, seconds, ended, thread, *memory))
         if len(launches) >= BATCH:
             self.flush()
 
@@ -227,10 +237,12 @@ class Recorder(LaunchProfiler):
 
     def note(self, event: str, *facts: Any) -> None:
         """Add a replay, a compilation, a graph or a failure."""
-        if event == "replayed":
+        if event == "scheduled":
+            if (known := self.graphs.get(id(facts[0]))) is None:
+                known = self.note_graph(*facts)
+            next(known.runs)
+        elif event == "replayed":
             self.replayed(*facts)
-        elif event == "scheduled":
-            self.scheduled(*facts)
         elif event == "compiled":
             runner, source, seconds = facts
             self.runners.append(runner)
@@ -256,20 +268,6 @@ class Recorder(LaunchProfiler):
             self.note_step(known.number, step)
         self.note_replay(known.number, perf_counter() - seconds, seconds, False)
 
-    def scheduled(self, schedule: Any, canonical: Any, policy: Any, varying: Any) -> None:
-        """Add the run of a graph of tensors, at its first run with all that its schedule needs."""
-        with self.noting:
-            known = self.graphs.get(id(schedule))
-            if known is None:
-                number = len(self.graphs) + 1
-                known = self.graphs[id(schedule)] = Scheduled(number, schedule)
-                name = f"{policy.__module__}:{policy.__qualname__}"
-                origins = texts(canonical.originals)
-                known_by = None if varying is None else sorted(varying)
-                about = number, perf_counter(), schedule.sink, name, known_by, origins
-                self.noted.graphs.append((*about, schedule.steps))
-            known.runs += 1
-
     def failed(self, kernel: str, device: str, metadata: Sequence[str], error: Exception) -> None:
         """Add the failure of a kernel, once for each error."""
         if any(error is known for known in self.failures):
@@ -293,7 +291,7 @@ class Recorder(LaunchProfiler):
             self.rows["threads"].append((found, name))
         return found
 
-    def note_kernel(self, runner: Any, metadata: Sequence[str]) -> int:
+    def note_kernel(self, runner: Any, metadata: Sequence[str], slots: int) -> int:
         """Note a kernel, and return its number.
 
         It is found once it is noted: else another thread would hand the writer a launch without it.
@@ -302,35 +300,59 @@ class Recorder(LaunchProfiler):
             if (number := self.kernels.get((id(runner), metadata))) is None:
                 number = next(self.next_kernel)
                 self.runners.append(runner)
-                self.noted.kernels.append((number, runner, metadata))
+                self.noted.kernels.append((number, runner, metadata, slots))
                 self.kernels[id(runner), metadata] = number
         return number
 
-    def note_buffer(self, buffer: Any, kernel: int, time: float, slot: int) -> int:
-        """Note a buffer that was not seen before, of a view its base, too; its number.
-
-        It is found once it is noted, likewise.
-        """
-        identity, base, dtype = id(buffer), 0, buffer.dtype
+    def note_graph(self, schedule: Any, canonical: Any, policy: Any, varying: Any) -> Scheduled:
+        """Note a graph of tensors with all that its schedule needs, once."""
         with self.noting:
-            if identity in self.memory:  # it is in two slots
-                return self.memory[identity]
-            if buffer.base is not None:
-                base = self.note_buffer(buffer.base, kernel, time, slot)
-            number = next(self.next_buffer)
-            about = number, base, buffer.offset, buffer.device, dtype.name
-            size = buffer.size * dtype.itemsize
-            self.noted.births.append((*about, size, time, kernel, slot))
-            self.held[number] = held = Held(buffer, self.forget)
-            held.number, held.identity = number, identity
-            self.memory[identity] = number
+            if (known := self.graphs.get(id(schedule))) is None:
+                number = len(self.graphs) + 1
+                name = f"{policy.__module__}:{policy.__qualname__}"
+                origins = texts(canonical.originals)
+                known_by = None if varying is None else sorted(varying)
+                about = number, perf_counter(), schedule.sink, name, known_by, origins
+                self.noted.graphs.append((*about, schedule.steps))
+                known = self.graphs[id(schedule)] = Scheduled(number, schedule)
+        return known
+
+    def note_buffer(self, buffer: Any, kernel: int, time: float, slot: int) -> int:
+        """The number of a buffer that was not seen before; it is noted, of a view its base, too."""
+        number, identity = next(self.next_buffer), id(buffer)
+        if (held := buffer.lease) is None:
+            held = weakref.ref(buffer, self.forget_view)
+            self.views[id(held)] = held
+        self.leased[id(held)] = identity
+        if (known := self.memory.setdefault(identity, number)) != number:
+            return known  # it is in two slots, or another thread was faster
+        base, dtype = 0, buffer.dtype
+        if (of := buffer.base) is not None:
+            base = self.memory.get(id(of)) or self.note_buffer(of, kernel, time, slot)
+        about = buffer.device, dtype.name, buffer.size * dtype.itemsize
+        kind = self.kinds.get(about) or self.note_kind(about)
+        self.noted.births.extend((number, base, buffer.offset, kind, time, kernel, slot))
         return number
 
-    def forget(self, held: Any) -> None:
-        """Note when a buffer died."""
-        self.memory.pop(held.identity, None)
-        del self.held[held.number]
-        self.noted.deaths.append((held.number, perf_counter()))
+    def note_kind(self, about: tuple[str, str, int]) -> int:
+        """Note a device, a dtype and bytes, and return their number."""
+        with self.noting:
+            if (number := self.kinds.get(about)) is None:
+                number = len(self.kinds) + 1
+                self.noted.kinds.append((number, *about))
+                self.kinds[about] = number
+        return number
+
+    def forget(self, held: object) -> None:
+        """Note when a lease has ended."""
+        identity = self.leased.pop(id(held), 0)
+        if identity and (number := self.memory.pop(identity, 0)):
+            self.noted.deaths.extend((number, perf_counter()))
+
+    def forget_view(self, held: object) -> None:
+        """Note when a view has died."""
+        if self.views.pop(id(held), None) is not None:
+            self.forget(held)
 
     def note_step(self, number: int, step: Any) -> None:
         """Write the kernels of a captured step, which it has when it was replayed."""
@@ -342,7 +364,7 @@ class Recorder(LaunchProfiler):
         number, rows = next(self.next_replay), self.rows["replays"]
         start, duration = int((began - self.began) * 1e9), int(seconds * 1e9)
         rows.append((number, start, duration, step, self.thread(), int(observed)))
-        if len(rows) >= BATCH:
+        if len(rows) >= REPLAYS:
             self.flush()
 
 
@@ -354,9 +376,13 @@ def leave() -> None:
 in_child(leave)
 
 
-def taken(events: Any) -> list[Event]:
-    """The events so far, taken out of a `deque`."""
-    return [events.popleft() for _ in range(len(events))]
+def taken(events: Any) -> Any:
+    """The events so far, taken out of an array or a `deque`."""
+    if isinstance(events, deque):
+        return [events.popleft() for _ in range(len(events))]
+    found = events[:]
+    del events[: len(found)]
+    return found
 
 
 def text_of(path: str) -> str:

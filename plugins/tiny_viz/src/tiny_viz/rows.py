@@ -7,7 +7,8 @@ JSON are made here, many events at a time.
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from array import array
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, MutableSequence, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -17,11 +18,13 @@ from tinycore.uop.text import to_text
 
 __all__ = ["Event", "Rows"]
 
-MOST_BINDINGS: Final = 10_000
-"""Places of memory that are known to be those of an earlier launch."""
-
 MOST_POINTS: Final = 8192
 """Points of the bytes in use over time, for each device."""
+
+HEAD: Final = 4
+"""Numbers of a launch before those of its memory."""
+NUMBER: Final = 4
+"""Bytes of the number of memory in a file."""
 
 Event = tuple[Any, ...]
 
@@ -29,20 +32,27 @@ Event = tuple[Any, ...]
 class Noted(NamedTuple):
     """Events of a part of the time, each kind in the order in which they came."""
 
-    deaths: MutableSequence[Event]
-    """(number, time) of memory."""
-    launches: MutableSequence[Event]
-    """(kernel, seconds, end, thread, numbers of memory)."""
-    births: MutableSequence[Event]
-    """(number, number of the base or 0, offset, device, dtype, bytes, time, kernel, slot)."""
+    deaths: MutableSequence[float]
+    """number, time; one after the other."""
+    launches: MutableSequence[float]
+    """kernel, seconds, end, thread, numbers of the memory in its slots; one after the other."""
+    births: MutableSequence[float]
+    """number, that of the base or 0, offset, kind, time, kernel, slot; one after the other."""
+    kinds: MutableSequence[Event]
+    """(number, device, dtype, bytes) of memory."""
     kernels: MutableSequence[Event]
-    """(number, runner, metadata)."""
+    """(number, runner, metadata, slots)."""
     compilations: MutableSequence[Event]
     """(runner, source, seconds, end, thread)."""
     graphs: MutableSequence[Event]
     """(number, time, graph, policy, varying, origins, steps)."""
     failures: MutableSequence[Event]
     """(time, kernel, device, metadata, error, message, traceback)."""
+
+    @classmethod
+    def none(cls) -> Noted:
+        """No events: numbers of what comes often are in arrays, 8 bytes each."""
+        return cls(array("d"), array("d"), array("d"), *[deque() for _ in cls._fields[3:]])
 
 
 class Usage:
@@ -60,11 +70,14 @@ class Usage:
 
     def change(self, at: int, size: int) -> None:
         """Some bytes more, or fewer; changes come in order of time, but for a few."""
-        self.used += size
-        self.last = part = max(at // self.width, self.last)
-        self.peaks[part] = max(self.peaks.get(part, (0, 0)), (self.used, at))
-        if len(self.peaks) > MOST_POINTS:
-            self.coarsen()
+        self.used = used = self.used + size
+        if (part := at // self.width) < self.last:
+            part = self.last
+        self.last, peaks = part, self.peaks
+        if (known := peaks.get(part)) is None or known[0] <= used:
+            peaks[part] = used, at
+            if known is None and len(peaks) > MOST_POINTS:
+                self.coarsen()
 
     def coarsen(self) -> None:
         """Take twice the time for a part, until half of the parts are left."""
@@ -86,17 +99,16 @@ class Rows:
         self.new_texts: list[Event] = []
         self.sources: dict[int, int] = {}
         """By the id of a program, the number of its source."""
-        self.written: dict[int, frozenset[int]] = {}
+        self.written: dict[float, frozenset[int]] = {}
         """By kernel, the slots that it writes."""
-        self.places: dict[int, str] = {}
-        """By the number of memory in use, its base, offset and bytes."""
-        self.living: dict[int, Event] = {}
+        self.slots: dict[float, int] = {}
+        """By kernel, the number of its slots."""
+        self.kinds: dict[float, tuple[str, str, int]] = {}
+        """Device, dtype and bytes of memory, by the number of the kind."""
+        self.living: dict[float, Event] = {}
         """Rows of allocations in use, without the time of their end."""
         self.usage: dict[str, Usage] = defaultdict(Usage)
         """By device."""
-        self.bindings: dict[tuple[int, ...], int] = {}
-        """Numbers of bindings, by kernel and memory."""
-        self.last_binding = 0
         self.files: set[str] = set()
 
     def made(self, noted: Noted) -> Iterator[Batch]:
@@ -105,11 +117,13 @@ class Rows:
         yield "kernels", [self.kernel(*event) for event in noted.kernels]
         yield "graphs", [self.graph(*event) for event in noted.graphs]
         yield "failures", [self.failure(*event) for event in noted.failures]
-        born = [self.birth(*event) for event in noted.births]
-        yield from self.launched(noted.launches)
-        died = [row for event in noted.deaths if (row := self.death(*event))]
+        self.kinds.update((number, tuple(kind)) for number, *kind in noted.kinds)
+        yield "launches", self.launched(noted.launches)
+        born, views = self.births(noted.births)
+        yield "views", views
+        died = self.deaths(noted.deaths)
         yield "buffers", died
-        self.use([*filter(None, born)], died)
+        self.use(born, died)
         yield "texts", self.new_texts
         self.new_texts = []
 
@@ -136,66 +150,54 @@ class Rows:
         """Since the recording began."""
         return int((time - self.began) * 1e9)
 
-    def launched(self, launches: Sequence[Event]) -> Iterator[Batch]:
-        """Launches, and bindings that were not seen before."""
-        rows, new = [], []
-        number, began, bindings = self.launches, self.began, self.bindings
-        for kernel, seconds, end, thread, memory in launches:
+    def launched(self, launches: Sequence[float]) -> list[Event]:
+        """Rows of launches."""
+        rows = []
+        number, place, began, slots = self.launches, 0, self.began, self.slots
+        whole = array("I", map(int, launches)).tobytes()
+        while place < len(launches):
             number += 1
-            key = (kernel, *memory)
-            if (binding := bindings.get(key)) is None:
-                if len(bindings) >= MOST_BINDINGS:
-                    bindings.clear()
-                self.last_binding = binding = bindings[key] = self.last_binding + 1
-                new.append((binding, self.binding(kernel, memory)))
+            kernel, seconds, end, thread = launches[place : place + HEAD]
+            first, place = place + HEAD, place + HEAD + slots[kernel]
             duration = int(seconds * 1e9)
             start = int((end - began) * 1e9) - duration
-            rows.append((number, start, duration, kernel, thread, binding))
+            memory = whole[first * NUMBER : place * NUMBER]
+            rows.append((number, start, duration, kernel, thread, memory))
         self.launches = number
-        yield "bindings", new
-        yield "launches", rows
+        return rows
 
-    def binding(self, kernel: int, memory: Sequence[int]) -> str:
-        """The memory of a launch as JSON."""
-        places, written = self.places, self.written[kernel]
-        slots = [f"[{places[n]},{int(slot in written)}]" for slot, n in enumerate(memory)]
-        return f"[{','.join(slots)}]"
+    def births(self, births: Sequence[float]) -> tuple[list[Event], list[Event]]:
+        """Rows of allocations that were not seen before, and of views."""
+        born, views, values = [], [], iter(births)
+        for number, base, offset, kind, time, kernel, slot in zip(*[values] * 7, strict=True):
+            device, dtype, size = self.kinds[kind]
+            if base:
+                views.append((number, base, offset, size))
+            else:
+                start, written = int((time - self.began) * 1e9), slot in self.written[kernel]
+                row = number, device, dtype, size, max(start, 0), None, kernel, written
+                self.living[number] = row
+                born.append(row)
+        return born, views
 
-    def birth(
-        self,
-        number: int,
-        base: int,
-        offset: int,
-        device: str,
-        dtype: str,
-        size: int,
-        time: float,
-        kernel: int,
-        slot: int,
-    ) -> Event | None:
-        """The row of memory that was not seen before, None for a view, which has a base."""
-        self.places[number] = f"{base or number},{offset},{size}"
-        if not base:
-            born = max(self.nanoseconds(time), 0)
-            written = int(slot in self.written[kernel])
-            self.living[number] = number, device, dtype, size, born, None, kernel, written
-        return None if base else self.living[number]
+    def deaths(self, deaths: Sequence[float]) -> list[Event]:
+        """Rows of allocations that have died."""
+        died, values = [], iter(deaths)
+        for number, time in zip(*[values] * 2, strict=True):
+            if (row := self.living.pop(number, None)) is not None:  # views have none
+                died.append((*row[:5], int((time - self.began) * 1e9), *row[6:]))
+        return died
 
-    def death(self, number: int, time: float) -> Event | None:
-        """The row of memory that is not in use any more, None for a view."""
-        del self.places[number]
-        row = self.living.pop(number, None)
-        return row and (*row[:5], self.nanoseconds(time), *row[6:])
-
-    def kernel(self, number: int, runner: Any, metadata: Sequence[str]) -> Event:
+    def kernel(self, number: int, runner: Any, metadata: Sequence[str], slots: int) -> Event:
         """A kernel, or a copy, which has no graph."""
-        self.written[number] = runner.written
+        self.written[number], self.slots[number] = runner.written, slots
         ast = getattr(runner, "ast", None)
         graph = 0 if ast is None else self.text(to_text(ast))
         queue = "copies" if ast is None else "kernels"
         work = runner.estimate
         about = (number, runner.name, runner.device, queue, work.ops, work.bytes)
-        return *about, *self.told(metadata), graph, self.sources.get(id(runner), 0)
+        written = json.dumps(sorted(runner.written))
+        return *about, *self.told(metadata), graph, self.sources.get(id(runner), 0), written
 
     def compilation(
         self, runner: Any, source: str, seconds: float, end: float, thread: int

@@ -17,8 +17,8 @@ SECONDS: Final = 0.01
 BETWEEN: Final = sys.stdlib_module_names | {"tinycore", "tiny_cpu", "tiny_hcq", "tiny_viz"}
 """Packages that a program calls: the line that is told is outside of them."""
 MOST_FRAMES: Final = 60
-SAMPLES: Final = 10_000
-"""Samples after which what was recorded is written: after half a minute or more.
+SAMPLES: Final = 100_000
+"""Samples after which what was recorded is written: after some minutes or more.
 
 Writing takes Python's lock from the program, so it is done seldom.
 """

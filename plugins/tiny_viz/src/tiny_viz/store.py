@@ -22,7 +22,7 @@ __all__ = ["APPLICATION_ID", "TABLES", "VERSION", "Writer", "connect"]
 
 APPLICATION_ID: Final = 0x74637669
 """Application id in the header of the SQLite file: "tcvi"."""
-VERSION: Final = 2
+VERSION: Final = 3
 SUFFIX: Final = ".tinyviz"
 ROWS_AT_ONCE: Final = 1000
 """Rows of a statement: SQLite takes 32,766 values."""
@@ -34,11 +34,11 @@ TABLES: Final = {
     "texts": "id INTEGER PRIMARY KEY, content TEXT",
     "kernels": (
         "id INTEGER PRIMARY KEY, name TEXT, device TEXT, queue TEXT, ops INTEGER, "
-        "bytes INTEGER, operations TEXT, origins TEXT, graph INTEGER, source INTEGER"
+        "bytes INTEGER, operations TEXT, origins TEXT, graph INTEGER, source INTEGER, written TEXT"
     ),
     "launches": (
         "id INTEGER PRIMARY KEY, start INTEGER, duration INTEGER, kernel INTEGER, "
-        "thread INTEGER, binding INTEGER"
+        "thread INTEGER, memory BLOB"
     ),
     "graphs": (
         "id INTEGER PRIMARY KEY, start INTEGER, graph INTEGER, policy TEXT, varying TEXT, "
@@ -59,7 +59,7 @@ TABLES: Final = {
         "died INTEGER, kernel INTEGER, written INTEGER"
     ),
     "usage": "device TEXT, at INTEGER, bytes INTEGER",
-    "bindings": "id INTEGER PRIMARY KEY, buffers TEXT",
+    "views": "id INTEGER PRIMARY KEY, base INTEGER, offset INTEGER, bytes INTEGER",
     "samples": "id INTEGER PRIMARY KEY, start INTEGER, thread INTEGER, place INTEGER",
     "places": "id INTEGER PRIMARY KEY, function TEXT, file TEXT, line INTEGER",
     "failures": (
