@@ -13,7 +13,7 @@ See docs/decisions/0063-chains-of-products.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final
 
 from tinycore.dtype import DType, dtypes
@@ -128,15 +128,17 @@ def refusal_by_units(
     return "; ".join(reasons) or "no matrix unit of the device has sums that are operands"
 
 
-def skips_hidden(device: DeviceLike, dtype: DType, reread: int, columns: int) -> bool:
+def skips_hidden(device: DeviceLike, dtype: DType, lengths: Collection[int], size: int) -> bool:
     """True if strips of causal attention skip hidden keys (`lower/tighten_strips.py`).
 
-    `reread` is the size of keys and values in bytes. With a matrix unit there are no strips.
+    `lengths` are those of pieces of keys and of queries, `size` is that of a key and its value in
+    bytes. With a matrix unit there are no strips.
     """
     limits = loop_limits(device)
     if limits is None or any(unit.a is dtype for unit in limits.matrix):
         return False
-    return columns % limits.vector_bytes == 0 and reread <= limits.cache_bytes
+    most = limits.cache_bytes // size
+    return all(n <= most and n % limits.vector_bytes == 0 for n in lengths)
 
 
 def with_digits_apart(launch: Launch) -> Launch:

@@ -19,7 +19,7 @@ from tinycore.config import settings
 from tinycore.dtype import dtypes, least_upper_dtype
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph
-from tinycore.tensor.checks import floating_dtype
+from tinycore.tensor.checks import broadcast_shapes, floating_dtype
 from tinycore.tensor.composed import Composed
 from tinycore.tensor.grad import gradients
 from tinycore.tensor.partial_attention import (
@@ -100,9 +100,10 @@ class Attention(Composed):
             )
         floating_dtype("scaled_dot_product_attention", self.dtype)
         check_shapes(self, key, value)
+        p = dropout_p if settings.TRAINING else 0.0
         if enable_gqa:
             shared = self._heads_of_group(key, value)
-            together = None if dropout_p else self._together(key, value, attn_mask, shared)
+            together = None if p else self._together(key, value, attn_mask, shared)
             if together is not None:
                 mask = self._mask_together(key, attn_mask, is_causal, shared)
                 found = together.scaled_dot_product_attention(key, value, mask, scale=scale)
@@ -110,23 +111,25 @@ class Attention(Composed):
             key, value = (x.repeat_interleave(shared, -3) for x in (key, value))
         if scale is not None:
             query = self * (root(self.shape[-1]) * scale)
-            return query.scaled_dot_product_attention(key, value, attn_mask, dropout_p, is_causal)
+            return query.scaled_dot_product_attention(key, value, attn_mask, p, is_causal)
         if not is_causal:
-            return self._attended(key, value, attn_mask, dropout_p)
-        length, seen = self.shape[-2], key.shape[-2]
+            return self._attended(key, value, attn_mask, p)
+        length, seen, width = self.shape[-2], key.shape[-2], key.shape[-1] + value.shape[-1]
         # Kernels go through the keys that their rows see, and no others (`lower/tighten.py`).
-        is_kept = bool(dropout_p) and settings.TRAINING
-        is_whole = length < CAUSAL_ROWS or self._is_one_kernel(key, value)
-        is_whole = is_whole or (not is_kept and self._skips_hidden(key, value))
-        if not is_fixed((length, seen)) or is_whole:
-            return self._attended(key, value, 0, dropout_p)
+        if (
+            not is_fixed((length, seen, width))
+            or length < CAUSAL_ROWS
+            or self._refusal(key, value) is None
+            or (not p and self._skips_hidden(seen, width))
+        ):
+            return self._attended(key, value, 0, p)
         rows = max(min(CAUSAL_ROWS, -(-length // 2)), -(-length // MOST_CAUSAL_BLOCKS))
         parts = []
         for start in range(0, length, rows):
             queries = self[..., start : start + rows, :]
             past = min(start + rows, seen)
             keys, values = key[..., :past, :], value[..., :past, :]
-            parts.append(queries._attended(keys, values, start, dropout_p))
+            parts.append(queries._attended(keys, values, start, p))
         return parts[0].cat(*parts[1:], dim=-2).contiguous()
 
     def _heads_of_group(self, key: Self, value: Self) -> int:
@@ -151,14 +154,11 @@ class Attention(Composed):
         if shared == 1 or not self._varies_by_keys_alone(key, value):
             return None
         *outer, _, length, width = self.shape
-        heads = [x.shape[:-3] for x in (self, key, value)]
-        masked_heads = () if mask is None else mask.shape[:-2]
-        if shared * length > MOST_TOGETHER or len(set(heads)) > 1:
-            return None
-        if len(masked_heads) > self.ndim - 2 or any(
-            n not in (1, size)
-            for n, size in zip(masked_heads[::-1], self.shape[-3::-1], strict=False)
-        ):
+        heads = self.shape[:-2]
+        shapes = [heads] if mask is None else [heads, mask.shape[:-2]]
+        shape = broadcast_shapes("scaled_dot_product_attention", *shapes)
+        is_one_batch = self.shape[:-3] == key.shape[:-3] == value.shape[:-3]
+        if shared * length > MOST_TOGETHER or not is_one_batch or shape != heads:
             return None
         rows = self.reshape(*outer, key.shape[-3], shared * length, width)
         return rows if rows._parts_of_keys(key, value, is_few=True) else None
@@ -182,58 +182,54 @@ class Attention(Composed):
             self.const_like(True, dtypes.bool)[..., :1].expand(*self.shape[:-2], *shape).tril(start)
         )
 
-    def _attended(self, key: Self, value: Self, mask: Self | int | None, dropout_p: float) -> Self:
-        """Values weighed by how well their keys suit each query.
+    def _attended(self, key: Self, value: Self, mask: Self | int | None, p: float) -> Self:
+        """Values weighed by how well their keys suit each query, after dropout with probability p.
 
         A number instead of a mask is the position of the first query, which sees up to there.
         """
-        if key.shape[-2] == 0:  # a sum of nothing, where there is no greatest score
+        rows, (seen, columns) = self.shape[-2], value.shape[-2:]
+        if seen == 0:  # a sum of nothing, where there is no greatest score
             scores = self.matmul(turned(key))
             return masked(scores, mask).cast(self.dtype).matmul(value)
-        fixed = is_fixed((*self.shape, *key.shape, *value.shape))
-        if not fixed:
-            is_plain = not dropout_p and self._varies_by_keys_alone(key, value)
-            parts = self._parts_of_keys(key, value) if is_plain else 0
+        parts = self._parts_of_keys(key, value, p)
+        if not is_fixed((*self.shape, *key.shape, *value.shape)):
             if parts > 1:
                 return self._seen_in_parts(key, value, mask, parts).result(self, value)
-            return self._seen(key, value, mask, dropout_p).result(self, value)
-        p = dropout_p if settings.TRAINING else 0.0
-        is_short = self.shape[-2] * key.shape[-2] <= MOST_KEPT
-        parts = int(self._is_one_kernel(key, value)) if p else self._parts_of_keys(key, value)
-        are_kept = bool(p) and not (parts and p < 1)
+            return self._seen(key, value, mask, p).result(self, value)
         if trace.on and not parts:
             name = f"{self.dtype.name} {self.shape} by {key.shape}"
             trace(f"{'attention':<16} several kernels: {name}: {self._refusal(key, value)}")
-        if is_short and not parts:
-            return self._seen(key, value, mask, dropout_p).result(self, value)
+        if not parts and rows * seen <= MOST_KEPT:
+            return self._seen(key, value, mask, p).result(self, value)
         query, key, value, mask = of_one_shape(self, key, value, mask)
-        kept: list[Self] = []
-        if p and not are_kept:
-            kept = [query._kept(p, (*query.shape[:-1], key.shape[-2]))]
-            whole = query._seen(key, value, mask, p, kept[0])
-        elif parts > 1:
+        is_whole = parts and p < 1
+        kept = query._kept(p, (*query.shape[:-1], seen)) if p and is_whole else None
+        if parts > 1:
             whole = query._seen_in_parts(key, value, mask, parts)
         else:
-            whole = combine_all(query._seen_in_pieces(key, value, mask, dropout_p, are_kept))
+            some = [slice(0, seen)] if is_whole else pieces(seen, key.shape[-1] + columns)
+            at = [(key[..., keys, :], value[..., keys, :], part_of(mask, keys)) for keys in some]
+            whole = combine_all([query._seen(*each, p, kept) for each in at])
         result = whole.result(query, value)
-        if are_kept:
+        if p and kept is None:
             return result
-        masks = [] if mask is None or isinstance(mask, int) else [mask]
-        given = query, key, value, whole.logarithm(), *masks, *kept
-        backward = Backward(mask if isinstance(mask, int) else None, p if kept else 0.0)
-        return result._called(backward, *given)
+        given = query, key, value, whole.logarithm(), mask, kept
+        backward = Backward(mask if isinstance(mask, int) else None, p)
+        return result._called(backward, *[t for t in given if isinstance(t, Attention)])
 
-    def _parts_of_keys(self, key: Self, value: Self, is_few: bool = False) -> int:
+    def _parts_of_keys(self, key: Self, value: Self, p: float = 0.0, is_few: bool = False) -> int:
         """The parts of keys, of one length, that one kernel sees at once: more than one where rows
         are too few for the units of a device. 0 where no kernel goes through them.
 
         As in T. Dao et al., "Flash-Decoding for long-context inference", 2023.
         """
+        if not self._varies_by_keys_alone(key, value):
+            return 0
         seen = key.shape[-2]
-        most = greatest(seen) // LEAST_PART if self.shape[-2] <= MOST_TOGETHER else 1
+        most = greatest(seen) // LEAST_PART if not p and self.shape[-2] <= MOST_TOGETHER else 1
         fixed = is_fixed((seen,))
         counts = (n for n in range(1, max(most, 1) + 1) if not fixed or seen % n == 0)
-        return next((n for n in counts if self._is_one_kernel(key, value, n, is_few)), 0)
+        return next((n for n in counts if self._refusal(key, value, n, is_few) is None), 0)
 
     def _seen_in_parts(
         self, key: Self, value: Self, mask: Self | int | None, parts: int
@@ -277,39 +273,15 @@ class Attention(Composed):
         sizes = (*key.shape[:-2], key.shape[-1], *value.shape[:-2], value.shape[-1])
         return is_fixed((*self.shape, *sizes))
 
-    def _seen_in_pieces(
-        self, key: Self, value: Self, mask: Self | int | None, dropout_p: float, are_kept: bool
-    ) -> list[Seen[Self]]:
-        """Partial attention over each piece of the keys."""
-        every = slice(0, self.shape[-2])
-        return [
-            self._seen(
-                key[..., keys, :], value[..., keys, :], part_of(mask, every, keys), dropout_p
-            )
-            for keys in self._pieces_of(key, value, are_kept)
-        ]
-
-    def _pieces_of(self, key: Self, value: Self, are_kept: bool) -> list[slice]:
-        """The keys in pieces; in one where a kernel goes through them without storing scores."""
-        if not are_kept and self._is_one_kernel(key, value):
-            return [slice(0, key.shape[-2])]
-        return pieces(key.shape[-2], key.shape[-1] + value.shape[-1])
-
-    def _skips_hidden(self, key: Self, value: Self) -> bool:
+    def _skips_hidden(self, seen: int, width: int) -> bool:
         """True if the device leaves out hidden keys, of scores that are not kept."""
-        rows, seen, width = self.shape[-2], key.shape[-2], key.shape[-1] + value.shape[-1]
-        if not is_fixed((rows, seen, width)) or rows * seen <= MOST_KEPT:
-            return False
-        device, wide = self.device, least_upper_dtype(self.dtype, dtypes.float32)
-        lengths = {piece.stop - piece.start for n in (rows, seen) for piece in pieces(n, width)}
-        return all(skips_hidden(device, self.dtype, n * width * wide.itemsize, n) for n in lengths)
-
-    def _is_one_kernel(self, key: Self, value: Self, parts: int = 1, is_few: bool = False) -> bool:
-        """True if the device goes through all keys in one kernel, in so many parts at once."""
-        return self._refusal(key, value, parts, is_few) is None
+        size = width * least_upper_dtype(self.dtype, dtypes.float32).itemsize
+        both = self.shape[-2], seen
+        lengths = {piece.stop - piece.start for n in both for piece in pieces(n, width)}
+        return math.prod(both) > MOST_KEPT and skips_hidden(self.device, self.dtype, lengths, size)
 
     def _refusal(self, key: Self, value: Self, parts: int = 1, is_few: bool = False) -> str | None:
-        """Why `_is_one_kernel` is False; None if it is not."""
+        """Why no kernel goes through all keys, in so many parts at once; None if one does."""
         width, columns = key.shape[-1], value.shape[-1]
         length = length_of_part(key.shape[-2], parts)
         others = math.prod(self.shape[:-2]) * parts
@@ -323,12 +295,12 @@ class Attention(Composed):
         key: Self,
         value: Self,
         mask: Self | int | None,
-        dropout_p: float,
+        p: float,
         kept: Self | None = None,
     ) -> Seen[Self]:
         """Partial attention: queries over a piece of the keys.
 
-        Dropout leaves the weights that are `kept`, or draws which it leaves.
+        Dropout with probability p leaves the weights that are `kept`, or draws which it leaves.
         """
         wide = least_upper_dtype(self.dtype, key.dtype, dtypes.float32)
         scores = self.matmul(turned(key), dtype=wide) * (1 / root(self.shape[-1]))
@@ -339,10 +311,10 @@ class Attention(Composed):
         top = scores.max(-1, keepdim=True).detach().contiguous()
         powers = exp(scores - (top if mask is None else finite(top)))
         total = powers.sum(-1, keepdim=True)
-        weights = thinned(powers, kept, dropout_p)
+        weights = thinned(powers, kept, p)
         weights = weights if is_widened else weights.cast(self.dtype)
         if kept is None:
-            weights = weights._dropped(dropout_p)
+            weights = weights._dropped(p)
         return Seen(top, total, weights.matmul(value, dtype=wide), mask is not None)
 
     def _dropped(self, p: float) -> Self:

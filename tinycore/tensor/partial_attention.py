@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
 from tinycore.dtype import dtypes, least_upper_dtype
@@ -48,17 +48,19 @@ class Seen(Generic[T]):
 
     def mean(self) -> T:
         """The same in the type of sums."""
-        total = self.total.eq(0).where(1, self.total) if self.is_masked else self.total
         # Dividing the weighed values is less work than dividing every weight. The total comes first
         # in the product, and so do the kernels that it needs: it ties each factor to its piece.
-        return total.reciprocal() * self.weighed
+        return self.where_nothing(1, self.total).reciprocal() * self.weighed
 
     def logarithm(self) -> T:
         """log of the sum of exp(score); inf where nothing is seen, which makes every weight 0."""
         # The maximum second, as kernels come in the order of sources: it needs no weights, and
         # the scores of all pieces would wait for these.
-        found = self.total.log() + self.top
-        return self.total.eq(0).where(math.inf, found) if self.is_masked else found
+        return self.where_nothing(math.inf, self.total.log() + self.top)
+
+    def where_nothing(self, number: float, x: T) -> T:
+        """A number for queries that see nothing, and what is given for others."""
+        return self.total.eq(0).where(number, x) if self.is_masked else x
 
 
 def combine_all(parts: Sequence[Seen[T]]) -> Seen[T]:
@@ -75,7 +77,7 @@ def combine_parts(parts: Seen[T]) -> Seen[T]:
     top = logarithm.max(-1, keepdim=True)
     powers = (logarithm - finite(top)).exp()
     total = powers.sum(-1, keepdim=True)
-    divisor = total.eq(0).where(1, total) if parts.is_masked else total
+    divisor = replace(parts, total=total).where_nothing(1, total)
     weights = (powers * divisor.reciprocal()).contiguous().transpose(-2, -1).unsqueeze(-1)
     is_seen = total.ne(0).cast(total.dtype) if parts.is_masked else total.const_like(1)
     weighed = (weights * parts.mean().contiguous()).sum(-3)
@@ -119,12 +121,11 @@ def thinned(weights: T, kept: T | None, p: float) -> T:
     return weights if kept is None else kept.where(weights * (1 / (1 - p)), 0)
 
 
-def part_of(mask: T | int | None, queries: slice, keys: slice) -> T | int | None:
-    """The part of a mask for some queries and keys; None if these see all of those."""
+def part_of(mask: T | int | None, keys: slice) -> T | int | None:
+    """The part of a mask for some keys; None if all queries see these."""
     if isinstance(mask, int):
-        start = mask + queries.start - keys.start
-        return None if start >= keys.stop - keys.start - 1 else start
-    return None if mask is None else mask[..., queries, keys]
+        return None if mask >= keys.stop - 1 else mask - keys.start
+    return None if mask is None else mask[..., keys]
 
 
 def length_of_part(seen: int, parts: int) -> int:
@@ -138,14 +139,11 @@ def of_one_shape(
     query: T, key: T, value: T, mask: T | int | None
 ) -> tuple[T, T, T, T | int | None]:
     """Operands repeated along the axes before the last two, and a mask for each query and key."""
-    name, tensors = "scaled_dot_product_attention", [query, key, value]
-    heads = [t.shape[:-2] for t in tensors]
-    if not isinstance(mask, Composed):
-        shape = broadcast_shapes(name, *heads)
-    else:
-        shape = broadcast_shapes(name, *heads, mask.shape[:-2])
+    given = [query, key, value, *([mask] if isinstance(mask, Composed) else ())]
+    shape = broadcast_shapes("scaled_dot_product_attention", *(t.shape[:-2] for t in given))
+    if isinstance(mask, Composed):
         mask = mask.expand(*shape, query.shape[-2], key.shape[-2])
-    query, key, value = [t.expand(*shape, *t.shape[-2:]) for t in tensors]
+    query, key, value = [t.expand(*shape, *t.shape[-2:]) for t in given[:3]]
     return query, key, value, mask
 
 
