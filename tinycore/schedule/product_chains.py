@@ -48,12 +48,12 @@ fused with its neighbors."""
 
 def first_unit(launch: Launch, limits: Limits) -> MatrixUnit | None:
     """The unit on which the product of a kernel can be the first of a chain; None without one."""
-    if not is_nest_of(launch, limits) or len(launch.loops) < 2:
+    units = [*units_of(limits)]
+    if not units or not is_nest_of(launch, limits) or len(launch.loops) < 2:
         return None
     sums = [n for n in launch.nodes if n.op is Op.REDUCE]
     if not sums or len(launch.by_op[Op.STORE]) != 1:
         return None
-    units = units_of(limits)
     return next((unit for unit in units if all(factors_of(n, unit) for n in sums)), None)
 
 
@@ -172,8 +172,8 @@ def keeps_loops_apart(launch: Launch, names: dict[UOp, UOp]) -> bool:
 class ProductChain(Inlining):
     """A chain under construction: kernels from a first product to a second, over common loops."""
 
-    def __init__(self, first: Launch, device: str, limits: Limits, unit: MatrixUnit) -> None:
-        self.device, self.limits, self.unit = device, limits, unit
+    def __init__(self, first: Launch, limits: Limits, unit: MatrixUnit) -> None:
+        self.limits, self.unit, self.shared = limits, unit, first.shared
         *self.rows, column = first.loops
         super().__init__(max(r.arg.number[0] for r in first.by_op[Op.RANGE]))
         self.between = self.fresh(column, AxisKind.REDUCE)
@@ -188,8 +188,11 @@ class ProductChain(Inlining):
             return False
         if not launch.read & self.stored.keys() or launch.written & self.pointers.keys():
             return False
-        apart = with_digits_apart(launch)
-        return self.join(launch) or (apart is not launch and self.join(apart))
+        number, apart = self.number, with_digits_apart(launch)
+        if self.join(launch) or (apart is not launch and self.join(apart)):
+            return True
+        self.number = number
+        return False
 
     def join(self, launch: Launch) -> bool:
         """Add a member, with stores in the chain's loops; False if it reads at other indices."""
@@ -239,12 +242,10 @@ class ProductChain(Inlining):
             elif self.column.src[0] is loop.src[0]:
                 yield self.column
 
-    def refusal(self, kept: frozenset[int]) -> str | None:
-        """Why the members form no chain, if memory in `kept` must be stored; None if they do."""
-        kept |= self.members[-1].written
-        if self.column is None:
-            return "a second product is missing"
-        if kept & self.scores:
+    def fused(self, kept: frozenset[int]) -> Launch | str:
+        """`fuse`, once there is a second product; as text, why the members form no chain if memory
+        in `kept` must be stored."""
+        if (kept | self.members[-1].written) & self.scores:
             return "others read what has a number for each row and column"
         whole = self.fuse(kept)
         found = products_of(whole.ast, whole.loops, self.unit)
@@ -252,7 +253,7 @@ class ProductChain(Inlining):
             return found
         kinds = self.unit.a, self.unit.out
         alike = [u for u in units_of(self.limits) if (u.a, u.out) == kinds]
-        return refusal_by_units(self.limits, alike, found.sizes)
+        return refusal_by_units(self.limits, alike, found.sizes) or whole
 
     def fuse(self, kept: frozenset[int]) -> Launch:
         """One kernel of all members that stores the memory `kept`, and that of the last member."""

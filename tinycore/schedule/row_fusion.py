@@ -16,20 +16,19 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from tinycore.dtype import dtypes
 from tinycore.render.base import Limits
 from tinycore.schedule.access import Launch, Spans, widen
-from tinycore.schedule.chain_search import MOST_LOOKED_AT, Entry, Kept, chain_from, is_new_memory
+from tinycore.schedule.chain_search import Memory, Run, fuse_chain
 from tinycore.schedule.emit import KernelEmitter
 from tinycore.schedule.items import Step
 from tinycore.schedule.kernel import Kernel, kernel_name, without_unread
 from tinycore.schedule.limits import device_limits, loop_limits
-from tinycore.schedule.product_chains import ProductChain, is_long_product
+from tinycore.schedule.product_chains import is_long_product
 from tinycore.schedule.row_inlining import RowKernel, RowRefusal
 from tinycore.schedule.strips import Strips
 from tinycore.trace import Trace
@@ -77,8 +76,7 @@ class Refusal(Enum):
 class FusionGroup:
     """Kernels that share one loop over strips of rows."""
 
-    def __init__(self, first: Launch, device: str, limits: Limits) -> None:
-        self.device = device
+    def __init__(self, first: Launch, limits: Limits) -> None:
         self.limits = limits
         self.members = [first]
         self.shape = tuple(r.extent for r in first.loops)
@@ -130,117 +128,86 @@ class FusionGroup:
 
 # --- which neighbors form a group
 
-Group = FusionGroup | RowKernel | ProductChain
-
-
-class Run(NamedTuple):
-    """Neighboring steps, and the group that fuses them, if any."""
-
-    steps: list[Step]
-    group: Group | None
+Group = FusionGroup | RowKernel
 
 
 def fuse_rows(
     steps: Sequence[Step],
-    memory: Sequence[UOp],
+    nodes: Sequence[UOp],
     parameters: int,
     persistent: frozenset[int],
     emitter: KernelEmitter,
 ) -> list[tuple[Step, list[Step]]]:
     """The steps after row fusion, and the members of each.
 
-    `memory` is by number. Memory beyond the first `parameters` that is not `persistent` is
+    `nodes` are memory by number. Memory beyond the first `parameters` that is not `persistent` is
     temporary: it is dead when all steps are done. `emitter` has made the kernels.
     """
-    uses = Counter(place for step in steps for place in step.places)
-    numbers = {node: number for number, node in enumerate(memory)}
+    memory = Memory(steps, nodes, parameters, persistent)
+    runs = [Run([step]) for step in steps]
+    place = 0
+    while place < len(runs):
+        place += not fuse_chain(runs, place, memory)
     found: list[tuple[Step, list[Step]]] = []
-
-    def kept_of(run: Sequence[Step]) -> frozenset[int]:
-        inside = Counter(place for step in run for place in step.places)
-        # Memory that steps outside of the run use, or that is read when all are done.
-        return frozenset(p for p in inside if p in persistent or uses[p] > inside[p])
-
-    for run, group in fusible_runs(steps, memory, parameters, kept_of, emitter):
-        if group is None or len(run) == 1:
-            found += [(step, [step]) for step in run]
-            continue
-        kept = kept_of(run)
-        if isinstance(group, FusionGroup):
-            assert group.cut is not None
-            strips = Strips(emitter, {memory[n] for n in kept}, group.shape, group.cut)
-            ast = strips.build([emitter.groups_of[step.kernel] for step in run])
-            ast, used = without_unread(ast, [*strips.slots])
-            launch = Launch(ast, tuple([numbers[node] for node in used]))
-        else:
-            launch = group.fuse(kept)
-        found.append((fused_step(run, launch, memory), run))
+    for is_chain, some in itertools.groupby(runs, lambda run: run.fused is not None):
+        if not is_chain:
+            some = group_neighbors([run.steps[0] for run in some], memory, emitter)
+        for run, launch in some:
+            if launch is None:
+                found += [(step, [step]) for step in run]
+            else:
+                found.append((fused_step(run, launch, nodes), run))
     return found
 
 
-def fusible_runs(
-    steps: Sequence[Step],
-    memory: Sequence[UOp],
-    parameters: int,
-    kept_of: Kept,
-    emitter: KernelEmitter,
-) -> Iterator[Run]:
-    """Runs of neighbors: chains of products, and groups of the steps between them."""
-    entries = [Entry([step]) for step in steps]
-    place = 0
-    while place < len(entries):
-        found = chain_from(entries[place : place + MOST_LOOKED_AT], memory, parameters, kept_of)
-        if found is None:
-            place += 1
-        else:
-            entries[place : place + len(found.replaced)] = found.entries
-    for is_chain, some in itertools.groupby(entries, lambda entry: entry.chain is not None):
-        if is_chain:
-            yield from (Run(*entry) for entry in some)
-        else:
-            single = [entry.steps[0] for entry in some]
-            yield from group_neighbors(single, memory, parameters, emitter)
-
-
-def group_neighbors(
-    steps: Sequence[Step], memory: Sequence[UOp], parameters: int, emitter: KernelEmitter
-) -> Iterator[Run]:
+def group_neighbors(steps: Sequence[Step], memory: Memory, emitter: KernelEmitter) -> Iterator[Run]:
     """Runs of neighbors that fuse by strips of rows, or into rows on a grid."""
     shared: dict[Hashable, Any] = {}
-    run: list[Step] = []
-    group: FusionGroup | RowKernel | None = None
+    runs: list[tuple[list[Step], Group | None]] = []
+    last: Group | None = None
     for step in steps:
-        launch = Launch(step.ast, step.places, shared)
-        device = memory[step.places[0]].single_device
-        is_nest = is_nest_on(device, launch) and is_new_memory(launch, memory, parameters)
-        if loop_limits(device) is not None:  # neither a kernel by hand, nor of an earlier call
-            is_nest = is_nest and step.kernel in emitter.groups_of
+        launch, device = Launch(step.ast, step.places, shared), memory.device(step)
+        if loop_limits(device) is None:  # on a grid a single element is a row, too
+            is_nest = launch.is_row
+        else:  # neither a kernel by hand, nor of an earlier call
+            is_nest = launch.is_plain and step.kernel in emitter.groups_of
         refusal: Refusal | RowRefusal | None = Refusal.NEST
-        if group is not None and is_nest:
-            refusal = group.admit(launch) if group.device == device else Refusal.DEVICE
-        if run and refusal is None:
-            run.append(step)
+        if last is not None and is_nest and memory.is_new(launch):
+            is_near = memory.device(runs[-1][0][0]) == device
+            refusal = last.admit(launch) if is_near else Refusal.DEVICE
+        if refusal is None:
+            runs[-1][0].append(step)
             continue
-        if run:
-            if trace.on:
-                is_closed = device_limits(memory[run[0].places[0]].single_device) is None
-                explain(run[-1], step, Refusal.CLOSED if is_closed else refusal)
-            yield Run(run, group)
-        run, group = [step], group_of(launch, device) if is_nest else None
-    if run:
-        yield Run(run, group)
+        if runs and trace.on:
+            before = runs[-1][0][-1]
+            is_closed = device_limits(memory.device(before)) is None
+            explain(before, step, Refusal.CLOSED if is_closed else refusal)
+        last = group_of(launch, device) if is_nest and memory.is_new(launch) else None
+        runs.append(([step], last))
+    for run, group in runs:
+        if group is None or len(run) == 1:
+            yield Run(run)
+        else:
+            yield Run(run, fused(run, group, memory, emitter))
 
 
-def explain(first: Step, second: Step, refusal: Refusal | RowRefusal | None) -> None:
+def fused(steps: Sequence[Step], group: Group, memory: Memory, emitter: KernelEmitter) -> Launch:
+    """The kernel of a group of steps."""
+    kept = memory.kept(steps)
+    if isinstance(group, RowKernel):
+        return group.fuse(kept)
+    assert group.cut is not None
+    strips = Strips(emitter, {memory.nodes[n] for n in kept}, group.shape, group.cut)
+    ast = strips.build([emitter.groups_of[step.kernel] for step in steps])
+    ast, used = without_unread(ast, [*strips.slots])
+    numbers = {memory.nodes[place]: place for step in steps for place in step.places}
+    return Launch(ast, tuple([numbers[node] for node in used]))
+
+
+def explain(first: Step, second: Step, refusal: Refusal | RowRefusal) -> None:
     """A line of DEBUG=3 on why two neighbors are two kernels."""
-    if refusal is not None:
-        names = f"{kernel_name(first.ast)} | {kernel_name(second.ast)}"
-        trace(f"{'row fusion':<16} two kernels: {names}: {refusal.value}")
-
-
-def is_nest_on(device: str, launch: Launch) -> bool:
-    """True if a kernel may be joined with others: on a grid a single element is a row, too."""
-    return launch.is_plain or (launch.is_row and loop_limits(device) is None)
+    names = f"{kernel_name(first.ast)} | {kernel_name(second.ast)}"
+    trace(f"{'row fusion':<16} two kernels: {names}: {refusal.value}")
 
 
 def group_of(launch: Launch, device: str) -> FusionGroup | RowKernel | None:
@@ -249,7 +216,7 @@ def group_of(launch: Launch, device: str) -> FusionGroup | RowKernel | None:
     if limits is None:
         return None
     kind = FusionGroup if limits.grid is None else RowKernel
-    return kind(launch, device, limits)
+    return kind(launch, limits)
 
 
 def fused_step(run: Sequence[Step], launch: Launch, memory: Sequence[UOp]) -> Step:

@@ -56,8 +56,7 @@ class RowRefusal(Enum):
 class RowKernel:
     """Kernels that fold rows, and the last one, which may store whole rows."""
 
-    def __init__(self, first: Launch, device: str, limits: Limits) -> None:
-        self.device = device
+    def __init__(self, first: Launch, limits: Limits) -> None:
         self.limits = limits
         self.members = [first]
 
