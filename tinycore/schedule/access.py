@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
@@ -102,14 +102,9 @@ class Launch:
         is_fixed = not found[Op.DEFINE_VAR] and all(r.is_fixed for r in found[Op.RANGE])
         return is_fixed and self.is_varying_row
 
-    @property
-    def is_varying_nest(self) -> bool:
-        """True if the kernel is such a nest but that lengths may be known at launch only."""
-        return self.end.op is Op.END and self.is_varying_row
-
     @cached_property
     def is_varying_row(self) -> bool:
-        """True if the kernel is `is_varying_nest`, or stores a single element."""
+        """True if the kernel is `is_row` but that lengths may be known at launch only."""
         if len(self.ast.src) != 1 or self.written & self.read:
             return False
         found = self.by_op
@@ -118,18 +113,6 @@ class Launch:
         if len(found[Op.END]) > 1 or found[Op.AFTER] or found[Op.DEFINE_LOCAL]:
             return False
         return all(r.arg.kind is not AxisKind.ORDERED for r in found[Op.RANGE])
-
-    @cached_property
-    def in_rows(self) -> dict[int, frozenset[int]]:
-        """Memoized answers of `stays_in_rows`."""
-        return {}
-
-    def stays_in_rows(self, depth: int) -> frozenset[int]:
-        """The memory of which no access leaves the current row of the outer `depth` loops."""
-        if (found := self.in_rows.get(depth)) is None:
-            leaves = {n for i, n in self.accesses.items() if not self.stays(i, depth)}
-            found = self.in_rows[depth] = self.touched - leaves
-        return found
 
     def stays(self, index: UOp, depth: int) -> bool:
         """True if an INDEX stays within the current row of the outer `depth` loops."""
@@ -160,6 +143,11 @@ class Launch:
                 widen(kind, number, (start * size, stop * size))
             found = self.footprints[depth] = reread, own
         return found
+
+
+def written_by(launches: Iterable[Launch]) -> frozenset[int]:
+    """The memory that some kernels write."""
+    return frozenset().union(*(launch.written for launch in launches))
 
 
 def widen(spans: Spans, number: int, span: tuple[int, int]) -> None:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from tinycore.schedule.access import Launch
+from tinycore.schedule.access import Launch, written_by
 from tinycore.schedule.items import Step
 from tinycore.schedule.kernel import kernel_name
 from tinycore.schedule.limits import device_limits
@@ -100,7 +100,7 @@ def fuse_chain(runs: list[Run], place: int, memory: Memory) -> bool:
             break
         else:
             after.append(run)
-            late.update(*(launch.written for launch in launches))
+            late |= written_by(launches)
     if trace.on and told:
         trace(f"{'row fusion':<16} {told}")
     if longest is not None:

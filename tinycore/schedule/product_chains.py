@@ -59,7 +59,7 @@ def first_unit(launch: Launch, limits: Limits) -> MatrixUnit | None:
 
 def is_nest_of(launch: Launch, limits: Limits) -> bool:
     """True if a kernel is one nest of loops, whose lengths are fixed or may be set at launch."""
-    return launch.is_varying_nest if limits.grid_varies else launch.is_plain
+    return bool(launch.loops) and (launch.is_varying_row if limits.grid_varies else launch.is_row)
 
 
 def is_long_product(launch: Launch, limits: Limits) -> bool:

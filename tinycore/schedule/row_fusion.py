@@ -22,12 +22,12 @@ from typing import Any, Final
 
 from tinycore.dtype import dtypes
 from tinycore.render.base import Limits
-from tinycore.schedule.access import Launch, Spans, widen
+from tinycore.schedule.access import Launch, Spans, widen, written_by
 from tinycore.schedule.chain_search import Memory, Run, fuse_chain
 from tinycore.schedule.emit import KernelEmitter
 from tinycore.schedule.items import Step
 from tinycore.schedule.kernel import Kernel, kernel_name, without_unread
-from tinycore.schedule.limits import device_limits, loop_limits
+from tinycore.schedule.limits import device_limits
 from tinycore.schedule.product_chains import is_long_product
 from tinycore.schedule.row_inlining import RowKernel, RowRefusal
 from tinycore.schedule.strips import Strips
@@ -84,11 +84,6 @@ class FusionGroup:
         self.cut: tuple[int, int] | None = None
         """(loops over rows, rows of a strip), once there is a second member."""
 
-    @property
-    def written(self) -> frozenset[int]:
-        """The memory that members write."""
-        return frozenset().union(*(m.written for m in self.members))
-
     def admit(self, launch: Launch) -> Refusal | None:
         """Add a kernel if it can share the loop over rows and gains by it; else return why not.
 
@@ -118,7 +113,7 @@ class FusionGroup:
 
     def is_related(self, launch: Launch) -> bool:
         """True if a kernel reads what members write, or much of what they read."""
-        if launch.read & self.written:
+        if launch.read & written_by(self.members):
             return True
         read = frozenset().union(*(m.read for m in self.members))
         _, own = launch.footprint(1)
@@ -167,12 +162,15 @@ def group_neighbors(steps: Sequence[Step], memory: Memory, emitter: KernelEmitte
     last: Group | None = None
     for step in steps:
         launch, device = Launch(step.ast, step.places, shared), memory.device(step)
-        if loop_limits(device) is None:  # on a grid a single element is a row, too
-            is_nest = launch.is_row
+        kind: type[Group]
+        limits = device_limits(device)
+        if limits is None or limits.grid is not None:  # there a single element is a row, too
+            is_nest, kind = launch.is_row, RowKernel
         else:  # neither a kernel by hand, nor of an earlier call
-            is_nest = launch.is_plain and step.kernel in emitter.groups_of
+            is_nest, kind = launch.is_plain and step.kernel in emitter.groups_of, FusionGroup
+        is_nest = is_nest and memory.is_new(launch)
         refusal: Refusal | RowRefusal | None = Refusal.NEST
-        if last is not None and is_nest and memory.is_new(launch):
+        if last is not None and is_nest:
             is_near = memory.device(runs[-1][0][0]) == device
             refusal = last.admit(launch) if is_near else Refusal.DEVICE
         if refusal is None:
@@ -182,7 +180,7 @@ def group_neighbors(steps: Sequence[Step], memory: Memory, emitter: KernelEmitte
             before = runs[-1][0][-1]
             is_closed = device_limits(memory.device(before)) is None
             explain(before, step, Refusal.CLOSED if is_closed else refusal)
-        last = group_of(launch, device) if is_nest and memory.is_new(launch) else None
+        last = kind(launch, limits) if is_nest and limits is not None else None
         runs.append(([step], last))
     for run, group in runs:
         if group is None or len(run) == 1:
@@ -210,15 +208,6 @@ def explain(first: Step, second: Step, refusal: Refusal | RowRefusal) -> None:
     trace(f"{'row fusion':<16} two kernels: {names}: {refusal.value}")
 
 
-def group_of(launch: Launch, device: str) -> FusionGroup | RowKernel | None:
-    """The group that a kernel begins: of strips, or of rows on a grid; None on no device."""
-    limits = device_limits(device)
-    if limits is None:
-        return None
-    kind = FusionGroup if limits.grid is None else RowKernel
-    return kind(launch, limits)
-
-
 def fused_step(run: Sequence[Step], launch: Launch, memory: Sequence[UOp]) -> Step:
     """The step of a fused kernel in place of its members'."""
     sources = tuple(memory[place] for place in launch.places)
@@ -239,12 +228,8 @@ def is_product(launch: Launch) -> bool:
 
 def stays_in_row(members: Sequence[Launch], shape: tuple[int, ...]) -> bool:
     """True if every access to memory that a member writes stays within the current row."""
-    written = frozenset().union(*(m.written for m in members))
-    depth = len(shape)
-    return all(
-        written.isdisjoint(m.touched) or written & m.touched <= m.stays_in_rows(depth)
-        for m in members
-    )
+    written, depth = written_by(members), len(shape)
+    return all(m.stays(i, depth) for m in members for i, n in m.accesses.items() if n in written)
 
 
 def cut_rows(

@@ -23,7 +23,7 @@ from typing import Final
 
 from tinycore.dtype import dtypes
 from tinycore.render.base import Limits
-from tinycore.schedule.access import Launch, Spans, widen
+from tinycore.schedule.access import Launch, Spans, widen, written_by
 from tinycore.schedule.inlining import Inlining
 from tinycore.schedule.kernel import kernel_name
 from tinycore.schedule.limits import LAUNCH_CLOCKS, rate_of_unit
@@ -62,13 +62,12 @@ class RowKernel:
 
     def admit(self, launch: Launch) -> RowRefusal | None:
         """Add a kernel if it can take in the others and gains by it; else say why not."""
-        written = frozenset().union(*(m.written for m in self.members))
         touched = frozenset().union(*(m.touched for m in self.members))
         if self.limits.block_wanted == 1 or not self.limits.sums_are_shared:
             return RowRefusal.ALONE
         if len(self.members) >= MOST_MEMBERS:
             return RowRefusal.FULL
-        if not launch.read & written:
+        if not launch.read & written_by(self.members):
             return RowRefusal.UNRELATED
         if launch.written & touched:
             return RowRefusal.OVERWRITTEN
@@ -111,8 +110,7 @@ class RowKernel:
     def clocks_as_one(self, launch: Launch) -> float:
         """Clocks of one kernel, which has a group for each row, or for several."""
         depth, members = len(self.members[0].loops), [*self.members, launch]
-        computed = frozenset().union(*(m.written for m in self.members))
-        read = bytes_of_row(members, depth, computed | launch.written)
+        read = bytes_of_row(members, depth, written_by(members))
         stored = bytes_of_row([launch], depth, launch.touched - launch.written)
         passes = 1 if read <= HELD_BYTES * self.limits.block_threads else len(members)
         rounds = -(-rows_of(self.members[0]) // self.units)
