@@ -19,6 +19,7 @@ from tinycore.render.facts import is_register
 from tinycore.uop.affine import divisor
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
+from tinycore.uop.rewrite import rebuilt
 
 WIDEST: Final = 1 << 6
 """Lanes beyond which no alignment is required."""
@@ -29,12 +30,12 @@ def align_accesses(kernel: UOp, limits: Limits) -> UOp:
     if limits.access_alignment == 1:
         return kernel
     known: dict[UOp, int] = {}
-    done: dict[UOp, UOp] = {}
-    for node in kernel.toposort():
-        new = node.with_src(tuple([done[s] for s in node.src]))
+
+    def change(node: UOp, new: UOp) -> UOp:
         lanes = cut_of(node, limits, known)
-        done[node] = new if lanes is None else in_parts(new, lanes)
-    return done[kernel]
+        return new if lanes is None else in_parts(new, lanes)
+
+    return rebuilt(kernel, change)
 
 
 def cut_of(node: UOp, limits: Limits, known: dict[UOp, int]) -> int | None:

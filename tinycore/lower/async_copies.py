@@ -10,10 +10,11 @@ while it computes. On others registers hold what a step has loaded until it has 
 from __future__ import annotations
 
 from tinycore.dtype import PointerDType, dtypes
-from tinycore.lower.predicate import rebuilt, with_gate
+from tinycore.lower.predicate import with_gate
 from tinycore.render.base import EARLY, LATE, Limits, pointer_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
+from tinycore.uop.rewrite import rebuilt
 
 
 def begin_copies(kernel: UOp, limits: Limits) -> UOp:

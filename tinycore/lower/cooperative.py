@@ -34,14 +34,14 @@ from tinycore.lower.loops import (
     threads_of,
 )
 from tinycore.lower.merge_reductions import fold_balanced
-from tinycore.lower.predicate import gate_loads, rebuilt, stores_to_buffers, with_gate
+from tinycore.lower.predicate import gate_loads, stores_to_buffers, with_gate
 from tinycore.lower.steps.stage import WITHIN
 from tinycore.lower.tensor_copies import Box, Signals, box_of, copied_ahead
 from tinycore.render.base import EARLY, LATE, Limits
 from tinycore.uop.matrix import MatrixDescriptor
 from tinycore.uop.node import Axis, UOp
 from tinycore.uop.op import Ahead, AxisKind, Op, Part
-from tinycore.uop.rewrite import rewrite
+from tinycore.uop.rewrite import rebuilt, rewrite
 from tinycore.uop.symbolic import simplify
 
 MOST_PARTS: Final = 16

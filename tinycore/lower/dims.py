@@ -21,7 +21,7 @@ from tinycore.lower.predicate import gate_stores
 from tinycore.render.base import Dims, Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
-from tinycore.uop.rewrite import rewrite
+from tinycore.uop.rewrite import rebuilt, rewrite
 from tinycore.uop.symbolic import simplify
 
 AXES: Final = 3
@@ -218,11 +218,12 @@ def cut_to_fit(total: int, prefix: str, most: Dims) -> list[int]:
 
 def without_loops(kernel: UOp, places: dict[UOp, UOp]) -> UOp:
     """The kernel with counters replaced, and closed by no END."""
-    done: dict[UOp, UOp] = {}
-    for node in kernel.toposort():
-        new = node.with_src(tuple([done[s] for s in node.src]))
-        if node.op is Op.END:
-            ranges = tuple(done[r] for r in node.src[1:] if r not in places)
-            new = new.with_src((new.src[0], *ranges)) if ranges else new.src[0]
-        done[node] = places.get(node, new)
-    return done[kernel]
+
+    def change(node: UOp, new: UOp) -> UOp:
+        if node.op is not Op.END:
+            return places.get(node, new)
+        pairs = zip(node.src[1:], new.src[1:], strict=True)
+        ranges = tuple([loop for old, loop in pairs if old not in places])
+        return new.with_src((new.src[0], *ranges)) if ranges else new.src[0]
+
+    return rebuilt(kernel, change)

@@ -23,6 +23,7 @@ from tinycore.uop.evaluate import round_to
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, COMPARISON, Op
 from tinycore.uop.pattern import RuleSet, node, var
+from tinycore.uop.rewrite import rebuilt
 
 UNROUNDED: Final = "unrounded"
 """The argument of a CAST whose source, a float32, stands for the value of the type as it is."""
@@ -291,11 +292,7 @@ def stage_bits(kernel: UOp, renderer: Renderer) -> UOp:
     staged = operands_staged(nodes, renderer.emulated) | moved_arrays(nodes, renderer.emulated)
     if not staged:
         return kernel
-    done: dict[UOp, UOp] = {}
-    for old in nodes:
-        new = old.with_src(tuple([done[s] for s in old.src]))
-        done[old] = in_bits(old, new) if is_access(old, staged) else new
-    return done[kernel]
+    return rebuilt(kernel, lambda old, new: in_bits(old, new) if is_access(old, staged) else new)
 
 
 def operands_staged(nodes: Iterable[UOp], types: frozenset[DType]) -> set[UOp]:

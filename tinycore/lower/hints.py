@@ -22,6 +22,7 @@ from tinycore.render.base import STREAM, Limits, pointer_of
 from tinycore.uop.affine import interval
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, Op
+from tinycore.uop.rewrite import rebuilt
 from tinycore.uop.sums import terms_of
 
 MOST_STREAMS = 4
@@ -51,12 +52,7 @@ def marked(kernel: UOp, said: Mapping[UOp, Any]) -> UOp:
     """The kernel with other `arg`s in some nodes, which may be nested."""
     if not said:
         return kernel
-    new: dict[UOp, UOp] = {}
-    for node in kernel.toposort():
-        src = tuple([new.get(s, s) for s in node.src])
-        if node in said or src != node.src:
-            new[node] = UOp(node.op, node.dtype, src, said.get(node, node.arg))
-    return new.get(kernel, kernel)
+    return rebuilt(kernel, lambda old, new: new.replace(arg=said.get(old, new.arg)))
 
 
 def stores_in(body: UOp) -> Iterator[UOp]:

@@ -8,21 +8,12 @@ constant, or that repeat the condition of a WHERE.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tinycore.render.base import pointer_of
 from tinycore.uop.compare import conjuncts_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op, neutral_element
 from tinycore.uop.pattern import RuleSet, node, var
-
-
-def rebuilt(kernel: UOp, change: Callable[[UOp, UOp], UOp]) -> UOp:
-    """The kernel with `change(node, the node over changed sources)` in place of every node."""
-    done: dict[UOp, UOp] = {}
-    for old in kernel.toposort():
-        done[old] = change(old, old.with_src(tuple([done[s] for s in old.src])))
-    return done[kernel]
+from tinycore.uop.rewrite import rebuilt
 
 
 def stores_to_buffers(kernel: UOp) -> list[UOp]:

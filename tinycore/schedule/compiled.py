@@ -38,6 +38,7 @@ from tinycore.uop.bindings import exchanging
 from tinycore.uop.node import UOp, candidates_above, held_by, made_anew, ordered
 from tinycore.uop.op import Op
 from tinycore.uop.origins import origins_of
+from tinycore.uop.rewrite import rebuilt
 
 
 @dataclass(frozen=True)
@@ -239,11 +240,7 @@ class BoundSchedule:
 
 def renumbered(root: UOp, numbers: Sequence[int]) -> UOp:
     """A graph in which the nodes that are of one tensor alone have other numbers."""
-    done: dict[UOp, UOp] = {}
-    for node in root.toposort():
-        new = node.with_src(tuple([done[source] for source in node.src]))
-        done[node] = new.replace(arg=numbers[node.arg]) if node.op is OWN else new
-    return done[root]
+    return rebuilt(root, lambda _, n: n.replace(arg=numbers[n.arg]) if n.op is OWN else n)
 
 
 Target = Toolchain[Any] | Limits | None

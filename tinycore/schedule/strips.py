@@ -24,7 +24,7 @@ from tinycore.schedule.partial_writes import store
 from tinycore.schedule.ranges import ZERO, Place, RegionReader, flatten
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
-from tinycore.uop.rewrite import rewrite
+from tinycore.uop.rewrite import rebuilt, rewrite
 from tinycore.uop.symbolic import simplify
 
 COSTLY: Final = frozenset({Op.EXP, Op.EXP2, Op.LOG, Op.LOG2, Op.SIN, Op.THREEFRY})
@@ -164,10 +164,10 @@ class Strips:
     def with_locals(self, body: UOp) -> UOp:
         """A statement whose memory of strips is addressed from the beginning of the strip."""
         begin = dict.fromkeys(self.loops, ZERO)
-        done: dict[UOp, UOp] = {}
-        for node in body.toposort():
-            new = node.with_src(tuple([done[s] for s in node.src]))
+
+        def change(_: UOp, node: UOp) -> UOp:
             if node.op is Op.INDEX and pointer_of(node).op is Op.DEFINE_LOCAL:
-                new = new.with_src((new.src[0], new.src[1].substitute(begin), *new.src[2:]))
-            done[node] = new
-        return done[body]
+                return node.with_src((node.src[0], node.src[1].substitute(begin), *node.src[2:]))
+            return node
+
+        return rebuilt(body, change)

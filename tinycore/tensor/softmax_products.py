@@ -68,26 +68,24 @@ def product_at(node: UOp) -> Product | None:
     if last < 2 or total.arg != (Op.ADD, (last,)) or node.shape != total.shape[:last]:
         return None
     sides = [operand_at(side) for side in value.src]
-    if any(side is None for side in sides):
+    if not all(sides):
         return None
-    (a, *above), (b, *beside) = (side for side in sides if side is not None)
+    (a, *above), (b, *beside) = sides
     inside = (*above, *beside, value, total)
     fixed = all(isinstance(n, int) for n in value.shape)
     if not fixed or a.dtype is not b.dtype or a.shape[-1] != b.shape[-1]:
         return None
+    *batch, m, n, _ = value.shape
     for rows, columns in ((a, b), (b, a)):
-        if rows.shape[-2] == columns.shape[-3] == 1 and value.shape[-3:-1] == (
-            rows.shape[-3],
-            columns.shape[-2],
-        ):
-            return Product(node, rows, columns, value.shape[:-3], inside)
+        if (*rows.shape[-3:-1], *columns.shape[-3:-1]) == (m, 1, 1, n):
+            return Product(node, rows, columns, tuple(batch), inside)
     return None
 
 
-def operand_at(side: UOp) -> tuple[UOp, ...] | None:
-    """The operand that a factor repeats, with what widens and repeats it; None for others."""
+def operand_at(side: UOp) -> tuple[UOp, ...]:
+    """The operand that a factor repeats, with what widens and repeats it; nothing for others."""
     if side.op is not Op.EXPAND:
-        return None
+        return ()
     (below,) = side.src
     return (below.src[0], below, side) if below.op is Op.CAST else (below, side)
 
@@ -106,9 +104,10 @@ def matrix(operand: UOp, axis: int) -> UOp:
 
 def placed(operand: UOp, slope: UOp, axis: int) -> tuple[UOp, UOp]:
     """An operand and its gradient, that of a matrix for all of its repetitions."""
-    *outer, rows, columns = slope.shape
-    shape = (*outer, rows, 1, columns) if axis == -2 else (*outer, 1, rows, columns)
-    return operand, graph.sum_to(graph.reshape(slope, shape), operand.shape).cast(operand.dtype)
+    shape = list(slope.shape)
+    shape.insert(axis + 1, 1)
+    whole = graph.reshape(slope, tuple(shape))
+    return operand, graph.sum_to(whole, operand.shape).cast(operand.dtype)
 
 
 def first_ends(softmax: Softmax) -> set[UOp]:

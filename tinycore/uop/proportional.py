@@ -16,6 +16,7 @@ from typing import Final
 from tinycore.dtype import DType, dtypes
 from tinycore.uop.node import UOp
 from tinycore.uop.op import APPROXIMATE, Op
+from tinycore.uop.rewrite import rebuilt
 
 LOG2_E: Final = math.log2(math.e)
 
@@ -63,19 +64,16 @@ def with_divisors_last(graph: UOp) -> UOp:
     sum(w / t * v) == sum(w * v) / t for a divisor that does not vary with the loop of the sum. A
     weight exp(s - max s) is at most 1, so a narrow type holds it as well as the quotient.
     """
-    done: dict[UOp, UOp] = {}
-    for node in graph.toposort():
-        done[node] = new = node.with_src(tuple([done[s] for s in node.src]))
-        if node.op is Op.REDUCE and node.arg is Op.ADD and len(node.src) == 2:
-            done[node] = divided_last(new)
-    return done[graph]
+    return rebuilt(graph, divided_last)
 
 
-def divided_last(total: UOp) -> UOp:
+def divided_last(_: UOp, total: UOp) -> UOp:
     """A sum over one loop of weights times values, times the factors that all weights share.
 
     Unchanged unless one of these is computed by a reduction, as the total of a softmax is.
     """
+    if total.op is not Op.REDUCE or total.arg is not Op.ADD or len(total.src) != 2:
+        return total
     value, loop = total.src
     for place, side in enumerate(value.src if value.op is Op.MUL else ()):
         weight, factors = without_factors(side, loop, total.dtype) or (side, ())
@@ -166,13 +164,13 @@ def as_one_product(value: UOp, factor: float) -> UOp:
 
 def approximated(graph: UOp, powers: set[UOp], scaled: Callable[[UOp, float], UOp]) -> UOp:
     """A graph with EXP2, as a device may approximate it, in place of some EXP."""
-    done: dict[UOp, UOp] = {}
-    for node in graph.toposort():
-        done[node] = new = node.with_src(tuple([done[s] for s in node.src]))
-        if node in powers:
-            argument = scaled(new.src[0], LOG2_E)
-            done[node] = UOp(Op.EXP2, node.dtype, (argument,), APPROXIMATE)
-    return done[graph]
+
+    def change(node: UOp, new: UOp) -> UOp:
+        if node not in powers:
+            return new
+        return UOp(Op.EXP2, node.dtype, (scaled(new.src[0], LOG2_E),), APPROXIMATE)
+
+    return rebuilt(graph, change)
 
 
 def is_weight(power: UOp, maxima: Iterable[UOp]) -> bool:
@@ -189,18 +187,19 @@ def with_common_factors(graph: UOp) -> UOp:
 
     A maximum of such values is found without the factor, and a difference takes it up.
     """
-    done: dict[UOp, UOp] = {}
-    for node in graph.toposort():
-        done[node] = new = node.with_src(tuple([done[s] for s in node.src]))
-        if node.op is not Op.WHERE or not dtypes.is_float(node.dtype):
-            continue
-        gate, hidden, value = new.src
+    return rebuilt(graph, with_common_factor)
+
+
+def with_common_factor(_: UOp, node: UOp) -> UOp:
+    """One node of `with_common_factors`."""
+    if node.op is Op.WHERE and dtypes.is_float(node.dtype):
+        gate, hidden, value = node.src
         factor = value.src[1].arg if value.op is Op.MUL and value.src[1].op is Op.CONST else 0
         is_infinite = hidden.op is Op.CONST and math.isinf(hidden.arg)
         if is_infinite and factor and math.isfinite(factor):
             infinity = hidden.const_like(hidden.arg * math.copysign(1, factor))
-            done[node] = gate.where(infinity, value.src[0]) * value.src[1]
-    return done[graph]
+            return gate.where(infinity, value.src[0]) * value.src[1]
+    return node
 
 
 def times(value: UOp, factor: float) -> UOp:

@@ -9,7 +9,7 @@ set, and later rewrites do not go there again.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from typing import Final
@@ -30,6 +30,14 @@ MAX_PENDING: Final = 100_000
 
 MOST_SAMPLED: Final = 200
 """Pending results to inspect for the names of the rules that rewrite endlessly."""
+
+
+def rebuilt(root: UOp, change: Callable[[UOp, UOp], UOp]) -> UOp:
+    """The graph with `change(node, the node over changed sources)` in place of every node."""
+    done: dict[UOp, UOp] = {}
+    for old in root.toposort():
+        done[old] = change(old, old.with_src(tuple([done[s] for s in old.src])))
+    return done[root]
 
 
 def rewrite(root: UOp, rules: RuleSet, context: object = None, *, name: str = "") -> UOp:

@@ -38,6 +38,7 @@ from tinycore.uop.proportional import (
     are_one_pass,
     with_common_factors,
 )
+from tinycore.uop.rewrite import rebuilt
 
 COLUMNS_AFTER: Final = 5
 STEPS_AFTER: Final = 6
@@ -185,6 +186,15 @@ class Tiles:
         left = tuple(r for r in closer.src[1:] if r not in gone)
         return closer.with_src((product, *left)) if left else product
 
+    def by_lanes(self, node: UOp, new: UOp) -> UOp:
+        """A reduction by the unit, or over the columns of its lanes; other nodes as they are."""
+        loops = node.src[1:] if node.op is Op.REDUCE else ()
+        if (k := next((r for r in loops if r in self.steps), None)) is not None:
+            return self.first(new, k)
+        if self.column in loops:
+            return self.second(new) if self.n in node.ranges else self.fold(new)
+        return new
+
     def fold(self, closer: UOp) -> UOp:
         """A reduction along the columns of the first product, which are distributed over lanes."""
         return closer.with_src(tuple(self.columns if s is self.column else s for s in closer.src))
@@ -197,17 +207,7 @@ def chained(kernel: UOp, step: Chain) -> UOp:
         kind = Axis(written.arg.number, AxisKind.UNROLL)
         kernel = kernel.substitute({written: written.replace(arg=kind)})
     tiles = Tiles(kernel, step)
-    done: dict[UOp, UOp] = {}
-    for node in kernel.toposort():
-        new = node.with_src(tuple([done[s] for s in node.src]))
-        if node.op is Op.REDUCE:
-            k = next((r for r in node.src[1:] if r in tiles.steps), None)
-            if k is not None:
-                new = tiles.first(new, k)
-            elif tiles.column in node.src[1:]:
-                new = tiles.second(new) if tiles.n in node.ranges else tiles.fold(new)
-        done[node] = new
-    kernel = done[kernel]
+    kernel = rebuilt(kernel, tiles.by_lanes)
     if closer_of(kernel, tiles.column):
         raise ArgumentError(f"{step} finds no sum of products along its loops")
     axes: dict[str, UOp | None] = {"m": tiles.m, "n": tiles.n}
