@@ -86,7 +86,8 @@ class Attention(Composed):
         gets 0. With `enable_gqa`, groups of query heads share key and value heads. Scores are
         computed in at least float32. For long sequences no scores are kept, not even for the
         gradient; with dropout only where one kernel computes all of it. Raises ArgumentError for a
-        mask together with `is_causal`, ShapeError for sizes that do not fit.
+        mask together with `is_causal` or a `dropout_p` outside of 0 to 1, ShapeError for sizes that
+        do not fit.
 
         >>> q, k, v = Tensor.zeros(1, 2, 4), Tensor.zeros(1, 2, 4), Tensor([[[1.0], [3.0]]])
         >>> q.scaled_dot_product_attention(k, v).tolist()
@@ -100,6 +101,8 @@ class Attention(Composed):
             )
         floating_dtype("scaled_dot_product_attention", self.dtype)
         check_shapes(self, key, value)
+        if not 0 <= dropout_p <= 1:
+            raise ArgumentError(f"dropout_p is a probability, got {dropout_p}")
         p = dropout_p if settings.TRAINING else 0.0
         if enable_gqa:
             shared = self._heads_of_group(key, value)

@@ -246,7 +246,8 @@ def test_the_rows_of_equal_accesses_are_analyzed_once(monkeypatch: pytest.Monkey
     monkeypatch.setattr("tinycore.schedule.access.row_size", counted)
     x, y = (Tensor(numbers(8, 16, seed=seed)).realize() for seed in range(2))
 
-    assert launch_of(x + y).stays_in_rows(1) == {0, 1, 2}
+    launch = launch_of(x + y)
+    assert [launch.stays(index, 1) for index in launch.accesses] == [True] * 3
     assert len(analyzed) == 1
 
 

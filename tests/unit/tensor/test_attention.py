@@ -70,6 +70,15 @@ def test_attention_masks_and_groups() -> None:
         Tensor(q).scaled_dot_product_attention(Tensor(k), Tensor(v), Tensor(mask), is_causal=True)
 
 
+@pytest.mark.parametrize("p", [-0.5, 1.5])
+@pytest.mark.parametrize("is_training", [False, True])
+def test_dropout_is_a_probability(p: float, is_training: bool) -> None:
+    x = Tensor.zeros(1, 2, 4)
+
+    with Tensor.train(is_training), pytest.raises(ArgumentError, match="a probability, got"):
+        x.scaled_dot_product_attention(x, x, dropout_p=p)
+
+
 @pytest.mark.parametrize("seen", [1, 3, 5, 7])
 @pytest.mark.slow
 def test_causal_attention_in_blocks(monkeypatch: pytest.MonkeyPatch, seen: int) -> None:
