@@ -26,18 +26,18 @@ BUDGETS: Final = {
     "tinycore/cli": 9_254,
     "tinycore/device": 20_240,
     "tinycore/engine": 21_515,
-    "tinycore/lower": 54_289,
-    "tinycore/lower/steps": 13_339,
+    "tinycore/lower": 54_106,
+    "tinycore/lower/steps": 13_319,
     "tinycore/lower/strategies": 28_417,
     "tinycore/linalg": 7_464,
     "tinycore/nn": 16_400,
     "tinycore/nn/files": 14_700,
     "tinycore/nn/optim": 8_338,
     "tinycore/render": 19_869,
-    "tinycore/schedule": 56_538,
-    "tinycore/tensor": 124_057,
+    "tinycore/schedule": 55_938,
+    "tinycore/tensor": 123_713,
     "tinycore/tensor/guards": 8_633,
-    "tinycore/uop": 43_992,
+    "tinycore/uop": 43_963,
     "plugins/tiny_amd": 42_910,
     "plugins/tiny_cl": 9_588,
     "plugins/tiny_cpu": 21_540,
@@ -55,9 +55,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 495_933
+SUM: Final = 494_757
 """The budgets of the core together."""
-FLOORS: Final = 445_368
+FLOORS: Final = 444_192
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01
