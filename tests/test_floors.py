@@ -38,7 +38,6 @@ FLOORS: dict[str, tuple[float, str]] = {
     "config": (0, "foundation"),
     "dtype": (0, "foundation"),
     "errors": (0, "foundation"),
-    "tensor_map": (0, "foundation"),
     "trace": (0, "foundation"),
     "uop": (1, "uop"),
     "device": (1, "device"),

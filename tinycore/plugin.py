@@ -79,7 +79,6 @@ from tinycore.device.worker_process import (
     serve_questions,
 )
 from tinycore.errors import PluginError
-from tinycore.tensor_map import TensorMap
 
 __all__ = [
     "ALIGNMENT_BYTES",
@@ -119,7 +118,6 @@ __all__ = [
     "SupportsQueues",
     "SupportsReach",
     "SupportsVariety",
-    "TensorMap",
     "Toolchain",
     "WorkerLost",
     "WorkerProcess",

@@ -3,16 +3,20 @@
 Floor 3, above `schedule` and `lower`. `Limits.strategies` names functions of a `KernelFacts` and
 the `Limits` of a device. Each yields `Proposal`s: a name, a `Cost`, and a function that applies
 steps to a `Draft`. `Limits.layout` names a function of the `Operand`s of a product, which gives
-copies of them in another layout. See docs/write-an-instruction.md and
+copies of them in another layout, and `Limits.fills` one of a `Filling` of shared memory, which
+gives instructions of the plugin's that do it. See docs/write-an-instruction.md and
 docs/decisions/0084-families-in-plugins.md.
 """
 
 from __future__ import annotations
 
+from tinycore.lower.async_copies import copied_from
+from tinycore.lower.cooperative import Filling
 from tinycore.lower.cost import FILL_CYCLES, Cost, Proposal, resident_groups
+from tinycore.lower.dims import first_of_grid
 from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import LEAST_REUSE, KernelFacts
-from tinycore.lower.loops import Number, arrays_of, counter_of
+from tinycore.lower.loops import Number, arrays_of, counter_of, stores_of
 from tinycore.lower.packing import (
     LEAST_CHUNKS,
     fill_of,
@@ -20,8 +24,17 @@ from tinycore.lower.packing import (
     loads_of_elements,
     plan_fill,
 )
+from tinycore.lower.predicate import with_gate
+from tinycore.lower.steps.split import MASKED
 from tinycore.lower.steps.stage import MOST_SCRATCH, Dimension, Stage
-from tinycore.lower.steps.tensorize import COLUMNS, ROWS, STEPS, Tensorize, factors_of
+from tinycore.lower.steps.tensorize import (
+    COLUMNS,
+    ROWS,
+    STEPS,
+    Tensorize,
+    factors_of,
+    rounded_operand,
+)
 from tinycore.lower.strategies.block_order import order_blocks
 from tinycore.lower.strategies.grid import launch_outputs, load_rows
 from tinycore.lower.strategies.grid_shared import (
@@ -59,6 +72,7 @@ __all__ = [
     "GROUPS_BESIDE",
     "LEAST_CHUNKS",
     "LEAST_REUSE",
+    "MASKED",
     "MOST_SCRATCH",
     "ROWS",
     "SECTOR_BYTES",
@@ -67,6 +81,7 @@ __all__ = [
     "Cost",
     "Dimension",
     "Draft",
+    "Filling",
     "Fuse",
     "GroupTile",
     "KernelFacts",
@@ -83,6 +98,7 @@ __all__ = [
     "Tail",
     "Tensorize",
     "arrays_of",
+    "copied_from",
     "counter_of",
     "cut_depth",
     "cut_side",
@@ -90,6 +106,7 @@ __all__ = [
     "dimension",
     "factors_of",
     "fill_of",
+    "first_of_grid",
     "fits_group",
     "groups_of",
     "launch_outputs",
@@ -104,11 +121,14 @@ __all__ = [
     "own_loop",
     "plan_fill",
     "resident_groups",
+    "rounded_operand",
     "sides_among",
     "sides_of",
     "stage_operands",
     "steps_in_tile",
+    "stores_of",
     "threads_in",
     "tiles_of",
     "tiles_of_sides",
+    "with_gate",
 ]

@@ -7,7 +7,7 @@ memory: its ends say whether all of it lies inside, and no positions are compute
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 import numpy
 
@@ -18,7 +18,7 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.sums import terms_of
 
-__all__ = ["Access", "both", "is_window"]
+__all__ = ["Access", "is_window"]
 
 COUNTERS: Final = frozenset({Op.SPECIAL, Op.RANGE, Op.DEFINE_VAR})
 """Indices whose numbers are consecutive."""
@@ -78,7 +78,7 @@ class Access:
         index = self.index(frame)
         # As unsigned numbers, negative ones are large: one comparison checks both bounds.
         if int(index.view(numpy.uint64).max()) > memory.size - self.lanes:
-            active = both(frame.mask, gate)
+            active = frame.active(gate)
             if active is not None:
                 index = numpy.where(active, index, 0)
             wrong = (index < 0) | (index > memory.size - self.lanes)
@@ -112,10 +112,3 @@ class Access:
             f"kernel {frame.kernel} {self.verb} {memory.label} at {what}, outside its "
             f"{memory.size} elements{frame.thread(wrong)}"
         )
-
-
-def both(mask: Array | None, gate: Array | None) -> Any:
-    """The threads for which both masks hold; None means all."""
-    if mask is None or gate is None:
-        return gate if mask is None else mask
-    return mask & gate

@@ -20,10 +20,9 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
 if TYPE_CHECKING:
-    from tinycore.builtin.boxes import Phases
     from tinycore.builtin.shared import Accesses, Pending
 
-__all__ = ["Axes", "Frame", "Memory", "Span", "boxes", "in_cluster"]
+__all__ = ["Axes", "Frame", "Memory", "Span", "both", "boxes"]
 
 LAUNCH_ORDER: Final = ("grid2", "grid1", "grid0", "block2", "block1", "block0")
 """The indices of a launch, slowest first."""
@@ -67,7 +66,7 @@ class Memory:
     shared memory one per workgroup, and registers one per thread.
     """
 
-    __slots__ = ("accesses", "array", "base", "dtype", "label", "phases", "size")
+    __slots__ = ("accesses", "array", "base", "dtype", "kept", "label", "size")
 
     def __init__(
         self, array: Array, dtype: DType, size: int, label: str, base: Array | None = None
@@ -80,8 +79,8 @@ class Memory:
         """Start of the part of each thread's owner; None if there is one part."""
         self.accesses: Accesses | None = None
         """Accesses of threads to shared memory that is watched."""
-        self.phases: Phases | None = None
-        """The barriers that lie there, whose phases are copies of boxes."""
+        self.kept: Any = None
+        """What an Effect keeps of what it does there."""
 
     @staticmethod
     def of_buffer(node: UOp, handle: Array, kernel: str) -> Memory:
@@ -112,7 +111,7 @@ class Frame:
         groups: Sequence[int],
         cluster: int,
     ) -> None:
-        """`groups` are those of this launch, by axis; `cluster` of the first copy for each other.
+        """`groups` are those of this launch, by axis; of the first, `cluster` are one (`Effect`).
 
         Raises DeviceError for a launch of parts of clusters.
         """
@@ -161,6 +160,19 @@ class Frame:
             self.values[slot] = self.axes.count(span, self.axes.of.get(name), numpy.int64)
         self.at_once = self.most_values // math.prod(length for _, length in piece.values())
 
+    def active(self, gate: Array | None) -> Any:
+        """The threads that take part where a gate holds; None means all."""
+        return both(self.mask, gate)
+
+    def in_cluster(self, values: Array) -> list[Array]:
+        """Values of each group in the place of those of all groups of its cluster, in order."""
+        axis = self.axes.of["grid0"]
+        if values.shape[axis] == 1:
+            return [values] * self.cluster
+        numbers = numpy.arange(values.shape[axis])  # pieces begin with a whole cluster
+        first = numbers - numbers % self.cluster
+        return [values.take(first + member, axis=axis) for member in range(self.cluster)]
+
     def shared_block(self, size: int) -> Array:
         """Bytes that all shared arrays of a workgroup lie in, a row for each of this piece."""
         groups = [length for name, (_, length) in self.piece.items() if name.startswith("grid")]
@@ -207,16 +219,6 @@ class Frame:
         return "".join(parts)
 
 
-def in_cluster(frame: Frame, values: Array) -> list[Array]:
-    """Values of each group in the place of those of all groups of its cluster, first to last."""
-    axis = frame.axes.of["grid0"]
-    if values.shape[axis] == 1:
-        return [values] * frame.cluster
-    numbers = numpy.arange(values.shape[axis])  # pieces begin with a whole cluster
-    first = numbers - numbers % frame.cluster
-    return [values.take(first + member, axis=axis) for member in range(frame.cluster)]
-
-
 def boxes(sizes: Sequence[int], most: int) -> Iterator[tuple[Span, ...]]:
     """Boxes of at most `most` elements that cover a shape, cut along its first axes first."""
     cuts: list[list[Span]] = []
@@ -226,3 +228,10 @@ def boxes(sizes: Sequence[int], most: int) -> Iterator[tuple[Span, ...]]:
         cuts.insert(0, [(start, min(step, size - start)) for start in range(0, size, step)])
         most //= step
     return product(*cuts)
+
+
+def both(mask: Array | None, gate: Array | None) -> Any:
+    """The threads for which both masks hold; None means all."""
+    if mask is None or gate is None:
+        return gate if mask is None else mask
+    return mask & gate

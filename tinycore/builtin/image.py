@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 
 import numpy
 
-from tinycore.builtin.access import both
 from tinycore.builtin.arithmetic import Array
 from tinycore.builtin.frame import Frame
 from tinycore.dtype import ImageDType, to_numpy_dtype
@@ -100,7 +99,7 @@ def store_pixel(pixel: Pixel, pointer: int, source: int) -> Step:
         column, row = pixel.places(frame)
         values = frame.values[source]
         gate = None if pixel.gate is None else frame.values[pixel.gate]
-        active = both(frame.mask, gate)
+        active = frame.active(gate)
         shape = numpy.broadcast_shapes(column.shape, values.shape[:-1])
         taking = numpy.broadcast_to(True if active is None else active[..., 0], shape)
         column, row = numpy.broadcast_to(column, shape), numpy.broadcast_to(row, shape)

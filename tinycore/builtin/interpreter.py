@@ -190,7 +190,7 @@ class PythonProgram:
             )
         varies = bool(self.info.grid_extents)
         groups = self.info.groups(values) if varies else plan.axes.sizes("grid")
-        frame = plan.frame(VALUES_AT_ONCE, groups, self.info.cluster)
+        frame = plan.frame(VALUES_AT_ONCE, groups)
         for u, value in zip(plan.variables, values, strict=True):
             slot = plan.slots[u]
             frame.values[slot] = plan.axes.single(value, to_numpy_dtype(u.dtype))

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy
 
-from tinycore.builtin.access import Access, both, is_window
+from tinycore.builtin.access import Access, is_window
 from tinycore.builtin.arithmetic import (
     Array,
     computed_as,
@@ -22,8 +22,7 @@ from tinycore.builtin.arithmetic import (
     operation,
     to_storage,
 )
-from tinycore.builtin.boxes import begin_phases_step, copy_step, wait_step
-from tinycore.builtin.frame import Axes, Frame, Memory, boxes, in_cluster
+from tinycore.builtin.frame import Axes, Frame, Memory, both, boxes
 from tinycore.builtin.image import Pixel, load_pixel, store_pixel
 from tinycore.builtin.matrix import described_step, load_step, matrix_step, row_of, shuffle_step
 from tinycore.builtin.nest import (
@@ -41,6 +40,7 @@ from tinycore.dtype import to_numpy_dtype
 from tinycore.errors import DeviceError, UnsupportedError
 from tinycore.render.base import LATE, SHARED_ALIGNMENT, LinearKernel, pointer_of
 from tinycore.uop.evaluate import round_to
+from tinycore.uop.instruction import Effect
 from tinycore.uop.matrix import MatrixDescriptor
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, COMPOUND, Op
@@ -51,10 +51,11 @@ SILENT: Final = COMPOUND | {Op.INDEX, Op.AFTER, Op.PIXEL}
 """Nodes without a step."""
 
 ACCESSES: Final = {
-    **dict.fromkeys((Op.LOAD, Op.STORE, Op.MATRIX_LOAD, Op.PHASES, Op.WAIT_PHASE), 1),
-    **dict.fromkeys((Op.ASYNC_COPY, Op.TENSOR_COPY), 2),
+    **dict.fromkeys((Op.LOAD, Op.STORE, Op.MATRIX_LOAD), 1),
+    Op.ASYNC_COPY: 2,
 }
-"""Number of a node's first sources that are elements of memory which it accesses."""
+"""Number of a node's first sources that are elements of memory which it accesses; an Effect says
+it itself."""
 Step = Callable[[Frame], None]
 
 
@@ -81,10 +82,13 @@ class Plan:
             if u.op in (Op.DEFINE_LOCAL, Op.DEFINE_REG) and not is_register(u)
         ]
         self.fills_ahead = any(
-            u.op in (Op.ASYNC_COPY, Op.TENSOR_COPY) or (u.op is Op.STORE and u.arg == LATE)
+            isinstance(u.arg, Effect)
+            or u.op is Op.ASYNC_COPY
+            or (u.op is Op.STORE and u.arg == LATE)
             for u in self.slots
         )
         """True if accesses to shared memory are watched: those of programs that fill ahead."""
+        self._cluster = max([effect.groups for effect in linear.effects], default=1)
         items = nest_of(name, uops)
         find_axes(items)
         launch = {u.arg: int(u.src[0].arg) for u in self.slots if u.op is Op.SPECIAL}
@@ -99,9 +103,9 @@ class Plan:
         """The axis of each SPECIAL, and of loop counters while the steps inside are made."""
         self._steps = self._block(items, ())
 
-    def frame(self, most_values: int, groups: Sequence[int], cluster: int) -> Frame:
+    def frame(self, most_values: int, groups: Sequence[int]) -> Frame:
         """The state of a launch, without its buffers and variables; arrays of about that size."""
-        return Frame(self.name, self.axes, self._initial, most_values, groups, cluster)
+        return Frame(self.name, self.axes, self._initial, most_values, groups, self._cluster)
 
     def run(self, frame: Frame) -> None:
         """Do every step for all the threads of a launch."""
@@ -166,12 +170,8 @@ class Plan:
                 return shuffle_step(u, self.slots, self.axes, lanes)
             case Op.ASYNC_COPY:
                 return self._async_copy(u)
-            case Op.PHASES:
-                return begin_phases_step(u, self._access, self.slots)
-            case Op.TENSOR_COPY:
-                return copy_step(u, self._access, self.slots)
-            case Op.WAIT_PHASE:
-                return wait_step(u, self._access, self.slots)
+            case Op.INSTRUCTION if isinstance(u.arg, Effect):
+                return u.arg.step(u, self._access, self.slots)
             case Op.BARRIER:
                 return partial(barrier, behind=bool(u.arg))
             case Op.COMMIT:
@@ -370,7 +370,7 @@ class Plan:
                 return
             wanted = access.wanted(frame)
             where = access.places(frame, memory, wanted)
-            write(memory, where, stored, both(frame.mask, wanted))
+            write(memory, where, stored, frame.active(wanted))
             if memory.accesses is not None:
                 memory.accesses.write(frame, where, wanted)
 
@@ -390,7 +390,7 @@ class Plan:
             if wanted is not None:
                 data = numpy.where(wanted, data, data.dtype.type(0))
             where = to.places(frame, memory, gate)
-            active = both(frame.mask, gate)
+            active = frame.active(gate)
             arrays = numpy.broadcast_arrays(where, data, True if active is None else active)
             data = arrays[1][arrays[2]]
             places, threads = memory.accesses.write(frame, arrays[0], gate)
@@ -406,7 +406,7 @@ class Plan:
         def store(frame: Frame) -> None:
             values = frame.values
             value = values[source]
-            active = both(frame.mask, None if gate is None else values[gate])
+            active = frame.active(None if gate is None else values[gate])
             if active is not None:
                 before = values[pointer]
                 value = numpy.where(
@@ -430,7 +430,7 @@ def barrier(frame: Frame, behind: bool) -> None:
         every: Array = numpy.all(frame.mask, axis=block, keepdims=True)
         if (some != every).any():
             raise DeviceError(f"kernel {frame.kernel}: a barrier is reached by a part of a group")
-        if frame.cluster > 1 and any((some != of).any() for of in in_cluster(frame, some)):
+        if frame.cluster > 1 and any((some != of).any() for of in frame.in_cluster(some)):
             raise DeviceError(f"kernel {frame.kernel}: a barrier is reached by a part of a cluster")
     for accesses in frame.watched:
         accesses.barrier(behind)
@@ -455,7 +455,8 @@ def needed(uops: Iterable[UOp]) -> set[UOp]:
             continue
         found.add(u)
         wanted.update(u.src)
-        for index in u.src[: ACCESSES.get(u.op, 0)]:
+        places = u.arg.places if isinstance(u.arg, Effect) else ACCESSES.get(u.op, 0)
+        for index in u.src[:places]:
             if not is_window(index):
                 wanted.update(index.src[1:])
     return found

@@ -12,7 +12,6 @@ from typing import Final, NoReturn
 
 import numpy
 
-from tinycore.builtin.access import both
 from tinycore.builtin.arithmetic import Array
 from tinycore.builtin.frame import Frame, Memory
 from tinycore.errors import DeviceError
@@ -136,7 +135,7 @@ def threads_of(frame: Frame) -> Array:
 
 def taking_part(frame: Frame, where: Array, gate: Array | None) -> tuple[Array, Array]:
     """The elements that threads access, and the threads, side by side."""
-    active = both(frame.mask, gate)
+    active = frame.active(gate)
     arrays = [where, threads_of(frame), *([] if active is None else [active])]
     places, threads, *wanted = numpy.broadcast_arrays(*arrays)
     if wanted:

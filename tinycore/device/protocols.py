@@ -45,7 +45,6 @@ from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar, runtime_ch
 
 from tinycore.device.extent import Extent
 from tinycore.dtype import dtypes
-from tinycore.tensor_map import TensorMap
 
 Handle: TypeAlias = Any
 """A span of device memory: whatever the allocator returns, opaque to everyone else."""
@@ -271,12 +270,8 @@ class ProgramInfo:
     size; empty where all are fixed. Only where `Limits.grid_varies`."""
     parallel_extent: Extent | None = None
     """`parallel` as it follows from the values of a launch. Only where `Limits.parallel_varies`."""
-    maps: tuple[TensorMap, ...] = ()
-    """Buffers as tensors of which the program copies boxes, each an argument behind the values,
-    encoded as the device wants it. Only where `Limits.tensor_copies`."""
-    cluster: int = 1
-    """Neighboring groups along the first axis of the grid that copy boxes for each other, and wait
-    for each other at barriers. Only where `Limits.cluster`."""
+    extras: tuple[str, ...] = ()
+    """What instructions of the backend want of each launch, in order: see `Effect.extra`."""
 
     def groups(self, values: Sequence[int]) -> tuple[int, int, int]:
         """Groups to launch per axis with these values; at least one."""

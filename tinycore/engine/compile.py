@@ -140,8 +140,7 @@ def info_of(linear: LinearKernel, buffers: int) -> ProgramInfo:
         written=linear.written,
         grid_extents=grid if any(grid) else (),
         parallel_extent=linear.sizes.get("parallel"),
-        maps=linear.maps,
-        cluster=linear.cluster if linear.shares_copies else 1,
+        extras=tuple([effect.extra for effect in linear.effects if effect.extra]),
     )
 
 

@@ -21,7 +21,6 @@ from tinycore._deferred import module_of
 from tinycore._stamp import ABOVE_ENGINE, decisive_settings, stamp, stamp_of_modules
 from tinycore.config import settings
 from tinycore.device.protocols import ProgramInfo, Toolchain
-from tinycore.dtype import DType, dtypes
 from tinycore.engine.counters import Estimate
 from tinycore.engine.rule_hooks import hooked_rules
 from tinycore.render.base import Renderer
@@ -62,14 +61,11 @@ def load_program(
 
 def plain_info(info: ProgramInfo) -> dict[str, Any]:
     """Launch information as JSON keeps it, which `restored` makes it from."""
-    maps = [asdict(found) | {"dtype": found.dtype.name} for found in info.maps]
-    return asdict(info) | {"written": sorted(info.written), "maps": maps}
+    return asdict(info) | {"written": sorted(info.written)}
 
 
 def restored(kind: Any, plain: Any) -> Any:
     """A value of a type from its JSON form: dataclasses from their fields, tuples, frozensets."""
-    if kind is DType:
-        return getattr(dtypes, plain)
     if isinstance(kind, type) and is_dataclass(kind):
         hints = hints_of(kind)
         return kind(**{name: restored(hints[name], value) for name, value in plain.items()})
@@ -111,7 +107,8 @@ def program_key(ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None = No
     """
     renderer, compiler = toolchain.renderer, toolchain.compiler
     limits, rules = renderer.limits, [(name, own.rules) for name, own in renderer.rules.items()]
-    own = [name for strategy in limits.strategies for name in strategy.modules]
+    hooks = (*limits.strategies, *([limits.fills] if limits.fills else []))
+    own = [name for hook in hooks for name in hook.modules]
     own += [module_of(rule.function) for _, added in rules for rule in added]
     code = stamp_of_modules((*modules_of(renderer), *modules_of(compiler), *own))
     if code is None or hooked_rules(toolchain):

@@ -15,8 +15,7 @@ Floor 3'. The files, in the order in which a kernel passes them:
   rows without the columns that no row of a strip sees
 - `fragments.py`: what each lane holds of the operands of a matrix unit
 - `expand.py`, `merge_reductions.py`, `register_transpose.py`: unrolled loops, lanes of vectors
-- `cooperative.py`: what the threads of a workgroup reduce and fill together; `tensor_copies.py`:
-  fills that are boxes of a buffer
+- `cooperative.py`: what the threads of a workgroup reduce and fill together
 - `predicate.py`: gates of loads and stores
 - `online.py`: folds that take one pass although they depend on each other
 - `registers.py`: accumulators, `dims.py`: launch indices, `align.py`, `image_access.py`: accesses

@@ -18,11 +18,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Iterator
 from itertools import count
 from typing import Final, NamedTuple
 
 from tinycore.dtype import DType, dtypes
-from tinycore.lower.dims import first_of_grid, groups_of, taken_apart
+from tinycore.lower.dims import taken_apart
 from tinycore.lower.expand import counters_of, lane, without
 from tinycore.lower.loops import (
     THREADS,
@@ -36,7 +37,6 @@ from tinycore.lower.loops import (
 from tinycore.lower.merge_reductions import fold_balanced
 from tinycore.lower.predicate import gate_loads, stores_to_buffers, with_gate
 from tinycore.lower.steps.stage import WITHIN
-from tinycore.lower.tensor_copies import Box, Signals, box_of, copied_ahead
 from tinycore.render.base import EARLY, LATE, Limits
 from tinycore.uop.matrix import MatrixDescriptor
 from tinycore.uop.node import Axis, UOp
@@ -176,8 +176,6 @@ def own_part(reduce: UOp) -> UOp:
 LAUNCHED_KINDS: Final = (*THREADS, AxisKind.GRID)
 MOST_WRITTEN_OUT: Final = 8
 """Most steps of a thread that are unrolled."""
-CLUSTERED: Final = 2
-"""Units of a device for each group, from which on whole clusters of them find room."""
 MOST_COPIES_WRITTEN_OUT: Final = 16
 """The same for fills of later steps, whose values no register holds on the way."""
 
@@ -192,6 +190,29 @@ class Turn(NamedTuple):
     loop: UOp
     outside: tuple[UOp, ...]
     """The loops around it."""
+
+
+class Filling(NamedTuple):
+    """Fills that are done ahead of the steps of a loop which read them, for `Limits.fills`.
+
+    Each fill is an AFTER of its array and of an END of a STORE. What takes its place comes after
+    the array and what has filled it for the present step.
+    """
+
+    kernel: UOp
+    fills: list[UOp]
+    copies: int
+    """Number of arrays of each, which the steps use in turn."""
+    loop: UOp
+    outside: tuple[UOp, ...]
+    """The loops around it."""
+    threads: list[UOp]
+    """The loops over the threads of a group."""
+    behind: int
+    """Steps whose products may be unfinished: fills begin that many steps later."""
+    limits: Limits
+    numbers: Iterator[int]
+    """Numbers of further shared arrays."""
 
 
 Place = tuple[frozenset[UOp], int, Turn | None]
@@ -211,14 +232,23 @@ def share_fills(kernel: UOp, limits: Limits) -> UOp:
     for (around, _, turn), members in sorted(places.items(), key=lambda item: item[0][1]):
         if turn is None:
             done |= filled_together(members, around, threads, done)
-        elif boxes := boxes_of(members, turn, limits):
-            behind = steps_behind(kernel, turn)
-            shared = sharers_of(kernel, boxes, limits) if behind else None
-            signals = Signals(next(numbers), behind, shared, limits.cluster)
-            done |= copied_ahead(boxes, turn.loop, turn.copies, threads, signals)
+        elif found := filled_by_device(kernel, members, turn, limits, numbers):
+            done |= found
         else:
             done |= filled_ahead(members, turn, threads, steps_behind(kernel, turn))
     return kernel.substitute(done)
+
+
+def filled_by_device(
+    kernel: UOp, fills: list[UOp], turn: Turn, limits: Limits, numbers: Iterator[int]
+) -> dict[UOp, UOp]:
+    """What a device has in the place of some fills, by `Limits.fills`; {} where threads fill."""
+    if limits.fills is None:
+        return {}
+    behind = steps_behind(kernel, turn)
+    filling = Filling(kernel, fills, *turn, threads_of(kernel), behind, limits, numbers)
+    found: dict[UOp, UOp] = limits.fills(filling)
+    return found
 
 
 def merge_fills(kernel: UOp) -> UOp:
@@ -247,18 +277,6 @@ def canonical_fill(fill: UOp) -> UOp:
     return rewrite(renamed, simplify, name="simplify a fill")
 
 
-def boxes_of(fills: list[UOp], turn: Turn, limits: Limits) -> dict[UOp, Box]:
-    """The fills as boxes for bulk tensor copies (TMA); {} unless each of them is a box.
-
-    Inside of an outer loop the barriers would begin in the phase in which its last step left them.
-    """
-    if not limits.tensor_copies or not limits.buffers_aligned or turn.outside:
-        return {}
-    boxes = {fill: box_of(fill, turn.loop, turn.copies) for fill in fills}
-    found = {fill: box for fill, box in boxes.items() if box is not None}
-    return found if len(found) == len(fills) else {}
-
-
 def steps_behind(kernel: UOp, turn: Turn) -> int:
     """Steps whose asynchronous products may be unfinished when the fill of a later step begins.
 
@@ -270,21 +288,6 @@ def steps_behind(kernel: UOp, turn: Turn) -> int:
         return 0
     behind = min((v.arg.load.behind for v in values), default=0)
     return behind if turn.copies - 1 - behind > 0 else 0
-
-
-def sharers_of(kernel: UOp, boxes: dict[UOp, Box], limits: Limits) -> UOp | None:
-    """The loop over the groups of a cluster, if a box is common to them (multicast); else None.
-
-    Only of kernels whose groups are all resident at once, in clusters wherever these find room.
-    Larger products of an H100 are as fast without.
-    """
-    groups = math.prod(int(r.vmax) + 1 for r in groups_of(kernel))
-    if limits.units and CLUSTERED * groups > limits.units:
-        return None
-    loop = first_of_grid(kernel, limits) if limits.cluster > 1 else None
-    if loop is None or not loop.is_fixed or loop.extent % limits.cluster:
-        return None
-    return loop if any(box.is_common(loop) for box in boxes.values()) else None
 
 
 def turn_of(fill: UOp, kernel: UOp) -> Turn | None:

@@ -77,7 +77,7 @@ def emulate(types: frozenset[DType], converted: frozenset[DType] = frozenset()) 
     rules.rule(node(Op.MATRIX, name="root"))(forms.matrix_operands)
     rules.rule(node(Op.LOAD, name="root", when=forms.holds))(forms.load)
     rules.rule(node(Op.STORE, var("index"), value))(forms.store)
-    rules.rule(node(Op.TENSOR_COPY, name="root"))(forms.tensor_copy)
+    rules.rule(node(Op.INSTRUCTION, name="root"))(forms.effect)
     return rules
 
 
@@ -257,13 +257,11 @@ class Forms:
         kept = self.as_float if target.dtype.base.kind == "float" else self.bits_of
         return UOp(Op.STORE, dtypes.void, (target, kept(value)))
 
-    def tensor_copy(self, root: UOp) -> UOp | None:
-        """A copy of a box moves the integers."""
-        to, barrier, pointer, *coordinates = root.src
-        assert isinstance(pointer.dtype, PointerDType)
-        if pointer.dtype.base.scalar() not in self.types:
-            return None
-        return root.with_src((to, barrier, stored(pointer), *coordinates))
+    def effect(self, root: UOp) -> UOp | None:
+        """Instructions without a result act on buffers of the integers."""
+        buffers = [s for s in root.src if s.op is Op.DEFINE_GLOBAL]
+        bits = {s: stored(s) for s in buffers if s.dtype.base.scalar() in self.types}  # type: ignore[attr-defined]
+        return root.with_src(tuple([bits.get(s, s) for s in root.src])) if bits else None
 
 
 def stored(pointer: UOp) -> UOp:

@@ -14,6 +14,7 @@ from typing import Final
 from tinycore.dtype import dtypes
 from tinycore.render.base import LATE, pointer_of
 from tinycore.render.inline import ORDERING
+from tinycore.uop.instruction import Effect
 from tinycore.uop.node import UOp
 from tinycore.uop.op import COMPOUND, Op
 
@@ -23,9 +24,8 @@ Block = UOp | None
 EMPTY_GROUP: Final = UOp(Op.GROUP, dtypes.void)
 """Operand of the END of a linear kernel, in place of the nodes between it and its RANGE."""
 DROPPED: Final = COMPOUND | {Op.AFTER, Op.RANGE}
-BEGUN_COPIES: Final = {Op.ASYNC_COPY, Op.COMMIT, Op.PHASES, Op.TENSOR_COPY, Op.WAIT_PHASE}
-BACKGROUND_COPIES: Final = {Op.ASYNC_COPY, Op.COMMIT, Op.TENSOR_COPY}
-UNLISTED: Final = COMPOUND | BEGUN_COPIES | {Op.STORE}
+BEGUN_COPIES: Final = {Op.ASYNC_COPY, Op.COMMIT}
+UNLISTED: Final = COMPOUND | BEGUN_COPIES | {Op.STORE, Op.INSTRUCTION}
 """Sources that a BARRIER, a COMMIT or a WAIT has in a graph, and not in a list."""
 DEFINITION_ORDER: Final = (
     Op.DEFINE_GLOBAL,
@@ -67,10 +67,15 @@ def linearize(kernel: UOp) -> tuple[UOp, ...]:
     last = {n for n in order if writes_memory(n)} - awaited(order)
     last |= {n for n in order if n.op is Op.STORE and n.arg == LATE}
     if any(n.op is Op.BARRIER and n.arg for n in order):  # products under way come first
-        last |= {n for n in order if n.op in BACKGROUND_COPIES and n.ranges}
+        last |= {n for n in order if is_background(n) and n.ranges}
     body: list[UOp] = []
     emit(items, None, last, body)
     return resolved(body, order)
+
+
+def is_background(node: UOp) -> bool:
+    """True if a node only begins what goes on behind it."""
+    return node.op in BEGUN_COPIES or (isinstance(node.arg, Effect) and node.arg.is_background)
 
 
 def awaited(order: list[UOp]) -> set[UOp]:

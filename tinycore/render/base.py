@@ -16,8 +16,7 @@ from tinycore.device.extent import Extent
 from tinycore.dtype import DType, PointerDType, dtypes
 from tinycore.errors import PluginError, UnsupportedError
 from tinycore.render.lifetimes import arrays_apart
-from tinycore.tensor_map import TensorMap
-from tinycore.uop.instruction import Instruction
+from tinycore.uop.instruction import Effect, Instruction
 from tinycore.uop.matrix import MatrixDescriptor, MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, AxisKind, Op
@@ -86,12 +85,6 @@ class Limits:
     """The matrix instructions of the device, the best first; MATRIX has one of them for `arg`."""
     async_bytes: tuple[int, ...] = ()
     """Sizes in bytes of the elements that ASYNC_COPY moves; none: the device has no such copies."""
-    tensor_copies: bool = False
-    """True if one thread can start a bulk copy of a box of a buffer to shared memory (TENSOR_COPY),
-    as a TensorMap describes it. Programs then take `ProgramInfo.maps` after their values."""
-    cluster: int = 1
-    """Neighboring groups along the first axis of a grid that can start copies of boxes for each
-    other, and wait for each other (CUDA: thread block clusters)."""
     buffers: int | None = None
     """The most buffers a kernel may take; None: as many as there are."""
     image: tuple[int, int] | None = None
@@ -129,6 +122,9 @@ class Limits:
     """Function of the `Operand`s and `ProductLoops` of a sum of products and of its multiply-adds
     (`tinycore.tiling`) that gives copies of operands in another layout, by operand; None: operands
     stay as they are, but for those of matrix units."""
+    fills: Deferred | None = None
+    """Function of a `Filling` (`tinycore.tiling`), fills of shared memory ahead of a loop's steps,
+    that gives what the hardware does in their place, by fill; {} where threads have to fill."""
 
     def __post_init__(self) -> None:
         for name, kind, is_valid in LIMIT_RULES:
@@ -212,9 +208,6 @@ class LinearKernel:
     `uops` is the greatest, and that of the PARALLEL range as `parallel`."""
     is_overlaid: bool = False
     """True if shared arrays with disjoint lifetimes may overlap."""
-    cluster: int = 1
-    """Neighboring groups along the first axis of a grid that copy boxes for each other; see
-    `shares_copies`."""
 
     @cached_property
     def buffers(self) -> tuple[UOp, ...]:
@@ -284,27 +277,21 @@ class LinearKernel:
 
     @cached_property
     def alignments(self) -> Mapping[UOp, int]:
-        """Alignment of the arrays that matrix units read, or bulk copies write, by themselves.
+        """Alignment of the arrays that matrix units read, or an Effect writes, by themselves.
 
         All others have SHARED_ALIGNMENT.
         """
         found: dict[UOp, int] = {}
         for u in self.uops:
-            if isinstance(u.arg, MatrixDescriptor | TensorMap):
+            if isinstance(u.arg, MatrixDescriptor | Effect) and u.arg.alignment:
                 array = pointer_of(u.src[0])
                 found[array] = max(u.arg.alignment, found.get(array, SHARED_ALIGNMENT))
         return found
 
     @cached_property
-    def maps(self) -> tuple[TensorMap, ...]:
-        """The maps of buffers that a program takes after its values, in order."""
-        found = (u.arg for u in self.uops if u.op is Op.TENSOR_COPY)
-        return tuple(dict.fromkeys(found))
-
-    @cached_property
-    def shares_copies(self) -> bool:
-        """True if groups of a cluster copy boxes for each other; barriers are then cluster-wide."""
-        return any(u.op is Op.TENSOR_COPY and len(u.src[1].src) == 3 for u in self.uops)
+    def effects(self) -> tuple[Effect, ...]:
+        """What instructions of a plugin do to memory, each once, in order."""
+        return tuple(dict.fromkeys(u.arg for u in self.uops if isinstance(u.arg, Effect)))
 
     @property
     def shared_alignment(self) -> int:

@@ -31,6 +31,7 @@ from tinycore.render.facts import (
 from tinycore.render.guards import UNDEFINED_IN_C, conversion, division
 from tinycore.render.literals import as_stored, shortest
 from tinycore.render.writer import Writer, unwrapped
+from tinycore.uop.instruction import Effect
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, SHIFTS, Op
 
@@ -115,19 +116,6 @@ class CStyle(Renderer):
     """The end of a group of asynchronous copies."""
     wait: ClassVar[str] = ""
     """A wait for all groups but the latest {left}."""
-    tensor_copy: ClassVar[str] = ""
-    """A TENSOR_COPY of {bytes} to {to}, by parameter {map} from {coordinates}, in the phase of
-    {barrier}; for those languages whose devices state `Limits.tensor_copies`."""
-    expect_copy: ClassVar[str] = ""
-    """A copy of {bytes} in the phase of {barrier} that a group of the cluster begins."""
-    shared_copy: ClassVar[str] = ""
-    """The same TENSOR_COPY to all groups of a cluster, which expect it."""
-    phases: ClassVar[str] = ""
-    """A barrier at {barrier} whose phases end with {copies} copies each."""
-    wait_phase: ClassVar[str] = ""
-    """A wait for the phase of {barrier} with this {parity}."""
-    tensor_definition: ClassVar[str] = ""
-    """Definitions before a kernel with these three."""
     expressions: ClassVar[Mapping[Op, str]] = C_EXPRESSIONS
     reserved: ClassVar[frozenset[str]] = frozenset()
     """Words of the language that a variable may be called, and must not be here."""
@@ -273,8 +261,8 @@ class CStyle(Renderer):
                 self.write_barrier(u, writer)
             case Op.ASYNC_COPY:
                 self.write_async_copy(u, writer)
-            case Op.PHASES | Op.TENSOR_COPY | Op.WAIT_PHASE:
-                self.write_phase(u, writer)
+            case Op.INSTRUCTION if isinstance(u.arg, Effect):
+                self.write_effect(u, writer)
             case Op.COMMIT | Op.WAIT:
                 template = self.commit if u.op is Op.COMMIT else self.wait
                 writer.line(template.format(left=u.arg))
@@ -399,33 +387,9 @@ class CStyle(Renderer):
             text = f"if ({unwrapped(writer[gate[0]])}) {{ {text} }}"
         writer.line(text)
 
-    def write_phase(self, u: UOp, writer: Writer) -> None:
-        """A barrier of phases, a copy of a box in one of them, or a wait for one."""
-        if not self.tensor_copy:
-            raise self.refusal(u.op)
-        writer.define(self.tensor_definition)
-        index = u.src[1] if u.op is Op.TENSOR_COPY else u.src[0]
-        barrier = self.lanes("{pointer}", index, dtypes.uint64, writer)
-        gate = u.src[0].src[2:] if u.op is not Op.WAIT_PHASE else ()
-        if u.op is Op.PHASES:
-            text = self.phases.format(barrier=barrier, copies=u.arg)
-        elif u.op is Op.WAIT_PHASE:
-            text = self.wait_phase.format(barrier=barrier, parity=unwrapped(writer[u.src[1]]))
-        else:
-            to, _, _, *coordinates = u.src
-            assert isinstance(to.dtype, PointerDType)
-            template = self.shared_copy if len(u.src[1].src) == 3 else self.tensor_copy
-            text = template.format(
-                to=self.lanes("{pointer}", to, to.dtype.base, writer),
-                map=f"map{writer.kernel.maps.index(u.arg)}",
-                barrier=barrier,
-                bytes=u.arg.box_bytes,
-                coordinates=", ".join(unwrapped(writer[c]) for c in coordinates),
-            )
-            if len(u.src[1].src) == 3:
-                announced = self.expect_copy.format(barrier=barrier, bytes=u.arg.box_bytes)
-                writer.line(f"if ({unwrapped(writer[u.src[1].src[2]])}) {{ {announced} }}")
-        writer.line(f"if ({unwrapped(writer[gate[0]])}) {{ {text} }}" if gate else text)
+    def write_effect(self, u: UOp, writer: Writer) -> None:
+        """Write what an Effect does. Raises UnsupportedError for another dialect's."""
+        raise self.refusal(u.op)
 
     def write_async_copy(self, u: UOp, writer: Writer) -> None:
         """Begin to copy from a buffer to shared memory, where the gate of that holds."""

@@ -16,6 +16,7 @@ from typing import Final
 
 from tinycore.dtype import dtypes
 from tinycore.render.base import pointer_of
+from tinycore.uop.instruction import Effect
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, COMPOUND, Op
 
@@ -25,8 +26,8 @@ ORDERING: Final = frozenset({Op.BARRIER, Op.COMMIT, Op.WAIT})
 """Ops whose sources only state an order."""
 
 
-WRITERS: Final = frozenset({Op.STORE, Op.ASYNC_COPY, Op.TENSOR_COPY, Op.BARRIER})
-"""Ops that a LOAD does not move past."""
+WRITERS: Final = frozenset({Op.STORE, Op.ASYNC_COPY, Op.BARRIER})
+"""Ops that a LOAD does not move past; nor past an INSTRUCTION without a result."""
 UNWRITTEN: Final = ORDERING | COMPOUND | {Op.AFTER}
 """Ops that have sources whose text is no part of theirs."""
 
@@ -97,7 +98,7 @@ def writes_of(uops: Sequence[UOp]) -> dict[UOp | None, list[int]]:
     """The places of the stores to each pointer; under None those of the barriers."""
     writes: dict[UOp | None, list[int]] = defaultdict(list)
     for place, u in enumerate(uops):
-        if u.op in WRITERS:
+        if u.op in WRITERS or isinstance(u.arg, Effect):
             writes[None if u.op is Op.BARRIER else pointer_of(u.src[0])].append(place)
     return writes
 

@@ -286,11 +286,11 @@ def own_loop(operand: Operand, operands: list[Operand], sides: list[UOp], lanes:
 def reads_along_sum(unit: MatrixUnit, limits: Limits) -> bool:
     """True if a unit reads operands from shared memory, and only in rows along the sum.
 
-    For a unit that rounds operands, only if copies of boxes round them.
+    For a unit that rounds operands, only if the device's own fills can round them.
     """
     by = unit.load
     is_ordered = isinstance(by, MatrixDescriptor) and by.turned_bytes != unit.a.itemsize
-    return is_ordered and (limits.tensor_copies or not unit.rounds)
+    return is_ordered and (limits.fills is not None or not unit.rounds)
 
 
 def summed_product(node: UOp) -> UOp | None:

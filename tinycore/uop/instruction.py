@@ -1,20 +1,25 @@
-"""Instructions of a plugin: what one computes, as data.
+"""Instructions of a plugin: what one computes, as data, and what one does to memory.
 
-Floor 1. The core does not know what an INSTRUCTION does. It is told by the node's argument: the
-verifier checks its types, the text form names it, the reference interpreter calls its meaning, and
-a renderer writes its template (`Renderer.instructions`) for each lane. A plugin puts it into
-kernels by a rule (`Renderer.rules`).
+Floor 1. The core does not know what an INSTRUCTION does. It is told by the node's argument. Of an
+`Instruction`, which computes a value, the verifier checks the types, the text form names it, the
+reference interpreter calls its meaning, and a renderer writes its template
+(`Renderer.instructions`) for each lane. A plugin puts it into kernels by a rule
+(`Renderer.rules`). An `Effect`, which has no result, is a class of the plugin's that says all this
+by its methods, and that the plugin's own renderer writes.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tinycore.dtype import DType
 from tinycore.errors import PluginError
+
+if TYPE_CHECKING:
+    from tinycore.uop.node import UOp
 
 
 @dataclass(frozen=True)
@@ -42,3 +47,46 @@ class Instruction:
                 "that holds this Instruction, as a variable"
             )
         return found
+
+
+class Effect:
+    """An instruction without a result, which acts on memory: the `arg` of an INSTRUCTION of void.
+
+    Subclasses are frozen dataclasses that `register_argument` gives a text form. The first source
+    of their nodes is an INDEX of memory that they write or wait for; its gate, if any, is theirs.
+    """
+
+    places: ClassVar[int] = 1
+    """Number of the first sources that are an INDEX of memory which it accesses."""
+    is_background: ClassVar[bool] = False
+    """True if what it begins goes on while what follows is executed, until another waits for it."""
+
+    @property
+    def alignment(self) -> int:
+        """Bytes that the shared array of its first source begins at a multiple of; 0: as any."""
+        return 0
+
+    @property
+    def groups(self) -> int:
+        """Neighboring groups along the first axis of a grid, whose number it divides, that act on
+        each other's shared memory: they run at once, and a BARRIER is one of all of them."""
+        return 1
+
+    @property
+    def extra(self) -> str:
+        """What it wants of each launch, as text for `ProgramInfo.extras`; "" for nothing."""
+        return ""
+
+    def problem(self, node: UOp) -> str | None:
+        """What is illegal in a node of it, for VERIFY=1; None if nothing is."""
+        raise NotImplementedError(f"{type(self).__name__}, an effect, lacks problem()")
+
+    def step(
+        self, node: UOp, access: Callable[..., Any], slots: Mapping[UOp, int]
+    ) -> Callable[[Any], None]:
+        """What the reference interpreter does for a node: a function of a launch's Frame.
+
+        `access(index, elements, "reads" or "writes")` is how it finds the places of an INDEX;
+        `frame.values[slots[source]]` has the value of a source, of a pointer its Memory.
+        """
+        raise NotImplementedError(f"{type(self).__name__}, an effect, lacks step()")

@@ -142,16 +142,13 @@ class Op(enum.Enum):
     VECTORIZE = ANY, given, "the sources as lanes of one vector"
     EXTRACT = ANY, given, "the lanes numbered in `arg` of the sources, laid side by side"
     DOT = 2, given, "neighboring lanes multiplied and added, wider: a[2i]*b[2i] + a[2i+1]*b[2i+1]"
-    INSTRUCTION = ANY, given, "what the Instruction `arg` of a plugin makes of each lane"
+    INSTRUCTION = ANY, given, "what the Instruction `arg` of a plugin makes of lanes; or its Effect"
     MATRIX = ANY, given, "a @ b + c by the MatrixUnit `arg`, each source what a lane holds of it"
     MATRIX_LOAD = 1, given, "what a lane gets by the MatrixLoad `arg` of the rows that lanes name"
     SHUFFLE = 1, first, "the value of the lane of the subgroup whose number is this one's XOR `arg`"
     ASYNC_COPY = 2, nothing, "begin to copy `arg` elements to the first INDEX from the second, or 0"
     COMMIT = ANY, nothing, "the ASYNC_COPYs of each thread since its last COMMIT are a group"
     WAIT = ANY, nothing, "all groups of each thread but the latest `arg` have been copied"
-    PHASES = 1, nothing, "a barrier at the INDEX, each of whose phases is `arg` TENSOR_COPYs"
-    TENSOR_COPY = ANY, nothing, "copy a box of TensorMap `arg`: to, phases (or a cluster's), of, at"
-    WAIT_PHASE = 2, nothing, "the phase of this parity of the barrier at the INDEX has ended"
 
     # --- the kernel: control
     SPECIAL = 1, given, "the index `arg` (grid0, block0, ...) of this thread, below the source"

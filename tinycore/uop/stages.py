@@ -46,7 +46,7 @@ SHARED_OPS: Final = (
 LOWERED_OPS: Final = (
     frozenset({Op.DEFINE_LOCAL, Op.DEFINE_REG, Op.SPECIAL, Op.VECTORIZE, Op.EXTRACT, Op.BARRIER})
     | {Op.PIXEL, Op.DOT, Op.MATRIX, Op.MATRIX_LOAD, Op.SHUFFLE, Op.ASYNC_COPY, Op.COMMIT, Op.WAIT}
-    | {Op.PHASES, Op.TENSOR_COPY, Op.WAIT_PHASE, Op.INSTRUCTION}
+    | {Op.INSTRUCTION}
     | SHARED_OPS
 )
 LEGAL: Final[dict[Stage, frozenset[Op]]] = {

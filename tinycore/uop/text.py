@@ -14,7 +14,6 @@ from typing import Any, Final
 from tinycore._deferred import deferred
 from tinycore.dtype import DType, ImageDType, PointerDType
 from tinycore.errors import FileFormatError
-from tinycore.tensor_map import TensorMap
 from tinycore.uop import node as node_module
 from tinycore.uop.instruction import Instruction
 from tinycore.uop.matrix import MatrixDescriptor, MatrixLoad, MatrixUnit
@@ -53,7 +52,6 @@ for kind in (
     MatrixUnit,
     MatrixLoad,
     MatrixDescriptor,
-    TensorMap,
     Instruction,
 ):
     register_argument(kind)

@@ -14,9 +14,8 @@ from typing import Final
 
 from tinycore.dtype import DType, ImageDType, PointerDType, dtypes
 from tinycore.errors import ArgumentError
-from tinycore.tensor_map import TensorMap
 from tinycore.uop import verify_tensor  # noqa: F401  it adds its checks
-from tinycore.uop.instruction import Instruction
+from tinycore.uop.instruction import Effect, Instruction
 from tinycore.uop.matrix import MatrixDescriptor, MatrixLoad, MatrixUnit
 from tinycore.uop.node import UOp, as_scalar
 from tinycore.uop.op import (
@@ -350,9 +349,12 @@ def folds_pairs(node: UOp) -> str | None:
 
 @check([Op.INSTRUCTION], ["lowered", "linear"])
 def suits_instruction(node: UOp) -> str | None:
-    """INSTRUCTION has the operands and the result that its Instruction states, scalars."""
+    """INSTRUCTION has the operands and the result that its Instruction states, scalars; without a
+    result it is as its Effect says."""
+    if isinstance(node.arg, Effect) and node.dtype is dtypes.void:
+        return node.arg.problem(node)
     if not isinstance(node.arg, Instruction):
-        return f"INSTRUCTION takes an Instruction, not {node.arg!r}"
+        return f"INSTRUCTION takes an Instruction or, without a result, an Effect, not {node.arg!r}"
     wanted = [*node.arg.operands, node.arg.result]
     found = [*(s.dtype for s in node.src), node.dtype]
     return None if found == wanted else f"{node.arg.name} is of {wanted}, not of {found}"
@@ -414,27 +416,6 @@ def copies_to_shared_memory(node: UOp) -> str | None:
         return f"ASYNC_COPY is from global to local memory, not {origin.space} to {to.space}"
     if to.base is not origin.base:
         return f"elements of {origin.base!r} do not become {to.base!r}"
-    return counts_from(node, 1)
-
-
-@check([Op.TENSOR_COPY], ["lowered", "linear"])
-def copies_a_box(node: UOp) -> str | None:
-    """TENSOR_COPY has a TensorMap, a place for its box, a barrier, a pointer and coordinates."""
-    found = node.arg
-    if not isinstance(found, TensorMap) or len(node.src) != 3 + len(found.sizes):
-        return "TENSOR_COPY has a TensorMap, two INDEX, a pointer, and a coordinate per dimension"
-    to, barrier, pointer, *coordinates = node.src
-    spaces = [getattr(s.dtype, "space", "") for s in (to, barrier, pointer)]
-    if spaces != ["local", "local", "global"] or to.op is not Op.INDEX:
-        return f"TENSOR_COPY is from global to local memory, not {spaces}"
-    if any(s.dtype is not dtypes.index for s in coordinates):
-        return "coordinates are of type index"
-    return found.problem()
-
-
-@check([Op.PHASES], ["lowered", "linear"])
-def has_copies(node: UOp) -> str | None:
-    """PHASES says how many copies end a phase."""
     return counts_from(node, 1)
 
 

@@ -11,11 +11,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from typing import Final
 
 from tinycore.config import settings
 from tinycore.errors import ArgumentError
-from tinycore.lower.cooperative import boxes_of, turn_of
+from tinycore.lower.cooperative import filled_by_device, turn_of
 from tinycore.lower.cost import (
     Cost,
     Proposal,
@@ -486,14 +487,16 @@ def lies_across(facts: KernelFacts, loop: UOp, unit: MatrixUnit) -> bool:
 def is_rounded_apart(draft: Draft, unit: MatrixUnit) -> bool:
     """True unless threads have to round operands that the unit reads from shared memory by itself.
 
-    Other plans are faster: bulk copies round operands, and lanes round fragments as they load them.
+    Other plans are faster: a device rounds what it fills, and lanes fragments as they load them.
     """
     if not unit.rounds or not isinstance(unit.load, MatrixDescriptor):
         return True
     fills = fills_of(draft.kernel)
     turns = {turn_of(fill, draft.kernel) for fill in fills}
     turn = turns.pop()
-    return not turns and turn is not None and bool(boxes_of(fills, turn, draft.limits))
+    if turns or turn is None:
+        return False
+    return bool(filled_by_device(draft.kernel, fills, turn, draft.limits, count()))
 
 
 def is_described(draft: Draft, done: int) -> bool:

@@ -17,6 +17,7 @@ from tiny_nv.settings import cuda_settings
 from tiny_nv.warpgroup import HOPPER, WARPGROUP
 from tinycore.dtype import dtypes
 from tinycore.errors import CompilerUnavailable
+from tinycore.plugin import deferred
 from tinycore.render.base import Limits
 from tinycore.uop.matrix import MatrixUnit
 
@@ -34,8 +35,6 @@ SHUFFLED: Final = (dtypes.float32, dtypes.int32, dtypes.uint32)
 """Types of one word, which shfl.sync moves between lanes."""
 ASYNC_BYTES: Final = (4, 8, 16)
 """Sizes that cp.async copies."""
-CLUSTER: Final = 4
-"""Blocks that copy boxes for each other: each reads a part of what all multiply by from L2."""
 MOST_BUFFERS: Final = 500
 """Pointers that fit into the 4 KB of a kernel's parameters, with room for variables."""
 
@@ -112,7 +111,8 @@ def widest_of(name: str) -> str:
 
 def limits_of(arch: Arch, takes_maps: bool = False) -> Limits:
     """The limits of a card; `takes_maps` if the driver passes maps of tensors to programs."""
-    has_boxes = takes_maps and arch.is_specific
+    # An H100 was no faster with clusters (benchmarks/results/2026-11-26-h100.md).
+    boxes = "fill_in_clusters" if cuda_settings.CUDA_CLUSTERS else "fill_by_boxes"
     return Limits(
         threads=arch.units * THREADS_OF_A_UNIT,
         vector_bytes=VECTOR_BYTES,
@@ -128,9 +128,7 @@ def limits_of(arch: Arch, takes_maps: bool = False) -> Limits:
         matrix=units_of(arch.number, arch.is_specific),
         shuffles=SHUFFLED,
         async_bytes=ASYNC_BYTES,
-        tensor_copies=has_boxes,
-        # An H100 was no faster with them (benchmarks/results/2026-11-26-h100.md).
-        cluster=CLUSTER if has_boxes and cuda_settings.CUDA_CLUSTERS else 1,
+        fills=deferred(f"tiny_nv.boxes:{boxes}") if takes_maps and arch.is_specific else None,
         units=arch.units,
         unit_threads=arch.threads,
         unit_registers=REGISTERS_OF_A_UNIT,

@@ -19,6 +19,7 @@ from tiny_nv._lib import ffi
 from tiny_nv.arch import number_of
 from tiny_nv.settings import cuda_settings
 from tiny_nv.spills import VERBOSE, unspilled
+from tiny_nv.tensor_map import TensorMap
 from tinycore.dtype import dtypes
 from tinycore.errors import (
     CompileError,
@@ -27,7 +28,7 @@ from tinycore.errors import (
     LaunchTooLarge,
     UnsupportedError,
 )
-from tinycore.plugin import ProgramInfo, TensorMap, file_identity, lock
+from tinycore.plugin import ProgramInfo, file_identity, lock
 
 if TYPE_CHECKING:
     from tiny_nv.device import CudaDevice
@@ -232,7 +233,7 @@ class Arguments:
     def __init__(self, device: CudaDevice, info: ProgramInfo) -> None:
         self.layout = struct.Struct(f"{info.buffers}Q{len(info.values)}q")
         self._maps_at = -(-self.layout.size // MAP_ALIGNMENT) * MAP_ALIGNMENT
-        maps = [BoundMap(device, found, info.name) for found in info.maps]
+        maps = [BoundMap(device, TensorMap.from_json(text), info.name) for text in info.extras]
         self._maps: dict[int, list[tuple[BoundMap, int]]] = {}
         for number, bound in enumerate(maps):
             places = self._maps.setdefault(bound.map.slot, [])

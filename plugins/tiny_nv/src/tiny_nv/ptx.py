@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from tiny_nv.matrix import INSTRUCTIONS
+from tiny_nv.phases import Phases, TensorCopy, WaitPhase, cluster_of, maps_of
 from tiny_nv.product_groups import product_groups, products_in_flight, sum_registers, waits_before
 from tiny_nv.program import entry_name
 from tiny_nv.ptx_text import (
@@ -91,9 +92,10 @@ class Ptx(Renderer):
         slots = range(max((u.arg for u in kernel.buffers), default=-1) + 1)
         names = [*(f"data{i}" for i in slots), *(variable_of(u) for u in kernel.variables)]
         parameters = [f"  .param .u64 {name}" for name in names]
-        parameters += [f"  .param .align 64 .b8 map{i}[128]" for i in range(len(kernel.maps))]
+        parameters += [f"  .param .align 64 .b8 map{i}[128]" for i in range(len(maps_of(kernel)))]
         registers = [f"  .reg {d} {r}<{n}>;" for (r, d), n in sorted(text.counts.items())]
-        cluster = f".reqnctapercluster {self.limits.cluster}, 1, 1 " if kernel.shares_copies else ""
+        groups = cluster_of(kernel)
+        cluster = f".reqnctapercluster {groups}, 1, 1 " if groups > 1 else ""
         dynamic = kernel.shared_bytes > STATIC_SHARED_BYTES
         size = "" if dynamic else str(kernel.shared_bytes)
         shared = f".shared .align {kernel.shared_alignment} .b8 shared[{size}];"
@@ -155,7 +157,7 @@ class Ptx(Renderer):
                     text.put("fence.proxy.async.shared::cta")
                 if (left := products_in_flight(text.kernel.uops).groups.get(u)) is not None:
                     text.put(f"{WAIT} {left}")
-                shares = text.kernel.shares_copies
+                shares = cluster_of(text.kernel) > 1
                 barrier = cluster_barrier(text.kernel) if shares else ("bar.sync 0",)
                 for line in barrier:
                     text.put(line)
@@ -177,9 +179,11 @@ class Ptx(Renderer):
                 self.write_shuffle(u, text)
             case Op.ASYNC_COPY:
                 self.write_async_copy(u, text)
-            case Op.PHASES | Op.TENSOR_COPY:
-                self.write_phase(u, text)
-            case Op.WAIT_PHASE:
+            case Op.INSTRUCTION if isinstance(u.arg, Phases):
+                self.write_phases(u, text)
+            case Op.INSTRUCTION if isinstance(u.arg, TensorCopy):
+                self.write_tensor_copy(u, text)
+            case Op.INSTRUCTION if isinstance(u.arg, WaitPhase):
                 self.write_wait_phase(u, text)
             case Op.COMMIT:
                 text.put("cp.async.commit_group")
@@ -386,7 +390,7 @@ class Ptx(Renderer):
                 if target != lane:
                     text.put(f"mov.{kind.bits} {target}, {lane}")
             return
-        guard = f"@{text.values[index.src[2]][0]} " if len(index.src) == 3 else ""
+        guard = guard_of(index, text)
         where, place = self.space(pointer, text), self.address(index, text)
         if kind is PREDICATE:
             lanes = tuple(text.new(UINT, "selp.u32", "1", "0", lane) for lane in lanes)
@@ -407,7 +411,7 @@ class Ptx(Renderer):
         to, origin = u.src
         assert isinstance(to.dtype, PointerDType)
         size = u.arg * to.dtype.base.itemsize
-        guard = f"@{text.values[to.src[2]][0]} " if len(to.src) == 3 else ""
+        guard = guard_of(to, text)
         cache = "cg" if size == VECTOR_BYTES else "ca"
         operands = [self.address(to, text), self.address(origin, text), str(size)]
         if len(origin.src) == 3:
@@ -415,28 +419,28 @@ class Ptx(Renderer):
             operands.append(text.new(UINT, "selp.u32", str(size), "0", gate))
         text.put(f"{guard}cp.async.{cache}.shared.global {', '.join(operands)}")
 
-    def write_phase(self, u: UOp, text: Text) -> None:
-        """A barrier of phases, or a copy of a box in one of them: what one thread does."""
-        gate = u.src[0].src[2:]
-        guard = f"@{text.values[gate[0]][0]} " if gate else ""
-        if u.op is Op.PHASES:
-            barrier = self.address(u.src[0], text)
-            text.put(f"{guard}mbarrier.init.shared::cta.b64 {barrier}, {u.arg}")
-            text.put("fence.mbarrier_init.release.cluster")
-            return
+    def write_phases(self, u: UOp, text: Text) -> None:
+        """A barrier of phases, which one thread begins."""
+        guard, barrier = guard_of(u.src[0], text), self.address(u.src[0], text)
+        text.put(f"{guard}mbarrier.init.shared::cta.b64 {barrier}, {u.arg.copies}")
+        text.put("fence.mbarrier_init.release.cluster")
+
+    def write_tensor_copy(self, u: UOp, text: Text) -> None:
+        """A copy of a box, which one thread begins."""
         to, signal, _, *coordinates = u.src
+        guard, found = guard_of(to, text), u.arg.map
         place, barrier = self.address(to, text), self.address(signal, text)
-        source = text.new(ULONG, "mov.b64", f"map{text.kernel.maps.index(u.arg)}")
+        source = text.new(ULONG, "mov.b64", f"map{maps_of(text.kernel).index(found)}")
         source = text.new(ULONG, "cvta.param.u64", source)
         numbers = ", ".join(self.coordinate(c, text) for c in coordinates)
-        told = signal.src[2:]
-        expects = f"@{text.values[told[0]][0]} " if told else guard
+        is_shared = u.arg.cluster > 1
+        expects = guard_of(signal, text) if is_shared else guard
         text.put(
-            f"{expects}mbarrier.arrive.expect_tx.shared::cta.b64 _, {barrier}, {u.arg.box_bytes}"
+            f"{expects}mbarrier.arrive.expect_tx.shared::cta.b64 _, {barrier}, {found.box_bytes}"
         )
         to_all, mask = "", ""
-        if told:
-            mask = f", {text.new(HALF, 'mov.b16', str((1 << self.limits.cluster) - 1))}"
+        if is_shared:
+            mask = f", {text.new(HALF, 'mov.b16', str((1 << u.arg.cluster) - 1))}"
             to_all = ".multicast::cluster"
         text.put(
             f"{guard}cp.async.bulk.tensor.{len(coordinates)}d.shared::cluster.global."
@@ -575,6 +579,11 @@ class Ptx(Renderer):
 
 
 # --- words
+
+
+def guard_of(index: UOp, text: Text) -> str:
+    """The predicate of an instruction that the gate of an INDEX guards."""
+    return f"@{text.values[index.src[2]][0]} " if len(index.src) == 3 else ""
 
 
 def variable_of(u: UOp) -> str:

@@ -17,6 +17,7 @@ from typing import ClassVar, Final
 
 from tiny_nv._helpers import HELPERS, PRELUDE
 from tiny_nv.matrix import FUNCTIONS, LOAD
+from tiny_nv.phases import Phases, WaitPhase, cluster_of, maps_of
 from tiny_nv.product_groups import product_groups, products_in_flight, waits_before
 from tiny_nv.program import entry_name
 from tiny_nv.warpgroup import (
@@ -91,11 +92,6 @@ class CudaC(Cxx):
     async_definition: ClassVar[str] = HELPERS["asynchronous copies"]
     commit: ClassVar[str] = 'asm volatile("cp.async.commit_group;" ::: "memory");'
     wait: ClassVar[str] = 'asm volatile("cp.async.wait_group {left};" ::: "memory");'
-    tensor_copy: ClassVar[str] = "copy_box({to}, {map}, {barrier}, {bytes}, {coordinates});"
-    expect_copy: ClassVar[str] = "expect_box({barrier}, {bytes});"
-    phases: ClassVar[str] = "begin_phases({barrier}, {copies});"
-    wait_phase: ClassVar[str] = "wait_phase({barrier}, {parity});"
-    tensor_definition: ClassVar[str] = HELPERS["tensor copies"]
     shared_array: ClassVar[str] = "{type} *{name} = ({type} *)(shared + {offset});"
 
     # --- the frame
@@ -108,14 +104,14 @@ class CudaC(Cxx):
         """The head of the kernel, with the size of its blocks."""
         x, y, z = writer.kernel.launch("block")
         name, parameters = entry_name(writer.kernel.name), ", ".join(self.parameters(writer))
-        shares = writer.kernel.shares_copies
-        cluster = f"__cluster_dims__({self.limits.cluster}, 1, 1) " if shares else ""
+        groups = cluster_of(writer.kernel)
+        cluster = f"__cluster_dims__({groups}, 1, 1) " if groups > 1 else ""
         bounds = f"{cluster}__launch_bounds__({x * y * z})"
         return f'extern "C" __global__ void {bounds} {name}({parameters})'
 
     def parameters(self, writer: Writer) -> list[str]:
         """Every slot of the kernel, also one that is not read; the variables; maps of tensors."""
-        numbers = range(len(writer.kernel.maps))
+        numbers = range(len(maps_of(writer.kernel)))
         maps = [f"const __grid_constant__ tensor_map map{i}" for i in numbers]
         return super().parameters(writer) + maps
 
@@ -141,24 +137,39 @@ class CudaC(Cxx):
             writer.line('asm volatile("fence.proxy.async.shared::cta;" ::: "memory");')
         if (left := products_in_flight(writer.kernel.uops).groups.get(u)) is not None:
             writer.line(f'asm volatile("{WAIT} {left};" ::: "memory");')
-        if writer.kernel.shares_copies:
+        if cluster_of(writer.kernel) > 1:
             arrive, wait = cluster_barrier(writer.kernel)
             writer.line(f'asm volatile("{arrive};\\n{wait};" ::: "memory");')
         else:
             super().write_barrier(u, writer)
 
-    def write_phase(self, u: UOp, writer: Writer) -> None:
-        """Barriers of phases and copies in them; of some the groups of a cluster."""
-        if writer.kernel.shares_copies:
-            writer.define(HELPERS["tensor copies"])
+    def write_effect(self, u: UOp, writer: Writer) -> None:
+        """A barrier of phases, a copy of a box in one of them, or a wait for one."""
+        writer.define(HELPERS["tensor copies"])
+        if cluster_of(writer.kernel) > 1:
             writer.define(HELPERS["shared copies"])
-        super().write_phase(u, writer)
+        what, gate = u.arg, u.src[0].src[2:]
+        at = self.lanes("{pointer}", u.src[what.places - 1], dtypes.uint64, writer)
+        if isinstance(what, Phases):
+            text = f"begin_phases({at}, {what.copies});"
+        elif isinstance(what, WaitPhase):
+            text = f"wait_phase({at}, {unwrapped(writer[u.src[1]])});"
+        else:
+            text = self.copied_box(u, at, writer)
+        writer.line(f"if ({unwrapped(writer[gate[0]])}) {{ {text} }}" if gate else text)
 
-    @property
-    def shared_copy(self) -> str:  # type: ignore[override]
-        """A copy to all groups of a cluster."""
-        mask = (1 << self.limits.cluster) - 1
-        return f"share_box({{to}}, {{map}}, {{barrier}}, {mask}, {{coordinates}});"
+    def copied_box(self, u: UOp, barrier: str, writer: Writer) -> str:
+        """A copy of a box; groups of a cluster first announce what all of them get."""
+        to, signal, _, *coordinates = u.src
+        copy, cluster = u.arg.map, u.arg.cluster
+        place = self.lanes("{pointer}", to, copy.dtype, writer)
+        name = f"map{maps_of(writer.kernel).index(copy)}"
+        at = ", ".join(unwrapped(writer[c]) for c in coordinates)
+        if cluster == 1:
+            return f"copy_box({place}, {name}, {barrier}, {copy.box_bytes}, {at});"
+        announced = f"expect_box({barrier}, {copy.box_bytes});"
+        writer.line(f"if ({unwrapped(writer[signal.src[2]])}) {{ {announced} }}")
+        return f"share_box({place}, {name}, {barrier}, {(1 << cluster) - 1}, {at});"
 
     def write(self, u: UOp, writer: Writer) -> None:
         """Write one node; of asynchronous products a whole group with its last one."""

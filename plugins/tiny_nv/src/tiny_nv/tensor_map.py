@@ -1,17 +1,18 @@
 """`TensorMap`: a buffer as a tensor of which a device copies boxes to shared memory by itself.
 
-Floor 0. It is the `arg` of TENSOR_COPY, and what a driver is told of the buffer at each launch
-(CUDA: cuTensorMapEncodeTiled). Dimension 0 lies densest. What a box has outside of the tensor is 0.
+It is what a `TensorCopy` is of, and what a driver is told of the buffer at each launch
+(cuTensorMapEncodeTiled). Dimension 0 lies densest. What a box has outside of the tensor is 0.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from tinycore.dtype import DType
+from tinycore.dtype import DType, dtypes
 
 UNIT_BYTES: Final = 16
 SHARED_LINE_BYTES: Final = 128
@@ -82,6 +83,13 @@ class TensorMap:
         turn = place // SHARED_LINE_BYTES % max(self.swizzle // UNIT_BYTES, 1)
         return place ^ turn * UNIT_BYTES
 
-    def fields(self) -> tuple[Any, ...]:
-        """Its fields in order, for its text."""
-        return tuple(getattr(self, field.name) for field in fields(self))
+    def to_json(self) -> str:
+        """Its text among what a launch wants (`ProgramInfo.extras`)."""
+        return json.dumps(asdict(self) | {"dtype": self.dtype.name})
+
+    @classmethod
+    def from_json(cls, text: str) -> TensorMap:
+        """The map of such a text."""
+        found: dict[str, Any] = json.loads(text)
+        lists = {name: tuple(found[name]) for name in ("sizes", "strides", "box")}
+        return cls(**{**found, **lists, "dtype": dtypes.by_name[found["dtype"]]})

@@ -1,8 +1,8 @@
 """Bulk tensor copies (TMA): fills of shared memory that one thread starts, a box of a buffer each.
 
-Floor 3'. A multi-buffered fill (`Stage.copies`) is done so if the device can
-(`Limits.tensor_copies`), if a TensorMap gives the source of every element, and if the array has the
-layout of the map's swizzle. Bounds checks become the sizes of the tensor: elements beyond are 0.
+A multi-buffered fill (`Stage.copies`) is done so if a TensorMap gives the source of every element,
+and if the array has the layout of the map's swizzle (`Limits.fills` of an architecture that has
+it). Bounds checks become the sizes of the tensor: elements beyond are 0.
 
 Each copy of a stage has a phase barrier (mbarrier). The fill of a step begins a phase of the
 barrier of its copy, and the step waits for that phase. The group barrier behind it ensures that all
@@ -20,24 +20,35 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from tiny_nv.phases import Phases, TensorCopy, WaitPhase
+from tiny_nv.tensor_map import SWIZZLES, TensorMap
 from tinycore.dtype import PointerDType, dtypes
-from tinycore.lower.async_copies import copied_from
-from tinycore.lower.loops import stores_of
-from tinycore.lower.predicate import with_gate
-from tinycore.lower.steps.split import MASKED
-from tinycore.lower.steps.tensorize import rounded_operand
 from tinycore.render.base import pointer_of
-from tinycore.tensor_map import SWIZZLES, TensorMap
+from tinycore.tiling import (
+    MASKED,
+    Filling,
+    copied_from,
+    first_of_grid,
+    rounded_operand,
+    stores_of,
+    with_gate,
+)
 from tinycore.uop.affine import coefficient
 from tinycore.uop.compare import conjuncts_of
 from tinycore.uop.node import UOp
-from tinycore.uop.op import Op, Part
+from tinycore.uop.op import AxisKind, Op, Part
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.sums import sum_of, terms_of
 from tinycore.uop.symbolic import simplify
 
+__all__ = ["CLUSTER", "fill_by_boxes", "fill_in_clusters"]
+
 ROWS_OF_SWIZZLE: Final = 8
 """Period of the swizzle in a box, in rows."""
+CLUSTER: Final = 4
+"""Blocks that copy boxes for each other: each reads a part of what all multiply by from L2."""
+CLUSTERED: Final = 2
+"""Multiprocessors for each block, from which on whole clusters of them find room."""
 
 
 class Box(NamedTuple):
@@ -74,17 +85,41 @@ class Box(NamedTuple):
         return [(n * size, (*zeros, n * self.map.box[-1])) for n in range(self.parts)]
 
 
-class Signals(NamedTuple):
-    """The phase barriers of some boxes, and the cluster whose groups copy for each other."""
+def fill_by_boxes(filling: Filling, cluster: int = 1) -> dict[UOp, UOp]:
+    """What copies boxes in the place of fills (`Limits.fills`); {} unless each of them is a box.
 
-    number: int
-    """Number of the array that holds the barriers."""
-    behind: int = 0
-    """Steps whose products may be unfinished: copies begin that many steps later."""
-    sharers: UOp | None = None
-    """The loop over groups whose neighbors copy for each other."""
-    cluster: int = 1
-    """Number of groups in a cluster."""
+    Inside of an outer loop the barriers would begin in the phase in which its last step left them.
+    """
+    if not filling.limits.buffers_aligned or filling.outside:
+        return {}
+    boxes = {fill: box_of(fill, filling.loop, filling.copies) for fill in filling.fills}
+    found = {fill: box for fill, box in boxes.items() if box is not None}
+    if len(found) != len(boxes):
+        return {}
+    sharers = sharers_of(filling, found, cluster) if filling.behind else None
+    return copied_ahead(found, filling, sharers, cluster)
+
+
+def fill_in_clusters(filling: Filling) -> dict[UOp, UOp]:
+    """The same, where blocks of a cluster copy for each other what they have in common."""
+    return fill_by_boxes(filling, CLUSTER)
+
+
+def sharers_of(filling: Filling, boxes: dict[UOp, Box], cluster: int) -> UOp | None:
+    """The loop over the groups of a cluster, if a box is common to them (multicast); else None.
+
+    Only of kernels whose groups are all resident at once, in clusters wherever these find room.
+    Larger products of an H100 are as fast without.
+    """
+    kernel, limits = filling.kernel, filling.limits
+    loops = (n for n in kernel.toposort() if n.op is Op.RANGE and n.arg.kind is AxisKind.GRID)
+    groups = math.prod(int(loop.vmax) + 1 for loop in loops)
+    if cluster == 1 or (limits.units and CLUSTERED * groups > limits.units):
+        return None
+    loop = first_of_grid(kernel, limits)
+    if loop is None or not loop.is_fixed or loop.extent % cluster:
+        return None
+    return loop if any(box.is_common(loop) for box in boxes.values()) else None
 
 
 class Side(NamedTuple):
@@ -341,14 +376,17 @@ def lies_so(place: UOp, loop: UOp, sides: Sequence[Side], found: TensorMap) -> b
 
 
 def copied_ahead(
-    boxes: dict[UOp, Box], loop: UOp, copies: int, threads: Sequence[UOp], signals: Signals
+    boxes: dict[UOp, Box], filling: Filling, sharers: UOp | None, cluster: int
 ) -> dict[UOp, UOp]:
-    """Replacements of fills by bulk copies: each step begins those for `copies` - 1 steps ahead."""
-    number, behind, sharers, cluster = signals
+    """Replacements of fills by bulk copies: each step begins those for `copies` - 1 steps ahead.
+
+    `sharers` is the loop over groups of which `cluster` neighbors copy for each other.
+    """
+    loop, copies = filling.loop, filling.copies
     # One array is being read; asynchronous products may still read `behind` more.
-    ahead = copies - 1 - behind
-    array = UOp(Op.DEFINE_LOCAL, dtypes.uint64.ptr(copies, "local"), (), number)
-    alone = one_of(threads)
+    ahead = copies - 1 - filling.behind
+    array = UOp(Op.DEFINE_LOCAL, dtypes.uint64.ptr(copies, "local"), (), next(filling.numbers))
+    alone = one_of(filling.threads)
     if sharers is not None:
         boxes = {
             fill: box.cut(cluster) if box.is_common(sharers) else box for fill, box in boxes.items()
@@ -370,28 +408,28 @@ def copied_ahead(
             signal, parts = at(step % copies, after), box.copies()
             for part, (first, steps) in enumerate(parts):
                 coordinates = (c + by for c, by in zip(corner, steps, strict=True))
-                gate, told = exists, signal
+                gate, told, copy = exists, signal, TensorCopy(box.map)
                 # Each group of a cluster copies its share; the hardware writes it to the memory of
                 # all.
                 if sharers is not None and box.is_common(sharers) and len(parts) % cluster == 0:
                     gate = exists & (sharers % cluster).eq(part * cluster // len(parts))
-                    told = with_gate(signal, exists)
+                    told, copy = with_gate(signal, exists), TensorCopy(box.map, cluster)
                 to = with_gate(UOp(Op.INDEX, fill.dtype, (memory, start + first)), gate)
                 src = (to, told, box.pointer, *coordinates)
-                found.append(UOp(Op.TENSOR_COPY, dtypes.void, src, box.map))
+                found.append(UOp(Op.INSTRUCTION, dtypes.void, src, copy))
         return tuple(found)
 
-    count = sum(len(box.copies()) for box in boxes.values())
+    phases = Phases(sum(len(box.copies()) for box in boxes.values()))
     barriers = tuple(
-        UOp(Op.PHASES, dtypes.void, (with_gate(at(UOp.index(turn)), alone),), count)
+        UOp(Op.INSTRUCTION, dtypes.void, (with_gate(at(UOp.index(turn)), alone),), phases)
         for turn in range(copies)
     )
     ready = UOp(Op.BARRIER, dtypes.void, barriers)
     first = [copy for step in range(ahead) for copy in begun(UOp.index(step), ready)]
     # The phase of a barrier alternates, and each serves once in `copies` steps.
     parity = loop // copies % 2
-    wait = UOp(Op.WAIT_PHASE, dtypes.void, (at(loop % copies, *first), parity))
-    barrier = UOp(Op.BARRIER, dtypes.void, (wait,), behind or None)
+    wait = UOp(Op.INSTRUCTION, dtypes.void, (at(loop % copies, *first), parity), WaitPhase())
+    barrier = UOp(Op.BARRIER, dtypes.void, (wait,), filling.behind or None)
     following = begun(loop + ahead, barrier)
     return {fill: fill.with_src((fill.src[0], barrier, *following)) for fill in boxes}
 

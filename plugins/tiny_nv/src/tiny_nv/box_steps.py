@@ -1,7 +1,8 @@
 """Boxes of tensors in the interpreter: one thread has them copied, others wait for a phase.
 
-Private to the interpreter. A box arrives when its phase is waited for, and not before: what reads
-it too soon, writes it meanwhile, or waits for a phase that nothing ends, raises DeviceError.
+What the effects of `phases.py` do there. A box arrives when its phase is waited for, and not
+before: what reads it too soon, writes it meanwhile, or waits for a phase that nothing ends, raises
+DeviceError.
 """
 
 from __future__ import annotations
@@ -9,20 +10,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy
 
-from tinycore.builtin.access import Access, both
-from tinycore.builtin.arithmetic import Array
-from tinycore.builtin.frame import Frame, Memory, in_cluster
+from tiny_nv.tensor_map import TensorMap
 from tinycore.errors import DeviceError
-from tinycore.plugin import TensorMap
 from tinycore.render.base import pointer_of
 from tinycore.uop.node import UOp
 
+Array = numpy.ndarray[Any, Any]
+Frame = Any
+Memory = Any
+"""The interpreter's: see `Effect.step`."""
 Step = Callable[[Frame], None]
-MakeAccess = Callable[[UOp, int, str], Access]
+MakeAccess = Callable[[UOp, int, str], Any]
 
 
 class Box(NamedTuple):
@@ -59,12 +61,11 @@ class Phase:
         last = self.ended * self.copies
         for memory, places, data in [box for number, box in self.under_way if number < last]:
             memory.array[places] = data
-            assert memory.accesses is not None
             memory.accesses.arrived(places)
         self.under_way = [(number, box) for number, box in self.under_way if number >= last]
 
 
-class Phases:
+class Barriers:
     """The barriers of one array of shared memory, by their place in it."""
 
     def __init__(self) -> None:
@@ -78,24 +79,24 @@ class Phases:
         return found
 
 
-def begin_phases_step(u: UOp, access: MakeAccess, slots: Mapping[UOp, int]) -> Step:
-    """The step of PHASES."""
+def begin_step(u: UOp, access: MakeAccess, slots: Mapping[UOp, int]) -> Step:
+    """The step of Phases."""
     at, pointer = access(u.src[0], 1, "writes"), slots[pointer_of(u.src[0])]
 
     def begin(frame: Frame) -> None:
         memory, gate = frame.values[pointer], at.wanted(frame)
         places, _ = memory.accesses.write(frame, at.places(frame, memory, gate), gate)
-        memory.phases = memory.phases or Phases()
-        memory.phases.of.update((int(place), Phase(u.arg)) for place in places.ravel())
+        memory.kept = memory.kept or Barriers()
+        memory.kept.of.update((int(place), Phase(u.arg.copies)) for place in places.ravel())
 
     return begin
 
 
 def copy_step(u: UOp, access: MakeAccess, slots: Mapping[UOp, int]) -> Step:
-    """The step of a TENSOR_COPY, to the group that begins it or to all groups of its cluster."""
+    """The step of a TensorCopy, to the group that begins it or to all groups of its cluster."""
     to, signal, origin, *corner = u.src
-    found: TensorMap = u.arg
-    is_shared = len(signal.src) == 3
+    found: TensorMap = u.arg.map
+    is_shared = u.arg.cluster > 1
     size = math.prod(found.box)
     target, told = access(to, size, "writes"), access(signal, 1, "reads")
     memories = [slots[pointer_of(node)] for node in (to, signal, origin)]
@@ -130,11 +131,11 @@ def in_all(frame: Frame, memory: Memory, places: Array) -> list[Array]:
     """Places in shared memory of a group as those of each group of its cluster."""
     if frame.cluster == 1 or memory.base is None:
         return [places]
-    return [places - memory.base + base for base in in_cluster(frame, memory.base)]
+    return [places - memory.base + base for base in frame.in_cluster(memory.base)]
 
 
 def wait_step(u: UOp, access: MakeAccess, slots: Mapping[UOp, int]) -> Step:
-    """The step of a WAIT_PHASE."""
+    """The step of a WaitPhase."""
     at, pointer, parity = access(u.src[0], 1, "reads"), slots[pointer_of(u.src[0])], slots[u.src[1]]
 
     def wait(frame: Frame) -> None:
@@ -152,16 +153,17 @@ def wait_step(u: UOp, access: MakeAccess, slots: Mapping[UOp, int]) -> Step:
     return wait
 
 
-def barriers_in(frame: Frame, memory: Memory) -> Phases:
+def barriers_in(frame: Frame, memory: Memory) -> Barriers:
     """The barriers of an array. Raises DeviceError where it has none."""
-    if memory.phases is None:
+    if memory.kept is None:
         raise DeviceError(f"kernel {frame.kernel}: {memory.label} has no barriers of phases")
-    return memory.phases
+    found: Barriers = memory.kept
+    return found
 
 
 def participants(frame: Frame, numbers: list[Array], gate: Array | None) -> list[tuple[int, ...]]:
     """Some numbers of each thread that takes part."""
-    active = both(frame.mask, gate)
+    active = frame.active(gate)
     arrays = numpy.broadcast_arrays(*numbers, True if active is None else active)
     return list(zip(*(array[arrays[-1]].tolist() for array in arrays[:-1]), strict=True))
 
@@ -172,7 +174,7 @@ def check_start(
     """Raise DeviceError for a box that begins at no multiple of what its swizzle repeats after."""
     within = start if memory.base is None else start - memory.base
     wrong = within * found.dtype.itemsize % found.alignment != 0
-    active = both(frame.mask, gate)
+    active = frame.active(gate)
     if (wrong if active is None else wrong & active).any():
         raise DeviceError(
             f"kernel {frame.kernel} has a box copied to {memory.label} at no multiple of "
@@ -200,5 +202,5 @@ def box_content(frame: Frame, found: TensorMap, source: Memory, corner: list[int
         raise DeviceError(f"kernel {frame.kernel}: {source.label} is smaller than its tensor")
     at = positions_of(found) + numpy.array(corner)
     inside = ((at >= 0) & (at < sizes)).all(axis=1)
-    taken = source.array.take(numpy.where(inside, at @ strides, 0))
+    taken: Array = source.array.take(numpy.where(inside, at @ strides, 0))
     return numpy.where(inside, taken, taken.dtype.type(0))
