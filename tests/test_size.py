@@ -20,24 +20,24 @@ sys.path.append(str(ROOT))  # last: what is installed comes first
 from benchmarks.size import folder_sizes, sums  # noqa: E402
 
 BUDGETS: Final = {
-    "tinycore": 20_165,
+    "tinycore": 19_726,
     "tinycore/array_api": 10_899,
-    "tinycore/builtin": 17_822,
+    "tinycore/builtin": 16_172,
     "tinycore/cli": 9_254,
-    "tinycore/device": 20_240,
-    "tinycore/engine": 21_515,
-    "tinycore/lower": 54_106,
+    "tinycore/device": 20_229,
+    "tinycore/engine": 21_492,
+    "tinycore/lower": 50_446,
     "tinycore/lower/steps": 13_319,
-    "tinycore/lower/strategies": 28_417,
+    "tinycore/lower/strategies": 28_430,
     "tinycore/linalg": 7_464,
     "tinycore/nn": 16_400,
     "tinycore/nn/files": 14_700,
     "tinycore/nn/optim": 8_338,
-    "tinycore/render": 19_869,
-    "tinycore/schedule": 55_938,
+    "tinycore/render": 19_492,
+    "tinycore/schedule": 55_941,
     "tinycore/tensor": 123_713,
     "tinycore/tensor/guards": 8_633,
-    "tinycore/uop": 43_963,
+    "tinycore/uop": 43_902,
     "plugins/tiny_amd": 42_910,
     "plugins/tiny_cl": 9_588,
     "plugins/tiny_cpu": 21_540,
@@ -45,19 +45,19 @@ BUDGETS: Final = {
     "plugins/tiny_llm": 30_113,
     "plugins/tiny_metal": 11_394,
     "plugins/tiny_mpi": 18_800,
-    "plugins/tiny_nv": 70_212,
+    "plugins/tiny_nv": 77_271,
     "plugins/tiny_onnx": 63_564,
     "plugins/tiny_qcom": 27_560,
     "plugins/tiny_ray": 656,
-    "plugins/tiny_testing": 60_060,
+    "plugins/tiny_testing": 59_977,
     "plugins/tiny_viz": 20_900,
     "plugins/tiny_webgpu": 14_331,
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 494_757
+SUM: Final = 488_552
 """The budgets of the core together."""
-FLOORS: Final = 444_192
+FLOORS: Final = 444_053
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

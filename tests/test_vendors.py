@@ -24,14 +24,12 @@ VENDORS: Final = {"tiny_cpu": 2}
 
 SET_BY_THE_CORE: Final = frozenset({"buffers_aligned"})
 """Fields that the engine sets for a launch, and no plugin for a device."""
-SEAMS: Final = frozenset({"strategies", "layout"})
+SEAMS: Final = frozenset({"strategies", "layout", "fills"})
 """Fields by which a plugin brings what its hardware alone has: the core knows nothing of it."""
 LONE_FIELDS: Final = {
     "sums_are_shared": "tiny_webgpu",
     "shared_is_near": "tiny_cl",
     "async_bytes": "tiny_nv",
-    "tensor_copies": "tiny_nv",
-    "cluster": "tiny_nv",
 }
 """Fields of `Limits` that one vendor sets."""
 
@@ -47,9 +45,6 @@ STATED_BY: Final = {
     Op.ASYNC_COPY: ("Limits", "async_bytes"),
     Op.COMMIT: ("Limits", "async_bytes"),
     Op.WAIT: ("Limits", "async_bytes"),
-    Op.PHASES: ("Limits", "tensor_copies"),
-    Op.TENSOR_COPY: ("Limits", "tensor_copies"),
-    Op.WAIT_PHASE: ("Limits", "tensor_copies"),
 }
 """Ops that kernels have on some devices: the class and the field by which a plugin asks for one."""
 SEAM_OPS: Final = frozenset({Op.INSTRUCTION})
@@ -59,9 +54,6 @@ LONE_OPS: Final = {
     Op.ASYNC_COPY: "tiny_nv",
     Op.COMMIT: "tiny_nv",
     Op.WAIT: "tiny_nv",
-    Op.PHASES: "tiny_nv",
-    Op.TENSOR_COPY: "tiny_nv",
-    Op.WAIT_PHASE: "tiny_nv",
 }
 """Ops that one vendor asks for."""
 EVERYWHERE: Final = """

@@ -69,7 +69,7 @@ Array = NDArray[Any]
 
 @dataclass
 class Access:
-    """A LOAD, STORE, MATRIX_LOAD, ASYNC_COPY or TENSOR_COPY, and the loops around it."""
+    """A LOAD, STORE, MATRIX_LOAD, ASYNC_COPY or copy of a box, and the loops around it."""
 
     node: UOp
     index: UOp
@@ -157,8 +157,8 @@ def accesses_of(kernel: LinearKernel) -> list[Access]:
             found.append(Access(node, node.src[0], size, loops, node.op is Op.STORE))
         elif node.op is Op.MATRIX_LOAD and isinstance(node.arg, MatrixDescriptor):
             continue  # the unit reads what it names, at the rate at which it multiplies
-        elif node.op is Op.TENSOR_COPY:
-            found.append(Access(node, box_of(node), node.arg.box_bytes, loops, False))
+        elif copies_box(node):
+            found.append(Access(node, box_of(node), node.arg.map.box_bytes, loops, False))
         elif node.op is Op.MATRIX_LOAD:  # each lane names a row of a tile
             found.append(Access(node, node.src[0], node.arg.row_bytes, loops, False))
         elif node.op is Op.ASYNC_COPY:
@@ -170,9 +170,14 @@ def accesses_of(kernel: LinearKernel) -> list[Access]:
     return found
 
 
+def copies_box(node: UOp) -> bool:
+    """True for a copy of a box, which tiny_nv has."""
+    return type(node.arg).__name__ == "TensorCopy"
+
+
 def box_of(copy: UOp) -> UOp:
-    """The INDEX of the box of a TENSOR_COPY, as if boxes lay one after the other in the buffer."""
-    (_, _, buffer, *coordinates), box = copy.src, copy.arg
+    """The INDEX of the box of such a copy, as if boxes lay one after the other in the buffer."""
+    (_, _, buffer, *coordinates), box = copy.src, copy.arg.map
     place, boxes = UOp.index(0), 1
     for coordinate, size, extent in zip(coordinates, box.box, box.sizes, strict=True):
         place, boxes = place + coordinate // size * boxes, boxes * -(-extent // size)
@@ -185,7 +190,7 @@ def counts_of(kernel: LinearKernel, card: Card) -> Counts:
     specials = [u for u in kernel.uops if u.op is Op.SPECIAL]
     groups, threads = groups_of(specials), math.prod(kernel.launch("block"))
     counts = Counts(groups, threads, kernel.shared_bytes, registers_of(kernel))
-    boxes = {u.src[0].src[1]: u.arg.box_bytes for u in kernel.uops if u.op is Op.TENSOR_COPY}
+    boxes = {u.src[0].src[1]: u.arg.map.box_bytes for u in kernel.uops if copies_box(u)}
     counts.overlaps = bool(boxes) or any(u.op is Op.WAIT and u.arg for u in kernel.uops)
     counts.overlaps |= loads_ahead(kernel)
     subgroups = -(-threads // card.subgroup)
@@ -202,11 +207,11 @@ def counts_of(kernel: LinearKernel, card: Card) -> Counts:
         elif node.op is Op.RANGE:
             counts.instructions += LOOP_COST * times * extent_of(node)
     accesses = without_repeats(accesses_of(kernel))
-    copied = (Op.ASYNC_COPY, Op.TENSOR_COPY)
+    copied = (Op.ASYNC_COPY, Op.INSTRUCTION)
     counts.instructions += sum(a.times for a in accesses if a.node.op not in copied)
     counts.instructions -= joined_loads(accesses, card)
     begun = max((int(u.arg) for u in kernel.uops if u.op is Op.WAIT), default=0)
-    loads = [a for a in accesses if a.node.op is not Op.TENSOR_COPY]
+    loads = [a for a in accesses if a.node.op is not Op.INSTRUCTION]
     waiting = {loop for node, loops in walked(kernel) if node.op is Op.WAIT for loop in loops}
     flying = bytes_in_flight(loads, waiting)
     counts.in_flight = flying * (begun + 1) + sum(boxes.values()) / threads
@@ -265,7 +270,7 @@ def part_begun(specials: Sequence[UOp], access: Access) -> float:
     In relation to that of the steps that are looked at.
     """
     gates, loops = access.index.src[2:], access.loops
-    if access.node.op not in (Op.ASYNC_COPY, Op.TENSOR_COPY) or not gates or not loops:
+    if access.node.op not in (Op.ASYNC_COPY, Op.INSTRUCTION) or not gates or not loops:
         return 1.0
     if (extent := extent_of(loops[-1])) <= access.steps:
         return 1.0
@@ -339,7 +344,7 @@ def widened_by(kernel: LinearKernel, textures: frozenset[UOp]) -> set[UOp]:
 def is_uncached(access: Access) -> bool:
     """True if an access leaves out the near cache: each reads anew what others read."""
     is_wide = access.node.op is Op.ASYNC_COPY and access.item_bytes == PAST_NEAR_CACHE
-    return is_wide or access.node.op is Op.TENSOR_COPY
+    return is_wide or access.node.op is Op.INSTRUCTION
 
 
 def count_operation(

@@ -34,7 +34,6 @@ Program = Callable[[Random, DType], tuple[Tensor, Array, float]]
 def limits_of(random: Random) -> Limits:
     """Limits of a card, whose groups have room for a subgroup and little more."""
     unit, pick = random.choice(UNITS), random.choice
-    has_copies = pick((True, False))
     return replace(
         LIMITS,
         matrix=(unit,),
@@ -43,8 +42,7 @@ def limits_of(random: Random) -> Limits:
         block_threads=pick((max(unit.threads, 64), 256)),
         shared_bytes=pick((2 << 10, 8 << 10, 48 << 10)),
         shuffles=pick((LIMITS.shuffles, LIMITS.shuffles, ())),
-        async_bytes=pick(((4,), (4, 8, 16))) if has_copies else (),
-        tensor_copies=has_copies and pick((True, False)),
+        async_bytes=pick(((), (4,), (4, 8, 16))),
         vector_bytes=pick((4, 8, 16)),
         threads=pick((1, 64, 1024)),
         units=pick((0, 1, 3, 8)),

@@ -21,6 +21,7 @@ from benchmarks.cards.compiled import compiled_registers  # noqa: E402
 from benchmarks.cards.count import (  # noqa: E402
     Access,
     accesses_of,
+    copies_box,
     counts_of,
     in_waves,
     loads_ahead,
@@ -62,7 +63,7 @@ def limits_of(card: Card) -> Limits:
     Without boxes that a card copies itself, which the interpreter does not: plans with them are
     executed by tiny-nv's tests.
     """
-    return replace(renderer_of(card).limits, threads=256, tensor_copies=False)
+    return replace(renderer_of(card).limits, threads=256, fills=None)
 
 
 def lowered(card: Card, expression: Callable[[], Tensor]) -> LinearKernel:
@@ -411,7 +412,7 @@ def test_no_box_is_read_past_the_end_of_a_sum(inner: int) -> None:
     a, b = (Tensor.empty(2048, inner, dtype=dtypes.bfloat16, device="NULL") for _ in "ab")
     kernel = lowered(H200, lambda: a @ b.T)
     counts = counts_of(kernel, H200)
-    boxes = [u.arg for u in kernel.uops if u.op is Op.TENSOR_COPY and u.src[0].ranges]
+    boxes = [u.arg.map for u in kernel.uops if copies_box(u) and u.src[0].ranges]
     steps = inner // boxes[0].box[0]
 
     read = counts.groups * steps * sum(box.box_bytes for box in boxes)

@@ -19,6 +19,7 @@ from standin import Card, EncodedMap, Function
 
 from tiny_nv._native import ffi
 from tiny_nv.arch import arch_of, limits_of
+from tiny_nv.phases import maps_of
 from tiny_nv.program import MAP_BYTES, NvrtcCompiler, PtxCompiler
 from tiny_nv.spills import spilled_bytes
 from tiny_testing.kernels import element, load, store
@@ -218,7 +219,7 @@ def test_boxes_lie_as_threads_read_them(driver: Changing, dtype: DType, swizzle:
     program(handles, [], wait=True)
     allocator.read(found.data.cast("B"), handles[0])
 
-    assert [box.swizzle for box in linear.maps] == [swizzle, swizzle]
+    assert [box.swizzle for box in maps_of(linear)] == [swizzle, swizzle]
     assert numpy.array_equal(found, a @ b.T)
 
 
@@ -290,7 +291,7 @@ def test_faults_of_a_kernel_are_found(driver: Changing, name: str) -> None:
 def test_copies_of_threads_keep_off_products_under_way(driver: Changing, inner: int) -> None:
     """As on cards that copy no boxes: by pieces of 16 bytes, and by single elements."""
     unregister("CUDA")
-    register(for_few_threads(backend_of(driver), tensor_copies=False))
+    register(for_few_threads(backend_of(driver), fills=None))
     x, y = operands(64, 64, inner)
     with noted() as sources:
         check(x, y, product(x, y))
@@ -324,9 +325,9 @@ def test_only_the_card_that_is_asked_for_copies_boxes() -> None:
     """NV writes launches itself, and has no words for a map of a tensor."""
     hopper = arch_of("sm_90a")
 
-    assert limits_of(hopper, takes_maps=True).tensor_copies
-    assert not limits_of(hopper).tensor_copies
-    assert not limits_of(arch_of("sm_90"), takes_maps=True).tensor_copies
+    assert limits_of(hopper, takes_maps=True).fills
+    assert not limits_of(hopper).fills
+    assert not limits_of(arch_of("sm_90"), takes_maps=True).fills
 
 
 def test_a_block_of_arguments_with_maps_is_refused(driver: Changing) -> None:

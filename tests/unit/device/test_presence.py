@@ -157,7 +157,7 @@ def test_the_next_is_taken_where_software_is_found_and_nothing_ranks_between(
         (
             "bad_field",
             working("BAD", 300, "driver=lambda: []"),
-            "BAD states driver, which version 1.24 of the plugin API has not: leave it out",
+            "BAD states driver, which version 1.25 of the plugin API has not: leave it out",
         ),
     ],
 )

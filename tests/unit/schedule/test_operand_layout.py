@@ -13,6 +13,7 @@ from tests.unit.lower.matrices import MMA
 from tests.unit.lower.test_units import UNIT
 from tinycore import Context, Tensor
 from tinycore.dtype import DType, dtypes
+from tinycore.plugin import deferred
 from tinycore.render.base import Limits
 from tinycore.schedule.limits import cut_for
 from tinycore.uop.affine import coefficient
@@ -20,6 +21,8 @@ from tinycore.uop.matrix import MatrixDescriptor
 from tinycore.uop.op import Op
 
 CARD = replace(UNIT, matrix=(MMA,))
+OWN = deferred("own:fills")
+"""Fills by a device, which layouts ask for and do not call."""
 
 
 def empty(*shape: int, dtype: DType = dtypes.float16) -> Tensor:
@@ -133,10 +136,10 @@ def test_what_a_unit_rounds_is_copied_where_boxes_are() -> None:
     card = replace(CARD, matrix=(unit,))
     product = empty(512, 64, dtype=dtypes.float32) @ empty(64, 64, dtype=dtypes.float32)
 
-    assert not copies(product, replace(card, tensor_copies=True))
+    assert not copies(product, replace(card, fills=OWN))
     with Context(ALLOW_TF32=1):
         assert not copies(product, card)
-        assert copies(product, replace(card, tensor_copies=True)) == [64 * 64]
+        assert copies(product, replace(card, fills=OWN)) == [64 * 64]
 
 
 def test_what_is_read_seldom_is_not_copied() -> None:

@@ -70,7 +70,6 @@ LIMITS: Final = Limits(
     shuffles=(dtypes.float32, dtypes.int32, dtypes.uint32),
     matrix=(UNIT,),
     async_bytes=(4, 8, 16),
-    tensor_copies=True,
 )
 REGISTER_BYTES: Final = 64
 """Size from which an array of a thread is in memory instead of registers."""

@@ -72,17 +72,6 @@ class JoinedBits(Rewriter):
         return (node.replace(op=Op.OR),) if is_place else (node,)
 
 
-@found_by("test_boxes_are_copied_by_one_thread[float16-64x256x96]")
-class PlainBoxes(Rewriter):
-    """Boxes of tensors are copied row by row, whatever the swizzle that was asked for."""
-
-    def changed(self, node: UOp) -> Sequence[UOp]:
-        """Without a swizzle."""
-        if node.op is not Op.TENSOR_COPY:
-            return (node,)
-        return (node.replace(arg=replace(node.arg, swizzle=0)),)
-
-
 def is_cast(node: UOp, source: DType, target: DType) -> bool:
     """True if a node casts one dtype to another, in lanes or not."""
     if node.op is not Op.CAST or node.dtype.scalar() is not target:
