@@ -80,7 +80,7 @@ class Memory:
         self.accesses: Accesses | None = None
         """Accesses of threads to shared memory that is watched."""
         self.kept: Any = None
-        """What an Effect keeps of what it does there."""
+        """Notes of an Effect about what it does there."""
 
     @staticmethod
     def of_buffer(node: UOp, handle: Array, kernel: str) -> Memory:

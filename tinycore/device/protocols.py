@@ -271,7 +271,7 @@ class ProgramInfo:
     parallel_extent: Extent | None = None
     """`parallel` as it follows from the values of a launch. Only where `Limits.parallel_varies`."""
     extras: tuple[str, ...] = ()
-    """What instructions of the backend want of each launch, in order: see `Effect.extra`."""
+    """Texts for each launch by instructions of the backend, in order: see `Effect.extra`."""
 
     def groups(self, values: Sequence[int]) -> tuple[int, int, int]:
         """Groups to launch per axis with these values; at least one."""

@@ -242,7 +242,7 @@ def share_fills(kernel: UOp, limits: Limits) -> UOp:
 def filled_by_device(
     kernel: UOp, fills: list[UOp], turn: Turn, limits: Limits, numbers: Iterator[int]
 ) -> dict[UOp, UOp]:
-    """What a device has in the place of some fills, by `Limits.fills`; {} where threads fill."""
+    """Replacements of fills that a device has (`Limits.fills`); {} where threads fill."""
     if limits.fills is None:
         return {}
     behind = steps_behind(kernel, turn)

@@ -290,7 +290,7 @@ class LinearKernel:
 
     @cached_property
     def effects(self) -> tuple[Effect, ...]:
-        """What instructions of a plugin do to memory, each once, in order."""
+        """Effects of instructions of a plugin, each once, in order."""
         return tuple(dict.fromkeys(u.arg for u in self.uops if isinstance(u.arg, Effect)))
 
     @property

@@ -74,17 +74,17 @@ class Effect:
 
     @property
     def extra(self) -> str:
-        """What it wants of each launch, as text for `ProgramInfo.extras`; "" for nothing."""
+        """Text that each launch gets (`ProgramInfo.extras`); "" for nothing."""
         return ""
 
     def problem(self, node: UOp) -> str | None:
-        """What is illegal in a node of it, for VERIFY=1; None if nothing is."""
+        """The error in a node of it, for VERIFY=1; None if there is none."""
         raise NotImplementedError(f"{type(self).__name__}, an effect, lacks problem()")
 
     def step(
         self, node: UOp, access: Callable[..., Any], slots: Mapping[UOp, int]
     ) -> Callable[[Any], None]:
-        """What the reference interpreter does for a node: a function of a launch's Frame.
+        """The reference interpreter's step for a node: a function of a launch's Frame.
 
         `access(index, elements, "reads" or "writes")` is how it finds the places of an INDEX;
         `frame.values[slots[source]]` has the value of a source, of a pointer its Memory.

@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from tiny_nv.phases import Phases, TensorCopy, WaitPhase
-from tiny_nv.tensor_map import SWIZZLES, TensorMap
+from tiny_nv.tensor_map import BOX_SWIZZLES, TensorMap
 from tinycore.dtype import PointerDType, dtypes
 from tinycore.render.base import pointer_of
 from tinycore.tiling import (
@@ -86,7 +86,7 @@ class Box(NamedTuple):
 
 
 def fill_by_boxes(filling: Filling, cluster: int = 1) -> dict[UOp, UOp]:
-    """What copies boxes in the place of fills (`Limits.fills`); {} unless each of them is a box.
+    """Copies of boxes in the place of fills (`Limits.fills`); {} unless each of them is a box.
 
     Inside of an outer loop the barriers would begin in the phase in which its last step left them.
     """
@@ -333,9 +333,9 @@ def map_of(
     dtype = pointer.dtype.base
     strides = tuple([side.stride * dtype.itemsize for side in sides[1:]])
     row, *others = (side.extent for side in sides)
-    panels = [(swizzle, swizzle // dtype.itemsize) for swizzle in SWIZZLES[1:]]
+    panels = [(swizzle, swizzle // dtype.itemsize) for swizzle in BOX_SWIZZLES[1:]]
     panels = [(swizzle, panel) for swizzle, panel in panels if panel < row and row % panel == 0]
-    for swizzle, across in (*((swizzle, row) for swizzle in SWIZZLES), *panels):
+    for swizzle, across in (*((swizzle, row) for swizzle in BOX_SWIZZLES), *panels):
         box = (across, *others)
         found = TensorMap(pointer.arg, dtype, tuple(sizes), strides, box, swizzle)
         if found.problem() is None and lies_so(place, loop, sides, found):

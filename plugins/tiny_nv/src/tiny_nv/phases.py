@@ -39,13 +39,13 @@ class Phases(Effect):
     copies: int
 
     def problem(self, node: UOp) -> str | None:
-        """What is illegal in a node of it."""
+        """The error in a node of it; None if there is none."""
         if self.copies < 1:
             return f"a phase is ended by at least one copy, not {self.copies}"
         return None if is_barrier(node.src) else "Phases begin at one INDEX of shared uint64"
 
     def step(self, node: UOp, access: Access, slots: Slots) -> Step:
-        """What the reference interpreter does."""
+        """The reference interpreter's step."""
         step: Step = begin_step(node, access, slots)
         return step
 
@@ -81,7 +81,7 @@ class TensorCopy(Effect):
         return self.map.to_json()
 
     def problem(self, node: UOp) -> str | None:
-        """What is illegal in a node of it."""
+        """The error in a node of it; None if there is none."""
         if len(node.src) != 3 + len(self.map.sizes):
             return "TensorCopy has two INDEX, a buffer, and a coordinate for each dimension"
         to, barrier, buffer, *coordinates = node.src
@@ -95,7 +95,7 @@ class TensorCopy(Effect):
         return self.map.problem()
 
     def step(self, node: UOp, access: Access, slots: Slots) -> Step:
-        """What the reference interpreter does."""
+        """The reference interpreter's step."""
         step: Step = copy_step(node, access, slots)
         return step
 
@@ -105,12 +105,12 @@ class WaitPhase(Effect):
     """The phase of the barrier at the INDEX whose parity is the second source has ended."""
 
     def problem(self, node: UOp) -> str | None:
-        """What is illegal in a node of it."""
+        """The error in a node of it; None if there is none."""
         is_right = is_barrier(node.src[:1]) and len(node.src) == 2
         return None if is_right else "WaitPhase has the INDEX of a barrier, and a parity"
 
     def step(self, node: UOp, access: Access, slots: Slots) -> Step:
-        """What the reference interpreter does."""
+        """The reference interpreter's step."""
         step: Step = wait_step(node, access, slots)
         return step
 

@@ -17,7 +17,7 @@ from tinycore.dtype import DType, dtypes
 UNIT_BYTES: Final = 16
 SHARED_LINE_BYTES: Final = 128
 """Bytes that stay together in a swizzled box, and that shared memory serves at once."""
-SWIZZLES: Final = (0, 32, 64, 128)
+BOX_SWIZZLES: Final = (0, 32, 64, 128)
 MOST_RANK: Final = 5
 MOST_BOX: Final = 256
 MOST_STRIDE: Final = 1 << 40
@@ -72,7 +72,7 @@ class TensorMap:
         row = self.box[0] * size
         if row % UNIT_BYTES:
             return f"rows of a box are multiples of {UNIT_BYTES} bytes, not {row}"
-        if self.swizzle not in SWIZZLES or (self.swizzle and row > self.swizzle):
+        if self.swizzle not in BOX_SWIZZLES or (self.swizzle and row > self.swizzle):
             return f"a swizzle of {self.swizzle} bytes exchanges no pieces of rows of {row}"
         return None
 
