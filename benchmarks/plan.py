@@ -1,11 +1,13 @@
 """`tinycore plan` beside measured steps, of processes in network namespaces with slowed links.
 
-    sudo .venv/bin/python -m benchmarks.plan 100mbit
+    sudo .venv/bin/python -m benchmarks.plan 20mbit 3
 
 Each process is in a namespace of its own, whose link lets through so many bits a second (a token
 bucket of `tc`), so that bytes go by TCP. The rate of a device is that of as many processes that
 each train alone at the same time; the rate and the latency of a link are those of messages around
-all. The estimate follows from these three and from nothing else.
+all. The estimate follows from these three and from nothing else. They are measured anew in each of
+some rounds, before the steps, and the medians of the rounds are shown: on a machine that others use
+all rates change, and a ratio compares what was measured within a minute.
 """
 
 from __future__ import annotations
@@ -16,10 +18,11 @@ import statistics
 import subprocess
 import sys
 import sysconfig
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from tiny_mpi.plan import Decoder, Machine, Way, estimate
 
@@ -28,7 +31,7 @@ SIZES: Final = {
     "length": 32,
 }  # fmt: skip
 PROGRAM: Final = Path(__file__).parent.parent / "plugins/tiny_mpi/tests/programs/decoder.py"
-STEPS: Final = 12
+STEPS: Final = 10
 WARM: Final = 4
 """Steps before those whose median counts."""
 LINK: Final = """
@@ -120,36 +123,62 @@ def seconds(count: int, way: str, alone: bool = False) -> float:
     return float(max(statistics.median(each[WARM:]) for each in found))
 
 
+class Row(NamedTuple):
+    """Rates, an estimate and a measured time, in seconds and bytes a second."""
+
+    compute: float
+    link: float
+    latency: float
+    estimated: float
+    measured: float
+
+    @property
+    def ratio(self) -> float:
+        """The estimate as a part of the measured time."""
+        return self.estimated / self.measured
+
+
+def measured(count: int, decoder: Decoder) -> Iterator[tuple[str, Row]]:
+    """A row of each way, of rates and times that are measured one after another."""
+    alone = seconds(count, "data", alone=True)
+    if count == 1:
+        yield "one", Row(alone, 0, 0, alone, seconds(1, "data", alone=True))
+        return
+    told = next(line for line in outputs(count, "-c", LINK) if line[:1].isdigit())
+    link, latency = map(float, told.split())
+    machine = Machine(count, decoder.operations / alone, 1e12, count, link, link, latency)
+    for way, divided in WAYS.items():
+        if way == "mesh" and count < 4:
+            continue  # no mesh
+        guess = estimate(decoder, machine, divided(count)).seconds
+        yield way, Row(alone / count, link, latency, guess, seconds(count, way))
+
+
 def main() -> None:
     """Measure, and print a table."""
-    rate = sys.argv[1]
+    rate, rounds = sys.argv[1], int(sys.argv[2])
     order = ("layers", "width", "inner", "heads", "vocabulary", "length", "batch")
     decoder = Decoder(*[SIZES[name] for name in order])
-    print(f"{decoder.parameters:,} parameters, links of {rate}\n")
-    print(
-        "| processes | way | compute ms | link MB/s | message ms | estimated | measured | ratio |"
-    )
-    print("|--:|---|--:|--:|--:|--:|--:|--:|")
+    print(f"{decoder.parameters:,} parameters, links of {rate}, {rounds} rounds\n")
+    names = "processes", "way", "compute ms", "link MB/s", "message ms", "estimated", "measured"
+    print(f"| {' | '.join(names)} | ratio | ratios |\n|--:|---{'|--:' * 7}|")
     for count in (1, 2, 4):
-        alone = seconds(count, "data", alone=True)
-        if count == 1:
-            again = seconds(1, "data", alone=True)
-            print(f"| 1 | one | {alone * 1e3:.0f} | | | {alone * 1e3:.0f} | {again * 1e3:.0f} | "
-                  f"{alone / again:.2f} |")  # fmt: skip
-            continue
+        rows: dict[str, list[Row]] = defaultdict(list)
         with namespaces(count, rate):
-            told = next(line for line in outputs(count, "-c", LINK) if line[:1].isdigit())
-            link, latency = map(float, told.split())
-            speed = decoder.operations / alone
-            machine = Machine(count, speed, 1e12, count, link, link, latency)
-            for way, divided in WAYS.items():
-                if way == "mesh" and count < 4:
-                    continue  # no mesh
-                guess = estimate(decoder, machine, divided(count)).seconds
-                found = seconds(count, way)
-                rates = f"{alone / count * 1e3:.0f} | {link / 1e6:.1f} | {latency * 1e3:.2f}"
-                times = f"{guess * 1e3:.0f} | {found * 1e3:.0f} | {guess / found:.2f}"
-                print(f"| {count} | {way} | {rates} | {times} |", flush=True)
+            for _ in range(rounds):
+                for way, row in measured(count, decoder):
+                    rows[way].append(row)
+                    print(count, way, row, row.ratio, file=sys.stderr, flush=True)
+        for way, found in rows.items():
+            each = [statistics.median(row[place] for row in found) for place in range(5)]
+            shown = each[0] * 1e3, each[1] / 1e6, each[2] * 1e3, each[3] * 1e3, each[4] * 1e3
+            numbers = [f"{shown[0]:.0f}", f"{shown[1]:.1f}", *[f"{n:.3g}" for n in shown[2:]]]
+            ratios = sorted(row.ratio for row in found)
+            told = " ".join(f"{ratio:.2f}" for ratio in ratios)
+            middle = statistics.median(ratios)
+            print(
+                f"| {count} | {way} | {' | '.join(numbers)} | {middle:.2f} | {told} |", flush=True
+            )
 
 
 if __name__ == "__main__":

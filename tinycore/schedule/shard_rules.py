@@ -30,6 +30,7 @@ from tinycore.uop.movement import axis_after, base_of, is_divisible
 from tinycore.uop.node import UOp, device_node
 from tinycore.uop.op import ALU, MOVEMENT, Op, neutral_element, registers
 from tinycore.uop.shape import DeviceLike, members_of
+from tinycore.uop.size import are_ints
 
 Sources = list[UOp]
 Rule = Callable[[UOp, Sources], UOp]
@@ -147,8 +148,13 @@ def of_shrink(node: UOp, sources: Sources) -> UOp:
     if axis is None or node.arg[axis] == (0, source.shape[axis]):
         return of_movement(node, sources)
     start, stop = node.arg[axis]
-    # Of a box larger than a shard, copies on all devices would be larger than the shards.
-    if not 0 < (stop - start) * count <= source.shape[axis] or 0 in node.shape:
+    # Of a box larger than a shard, copies on all devices would be larger than the shards; of one
+    # of symbolic size nobody knows which shards it touches.
+    if (
+        not are_ints((start, stop))
+        or not 0 < (stop - start) * count <= source.shape[axis]
+        or 0 in node.shape
+    ):
         return of_movement(node, sources)
     size = source.shape[axis] // count
     touched = []

@@ -107,9 +107,17 @@ def new_memory_like(x: UOp, dtype: DType | None = None) -> UOp:
 
 
 def in_parts(shape: Shape, kind: DType, device: DeviceLike, axes: Axes) -> UOp:
-    """New memory on devices, in parts along an axis for each dimension of them."""
+    """New memory on devices, in parts along an axis for each dimension of them.
+
+    Raises ShapeError for parts of symbolic sizes.
+    """
     if all(axis is None for axis in axes):
         return new_buffer(shape, kind, device)
+    if greatest_shape(shape) != shape:
+        raise ShapeError(
+            f"memory in parts on {device} has no symbolic sizes, and shape {shape} has: cut the "
+            "tensor to them after `shard`, or have a copy on each device (axis=None)"
+        )
     members = members_of(device)
     part = part_shape(shape, axes[0], members)
     parts = [in_parts(part, kind, member, axes[1:]) for member in members]
@@ -117,22 +125,10 @@ def in_parts(shape: Shape, kind: DType, device: DeviceLike, axes: Axes) -> UOp:
 
 
 def part_shape(shape: Shape, axis: int | None, members: Sequence[DeviceLike]) -> Shape:
-    """The shape of equal parts along an axis, one for each member of a group; the whole for None.
-
-    Raises ShapeError where there are none.
-    """
+    """The shape of equal parts along an axis, one for each member; the whole for None."""
     if axis is None:
         return shape
-    if not shape:
-        raise ShapeError("shard: a tensor of shape () has no axis to cut; leave out `axis`")
-    size, count = shape[axis], len(members)
-    if size == 0 or size % count:
-        raise ShapeError(
-            f"shard: axis {axis} of shape {shape} has {size} elements, which is no multiple of the "
-            f"{count} devices {', '.join(map(str, members))}. Pad it to "
-            f"{-(-max(size, 1) // count) * count}, or choose another axis or other devices."
-        )
-    return (*shape[:axis], size // count, *shape[axis + 1 :])
+    return (*shape[:axis], shape[axis] // len(members), *shape[axis + 1 :])
 
 
 # --- movement

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Self
 
-from tinycore.errors import ArgumentError
+from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.checks import resolve_axis
 from tinycore.tensor.core import canonical
@@ -23,12 +23,14 @@ from tinycore.uop.shape import (
     Axes,
     Axis,
     DeviceLike,
+    Shape,
     devices_named,
     is_group,
     members_of,
     mesh_of,
     names_of,
 )
+from tinycore.uop.size import are_ints
 
 
 class Multi(Images):
@@ -67,6 +69,7 @@ class Multi(Images):
         """
         group = group_named("shard", devices)
         axes = axes_along(axis, self.ndim, devices)
+        check_parts(self.shape, axes, group)
         result = self._from_node(sharded(self.uop, group, axes))
         if result.uop is self.uop:
             return self
@@ -119,13 +122,35 @@ def axes_along(axis: Axis, rank: int, devices: DeviceLike) -> Axes:
     return tuple([a for a, count in zip(axes, mesh, strict=True) if count > 1])
 
 
+def check_parts(shape: Shape, axes: Axes, devices: DeviceLike) -> None:
+    """Raises ShapeError unless a shape has equal parts on devices."""
+    counts: dict[int, int] = {}
+    for axis, count in zip(axes, mesh_of(devices), strict=False):
+        if axis is not None:
+            counts[axis] = counts.get(axis, 1) * count
+    if counts and not shape:
+        raise ShapeError("shard: a tensor of shape () has no axis to cut; leave out `axis`")
+    uneven = {a: n for a, n in counts.items() if shape[a] == 0 or shape[a] % n}
+    if not uneven:
+        return
+    whole = [-(-max(n, 1) // counts.get(a, 1)) * counts.get(a, 1) for a, n in enumerate(shape)]
+    told = ", and ".join(
+        f"axis {a} of shape {shape} has {shape[a]} elements, which is no multiple of {n} devices"
+        for a, n in uneven.items()
+    )
+    raise ShapeError(
+        f"shard: {told}: axes {axes} are along {devices}. Pad it to {tuple(whole)}, or choose "
+        "other axes or devices."
+    )
+
+
 def sharded(x: UOp, device: DeviceLike, axes: Axes) -> UOp:
     """A node over devices, in equal parts along an axis or everything on each."""
     if not axes:
         return x if x.device == device else copy_to_device(graph.on_device(x, device), device)
     if x.device == device and graph.axes_of(x) == axes:
         return x
-    if graph.is_constant(x):
+    if graph.is_constant(x) and are_ints(x.shape):
         constant = graph.on_device(x, device)
         if all(axis is None for axis in axes):
             return constant

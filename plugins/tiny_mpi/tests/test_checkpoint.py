@@ -105,6 +105,17 @@ def test_a_checkpoint_of_before_there_were_meshes_is_loaded(tmp_path: Path) -> N
     assert fresh["b"].tolist() == [[1] * 3] * 2
 
 
+def test_a_checkpoint_of_a_later_format_is_refused(tmp_path: Path) -> None:
+    save(tmp_path, state_of(1))
+    index = json.loads((tmp_path / "index.json").read_text())
+    assert index["format"] == 2
+
+    (tmp_path / "index.json").write_text(json.dumps(index | {"format": 3}))
+
+    with pytest.raises(FileFormatError, match=r"of format 3, and this tiny-mpi reads .* up to 2"):
+        load(tmp_path, state_of(0))
+
+
 def row(**more: Any) -> str:
     """An index of one tensor in two files."""
     entry = {"files": ["x", "y"], "shape": [2], "dtype": "int8", **more}
@@ -120,6 +131,7 @@ def row(**more: Any) -> str:
         '{"tensors": {}}',
         '{"tensors": {"a": {"files": ["../a"]}}, "facts": {}}',
         '{"tensors": {"a": {"files": [], "shape": [2], "boxes": [], "dtype": ""}}, "facts": {}}',
+        '{"format": "two", "tensors": {}, "facts": {}}',
         row(),
         row(boxes=[[[0, 2]]]),
         row(boxes=[[[0, 1]], [[0, 2]]]),

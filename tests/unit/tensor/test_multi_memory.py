@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 
 from tests.unit.tensor.spread import A, group, index_of, mesh
@@ -234,6 +235,25 @@ def test_what_was_cut_into_kernels_is_not_computed_again(devices: DeviceLike) ->
     assert launched < again == GlobalCounters.kernel_count
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_symbolic_slices_of_a_tensor_in_parts(seed: int) -> None:
+    numbers = numpy.random.default_rng(seed)
+    whole = numbers.integers(0, 9, (4, 8)).astype(numpy.int32)
+    axis, cut = (int(n) for n in numbers.integers(0, 2, 2))
+    most = whole.shape[cut]
+    low = int(numbers.integers(0, 2))
+    for high in (int(n) for n in numbers.integers(low + 1, most + 1, 3)):
+        end = Variable("end", low + 1, most).bind(high)
+        x = Tensor(whole).shard(group(2), axis)
+        box = [slice(None)] * cut + [slice(low, end)]
+        plain = [slice(None)] * cut + [slice(low, high)]
+
+        assert x[tuple(box)].tolist() == whole[tuple(plain)].tolist()
+        assert (x[tuple(box)] + 1).sum().item() == (whole[tuple(plain)] + 1).sum()
+        after = Tensor(whole)[tuple(box)].shard(group(2), 1 - cut)
+        assert after.tolist() == whole[tuple(plain)].tolist()
+
+
 # --- mistakes
 
 
@@ -241,7 +261,7 @@ MISTAKES: dict[str, tuple[Callable[[Tensor], object], type[TinycoreError], str]]
     "uneven": (
         lambda x: x.shard(group(3), 0),
         ShapeError,
-        "4 elements, which is no multiple of the 3 devices PYTHON, PYTHON:1, PYTHON:2. Pad it to 6",
+        "shard: axis 0 of shape (4, 6) has 4 elements, which is no multiple of 3 devices: axes ",
     ),
     "no axis": (lambda x: x.sum().shard(group(2), 0), ShapeError, "has no axis to cut"),
     "axis": (lambda x: x.shard(group(2), 2), IndexRangeError, "axis 2 is outside [-2, 1]"),
@@ -265,10 +285,25 @@ MISTAKES: dict[str, tuple[Callable[[Tensor], object], type[TinycoreError], str]]
         ArgumentError,
         "axis=(0, 1, None) is for 3 dimensions of devices, and",
     ),
+    "uneven both ways": (
+        lambda x: Tensor.ones(3, 5).shard(mesh(2, 2), (0, 1)),
+        ShapeError,
+        "3 elements, which is no multiple of 2 devices, and axis 1 of shape (3, 5) has 5 elements",
+    ),
+    "one axis both ways": (
+        lambda x: Tensor.ones(6).shard(mesh(2, 2), 0),
+        ShapeError,
+        "6 elements, which is no multiple of 4 devices: axes (0, 0) are along ",
+    ),
+    "symbolic parts": (
+        lambda x: Tensor.empty_like(x.shard(group(2), 1)[: Variable("n", 1, 3).bind(2)]),
+        ShapeError,
+        "memory in parts on ('PYTHON', 'PYTHON:1') has no symbolic sizes, and shape (n[n=2], ",
+    ),
     "uneven rows": (
         lambda x: x.shard(mesh(2, 3), (1, 0)),
         ShapeError,
-        "4 elements, which is no multiple of the 3 devices PYTHON, PYTHON:1, PYTHON:2. Pad it to 6",
+        "('PYTHON:3', 'PYTHON:4', 'PYTHON:5')). Pad it to (6, 6), or choose other axes or devices.",
     ),
     "no mesh": (
         lambda x: x.shard((group(2), ("PYTHON:2",))),

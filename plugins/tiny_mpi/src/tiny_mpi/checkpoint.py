@@ -28,6 +28,8 @@ from tinycore.uop.shape import Axes, DeviceLike
 __all__ = ["load", "save"]
 
 INDEX: Final = "index.json"
+FORMAT: Final = 2
+"""The format of what is written. Format 1, whose index does not say it, is read as well."""
 Entry = dict[str, Any]
 """Row of a tensor in the index: its shape and dtype, the files of its parts, and their boxes."""
 Box = tuple[tuple[int, int], ...]
@@ -69,7 +71,7 @@ def save(
             }
             for name, tensor in state.items()
         }
-        index = {"tensors": entries, "facts": dict(facts or {})}
+        index = {"format": FORMAT, "tensors": entries, "facts": dict(facts or {})}
         with replacing_file(target / INDEX) as file:
             file.write(json.dumps(index, indent=1).encode())
         remove_others(target, token)
@@ -80,8 +82,8 @@ def load(folder: str | os.PathLike[str], state: Mapping[str, Tensor]) -> dict[st
     """Give tensors their values of a checkpoint, spread as they are now, and return its facts.
 
     All processes call it, with as many of them as there are now. Raises ArgumentError where names
-    differ, ShapeError and DTypeError where tensors do, FileFormatError for a damaged checkpoint,
-    FileNotFoundError where there is none; the tensors are then as they were.
+    differ, ShapeError and DTypeError where tensors do, FileFormatError for a damaged checkpoint and
+    one of a later format, FileNotFoundError where there is none; the tensors are then as they were.
     """
     source = Path(folder)
     index = read_index(source)
@@ -199,10 +201,15 @@ def remove_others(folder: Path, token: str) -> None:
 
 
 def read_index(folder: Path) -> dict[str, Any]:
-    """The index of a checkpoint. Raises FileFormatError where it is damaged."""
+    """The index of a checkpoint. Raises FileFormatError for a damaged or a later one."""
     text = (folder / INDEX).read_bytes()
     try:
         index = json.loads(text)
+        if (stated := int(index.get("format", 1))) > FORMAT:
+            raise FileFormatError(
+                f"{folder / INDEX} is of format {stated}, and this tiny-mpi reads formats up to "
+                f"{FORMAT}: upgrade it"
+            )
         for entry in index["tensors"].values():
             names, shape = entry["files"], entry["shape"]
             if "axis" in entry:  # as written before there were meshes
@@ -216,6 +223,8 @@ def read_index(folder: Path) -> dict[str, Any]:
             if not (names and plain and fits and isinstance(entry["dtype"], str)):
                 raise ValueError(entry)
         return {"tensors": index["tensors"], "facts": dict(index["facts"])}
+    except FileFormatError:
+        raise
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise FileFormatError(f"{folder / INDEX} is no index of a checkpoint: {error!r}") from error
 
