@@ -65,7 +65,7 @@ def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
     unregister("AMD")
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(16)
 @pytest.mark.parametrize(
     ("subject", "trial"),
     [
@@ -84,7 +84,7 @@ def test_memory(subject: Subject, trial: Trial) -> None:
     run_trial(trial, subject)
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(20)
 @pytest.mark.parametrize(
     "trial",
     [
@@ -98,7 +98,7 @@ def test_order(subject: Subject, trial: Trial) -> None:
     run_trial(trial, subject)
 
 
-@pytest.mark.sample(40)
+@pytest.mark.sample(80)
 @pytest.mark.parametrize(
     ("subject", "trial"),
     kernels(),

@@ -220,7 +220,7 @@ def test_products_of_each_type(kinds: tuple[str, str], turned: str) -> None:
 
 @needs_amx
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.sample(9)
+@pytest.mark.sample(18)
 @pytest.mark.parametrize(
     ("shape", "weight", "how"),
     [
@@ -250,7 +250,7 @@ def test_convolutions(shape: tuple[int, ...], weight: tuple[int, ...], how: dict
 
 @needs_amx
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.sample(9)
+@pytest.mark.sample(18)
 @pytest.mark.parametrize("kind", ["bfloat16", "int8", "uint8"])
 @pytest.mark.parametrize("inputs", [16, 20, 48, 70])
 def test_layers_of_few_inputs_and_of_quantized_weights(inputs: int, kind: str) -> None:
@@ -269,7 +269,7 @@ def test_layers_of_few_inputs_and_of_quantized_weights(inputs: int, kind: str) -
 
 @needs_amx
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.sample(9)
+@pytest.mark.sample(27)
 @pytest.mark.parametrize("mask", ["none", "causal", "bool", "added"])
 @pytest.mark.parametrize(
     ("heads", "length", "seen", "width"),

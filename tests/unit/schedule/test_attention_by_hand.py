@@ -22,7 +22,7 @@ from tinycore import Context, Tensor, dtypes
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.op import Op
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 SHAPES = [(1, 40, 39, 16, 16), (2, 48, 64, 32, 24)]
 
@@ -65,7 +65,7 @@ def by_einsum(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 WRITTEN = [in_half, in_single, softmax_in_single, softmax_by_hand, by_einsum]
 
 
-@pytest.mark.sample(9)
+@pytest.mark.sample(18)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("written", WRITTEN, ids=lambda written: written.__name__)
 def test_it_is_one_kernel(
@@ -119,7 +119,7 @@ MASKED: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(18)
 @pytest.mark.parametrize("how", MASKED)
 def test_a_causal_mask_may_be_computed(unit: MatrixUnit, how: str) -> None:
     length = 70
@@ -324,7 +324,7 @@ GRADIENTS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
 }
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(36)
 @pytest.mark.parametrize("shape", [(2, 48, 64, 16, 16), (1, 40, 39, 32, 16)], ids=str)
 @pytest.mark.parametrize("how", GRADIENTS)
 def test_gradients_are_as_many_kernels_as_those_of_one_function(

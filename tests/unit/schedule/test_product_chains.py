@@ -41,7 +41,7 @@ from tinycore.lower.plan import plan_for
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.op import Op
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 
 def attended(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_attention_is_one_kernel(unit: MatrixUnit, shape: tuple[int, ...]) -> None:
     heads, rows, seen, width, columns = shape
@@ -71,7 +71,7 @@ def test_attention_is_one_kernel(unit: MatrixUnit, shape: tuple[int, ...]) -> No
 PADDED = [(2, 40, 64, 40, 40), (1, 33, 39, 72, 72), (2, 32, 48, 40, 56)]
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("shape", PADDED, ids=str)
 def test_heads_that_no_steps_divide_are_padded(unit: MatrixUnit, shape: tuple[int, ...]) -> None:
     heads, rows, seen, width, columns = shape
@@ -112,7 +112,7 @@ MERGED = {
 }
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(24)
 @pytest.mark.parametrize("shape", [(3, 2, 40, 32), (1, 32, 32, 16)], ids=str)
 @pytest.mark.parametrize("how", MERGED)
 def test_results_are_stored_in_any_order_of_loops(
