@@ -12,6 +12,7 @@ import pytest
 import tiny_models
 
 from tiny_llm import LanguageModel, Piece, Sampling
+from tinycore import Tensor
 from tinycore.errors import ArgumentError, FileFormatError
 
 pytestmark = pytest.mark.slow
@@ -67,6 +68,29 @@ def test_what_a_prompt_shares_with_the_text_before_is_not_computed(model: Langua
     assert after[-1].speed is not None
     assert after[-1].speed.reused == len("abcdefgh, ")
     assert numpy.abs(model.scores(model.prompt("abcdefgh, again")) - alone).max() < 2e-2
+
+
+def test_the_cache_grows_with_its_texts(tmp_path: Path) -> None:
+    config = tiny_models.config_of("qwen3")
+    path = tmp_path / "tiny.gguf"
+    tiny_models.write_gguf(path, config, tiny_models.weights_of(config), "Q8_0")
+    model = LanguageModel.load(path, context=400, cache_dtype="float32", lanes=2)
+    texts = [[97 + number % 20 for number in range(count)] for count in (20, 300)]
+
+    lanes = []
+    for text in texts:
+        lane = model.take_lane(text)
+        assert lane is not None
+        lanes.append(lane)
+        before = model.cache.places
+        while len(lane.held) < len(text):
+            model.advance(lane, text)
+    found = model.together([(lane, 98) for lane in lanes])
+
+    assert (before, model.cache.places) == (256, 512)
+    for text, scores in zip(texts, found, strict=True):
+        expected = model.decoder(Tensor([[*text, 98]])).numpy()[-1]
+        assert numpy.abs(scores - expected).max() < 1e-4
 
 
 def test_threads_take_turns(model: LanguageModel) -> None:

@@ -21,6 +21,7 @@ from tinycore.tensor.gradient_sources import ended_at, sources
 from tinycore.tensor.history import facts_of, history
 from tinycore.tensor.past import made_of
 from tinycore.uop.movement import base_of
+from tinycore.uop.node import UOp
 
 KINDS: dict[str, Callable[[], Tensor]] = {
     "zeros": lambda: Tensor.zeros(3),
@@ -786,11 +787,14 @@ def test_a_tensor_that_never_asked_has_the_gradient_of_its_later_uses() -> None:
 
 
 def test_the_facts_of_many_values_take_one_walk(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[object] = []
-    known = gradient_sources.passes_gradient
-    monkeypatch.setattr(
-        gradient_sources, "passes_gradient", lambda node: asked.append(node) or known(node)
-    )
+    asked: list[UOp] = []
+    passes_gradient = gradient_sources.passes_gradient
+
+    def counted(node: UOp) -> bool:
+        asked.append(node)
+        return passes_gradient(node)
+
+    monkeypatch.setattr(gradient_sources, "passes_gradient", counted)
 
     def questions(count: int) -> int:
         values = [Tensor([1.0, 2.0]).realize()]

@@ -94,6 +94,21 @@ class Cache:
         turns = {rotation: turn(rotation, places, device) for rotation in rotations}
         return cls(lanes, places, made(), made(), turns)
 
+    def grown(self, places: int) -> Cache:
+        """The same with more places in each lane."""
+
+        def wider(kept: Tensor) -> Tensor:
+            by_lane = kept.reshape(self.lanes, self.places, *kept.shape[1:])
+            more = ((0, 0), (0, places - self.places), (0, 0), (0, 0))
+            return by_lane.pad(more).flatten(0, 1).contiguous().realize()
+
+        turns = {
+            rotation: turn(rotation, places, cosines.device)
+            for rotation, (cosines, _) in self.turns.items()
+        }
+        keys, values = (list(map(wider, kept)) for kept in (self.keys, self.values))
+        return Cache(self.lanes, places, keys, values, turns)
+
 
 @dataclass(frozen=True)
 class Places:
@@ -206,6 +221,8 @@ class Decoder:
             # stored, or each layer would add up all before it, in a kernel of its own
             x = self._attended(layer, x, number, places).contiguous()
             x = self._transformed(layer, x).contiguous()
+            if cache is not None:  # computed layer by layer, alike ones are scheduled once
+                x.realize()
         if last is not None:
             x = x[last]
         scores = self.output(normalized(x.to(self.norm.device), self.norm, about.epsilon))

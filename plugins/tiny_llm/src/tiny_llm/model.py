@@ -25,7 +25,7 @@ __all__ = ["Lane", "LanguageModel", "Piece", "Speed"]
 
 Array = numpy.ndarray[Any, Any]
 
-CHUNKS: Final = (1, 4, 8, 32, 128)
+CHUNKS: Final = (1, 4, 8, 32, 64, 128)
 """Numbers of tokens that are computed at once: a prompt is cut, and its last part padded."""
 SIDE_BY_SIDE: Final = (1, 2, 4, 8, 16, 32, 64)
 """Numbers of texts that are computed at once, by the greatest lane: few, as each is captured."""
@@ -92,7 +92,9 @@ class LanguageModel:
         self.context = context or min(trained, UNSTATED_CONTEXT)
         self.decoder, self.tokenizer, self.template, self.name = decoder, tokenizer, template, name
         self.device = device
-        places = reach_for(self.context + CHUNKS[-1], 1 << 30)
+        self.places = (-(-self.context // CHUNKS[-1]) + 1) * CHUNKS[-1]
+        """The most places of a lane: a padded part may end behind the context."""
+        places = reach_for(0, self.places)
         self.cache = Cache.empty(decoder.about, places, cache_dtype, device, lanes)
         self.lanes = [Lane(number) for number in range(lanes)]
         self.lock = lock()
@@ -179,6 +181,7 @@ class LanguageModel:
 
         is_variable = len(rows) == 1 and len(self.lanes) > 1
         lane = self._lane.bind(first) if is_variable else first
+        self._make_room(max(starts) + rows.shape[1])
         reach = reach_for(end, self.cache.places)
         which = None if last is None else tensor([last])
         kind = (*rows.shape, last is not None)
@@ -187,6 +190,12 @@ class LanguageModel:
         step = self._steps[kind]
         found: Array = step(tensor(rows), tensor(starts), which, lane, reach).numpy()
         return found
+
+    def _make_room(self, end: int) -> None:
+        """Give lanes places up to `end`: a cache for the whole context might never be filled."""
+        if end > self.cache.places:
+            self._steps.clear()  # they write to the cache that there was
+            self.cache = self.cache.grown(reach_for(end, self.places))
 
     def scores(self, ids: Sequence[int]) -> Array:
         """The scores of the token after these: (vocabulary,).
