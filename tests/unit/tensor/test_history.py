@@ -17,6 +17,7 @@ from tinycore import Context, Tensor, TinyJit
 from tinycore.errors import GradientError
 from tinycore.nn.optim import SGD
 from tinycore.tensor import gradient_sources
+from tinycore.tensor.grad import passes_gradient
 from tinycore.tensor.gradient_sources import ended_at, sources
 from tinycore.tensor.history import facts_of, history
 from tinycore.tensor.past import made_of
@@ -788,7 +789,6 @@ def test_a_tensor_that_never_asked_has_the_gradient_of_its_later_uses() -> None:
 
 def test_the_facts_of_many_values_take_one_walk(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[UOp] = []
-    passes_gradient = gradient_sources.passes_gradient
 
     def counted(node: UOp) -> bool:
         asked.append(node)

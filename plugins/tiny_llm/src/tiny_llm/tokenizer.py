@@ -229,7 +229,7 @@ def from_metadata(metadata: Mapping[str, Any], place: str) -> Tokenizer:
 def byte_level(
     vocabulary: dict[str, int], merges: list[str], metadata: Mapping[str, Any], place: str
 ) -> Any:
-    """A maker of tokenizers by merges of bytes."""
+    """A maker of tokenizers by merges of bytes, which share the vocabulary."""
     name = metadata.get("tokenizer.ggml.pre", "gpt-2")
     if name not in PRETOKENIZERS:
         raise UnsupportedError(
@@ -239,14 +239,13 @@ def byte_level(
     if any(merge.count(" ") != 1 for merge in merges):
         raise FileFormatError(f"{place}: a merge of tokens is no pair")
     pairs = [(left, right) for left, right in (merge.split(" ") for merge in merges)]
+    try:
+        model = models.BPE(vocabulary, pairs, ignore_merges=name == "llama-bpe")
+    except Exception as error:
+        raise FileFormatError(f"{place}: its merges of tokens are wrong: {error}") from error
 
     def made() -> tokenizers.Tokenizer:
-        try:
-            found = tokenizers.Tokenizer(
-                models.BPE(vocabulary, pairs, ignore_merges=name == "llama-bpe")
-            )
-        except Exception as error:
-            raise FileFormatError(f"{place}: its merges of tokens are wrong: {error}") from error
+        found = tokenizers.Tokenizer(model)
         splits = [pre_tokenizers.Split(Regex(each), "isolated") for each in PRETOKENIZERS[name]]
         last = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         found.pre_tokenizer = pre_tokenizers.Sequence([*splits, last])
@@ -277,14 +276,15 @@ def by_scores(
     unknown = unknown if isinstance(unknown, int) and 0 <= unknown < len(tokens) else 0
     prefix = metadata.get("tokenizer.ggml.add_space_prefix", True)
 
+    model = models.BPE(
+        vocabulary,
+        [pair for *_, pair in merges],
+        unk_token=tokens[unknown],
+        fuse_unk=True,
+        byte_fallback=True,
+    )
+
     def made() -> tokenizers.Tokenizer:
-        model = models.BPE(
-            vocabulary,
-            [pair for *_, pair in merges],
-            unk_token=tokens[unknown],
-            fuse_unk=True,
-            byte_fallback=True,
-        )
         found = tokenizers.Tokenizer(model)
         steps = [normalizers.Prepend(SPACE)] if prefix else []
         found.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", SPACE)])
