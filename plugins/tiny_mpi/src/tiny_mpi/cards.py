@@ -252,5 +252,5 @@ class CardGroup:
 
 
 def widened(x: Array) -> Array:
-    """An array of the dtype that it is reduced in."""
-    return x.astype(NARROW.get(x.dtype.name, x.dtype), copy=False)
+    """An array of the dtype that it is reduced in, in the byte order of this machine."""
+    return x.astype(NARROW.get(x.dtype.name, x.dtype.newbyteorder("=")), copy=False)

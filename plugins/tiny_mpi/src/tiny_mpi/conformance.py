@@ -132,6 +132,14 @@ def any_dtype(group: Group) -> None:
         passed_on(group, (2, 3), dtype, "", 1)
 
 
+def byte_order(group: Group) -> None:
+    """Numbers in the byte order of another machine are folded as numbers, and stay in it."""
+    for dtype in (">f4", "<f4", ">i8", ">f2", ">u2"):
+        all_reduced(group, (3,), dtype, "sum", 0)
+        reduce_scattered(group, (3,), dtype, "max", 0)
+        passed_on(group, (3,), dtype, "", 1)
+
+
 def same_bits(group: Group) -> None:
     """A sum of floats is rounded in the same way in all processes."""
     own = numpy.random.default_rng(group.rank).standard_normal(1000).astype(numpy.float32)
@@ -201,6 +209,7 @@ CHECKS: Final[dict[str, Callable[[Group], None]]] = {
         folds,
         random_calls,
         any_dtype,
+        byte_order,
         same_bits,
         order_of_messages,
         crossing_messages,

@@ -278,7 +278,7 @@ def world() -> MpiGroup:
 
 def computed(x: Array) -> Array:
     """An array of a dtype that MPI computes with, in row-major order."""
-    wide = numpy.float32 if x.dtype == numpy.float16 else x.dtype
+    wide = numpy.float32 if x.dtype == numpy.float16 else x.dtype.newbyteorder("=")
     return numpy.asarray(x, wide, order="C")  # `ascontiguousarray` gives an axis to scalars
 
 

@@ -224,7 +224,7 @@ class ThreadGroup(BoardGroup):
 
 def folded(arrays: list[Array], fold: str, dtype: numpy.dtype[Any]) -> Array:
     """The fold of arrays, that of float16 in float32."""
-    wide = numpy.float32 if dtype == numpy.float16 else dtype
+    wide = numpy.float32 if dtype == numpy.float16 else dtype.newbyteorder("=")
     result = arrays[0].astype(wide)
     for array in arrays[1:]:
         result = numpy.asarray(FOLDS[fold](result, array, dtype=wide))

@@ -30,7 +30,8 @@ def main() -> None:
     for parameter in nn.state.get_parameters(layers):
         axes = (0, None) if WAY == "mesh" and parameter.ndim == 1 else AXES[WAY]
         parameter.shard_(DEVICES, axis=axes).realize()
-    optimizer = nn.optim.Adam(nn.state.get_parameters(layers), lr=0.01)
+    # an epsilon far above the rounding of gradients, as in decoder.py
+    optimizer = nn.optim.Adam(nn.state.get_parameters(layers), lr=0.01, eps=1e-4)
     state = nn.state.get_state_dict({"layers": layers, "optimizer": optimizer})
     if first:
         assert load(folder, state) == {"step": first}
