@@ -29,7 +29,7 @@ from tiny_nv.warpgroup import (
     is_new_sum,
     is_written_by_threads,
 )
-from tinycore.dtype import DType, dtypes
+from tinycore.dtype import DType, PointerDType, dtypes
 from tinycore.render.base import LinearKernel
 from tinycore.render.cstyle import MatrixCall
 from tinycore.render.cxx import Cxx
@@ -162,7 +162,8 @@ class CudaC(Cxx):
         """A copy of a box; groups of a cluster first announce what all of them get."""
         to, signal, _, *coordinates = u.src
         copy, cluster = u.arg.map, u.arg.cluster
-        place = self.lanes("{pointer}", to, copy.dtype, writer)
+        assert isinstance(to.dtype, PointerDType)  # of integers where the map's type is emulated
+        place = self.lanes("{pointer}", to, to.dtype.base, writer)
         name = f"map{maps_of(writer.kernel).index(copy)}"
         at = ", ".join(unwrapped(writer[c]) for c in coordinates)
         if cluster == 1:
