@@ -194,6 +194,17 @@ KEPT: Final = (
     Kept("greatest pool d0", "equals share the slope; the first has it in torch"),
 )
 """Differences of the sweep from torch, with the reasons (docs/numerics.md)."""
+FLUSHED: Final = (
+    *[
+        Kept(f"{name} d0", "a divisor of ln 2 or more times less", lambda a: abs(a) < 2.0**-125)
+        for name in ("log2", "log10")
+    ],
+    *[Kept(name, "a factor of exp(a) or less", lambda a: a < -87) for name in ("mish", "silu")],
+    Kept("pow d1", "the power is subnormal, its logarithm is not", lambda a, b: a**b < 2.0**-126),
+    Kept("std", "a sum of distances of some 2**-126", lambda *at: abs(at[0]) < 2.0**-124),
+)
+"""Further ones where subnormal numbers are 0: what is between is one. All are within some 2**7 of
+the end of the range."""
 
 
 def outcomes(function: Function, columns: Sequence[Any]) -> list[Any]:
@@ -210,10 +221,16 @@ def outcomes(function: Function, columns: Sequence[Any]) -> list[Any]:
     return [x.detach().double().numpy() for x in (found, *slopes)]
 
 
-def differences(name: str, pair: Pair, arrays: Sequence[Any], dtype: str) -> list[str]:
-    """Places at which a function differs from torch in float64 and from torch in its own dtype."""
+def differences(
+    name: str, pair: Pair, arrays: Sequence[Any], dtype: str, least: float = 0.0
+) -> list[str]:
+    """Places at which a function differs from torch in float64 and from torch in its own dtype.
+
+    Numbers below `least` are 0 in the arguments, and as good as 0 in the results.
+    """
     kind = getattr(torch, dtype)
     arrays = [torch.tensor(a).to(kind).double().numpy() for a in arrays]
+    arrays = [numpy.where(abs(a) < least, numpy.copysign(0.0, a), a) for a in arrays]
     tensors: list[Any] = [Tensor(a, dtype=dtype, requires_grad=True) for a in arrays]
     mine, peers = outcomes(pair[0], tensors), []
     for wide in (torch.float64, kind):
@@ -230,7 +247,7 @@ def differences(name: str, pair: Pair, arrays: Sequence[Any], dtype: str) -> lis
             with numpy.errstate(all="ignore"):
                 rounded = torch.tensor(peer[place]).to(kind).double().numpy()
             near = 300 * digits if not place else 4000 * digits
-            is_right |= numpy.isclose(ours, rounded, near, tiny, equal_nan=True)
+            is_right |= numpy.isclose(ours, rounded, near, max(tiny, least), equal_nan=True)
             if place:
                 is_right |= ~numpy.isfinite(ours) & ~numpy.isfinite(rounded)
                 is_right |= abs(ours - rounded) < (4 * digits if name in NORMALIZING else 0)
@@ -239,7 +256,8 @@ def differences(name: str, pair: Pair, arrays: Sequence[Any], dtype: str) -> lis
             is_place = ours.shape != arrays[0].shape
             where = [int(n) for n in at] if is_place else [float(a[at]) for a in arrays]
             wanted = [float(numpy.broadcast_to(p[place], ours.shape)[at]) for p in peers]
-            if not any(f"{name} {what}".startswith(k.name) and k.holds(*where) for k in KEPT):
+            kept = (*KEPT, *FLUSHED) if least else KEPT
+            if not any(f"{name} {what}".startswith(k.name) and k.holds(*where) for k in kept):
                 found.append(f"{name} {what} at {where}: {ours[at]:.7g}, torch {wanted}")
     return found
 
@@ -250,8 +268,8 @@ PAIRS: Final = [
 ]
 
 
-def swept(dtype: str) -> list[str]:
-    """The differences of all functions in a dtype."""
+def swept(dtype: str, least: float = 0.0) -> list[str]:
+    """The differences of all functions in a dtype, with numbers below `least` as 0."""
     tables = ((UNARY, [UNARY_COLUMN]), (BINARY, PAIRS), (REDUCING, [numpy.array(ROWS)]))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -259,7 +277,7 @@ def swept(dtype: str) -> list[str]:
             line
             for table, arrays in tables
             for name, pair in table.items()
-            for line in differences(name, pair, arrays, dtype)
+            for line in differences(name, pair, arrays, dtype, least)
         ]
 
 
@@ -267,6 +285,15 @@ def swept(dtype: str) -> list[str]:
 def test_functions_at_the_edges_of_a_dtype_are_those_of_torch(dtype: str) -> None:
     with Context(FLUSH_SUBNORMALS=0):
         assert swept(dtype) == []
+
+
+@pytest.mark.parametrize(
+    ("dtype", "least"), [("float32", 2.0**-126), ("float64", 2.0**-1022), ("bfloat16", 2.0**-126)]
+)
+def test_edges_where_subnormal_numbers_are_flushed(dtype: str, least: float) -> None:
+    """Normal arguments have the values that they have everywhere, but for subnormal results."""
+    with Context(FLUSH_SUBNORMALS=1):
+        assert swept(dtype, least) == []
 
 
 INTEGER_FUNCTIONS: Final[dict[str, Pair]] = {
