@@ -39,7 +39,7 @@ from tinycore.engine.compile import CompiledRunner
 from tinycore.engine.counters import profilers, report
 from tinycore.engine.counters import trace as trace_run
 from tinycore.engine.device_graph import Part, Single, graph_parts
-from tinycore.engine.run import ExecItem, Recording, Repeated, Runner, recordings
+from tinycore.engine.run import ExecItem, Recording, Repeated, recordings
 from tinycore.engine.transactions import base_buffer
 from tinycore.errors import DeviceError, OutOfMemory
 from tinycore.schedule.memory_plan import Life, pack
@@ -94,6 +94,8 @@ class CapturedStep:
     made: frozenset[Buffer] = frozenset()
     repeated: tuple[Repeated, ...] = ()
     """Host actions before each replay, such as drawing random numbers, in this order."""
+    closed: tuple[str, str] | None = None
+    """A program that was lost with its device, and that."""
     graphs: list[Part] | None = None
     """The launches as they are submitted, from the first replay on."""
     kept_results: list[Any] = field(default_factory=list)
@@ -157,11 +159,16 @@ class CapturedStep:
         return [base_buffer(given) for own, given in pairs if base_buffer(own) in self.overwritten]
 
     def lose_programs(self, device: str) -> None:
-        """Replace the programs of a device that is closed by the error that a replay raises."""
+        """Drop the launches, if programs of a device that is closed are among them: replays raise
+        an error.
+        """
         if any(buffer.device == device for item in self.items for buffer in item.bufs):
             with self.lock:
                 self.graphs = self.pieces = None  # they hold memory and queues of the device
-                self.items = tuple([without_program(item, device) for item in self.items])
+                runners = [item.runner for item in self.items]
+                lost = [r for r in runners if isinstance(r, CompiledRunner) and r.device == device]
+                if lost:
+                    self.items, self.closed = (), (lost[0].name, device)
 
     def free_intermediates(self) -> None:
         """Free the memory of intermediates and of earlier results, until the next replay."""
@@ -184,7 +191,14 @@ class CapturedStep:
         `again` gives memory of earlier results that may be overwritten. A long step enters a block
         in `last` once it cannot be interrupted any more.
         `JIT=2`, DEBUG=2 and hooks that are called for each kernel ask for one launch at a time.
+        Raises DeviceError if a device was closed since the capture.
         """
+        if self.closed is not None:
+            name, device = self.closed
+            raise DeviceError(
+                f"{name} was captured on {device}, which was closed since. Call reset() of the "
+                "captured function: the next calls capture it on the device as it is opened again"
+            )
         exchange = dict(zip(self.inputs, inputs, strict=True)) | again
         for made in self.fresh_outputs:
             if made not in exchange:
@@ -286,7 +300,8 @@ class CapturedStep:
 
     def __reduce__(self) -> tuple[object, ...]:
         self.free_intermediates()  # whose content nobody needs
-        return CapturedStep, (self.items, self.inputs, self.outputs, self.made, self.repeated)
+        rest = self.made, self.repeated, self.closed
+        return CapturedStep, (self.items, self.inputs, self.outputs, *rest)
 
 
 def pieces_of(items: Sequence[ExecItem], seconds: float) -> Iterator[list[ExecItem]]:
@@ -316,29 +331,6 @@ def lose_programs(device: OpenDevice) -> None:
 
 
 at_close.append(lose_programs)
-
-
-def without_program(item: ExecItem, device: str) -> ExecItem:
-    """A launch that raises an error if it has a program of a device; else as it is."""
-    is_lost = isinstance(item.runner, CompiledRunner) and item.runner.device == device
-    return replace(item, runner=ClosedRunner(item.runner)) if is_lost else item
-
-
-class ClosedRunner:
-    """Placeholder of a program whose device was closed: a launch raises DeviceError."""
-
-    def __init__(self, lost: Runner) -> None:
-        self.name, self.device = lost.name, lost.device
-        self.estimate, self.written = lost.estimate, lost.written
-
-    def launch(
-        self, bufs: tuple[Buffer, ...], values: Mapping[str, int], wait: bool
-    ) -> float | None:
-        """Raise DeviceError."""
-        raise DeviceError(
-            f"{self.name} was captured on {self.device}, which was closed since. Call reset() of "
-            "the captured function: the next calls capture it on the device as it is opened again"
-        )
 
 
 def hoist_invariants(recording: Recording, fixed: Iterable[Buffer]) -> Recording:

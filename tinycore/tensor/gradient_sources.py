@@ -111,6 +111,12 @@ def ended_at(memory: UOp) -> BufferSet:
     return past if type(past) is frozenset else NOBODY
 
 
+def end_at(memory: UOp, origins: BufferSet) -> None:
+    """Record what memory was computed from, at which gradients end."""
+    for buffer in buffers_below(memory):
+        buffer._past = origins
+
+
 def origin(node: UOp) -> UOp:
     """The memory that a node is, or has written to in place."""
     while node.op is Op.ASSIGN:

@@ -24,6 +24,7 @@ from tinycore.tensor.grad import is_data_written
 from tinycore.tensor.gradient_sources import (
     NOBODY,
     BufferSet,
+    end_at,
     ended_at,
     is_filled,
     origin,
@@ -151,8 +152,7 @@ class GradientHistory:
             ended = self.ended_below(made.sources)
             memory._past = NOBODY
             self.kept.discard(memory)
-            for buffer in buffers_below(memory):
-                buffer._past = ended
+            end_at(memory, ended)
 
     def renewed(self, written: Iterable[UOp]) -> dict[UOp, UOp]:
         """The next versions of BUFFERs that a replay has overwritten, where kept graphs read those
@@ -188,8 +188,7 @@ class GradientHistory:
             for node, new in replaced.items():
                 base = graph.differentiable_base(new)
                 if is_filled(base) and (found := self.ended(node)):
-                    for buffer in buffers_below(origin(base)):
-                        buffer._past = found
+                    end_at(origin(base), found)
 
     def begin(self, memory: UOp) -> None:
         """Record that memory is a leaf from now on, whatever it was computed from."""

@@ -19,7 +19,7 @@ from tinycore.tensor.aliases import VIEW_OPS, base_of_view, buffers_below, parts
 from tinycore.tensor.change_tracking import change_sets, record_bound
 from tinycore.tensor.core import Core
 from tinycore.tensor.grad import is_data_written, passes_gradient
-from tinycore.tensor.gradient_sources import BufferSet, ended_at
+from tinycore.tensor.gradient_sources import end_at, ended_at
 from tinycore.tensor.history import history
 from tinycore.tensor.liveness import replace_nodes, while_walking
 from tinycore.tensor.runtime import runtime
@@ -188,12 +188,6 @@ def end_anew(form: CanonicalGraph, replaced: Mapping[UOp, UOp]) -> set[UOp]:
             end_at(memory, history.ended(node, form))
             found.add(node)
     return found
-
-
-def end_at(memory: UOp, origins: BufferSet) -> None:
-    """Record what memory was computed from, at which gradients end."""
-    for buffer in buffers_below(memory):
-        buffer._past = origins
 
 
 def differentiable(
