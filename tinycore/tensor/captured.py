@@ -94,8 +94,7 @@ class Capture:
         guard, around = self.guard, self.around
         if around is None or guard is None:
             return True
-        is_alone = around.owner is None and not given.objects
-        return guard.holds(around.own if is_alone else around.roots(given.objects))
+        return guard.holds(around.roots(given.objects))
 
     def guard_facts(self, given: Arguments) -> list[tuple[str, Hashable]]:
         """The guarded facts of a call: its arguments, and the environment of the function."""
@@ -131,13 +130,7 @@ class Capture:
 
     # --- capturing
 
-    def run(
-        self,
-        function: Callable[..., Any],
-        given: Arguments,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
+    def run(self, function: Callable[..., Any], given: Arguments) -> Any:
         """Run the function with a record of its effects, and capture it if it ran before and that
         can be done already; its result.
 
@@ -150,16 +143,9 @@ class Capture:
             finish_reads(self.written.union(given.buffers))
             held_values.end(given.nodes)  # the function may write to them, by other names
         with naming_variables(given):
-            return self.run_recorded(function, given, walk, args, kwargs)
+            return self.run_recorded(function, given, walk)
 
-    def run_recorded(
-        self,
-        function: Callable[..., Any],
-        given: Arguments,
-        walk: Walk,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
+    def run_recorded(self, function: Callable[..., Any], given: Arguments, walk: Walk) -> Any:
         """Run the function for a first time, or capture it; its result."""
         assert self.around is not None, "there is a function to run"
         is_first = self.first is None
@@ -176,7 +162,7 @@ class Capture:
             ):
                 run = CapturingRun(self, walk, given, proxies, change_set)
                 try:
-                    result = run.run(function, args, kwargs)
+                    result = run.run(function)
                 finally:
                     self.written.update(base_buffer(b) for i in recording.items for b in i.results)
             self.note(conditions)
@@ -233,7 +219,6 @@ class Capture:
             self.refuse_shared(step, given)
         if step.overwritten:
             finish_reads(step.overwritten.union(step.exchanged(given.buffers)))
-        numbers = NOTHING if naming is None else naming.numbers
         kept = None
         for found in step.kept_results:
             if found.is_free():
@@ -241,9 +226,9 @@ class Capture:
                 break
         if step.is_long:
             with ExitStack() as last:
-                nodes = self.launch(given, numbers, kept, last)
+                nodes = self.launch(given, kept, last)
         else:
-            nodes = self.launch(given, numbers, kept)
+            nodes = self.launch(given, kept)
         if recorded.keeps_results:
             kept = kept or recorded.keep(nodes)
             if kept.shown is not None:
@@ -253,11 +238,7 @@ class Capture:
         return rebuilt(result, Output, lambda output: output.shown(nodes, naming))
 
     def launch(
-        self,
-        given: Arguments,
-        numbers: Mapping[str, int],
-        kept: KeptResult | None,
-        last: ExitStack | None = None,
+        self, given: Arguments, kept: KeptResult | None, last: ExitStack | None = None
     ) -> Mapping[int, UOp]:
         """Run the launches, in the memory of a kept result if there is one, and leave tensors
         outside; the BUFFERs of the result by their places. For `last` see `CapturedStep.replay`.
@@ -274,7 +255,7 @@ class Capture:
             if is_left := len(left.places) < len(sides):
                 wanted = [p for p in range(len(recorded.bindings)) if p not in left.places]
         try:
-            written = recorded.step.replay(given.buffers, numbers, again, last)
+            written = recorded.step.replay(given.buffers, given.numbers, again, last)
         finally:
             if recorded.step.overwritten:
                 self.renew(given)

@@ -109,11 +109,9 @@ class CapturingRun:
         self.change_set = change_set
         self.positions = walk.positions()
 
-    def run(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def run(self, function: Callable[..., Any]) -> Any:
         """Run the function, and compute all that it leaves behind; its result."""
-        stands = self.proxies.substitute_in((args, kwargs))
+        stands = self.proxies.substitute_in(self.given.given)
         held = identities(stands) if self.proxies.are_used else []
         result = function(*stands[0], **stands[1])
         for one, other in zip_longest(held, identities(stands)):

@@ -135,7 +135,7 @@ class TinyJit(Generic[Parameters, Result]):
                     if capture.holds(given):
                         break
                 else:
-                    return self.begin(given, args, kwargs)
+                    return self.begin(given)
                 self.last = capture
             if (recorded := capture.recorded) is not None:
                 expected = recorded.expected
@@ -143,7 +143,7 @@ class TinyJit(Generic[Parameters, Result]):
                     result: Result = capture.replay(given)
                     return result
                 self.give_up(capture)
-            result = capture.run(self.function, given, args, kwargs)
+            result = capture.run(self.function, given)
             self.tell(capture)
             return result
 
@@ -171,7 +171,7 @@ class TinyJit(Generic[Parameters, Result]):
                 "it works on was replaced by another. Write to it with assign"
             )
 
-    def begin(self, given: Arguments, args: Any, kwargs: Any) -> Result:
+    def begin(self, given: Arguments) -> Result:
         """The first call of its kind. Raises JitError for too many kinds of calls."""
         if self.fxn is None and (broken := self.broken(given)):
             raise JitError(
@@ -192,7 +192,7 @@ class TinyJit(Generic[Parameters, Result]):
                 "call to call as a Tensor, and sizes and offsets as Variables"
             )
         capture = self.last = Capture(self.name, self.around, self.prune)
-        result: Result = capture.run(function, given, args, kwargs)
+        result: Result = capture.run(function, given)
         self.kinds.setdefault(given.key, []).append(capture)
         return result
 
