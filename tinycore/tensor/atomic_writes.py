@@ -15,6 +15,7 @@ from tinycore.tensor.change_tracking import open_log
 from tinycore.tensor.core import Core
 from tinycore.tensor.history import history
 from tinycore.tensor.storage import exchange
+from tinycore.uop.movement import base_of
 
 
 class AtomicWrites:
@@ -56,5 +57,5 @@ class AtomicWrites:
         withdrawn = [storage.value for storage in former]
         exchange(former)
         for before, node in zip(former.values(), withdrawn, strict=True):
-            history.cancel_pending(node)
+            history.pending.forget(base_of(node))
             history.mark_pending(before)

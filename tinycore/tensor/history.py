@@ -85,11 +85,13 @@ class GradientHistory:
             self.pending.note(node, get_ident() if thread is None else thread)
 
     def mark_done(self, writes: Iterable[UOp], memory: Mapping[UOp, UOp]) -> None:
-        """Record that writes are done, which a thread may still find in a graph that it builds."""
+        """Record that writes are done, and pending no more; tensors, and graphs that other threads
+        build, may still refer to their nodes.
+        """
         for node in writes:
             if (found := memory.get(node)) is not None:
                 node._memory = weakref.ref(graph.differentiable_base(found))
-        self.mark_written(writes)
+            self.pending.forget(node)
 
     def done(self, writes: Iterable[UOp]) -> dict[UOp, UOp]:
         """Finished writes among some, with the memory that has their values."""
@@ -100,17 +102,6 @@ class GradientHistory:
                     memory = versions.in_latest(origin(node))
                 found[node] = graph.reshape(memory, node.shape)
         return found
-
-    def mark_written(self, writes: Iterable[UOp]) -> None:
-        """Record that writes are pending no more; tensors may still refer to their nodes."""
-        for node in writes:
-            self.pending.forget(node)
-
-    def cancel_pending(self, written: UOp) -> None:
-        """Remove a pending write that was rolled back."""
-        node = base_of(written)
-        if node.op is Op.ASSIGN:
-            self.mark_written([node])
 
     # --- recording
 
