@@ -221,11 +221,6 @@ class GradientHistory:
 
     # --- queries
 
-    def memory_among(self, nodes: Iterable[UOp]) -> list[UOp]:
-        """The BUFFERs among some nodes, and the present versions of those that are former ones."""
-        found = [n for n in nodes if n.op is BUFFER]
-        return found + [now for n in found if (now := versions.current(n)) is not n]
-
     def values_in(self, nodes: Iterable[UOp]) -> dict[UOp, UOp]:
         """The memory of computed nodes in what memory among some was computed by, in their shape.
 
@@ -384,10 +379,10 @@ def done_in(node: UOp) -> weakref.ref[UOp] | None:
     return known if type(known) is weakref.ref else None
 
 
-def has_source(below: Iterable[UOp], own: UOp | None) -> bool:
+def has_source(below: Collection[UOp], own: UOp | None) -> bool:
     """True if a gradient goes to memory other than its own, or its own has a graph."""
     if own is None or made_of(own) is not None:
-        return any(True for _ in below)
+        return bool(below)
     parts = buffers_below(own)
     return any(m not in parts or made_of(m) is not None for m in below)
 

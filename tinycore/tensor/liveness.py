@@ -69,12 +69,15 @@ def while_walking(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def tensors_over(memory: Iterable[UOp]) -> list[Core]:
-    """Living tensors that are views of some BUFFERs, or more than memory."""
+def tensors_over(nodes: Iterable[UOp]) -> list[Core]:
+    """Living tensors that are views of the BUFFERs among some nodes, in the version there or the
+    present one, or more than memory.
+    """
     found = {id(tensor): tensor for tensor in waiting_tensors()}
-    for buffer in memory:
-        if (storage := storage_at(buffer)) is not None:
-            found |= {id(tensor): tensor for tensor in storage.tensors()}
+    for node in nodes:
+        for version in (node, versions.current(node)) if node.op is Op.BUFFER else ():
+            if (storage := storage_at(version)) is not None:
+                found |= {id(tensor): tensor for tensor in storage.tensors()}
     return list(found.values())
 
 
@@ -93,7 +96,7 @@ def tensors_among(nodes: Collection[UOp]) -> list[Core]:
 def tensors_shown_in(nodes: Collection[UOp]) -> list[Core]:
     """Living tensors that are among some nodes, or whose former content is."""
     equal, before = history.parts_in(nodes)
-    found = tensors_over(history.memory_among(nodes))
+    found = tensors_over(nodes)
     return [t for t in found if equal(t.uop) or any(True for _ in before(t.uop))]
 
 

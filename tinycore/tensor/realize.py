@@ -376,7 +376,7 @@ class Realization(Random):
     def _shows_parameter(self) -> bool:
         """True if this tensor is, or is a view of, one that requires a gradient."""
         nodes = set(self.uop.toposort())
-        found = tensors_over(history.memory_among(nodes))
+        found = tensors_over(nodes)
         return any(t.requires_grad for t in found if t.uop in nodes)
 
     def _seed_gradient(self, gradient: Self | None) -> UOp:
