@@ -25,7 +25,7 @@ BUDGETS: Final = {
     "tinycore/builtin": 16_172,
     "tinycore/cli": 9_254,
     "tinycore/device": 20_229,
-    "tinycore/engine": 21_492,
+    "tinycore/engine": 21_436,
     "tinycore/lower": 50_446,
     "tinycore/lower/steps": 13_319,
     "tinycore/lower/strategies": 28_430,
@@ -35,7 +35,7 @@ BUDGETS: Final = {
     "tinycore/nn/optim": 8_338,
     "tinycore/render": 19_492,
     "tinycore/schedule": 55_941,
-    "tinycore/tensor": 123_713,
+    "tinycore/tensor": 123_482,
     "tinycore/tensor/guards": 8_633,
     "tinycore/uop": 43_902,
     "plugins/tiny_amd": 42_910,
@@ -55,9 +55,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 488_552
+SUM: Final = 488_265
 """The budgets of the core together."""
-FLOORS: Final = 444_053
+FLOORS: Final = 443_766
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01
