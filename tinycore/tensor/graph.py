@@ -19,6 +19,7 @@ from tinycore.tensor.aliases import base_of_view
 from tinycore.uop.movement import base_of, source_below
 from tinycore.uop.node import (
     Held,
+    Reads,
     Skew,
     UOp,
     as_scalar,
@@ -353,14 +354,12 @@ def sum_to(x: UOp, shape: Shape) -> UOp:
 
 def wide_sum(x: UOp, axes: Sequence[int]) -> UOp:
     """A sum whose narrow floats are accumulated in float32 and rounded once."""
-    if not axes:
-        return x
-    narrow = dtypes.is_float(x.dtype) and x.dtype.itemsize < 4
-    return (
-        fold(x.cast(dtypes.float32), Op.ADD, axes).cast(x.dtype)
-        if narrow
-        else fold(x, Op.ADD, axes)
-    )
+    return fold(widened(x), Op.ADD, axes).cast(x.dtype) if axes else x
+
+
+def widened(x: UOp) -> UOp:
+    """A value as the type in which it is added up: float32 for narrow floats."""
+    return x.cast(dtypes.float32) if dtypes.is_float(x.dtype) and x.dtype.itemsize < 4 else x
 
 
 def gather(table: UOp, index: UOp) -> UOp:
@@ -398,9 +397,8 @@ def scatter(x: UOp, index: UOp, rows: UOp, op: Op | None, axis: int) -> UOp:
     """
     if 0 in rows.shape:
         return x
-    if op in (Op.ADD, Op.MUL) and dtypes.is_float(x.dtype) and x.dtype.itemsize < 4:
-        wide = scatter(x.cast(dtypes.float32), index, rows.cast(dtypes.float32), op, axis)
-        return wide.cast(x.dtype)
+    if op in (Op.ADD, Op.MUL) and (wide := widened(x)) is not x:
+        return scatter(wide, index, widened(rows), op, axis).cast(x.dtype)
     return UOp(Op.SCATTER, x.dtype, (x, index, rows), Scatter(op, axis))
 
 
@@ -442,10 +440,10 @@ def pass_on(order: Iterable[UOp], changed: Mapping[UOp, UOp], new: Mapping[UOp, 
     for node in order if renewed else ():
         if not renewed.isdisjoint(node.src) and node not in changed:
             renewed.add(node)
-    shown = frozenset([id(n) for m in changed.values() for n in m.toposort() if n.op is BUFFER])
+    shown = [n for m in changed.values() for n in m.toposort() if n.op is BUFFER]
     for node in new.keys() - changed.keys() - renewed:
         if type(held := node._memory) is Held:
-            set_memory(new[node], held._replace(depends=held.depends | shown))
+            set_memory(new[node], held._replace(depends=Reads(shown, held.depends)))
 
 
 holding: Final[dict[int, weakref.ref[UOp]]] = {}

@@ -18,7 +18,7 @@ from tinycore._locks import recursive_lock, replaced
 from tinycore.tensor import graph
 from tinycore.tensor.aliases import base_of_view, buffers_below
 from tinycore.tensor.graph import holding
-from tinycore.uop.node import Held, UOp, held_by
+from tinycore.uop.node import Held, Reads, UOp, held_by
 
 if TYPE_CHECKING:
     from tinycore.schedule.canonical import CanonicalGraph
@@ -66,15 +66,14 @@ def hold(values: Mapping[UOp, UOp], form: CanonicalGraph, changes: int) -> None:
     """
     if not (values and form.memory) or not escaped.isdisjoint(form.memory):
         return
-    depends = frozenset(map(id, form.memory)).union(
-        *[held.depends for node in form.cached if (held := held_by(node, form.scope)) is not None]
-    )
+    held_before = [held_by(node, form.scope) for node in form.cached]
+    reads = Reads(form.memory, *[held.depends for held in held_before if held is not None])
     with ending:
         if changes != Changes.count:
             return
         for node, memory in values.items():
             if not graph.is_memory(base_of_view(node)):
-                whole = depends.union(map(id, buffers_below(memory)))
+                whole = Reads(buffers_below(memory), reads)
                 graph.set_memory(node, Held(memory, form.scope, whole))
 
 
@@ -88,9 +87,9 @@ def end(written: Iterable[UOp]) -> None:
     """End all values that depend on BUFFERs which were, or are about to be, written to."""
     with ending:
         Changes.count += 1
-        numbers = set(map(id, written))
+        numbers, known = frozenset(map(id, written)), dict[Reads, bool]()
         for node, held in holders():
-            if not numbers.isdisjoint(held.depends):
+            if held.depends.has(numbers, known):
                 graph.set_memory(node, None)
 
 

@@ -399,8 +399,7 @@ def overlapped(x: UOp, rank: int, stride: Ints, dilation: Ints) -> UOp:
     """Windows (.., o1 .., k1 ..) added up where they slide to: the adjoint of `windows`."""
     steps, gaps = per_axis("stride", stride, rank), per_axis("dilation", dilation, rank)
     inside = range(len(x.shape) - rank, len(x.shape))
-    narrow = dtypes.is_float(x.dtype) and x.dtype.itemsize < 4
-    found = x.cast(dtypes.float32) if narrow else x  # rounded once, after all axes
+    found = graph.widened(x)  # rounded once, after all axes
     for step, gap, window in zip(steps, gaps, inside, strict=True):
         axis = window - rank
         size = (x.shape[axis] - 1) * step + gap * (x.shape[window] - 1) + 1

@@ -93,13 +93,35 @@ class Launched:
     expression: UOp
 
 
+class Reads:
+    """What a value was read from: BUFFERs, by id, and what other values were read from before."""
+
+    __slots__ = ("before", "buffers")
+
+    def __init__(self, buffers: Iterable[UOp], *before: Reads) -> None:
+        self.buffers = frozenset(map(id, buffers))
+        self.before = before
+
+    def has(self, written: frozenset[int], known: dict[Reads, bool]) -> bool:
+        """True if a BUFFER is among some; `known` are the answers so far."""
+        stack = [self]
+        while stack:
+            reads = stack[-1]
+            found = not written.isdisjoint(reads.buffers)
+            if found or not (new := [r for r in reads.before if r not in known]):
+                known[stack.pop()] = found or any(map(known.get, reads.before))
+            else:
+                stack += new
+        return known[self]
+
+
 class Held(NamedTuple):
     """The memory of a node that stays in the graph, which runs in one scope read in its place."""
 
     memory: UOp
     scope: object
-    depends: frozenset[int]
-    """The ids of the BUFFERs whose writes end this: that memory, and all that it came from."""
+    depends: Reads
+    """The BUFFERs whose writes end this: that memory, and all that it came from."""
 
 
 class UOp(Operators["UOp"]):
@@ -137,7 +159,7 @@ class UOp(Operators["UOp"]):
     _order: tuple[Any, ...]  # where it goes among the terms of a sum (sums.py)
     _origin: tuple[str, str, int]  # where a user made it (origins.py)
     _past: object  # what memory was computed by (tensor/past.py)
-    _ranges: frozenset[UOp] | None  # None until somebody asks
+    _ranges: frozenset[UOp]
     _shape: Shape | None
     _terms: tuple[dict[UOp, int], int]  # this index expression as a sum (sums.py)
 
@@ -335,7 +357,10 @@ class UOp(Operators["UOp"]):
     @property
     def ranges(self) -> frozenset[UOp]:
         """The loop counters this node depends on, less those that something inside closed."""
-        return derived_ranges(self) if self._ranges is None else self._ranges
+        try:
+            return self._ranges
+        except AttributeError:
+            return self.derive("_ranges", ranges_of)
 
     def toposort(self, enter: Callable[[UOp], bool] | None = None) -> list[UOp]:
         """This node and all below it, sources first; does not go below nodes that fail `enter`.
@@ -428,7 +453,6 @@ def new(key: Key, arg: Any) -> UOp:
     node.arg = arg
     node._memory = None
     node._normal = 0
-    node._ranges = None
     reference = Reference(node, forget)
     reference.key = key
     return node if nodes.setdefault(key, reference) is reference else enter(key, node)
@@ -555,7 +579,6 @@ def made_anew(like: UOp) -> UOp:
     return new((BUFFER, like.dtype, (like.src[0], mark), size), size)
 
 
-NO_RANGES: Final[frozenset[UOp]] = frozenset()
 CLOSING: Final = frozenset({Op.REDUCE, Op.ITERATE, Op.END, Op.MATRIX})
 """Ops that run the loops among their sources: whoever uses them is outside of these.
 
@@ -563,32 +586,11 @@ A MATRIX of a plan has its axes m, n and k among its sources, and a loop over ti
 first operand is made of these, which it closes; its lanes and their elements it does not."""
 
 
-def derived_ranges(root: UOp) -> frozenset[UOp]:
-    """Fill in the ranges of a node and of all below it, sources first, without recursion."""
-    stack: list[tuple[UOp, Iterator[UOp]]] = []
-    push, pop = stack.append, stack.pop
-    node, sources = root, iter(root.src)
-    while True:
-        for s in sources:
-            if s._ranges is None:
-                if s.src:
-                    push((node, sources))
-                    node, sources = s, iter(s.src)
-                    break
-                s._ranges = NO_RANGES
-        else:
-            found = node._ranges = ranges_of(node)
-            if not stack:
-                return found
-            node, sources = pop()
-
-
 def ranges_of(node: UOp) -> frozenset[UOp]:
     """The open loop counters below one node, given those of its sources."""
-    found = NO_RANGES
+    found: frozenset[UOp] = frozenset()
     for source in node.src:
         more = source._ranges
-        assert more is not None
         if more is not found and not more <= found:
             found = found | more if found else more
     if node.op is RANGE:

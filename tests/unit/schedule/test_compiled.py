@@ -17,7 +17,7 @@ from tinycore.schedule import compiled
 from tinycore.schedule.canonical import CanonicalGraph, canonicalize
 from tinycore.schedule.compiled import Schedule, Varying, compile_schedule
 from tinycore.schedule.retention import RetentionPolicy
-from tinycore.uop.node import Held
+from tinycore.uop.node import Held, Reads
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_a_form_is_continued_by_further_roots() -> None:
 def test_a_form_reads_what_nodes_hold_in_its_scope() -> None:
     a, b = buffer(4), buffer(4)
     node = a + 1
-    node._memory = Held(b, "here", frozenset())
+    node._memory = Held(b, "here", Reads(()))
     roots = [node * 2, node * 3]
 
     for scope, again, memory in (("here", (), b), ("there", (), a), ("here", [node], a)):

@@ -18,7 +18,7 @@ from tinycore.engine.counters import GlobalCounters
 from tinycore.errors import SharingError
 from tinycore.nn.optim import SGD
 from tinycore.tensor import held_values
-from tinycore.uop.node import UOp
+from tinycore.uop.node import Reads, UOp, held_by
 
 
 @pytest.fixture
@@ -264,3 +264,46 @@ def test_values_on_several_devices_are_held(target: str) -> None:
     numpy.testing.assert_allclose(
         Tensor.from_uop(node).numpy(), numpy.array(expected) + 2, rtol=1e-6
     )
+
+
+# --- what is known of values
+
+
+def entries_after(steps: int, held_here: Callable[[], list[UOp]]) -> int:
+    """What is noted of all values that are held of a running total which is read at each step."""
+    weights = Tensor([1.0, 2.0]).realize()
+    total = Tensor([0.0, 0.0]).realize()
+    for step in range(steps):
+        total = total + weights * step
+        total.tolist()
+    held = [held_by(node, None) for node in held_here()]
+    found, stack = set[Reads](), [known.depends for known in held if known is not None]
+    assert len(stack) >= steps
+    while stack:
+        reads = stack.pop()
+        if reads not in found:
+            found.add(reads)
+            stack += reads.before
+    return sum(len(reads.buffers) + len(reads.before) for reads in found)
+
+
+def test_a_running_total_that_is_read_takes_linear_memory(
+    held_here: Callable[[], list[UOp]],
+) -> None:
+    few = entries_after(20, held_here)
+    gc.collect()
+
+    assert entries_after(60, held_here) <= 4 * few
+
+
+def test_a_running_total_ends_with_a_write_to_its_first_operand() -> None:
+    first, weights = Tensor([1.0, 2.0]).realize(), Tensor([1.0, 1.0]).realize()
+    total, steps = first * 2, 4
+    for step in range(steps):
+        total = total + weights * step
+        total.tolist()
+
+    first.assign([5.0, 6.0]).realize()
+
+    assert total.tolist() == [8.0, 10.0]
+    assert (first * 2 + weights * 6).tolist() == [16.0, 18.0]
