@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tinycore.dtype import ImageDType, dtypes
+from tinycore.dtype import ImageDType
 from tinycore.lower.expand import lanes_of
 from tinycore.render.base import Limits, pointer_of
 from tinycore.render.facts import is_register
@@ -69,7 +69,7 @@ def in_parts(access: UOp, lanes: int) -> UOp:
         values = (lanes_of(each, range(start, start + lanes)) for each in rest)
         parts.append(UOp(access.op, kind, (place, *values), access.arg))
     if access.op is Op.STORE:
-        return UOp(Op.GROUP, dtypes.void, tuple(parts))
+        return UOp.group(*parts)
     if lanes == 1:
         return UOp(Op.VECTORIZE, value, tuple(parts))
     return UOp(Op.EXTRACT, value, tuple(parts), tuple(range(value.count)))

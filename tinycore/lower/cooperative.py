@@ -135,7 +135,7 @@ class Parts:
         counter = UOp.range(times, (self.number, Part.FOLD), AxisKind.REDUCE)
         place = (self.start + first + counter * step) * self.kind.count
         index = UOp(Op.INDEX, self.memory.dtype, (self.memory, place))
-        value = UOp(Op.LOAD, self.kind, (index,))
+        value = index.load(self.kind)
         return UOp(Op.REDUCE, value.dtype, (value, counter), op)
 
 
@@ -160,9 +160,9 @@ def left(
     gate = (mine < size,) if size <= int(mine.vmax) else ()
     gate = gate if speaks is None else (speaks,)
     index = UOp(Op.INDEX, memory.dtype, (memory, (start + mine) * lanes, *gate))
-    change = UOp(Op.STORE, dtypes.void, (index, value))
+    change = index.store(value)
     barrier = UOp(Op.BARRIER, dtypes.void, (change,))
-    return Parts(UOp(Op.AFTER, memory.dtype, (memory, barrier)), start, number, value.dtype)
+    return Parts(memory.after(barrier), start, number, value.dtype)
 
 
 def own_part(reduce: UOp) -> UOp:
@@ -336,8 +336,8 @@ def filled_together(
         memory, end = fill.src
         index, value = end.src[0].src
         if start:
-            memory = UOp(Op.AFTER, memory.dtype, (memory, *start))
-        store = UOp(Op.STORE, dtypes.void, (index.with_src((memory, index.src[1])), value))
+            memory = memory.after(*start)
+        store = index.with_src((memory, index.src[1])).store(value)
         ends.append(dealt_out(end.with_src((store.substitute(done), *end.src[1:])), threads))
     barrier = UOp(Op.BARRIER, dtypes.void, tuple(ends))
     return {fill: fill.with_src((fill.src[0], barrier)) for fill in fills}
@@ -380,10 +380,10 @@ def committed(
         moved = end.substitute({loop: step, **own})
         (store,) = stores_of(moved)
         index, value = store.src
-        memory = UOp(Op.AFTER, fill.dtype, (fill.src[0], *after)) if after else fill.src[0]
+        memory = fill.src[0].after(*after)
         place = index.with_src((memory, *index.src[1:]))
         exists = step < loop.src[0]
-        change = UOp(Op.STORE, dtypes.void, (place, gate_loads(value, exists)), when)
+        change = place.store(gate_loads(value, exists), when)
         filled = moved.with_src((gated(change, exists), *moved.src[1:]))
         begun.append(dealt_out(filled, threads, MOST_COPIES_WRITTEN_OUT))
     return UOp(Op.COMMIT, dtypes.void, tuple(begun))

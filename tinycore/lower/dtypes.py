@@ -245,17 +245,17 @@ class Forms:
         assert isinstance(index.dtype, PointerDType)
         dtype = index.dtype.base.scalar().vec(root.dtype.count)
         if dtype.kind == "float":
-            whole = UOp(Op.LOAD, dtype, (index, *map(self.as_float, root.src[1:])))
+            whole = index.load(dtype, *map(self.as_float, root.src[1:]))
             return unrounded(root.dtype.scalar(), whole)
         other = tuple(map(self.bits_of, root.src[1:]))
-        return UOp(Op.LOAD, dtype, (index, *other)).bitcast(root.dtype)
+        return index.load(dtype, *other).bitcast(root.dtype)
 
     def store(self, index: UOp, value: UOp) -> UOp:
         """A STORE writes the integer, to a register or shared memory the float32."""
         target = stored(index)
         assert isinstance(target.dtype, PointerDType)
         kept = self.as_float if target.dtype.base.kind == "float" else self.bits_of
-        return UOp(Op.STORE, dtypes.void, (target, kept(value)))
+        return target.store(kept(value))
 
     def effect(self, root: UOp) -> UOp | None:
         """Instructions without a result act on buffers of the integers."""

@@ -180,7 +180,7 @@ def unroll_outputs(root: UOp, body: UOp) -> UOp | None:
         for number, copy in enumerate(instances(body, counters))
     ]
     ranges = without(root, counters)
-    group = UOp(Op.GROUP, dtypes.void, tuple(copies))
+    group = UOp.group(*copies)
     return root.with_src((group, *ranges)) if ranges else group
 
 
@@ -397,7 +397,7 @@ class Lanes:
             return UOp(Op.VECTORIZE, node.dtype.vec(self.count), scalars)
         first = self.at(index, 0 if move == 1 else self.count - 1)
         alternative = tuple(self.widened(self.done[s]) for s in node.src[1:])
-        whole = UOp(Op.LOAD, node.dtype.vec(self.count), (first, *alternative))
+        whole = first.load(node.dtype.vec(self.count), *alternative)
         return whole if move == 1 else lanes_of(whole, reversed(range(self.count)))
 
     def steps_of_repeated(self, index: UOp) -> list[int]:
@@ -414,7 +414,7 @@ class Lanes:
     def load_repeated(self, node: UOp, steps: list[int]) -> UOp:
         """A vector with fewer elements than lanes, each for several of these."""
         first = self.at(node.src[0], 0)
-        few = UOp(Op.LOAD, node.dtype.vec(max(steps) + 1), (first,))
+        few = first.load(node.dtype.vec(max(steps) + 1))
         return lanes_of(few, steps)
 
     def load_strided(self, node: UOp, stride: int) -> UOp:
@@ -424,9 +424,7 @@ class Lanes:
         first = self.at(node.src[0], 0)
         wide = node.dtype.vec(self.count)
         alternative = tuple(self.widened(self.done[s]) for s in node.src[1:])
-        vectors = [
-            UOp(Op.LOAD, wide, (shift_index(first, start), *alternative)) for start in starts
-        ]
+        vectors = [shift_index(first, start).load(wide, *alternative) for start in starts]
         lanes = []
         for place in range(0, end, stride):
             part = min(place // self.count, stride - 1)
@@ -470,7 +468,7 @@ class Lanes:
         steps = next((r for r in index.ranges if r.arg.kind is AxisKind.PAIR), None)
         if steps is not None and not self.stores_rows_of_pairs(index, steps):
             halves = (placed(node, steps, step) for step in range(steps.extent))
-            return UOp(Op.GROUP, dtypes.void, tuple(map(Lanes(self.counter).of, halves)))
+            return UOp.group(*map(Lanes(self.counter).of, halves))
         if steps is not None:
             first = placed(self.at(index, 0), steps, 0)
             return node.with_src((first, self.pairs(node.src[1], steps)))
@@ -484,7 +482,7 @@ class Lanes:
         if run == 1 and (apart := self.distance_across(index)):
             rows = [range(i, self.count, apart) for i in range(apart)]
         parts = [node.with_src((self.at(index, r[0]), lanes_of(value, r))) for r in rows]
-        return UOp(Op.GROUP, dtypes.void, tuple(parts))
+        return UOp.group(*parts)
 
     def stores_a_prefix(self, index: UOp) -> bool:
         """True if lanes are neighbors in memory, of which the first so many may be stored."""
@@ -502,7 +500,7 @@ class Lanes:
         for step, place in enumerate(places):
             partly = with_gate(place, whole.logical_not())
             parts.append(node.with_src((partly, lane(value, step))))
-        return UOp(Op.GROUP, dtypes.void, tuple(parts))
+        return UOp.group(*parts)
 
     def distance_across(self, index: UOp) -> int:
         """Distance of lanes that lie side by side where a whole tile is stored transposed, or 0."""

@@ -269,7 +269,7 @@ def whole_tile(value: UOp, held: Fragment, loops: dict[str, UOp]) -> UOp | None:
         apart = rewrite(place(element) - first, simplify, name="simplify a fragment")
         if apart is not UOp.index(element):
             return None
-    return UOp(Op.LOAD, held.vector, (index.with_src((index.src[0], first)),))
+    return index.with_src((index.src[0], first)).load(held.vector)
 
 
 def lies_together(value: UOp, turn: UOp) -> bool:

@@ -75,10 +75,8 @@ def store_pixels(index: UOp, value: UOp) -> UOp:
     for first in range(0, count, PIXEL_CHANNELS):
         lanes = tuple(range(first, first + PIXEL_CHANNELS))
         part = wide if count == PIXEL_CHANNELS else UOp(Op.EXTRACT, PIXEL, (wide,), lanes)
-        stores.append(
-            UOp(Op.STORE, dtypes.void, (pixel(index, place + first, *index.src[2:]), part))
-        )
-    return stores[0] if len(stores) == 1 else UOp(Op.GROUP, dtypes.void, tuple(stores))
+        stores.append(pixel(index, place + first, *index.src[2:]).store(part))
+    return UOp.group(*stores)
 
 
 def pixel(index: UOp, place: UOp, *gate: UOp) -> UOp:
@@ -94,7 +92,7 @@ def elements(index: UOp, start: UOp, first: int, count: int) -> UOp:
     """Elements from channel `first` of the pixel at `start` on."""
     pixels = -(-(first + count) // PIXEL_CHANNELS)
     places = (start + number * PIXEL_CHANNELS for number in range(pixels))
-    loads = tuple([UOp(Op.LOAD, PIXEL, (pixel(index, place),)) for place in places])
+    loads = tuple([pixel(index, place).load(PIXEL) for place in places])
     if first == 0 and count == PIXEL_CHANNELS:
         return loads[0]
     lanes = tuple(range(first, first + count))
@@ -103,7 +101,7 @@ def elements(index: UOp, start: UOp, first: int, count: int) -> UOp:
 
 def element(index: UOp, place: UOp) -> UOp:
     """The element at a place whose channel is known when the kernel runs."""
-    whole = UOp(Op.LOAD, PIXEL, (pixel(index, place),))
+    whole = pixel(index, place).load(PIXEL)
     channel = place % PIXEL_CHANNELS
     *others, found = (
         UOp(Op.EXTRACT, dtypes.float32, (whole,), (n,)) for n in range(PIXEL_CHANNELS)

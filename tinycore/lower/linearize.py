@@ -93,9 +93,7 @@ def emit(items: dict[Block, list[UOp]], block: Block, last: set[UOp], body: list
         for counter in node.src[1:]:
             body.append(counter)
             emit(items, counter, last, body)
-        body += [
-            UOp(Op.END, dtypes.void, (EMPTY_GROUP, counter)) for counter in reversed(node.src[1:])
-        ]
+        body += [EMPTY_GROUP.end(counter) for counter in reversed(node.src[1:])]
 
 
 def writes_memory(node: UOp) -> bool:

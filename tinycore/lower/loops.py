@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from tinycore.dtype import DType, PointerDType, dtypes
+from tinycore.dtype import DType, PointerDType
 from tinycore.render.base import pointer_of
 from tinycore.uop.node import Axis, UOp
 from tinycore.uop.op import CLOSERS, COMPOUND, AxisKind, Op
@@ -132,13 +132,13 @@ def initialized(register: UOp, value: UOp, around: Sequence[UOp], loops: Sequenc
 
     It gets that value in every step of the loops `around` them.
     """
-    before = UOp(Op.AFTER, register.dtype, (register, *around)) if around else register
-    start = UOp(Op.STORE, dtypes.void, (register_index(before), value))
-    return register_index(UOp(Op.AFTER, register.dtype, (register, start, *loops)))
+    before = register.after(*around)
+    start = register_index(before).store(value)
+    return register_index(register.after(start, *loops))
 
 
 def value_after(register: UOp, end: UOp) -> UOp:
     """The value of an accumulator after the loops, or the STORE, that change it."""
     assert isinstance(register.dtype, PointerDType)
-    after = UOp(Op.AFTER, register.dtype, (register, end))
-    return UOp(Op.LOAD, register.dtype.base, (register_index(after),))
+    after = register.after(end)
+    return register_index(after).load(register.dtype.base)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from itertools import count
 
-from tinycore.dtype import dtypes
 from tinycore.lower.fragments import added, by_element
 from tinycore.lower.loops import initialized, new_register, value_after
 from tinycore.lower.merge_reductions import values_of
@@ -56,7 +55,7 @@ def one_pass(folds: list[UOp], numbers: count[int]) -> dict[UOp, UOp]:
     changes: list[tuple[UOp, UOp]] = []
     for top in tops:
         # A step may fold several values: all of them before the sums are rescaled, once.
-        before = after = UOp(Op.LOAD, top.dtype, (within[top],))
+        before = after = within[top].load(top.dtype)
         for value in values_of(top):
             after = after.alu(Op.MAX, value)
         changes.append((within[top], after))
@@ -67,9 +66,9 @@ def one_pass(folds: list[UOp], numbers: count[int]) -> dict[UOp, UOp]:
         updates += [update(n, within[n], scale, known) for n in sums]
     last = []
     for index, value in changes:
-        memory = UOp(Op.AFTER, index.dtype, (index.src[0], *updates))
-        last.append(UOp(Op.STORE, dtypes.void, (index.with_src((memory, *index.src[1:])), value)))
-    end = UOp(Op.END, dtypes.void, (UOp(Op.GROUP, dtypes.void, (*updates, *last)), *loops))
+        memory = index.src[0].after(*updates)
+        last.append(index.with_src((memory, *index.src[1:])).store(value))
+    end = UOp.group(*updates, *last).end(*loops)
     return {n: value_after(r, end) for n, r in register.items()}
 
 
@@ -83,10 +82,10 @@ def power_of(difference: UOp, sums: list[UOp]) -> UOp:
 
 def update(fold: UOp, index: UOp, scale: UOp, known: dict[UOp, UOp]) -> UOp:
     """The STORE of a sum, rescaled to the running maximum, with the terms of a step added."""
-    total = UOp(Op.LOAD, fold.dtype, (index,)) * spread(scale, fold)
+    total = index.load(fold.dtype) * spread(scale, fold)
     for value in values_of(fold):
         total = added(total, value.substitute(known), fold.arg)
-    return UOp(Op.STORE, dtypes.void, (index, total))
+    return index.store(total)
 
 
 def spread(scale: UOp, fold: UOp) -> UOp:

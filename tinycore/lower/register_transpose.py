@@ -87,7 +87,7 @@ def row_of(column: Column, first: int, row: int) -> UOp:
     place = column.address + (first + row * column.stride)
     index = UOp(Op.INDEX, column.pointer.dtype, (column.pointer, place))
     assert isinstance(column.pointer.dtype, PointerDType)
-    return UOp(Op.LOAD, column.pointer.dtype.base.vec(column.lanes), (index,))
+    return index.load(column.pointer.dtype.base.vec(column.lanes))
 
 
 def transposed(rows: list[UOp]) -> list[UOp]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import defaultdict
 from itertools import count
 
-from tinycore.dtype import dtypes
 from tinycore.lower.fragments import added
 from tinycore.lower.loops import closer_of, initialized, new_register, numbered, value_after
 from tinycore.lower.online import fold_online, is_online
@@ -104,7 +103,7 @@ def with_recurrences(kernel: UOp) -> UOp:
         elif node.op is Op.END and not changes.keys().isdisjoint(node.src[1:]):
             body = node.src[0].substitute(done)
             more = [change for r in node.src[1:] for change in changes.get(r, ())]
-            done[node] = node.with_src((UOp(Op.GROUP, dtypes.void, (body, *more)), *node.src[1:]))
+            done[node] = node.with_src((UOp.group(body, *more), *node.src[1:]))
     return kernel.substitute(done)
 
 
@@ -112,8 +111,8 @@ def recurring(node: UOp, around: list[UOp], number: int, done: dict[UOp, UOp]) -
     """The value of a RECUR as a load from a register, and the STORE at the end of each step."""
     register = new_register(node.dtype, number)
     inside = initialized(register, first_value(node, done), around, (node.src[2],))
-    value = UOp(Op.LOAD, node.dtype, (inside,))
-    change = UOp(Op.STORE, dtypes.void, (inside, following(node, value, done)))
+    value = inside.load(node.dtype)
+    change = inside.store(following(node, value, done))
     return value, change
 
 
@@ -129,8 +128,8 @@ def accumulate_scan(scan: UOp, around: list[UOp], number: int, done: dict[UOp, U
     value, counter = scan.src
     register = new_register(scan.dtype, number)
     inside = initialized(register, first_value(scan, done), around, (counter,))
-    total = UOp(Op.LOAD, scan.dtype, (inside,)).alu(scan.arg, value.substitute(done))
-    return value_after(register, UOp(Op.STORE, dtypes.void, (inside, total)))
+    total = inside.load(scan.dtype).alu(scan.arg, value.substitute(done))
+    return value_after(register, inside.store(total))
 
 
 def one_pass(
@@ -148,15 +147,14 @@ def one_pass(
     for member in members:
         register = new_register(member.dtype, len(done) + len(registers))
         inside = initialized(register, first_value(member, done), order, loops)
-        value = UOp(Op.LOAD, member.dtype, (inside,))
+        value = inside.load(member.dtype)
         if member in replaced:
             total = accumulated(replaced[member], value)
         else:
             total = following(member, value, done)
-        updates.append(UOp(Op.STORE, dtypes.void, (inside, total)))
+        updates.append(inside.store(total))
         registers.append((member, register))
-    body = updates[0] if len(updates) == 1 else UOp(Op.GROUP, dtypes.void, tuple(updates))
-    end = UOp(Op.END, dtypes.void, (body, *loops))
+    end = UOp.group(*updates).end(*loops)
     return {member: value_after(register, end) for member, register in registers}
 
 

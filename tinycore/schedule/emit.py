@@ -43,13 +43,7 @@ NAMED_OPS = (
 
 def in_loops(body: UOp, loops: Sequence[UOp]) -> UOp:
     """A statement in those of some counters that are loops: one of a single iteration is none."""
-    own = [loop for loop in loops if loop.op is Op.RANGE]
-    return UOp(Op.END, dtypes.void, (body, *own)) if own else body
-
-
-def together(stores: Sequence[UOp]) -> UOp:
-    """Several statements as one."""
-    return stores[0] if len(stores) == 1 else UOp(Op.GROUP, dtypes.void, tuple(stores))
+    return body.end(*[loop for loop in loops if loop.op is Op.RANGE])
 
 
 class KernelEmitter:
@@ -195,7 +189,7 @@ class KernelEmitter:
             for i, n in enumerate(group.outputs)
         ]
         ranges = sorted((p for p in point if p.op is Op.RANGE), key=is_ordered)
-        end = in_loops(together(stores), ranges)
+        end = in_loops(UOp.group(*stores), ranges)
         return rewrite(UOp.sink(end), simplify, name="simplify kernel")
 
     def pointer(self, group: KernelGroup, node: UOp, memory: list[UOp]) -> UOp | None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tinycore.dtype import dtypes
 from tinycore.schedule.access import Launch
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
@@ -82,7 +81,8 @@ class Inlining:
 
     def store(self, place: int) -> UOp:
         """The STORE to some memory."""
-        return UOp(Op.STORE, dtypes.void, self.stored[place])
+        index, value = self.stored[place]
+        return index.store(value)
 
     def kernel(self, end: UOp, stored: Sequence[int]) -> Launch:
         """The kernel of a nest that stores some memory, which its first slots are."""

@@ -100,7 +100,7 @@ def store(reader: RegionReader, node: UOp, point: Point, pointer: UOp) -> UOp:
 def store_at(pointer: UOp, offset: UOp, value: UOp) -> UOp:
     """The STORE of a value at an offset."""
     index = UOp(Op.INDEX, pointer.dtype, (pointer, offset))
-    return UOp(Op.STORE, dtypes.void, (index, value))
+    return index.store(value)
 
 
 def store_insert(reader: RegionReader, change: UOp, point: Point, pointer: UOp) -> UOp:
@@ -117,12 +117,12 @@ def store_scatter(reader: RegionReader, change: UOp, point: Point, pointer: UOp)
     """The STORE of a SCATTER, after those of earlier steps of its loop."""
     (memory, index, rows), (op, axis) = change.src, change.arg
     if point[axis].op is Op.RANGE:
-        pointer = UOp(Op.AFTER, pointer.dtype, (pointer, point[axis]))
+        pointer = pointer.after(point[axis])
     row = reader.read(index, point).cast(dtypes.index)
     inside = (row >= 0) & (row < memory.shape[axis])
     place = flatten((*point[:axis], row, *point[axis + 1 :]), memory.shape)
     target = UOp(Op.INDEX, pointer.dtype, (pointer, place, inside))
     value = reader.read(rows, point)
     if op is not None:
-        value = UOp(Op.LOAD, value.dtype, (target, value.const_like(0))).alu(op, value)
-    return UOp(Op.STORE, dtypes.void, (target, value))
+        value = target.load(value.dtype, value.const_like(0)).alu(op, value)
+    return target.store(value)

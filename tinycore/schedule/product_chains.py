@@ -16,7 +16,7 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final
 
-from tinycore.dtype import DType, dtypes
+from tinycore.dtype import DType
 from tinycore.render.base import Limits
 from tinycore.render.chains import (
     MOST_COLUMN_PARTS,
@@ -160,7 +160,7 @@ def with_digits_apart(launch: Launch) -> Launch:
     if not taken:
         return launch
     body = rewrite(launch.end.src[0].substitute(taken), simplify, name="simplify digits")
-    return Launch(UOp.sink(UOp(Op.END, dtypes.void, (body, *loops))), launch.places)
+    return Launch(UOp.sink(body.end(*loops)), launch.places)
 
 
 def keeps_loops_apart(launch: Launch, names: dict[UOp, UOp]) -> bool:
@@ -199,9 +199,9 @@ class ProductChain(Inlining):
         names = self.names_in(launch)
         left = [loop for loop in launch.loops if loop not in names]
         for column in self.columns_for(left) if names else ():
-            named = names | {loop: column for loop in left if column is not None}
+            named = names | dict.fromkeys(left, column)
             if keeps_loops_apart(launch, named) and self.add(launch, named):
-                self.column = column if column not in (None, self.between) else self.column
+                self.column = self.column if column is self.between else column
                 self.members.append(launch)
                 return True
         return False
@@ -230,10 +230,10 @@ class ProductChain(Inlining):
         found = self.stored.items()
         return frozenset(p for p, (index, _) in found if self.between in index.ranges)
 
-    def columns_for(self, left: Sequence[UOp]) -> Iterator[UOp | None]:
-        """Loops of the chain that the last one of a kernel may be, if there is one beside rows."""
+    def columns_for(self, left: Sequence[UOp]) -> Iterator[UOp]:
+        """Loops of the chain that the last one of a kernel may be; any, if all others are rows."""
         if not left:
-            yield None
+            yield self.between
         for loop in left if len(left) == 1 else ():
             if loop.src[0] is self.between.src[0]:
                 yield self.between
@@ -265,7 +265,6 @@ class ProductChain(Inlining):
             index, value = self.stored[place]
             if self.column not in index.ranges:  # once for each row
                 index = index.with_src((*index.src[:2], self.column.eq(0)))
-            stores.append(UOp(Op.STORE, dtypes.void, (index, value)))
-        body = stores[0] if len(stores) == 1 else UOp(Op.GROUP, dtypes.void, tuple(stores))
-        end = UOp(Op.END, dtypes.void, (body, *self.rows, self.column))
+            stores.append(index.store(value))
+        end = UOp.group(*stores).end(*self.rows, self.column)
         return self.kernel(with_divisors_last(end), stored)

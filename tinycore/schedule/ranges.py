@@ -353,9 +353,9 @@ def gated_load(pointer: UOp, offset: UOp, gate: UOp | None) -> UOp:
     assert isinstance(pointer.dtype, PointerDType)
     base = pointer.dtype.base
     if gate is None:
-        return UOp(Op.LOAD, base, (UOp(Op.INDEX, pointer.dtype, (pointer, offset)),))
+        return UOp(Op.INDEX, pointer.dtype, (pointer, offset)).load(base)
     index = UOp(Op.INDEX, pointer.dtype, (pointer, offset, gate))
-    return UOp(Op.LOAD, base, (index, UOp.const(base, 0)))
+    return index.load(base, UOp.const(base, 0))
 
 
 # --- merges: a MERGE_AXIS as arithmetic over loop counters, sorted runs in independent pieces
@@ -490,7 +490,7 @@ def store_pixel(reader: RegionReader, node: UOp, point: Point, pointer: UOp) -> 
     lanes = tuple([reader.read(value, place) for place in places])
     index = UOp(Op.INDEX, pointer.dtype, (pointer, start))
     pixel = UOp(Op.VECTORIZE, lanes[0].dtype.vec(PIXEL_CHANNELS), lanes)
-    return UOp(Op.STORE, dtypes.void, (index, pixel))
+    return index.store(pixel)
 
 
 def refuse_parts(node: UOp) -> None:

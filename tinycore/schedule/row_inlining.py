@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Final
 
-from tinycore.dtype import dtypes
 from tinycore.render.base import Limits
 from tinycore.schedule.access import Launch, Spans, widen, written_by
 from tinycore.schedule.inlining import Inlining
@@ -134,13 +133,9 @@ class RowKernel:
         stored = [place for place in whole.stored if place in kept or place in last.written]
         folded = [whole.store(place) for place in stored if place not in last.written]
         stores = [whole.store(place) for place in stored if place in last.written]
-        body = stores[0] if len(stores) == 1 else UOp(Op.GROUP, dtypes.void, tuple(stores))
-        if folded and columns:
-            body = UOp(Op.END, dtypes.void, (body, *columns))
+        body = UOp.group(*stores).end(*(columns if folded else last.loops))
         if folded:
-            body = UOp(Op.GROUP, dtypes.void, (body, *folded))
-        if loops := rows if folded else last.loops:
-            body = UOp(Op.END, dtypes.void, (body, *loops))
+            body = UOp.group(body, *folded).end(*rows)
         return whole.kernel(rewrite(body, simplify, name="simplify rows"), stored)
 
 

@@ -14,11 +14,10 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from tinycore.dtype import dtypes
 from tinycore.render.base import pointer_of
 from tinycore.schedule.access import row_size
 from tinycore.schedule.dependence import KernelGroup
-from tinycore.schedule.emit import KernelEmitter, in_loops, together
+from tinycore.schedule.emit import KernelEmitter, in_loops
 from tinycore.schedule.kernel import memory_of, numel, slot
 from tinycore.schedule.partial_writes import store
 from tinycore.schedule.ranges import ZERO, Place, RegionReader, flatten
@@ -76,8 +75,7 @@ class Strips:
                     nests.append(self.nest(KernelGroup([node], {})))
                     self.shared[node] = self.emitter.groups.output_memory(node)
             nests.append(self.nest(member))
-        body = UOp(Op.GROUP, dtypes.void, tuple(nests))
-        whole = in_loops(body, self.loops)
+        whole = in_loops(UOp.group(*nests), self.loops)
         return rewrite(UOp.sink(self.with_locals(whole)), simplify, name="simplify strips")
 
     def costly_values(self, group: KernelGroup) -> list[UOp]:
@@ -144,9 +142,9 @@ class Strips:
             if all(self.stays(place, row) for place in reader.done if place.node in shared):
                 break
         self.number = reader.next_range - 1
-        end = in_loops(together(stores), own)
+        end = in_loops(UOp.group(*stores), own)
         for memory, pointer in zip(self.memory(group), pointers, strict=True):
-            self.after[memory] = UOp(Op.AFTER, pointer.dtype, (pointer, end))
+            self.after[memory] = pointer.after(end)
         return end
 
     def fresh(self, extent: int, kind: AxisKind) -> UOp:

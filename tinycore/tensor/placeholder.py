@@ -214,7 +214,7 @@ class Placeholder:
     ) -> UOp:
         """The element there; where `gate` is false, nothing is read: it is `otherwise`."""
         alternative = () if gate is None else (UOp.const(self.dtype, otherwise),)
-        return UOp(Op.LOAD, self.dtype, (self.place(index, gate), *alternative))
+        return self.place(index, gate).load(self.dtype, *alternative)
 
     def store(
         self, index: Index | tuple[Index, ...], value: UOp | Scalar, gate: UOp | None = None
@@ -225,7 +225,7 @@ class Placeholder:
             raise DTypeError(
                 f"custom_kernel: a value of {node.dtype!r} stored to {self.dtype!r}; cast it"
             )
-        return UOp(Op.STORE, dtypes.void, (self.place(index, gate), node))
+        return self.place(index, gate).store(node)
 
     def place(self, index: Index | tuple[Index, ...], gate: UOp | None = None) -> UOp:
         """The INDEX of an element. Raises ShapeError unless there is an entry for every axis."""
@@ -277,8 +277,7 @@ def closed(statements: Iterable[UOp]) -> UOp:
         nests.setdefault(tuple(loops), []).append(statement)
     ends = []
     for nest, inside in nests.items():
-        body = inside[0] if len(inside) == 1 else UOp(Op.GROUP, dtypes.void, tuple(inside))
-        ends.append(UOp(Op.END, dtypes.void, (body, *nest)) if nest else body)
+        ends.append(UOp.group(*inside).end(*nest))
     return UOp.sink(*ends)
 
 

@@ -214,6 +214,27 @@ class UOp(Operators["UOp"]):
         """A root over `src`."""
         return UOp(Op.SINK, dtypes.void, src)
 
+    @staticmethod
+    def group(*statements: UOp) -> UOp:
+        """Several statements as one; a single one as it is."""
+        return statements[0] if len(statements) == 1 else UOp(Op.GROUP, dtypes.void, statements)
+
+    def load(self, dtype: DType, *alternative: UOp) -> UOp:
+        """The value at an INDEX, in a type; the alternative where its gate is closed."""
+        return interned(Op.LOAD, dtype, (self, *alternative))
+
+    def store(self, value: UOp, argument: Any = None) -> UOp:
+        """The statement that stores a value at an INDEX."""
+        return interned(Op.STORE, dtypes.void, (self, value), argument)
+
+    def after(self, *statements: UOp) -> UOp:
+        """Memory as it is after some statements."""
+        return interned(Op.AFTER, self.dtype, (self, *statements)) if statements else self
+
+    def end(self, *loops: UOp) -> UOp:
+        """A statement in some loops."""
+        return interned(Op.END, dtypes.void, (self, *loops)) if loops else self
+
     def alu(self, op: Op, *others: UOp) -> UOp:
         """The node `op(self, *others)`, its dtype given by the op's row."""
         src = (self, *others)

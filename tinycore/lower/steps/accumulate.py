@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError
 from tinycore.lower.legality import Loops
 from tinycore.lower.loops import Number, arrays_of, numbered, text_of
@@ -58,7 +57,7 @@ def accumulate(kernel: UOp, step: Accumulate) -> UOp:
     updated = closed(steps, *around)
     return kernel.substitute(
         {
-            n: UOp(Op.LOAD, n.dtype, (place(UOp(Op.AFTER, a.dtype, (a, updated)), outputs),))
+            n: place(a.after(updated), outputs).load(n.dtype)
             for n, a in zip(sums, arrays, strict=True)
         }
     )
@@ -82,9 +81,9 @@ def clearing(total: UOp, array: UOp, outputs: list[UOp]) -> UOp:
     """The STORE that clears one element."""
     own = [numbered(r, Part.HELD, 0) for r in outputs]
     outside = sorted(total.ranges.difference(outputs), key=lambda r: r.arg.number)
-    anew = UOp(Op.AFTER, array.dtype, (array, *outside)) if outside else array
+    anew = array.after(*outside)
     start = UOp.const(total.dtype, neutral_element(total.arg, total.dtype))
-    return UOp(Op.STORE, dtypes.void, (place(anew, own), start))
+    return place(anew, own).store(start)
 
 
 def updating(total: UOp, array: UOp, outputs: list[UOp], around: list[UOp], cleared: UOp) -> UOp:
@@ -92,16 +91,15 @@ def updating(total: UOp, array: UOp, outputs: list[UOp], around: list[UOp], clea
     own = {r: numbered(r, Part.HELD, 1) for r in outputs}
     left = tuple(s for s in total.src[1:] if s not in around)
     value = total.with_src((total.src[0], *left)) if left else total.src[0]
-    inside = place(UOp(Op.AFTER, array.dtype, (array, cleared, *around)), list(own.values()))
-    present = UOp(Op.LOAD, total.dtype, (inside,))
-    return UOp(Op.STORE, dtypes.void, (inside, present.alu(total.arg, value.substitute(dict(own)))))
+    inside = place(array.after(cleared, *around), list(own.values()))
+    present = inside.load(total.dtype)
+    return inside.store(present.alu(total.arg, value.substitute(dict(own))))
 
 
 def closed(stores: list[UOp], *around: UOp) -> UOp:
     """Adjacent stores, closed over the loops around and their own."""
     own = dict.fromkeys(r for s in stores for r in own_loops(s))
-    body = stores[0] if len(stores) == 1 else UOp(Op.GROUP, dtypes.void, tuple(stores))
-    return UOp(Op.END, dtypes.void, (body, *around, *own))
+    return UOp.group(*stores).end(*around, *own)
 
 
 def own_loops(store: UOp) -> list[UOp]:

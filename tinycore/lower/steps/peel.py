@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Final
 
-from tinycore.dtype import dtypes
 from tinycore.lower.legality import Loops
 from tinycore.lower.loops import Number, closer_of, counter_of, loops_within, numbered, text_of
 from tinycore.render.base import Limits
@@ -74,5 +73,5 @@ def peeled(closer: UOp, counter: UOp, edges: tuple[int, ...]) -> UOp:
         found.append(UOp(closer.op, closer.dtype, (body, *loops), closer.arg))
     if closer.op is Op.REDUCE:
         return reduce(lambda a, b: a.alu(closer.arg, b), found)
-    group = UOp(Op.GROUP, dtypes.void, tuple(found))
+    group = UOp.group(*found)
     return closer.with_src((group, *around)) if around else group

@@ -233,7 +233,7 @@ def remainder_of(closer: UOp, counter: UOp, by: int) -> UOp:
     if closer.op is Op.REDUCE:
         whole = closer.with_src((main, *own, outer, inner))
         return whole.alu(closer.arg, closer.with_src((copy, *copied, rest)))
-    first = UOp(Op.END, dtypes.void, (main, outer, inner, *own))
-    second = UOp(Op.END, dtypes.void, (copy, rest, *copied))
-    both = UOp(Op.GROUP, dtypes.void, (first, second))
+    first = main.end(outer, inner, *own)
+    second = copy.end(rest, *copied)
+    both = UOp.group(first, second)
     return closer.with_src((both, *around)) if around else both

@@ -235,9 +235,9 @@ def staged(value: UOp, step: Stage, number: int) -> UOp:
     array = UOp(Op.DEFINE_LOCAL, value.dtype.ptr(size * copies, "local"), (), number)
     content = by_place(value, step.dimensions, loops, fill)
     ahead = Ahead(copies) if copies > 1 else None
-    store = UOp(Op.STORE, dtypes.void, (element_of(array, fill, layout, start), content), ahead)
-    filled = UOp(Op.AFTER, array.dtype, (array, UOp(Op.END, dtypes.void, (store, *fill))))
-    return UOp(Op.LOAD, value.dtype, (element_of(filled, places, layout, start),))
+    store = element_of(array, fill, layout, start).store(content, ahead)
+    filled = array.after(store.end(*fill))
+    return element_of(filled, places, layout, start).load(value.dtype)
 
 
 def place_of(dimension: Dimension, loops: dict[Number, UOp]) -> UOp:

@@ -393,7 +393,7 @@ def copied_ahead(
         }
 
     def at(turn: UOp, *after: UOp) -> UOp:
-        memory = UOp(Op.AFTER, array.dtype, (array, *after)) if after else array
+        memory = array.after(*after)
         return UOp(Op.INDEX, array.dtype, (memory, turn))
 
     def begun(step: UOp, after: UOp) -> tuple[UOp, ...]:
@@ -402,7 +402,7 @@ def copied_ahead(
         exists = alone & (step < loop.src[0])
         found = []
         for fill, box in boxes.items():
-            memory = UOp(Op.AFTER, fill.dtype, (fill.src[0], after))
+            memory = fill.src[0].after(after)
             places = (box.start, *box.coordinates)
             start, *corner = (place.substitute({loop: step}) for place in places)
             signal, parts = at(step % copies, after), box.copies()
