@@ -26,18 +26,18 @@ BUDGETS: Final = {
     "tinycore/cli": 9_254,
     "tinycore/device": 20_229,
     "tinycore/engine": 21_436,
-    "tinycore/lower": 50_446,
-    "tinycore/lower/steps": 13_319,
+    "tinycore/lower": 50_000,
+    "tinycore/lower/steps": 13_133,
     "tinycore/lower/strategies": 28_430,
     "tinycore/linalg": 7_464,
     "tinycore/nn": 16_400,
     "tinycore/nn/files": 14_700,
     "tinycore/nn/optim": 8_338,
     "tinycore/render": 19_492,
-    "tinycore/schedule": 55_941,
-    "tinycore/tensor": 123_482,
+    "tinycore/schedule": 55_660,
+    "tinycore/tensor": 123_429,
     "tinycore/tensor/guards": 8_633,
-    "tinycore/uop": 43_902,
+    "tinycore/uop": 44_080,
     "plugins/tiny_amd": 42_910,
     "plugins/tiny_cl": 9_588,
     "plugins/tiny_cpu": 21_540,
@@ -55,9 +55,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 488_265
+SUM: Final = 487_477
 """The budgets of the core together."""
-FLOORS: Final = 443_766
+FLOORS: Final = 442_978
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01
