@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy
@@ -123,6 +123,8 @@ class Places:
     """Positions in the texts: (n, m)."""
     rows: Tensor
     """Rows in the cache: (n * m,)."""
+    made: dict[Any, Any] = field(default_factory=dict)
+    """Masks by window and turns by rotation, which most layers share."""
 
     @classmethod
     def of(
@@ -142,24 +144,34 @@ class Places:
 
     def to(self, device: Any) -> Places:
         """The same on another device."""
-        return replace(self, positions=self.positions.to(device), rows=self.rows.to(device))
+        if device == self.positions.device:
+            return self
+        positions, rows = self.positions.to(device), self.rows.to(device)
+        return Places(self.cache, self.first, self.reach, positions, rows)
 
     def mask(self, window: int) -> Tensor:
         """True where a token sees a place: (n, 1, 1, m, reach); `window` 0 for all before it."""
-        seen = Tensor.arange(self.reach, dtype="int32", device=self.positions.device)
-        distance = self.positions.unsqueeze(-1) - seen
-        mask = distance >= 0
-        if window:
-            mask = mask & (distance < window)
-        return mask.unsqueeze(1).unsqueeze(1)
+        if window not in self.made:
+            seen = Tensor.arange(self.reach, dtype="int32", device=self.positions.device)
+            distance = self.positions.unsqueeze(-1) - seen
+            mask = distance >= 0
+            if window:
+                mask = mask & (distance < window)
+            self.made[window] = mask.unsqueeze(1).unsqueeze(1)
+        found: Tensor = self.made[window]
+        return found
 
     def turns(self, rotation: Rotation) -> tuple[Tensor, Tensor]:
         """Cosines and sines of the tokens: (n * m, 1, pairs) each."""
-        at, device = self.positions.flatten(), self.positions.device
-        tables = (
-            turn(rotation, self.reach, device) if self.cache is None else self.cache.turns[rotation]
-        )
-        cosines, sines = (table.to(device)[at].unsqueeze(1) for table in tables)
+        if rotation not in self.made:
+            at, device = self.positions.flatten(), self.positions.device
+            tables = (
+                turn(rotation, self.reach, device)
+                if self.cache is None
+                else self.cache.turns[rotation]
+            )
+            self.made[rotation] = [table.to(device)[at].unsqueeze(1) for table in tables]
+        cosines, sines = self.made[rotation]
         return cosines, sines
 
     def seen(self, kept: Tensor | None, new: Tensor) -> Tensor:
