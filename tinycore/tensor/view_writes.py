@@ -14,7 +14,7 @@ from tinycore.tensor import graph
 from tinycore.tensor.grad import LEAF
 from tinycore.tensor.history import history
 from tinycore.tensor.storage import Storage
-from tinycore.tensor.views import is_detached, is_shared, place_in
+from tinycore.tensor.views import is_detached, is_shared, place_in, shows_repeated
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, is_gradient_leaf
 from tinycore.uop.op import Op
@@ -31,6 +31,9 @@ def overwrite(tensor: Core, value: UOp, at: UOp | None = None) -> None:
     What is not computed yet and is written to in part becomes memory by that. Raises AliasError
     where an element is shown more than once, ShapeError for a part of what has no fixed size.
     """
+    storage = tensor._view.storage
+    if at is None and storage is tensor._view and shows_repeated(storage.value, storage.base):
+        storage.write(graph.value(storage.value))  # computed in less memory, but no view of another
     node = tensor.uop if at is None else at
     place, storage = target_of(tensor, node)
     base = storage.base

@@ -256,3 +256,17 @@ def test_kernels_that_overwrite_what_each_other_reads_are_ordered_by_a_copy() ->
     assert z.tolist() == [7.0, 0.0, 5.25]
     assert w.tolist() == [0.0, 0.0, 0.0]
     assert x.tolist() == [1.5, 1.0, -0.5]
+
+
+def test_gradient_that_repeats_a_number_is_written_to_after_it_is_realized() -> None:
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+    (x.sum(0).sum() * 1.875).backward()
+    gradient = x.grad
+    assert gradient is not None
+    gradient.realize()
+    before = gradient + 0
+
+    gradient *= 2
+
+    assert gradient.tolist() == [[3.75, 3.75], [3.75, 3.75]]
+    assert before.tolist() == [[1.875, 1.875], [1.875, 1.875]]
