@@ -483,6 +483,8 @@ def test_a_training_step_is_shown_in_every_view(tmp_path: Path) -> None:
             page.evaluate("() => { document.getElementById('view').dataset.ready = ''; }")
             page.click(f".tabs >> text={tab}")
             page.wait_for_selector("#view[data-ready='Kernel']")
+            if tab == "Passes":
+                assert page.locator(".split > *").count() == 2, "a remark is above them"
         look_at_the_graph_of_a_step(page)
         go(page, "Kernels")
         everything = page.locator("tbody tr").count()

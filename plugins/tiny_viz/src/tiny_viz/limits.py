@@ -23,6 +23,10 @@ SIDE: Final = 1024
 ELEMENTS: Final = 1 << 23
 """Elements that are read and written: more than caches hold."""
 REPEATS: Final = 5
+FEW: Final = 4096
+"""Elements of a first trial."""
+PATIENCE: Final = 0.005
+"""Seconds that the first trial may take: an emulator takes minutes for what is measured."""
 TABLE: Final = "limits"
 SLOW: Final = frozenset({"PYTHON", "NULL"})
 """Devices without a limit worth measuring: an interpreter, and one that computes nothing."""
@@ -44,6 +48,8 @@ def measured(device: str) -> tuple[float, float]:
             flops, moved = json.loads(found)
             return float(flops), float(moved)
         with Context(DEBUG=0, TRACE="", VIZ=0, BEAM=0, JIT=1, NOOPT=0, DEV=device):
+            if elements(device, FEW) > PATIENCE:
+                return 0.0, 0.0
             rates = products(device), copies(device)
         cache.put(TABLE, key, json.dumps(rates).encode())
     except TinycoreError:
@@ -59,8 +65,13 @@ def products(device: str) -> float:
 
 def copies(device: str) -> float:
     """Bytes per second that are read and written by `x + 1`."""
-    x = Tensor.zeros(ELEMENTS, device=device).contiguous().realize()
-    return 2 * ELEMENTS * x.element_size() / fastest(lambda: x + 1)
+    return 2 * ELEMENTS * 4 / elements(device, ELEMENTS)
+
+
+def elements(device: str, number: int) -> float:
+    """Seconds that `x + 1` takes for so many elements of float32."""
+    x = Tensor.zeros(number, device=device).contiguous().realize()
+    return fastest(lambda: x + 1)
 
 
 def fastest(compute: Callable[[], Tensor]) -> float:

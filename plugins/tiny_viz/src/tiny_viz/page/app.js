@@ -233,9 +233,9 @@ function rulesOf(step) {
 
 function showPasses(body, { passes }, about = rulesOf) {
   const list = make("div", { class: "list" }), shown = make("div", { class: "pad" });
-  body.className = "split";
-  body.style.height = "75vh";
-  body.append(list, shown);
+  const split = make("div", { class: "split" }, list, shown);
+  split.style.height = "75vh";
+  body.append(split); /* below a remark */
   const choose = number => {
     [...list.children].forEach((button, n) => { button.classList.toggle("on", n === number); });
     const step = passes[number];
