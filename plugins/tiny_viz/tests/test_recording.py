@@ -333,7 +333,6 @@ def test_limits_are_those_of_the_machine_not_of_plain_loops(
     monkeypatch.setattr(limits, "SLOW", ())
     monkeypatch.setattr(cache, "get", lambda *key: None)
     monkeypatch.setattr(cache, "put", lambda *row: None)
-    monkeypatch.setattr(limits, "elements", lambda device, number: 0.0)
     for name in ("products", "copies"):
         monkeypatch.setattr(limits, name, lambda device: 1.0 + settings.NOOPT)
     with Context(NOOPT=1):
@@ -342,7 +341,7 @@ def test_limits_are_those_of_the_machine_not_of_plain_loops(
 
 def test_limits_of_an_emulator_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SLOW", ())
-    monkeypatch.setattr(limits, "fastest", lambda compute: 0.1)
+    monkeypatch.setattr(limits, "PATIENCE", 0.0)
     monkeypatch.setattr(cache, "get", lambda *key: None)
     monkeypatch.setattr(limits, "products", lambda device: pytest.fail("it would take minutes"))
 

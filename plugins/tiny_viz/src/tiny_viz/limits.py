@@ -23,9 +23,9 @@ SIDE: Final = 1024
 ELEMENTS: Final = 1 << 23
 """Elements that are read and written: more than caches hold."""
 REPEATS: Final = 5
-FEW: Final = 4096
-"""Elements of a first trial."""
-PATIENCE: Final = 0.005
+FEW: Final = 64
+"""Rows of the matrices of a first trial."""
+PATIENCE: Final = 0.02
 """Seconds that the first trial may take: an emulator takes minutes for what is measured."""
 TABLE: Final = "limits"
 SLOW: Final = frozenset({"PYTHON", "NULL"})
@@ -48,7 +48,7 @@ def measured(device: str) -> tuple[float, float]:
             flops, moved = json.loads(found)
             return float(flops), float(moved)
         with Context(DEBUG=0, TRACE="", VIZ=0, BEAM=0, JIT=1, NOOPT=0, DEV=device):
-            if elements(device, FEW) > PATIENCE:
+            if trial(device) > PATIENCE:
                 return 0.0, 0.0
             rates = products(device), copies(device)
         cache.put(TABLE, key, json.dumps(rates).encode())
@@ -65,13 +65,20 @@ def products(device: str) -> float:
 
 def copies(device: str) -> float:
     """Bytes per second that are read and written by `x + 1`."""
-    return 2 * ELEMENTS * 4 / elements(device, ELEMENTS)
+    x = Tensor.zeros(ELEMENTS, device=device).contiguous().realize()
+    return 2 * ELEMENTS * x.element_size() / fastest(lambda: x + 1)
 
 
-def elements(device: str, number: int) -> float:
-    """Seconds that `x + 1` takes for so many elements of float32."""
-    x = Tensor.zeros(number, device=device).contiguous().realize()
-    return fastest(lambda: x + 1)
+def trial(device: str) -> float:
+    """Seconds that pass while small matrices are multiplied: a device may tell others."""
+    x = Tensor.zeros(FEW, FEW, device=device).contiguous().realize()
+    found = float("inf")
+    for _ in range(3):  # compiled at the first
+        began = time.perf_counter()
+        (x @ x).realize()
+        Device[device].synchronize()
+        found = min(found, time.perf_counter() - began)
+    return found
 
 
 def fastest(compute: Callable[[], Tensor]) -> float:
