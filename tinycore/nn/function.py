@@ -179,7 +179,7 @@ def with_gradient(
 
         return parts
 
-    values = [UOp(Op.VALUE, tensor.dtype, (tensor.uop,)) for tensor in results]
+    values = [tensor.uop.alu(Op.VALUE) for tensor in results]
     return [
         Tensor(called(value, arguments, of_result(place))) for place, value in enumerate(values)
     ]

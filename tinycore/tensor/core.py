@@ -100,11 +100,7 @@ class Core:
             data = data.uop
         if isinstance(data, UOp):
             place = canonical(device) if device is not None else data.device
-            node = (
-                data
-                if data.device == place
-                else UOp(Op.COPY, data.dtype, (data, device_node(place)))
-            )
+            node = data if data.device == place else data.alu(Op.COPY, device_node(place))
             node = node if target is None else node.cast(target)
         else:
             node = node_from_data(data, canonical(device), target)
@@ -374,7 +370,7 @@ class Core:
         >>> (x * x.detach()).sum().gradient(x)[0].tolist()
         [3.0]
         """
-        return self._as_view(UOp(Op.DETACH, self.dtype, (self.uop,)))
+        return self._as_view(self.uop.alu(Op.DETACH))
 
     def contiguous(self, arg: object = None) -> Self:
         """This tensor in row-major memory; a copy if it shows elements otherwise.
@@ -394,13 +390,13 @@ class Core:
         storage = self._view.storage if is_shared(source) else self._settle()
         whole = storage.value
         if base is not base_of(whole) or is_shared(source) or source.op is Op.CONST:
-            return self._from_node(UOp(Op.CONTIGUOUS, self.dtype, (self.uop,)))
+            return self._from_node(self.uop.alu(Op.CONTIGUOUS))
         show(storage, UOp(Op.CONTIGUOUS, self.dtype, (whole,)))
         return self
 
     def contiguous_backward(self) -> Self:
         """The same value; its gradient is made contiguous."""
-        return self._from_node(UOp(Op.CONTIGUOUS_BACKWARD, self.dtype, (self.uop,)))
+        return self._from_node(self.uop.alu(Op.CONTIGUOUS_BACKWARD))
 
     def cast(self, dtype: DTypeLike) -> Self:
         """Every element converted: to an integer truncates, to bool is x != 0. A type of images,

@@ -140,7 +140,7 @@ class Custom(Interop):
         value = body.substitute({n: argument_for(n, arguments) for n in parameters(body)})
         if grad_fxn is None:
             return self._from_node(value)
-        own = UOp(Op.VALUE, value.dtype, (value,))  # no view of an argument, which may be written
+        own = value.alu(Op.VALUE)  # no view of an argument, which may be written
         return self._from_node(own)._called(grad_fxn, *arguments)
 
     def callify(self, *lst: Self) -> Self:
@@ -180,7 +180,7 @@ def kernel_operands(tensors: Sequence[Core], written: Sequence[int]) -> list[UOp
         )
     for slot, node in enumerate(sources):
         if slot not in written and (memory_of(node) in targets or graph.is_constant(node)):
-            sources[slot] = UOp(Op.CONTIGUOUS, node.dtype, (node,))
+            sources[slot] = node.alu(Op.CONTIGUOUS)
     return sources
 
 

@@ -174,13 +174,13 @@ def of_contiguous(node: UOp, g: UOp) -> Gradients:
 @rule(Op.CONTIGUOUS_BACKWARD)
 def of_contiguous_backward(node: UOp, g: UOp) -> Gradients:
     """Passed on as a contiguous copy."""
-    return (UOp(Op.CONTIGUOUS, g.dtype, (g,)),)
+    return (g.alu(Op.CONTIGUOUS),)
 
 
 @rule(Op.COPY)
 def of_copy(node: UOp, g: UOp) -> Gradients:
     """Copied back to the device of the source."""
-    return UOp(Op.COPY, g.dtype, (g, device_node(node.src[0].device))), None
+    return g.alu(Op.COPY, device_node(node.src[0].device)), None
 
 
 @rule(Op.ASSIGN)

@@ -365,7 +365,7 @@ def widened(x: UOp) -> UOp:
 def gather(table: UOp, index: UOp) -> UOp:
     """Rows of the first axis; 0 where the index is out of range."""
     countable((*index.shape, *table.shape[1:]))
-    return UOp(Op.GATHER, table.dtype, (table, index))
+    return table.alu(Op.GATHER, index)
 
 
 def take(x: UOp, index: UOp, axis: int) -> UOp:
@@ -408,7 +408,7 @@ def insert(x: UOp, view: UOp, value: UOp) -> UOp:
         return value
     if value.op is Op.INSERT and value.src[0] is view:  # a part of what the view shows
         return insert(x, *value.src[1:])
-    return UOp(Op.INSERT, x.dtype, (x, view, value)) if 0 not in value.shape else x
+    return x.alu(Op.INSERT, view, value) if 0 not in value.shape else x
 
 
 def replace_nodes(root: UOp, changed: dict[UOp, UOp]) -> UOp:
@@ -509,7 +509,7 @@ def own(x: UOp) -> UOp:
 
 def leaf(x: UOp) -> UOp:
     """A node made by `own` at which gradients end."""
-    return own(UOp(Op.DETACH, x.dtype, (x,)))
+    return own(x.alu(Op.DETACH))
 
 
 def below_own(x: UOp) -> UOp:
@@ -548,7 +548,7 @@ def called(value: UOp, arguments: Sequence[UOp], gradient: Callable[..., Any]) -
 def value(x: UOp) -> UOp:
     """A node that is no view: for memory, present or future, its value alone."""
     base = base_of_view(x)
-    return UOp(Op.VALUE, x.dtype, (x,)) if is_memory(base) or is_copy(base) else x
+    return x.alu(Op.VALUE) if is_memory(base) or is_copy(base) else x
 
 
 EQUAL: Final = "equal"

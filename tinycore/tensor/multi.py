@@ -164,7 +164,7 @@ def sharded(x: UOp, device: DeviceLike, axes: Axes) -> UOp:
 def on_member(x: UOp, member: DeviceLike, axes: Axes) -> UOp:
     """A part for a member of a group, in new memory. Of one device it is cut before it is sent."""
     if x.device == member:
-        x = UOp(Op.CONTIGUOUS, x.dtype, (x,))
+        x = x.alu(Op.CONTIGUOUS)
     elif not axes or len(mesh_of(x.device)) > 1:
         x = copy_to_device(x, member)
     return sharded(x, member, axes)
@@ -179,7 +179,7 @@ def part_of(x: UOp, axis: int | None, number: int, members: Sequence[DeviceLike]
 
 def copy_to_device(x: UOp, device: DeviceLike) -> UOp:
     """The value copied to a device; itself if it is there."""
-    return x if x.device == device else UOp(Op.COPY, x.dtype, (x, device_node(device)))
+    return x if x.device == device else x.alu(Op.COPY, device_node(device))
 
 
 @rule(Op.MULTI)

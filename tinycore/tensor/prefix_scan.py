@@ -103,7 +103,7 @@ def doubled(x: UOp, combine: Combine, neutral: Scalar) -> UOp:
     """
     for step in range((x.shape[-1] - 1).bit_length()):
         if step and step % STEPS_TOGETHER == 0:
-            x = UOp(Op.CONTIGUOUS_BACKWARD, x.dtype, (UOp(Op.CONTIGUOUS, x.dtype, (x,)),))
+            x = x.alu(Op.CONTIGUOUS).alu(Op.CONTIGUOUS_BACKWARD)
         x = combine(shifted(x, 1 << step, neutral), x)
     return x
 

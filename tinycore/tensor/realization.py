@@ -243,7 +243,7 @@ def materialize(tensor: Core) -> UOp:
         base = strip_views(node)
         if (memory := held_values.memory_held(base)) is not None:
             return memory
-        copy = UOp(Op.CONTIGUOUS, node.dtype, (node,))
+        copy = node.alu(Op.CONTIGUOUS)
 
         def requested(node: UOp = node, copy: UOp = copy) -> list[UOp]:
             return [copy] if tensor.uop is node else []

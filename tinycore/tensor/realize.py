@@ -222,9 +222,7 @@ class Realization(Random):
         if device is None or device == own or (target := canonical(device)) == own:
             return self
         node = graph.on_device(self.uop, target)
-        moved = (
-            node if node is not self.uop else UOp(Op.COPY, self.dtype, (node, device_node(target)))
-        )
+        moved = node if node is not self.uop else node.alu(Op.COPY, device_node(target))
         result = self._from_node(moved)
         result.requires_grad = self.requires_grad
         return result

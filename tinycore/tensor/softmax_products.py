@@ -213,7 +213,7 @@ def added(parts: Sequence[UOp]) -> UOp:
 
 def in_memory(x: UOp) -> UOp:
     """A value in memory."""
-    return x if x.op is Op.CONTIGUOUS else UOp(Op.CONTIGUOUS, x.dtype, (x,))
+    return x if x.op is Op.CONTIGUOUS else x.alu(Op.CONTIGUOUS)
 
 
 @dataclass(frozen=True)

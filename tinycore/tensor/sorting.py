@@ -106,7 +106,7 @@ def join_runs(runs: Keys) -> Keys:
 
 def store_keys(keys: Keys) -> Keys:
     """The keys in new memory."""
-    return tuple([UOp(Op.CONTIGUOUS, key.dtype, (key,)) for key in keys])
+    return tuple([key.alu(Op.CONTIGUOUS) for key in keys])
 
 
 # --- order

@@ -38,7 +38,7 @@ def overwrite(tensor: Core, value: UOp, at: UOp | None = None) -> None:
     place, storage = target_of(tensor, node)
     base = storage.base
     if place is not node and is_detached(node, base):
-        value = UOp(Op.DETACH, value.dtype, (value,))
+        value = value.alu(Op.DETACH)
     if graph.is_memory(base):
         memory = node if graph.is_memory(node) else base
         change = value if memory is node else graph.insert(memory, place, value)
@@ -49,7 +49,7 @@ def overwrite(tensor: Core, value: UOp, at: UOp | None = None) -> None:
         new = graph.copied(value) if place is base else graph.insert(base, place, value)
         show(storage, new)
     elif place is base:
-        show(storage, UOp(Op.VALUE, value.dtype, (value,)))
+        show(storage, value.alu(Op.VALUE))
     else:
         whole_fixed(base.shape)
         memory = in_own_memory(base)
