@@ -66,8 +66,7 @@ def hold(values: Mapping[UOp, UOp], form: CanonicalGraph, changes: int) -> None:
     """
     if not (values and form.memory) or not escaped.isdisjoint(form.memory):
         return
-    held_before = [held_by(node, form.scope) for node in form.cached]
-    reads = Reads(form.memory, *[held.depends for held in held_before if held is not None])
+    reads = read_by(form)
     with ending:
         if changes != Changes.count:
             return
@@ -75,6 +74,12 @@ def hold(values: Mapping[UOp, UOp], form: CanonicalGraph, changes: int) -> None:
             if not graph.is_memory(base_of_view(node)):
                 whole = Reads(buffers_below(memory), reads)
                 graph.set_memory(node, Held(memory, form.scope, whole))
+
+
+def read_by(form: CanonicalGraph) -> Reads:
+    """What a run reads, and what the values that are held for it were read from."""
+    held_before = [held_by(node, form.scope) for node in form.cached]
+    return Reads(form.memory, *[held.depends for held in held_before if held is not None])
 
 
 def holders() -> list[tuple[UOp, Held]]:

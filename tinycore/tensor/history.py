@@ -35,6 +35,7 @@ from tinycore.tensor.gradient_sources import (
     sources_below,
     still_there,
 )
+from tinycore.tensor.held_values import read_by
 from tinycore.tensor.past import Made, made_of
 from tinycore.tensor.versions import versions
 from tinycore.uop.movement import base_of
@@ -120,7 +121,7 @@ class GradientHistory:
             facts = facts_of_run([*kept], form)
             nodes, memory = [*kept], [*kept.values()]
             size = facts.size + longest_past(form, memory)
-            reads = frozenset(map(id, form.memory))
+            reads = read_by(form)
             found = []
             for place, (node, below) in enumerate(zip(nodes, facts.sources, strict=True)):
                 own = origin(node) if node in done else None
@@ -151,8 +152,14 @@ class GradientHistory:
         """
         with self.lock:
             kept = [(m, made) for m in list(self.kept) if (made := made_of(m)) is not None]
-            read = {*chain.from_iterable(made.reads for _, made in kept)}
-            read |= {id(buffer) for memory, _ in kept for buffer in buffers_below(memory)}
+            read = {id(buffer) for memory, _ in kept for buffer in buffers_below(memory)}
+            known = {made.reads for _, made in kept}
+            stack = [*known]
+            while stack:
+                reads = stack.pop()
+                read |= reads.buffers
+                stack += (more := {*reads.before} - known)
+                known |= more
             new = versions.renewed([memory for memory in written if id(memory) in read])
             for memory, made in kept:
                 for buffer in new.keys() & buffers_below(memory):

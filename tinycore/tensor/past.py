@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from tinycore.uop.node import UOp
+from tinycore.uop.node import Reads, UOp
 
 
 class Made(NamedTuple):
@@ -22,8 +22,8 @@ class Made(NamedTuple):
     """The BUFFERs that a gradient of the node goes to first."""
     inner: Mapping[UOp, UOp]
     """Nodes below that the same run computed, and their memory, as derivatives may need it."""
-    reads: frozenset[int]
-    """The ids of all BUFFERs that the run read."""
+    reads: Reads
+    """What the run read, and what the values held for it were read from."""
     size: int
     """A bound on the nodes in the graph, and those by which what it reads was computed."""
 

@@ -6,6 +6,7 @@ import contextvars
 import functools
 import gc
 import itertools
+import math
 import pickle
 import random
 import threading
@@ -306,6 +307,19 @@ def test_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         return x * float(os.environ["FACTOR"]) + 0 * float(os.getenv("FACTOR", "1"))
 
     obeys(TinyJit(step), lambda k: monkeypatch.setenv("FACTOR", str(k)))
+
+
+@pytest.mark.parametrize("zero", [0.0, 0j])
+def test_the_sign_of_a_zero(zero: complex) -> None:
+    around = zero
+    step = TinyJit(lambda x, k: x * math.copysign(2, k.real) + math.copysign(1, around.imag))
+    for number in (zero, -zero, zero.conjugate(), -zero):
+        for around in (zero, -zero):
+            for _ in range(3):
+                result = step(Tensor([1.0]), number)
+            assert result.tolist() == [
+                math.copysign(2, number.real) + math.copysign(1, around.imag)
+            ]
 
 
 def test_an_attribute_of_a_function() -> None:

@@ -28,7 +28,7 @@ PLAIN_TYPES: Final = (
     type,
     Variable,
 )
-"""Types whose values are equal by content; floats are compared by their bits."""
+"""Types whose values are equal by content; floats by their bits, complex numbers by their text."""
 
 
 Values = tuple[Any, ...]
@@ -95,7 +95,7 @@ class Same:
         )
 
 
-ATOMS: Final = frozenset((types.NoneType, bool, int, complex, str, bytes, DType, Variable, type))
+ATOMS: Final = frozenset((types.NoneType, bool, int, str, bytes, DType, Variable, type))
 """Classes whose instances are PLAIN, looked up where looking has to be quick."""
 
 
@@ -106,13 +106,15 @@ def constant_key(value: Any) -> Hashable:
         return kind, value
     if isinstance(value, float):
         return float, value.hex()
+    if isinstance(value, complex):
+        return complex, complex.__repr__(value)
     if isinstance(value, NumpyScalar):
         return value.dtype.str, value.tobytes()
     if isinstance(value, PLAIN_TYPES):
-        return type(value), value
+        return kind, value
     if isinstance(value, Size):
         return Size, value
-    return Same(value) if (found := buffer_content(value)) is None else (type(value), found)
+    return Same(value) if (found := buffer_content(value)) is None else (kind, found)
 
 
 def buffer_content(value: Any) -> tuple[str, tuple[int, ...], bytes] | None:
