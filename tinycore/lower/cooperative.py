@@ -134,7 +134,7 @@ class Parts:
         """The reduction of every `step`-th partial result from `first` on, `times` of them."""
         counter = UOp.range(times, (self.number, Part.FOLD), AxisKind.REDUCE)
         place = (self.start + first + counter * step) * self.kind.count
-        index = UOp(Op.INDEX, self.memory.dtype, (self.memory, place))
+        index = self.memory.at(place)
         value = index.load(self.kind)
         return UOp(Op.REDUCE, value.dtype, (value, counter), op)
 
@@ -159,7 +159,7 @@ def left(
     memory = UOp(Op.DEFINE_LOCAL, value.dtype.scalar().ptr(total * lanes, "local"), (), number)
     gate = (mine < size,) if size <= int(mine.vmax) else ()
     gate = gate if speaks is None else (speaks,)
-    index = UOp(Op.INDEX, memory.dtype, (memory, (start + mine) * lanes, *gate))
+    index = memory.at((start + mine) * lanes, *gate)
     change = index.store(value)
     barrier = UOp(Op.BARRIER, dtypes.void, (change,))
     return Parts(memory.after(barrier), start, number, value.dtype)

@@ -124,7 +124,7 @@ def new_register(dtype: DType, number: int) -> UOp:
 
 def register_index(register: UOp) -> UOp:
     """The one element of a register."""
-    return UOp(Op.INDEX, register.dtype, (register, UOp.index(0)))
+    return register.at(UOp.index(0))
 
 
 def initialized(register: UOp, value: UOp, around: Sequence[UOp], loops: Sequence[UOp]) -> UOp:

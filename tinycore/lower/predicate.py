@@ -105,7 +105,7 @@ gates = RuleSet("gates")
 def open_gate(pointer: UOp, index: UOp, gate: UOp) -> UOp | None:
     """p[i] where true == p[i]."""
     if gate.op is Op.CONST and gate.arg is True:
-        return UOp(Op.INDEX, pointer.dtype, (pointer, index))
+        return pointer.at(index)
     return None
 
 

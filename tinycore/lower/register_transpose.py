@@ -85,7 +85,7 @@ def block_starts(starts: list[int], count: int) -> list[int]:
 def row_of(column: Column, first: int, row: int) -> UOp:
     """The vector load of one row of a block."""
     place = column.address + (first + row * column.stride)
-    index = UOp(Op.INDEX, column.pointer.dtype, (column.pointer, place))
+    index = column.pointer.at(place)
     assert isinstance(column.pointer.dtype, PointerDType)
     return index.load(column.pointer.dtype.base.vec(column.lanes))
 

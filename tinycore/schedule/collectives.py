@@ -77,7 +77,7 @@ def concatenate(parts: Sequence[UOp], axis: int) -> UOp:
 
 def in_new_memory(x: UOp) -> UOp:
     """The value in new memory, so that its users do not recompute it."""
-    return UOp(Op.CONTIGUOUS, x.dtype, (x,))
+    return x.alu(Op.CONTIGUOUS)
 
 
 def copy_to(x: UOp, device: DeviceLike) -> UOp:

@@ -99,7 +99,7 @@ def store(reader: RegionReader, node: UOp, point: Point, pointer: UOp) -> UOp:
 
 def store_at(pointer: UOp, offset: UOp, value: UOp) -> UOp:
     """The STORE of a value at an offset."""
-    index = UOp(Op.INDEX, pointer.dtype, (pointer, offset))
+    index = pointer.at(offset)
     return index.store(value)
 
 
@@ -121,7 +121,7 @@ def store_scatter(reader: RegionReader, change: UOp, point: Point, pointer: UOp)
     row = reader.read(index, point).cast(dtypes.index)
     inside = (row >= 0) & (row < memory.shape[axis])
     place = flatten((*point[:axis], row, *point[axis + 1 :]), memory.shape)
-    target = UOp(Op.INDEX, pointer.dtype, (pointer, place, inside))
+    target = pointer.at(place, inside)
     value = reader.read(rows, point)
     if op is not None:
         value = target.load(value.dtype, value.const_like(0)).alu(op, value)

@@ -353,8 +353,8 @@ def gated_load(pointer: UOp, offset: UOp, gate: UOp | None) -> UOp:
     assert isinstance(pointer.dtype, PointerDType)
     base = pointer.dtype.base
     if gate is None:
-        return UOp(Op.INDEX, pointer.dtype, (pointer, offset)).load(base)
-    index = UOp(Op.INDEX, pointer.dtype, (pointer, offset, gate))
+        return pointer.at(offset).load(base)
+    index = pointer.at(offset, gate)
     return index.load(base, UOp.const(base, 0))
 
 
@@ -488,7 +488,7 @@ def store_pixel(reader: RegionReader, node: UOp, point: Point, pointer: UOp) -> 
         places = [unflatten(channel, shape) for channel in channels]
         start = channels[0]
     lanes = tuple([reader.read(value, place) for place in places])
-    index = UOp(Op.INDEX, pointer.dtype, (pointer, start))
+    index = pointer.at(start)
     pixel = UOp(Op.VECTORIZE, lanes[0].dtype.vec(PIXEL_CHANNELS), lanes)
     return index.store(pixel)
 

@@ -219,6 +219,10 @@ class UOp(Operators["UOp"]):
         """Several statements as one; a single one as it is."""
         return statements[0] if len(statements) == 1 else UOp(Op.GROUP, dtypes.void, statements)
 
+    def at(self, *place: UOp) -> UOp:
+        """The INDEX of an element of memory; of a gated one, if a condition is given."""
+        return interned(Op.INDEX, self.dtype, (self, *place))
+
     def load(self, dtype: DType, *alternative: UOp) -> UOp:
         """The value at an INDEX, in a type; the alternative where its gate is closed."""
         return interned(Op.LOAD, dtype, (self, *alternative))

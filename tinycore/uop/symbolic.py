@@ -43,7 +43,7 @@ INDEX_LEAVES: Final = frozenset({Op.CONST, Op.RANGE, Op.SPECIAL, Op.DEFINE_VAR})
 def index_under_gate(p: UOp, x: UOp, g: UOp) -> UOp | None:
     """An INDEX with a gate is read only where the gate holds."""
     known = simplify_under(x, g)
-    return None if known is x else UOp(Op.INDEX, p.dtype, (p, known, g))
+    return None if known is x else p.at(known, g)
 
 
 @gated.rule(var("g", dtype=dtypes.bool).where(var("x", dtype=index), var("y")))

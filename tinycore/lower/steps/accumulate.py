@@ -74,7 +74,7 @@ def place(array: UOp, outputs: list[UOp]) -> UOp:
     index = UOp.index(0)
     for counter in outputs:
         index = index * counter.extent + counter
-    return UOp(Op.INDEX, array.dtype, (array, index))
+    return array.at(index)
 
 
 def clearing(total: UOp, array: UOp, outputs: list[UOp]) -> UOp:

@@ -317,7 +317,7 @@ def element_of(array: UOp, places: list[UOp], layout: Layout, start: UOp) -> UOp
             column = places[-1] % layout.panel
             column = swizzled(column, row, layout) if layout.swizzle else column
             panel = places[-1] // layout.panel * layout.panel_size
-            return UOp(Op.INDEX, array.dtype, (array, start + panel + row * layout.panel + column))
+            return array.at(start + panel + row * layout.panel + column)
         if layout.swizzle:
             places = [*places[:-1], swizzled(places[-1], row, layout)]
     # Elements of one column of such rows are neighbors; the pitch is that of a plain row.
@@ -325,7 +325,7 @@ def element_of(array: UOp, places: list[UOp], layout: Layout, start: UOp) -> UOp
         row, column = places[-2:]
         places = [*places[:-2], row // rows * rows, column * rows + row % rows]
     place = start + total(p * pitch for p, pitch in zip(places, layout.pitches, strict=True))
-    return UOp(Op.INDEX, array.dtype, (array, place))
+    return array.at(place)
 
 
 def swizzled(column: UOp, row: UOp, layout: Layout) -> UOp:
