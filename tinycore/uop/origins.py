@@ -25,7 +25,7 @@ def note_origin(node: UOp) -> None:
     if hasattr(node, "_origin"):
         return
     frame, method = sys._getframe(1), ""
-    while (caller := frame.f_back) and frame.f_globals["__name__"].startswith("tinycore."):
+    while (caller := frame.f_back) and str(frame.f_globals.get("__name__")).startswith("tinycore."):
         if "<" not in (name := frame.f_code.co_qualname):  # others are wrappers
             method = name
         frame = caller

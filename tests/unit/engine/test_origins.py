@@ -157,3 +157,12 @@ def test_what_a_gradient_reads_again_is_told_by_the_line_that_made_it(collected:
     told = " ".join(collected.found)
     assert f"softmax test_origins.py:{here}" in told
     assert f"backward test_origins.py:{there}" in told
+
+
+def test_code_without_a_name_of_its_module_has_a_line() -> None:
+    names = {"x": Tensor.ones(4).contiguous().realize()}
+
+    with Context(VIZ=1):
+        exec("y = x + 1", names)
+
+    assert names["y"].uop._origin == ("Elementwise.__add__", "<string>", 1)
