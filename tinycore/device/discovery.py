@@ -365,12 +365,12 @@ def reported_obstacle(backend: Backend, interface: str) -> str:
 def _obstacle(backend: Backend, interface: str) -> str:
     """Why no device can be reached through one interface; "" for a backend without interfaces."""
     one = backend.interface_table.get(interface)
-    if one is not None and (reason := wrong_platform(one.platforms)):
+    if one and (reason := wrong_platform(one.platforms)):
         return reason
-    probe = backend.probe if one is None or one.probe is None else one.probe
+    probe = (one and one.probe) or backend.probe
     if probe is not None and (reason := _answer(backend, "probe", probe, str, "")):
         return reason
-    count = backend.count if one is None or one.count is None else one.count
+    count = (one and one.count) or backend.count
     return "" if _answer(backend, "count", count, int) > 0 else "no device was found"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import starmap
 
 from tinycore._progress import progress
 from tinycore.device.buffer import Buffer
@@ -85,14 +86,14 @@ def export_schedule(
                 "weights and inputs on one device, with `Tensor.to`."
             )
         exporter.launch(item)
-    results = [exporter.tensor(name, shaped) for name, shaped in outputs.items()]
-    read = {name: shaped for name, shaped in weights.items() if shaped[0] in exporter.numbers}
+    results = tuple(starmap(exporter.tensor, outputs.items()))
+    read = (found for found in weights.items() if found[1][0] in exporter.numbers)
     return ExportedModel(
         kernels=tuple(exporter.kernels),
         launches=tuple(exporter.launches),
-        weights=tuple(exporter.tensor(name, shaped) for name, shaped in read.items()),
+        weights=tuple(starmap(exporter.tensor, read)),
         inputs=tuple(given.values()),
-        outputs=tuple(results),
+        outputs=results,
         buffers=tuple(buffer.nbytes for buffer in exporter.numbers),
         arch=toolchain.arch,
     )

@@ -178,7 +178,7 @@ def taken_apart(position: UOp, counters: list[UOp]) -> dict[UOp, UOp]:
     places = {}
     for counter in counters[:-1]:
         places[counter] = position % counter.src[0]
-        position = position // counter.src[0]
+        position //= counter.src[0]
     return places | {counters[-1]: position} if counters else {}
 
 

@@ -351,7 +351,7 @@ def in_radians(remainder: UOp, below: Sequence[UOp]) -> UOp:
     upper = half.cast(dtypes.int32).cast(real)
     lower = (remainder - (half << WORD_BITS)).cast(dtypes.int32).cast(real)
     for place, word in enumerate(below, 1):
-        lower = lower + word.cast(real) * 2.0 ** (-WORD_BITS * place)
+        lower += word.cast(real) * 2.0 ** (-WORD_BITS * place)
     upper, lower = upper * 2.0 ** (WORD_BITS - 62), lower * 2.0**-62
     first, second = PI_2
     return upper * first + (upper * second + lower * (first + second))
@@ -426,5 +426,5 @@ def sum_of(terms: Sequence[UOp]) -> UOp:
     """The sum of one or more values."""
     total = terms[0]
     for term in terms[1:]:
-        total = total + term
+        total += term
     return total

@@ -156,7 +156,7 @@ def folded_rows(values: list[UOp], loops: tuple[UOp, ...], op: Op, unit: MatrixU
     if op is not Op.ADD:
         own = folded_lanes(own, op, others)
     if factor is not None:
-        own = own * own.const_like(factor)
+        own *= own.const_like(factor)
     if loops:
         own = UOp(Op.REDUCE, own.dtype, (own, *loops), op)
     if op is Op.ADD:

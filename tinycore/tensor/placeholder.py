@@ -24,8 +24,9 @@ from tinycore.dtype import DType, Scalar, dtypes
 from tinycore.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, VerifyError
 from tinycore.render.base import pointer_of
 from tinycore.schedule.ranges import flatten
+from tinycore.uop.evaluate import ALU_PYTHON
 from tinycore.uop.node import UOp, as_index
-from tinycore.uop.op import COMPOUND, AxisKind, Op
+from tinycore.uop.op import COMPARISON, COMPOUND, SHIFTS, AxisKind, Op
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.shape import Shape
 from tinycore.uop.symbolic import simplify
@@ -37,26 +38,15 @@ Numbers: TypeAlias = "numpy.ndarray[Any, Any]"
 MOST_TRIED_STEPS: Final = 1 << 14
 """Most steps of a kernel to try."""
 
+ALIKE: Final = (Op.ADD, Op.SUB, Op.NEG, Op.MULACC, Op.FLOORDIV, Op.FLOORMOD, Op.AND, Op.OR, Op.XOR)
+"""Ops of arrays as of numbers, beside comparisons and shifts."""
 ARITHMETIC: Final[dict[Op, Callable[..., Any]]] = {
-    Op.ADD: lambda a, b: a + b,
-    Op.SUB: lambda a, b: a - b,
+    **{op: ALU_PYTHON[op] for op in (*ALIKE, *SHIFTS, *COMPARISON)},
     Op.MUL: lambda a, b: a * b,
-    Op.MULACC: lambda a, b, c: a * b + c,
-    Op.NEG: lambda a: -a,
-    Op.FLOORDIV: lambda a, b: a // b,
-    Op.FLOORMOD: lambda a, b: a % b,
     Op.IDIV: lambda a, b: (abs(a) // abs(b)) * numpy.sign(a) * numpy.sign(b),
     Op.MOD: lambda a, b: numpy.fmod(a, b),
-    Op.AND: lambda a, b: a & b,
-    Op.OR: lambda a, b: a | b,
-    Op.XOR: lambda a, b: a ^ b,
-    Op.SHL: lambda a, b: a << b,
-    Op.SHR: lambda a, b: a >> b,
     Op.MAX: lambda a, b: numpy.maximum(a, b),
     Op.MIN: lambda a, b: numpy.minimum(a, b),
-    Op.CMPEQ: lambda a, b: a == b,
-    Op.CMPNE: lambda a, b: a != b,
-    Op.CMPLT: lambda a, b: a < b,
     Op.WHERE: lambda c, a, b: numpy.where(c, a, b),
     Op.CAST: lambda a: a,
 }

@@ -9,6 +9,7 @@ every device raises `Undefined`.
 from __future__ import annotations
 
 import math
+import operator
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -179,7 +180,7 @@ def threefry(counter: int, key: int) -> int:
 
 
 ALU_PYTHON: Final[dict[Op, Callable[..., Any]]] = {
-    Op.NEG: lambda a: -a,
+    Op.NEG: operator.neg,
     Op.RECIPROCAL: lambda a: float_quotient(1.0, a),
     Op.SQRT: quiet(math.sqrt, lambda a: math.nan),
     Op.EXP2: quiet(lambda a: 2.0**a, lambda a: math.inf),
@@ -188,24 +189,24 @@ ALU_PYTHON: Final[dict[Op, Callable[..., Any]]] = {
     Op.LOG: logarithm(math.log),
     Op.SIN: quiet(math.sin, lambda a: math.nan),
     Op.TRUNC: exact_trunc,
-    Op.ADD: lambda a, b: a + b,
-    Op.SUB: lambda a, b: a - b,
+    Op.ADD: operator.add,
+    Op.SUB: operator.sub,
     Op.MUL: multiply,
     Op.FDIV: float_quotient,
     Op.IDIV: truncated,
     Op.MOD: lambda a, b: a - b * truncated(a, b),
-    Op.FLOORDIV: lambda a, b: a // b,
-    Op.FLOORMOD: lambda a, b: a % b,
+    Op.FLOORDIV: operator.floordiv,
+    Op.FLOORMOD: operator.mod,
     Op.MAX: greater,
     Op.MIN: lesser,
-    Op.CMPLT: lambda a, b: a < b,
-    Op.CMPNE: lambda a, b: a != b,
-    Op.CMPEQ: lambda a, b: a == b,
-    Op.AND: lambda a, b: a & b,
-    Op.OR: lambda a, b: a | b,
-    Op.XOR: lambda a, b: a ^ b,
-    Op.SHL: lambda a, b: a << b,
-    Op.SHR: lambda a, b: a >> b,
+    Op.CMPLT: operator.lt,
+    Op.CMPNE: operator.ne,
+    Op.CMPEQ: operator.eq,
+    Op.AND: operator.and_,
+    Op.OR: operator.or_,
+    Op.XOR: operator.xor,
+    Op.SHL: operator.lshift,
+    Op.SHR: operator.rshift,
     Op.THREEFRY: threefry,
     Op.WHERE: lambda condition, a, b: a if condition else b,
     Op.MULACC: lambda a, b, c: a * b + c,
