@@ -134,7 +134,9 @@ class GradientHistory:
                     self.end_at(each)
 
     def keep(self, memory: UOp, made: Made) -> None:
-        """Let memory know what it was computed by."""
+        """Let memory know what it was computed by; its parts on devices, what they come of."""
+        if memory.op is Op.MULTI:
+            end_at(memory, self.ended_below(made.sources))
         memory._past = made
         self.kept.add(memory)
 

@@ -612,6 +612,21 @@ def test_gradients_flow_through_writes_of_several_runs() -> None:
     assert weight.grad.item() == 4 * 3 * (0.25 * 1 + 0.5 * 1.5 + 1.75)
 
 
+@pytest.mark.parametrize("axis", [None, 0])
+def test_realize_that_ended_a_gradient_below_memory_on_several_devices_is_told(
+    axis: int | None,
+) -> None:
+    devices = "PYTHON:1", "PYTHON:2"
+    x, y = (Tensor([v, 2.0]).shard(devices, axis=axis).realize() for v in (1.0, 3.0))
+    product = x * y
+    y.assign(y * 3).realize()  # the product is computed before, and knows by what
+    doubled = (product * 2).realize()
+
+    for value in (doubled, (product * 2).realize() + doubled):
+        with pytest.raises(GradientError, match="ended the gradient"):
+            value.sum().gradient(x)
+
+
 def test_a_loop_of_realized_steps_notes_living_memory_only() -> None:
     x = first = Tensor([1.0, 2.0], requires_grad=True).realize()
     for _ in range(300):
