@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,6 +54,7 @@ def main() -> None:
         print()
         print(piece.speed, file=sys.stderr)
         said.append({"role": "assistant", "content": answer})
+    print(f"its timeline: VIZ=2 python {shlex.join(sys.argv)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ photo, bright where the score of the best class changes most with the pixels.
 from __future__ import annotations
 
 import argparse
+import shlex
+import sys
 import time
 from pathlib import Path
 
@@ -135,6 +137,7 @@ def main() -> None:
         assert x.grad is not None
         write_picture(options.picture, photo, x.grad)
         print(f"see {options.picture}")
+    print(f"its timeline: VIZ=2 python {shlex.join(sys.argv)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

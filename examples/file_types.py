@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
+import sys
 import time
 from pathlib import Path
 
@@ -59,6 +61,7 @@ def main() -> None:
     seconds = time.perf_counter() - start
     print(*lines, sep="\n")
     print(f"{len(files)} files in {seconds:.2f} s")
+    print(f"its timeline: VIZ=2 python {shlex.join(sys.argv)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

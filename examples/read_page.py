@@ -9,6 +9,8 @@ character or none for each of its narrow columns. The picture shows the lines th
 from __future__ import annotations
 
 import argparse
+import shlex
+import sys
 import time
 from pathlib import Path
 
@@ -125,6 +127,7 @@ def main() -> None:
             draw.rectangle(box, outline="red")
         page.save(options.picture)
         print(f"see {options.picture}")
+    print(f"its timeline: VIZ=2 python {shlex.join(sys.argv)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

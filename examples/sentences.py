@@ -9,6 +9,7 @@ of those of its tokens; near directions are near meanings. Tokens need `pip inst
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -103,6 +104,7 @@ def main() -> None:
     for place in nearness.argsort()[::-1][: options.best]:
         print(f"{nearness[place]:5.2f}  {lines[place]}")
     print(f"{len(every)} sentences in {seconds:.2f} s")
+    print(f"its timeline: VIZ=2 python {shlex.join(sys.argv)}", file=sys.stderr)
 
 
 WEIGHTS = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"

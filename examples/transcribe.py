@@ -11,6 +11,7 @@ CTranslate2 file, which the program reads itself. Tokens need `pip install token
 from __future__ import annotations
 
 import argparse
+import shlex
 import struct
 import sys
 import time
@@ -223,6 +224,7 @@ def main() -> None:
     print(*texts)
     seconds = time.perf_counter() - start
     print(f"{len(samples) / RATE:.1f} s of sound in {seconds:.1f} s", file=sys.stderr)
+    print(f"its timeline: VIZ=2 python {shlex.join(sys.argv)}", file=sys.stderr)
 
 
 WEIGHTS = "1a5afae06a4db91c975c9a9d78be5cc110ee4ea022ad57d55492e4550e936b2a"

@@ -9,6 +9,8 @@ to the next. The picture shows the sound, and in color where there is speech.
 from __future__ import annotations
 
 import argparse
+import shlex
+import sys
 import time
 import wave
 from pathlib import Path
@@ -95,6 +97,7 @@ def main() -> None:
     if options.picture:
         write_picture(options.picture, samples, chances)
         print(f"see {options.picture}")
+    print(f"its timeline: VIZ=2 python {shlex.join(sys.argv)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ BUDGETS: Final = {
     "plugins/tiny_cl": 9_588,
     "plugins/tiny_cpu": 21_540,
     "plugins/tiny_hcq": 22_678,
-    "plugins/tiny_llm": 30_113,
+    "plugins/tiny_llm": 30_480,
     "plugins/tiny_metal": 11_394,
     "plugins/tiny_mpi": 18_800,
     "plugins/tiny_nv": 77_271,

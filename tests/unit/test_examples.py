@@ -51,6 +51,11 @@ def test_help_says_what_it_does(name: str) -> None:
     )
 
 
+@pytest.mark.parametrize("name", [path.name for path in PROGRAMS])
+def test_it_ends_with_the_line_that_shows_its_timeline(name: str) -> None:
+    assert "its timeline: VIZ=" in (EXAMPLES / name).read_text(encoding="utf-8")
+
+
 @pytest.mark.slow
 def test_no_code_of_a_package_is_run_to_fetch_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
