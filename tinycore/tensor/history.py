@@ -272,9 +272,10 @@ class GradientHistory:
 
         def before(node: UOp) -> Iterator[UOp]:
             base = base_of(node)
-            for former_one in owned.get(base.arg, ()) if self.shows_data(base) else ():
+            for former_one in owned.get(base.arg, ()) if base.op is Op.OWN else ():
                 same = graph.reshape(former_one, node.shape)
-                if former_one is not base and same in below:
+                is_data = self.shows_data(base) or self.shows_data(former_one)
+                if is_data and former_one is not base and same in below:
                     yield same
             while base.op is Op.ASSIGN or made_of(base) is not None:
                 made = made_of(base)
@@ -301,10 +302,8 @@ class GradientHistory:
 
     def shows_data(self, node: UOp) -> bool:
         """True if earlier uses count in the gradient of a node of one tensor: it shows data."""
-        if node.op is not Op.OWN:
-            return False
         memory = base_of_view(node)
-        is_plain = memory.op is BUFFER and made_of(memory) is None
+        is_plain = graph.is_buffer(memory) and made_of(memory) is None
         is_data = is_data_written(memory) or memory.arg == graph.EQUAL
         return is_plain or is_data or is_gradient_leaf(node)
 

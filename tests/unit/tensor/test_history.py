@@ -612,6 +612,21 @@ def test_gradients_flow_through_writes_of_several_runs() -> None:
     assert weight.grad.item() == 4 * 3 * (0.25 * 1 + 0.5 * 1.5 + 1.75)
 
 
+@pytest.mark.parametrize("of", [Tensor.clone, lambda x: x.shard(("PYTHON:1", "PYTHON:2"), 0)])
+@pytest.mark.parametrize("change", [lambda x: x * 0.5, lambda x: (x * 0.5).detach()])
+@pytest.mark.parametrize("when", ["waits", "done"])
+def test_gradients_go_to_earlier_uses_of_what_a_write_changed(
+    of: Callable[[Tensor], Tensor], change: Callable[[Tensor], Tensor], when: str
+) -> None:
+    x = of(Tensor([1.0, 2.0], requires_grad=True).realize()).realize()
+    product = x * of(Tensor([4.0, 5.0]))
+    x.assign(change(x))
+    if when == "done":
+        x.realize()
+
+    assert product.sum().gradient(x)[0].tolist() == [4.0, 5.0]
+
+
 @pytest.mark.parametrize("axis", [None, 0])
 def test_realize_that_ended_a_gradient_below_memory_on_several_devices_is_told(
     axis: int | None,
