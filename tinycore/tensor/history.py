@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tinycore._locks import recursive_lock
 from tinycore.dtype import dtypes
 from tinycore.errors import GradientError
+from tinycore.schedule.device_memory import buffers
 from tinycore.tensor import graph
 from tinycore.tensor.aliases import VIEW_OPS, base_of_view, buffers_below
 from tinycore.tensor.change_tracking import PendingWrites
@@ -303,7 +304,9 @@ class GradientHistory:
     def shows_data(self, node: UOp) -> bool:
         """True if earlier uses count in the gradient of a node of one tensor: it shows data."""
         memory = base_of_view(node)
-        is_plain = graph.is_buffer(memory) and made_of(memory) is None
+        plain = origin(memory)  # new memory, which a value is written to first, is none yet
+        is_plain = graph.is_buffer(plain) and made_of(plain) is None
+        is_plain = is_plain and None not in map(buffers.get, buffers_below(plain))
         is_data = is_data_written(memory) or memory.arg == graph.EQUAL
         return is_plain or is_data or is_gradient_leaf(node)
 

@@ -627,6 +627,16 @@ def test_gradients_go_to_earlier_uses_of_what_a_write_changed(
     assert product.sum().gradient(x)[0].tolist() == [4.0, 5.0]
 
 
+@pytest.mark.parametrize("of", [Tensor.clone, lambda x: x.shard(("PYTHON:1", "PYTHON:2"), 0)])
+def test_gradients_go_to_uses_between_two_writes(of: Callable[[Tensor], Tensor]) -> None:
+    x = of(Tensor([1.0, 2.0], requires_grad=True).realize()).realize()
+    x.assign((x * 0.5).detach())
+    product = x * 3
+    x.assign((x * 0.5).detach())
+
+    assert product.sum().gradient(x)[0].tolist() == [3.0, 3.0]
+
+
 @pytest.mark.parametrize("axis", [None, 0])
 def test_realize_that_ended_a_gradient_below_memory_on_several_devices_is_told(
     axis: int | None,
