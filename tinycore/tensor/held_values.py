@@ -77,7 +77,7 @@ def hold(values: Mapping[UOp, UOp], form: CanonicalGraph, changes: int) -> None:
 
 
 def read_by(form: CanonicalGraph) -> Reads:
-    """What a run reads, and what the values that are held for it were read from."""
+    """Sources of a run: what it reads, and what the values held for it were read from."""
     held_before = [held_by(node, form.scope) for node in form.cached]
     return Reads(form.memory, *[held.depends for held in held_before if held is not None])
 

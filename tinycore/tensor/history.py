@@ -442,8 +442,10 @@ def facts_of(nodes: tuple[UOp, ...]) -> GraphFacts:
     )
 
 
-canonical_facts: Final = lru_cache(256)(facts_of)
-"""The facts of canonical nodes."""
+@lru_cache(256)
+def canonical_facts(nodes: tuple[UOp, ...]) -> GraphFacts:
+    """The facts of canonical nodes."""
+    return facts_of(nodes)
 
 
 def number_of(parameter: UOp) -> int:

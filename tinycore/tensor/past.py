@@ -23,7 +23,7 @@ class Made(NamedTuple):
     inner: Mapping[UOp, UOp]
     """Nodes below that the same run computed, and their memory, as derivatives may need it."""
     reads: Reads
-    """What the run read, and what the values held for it were read from."""
+    """Sources of the run: what it read, and what the values held for it were read from."""
     size: int
     """A bound on the nodes in the graph, and those by which what it reads was computed."""
 

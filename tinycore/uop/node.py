@@ -94,7 +94,7 @@ class Launched:
 
 
 class Reads:
-    """What a value was read from: BUFFERs, by id, and what other values were read from before."""
+    """Sources of a value: BUFFERs, by id, and the sources of other values before."""
 
     __slots__ = ("before", "buffers")
 

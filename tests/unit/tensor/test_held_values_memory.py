@@ -270,7 +270,7 @@ def test_values_on_several_devices_are_held(target: str) -> None:
 
 
 def entries_after(steps: int, held_here: Callable[[], list[UOp]]) -> int:
-    """What is noted of all values that are held of a running total which is read at each step."""
+    """Number of notes on the values held of a running total that is read at each step."""
     weights = Tensor([1.0, 2.0]).realize()
     total = Tensor([0.0, 0.0]).realize()
     for step in range(steps):
