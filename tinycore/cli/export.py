@@ -152,20 +152,28 @@ def export(
     with Context(TRAINING=0):
         examples = {name: Tensor(x.numpy(), dtype=x.dtype) for name, x in inputs.items()}
         state = nn.state.get_state_dict(function)
-        Tensor.realize(*state.values(), *examples.values())
+        for tensor in (*state.values(), *examples.values()):
+            tensor.realize()
+        before = {id(x): x for x in waiting_tensors()}
         results = results_of(function, examples)
         targets = {
             name: Tensor.zeros(*x.shape, dtype=x.dtype).contiguous().realize()
             for name, x in results.items()
         }
-        written = [target.assign(results[name]) for name, target in targets.items()]
-        with cut_for(toolchain.renderer.limits):
-            items = written[0].schedule(*written[1:])
         given, computed = shaped(examples), shaped(targets)
+        for name, target in targets.items():
+            target.assign(results[name])
+        written = [  # the outputs, and state that the model writes
+            x
+            for x in waiting_tensors()
+            if isinstance(x, Tensor) and id(x) not in before and graph.is_memory(x.uop)
+        ]
+        with cut_for(toolchain.renderer.limits):
+            items = Tensor.schedule(*written)
         weights, tensors = constants(state, resident(items), [*given.values(), *computed.values()])
         model = export_schedule(items, toolchain, given, computed, weights)
         kept = {tensor.name: tensors[tensor.name] for tensor in model.weights}
-        told = {f"input/{name}": x for name, x in examples.items()}
+        told = {f"input/{name}": x for name, x in inputs.items()}  # as they were before the call
         told |= {f"output/{name}": x for name, x in targets.items()}
     with replacing_folder(folder) as new:
         nn.state.safe_save(kept, new / WEIGHTS)
@@ -224,7 +232,11 @@ def shaped(tensors: Mapping[str, Tensor]) -> dict[str, Shaped]:
 
 
 def memory(tensor: Tensor) -> Buffer:
-    """The buffer of a realized tensor."""
+    """The buffer of a realized tensor. Raises UnsupportedError for one that needs none."""
+    if not tensor.numel():
+        raise UnsupportedError(
+            f"an exported model takes and returns no tensors without elements, as of {tensor.shape}"
+        )
     return buffer_of(base_of(tensor.uop))
 
 

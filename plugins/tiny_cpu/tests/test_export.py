@@ -20,7 +20,7 @@ from tiny_cpu.arch import Arch
 from tiny_cpu.clang import is_clang_installed
 from tinycore import Context, Tensor, dtypes, nn
 from tinycore.cli.export import export
-from tinycore.errors import CompilerUnavailable, UnsupportedError
+from tinycore.errors import ArgumentError, CompilerUnavailable, UnsupportedError
 
 pytestmark = [
     pytest.mark.slow,
@@ -214,6 +214,48 @@ def test_two_models_and_several_threads_of_one_process(net: Path, tmp_path: Path
     assert not wrong
 
 
+def test_threads_take_turns_with_one_model(net: Path) -> None:
+    model, wrong = opened(net), []
+    inputs = [numpy.full((32, 64), number, "float32") for number in range(2)]
+    expected = [model(x=x)["output"] for x in inputs]
+
+    def work(number: int) -> None:
+        for _ in range(200):
+            got = model(x=inputs[number])["output"]
+            wrong.extend([] if numpy.array_equal(got, expected[number]) else [got])
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_state_stays_from_run_to_run(tmp_path: Path) -> None:
+    with Context(DEV="CPU"):
+        total, x = Tensor([0.0]).realize(), Tensor([1.0]).realize()
+
+    def model(x: Tensor) -> Tensor:
+        before = total + 0
+        total.assign(total + x)
+        return before
+
+    found = opened(written(tmp_path / "model", model, {"x": x}))
+    assert [found(x=[x])["output"].item() for x in (1.0, 2.0, 4.0, 8.0)] == [0.0, 1.0, 3.0, 7.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [("x", "of an input and of an output"), ("a\0b", "no text of C"), (1, "no text of C")],
+)
+def test_names_that_are_none_in_c_are_refused(tmp_path: Path, name: Any, complaint: str) -> None:
+    with Context(DEV="CPU"):
+        x = Tensor.rand(4).realize()
+    with pytest.raises(ArgumentError, match=complaint):
+        written(tmp_path / "model", lambda x: {name: x + 1}, {"x": x})
+
+
 def test_names_are_text(tmp_path: Path) -> None:
     """Outputs may have any; a quote or a line's end is no code."""
     name = 'é"; int x[1 << 30]; //\\\n?'
@@ -248,7 +290,8 @@ def test_another_processor_is_compiled_for_but_not_run(tmp_path: Path) -> None:
     with Context(DEV="CPU"):
         x = Tensor.rand(4).realize()
     folder = written(tmp_path / "model", lambda x: x + 1, {"x": x}, "x86_64,x86-64-v3")
-    assert "for x86_64,x86-64-v3" in (folder / "model.c").read_text()
+    assert "for x86_64,x86-64-v3" in (about := (folder / "model.c").read_text())
+    assert "clang -O2 -march=x86-64-v3" in about
     assert (folder / "libmodel.so").is_file()
 
 

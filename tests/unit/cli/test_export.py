@@ -277,6 +277,42 @@ def test_a_state_that_a_model_writes_is_exported_as_it_was(tmp_path: Path) -> No
     computed(Counter(), {"x": Tensor([10.0, 20.0])}, tmp_path)
 
 
+def test_a_state_that_is_written_after_it_was_read_is_written(tmp_path: Path) -> None:
+    total = Tensor([1.0, 2.0]).realize()
+
+    def model(x: Tensor) -> Tensor:
+        before = total + x
+        total.assign(before)
+        return before * 2
+
+    runner = computed(model, {"x": Tensor([10.0, 20.0])}, tmp_path)
+    example = nn.state.safe_load(tmp_path / "example.safetensors")
+    again = runner.run(example)["output"]
+    assert again == (example["output/output"] + example["input/x"] * 2).numpy().tobytes()
+
+
+def test_the_example_has_inputs_as_they_were_given(tmp_path: Path) -> None:
+    def model(x: Tensor) -> Tensor:
+        x += 1
+        return x
+
+    computed(model, {"x": Tensor([1.0, 2.0])}, tmp_path)
+
+
+def test_a_model_without_inputs(tmp_path: Path) -> None:
+    table = Tensor([1.0, 2.0]).realize()
+    computed(lambda: table + 1, {}, tmp_path)
+
+
+def test_tensors_without_elements_are_refused(tmp_path: Path) -> None:
+    x = Tensor([1.0, 2.0])
+    computed(lambda x: x[:0].sum() + x, {"x": x}, tmp_path)
+    with pytest.raises(UnsupportedError, match="no tensors without elements"):
+        export(lambda x: x[:0], {"x": x}, "paper", tmp_path)
+    with pytest.raises(UnsupportedError, match="no tensors without elements"):
+        export(lambda x: x + 1, {"x": x[:0]}, "paper", tmp_path)
+
+
 def test_a_backend_that_exports_nothing_is_told(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match=r"PYTHON exports no models\. .* do: .*PAPER"):
         export(lambda x: x, {"x": Tensor([1.0])}, "python", tmp_path)

@@ -23,7 +23,15 @@ from tinycore import cache as disk
 from tinycore.errors import CompileError, CompilerUnavailable
 from tinycore.plugin import file_identity
 
-__all__ = ["Clang", "ClangCompiler", "candidates", "find_clang", "is_clang_installed", "zig"]
+__all__ = [
+    "Clang",
+    "ClangCompiler",
+    "candidates",
+    "find_clang",
+    "is_clang_installed",
+    "target_of",
+    "zig",
+]
 
 OLDEST: Final = 15
 """The first clang with _Float16 on every processor and with opaque pointers."""
@@ -67,7 +75,7 @@ class ClangCompiler:
     def __init__(self, arch: Arch, clang: Clang | None = None) -> None:
         found = clang or find_clang()
         self.arch = arch
-        self._command = (*found.command, *_FLAGS, *_target(arch), "-o", "-", "-")
+        self._command = (*found.command, *_FLAGS, *target_of(arch), "-o", "-", "-")
         build = file_identity(found.command[0])
         words = self._command[len(found.command) :]
         self.key = " ".join((found.version, build, *words, arch.identity))
@@ -103,7 +111,8 @@ class ClangCompiler:
         return done.stdout
 
 
-def _target(arch: Arch) -> tuple[str, ...]:
+def target_of(arch: Arch) -> tuple[str, ...]:
+    """The words that name a processor, first of all the machine without an operating system."""
     target = f"--target={arch.machine}-none-elf"
     if arch.machine == "x86_64":
         signed = (

@@ -23,9 +23,9 @@ from typing import Final
 from tqdm import tqdm
 
 from tiny_cpu.arch import Arch, host_machine
-from tiny_cpu.clang import ClangCompiler, zig
+from tiny_cpu.clang import ClangCompiler, target_of, zig
 from tiny_cpu.pool import pool_in_c
-from tinycore.errors import CompileError, CompilerUnavailable, UnsupportedError
+from tinycore.errors import ArgumentError, CompileError, CompilerUnavailable, UnsupportedError
 from tinycore.plugin import ExportedKernel, ExportedModel, ExportedTensor
 
 __all__ = ["write"]
@@ -48,8 +48,10 @@ def write(model: ExportedModel, folder: Path) -> None:
     """Write sources, library and loader, and compare what the library computes with the example.
 
     On systems whose libraries are not ELF files the sources are all. Raises CompilerUnavailable
-    without clang or a linker, and UnsupportedError where results differ.
+    without clang or a linker, ArgumentError for names that C cannot tell apart, and
+    UnsupportedError where results differ.
     """
+    verify_names([x.name for x in (*model.inputs, *model.outputs)])
     if any(not kernel.source.lstrip().startswith("#pragma clang") for kernel in model.kernels):
         raise CompilerUnavailable(
             "a model is exported as C, for which clang 15 or newer has to be there: "
@@ -67,6 +69,18 @@ def write(model: ExportedModel, folder: Path) -> None:
         link(ClangCompiler(arch), sources, folder)
         if arch.processor == "native" and arch.machine == host_machine():
             verify(folder)
+
+
+def verify_names(names: Sequence[object]) -> None:
+    """Raises ArgumentError for names that `model_data` would not find, or find as others."""
+    for number, name in enumerate(names):
+        if not isinstance(name, str) or "\0" in name:
+            raise ArgumentError(f"the name {name!r} is no text of C; give another")
+        if name in names[:number]:
+            raise ArgumentError(
+                f"{name!r} is the name of an input and of an output, whose memory is found by name "
+                "in C; call one of them something else"
+            )
 
 
 # Sources
@@ -96,7 +110,7 @@ def program(model: ExportedModel, weights: Path) -> str:
     used = any(TILES in kernel.source for kernel in model.kernels)
     return "\n".join(
         [
-            _ABOUT.format(target=model.arch),
+            _ABOUT.format(arch=model.arch, target=" ".join(target_of(Arch.parse(model.arch))[1:])),
             '#include "model.h"\n',
             *(["#define TILES 1"] if used else []),
             pool_in_c(),
@@ -107,10 +121,11 @@ def program(model: ExportedModel, weights: Path) -> str:
 
 
 _ABOUT: Final = """\
-/* Written by `tinycore export cpu`, for {target}. With the files in kernels/ it makes the library:
+/* Written by `tinycore export cpu`, for {arch}. With the files in kernels/ it makes the library:
 
-     clang -O2 -march=native -fPIC -ffreestanding -fwrapv -fno-strict-aliasing -fno-math-errno \\
-       -w -shared -Wl,--version-script=model.map model.c kernels/*.c -o libmodel.so
+     clang -O2 {target} \\
+       -fdenormal-fp-math=preserve-sign -fPIC -ffreestanding -fwrapv -fno-strict-aliasing \\
+       -fno-math-errno -w -shared -Wl,--version-script=model.map model.c kernels/*.c -o libmodel.so
 
    It needs no header but those of clang, by whose extensions kernels use vectors. */
 """

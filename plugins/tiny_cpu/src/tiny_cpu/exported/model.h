@@ -8,8 +8,8 @@
      const float *output = model_data(m, "output");
 
    Tensors are contiguous, the last axis is the one whose elements are neighbors. A model is not for
-   two threads at once; several may be open,
-   opened by one thread at a time. Two libraries of two models have the same names: open them by dlopen. */
+   two threads at once; several may be open, opened by one thread at a time. Two libraries of two models have the
+   same names: open them by dlopen. A forked child has one thread; fork while no model runs. */
 #ifndef TINYCORE_MODEL_H
 #define TINYCORE_MODEL_H
 

@@ -20,6 +20,7 @@ import struct
 import sys
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 numpy: Any = None
@@ -90,6 +91,7 @@ class Model:
     """An exported model: call it with its inputs by name."""
 
     def __init__(self, folder: str | os.PathLike[str] = "", threads: int = 0) -> None:
+        self._turn = Lock()
         place = Path(folder or Path(__file__).parent).resolve()
         self._library = library = ctypes.CDLL(str(place / "libmodel.so"))
         library.model_open.restype = library.model_data.restype = ctypes.c_void_p
@@ -115,14 +117,15 @@ class Model:
         return {x.name.decode(): Tensor(x, data(self._model, x.name)) for x in found}
 
     def __call__(self, **inputs: Any) -> dict[str, Any]:
-        """Compute the outputs, each a copy. Raises TypeError for other names, ValueError for other
-        shapes."""
+        """Compute the outputs, each a copy; threads take turns. Raises TypeError for other names,
+        ValueError for other shapes."""
         if inputs.keys() != self.inputs.keys():
             raise TypeError(f"the model takes {', '.join(self.inputs)}, not {', '.join(inputs)}")
-        for name, value in inputs.items():
-            self.inputs[name].fill(value)
-        self._library.model_run(self._model)
-        return {name: tensor.value() for name, tensor in self.outputs.items()}
+        with self._turn:
+            for name, value in inputs.items():
+                self.inputs[name].fill(value)
+            self._library.model_run(self._model)
+            return {name: tensor.value() for name, tensor in self.outputs.items()}
 
     def __del__(self) -> None:
         if getattr(self, "_model", None):
