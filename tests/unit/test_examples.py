@@ -16,7 +16,7 @@ from weights import file_of
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-ABSENT = re.compile(r"No module named '(PIL|tokenizers)'")
+ABSENT = re.compile(r"No module named '(PIL|ray|tokenizers)'")
 """Packages that some examples want beside tinycore."""
 
 

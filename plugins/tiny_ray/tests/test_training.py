@@ -13,7 +13,7 @@ import pytest
 
 from tiny_ray.launch import started
 
-PROGRAM = Path(__file__).parent / "programs" / "train.py"
+PROGRAM = Path(__file__).parents[3] / "examples" / "ray_train.py"
 SECONDS = 400
 
 
@@ -41,7 +41,7 @@ def test_outside_of_a_worker_there_is_no_group() -> None:
 def test_a_killed_worker_is_replaced_and_the_losses_are_the_same(tmp_path: Path) -> None:
     pytest.importorskip("ray.data", reason="Ray is not installed")
     pytest.importorskip("ray")
-    whole, killed = losses(str(tmp_path / "whole")), losses(str(tmp_path / "killed"), "kill")
+    whole, killed = losses(str(tmp_path / "whole")), losses(str(tmp_path / "killed"), "--kill")
 
     assert (tmp_path / "killed" / "killed").exists()
     assert len(dict(whole)) == len(whole) == len(dict(killed))
