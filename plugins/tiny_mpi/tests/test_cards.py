@@ -18,6 +18,7 @@ import numpy
 import pytest
 from processes import UNNOTICED, finished, output
 
+from tiny_mpi.calls import Call
 from tiny_mpi.cards import CardGroup
 from tiny_mpi.conformance import CHECKS, MISTAKES
 from tiny_mpi.nccl import Library
@@ -201,8 +202,11 @@ def test_a_group_that_is_given_up_is_of_no_use(library: str) -> None:
     group = on_threads(1, on_hip(library))[0]
     group.library.abort(group.comm)
 
+    assert group.comm.value is None  # NCCL frees it: nobody may ask it again
     with pytest.raises(GroupError, match="invalid argument"):
         group.all_reduce(numpy.ones(3))
+    with pytest.raises(GroupError, match="invalid argument"):
+        group.wait(lambda: False, Call("a second time"))
 
 
 def test_memory_that_a_card_has_not_is_said(library: str) -> None:

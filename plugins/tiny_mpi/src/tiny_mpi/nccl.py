@@ -119,5 +119,7 @@ class Library:
             self.verify(status.value, "a collective")
 
     def abort(self, comm: c_void_p) -> None:
-        """End a communicator with all that it is asked, whatever it says."""
-        self.functions.ncclCommAbort(comm)
+        """End a communicator with all that it is asked, whatever it says; its memory is gone."""
+        if comm:
+            self.functions.ncclCommAbort(comm)
+            comm.value = None
