@@ -177,7 +177,7 @@ SEEDS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("name", SEEDS)
 @pytest.mark.parametrize("spatial", [{}, {"stride": 2, "padding": 1}])
 def test_gradient_of_a_gradient_to_what_the_first_was_given(
-    name: str, spatial: dict[str, int]
+    name: str, spatial: dict[str, Any]
 ) -> None:
     made = SEEDS[name]
     x, w, a = numbers(1, 2, 5, 5), numbers(3, 2, 3, 3, seed=1), numbers(27, seed=2)
