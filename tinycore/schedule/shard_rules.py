@@ -266,16 +266,19 @@ def neutral(x: UOp, op: Op) -> UOp:
 
 @rule(Op.INSERT)
 def of_insert(node: UOp, sources: Sources) -> UOp:
-    """Part by part if the view shows elements of each part, or a box; else as a whole."""
+    """Part by part if the view shows elements of each part, or a box of known place; else as a
+    whole.
+    """
     x, view, value = sources
     if all(shows(v, s) for v, s in zip(view.src, x.src, strict=True)):
         return each(node, [x, view, reshard(value, view.arg)], x.arg)
-    steps = steps_between(node.src[1], node.src[0])
-    if steps[0].op is Op.SHRINK and all(step.op in UNDONE for step in steps[1:]):
+    first, *others = steps_between(node.src[1], node.src[0])
+    is_box = first.op is Op.SHRINK and are_ints(first.arg[x.arg])
+    if is_box and all(step.op in UNDONE for step in others):
         value = reshard(value, None)
-        for step in reversed(steps[1:]):
+        for step in reversed(others):
             value = undone(step, value)
-        return inserted_across(x, steps[0].arg, value)
+        return inserted_across(x, first.arg, value)
     whole = reshard(x, None)
     views = [node.src[1].substitute({node.src[0]: s}) for s in whole.src]
     return each(node, [whole, multi(views, None), reshard(value, None)], None)
@@ -315,8 +318,9 @@ def inserted_across(x: UOp, box: tuple[tuple[int, int], ...], value: UOp) -> UOp
             continue
         mine = narrow(value.src[number], axis, first + low - start, first + high - start)
         view = UOp(Op.SHRINK, part.dtype, (part,), with_entry(box, axis, (low, high)))
-        whole = view.shape == part.shape
-        results.append(mine if whole else UOp(Op.INSERT, part.dtype, (part, view, mine)))
+        if view.shape != part.shape:
+            mine = UOp(Op.INSERT, part.dtype, (part, view, mine))
+        results.append(mine)
     return multi(results, axis)
 
 
@@ -333,8 +337,10 @@ def of_assign(node: UOp, sources: Sources) -> UOp:
     target, value = sources
     assert all(is_memory(s) for s in target.src), f"{node!r} is assigned to what is no memory"
     value = reshard(value, target.arg)
-    pairs = zip(target.src, value.src, strict=True)
-    found = [t if t is v else UOp(Op.ASSIGN, node.dtype, (t, v)) for t, v in pairs]
+    found = [
+        t if t is v else UOp(Op.ASSIGN, node.dtype, (t, v))
+        for t, v in zip(target.src, value.src, strict=True)
+    ]
     return multi(found, target.arg)
 
 

@@ -252,6 +252,26 @@ def test_symbolic_slices_of_a_tensor_in_parts(seed: int) -> None:
         assert (x[tuple(box)] + 1).sum().item() == (whole[tuple(plain)] + 1).sum()
         after = Tensor(whole)[tuple(box)].shard(group(2), 1 - cut)
         assert after.tolist() == whole[tuple(plain)].tolist()
+        written = whole.copy()
+        written[tuple(plain)] *= 2
+        x[tuple(box)] = x[tuple(box)] * 2
+        assert x.tolist() == written.tolist()
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_writes_at_symbolic_places_of_a_tensor_in_parts(axis: int) -> None:
+    whole = numpy.arange(32, dtype=numpy.int32).reshape(4, 8)
+    x = Tensor(whole).shard(group(2), axis)
+    for place in (0, 2, 1):
+        at = Variable("at", 0, 2).bind(place)
+        for box, plain in (
+            ((at,), (place,)),
+            ((slice(None), at), (slice(None), place)),
+            ((slice(at, at + 2), slice(3, 5)), (slice(place, place + 2), slice(3, 5))),
+        ):
+            x[box] = -place
+            whole[plain] = -place
+            assert x.tolist() == whole.tolist()
 
 
 # --- mistakes
