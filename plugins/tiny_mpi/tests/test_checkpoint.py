@@ -132,6 +132,7 @@ def row(**more: Any) -> str:
         '{"tensors": {"a": {"files": ["../a"]}}, "facts": {}}',
         '{"tensors": {"a": {"files": [], "shape": [2], "boxes": [], "dtype": ""}}, "facts": {}}',
         '{"format": "two", "tensors": {}, "facts": {}}',
+        '{"format": 1e999, "tensors": {}, "facts": {}}',
         row(),
         row(boxes=[[[0, 2]]]),
         row(boxes=[[[0, 1]], [[0, 2]]]),

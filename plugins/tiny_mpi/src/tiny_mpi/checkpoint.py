@@ -225,7 +225,14 @@ def read_index(folder: Path) -> dict[str, Any]:
         return {"tensors": index["tensors"], "facts": dict(index["facts"])}
     except FileFormatError:
         raise
-    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        RecursionError,
+        OverflowError,
+    ) as error:
         raise FileFormatError(f"{folder / INDEX} is no index of a checkpoint: {error!r}") from error
 
 

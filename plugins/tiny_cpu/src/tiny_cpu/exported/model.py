@@ -116,7 +116,7 @@ class Model:
         data = self._library.model_data
         return {x.name.decode(): Tensor(x, data(self._model, x.name)) for x in found}
 
-    def __call__(self, **inputs: Any) -> dict[str, Any]:
+    def __call__(self, /, **inputs: Any) -> dict[str, Any]:
         """Compute the outputs, each a copy; threads take turns. Raises TypeError for other names,
         ValueError for other shapes."""
         if inputs.keys() != self.inputs.keys():
