@@ -13,7 +13,7 @@ from typing import Final
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.grad import is_data_written, passes_gradient
 from tinycore.tensor.past import made_of
-from tinycore.tensor.versions import Home
+from tinycore.tensor.versions import Home, versions
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, is_gradient_leaf
 from tinycore.uop.op import Op
@@ -33,14 +33,13 @@ def parameters_of_gradient(node: UOp) -> tuple[int, ...] | None:
     below = reached(node)
     if any(n.op is Op.CALL for n in below):
         return None
-    return tuple([-1 - m.src[1].arg for n in below if (m := source_at(n)) is not None])
+    return tuple([-1 - m.src[1].arg for n in below for m in sources_at(n)])
 
 
 def sources(node: UOp) -> Iterator[UOp]:
     """The BUFFERs of floats that a gradient of a node goes to."""
     for below in reached(node):
-        if (memory := source_at(below)) is not None:
-            yield memory
+        yield from sources_at(below)
 
 
 def reached(root: UOp, through_memory: bool = False) -> list[UOp]:
@@ -78,8 +77,8 @@ def sources_below(nodes: Iterable[UOp]) -> tuple[dict[UOp, frozenset[UOp]], set[
     for node in UOp.sink(*nodes).toposort(enter):
         if node.op is OWN or (node in passing and not leading.isdisjoint(node.src)):
             leading.add(node)
-        if (memory := source_at(node)) is not None:
-            found[node] = frozenset([memory])
+        if memory := sources_at(node):
+            found[node] = frozenset(memory)
         elif node not in passing:
             found[node] = NO_SOURCES
         elif len(node.src) == 1 or node.op is ASSIGN:
@@ -112,9 +111,11 @@ def ended_at(memory: UOp) -> BufferSet:
 
 
 def end_at(memory: UOp, origins: BufferSet) -> None:
-    """Record what memory was computed from, at which gradients end."""
-    for buffer in buffers_below(memory):
-        buffer._past = origins
+    """Record what memory was computed from, at which gradients end: its former content is none."""
+    buffers = buffers_below(memory)
+    own = {weakref.ref(home) for b in buffers if (home := versions.homes.get(b)) is not None}
+    for buffer in buffers:
+        buffer._past = origins - own
 
 
 def origin(node: UOp) -> UOp:
@@ -129,16 +130,16 @@ def is_filled(node: UOp) -> bool:
     return node.op is Op.ASSIGN and node.src[1].op is Op.KERNEL
 
 
-def source_at(node: UOp) -> UOp | None:
-    """The BUFFER that a gradient goes to at a node: it is one, or a leaf that is written to, or is
+def sources_at(node: UOp) -> list[UOp]:
+    """The BUFFERs that a gradient goes to at a node: it is one, or a leaf that is written to, or is
     filled by a kernel, or is the first one below a detached leaf.
     """
-    op, memory = node.op, node
+    op, found = node.op, [node]
     if op is ASSIGN and (is_data_written(node) or is_filled(node)):
-        memory = origin(node)
+        found = buffers_below(node)
     elif op is OWN and is_gradient_leaf(node):
-        memory = next(iter(buffers_below(node)), node)
-    return memory if memory.op is BUFFER and memory.dtype.kind == "float" else None
+        found = buffers_below(node)[:1]
+    return [n for n in found if n.op is BUFFER and n.dtype.kind == "float"]
 
 
 ASSIGN, BUFFER, OWN, SINK = Op.ASSIGN, Op.BUFFER, Op.OWN, Op.SINK

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tinycore._locks import recursive_lock
 from tinycore.dtype import dtypes
 from tinycore.errors import GradientError
-from tinycore.schedule.device_memory import buffers
 from tinycore.tensor import graph
 from tinycore.tensor.aliases import VIEW_OPS, base_of_view, buffers_below
 from tinycore.tensor.change_tracking import PendingWrites
@@ -31,8 +30,8 @@ from tinycore.tensor.gradient_sources import (
     origin,
     parameters_of_gradient,
     reached,
-    source_at,
     sources,
+    sources_at,
     sources_below,
     still_there,
 )
@@ -165,8 +164,8 @@ class GradientHistory:
                 known |= more
             new = versions.renewed([memory for memory in written if id(memory) in read])
             for memory, made in kept:
-                for buffer in new.keys() & buffers_below(memory):
-                    new[buffer]._past = self.ended_below(made.sources)
+                if not new.keys().isdisjoint(buffers_below(memory)):
+                    end_at(memory.substitute(new), self.ended_below(made.sources))
             return new
 
     # --- gradients that realize() ended
@@ -302,13 +301,11 @@ class GradientHistory:
         return base.substitute(done)
 
     def shows_data(self, node: UOp) -> bool:
-        """True if earlier uses count in the gradient of a node of one tensor: it shows data."""
+        """True if a tensor that asks shows data, or memory, whose earlier uses count."""
         memory = base_of_view(node)
-        plain = origin(memory)  # new memory, which a value is written to first, is none yet
-        is_plain = graph.is_buffer(plain) and made_of(plain) is None
-        is_plain = is_plain and None not in map(buffers.get, buffers_below(plain))
+        is_plain = graph.is_buffer(memory) and made_of(memory) is None
         is_data = is_data_written(memory) or memory.arg == graph.EQUAL
-        return is_plain or is_data or is_gradient_leaf(node)
+        return node.op is not Op.OWN or is_plain or is_data or is_gradient_leaf(node)
 
     def check(
         self, node: UOp, lasting: Callable[[], set[UOp]], computed: Collection[UOp] = ()
@@ -364,14 +361,13 @@ class GradientHistory:
         if not any(n.op is BUFFER and ended_at(n) for n in nodes):
             return  # as mostly, without a look at which of them a gradient goes to
         below = [n for n in reached(root, through_memory=True) if not is_gradient_leaf(n)]
-        found = [m for n in below if (m := source_at(n)) is not None and ended_at(m)]
+        found = [m for n in below for m in sources_at(n) if ended_at(m)]
         if not found:
             return
         origins = {node: still_there(ended_at(node)) for node in found}
         asked = set(wanted([*found, *chain.from_iterable(origins.values())]))
         for node, ended in origins.items():
-            lost = [n for n in ended if n in asked and n is not versions.current(node)]
-            if lost:
+            if lost := [n for n in ended if n in asked]:
                 raise GradientError(
                     f"backward: realize() ended the gradient at a tensor of {node.arg} elements, "
                     f"which was computed from one of {lost[0].arg} that wants it. Differentiate "

@@ -31,6 +31,7 @@ from tinycore.uop.bindings import sizes_below
 from tinycore.uop.movement import base_of, source_below
 from tinycore.uop.node import UOp, ordered
 from tinycore.uop.op import MOVEMENT, Op
+from tinycore.uop.shape import is_group
 
 if TYPE_CHECKING:
     from tinycore.schedule.canonical import CanonicalGraph
@@ -398,13 +399,18 @@ def values_of_tensors() -> set[UOp]:
 
 
 def readers_of_overwritten(form: CanonicalGraph, waiting: Iterable[Storage]) -> list[UOp]:
-    """Nodes that living tensors still have to compute from memory which some roots overwrite."""
+    """Nodes that living tensors still have to compute from memory which some roots overwrite, and
+    the latest writes on several devices: one is done as a whole, whatever parts of it are read.
+    """
     if not form.assigned:
         return []
     done = {*form.assigned, *form.roots}
     replaced = {base_of(n.src[0]) for n in form.assigned}
+    latest = set(form.assigned) - replaced
+    parted = latest.difference(map(base_of, form.roots))
+    whole = [n for n in form.assigned if n in parted and is_group(n.device)]
     roots = dict.fromkeys(s.root() for s in waiting)
-    return readers(roots, replaced.__contains__, done, set(form.assigned) - replaced)
+    return [*whole, *readers(roots, replaced.__contains__, done, latest)]
 
 
 def readers(

@@ -311,8 +311,9 @@ class Realization(Random):
         if not self.numel():
             return self
         if node is self.uop:
-            target_of(self, node)  # raises where an element is shown more than once
-            return self
+            _, storage = target_of(self, node)  # raises where an element is shown more than once
+            if all(history.shows_data(t.uop) for t in storage.tensors()):
+                return self
         overwrite(self, node)
         return self
 

@@ -16,7 +16,7 @@ from tinycore.tensor.history import history
 from tinycore.tensor.storage import Storage
 from tinycore.tensor.views import is_detached, is_shared, place_in, shows_repeated
 from tinycore.uop.movement import base_of
-from tinycore.uop.node import UOp, is_gradient_leaf
+from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.shape import Shape
 from tinycore.uop.size import Size
@@ -42,7 +42,7 @@ def overwrite(tensor: Core, value: UOp, at: UOp | None = None) -> None:
     if graph.is_memory(base):
         memory = node if graph.is_memory(node) else base
         change = value if memory is node else graph.insert(memory, place, value)
-        asks = any(t.requires_grad and not flows_on(t.uop) for t in storage.tensors())
+        asks = any(t.requires_grad and history.shows_data(t.uop) for t in storage.tensors())
         show(storage, graph.assign(memory, change, LEAF if asks else None))
     elif graph.is_copy(base):  # not memory yet, but of this tensor and its views alone
         whole_fixed(base.shape)
@@ -55,11 +55,6 @@ def overwrite(tensor: Core, value: UOp, at: UOp | None = None) -> None:
         memory = in_own_memory(base)
         change = graph.insert(memory, place.substitute({base: memory}), value)
         show(storage, graph.assign(memory, change))
-
-
-def flows_on(node: UOp) -> bool:
-    """True if a node is of one tensor that asked for a gradient which flows on from it."""
-    return node.op is Op.OWN and not is_gradient_leaf(node)
 
 
 def target_of(tensor: Core, node: UOp) -> tuple[UOp, Storage]:

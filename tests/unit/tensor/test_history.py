@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy
 import pytest
+import torch
 
+from tests.fuzz.programs.draw import Draw
 from tinycore import Context, Tensor, TinyJit
 from tinycore.errors import GradientError
 from tinycore.nn.optim import SGD
@@ -627,14 +629,114 @@ def test_gradients_go_to_earlier_uses_of_what_a_write_changed(
     assert product.sum().gradient(x)[0].tolist() == [4.0, 5.0]
 
 
-@pytest.mark.parametrize("of", [Tensor.clone, lambda x: x.shard(("PYTHON:1", "PYTHON:2"), 0)])
-def test_gradients_go_to_uses_between_two_writes(of: Callable[[Tensor], Tensor]) -> None:
-    x = of(Tensor([1.0, 2.0], requires_grad=True).realize()).realize()
-    x.assign((x * 0.5).detach())
-    product = x * 3
-    x.assign((x * 0.5).detach())
+PLACES: dict[str, Callable[[Tensor], Tensor]] = {
+    "plain": lambda x: x,
+    "copy": Tensor.clone,
+    "copy of a copy": lambda x: x.clone().clone(),
+    "parts": lambda x: x.shard(("PYTHON:1", "PYTHON:2"), 0),
+    "copies on devices": lambda x: x.shard(("PYTHON:1", "PYTHON:2")),
+}
 
-    assert product.sum().gradient(x)[0].tolist() == [3.0, 3.0]
+
+@pytest.mark.parametrize("of", PLACES)
+@pytest.mark.parametrize("change", [lambda x: x * 0.5, lambda x: (x * 0.5).detach()])
+@pytest.mark.parametrize("when", ["wait", "done"])
+def test_gradients_go_to_uses_between_two_writes(
+    of: str, change: Callable[[Tensor], Tensor], when: str
+) -> None:
+    x = PLACES[of](Tensor([1.0, 2.0], requires_grad=True)).realize()
+    products = []
+    for _ in range(2):
+        x.assign(change(x))
+        if when == "done":
+            x.realize()
+        products.append(x * 3)
+
+    for product in products:
+        assert product.sum().gradient(x)[0].tolist() == [3.0, 3.0]
+
+
+USES: list[Callable[[Any], Any]] = [
+    lambda x: x.sum() * 3,
+    lambda x: (x * 5).sum(),
+    lambda x: x[0:2].sum() * 7,
+    lambda x: x.reshape(2, 2)[1].sum() + x.sum(),
+]
+CHANGES: list[Callable[[Any, Any], Any]] = [
+    lambda x, other: x * 0.5,
+    lambda x, other: x + other,
+    lambda x, other: (x * 0.5).detach(),
+    lambda x, other: other * 2,
+]
+
+
+@pytest.mark.parametrize("of", PLACES)
+@pytest.mark.parametrize("seed", range(12))
+def test_random_uses_between_writes_have_the_gradients_of_torch(of: str, seed: int) -> None:
+    """Of one tensor on any devices, whose writes wait, or are done when it is read or realized."""
+    draw = Draw(seed)
+    start = [1.0, 2.0, -3.0, 4.0]
+    x, other = (PLACES[of](Tensor(start, requires_grad=True)).realize() for _ in range(2))
+    peer, peer_other = (torch.tensor(start, requires_grad=True) for _ in range(2))
+    total, peer_total = (other * 2).sum(), (peer_other * 2).sum()
+    for _ in range(draw.between(4, 9)):
+        use, change = draw.pick(USES), draw.pick(CHANGES)
+        if draw.chance(0.5):
+            total, peer_total = total + use(x), peer_total + use(peer)
+        else:
+            x.assign(change(x, other))
+            with torch.no_grad():
+                peer.copy_(change(peer, peer_other))
+        reads: list[Callable[[], object]] = [x.realize, x.tolist, total.item]
+        if draw.chance(0.5):
+            draw.pick(reads)()
+
+    assert total.item() == pytest.approx(peer_total.item())
+    found = total.gradient(x, other)
+    expected = torch.autograd.grad(
+        peer_total, (peer, peer_other), allow_unused=True, materialize_grads=True
+    )
+    assert [g.tolist() for g in found] == [g.tolist() for g in expected]
+
+
+def test_a_write_on_several_devices_is_done_as_a_whole() -> None:
+    x = PLACES["parts"](Tensor([1.0, 2.0, -3.0, 4.0], requires_grad=True)).realize()
+    x.assign(x.detach() * 2)
+    total = x[0:2].sum() * 7
+    total.item()  # which needs one part of the write alone
+    x.assign(x.detach() * 2)
+
+    assert total.gradient(x)[0].tolist() == [7.0, 7.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("of", [name for name in PLACES if name != "plain"])
+@pytest.mark.parametrize("when", ["waits", "done"])
+def test_realize_that_ended_a_gradient_is_told_after_a_write(of: str, when: str) -> None:
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    y = PLACES[of](x).realize()
+    y.assign(y * 0.5)
+    if when == "done":
+        y.realize()
+
+    with pytest.raises(GradientError, match="ended the gradient"):
+        y.sum().gradient(x)
+
+
+@pytest.mark.parametrize("place", [lambda x: x, lambda x: x[0:2], Tensor.detach])
+@pytest.mark.parametrize("form", ["itself", "an equal value"])
+def test_a_computed_value_that_is_overwritten_by_itself_has_no_earlier_uses(
+    place: Callable[[Tensor], Tensor], form: str
+) -> None:
+    x = Tensor([1.0, 2.0, 3.0], requires_grad=True)
+    y = (x * 2).requires_grad_()
+    total = (y * 5).sum()
+
+    value = place(y)
+    value.assign(value if form == "itself" else value * 1)
+    (total + (y * 3).sum()).backward()
+
+    assert y.grad is not None
+    assert y.grad.tolist() == [3.0, 3.0, 3.0]
 
 
 @pytest.mark.parametrize("axis", [None, 0])
