@@ -29,7 +29,6 @@ from tinycore.tensor.liveness import waiting_tensors
 from tinycore.tensor.stream import stream
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp
-from tinycore.uop.op import Op
 
 __all__ = ["add", "export", "run"]
 
@@ -214,8 +213,8 @@ def results_of(function: Callable[..., Any], examples: Mapping[str, Tensor]) -> 
         )
     read = {*UOp.sink(*[x.uop for x in results.values()]).toposort()}
     varying = VaryingMemory(recording, given)
-    found = {buffer_of(node) for node in read if node.op is Op.BUFFER} - given
-    if any(map(varying.has, found)):
+    used = {buffer for item in recording.items for buffer in item.bufs}
+    if any(map(varying.has, used | recording.read)):
         raise UnsupportedError(
             "the model computes something from its inputs while it is called, which an export has "
             "as a constant. Leave out realize(), and what reads values."

@@ -114,7 +114,7 @@ class Engine:
 
         Raises JitError inside a step being captured, which must not depend on what it computes.
         """
-        refuse_in_capture()
+        refuse_in_capture(buffer)
         found = buffer_of(buffer)
         result = numpy.empty(found.size, to_numpy_dtype(found.dtype))
         if found.size:
@@ -126,7 +126,7 @@ class Engine:
 
         None where the host cannot address it. Raises JitError inside a step being captured.
         """
-        refuse_in_capture()
+        refuse_in_capture(buffer)
         found = buffer_of(buffer)
         return found.to_cpu() if found.is_mapped else None
 
@@ -190,7 +190,7 @@ class Engine:
         """A realized BUFFER or BUFFER_VIEW as a flat array that keeps it and lies where others find
         it, which the host may not read; and the pointer to its allocation.
         """
-        refuse_in_capture()
+        refuse_in_capture(buffer)
         return buffer_of(buffer).lend()
 
     def _places(self) -> Iterator[str]:
@@ -307,10 +307,15 @@ def fresh_buffer(size: int | ImageDType, dtype: DType, device: str) -> UOp:
     return UOp(Op.BUFFER, dtype, (UOp(Op.DEVICE, dtypes.void, (), device), unique()), size)
 
 
-def refuse_in_capture() -> None:
-    """Raises JitError inside a step being captured, which must not depend on what it computes."""
-    if recordings.open and recordings.open[-1].refuses:
+def refuse_in_capture(buffer: UOp) -> None:
+    """Raises JitError inside a step being captured, which must not depend on what it computes; a
+    capture that does not refuse it notes what was read.
+    """
+    if not recordings.open:
+        return
+    if recordings.innermost.refuses:
         raise JitError(
             "a value was read back (item, numpy, tolist ...) inside a function being captured "
             "by TinyJit; a replay could not do that. Return the tensor and read it outside."
         )
+    recordings.innermost.read.add(buffer_of(buffer))

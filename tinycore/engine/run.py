@@ -158,6 +158,8 @@ class Recording:
 
     refuses: bool = True
     """True if reading values back is refused."""
+    read: set[Buffer] = field(default_factory=set)
+    """Memory that the host has read, where it may."""
     items: list[ExecItem] = field(default_factory=list)
     values: set[tuple[str, int]] = field(default_factory=set)
     """Numbers of bound variables in a computation, by the names of their nodes."""

@@ -251,14 +251,23 @@ def test_random_numbers_of_each_call_are_refused(tmp_path: Path) -> None:
         lambda x: (x + 1).realize() * 2,
         lambda x: (x[1:] * x.sum().realize()).flip(0),
         TinyJit(lambda x: (x + 1).realize()),
+        lambda x: x * x.sum().item(),
+        lambda x: x * x.numpy()[0],
+        lambda x: x * x[1].item(),
+        lambda x: x + 1 if x.max().item() > 0 else x - 1,
     ],
-    ids=["result", "step", "number", "captured"],
+    ids=["result", "step", "number", "captured", "item", "input", "part", "branch"],
 )
 def test_what_a_model_computes_while_it_is_called_is_no_constant(
     tmp_path: Path, model: Callable[[Tensor], Tensor]
 ) -> None:
     with pytest.raises(UnsupportedError, match=r"from its inputs .* as a constant"):
         export(model, {"x": Tensor([1.0, 2.0])}, "paper", tmp_path)
+
+
+def test_a_constant_that_a_model_reads_while_it_is_called_is_one(tmp_path: Path) -> None:
+    scale = Tensor([3.0]).realize()
+    computed(lambda x: x * scale.item(), {"x": Tensor([1.0, 2.0])}, tmp_path)
 
 
 def test_a_table_that_a_model_computes_while_it_is_called_is_a_constant(tmp_path: Path) -> None:
