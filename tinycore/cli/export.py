@@ -231,10 +231,11 @@ def shaped(tensors: Mapping[str, Tensor]) -> dict[str, Shaped]:
 
 
 def memory(tensor: Tensor) -> Buffer:
-    """The buffer of a realized tensor. Raises UnsupportedError for one that needs none."""
-    if not tensor.numel():
+    """The buffer of a realized tensor. Raises UnsupportedError for one that is no plain memory."""
+    if not graph.is_memory(tensor.uop):
         raise UnsupportedError(
-            f"an exported model takes and returns no tensors without elements, as of {tensor.shape}"
+            "an exported model takes and returns tensors whose shapes are of numbers above 0, not "
+            f"{tensor.shape}"
         )
     return buffer_of(base_of(tensor.uop))
 
