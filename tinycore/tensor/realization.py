@@ -349,11 +349,12 @@ def detached_as(root: UOp, memory: UOp) -> UOp:
 
     What has its parts detached is no memory that could be written to.
     """
-    parts = parts_of(memory) if memory.op is Op.MULTI else []
-    if root.op not in (Op.DETACH, Op.OWN) or not all(p.op is root.op for p in parts) or not parts:
+    base = base_of(root)
+    parts = [*map(base_of, parts_of(memory))] if memory.op is Op.MULTI else []
+    if base.op not in (Op.DETACH, Op.OWN) or not all(p.op is base.op for p in parts) or not parts:
         return memory
     whole = memory.substitute({part: part.src[0] for part in parts})
-    return root.with_src((detached_as(root.src[0], whole),))
+    return base.with_src((detached_as(base.src[0], whole),))
 
 
 def movement_chain(node: UOp) -> Iterator[UOp]:

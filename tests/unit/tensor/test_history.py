@@ -710,10 +710,13 @@ def test_a_write_on_several_devices_is_done_as_a_whole() -> None:
 
 
 @pytest.mark.parametrize("of", [name for name in PLACES if name != "plain"])
+@pytest.mark.parametrize("shape", [(2,), (2, 1)])
 @pytest.mark.parametrize("when", ["waits", "done"])
-def test_realize_that_ended_a_gradient_is_told_after_a_write(of: str, when: str) -> None:
+def test_realize_that_ended_a_gradient_is_told_after_a_write(
+    of: str, shape: tuple[int, ...], when: str
+) -> None:
     x = Tensor([1.0, 2.0], requires_grad=True)
-    y = PLACES[of](x).realize()
+    y = PLACES[of](x).reshape(shape).realize()
     y.assign(y * 0.5)
     if when == "done":
         y.realize()
