@@ -274,6 +274,16 @@ def test_results_that_differ_fail_the_command(net: Path, tmp_path: Path) -> None
         exported.verify(folder)
 
 
+def test_small_results_that_differ_are_told(tmp_path: Path) -> None:
+    with Context(DEV="CPU"):
+        x = Tensor([1.0, 2.0, 3.0, 4.0]).realize()
+    folder = written(tmp_path / "model", lambda x: x * 1e-6, {"x": x})
+    assert compared(folder).returncode == 0
+    example = (folder / "example.safetensors").read_bytes()
+    (folder / "example.safetensors").write_bytes(example[:-4] + bytes(4))
+    assert "4e-06 apart, differs" in compared(folder).stdout
+
+
 def test_a_failed_export_leaves_the_earlier_one(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = {place.name: place.read_bytes() for place in net.glob("*.*")}
 

@@ -160,7 +160,7 @@ def difference(tensor: Tensor, got: bytes, want: bytes) -> tuple[float, float]:
         largest = max(largest, abs(b)) if math.isfinite(b) else largest
     if tensor.dtype.startswith("fp8"):
         return apart, 1.0  # neighbors
-    return apart, BOUNDS.get(tensor.dtype, 0.0) * max(largest, 1.0)
+    return apart, BOUNDS.get(tensor.dtype, 0.0) * largest
 
 
 def main() -> int:
