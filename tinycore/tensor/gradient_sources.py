@@ -30,10 +30,9 @@ def parameters_of_gradient(node: UOp) -> tuple[int, ...] | None:
 
     None where not all are known: a canonical graph has a CALL without its arguments.
     """
-    below = reached(node)
-    if any(n.op is Op.CALL for n in below):
+    if any(n.op is Op.CALL for n in reached(node)):
         return None
-    return tuple([-1 - m.src[1].arg for n in below for m in sources_at(n)])
+    return tuple([-1 - memory.src[1].arg for memory in sources(node)])
 
 
 def sources(node: UOp) -> Iterator[UOp]:

@@ -360,12 +360,13 @@ class GradientHistory:
         """
         if not any(n.op is BUFFER and ended_at(n) for n in nodes):
             return  # as mostly, without a look at which of them a gradient goes to
-        below = [n for n in reached(root, through_memory=True) if not is_gradient_leaf(n)]
-        found = [m for n in below for m in sources_at(n) if ended_at(m)]
-        if not found:
-            return
-        origins = {node: still_there(ended_at(node)) for node in found}
-        asked = set(wanted([*found, *chain.from_iterable(origins.values())]))
+        origins = {
+            memory: still_there(ended_at(memory))
+            for node in reached(root, through_memory=True)
+            if not is_gradient_leaf(node)
+            for memory in sources_at(node)
+        }
+        asked = set(wanted([*origins, *chain.from_iterable(origins.values())]))
         for node, ended in origins.items():
             if lost := [n for n in ended if n in asked]:
                 raise GradientError(

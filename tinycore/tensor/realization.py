@@ -403,8 +403,6 @@ def readers_of_overwritten(form: CanonicalGraph, waiting: Iterable[Storage]) -> 
     """Nodes that living tensors still have to compute from memory which some roots overwrite, and
     the latest writes on several devices: one is done as a whole, whatever parts of it are read.
     """
-    if not form.assigned:
-        return []
     done = {*form.assigned, *form.roots}
     replaced = {base_of(n.src[0]) for n in form.assigned}
     latest = set(form.assigned) - replaced
