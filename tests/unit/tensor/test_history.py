@@ -673,7 +673,7 @@ CHANGES: list[Callable[[Any, Any], Any]] = [
 @pytest.mark.parametrize("of", PLACES)
 @pytest.mark.parametrize("seed", range(12))
 def test_random_uses_between_writes_have_the_gradients_of_torch(of: str, seed: int) -> None:
-    """Of one tensor on any devices, whose writes wait, or are done when it is read or realized."""
+    """Uses of one tensor on any devices; writes wait, or are done when it is read or realized."""
     draw = Draw(seed)
     start = [1.0, 2.0, -3.0, 4.0]
     x, other = (PLACES[of](Tensor(start, requires_grad=True)).realize() for _ in range(2))
