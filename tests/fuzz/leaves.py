@@ -319,7 +319,7 @@ class Theirs(Ours):
         optimizer.zero_grad()
         loss = (w * w * a).sum()
         loss.backward()
-        optimizer.step()
+        self.step(optimizer)
         return loss.detach()
 
     def summed(self, w: Any, a: Any) -> Any:
