@@ -284,6 +284,12 @@ def test_small_results_that_differ_are_told(tmp_path: Path) -> None:
     assert "4e-06 apart, differs" in compared(folder).stdout
 
 
+def test_an_example_that_takes_too_long_is_told(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exported, "SECONDS", 0.001)
+    with pytest.raises(UnsupportedError, match=r"after 0\.001 seconds"):
+        exported.verify(net)
+
+
 def test_a_failed_export_leaves_the_earlier_one(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = {place.name: place.read_bytes() for place in net.glob("*.*")}
 

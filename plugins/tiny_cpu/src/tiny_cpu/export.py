@@ -216,15 +216,16 @@ class Weights:
     @classmethod
     def of(cls, path: Path) -> Weights:
         """Read the header."""
-        content = path.read_bytes()
-        length = HEADER_LENGTH_BYTES + int.from_bytes(content[:HEADER_LENGTH_BYTES], "little")
-        header = json.loads(content[HEADER_LENGTH_BYTES:length])
+        with path.open("rb") as file:
+            first = file.read(HEADER_LENGTH_BYTES)
+            content = first + file.read(int.from_bytes(first, "little"))
+        length, header = len(content), json.loads(content[HEADER_LENGTH_BYTES:])
         starts = {
             name: length + facts["data_offsets"][0]
             for name, facts in header.items()
             if name != "__metadata__"
         }
-        return cls(len(content), length, fnv(content[:length]), starts)
+        return cls(path.stat().st_size, length, fnv(content), starts)
 
 
 def fnv(content: bytes) -> int:
@@ -265,10 +266,14 @@ def verify(folder: Path) -> None:
     """Compare what the library computes of the example, in a process of its own, with what was
     computed here. Raises UnsupportedError.
     """
-    done = subprocess.run(
-        [sys.executable, "-I", str(folder / "model.py")],
-        capture_output=True, text=True, check=False, timeout=SECONDS,
-    )  # fmt: skip
+    command = [sys.executable, "-I", str(folder / "model.py")]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS)
+    except subprocess.TimeoutExpired as error:
+        raise UnsupportedError(
+            f"the exported library has not computed its example after {SECONDS} seconds. Give "
+            "smaller inputs: what is exported has their shapes"
+        ) from error
     if done.returncode:
         raise UnsupportedError(
             f"the exported library computes something else than this process:\n{done.stdout}"
