@@ -120,6 +120,6 @@ class Library:
 
     def abort(self, comm: c_void_p) -> None:
         """End a communicator with all that it is asked, whatever it says; its memory is gone."""
-        if comm:
+        if comm.value:
             self.functions.ncclCommAbort(comm)
             comm.value = None
