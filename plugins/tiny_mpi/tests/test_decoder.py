@@ -1,8 +1,13 @@
-"""A decoder on several processes: the losses of one, and exactly the bytes that theory says."""
+"""A decoder on several processes: the losses of one, and exactly the bytes that theory says.
+
+Eight processes of two cores take minutes, as each schedules the whole graph: of the table of ways
+and processes a part is run, all of it by `DECODER_ALL=1 pytest -m slow test_decoder.py`.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -61,15 +66,19 @@ def trained(count: int, way: str, layers: int) -> Any:
     return json.loads(result.stdout)
 
 
+ALL = [
+    (way, count)
+    for way in [*THEORY, "pipeline"]
+    for count in (2, 4, 8)
+    if count > 2 or not way.startswith("mesh")  # two rows of one are no mesh
+]
+LONG = {(way, count) for way, count in ALL if count == 8 and way != "data"}
+LONG |= {("zero1", 4), ("zero2", 4)}
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("way", "count"),
-    [
-        (way, count)
-        for way in [*THEORY, "pipeline"]
-        for count in (2, 4, 8)
-        if count > 2 or not way.startswith("mesh")  # two rows of one are no mesh
-    ],
+    ("way", "count"), [case for case in ALL if "DECODER_ALL" in os.environ or case not in LONG]
 )
 def test_losses_and_bytes(way: str, count: int) -> None:
     layers = count if way == "pipeline" else 1 if count == 8 else 2
