@@ -232,7 +232,8 @@ PROGRAM = """
 import sys
 from tiny_mpi.conformance import CHECKS, MISTAKES
 from tinycore.groups import group
-print(type(group()).__name__, getattr(getattr(group(), "library", None), "functions", None))
+found = getattr(getattr(group(), "library", None), "functions", None)
+print(f"{type(group()).__name__} {found}")  # in one piece: three processes print at once
 for check in CHECKS.values():
     check(group())
 if len(sys.argv) > 1:
