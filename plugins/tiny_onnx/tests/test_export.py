@@ -100,15 +100,23 @@ def test_a_graph_for_one_length_alone_is_refused() -> None:
         export(lambda x: x if x.shape[0] > 3 else -x, draw(4), dynamic_axes={"x": {0: "n"}})
 
 
-def test_bounds_of_a_variable_decide() -> None:
+def test_attention_of_any_length_is_exported() -> None:
     def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return Tensor.scaled_dot_product_attention(query, key, value, is_causal=True)
 
-    axes = {name: {2: Variable("length", 1, 64)} for name in ("query", "key", "value")}
     calls = [tuple(draw(1, 2, n, 8) for _ in range(3)) for n in (4, 9)]
-    check(attention, *calls, dynamic_axes=axes)
+    for axis in (Variable("length", 1, 64), "length"):
+        axes = {name: {2: axis} for name in ("query", "key", "value")}
+        check(attention, *calls, dynamic_axes=axes)
+
+
+def test_bounds_of_a_variable_decide() -> None:
+    def cut(x: Tensor) -> Tensor:
+        return x if x.shape[0] < 100 else -x
+
+    check(cut, (draw(4),), (draw(9),), dynamic_axes={"x": {0: Variable("length", 1, 64)}})
     with pytest.raises(UnsupportedError, match="closer bounds"):
-        export(attention, calls[0], dynamic_axes={name: {2: "length"} for name in axes})
+        export(cut, draw(4), dynamic_axes={"x": {0: "length"}})
 
 
 def test_the_number_of_a_variable_is_an_input() -> None:
