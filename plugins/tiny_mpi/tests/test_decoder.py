@@ -72,8 +72,8 @@ ALL = [
     for count in (2, 4, 8)
     if count > 2 or not way.startswith("mesh")  # two rows of one are no mesh
 ]
-LONG = {(way, count) for way, count in ALL if count == 8 and way != "data"}
-LONG |= {("zero1", 4), ("zero2", 4)}
+LONG = {("zero2", 4), *((way, 8) for way in ("zero1", "zero2", "zero3", "mesh-zero3"))}
+"""Those whose parts stand in other cells, too."""
 
 
 @pytest.mark.timeout(600)
