@@ -6,8 +6,8 @@ import ctypes
 import shutil
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +192,13 @@ def test_numbers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
             model(x=wrong)
 
 
+def side_by_side(work: Callable[[Any], None], given: Sequence[Any]) -> None:
+    """Call a function with each of some arguments, each in a thread of its own."""
+    with ThreadPoolExecutor(len(given)) as pool:
+        for done in [pool.submit(work, argument) for argument in given]:
+            done.result()
+
+
 def test_two_models_and_several_threads_of_one_process(net: Path, tmp_path: Path) -> None:
     with Context(DEV="CPU"):
         x = Tensor.rand(16, 16).realize()
@@ -206,11 +213,7 @@ def test_two_models_and_several_threads_of_one_process(net: Path, tmp_path: Path
             first = got if first is None else first
             wrong.extend([] if numpy.array_equal(got, first) else [got])
 
-    threads = [threading.Thread(target=work, args=(model,)) for model in models]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    side_by_side(work, models)
     assert not wrong
 
 
@@ -224,11 +227,7 @@ def test_threads_take_turns_with_one_model(net: Path) -> None:
             got = model(x=inputs[number])["output"]
             wrong.extend([] if numpy.array_equal(got, expected[number]) else [got])
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    side_by_side(work, range(2))
     assert not wrong
 
 
