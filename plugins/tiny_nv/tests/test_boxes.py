@@ -20,6 +20,7 @@ from tiny_testing.accelerator.device import LIMITS, Rewriter
 from tiny_testing.grading import result_on, trial_named
 from tiny_testing.kernels import Array
 from tiny_testing.suite.judge import Verdict
+from tiny_testing.suite.shared import boxed_plan
 from tinycore import Context, Device, Tensor
 from tinycore.builtin.interpreter import PythonCompiler, PythonRenderer
 from tinycore.builtin.plan import Plan as InterpreterPlan
@@ -32,14 +33,14 @@ from tinycore.errors import DeviceError, UnsupportedError, VerifyError
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
 from tinycore.lower.steps.stage import nest_of
-from tinycore.lower.tile import Bind, Plan, Split, Stage, Tail, apply_checked
+from tinycore.lower.tile import Bind, Plan, Stage, apply_checked
 from tinycore.plugin import ProgramInfo, deferred
 from tinycore.render.base import Limits, LinearKernel, pointer_of
 from tinycore.render.cstyle import CStyle
 from tinycore.tensor.host_bytes import decode, encode
 from tinycore.uop.matrix import MatrixDescriptor
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind, Op, Part
+from tinycore.uop.op import Op
 from tinycore.uop.parse import program_from_text
 from tinycore.uop.text import to_text
 from tinycore.uop.verify import verify
@@ -80,34 +81,10 @@ def product(rows: int, inner: int, columns: int, dtype: str = "float16") -> UOp:
     return left.matmul(right.T, dtype="float32").schedule()[-1].ast
 
 
-def plan(
-    ast: UOp,
-    depth: int = DEPTH,
-    swizzle: int = 4,
-    copies: int = 3,
-    *,
-    rows: int = 16,
-    columns: int = 8,
-) -> Plan:
+def plan(ast: UOp, depth: int = DEPTH, swizzle: int = 4, **sizes: int) -> Plan:
     """Both operands of a tile staged, a step of the sum at a time."""
-    *batch, row, column, inner = (r.arg.number for r in nest_of(ast))
-    sides = tuple((((((*side, 1), 1),), (((*inner, 1), 1),))) for side in (row, column))
-    fills = (
-        (*axis, 1, Part.FILL, array)
-        for array, side in enumerate((row, column))
-        for axis in (side, inner)
-    )
-    return (
-        *(Split(row, rows, Tail.GUARD), Split(column, columns, Tail.GUARD)),
-        Split(inner, depth, Tail.GUARD),
-        *(Bind(axis, AxisKind.GRID) for axis in (*batch, (*row, 0), (*column, 0))),
-        *(Bind((*row, 1), AxisKind.BLOCK), Bind((*column, 1), AxisKind.UNROLL)),
-        *(
-            Stage((*inner, 0), side, copies=copies, swizzle=swizzle, narrow=(dtypes.float16,))
-            for side in sides
-        ),
-        *(Bind(axis, AxisKind.FILL) for axis in fills),
-    )
+    axes = [r.arg.number for r in nest_of(ast)]
+    return boxed_plan(axes, depth, dtypes.float16, swizzle=swizzle, **sizes)
 
 
 def lowered(ast: UOp, limits: Limits = CARD, steps: Plan | None = None) -> LinearKernel:

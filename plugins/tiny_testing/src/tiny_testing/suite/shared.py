@@ -5,6 +5,7 @@ Plans of devices that have such memory near their threads, asked of all that hav
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -231,10 +232,22 @@ BOXED: Final = tuple(
 )
 
 
-def boxed_plan(dtype: DType) -> Plan:
-    """Both operands of a product staged in boxes, whose rows lie along the sum."""
-    row, column, inner = (0,), (1,), (2,)
-    depth = BOX_PIECES * 16 // dtype.itemsize
+def boxed_plan(
+    axes: Sequence[tuple[int, ...]],
+    depth: int,
+    narrow: DType,
+    *,
+    rows: int = BOX_ROWS,
+    columns: int = BOX_COLUMNS,
+    copies: int = BOXES_IN_TURN,
+    swizzle: int = BOX_PIECES,
+) -> Plan:
+    """Both operands of a product staged in boxes, whose rows lie along the sum.
+
+    `axes` are those of the nest: any batch, rows, columns, and the sum, of which `depth` steps are
+    staged at a time.
+    """
+    *batch, row, column, inner = axes
     sides = tuple((((((*side, 1), 1),), (((*inner, 1), 1),))) for side in (row, column))
     fills = (
         (*axis, 1, Part.FILL, array)
@@ -242,12 +255,12 @@ def boxed_plan(dtype: DType) -> Plan:
         for axis in (side, inner)
     )
     return (
-        *(Split(row, BOX_ROWS, Tail.GUARD), Split(column, BOX_COLUMNS, Tail.GUARD)),
+        *(Split(row, rows, Tail.GUARD), Split(column, columns, Tail.GUARD)),
         Split(inner, depth, Tail.GUARD),
-        *(Bind((*axis, 0), AxisKind.GRID) for axis in (row, column)),
+        *(Bind(axis, AxisKind.GRID) for axis in (*batch, (*row, 0), (*column, 0))),
         *(Bind((*row, 1), AxisKind.BLOCK), Bind((*column, 1), AxisKind.UNROLL)),
         *(
-            Stage((*inner, 0), side, copies=BOXES_IN_TURN, swizzle=BOX_PIECES, narrow=(dtype,))
+            Stage((*inner, 0), side, copies=copies, swizzle=swizzle, narrow=(narrow,))
             for side in sides
         ),
         *(Bind(axis, AxisKind.FILL) for axis in fills),
@@ -266,7 +279,9 @@ def test_boxes_are_copied_by_one_thread(subject: Subject, what: tuple[Size, DTyp
     if not subject.claims(dtype.name):
         raise NotApplicable(f"{dtype.name} is not claimed")
     kernel = product_of_types(rows, inner, columns, dtype, dtype, dtypes.float32, is_turned=True)
-    linear = lower(kernel, subject.toolchain.renderer, "boxes", boxed_plan(dtype))
+    depth = BOX_PIECES * 16 // dtype.itemsize
+    plan = boxed_plan(((0,), (1,), (2,)), depth, dtype)
+    linear = lower(kernel, subject.toolchain.renderer, "boxes", plan)
     assert linear.effects, "no operand is copied as boxes, whatever its limits state"
     left, right = (
         integers(size, seed) % 3 - 1 for seed, size in enumerate((rows * inner, inner * columns))
