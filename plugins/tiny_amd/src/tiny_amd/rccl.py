@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy
 
 from tiny_amd.settings import settings
+from tiny_hcq import is_library
 from tinycore.errors import DeviceError, OutOfMemory
 
 __all__ = ["RcclCard", "collectives"]
@@ -109,12 +110,3 @@ def opened_hip() -> Hip | None:
     names = (settings.HIP_LIBRARY,) if settings.HIP_LIBRARY else HIP_NAMES
     found = next(filter(is_library, names), None)
     return None if found is None else Hip(found)
-
-
-def is_library(path: str) -> bool:
-    """True if a library is there to be opened."""
-    try:
-        ctypes.CDLL(path)
-    except OSError:
-        return False
-    return True

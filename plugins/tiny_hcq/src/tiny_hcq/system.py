@@ -33,6 +33,17 @@ def interface() -> Any:
     return ffi
 
 
+def is_library(path: str) -> bool:
+    """True if a library is there to be opened, which then stays open."""
+    import ctypes  # noqa: PLC0415  as with cffi, not by those that look for cards
+
+    try:
+        ctypes.CDLL(path)
+    except OSError:
+        return False
+    return True
+
+
 class System(Protocol):
     """System calls of a driver. Paths are absolute."""
 

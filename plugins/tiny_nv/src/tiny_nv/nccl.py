@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+from tiny_hcq import is_library
 from tiny_nv.device import CudaDevice
 from tiny_nv.probe import count
 from tiny_nv.settings import cuda_settings
@@ -52,12 +52,3 @@ def candidates() -> Iterator[str]:
         return
     yield from (str(Path(folder) / WHEEL) for folder in sys.path if (Path(folder) / WHEEL).exists())
     yield NAME
-
-
-def is_library(path: str) -> bool:
-    """True if a library is there to be opened."""
-    try:
-        ctypes.CDLL(path)
-    except OSError:
-        return False
-    return True
