@@ -122,8 +122,8 @@ def named_in_module(module: str, name: str) -> Any:
 
 def exporters() -> list[str]:
     """Names of the installed backends that export models."""
-    loaded = (claim.load() for claim in Device.plugins.claims)
-    return [backend.name for backend in loaded if backend and backend.export]
+    claims = Device.plugins.claims
+    return [found.name for claim in claims if (found := claim.load()) and found.export]
 
 
 def export(
@@ -151,8 +151,8 @@ def export(
     with Context(TRAINING=0):
         examples = {name: Tensor(x.numpy(), dtype=x.dtype) for name, x in inputs.items()}
         state = nn.state.get_state_dict(function)
-        for tensor in (*state.values(), *examples.values()):
-            tensor.realize()
+        if found := (*state.values(), *examples.values()):
+            Tensor.realize(*found)
         before = {id(x): x for x in waiting_tensors()}
         results = results_of(function, examples)
         targets = {
