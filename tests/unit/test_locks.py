@@ -19,8 +19,9 @@ SOURCES = [
     file
     for folder in (CORE, *PLUGINS.glob("*/src"))
     for file in sorted(folder.rglob("*.py"))
-    if file != CORE / "_locks.py"
+    if file != CORE / "_locks.py" and file.parent.name != "exported"
 ]
+"""Without the files that `tinycore export` copies: they run where tinycore is not installed."""
 BARE = frozenset({"Lock", "RLock", "Semaphore", "BoundedSemaphore", "allocate_lock"})
 """Locks of `threading` and `_thread` that a fork leaves held."""
 

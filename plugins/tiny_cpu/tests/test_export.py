@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -229,6 +232,30 @@ def test_threads_take_turns_with_one_model(net: Path) -> None:
 
     side_by_side(work, range(2))
     assert not wrong
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_waits_until_no_model_runs(net: Path) -> None:
+    model, done = opened(net), threading.Event()
+    x = numpy.full((32, 64), 0.5, "float32")
+    expected = model(x=x)["output"]
+
+    def busy() -> None:
+        while not done.is_set():
+            model(x=x)
+
+    runner = threading.Thread(target=busy)
+    runner.start()
+    try:
+        for _ in range(20):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(30)
+                os._exit(0 if numpy.array_equal(model(x=x)["output"], expected) else 1)
+            assert os.waitpid(child, 0)[1] == 0
+    finally:
+        done.set()
+        runner.join()
 
 
 def test_state_stays_from_run_to_run(tmp_path: Path) -> None:

@@ -35,6 +35,8 @@ FORMATS = {
 RAW = {1: "B", 2: "H"}
 BOUNDS = {"float64": 1e-10, "float32": 1e-4, "float16": 1e-2, "bfloat16": 2e-2}
 """Largest differences from what tinycore computed, relative to the largest number."""
+TURNS: dict[int, Lock] = {}
+"""The lock of each model, which a thread holds while it runs."""
 
 
 class Description(ctypes.Structure):
@@ -91,7 +93,7 @@ class Model:
     """An exported model: call it with its inputs by name."""
 
     def __init__(self, folder: str | os.PathLike[str] = "", threads: int = 0) -> None:
-        self._turn = Lock()
+        self._turn = TURNS[id(self)] = Lock()
         place = Path(folder or Path(__file__).parent).resolve()
         self._library = library = ctypes.CDLL(str(place / "libmodel.so"))
         library.model_open.restype = library.model_data.restype = ctypes.c_void_p
@@ -128,8 +130,25 @@ class Model:
             return {name: tensor.value() for name, tensor in self.outputs.items()}
 
     def __del__(self) -> None:
+        TURNS.pop(id(self), None)
         if getattr(self, "_model", None):
             self._library.model_close(self._model)
+
+
+def _before_fork() -> None:
+    """Wait until no model runs: a child would find its lock held by a thread that it has not."""
+    _held.extend(TURNS.values())
+    for turn in _held:
+        turn.acquire()
+
+
+def _after_fork() -> None:
+    while _held:
+        _held.pop().release()
+
+
+_held: list[Lock] = []
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
 
 
 def example(folder: Path) -> dict[str, bytes]:
