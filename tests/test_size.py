@@ -35,7 +35,7 @@ BUDGETS: Final = {
     "tinycore/nn/optim": 8_333,
     "tinycore/render": 19_491,
     "tinycore/schedule": 55_601,
-    "tinycore/tensor": 123_575,
+    "tinycore/tensor": 123_179,
     "tinycore/tensor/guards": 8_635,
     "tinycore/uop": 44_053,
     "plugins/tiny_amd": 42_910,
@@ -55,9 +55,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 487_477
+SUM: Final = 487_081
 """The budgets of the core together."""
-FLOORS: Final = 442_978
+FLOORS: Final = 442_582
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

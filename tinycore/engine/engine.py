@@ -1,6 +1,7 @@
-"""`Engine`: the implementation of the frontend's `Runtime` by scheduler, compiler and devices.
+"""`Engine`: what the frontend asks of scheduler, compiler and devices.
 
-Floor 4. The one object that joins schedule, compiler and devices behind `tensor.runtime.Runtime`.
+Floor 4. The one object that joins schedule, compiler and devices behind `tensor.runtime`, where a
+subclass may take its place. Arrays hold the bytes of `to_numpy_dtype`.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from tinycore.uop.shape import DeviceLike, devices_named, members_of, mesh_of, n
 
 HostArray: TypeAlias = "numpy.ndarray[Any, numpy.dtype[Any]]"
 Refresh = Callable[[], HostArray]
+"""Gives the new content of a buffer, for a captured step that is about to be replayed."""
 
 HOST_DEVICE_TYPE = 1
 """The DLDeviceType of memory that the processor addresses; it has the number 0 only."""
@@ -225,7 +227,14 @@ class Engine:
         others: Sequence[UOp] = (),
         on_result: OnResult | None = None,
     ) -> Realized:
-        """Compute the roots; map them, and other nodes that `policy` selects, to their memory."""
+        """Compute the roots of a canonical graph; map nodes that now are memory to that memory.
+
+        `on_result` is called with the result before this returns. If existing memory is written to
+        and an interrupt arrives in between, it is called once all is computed, by `finish` at the
+        latest. The result has the roots, and of the nodes below `others`, which live on, those that
+        `policy` selects from all nodes with memory. The policy is called once for all graphs that
+        differ in their buffers only.
+        """
         varying = varying_parameters(canonical.memory)
         schedule = schedule_for(canonical, policy, on_disk=True, varying=varying)
         if profilers:
@@ -259,7 +268,7 @@ class Engine:
         return computed
 
     def finish(self) -> None:
-        """Complete the work that an interrupt left undone."""
+        """Complete the work that an interrupt left undone, if it wrote to existing memory."""
         transactions.finish_interrupted()
 
     def describe(self, buffer: UOp) -> str:

@@ -17,13 +17,14 @@ import numpy
 
 from tiny_testing.structure import STRUCTURE
 from tinycore.dtype import DType, ImageDType, dtypes, to_numpy_dtype
+from tinycore.engine.engine import Engine, Refresh
 from tinycore.errors import UnsupportedError
 from tinycore.schedule.canonical import CanonicalGraph, canonicalize
 from tinycore.schedule.kernel import memory_of
 from tinycore.schedule.retention import OnResult, Realized, RetentionPolicy
 from tinycore.tensor import graph, pixels
 from tinycore.tensor.host_bytes import FOREIGN, decode, encode
-from tinycore.tensor.runtime import HostArray, Refresh
+from tinycore.tensor.runtime import HostArray
 from tinycore.uop.bindings import sizes_below, with_sizes
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, made_anew
@@ -231,7 +232,7 @@ ARITHMETIC: Final[dict[Op, Callable[..., Any]]] = {
 }
 
 
-class ReferenceRuntime:
+class ReferenceRuntime(Engine):
     """A runtime on which nothing is compiled; install it with `tinycore.tensor.runtime.use`."""
 
     def __init__(self, device: str = "REFERENCE") -> None:
