@@ -25,7 +25,7 @@ BUDGETS: Final = {
     "tinycore/builtin": 16_164,
     "tinycore/cli": 9_306,
     "tinycore/device": 20_233,
-    "tinycore/engine": 21_457,
+    "tinycore/engine": 20_928,
     "tinycore/lower": 49_948,
     "tinycore/lower/steps": 13_100,
     "tinycore/lower/strategies": 28_425,
@@ -55,9 +55,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 487_081
+SUM: Final = 486_552
 """The budgets of the core together."""
-FLOORS: Final = 442_582
+FLOORS: Final = 442_053
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

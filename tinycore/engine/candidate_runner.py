@@ -7,12 +7,13 @@ Devices that two processes cannot open at once are measured in this process.
 
 from __future__ import annotations
 
+import pickle
 import warnings
+from base64 import b64encode
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from tinycore.config import cpu_count
 from tinycore.device.protocols import Toolchain
@@ -20,10 +21,9 @@ from tinycore.device.registry import OpenDevice
 from tinycore.device.worker_process import WorkerLost, WorkerProcess
 from tinycore.engine.compile import Binary, parallel_jobs
 from tinycore.engine.estimate import estimate
-from tinycore.engine.search_worker import binary_from_json, binary_to_json
 from tinycore.engine.trial import Outcome, Trial
 from tinycore.errors import TinycoreError
-from tinycore.lower.tile import Plan, plan_to_text
+from tinycore.lower.tile import Plan
 from tinycore.render.base import Renderer
 from tinycore.uop.node import UOp
 from tinycore.uop.text import to_text
@@ -55,163 +55,121 @@ def new_worker(words: Sequence[str] = WORKER) -> WorkerProcess:
     return WorkerProcess(words, {f"TINYCORE_{name}": value for name, value in chosen.items()})
 
 
-def answer_of(worker: WorkerProcess, word: str, seconds: float, **content: Any) -> dict[str, Any]:
+def answer_of(worker: WorkerProcess, word: str, seconds: float, *given: object) -> Any:
     """The answer of a worker to a request. Raises RequestFailed."""
     try:
-        answer, _ = worker.ask({"do": word, "seconds": seconds} | content, seconds)
+        request = word, seconds, b64encode(pickle.dumps(given)).decode()
+        fault, content = worker.ask(request, seconds)
+        if not fault:
+            return pickle.loads(content)
     except WorkerLost as lost:
         last = f": {lost.last_line}" if lost.last_line else ""
         raise RequestFailed(f"it {lost}{last}") from None
-    if "error" in answer:
-        raise RequestFailed(answer["error"])
-    return dict(answer)
+    except Exception as error:  # a candidate may have broken whatever answers
+        raise RequestFailed(f"it gave a malformed answer ({error})") from error
+    raise RequestFailed(fault)
 
 
-class CandidateRunner(Protocol):
-    """Compiles, runs and compares candidates of one kernel."""
+class CandidateRunner:
+    """Compiles, runs and compares candidates of one kernel: in worker processes, or in this one,
+    without isolation, if there are none.
+    """
 
-    def build_all(self, plans: Sequence[Plan]) -> list[Binary | CandidateLost]:
-        """Each plan compiled, or the reason why it could not be."""
-
-    def set_reference(self, reference: Binary) -> float:
-        """Take a program's results as the reference; the seconds of its best run.
-
-        Raises CandidateLost.
-        """
-
-    def measure(self, candidate: Binary, to_beat: float) -> Outcome:
-        """Time a candidate and compare its results with the reference. Raises CandidateLost."""
-
-    def compare(self, candidates: Sequence[Binary]) -> list[float]:
-        """Median seconds of programs that run alternately. Raises CandidateLost."""
-
-
-class InProcessRunner:
-    """Candidates in this process, without isolation, for devices that cannot be opened twice."""
-
-    def __init__(self, ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer]) -> None:
+    def __init__(
+        self,
+        ast: UOp,
+        device: OpenDevice,
+        toolchain: Toolchain[Renderer],
+        workers: Sequence[WorkerProcess],
+    ) -> None:
         self.trial = Trial(ast, device, toolchain)
-
-    def build_all(self, plans: Sequence[Plan]) -> list[Binary | CandidateLost]:
-        """Compile sequentially."""
-        return [self.build(plan) for plan in plans]
-
-    def build(self, plan: Plan) -> Binary | CandidateLost:
-        """One plan compiled, or why not."""
-        try:
-            return self.trial.build(plan)
-        except Exception as error:  # a candidate may break anything, our passes too
-            return CandidateLost(f"{type(error).__name__}: {error}")
-
-    def set_reference(self, reference: Binary) -> float:
-        """Run the reference."""
-        try:
-            return self.trial.set_reference(reference)
-        except TinycoreError as error:
-            raise CandidateLost(str(error)) from error
-
-    def measure(self, candidate: Binary, to_beat: float) -> Outcome:
-        """Time and compare a candidate."""
-        try:
-            return self.trial.measure(candidate, to_beat)
-        except TinycoreError as error:
-            raise CandidateLost(str(error)) from error
-
-    def compare(self, candidates: Sequence[Binary]) -> list[float]:
-        """Time programs that take turns."""
-        return self.trial.compare(candidates)
-
-
-@dataclass
-class SubprocessRunner:
-    """Candidates in worker processes."""
-
-    ast: UOp
-    device: OpenDevice
-    toolchain: Toolchain[Renderer]
-    workers: list[WorkerProcess]
-    reference: Binary | None = None
-    """The program whose results are right, and below the id of the process that has run it."""
-    reference_process: int = 0
-
-    def __post_init__(self) -> None:
-        self.opening = {
-            "device": self.device.name,
-            "toolchain": self.toolchain.name,
-            "arch": self.toolchain.arch,
-            "ast": to_text(self.ast),
-        }
+        self.workers = workers
+        self.opening = device.name, toolchain.name, toolchain.arch, to_text(ast)
         self.opened: set[int] = set()
-        self.memory_seconds = estimate(self.ast).bytes * SECONDS_PER_BYTE
+        self.memory_seconds = estimate(ast).bytes * SECONDS_PER_BYTE
+        self.reference: Binary | None = None
+        """The program whose results are right, and below the id of the process that has run it."""
+        self.reference_process = 0
 
     def open(self, worker: WorkerProcess) -> None:
         """Open the kernel in a worker. Raises RequestFailed."""
         if worker.pid in self.opened:
             return
-        answer = answer_of(worker, "open", OPEN_SECONDS, **self.opening)
-        here = {"key": self.toolchain.compiler.key, "limits": repr(self.toolchain.renderer.limits)}
-        if answer != here:
+        toolchain = self.trial.toolchain
+        here = toolchain.compiler.key, repr(toolchain.renderer.limits)
+        if answer_of(worker, "open", OPEN_SECONDS, *self.opening) != here:
             raise RequestFailed("its compiler or its processors are not those of this process")
         self.opened.add(worker.pid)
 
     def build_all(self, plans: Sequence[Plan]) -> list[Binary | CandidateLost]:
-        """Compile in parallel: each idle worker takes the next plan."""
-        free: SimpleQueue[WorkerProcess] = SimpleQueue()
-        for worker in self.workers:
+        """Each plan compiled, or the reason why it could not be; each idle worker takes the next
+        plan.
+        """
+        free: SimpleQueue[WorkerProcess | None] = SimpleQueue()
+        for worker in self.workers or (None,):
             free.put(worker)
 
         def build(plan: Plan) -> Binary | CandidateLost:
             worker = free.get()
             try:
-                self.open(worker)
-                answer = answer_of(worker, "build", BUILD_SECONDS, plan=plan_to_text(plan))
-                return binary_from_json(answer)
+                return self.build(plan, worker)
             except RequestFailed as error:
                 return CandidateLost(f"compiling: {error}")
+            except Exception as error:  # a candidate may break anything, our passes too
+                return CandidateLost(f"{type(error).__name__}: {error}")
             finally:
                 free.put(worker)
 
+        if not self.workers:
+            return [*map(build, plans)]
         with ThreadPoolExecutor(len(self.workers)) as threads:
             return list(threads.map(build, plans))
 
-    def ask(self, word: str, seconds: float, **content: Any) -> dict[str, Any]:
-        """The answer of the worker that runs candidates. Raises CandidateLost."""
-        runner = self.workers[0]
+    def build(self, plan: Plan, worker: WorkerProcess | None) -> Binary:
+        """A plan compiled by a worker, or here."""
+        if worker is None:
+            return self.trial.build(plan)
+        self.open(worker)
+        built: Binary = answer_of(worker, "build", BUILD_SECONDS, plan)
+        return built
+
+    def ask(self, word: str, seconds: float, *given: object) -> Any:
+        """The answer of what runs candidates. Raises CandidateLost."""
         try:
+            if not self.workers:
+                return getattr(self.trial, word)(*given)
+            runner = self.workers[0]
             self.open(runner)
             if self.reference is not None and self.reference_process != runner.pid:
                 self.reference_process = runner.pid
-                reference = binary_to_json(self.reference)
-                answer_of(runner, "set_reference", OPEN_SECONDS, binary=reference)
-            limit = seconds + RUN_SECONDS + self.memory_seconds
-            return answer_of(runner, word, limit, **content)
+                answer_of(runner, "set_reference", OPEN_SECONDS, self.reference)
+            return answer_of(runner, word, seconds + RUN_SECONDS + self.memory_seconds, *given)
         except RequestFailed as error:
             raise CandidateLost(f"running: {error}") from error
+        except TinycoreError as error:
+            raise CandidateLost(str(error)) from error
 
     def set_reference(self, reference: Binary) -> float:
-        """Run the reference."""
+        """Seconds of the program whose results are right. Raises CandidateLost."""
         self.reference = None
-        seconds = self.ask("set_reference", OPEN_SECONDS, binary=binary_to_json(reference))[
-            "seconds"
-        ]
-        self.reference, self.reference_process = reference, self.workers[0].pid
-        return float(seconds)
+        seconds: float = self.ask("set_reference", OPEN_SECONDS, reference)
+        if self.workers:
+            self.reference, self.reference_process = reference, self.workers[0].pid
+        return seconds
 
     def measure(self, candidate: Binary, to_beat: float) -> Outcome:
         """Time and compare a candidate; after a wrong one the process is replaced, as it may be
-        corrupted.
+        corrupted. Raises CandidateLost.
         """
-        content = {"binary": binary_to_json(candidate), "to_beat": to_beat}
-        outcome = Outcome(**self.ask("measure", RUNS * to_beat, **content))
-        if outcome.verdict == "wrong":
+        outcome: Outcome = self.ask("measure", RUNS * to_beat, candidate, to_beat)
+        if outcome.verdict == "wrong" and self.workers:
             self.workers[0].stop()
         return outcome
 
     def compare(self, candidates: Sequence[Binary]) -> list[float]:
-        """Time programs that take turns."""
-        binaries = [binary_to_json(candidate) for candidate in candidates]
-        answer = self.ask("compare", OPEN_SECONDS, binaries=binaries)
-        return list(answer["seconds"])
+        """Median seconds of programs that run alternately. Raises CandidateLost."""
+        seconds: list[float] = self.ask("compare", OPEN_SECONDS, candidates)
+        return seconds
 
 
 idle_workers: Final[list[WorkerProcess]] = []
@@ -235,7 +193,7 @@ def candidate_runner_for(
         workers = idle_workers[: parallel_jobs()]
     else:
         workers = [worker() for _ in range(parallel_jobs())]
-    runner = SubprocessRunner(ast, device, toolchain, workers)
+    runner = CandidateRunner(ast, device, toolchain, workers)
     try:
         runner.open(workers[0])
     except RequestFailed as error:
@@ -246,5 +204,5 @@ def candidate_runner_for(
                 "run in this one, where a candidate that crashes or hangs takes all along.",
                 stacklevel=2,
             )
-        return InProcessRunner(ast, device, toolchain)
+        return CandidateRunner(ast, device, toolchain, ())
     return runner

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
@@ -28,7 +29,6 @@ from tinycore.device import Buffer
 from tinycore.dtype import PointerDType, dtypes
 from tinycore.engine.compile import Binary, info_of
 from tinycore.engine.program_cache import plain_info, restored
-from tinycore.engine.search_worker import binary_from_json, binary_to_json
 from tinycore.errors import DeviceError, UnsupportedError, VerifyError
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
@@ -525,14 +525,8 @@ def test_a_program_says_its_maps_and_keeps_them_on_its_way_to_a_worker() -> None
     info = info_of(linear, 3)
 
     assert [TensorMap.from_json(text) for text in info.extras] == list(maps_of(linear))
-    assert binary_from_json(as_sent(Binary(b"code", info))).info == info
+    assert pickle.loads(pickle.dumps(Binary(b"code", info))).info == info
     assert restored(ProgramInfo, json.loads(json.dumps(plain_info(info)))) == info
-
-
-def as_sent(binary: Binary) -> dict[str, object]:
-    """A binary as the other process reads it."""
-    found: dict[str, object] = json.loads(json.dumps(binary_to_json(binary)))
-    return found
 
 
 # --- what is illegal, and refused
