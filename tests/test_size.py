@@ -20,32 +20,32 @@ sys.path.append(str(ROOT))  # last: what is installed comes first
 from benchmarks.size import folder_sizes, sums  # noqa: E402
 
 BUDGETS: Final = {
-    "tinycore": 19_724,
+    "tinycore": 19_718,
     "tinycore/array_api": 10_894,
-    "tinycore/builtin": 16_164,
+    "tinycore/builtin": 15_656,
     "tinycore/cli": 9_306,
-    "tinycore/device": 20_233,
+    "tinycore/device": 20_227,
     "tinycore/engine": 20_928,
-    "tinycore/lower": 49_948,
+    "tinycore/lower": 49_448,
     "tinycore/lower/steps": 13_100,
-    "tinycore/lower/strategies": 28_425,
+    "tinycore/lower/strategies": 28_419,
     "tinycore/linalg": 7_459,
     "tinycore/nn": 16_382,
     "tinycore/nn/files": 14_695,
     "tinycore/nn/optim": 8_333,
-    "tinycore/render": 19_491,
+    "tinycore/render": 19_220,
     "tinycore/schedule": 55_601,
     "tinycore/tensor": 123_179,
     "tinycore/tensor/guards": 8_635,
-    "tinycore/uop": 44_053,
+    "tinycore/uop": 43_881,
     "plugins/tiny_amd": 42_910,
     "plugins/tiny_cl": 9_588,
-    "plugins/tiny_cpu": 21_540,
+    "plugins/tiny_cpu": 21_640,
     "plugins/tiny_hcq": 22_678,
     "plugins/tiny_llm": 30_480,
     "plugins/tiny_metal": 11_394,
     "plugins/tiny_mpi": 18_800,
-    "plugins/tiny_nv": 77_271,
+    "plugins/tiny_nv": 78_577,
     "plugins/tiny_onnx": 63_564,
     "plugins/tiny_qcom": 27_560,
     "plugins/tiny_ray": 656,
@@ -55,9 +55,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 486_552
+SUM: Final = 485_083
 """The budgets of the core together."""
-FLOORS: Final = 442_053
+FLOORS: Final = 441_590
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

@@ -24,12 +24,11 @@ VENDORS: Final = {"tiny_cpu": 2}
 
 SET_BY_THE_CORE: Final = frozenset({"buffers_aligned"})
 """Fields that the engine sets for a launch, and no plugin for a device."""
-SEAMS: Final = frozenset({"strategies", "layout", "fills"})
+SEAMS: Final = frozenset({"strategies", "layout", "fills", "copies"})
 """Fields by which a plugin brings what its hardware alone has: the core knows nothing of it."""
 LONE_FIELDS: Final = {
     "sums_are_shared": "tiny_webgpu",
     "shared_is_near": "tiny_cl",
-    "async_bytes": "tiny_nv",
 }
 """Fields of `Limits` that one vendor sets."""
 
@@ -42,18 +41,12 @@ STATED_BY: Final = {
     Op.SHUFFLE: ("Limits", "shuffles"),
     Op.MATRIX: ("Limits", "matrix"),
     Op.MATRIX_LOAD: ("MatrixUnit", "load"),
-    Op.ASYNC_COPY: ("Limits", "async_bytes"),
-    Op.COMMIT: ("Limits", "async_bytes"),
-    Op.WAIT: ("Limits", "async_bytes"),
 }
 """Ops that kernels have on some devices: the class and the field by which a plugin asks for one."""
 SEAM_OPS: Final = frozenset({Op.INSTRUCTION})
 """Ops that stand for what a plugin alone knows."""
 LONE_OPS: Final = {
     Op.MATRIX_LOAD: "tiny_nv",
-    Op.ASYNC_COPY: "tiny_nv",
-    Op.COMMIT: "tiny_nv",
-    Op.WAIT: "tiny_nv",
 }
 """Ops that one vendor asks for."""
 EVERYWHERE: Final = """

@@ -10,7 +10,6 @@ docs/decisions/0084-families-in-plugins.md.
 
 from __future__ import annotations
 
-from tinycore.lower.async_copies import copied_from
 from tinycore.lower.cooperative import Filling
 from tinycore.lower.cost import FILL_CYCLES, Cost, Proposal, resident_groups
 from tinycore.lower.dims import first_of_grid
@@ -24,7 +23,7 @@ from tinycore.lower.packing import (
     loads_of_elements,
     plan_fill,
 )
-from tinycore.lower.predicate import with_gate
+from tinycore.lower.predicate import copied_from, with_gate
 from tinycore.lower.steps.split import MASKED
 from tinycore.lower.steps.stage import MOST_SCRATCH, Dimension, Stage
 from tinycore.lower.steps.tensorize import (

@@ -69,7 +69,7 @@ Array = NDArray[Any]
 
 @dataclass
 class Access:
-    """A LOAD, STORE, MATRIX_LOAD, ASYNC_COPY or copy of a box, and the loops around it."""
+    """A LOAD, STORE, MATRIX_LOAD, asynchronous copy or copy of a box, and the loops around it."""
 
     node: UOp
     index: UOp
@@ -161,13 +161,23 @@ def accesses_of(kernel: LinearKernel) -> list[Access]:
             found.append(Access(node, box_of(node), node.arg.map.box_bytes, loops, False))
         elif node.op is Op.MATRIX_LOAD:  # each lane names a row of a tile
             found.append(Access(node, node.src[0], node.arg.row_bytes, loops, False))
-        elif node.op is Op.ASYNC_COPY:
+        elif is_copy(node):
             for index, stores in ((node.src[0], True), (node.src[1], False)):
                 item = pointer_of(index).dtype
                 assert isinstance(item, PointerDType)
-                size = item.base.size_bytes * int(node.arg)
+                size = item.base.size_bytes * int(node.arg.elements)
                 found.append(Access(node, index, size, loops, stores))
     return found
+
+
+def is_copy(node: UOp) -> bool:
+    """True for an asynchronous copy by a thread, which tiny_nv has."""
+    return type(node.arg).__name__ == "AsyncCopy"
+
+
+def groups_left(node: UOp) -> int | None:
+    """Groups of such copies that a wait leaves under way; None for what is no wait."""
+    return int(node.arg.left) if type(node.arg).__name__ == "WaitGroup" else None
 
 
 def copies_box(node: UOp) -> bool:
@@ -191,7 +201,7 @@ def counts_of(kernel: LinearKernel, card: Card) -> Counts:
     groups, threads = groups_of(specials), math.prod(kernel.launch("block"))
     counts = Counts(groups, threads, kernel.shared_bytes, registers_of(kernel))
     boxes = {u.src[0].src[1]: u.arg.map.box_bytes for u in kernel.uops if copies_box(u)}
-    counts.overlaps = bool(boxes) or any(u.op is Op.WAIT and u.arg for u in kernel.uops)
+    counts.overlaps = bool(boxes) or any(map(groups_left, kernel.uops))
     counts.overlaps |= loads_ahead(kernel)
     subgroups = -(-threads // card.subgroup)
     textures = texture_loads(kernel, card.target)
@@ -207,12 +217,12 @@ def counts_of(kernel: LinearKernel, card: Card) -> Counts:
         elif node.op is Op.RANGE:
             counts.instructions += LOOP_COST * times * extent_of(node)
     accesses = without_repeats(accesses_of(kernel))
-    copied = (Op.ASYNC_COPY, Op.INSTRUCTION)
-    counts.instructions += sum(a.times for a in accesses if a.node.op not in copied)
+    counts.instructions += sum(a.times for a in accesses if a.node.op is not Op.INSTRUCTION)
     counts.instructions -= joined_loads(accesses, card)
-    begun = max((int(u.arg) for u in kernel.uops if u.op is Op.WAIT), default=0)
-    loads = [a for a in accesses if a.node.op is not Op.INSTRUCTION]
-    waiting = {loop for node, loops in walked(kernel) if node.op is Op.WAIT for loop in loops}
+    begun = max((left for u in kernel.uops if (left := groups_left(u))), default=0)
+    loads = [a for a in accesses if not copies_box(a.node)]
+    waits = (loops for node, loops in walked(kernel) if groups_left(node) is not None)
+    waiting = {loop for loops in waits for loop in loops}
     flying = bytes_in_flight(loads, waiting)
     counts.in_flight = flying * (begun + 1) + sum(boxes.values()) / threads
     sample = sorted({0, groups // 2, groups - 1})
@@ -233,7 +243,7 @@ def counts_of(kernel: LinearKernel, card: Card) -> Counts:
             if access.node in textures:
                 pixels = max(access.node.dtype.count // TEXEL, 1)
                 counts.texels += subgroups * card.subgroup * access.times * pixels
-            elif access.node.op not in copied:
+            elif access.node.op is not Op.INSTRUCTION:
                 rows = in_subgroups(address, active, card.subgroup, access.item_bytes, card.line)
                 least = subgroups * card.subgroup * access.item_bytes / card.line
                 counts.lines += max(distinct(rows) / len(sample), least) * weight
@@ -270,7 +280,7 @@ def part_begun(specials: Sequence[UOp], access: Access) -> float:
     In relation to that of the steps that are looked at.
     """
     gates, loops = access.index.src[2:], access.loops
-    if access.node.op not in (Op.ASYNC_COPY, Op.INSTRUCTION) or not gates or not loops:
+    if access.node.op is not Op.INSTRUCTION or not gates or not loops:
         return 1.0
     if (extent := extent_of(loops[-1])) <= access.steps:
         return 1.0
@@ -343,8 +353,8 @@ def widened_by(kernel: LinearKernel, textures: frozenset[UOp]) -> set[UOp]:
 
 def is_uncached(access: Access) -> bool:
     """True if an access leaves out the near cache: each reads anew what others read."""
-    is_wide = access.node.op is Op.ASYNC_COPY and access.item_bytes == PAST_NEAR_CACHE
-    return is_wide or access.node.op is Op.INSTRUCTION
+    is_wide = is_copy(access.node) and access.item_bytes == PAST_NEAR_CACHE
+    return is_wide or copies_box(access.node)
 
 
 def count_operation(
@@ -472,8 +482,8 @@ def bytes_in_flight(accesses: Sequence[Access], waiting: Collection[UOp]) -> flo
     for access in accesses:
         if access.pointer.op is not Op.DEFINE_GLOBAL or access.is_store:
             continue
-        is_copy = access.node.op is Op.ASYNC_COPY
-        loops = tuple(r for r in access.loops if r in waiting) if is_copy else access.loops
+        begun = is_copy(access.node)
+        loops = tuple(r for r in access.loops if r in waiting) if begun else access.loops
         inner = math.prod(extent_of(r) for r in access.loops if r not in loops)
         bodies[loops] += access.item_bytes * inner
     deepest = [(math.prod(extent_of(loop) for loop in loops) * size, size)

@@ -15,7 +15,16 @@ import numpy
 import pytest
 from described_cards import card_named
 
-from tests.unit.lower.matrices import MFMA, MMA, MMA_BFLOAT, MMA_INT8, SIMDGROUP, WMMA, WMMA_BLOCKS
+from tests.unit.lower.matrices import (
+    COPIES,
+    MFMA,
+    MMA,
+    MMA_BFLOAT,
+    MMA_INT8,
+    SIMDGROUP,
+    WMMA,
+    WMMA_BLOCKS,
+)
 from tiny_testing.accelerator.device import LIMITS
 from tiny_testing.kernels import Array
 from tinycore import Tensor
@@ -42,7 +51,7 @@ def limits_of(random: Random) -> Limits:
         block_threads=pick((max(unit.threads, 64), 256)),
         shared_bytes=pick((2 << 10, 8 << 10, 48 << 10)),
         shuffles=pick((LIMITS.shuffles, LIMITS.shuffles, ())),
-        async_bytes=pick(((), (4,), (4, 8, 16))),
+        copies=pick((None, COPIES)),
         vector_bytes=pick((4, 8, 16)),
         threads=pick((1, 64, 1024)),
         units=pick((0, 1, 3, 8)),

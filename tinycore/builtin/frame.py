@@ -20,7 +20,7 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
 if TYPE_CHECKING:
-    from tinycore.builtin.shared import Accesses, Pending
+    from tinycore.builtin.shared import Accesses
 
 __all__ = ["Axes", "Frame", "Memory", "Span", "both", "boxes"]
 
@@ -130,8 +130,8 @@ class Frame:
         """The threads that are still inside the loops entered so far; None means all."""
         self.watched: list[Accesses] = []
         """Accesses to each shared array that is checked for races."""
-        self.pending: Pending
-        """The asynchronous copies that have begun."""
+        self.kept: dict[Any, Any] = {}
+        """Notes of Effects about the present piece of the launch, by what each chooses."""
         self.piece: Mapping[str, Span] = {}
         """The part of each launch index that this piece of the launch has."""
         self.most_values = most_values

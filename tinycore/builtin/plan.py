@@ -22,7 +22,7 @@ from tinycore.builtin.arithmetic import (
     operation,
     to_storage,
 )
-from tinycore.builtin.frame import Axes, Frame, Memory, both, boxes
+from tinycore.builtin.frame import Axes, Frame, Memory, boxes
 from tinycore.builtin.image import Pixel, load_pixel, store_pixel
 from tinycore.builtin.matrix import described_step, load_step, matrix_step, row_of, shuffle_step
 from tinycore.builtin.nest import (
@@ -35,7 +35,7 @@ from tinycore.builtin.nest import (
     is_register,
     nest_of,
 )
-from tinycore.builtin.shared import Accesses, Copy, Pending
+from tinycore.builtin.shared import Accesses
 from tinycore.dtype import to_numpy_dtype
 from tinycore.errors import DeviceError, UnsupportedError
 from tinycore.render.base import LATE, SHARED_ALIGNMENT, LinearKernel, pointer_of
@@ -50,12 +50,8 @@ __all__ = ["Plan"]
 SILENT: Final = COMPOUND | {Op.INDEX, Op.AFTER, Op.PIXEL}
 """Nodes without a step."""
 
-ACCESSES: Final = {
-    **dict.fromkeys((Op.LOAD, Op.STORE, Op.MATRIX_LOAD), 1),
-    Op.ASYNC_COPY: 2,
-}
-"""Number of a node's first sources that are elements of memory which it accesses; an Effect says
-it itself."""
+ACCESSES: Final = frozenset({Op.LOAD, Op.STORE, Op.MATRIX_LOAD})
+"""Nodes whose first source is elements of memory that they access; an Effect says it itself."""
 Step = Callable[[Frame], None]
 
 
@@ -82,10 +78,7 @@ class Plan:
             if u.op in (Op.DEFINE_LOCAL, Op.DEFINE_REG) and not is_register(u)
         ]
         self.fills_ahead = any(
-            isinstance(u.arg, Effect)
-            or u.op is Op.ASYNC_COPY
-            or (u.op is Op.STORE and u.arg == LATE)
-            for u in self.slots
+            isinstance(u.arg, Effect) or (u.op is Op.STORE and u.arg == LATE) for u in self.slots
         )
         """True if accesses to shared memory are watched: those of programs that fill ahead."""
         self._cluster = max([effect.groups for effect in linear.effects], default=1)
@@ -111,7 +104,7 @@ class Plan:
         """Do every step for all the threads of a launch."""
         for piece in frame.pieces():
             frame.enter(piece, self.specials)
-            frame.pending, frame.watched = Pending(), []
+            frame.kept, frame.watched = {}, []
             block = frame.shared_block(self._shared_bytes) if self._layout else None
             for slot, node in self._memories:
                 if block is None or node not in self._layout:
@@ -168,16 +161,10 @@ class Plan:
             case Op.SHUFFLE:
                 lanes = 1 << int(u.arg).bit_length()
                 return shuffle_step(u, self.slots, self.axes, lanes)
-            case Op.ASYNC_COPY:
-                return self._async_copy(u)
             case Op.INSTRUCTION if isinstance(u.arg, Effect):
                 return u.arg.step(u, self._access, self.slots)
             case Op.BARRIER:
                 return partial(barrier, behind=bool(u.arg))
-            case Op.COMMIT:
-                return commit
-            case Op.WAIT:
-                return partial(wait, left=u.arg)
         if u.op is Op.INSTRUCTION:
             function = meaning_of(u.arg)
         elif u.op in ALU:
@@ -376,32 +363,6 @@ class Plan:
 
         return store
 
-    def _async_copy(self, u: UOp) -> Step:
-        to, origin = (
-            self._access(index, u.arg, verb)
-            for index, verb in zip(u.src, ("writes", "reads"), strict=True)
-        )
-        target, source = (self.slots[pointer_of(index)] for index in u.src)
-
-        def copy(frame: Frame) -> None:
-            memory, read = frame.values[target], frame.values[source]
-            gate, wanted = to.wanted(frame), origin.wanted(frame)
-            data = read.array.take(origin.places(frame, read, both(gate, wanted)))
-            if wanted is not None:
-                data = numpy.where(wanted, data, data.dtype.type(0))
-            where = to.places(frame, memory, gate)
-            active = frame.active(gate)
-            arrays = numpy.broadcast_arrays(where, data, True if active is None else active)
-            data = arrays[1][arrays[2]]
-            places, threads = memory.accesses.write(frame, arrays[0], gate)
-            memory.accesses.is_copied[places] = True
-            pending = frame.pending
-            pending.copies.append(
-                Copy(pending.groups, memory, memory.accesses, places, threads, data)
-            )
-
-        return copy
-
     def _store_register(self, pointer: int, source: int, gate: int | None) -> Step:
         def store(frame: Frame) -> None:
             values = frame.values
@@ -436,16 +397,6 @@ def barrier(frame: Frame, behind: bool) -> None:
         accesses.barrier(behind)
 
 
-def commit(frame: Frame) -> None:
-    """A group of copies ends."""
-    frame.pending.groups += 1
-
-
-def wait(frame: Frame, left: int) -> None:
-    """Wait for all groups of copies but the latest."""
-    frame.pending.wait(left)
-
-
 def needed(uops: Iterable[UOp]) -> set[UOp]:
     """The nodes that have a step; positions that windows do without have none."""
     found: set[UOp] = set()
@@ -455,7 +406,7 @@ def needed(uops: Iterable[UOp]) -> set[UOp]:
             continue
         found.add(u)
         wanted.update(u.src)
-        places = u.arg.places if isinstance(u.arg, Effect) else ACCESSES.get(u.op, 0)
+        places = u.arg.places if isinstance(u.arg, Effect) else int(u.op in ACCESSES)
         for index in u.src[:places]:
             if not is_window(index):
                 wanted.update(index.src[1:])

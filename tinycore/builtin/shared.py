@@ -7,7 +7,6 @@ thread has read and written it since the last barrier, and whether it is being c
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
 import numpy
@@ -16,7 +15,7 @@ from tinycore.builtin.arithmetic import Array
 from tinycore.builtin.frame import Frame, Memory
 from tinycore.errors import DeviceError
 
-__all__ = ["Accesses", "Copy", "Pending", "threads_of"]
+__all__ = ["Accesses", "threads_of"]
 
 NO_THREAD: Final = -1
 SEVERAL: Final = -2
@@ -63,10 +62,13 @@ class Accesses:
         note(self.writer, places, threads)
         return places, threads
 
-    def arrived(self, places: Array) -> None:
-        """Note that elements were copied, and that all who wait for them see that."""
+    def arrived(self, places: Array, threads: Array | None = None) -> None:
+        """Note that elements were copied, and that all who wait for them see that, or `threads`."""
         self.is_copied[places] = False
-        self.writer[places] = NO_THREAD
+        if threads is None:
+            self.writer[places] = NO_THREAD
+        else:
+            note(self.writer, places, threads)
 
     def check_copied(self, frame: Frame, places: Array, verb: str) -> None:
         """Raise DeviceError for elements whose copy has not been waited for."""
@@ -87,36 +89,6 @@ class Accesses:
         """Raise DeviceError for the first of some elements."""
         element = int(places.flat[0])
         raise DeviceError(f"kernel {frame.kernel} {verb} {self.label} at {element}, {why}")
-
-
-@dataclass(frozen=True)
-class Copy:
-    """Elements that an ASYNC_COPY of all threads moves."""
-
-    group: int
-    memory: Memory
-    accesses: Accesses
-    places: Array
-    threads: Array
-    data: Array
-
-
-@dataclass
-class Pending:
-    """The asynchronous copies that threads have begun and not waited for."""
-
-    copies: list[Copy] = field(default_factory=list)
-    groups: int = 0
-    """Count of committed groups."""
-
-    def wait(self, left: int) -> None:
-        """Complete the copies of all groups but the latest `left`; the waiting threads see them."""
-        ended = [copy for copy in self.copies if copy.group < self.groups - left]
-        self.copies = [copy for copy in self.copies if copy.group >= self.groups - left]
-        for copy in ended:
-            copy.memory.array[copy.places] = copy.data
-            copy.accesses.is_copied[copy.places] = False
-            note(copy.accesses.writer, copy.places, copy.threads)
 
 
 def threads_of(frame: Frame) -> Array:

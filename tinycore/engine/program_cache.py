@@ -107,7 +107,7 @@ def program_key(ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None = No
     """
     renderer, compiler = toolchain.renderer, toolchain.compiler
     limits, rules = renderer.limits, [(name, own.rules) for name, own in renderer.rules.items()]
-    hooks = (*limits.strategies, *([limits.fills] if limits.fills else []))
+    hooks = [h for h in (*limits.strategies, limits.fills, limits.copies) if h]
     own = [name for hook in hooks for name in hook.modules]
     own += [module_of(rule.function) for _, added in rules for rule in added]
     code = stamp_of_modules((*modules_of(renderer), *modules_of(compiler), *own))

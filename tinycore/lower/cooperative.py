@@ -355,16 +355,13 @@ def filled_ahead(
     copies, loop, outside = turn
     ahead = copies - 1 - behind
     start = (UOp(Op.BARRIER, dtypes.void, outside),) if outside else ()
-    first = tuple(
-        committed(fills, loop, UOp.index(step), start, threads, EARLY) for step in range(ahead)
-    )
-    wait = UOp(Op.WAIT, dtypes.void, (loop, *first), ahead - 1)
-    barrier = UOp(Op.BARRIER, dtypes.void, (wait,), behind or None)
-    next_fill = committed(fills, loop, loop + ahead, (barrier,), threads, LATE)
+    first = [begun(fills, loop, UOp.index(step), start, threads, EARLY) for step in range(ahead)]
+    barrier = UOp(Op.BARRIER, dtypes.void, (loop, *first), behind or None)
+    next_fill = begun(fills, loop, loop + ahead, (barrier,), threads, LATE)
     return {fill: fill.with_src((fill.src[0], barrier, next_fill)) for fill in fills}
 
 
-def committed(
+def begun(
     fills: list[UOp],
     loop: UOp,
     step: UOp,
@@ -372,8 +369,8 @@ def committed(
     threads: list[UOp],
     when: str,
 ) -> UOp:
-    """The fills for a step of a loop, if that step exists, as one commit group of copies."""
-    begun = []
+    """The fills for a step of a loop, if that step exists, as one GROUP, marked with `when`."""
+    done = []
     for fill in fills:
         end = fill.src[1]
         own = {r: numbered(r, Part.AHEAD, step.arg) for r in end.src[1:] if step.op is Op.CONST}
@@ -383,10 +380,10 @@ def committed(
         memory = fill.src[0].after(*after)
         place = index.with_src((memory, *index.src[1:]))
         exists = step < loop.src[0]
-        change = place.store(gate_loads(value, exists), when)
+        change = place.store(gate_loads(value, exists), LATE if when == LATE else None)
         filled = moved.with_src((gated(change, exists), *moved.src[1:]))
-        begun.append(dealt_out(filled, threads, MOST_COPIES_WRITTEN_OUT))
-    return UOp(Op.COMMIT, dtypes.void, tuple(begun))
+        done.append(dealt_out(filled, threads, MOST_COPIES_WRITTEN_OUT))
+    return UOp(Op.GROUP, dtypes.void, tuple(done), when)
 
 
 def dealt_out(end: UOp, threads: list[UOp], written_out: int = MOST_WRITTEN_OUT) -> UOp:

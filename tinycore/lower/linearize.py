@@ -13,8 +13,7 @@ from typing import Final
 
 from tinycore.dtype import dtypes
 from tinycore.render.base import LATE, pointer_of
-from tinycore.render.inline import ORDERING
-from tinycore.uop.instruction import Effect
+from tinycore.uop.instruction import Effect, states_order
 from tinycore.uop.node import UOp
 from tinycore.uop.op import COMPOUND, Op
 
@@ -24,9 +23,8 @@ Block = UOp | None
 EMPTY_GROUP: Final = UOp(Op.GROUP, dtypes.void)
 """Operand of the END of a linear kernel, in place of the nodes between it and its RANGE."""
 DROPPED: Final = COMPOUND | {Op.AFTER, Op.RANGE}
-BEGUN_COPIES: Final = {Op.ASYNC_COPY, Op.COMMIT}
-UNLISTED: Final = COMPOUND | BEGUN_COPIES | {Op.STORE, Op.INSTRUCTION}
-"""Sources that a BARRIER, a COMMIT or a WAIT has in a graph, and not in a list."""
+UNLISTED: Final = COMPOUND | {Op.STORE, Op.INSTRUCTION}
+"""Sources that what `states_order` has in a graph, and not in a list."""
 DEFINITION_ORDER: Final = (
     Op.DEFINE_GLOBAL,
     Op.DEFINE_VAR,
@@ -67,15 +65,11 @@ def linearize(kernel: UOp) -> tuple[UOp, ...]:
     last = {n for n in order if writes_memory(n)} - awaited(order)
     last |= {n for n in order if n.op is Op.STORE and n.arg == LATE}
     if any(n.op is Op.BARRIER and n.arg for n in order):  # products under way come first
-        last |= {n for n in order if is_background(n) and n.ranges}
+        effects = (n for n in order if isinstance(n.arg, Effect) and n.arg.is_background)
+        last |= {n for n in effects if n.ranges}
     body: list[UOp] = []
     emit(items, None, last, body)
     return resolved(body, order)
-
-
-def is_background(node: UOp) -> bool:
-    """True if a node only begins what goes on behind it."""
-    return node.op in BEGUN_COPIES or (isinstance(node.arg, Effect) and node.arg.is_background)
 
 
 def awaited(order: list[UOp]) -> set[UOp]:
@@ -114,7 +108,7 @@ def resolved(body: list[UOp], order: list[UOp]) -> tuple[UOp, ...]:
     changed, get = new.keys(), new.get
     for node in body:
         src = node.src
-        if node.op in ORDERING:
+        if states_order(node):
             src = tuple([s for s in src if s.op not in UNLISTED])
         if src is not node.src or not changed.isdisjoint(src):
             new[node] = node.with_src(tuple([get(p := what.get(s, s), p) for s in src]))

@@ -14,7 +14,6 @@ from tinycore.config import settings
 from tinycore.dtype import PointerDType
 from tinycore.errors import UnsupportedError, VerifyError
 from tinycore.lower.align import align_accesses
-from tinycore.lower.async_copies import begin_copies
 from tinycore.lower.cooperative import group_reductions, share_fills
 from tinycore.lower.dims import extent_of, loops_to_launch, varying_sizes
 from tinycore.lower.dtypes import lower_dtypes, stage_bits
@@ -87,6 +86,12 @@ def tidy(kernel: UOp, renderer: Renderer) -> UOp:
 def split_vectors(kernel: UOp, renderer: Renderer) -> UOp:
     """Lower arithmetic on vectors to that on lanes, for targets without the former."""
     return kernel if renderer.vector_ops else rewrite(kernel, scalars + simplify, name="scalars")
+
+
+def begin_copies(kernel: UOp, limits: Limits) -> UOp:
+    """Fills of shared memory by copies behind the threads' backs, where the hardware has them."""
+    found: UOp = kernel if limits.copies is None else limits.copies(kernel)
+    return found
 
 
 def stream(kernel: UOp, limits: Limits) -> UOp:

@@ -150,3 +150,21 @@ def lanes_gated_twice(gates: UOp, loads: UOp, others: UOp) -> UOp | None:
 def implies(condition: UOp, part: UOp) -> bool:
     """True if `part` is among the conditions that `condition` joins by AND."""
     return set(conjuncts_of(part)) <= set(conjuncts_of(condition))
+
+
+def copied_from(value: UOp) -> UOp | None:
+    """Place in a buffer that a value is loaded from, gated where it is else 0; None for others."""
+    if value.op is Op.WHERE and is_zero(value.src[2]) and value.src[0].dtype.count == 1:
+        inner = copied_from(value.src[1])
+        return None if inner is None else with_gate(inner, value.src[0])
+    if value.op is not Op.LOAD or not all(map(is_zero, value.src[1:])):
+        return None
+    index = value.src[0]
+    of_buffer = index.op is Op.INDEX and pointer_of(index).op is Op.DEFINE_GLOBAL
+    return index if of_buffer else None
+
+
+def is_zero(value: UOp) -> bool:
+    """True if a value is 0 in every lane."""
+    lanes = value.src if value.op is Op.VECTORIZE else (value,)
+    return all(lane.op is Op.CONST and not lane.arg and str(lane.arg)[0] != "-" for lane in lanes)

@@ -28,10 +28,11 @@ STREAM: Final = "stream"
 """The `arg` of a non-temporal STORE, which should not fill the caches."""
 
 EARLY: Final = "early"
-"""The `arg` of a STORE to shared memory that an ASYNC_COPY may do instead."""
+"""The `arg` of a GROUP of fills of shared memory before a loop, for the first of its steps."""
 
 LATE: Final = "late"
-"""The `arg` of such a STORE that no step of its loop reads: it is done at the end of the step."""
+"""The `arg` of a GROUP of fills for a later step of their loop, and of its STOREs: no step of the
+loop reads them before, and they are done at the end of theirs."""
 
 SHARED_ALIGNMENT: Final = 16
 """The alignment in bytes of every array in workgroup memory: that of the widest vector access."""
@@ -83,8 +84,6 @@ class Limits:
     subgroup then add up sums that they share without shared memory and barriers."""
     matrix: tuple[MatrixUnit, ...] = ()
     """The matrix instructions of the device, the best first; MATRIX has one of them for `arg`."""
-    async_bytes: tuple[int, ...] = ()
-    """Sizes in bytes of the elements that ASYNC_COPY moves; none: the device has no such copies."""
     buffers: int | None = None
     """The most buffers a kernel may take; None: as many as there are."""
     image: tuple[int, int] | None = None
@@ -125,6 +124,10 @@ class Limits:
     fills: Deferred | None = None
     """Function of a `Filling` (`tinycore.tiling`), fills of shared memory ahead of a loop's steps,
     that gives what the hardware does in their place, by fill; {} where threads have to fill."""
+    copies: Deferred | None = None
+    """Function of a kernel after its values are lowered that gives it with copies to shared memory
+    behind the threads' backs, for STOREs in GROUPs of `arg` EARLY and LATE; None: there are none,
+    and threads hold what they load for a later step until they have computed."""
 
     def __post_init__(self) -> None:
         for name, kind, is_valid in LIMIT_RULES:
@@ -149,9 +152,9 @@ def is_whole(value: object, least: int = 0) -> bool:
     return type(value) is int and value >= least
 
 
-def are_whole(value: object, count: int | None) -> bool:
-    """True for a tuple of `count` positive ints; None: of any number."""
-    is_tuple = isinstance(value, tuple) and count in (None, len(value))
+def are_whole(value: object, count: int) -> bool:
+    """True for a tuple of `count` positive ints."""
+    is_tuple = isinstance(value, tuple) and len(value) == count
     return is_tuple and all(is_whole(one, 1) for one in cast("tuple[object, ...]", value))
 
 
@@ -165,7 +168,6 @@ KINDS_OF_LIMITS: Final[dict[str, tuple[str, Callable[[object], bool]]]] = {
         "two positive ints, or None",
         lambda x: x is None or are_whole(x, 2),
     ),
-    "tuple[int, ...]": ("a tuple of positive ints", lambda x: are_whole(x, None)),
     "tuple[DType, ...]": ("a tuple of dtypes", lambda x: all_are(x, DType)),
     "tuple[Deferred, ...]": ("a tuple of deferred(...)", lambda x: all_are(x, Deferred)),
     "Deferred | None": ("deferred(...), or None", lambda x: x is None or isinstance(x, Deferred)),

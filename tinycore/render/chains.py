@@ -153,7 +153,7 @@ def refusal_by_unit(
     """Why a unit cannot or should not compute a chain of some sizes; None if it does."""
     others, rows, between, *_ = sizes
     # Where keys and values are copied asynchronously, a tile may have few rows, as in decoding.
-    least = LEAST_ROWS if limits.async_bytes and not unit.is_described else unit.m
+    least = LEAST_ROWS if limits.copies and not unit.is_described else unit.m
     if rows < least:
         return f"{rows} rows are fewer than {least}"
     row_tiles = others * max(rows // unit.m, 1)

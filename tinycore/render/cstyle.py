@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Final, NamedTuple
 
 from tinycore.dtype import DType, PointerDType, Scalar, dtypes
+from tinycore.errors import UnsupportedError
 from tinycore.render.base import LinearKernel, Renderer, pointer_of
 from tinycore.render.c_tables import C_EXPRESSIONS, C_SUFFIXES, C_TYPES
 from tinycore.render.facts import (
@@ -107,15 +108,6 @@ class CStyle(Renderer):
     shuffle: ClassVar[str] = ""
     """The {value} of the lane whose number is this one's XOR {mask}; for those languages whose
     devices state `Limits.shuffles`."""
-    async_copy: ClassVar[str] = ""
-    """An ASYNC_COPY of {bytes} to {to} from {origin}, or of zeros where {gate} is false; for those
-    languages whose devices state `Limits.async_bytes`."""
-    async_definition: ClassVar[str] = ""
-    """Definitions before a kernel with asynchronous copies."""
-    commit: ClassVar[str] = ""
-    """The end of a group of asynchronous copies."""
-    wait: ClassVar[str] = ""
-    """A wait for all groups but the latest {left}."""
     expressions: ClassVar[Mapping[Op, str]] = C_EXPRESSIONS
     reserved: ClassVar[frozenset[str]] = frozenset()
     """Words of the language that a variable may be called, and must not be here."""
@@ -259,13 +251,8 @@ class CStyle(Renderer):
                 writer.texts[u] = ""  # its LOAD or STORE names the image
             case Op.BARRIER:
                 self.write_barrier(u, writer)
-            case Op.ASYNC_COPY:
-                self.write_async_copy(u, writer)
             case Op.INSTRUCTION if isinstance(u.arg, Effect):
                 self.write_effect(u, writer)
-            case Op.COMMIT | Op.WAIT:
-                template = self.commit if u.op is Op.COMMIT else self.wait
-                writer.line(template.format(left=u.arg))
             case Op.AFTER:
                 writer.texts[u] = writer.texts.get(u.src[0], "")
             case Op.SINK | Op.GROUP:
@@ -389,26 +376,7 @@ class CStyle(Renderer):
 
     def write_effect(self, u: UOp, writer: Writer) -> None:
         """Write what an Effect does. Raises UnsupportedError for another dialect's."""
-        raise self.refusal(u.op)
-
-    def write_async_copy(self, u: UOp, writer: Writer) -> None:
-        """Begin to copy from a buffer to shared memory, where the gate of that holds."""
-        if not self.async_copy:
-            raise self.refusal(u.op)
-        if self.async_definition:
-            writer.define(self.async_definition)
-        to, origin = u.src
-        assert isinstance(to.dtype, PointerDType)
-        dtype = to.dtype.base
-        text = self.async_copy.format(
-            bytes=u.arg * dtype.itemsize,
-            to=self.lanes("{pointer}", to, dtype, writer),
-            origin=self.lanes("{pointer}", origin, dtype, writer),
-            gate=unwrapped(writer[origin.src[2]]) if len(origin.src) == 3 else "true",
-        )
-        if len(to.src) == 3:
-            text = f"if ({unwrapped(writer[to.src[2]])}) {{ {text} }}"
-        writer.line(text)
+        raise UnsupportedError(f"{self.name} has no instruction {type(u.arg).__name__}")
 
     def load_template(self, u: UOp, writer: Writer) -> str:
         """The template of a LOAD of lanes."""

@@ -16,20 +16,16 @@ from typing import Final
 
 from tinycore.dtype import dtypes
 from tinycore.render.base import pointer_of
-from tinycore.uop.instruction import Effect
+from tinycore.uop.instruction import Effect, states_order
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, COMPOUND, Op
 
 TEXTS: Final = frozenset({Op.CONST, Op.INDEX, Op.PIXEL, Op.AFTER})
 """Ops whose text is repeated at every use."""
-ORDERING: Final = frozenset({Op.BARRIER, Op.COMMIT, Op.WAIT})
-"""Ops whose sources only state an order."""
-
-
-WRITERS: Final = frozenset({Op.STORE, Op.ASYNC_COPY, Op.BARRIER})
-"""Ops that a LOAD does not move past; nor past an INSTRUCTION without a result."""
-UNWRITTEN: Final = ORDERING | COMPOUND | {Op.AFTER}
-"""Ops that have sources whose text is no part of theirs."""
+WRITERS: Final = frozenset({Op.STORE, Op.BARRIER})
+"""Ops that a LOAD does not move past; nor past an Effect on memory."""
+UNWRITTEN: Final = COMPOUND | {Op.AFTER, Op.BARRIER, Op.INSTRUCTION}
+"""Ops that may have sources whose text is no part of theirs."""
 
 
 def is_text(u: UOp) -> bool:
@@ -91,14 +87,14 @@ def written_sources(u: UOp) -> tuple[UOp, ...]:
     """The sources whose text is part of this node's; the others only state an order."""
     if u.op is Op.AFTER:
         return u.src[:1]
-    return () if u.op in UNWRITTEN else u.src
+    return () if u.op in COMPOUND or states_order(u) else u.src
 
 
 def writes_of(uops: Sequence[UOp]) -> dict[UOp | None, list[int]]:
     """The places of the stores to each pointer; under None those of the barriers."""
     writes: dict[UOp | None, list[int]] = defaultdict(list)
     for place, u in enumerate(uops):
-        if u.op in WRITERS or isinstance(u.arg, Effect):
+        if u.op in WRITERS or (isinstance(u.arg, Effect) and u.arg.places):
             writes[None if u.op is Op.BARRIER else pointer_of(u.src[0])].append(place)
     return writes
 

@@ -111,7 +111,7 @@ def refusal_of_chain(
         return "its tensors are on several devices"
     if (limits := device_limits(device)) is None:
         return "the device cannot be opened"
-    if is_few and not limits.async_bytes:
+    if is_few and not limits.copies:
         return "the device has no asynchronous copies"
     units = [unit for unit in units_of(limits) if unit.a is dtype]
     return refusal_by_units(limits, units, Sizes(*sizes), most_parts)

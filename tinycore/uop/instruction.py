@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tinycore.dtype import DType
 from tinycore.errors import PluginError
+from tinycore.uop.op import Op
 
 if TYPE_CHECKING:
     from tinycore.uop.node import UOp
@@ -57,7 +58,8 @@ class Effect:
     """
 
     places: ClassVar[int] = 1
-    """Number of the first sources that are an INDEX of memory which it accesses."""
+    """Number of the first sources that are an INDEX of memory which it accesses. 0: its sources,
+    of which there may be any number, only state what comes before it."""
     is_background: ClassVar[bool] = False
     """True if what it begins goes on while what follows is executed, until another waits for it."""
 
@@ -90,3 +92,8 @@ class Effect:
         `frame.values[slots[source]]` has the value of a source, of a pointer its Memory.
         """
         raise NotImplementedError(f"{type(self).__name__}, an effect, lacks step()")
+
+
+def states_order(node: UOp) -> bool:
+    """True if sources of a node only state what comes before it: of a BARRIER, and some Effects."""
+    return node.op is Op.BARRIER or (isinstance(node.arg, Effect) and not node.arg.places)

@@ -146,9 +146,6 @@ class Op(enum.Enum):
     MATRIX = ANY, given, "a @ b + c by the MatrixUnit `arg`, each source what a lane holds of it"
     MATRIX_LOAD = 1, given, "what a lane gets by the MatrixLoad `arg` of the rows that lanes name"
     SHUFFLE = 1, first, "the value of the lane of the subgroup whose number is this one's XOR `arg`"
-    ASYNC_COPY = 2, nothing, "begin to copy `arg` elements to the first INDEX from the second, or 0"
-    COMMIT = ANY, nothing, "the ASYNC_COPYs of each thread since its last COMMIT are a group"
-    WAIT = ANY, nothing, "all groups of each thread but the latest `arg` have been copied"
 
     # --- the kernel: control
     SPECIAL = 1, given, "the index `arg` (grid0, block0, ...) of this thread, below the source"

@@ -404,34 +404,6 @@ def exchanges_lanes(node: UOp) -> str | None:
     return f"SHUFFLE takes a positive mask of bits, not {node.arg!r}"
 
 
-@check([Op.ASYNC_COPY], ["lowered", "linear"])
-def copies_to_shared_memory(node: UOp) -> str | None:
-    """ASYNC_COPY moves elements as they are from a buffer to memory that a workgroup shares."""
-    if any(s.op is not Op.INDEX for s in node.src):
-        return f"ASYNC_COPY is between two INDEX, not {' and '.join(s.op.name for s in node.src)}"
-    to, origin = (s.dtype for s in node.src)
-    assert isinstance(to, PointerDType)
-    assert isinstance(origin, PointerDType)
-    if (to.space, origin.space) != ("local", "global"):
-        return f"ASYNC_COPY is from global to local memory, not {origin.space} to {to.space}"
-    if to.base is not origin.base:
-        return f"elements of {origin.base!r} do not become {to.base!r}"
-    return counts_from(node, 1)
-
-
-@check([Op.WAIT], ["lowered", "linear"])
-def leaves_groups(node: UOp) -> str | None:
-    """WAIT says how many groups may still be copied."""
-    return counts_from(node, 0)
-
-
-def counts_from(node: UOp, least: int) -> str | None:
-    """The argument is a number from `least` on."""
-    if isinstance(node.arg, int) and node.arg >= least:
-        return None
-    return f"the argument of {node.op.name} is a number from {least} on, not {node.arg!r}"
-
-
 def holds(found: DType, wanted: DType) -> bool:
     """True if values of a type are those wanted, or unsigned integers with their bits."""
     is_bits = found.kind == "uint" and found.itemsize == wanted.itemsize

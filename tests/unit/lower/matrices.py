@@ -6,8 +6,18 @@ from dataclasses import replace
 from typing import Final
 
 from tinycore.dtype import dtypes
+from tinycore.plugin import deferred
 from tinycore.uop.matrix import MatrixLoad, MatrixUnit
+from tinycore.uop.node import UOp
 
+
+def stored_late(kernel: UOp) -> UOp:
+    """The kernel: its threads fill shared memory for later steps themselves."""
+    return kernel
+
+
+COPIES: Final = deferred(f"{__name__}:stored_late")
+"""Copies as far as plans know of them (`Limits.copies`), on a card that the interpreter plays."""
 MMA: Final = MatrixUnit(
     *("mma_m16n8k16_f16", 16, 8, 16, dtypes.float16, dtypes.float16, dtypes.float32, 32),
     *("k2 k4 m1 m2 m4 | k1 m8 k8", "k2 k4 n1 n2 n4 | k1 k8", "n2 n4 m1 m2 m4 | n1 m8"),

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy
 import pytest
 
-from tests.unit.lower.test_async_copies import computed
+from tests.unit.lower.test_fills_ahead import computed
 from tinycore import Tensor
 from tinycore.dtype import dtypes
 from tinycore.engine.compile import info_of
@@ -220,7 +220,7 @@ def test_its_text_is_read_back_and_other_languages_have_no_words() -> None:
     linear = lowered()
 
     assert program_from_text(to_text(linear.uops)) == linear.uops
-    with pytest.raises(UnsupportedError, match="no words for INSTRUCTION"):
+    with pytest.raises(UnsupportedError, match="no instruction Fetch"):
         Language(CARD).render(linear)
 
 

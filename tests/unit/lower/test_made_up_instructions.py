@@ -64,9 +64,7 @@ def sources() -> Iterator[Sources]:
 
 def limits_with(unit: MatrixUnit, subgroup: int) -> Limits:
     """The reference accelerator's limits, with a unit in place of its own."""
-    return replace(
-        LIMITS, matrix=(unit,), subgroup=subgroup, shuffles=(), threads=1, async_bytes=()
-    )
+    return replace(LIMITS, matrix=(unit,), subgroup=subgroup, shuffles=(), threads=1, copies=None)
 
 
 @functools.cache

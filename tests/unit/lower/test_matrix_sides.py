@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy
 import pytest
 
-from tests.unit.lower.matrices import LDMATRIX, MFMA, MMA, SIMDGROUP, WMMA
-from tests.unit.lower.test_async_copies import computed
+from tests.unit.lower.matrices import COPIES, LDMATRIX, MFMA, MMA, SIMDGROUP, WMMA
+from tests.unit.lower.test_fills_ahead import computed
 from tests.unit.lower.test_tensorize import CARD
 from tinycore import Tensor
 from tinycore.lower.plan import plan_for
@@ -18,7 +18,7 @@ from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
-COPYING = replace(CARD, async_bytes=(4, 8, 16))
+COPYING = replace(CARD, copies=COPIES)
 
 
 def convolution(

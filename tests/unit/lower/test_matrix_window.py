@@ -9,9 +9,10 @@ import numpy
 import pytest
 from described_cards import card_named, tried_windows
 
-from tests.unit.lower.matrices import MMA
+from tests.unit.lower.matrices import COPIES, MMA
 from tiny_testing.accelerator.device import LIMITS
 from tinycore import Tensor, dtypes
+from tinycore._deferred import Deferred
 from tinycore.errors import ArgumentError
 from tinycore.lower.steps.fuse import Fuse
 from tinycore.lower.steps.stage import Stage
@@ -49,7 +50,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 @pytest.mark.sample(9)
-@pytest.mark.parametrize("copies", [(), (16,)], ids=["filled", "copied"])
+@pytest.mark.parametrize("copies", [None, COPIES], ids=["filled", "copied"])
 @pytest.mark.parametrize(
     ("channels", "filters", "taps", "gap", "sides"),
     [
@@ -67,7 +68,7 @@ def test_windows_of_an_image_where_it_lies_are_numpys(
     taps: tuple[int, int],
     gap: int,
     sides: tuple[int, int],
-    copies: tuple[int, ...],
+    copies: Deferred | None,
     planned: list[bool],
 ) -> None:
     make = numpy.random.default_rng(channels)
@@ -79,7 +80,7 @@ def test_windows_of_an_image_where_it_lies_are_numpys(
     windows = numpy.lib.stride_tricks.sliding_window_view(padded, reach, (2, 3))
     expected = numpy.einsum("bchwij,ocij->bohw", windows[..., ::gap, ::gap], w)
 
-    with card_named(NAME, replace(CARD, async_bytes=copies)):
+    with card_named(NAME, replace(CARD, copies=copies)):
         image, weight = (Tensor(v.astype("f")).cast(dtypes.half).realize() for v in (x, w))
         border = (along, along, down, down)
         found = image.conv2d(weight, padding=border, dilation=gap, dtype=dtypes.float32).numpy()

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy
 import pytest
 
-from tests.unit.lower.matrices import MMA
-from tests.unit.lower.test_async_copies import computed
+from tests.unit.lower.matrices import COPIES, MMA
+from tests.unit.lower.test_fills_ahead import computed
 from tests.unit.lower.test_tensorize import CARD, product_for
 from tiny_testing.kernels import product_of_types
 from tinycore import Context, Tensor
@@ -30,14 +30,14 @@ from tinycore.lower.strategies.grid_shared import (
     tiles_of_sides,
 )
 from tinycore.lower.tile import Bind, Plan, Reorder, Split, Stage, Tail, apply_checked
-from tinycore.render.base import Limits, LinearKernel
+from tinycore.render.base import LATE, Limits, LinearKernel
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 
 UNIT = replace(
     CARD,
     matrix=(MMA,),
-    async_bytes=(4, 8, 16),
+    copies=COPIES,
     units=1,
     unit_threads=2048,
     unit_registers=64 << 10,
@@ -107,7 +107,7 @@ def test_a_thread_has_eight_rows_and_columns_where_registers_are_stated() -> Non
 
 @pytest.mark.parametrize("size", [(128, 64, 128), (130, 70, 72)], ids=str)
 def test_operands_of_threads_are_copied_ahead(size: tuple[int, int, int]) -> None:
-    """The one that lies along the sum is turned by single elements, to rows in other banks."""
+    """The one that lies along the sum goes to rows in other banks."""
     limits = replace(UNIT, matrix=(), shared_bytes=64 << 10, unit_shared_bytes=128 << 10)
     ast = singles(*size)
     plan = plan_for(ast, limits)
@@ -115,13 +115,13 @@ def test_operands_of_threads_are_copied_ahead(size: tuple[int, int, int]) -> Non
     linear = checked(ast, plan, limits, size)
 
     assert [(s.copies, s.padding) for s in stages] == [(3, 4), (3, 0)]
-    assert {u.arg for u in linear.uops if u.op is Op.ASYNC_COPY} == {1, 4}
+    assert any(u.op is Op.STORE and u.arg == LATE for u in linear.uops)
     assert not any(isinstance(s, Stage) and s.copies > 1 for s in plan_for(ast, without(limits)))
 
 
 def without(limits: Limits) -> Limits:
     """The same without copies that are under way."""
-    return replace(limits, async_bytes=())
+    return replace(limits, copies=None)
 
 
 def test_operands_that_are_computed_are_not_copied_ahead() -> None:
@@ -344,7 +344,7 @@ def test_units_of_other_types_are_not_proposed() -> None:
 def test_groups_that_wait_for_their_fills_are_two_to_a_unit() -> None:
     size = (128, 64, 128)
     ast = product_for(MMA, size)
-    two, four = (replace(UNIT, units=units, async_bytes=()) for units in (2, 4))
+    two, four = (replace(UNIT, units=units, copies=None) for units in (2, 4))
 
     assert groups(ast, two) == (2, 2, 1)
     assert math.prod(checked(ast, plan_for(ast, four), four, size).launch("grid")) == 8

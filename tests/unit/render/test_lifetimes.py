@@ -11,6 +11,7 @@ from tinycore.dtype import DType, dtypes
 from tinycore.lower.pipeline import lower
 from tinycore.render.base import LinearKernel
 from tinycore.render.lifetimes import arrays_apart
+from tinycore.uop.instruction import Effect
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -100,9 +101,13 @@ def test_arrays_are_apart_where_all_threads_meet_between_them(name: str) -> None
     assert (apart[B] == {A}) == expected
 
 
+class Begun(Effect):
+    """A copy that goes on."""
+
+
 def test_what_is_copied_behind_the_threads_back_stays_alone() -> None:
     source = UOp(Op.DEFINE_GLOBAL, dtypes.float32.ptr(8), (), 0)
-    begun = UOp(Op.ASYNC_COPY, dtypes.void, (place(A), place(source)), 4)
+    begun = UOp(Op.INSTRUCTION, dtypes.void, (place(A), place(source)), Begun())
     lines = [begun, barrier(0), read(A), barrier(1), written(B), barrier(2), read(B)]
 
     assert arrays_apart(lines) == {B: set()}

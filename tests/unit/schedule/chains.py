@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy
 
-from tests.unit.lower.matrices import LOADED
+from tests.unit.lower.matrices import COPIES, LOADED
 from tiny_testing.accelerator.device import LIMITS
 from tinycore import Device, Tensor, dtypes
 from tinycore.builtin.interpreter import PythonRenderer
@@ -34,7 +34,7 @@ def card_with(*units: MatrixUnit) -> Limits:
         shared_bytes=48 << 10,
         subgroup=units[0].threads,
         matrix=units,
-        async_bytes=(4, 8, 16),
+        copies=COPIES,
     )
 
 

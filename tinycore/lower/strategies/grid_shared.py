@@ -16,7 +16,6 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from tinycore.errors import ArgumentError
-from tinycore.lower.async_copies import copied_from
 from tinycore.lower.cost import (
     Cost,
     Proposal,
@@ -28,8 +27,14 @@ from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import LEAST_REUSE, KernelFacts
 from tinycore.lower.loops import Number, arrays_of, counter_of, fills_of, stores_of, threads_of
 from tinycore.lower.packing import fill_of, loads_of_elements
-from tinycore.lower.predicate import stores_to_buffers
-from tinycore.lower.steps.stage import Dimension, Stage, scratch_bytes, staged_values
+from tinycore.lower.predicate import copied_from, stores_to_buffers
+from tinycore.lower.steps.stage import (
+    WORD_BYTES,
+    Dimension,
+    Stage,
+    scratch_bytes,
+    staged_values,
+)
 from tinycore.lower.strategies.block_order import order_blocks
 from tinycore.lower.strategies.group_fills import (
     deal_out,
@@ -240,7 +245,7 @@ def tile_and_stage(
     tiles = tiles_of_sides(sides, wanted, registers, draft.facts.overwrites)
     columns = cut_side(draft, sides.columns, tiles.columns, kind, lanes)
     # Values of rows side by side are loaded from shared memory as a vector.
-    along = min(VECTOR_ROWS, tall) if draft.limits.async_bytes else 1
+    along = min(VECTOR_ROWS, tall) if draft.limits.copies else 1
     rows = cut_side(draft, sides.rows, tiles.rows, AxisKind.UNROLL, along)
     if min(steps_in_tile(draft, columns), steps_in_tile(draft, rows)) < LEAST_REUSE:
         return False
@@ -371,7 +376,7 @@ def stage_ahead(
     before each step; False if the group does not fit."""
     limits, before = draft.limits, draft.copy()
     loop = next((r for r in draft.facts.reduced if r.arg.number == at), None)
-    if limits.async_bytes and loop is not None and loop.arg.kind is AxisKind.REDUCE:
+    if limits.copies and loop is not None and loop.arg.kind is AxisKind.REDUCE:
         for turns in (n for n in TURNS if n <= loop.extent):
             if stage_all(draft, at, inner, outer, turns) and are_copies(draft):
                 size = scratch_bytes(draft.kernel)
@@ -384,11 +389,11 @@ def stage_ahead(
 
 
 def are_copies(draft: Draft) -> bool:
-    """True if every stage copies elements unchanged, in sizes that asynchronous copies move."""
+    """True if every stage copies elements unchanged, of words, which asynchronous copies move."""
     for fill in fills_of(draft.kernel):
         (store,) = stores_of(fill.src[1])
         size = store.src[1].dtype.itemsize
-        if size not in draft.limits.async_bytes or copied_from(store.src[1]) is None:
+        if size < WORD_BYTES or copied_from(store.src[1]) is None:
             return False
     return True
 

@@ -153,7 +153,7 @@ def cost_of_product(
     groups = groups_of_product(facts, unit, tile, sides)
     near = loads_of_product(unit, replace(tile, tall=1, wide=1))
     loads = cycles_of_loads(limits, near, loads) * limits.unevenness(groups)
-    waits_for_fills = not limits.async_bytes and not loads_ahead(limits, unit)
+    waits_for_fills = not limits.copies and not loads_ahead(limits, unit)
     return loads * ALONE if groups <= limits.units and waits_for_fills else loads
 
 
@@ -226,7 +226,7 @@ def suits(facts: KernelFacts, limits: Limits, unit: MatrixUnit, tile: Tile, side
         return False
     if tile in LARGE_TILES or tile in WIDE_TILES:
         registers = registers_of_tile(unit, tile, len(facts.reductions))
-        if not limits.async_bytes or not resident_groups(limits, threads, registers):
+        if not limits.copies or not resident_groups(limits, threads, registers):
             return False
     most = MOST_WASTE_OF_ONE if tile == ONE_TILE else MOST_WASTE
     if waste_of_product(facts, unit, tile, sides) > most:
@@ -258,7 +258,7 @@ def loads_ahead(limits: Limits, unit: MatrixUnit) -> bool:
 
     Only on devices that state the shared memory of a unit, which then holds two copies.
     """
-    return not limits.async_bytes and limits.unit_shared_bytes > 0 and unit.threads > 1
+    return not limits.copies and limits.unit_shared_bytes > 0 and unit.threads > 1
 
 
 def sharers_of_sum(draft: Draft, unit: MatrixUnit, tile: Tile, sides: Sides) -> int:
@@ -281,7 +281,7 @@ def sharers_of_sum(draft: Draft, unit: MatrixUnit, tile: Tile, sides: Sides) -> 
 
 def fills_ahead(limits: Limits) -> bool:
     """True if groups fill one copy of a stage while they compute from another."""
-    return bool(limits.async_bytes) and limits.shared_bytes > 0
+    return limits.copies is not None and limits.shared_bytes > 0
 
 
 def tensorize(

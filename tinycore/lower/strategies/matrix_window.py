@@ -232,7 +232,7 @@ def stage_weights(
     step = Stage(
         at,
         dimensions,
-        copies=tile.turns if draft.limits.async_bytes else 1,
+        copies=tile.turns if draft.limits.copies else 1,
         narrow=(tile.unit.a,),
         panel=piece,
         inside=tuple(n for n in inside if n != filters),

@@ -33,8 +33,6 @@ THREADS_OF_A_UNIT: Final = 256
 WARP: Final = 32
 SHUFFLED: Final = (dtypes.float32, dtypes.int32, dtypes.uint32)
 """Types of one word, which shfl.sync moves between lanes."""
-ASYNC_BYTES: Final = (4, 8, 16)
-"""Sizes that cp.async copies."""
 MOST_BUFFERS: Final = 500
 """Pointers that fit into the 4 KB of a kernel's parameters, with room for variables."""
 
@@ -127,8 +125,8 @@ def limits_of(arch: Arch, takes_maps: bool = False) -> Limits:
         subgroup=WARP,
         matrix=units_of(arch.number, arch.is_specific),
         shuffles=SHUFFLED,
-        async_bytes=ASYNC_BYTES,
         fills=deferred(f"tiny_nv.boxes:{boxes}") if takes_maps and arch.is_specific else None,
+        copies=deferred("tiny_nv.copied_fills:begin_copies"),
         units=arch.units,
         unit_threads=arch.threads,
         unit_registers=REGISTERS_OF_A_UNIT,

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from tiny_nv.async_copies import AsyncCopy, CommitGroup, WaitGroup
 from tiny_nv.matrix import INSTRUCTIONS
 from tiny_nv.phases import Phases, TensorCopy, WaitPhase, cluster_of, maps_of
 from tiny_nv.product_groups import product_groups, products_in_flight, sum_registers, waits_before
@@ -177,18 +178,18 @@ class Ptx(Renderer):
                 self.write_matrix_load(u, text)
             case Op.SHUFFLE:
                 self.write_shuffle(u, text)
-            case Op.ASYNC_COPY:
+            case Op.INSTRUCTION if isinstance(u.arg, AsyncCopy):
                 self.write_async_copy(u, text)
+            case Op.INSTRUCTION if isinstance(u.arg, CommitGroup):
+                text.put("cp.async.commit_group")
+            case Op.INSTRUCTION if isinstance(u.arg, WaitGroup):
+                text.put(f"cp.async.wait_group {u.arg.left}")
             case Op.INSTRUCTION if isinstance(u.arg, Phases):
                 self.write_phases(u, text)
             case Op.INSTRUCTION if isinstance(u.arg, TensorCopy):
                 self.write_tensor_copy(u, text)
             case Op.INSTRUCTION if isinstance(u.arg, WaitPhase):
                 self.write_wait_phase(u, text)
-            case Op.COMMIT:
-                text.put("cp.async.commit_group")
-            case Op.WAIT:
-                text.put(f"cp.async.wait_group {u.arg}")
             case Op.INDEX | Op.SINK | Op.GROUP | Op.AFTER:
                 return
             case _ if u.op not in NATIVE_OPS | APPROXIMATE_OPS:
@@ -410,7 +411,7 @@ class Ptx(Renderer):
         """Begin to copy from a buffer to shared memory; zeros where nothing is read."""
         to, origin = u.src
         assert isinstance(to.dtype, PointerDType)
-        size = u.arg * to.dtype.base.itemsize
+        size = u.arg.elements * to.dtype.base.itemsize
         guard = guard_of(to, text)
         cache = "cg" if size == VECTOR_BYTES else "ca"
         operands = [self.address(to, text), self.address(origin, text), str(size)]

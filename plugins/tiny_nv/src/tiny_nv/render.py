@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from tiny_nv._helpers import HELPERS, PRELUDE
+from tiny_nv.async_copies import AsyncCopy, CommitGroup, WaitGroup
 from tiny_nv.matrix import FUNCTIONS, LOAD
 from tiny_nv.phases import Phases, WaitPhase, cluster_of, maps_of
 from tiny_nv.product_groups import product_groups, products_in_flight, waits_before
@@ -88,10 +89,6 @@ class CudaC(Cxx):
         LOAD.name: MatrixCall("load_tiles<{type}, {turned}>({pointer})", HELPERS["tiles"]),
     }
     shuffle: ClassVar[str] = "__shfl_xor_sync(0xffffffffu, {value}, {mask})"
-    async_copy: ClassVar[str] = "copy_async<{bytes}>({to}, {origin}, {gate});"
-    async_definition: ClassVar[str] = HELPERS["asynchronous copies"]
-    commit: ClassVar[str] = 'asm volatile("cp.async.commit_group;" ::: "memory");'
-    wait: ClassVar[str] = 'asm volatile("cp.async.wait_group {left};" ::: "memory");'
     shared_array: ClassVar[str] = "{type} *{name} = ({type} *)(shared + {offset});"
 
     # --- the frame
@@ -144,6 +141,31 @@ class CudaC(Cxx):
             super().write_barrier(u, writer)
 
     def write_effect(self, u: UOp, writer: Writer) -> None:
+        """A copy, or what copies are waited for by: a group of them, a barrier of phases."""
+        if isinstance(u.arg, AsyncCopy):
+            self.write_async_copy(u, writer)
+        elif isinstance(u.arg, CommitGroup):
+            writer.line('asm volatile("cp.async.commit_group;" ::: "memory");')
+        elif isinstance(u.arg, WaitGroup):
+            writer.line(f'asm volatile("cp.async.wait_group {u.arg.left};" ::: "memory");')
+        else:
+            self.write_phased(u, writer)
+
+    def write_async_copy(self, u: UOp, writer: Writer) -> None:
+        """A copy from a buffer to shared memory, where the gate of that holds."""
+        writer.define(HELPERS["asynchronous copies"])
+        to, origin = u.src
+        assert isinstance(to.dtype, PointerDType)
+        kind = to.dtype.base
+        places = (self.lanes("{pointer}", place, kind, writer) for place in u.src)
+        wanted = unwrapped(writer[origin.src[2]]) if len(origin.src) == 3 else "true"
+        size = u.arg.elements * kind.itemsize
+        text = f"copy_async<{size}>({', '.join(places)}, {wanted});"
+        if len(to.src) == 3:
+            text = f"if ({unwrapped(writer[to.src[2]])}) {{ {text} }}"
+        writer.line(text)
+
+    def write_phased(self, u: UOp, writer: Writer) -> None:
         """A barrier of phases, a copy of a box in one of them, or a wait for one."""
         writer.define(HELPERS["tensor copies"])
         if cluster_of(writer.kernel) > 1:

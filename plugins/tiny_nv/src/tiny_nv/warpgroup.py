@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from tiny_nv.async_copies import AsyncCopy
 from tiny_nv.matrix import PTX_NAMES, REGISTER_BYTES
 from tinycore.dtype import DType, dtypes
 from tinycore.render.base import LinearKernel, pointer_of
@@ -56,10 +57,14 @@ def descriptor_bits(descriptor: MatrixDescriptor) -> int:
     return mode << 62 | stride << 32 | leading << 16
 
 
+def stores_of(kernel: LinearKernel) -> list[UOp]:
+    """The stores of threads, asynchronous copies included."""
+    return [u for u in kernel.uops if u.op is Op.STORE or isinstance(u.arg, AsyncCopy)]
+
+
 def is_written_by_threads(kernel: LinearKernel) -> bool:
     """True if threads write memory that matrix units read by themselves, which needs a fence."""
-    stores = (u for u in kernel.uops if u.op in (Op.STORE, Op.ASYNC_COPY))
-    return any(pointer_of(u.src[0]) in kernel.alignments for u in stores)
+    return any(pointer_of(u.src[0]) in kernel.alignments for u in stores_of(kernel))
 
 
 @dataclass(frozen=True)
@@ -211,8 +216,7 @@ def cluster_barrier(kernel: LinearKernel) -> tuple[str, str]:
     If no thread stores to shared memory there is nothing to release: the work of units and copies
     is complete when it is waited for.
     """
-    stores = (u for u in kernel.uops if u.op in (Op.STORE, Op.ASYNC_COPY))
-    is_stored = any(pointer_of(u.src[0]).op is Op.DEFINE_LOCAL for u in stores)
+    is_stored = any(pointer_of(u.src[0]).op is Op.DEFINE_LOCAL for u in stores_of(kernel))
     order = "release" if is_stored else "relaxed"
     return f"barrier.cluster.arrive.{order}.aligned", "barrier.cluster.wait.acquire.aligned"
 

@@ -69,7 +69,6 @@ LIMITS: Final = Limits(
     subgroup=32,
     shuffles=(dtypes.float32, dtypes.int32, dtypes.uint32),
     matrix=(UNIT,),
-    async_bytes=(4, 8, 16),
 )
 REGISTER_BYTES: Final = 64
 """Size from which an array of a thread is in memory instead of registers."""
@@ -531,7 +530,7 @@ def backend_of(parts: Parts = CORRECT) -> Backend:
 
     return Backend(
         name=parts.name,
-        api=(1, 13),
+        api=(2, 0),
         interfaces=parts.interfaces,
         count=lambda: DEVICES,
         open=lambda index, interface: parts.device(index, interface, parts),

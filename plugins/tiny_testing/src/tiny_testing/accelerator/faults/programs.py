@@ -8,6 +8,7 @@ from dataclasses import replace
 from tiny_testing.accelerator.device import LIMITS, Rewriter
 from tiny_testing.accelerator.faults.fault import found_by
 from tinycore.dtype import dtypes
+from tinycore.render.base import LATE
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -105,12 +106,12 @@ class ForgottenGate(Rewriter):
 
 
 @found_by("test_shared_memory_is_filled_ahead[float32-2]")
-class WeakWait(Rewriter):
-    """Waiting for asynchronous copies leaves one group of them more under way."""
+class LostFill(Rewriter):
+    """Shared memory is not filled for later steps of a loop, but for the first ones alone."""
 
     def changed(self, node: UOp) -> Sequence[UOp]:
-        """One more."""
-        return (node.replace(arg=node.arg + 1) if node.op is Op.WAIT else node,)
+        """Nothing is stored late."""
+        return () if node.op is Op.STORE and node.arg == LATE else (node,)
 
 
 @found_by("test_all_of_shared_memory")

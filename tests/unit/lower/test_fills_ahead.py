@@ -1,7 +1,7 @@
 """Stages of several copies: a group fills one while it reads others, and waits for each in time.
 
-The interpreter watches shared memory in such kernels: what is read before its copy was waited for,
-or before a barrier, or written while others still read it, is a DeviceError.
+The interpreter watches shared memory in such kernels: what is read before a barrier, or written
+while others still read it, is a DeviceError.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from dataclasses import replace
 import numpy
 import pytest
 
-from tests.unit.lower.matrices import MMA, MMA_BFLOAT, MMA_INT8
+from tests.unit.lower.matrices import COPIES, MMA, MMA_BFLOAT, MMA_INT8
 from tests.unit.lower.test_tensorize import CARD, INNER, ROWS, SIZES, product_for
 from tiny_testing.kernels import Array
 from tinycore import Context, Tensor
 from tinycore.builtin.interpreter import PythonCompiler, PythonRenderer
 from tinycore.device import Buffer, Device
-from tinycore.dtype import PointerDType, dtypes
+from tinycore.dtype import PointerDType
 from tinycore.engine.compile import info_of
-from tinycore.errors import ArgumentError, DeviceError, UnsupportedError, VerifyError
+from tinycore.errors import ArgumentError, DeviceError
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
 from tinycore.lower.tile import (
@@ -34,16 +34,13 @@ from tinycore.lower.tile import (
     plan_to_text,
 )
 from tinycore.render.base import LATE, Limits, LinearKernel, pointer_of
-from tinycore.render.cstyle import CStyle, MatrixCall
 from tinycore.tensor.host_bytes import decode, encode
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op, Part
-from tinycore.uop.verify import verify
 
-ASYNC = replace(CARD, matrix=(MMA, MMA_BFLOAT, MMA_INT8), async_bytes=(4, 8, 16))
+ASYNC = replace(CARD, matrix=(MMA, MMA_BFLOAT, MMA_INT8), copies=COPIES)
 Program = tuple[UOp, ...]
-CALL = MatrixCall("mma({0}, {1}, {2})")
 LONG = (64, 256, 64)
 """A product of 8 steps, more than there are copies."""
 
@@ -74,7 +71,7 @@ def computed(
 
 def with_copies(ast: UOp, copies: int) -> Plan:
     """The plan for a card without asynchronous copies, with stages of so many copies."""
-    plan = plan_for(ast, replace(ASYNC, async_bytes=()))
+    plan = plan_for(ast, replace(ASYNC, copies=None))
     return tuple(
         replace(s, copies=copies) if isinstance(s, Stage) and s.at == (*INNER, 0) else s
         for s in plan
@@ -107,7 +104,7 @@ def number_of(linear: LinearKernel, op: Op) -> int:
 
 def test_without_shared_memory_no_operand_is_staged() -> None:
     ast = product_for(MMA, LONG)
-    copies, none = (replace(ASYNC, shared_bytes=0, async_bytes=sizes) for sizes in ((4, 16), ()))
+    copies, none = (replace(ASYNC, shared_bytes=0, copies=way) for way in (COPIES, None))
 
     assert plan_for(ast, copies) == plan_for(ast, none)
     assert number_of(check(MMA, LONG, copies), Op.MATRIX) == 0
@@ -119,12 +116,8 @@ def test_without_shared_memory_no_operand_is_staged() -> None:
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("size", [*SIZES, LONG], ids=str)
 @pytest.mark.parametrize("copies", [2, 3, 4])
-@pytest.mark.parametrize("sizes", [(4, 8, 16), ()], ids=["copied", "stored"])
-def test_products_of_all_sizes(
-    size: tuple[int, int, int], copies: int, sizes: tuple[int, ...]
-) -> None:
-    plan = with_copies(product_for(MMA, size), copies)
-    check(MMA, size, replace(ASYNC, async_bytes=sizes), plan)
+def test_products_of_all_sizes(size: tuple[int, int, int], copies: int) -> None:
+    check(MMA, size, ASYNC, with_copies(product_for(MMA, size), copies))
 
 
 @pytest.mark.sample(3)
@@ -150,21 +143,17 @@ def test_copies_fit_beside_those_of_another_group() -> None:
         assert copies == expected, size
 
 
-def test_a_step_has_one_barrier_and_copies_what_lies_side_by_side() -> None:
+def test_a_step_has_one_barrier_behind_the_fills_of_first_steps() -> None:
     linear = check(MMA, LONG, ASYNC, with_copies(product_for(MMA, LONG), 3))
     ops = [u.op for u in linear.uops]
 
-    assert number_of(linear, Op.BARRIER) == number_of(linear, Op.WAIT) == 1
-    assert number_of(linear, Op.COMMIT) == 3
-    assert {u.arg for u in linear.uops if u.op is Op.ASYNC_COPY} == {8}
-    assert {u.arg for u in linear.uops if u.op is Op.WAIT} == {1}
-    assert ops.index(Op.RANGE) < ops.index(Op.WAIT) < ops.index(Op.BARRIER) < ops.index(Op.MATRIX)
+    assert number_of(linear, Op.BARRIER) == 1
+    assert ops.index(Op.RANGE) < ops.index(Op.BARRIER) < ops.index(Op.MATRIX)
 
 
-def test_what_no_copy_can_do_is_loaded_early_and_stored_late() -> None:
-    limits = replace(ASYNC, async_bytes=())
+def test_the_fill_of_a_later_step_is_loaded_early_and_stored_late() -> None:
     ast = right_turned(LONG)
-    linear, _ = computed(ast, with_copies(ast, 2), limits)
+    linear, _ = computed(ast, with_copies(ast, 2), ASYNC)
     loop = linear.uops[next(i for i, u in enumerate(linear.uops) if u.op is Op.RANGE) :]
     matrices = [i for i, u in enumerate(loop) if u.op is Op.MATRIX]
     stores = [i for i, u in enumerate(loop) if u.op is Op.STORE and u.arg == LATE]
@@ -177,18 +166,13 @@ def test_what_no_copy_can_do_is_loaded_early_and_stored_late() -> None:
     assert stores
     assert max(loads) < matrices[0]
     assert matrices[-1] < min(stores)
-    assert not any(u.op in (Op.COMMIT, Op.WAIT) for u in loop)
 
 
-@pytest.mark.parametrize("sizes", [(), ASYNC.async_bytes], ids=["no copies", "copies"])
-def test_lanes_that_are_stored_apart_wait_in_registers_where_nothing_is_copied(
-    sizes: tuple[int, ...],
-) -> None:
-    limits = replace(ASYNC, async_bytes=sizes)
-    linear = check(MMA, LONG, limits, with_copies(product_for(MMA, LONG), 2))
+def test_lanes_that_are_stored_apart_wait_in_registers() -> None:
+    linear = check(MMA, LONG, ASYNC, with_copies(product_for(MMA, LONG), 2))
     when = {u.arg for u in linear.uops if u.op is Op.STORE and u.src[1].op is Op.EXTRACT}
 
-    assert when == ({None} if sizes else {None, LATE})  # the first are stored before the loop
+    assert when == {None, LATE}  # the first are stored before the loop
 
 
 def test_loops_around_the_sum_begin_anew() -> None:
@@ -200,62 +184,23 @@ def test_loops_around_the_sum_begin_anew() -> None:
         Bind((*ROWS, 1, Part.FILL, 0), AxisKind.FILL),
         Bind((*INNER, 1, Part.FILL, 0), AxisKind.FILL),
     )
-    for sizes in ((), (2, 4)):
-        linear = check(MMA, (64, 128, 64), replace(ASYNC, async_bytes=sizes), plan)
-        loops = sum(u.op is Op.RANGE for u in linear.uops)
-        assert loops > 2
-        assert number_of(linear, Op.BARRIER) == 2
+    linear = check(MMA, (64, 128, 64), ASYNC, plan)
+
+    assert number_of(linear, Op.RANGE) > 2
+    assert number_of(linear, Op.BARRIER) == 2
 
 
 # --- what is found
 
 
-def without(op: Op) -> Callable[[Program], Program]:
-    return lambda uops: tuple(u for u in uops if u.op is not op)
+def without_barriers(uops: Program) -> Program:
+    return tuple(u for u in uops if u.op is not Op.BARRIER)
 
 
-def weak_waits(uops: Program) -> Program:
-    """Every wait leaves one group more."""
-    return tuple(u.replace(arg=u.arg + 1) if u.op is Op.WAIT else u for u in uops)
-
-
-def late_barriers(uops: Program) -> Program:
-    """The barrier of a step stands behind its copies."""
-    barrier = next(u for u in uops if u.op is Op.BARRIER)
-    last = max(i for i, u in enumerate(uops) if u.op is Op.ASYNC_COPY)
-    before, behind = (
-        [u for u in part if u is not barrier] for part in (uops[: last + 1], uops[last + 1 :])
-    )
-    return (*before, barrier, *behind)
-
-
-def late_copies(uops: Program) -> Program:
-    """A group of copies is committed before they are begun, so that it has those of the last."""
-    order = list(uops)
-    for place in [i for i, u in enumerate(order) if u.op is Op.COMMIT]:
-        first = max((i for i in range(place) if order[i].op in (Op.COMMIT, Op.BARRIER)), default=0)
-        order.insert(first + 1, order.pop(place))
-    return tuple(order)
-
-
-FAULTS = {
-    "no wait": (without(Op.WAIT), "before the copy to it was waited for"),
-    "a wait too weak": (weak_waits, "before the copy to it was waited for"),
-    "no groups": (without(Op.COMMIT), "before the copy to it was waited for"),
-    "copies in the next group": (late_copies, "before the copy to it was waited for"),
-    "no barrier": (without(Op.BARRIER), "that another thread has written: no barrier"),
-    "a barrier too late": (late_barriers, "that another thread reads: no barrier"),
-}
-
-
-@pytest.mark.sample(4)
-@pytest.mark.parametrize("copies", [2, 3, 4])
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_wait_that_is_forgotten_is_found(name: str, copies: int) -> None:
-    change, problem = FAULTS[name]
+def test_a_barrier_that_is_forgotten_is_found() -> None:
     ast = product_for(MMA, LONG)
-    with pytest.raises(DeviceError, match=problem):
-        computed(ast, with_copies(ast, copies), ASYNC, change)
+    with pytest.raises(DeviceError, match="that another thread has written: no barrier"):
+        computed(ast, with_copies(ast, 3), ASYNC, without_barriers)
 
 
 def test_a_store_before_the_barrier_is_found() -> None:
@@ -266,9 +211,8 @@ def test_a_store_before_the_barrier_is_found() -> None:
         return (*rest[:last], barrier, *rest[last:])
 
     ast = product_for(MMA, LONG)
-    limits = replace(ASYNC, async_bytes=())
     with pytest.raises(DeviceError, match="another thread"):
-        computed(ast, with_copies(ast, 2), limits, early)
+        computed(ast, with_copies(ast, 2), ASYNC, early)
 
 
 # --- what is refused
@@ -299,33 +243,3 @@ def test_a_plan_is_the_same_after_text() -> None:
     plan = with_copies(product_for(MMA, LONG), 3)
     assert plan_from_text(plan_to_text(plan)) == plan
     assert "4 x 16 bytes of a row swizzled, 3 in turn" in " ".join(map(str, plan))
-
-
-def indices() -> tuple[UOp, UOp]:
-    """An element of shared memory, and one of a buffer."""
-    shared = UOp(Op.DEFINE_LOCAL, dtypes.float16.ptr(8, "local"), (), 0)
-    buffer = UOp(Op.DEFINE_GLOBAL, dtypes.float16.ptr(8), (), 0)
-    to, origin = (UOp(Op.INDEX, p.dtype, (p, UOp.index(0))) for p in (shared, buffer))
-    return to, origin
-
-
-def test_copies_that_mean_nothing_are_illegal() -> None:
-    to, origin = indices()
-    wrong = {
-        "from global to local": UOp(Op.ASYNC_COPY, dtypes.void, (origin, to), 8),
-        "from 1 on, not 0": UOp(Op.ASYNC_COPY, dtypes.void, (to, origin), 0),
-        "from 0 on, not -1": UOp(Op.WAIT, dtypes.void, (), -1),
-    }
-    for problem, node in wrong.items():
-        with pytest.raises(VerifyError, match=problem):
-            verify(node, "lowered")
-    verify(UOp(Op.ASYNC_COPY, dtypes.void, (to, origin), 8), "lowered")
-
-
-def test_a_language_without_words_for_them_says_so() -> None:
-    ast = product_for(MMA, LONG)
-    words = {"matrix": {MMA.name: CALL}, "builtins": {"grid": "g{0}", "block": "b{0}"}}
-    language = type("Plain", (CStyle,), words)(ASYNC)
-    linear = lower(ast, language, "product", with_copies(ast, 2))
-    with pytest.raises(UnsupportedError, match="no words for ASYNC_COPY"):
-        language.render(linear)
