@@ -6,7 +6,7 @@ Importing it looks for no device and opens none.
 
     BACKEND = Backend(
         name="TOY",
-        api=(1, 0),
+        api=(2, 0),
         count=deferred("tiny_toy.probe:count"),
         open=deferred("tiny_toy.device:ToyDevice"),
         renderers={"C": deferred("tiny_toy.toolchain:c")},

@@ -101,7 +101,7 @@ class NullRuntime:
 
 BACKEND: Final = Backend(
     name=NAME,
-    api=(1, 0),
+    api=(2, 0),
     open=NullRuntime,
     renderers=OtherRenderers(),
     capabilities=frozenset({"local_memory", *(dtype.name for dtype in dtypes.all)}),

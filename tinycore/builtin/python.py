@@ -14,7 +14,7 @@ __all__ = ["BACKEND"]
 
 BACKEND: Final = Backend(
     name="PYTHON",
-    api=(1, 3),
+    api=(2, 0),
     open=deferred("tinycore.builtin.interpreter:PythonRuntime"),
     renderers={"PYTHON": deferred("tinycore.builtin.interpreter:toolchain")},
     capabilities=frozenset(

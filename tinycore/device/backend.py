@@ -51,9 +51,11 @@ class InterfaceState:
         return not self.reason
 
 
-API_VERSION: Final = (1, 25)
+API_VERSION: Final = (2, 0)
 """(major, minor) of the contract. A plugin names the lowest it needs; its major must be this one.
 """
+GUIDE: Final = "docs/write-a-backend.md"
+"""Page for authors of plugins, of the repository."""
 
 _WORD: Final = re.compile(r"[A-Z][A-Z0-9]*")
 
@@ -112,8 +114,7 @@ class Backend:
     reach a card or a driver in software; None where `priority` holds in any case. Opens nothing.
     Below what `presence.toml` promised, the automatic choice tries what ranks between."""
     settings: Callable[[], PluginSettings] | None = None
-    """Its environment variables, as `tinycore settings` lists them: the class of the table
-    (API 1.13)."""
+    """Its environment variables, as `tinycore settings` lists them: the class of the table."""
 
     def __new__(cls, **given: Any) -> Self:  # noqa: D102
         # A plugin of a later version may state fields that are not known here: say which versions.
@@ -212,9 +213,10 @@ def api_objection(api: object) -> str:
     if major == API_VERSION[0] and minor <= API_VERSION[1]:
         return ""
     ours = ".".join(map(str, API_VERSION))
-    newer = (major, minor) > API_VERSION
-    advice = "upgrade tinycore" if newer else "upgrade the plugin"
-    return (
-        f"needs version {major}.{minor} of the plugin API, this tinycore has {ours}: {advice}, "
-        "e.g. `pip install --upgrade " + ("tinycore`" if newer else "<the plugin>`")
+    advice = (
+        "upgrade tinycore, e.g. `pip install --upgrade tinycore`"
+        if (major, minor) > API_VERSION
+        else "upgrade the plugin, e.g. `pip install --upgrade <the plugin>`; its author finds what "
+        f"has changed under Versions in {GUIDE}"
     )
+    return f"needs version {major}.{minor} of the plugin API, this tinycore has {ours}: {advice}"

@@ -401,7 +401,7 @@ def wanted_of_core(error: ImportError) -> str:
     ours = ".".join(map(str, API_VERSION))
     return (
         f"it was written for another tinycore: this one, with version {ours} of the plugin API, "
-        f"has not what it imports of {module}{missing}. Upgrade tinycore, e.g. "
+        f"has not what it imports of {module}{missing}. Upgrade the older one, e.g. "
         "`pip install --upgrade tinycore`"
     )
 

@@ -486,7 +486,7 @@ def backend() -> Backend:
     dtype_names: list[Any] = [dtype.name for dtype in dtypes.all]
     return Backend(
         name="QUEUED",
-        api=(1, 2),
+        api=(2, 0),
         count=lambda: 4,
         open=lambda index, interface: QueuedDevice(index, interface, seed=index),
         renderers={"PYTHON": toolchain},

@@ -16,7 +16,7 @@ from tiny_testing.suite.subject import Subject
 DECLARATION = """
 from tinycore.plugin import Backend, deferred
 BACKEND = Backend(
-    name="EAGER", api=(1, 0), open=deferred("nosuch:open"), renderers={"C": deferred("nosuch:c")}
+    name="EAGER", api=(2, 0), open=deferred("nosuch:open"), renderers={"C": deferred("nosuch:c")}
 )
 """
 

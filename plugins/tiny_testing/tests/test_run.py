@@ -274,7 +274,7 @@ def test_several_devices_are_refused() -> None:
 
 LATE = Backend(
     name="LATE",
-    api=(1, 0),
+    api=(2, 0),
     open=deferred("tinycore.builtin.interpreter:PythonRuntime"),
     renderers={"PYTHON": deferred("tinycore.builtin.interpreter:toolchain")},
     capabilities=frozenset({"bool", "int32", "float32"}),

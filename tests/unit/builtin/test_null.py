@@ -35,7 +35,7 @@ def refuse(index: int, interface: str) -> Any:
 def toy() -> Iterator[None]:
     """An accelerator that must not be opened, with a renderer of its own."""
     register(
-        Backend(name="TOY", api=(1, 0), open=refuse, renderers={"TOYC": toolchain}, priority=900)
+        Backend(name="TOY", api=(2, 0), open=refuse, renderers={"TOYC": toolchain}, priority=900)
     )
     yield
     unregister("TOY")

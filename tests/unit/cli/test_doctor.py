@@ -31,7 +31,7 @@ def crash(*asked):
 def hang(*asked):
     time.sleep(600)
 
-BACKEND = Backend(name="{name}", api=(1, 0), renderers={{"C": crash}}, {body})
+BACKEND = Backend(name="{name}", api=(2, 0), renderers={{"C": crash}}, {body})
 """
 
 

@@ -84,7 +84,7 @@ def toy_toolchain(arch: str) -> Toolchain[str]:
 def make_toy(**changes: Any) -> Backend:
     fields: dict[str, Any] = {
         "name": "TOY",
-        "api": (1, 0),
+        "api": (2, 0),
         "open": ToyRuntime,
         "renderers": {"C": toy_toolchain},
         "priority": 200,
@@ -140,7 +140,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., En
         **fields: Any,
     ) -> EntryPoint:
         given: dict[str, Any] = {
-            "name": name, "api": (1, 0), "priority": 0, "count": 1, "probe": "", "platforms": (),
+            "name": name, "api": (2, 0), "priority": 0, "count": 1, "probe": "", "platforms": (),
         } | fields  # fmt: skip
         text = TOY_SOURCE.format(**given) if source is None else source
         package = tmp_path / module

@@ -36,7 +36,7 @@ class Compiler:
     def compile(self, source): return b""
 
 BACKEND = Backend(
-    name="{name}", api=(1, 7), open=NullRuntime, priority={priority},
+    name="{name}", api=(2, 0), open=NullRuntime, priority={priority},
     renderers={{"C": lambda arch: Toolchain("C", arch, None, Compiler())}}, {more}
 )
 """
@@ -157,7 +157,7 @@ def test_the_next_is_taken_where_software_is_found_and_nothing_ranks_between(
         (
             "bad_field",
             working("BAD", 300, "driver=lambda: []"),
-            "BAD states driver, which version 1.25 of the plugin API has not: leave it out",
+            "BAD states driver, which version 2.0 of the plugin API has not: leave it out",
         ),
     ],
 )

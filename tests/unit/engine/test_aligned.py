@@ -84,7 +84,7 @@ def toolchain(arch: str) -> Toolchain[Renderer]:
 
 BACKEND = Backend(
     name=NAME,
-    api=(1, 5),
+    api=(2, 0),
     open=Runtime,
     renderers={"PYTHON": toolchain},
     capabilities=frozenset({"graph", "local_memory", "external_pointer", "host_memory"})

@@ -64,7 +64,7 @@ def card() -> Iterator[Card]:
     register(
         Backend(
             name=NAME,
-            api=(1, 11),
+            api=(2, 0),
             open=made.open,
             renderers={"PYTHON": toolchain},
             capabilities=frozenset({"local_memory", "host_memory"})

@@ -34,7 +34,7 @@ def device() -> Iterator[None]:
     register(
         Backend(
             name="NARROW",
-            api=(1, 0),
+            api=(2, 0),
             open=like.open,
             renderers={"N": narrow},
             capabilities=like.capabilities,

@@ -196,7 +196,7 @@ def test_a_device_that_there_is_not_is_refused(events: Events) -> None:
 @pytest.mark.parametrize("dlpack", [(), ("CUDA",), "2"])
 def test_a_backend_says_kinds_by_their_numbers(dlpack: Any) -> None:
     with pytest.raises(PluginError, match="dlpack must be a DLDeviceType or several"):
-        Backend(name="X", api=(1, 0), open=print, renderers={"A": print}, dlpack=dlpack)  # type: ignore[arg-type,dict-item]
+        Backend(name="X", api=(2, 0), open=print, renderers={"A": print}, dlpack=dlpack)  # type: ignore[arg-type,dict-item]
 
 
 def test_a_device_without_exchange_lends_by_the_host() -> None:

@@ -1,4 +1,5 @@
-"""Packages that earlier versions of `tinycore new-backend` wrote: they load, compute and conform.
+"""Packages that earlier versions of `tinycore new-backend` wrote: they compute and conform once
+they state this version of the plugin API, and are refused until then.
 
 `frozen/packages` has their sources as they were written: tinycore_ancient when the plugin API was
 1.5, tiny_older, which has queues, when it was 1.8. They are never changed.
@@ -7,6 +8,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -49,13 +51,15 @@ SAMPLE: Final = (
 def backend(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Backend]:
-    """The backend of a package of before, registered."""
+    """The backend of a package of before, registered for this version of the plugin API."""
     for source in (PACKAGES / request.param).glob("*.txt"):
         target = tmp_path / request.param / source.stem
         target.parent.mkdir(exist_ok=True)
         target.write_text(source.read_text("utf-8"), "utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     found: Backend = importlib.import_module(request.param).BACKEND
+    assert found.api[0] == 1
+    found = replace(found, api=API_VERSION)
     register(found)
     yield found
     unregister(found.name)
@@ -102,6 +106,20 @@ def test_every_minor_version_that_was_is_taken(backend: Backend, minor: int) -> 
     register(replace(backend, api=(API_VERSION[0], minor)))
     assert (Tensor([1, 2, 3], device=backend.name) + 1).tolist() == [2, 3, 4]
     Device.close(backend.name)
+
+
+def test_a_package_of_version_1_is_refused_with_both(backend: Backend) -> None:
+    unregister(backend.name)
+    ours = re.escape(".".join(map(str, API_VERSION)))
+    for version in ((1, 0), (1, 8), (1, 18), (1, 25)):
+        theirs = re.escape(".".join(map(str, version)))
+        refused = (
+            rf"needs version {theirs} of the plugin API, this tinycore has {ours}: upgrade the"
+        )
+        with pytest.raises(PluginError, match=refused) as raised:
+            register(replace(backend, api=version))
+        assert "docs/write-a-backend.md" in str(raised.value)
+    register(backend)
 
 
 def test_a_version_that_is_not_there_yet_is_refused_with_both(backend: Backend) -> None:

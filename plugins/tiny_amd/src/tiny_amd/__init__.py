@@ -28,7 +28,7 @@ _USB = Interface(
 
 BACKEND = Backend(
     name="AMD",
-    api=(1, 22),
+    api=(2, 0),
     count=deferred("tiny_amd.topology:count"),
     open=deferred("tiny_amd.device:AmdDevice"),
     renderers={

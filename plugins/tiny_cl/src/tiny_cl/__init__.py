@@ -11,7 +11,7 @@ _DTYPES = (
 
 BACKEND = Backend(
     name="CL",
-    api=(1, 20),
+    api=(2, 0),
     count=deferred("tiny_cl.probe:count"),
     probe=deferred("tiny_cl.probe:reason"),
     open=deferred("tiny_cl.device:ClDevice"),

@@ -16,7 +16,7 @@ _DTYPES = (
 
 BACKEND = Backend(
     name="CPU",
-    api=(1, 25),
+    api=(2, 0),
     count=deferred("tiny_cpu.probe:count"),
     probe=deferred("tiny_cpu.probe:reason"),
     open=deferred("tiny_cpu.device:open_cpu"),

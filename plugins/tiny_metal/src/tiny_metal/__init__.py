@@ -11,7 +11,7 @@ _DTYPES = (
 
 BACKEND = Backend(
     name="METAL",
-    api=(1, 20),
+    api=(2, 0),
     count=deferred("tiny_metal.probe:count"),
     probe=deferred("tiny_metal.probe:reason"),
     open=deferred("tiny_metal.device:MetalDevice"),

@@ -13,7 +13,7 @@ _CARD_MEMORY, _PINNED, _MANAGED = 2, 3, 13
 
 CUDA = Backend(
     name="CUDA",
-    api=(1, 25),
+    api=(2, 0),
     count=deferred("tiny_nv.probe:count"),
     probe=deferred("tiny_nv.probe:reason"),
     open=deferred("tiny_nv.device:CudaDevice"),
@@ -42,7 +42,7 @@ _PCI = Interface(
 
 NV = Backend(
     name="NV",
-    api=(1, 25),
+    api=(2, 0),
     count=deferred("tiny_nv.nvk.probe:count"),
     open=deferred("tiny_nv.nvk.device:NvDevice"),
     renderers={

@@ -11,7 +11,7 @@ _DTYPES = (
 
 BACKEND = Backend(
     name="QCOM",
-    api=(1, 24),
+    api=(2, 0),
     count=deferred("tiny_qcom.probe:count"),
     probe=deferred("tiny_qcom.probe:reason"),
     open=deferred("tiny_qcom.device:QcomDevice"),

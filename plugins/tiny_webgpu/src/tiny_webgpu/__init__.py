@@ -20,7 +20,7 @@ _DTYPES: Final = (
 
 BACKEND = Backend(
     name="WEBGPU",
-    api=(1, 13),
+    api=(2, 0),
     count=deferred("tiny_webgpu.probe:count"),
     probe=deferred("tiny_webgpu.probe:reason"),
     open=deferred("tiny_webgpu.device:WebGpuDevice"),
