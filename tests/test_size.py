@@ -46,10 +46,10 @@ BUDGETS: Final = {
     "plugins/tiny_metal": 11_394,
     "plugins/tiny_mpi": 18_800,
     "plugins/tiny_nv": 78_577,
-    "plugins/tiny_onnx": 63_564,
-    "plugins/tiny_qcom": 27_560,
+    "plugins/tiny_onnx": 64_214,
+    "plugins/tiny_qcom": 27_310,
     "plugins/tiny_ray": 656,
-    "plugins/tiny_testing": 59_977,
+    "plugins/tiny_testing": 59_577,
     "plugins/tiny_viz": 20_900,
     "plugins/tiny_webgpu": 14_331,
 }

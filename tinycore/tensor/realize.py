@@ -111,10 +111,10 @@ class Realization(Random):
         """The elements in the bytes of `to_numpy_dtype`, as a new array."""
         if not self.numel():
             return numpy.empty(self.shape, to_numpy_dtype(self.dtype))
-        if sizes_below([self.uop]):
-            return self._symbolic_array()
         node = self.uop
         if not graph.is_memory(node):
+            if sizes_below([node]):
+                return self._symbolic_array()
             node = materialize(self)
         elif not graph.is_buffer(node):
             compute(lambda: unrealized([self]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy
@@ -45,6 +46,81 @@ def test_results_of_replays_are_kept_apart() -> None:
     assert [each.tolist() for each in kept if isinstance(each, Tensor)] == [
         [[3.0 * number, 12.0 * number]] for number in range(6)
     ]
+
+
+def test_results_that_are_inputs_are_kept_apart() -> None:
+    nodes = [
+        helper.make_node("Identity", ["x"], ["same"]),
+        helper.make_node("Transpose", ["x"], ["turned"], perm=[1, 0]),
+        helper.make_node("Neg", ["x"], ["negative"]),
+    ]
+    outputs = [value(name, [2, 2]) for name in ("same", "turned", "negative")]
+    runner = OnnxRunner(model(nodes, [value("x", [2, 2])], outputs))
+    given = [numpy.arange(4, dtype="float32").reshape(2, 2) + number for number in range(6)]
+    kept = [runner(x=x) for x in given]
+    for x, found in zip(given, kept, strict=True):
+        for name, wanted in (("same", x), ("turned", x.T), ("negative", -x)):
+            assert numpy.asarray(found[name]).tolist() == wanted.tolist()
+
+
+def test_inputs_of_every_form_are_seen_by_each_replay() -> None:
+    nodes = [
+        helper.make_node("Mul", ["x", "factor"], ["p"]),
+        helper.make_node("Add", ["p", "p"], ["y"]),
+    ]
+    inputs = [value("x", [2, 3]), value("factor", [1])]
+    runner = OnnxRunner(model(nodes, inputs, [value("y", [2, 3])]))
+    whole = numpy.arange(24, dtype=numpy.float32).reshape(4, 6)
+    forms = (whole[:2, :3], whole[::2, ::2], whole.T[:2, :3], whole[1:3, 1:4].copy())
+    for number in range(16):
+        x, factor = forms[number % 4], numpy.array([number], "float32")
+        first = x if number % 3 else Tensor(x.copy())
+        second = factor if number % 2 else Tensor(factor)
+        found = result(runner, x=first, factor=second)
+        assert found.tolist() == (2 * number * x).tolist()
+
+
+def test_threads_get_the_results_of_their_own_inputs() -> None:
+    runner = OnnxRunner(linear())
+
+    def wrong(number: int) -> int:
+        x = numpy.full((1, 3), number, "float32")
+        wanted = [[3.0 * number, 12.0 * number]]
+        return sum(result(runner, x=x).tolist() != wanted for _ in range(60))
+
+    assert wrong(1) == 0
+    with ThreadPoolExecutor(6) as threads:
+        assert list(threads.map(wrong, range(6))) == [0] * 6
+
+
+@pytest.mark.parametrize("exponent", [2.0, 0.5, -1.0, 3.7])
+def test_powers_of_a_constant_are_those_of_a_tensor(exponent: float) -> None:
+    held = model(
+        [helper.make_node("Pow", ["x", "e"], ["y"])],
+        [value("x", [6])],
+        [value("y", [6])],
+        {"e": numpy.array(exponent, "float32")},
+    )
+    x = numpy.array([0.0, -0.0, 1.5, numpy.inf, -numpy.inf, numpy.nan], "float32")
+    with numpy.errstate(all="ignore"):
+        wanted = numpy.power(x, numpy.full(6, exponent, "float32"))
+    numpy.testing.assert_allclose(result(OnnxRunner(held), x=x), wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("windows", [1, 4, 8, 9])
+def test_a_convolution_with_few_windows_sums_the_same(windows: int) -> None:
+    draw = numpy.random.default_rng(windows).standard_normal
+    weight = draw((20, 7, 3)).astype("float32")
+    node = helper.make_node("Conv", ["x", "w"], ["y"], strides=[2], pads=[1, 0])
+    runner = OnnxRunner(
+        model([node], [value("x", [1, 7, None])], [value("y", [1, 20, None])], {"w": weight})
+    )
+    for _ in range(4):
+        x = draw((1, 7, 2 * windows)).astype("float32")
+        padded = numpy.pad(x, ((0, 0), (0, 0), (1, 0)))
+        seen = numpy.stack([padded[0, :, 2 * i : 2 * i + 3] for i in range(windows)])
+        wanted = numpy.einsum("nck,ock->on", seen, weight)
+        numpy.testing.assert_allclose(result(runner, x=x)[0], wanted, atol=1e-4)
 
 
 def test_what_depends_on_weights_alone_is_computed_once() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy
@@ -66,6 +67,20 @@ class Call:
         """All inputs on the device."""
         return [self.tensor(index) for index in range(len(self.inputs))]
 
+    def is_fixed(self, *indices: int) -> bool:
+        """True if inputs depend on no input of the model, and this node runs once in each run."""
+        inputs = [self.inputs[index] for index in indices if index < len(self.inputs)]
+        return self.scope.is_once and all(each.is_fixed for each in inputs)
+
+    def kept(self, what: str, indices: Iterable[int], make: Callable[[], Tensor]) -> Tensor:
+        """What `make` computes of these inputs and of attributes: once, if they are fixed."""
+        if not self.is_fixed(*indices):
+            return make()
+        folded, part = self.run.folded, (id(self.node), what)
+        if part not in folded:
+            folded[part] = [Value(make(), is_fixed=True)]
+        return as_tensor(folded[part][0].data)
+
     def array(self, index: int) -> numpy.ndarray:
         """An input on the host: a tensor is computed, and the run notes what it depends on."""
         if not self.has(index):
@@ -121,4 +136,4 @@ class Call:
 
     def constant(self, value: Any, dtype: DType, shape: tuple[int, ...] = ()) -> Tensor:
         """A tensor of one number on the run's device."""
-        return Tensor.full(shape, value, dtype=dtype, device=self.run.device)
+        return Tensor(value, self.run.device, dtype).expand(shape)

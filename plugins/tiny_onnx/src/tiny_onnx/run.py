@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy
 import onnx
@@ -28,7 +28,7 @@ from tinycore.errors import FileFormatError, TinycoreError, UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Run", "Scope"]
+__all__ = ["Part", "Run", "Scope"]
 
 MOST_ON_HOST: Final = 4096
 """Elements up to which a node whose inputs lie on the host is computed there."""
@@ -39,6 +39,10 @@ NOT_FIXED: Final = frozenset(
 """Operators with random results, or with graphs that may have them."""
 DEEPEST: Final = 200
 """Functions and graphs inside of each other, of which a hostile model may have any number."""
+
+
+Part: TypeAlias = tuple[int, str]
+"""The identity of a node, and what it makes of its weights; "" for its outputs."""
 
 
 class Scope:
@@ -88,11 +92,13 @@ class Scope:
 class Run:
     """One execution: its device, and the graph inputs whose contents it had to read on the host.
 
-    `folded` has the outputs of nodes in branches that depend on no input, from runs before, by the
-    identity of the node; this run adds its own.
+    `folded` has what depends on no input, from runs before: outputs of nodes in branches, and what
+    other nodes make of their weights (`Call.kept`). This run adds its own.
     """
 
-    def __init__(self, model: Model, device: str | None, folded: Mapping[int, list[Value]]) -> None:
+    def __init__(
+        self, model: Model, device: str | None, folded: Mapping[Part, list[Value]]
+    ) -> None:
         self.model = model
         self.device = device
         self.read: set[str] = set()
@@ -123,8 +129,8 @@ class Run:
 
     def node(self, node: Node, scope: Scope) -> list[Value]:
         """The outputs of a node."""
-        if scope.is_once and id(node) in self.folded:
-            return self.folded[id(node)]
+        if scope.is_once and (id(node), "") in self.folded:
+            return self.folded[id(node), ""]
         inputs = tuple(scope[name] for name in node.inputs)
         sources = frozenset[str]().union(*(each.sources for each in inputs))
         is_fixed = node.op not in NOT_FIXED and all(each.is_fixed for each in inputs)
@@ -138,7 +144,7 @@ class Run:
             for each in outputs
         ]
         if is_fixed and scope.is_once and scope.depth:  # of depth 0 the runner keeps what is used
-            self.folded[id(node)] = found
+            self.folded[id(node), ""] = found
         return found
 
     def on_host(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -13,11 +14,13 @@ import onnx
 
 from tiny_onnx.element_types import ELEMENTS, HELD_WIDER, Element, element_of
 from tiny_onnx.model import Graph, Node, read
-from tiny_onnx.run import Run, Scope
+from tiny_onnx.run import Part, Run, Scope
 from tiny_onnx.values import Data, Value, as_array, as_tensor
-from tinycore import Tensor, TinyJit
+from tinycore import Device, Tensor, TinyJit
 from tinycore.dtype import DType
-from tinycore.errors import ArgumentError, DTypeError, JitError, ShapeError
+from tinycore.errors import ArgumentError, DTypeError, JitError, ShapeError, TinycoreError
+from tinycore.plugin import lock
+from tinycore.uop.movement import below_movement
 
 __all__ = ["Description", "OnnxRunner"]
 
@@ -112,7 +115,7 @@ class OnnxRunner:
         }
         self.fixed: dict[str, Value] = {}
         self.defaults: dict[str, Value] = {}  # of inputs, so that nothing computed of them is kept
-        self.folded: dict[int, list[Value]] = {}
+        self.folded: dict[Part, list[Value]] = {}
         self.nodes: list[Node] = graph.nodes
         self.by_content: set[str] = set()  # inputs that stay on the host
         self.is_captured = True
@@ -131,10 +134,11 @@ class OnnxRunner:
         Raises ArgumentError for a name that is missing or unknown, ShapeError and DTypeError for
         inputs that the model does not take.
         """
-        given = self.checked({**(inputs or {}), **named})
+        given = self.converted_all({**(inputs or {}), **named})
         key = self.key(given)
         steps = self.captures.get(key)
         if steps is None or not self.is_captured:
+            self.check(given)
             return self.first(given, key)
         self.captures.move_to_end(key)
         try:
@@ -143,8 +147,18 @@ class OnnxRunner:
             self.is_captured = False
             return self.first(given, key)
 
-    def checked(self, given: Mapping[str, Any]) -> dict[str, Data]:
-        """Inputs as values, after names, shapes and dtypes were compared with the model's."""
+    def converted_all(self, given: Mapping[str, Any]) -> dict[str, Data]:
+        """Inputs as values, each as the model wants it."""
+        types = self.model.graph.types
+        return {
+            name: self.converted(
+                name, each, self.graph_inputs.get(name) or described(types.get(name))
+            )
+            for name, each in given.items()
+        }
+
+    def check(self, given: Mapping[str, Data]) -> None:
+        """Compare names, shapes and dtypes with the model's: all that a key consists of."""
         graph = self.model.graph
         unknown = sorted(set(given) - set(graph.inputs))
         missing = [
@@ -163,12 +177,9 @@ class OnnxRunner:
                 )
             )
         sides: dict[str, tuple[int, str]] = {}
-        result = {}
         for name, each in given.items():
             wanted = self.graph_inputs.get(name) or described(graph.types.get(name))
-            result[name] = self.converted(name, each, wanted)
-            compare(name, result[name], wanted, sides)
-        return result
+            compare(name, each, wanted, sides)
 
     def converted(self, name: str, given: Any, wanted: Description) -> Data:
         """One input as a value. NumPy arrays stay until they are known to be needed on the host."""
@@ -199,9 +210,9 @@ class OnnxRunner:
             elif self.stays(name, data):
                 array = as_array(data)
                 content = tuple(array.reshape(-1)) if array.dtype == object else array.tobytes()
-                parts.append((name, array.shape, (str(array.dtype), content)))
+                parts.append((name, array.shape, (array.dtype, content)))
             else:
-                parts.append((name, tuple(data.shape), str(data.dtype)))
+                parts.append((name, tuple(data.shape), data.dtype))
         return tuple(parts)
 
     def values(self, given: Mapping[str, Data]) -> dict[str, Value]:
@@ -213,7 +224,8 @@ class OnnxRunner:
                 sources = frozenset([name]) if isinstance(held, list) else frozenset[str]()
                 result[name] = Value(held, sources)
             else:
-                result[name] = Value(as_tensor(data, self.device), frozenset([name]))
+                tensor = as_tensor(data, self.device, is_input=True)
+                result[name] = Value(tensor, frozenset([name]))
         for name, description in self.graph_inputs.items():
             if description.is_optional:
                 result.setdefault(name, Value(None))
@@ -233,7 +245,7 @@ class OnnxRunner:
         self.learn(run, given, key, outputs)
         return {name: self.declared(name, each) for name, each in outputs.items()}
 
-    def keep(self, scope: Scope, folded: dict[int, list[Value]]) -> None:
+    def keep(self, scope: Scope, folded: dict[Part, list[Value]]) -> None:
         """Keep what depends on no input, computed, in place of the nodes that computed it."""
         self.folded = folded
         nodes = [
@@ -264,8 +276,9 @@ class OnnxRunner:
             return
         if any(isinstance(each, list) for each in given.values()):
             return
-        self.captures[key] = Steps(self, [name for name, each in self.values(given).items()
-                                          if isinstance(each.data, Tensor)])  # fmt: skip
+        self.captures[key] = Steps(
+            self, [name for name in given if not self.stays(name, given[name])]
+        )
         if len(self.captures) > MOST_CAPTURES:
             self.captures.popitem(last=False)
 
@@ -312,13 +325,30 @@ class Steps:
         self.runner = runner
         self.names = names
         self.others: dict[str, Value] = {}
-        self.call = TinyJit(self.graph, guards=False)  # a model that is loaded does not change
+        self.staged: dict[str, tuple[Tensor, numpy.ndarray | None]] = {}
+        self.lock = lock()
+        # weights of a model that is loaded do not change, and are all that it has around it
+        self.call = TinyJit(self.graph, prune=True, guards=False)
 
     def __call__(self, given: Mapping[str, Data]) -> dict[str, Data]:
-        values = self.runner.values(given)
-        self.others = {name: value for name, value in values.items() if name not in self.names}
-        results = self.call(*[as_tensor(values[name].data) for name in self.names])
+        others = {name: data for name, data in given.items() if name not in self.names}
+        with self.lock:
+            self.others = self.runner.values(others)
+            results = self.call(*[self.taken(name, given[name]) for name in self.names])
         return dict(zip(self.runner.graph_outputs, results, strict=True))
+
+    def taken(self, name: str, data: Data) -> Tensor:
+        """An input on the device: an array in memory that all calls use, where the host sees it."""
+        if not isinstance(data, numpy.ndarray):
+            return as_tensor(data)
+        tensor, memory = self.staged.get(name, (None, None))
+        if tensor is None or memory is None:
+            tensor = as_tensor(data, self.runner.device, is_input=True)
+            self.staged[name] = tensor, array_over(tensor)
+            return tensor
+        Device[str(tensor.device)].synchronize()  # the call before may still read it
+        memory[...] = data
+        return tensor
 
     def graph(self, *tensors: Tensor) -> list[Tensor]:
         """All outputs as a function of the tensors among the inputs."""
@@ -331,8 +361,19 @@ class Steps:
         outputs = [
             as_tensor(runner.declared(name, scope[name].data)) for name in runner.graph_outputs
         ]
+        bases = {below_movement(each.uop) for each in tensors}
+        outputs = [each.clone() if below_movement(each.uop) in bases else each for each in outputs]
         Tensor.realize(*outputs)
         return outputs
+
+
+def array_over(tensor: Tensor) -> numpy.ndarray | None:
+    """The memory of a tensor; None where the host cannot write to it, or NumPy lacks the dtype."""
+    if tensor.numel() and Device[str(tensor.device)].has("host_memory"):
+        with suppress(TinycoreError, BufferError, RuntimeError):
+            memory = numpy.from_dlpack(tensor.realize())
+            return memory if memory.flags.writeable else None
+    return None
 
 
 def compare(name: str, data: Data, wanted: Description, sides: dict[str, tuple[int, str]]) -> None:

@@ -42,8 +42,12 @@ NOTHING: Final = Value(None, is_fixed=True)
 """An input that a node leaves out."""
 
 
-def as_tensor(data: Data, device: str | None = None) -> Tensor:
-    """A value on the device; one number becomes a constant of the kernels that use it."""
+def as_tensor(data: Data, device: str | None = None, *, is_input: bool = False) -> Tensor:
+    """A value on the device.
+
+    One number becomes a constant of the kernels that use it, unless it is an input, whose memory
+    gets another one in the next call.
+    """
     if isinstance(data, Tensor):
         return data
     if not isinstance(data, numpy.ndarray):
@@ -54,8 +58,8 @@ def as_tensor(data: Data, device: str | None = None) -> Tensor:
     if element.tensor in dtypes.fp8s:
         bits = Tensor(numpy.ascontiguousarray(data).view(numpy.uint8), device=device)
         return bits.bitcast(element.tensor)
-    if data.size == 1:
-        return Tensor.full(data.shape, data.item(), dtype=element.tensor, device=device)
+    if data.size == 1 and not is_input:
+        return Tensor(data.item(), device, element.tensor).reshape(data.shape)
     held = numpy.dtype(HELD.get(element.tensor.name, element.array))
     return Tensor(numpy.ascontiguousarray(data, dtype=held), device=device)
 

@@ -83,6 +83,9 @@ def modulo(call: Call) -> Data:
 def power(call: Call) -> Data:
     """Powers, of the dtype of the base."""
     base, exponent = aligned(call)
+    held = call.data(1)
+    if isinstance(held, numpy.ndarray) and held.shape in ((), (1,)) and base.is_floating_point():
+        return base.pow(float(held.item())).reshape(base.shape or held.shape)  # a short product
     if base.dtype == exponent.dtype or base.is_floating_point():
         return base.pow(exponent.cast(base.dtype)).cast(base.dtype)
     if exponent.is_floating_point():

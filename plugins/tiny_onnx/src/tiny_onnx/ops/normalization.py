@@ -27,7 +27,10 @@ def batch_normalization(call: Call) -> Data | tuple[Data, ...]:
         else (call.version < 7 and not call.get("is_test", 0))
     )
     if not is_training:
-        return (scale * (x - mean) / (variance + epsilon).sqrt() + bias).cast(x.dtype)
+        factor = call.kept("factor", (1, 4), lambda: scale / (variance + epsilon).sqrt())
+        return (x * factor + call.kept("added", (1, 2, 3, 4), lambda: bias - mean * factor)).cast(
+            x.dtype
+        )
     axes = tuple(axis for axis in range(x.ndim) if axis != 1)
     momentum = call.real("momentum", 0.9)
     now, spread = x.mean(axes, keepdim=True), x.var(axes, keepdim=True, correction=0)

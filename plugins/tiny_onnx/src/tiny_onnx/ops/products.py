@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Final
 
 import numpy
 
@@ -51,7 +53,17 @@ def determinant(call: Call) -> Data:
 def convolution(call: Call) -> Data:
     """Cross-correlation over any number of axes."""
     x, weight = call.tensor(0), call.tensor(1)
-    return convolved(x, weight, call.optional(2), shape_of_windows(call, x, weight), groups(call))
+    area = shape_of_windows(call, x, weight)
+    count = math.prod(area.counts([int(side) for side in x.shape[2:]], is_ceil=False))
+    is_short = count * int(x.shape[0]) <= FEW_WINDOWS and max(area.kernel) > 1
+    if is_short and groups(call) == 1 and call.is_fixed(1):
+        weight = call.kept("filters last", (1,), lambda: weight.movedim(0, -1).contiguous())
+        weight = weight.movedim(-1, 0)
+    return convolved(x, weight, call.optional(2), area, groups(call))
+
+
+FEW_WINDOWS: Final = 8
+"""Windows up to which vectors run along the filters, whose weights then lie beside each other."""
 
 
 def groups(call: Call) -> int:
