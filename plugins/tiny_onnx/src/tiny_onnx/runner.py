@@ -190,7 +190,10 @@ class OnnxRunner:
         if wanted.is_sequence:
             return [self.converted(name, each, Description(None, wanted.element)) for each in given]
         dtype = wanted.element.array if wanted.element is not None else None
-        return numpy.asarray(given, dtype=dtype)
+        try:
+            return numpy.asarray(given, dtype=dtype)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ArgumentError(f"input {name!r} is {wanted}: {error}") from error
 
     def stays(self, name: str, data: Data) -> bool:
         """True if an input is kept on the host, where its contents choose what is computed."""
