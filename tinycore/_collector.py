@@ -8,7 +8,6 @@ counts. It takes a quarter of the time of scheduling.
 from __future__ import annotations
 
 import gc
-from types import TracebackType
 from typing import Final
 
 from tinycore._locks import in_child
@@ -31,12 +30,7 @@ class Pause:
             self.was_on = True
             gc.disable()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.inside.pop()
         if not self.inside and self.was_on:
             self.was_on = False

@@ -324,10 +324,17 @@ def misspelt_variables() -> dict[str, str]:
     return found
 
 
+def misspellings() -> list[str]:
+    """A line for each environment variable that looks like a setting but is none."""
+    return [
+        f"tinycore knows no environment variable {name}; "
+        + (f"did you mean {near}?" if near else "`tinycore settings` lists the known ones")
+        for name, near in misspelt_variables().items()
+    ]
+
+
 def _warn_about_misspelt_variables() -> None:
-    for name, near in misspelt_variables().items():
-        hint = f"did you mean {near}?" if near else "`tinycore settings` lists the known ones."
-        message = f"tinycore knows no environment variable {name}; {hint}"
+    for message in misspellings():
         warnings.warn(message, stacklevel=2)
     for name in sorted(OF_TINYGRAD):
         value = environment(name) or "0"

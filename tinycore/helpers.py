@@ -16,12 +16,13 @@ import tempfile
 import time
 import urllib.request
 import zlib
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, ContextDecorator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from hashlib import blake2b, file_digest
 from http.client import HTTPException
 from pathlib import Path
-from types import SimpleNamespace, TracebackType
+from types import SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 from tinycore._folders import Folder, UntrustedFolder
@@ -153,30 +154,23 @@ def ContextVar(key: str, default_value: Any) -> Setting[Any]:  # noqa: N802  a c
     return made
 
 
+@dataclass(eq=False)
 class Timing:
     """Prints how long a `with` block took: `with Timing("load: "): ...` gives `load: 12.34 ms`.
 
     `on_exit` gets the nanoseconds and returns more text for the line; `seconds` keeps the time.
     """
 
-    def __init__(
-        self, prefix: str = "", on_exit: Callable[[int], str] | None = None, enabled: bool = True
-    ) -> None:
-        self.prefix = prefix
-        self.on_exit = on_exit
-        self.enabled = enabled
-        self.seconds = 0.0
+    prefix: str = ""
+    on_exit: Callable[[int], str] | None = None
+    enabled: bool = True
+    seconds: float = 0.0
 
     def __enter__(self) -> Self:
         self._start = time.perf_counter_ns()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         nanoseconds = time.perf_counter_ns() - self._start
         self.seconds = nanoseconds * 1e-9
         if self.enabled:
@@ -184,44 +178,32 @@ class Timing:
             print(f"{self.prefix}{nanoseconds * 1e-6:6.2f} ms{more}")
 
 
-class Profiling(ContextDecorator):
+@contextmanager
+def Profiling(  # noqa: N802  as tinygrad spells it
+    enabled: bool = True,
+    sort: str = "cumtime",
+    frac: float = 0.2,
+    fn: str | os.PathLike[str] | None = None,
+) -> Iterator[None]:
     """Prints where the Python of a `with` block took its time, by cProfile.
 
     Lines are sorted by `sort`, and `frac` of them printed. `fn` names a file for all of it, which
     `python -m pstats` reads. Kernels are in `DEBUG=2`.
     """
+    import cProfile  # noqa: PLC0415  see __getattr__
+    import pstats  # noqa: PLC0415
 
-    def __init__(
-        self,
-        enabled: bool = True,
-        sort: str = "cumtime",
-        frac: float = 0.2,
-        fn: str | os.PathLike[str] | None = None,
-    ) -> None:
-        self.enabled, self.sort, self.fraction, self.file = enabled, sort, frac, fn
-
-    def __enter__(self) -> Self:
-        import cProfile  # noqa: PLC0415  see __getattr__
-
-        self._profile = cProfile.Profile()
-        if self.enabled:
-            self._profile.enable()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        import pstats  # noqa: PLC0415
-
-        if not self.enabled:
-            return
-        self._profile.disable()
-        if self.file is not None:
-            self._profile.dump_stats(self.file)
-        pstats.Stats(self._profile).strip_dirs().sort_stats(self.sort).print_stats(self.fraction)
+    if not enabled:
+        yield
+        return
+    profile = cProfile.Profile()
+    try:
+        with profile:
+            yield
+    finally:
+        if fn is not None:
+            profile.dump_stats(fn)
+        pstats.Stats(profile).strip_dirs().sort_stats(sort).print_stats(frac)
 
 
 def profile_marker(name: str) -> None:
@@ -411,9 +393,8 @@ def _download(url: str, target: Path, gunzip: bool, sha256: str | None) -> None:
         if sha256 is not None and (found := _digest(Path(temporary))) != sha256.lower():
             raise OSError(f"fetch: {url} has the SHA-256 digest {found}, not {sha256}")
         os.replace(temporary, target)
-    except (HTTPException, EOFError, zlib.error) as error:
+    except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
-        raise OSError(f"fetch: {url}: {error!r}") from error
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, HTTPException | EOFError | zlib.error):
+            raise OSError(f"fetch: {url}: {error!r}") from error
         raise

@@ -71,11 +71,10 @@ def moveaxis(x: Tensor, source: Axes, destination: Axes, /) -> Tensor:
     Raises ArgumentError when one is repeated or the counts differ.
     """
     rank = array("moveaxis", x).ndim
-    pairs = []
-    for axes in (source, destination):
-        given = (axes,) if isinstance(axes, int) else axes
-        pairs.append([resolve_axis("moveaxis", a, rank) for a in given])
-    start, end = pairs
+    start, end = [
+        [resolve_axis("moveaxis", a, rank) for a in ((axes,) if isinstance(axes, int) else axes)]
+        for axes in (source, destination)
+    ]
     if len(set(start)) != len(start) or len(set(end)) != len(end) or len(start) != len(end):
         raise ArgumentError(f"moveaxis: {source} to {destination} does not move each axis once")
     order = [axis for axis in range(rank) if axis not in start]

@@ -89,19 +89,11 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument("--steps", type=count, default=STEPS, help=f"steps, {STEPS} unless given")
     command.add_argument("--batch", type=count, default=64, help="digits per step, 64 unless given")
     command.add_argument("--seed", type=int, default=0, help="another seed, another network")
-    command.add_argument("--device", help="where to compute, as DEV says it: PYTHON, CPU:LLVM ...")
     command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, test, draw."""
-    if arguments.device is None:
-        return _run(arguments)
-    with Context(DEV=arguments.device):
-        return _run(arguments)
-
-
-def _run(arguments: argparse.Namespace) -> int:
     where = computing_on(Device.DEFAULT)
     found = survey_here()
     print("\n".join([*table(found), conclusion(found)]))
@@ -155,10 +147,8 @@ def _train(model: DigitNet, task: Task, steps: int, batch: int) -> tuple[float, 
 
 def _classify(model: DigitNet, task: Task) -> numpy.ndarray[tuple[int], numpy.dtype[numpy.int64]]:
     """The digit the network sees in each held-out image."""
-    said = []
-    for start in range(0, len(task.held_out), EVALUATED_AT_ONCE):
-        images = task.held_out[start : start + EVALUATED_AT_ONCE]
-        said.append(model(images.float() / task.ink).argmax(1).numpy())
+    parts = task.held_out.split(EVALUATED_AT_ONCE)
+    said = [model(images.float() / task.ink).argmax(1).numpy() for images in parts]
     return numpy.concatenate(said).astype(numpy.int64)
 
 
@@ -169,10 +159,11 @@ def _show(images: numpy.ndarray, said: numpy.ndarray, truth: numpy.ndarray) -> N
     wrong = numpy.flatnonzero(said != truth)[:1]
     right = numpy.flatnonzero(said == truth)[: fitting - len(wrong)]
     ramp = ramp_for(sys.stdout)
-    blocks = []
-    for position in [*right, *wrong]:
-        caption = f"says {said[position]}"
-        if said[position] != truth[position]:
-            caption += f", is {truth[position]}"
-        blocks.append([*picture(shrunk(images[position], PICTURE_SIDE), ramp), caption])
+    blocks = [
+        [
+            *picture(shrunk(images[n], PICTURE_SIDE), ramp),
+            f"says {said[n]}" + (f", is {truth[n]}" if n in wrong else ""),
+        ]
+        for n in [*right, *wrong]
+    ]
     print("\n".join(beside(blocks)))

@@ -13,7 +13,7 @@ import textwrap
 import warnings
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final, TextIO
+from typing import Final
 
 from tinycore import Device
 from tinycore.cli.isolated import Ended, Row, run_isolated
@@ -24,6 +24,7 @@ from tinycore.errors import CompilerUnavailable, DeviceUnavailable, TinycoreErro
 
 __all__ = ["Survey", "add", "computing_on", "conclusion", "run", "survey", "survey_here", "table"]
 
+INDENT: Final = " " * 11
 SURVEY_SECONDS: Final = 10.0
 """Seconds in which a driver must answer."""
 
@@ -86,18 +87,16 @@ def table(found: Survey) -> list[str]:
         lines.append(f"{mark} {row['name']:<8} {row['state']:<14} {origin}")
         several = len(row["interfaces"]) > 1  # one alone is what the reason speaks of
         if not (several and repeats_interfaces(row)):
-            lines += textwrap.wrap(
-                row["reason"], 90, initial_indent=" " * 11, subsequent_indent=" " * 11
-            )
+            lines += wrapped(row["reason"])
         if several:
             for one in row["interfaces"]:
-                lines += textwrap.wrap(
-                    interface_line(row["name"], one),
-                    90,
-                    initial_indent=" " * 11,
-                    subsequent_indent=" " * 13,
-                )
+                lines += wrapped(interface_line(row["name"], one), "  ")
     return lines
+
+
+def wrapped(text: str, hanging: str = "") -> list[str]:
+    """The lines of a text below a name."""
+    return textwrap.wrap(text, 90, initial_indent=INDENT, subsequent_indent=INDENT + hanging)
 
 
 def repeats_interfaces(row: Row) -> bool:
@@ -145,26 +144,17 @@ def survey_here() -> Survey:
         default, objection = Device.DEFAULT, ""
     except TinycoreError as error:
         default, objection = None, str(error)
-    rows = [
-        {
-            "name": found.name,
-            "state": found.state.value,
-            "reason": found.reason,
-            "distribution": found.distribution,
-            "version": found.version,
-            "interfaces": [
-                {"name": one.name, "reason": one.reason, "automatic": one.automatic}
-                for one in found.interfaces
-            ],
-        }
-        for found in Device.states()
-    ]
+    rows = []
+    for found in Device.states():
+        known = {"state": found.state.value, "interfaces": [*map(vars, found.interfaces)]}
+        rows.append(vars(found) | known)
+        del rows[-1]["error"]
     return Survey(default, objection, rows)
 
 
 def stream_survey() -> int:
     """Body of the surveying process: print the driver that is probed next, at last the survey."""
-    warnings.showwarning = _tell_warning
+    warnings.showwarning = lambda message, *_: _tell({"warning": str(message)})
     try:
         for name in Device.plugins.names:
             _tell({"asking": name})
@@ -186,18 +176,6 @@ def _open_default() -> None:
             with suppress(CompilerUnavailable, DeviceUnavailable):
                 Device[name].toolchain  # noqa: B018  a device without a compiler is no use
                 return
-
-
-def _tell_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    """Pass a warning on, in place of `warnings.showwarning`."""
-    _tell({"warning": str(message)})
 
 
 def _tell(row: Row) -> None:
@@ -237,19 +215,19 @@ def _surveyed(seconds: float, without: tuple[str, ...]) -> tuple[Survey | None, 
         ["tinycore", "devices", "--stream"], seconds, {"TINYCORE_PLUGINS_DENY": denied}
     )
     asked = ""
-    while True:
-        try:
-            row = next(asking)
-        except StopIteration as end:
-            return None, asked, end.value
+    for row in asking:
+        if isinstance(row, Ended):
+            ended = row
+            break
         if "error" in row:
             raise TinycoreError(row["error"])
         if "devices" in row:
-            asking.close()  # a thread or a child of a plugin may keep the process
+            # nothing more is awaited: a thread or a child of a plugin may keep the process
             return Survey(**row), asked, Ended(0, "", seconds)
         if "warning" in row:
             print(row["warning"], file=sys.stderr)
         asked = row.get("asking", asked)
+    return None, asked, ended
 
 
 def _with_losses(found: Survey, lost: dict[str, str]) -> Survey:

@@ -20,7 +20,7 @@ from tinycore import Tensor
 from tinycore.cli.devices import Survey, computing_on, survey, survey_here, table
 from tinycore.cli.isolated import Ended, Row, run_isolated
 from tinycore.cli.options import seconds
-from tinycore.config import misspelt_variables
+from tinycore.config import misspellings, misspelt_variables
 from tinycore.device.hooks import hooks
 from tinycore.errors import DeviceUnavailable, TinycoreError
 
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
         report["checks"].append(row)
         if not arguments.json:
             print(line_of(row), flush=True)
-    report["ok"] = all(row["passed"] for row in report["checks"])
+    report["ok"] = row["passed"]
     if arguments.json:
         print(json.dumps(report, indent=2))
     return 0 if report["ok"] else 1
@@ -98,18 +98,11 @@ def facts(name: str, found: Survey) -> Row:
 
 def heading(report: Row) -> list[str]:
     """The facts as lines, but for the devices."""
-    lines = [f"python {report['python']} on {report['platform']}, numpy {report['numpy']}"]
-    lines += report["header"]
-    for name, near in report["misspelt"].items():
-        lines.append(f"{name} is no setting" + (f"; did you mean {near}?" if near else ""))
-    return lines
+    first = f"python {report['python']} on {report['platform']}, numpy {report['numpy']}"
+    return [first, *report["header"], *misspellings()]
 
 
 # --- the checks
-
-
-def _open(name: str) -> str:
-    return computing_on(name)
 
 
 def _copy(name: str) -> str:
@@ -130,7 +123,7 @@ def _compute(name: str) -> str:
     return f"a matrix product agrees with NumPy to {worst:.1g}"
 
 
-CHECKS: Final[dict[str, Check]] = {"open": _open, "copy": _copy, "compute": _compute}
+CHECKS: Final[dict[str, Check]] = {"open": computing_on, "copy": _copy, "compute": _compute}
 """The checks in order; each returns what it did, or raises."""
 
 
@@ -179,11 +172,9 @@ def line_of(row: Row) -> str:
 
 def stream_checks(name: str) -> int:
     """Body of the checking process: print each check's row as a line of JSON."""
-    passed = True
     for row in run_checks(name):
         print(json.dumps(row), flush=True)
-        passed = passed and row["passed"]
-    return 0 if passed else 1
+    return 0 if row["passed"] else 1
 
 
 def checked_apart(name: str, seconds: float) -> Iterator[Row]:
@@ -192,16 +183,11 @@ def checked_apart(name: str, seconds: float) -> Iterator[Row]:
     """
     known = list(all_checks())
     count, passed = 0, True
-    checking = run_isolated(["tinycore", "doctor", name, "--json", "--in-process"], seconds)
-    while True:
-        try:
-            row = next(checking)
-        except StopIteration as end:
-            ended: Ended = end.value
-            break
-        if "what" in row:
+    for row in run_isolated(["tinycore", "doctor", name, "--json", "--in-process"], seconds):
+        if isinstance(row, Ended):
+            if passed and (row.status != 0 or count < len(known)):
+                what = known[count] if count < len(known) else "close"
+                yield {"what": what, "passed": False, "detail": row.manner, "seconds": 0.0}
+        elif "what" in row:
             count, passed = count + 1, row["passed"]
             yield row
-    if passed and (ended.status != 0 or count < len(known)):
-        what = known[count] if count < len(known) else "close"
-        yield {"what": what, "passed": False, "detail": ended.manner, "seconds": 0.0}

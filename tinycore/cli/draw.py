@@ -5,6 +5,7 @@ Floor 6. Imports NumPy.
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import Any, Final, TextIO
 
 import numpy
@@ -49,11 +50,8 @@ def shrunk(image: Image, side: int) -> Image:
 
 def beside(blocks: list[list[str]], gap: int = 3) -> list[str]:
     """Blocks of lines side by side; each line of a block is as wide as its widest."""
-    height = max(len(block) for block in blocks)
-    columns = []
-    for block in blocks:
-        width = max(len(line) for line in block)
-        columns.append(
-            [line.ljust(width) for line in block] + [" " * width] * (height - len(block))
-        )
-    return [(" " * gap).join(lines).rstrip() for lines in zip(*columns, strict=True)]
+    widths = [max(map(len, block)) for block in blocks]
+    return [
+        (" " * gap).join(map(str.ljust, lines, widths)).rstrip()
+        for lines in zip_longest(*blocks, fillvalue="")
+    ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import runpy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,14 @@ from tinycore.device.open_device import choose_toolchain
 from tinycore.engine.captured_step import VaryingMemory, capture
 from tinycore.engine.export import Shaped, export_schedule, resident
 from tinycore.errors import ArgumentError, UnsupportedError
-from tinycore.plugin import deferred
 from tinycore.schedule.device_memory import buffer_of
 from tinycore.schedule.limits import cut_for
 from tinycore.tensor import graph
 from tinycore.tensor.liveness import waiting_tensors
 from tinycore.tensor.stream import stream
-from tinycore.uop.movement import base_of
+from tinycore.uop.movement import base_of, below_movement
 from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
 
 __all__ = ["add", "export", "run"]
 
@@ -107,17 +107,13 @@ def named_in_module(module: str, name: str) -> Any:
     what else importing it raises is its own.
     """
     try:
-        module_named(module)
+        return getattr(module_named(module), name, None)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
         raise ArgumentError(
             f"there is no module {error.name}. For a file, write FILE.py:NAME"
         ) from error
-    try:
-        return deferred(f"{module}:{name}").resolve()
-    except AttributeError:
-        return None
 
 
 def exporters() -> list[str]:
@@ -149,7 +145,7 @@ def export(
         )
     toolchain = choose_toolchain(declared, "", arch)
     with Context(TRAINING=0):
-        examples = {name: Tensor(x.numpy(), dtype=x.dtype) for name, x in inputs.items()}
+        examples = {name: copied(name, x) for name, x in inputs.items()}
         state = nn.state.get_state_dict(function)
         if found := (*state.values(), *examples.values()):
             Tensor.realize(*found)
@@ -160,15 +156,17 @@ def export(
             for name, x in results.items()
         }
         given, computed = shaped(examples), shaped(targets)
-        for name, target in targets.items():
-            target.assign(results[name])
-        written = [  # the outputs, and state that the model writes
-            x
+        written = dict.fromkeys(  # state that the model writes, be it through a view
+            below_movement(x.uop)
             for x in waiting_tensors()
-            if isinstance(x, Tensor) and id(x) not in before and graph.is_memory(x.uop)
-        ]
+            if isinstance(x, Tensor) and id(x) not in before
+        )
+        roots = [*(x.uop for x in results.values()), *filter(graph.is_memory, written)]
+        roots, state = apart(roots, state)
+        for target, node in zip(targets.values(), roots, strict=False):
+            target.assign(Tensor.from_uop(node))
         with cut_for(toolchain.renderer.limits):
-            items = Tensor.schedule(*written)
+            items = Tensor.schedule(*targets.values(), *map(Tensor.from_uop, roots[len(targets) :]))
         weights, tensors = constants(state, resident(items), [*given.values(), *computed.values()])
         model = export_schedule(items, toolchain, given, computed, weights)
         kept = {tensor.name: tensors[tensor.name] for tensor in model.weights}
@@ -179,6 +177,16 @@ def export(
         nn.state.safe_save(told, new / EXAMPLE)
         declared.export(model, new)
     return model
+
+
+def copied(name: str, example: Tensor) -> Tensor:
+    """A computed copy of an example input. Raises ArgumentError where that is no tensor."""
+    if not isinstance(example, Tensor):
+        raise ArgumentError(
+            f"the example input {name!r} must be a Tensor, not {type(example).__name__}; "
+            f"write {{{name!r}: Tensor(...)}}"
+        )
+    return Tensor(example.numpy(), dtype=example.dtype)
 
 
 def named(found: Any) -> dict[str, Tensor]:
@@ -225,6 +233,31 @@ def results_of(function: Callable[..., Any], examples: Mapping[str, Tensor]) -> 
     return results
 
 
+def apart(roots: Sequence[UOp], state: Mapping[str, Tensor]) -> tuple[list[UOp], dict[str, Tensor]]:
+    """Graphs and the state of a model, where views of memory without a name are replaced by copies.
+
+    So each is a weight of its name and shape. Views of memory that the model writes, or reads
+    otherwise, too, stay: a weight that is exchanged has to count everywhere.
+    """
+    whole = {base_of(x.uop) for x in state.values() if is_whole(x)}
+    bases = {x.uop: below_movement(x.uop) for x in state.values()}
+    views = [x for x, base in bases.items() if base.op is Op.BUFFER and base not in whole]
+    copies = {view: Tensor.from_uop(view).clone().realize() for view in views}
+
+    def over_copies() -> list[UOp]:
+        changed = {view: x.uop for view, x in copies.items()}
+        return [graph.replace_nodes(root, changed) for root in roots]
+
+    read = {*UOp.sink(*over_copies()).toposort()}
+    copies = {view: x for view, x in copies.items() if bases[view] not in read}
+    return over_copies(), {name: copies.get(x.uop, x) for name, x in state.items()}
+
+
+def is_whole(tensor: Tensor) -> bool:
+    """True for a tensor that shows all of a buffer in order."""
+    return graph.is_buffer(tensor.uop) and memory(tensor).base is None
+
+
 def shaped(tensors: Mapping[str, Tensor]) -> dict[str, Shaped]:
     """The memory and the shape of realized tensors."""
     return {name: (memory(x), x.shape) for name, x in tensors.items()}
@@ -248,7 +281,7 @@ def constants(
     places: dict[str, Shaped] = {}
     tensors: dict[str, Tensor] = {}
     for name, tensor in state.items():
-        if graph.is_buffer(tensor.uop) and memory(tensor).base is None:
+        if is_whole(tensor):
             places[name], tensors[name] = (memory(tensor), tensor.shape), tensor
             known.add(memory(tensor))
     for number, buffer in enumerate(b for b in read if b not in known):

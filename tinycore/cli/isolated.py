@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 from _thread import start_new_thread
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, Queue
@@ -65,8 +65,8 @@ class Ended:
 
 def run_isolated(
     words: Sequence[str], seconds: float, variables: Mapping[str, str] | None = None
-) -> Generator[Row, None, Ended]:
-    """The objects that `python -m *words` prints, each as it comes; then how the process ended.
+) -> Iterator[Row | Ended]:
+    """The objects that `python -m *words` prints, each as it comes; at last how the process ended.
 
     It is ended when it prints nothing for `seconds`, and when the caller wants no more.
     """
@@ -90,7 +90,7 @@ def run_isolated(
                 process.kill()
             process.wait()
         errors.seek(0)
-        return Ended(status, errors.read().decode("utf-8", "replace"), seconds)
+        yield Ended(status, errors.read().decode("utf-8", "replace"), seconds)
 
 
 def _rows(process: subprocess.Popen[str], seconds: float) -> Generator[Row, None, int | None]:

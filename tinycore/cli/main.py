@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from tinycore import __version__
 from tinycore.cli.commands import add_commands
 from tinycore.config import settings
 from tinycore.errors import TinycoreError
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _explained(error)
     chosen = known.parse_args(given)
     if chosen.version:
-        print(f"tinycore {_version()}")
+        print(f"tinycore {__version__}")
         return 0
     if chosen.command is None:
         known.print_help()
@@ -81,15 +82,6 @@ def _explained(error: TinycoreError) -> int:
     print(f"tinycore: {error}", file=sys.stderr)
     print("tinycore: DEBUG=1 shows where this came from", file=sys.stderr)
     return 1
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415  60 ms
-
-    try:
-        return version("tinycore")
-    except PackageNotFoundError:
-        return "(not installed, run from its source)"
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 
-from tinycore.config import misspelt_variables, settings_table
+from tinycore.config import misspellings, settings_table
 from tinycore.device.registry import Device
 
 __all__ = ["add", "run"]
@@ -35,6 +35,6 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"    its settings cannot be listed: {type(stated).__name__}: {stated}")
         else:
             print(settings_table(stated.table()))
-    for name, near in misspelt_variables().items():
-        print(f"{name} is no setting" + (f"; did you mean {near}?" if near else ""))
+    for line in misspellings():
+        print(line)
     return 0

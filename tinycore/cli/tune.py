@@ -10,12 +10,12 @@ import runpy
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tqdm import tqdm
 
+from tinycore._locks import replaced
 from tinycore.cli.options import seconds
 from tinycore.config import Context, settings
 from tinycore.device.protocols import Toolchain
@@ -119,7 +119,11 @@ def _watched(path: Path, arguments: Sequence[str]) -> tuple[LaunchProfiler, bool
     profilers.append(profiler)
     failed = False
     try:
-        with _as_program(path, arguments):
+        folder = str(path.resolve().parent)  # as a script finds it that Python was started with
+        with (
+            replaced(sys, "argv", [str(path), *arguments]),
+            replaced(sys, "path", [folder, *sys.path[1:]]),
+        ):
             runpy.run_path(str(path), run_name="__main__")
     except SystemExit as end:
         failed = end.code not in (None, 0)
@@ -131,17 +135,6 @@ def _watched(path: Path, arguments: Sequence[str]) -> tuple[LaunchProfiler, bool
     if failed:
         print(f"tinycore: {path} failed; tuning what it ran before that", file=sys.stderr)
     return profiler, failed
-
-
-@contextmanager
-def _as_program(path: Path, arguments: Sequence[str]) -> Iterator[None]:
-    """`sys.argv` and `sys.path` as a script finds them that Python was started with."""
-    argv, first = sys.argv, sys.path[0]
-    sys.argv, sys.path[0] = [str(path), *arguments], str(path.resolve().parent)
-    try:
-        yield
-    finally:
-        sys.argv, sys.path[0] = argv, first
 
 
 def _kernels(profiler: LaunchProfiler) -> list[Kernel]:

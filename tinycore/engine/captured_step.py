@@ -22,13 +22,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate, chain
+from itertools import accumulate
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from tinycore._locks import lock as new_lock
 from tinycore._locks import replaced
+from tinycore._progress import progress
 from tinycore._signals import deferred, handlers
 from tinycore.config import in_force
 from tinycore.device.buffer import Buffer
@@ -40,7 +41,7 @@ from tinycore.engine.counters import profilers, report
 from tinycore.engine.counters import trace as trace_run
 from tinycore.engine.device_graph import Part, Single, graph_parts
 from tinycore.engine.run import ExecItem, Recording, Repeated, recordings
-from tinycore.engine.transactions import base_buffer
+from tinycore.engine.transactions import base_buffer, copies_of, restoring
 from tinycore.errors import DeviceError, OutOfMemory
 from tinycore.schedule.memory_plan import Life, pack
 from tinycore.trace import Trace
@@ -49,8 +50,6 @@ trace = Trace("jit")
 
 LONG_SECONDS: Final = 0.25
 """Time of a replay from which Ctrl-C does not wait for its end."""
-PIECE_SECONDS: Final = 0.1
-"""Time between two points at which a long replay can be interrupted."""
 COPIED_BYTES_PER_SECOND: Final = 100 << 20
 """Memory that is copied before a long replay overwrites it, for each second that it takes: a copy
 takes about a fiftieth of the time then.
@@ -72,11 +71,11 @@ def capture(refuses: bool = True, varying: tuple[Buffer, ...] | None = None) -> 
 
 
 class Pieces(NamedTuple):
-    """Launches of a long step: those that can be interrupted, by piece, and the others."""
+    """Launches of a long step: those that can be interrupted, each alone, and the others."""
 
     copied: Sequence[Buffer]
     """Memory that they overwrite and an interrupt restores."""
-    early: list[list[Part]]
+    early: list[Part]
     late: list[Part]
 
 
@@ -101,7 +100,7 @@ class CapturedStep:
     kept_results: list[Any] = field(default_factory=list)
     """Results of earlier replays whose memory may be used again (`tensor/recorded_call.py`)."""
     seconds: float = 0.0
-    """The time that the last replay took."""
+    """The time that the last replay took, or the launches of the capture."""
     pieces: Pieces | None = None
     """The launches of a long step as they are submitted."""
     lock: threading.RLock = field(default_factory=new_lock)
@@ -134,6 +133,7 @@ class CapturedStep:
             tuple([changing.get(b, b) for b in outputs]),
             frozenset([changing.get(b, b) for b in made]),
             tuple([(b if b in now else None, action) for b, action in recording.repeated]),
+            seconds=recording.seconds,
         )
 
     @cached_property
@@ -240,7 +240,7 @@ class CapturedStep:
     def run_interruptibly(
         self, exchange: Mapping[Buffer, Buffer], numbers: Mapping[str, int], last: ExitStack
     ) -> None:
-        """Run the launches in pieces. An interrupt between two restores what they have overwritten.
+        """Run the launches one by one. An interrupt between two restores what they wrote to.
 
         Where that is too much to be copied before, an interrupt waits from the first write to
         what is not copied on.
@@ -248,21 +248,16 @@ class CapturedStep:
         copied, early, late = self.pieces or self.divide(self.cheap_copies(), exchange, numbers)
         written = {base_buffer(exchange.get(b, b)) for b in copied}
         try:
-            copies = {b: Buffer.allocated_like(b).copy_from(b) for b in written}
+            copies = copies_of(written)
         except OutOfMemory:
             copies = {}
             _, early, late = self.divide((), exchange, numbers)
-        try:
-            for part in chain.from_iterable(early):
+        with restoring(copies, []):
+            for part in progress(early, "computing kernels", len(early)):
                 part.run(exchange, numbers)
             last.enter_context(deferred(handlers(everything=True)))
             for part in late:
                 part.run(exchange, numbers)
-        except BaseException:
-            with deferred(handlers(everything=True)):
-                for buffer, copy in copies.items():
-                    buffer.copy_from(copy)
-            raise
 
     def divide(
         self,
@@ -272,9 +267,7 @@ class CapturedStep:
     ) -> Pieces:
         """The step in pieces, of which it copies some of what it overwrites."""
         count = self.count_before_writes(self.overwritten.difference(copied))
-        early = [
-            graph_parts(p, numbers, exchange) for p in pieces_of(self.items[:count], self.seconds)
-        ]
+        early = [p for item in self.items[:count] for p in graph_parts([item], numbers, exchange)]
         self.pieces = Pieces(copied, early, graph_parts(self.items[count:], numbers, exchange))
         return self.pieces
 
@@ -302,21 +295,6 @@ class CapturedStep:
         self.free_intermediates()  # whose content nobody needs
         rest = self.made, self.repeated, self.closed
         return CapturedStep, (self.items, self.inputs, self.outputs, *rest)
-
-
-def pieces_of(items: Sequence[ExecItem], seconds: float) -> Iterator[list[ExecItem]]:
-    """Launches in groups that take a piece of the time of all, by their estimated work."""
-    work = [1 + i.runner.estimate.ops + i.runner.estimate.bytes for i in items]
-    most = sum(work) * PIECE_SECONDS / seconds
-    piece: list[ExecItem] = []
-    total = 0
-    for item, own in zip(items, work, strict=True):
-        piece.append(item)
-        total += own
-        if total > most:
-            yield piece
-            piece, total = [], 0
-    yield piece
 
 
 steps: Final[weakref.WeakSet[CapturedStep]] = weakref.WeakSet()

@@ -263,7 +263,9 @@ class Engine:
             keep_runners(layout, state, [item.runner for item in items])
         computed = Realized(bound.results(), bound.cached_values())
         transactions.commit(
-            Transaction(items, canonical.values, computed, on_result or ignore_result)
+            Transaction(
+                items, canonical.values, computed, on_result or ignore_result, canonical.memory
+            )
         )
         return computed
 

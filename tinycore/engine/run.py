@@ -163,6 +163,8 @@ class Recording:
     items: list[ExecItem] = field(default_factory=list)
     values: set[tuple[str, int]] = field(default_factory=set)
     """Numbers of bound variables in a computation, by the names of their nodes."""
+    seconds: float = 0.0
+    """Time that its runs which overwrite memory took, without compilation."""
     made: set[Buffer] = field(default_factory=set)
     temporary: set[Buffer] = field(default_factory=set)
     """Memory of intermediate results, which no tensor shows."""

@@ -11,13 +11,16 @@ See docs/threads.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from operator import call
 from time import perf_counter
 from typing import Any, Final
 
 from tinycore._locks import in_child, replaced, writing
+from tinycore._progress import progress
 from tinycore._signals import deferred, handlers
 from tinycore.device.buffer import Buffer
 from tinycore.engine.compile import CompiledRunner
@@ -29,6 +32,11 @@ from tinycore.schedule.retention import OnResult, Realized
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
+LONG_OPERATIONS: Final = 1e10
+"""Operations from which on Ctrl-C does not wait for the end of a run: seconds of a processor."""
+MOST_COPIED_BYTES: Final = 64 << 20
+"""Memory that is copied for that, at most."""
+
 
 class Transaction:
     """The launches of one run, the log of those completed, and the callback after the last."""
@@ -39,6 +47,7 @@ class Transaction:
         values: Mapping[str, int],
         computed: Realized,
         on_result: OnResult,
+        existing: Iterable[UOp] = (),
     ) -> None:
         for item in items:
             if recordings:
@@ -49,6 +58,7 @@ class Transaction:
         self.items = items
         self.values = values
         self.calls: list[Any] = [launch_of(item, values, wait) for item in items]
+        self.existing = existing
         self.is_native = Shielded not in map(type, self.calls)
         """True if every launch is native code alone."""
         self.done: list[float | None] = []
@@ -64,19 +74,33 @@ class Transaction:
 
     def finish(self) -> None:
         """Execute the remaining launches."""
+        began = perf_counter()
         with replaced(self, "is_running", True):
-            if self.is_native:
-                self.launch()
+            if self.is_native and (written := self.overwritten()) is not None:
+                with restoring(copies_of(written), self.done):
+                    self.launch(progress(self.calls, "computing kernels", len(self.calls)))
+            elif self.is_native:
+                self.launch(self.calls)
             else:
                 with deferred(handlers(everything=True)):
-                    self.launch()
+                    self.launch(self.calls)
+        if recordings:
+            recordings.innermost.seconds += perf_counter() - began
         self.count()
         self.on_result(self.computed)
 
-    def launch(self) -> None:
+    def overwritten(self) -> set[Buffer] | None:
+        """Memory from before that the launches write to, if they take long and it is little."""
+        if sum(item.runner.estimate.ops for item in self.items) < LONG_OPERATIONS or self.done:
+            return None
+        known = {base_buffer(buffer_of(node)) for node in self.existing}
+        written = known.intersection(base_buffer(b) for i in self.items for b in i.results)
+        return written if sum(b.nbytes for b in written) <= MOST_COPIED_BYTES else None
+
+    def launch(self, calls: Iterable[Any]) -> None:
         """Make the remaining launches, in one call of C."""
         try:
-            self.done.extend(map(call, self.calls[len(self.done) :]))
+            self.done.extend(map(call, islice(calls, len(self.done), None)))
         except Exception as error:
             item = self.items[len(self.done)]
             report("failed", item.runner.name, item.runner.device, item.metadata, error)
@@ -104,6 +128,26 @@ class Transaction:
             if missing.isdisjoint(base_buffer(buffer_of(b)) for b in memory_in(memory))
         }
         self.on_result(Realized(given, {}))
+
+
+def copies_of(memory: Iterable[Buffer]) -> dict[Buffer, Buffer]:
+    """Copies of the content of buffers. Raises OutOfMemory."""
+    return {buffer: Buffer.allocated_like(buffer).copy_from(buffer) for buffer in memory}
+
+
+@contextmanager
+def restoring(copies: Mapping[Buffer, Buffer], log: list[Any]) -> Iterator[None]:
+    """Undo a block that an error or an interrupt ends: buffers have the content of their copies
+    again, and the log of its launches is empty.
+    """
+    try:
+        yield
+    except BaseException:
+        with deferred(handlers(everything=True)):
+            for buffer, copy in copies.items():
+                buffer.copy_from(copy)
+            log.clear()
+        raise
 
 
 def memory_in(node: UOp) -> list[UOp]:

@@ -177,13 +177,15 @@ class KernelFacts:
 
     def rows_overlap(self, axis: UOp, row: UOp) -> bool:
         """True if neighboring image rows read the same elements, as those of a window do."""
-        for access in (n for n in self.accesses if axis in n.src[1].ranges):
-            apart = self.stride(access, row)
-            for r in self.reduced:
-                step = self.stride(access, r)
-                if apart and step and apart % step == 0 and abs(apart) < abs(step) * r.extent:
-                    return True
-        return False
+        return any(
+            (apart := self.stride(access, row))
+            and (step := self.stride(access, r))
+            and apart % step == 0
+            and abs(apart) < abs(step) * r.extent
+            for access in self.accesses
+            if axis in access.src[1].ranges
+            for r in self.reduced
+        )
 
     def interleaved(self, access: UOp, axis: UOp) -> list[UOp]:
         """The short output loop whose steps lie between those of another, if there is one."""

@@ -64,10 +64,10 @@ def one_pass(folds: list[UOp], numbers: count[int]) -> dict[UOp, UOp]:
         scale = power_of(before - shift, sums)
         known = {top: shift, finite(top): shift}
         updates += [update(n, within[n], scale, known) for n in sums]
-    last = []
-    for index, value in changes:
-        memory = index.src[0].after(*updates)
-        last.append(index.with_src((memory, *index.src[1:])).store(value))
+    last = [
+        index.with_src((index.src[0].after(*updates), *index.src[1:])).store(value)
+        for index, value in changes
+    ]
     end = UOp.group(*updates, *last).end(*loops)
     return {n: value_after(r, end) for n, r in register.items()}
 

@@ -343,14 +343,15 @@ class Reduction:
 
     def may_end_a_chain(self, limits: Limits) -> bool:
         """True if one kernel may compute this product and that of which an operand is made."""
-        for unit in units_of(limits):
-            made = (n for n in self.below if is_made_of_sums(n, unit.a))
-            for rows in {numel(n) // self.length for n in made}:
-                columns = numel(self.node) // max(rows, 1)
-                sizes = Sizes(1, rows, self.length, (unit.k,), (columns,))
-                if rows and refusal_by_unit(limits, unit, sizes) is None:
-                    return True
-        return False
+        return any(
+            rows
+            and refusal_by_unit(
+                limits, unit, Sizes(1, rows, self.length, (unit.k,), (numel(self.node) // rows,))
+            )
+            is None
+            for unit in units_of(limits)
+            for rows in {numel(n) // self.length for n in self.below if is_made_of_sums(n, unit.a)}
+        )
 
     # --- sums of products
 

@@ -8,7 +8,6 @@ were recorded before it, by an undo log. See docs/threads.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from types import TracebackType
 
 from tinycore._signals import deferred, handlers
 from tinycore.tensor.change_tracking import open_log
@@ -33,12 +32,7 @@ class AtomicWrites:
         self.signals.__enter__()
         self.log = open_log()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         try:
             if kind is not None:
                 self.roll_back()

@@ -144,12 +144,9 @@ class Linalg(Sorting):
         >>> Tensor.einsum("...ij->...ji", Tensor.zeros(5, 2, 3)).shape
         (5, 3, 2)
         """
-        tensors: list[Self] = []
-        for operand in operands:
-            if isinstance(operand, cls):
-                tensors.append(operand)
-            elif isinstance(operand, (list, tuple)):
-                tensors.extend(operand)
+        tensors: list[Self] = [
+            x for each in operands for x in ([each] if isinstance(each, cls) else each)
+        ]
         inputs, output = letters_of(formula, [t.ndim for t in tensors])
         same_device("einsum", [t.device for t in tensors])
         named = [diagonal_of(t, letters) for t, letters in zip(tensors, inputs, strict=True)]

@@ -265,10 +265,7 @@ def closed(statements: Iterable[UOp]) -> UOp:
     for statement in statements:
         loops = sorted(statement.ranges, key=lambda r: (r.arg.kind is AxisKind.ORDERED, r.arg))
         nests.setdefault(tuple(loops), []).append(statement)
-    ends = []
-    for nest, inside in nests.items():
-        ends.append(UOp.group(*inside).end(*nest))
-    return UOp.sink(*ends)
+    return UOp.sink(*[UOp.group(*inside).end(*nest) for nest, inside in nests.items()])
 
 
 def stored_slots(sink: UOp) -> tuple[int, ...]:

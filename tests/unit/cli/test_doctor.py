@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -179,9 +179,9 @@ def test_how_a_process_died() -> None:
 def test_a_check_that_ends_the_process_has_failed(
     monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
-    def rows(*arguments: Any) -> Generator[Any, None, Ended]:
+    def rows(*arguments: Any) -> Iterator[Any]:
         yield {"what": "open", "passed": True, "detail": "", "seconds": 0.0}
-        return Ended(status, "", 1.0)
+        yield Ended(status, "", 1.0)
 
     monkeypatch.setattr(doctor, "run_isolated", rows)
 

@@ -86,6 +86,49 @@ def test_inputs_and_outputs_have_names_shapes_and_places(tmp_path: Path) -> None
     assert example["output/least"].item() == 1.0
 
 
+class Views:
+    """A model whose weights are views of memory that has no name."""
+
+    def __init__(self) -> None:
+        memory = Tensor.arange(24).float().realize()
+        self.turned = memory[:12].reshape(4, 3).T
+        self.last, self.same = memory[20:], memory[20:]
+        self.rest = memory[12:20]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x @ self.turned[:, 1:].pad(((0, 0), (1, 0))) + self.last * 2 + self.same
+
+
+def test_weights_that_are_views_have_their_names_and_shapes(tmp_path: Path) -> None:
+    runner = computed(views := Views(), {"x": Tensor.rand(2, 3)}, tmp_path)
+
+    assert [(x.name, x.shape) for x in runner.model.weights] == [
+        ("turned", (3, 4)),
+        ("last", (4,)),
+        ("same", (4,)),
+    ]
+    kept = nn.state.safe_load(tmp_path / "weights.safetensors")
+    assert {name: x.tolist() for name, x in kept.items()} == {
+        name: x.tolist() for name, x in nn.state.get_state_dict(views).items() if name in kept
+    }
+
+
+def test_a_view_of_what_is_read_otherwise_too_stays_one(tmp_path: Path) -> None:
+    """Another weight in its place would count in a part of the model alone."""
+    memory = Tensor([[1.0, 2.0], [3.0, 4.0]]).realize()
+
+    class Net:
+        def __init__(self) -> None:
+            self.weight = memory.flip(0)
+
+        def __call__(self, x: Tensor) -> Tensor:
+            return x @ self.weight + memory
+
+    runner = computed(Net(), {"x": Tensor([[1.0, 2.0]])}, tmp_path)
+
+    assert [x.name for x in runner.model.weights] == ["constant0"]
+
+
 def test_what_is_no_state_is_a_constant(tmp_path: Path) -> None:
     table = Tensor([3, 1, 2]).realize()
     model = export(lambda x: x + table, {"x": Tensor([1, 1, 1])}, "paper", tmp_path)
@@ -298,6 +341,33 @@ def test_a_state_that_is_written_after_it_was_read_is_written(tmp_path: Path) ->
     example = nn.state.safe_load(tmp_path / "example.safetensors")
     again = runner.run(example)["output"]
     assert again == (example["output/output"] + example["input/x"] * 2).numpy().tobytes()
+
+
+def test_a_state_that_is_written_through_a_view_is_written(tmp_path: Path) -> None:
+    class Counter:
+        def __init__(self) -> None:
+            self.total = Tensor.arange(6).float().realize()[2:4]
+            self.weight = Tensor([[1.0, 2.0], [3.0, 4.0]]).realize().T
+
+        def __call__(self, x: Tensor) -> Tensor:
+            before = self.total + x
+            self.total.assign(before)
+            return before @ self.weight
+
+    runner = computed(Counter(), {"x": Tensor([10.0, 20.0])}, tmp_path)
+    example = nn.state.safe_load(tmp_path / "example.safetensors")
+    again = runner.run(example)["output"]
+
+    x, weight = example["input/x"], Tensor([[1.0, 2.0], [3.0, 4.0]]).T
+    assert again == (example["output/output"] + x @ weight).numpy().tobytes()
+    assert [x.name for x in runner.model.weights] == ["weight", "constant0"]
+
+
+@pytest.mark.parametrize("given", [[1.0, 2.0], 3, None])
+def test_an_example_input_that_is_no_tensor_is_told(tmp_path: Path, given: Any) -> None:
+    kind = type(given).__name__
+    with pytest.raises(ArgumentError, match=f"input 'x' must be a Tensor, not {kind}"):
+        export(lambda x: x, {"x": given}, "paper", tmp_path)
 
 
 def test_the_example_has_inputs_as_they_were_given(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def test_settings_points_at_misspelt_ones(
 
     main(["settings"])
 
-    assert "TRAININGG is no setting; did you mean TRAINING?" in capsys.readouterr().out
+    assert "no environment variable TRAININGG; did you mean TRAINING?" in capsys.readouterr().out
 
 
 # --- doctor
@@ -206,7 +206,7 @@ def test_demo_explains_a_missing_folder(capsys: pytest.CaptureFixture[str], tmp_
 
 
 def test_demo_never_takes_another_device(capsys: pytest.CaptureFixture[str]) -> None:
-    with Context(DEBUG=0):
-        assert main(["demo", "--device", "NOPE"]) == 1
+    with Context(DEBUG=0, DEV="NOPE"):
+        assert main(["demo"]) == 1
 
     assert "no backend named 'NOPE'" in capsys.readouterr().err

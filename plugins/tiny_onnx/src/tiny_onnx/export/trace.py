@@ -174,7 +174,10 @@ class Placeholders:
         """Raises ArgumentError for names that no tensor has."""
         names = [argument.name for argument in self.found]
         if self.names is not None and len(self.names) != len(names):
-            raise ArgumentError(f"export: {len(names)} tensors have the names {self.names}")
+            raise ArgumentError(
+                f"export: {len(names)} tensors have the names {self.names}: each input has to "
+                "be a Tensor or a bound Variable, as {'x': Tensor(...)}"
+            )
         if len({*names}) != len(names):
             raise ArgumentError(f"export: inputs have one name: {', '.join(names)}")
         if unknown := sorted(set(self.axes) - set(names)):
