@@ -14,7 +14,9 @@ from tinycore.tensor.change_tracking import open_log
 from tinycore.tensor.core import Core
 from tinycore.tensor.history import history
 from tinycore.tensor.storage import exchange
+from tinycore.tensor.versions import versions
 from tinycore.uop.movement import base_of
+from tinycore.uop.node import UOp
 
 
 class AtomicWrites:
@@ -47,9 +49,18 @@ class AtomicWrites:
         for tensor, view in log.views.items():
             if view.storage in storages:
                 tensor._move(view)
-        former = {storage: log.values[storage] for storage in storages & log.values.keys()}
+        former = {storage: present(log.values[storage]) for storage in storages & log.values.keys()}
         withdrawn = [storage.value for storage in former]
         exchange(former)
         for before, node in zip(former.values(), withdrawn, strict=True):
             history.pending.forget(base_of(node))
             history.mark_pending(before)
+
+
+def present(value: UOp) -> UOp:
+    """A former value, over memory in place of writes that were done since: they are not undone, and
+    not done again.
+    """
+    shown = value.substitute(history.done(value.toposort()))
+    former = filter(versions.is_former, shown.toposort())
+    return shown.substitute({node: versions.in_latest(node) for node in former})

@@ -126,30 +126,20 @@ def open_log() -> UndoLog:
     return log
 
 
-def living_logs(own: int | None = None) -> list[UndoLog]:
-    """The undo logs of a thread, the oldest first; of all threads for one that is `walking`."""
-    found = [r for (thread, _), r in list(undo_logs.items()) if own in (None, thread)]
+def own_logs() -> list[UndoLog]:
+    """The undo logs of this thread, the oldest first."""
+    own = get_ident()
+    found = [reference for (thread, _), reference in list(undo_logs.items()) if thread == own]
     return [log for reference in found if (log := reference()) is not None]
 
 
 def log_write(storage: Storage) -> None:
     """Note a storage that this thread is about to write to, unless it has noted it before."""
-    for log in living_logs(get_ident()):
+    for log in own_logs():
         log.values.setdefault(storage, storage.value)
 
 
 def log_move(tensor: Core) -> None:
     """Note a tensor that this thread is about to let show something else."""
-    for log in living_logs(get_ident()):
+    for log in own_logs():
         log.views.setdefault(tensor, tensor._view)
-
-
-def leave_done_writes(replacements: dict[UOp, UOp]) -> None:
-    """Replace writes that are done, and former versions, by their memory in all undo logs: not to
-    do them again.
-    """
-    ops = (Op.ASSIGN, Op.BUFFER)
-    done = {old: new for old, new in replacements.items() if old.op in ops}
-    for log in living_logs() if done else ():
-        for storage, value in list(log.values.items()):
-            log.values[storage] = value.substitute(done)

@@ -6,8 +6,7 @@ Floor 5. Memory may know the node that it was computed by (`Made`), through whic
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from collections.abc import Iterable
 from typing import Final
 
 from tinycore.tensor.aliases import buffers_below
@@ -22,23 +21,6 @@ NO_SOURCES: Final[frozenset[UOp]] = frozenset()
 BufferSet = frozenset[weakref.ref[Home]]
 """Memory that is not kept alive by it."""
 NOBODY: Final[BufferSet] = frozenset()
-
-
-@lru_cache(1024)
-def parameters_of_gradient(node: UOp) -> tuple[int, ...] | None:
-    """The numbers of the parameters that a gradient of a canonical node goes to.
-
-    None where not all are known: a canonical graph has a CALL without its arguments.
-    """
-    if any(n.op is Op.CALL for n in reached(node)):
-        return None
-    return tuple([-1 - memory.src[1].arg for memory in sources(node)])
-
-
-def sources(node: UOp) -> Iterator[UOp]:
-    """The BUFFERs of floats that a gradient of a node goes to."""
-    for below in reached(node):
-        yield from sources_at(below)
 
 
 def reached(root: UOp, through_memory: bool = False) -> list[UOp]:

@@ -28,9 +28,7 @@ from tinycore.tensor.gradient_sources import (
     ended_at,
     is_filled,
     origin,
-    parameters_of_gradient,
     reached,
-    sources,
     sources_at,
     sources_below,
     still_there,
@@ -175,12 +173,9 @@ class GradientHistory:
 
         That of a root of a canonical graph is known from other graphs of the same form.
         """
-        places: tuple[int, ...] | None = None
-        if form is not None and not form.cached:
-            places = parameters_of_gradient(form.nodes[node])
-        return self.ended_below(
-            sources(node) if places is None or form is None else [form.memory[k] for k in places]
-        )
+        if form is None or form.cached or form.calls:
+            return self.ended_below(sources_below([node])[0][node])
+        return self.ended_below(*facts_of_run([node], form).sources)
 
     def end(self, replaced: Mapping[UOp, UOp]) -> None:
         """Record that the gradients of nodes end at the memory that kernels write for them."""
@@ -439,7 +434,7 @@ def facts_of(nodes: tuple[UOp, ...]) -> GraphFacts:
     )
 
 
-@lru_cache(256)
+@lru_cache(1024)
 def canonical_facts(nodes: tuple[UOp, ...]) -> GraphFacts:
     """The facts of canonical nodes."""
     return facts_of(nodes)

@@ -15,10 +15,8 @@ from tinycore.tensor import graph
 from tinycore.tensor.aliases import VIEW_OPS, base_of_view
 from tinycore.tensor.change_tracking import (
     change_sets,
-    leave_done_writes,
     record_gradient,
     tensors_elsewhere,
-    undo_logs,
 )
 from tinycore.tensor.history import history
 from tinycore.tensor.storage import (
@@ -133,8 +131,6 @@ def replace_nodes(replacements: dict[UOp, UOp], owners: Container[int] = frozens
     """
     changed = {old: new for old, new in replacements.items() if old is not new}
     storages = waiting_storages() if changed else []
-    if undo_logs:
-        leave_done_writes(changed)
     if change_sets:
         shown = [(s, list(s.views)) for s in storages]  # before a capture is asked what it has made
         elsewhere = tensors_elsewhere()
