@@ -35,7 +35,7 @@ BUDGETS: Final = {
     "tinycore/nn/optim": 8_347,
     "tinycore/render": 19_220,
     "tinycore/schedule": 55_578,
-    "tinycore/tensor": 123_092,
+    "tinycore/tensor": 122_992,
     "tinycore/tensor/guards": 8_642,
     "tinycore/uop": 43_881,
     "plugins/tiny_amd": 42_910,
@@ -55,9 +55,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 485_083
+SUM: Final = 484_983
 """The budgets of the core together."""
-FLOORS: Final = 441_590
+FLOORS: Final = 441_490
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

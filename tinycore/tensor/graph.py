@@ -486,7 +486,9 @@ def assign(memory: UOp, value: UOp, mark: str | None = None) -> UOp:
 
 def written(memory: UOp, value: UOp, mark: str | None = None) -> UOp:
     """A new ASSIGN, unlike all before it: each write is done once, whatever its content."""
-    return UOp(Op.ASSIGN, memory.dtype, (memory, value), Write(unique().arg, mark))
+    node = interned(Op.ASSIGN, memory.dtype, (memory, value), Write(unique().arg, mark))
+    node._shape = memory.shape
+    return node
 
 
 def store_value(memory: UOp, value: UOp) -> UOp:

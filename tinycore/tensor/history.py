@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import lru_cache
 from itertools import chain
 from threading import get_ident
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tinycore._locks import recursive_lock
 from tinycore.dtype import dtypes
@@ -55,7 +55,7 @@ FEWEST_DROPPED: Final = 64
 class GraphFacts(NamedTuple):
     """Facts of some graphs. Those of canonical graphs are the same for all runs of that form."""
 
-    sources: Sequence[Collection[UOp]]
+    sources: Sequence[Collection[Any]]
     """For each graph, the BUFFERs that a gradient goes to."""
     leads_to_leaf: Sequence[bool]
     """For each graph, whether a gradient goes to a node of one tensor alone."""
@@ -175,7 +175,8 @@ class GradientHistory:
         """
         if form is None or form.cached or form.calls:
             return self.ended_below(sources_below([node])[0][node])
-        return self.ended_below(*facts_of_run([node], form).sources)
+        (numbers,) = canonical_facts((form.nodes[node],)).sources
+        return self.ended_below([form.memory[k] for k in numbers])
 
     def end(self, replaced: Mapping[UOp, UOp]) -> None:
         """Record that the gradients of nodes end at the memory that kernels write for them."""
@@ -408,8 +409,7 @@ def facts_of_run(nodes: Sequence[UOp], form: CanonicalGraph) -> GraphFacts:
         return facts_of(tuple(nodes))
     memory = form.memory
     known = canonical_facts(tuple([form.nodes[n] for n in nodes]))
-    below = [tuple([memory[number_of(m)] for m in found]) for found in known.sources]
-    return known._replace(sources=below)
+    return known._replace(sources=[tuple([memory[k] for k in found]) for found in known.sources])
 
 
 def facts_of(nodes: tuple[UOp, ...]) -> GraphFacts:
@@ -436,8 +436,9 @@ def facts_of(nodes: tuple[UOp, ...]) -> GraphFacts:
 
 @lru_cache(1024)
 def canonical_facts(nodes: tuple[UOp, ...]) -> GraphFacts:
-    """The facts of canonical nodes."""
-    return facts_of(nodes)
+    """The facts of canonical nodes; the sources are numbers of parameters."""
+    found = facts_of(nodes)
+    return found._replace(sources=[[*map(number_of, below)] for below in found.sources])
 
 
 def number_of(parameter: UOp) -> int:

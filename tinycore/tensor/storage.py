@@ -68,12 +68,12 @@ class Storage:
     def base(self) -> UOp:
         """The memory or copy that it shows; of any other value the value itself."""
         base = base_of_view(self.value)
-        return base if base.op is BUFFER or is_shared(base) else self.value
+        return base if base.op in graph.MEMORY or is_shared(base) else self.value
 
     def tensors(self) -> list[Core]:
         """The living tensors that show it."""
-        found = [tensor for r in list(self.views.values()) if (tensor := r()) is not None]
-        return [tensor for tensor in found if tensor._view.storage is self]
+        views = list(self.views.values())
+        return [t for r in views if (t := r()) is not None and t._view.storage is self]
 
     def alone(self) -> Core | None:
         """The one tensor that shows it, if that shows a part of what is no memory, each element

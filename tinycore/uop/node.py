@@ -601,7 +601,9 @@ def made_anew(like: UOp) -> UOp:
     """A new BUFFER of the same size and kind as another, with a fresh UNIQUE."""
     number, size = next(counter), like.arg
     mark = new((UNIQUE, VOID, (), number), number)
-    return new((BUFFER, like.dtype, (like.src[0], mark), size), size)
+    made = new((BUFFER, like.dtype, (like.src[0], mark), size), size)
+    made._shape, made._device = like.shape, like.device  # which would be found by a walk
+    return made
 
 
 CLOSING: Final = frozenset({Op.REDUCE, Op.ITERATE, Op.END, Op.MATRIX})
