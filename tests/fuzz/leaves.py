@@ -40,7 +40,7 @@ SHOWN: Final = (
 IN_PLACE: Final = (
     "write({a}, {b})", "write({a}, {b} * 2)", "add({a}, {b})", "scale({a}, 0.5)",
     "put({a}, slice(0, 1), {b}.sum())", "put({a}, slice(None, None, 2), 3.0)", "scale({a}, {b})",
-    "put({a}, slice(0, 2), {b}.reshape(-1)[0:2])", "write({a}, {b}.detach())",
+    "put({a}, slice(0, 2), {b}.reshape(-1)[0:2])", "write({a}, {b}.detach())", "quietly({a}, {b})",
 )  # fmt: skip
 CAPTURED: Final = (
     "lambda a: done(a * 2)",
@@ -92,6 +92,11 @@ class Ours:
 
     def again(self, x: Any) -> None:
         x.requires_grad = False
+        x.requires_grad = True
+
+    def quietly(self, x: Any, value: Any) -> None:
+        x.requires_grad = False
+        x.assign(x * 2 + value.detach())
         x.requires_grad = True
 
     def param(self, x: Any) -> Any:
@@ -184,6 +189,8 @@ class Theirs(Ours):
         self.torch = torch
         self.unnamed: list[Any] = []
         """Tensors that detached results show, and no name of the program holds."""
+        self.realized: list[Any] = []
+        """Computed tensors that are memory here, into which data is written from then on."""
 
     def _tensors(self) -> list[Any]:
         return [x for x in self.globals.values() if isinstance(x, self.torch.Tensor)]
@@ -204,6 +211,11 @@ class Theirs(Ours):
             raise Skipped("not a leaf")
         super().again(x)
 
+    def quietly(self, x: Any, value: Any) -> None:
+        if not (x.is_leaf and x.requires_grad):
+            raise Skipped("not a leaf")
+        self._written(x, value, lambda: x.copy_(x * 2 + value))
+
     def param(self, x: Any) -> Any:
         return x.detach().requires_grad_()
 
@@ -218,6 +230,8 @@ class Theirs(Ours):
         place = x.untyped_storage().data_ptr()
         found = [*self._tensors(), *self.unnamed]
         shown = [t for t in found if t.untyped_storage().data_ptr() == place]
+        if any(t.untyped_storage().data_ptr() == place for t in self.realized):
+            raise Skipped("a write of data here")
         if any(root.is_leaf and root.requires_grad for root in roots):
             if any(not t.is_leaf and t._base is None for t in shown):
                 raise Skipped("torch does not notice a write through a parameter of a value")
@@ -256,8 +270,9 @@ class Theirs(Ours):
         return x.detach().clone()
 
     def realize(self, *tensors: Any) -> None:
-        if any(not x.is_leaf for x in tensors):
+        if any(not (x.is_leaf or x.retains_grad) for x in tensors):
             raise Skipped("ends the gradient")
+        self.realized += [x for x in tensors if not x.is_leaf]
 
     def read(self, x: Any) -> None:
         self.shown.append(numbers_of(x))
@@ -556,7 +571,7 @@ def check(found: Program) -> Verdict:
     except JitError as error:
         return Verdict("uncaptured", str(error))
     except GradientError as error:
-        known = ("written to in place", "ended the gradient", "ends at a tensor of shape")
+        known = ("in place", "ended the gradient", "ends at a tensor of shape", "has no gradient")
         return Verdict("refused" if any(k in str(error) for k in known) else "odd", str(error))
     except Exception:
         return Verdict("raised", traceback.format_exc(limit=-4))

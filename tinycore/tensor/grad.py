@@ -385,13 +385,18 @@ def is_data_written(node: UOp) -> bool:
     return (mark.mark if type(mark) is Write else mark) == LEAF
 
 
-def gradients(root: UOp, seed: UOp, targets: Iterable[UOp]) -> dict[UOp, UOp]:
-    """The gradient of every target that `root` depends on, given that of `root`."""
+def gradients(
+    root: UOp, seed: UOp, targets: Iterable[UOp], ends: Collection[UOp] = ()
+) -> dict[UOp, UOp]:
+    """The gradient of every target that `root` depends on, given that of `root`.
+
+    None flows on from `ends`.
+    """
     wanted = set(targets)
     passing: set[UOp] = set()
 
     def enter(node: UOp) -> bool:
-        if passes := passes_gradient(node):
+        if passes := node not in ends and passes_gradient(node):
             passing.add(node)
         return passes
 

@@ -257,44 +257,24 @@ class GradientHistory:
 
         def equal(node: UOp) -> list[UOp]:
             base = base_of(node)
-            if (made := made_of(base)) is not None and made.node in below:
-                return [made.node]
-            found = [node] if node in below else []
             if base.op is Op.OWN:
-                others = [n for n in owned.get(base.arg, ()) if n is not base]
-                own = self.computed_by(base) if others else base
-                found += [n for n in others if self.computed_by(n) is own]
-            return found
+                return owned[base.arg]
+            if (made := made_of(base)) is not None and made.node in below:
+                return [base_of(made.node)]  # whose uses those of a RESHAPE of it are, too
+            return [node] if node in below else []
 
         def before(node: UOp) -> Iterator[UOp]:
             base = base_of(node)
-            for former_one in owned.get(base.arg, ()) if base.op is Op.OWN else ():
-                same = graph.reshape(former_one, node.shape)
-                is_data = self.shows_data(base) or self.shows_data(former_one)
-                if is_data and former_one is not base and same in below:
-                    yield same
             while base.op is Op.ASSIGN or made_of(base) is not None:
-                made = made_of(base)
-                base = base_of(base.src[0] if made is None else made.node)
-                if base in below and made_of(base) is None:
-                    yield base
+                if (made := made_of(base)) is None:
+                    base = base_of(base.src[0])
+                    yield from equal(base)
+                else:
+                    base = base_of(made.node)
             if former and base.op in SHOWN:
-                yield from (n for n in former.get(homes_of(base), ()) if n is not base)
+                yield from former.get(homes_of(base), ())
 
         return equal, before
-
-    def computed_by(self, node: UOp) -> UOp:
-        """The node whose elements a view shows: of memory, what that was computed by; over the
-        memory of writes that are done.
-        """
-        base = base_of_view(node)
-        while (made := made_of(base)) is not None:
-            base = base_of_view(made.node)
-        done: dict[UOp, UOp] = {}
-        for below in base.toposort() if base.op is not BUFFER else ():
-            if (known := done_in(below)) is not None and (memory := known()) is not None:
-                done[below] = graph.reshape(memory, below.shape)
-        return base.substitute(done)
 
     def shows_data(self, node: UOp) -> bool:
         """True if a tensor that asks shows data, or memory, whose earlier uses count."""
@@ -375,6 +355,14 @@ class GradientHistory:
 
 
 WRITTEN: Final = SHOWN | {Op.ASSIGN}
+
+
+def source_of(node: UOp) -> UOp:
+    """The node whose elements a view shows; of memory, what that was computed by."""
+    base = base_of_view(node)
+    while (made := made_of(base)) is not None:
+        base = base_of_view(made.node)
+    return base
 
 
 def done_in(node: UOp) -> weakref.ref[UOp] | None:

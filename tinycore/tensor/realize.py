@@ -19,7 +19,7 @@ from tinycore.tensor.aliases import base_of_view, buffers_below
 from tinycore.tensor.checks import repeats_to, same_device
 from tinycore.tensor.core import Core, canonical
 from tinycore.tensor.grad import gradients, passes_gradient
-from tinycore.tensor.history import history
+from tinycore.tensor.history import history, source_of
 from tinycore.tensor.host_bytes import decode
 from tinycore.tensor.layout import COPIES, moved_from, show_memory
 from tinycore.tensor.liveness import (
@@ -447,13 +447,15 @@ def derivatives(
     wanted: dict[Core, list[UOp]] = {}
     for target in targets:
         found = equal(target.uop)
-        if target.requires_grad or not found:
-            found += before(target.uop)
-        wanted[target] = list(dict.fromkeys(found))  # a former leaf may be the node itself
+        earlier = before(target.uop) if target.requires_grad or not found else ()
+        wanted[target] = list(dict.fromkeys([*found, *earlier]))
     found_at = gradients(root, seed, [node for parts in wanted.values() for node in parts])
     totals: dict[Core, UOp] = {}
     for target, parts in wanted.items():
-        terms = [graph.reshape(found_at[node], target.shape) for node in parts if node in found_at]
+        ends = {n for n in map(source_of, parts) if n.op is Op.ASSIGN and passes_gradient(n)}
+        # none flows from a version of memory, written when nobody asked, to the one before it
+        at = gradients(root, seed, parts, ends) if ends and len(parts) > 1 else found_at
+        terms = [graph.reshape(at[node], target.shape) for node in parts if node in at]
         if terms:
             totals[target] = reduce(UOp.__add__, terms)
     results = UOp.sink(*totals.values()).substitute(history.values_in(nodes))  # in one walk

@@ -7,16 +7,17 @@ See docs/aliasing.md.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tinycore.errors import AliasError, ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.grad import LEAF
 from tinycore.tensor.history import history
-from tinycore.tensor.storage import Storage
+from tinycore.tensor.storage import Storage, View
 from tinycore.tensor.views import is_detached, is_shared, place_in, shows_repeated
 from tinycore.uop.movement import base_of
-from tinycore.uop.node import UOp
+from tinycore.uop.node import UOp, unique
 from tinycore.uop.op import Op
 from tinycore.uop.shape import Shape
 from tinycore.uop.size import Size
@@ -39,6 +40,8 @@ def overwrite(tensor: Core, value: UOp, at: UOp | None = None) -> None:
     base = storage.base
     if place is not node and is_detached(node, base):
         value = value.alu(Op.DETACH)
+    owned = [base_of(t.uop) for t in storage.tensors()] if storage.is_owned else ()
+    numbers = {n.arg: unique().arg for n in owned if not history.shows_data(n)}  # are computed
     if graph.is_memory(base):
         memory = node if graph.is_memory(node) else base
         change = value if memory is node else graph.insert(memory, place, value)
@@ -55,6 +58,16 @@ def overwrite(tensor: Core, value: UOp, at: UOp | None = None) -> None:
         memory = in_own_memory(base)
         change = graph.insert(memory, place.substitute({base: memory}), value)
         show(storage, graph.assign(memory, change))
+    renumber(storage, numbers)
+
+
+def renumber(storage: Storage, numbers: Mapping[object, int]) -> None:
+    """Give nodes of one tensor other numbers, in all that show them."""
+    for tensor in storage.tensors() if numbers else ():
+        if isinstance(view := tensor._view, View):
+            path = [s._replace(argument=numbers.get(s.argument, s.argument)) for s in view.path]
+            whole = graph.reshape(storage.value, view.shape)
+            tensor._become(graph.moved_along(whole, tuple(path)))
 
 
 def target_of(tensor: Core, node: UOp) -> tuple[UOp, Storage]:

@@ -675,6 +675,9 @@ CHANGES: list[Callable[[Any, Any], Any]] = [
 ]
 
 
+QUIET: list[Callable[[Any], Any]] = [lambda x: x * 2, lambda x: x + 1, lambda x: x.detach() * 0.5]
+
+
 @pytest.mark.parametrize("of", PLACES)
 @pytest.mark.parametrize("seed", range(12))
 def test_random_uses_between_writes_have_the_gradients_of_torch(of: str, seed: int) -> None:
@@ -688,6 +691,13 @@ def test_random_uses_between_writes_have_the_gradients_of_torch(of: str, seed: i
         use, change = draw.pick(USES), draw.pick(CHANGES)
         if draw.chance(0.5):
             total, peer_total = total + use(x), peer_total + use(peer)
+        elif of == "plain" and draw.chance(0.5):  # elsewhere, that is a computed value
+            quiet = draw.pick(QUIET)
+            x.requires_grad = False
+            x.assign(quiet(x))
+            x.requires_grad = True
+            with torch.no_grad():
+                peer.copy_(quiet(peer))
         else:
             x.assign(change(x, other))
             with torch.no_grad():
@@ -745,6 +755,55 @@ def test_a_computed_value_that_is_overwritten_by_itself_has_no_earlier_uses(
 
     assert y.grad is not None
     assert y.grad.tolist() == [3.0, 3.0, 3.0]
+
+
+@pytest.mark.parametrize("when", ["waits", "done"])
+def test_earlier_uses_of_a_computed_value_are_those_of_no_later_one(when: str) -> None:
+    x = Tensor([3.0], requires_grad=True)
+    y = (x * 2).requires_grad_()
+    part = y[0:1]
+    before = y * 5
+    y.assign(y * 0.5)
+    if when == "done":
+        y.realize()
+
+    before.sum().backward()
+    assert y.grad is None
+    assert x.grad is not None
+    assert x.grad.tolist() == [10.0]
+
+    assert part.sum().gradient(y)[0].tolist() == [1.0]  # which shows the later one
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_write_to_a_tensor_in_a_shape_counts_once(read: str) -> None:
+    x = Tensor([2.0, 0.0, 1.0, -2.0], requires_grad=True).realize()
+    x *= 0.5
+    rows = x.reshape(2, 2)
+    READS[read](rows)
+
+    ((x * x).sum() + rows[1:].sum() * 3).backward()
+
+    assert x.grad is not None
+    assert x.grad.tolist() == [2.0, 0.0, 4.0, 1.0]
+
+
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("amount", [None, 3.0])
+def test_what_was_written_while_nobody_asked_is_data_to_who_asks_again(
+    read: str, amount: float | None
+) -> None:
+    x = Tensor([1.0, 2.0], requires_grad=True).realize()
+    before = x * 5
+    x.requires_grad = False
+    x.assign(x * 2 + (0 if amount is None else Tensor([amount, amount]).realize()))
+    READS[read](x)
+    x.requires_grad = True
+
+    (x * 3 + before).sum().backward()
+
+    assert x.grad is not None
+    assert x.grad.tolist() == [8.0, 8.0]
 
 
 @pytest.mark.parametrize("axis", [None, 0])
