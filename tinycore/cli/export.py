@@ -145,7 +145,7 @@ def export(
         )
     toolchain = choose_toolchain(declared, "", arch)
     with Context(TRAINING=0):
-        examples = {name: copied(name, x) for name, x in inputs.items()}
+        examples = {name: example_copy(name, x) for name, x in inputs.items()}
         state = nn.state.get_state_dict(function)
         if found := (*state.values(), *examples.values()):
             Tensor.realize(*found)
@@ -179,7 +179,7 @@ def export(
     return model
 
 
-def copied(name: str, example: Tensor) -> Tensor:
+def example_copy(name: str, example: Tensor) -> Tensor:
     """A computed copy of an example input. Raises ArgumentError where that is no tensor."""
     if not isinstance(example, Tensor):
         raise ArgumentError(
