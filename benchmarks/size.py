@@ -28,7 +28,10 @@ MOVED: Final = ("plugins/tiny_hcq", "tinycore/linalg")
 MOVED_FILES: Final = (
     *(f"plugins/tiny_qcom/src/tiny_qcom/{name}.py" for name in ("banks", "layout", "textures")),
     "plugins/tiny_cpu/src/tiny_cpu/tiles.py",
-    *(f"plugins/tiny_nv/src/tiny_nv/{name}.py" for name in ("boxes", "copied_fills", "tensor_map")),
+    *(
+        f"plugins/tiny_nv/src/tiny_nv/{name}.py"
+        for name in ("boxes", "copied_fills", "tensor_map", "window_plans", "windows")
+    ),
 )
 """Files of packages that were in floors 0 to 5."""
 

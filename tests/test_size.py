@@ -20,7 +20,7 @@ sys.path.append(str(ROOT))  # last: what is installed comes first
 from benchmarks.size import folder_sizes, sums  # noqa: E402
 
 BUDGETS: Final = {
-    "tinycore": 19_564,
+    "tinycore": 19_579,
     "tinycore/array_api": 10_894,
     "tinycore/builtin": 15_656,
     "tinycore/cli": 9_363,
@@ -28,13 +28,13 @@ BUDGETS: Final = {
     "tinycore/engine": 21_124,
     "tinycore/lower": 49_428,
     "tinycore/lower/steps": 13_100,
-    "tinycore/lower/strategies": 28_419,
+    "tinycore/lower/strategies": 26_334,
     "tinycore/linalg": 7_482,
     "tinycore/nn": 16_382,
     "tinycore/nn/files": 14_695,
     "tinycore/nn/optim": 8_347,
-    "tinycore/render": 19_220,
-    "tinycore/schedule": 55_578,
+    "tinycore/render": 18_005,
+    "tinycore/schedule": 55_378,
     "tinycore/tensor": 122_992,
     "tinycore/tensor/guards": 8_642,
     "tinycore/uop": 43_881,
@@ -45,7 +45,7 @@ BUDGETS: Final = {
     "plugins/tiny_llm": 30_480,
     "plugins/tiny_metal": 11_394,
     "plugins/tiny_mpi": 18_800,
-    "plugins/tiny_nv": 78_577,
+    "plugins/tiny_nv": 82_277,
     "plugins/tiny_onnx": 64_214,
     "plugins/tiny_qcom": 27_310,
     "plugins/tiny_ray": 656,
@@ -55,7 +55,7 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 484_983
+SUM: Final = 481_498
 """The budgets of the core together."""
 FLOORS: Final = 441_490
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""

@@ -11,7 +11,7 @@ docs/decisions/0084-families-in-plugins.md.
 from __future__ import annotations
 
 from tinycore.lower.cooperative import Filling
-from tinycore.lower.cost import FILL_CYCLES, Cost, Proposal, resident_groups
+from tinycore.lower.cost import FILL_CYCLES, Cost, Proposal, cycles_of_loads, resident_groups
 from tinycore.lower.dims import first_of_grid
 from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import LEAST_REUSE, KernelFacts
@@ -48,6 +48,7 @@ from tinycore.lower.strategies.grid_shared import (
     cut_side,
     fits_group,
     groups_of,
+    innermost_group,
     operand_accesses,
     sides_among,
     sides_of,
@@ -61,7 +62,13 @@ from tinycore.lower.strategies.group_fills import SECTOR_BYTES, deal_out, least_
 from tinycore.lower.strategies.matrix_sides import longest
 from tinycore.lower.strategies.matrix_unit import dimension
 from tinycore.lower.tile import Bind, Fuse, Reorder, Split, Tail
-from tinycore.schedule.operand_layout import Operand, ProductLoops, moves_with, own_loop
+from tinycore.schedule.operand_layout import (
+    Operand,
+    ProductLoops,
+    copies_for_units,
+    moves_with,
+    own_loop,
+)
 
 __all__ = [
     "ADDRESSES",
@@ -98,9 +105,11 @@ __all__ = [
     "Tensorize",
     "arrays_of",
     "copied_from",
+    "copies_for_units",
     "counter_of",
     "cut_depth",
     "cut_side",
+    "cycles_of_loads",
     "deal_out",
     "dimension",
     "factors_of",
@@ -108,6 +117,7 @@ __all__ = [
     "first_of_grid",
     "fits_group",
     "groups_of",
+    "innermost_group",
     "launch_outputs",
     "least_stride",
     "load_rows",

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
-
 from tiny_testing.accelerator import Parts, backend_of
 from tiny_testing.accelerator.device import Rewriter
 from tinycore import Context
-from tinycore.lower.strategies import matrix_window
 from tinycore.plugin import register, unregister
 from tinycore.render.base import Limits
 
-__all__ = ["card_named", "tried_windows"]
+__all__ = ["card_named"]
 
 
 @contextmanager
@@ -26,16 +23,3 @@ def card_named(name: str, limits: Limits) -> Iterator[None]:
             yield
     finally:
         unregister(name)
-
-
-def tried_windows(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For each plan of windows that is tried from now on, whether it could be done."""
-    found: list[bool] = []
-    use_windows = matrix_window.use_windows
-
-    def noted(*given: object, **named: object) -> bool:
-        found.append(use_windows(*given, **named))  # type: ignore[arg-type]
-        return found[-1]
-
-    monkeypatch.setattr(matrix_window, "use_windows", noted)
-    return found

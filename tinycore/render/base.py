@@ -118,9 +118,9 @@ class Limits:
     """Strategies of the plugin, for what this hardware alone has: functions of a `KernelFacts` and
     of these limits that yield `Proposal`s (`tinycore.tiling`). Theirs go before the core's."""
     layout: Deferred | None = None
-    """Function of the `Operand`s and `ProductLoops` of a sum of products and of its multiply-adds
-    (`tinycore.tiling`) that gives copies of operands in another layout, by operand; None: operands
-    stay as they are, but for those of matrix units."""
+    """Function of the `Operand`s and `ProductLoops` of a sum of products (`tinycore.tiling`), its
+    multiply-adds and these limits that gives copies of operands in another layout, by operand.
+    None: those for matrix units are as `copies_for_units` has them, others stay as they are."""
     fills: Deferred | None = None
     """Function of a `Filling` (`tinycore.tiling`), fills of shared memory ahead of a loop's steps,
     that gives what the hardware does in their place, by fill; {} where threads have to fill."""

@@ -20,7 +20,6 @@ from typing import Final, NamedTuple
 
 from tinycore.config import settings
 from tinycore.render.base import Limits
-from tinycore.render.windows import Window, tiles_of_window
 from tinycore.schedule.limits import limits_of
 from tinycore.schedule.partial_writes import loops_over
 from tinycore.schedule.ranges import ZERO, Point, read_through
@@ -142,10 +141,8 @@ def laid_out(node: UOp) -> UOp:
         summed=[loops[axis] for axis in axes if axis in node.arg[1]],
     )
     limits, work = limits_of(node.device), math.prod(product.shape)
-    if suits_units(limits):
-        copies = copies_for_units(operands, own, work, limits)
-    else:
-        copies = {} if limits.layout is None else limits.layout(operands, own, work)
+    layout = limits.layout or (copies_for_units if suits_units(limits) else None)
+    copies = layout(operands, own, work, limits) if layout else {}
     if not copies:
         return node
     factors = tuple([copies.get(factor, factor) for factor in product.src])
@@ -153,11 +150,16 @@ def laid_out(node: UOp) -> UOp:
 
 
 def copies_for_units(
-    operands: list[Operand], loops: ProductLoops, work: int, limits: Limits
+    operands: list[Operand],
+    loops: ProductLoops,
+    work: int,
+    limits: Limits,
+    in_place: Operand | None = None,
 ) -> dict[UOp, UOp]:
     """The factors of a product that a matrix unit reads from copies, and those copies.
 
-    There are some if the unit cannot load vectors of a factor, or requires another layout.
+    There are some if the unit cannot load vectors of a factor, or requires another layout; none of
+    the operand `in_place`.
     """
     unit = unit_for(operands, limits)
     if unit is None or not all(o.point for o in operands):
@@ -172,8 +174,8 @@ def copies_for_units(
     else:
         wanted = layouts_along_sides(operands, along, loops.sides, lanes)
     copied = {o: loop for o, loop in zip(operands, wanted, strict=True) if loop is not None}
-    if (image := image_in_place(operands, loops, limits)) is not None:
-        copied.pop(image, None)
+    if in_place is not None:
+        copied.pop(in_place, None)
     least = LEAST_READS if None in along else READS_ALONG_SUM
     if any(work < least * math.prod(o.base.shape) for o in copied):
         return {}
@@ -212,43 +214,6 @@ def layouts_along_sides(
     if None in own:
         return [None] * len(operands)
     return [None if r in sides else loop for r, loop in zip(along, own, strict=True)]
-
-
-def image_in_place(operands: list[Operand], loops: ProductLoops, limits: Limits) -> Operand | None:
-    """The image whose windows a unit reads from rows staged in shared memory, without a copy."""
-    for image, weights in (operands, operands[::-1]):
-        window = window_of(image, weights, loops)
-        if window is not None and any(tiles_of_window(limits, window, image.base.dtype)):
-            return image
-    return None
-
-
-def window_of(image: Operand, weights: Operand, loops: ProductLoops) -> Window | None:
-    """The sizes of a convolution of stride 1; None for another product."""
-    sides, summed = loops
-    places = [r for r in sides if moves_with(image, r) and not moves_with(weights, r)]
-    filters = [r for r in sides if moves_with(weights, r) and not moves_with(image, r)]
-    if len(places) < 2 or not filters:
-        return None
-    across, (rows, columns) = max(filters, key=steps_along), places[-2:]
-    down, along = (taps_of(image, loop, summed) for loop in (rows, columns))
-    channels = [r for r in summed if r not in (*down, *along)]
-    if len(channels) != 1 or image.axis_of(channels[0]) is None or max(len(down), len(along)) > 1:
-        return None
-    outputs = math.prod(map(steps_along, sides))
-    return Window.of(outputs, across, rows, columns, channels[0], (down, along))
-
-
-def taps_of(image: Operand, loop: UOp, summed: list[UOp]) -> dict[UOp, int]:
-    """The summed loop over taps along a side, and its dilation; {} without windows of stride 1."""
-    axes = [index for index in image.point if loop in index.ranges]
-    if len(axes) != 1:
-        return {}
-    terms, _ = terms_of(axes[0])
-    others = {r: step for r, step in terms.items() if r is not loop}
-    if terms[loop] != 1 or not all(r in summed and step > 0 for r, step in others.items()):
-        return {}
-    return others
 
 
 def steps_along(loop: UOp) -> int:

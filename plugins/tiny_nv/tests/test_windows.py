@@ -9,12 +9,12 @@ from typing import Any
 import numpy
 import pluggy
 import pytest
-from described_cards import tried_windows
 from matrix_programs import for_few_threads
 from numpy.typing import NDArray
 from sampling import on_one_of
 from simulated import Simulated, backend_of
 from standin import Card
+from windowed import tried_windows
 
 from tiny_nv.program import NvrtcCompiler
 from tiny_nv.spills import spilled_bytes, unspilled

@@ -62,7 +62,9 @@ def propose_in_vain(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
         yield Proposal("in vain", None, Cost(0.0), lambda _draft: False)
 
 
-def copy_first(operands: list[Operand], loops: ProductLoops, work: int) -> Mapping[UOp, UOp]:
+def copy_first(
+    operands: list[Operand], loops: ProductLoops, work: int, limits: Limits
+) -> Mapping[UOp, UOp]:
     """A copy of the first operand along its own side of a product."""
     assert work > 0
     loop = own_loop(operands[0], operands, loops.sides, 1)

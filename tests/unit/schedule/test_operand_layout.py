@@ -194,34 +194,6 @@ def test_gradients_of_halves_are_rounded_once() -> None:
     assert (error <= 2.0**-8 * numpy.abs(expected.numpy()) + 1e-5).all()
 
 
-FROM_ANY_PIECE = replace(
-    CARD,
-    matrix=(replace(ALONG_SUM, load=MatrixDescriptor("rows", turned_bytes=2)),),
-    shared_bytes=64 << 10,
-    block_threads=256,
-    units=4,
-)
-"""A card with a unit that reads windows of an image where this lies."""
-
-
-@pytest.mark.parametrize(
-    ("way", "expected"),
-    [
-        pytest.param({"padding": 1}, [], id="through gates"),
-        pytest.param({}, [], id="without a border"),
-        pytest.param({"padding": 2, "dilation": 2}, [], id="with gaps"),
-        pytest.param({"padding": 1, "stride": 2}, [4 * 32 * 16 * 30], id="apart"),
-    ],
-)
-def test_images_stay_where_a_unit_reads_their_windows(
-    way: dict[str, int], expected: list[int]
-) -> None:
-    image, weight = empty(4, 32, 14, 28), empty(128, 32, 3, 3)
-    found = image.conv2d(weight, **way)  # type: ignore[arg-type]
-
-    assert copies(found, FROM_ANY_PIECE) == [*expected, 128 * 32 * 9]
-
-
 LANES = replace(CARD, matrix=(), shuffles=())
 """A card without matrix units, whose lanes exchange nothing."""
 

@@ -32,7 +32,6 @@ from tinycore.lower.strategies import (
     grid_transpose,
     matrix_chain,
     matrix_unit,
-    matrix_window,
 )
 from tinycore.lower.strategies.group_fills import SECTOR_BYTES
 from tinycore.lower.tile import Bind, Split, Tail
@@ -85,7 +84,6 @@ def propose_grid(facts: KernelFacts, limits: Limits, wanted: int) -> Iterator[Pr
     """The proposals of each strategy for workgroups of `wanted` threads."""
     if limits.matrix:
         yield from matrix_unit.propose(facts, limits)
-        yield from matrix_window.propose(facts, limits)
         yield from matrix_chain.propose(facts, limits)
     if (rows := grid_rows.rows_of(facts, limits)) is not None:
         steps = partial(rows_each, rows=rows, wanted=wanted)

@@ -9,7 +9,7 @@ separate places are stored immediately: a thread could not hold them all while i
 from __future__ import annotations
 
 from tiny_nv.async_copies import SIZES, AsyncCopy, CommitGroup, WaitGroup
-from tinycore.dtype import PointerDType, dtypes
+from tinycore.dtype import dtypes
 from tinycore.render.base import EARLY, LATE, pointer_of
 from tinycore.tiling import copied_from
 from tinycore.uop.node import UOp
@@ -48,13 +48,12 @@ def groups_of(kernel: UOp) -> set[UOp]:
 def copy_of(store: UOp) -> UOp | None:
     """The AsyncCopy equivalent to a STORE; None if there is none."""
     to, value = store.src
-    source, dtype = copied_from(value), value.dtype
-    if source is None or dtype.size_bytes not in SIZES:
+    source = copied_from(value)
+    if source is None or value.dtype.size_bytes not in SIZES:
         return None
-    ends = (pointer_of(to).dtype, pointer_of(source).dtype)
-    if len({d.base for d in ends if isinstance(d, PointerDType)}) > 1:
+    if pointer_of(to).dtype.base is not pointer_of(source).dtype.base:  # type: ignore[attr-defined]
         return None
-    return UOp(Op.INSTRUCTION, dtypes.void, (to, source), AsyncCopy(dtype.count))
+    return UOp(Op.INSTRUCTION, dtypes.void, (to, source), AsyncCopy(value.dtype.count))
 
 
 def in_groups(kernel: UOp) -> UOp:

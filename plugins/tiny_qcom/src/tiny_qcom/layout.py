@@ -12,6 +12,7 @@ import math
 from typing import Final
 
 from tiny_qcom.texels import TEXEL, TEXTURED
+from tinycore.render.base import Limits
 from tinycore.tiling import Operand, ProductLoops, moves_with, own_loop
 from tinycore.uop.node import UOp
 
@@ -25,7 +26,9 @@ LEAST_COLUMNS: Final = 2 * TEXEL
 along the batch, and have fewer."""
 
 
-def copies(operands: list[Operand], loops: ProductLoops, work: int) -> dict[UOp, UOp]:
+def copies(
+    operands: list[Operand], loops: ProductLoops, work: int, limits: Limits
+) -> dict[UOp, UOp]:
     """A copy along a side of the smallest operand that permits it; {} if one lies so already."""
     sides = loops.sides
     for operand in operands:

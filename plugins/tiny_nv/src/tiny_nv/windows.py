@@ -1,9 +1,9 @@
 """Windows of images that a matrix unit reads where they lie: which, and in what tiles.
 
-Floor 2. The one place that decides it: the scheduler asks before it copies an image along its
-channels (`schedule/operand_layout.py`), and the plan is made of the same answer
-(`lower/strategies/matrix_window.py`). A group turns rows of an image, with those that windows reach
-beyond them, as it fills shared memory, once for all places of a window.
+The one place that decides it: the scheduler asks before it copies an image along its channels
+(`copies`, of `Limits.layout`), and the plan is made of the same answer (`window_plans.py`). A group
+turns rows of an image, with those that windows reach beyond them, as it fills shared memory, once
+for all places of a window.
 """
 
 from __future__ import annotations
@@ -15,8 +15,12 @@ from typing import Final, NamedTuple
 
 from tinycore.dtype import DType
 from tinycore.render.base import Limits
+from tinycore.tiling import GROUPS_BESIDE, Operand, ProductLoops, copies_for_units, moves_with
 from tinycore.uop.matrix import ATOM_BYTES, MatrixDescriptor, MatrixUnit
 from tinycore.uop.node import UOp
+from tinycore.uop.sums import terms_of
+
+__all__ = ["Window", "WindowTile", "copies", "tiles_of_window"]
 
 LEAST_TAPS: Final = 4
 """Places of a window from which on an image that is shared for all of them is read less."""
@@ -26,8 +30,6 @@ copies along channels cost less."""
 MOST_PIECES: Final = 5
 """Most pieces of 8 channels of an image that a thread turns at once: their loads are all under way
 together, and take a register each."""
-GROUPS_BESIDE: Final = 2
-"""Groups of a unit: one multiplies while another fills its shared memory."""
 SHAPES: Final = ((4, 1), (2, 2), (1, 3), (2, 1), (1, 2), (1, 1))
 """Units' worth of subgroups of a group along places, and tiles of each."""
 OTHER_REGISTERS: Final = 64
@@ -207,3 +209,48 @@ def tile_of(
         ):
             return tile
     return None
+
+
+def copies(
+    operands: list[Operand], loops: ProductLoops, work: int, limits: Limits
+) -> dict[UOp, UOp]:
+    """Copies of operands for matrix units, but of no image whose windows are read where it lies."""
+    in_place = image_in_place(operands, loops, limits)
+    return copies_for_units(operands, loops, work, limits, in_place)
+
+
+def image_in_place(operands: list[Operand], loops: ProductLoops, limits: Limits) -> Operand | None:
+    """The image whose windows a unit reads from rows staged in shared memory, without a copy."""
+    for image, weights in (operands, operands[::-1]):
+        window = window_of(image, weights, loops)
+        if window is not None and any(tiles_of_window(limits, window, image.base.dtype)):
+            return image
+    return None
+
+
+def window_of(image: Operand, weights: Operand, loops: ProductLoops) -> Window | None:
+    """The sizes of a convolution of stride 1; None for another product."""
+    sides, summed = loops
+    places = [r for r in sides if moves_with(image, r) and not moves_with(weights, r)]
+    filters = [r for r in sides if moves_with(weights, r) and not moves_with(image, r)]
+    if len(places) < 2 or not filters:
+        return None
+    across, (rows, columns) = max(filters, key=lambda r: int(r.src[0].arg)), places[-2:]
+    down, along = (taps_of(image, loop, summed) for loop in (rows, columns))
+    channels = [r for r in summed if r not in (*down, *along)]
+    if len(channels) != 1 or image.axis_of(channels[0]) is None or max(len(down), len(along)) > 1:
+        return None
+    outputs = math.prod(int(r.src[0].arg) for r in sides)
+    return Window.of(outputs, across, rows, columns, channels[0], (down, along))
+
+
+def taps_of(image: Operand, loop: UOp, summed: list[UOp]) -> dict[UOp, int]:
+    """The summed loop over taps along a side, and its dilation; {} without windows of stride 1."""
+    axes = [index for index in image.point if loop in index.ranges]
+    if len(axes) != 1:
+        return {}
+    terms, _ = terms_of(axes[0])
+    others = {r: step for r, step in terms.items() if r is not loop}
+    if terms[loop] != 1 or not all(r in summed and step > 0 for r, step in others.items()):
+        return {}
+    return others

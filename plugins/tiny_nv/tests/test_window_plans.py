@@ -7,21 +7,19 @@ from typing import Final
 
 import numpy
 import pytest
-from described_cards import card_named, tried_windows
+from described_cards import card_named
+from windowed import tried_windows
 
-from tests.unit.lower.matrices import COPIES, MMA
+from tiny_nv.matrix import INSTRUCTIONS
+from tiny_nv.windows import Window, tiles_of_window
 from tiny_testing.accelerator.device import LIMITS
 from tinycore import Tensor, dtypes
 from tinycore._deferred import Deferred
-from tinycore.errors import ArgumentError
-from tinycore.lower.steps.fuse import Fuse
-from tinycore.lower.steps.stage import Stage
-from tinycore.lower.tile import apply_plan
+from tinycore.plugin import deferred
 from tinycore.render.base import Limits
-from tinycore.render.windows import Window, tiles_of_window
+from tinycore.schedule.limits import cut_for
 from tinycore.uop.matrix import MatrixDescriptor, MatrixUnit
-from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.op import Op
 
 UNIT: Final = MatrixUnit(
     *("rows_m64n64k16", 64, 64, 16, dtypes.float16, dtypes.float16, dtypes.float32, 128),
@@ -38,7 +36,11 @@ CARD: Final = replace(
     shared_bytes=160 << 10,
     block=(512, 512, 64),
     block_threads=512,
+    strategies=(deferred("tiny_nv.window_plans:propose"),),
+    layout=deferred("tiny_nv.windows:copies"),
 )
+COPIES: Final = deferred("tiny_nv.copied_fills:begin_copies")
+OF_LANES: Final = tuple(found.unit for found in INSTRUCTIONS.values())
 NAME: Final = "WINDOWS"
 WINDOW: Final = Window(2, 64, 14, 14, 32, (3, 3), (1, 1))
 
@@ -105,7 +107,11 @@ def test_a_tile_has_whole_rows_and_what_lies_between_them() -> None:
     ("limits", "window"),
     [
         pytest.param(replace(CARD, units=0), WINDOW, id="no card"),
-        pytest.param(replace(CARD, matrix=(MMA,)), WINDOW, id="operands of lanes"),
+        pytest.param(
+            replace(CARD, matrix=OF_LANES),
+            WINDOW,
+            id="operands of lanes",
+        ),
         pytest.param(replace(CARD, shared_bytes=1 << 10), WINDOW, id="little shared memory"),
         pytest.param(CARD, WINDOW._replace(taps=(1, 3)), id="few places"),
         pytest.param(CARD, WINDOW._replace(channels=24), id="channels of no whole step"),
@@ -117,35 +123,24 @@ def test_others_have_none(limits: Limits, window: Window) -> None:
     assert not list(tiles_of_window(limits, window, dtypes.half))
 
 
-def rows_in_scratch(pitch: int, padding: int = 8) -> UOp:
-    """Sums of two neighbors below one another of 4 rows of 6, staged in rows of a pitch."""
-    source = UOp(Op.DEFINE_GLOBAL, dtypes.float32.ptr(5 * pitch), (), 1)
-    target = UOp(Op.DEFINE_GLOBAL, dtypes.float32.ptr(4 * 6), (), 0)
-    row, column = (UOp.range(size, (n,), AxisKind.LOOP) for n, size in enumerate((4, 6)))
-    tap = UOp.range(2, (2,), AxisKind.REDUCE)
-    place = UOp(Op.INDEX, source.dtype, (source, (row + tap) * pitch + column))
-    value = UOp(Op.LOAD, dtypes.float32, (place,))
-    total = UOp(Op.REDUCE, dtypes.float32, (value, tap), Op.ADD)
-    index = UOp(Op.INDEX, target.dtype, (target, row * 6 + column))
-    store = UOp(Op.STORE, dtypes.void, (index, total))
-    kernel = UOp.sink(UOp(Op.END, dtypes.void, (store, row, column)))
-    dimensions = ((((0,), 1), ((2,), 1)), (((1,), 1),))
-    return apply_plan(kernel, (Stage(None, dimensions, padding=padding),))
-
-
-def test_rows_that_lie_apart_in_shared_memory_are_one_loop() -> None:
-    kernel = apply_plan(rows_in_scratch(6, padding=2), (Fuse((0,), (1,), 8, 32),))
-    loops = {n.arg.number: n.src[0].arg for n in kernel.toposort() if n.op is Op.RANGE}
-    (store,) = (
-        n for n in kernel.toposort() if n.op is Op.STORE and n.src[0].src[0].op is Op.DEFINE_GLOBAL
+@pytest.mark.parametrize(
+    ("way", "expected"),
+    [
+        pytest.param({"padding": 1}, [], id="through gates"),
+        pytest.param({}, [], id="without a border"),
+        pytest.param({"padding": 2, "dilation": 2}, [], id="with gaps"),
+        pytest.param({"padding": 1, "stride": 2}, [4 * 32 * 16 * 30], id="apart"),
+    ],
+)
+def test_images_stay_where_a_unit_reads_their_windows(
+    way: dict[str, int], expected: list[int]
+) -> None:
+    image, weight = (
+        Tensor.empty(*size, dtype=dtypes.half, device="PYTHON").realize()
+        for size in ((4, 32, 14, 28), (128, 32, 3, 3))
     )
+    with cut_for(replace(CARD, units=4, vector_bytes=16)):
+        items = image.conv2d(weight, **way).schedule()  # type: ignore[arg-type]
+    copies = [i.bufs[0].size for i in items if not any(n.op is Op.REDUCE for n in i.ast.toposort())]
 
-    assert loops[(0,)] == 32
-    assert (1,) not in loops
-    assert len(store.src[0].src) == 3  # a gate
-
-
-@pytest.mark.parametrize(("pitch", "steps"), [(7, 32), (8, 64)], ids=["other rows", "past its end"])
-def test_rows_that_lie_otherwise_are_not(pitch: int, steps: int) -> None:
-    with pytest.raises(ArgumentError, match="steps apart"):
-        apply_plan(rows_in_scratch(6, padding=2), (Fuse((0,), (1,), pitch, steps),))
+    assert copies == [*expected, 128 * 32 * 9]

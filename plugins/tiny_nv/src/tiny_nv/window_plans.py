@@ -1,12 +1,12 @@
-"""Windows of images on a matrix unit: rows of an image in shared memory for all places of a window.
+"""Windows of images on wgmma: rows of an image in shared memory for all places of a window.
 
-Floor 3'. An implicit GEMM whose matrix is never made, not in shared memory either: a place of a
-window is the image from another row of the array on. The array has parts of 8 channels, in each of
-which neighboring elements of an image lie 16 bytes apart (the layout NC/8HW8), those at the ends of
-rows too, so that places of several rows are one side of a product (`Fuse.pitch`). Threads turn an
-image into that layout as they fill the array, from wherever it lies, through the gates of its
-border. `render/windows.py` says which windows, and in what tiles.
-See docs/decisions/0067-windows-where-they-lie.md.
+An implicit GEMM whose matrix is never made, not in shared memory either: a place of a window is the
+image from another row of the array on. The array has parts of 8 channels, in each of which
+neighboring elements of an image lie 16 bytes apart (the layout NC/8HW8), those at the ends of rows
+too, so that places of several rows are one side of a product (`Fuse.pitch`). Threads turn an image
+into that layout as they fill the array, from wherever it lies, through the gates of its border.
+`windows.py` says which windows, and in what tiles.
+See docs/decisions/0067-windows-where-they-lie.md of tinycore.
 """
 
 from __future__ import annotations
@@ -15,35 +15,45 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final, NamedTuple
 
+from tiny_nv.windows import Window, WindowTile, tiles_of_window
 from tinycore.errors import ArgumentError
-from tinycore.lower.cost import Cost, Proposal, cycles_of_loads, resident_groups
-from tinycore.lower.draft import Draft
-from tinycore.lower.kernel_facts import KernelFacts
-from tinycore.lower.loops import Number, arrays_of
-from tinycore.lower.packing import fill_of
-from tinycore.lower.steps.stage import Dimension, Stage
-from tinycore.lower.steps.tensorize import Tensorize
-from tinycore.lower.strategies.grid_shared import (
+from tinycore.render.base import Limits
+from tinycore.tiling import (
+    GROUPS_BESIDE,
+    Bind,
+    Cost,
+    Dimension,
+    Draft,
+    Fuse,
+    KernelFacts,
+    Number,
+    Proposal,
+    Reorder,
+    Split,
+    Stage,
+    Tail,
+    Tensorize,
+    arrays_of,
+    cycles_of_loads,
+    dimension,
+    fill_of,
     fits_group,
     innermost_group,
     operand_accesses,
+    resident_groups,
     sides_of,
 )
-from tinycore.lower.strategies.matrix_unit import (
-    ALONE,
-    DESCRIBED_CYCLES,
-    Tile,
-    dimension,
-    loads_of_product,
-)
-from tinycore.lower.tile import Bind, Fuse, Reorder, Split, Tail
-from tinycore.render.base import Limits
-from tinycore.render.windows import GROUPS_BESIDE, Window, WindowTile, tiles_of_window
 from tinycore.uop.affine import stride_ratio
 from tinycore.uop.matrix import ATOM_BYTES
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind
 
+__all__ = ["propose"]
+
+WORD_BYTES: Final = 4
+ALONE: Final = 2.0
+"""Time of a group that is alone on its multiprocessor and waits for its own fills, relative to two
+groups of which one computes while the other fills."""
 FILTERS_BESIDE: Final = 8
 """Filters whose pieces threads store side by side, one for each bank of a piece's size."""
 ABOVE_PUBLISHED: Final = 36 / 22.8
@@ -84,12 +94,13 @@ def cost_of(tile: WindowTile, limits: Limits) -> Cost:
     """Words read per multiply-add: from shared memory by the unit, or from the cache by groups,
     whichever take longer. A unit reads no faster than for a square tile."""
     unit = tile.unit
-    near = max(loads_of_product(unit, Tile(1, 1, unit.m, unit.n)), unit.a.itemsize / (2 * unit.m))
+    size = unit.a.itemsize
+    near = max(size / WORD_BYTES / unit.m + size / WORD_BYTES / unit.n, size / (2 * unit.m))
     near *= tile.waste * limits.unevenness(tile.groups)
     if resident_groups(limits, tile.threads, tile.registers) < GROUPS_BESIDE:
         near *= ALONE
     far = cycles_of_loads(limits, 0.0, tile.words) / ABOVE_PUBLISHED
-    return Cost(DESCRIBED_CYCLES * max(near, far))
+    return Cost(max(near, far))
 
 
 def convolution_of(facts: KernelFacts) -> Loops | None:
