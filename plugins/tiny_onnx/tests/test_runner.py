@@ -63,21 +63,24 @@ def test_results_that_are_inputs_are_kept_apart() -> None:
             assert numpy.asarray(found[name]).tolist() == wanted.tolist()
 
 
-def test_inputs_of_every_form_are_seen_by_each_replay() -> None:
+@pytest.mark.parametrize("shape", [[], [1], [2, 3]], ids=str)
+def test_inputs_of_every_form_are_seen_by_each_replay(shape: list[int]) -> None:
     nodes = [
-        helper.make_node("Mul", ["x", "factor"], ["p"]),
-        helper.make_node("Add", ["p", "p"], ["y"]),
+        helper.make_node("Mul", ["factor", "factor"], ["square"]),
+        helper.make_node("Mul", ["x", "factor"], ["y"]),
     ]
-    inputs = [value("x", [2, 3]), value("factor", [1])]
-    runner = OnnxRunner(model(nodes, inputs, [value("y", [2, 3])]))
+    inputs = [value("x", [2, 3]), value("factor", shape)]
+    outputs = [value("y", [2, 3]), value("square", shape)]
+    runner = OnnxRunner(model(nodes, inputs, outputs))
     whole = numpy.arange(24, dtype=numpy.float32).reshape(4, 6)
     forms = (whole[:2, :3], whole[::2, ::2], whole.T[:2, :3], whole[1:3, 1:4].copy())
     for number in range(16):
-        x, factor = forms[number % 4], numpy.array([number], "float32")
+        x, factor = forms[number % 4], numpy.full(shape, number, "float32")
         first = x if number % 3 else Tensor(x.copy())
         second = factor if number % 2 else Tensor(factor)
-        found = result(runner, x=first, factor=second)
-        assert found.tolist() == (2 * number * x).tolist()
+        found = runner(x=first, factor=second)
+        assert numpy.asarray(found["y"]).tolist() == (number * x).tolist()
+        assert numpy.asarray(found["square"]).tolist() == (factor * factor).tolist()
 
 
 def test_threads_get_the_results_of_their_own_inputs() -> None:

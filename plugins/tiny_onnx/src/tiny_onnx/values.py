@@ -56,12 +56,12 @@ def as_tensor(data: Data, device: str | None = None, *, is_input: bool = False) 
     if element.tensor is None:
         raise UnsupportedError("strings cannot be moved to a device.")
     if element.tensor in dtypes.fp8s:
-        bits = Tensor(numpy.ascontiguousarray(data).view(numpy.uint8), device=device)
+        bits = Tensor(numpy.asarray(data, order="C").view(numpy.uint8), device=device)
         return bits.bitcast(element.tensor)
     if data.size == 1 and not is_input:
         return Tensor(data.item(), device, element.tensor).reshape(data.shape)
     held = numpy.dtype(HELD.get(element.tensor.name, element.array))
-    return Tensor(numpy.ascontiguousarray(data, dtype=held), device=device)
+    return Tensor(numpy.asarray(data, dtype=held, order="C"), device=device)
 
 
 HELD: Final = {"int8": numpy.int8, "uint8": numpy.uint8, "float32": numpy.float32}
