@@ -13,6 +13,7 @@ import tiny_models
 from tiny_llm.folder import FolderModel
 from tiny_llm.gguf import GgufModel
 from tiny_llm.tokenizer import Tokenizer
+from tinycore.cli.main import main
 from tinycore.errors import FileFormatError, UnsupportedError
 
 
@@ -104,8 +105,63 @@ def test_a_folder_without_files_is_explained(tmp_path: Path) -> None:
     with pytest.raises(FileFormatError, match=r"no config\.json"):
         FolderModel(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(tiny_models.config_of("llama")))
-    with pytest.raises(FileFormatError, match=r"neither model\.safetensors\.index\.json"):
+    with pytest.raises(FileFormatError, match=r"neither model\.safetensors nor pytorch_model\.bin"):
+        FolderModel(tmp_path)
+    (tmp_path / "pytorch_model.bin.index.json").write_text('{"weight_map": {"a": "gone.bin"}}')
+    with pytest.raises(FileFormatError, match=r"gone\.bin"):
         FolderModel(tmp_path)
     (tmp_path / "config.json").write_text("[" * 100_000)
     with pytest.raises(FileFormatError, match="no JSON"):
         FolderModel(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_folder_of_files_of_torch_has_the_same_weights(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    config = tiny_models.config_of("llama")
+    weights = tiny_models.weights_of(config)
+    folder = tiny_models.write_folder(tmp_path, config, weights)
+    (folder / "model.safetensors").unlink()
+    names = list(weights)
+    places = {name: f"pytorch_model-{place % 2}.bin" for place, name in enumerate(names)}
+    for file in set(places.values()):
+        part = {name: torch.tensor(weights[name]) for name in names if places[name] == file}
+        torch.save(part, folder / file)
+    index = json.dumps({"metadata": {}, "weight_map": places})
+    (folder / "pytorch_model.bin.index.json").write_text(index)
+
+    model = FolderModel(folder)
+
+    assert {name: each.tolist() for name, each in model.tensors.items()} == {
+        name: value.tolist() for name, value in weights.items()
+    }
+    (folder / "pytorch_model.bin.index.json").unlink()
+    for content in ([1, 2], torch.nn.Linear(2, 2)):
+        torch.save(content, folder / "pytorch_model.bin")
+        with pytest.raises(FileFormatError, match="no state dict"):
+            FolderModel(folder)
+
+
+@pytest.mark.parametrize("command", ["chat", "serve", "perplexity"])
+def test_a_mistaken_path_is_explained(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "text.txt").write_text("text")
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    rest = [str(tmp_path / "text.txt")] if command != "serve" else []
+    for name, said in (("gone.gguf", "cannot be read"), ("model.safetensors", "give its folder")):
+        assert main([command, str(tmp_path / name), *rest]) == 1
+        assert said in capsys.readouterr().err
+
+
+def test_a_type_of_blocks_that_is_not_known_is_named(gguf_file: Path, tmp_path: Path) -> None:
+    content = bytearray(gguf_file.read_bytes())
+    name = b"blk.0.ffn_up.weight"
+    at = content.index(name) + len(name) + 4 + 2 * 8  # behind the number of axes, and these
+    assert content[at] == 8
+    content[at] = 9  # Q8_1, in which no tool writes files
+    path = tmp_path / "other.gguf"
+    path.write_bytes(content)
+    with pytest.raises((FileFormatError, UnsupportedError), match=r"ffn_up.*type 9 of ggml"):
+        read(path)

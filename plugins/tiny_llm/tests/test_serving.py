@@ -146,5 +146,14 @@ def test_nothing_hangs_or_grows_beside_rude_clients(process: Process) -> None:
             each.exception(30)
 
 
+def test_messages_that_nobody_reads_do_not_stop_it(process: Process) -> None:
+    for _ in range(1800):  # each leaves a line, and a pipe takes 64 KiB
+        with socket.create_connection(("127.0.0.1", process.port), 30) as client:
+            client.sendall(b"\0\xff rubbish \r\n\r\n")
+            client.recv(1000)
+    assert process.ask("GET", "/health") == FREE
+    assert process.end(signal.SIGTERM) in (0, -signal.SIGTERM)
+
+
 def test_an_interrupt_from_the_keyboard_ends_it(process: Process) -> None:
     assert process.end(signal.SIGINT) in (0, 130, -signal.SIGINT)

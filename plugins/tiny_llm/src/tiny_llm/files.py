@@ -21,6 +21,8 @@ def opened(path: Path, device: str | None) -> tuple[Decoder, Tokenizer, str | No
         model = FolderModel(path, device)
         source = folder_template(path)
         return built(model, Tokenizer.of_folder(path), source, path, device)
+    if (path.parent / "config.json").is_file() and path.suffix != ".gguf":
+        raise FileFormatError(f"{path} is one file of a model: give its folder, {path.parent}")
     with GgufModel(path, device) as file:
         source = file.metadata.get("tokenizer.chat_template")
         tokenizer = Tokenizer.of_gguf(file.metadata, str(path))
@@ -37,7 +39,8 @@ def built(
     """The parts, with the weights read. Raises FileFormatError where they do not fit together."""
     if tokenizer.size > model.about.vocabulary:
         raise FileFormatError(
-            f"{path}: {tokenizer.size} tokens, and scores for {model.about.vocabulary}"
+            f"{path}: the tokenizer has {tokenizer.size} tokens, and the model scores for "
+            f"{model.about.vocabulary}: they belong to different models"
         )
     decoder = Assembly(model.about, model, device).decoder()
     return decoder, tokenizer, source if isinstance(source, str) else None, path.stem

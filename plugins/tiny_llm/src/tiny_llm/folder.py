@@ -1,4 +1,4 @@
-"""Hugging Face folders: a description from config.json, weights from safetensors."""
+"""Hugging Face folders: a description from config.json, weights from safetensors or torch files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tiny_llm.quants import Groups
 from tiny_llm.tokenizer import read_json
 from tinycore import Tensor
 from tinycore.errors import FileFormatError, UnsupportedError
-from tinycore.nn.state import safe_load
+from tinycore.nn.state import folder_load
 
 __all__ = ["FolderModel"]
 
@@ -94,13 +94,15 @@ MIXTRAL: Final = {"ffn_gate": "w1", "ffn_down": "w2", "ffn_up": "w3"}
 
 
 class FolderModel:
-    """A model in a folder of Hugging Face: config.json, and model.safetensors or its index."""
+    """A model in a folder of Hugging Face: config.json, and weights as `folder_load` finds them."""
 
     def __init__(self, folder: Path, device: str | None = None) -> None:
         self.place, self.device = str(folder), device
         config = read_json(folder / "config.json")
         if not config:
-            raise FileFormatError(f"{folder}: there is no config.json")
+            raise FileFormatError(
+                f"{folder}: there is no config.json. A GGUF file is given by its own path"
+            )
         inner = config.get("text_config")
         self.config: Mapping[str, Any] = config | inner if isinstance(inner, dict) else config
         if self.config.get("quantization_config"):
@@ -112,11 +114,15 @@ class FolderModel:
                 f"{folder}: the model type {self.type!r} is none of {', '.join(KINDS)}"
             )
         self.kind = KINDS[self.type]
-        names = ("model.safetensors.index.json", "model.safetensors")
-        path = next((folder / name for name in names if (folder / name).is_file()), None)
-        if path is None:
-            raise FileFormatError(f"{folder}: there is neither {names[0]} nor {names[1]}")
-        self.tensors = safe_load(path, device)
+        try:
+            _, self.tensors = folder_load(folder, device)
+        except FileNotFoundError as error:
+            raise FileFormatError(
+                f"{folder}: there is neither model.safetensors nor pytorch_model.bin, whole or as "
+                f"an index has it: {error}"
+            ) from error
+        if not isinstance(self.tensors, dict):
+            raise FileFormatError(f"{folder}: the weights are no state dict")
         prefixes = ("model.language_model.", "language_model.model.", "model.", "")
         self.prefix = next(
             (p for p in prefixes if f"{p}embed_tokens.weight" in self.tensors), "model."
@@ -310,7 +316,7 @@ class FolderModel:
         """A tensor. Raises FileFormatError unless it is there, in that shape, and of floats."""
         theirs = self.name(name)
         found = self.tensors.get(theirs)
-        if found is None:
+        if not isinstance(found, Tensor):
             raise FileFormatError(f"{self.place}: the model has no tensor {theirs}")
         if math.prod(found.shape) != math.prod(shape) or found.shape[-1] != shape[-1]:
             raise FileFormatError(

@@ -114,7 +114,7 @@ class LanguageModel:
         device: str | None = None,
         lanes: int = 1,
     ) -> LanguageModel:
-        """The model of a GGUF file, or of a folder with config.json and safetensors.
+        """The model of a GGUF file, or of a folder with config.json and weights.
 
         Raises FileFormatError for files that break their format, UnsupportedError for families
         that are not known, and OSError.

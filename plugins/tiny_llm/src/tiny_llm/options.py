@@ -14,7 +14,7 @@ __all__ = ["add_model", "add_sampling", "add_speculation", "check_device", "load
 
 def add_model(command: argparse.ArgumentParser) -> None:
     """Options for the model, and the device that computes it."""
-    command.add_argument("model", help="a GGUF file, or a folder with config.json and safetensors")
+    command.add_argument("model", help="a GGUF file, or a folder with config.json and weights")
     command.add_argument("--context", type=int, help="most tokens of a talk; 4096 unless given")
     command.add_argument("--device", help="where to compute, as DEV says it: CPU, CUDA ...")
     command.add_argument(
@@ -65,9 +65,12 @@ def load(arguments: argparse.Namespace, lanes: int = 1) -> Any:
     """The model that options name, a LanguageModel that writes so many texts at once."""
     from tiny_llm.model import LanguageModel  # noqa: PLC0415  `--help` needs no tensors
 
-    return LanguageModel.load(
-        arguments.model, context=arguments.context, cache_dtype=arguments.cache, lanes=lanes
-    )
+    try:
+        return LanguageModel.load(
+            arguments.model, context=arguments.context, cache_dtype=arguments.cache, lanes=lanes
+        )
+    except OSError as error:
+        raise ArgumentError(f"the model cannot be read: {error}") from error
 
 
 def check_device() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import uvicorn
 
+from tiny_llm.messages import unhurried
 from tiny_llm.options import add_model, add_speculation, check_device, load
 from tiny_llm.server import Limits, application
 from tinycore import Context
@@ -69,10 +70,11 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Load the model, and serve until a signal comes."""
-    if arguments.device is None:
-        return _serve(arguments)
-    with Context(DEV=arguments.device):
-        return _serve(arguments)
+    with unhurried():
+        if arguments.device is None:
+            return _serve(arguments)
+        with Context(DEV=arguments.device):
+            return _serve(arguments)
 
 
 def _serve(arguments: argparse.Namespace) -> int:

@@ -297,7 +297,10 @@ def from_json(folder: Path) -> Tokenizer:
     """Tokenizer of a folder, see `Tokenizer.of_folder`."""
     path = folder / "tokenizer.json"
     if not path.is_file():
-        raise FileFormatError(f"{folder}: there is no tokenizer.json beside config.json")
+        raise FileFormatError(
+            f"{folder}: there is no tokenizer.json beside config.json. With transformers, "
+            "AutoTokenizer.from_pretrained(folder).save_pretrained(folder) makes it of other files"
+        )
     try:
         stated = json.loads(path.read_text("utf-8"))
         added = stated.get("added_tokens") or []

@@ -73,7 +73,7 @@ class Call:
         return self.scope.is_once and all(each.is_fixed for each in inputs)
 
     def kept(self, what: str, indices: Iterable[int], make: Callable[[], Tensor]) -> Tensor:
-        """What `make` computes of these inputs and of attributes: once, if they are fixed."""
+        """A tensor that `make` computes of these inputs: once, if they are fixed."""
         if not self.is_fixed(*indices):
             return make()
         folded, part = self.run.folded, (id(self.node), what)
