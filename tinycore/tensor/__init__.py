@@ -33,7 +33,6 @@ from typing import TYPE_CHECKING, NoReturn
 
 import tinycore.linalg  # noqa: F401  puts its methods on the class
 from tinycore.errors import ArgumentTypeError
-from tinycore.tensor.liveness import live_tensors, replace_nodes
 from tinycore.tensor.tensor import Tensor as Plain
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 else:
     Tensor = Plain
 
-__all__ = ["Tensor", "live_tensors", "replace_nodes"]
+__all__ = ["Tensor"]
 
 
 class _Module(ModuleType):

@@ -75,26 +75,26 @@ class PendingWrites:
     """Writes that are recorded and not done yet, by the id of the memory that they overwrite."""
 
     def __init__(self) -> None:
-        self.writes: dict[int, tuple[weakref.ref[UOp], int]] = {}
-        """ASSIGNs, each with the number of the thread that recorded it."""
+        self.writes: dict[int, weakref.ref[UOp]] = {}
+        """ASSIGNs, which have the number of the thread that recorded them."""
 
     def __bool__(self) -> bool:
         return bool(self.writes)
 
-    def note(self, node: UOp, thread: int) -> None:
-        """Record an ASSIGN that a thread has recorded."""
+    def note(self, node: UOp) -> None:
+        """Record an ASSIGN."""
         key = id(base_of(node.src[0]))
-        self.writes[key] = weakref.ref(node, partial(self.writes.pop, key)), thread
+        self.writes[key] = weakref.ref(node, partial(self.writes.pop, key))
 
     def forget(self, node: UOp) -> None:
         """Remove an ASSIGN, unless another one overwrites the same memory now."""
-        if self.writer(node) is not None:
+        if self.has(node):
             self.writes.pop(id(base_of(node.src[0])), None)
 
-    def writer(self, node: UOp) -> int | None:
-        """The number of the thread that recorded an ASSIGN; None for what is not pending."""
+    def has(self, node: UOp) -> bool:
+        """True for an ASSIGN that is pending."""
         found = self.writes.get(id(base_of(node.src[0]))) if node.op is Op.ASSIGN else None
-        return found[1] if found is not None and found[0]() is node else None
+        return found is not None and found() is node
 
     def overwrites(self, memory: UOp) -> bool:
         """True if a write to memory, or to what an ASSIGN has written there, is pending."""

@@ -10,6 +10,7 @@ import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
+from threading import get_ident
 from typing import Any, Final, NamedTuple
 
 from tinycore._deferred import deferred
@@ -486,7 +487,9 @@ def assign(memory: UOp, value: UOp, mark: str | None = None) -> UOp:
 
 def written(memory: UOp, value: UOp, mark: str | None = None) -> UOp:
     """A new ASSIGN, unlike all before it: each write is done once, whatever its content."""
-    node = interned(Op.ASSIGN, memory.dtype, (memory, value), Write(unique().arg, mark))
+    node = interned(
+        Op.ASSIGN, memory.dtype, (memory, value), Write(unique().arg, mark, get_ident())
+    )
     node._shape = memory.shape
     return node
 

@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
-from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tinycore._locks import recursive_lock
@@ -76,12 +75,12 @@ class GradientHistory:
 
     # --- pending and finished writes
 
-    def mark_pending(self, written: UOp, thread: int | None = None) -> None:
-        """Record a write to memory that is not done yet, by this thread if none is given."""
+    def mark_pending(self, written: UOp) -> None:
+        """Record a write to memory that is not done yet."""
         node = base_of(written)
         if node.op is Op.ASSIGN:
             node._memory = None  # it is to be done once more
-            self.pending.note(node, get_ident() if thread is None else thread)
+            self.pending.note(node)
 
     def mark_done(self, writes: Iterable[UOp], memory: Mapping[UOp, UOp]) -> None:
         """Record that writes are done, and pending no more; tensors, and graphs that other threads

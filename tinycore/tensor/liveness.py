@@ -22,7 +22,6 @@ from tinycore.tensor.history import history
 from tinycore.tensor.storage import (
     Storage,
     exchange,
-    live_tensors,
     storage_at,
     view_of,
     waiting_storages,
@@ -36,18 +35,6 @@ from tinycore.uop.op import Op
 
 if TYPE_CHECKING:
     from tinycore.tensor.core import Core
-
-__all__ = [
-    "give_gradients",
-    "live_tensors",
-    "replace_nodes",
-    "tensors_among",
-    "tensors_over",
-    "tensors_shown_in",
-    "waiting_tensors",
-    "walking",
-    "while_walking",
-]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -163,8 +150,6 @@ def replace_in(
 
 def publish(found: dict[Storage, UOp], alone: Mapping[Storage, Core]) -> None:
     """Give storages their values with nodes replaced, or tensors that showed a part `alone`."""
-    pending = history.pending
-    writers = {s: pending.writer(s.base) for s in found} if pending else {}
     exchange({s: node for s, node in found.items() if s not in alone} if alone else found)
     for storage, node in found.items():
         base = base_of_view(node)
@@ -174,7 +159,7 @@ def publish(found: dict[Storage, UOp], alone: Mapping[Storage, Core]) -> None:
             for tensor in storage.tensors():
                 tensor._move(view_of(tensor.uop))
         if base.op is Op.ASSIGN:
-            history.mark_pending(base, writers.get(storage))
+            history.mark_pending(base)
 
 
 def keep_apart(found: dict[Storage, UOp], owners: Container[int]) -> None:

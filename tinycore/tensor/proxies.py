@@ -23,9 +23,9 @@ from tinycore.tensor.aliases import VIEW_OPS, buffers_below, is_realized, parts_
 from tinycore.tensor.arguments import Arguments, rebuilt
 from tinycore.tensor.change_sets import ChangeSet, tracking_changes
 from tinycore.tensor.change_tracking import change_sets, changed_elsewhere
-from tinycore.tensor.history import history
-from tinycore.tensor.liveness import publish, waiting_tensors, while_walking
+from tinycore.tensor.liveness import publish, while_walking
 from tinycore.tensor.realization import compute, readers, root_of, unrealized
+from tinycore.tensor.storage import waiting_tensors
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.bindings import Naming, exchanging
 from tinycore.uop.movement import base_of, source_below
@@ -212,13 +212,13 @@ def pending_roots(reached: set[int]) -> list[UOp]:
     """
     waiting: list[Any] = []
     others = changed_elsewhere() if change_sets else ()
-    own = {None, get_ident()}
+    own = get_ident()
     for tensor in waiting_tensors():
         if id(tensor) in others:
             continue
         parts = map(base_of, parts_of(source_below(tensor.uop, VIEW_OPS)))
-        writers = [history.pending.writer(w) for w in parts if is_pending_write(w)]
-        if writers and (id(tensor) in reached or not own.isdisjoint(writers)):
+        threads = [getattr(w.arg, "thread", own) for w in parts if is_pending_write(w)]
+        if threads and (id(tensor) in reached or own in threads):
             waiting.append(tensor)
     return unrealized(waiting)
 

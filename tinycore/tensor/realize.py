@@ -421,12 +421,8 @@ def floats_shown_in(nodes: Collection[UOp]) -> list[Core]:
 @while_walking
 def buffers_of_parameters(memory: Iterable[UOp]) -> list[UOp]:
     """The BUFFERs of tensors over some memory that require a gradient."""
-    return buffers_shown(t for t in floats_over(memory) if t.requires_grad)
-
-
-def floats_over(memory: Iterable[UOp]) -> list[Core]:
-    """Living tensors of floats that are views of some BUFFERs, or more than memory."""
-    return [t for t in tensors_over(memory) if dtypes.is_float(t.dtype)]
+    found = tensors_over(memory)
+    return buffers_shown(t for t in found if t.requires_grad and dtypes.is_float(t.dtype))
 
 
 def buffers_shown(tensors: Iterable[Core]) -> list[UOp]:

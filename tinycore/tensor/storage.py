@@ -238,13 +238,6 @@ def waiting_tensors() -> list[Core]:
     return [tensor for storage in waiting_storages() for tensor in storage.tensors()]
 
 
-def live_tensors() -> list[Core]:
-    """Every living tensor, in order of creation of their storages."""
-    held = [*list(waiting.values()), *list(of_memory.values())]
-    found = {storage.number: storage for r in held if (storage := r()) is not None}
-    return [tensor for number in sorted(found) for tensor in found[number].tensors()]
-
-
 BUFFER, OWN, RESHAPE = Op.BUFFER, Op.OWN, Op.RESHAPE
 SHOWING: Final = VIEW_OPS | SHARED
 """Ops of nodes that may show memory."""

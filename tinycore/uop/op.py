@@ -234,12 +234,14 @@ class Scatter(NamedTuple):
 
 
 class Write(NamedTuple):
-    """Identity of an ASSIGN: its `number` tells it from a write of the same content. `mark` is a
-    property of the content, which is all that remains in a canonical graph.
+    """Identity of an ASSIGN: its `number` tells it from a write of the same content, `thread` is
+    that which recorded it. `mark` is a property of the content, which is all that remains in a
+    canonical graph.
     """
 
     number: int
     mark: str | None
+    thread: int
 
 
 class Merge(NamedTuple):

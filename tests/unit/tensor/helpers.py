@@ -17,6 +17,7 @@ import torch
 from tinycore import Device
 from tinycore.dtype import DType, dtypes
 from tinycore.tensor import Tensor
+from tinycore.tensor.storage import of_memory, waiting
 
 TOLERANCES = {
     dtypes.float64: (1e-9, 1e-10),
@@ -134,3 +135,10 @@ def compare_gradients(
     ):
         right = torch.zeros_like(b) if b.grad is None else b.grad
         assert_close(gradient, right, dtype, f"gradient {number} in {dtype!r}", 4 * scale)
+
+
+def live_tensors() -> list[Any]:
+    """Every living tensor, in order of creation of their storages."""
+    held = [*list(waiting.values()), *list(of_memory.values())]
+    found = {storage.number: storage for r in held if (storage := r()) is not None}
+    return [tensor for number in sorted(found) for tensor in found[number].tensors()]

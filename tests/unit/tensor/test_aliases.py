@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from tests.unit.tensor.helpers import live_tensors
 from tinycore import Tensor
-from tinycore.tensor import core, liveness
+from tinycore.tensor import core
 from tinycore.tensor.aliases import base_of_view
 from tinycore.tensor.storage import of_memory, view_of
 
@@ -16,9 +17,7 @@ def views_of(tensor: Tensor) -> set[int]:
 
 
 def found_by_looking(tensor: Tensor) -> set[int]:
-    return {
-        id(t) for t in liveness.live_tensors() if base_of_view(t.uop) is base_of_view(tensor.uop)
-    }
+    return {id(t) for t in live_tensors() if base_of_view(t.uop) is base_of_view(tensor.uop)}
 
 
 def test_views_are_found_as_they_come_and_go() -> None:

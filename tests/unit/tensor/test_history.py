@@ -364,7 +364,7 @@ def test_a_write_that_is_done_is_not_waited_for_by_who_refers_to_its_node() -> N
         nodes += w.uop.toposort()
         w.realize()
 
-    assert not [n for n in nodes if history.pending.writer(n) is not None]
+    assert not [n for n in nodes if history.pending.has(n)]
     assert w.tolist() == [[8.0, 8.0], [8.0, 8.0]]
 
 

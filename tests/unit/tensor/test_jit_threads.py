@@ -13,12 +13,13 @@ import numpy
 import pytest
 
 from tests.fuzz import threads
+from tests.unit.tensor.helpers import live_tensors
 from tinycore import Tensor, TinyJit, Variable, nn
 from tinycore.tensor import captured as capture
 from tinycore.tensor import change_tracking, core, liveness, proxies, realization, storage
 from tinycore.tensor.capturing_run import CapturingRun
 from tinycore.tensor.change_sets import ChangeSet
-from tinycore.tensor.liveness import live_tensors, while_walking
+from tinycore.tensor.liveness import while_walking
 from tinycore.tensor.proxies import ArgumentProxies
 from tinycore.tensor.storage import walking
 from tinycore.uop.node import UOp

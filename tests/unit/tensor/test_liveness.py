@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 from call_counts import calls
 
+from tests.unit.tensor.helpers import live_tensors
 from tinycore import Context, Tensor, nn
 from tinycore.tensor import storage
-from tinycore.tensor.liveness import live_tensors, waiting_tensors
-from tinycore.tensor.storage import is_waiting
+from tinycore.tensor.storage import is_waiting, waiting_tensors
 from tinycore.uop.node import UOp
 
 

@@ -10,10 +10,11 @@ from typing import Any
 import numpy
 import pytest
 
+from tests.unit.tensor.helpers import live_tensors
 from tinycore.dtype import dtypes
 from tinycore.errors import DeviceError, DTypeError, ShapeError
 from tinycore.schedule.device_memory import buffer_of
-from tinycore.tensor import Tensor, live_tensors, liveness
+from tinycore.tensor import Tensor, liveness
 from tinycore.tensor.core import Core
 from tinycore.tensor.storage import Storage
 from tinycore.uop.node import UOp
