@@ -599,9 +599,7 @@ def is_gradient_leaf(node: UOp) -> bool:
 
 def made_anew(like: UOp) -> UOp:
     """A new BUFFER of the same size and kind as another, with a fresh UNIQUE."""
-    number, size = next(counter), like.arg
-    mark = new((UNIQUE, VOID, (), number), number)
-    made = new((BUFFER, like.dtype, (like.src[0], mark), size), size)
+    made = new((BUFFER, like.dtype, (like.src[0], unique()), like.arg), like.arg)
     made._shape, made._device = like.shape, like.device  # which would be found by a walk
     return made
 
