@@ -41,6 +41,7 @@ from tinycore.tensor.checks import number_dtype, resolve_axis
 from tinycore.tensor.data import Data, node_from_data
 from tinycore.tensor.foreign_names import NO_DEVICES
 from tinycore.tensor.grad import passes_gradient
+from tinycore.tensor.gradient_sources import ended_at
 from tinycore.tensor.history import history
 from tinycore.tensor.liveness import (
     may_be_former,
@@ -348,7 +349,8 @@ class Core:
             return  # it asks anew
         is_whole = base_of(node) is base
         has_twins = bool(tensors) or graph.has_equal_value(node)
-        if asking:
+        # a gradient that ended at realized values is told where it would flow on to them
+        if asking or (not graph.is_memory(base) and any(map(ended_at, below))):
             self._become(graph.own(node))
         elif has_twins or not (is_whole and is_shared(base)):
             self._become(graph.leaf(node))

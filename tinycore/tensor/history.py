@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from tinycore.schedule.canonical import CanonicalGraph
 
 BUFFER: Final = Op.BUFFER
-SHOWN: Final = frozenset({Op.BUFFER, Op.MULTI})
-"""Ops of memory that knows its graph."""
 MOST_HISTORY_NODES: Final = 50_000
 """Most nodes that gradients of one version of memory go through; beyond that they end."""
 FEWEST_DROPPED: Final = 64
@@ -239,18 +237,21 @@ class GradientHistory:
 
     def parts_in(
         self, below: Collection[UOp]
-    ) -> tuple[Callable[[UOp], list[UOp]], Callable[[UOp], Iterator[UOp]]]:
+    ) -> tuple[Callable[[UOp], list[UOp]], Callable[[UOp], list[UOp]]]:
         """For what a tensor shows, the nodes of a graph that have its value, and those that are its
         former content; they may have another shape.
 
         What memory was computed by stands for it: gradients of both arrive there.
         """
-        former: defaultdict[object, list[UOp]] = defaultdict(list)
+        versions_at: defaultdict[object, list[UOp]] = defaultdict(list)
         owned: defaultdict[int, list[UOp]] = defaultdict(list)
+        homes: dict[UOp, object] = {}
         for node in below:
-            if node.op in WRITTEN and versions.former and versions.is_former(origin(node)):
-                if made_of(node) is None:
-                    former[homes_of(origin(node))].append(node)
+            if node.op in WRITTEN:
+                made = made_of(node)
+                known = homes.get(base_of(node.src[0])) if node.op is Op.ASSIGN else None
+                homes[node] = home = known or homes_of(origin(node))
+                versions_at[home].append(node if made is None else base_of(made.node))
             elif node.op is Op.OWN:
                 owned[node.arg].append(node)
 
@@ -262,16 +263,10 @@ class GradientHistory:
                 return [base_of(made.node)]  # whose uses those of a RESHAPE of it are, too
             return [node] if node in below else []
 
-        def before(node: UOp) -> Iterator[UOp]:
+        def before(node: UOp) -> list[UOp]:
             base = base_of(node)
-            while base.op is Op.ASSIGN or made_of(base) is not None:
-                if (made := made_of(base)) is None:
-                    base = base_of(base.src[0])
-                    yield from equal(base)
-                else:
-                    base = base_of(made.node)
-            if former and base.op in SHOWN:
-                yield from former.get(homes_of(base), ())
+            found = versions_at[homes_of(origin(base))] if base.op in WRITTEN else ()
+            return [n for n in found if n is not base]
 
         return equal, before
 
@@ -353,7 +348,8 @@ class GradientHistory:
                 )
 
 
-WRITTEN: Final = SHOWN | {Op.ASSIGN}
+WRITTEN: Final = frozenset({Op.BUFFER, Op.MULTI, Op.ASSIGN})
+"""Ops of versions of memory."""
 
 
 def source_of(node: UOp) -> UOp:

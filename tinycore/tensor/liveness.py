@@ -82,7 +82,7 @@ def tensors_shown_in(nodes: Collection[UOp]) -> list[Core]:
     """Living tensors that are among some nodes, or whose former content is."""
     equal, before = history.parts_in(nodes)
     found = tensors_over(nodes)
-    return [t for t in found if equal(t.uop) or any(True for _ in before(t.uop))]
+    return [t for t in found if equal(t.uop) or before(t.uop)]
 
 
 def may_be_former(nodes: Iterable[UOp]) -> bool:

@@ -25,6 +25,7 @@ from tinycore.tensor.layout import COPIES, moved_from, show_memory
 from tinycore.tensor.liveness import (
     give_gradients,
     replace_nodes,
+    tensors_among,
     tensors_over,
     tensors_shown_in,
     while_walking,
@@ -374,9 +375,7 @@ class Realization(Random):
     @while_walking
     def _shows_parameter(self) -> bool:
         """True if this tensor is, or is a view of, one that requires a gradient."""
-        nodes = set(self.uop.toposort())
-        found = tensors_over(nodes)
-        return any(t.requires_grad for t in found if t.uop in nodes)
+        return any(t.requires_grad for t in tensors_among(set(self.uop.toposort())))
 
     def _seed_gradient(self, gradient: Self | None) -> UOp:
         """The gradient of this tensor itself: 1, or the given one. Raises GradientError."""
@@ -421,8 +420,7 @@ def floats_shown_in(nodes: Collection[UOp]) -> list[Core]:
 @while_walking
 def buffers_of_parameters(memory: Iterable[UOp]) -> list[UOp]:
     """The BUFFERs of tensors over some memory that require a gradient."""
-    found = tensors_over(memory)
-    return buffers_shown(t for t in found if t.requires_grad and dtypes.is_float(t.dtype))
+    return buffers_shown(t for t in tensors_over(memory) if t.requires_grad)
 
 
 def buffers_shown(tensors: Iterable[Core]) -> list[UOp]:

@@ -205,6 +205,23 @@ def test_equal_writes_are_done_each_time() -> None:
     assert len({*nodes}) == 3  # a write is told from an equal one
 
 
+@pytest.mark.parametrize("of", [lambda y: y * 3, Tensor.clone, lambda y: y[0:1] + 1])
+def test_realize_that_ended_a_gradient_is_told_below_what_asks(
+    of: Callable[[Tensor], Tensor],
+) -> None:
+    x = Tensor([2.0, 3.0], requires_grad=True).realize()
+    realized = (x * 2).realize()
+    value = of(realized).requires_grad_()
+
+    with pytest.raises(GradientError, match="ended the gradient"):
+        value.sum().backward()
+
+    detached = of(realized.detach()).requires_grad_()
+    detached.sum().backward()
+    assert detached.grad is not None
+    assert x.grad is None
+
+
 def test_kernelize_that_ends_a_gradient_is_told() -> None:
     w, memory = Tensor([1.0, 2.0], requires_grad=True).realize(), Tensor([0.0, 0.0]).realize()
     y = (w * 2).kernelize()
