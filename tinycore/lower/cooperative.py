@@ -38,7 +38,6 @@ from tinycore.lower.merge_reductions import fold_balanced
 from tinycore.lower.predicate import gate_loads, stores_to_buffers, with_gate
 from tinycore.lower.steps.stage import WITHIN
 from tinycore.render.base import EARLY, LATE, Limits
-from tinycore.uop.matrix import MatrixDescriptor
 from tinycore.uop.node import Axis, UOp
 from tinycore.uop.op import Ahead, AxisKind, Op, Part
 from tinycore.uop.rewrite import rebuilt, rewrite
@@ -284,7 +283,7 @@ def steps_behind(kernel: UOp, turn: Turn) -> int:
     a copy is left to be filled ahead.
     """
     values = [closer.src[0] for closer in closer_of(kernel, turn.loop)]
-    if not all(v.op is Op.MATRIX and isinstance(v.arg.load, MatrixDescriptor) for v in values):
+    if not all(v.op is Op.MATRIX and v.arg.is_described for v in values):
         return 0
     behind = min((v.arg.load.behind for v in values), default=0)
     return behind if turn.copies - 1 - behind > 0 else 0

@@ -65,8 +65,7 @@ def linearize(kernel: UOp) -> tuple[UOp, ...]:
     last = {n for n in order if writes_memory(n)} - awaited(order)
     last |= {n for n in order if n.op is Op.STORE and n.arg == LATE}
     if any(n.op is Op.BARRIER and n.arg for n in order):  # products under way come first
-        effects = (n for n in order if isinstance(n.arg, Effect) and n.arg.is_background)
-        last |= {n for n in effects if n.ranges}
+        last |= {n for n in order if isinstance(n.arg, Effect) and n.arg.is_background and n.ranges}
     body: list[UOp] = []
     emit(items, None, last, body)
     return resolved(body, order)

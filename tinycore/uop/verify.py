@@ -379,11 +379,8 @@ def multiplies_fragments(node: UOp) -> str | None:
 def loads_tiles(node: UOp) -> str | None:
     """MATRIX_LOAD reads rows of shared memory, words of which a lane gets, or where these are."""
     load, index = node.arg, node.src[0]
-    if (
-        not isinstance(load, MatrixLoad | MatrixDescriptor)
-        or index.op is not Op.INDEX
-        or len(index.src) > 2
-    ):
+    is_plain = index.op is Op.INDEX and len(index.src) == 2
+    if not is_plain or not isinstance(load, MatrixLoad | MatrixDescriptor):
         return "MATRIX_LOAD takes a MatrixLoad, and an INDEX without a gate"
     assert isinstance(index.dtype, PointerDType)
     if index.dtype.space != "local" or index.dtype.base is not node.dtype.scalar():

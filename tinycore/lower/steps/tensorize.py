@@ -19,7 +19,7 @@ from tinycore.lower.legality import Loops
 from tinycore.lower.loops import THREADS, Number, closer_of, counter_of, text_of
 from tinycore.lower.steps.split import INNER, Split
 from tinycore.render.base import Limits
-from tinycore.uop.matrix import MatrixDescriptor, MatrixUnit
+from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import Axis, UOp
 from tinycore.uop.op import AxisKind, Op, Part
 
@@ -110,7 +110,7 @@ def tensorize(kernel: UOp, step: Tensorize) -> UOp:
     for closer in closer_of(kernel, k):
         factors = factors_of(closer, m, n, unit)
         a, b = (factor.substitute(inside) for factor in factors)
-        if unit.rounds and isinstance(unit.load, MatrixDescriptor):
+        if unit.rounds and unit.is_described:
             a, b = rounded_operand(a), rounded_operand(b)
         total = UOp.const(unit.out, 0)
         product = UOp(Op.MATRIX, unit.out, (a, b, total, *own, lane, element), unit)

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-from tinycore.errors import ArgumentError
 from tinycore.lower.cost import Cost, Proposal, resident_groups
 from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import KernelFacts
@@ -28,14 +27,15 @@ from tinycore.lower.strategies.matrix_unit import (
     cut_tile,
     dimension,
     fills_ahead,
-    is_described,
-    stage_operand,
+    launch_tiles,
+    stage_side,
+    take_first,
 )
-from tinycore.lower.tile import Bind, Split, Tail
+from tinycore.lower.tile import Split, Tail
 from tinycore.render.base import Limits
 from tinycore.render.chains import ChainTile, Products, chain_tiles, products_of, units_of
 from tinycore.uop.matrix import MatrixUnit
-from tinycore.uop.op import AxisKind, Part
+from tinycore.uop.op import Part
 
 LEAST_TURNS: Final = 2
 MOST_FILLED: Final = 32
@@ -111,20 +111,17 @@ def is_enough(limits: Limits, unit: MatrixUnit, found: Products) -> bool:
 
 def use_unit(draft: Draft, unit: MatrixUnit, found: Products, tile: ChainTile) -> bool:
     """Compute some rows per subgroup; False if the unit cannot compute the products."""
-    try:
-        turns = range(LEAST_TURNS if fills_ahead(draft.limits) else 1, -1, -1)
-        return any(chain(draft, unit, found, tile, copies) for copies in turns)
-    except ArgumentError:
-        return False
+    most = LEAST_TURNS if fills_ahead(draft.limits) else 1
+    plan = partial(chain, unit=unit, found=found, tile=tile)
+    return take_first(draft, (partial(plan, turns=turns) for turns in range(most, -1, -1)))
 
 
-def chain(given: Draft, unit: MatrixUnit, found: Products, tile: ChainTile, turns: int) -> bool:
+def chain(draft: Draft, unit: MatrixUnit, found: Products, tile: ChainTile, turns: int) -> bool:
     """Apply the steps of `use_unit` with `turns` copies of each stage; True if they fit.
 
     With 0 copies operands are read from memory. Raises ArgumentError if the unit cannot compute the
     products.
     """
-    draft = given.copy()
     (most, tiles, _), block, parts = tile
     rows = tiles * unit.m
     if not unit.is_described:
@@ -151,10 +148,7 @@ def chain(given: Draft, unit: MatrixUnit, found: Products, tile: ChainTile, turn
         between = (*between, 1)
     step = Chain(down, n, between, k, unit)
     draft.do(step)
-    for axis in (down, n, *k, between):
-        if draft.present((*axis, 0)):
-            draft.do(Bind((*axis, 0), AxisKind.UNROLL))
-    draft.do(*(Bind(counter.arg.number, AxisKind.GRID) for counter in draft.facts.launchable))
+    launch_tiles(draft, *((*axis, 0) for axis in (down, n, *k, between)))
     names = [(*found.between.arg.number, 0, *marks) for marks in ((), (Part.ONLINE,))]
     at = next((name for name in names if is_split and draft.present(name)), None)
     copies = turns if at is not None else min(turns, 1)
@@ -168,10 +162,7 @@ def chain(given: Draft, unit: MatrixUnit, found: Products, tile: ChainTile, turn
     is_staged = bool(copies) or not unit.is_described
     for side in (*sides, (after, further)) if copies else ():
         is_staged &= stage(draft, unit, at or innermost_group(draft), side, copies)
-    if not is_staged or not fits_group(draft):
-        return False
-    given.become(draft)
-    return True
+    return is_staged and fits_group(draft)
 
 
 def subgroups_of(draft: Draft, found: Products, most: int, own: int) -> int:
@@ -195,8 +186,5 @@ def stage(
 
     False if the unit reads shared memory by itself, and cannot read that layout.
     """
-    operand = unit.fragment("b")
-    dimensions = sides if operand.map.neighbors[0] == "k" else sides[::-1]
-    done = len(draft.steps)
-    stage_operand(draft, Stage(at, dimensions, copies=copies), operand, unit.load)
-    return not unit.is_described or is_described(draft, done)
+    dimensions = sides if unit.fragment("b").map.neighbors[0] == "k" else sides[::-1]
+    return stage_side(draft, Stage(at, dimensions, copies=copies), unit, COLUMNS)

@@ -8,7 +8,7 @@ operands are staged in shared memory in their own type, a few steps of the unit 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -146,7 +146,7 @@ def cost_of_product(
 ) -> float:
     """Words loaded per multiply-add, weighted by where they come from and by idle units."""
     loads = loads_of_product(unit, tile)
-    if isinstance(unit.load, MatrixDescriptor):
+    if unit.is_described:
         loads *= DESCRIBED_CYCLES * waste_of_product(facts, unit, tile, sides)
     if not limits.units:
         return loads
@@ -236,20 +236,33 @@ def suits(facts: KernelFacts, limits: Limits, unit: MatrixUnit, tile: Tile, side
 
 
 def use_unit(draft: Draft, unit: MatrixUnit, tile: Tile, sides: Sides) -> bool:
-    """Compute a block of the result per group; False if that exceeds its resources."""
+    """Compute a block of the result per group; False if that exceeds its resources, or if the sum
+    is no product of these types."""
     groups = groups_of_product(draft.facts, unit, tile, sides)
     most = MOST_TURNS if fills_ahead(draft.limits) else 1
     if groups <= draft.limits.units and loads_ahead(draft.limits, unit):
         most = LEAST_TURNS
     sharers = {sharers_of_sum(draft, unit, tile, sides): None, 1: None}
-    try:
-        return any(
-            tensorize(draft, unit, tile, sides, turns, shared)
-            for shared in sharers
-            for turns in range(most, 0, -1)
-        )
-    except ArgumentError:  # not a product of these types
-        return False
+    ways = (
+        partial(tensorize, unit=unit, tile=tile, sides=sides, turns=turns, sharers=shared)
+        for shared in sharers
+        for turns in range(most, 0, -1)
+    )
+    return take_first(draft, ways)
+
+
+def take_first(given: Draft, ways: Iterable[Callable[[Draft], bool]]) -> bool:
+    """Apply the first way to tile a product that fits a group; False if none does, or if a unit
+    cannot compute the sum."""
+    for way in ways:
+        draft = given.copy()
+        try:
+            if way(draft):
+                given.become(draft)
+                return True
+        except ArgumentError:
+            return False
+    return False
 
 
 def loads_ahead(limits: Limits, unit: MatrixUnit) -> bool:
@@ -285,13 +298,13 @@ def fills_ahead(limits: Limits) -> bool:
 
 
 def tensorize(
-    given: Draft, unit: MatrixUnit, tile: Tile, sides: Sides, turns: int, sharers: int
+    draft: Draft, unit: MatrixUnit, tile: Tile, sides: Sides, turns: int, sharers: int
 ) -> bool:
     """Apply the steps of `use_unit` with `turns` copies of each stage; True if they fit.
 
     Raises ArgumentError if the sum is no product for the unit.
     """
-    draft = given.copy()
+    steps = longest(tuple(draft.facts.reduced)).extent
     row, column = join_side(draft, sides.rows), join_side(draft, sides.columns)
     joined = draft.facts
     below, down = cut_tile(draft, row, tile.tall, copies(tile.rows, unit.m) * unit.m)
@@ -303,13 +316,10 @@ def tensorize(
     down = down if step.m is None else (*step.m, 0)
     right = right if step.n is None else (*step.n, 0)
     depth = (*depth, 0)
-    for axis in (down, right, depth):
-        if axis is not None and draft.present(axis):
-            draft.do(Bind(axis, AxisKind.UNROLL))
-    draft.do(*(Bind(counter.arg.number, AxisKind.GRID) for counter in draft.facts.launchable))
+    launch_tiles(draft, down, right, depth)
     at = block if draft.present(block) else innermost_group(draft)
-    steps = counter_of(draft.kernel, block).extent if at == block else 1
-    turns = min(turns, steps)
+    blocks = counter_of(draft.kernel, block).extent if at == block else 1
+    turns = min(turns, blocks)
     along = dimension(draft, share, depth, step.number(STEPS))
     for side, subgroups, axis, part in ((row, below, down, ROWS), (column, beside, right, COLUMNS)):
         across = dimension(draft, subgroups, axis, step.number(part))
@@ -319,13 +329,20 @@ def tensorize(
             continue  # a single row, which lanes read from memory
         if not across or not stage_side(draft, Stage(at, dimensions, copies=turns), unit, part):
             return False
+        if turns > 1 and unit.a.itemsize == 1 and is_turned(draft):
+            return False
     if at == block and not is_rounded_apart(draft, unit):
         return False
-    if not leaves_room(draft, unit, tile, turns, steps) or not fits_group(draft):
+    if not leaves_room(draft, unit, tile, turns, blocks) or not fits_group(draft):
         return False
-    order_blocks(draft, row, column, longest(tuple(given.facts.reduced)).extent, unit.a.itemsize)
-    given.become(draft)
+    order_blocks(draft, row, column, steps, unit.a.itemsize)
     return True
+
+
+def launch_tiles(draft: Draft, *own: Number | None) -> None:
+    """Unroll the loops over the tiles of a subgroup, and launch a group for each step of others."""
+    draft.do(*(Bind(n, AxisKind.UNROLL) for n in own if n is not None and draft.present(n)))
+    draft.do(*(Bind(counter.arg.number, AxisKind.GRID) for counter in draft.facts.launchable))
 
 
 def steps_are_inner(facts: KernelFacts, side: UOp, unit: MatrixUnit, part: int) -> bool:
@@ -337,13 +354,11 @@ def steps_are_inner(facts: KernelFacts, side: UOp, unit: MatrixUnit, part: int) 
 
 
 def stage_side(draft: Draft, step: Stage, unit: MatrixUnit, part: int) -> bool:
-    """Stage the operand of a side; False if the unit or the registers do not permit its layout."""
+    """Stage the operand of a side; False if the unit reads it by itself, and not so."""
     operand = unit.fragment("a" if part is ROWS else "b")
     done = len(draft.steps)
     stage_operand(draft, step, operand, load_of_side(unit, part))
-    if isinstance(unit.load, MatrixDescriptor) and not is_described(draft, done):
-        return False
-    return step.copies == 1 or operand.dtype.itemsize > 1 or not is_turned(draft)
+    return not unit.is_described or is_described(draft, done)
 
 
 def leaves_room(draft: Draft, unit: MatrixUnit, tile: Tile, turns: int, steps: int) -> bool:
@@ -384,7 +399,7 @@ def cut_steps(draft: Draft, unit: MatrixUnit, sharers: int) -> tuple[Number, Num
     loops = summed_loops(draft.facts, unit)
     number = join_steps(draft, loops)
     steps = -(-math.prod(r.extent for r in loops) // unit.k)
-    if isinstance(unit.load, MatrixDescriptor):
+    if unit.is_described:
         steps = ceil_power_of_two(steps)
     depth = min(depth_of(unit), steps * unit.k)
     draft.do(Split(number, depth * sharers, Tail.GUARD))
@@ -489,7 +504,7 @@ def is_rounded_apart(draft: Draft, unit: MatrixUnit) -> bool:
 
     Other plans are faster: a device rounds what it fills, and lanes fragments as they load them.
     """
-    if not unit.rounds or not isinstance(unit.load, MatrixDescriptor):
+    if not unit.rounds or not unit.is_described:
         return True
     fills = fills_of(draft.kernel)
     turns = {turn_of(fill, draft.kernel) for fill in fills}
@@ -514,7 +529,7 @@ def groups_beside(limits: Limits, unit: MatrixUnit, tile: Tile) -> int:
     Asynchronous products continue while threads wait, so one group is enough if the registers do
     not hold a second one.
     """
-    if not isinstance(unit.load, MatrixDescriptor):
+    if not unit.is_described:
         return GROUPS_OF_A_UNIT
     threads = tile.tall * tile.wide * unit.threads
     resident = resident_groups(limits, threads, registers_of_tile(unit, tile, 1))
