@@ -43,6 +43,8 @@ from tinycore._setting import (
 )
 from tinycore.errors import SettingError
 
+watchers: Final[dict[str, Callable[[Any, bool], None]]] = {}
+"""By a setting, what is told when a Context gives it a value, and when such a Context ends."""
 NONE_ASSIGNED: Final[Mapping[str, Any]] = MappingProxyType({})
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -221,8 +223,10 @@ class Context(ContextDecorator):
 
     def __enter__(self) -> None:
         current.set(self._inside(current.get()))
+        self._tell(True)
 
     def __exit__(self, *exception: object) -> None:
+        self._tell(False)
         layer, inner = current.get(), list[Overrides]()
         while isinstance(layer, Overrides) and layer.owner is not self:
             inner.append(layer)
@@ -234,6 +238,10 @@ class Context(ContextDecorator):
             assigned = [n for n, v in above.items() if above.inherited.get(n, above) is not v]
             left = above.owner._inside(left, {name: above[name] for name in assigned})
         current.set(left)
+
+    def _tell(self, is_entered: bool) -> None:
+        for name in watchers.keys() & self._overrides.keys():
+            watchers[name](self._overrides[name], is_entered)
 
     def _inside(
         self, outer: dict[str, Any], assigned: Mapping[str, Any] = NONE_ASSIGNED

@@ -204,13 +204,14 @@ class CapturedStep:
             if made not in exchange:
                 exchange[made] = Buffer.allocated_like(made)
         values = in_force()  # once for all that is asked below
-        is_observed = values["JIT"] >= 2 or hooks.active("tinycore_kernel_ran")
+        is_observed = values["JIT"] >= 2 or hooks.active("tinycore_kernel_ran") is not None
         if values["DEBUG"] or values["TRACE"]:
             held = "".join(f", {name}={value}" for name, value in numbers.items())
             trace(f"replaying {len(self.items)} launches{held}")
             is_observed = is_observed or trace_run.is_on(values)
         if profilers and not is_observed:
-            is_observed = any(profiler.observes(self) for profiler in profilers)
+            for profiler in profilers:
+                is_observed |= profiler.observes(self)
         with self.lock:
             if self.repeated:
                 self.repeat()

@@ -157,7 +157,7 @@ class UOp(Operators["UOp"]):
     _memory: object  # the Buffer of a BUFFER, a weak reference of an ASSIGN, or what is Held
     _normal: int  # one bit per rule set that leaves this node as it is (rewrite.py)
     _order: tuple[Any, ...]  # where it goes among the terms of a sum (sums.py)
-    _origin: tuple[str, str, int]  # where a user made it (origins.py)
+    _origin: tuple[str, str, int] | None  # where a user made it (origins.py)
     _past: object  # what memory was computed by (tensor/past.py)
     _ranges: frozenset[UOp]
     _shape: Shape | None
@@ -478,6 +478,7 @@ def new(key: Key, arg: Any) -> UOp:
     node.arg = arg
     node._memory = None
     node._normal = 0
+    node._origin = None
     reference = Reference(node, forget)
     reference.key = key
     return node if nodes.setdefault(key, reference) is reference else enter(key, node)

@@ -9,9 +9,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from os.path import basename
+from typing import Any, Final
 
 from tinycore.config import in_force
 from tinycore.uop.node import UOp
+
+MOST_LINES: Final = 1 << 15
+"""Lines that are remembered: code that is made again and again must not pile up."""
+lines: Final[dict[object, Any]] = {}
+"""Origins, and what holds the code, by the id of a code, an instruction in it, and a method.
+
+To find the line of an instruction takes 5 us in a long function.
+"""
 
 
 def are_recorded() -> bool:
@@ -22,19 +31,25 @@ def are_recorded() -> bool:
 
 def note_origin(node: UOp) -> None:
     """Record the innermost line outside of tinycore as the origin of a node, unless it has one."""
-    if hasattr(node, "_origin"):
+    if node._origin is not None:
         return
     frame, method = sys._getframe(1), ""
     while (caller := frame.f_back) and str(frame.f_globals.get("__name__")).startswith("tinycore."):
         if "<" not in (name := frame.f_code.co_qualname):  # others are wrappers
             method = name
         frame = caller
-    node._origin = method, frame.f_code.co_filename, frame.f_lineno
+    code = frame.f_code
+    place = id(code), frame.f_lasti, method
+    if (found := lines.get(place)) is None:
+        if len(lines) >= MOST_LINES:
+            lines.clear()
+        found = lines[place] = code, (method, code.co_filename, frame.f_lineno)
+    node._origin = found[1]
 
 
 def origins_of(nodes: Iterable[UOp]) -> tuple[object, ...]:
     """The origin of each node, None where none is known; () while none are recorded."""
-    return tuple([getattr(n, "_origin", None) for n in nodes]) if are_recorded() else ()
+    return tuple([n._origin for n in nodes]) if are_recorded() else ()
 
 
 def texts(known: Mapping[UOp, UOp]) -> dict[UOp, str]:
@@ -45,7 +60,7 @@ def texts(known: Mapping[UOp, UOp]) -> dict[UOp, str]:
     """
     found: dict[UOp, str] = {}
     for node, original in reversed([*known.items()]) if are_recorded() else ():
-        if origin := getattr(original, "_origin", None):
+        if origin := original._origin:
             method, file, line = origin
             *owner, name = method.split(".")
             word = owner[-1] if name in ("__call__", "__init__") else name.strip("_")

@@ -307,7 +307,31 @@ def test_passes_are_made_again_under_the_settings_of_the_program(tmp_path: Path)
     for number, changed in enumerate(({"NOOPT": 1}, {"FLUSH_SUBNORMALS": 0})):
         assert are_same(tmp_path, changed, {}, 2.5 + number) is True
         (tmp_path / "one.tinyviz").unlink()
-    assert are_same(tmp_path, {}, {"NOOPT": 1}, 4.5) is False, "which the page tells"
+
+
+@pytest.mark.slow
+def test_passes_are_made_again_under_the_settings_of_their_context(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = str(tmp_path / "cache")
+    monkeypatch.setenv("TINYCORE_CACHE_DIR", folder)  # of the process that makes them again
+    searched = {"BEAM": 2, "CCACHE": 1, "CACHE_DIR": folder}
+    for number, changed in enumerate(({"NOOPT": 1}, searched)):
+        assert are_same(tmp_path, {}, changed, 4.5 + number) is True
+        (tmp_path / "one.tinyviz").unlink()
+
+
+@pytest.mark.slow
+def test_passes_of_another_source_are_told(tmp_path: Path) -> None:
+    with Context(DEV="PYTHON", CCACHE=0), profile(tmp_path / "one.tinyviz") as found:
+        (Tensor([1.0, 2.0]) * 6.5).realize()
+    with closing(sqlite3.connect(found.path)) as connection, connection:
+        connection.execute(
+            "UPDATE texts SET content = content || ' ' WHERE id IN (SELECT source FROM kernels)"
+        )
+    with closing(Queries(found.path)) as queries:
+        kernels = [kernel["id"] for kernel in queries.summary({})["kernels"]]
+        assert [queries.passes({"id": str(number)})["same"] for number in kernels] == [False]
 
 
 @pytest.mark.slow
@@ -317,7 +341,7 @@ def test_passes_of_a_kernel_from_the_disk_cache_are_not_called_the_same(
     with closing(sqlite3.connect(small)) as connection, connection:
         connection.execute("UPDATE kernels SET source = 0")
         told = "DEBUG=99\nCACHE_DIR=/absent\nNOOPT"
-        connection.execute("UPDATE meta SET value = ? WHERE key = 'settings'", (told,))
+        connection.execute("UPDATE texts SET content = ? WHERE content LIKE '%NOOPT=%'", (told,))
     with served(small) as server:
         made = answer(server, "passes?id=1")
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import os
+import random
+import re
 import sqlite3
 import subprocess
 import sys
 import threading
-from array import array
 from collections import deque
-from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,34 @@ with tinycore.profile() as outer:
         os._exit(0)
     os.waitpid(child, 0)
 print(outer)
+"""
+BLOCKS = """import threading
+from tinycore import Context, Tensor
+from tinycore.engine.counters import profilers
+a = Tensor([1.0, 2.0]).realize()
+made = Context(VIZ=1)
+def compute():
+    with made:
+        (a * 3).realize()
+with made:
+    with Context(VIZ=1):
+        (a + 1).realize()
+    thread = threading.Thread(target=compute)
+    thread.start()
+    thread.join()
+    (a - 1).realize()
+assert not profilers
+(a / 3).realize()
+with Context(VIZ=0), made:
+    pass
+@made
+def fail():
+    a.exp2().realize()
+    raise ZeroDivisionError
+try:
+    fail()
+except ZeroDivisionError:
+    pass
 """
 FAILING = """
 from tinycore import Tensor
@@ -182,15 +211,15 @@ class MeetingEvents(deque[Any], Meeting):
         super().append(event)
 
 
-class MeetingNumbers(array, Meeting):  # type: ignore[type-arg]  # it takes none at run time
-    """Events that are numbers."""
+class MeetingBirths(list[bytes], Meeting):
+    """Events that are bytes."""
 
-    def extend(self, numbers: Iterable[float], /) -> None:
+    def append(self, event: bytes) -> None:
         self.come()
-        super().extend(numbers)
+        super().append(event)
 
 
-MEETINGS: dict[str, Any] = {"kernels": MeetingEvents, "births": lambda: MeetingNumbers("d")}
+MEETINGS: dict[str, Any] = {"kernels": MeetingEvents, "births": MeetingBirths}
 
 
 @pytest.mark.parametrize("kind", MEETINGS)
@@ -316,15 +345,57 @@ def test_memory_of_views_and_equal_slots_is_told(tmp_path: Path) -> None:
 
 def test_memory_over_time_has_a_bounded_number_of_points() -> None:
     usage = Usage()
-    for number in range(100_000):
-        usage.change(number * 1000, 8)
-        usage.change(number * 1000 + 400, -8)
-    usage.change(10**9, 100)
+    for part in range(10):
+        numbers = range(part * 10_000, part * 10_000 + 10_000)
+        changes = [change for n in numbers for change in ((n * 1000, 8), (n * 1000 + 400, -8))]
+        usage.change(*zip(*changes, strict=True))
+    usage.change([10**9], [100])
 
-    points = sorted((at, used) for used, at in usage.peaks.values())
+    points = [*zip(usage.at.tolist(), usage.most.tolist(), strict=True)]
+    assert points == sorted(points)
     assert MOST_POINTS // 8 < len(points) <= MOST_POINTS
     assert points[-1] == (10**9, 100)
     assert {used for _, used in points[:-1]} == {8}, "the most in each part of the time"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_memory_over_time_is_what_all_changes_make(seed: int) -> None:
+    draw, usage, at, used = random.Random(seed), Usage(), 0, 0
+    expected: dict[int, int] = {}
+    for _ in range(draw.randrange(1, 9)):
+        changes = []
+        for _ in range(draw.randrange(1, 90)):
+            at += draw.randrange(3)
+            size = draw.randrange(-used, 90)
+            used += size
+            changes.append((at, size))
+            expected[at] = max(expected.get(at, 0), used)
+        usage.change(*zip(*changes, strict=True))
+
+    assert usage.at.tolist() == [*expected]
+    assert usage.most.tolist() == [*expected.values()]
+
+
+ODD_TIMES = (0.0, None, -1e-9, -1.0, -3e9, -5e18, 5e18, math.inf, -math.inf, math.nan)
+"""What a driver may tell of a launch, after a clock was set anew or wrapped around."""
+
+
+@pytest.mark.parametrize("seconds", ODD_TIMES)
+def test_a_time_that_is_none_costs_no_profile(seconds: float | None, tmp_path: Path) -> None:
+    launched: list[Any] = []
+    recorder = Recorder(tmp_path / "one.tinyviz", lambda devices: [])
+    recorder.start()
+    recorder.record, before = lambda *about: launched.append(about), recorder.record  # type: ignore[method-assign]
+    (Tensor([1.0, 2.0]).realize() + 1).realize()
+    for _, _, *about in launched:
+        before(launched[-1][0], seconds, *about)
+    assert recorder.stop()
+
+    whole = int(dict(query(recorder.writer.path, "SELECT * FROM meta"))["nanoseconds"])
+    rows = query(recorder.writer.path, "SELECT start, duration FROM launches")
+    assert len(rows) == len(launched)
+    assert all(0 <= start <= start + took <= whole for start, took in rows)
+    assert text_table(summary_of(recorder.writer.path))
 
 
 def test_limits_are_those_of_the_machine_not_of_plain_loops(
@@ -416,6 +487,29 @@ def test_a_failing_program_is_recorded(tmp_path: Path) -> None:
     (path,) = tmp_path.glob("*.tinyviz")
     assert done.returncode == 1
     assert summary_of(path).failures == ("the program: ValueError: <b>no</b>",)
+
+
+def test_blocks_of_a_context_are_recorded_one_by_one(tmp_path: Path) -> None:
+    done = run_program(BLOCKS, tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    told = re.findall("the profile of this block: tinycore viz (.*)", done.stderr)
+    assert len(told) == 2 == len([*tmp_path.glob("*.tinyviz")])
+    first, last = (summary_of(path) for path in told)
+    methods = [
+        {origin[0] for kernel in each.kernels for origin in kernel.origins}
+        for each in (first, last)
+    ]
+    assert methods == [{"add", "mul", "sub"}, {"exp2"}]
+    assert last.failures == ("the program: ZeroDivisionError: ",)
+
+
+def test_a_recorded_program_has_its_blocks_in_one_profile(tmp_path: Path) -> None:
+    done = run_program(BLOCKS.replace("assert not profilers", ""), tmp_path, VIZ="1")
+
+    assert done.returncode == 0, done.stderr
+    (path,) = tmp_path.glob("*.tinyviz")
+    assert sum(kernel.launches for kernel in summary_of(path).kernels) == 5
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import sys
 
-from tinycore.config import process
+from tinycore.config import in_force, process, watchers
 
 __all__ = ["OBSERVER"]
 
 OBSERVER = None
 """This package observes by a profiler, not by hooks."""
 
-if process["VIZ"]:  # not that of a Context, which lets new tensors note their lines alone
+
+def watch(value: int, is_entered: bool) -> None:
+    """Record the blocks of a `Context(VIZ=1)`."""
+    if value:
+        from tiny_viz.program import block  # noqa: PLC0415  most programs record nothing
+
+        block(value, is_entered)
+
+
+if process["VIZ"]:
     from tiny_viz.program import begin
 
     begin()
+watchers["VIZ"] = watch
+if value := in_force()["VIZ"]:  # the first kernel is in such a block
+    watch(value, True)
 if "IPython" in sys.modules:
     from tiny_viz.notebook import show_tensors
 

@@ -24,6 +24,7 @@ from typing import Any, Final
 from tinycore import Context, Device
 from tinycore._stamp import DECISIVE_SETTINGS
 from tinycore.engine.compile import compile_kernel
+from tinycore.engine.search import tuned_plan
 from tinycore.errors import TinycoreError
 from tinycore.uop.node import UOp
 from tinycore.uop.parse import from_text, program_from_text
@@ -37,6 +38,8 @@ MOST_LINES: Final = 3000
 MOST_SECONDS: Final = 300
 """Seconds that making something again may take."""
 REFERENCE: Final = re.compile(r"%\d+")
+TAKEN: Final = {*DECISIVE_SETTINGS, "TUNED"}
+"""Settings that a profile may name; with TUNED, a kernel has the plan that a search has kept."""
 
 
 @dataclass
@@ -98,7 +101,7 @@ def made_apart(module: str, question: Any, settings: str = "") -> Any:
     force there. Text from anywhere sets no other variable.
     """
     lines = [line.partition("=") for line in settings.splitlines()]
-    given = {f"TINYCORE_{name}": value for name, _, value in lines if name in DECISIVE_SETTINGS}
+    given = {f"TINYCORE_{name}": value for name, _, value in lines if name in TAKEN}
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-m", module],  # -P: nothing is imported from the current folder
@@ -126,12 +129,13 @@ def lowered(graph: str, device: str) -> Any:
     try:
         toolchain = Device[device].toolchain
         ast = from_text(graph)
+        plan = tuned_plan(ast, Device[device], toolchain)
         with (
             Context(DEBUG=0, TRACE="passes,plan,source,binary", VIZ=0, NO_COLOR=1),
             observe(collected.note),
             redirect_stderr(collected),
         ):
-            compile_kernel(ast, toolchain)
+            compile_kernel(ast, toolchain, plan)
     except TinycoreError as error:
         return {"error": f"it cannot be lowered here: {error}", "passes": []}
     stages = [Stage("kernel", graph), *collected.stages]

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from tiny_viz import hooks  # noqa: F401  which looks whether the whole program is recorded first
 from tiny_viz.limits import limits_of
 from tiny_viz.recorder import Recorder
 from tiny_viz.store import SUFFIX
@@ -46,6 +45,8 @@ class profile:  # noqa: N801  it is used like a function, as in other profilers
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
+        from tiny_viz import hooks  # noqa: F401, PLC0415  is the whole program recorded?
+
         if path is not None and Path(path).exists():
             raise ArgumentError(f"{path} exists already; a profile is a new file")
         self.path = Path(path) if path is not None else self._temporary()

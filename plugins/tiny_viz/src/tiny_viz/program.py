@@ -1,4 +1,7 @@
-"""`VIZ=1 python program.py`: a recording of a whole program, which says at its end where it is."""
+"""`VIZ=1 python program.py`: a recording of a whole program, which says at its end where it is.
+
+`with Context(VIZ=1)` records a block, for whatever thread enters the first until the last is left.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,13 @@ from types import TracebackType
 from typing import Final
 
 from tiny_viz.limits import limits_of
+from tiny_viz.profile import profile
 from tiny_viz.recorder import Recorder
 from tiny_viz.store import SUFFIX
 from tinycore.config import settings
+from tinycore.plugin import lock
 
-__all__ = ["begin", "new_path"]
+__all__ = ["begin", "block", "new_path"]
 
 current: list[Recorder] = []
 SHOWN_AT_END: Final = 2
@@ -49,12 +54,50 @@ def end() -> None:
             print(f"tinycore: {error}", file=sys.stderr)
             continue
         path = recorder.writer.path
-        print(f"tinycore: the profile of this program: tinycore viz {path}", file=sys.stderr)
+        tell(path, "this program")
         if shown:
             from tiny_viz.server import serve  # noqa: PLC0415  a program that only records needs none
 
             serve(path)
     current.clear()
+
+
+class Blocks:
+    """The blocks of `Context(VIZ=1)` that are open, in all threads, and their profile."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.profile: profile | None = None
+        self.changing = lock()
+
+
+blocks = Blocks()
+
+
+def block(value: int, is_entered: bool) -> None:
+    """Begin to record with the first block, and end with the last; a recorded program has all."""
+    with blocks.changing:
+        blocks.count += 1 if is_entered else -1
+        if is_entered and blocks.count == 1 and not current:
+            blocks.profile = profile(new_path())
+            blocks.profile.__enter__()
+        if blocks.count or (ended := blocks.profile) is None:
+            return
+        blocks.profile = None
+    try:
+        ended.__exit__(*sys.exc_info())
+    except OSError as error:
+        print(f"tinycore: {error}", file=sys.stderr)
+        return
+    if not ended.is_empty:
+        tell(ended.path, "this block")
+        if value == SHOWN_AT_END:
+            atexit.register(ended.serve)
+
+
+def tell(path: Path, recorded: str) -> None:
+    """Say where a profile is."""
+    print(f"tinycore: the profile of {recorded}: tinycore viz {path}", file=sys.stderr)
 
 
 def new_path(folder: Path | None = None) -> Path:

@@ -225,14 +225,14 @@ class Queries:
     def passes(self, given: Given) -> Any:
         """The passes of lowering a kernel, made anew, with differences, rules and proposals."""
         found = self.rows(
-            "SELECT texts.content, device, source FROM kernels JOIN texts ON texts.id = graph "
-            "WHERE kernels.id = ?",
+            "SELECT texts.content, device, source, settings FROM kernels JOIN texts ON texts.id = "
+            "graph WHERE kernels.id = ?",
             (int(given["id"]),),
         )
         if not found:
             raise ValueError("a copy has no graph")
-        *question, source = found[0]
-        made = self.made("tiny_viz.passes", question)
+        *question, source, settings = found[0]
+        made = self.made("tiny_viz.passes", question, settings)
         # a kernel that was made before, or came from the disk cache, has no source
         return made | {"same": made.get("source") == self.text(source) if source else None}
 
@@ -262,27 +262,27 @@ class Queries:
     def schedule(self, given: Given) -> Any:
         """A graph of tensors, scheduled anew: values in memory, reasons, levels, passes."""
         found = self.rows(
-            "SELECT content, policy, varying, kernels FROM graphs JOIN texts ON texts.id = graph "
-            "WHERE graphs.id = ?",
+            "SELECT content, policy, varying, kernels, settings FROM graphs JOIN texts ON texts.id "
+            "= graph WHERE graphs.id = ?",
             (int(given["id"]),),
         )
         if not found:
             raise ValueError(f"there is no graph {given['id']}")
-        content, policy, varying, kernels = found[0]
+        content, policy, varying, kernels, settings = found[0]
         listed, known = json.loads(kernels), self.kernel_numbers()
-        made = self.made("tiny_viz.schedules", [content, policy, json.loads(varying)])
+        question = [content, policy, json.loads(varying)]
+        made = self.made("tiny_viz.schedules", question, settings)
         ran = [self.text(graph) for graph, *_ in listed]
         return made | {
             "same": made.get("kernels") == ran,
             "kernels": [number_in(known, *kernel) for kernel in listed],
         }
 
-    def made(self, module: str, question: Any) -> Any:
-        """The answer of another process, asked once."""
-        key = json.dumps([module, question])
+    def made(self, module: str, question: Any, settings: int) -> Any:
+        """The answer of another process under settings of the program, asked once."""
+        key = json.dumps([module, question, settings])
         if key not in self._made:
-            told = dict(self.rows("SELECT key, value FROM meta")).get("settings", "")
-            self._made[key] = made_apart(module, question, told)
+            self._made[key] = made_apart(module, question, self.text(settings))
         return self._made[key]
 
     def nodes(self, given: Given) -> Any:

@@ -1,7 +1,7 @@
 """The recorder: a launch profiler of the core that notes every event for the file of a profile.
 
 While it is active each launch is waited for, to be timed. What it notes of every launch are numbers
-at the end of an array, of which `rows.py` makes rows in another thread. Replays of a captured step,
+in some bytes, of which `rows.py` makes rows in another thread. Replays of a captured step,
 which are one call for all launches, are observed launch by launch as often as that costs a few
 percent of their time; of the others the begin and the end are kept.
 """
@@ -24,26 +24,24 @@ from threading import get_ident
 from time import perf_counter
 from typing import Any, Final
 
-from tiny_viz.rows import Event, Noted, Rows
+from tiny_viz.rows import BIRTH, DEATH, REPLAY, Event, Noted, Rows, packing
 from tiny_viz.sampler import Sampler
 from tiny_viz.store import Writer
 from tinycore import __version__
-from tinycore._stamp import decisive_settings
-from tinycore.config import cpu_count
-from tinycore.device.buffer import at_end
+from tinycore._stamp import decisive_values
+from tinycore.config import cpu_count, settings
+from tinycore.device.buffer import Buffer, at_end
 from tinycore.engine.counters import LaunchProfiler, profilers
 from tinycore.plugin import in_child, lock
 from tinycore.uop.origins import texts
 
 __all__ = ["Recorder"]
 
-BATCH: Final = 1 << 22
-"""Numbers of launches that are handed to the writer at once: 32 MB, of some 600,000 launches.
+BATCH: Final = 1 << 19
+"""Launches, or replays, that are handed to the writer at once: some 40 MB.
 
 To make rows takes time that the program would have: of most programs it is done at their end.
 """
-REPLAYS: Final = 32_768
-"""Replays that are handed to the writer at once."""
 COST: Final = 0.02
 """Part of the time of replays that observing some of them may cost."""
 UNOBSERVED: Final = 2
@@ -53,10 +51,12 @@ UNOBSERVED: Final = 2
 class Replayed:
     """Statistics of the replays of one captured step."""
 
-    __slots__ = ("budget", "fastest", "number", "observed", "replays", "started")
+    __slots__ = ("budget", "fastest", "number", "observed", "replays", "started", "step")
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, step: Any) -> None:
         self.number = number
+        self.step = weakref.ref(step)
+        """Tells it from a later one with the same id."""
         self.replays = 0
         self.observed = 0.0
         """Seconds that the last observed replay took."""
@@ -78,6 +78,15 @@ class Scheduled:
         """`next` of it counts a run, from any thread."""
 
 
+class Shown(weakref.ref[Buffer]):
+    """A buffer without a lease of its own, such as a view, by the id that it is found by."""
+
+    __slots__ = ("identity", "number")
+
+    identity: int
+    number: int
+
+
 class Recorder(LaunchProfiler):
     """Records what a program does from `start` to `stop`, into a file."""
 
@@ -88,21 +97,20 @@ class Recorder(LaunchProfiler):
         self.began = 0.0
         self.threads: dict[int, int] = {}
         self.kernels: dict[tuple[int, Sequence[str]], int] = {}
-        self.kinds: dict[tuple[str, str, int], int] = {}
-        """Numbers of kinds of memory: a device, a dtype and bytes."""
+        self.kinds: dict[tuple[str, int, int], int] = {}
+        """Numbers of kinds of memory: a device, the id of a dtype, and elements."""
         self.runners: list[Any] = []
-        """Programs that were seen, held so that their ids stay valid."""
+        self.dtypes: list[Any] = []
+        """Programs, and dtypes, that were seen, held so that their ids stay valid."""
         self.graphs: dict[int, Scheduled] = {}
         """By the ids of their schedules."""
-        self.steps: weakref.WeakKeyDictionary[Any, Replayed] = weakref.WeakKeyDictionary()
+        self.steps: dict[int, Replayed] = {}
+        """By the ids of captured steps."""
         self.memory: dict[int, int] = {}
-        """Numbers of living buffers, by their ids."""
-        self.leased: dict[int, int] = {}
-        """Ids of living buffers, by those of their leases; of views, by those in `views`."""
-        self.views: dict[int, object] = {}
-        """References that are told when a view dies, by their ids."""
-        self.next_kernel, self.next_buffer = count(1), count(1)
-        self.next_step, self.next_replay = count(1), count(1)
+        """Numbers of living buffers, by the ids of their leases."""
+        self.views: dict[int, Shown] = {}
+        """Buffers without leases, by their ids."""
+        self.next_kernel, self.next_buffer, self.next_step = count(1), count(1), count(1)
         self.flushing = lock()
         self.noting = lock()
         """Held while a thread gives a number to a kernel, a graph or itself."""
@@ -110,7 +118,7 @@ class Recorder(LaunchProfiler):
         """Events not yet handed to the writer. Several threads append to them: each of these calls
         is one step of Python."""
         self.rows: dict[str, deque[Event]] = {
-            name: deque() for name in ("threads", "steps", "replays", "samples", "places")
+            name: deque() for name in ("threads", "steps", "samples", "places")
         }
         """Rows, likewise."""
         self.last = 0.0
@@ -165,7 +173,6 @@ class Recorder(LaunchProfiler):
             "process": str(self.process),
             "python": sys.version.split()[0],
             "tinycore": __version__,
-            "settings": "\n".join([*decisive_settings(), f"CPU_COUNT={cpu_count()}"]),
             "ended": time.strftime("%Y-%m-%d %H:%M:%S"),
             "nanoseconds": str(end),
         }
@@ -206,25 +213,27 @@ class Recorder(LaunchProfiler):
     ) -> None:
         """Add a launch."""
         self.last = ended = ended or perf_counter()
-        seconds = seconds or 0.0
         kernel = self.kernels.get((id(runner), metadata))
         if kernel is None:
-            kernel = self.note_kernel(runner, metadata, len(bufs))
-        memory: list[Any] = [*map(self.memory.get, map(id, bufs))]
-        while None in memory:
-            slot = memory.index(None)
-            memory[slot] = self.note_buffer(bufs[slot], kernel, ended - seconds, slot)
+            kernel = self.note_kernel(runner, metadata)
+        known = self.memory.get
+        memory: list[Any] = [known(id(buffer.lease)) for buffer in bufs]
+        if None in memory:
+            began = ended - (seconds or 0.0)
+            for slot, number in enumerate(memory):
+                if number is None:
+                    memory[slot] = self.note_buffer(bufs[slot], kernel, began, slot)
         thread = self.threads.get(get_ident()) or self.thread()
         launches = self.noted.launches
-        launches.extend((kernel, seconds, ended, thread, *memory))
+        launches.append(packing(len(memory))(kernel, thread, seconds or 0.0, ended, *memory))
         if len(launches) >= BATCH:
             self.flush()
 
     def observes(self, step: Any) -> bool:
         """True for the first replay of a step, and as often later as the cost allows."""
-        known = self.steps.get(step)
-        if known is None:
-            known = self.steps[step] = Replayed(next(self.next_step))
+        known = self.steps.get(id(step))
+        if known is None or known.step() is not step:
+            known = self.steps[id(step)] = Replayed(next(self.next_step), step)
         if known.started:  # the replay before was observed: `replayed` was not called
             self.end_observed(known)
         known.replays += 1
@@ -246,7 +255,7 @@ class Recorder(LaunchProfiler):
         elif event == "compiled":
             runner, source, seconds = facts
             self.runners.append(runner)
-            made = runner, source, seconds, perf_counter(), self.thread()
+            made = runner, source, seconds, perf_counter(), self.thread(), settings_now()
             self.noted.compilations.append(made)
         elif event == "failed":
             self.failed(*facts)
@@ -255,18 +264,18 @@ class Recorder(LaunchProfiler):
         """Note the end of an observed replay, with its last launch."""
         began, known.started = known.started, 0.0
         known.observed = max(self.last - began, 0.0)
-        self.note_replay(known.number, began, known.observed, True)
+        self.note_replay(known.number, began, known.observed, 1)
 
     def replayed(self, step: Any, seconds: float) -> None:
         """Add a replay as a whole."""
-        known = self.steps.get(step)
-        if known is None:
+        known = self.steps.get(id(step))
+        if known is None or known.step() is not step:
             return
         known.fastest = min(known.fastest, seconds)
         known.budget += COST * seconds
         if known.replays <= UNOBSERVED + 1:
             self.note_step(known.number, step)
-        self.note_replay(known.number, perf_counter() - seconds, seconds, False)
+        self.note_replay(known.number, perf_counter() - seconds, seconds, 0)
 
     def failed(self, kernel: str, device: str, metadata: Sequence[str], error: Exception) -> None:
         """Add the failure of a kernel, once for each error."""
@@ -291,7 +300,7 @@ class Recorder(LaunchProfiler):
             self.rows["threads"].append((found, name))
         return found
 
-    def note_kernel(self, runner: Any, metadata: Sequence[str], slots: int) -> int:
+    def note_kernel(self, runner: Any, metadata: Sequence[str]) -> int:
         """Note a kernel, and return its number.
 
         It is found once it is noted: else another thread would hand the writer a launch without it.
@@ -300,7 +309,7 @@ class Recorder(LaunchProfiler):
             if (number := self.kernels.get((id(runner), metadata))) is None:
                 number = next(self.next_kernel)
                 self.runners.append(runner)
-                self.noted.kernels.append((number, runner, metadata, slots))
+                self.noted.kernels.append((number, runner, metadata, settings_now()))
                 self.kernels[id(runner), metadata] = number
         return number
 
@@ -313,59 +322,74 @@ class Recorder(LaunchProfiler):
                 origins = texts(canonical.originals)
                 known_by = None if varying is None else sorted(varying)
                 about = number, perf_counter(), schedule.sink, name, known_by, origins
-                self.noted.graphs.append((*about, schedule.steps))
+                self.noted.graphs.append((*about, schedule.steps, settings_now()))
                 known = self.graphs[id(schedule)] = Scheduled(number, schedule)
         return known
 
     def note_buffer(self, buffer: Any, kernel: int, time: float, slot: int) -> int:
         """The number of a buffer that was not seen before; it is noted, of a view its base, too."""
-        number, identity = next(self.next_buffer), id(buffer)
-        if (held := buffer.lease) is None:
-            held = weakref.ref(buffer, self.forget_view)
-            self.views[id(held)] = held
-        self.leased[id(held)] = identity
-        if (known := self.memory.setdefault(identity, number)) != number:
-            return known  # it is in two slots, or another thread was faster
+        number, lease = next(self.next_buffer), buffer.lease
+        if lease is None:
+            found = self.note_view(buffer, number)
+        else:
+            found = self.memory.setdefault(id(lease), number)
+        if found != number:  # it is in two slots, or another thread was faster, or it is a view
+            return found
         base, dtype = 0, buffer.dtype
         if (of := buffer.base) is not None:
-            base = self.memory.get(id(of)) or self.note_buffer(of, kernel, time, slot)
-        about = buffer.device, dtype.name, buffer.size * dtype.itemsize
-        kind = self.kinds.get(about) or self.note_kind(about)
-        self.noted.births.extend((number, base, buffer.offset, kind, time, kernel, slot))
+            base = self.memory.get(id(of.lease)) or self.note_buffer(of, kernel, time, slot)
+        about = buffer.device, id(dtype), buffer.size
+        kind = self.kinds.get(about) or self.note_kind(about, dtype)
+        self.noted.births.append(BIRTH(number, base, buffer.offset, kind, kernel, slot, time))
         return number
 
-    def note_kind(self, about: tuple[str, str, int]) -> int:
+    def note_view(self, buffer: Any, number: int) -> int:
+        """Enter a buffer without a lease, unless it is known; its number."""
+        identity = id(buffer)
+        if (known := self.views.get(identity)) is None:
+            made = Shown(buffer, self.forget_view)
+            made.identity, made.number = identity, number
+            known = self.views.setdefault(identity, made)
+        return known.number
+
+    def note_kind(self, about: tuple[str, int, int], dtype: Any) -> int:
         """Note a device, a dtype and bytes, and return their number."""
         with self.noting:
             if (number := self.kinds.get(about)) is None:
                 number = len(self.kinds) + 1
-                self.noted.kinds.append((number, *about))
+                device, _, size = about
+                self.dtypes.append(dtype)
+                self.noted.kinds.append((number, device, dtype.name, size * dtype.itemsize))
                 self.kinds[about] = number
         return number
 
-    def forget(self, held: object) -> None:
+    def forget(self, lease: object) -> None:
         """Note when a lease has ended."""
-        identity = self.leased.pop(id(held), 0)
-        if identity and (number := self.memory.pop(identity, 0)):
-            self.noted.deaths.extend((number, perf_counter()))
+        if number := self.memory.pop(id(lease), 0):
+            self.noted.deaths.append(DEATH(number, perf_counter()))
 
-    def forget_view(self, held: object) -> None:
-        """Note when a view has died."""
-        if self.views.pop(id(held), None) is not None:
-            self.forget(held)
+    def forget_view(self, view: Shown) -> None:
+        """Note when a buffer without a lease has died."""
+        if self.views.pop(view.identity, None) is not None:
+            self.noted.deaths.append(DEATH(view.number, perf_counter()))
 
     def note_step(self, number: int, step: Any) -> None:
         """Write the kernels of a captured step, which it has when it was replayed."""
         known = [self.kernels.get((id(item.runner), item.metadata), 0) for item in step.items]
         self.rows["steps"].append((number, json.dumps([k for k in known if k])))
 
-    def note_replay(self, step: int, began: float, seconds: float, observed: bool) -> None:
-        """Write a replay."""
-        number, rows = next(self.next_replay), self.rows["replays"]
-        start, duration = int((began - self.began) * 1e9), int(seconds * 1e9)
-        rows.append((number, start, duration, step, self.thread(), int(observed)))
-        if len(rows) >= REPLAYS:
+    def note_replay(self, step: int, began: float, seconds: float, observed: int) -> None:
+        """Note a replay."""
+        thread, replays = self.threads.get(get_ident()) or self.thread(), self.noted.replays
+        replays.append(REPLAY(step, thread, observed, began, seconds))
+        if len(replays) >= BATCH:
             self.flush()
+
+
+def settings_now() -> tuple[Any, ...]:
+    """Settings that decide schedules and sources: the values of `DECISIVE_SETTINGS`, the number of
+    processors, and whether plans are those that searches have kept."""
+    return (*decisive_values(), cpu_count(), bool(settings.BEAM or settings.TUNED))
 
 
 def leave() -> None:
@@ -377,7 +401,7 @@ in_child(leave)
 
 
 def taken(events: Any) -> Any:
-    """The events so far, taken out of an array or a `deque`."""
+    """The events so far, taken out of a list or a `deque`."""
     if isinstance(events, deque):
         return [events.popleft() for _ in range(len(events))]
     found = events[:]

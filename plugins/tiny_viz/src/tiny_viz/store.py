@@ -22,7 +22,7 @@ __all__ = ["APPLICATION_ID", "TABLES", "VERSION", "Writer", "connect"]
 
 APPLICATION_ID: Final = 0x74637669
 """Application id in the header of the SQLite file: "tcvi"."""
-VERSION: Final = 3
+VERSION: Final = 4
 SUFFIX: Final = ".tinyviz"
 ROWS_AT_ONCE: Final = 1000
 """Rows of a statement: SQLite takes 32,766 values."""
@@ -34,7 +34,8 @@ TABLES: Final = {
     "texts": "id INTEGER PRIMARY KEY, content TEXT",
     "kernels": (
         "id INTEGER PRIMARY KEY, name TEXT, device TEXT, queue TEXT, ops INTEGER, "
-        "bytes INTEGER, operations TEXT, origins TEXT, graph INTEGER, source INTEGER, written TEXT"
+        "bytes INTEGER, operations TEXT, origins TEXT, graph INTEGER, source INTEGER, "
+        "written TEXT, settings INTEGER"
     ),
     "launches": (
         "id INTEGER PRIMARY KEY, start INTEGER, duration INTEGER, kernel INTEGER, "
@@ -42,7 +43,7 @@ TABLES: Final = {
     ),
     "graphs": (
         "id INTEGER PRIMARY KEY, start INTEGER, graph INTEGER, policy TEXT, varying TEXT, "
-        "kernels TEXT"
+        "kernels TEXT, settings INTEGER"
     ),
     "runs": "graph INTEGER PRIMARY KEY, count INTEGER",
     "steps": "id INTEGER PRIMARY KEY, kernels TEXT",

@@ -189,7 +189,7 @@ async function kernelView(main, { id, tab = "Overview" }) {
 function told({ error, same }) {
   if (error) return [make("p", { class: "pad error" }, error)];
   if (same) return [];
-  return [same === false ? make("p", { class: "pad error" }, "Passes, plans and assembly are made here, of another source than that which ran: by another tinycore, or under other settings, such as a Context or a plan of BEAM.")
+  return [same === false ? make("p", { class: "pad error" }, "Passes, plans and assembly are made here, of another source than that which ran: by another tinycore, for another machine, with rules of hooks, or with a plan of BEAM that the disk cache has no more.")
     : make("p", { class: "pad soft" }, "The source that ran is not in the profile: it came from the disk cache, or was made before. What is shown is made here, under the settings of the program, and may differ.")];
 }
 
@@ -324,7 +324,7 @@ async function scheduleView(main, { id, tab = "Graph" }) {
   const link = launch => { const known = kernel(launch); return known ? make("a", { onclick: () => go("Kernel", { id: known.id }) }, `${launch} ${known.name}`) : launch === null || launch === undefined ? "" : String(launch); };
   const tabs = make("div", { class: "tabs" }, ...["Graph", "Storages", "Apart", "Launches", "Passes"].map(name => make("button", { class: name === tab ? "on" : "", onclick: () => go("Schedule", { id, tab: name }) }, name)));
   const head = make("div", { class: "pad" }, make("h2", {}, `Graph ${id}: ${count(made.nodes)} nodes, ${count(made.storages.length)} values stored, ${count(made.kernels.length)} launches`), tabs);
-  if (!made.same) head.append(make("p", { class: "error" }, "This graph was cut here into other kernels than those that ran: by another tinycore, for other devices, or under other settings, such as a Context."));
+  if (!made.same) head.append(make("p", { class: "error" }, "This graph was cut here into other kernels than those that ran: by another tinycore, or for other devices."));
   const body = make("div", {});
   main.append(head, body);
   if (tab === "Graph") {
