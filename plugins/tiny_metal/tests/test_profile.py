@@ -1,0 +1,14 @@
+"""A profile of this device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from profiled import profile_is_whole
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("simulated")
+def test_a_profile_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    profile_is_whole("METAL", tmp_path, monkeypatch, assembly=True)
