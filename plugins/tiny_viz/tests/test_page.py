@@ -414,7 +414,7 @@ def test_a_trace_for_perfetto_has_every_launch(small: Path, tmp_path: Path) -> N
 def test_a_timeline_of_many_launches_is_sent_in_parts(tmp_path: Path) -> None:
     count = 300_000
     writer = Writer(tmp_path / "many.tinyviz")
-    about = ("CPU", "kernels", 1, 1, "[]", "[]", 0, 0, "[]")
+    about = ("CPU", "kernels", 1, 1, "[]", "[]", 0, 0, "[]", 0)
     writer.put("kernels", [(1, "short", *about), (2, "long", *about)])
     for start in range(0, count, 10_000):
         numbers = range(start, start + 10_000)

@@ -6,9 +6,10 @@ import sys
 from html import escape
 from typing import Any, Final
 
-from tiny_viz.picture import svg_of_node
+from tiny_viz.picture import svg_of
 from tinycore import Tensor
 from tinycore.errors import TinycoreError
+from tinycore.schedule.items import ScheduleItem
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
@@ -22,12 +23,14 @@ MOST_BYTES: Final = 1 << 20
 
 
 def show_tensors() -> None:
-    """Let the running IPython show tensors as `tensor_html` writes them, and nodes as pictures."""
+    """Let the running IPython show tensors as `tensor_html` writes them, and nodes and kernels as
+    pictures."""
     shell: Any = sys.modules["IPython"].get_ipython()
     if shell is not None:
         formatters = shell.display_formatter.formatters
         formatters["text/html"].for_type(Tensor, tensor_html)
-        formatters["image/svg+xml"].for_type(UOp, svg_of_node)
+        for kind in (UOp, ScheduleItem):
+            formatters["image/svg+xml"].for_type(kind, svg_of)
 
 
 def tensor_html(tensor: Tensor) -> str:

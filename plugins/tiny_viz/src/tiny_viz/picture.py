@@ -13,7 +13,7 @@ from tinycore.errors import ArgumentError
 from tinycore.uop.node import UOp
 from tinycore.uop.text import to_text
 
-__all__ = ["Picture", "graph", "svg_of_node"]
+__all__ = ["Picture", "graph", "svg_of"]
 
 MOST_BOXES: Final = 2000
 """Boxes that a browser scrolls without effort inside of a notebook."""
@@ -66,9 +66,9 @@ def graph(shown: Tensor | UOp | Any) -> Picture:
     return Picture(to_text(node, shapes))
 
 
-def svg_of_node(node: UOp) -> str | None:
-    """The picture of a node and all below it, None where there are too many."""
-    return graph(node)._repr_svg_()
+def svg_of(shown: Tensor | UOp | Any) -> str | None:
+    """The picture of a `graph`, None where it has too many nodes."""
+    return graph(shown)._repr_svg_()
 
 
 def svg(diagram: Diagram) -> str:

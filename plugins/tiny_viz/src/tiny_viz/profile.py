@@ -41,7 +41,8 @@ class profile:  # noqa: N801  it is used like a function, as in other profilers
         found.serve()                     # the page in a browser
 
     `path` is the file of the profile; without one it is a temporary file, removed with the object.
-    A notebook shows it as a table. Raises ArgumentError where there is such a file already.
+    A notebook shows it as a table with its timeline. Raises ArgumentError where there is such a
+    file already.
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
@@ -85,8 +86,14 @@ class profile:  # noqa: N801  it is used like a function, as in other profilers
     def __str__(self) -> str:
         return "no kernel ran" if self.is_empty else text_table(summary_of(self.path))
 
+    __repr__ = __str__  # which a terminal of IPython shows
+
     def _repr_html_(self) -> str:
-        return "<p>no kernel ran</p>" if self.is_empty else html_table(summary_of(self.path))
+        if self.is_empty:
+            return "<p>no kernel ran</p>"
+        from tiny_viz.timeline import timeline  # noqa: PLC0415  programs draw none
+
+        return html_table(summary_of(self.path)) + timeline(self.path)
 
     def serve(self, *, opens: bool = True) -> None:
         """Serve the page of this profile, until Ctrl-C. Raises ArgumentError for an empty one."""
