@@ -79,7 +79,7 @@ def computed(device: str) -> None:
 
 
 class Told:
-    """What the page of a profile is told."""
+    """Answers to the page of a profile."""
 
     def __init__(self, path: Path) -> None:
         from tiny_viz.queries import Queries  # noqa: PLC0415  which may not be installed

@@ -39,7 +39,8 @@ def bitcast_twice(root: UOp, inner: UOp, x: UOp) -> UOp | None:
 def convert_twice(root: UOp, inner: UOp, x: UOp) -> UOp | None:
     """(x as t) as u == x as u, when t holds every value of x, or both only drop high bits."""
     source, middle, target = x.dtype.scalar(), inner.dtype.scalar(), root.dtype.scalar()
-    if holds(middle, source) or only_drops_bits(source, middle, target):
+    are_integers = all(d.kind in INTEGER for d in (source, middle, target))
+    if holds(middle, source) or (are_integers and target.bits <= middle.bits):
         return x.cast(root.dtype)
     # To a float, the cast from the narrower integer is the cheaper one.
     return x.cast(root.dtype) if target.kind != "float" and fits(x, middle) else None
@@ -67,12 +68,6 @@ def fits(x: UOp, wide: DType) -> bool:
         return False
     low, high = x.bounds
     return bool(dtypes.min(wide) <= low and high <= dtypes.max(wide))
-
-
-def only_drops_bits(source: DType, middle: DType, target: DType) -> bool:
-    """True if two integer conversions keep the low bits that one would keep."""
-    integers = all(d.kind in INTEGER for d in (source, middle, target))
-    return integers and target.bits <= middle.bits
 
 
 # --- counters

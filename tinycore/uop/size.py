@@ -195,7 +195,9 @@ class Variable(Arithmetic):
                 "they are 0 <= least <= greatest < 2**31"
             )
         if self.dtype is not None:
-            check_dtype(self, to_dtype(self.dtype))
+            dtype = to_dtype(self.dtype)
+            if not dtypes.is_int(dtype) or self.greatest > dtypes.max(dtype):
+                raise DTypeError(f"{self!r}: {dtype!r} does not hold its numbers; leave dtype out")
 
     def __repr__(self) -> str:
         return f"Variable({self.name!r}, {self.least}, {self.greatest})"
@@ -228,25 +230,12 @@ def integer_of(*numbers: Any) -> DType:
     return integer_for(*map(smallest, numbers), *map(greatest, numbers))
 
 
-def check_dtype(variable: Variable, dtype: DType) -> None:
-    """Raises DTypeError for a dtype that is none of integers or does not hold the bounds."""
-    if not dtypes.is_int(dtype) or variable.greatest > dtypes.max(dtype):
-        raise DTypeError(f"{variable!r}: {dtype!r} does not hold its numbers; leave dtype out")
-
-
 def shown_name(name: str) -> str:
     """The name of a node as its variable was called, with a number if the name is not unique."""
     for mark in (HOLDS, GIVEN_MARK):
         name = name.partition(mark)[0]
     base, apart, number = name.partition(APART)
     return unescaped(base) + apart + number
-
-
-def user_name(name: str) -> str:
-    """The name of the variable that a node is named for."""
-    for mark in (HOLDS, GIVEN_MARK, APART):
-        name = name.partition(mark)[0]
-    return unescaped(name)
 
 
 def unescaped(name: str) -> str:
@@ -257,9 +246,11 @@ def unescaped(name: str) -> str:
 
 
 def variable_of(node: UOp) -> Variable:
-    """The Variable that a DEFINE_VAR is."""
+    """The Variable that a DEFINE_VAR is named for."""
     name, least, most = node.arg
-    return Variable(user_name(name), least, most)
+    for mark in (HOLDS, GIVEN_MARK, APART):
+        name = name.partition(mark)[0]
+    return Variable(unescaped(name), least, most)
 
 
 @lru_cache(4096)

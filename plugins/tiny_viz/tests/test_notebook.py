@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from xml.etree import ElementTree
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -64,7 +64,7 @@ def shell() -> Any:
     from IPython.core.interactiveshell import InteractiveShell  # noqa: PLC0415
 
     assert interactive is sys.modules["IPython"]
-    made = InteractiveShell.instance()
+    made: Any = InteractiveShell.instance()
     show_tensors()
     made.run_cell(
         "import tinycore; from tinycore import Context, Tensor\n"

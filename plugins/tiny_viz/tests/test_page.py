@@ -31,6 +31,8 @@ from tiny_viz.schedules import scheduled
 from tiny_viz.server import Server
 from tiny_viz.store import LEVELS, Writer, connect
 from tinycore import Context, Device, Tensor, TinyJit, nn
+from tinycore.engine import plan_cache
+from tinycore.engine.plan_cache import TunedPlan
 from tinycore.errors import DeviceError, FileFormatError
 
 LOOKS = ("Timeline", "Kernels", "Lines", "Tensors", "Launches", "Memory", "Failures")
@@ -284,7 +286,7 @@ def trained_and_attended() -> None:
     (x.sort(-1)[0] + x.cumsum(-1)).realize()
 
 
-def are_same(folder: Path, begun: dict[str, int], inside: dict[str, int], factor: float) -> Any:
+def are_same(folder: Path, begun: dict[str, int], inside: dict[str, Any], factor: float) -> Any:
     """True if the passes of a kernel, run in a context within that of the recording, are its own.
 
     The factor makes it a kernel that no other test has compiled.
@@ -310,15 +312,23 @@ def test_passes_are_made_again_under_the_settings_of_the_program(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_passes_are_made_again_under_the_settings_of_their_context(
+def test_passes_are_made_again_under_the_settings_of_their_context(tmp_path: Path) -> None:
+    assert are_same(tmp_path, {}, {"NOOPT": 1}, 4.5) is True
+
+
+@pytest.mark.slow
+def test_passes_have_the_plan_that_a_search_has_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = str(tmp_path / "cache")
     monkeypatch.setenv("TINYCORE_CACHE_DIR", folder)  # of the process that makes them again
-    searched = {"BEAM": 2, "CCACHE": 1, "CACHE_DIR": folder}
-    for number, changed in enumerate(({"NOOPT": 1}, searched)):
-        assert are_same(tmp_path, {}, changed, 4.5 + number) is True
-        (tmp_path / "one.tinyviz").unlink()
+    with Context(DEV="CPU" if Device.plugins.find("CPU") else "PYTHON", CACHE_DIR=folder):
+        device = Device[Device.DEFAULT]
+        x = Tensor.arange(64).reshape(8, 8).float().realize()
+        ast = ((x @ x) * 5.5).schedule()[-1].ast
+        plan_cache.store_plan(ast, device, device.toolchain, TunedPlan((), 1, 2.0, 1.0))
+    kept: dict[str, Any] = {"TUNED": 1, "CCACHE": 1, "CACHE_DIR": folder}
+    assert are_same(tmp_path, {}, kept, 5.5) is True
 
 
 @pytest.mark.slow

@@ -377,7 +377,7 @@ def test_memory_over_time_is_what_all_changes_make(seed: int) -> None:
 
 
 ODD_TIMES = (0.0, None, -1e-9, -1.0, -3e9, -5e18, 5e18, math.inf, -math.inf, math.nan)
-"""What a driver may tell of a launch, after a clock was set anew or wrapped around."""
+"""Times of a launch that a driver may tell, after a clock was set anew or wrapped around."""
 
 
 @pytest.mark.parametrize("seconds", ODD_TIMES)

@@ -22,6 +22,7 @@ from itertools import chain
 from typing import Any, Final
 
 from tinycore import Context, Device
+from tinycore._processors import usable_processors
 from tinycore._stamp import DECISIVE_SETTINGS
 from tinycore.engine.compile import compile_kernel
 from tinycore.engine.search import tuned_plan
@@ -98,10 +99,14 @@ def made_apart(module: str, question: Any, settings: str = "") -> Any:
     """The answer of a module to a question, in a process of its own; or {"error": reason}.
 
     `settings` are lines NAME=value; those that decide how graphs are scheduled and lowered are in
-    force there. Text from anywhere sets no other variable.
+    force there, on as many processors as it had. Text from anywhere sets no other variable.
     """
-    lines = [line.partition("=") for line in settings.splitlines()]
-    given = {f"TINYCORE_{name}": value for name, _, value in lines if name in TAKEN}
+    told = {
+        name: value for name, _, value in (line.partition("=") for line in settings.splitlines())
+    }
+    if told.get("CPU_COUNT") == "0" and told.get("PROCESSORS") != str(usable_processors()):
+        told["CPU_COUNT"] = told.get("PROCESSORS", "0")
+    given = {f"TINYCORE_{name}": value for name, value in told.items() if name in TAKEN}
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-m", module],  # -P: nothing is imported from the current folder

@@ -26,28 +26,27 @@ MOST_POINTS: Final = 8192
 """Points of the bytes in use over time, for each device."""
 
 HEAD: Final = np.dtype("u4, u4, f8, f8")
-"""What is noted of a launch before the numbers of its memory, 4 bytes each: kernel, thread,
-seconds, end."""
+"""Layout of what is noted of a launch, before the numbers of its memory of 4 bytes each: kernel,
+thread, seconds, end."""
 BORN: Final = np.dtype("u4, u4, u8, u4, u4, u4, f8")
-"""Of memory: its number, that of its base or 0, offset, kind, kernel, slot, time."""
+"""Layout of memory that was seen first: its number, that of its base or 0, offset, kind, kernel,
+slot, time."""
 DIED: Final = np.dtype("u4, f8")
-"""Of the end of memory: its number, time."""
+"""Layout of the end of memory: its number, time."""
 REPLAYED: Final = np.dtype("u4, u4, u1, f8, f8")
-"""Of a replay: step, thread, whether it was observed, begin, seconds."""
+"""Layout of a replay: step, thread, whether it was observed, begin, seconds."""
 BIRTH: Final = Struct("=IIQIIId").pack
 DEATH: Final = Struct("=Id").pack
 REPLAY: Final = Struct("=IIBdd").pack
 LONGEST: Final = 1e9
 """Seconds that a recording may take: more would not go into the integers of a database."""
-SECONDS: Final = 1e9
-"""Nanoseconds of one."""
 
 Event = tuple[Any, ...]
 
 
 @cache
 def packing(slots: int) -> Callable[..., bytes]:
-    """What makes the bytes of a launch with so many slots, as `HEAD` says."""
+    """Packing of a launch with so many slots, as `HEAD` says."""
     return Struct(f"=IIdd{slots}I").pack
 
 
@@ -197,7 +196,7 @@ class Rows:
         """
         since = np.clip(np.nan_to_num(ends - self.began), 0.0, LONGEST)
         took = np.clip(np.nan_to_num(seconds), 0.0, since)
-        return (since * SECONDS).astype(np.int64), (took * SECONDS).astype(np.int64)
+        return (since * 1e9).astype(np.int64), (took * 1e9).astype(np.int64)
 
     def replayed(self, replays: Sequence[bytes]) -> list[Event]:
         """Rows of replays."""
@@ -336,4 +335,4 @@ def settings_text(values: Sequence[Any]) -> str:
     """Settings of `recorder.settings_now` as lines NAME=value, for `passes.made_apart`."""
     *own, processors, are_kept = values
     lines = [f"{name}={value}" for name, value in zip(DECISIVE_SETTINGS, own, strict=True)]
-    return "\n".join([*lines, f"CPU_COUNT={processors}", f"TUNED={int(are_kept)}"])
+    return "\n".join([*lines, f"PROCESSORS={processors}", f"TUNED={int(are_kept)}"])
