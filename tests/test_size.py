@@ -20,12 +20,12 @@ sys.path.append(str(ROOT))  # last: what is installed comes first
 from benchmarks.size import folder_sizes, sums  # noqa: E402
 
 BUDGETS: Final = {
-    "tinycore": 19_579,
+    "tinycore": 19_657,
     "tinycore/array_api": 10_894,
     "tinycore/builtin": 15_656,
     "tinycore/cli": 9_363,
     "tinycore/device": 20_216,
-    "tinycore/engine": 21_124,
+    "tinycore/engine": 21_126,
     "tinycore/lower": 49_428,
     "tinycore/lower/steps": 13_100,
     "tinycore/lower/strategies": 26_314,
@@ -34,7 +34,7 @@ BUDGETS: Final = {
     "tinycore/nn/files": 14_695,
     "tinycore/nn/optim": 8_347,
     "tinycore/render": 18_005,
-    "tinycore/schedule": 55_338,
+    "tinycore/schedule": 55_258,
     "tinycore/tensor": 122_992,
     "tinycore/tensor/guards": 8_642,
     "tinycore/uop": 43_921,
@@ -50,7 +50,7 @@ BUDGETS: Final = {
     "plugins/tiny_qcom": 27_310,
     "plugins/tiny_ray": 656,
     "plugins/tiny_testing": 59_577,
-    "plugins/tiny_viz": 20_900,
+    "plugins/tiny_viz": 22_800,
     "plugins/tiny_webgpu": 14_331,
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""

@@ -298,9 +298,9 @@ def test_a_profile_that_begins_within_a_transaction_finds_untimed_launches(
     found = profile(tmp_path / "one.tinyviz")
     launch = Transaction.launch
 
-    def begin(self: Transaction) -> None:
+    def begin(self: Transaction, calls: Any) -> None:
         found.__enter__()
-        launch(self)
+        launch(self, calls)
 
     with Context(DEV="CPU"):
         a = Tensor.zeros(4).contiguous().realize()
