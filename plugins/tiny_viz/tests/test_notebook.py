@@ -94,7 +94,7 @@ def test_a_timeline_is_a_picture_of_all_lanes(tmp_path: Path) -> None:
 
     picture = ElementTree.fromstring(timeline(found.path))
     texts = {each.text for each in picture.iter() if each.tag.endswith("}text")}
-    assert {"PYTHON kernels", "compilation"} <= texts
+    assert "PYTHON kernels" in texts
     titles = [each.text or "" for each in picture.iter() if each.tag.endswith("}title")]
     assert any(title.startswith("reduce_") for title in titles)
     assert timeline(found.path) in found._repr_html_()

@@ -22,8 +22,8 @@ from itertools import chain
 from typing import Any, Final
 
 from tinycore import Context, Device
-from tinycore._processors import usable_processors
 from tinycore._stamp import DECISIVE_SETTINGS
+from tinycore.config import cpu_count
 from tinycore.engine.compile import compile_kernel
 from tinycore.engine.search import tuned_plan
 from tinycore.errors import TinycoreError
@@ -104,7 +104,7 @@ def made_apart(module: str, question: Any, settings: str = "") -> Any:
     told = {
         name: value for name, _, value in (line.partition("=") for line in settings.splitlines())
     }
-    if told.get("CPU_COUNT") == "0" and told.get("PROCESSORS") != str(usable_processors()):
+    if told.get("CPU_COUNT") == "0" and told.get("PROCESSORS") != str(cpu_count()):
         told["CPU_COUNT"] = told.get("PROCESSORS", "0")
     given = {f"TINYCORE_{name}": value for name, value in told.items() if name in TAKEN}
     try:
