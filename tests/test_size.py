@@ -35,7 +35,7 @@ BUDGETS: Final = {
     "tinycore/nn/optim": 8_347,
     "tinycore/render": 18_005,
     "tinycore/schedule": 55_258,
-    "tinycore/tensor": 122_992,
+    "tinycore/tensor": 122_972,
     "tinycore/tensor/guards": 8_642,
     "tinycore/uop": 43_921,
     "plugins/tiny_amd": 42_710,
@@ -55,9 +55,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 481_478
+SUM: Final = 481_458
 """The budgets of the core together."""
-FLOORS: Final = 441_490
+FLOORS: Final = 441_470
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

@@ -13,8 +13,6 @@ from tinycore.uop.op import MOVEMENT, Op
 
 VIEW_OPS: Final = MOVEMENT | {Op.DETACH, Op.OWN}
 """Ops whose result is a view of their source."""
-SHOWN_OPS: Final = VIEW_OPS | {Op.BUFFER, Op.MULTI, Op.DEVICE, Op.UNIQUE}
-"""Ops of a tensor that is memory, or parts of memory."""
 
 
 def base_of_view(node: UOp) -> UOp:
@@ -43,7 +41,5 @@ def parts_of(node: UOp) -> list[UOp]:
 
 def is_realized(node: UOp) -> bool:
     """True if a node only shows memory without pending writes."""
-    if base_of(node).op is Op.BUFFER:
-        return True
-    nodes = node.toposort()
-    return all(n.op in SHOWN_OPS for n in nodes) and any(n.op is Op.BUFFER for n in nodes)
+    base = base_of_view(node)
+    return base.op is Op.BUFFER or (base.op is Op.MULTI and all(map(is_realized, base.src)))
