@@ -20,7 +20,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).parent.parent
-PACKAGES: Final = (".", *(f"plugins/tiny_{n}" for n in ("hcq", "cpu", "testing", "viz")))
+PACKAGES: Final = (
+    ".",
+    *(f"plugins/tiny_{name}" for name in ("hcq", "cpu[clang]", "onnx", "testing", "viz")),
+)
 LINES: Final = 14
 """Lines of a step's output that the page shows."""
 
@@ -66,7 +69,7 @@ def environment(folder: Path) -> dict[str, str]:
         ]
         subprocess.run(pip, check=True, cwd=folder)
     path = f"{folder / 'venv/bin'}{os.pathsep}{os.environ['PATH']}"
-    plain = {"NO_COLOR": "1", "LC_ALL": "C.UTF-8"}
+    plain = {"NO_COLOR": "1", "LC_ALL": "C.UTF-8", "CHECKOUT": str(ROOT)}
     return plain | {"PATH": path, "HOME": str(folder), "DEV": "CPU:LLVM"}
 
 
@@ -77,6 +80,7 @@ def printed(step: Step, variables: dict[str, str], folder: Path) -> str:
         command, cwd=folder, env=variables, capture_output=True, text=True, timeout=300, check=False
     )
     output = (done.stdout + done.stderr).replace(str(folder.parent), "~")
+    output = output.replace(str(Path(sys.base_prefix).parent), "/usr/lib")
     output = re.sub(r"on Linux-[^ ,]+", "on Linux", output)
     if bool(done.returncode) != step.fails:
         raise ValueError(f"{step.title}: exit status {done.returncode}\n{output}")
@@ -86,7 +90,7 @@ def printed(step: Step, variables: dict[str, str], folder: Path) -> str:
 
 def shortened(text: str) -> str:
     """The first and last lines of an output."""
-    lines = [line[:150].rstrip() for line in text.strip().splitlines()]
+    lines = [line.rstrip() for line in text.strip().splitlines()]
     if len(lines) > LINES:
         lines = [*lines[: LINES - 4], "...", *lines[-3:]]
     return "\n".join(lines)
