@@ -27,6 +27,27 @@ PACKAGES: Final = (
 LINES: Final = 14
 """Lines of a step's output that the page shows."""
 
+PICTURES: Final = """
+## What it looks like
+
+A notebook, with `tiny-viz` installed:
+
+![Tensors, a summary, an error and a graph in a notebook](screens/notebook.png)
+
+A long step in a terminal:
+
+![A line that counts the kernels of a step and the seconds left](screens/progress.png)
+
+The page that `tinycore export webgpu` writes, given a picture:
+
+![A web page with a picture, its values and the outputs of a model](screens/page.png)
+
+These pages as a site, from `nox -s docs`, with its search:
+
+![The site's search for a word](screens/site.png)
+""".splitlines()
+"""Screenshots, which are made by hand."""
+
 
 class Step(NamedTuple):
     """One thing to do: a title, and a command of the shell or a program."""
@@ -119,6 +140,7 @@ def main() -> None:
         language = "console" if step.is_shell else "py"
         parts += ["", f"## {number}. {step.title}", "", f"```{language}", step.code, "```"]
         parts += ["", "```text", output, "```"] if output else []
+    parts += PICTURES
     if wrong:
         raise SystemExit("\n\n".join(wrong))
     (ROOT / "docs/first-week.md").write_text("\n".join(parts) + "\n", "utf-8")

@@ -18,7 +18,9 @@ ROOT: Final = Path(__file__).parent.parent
 DOCS: Final = ROOT / "docs"
 LINK: Final = re.compile(r"(\]\()([^)\s#:]+)(?=[)#])")
 """The target of a link within the repository, without its anchor."""
-OF_TESTS: Final = re.compile(r"^```python\n(?:>>> (?!place).*\n)*(>>> place.*\n)+\n*```\n", re.M)
+OF_TESTS: Final = re.compile(
+    r"^```python\n(?:>>> (?!place).*\n)*(>>> place.*\n)+\n*```\n|^>>> place.*\n", re.M
+)
 
 
 def address(path: Path) -> str:

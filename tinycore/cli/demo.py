@@ -86,9 +86,13 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_argument("--data", metavar="PATH", help="a folder with the four idx files of MNIST")
-    command.add_argument("--steps", type=count, default=STEPS, help=f"steps, {STEPS} unless given")
+    command.add_argument(
+        "--steps", type=count, default=STEPS, help=f"number of steps, {STEPS} unless given"
+    )
     command.add_argument("--batch", type=count, default=64, help="digits per step, 64 unless given")
-    command.add_argument("--seed", type=int, default=0, help="another seed, another network")
+    command.add_argument(
+        "--seed", type=int, default=0, help="seed of the weights and batches, 0 unless given"
+    )
     command.set_defaults(run=run)
 
 

@@ -23,7 +23,7 @@ class Net:
     """A convolution, a pool and a linear layer."""
 
     def __init__(self) -> None:
-        self.first = nn.Conv2d(1, 4, 3, padding=1)
+        self.first = nn.Conv2d(3, 4, 3, padding=1)
         self.last = nn.Linear(4 * 16, 10)
 
     def __call__(self, image: Tensor) -> dict[str, Tensor]:
@@ -36,7 +36,7 @@ def page(tmp_path: Path) -> Iterator[tuple[Path, dict[str, Tensor]]]:
     """An exported model, and what it gives for its example here."""
     with Context(DEV="CPU:LLVM"):
         Tensor.manual_seed(3)
-        net, image = Net(), Tensor.rand(2, 1, 8, 8)
+        net, image = Net(), Tensor.rand(1, 3, 8, 8)
         export(net, {"image": image}, "webgpu", tmp_path)
         shutil.copy(HERE / "drive.html", tmp_path)
         yield tmp_path, net(image)
@@ -55,6 +55,8 @@ def test_a_model_runs_in_its_page(page: tuple[Path, dict[str, Tensor]]) -> None:
     found = re.fullmatch(r"the greatest difference from Python is ([\d.e-]+)", compared)
     assert found is not None, compared
     assert float(found[1]) < 1e-6
+    channels = numpy.array([float(text) for text in told["pixels"]]).reshape(3, 64)
+    numpy.testing.assert_allclose(channels.T, [[0.2, 0.4, 1.0]] * 64)  # of a picture in one color
     assert told["tables"].keys() == expected.keys()
     for name, tensor in expected.items():
         shown = numpy.array([float(text) for text in told["tables"][name]])

@@ -34,7 +34,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser(
         "chat",
         help="talk with a language model",
-        description="Talk with a language model, or let it continue a text. "
+        description="Chat with a language model, or let it continue a text. "
         "The answer goes to standard output, all else to standard error.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -45,7 +45,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument("--system", help="what the model is told before the talk")
     command.add_argument("--limit", type=int, help="most tokens of an answer")
     command.add_argument(
-        "--stop", action="append", default=[], metavar="TEXT", help="end where this is written"
+        "--stop", action="append", default=[], metavar="TEXT", help="stop where this text appears"
     )
     add_sampling(command)
     add_speculation(command)

@@ -15,11 +15,13 @@ __all__ = ["add_model", "add_sampling", "add_speculation", "check_device", "load
 def add_model(command: argparse.ArgumentParser) -> None:
     """Options for the model, and the device that computes it."""
     command.add_argument("model", help="a GGUF file, or a folder with config.json and weights")
-    command.add_argument("--context", type=int, help="most tokens of a talk; 4096 unless given")
+    command.add_argument(
+        "--context", type=int, help="most tokens of a conversation; 4096 unless given"
+    )
     command.add_argument("--device", help="where to compute, as DEV says it: CPU, CUDA ...")
     command.add_argument(
         "--cache", default="float16", choices=("float16", "bfloat16", "float32"),
-        help="type of the keys and values that are kept, float16 unless given",
+        help="type of the cached keys and values, float16 unless given",
     )  # fmt: skip
 
 
@@ -27,11 +29,11 @@ def add_sampling(command: argparse.ArgumentParser) -> None:
     """Options for the choice of tokens."""
     plain = Sampling()
     for name, kind, text in (
-        ("temperature", float, "0 takes the likeliest token each time"),
-        ("top-k", int, "of so many likeliest tokens; 0: of all"),
-        ("top-p", float, "of the fewest whose probabilities add up to this"),
-        ("min-p", float, "of those with at least this share of the greatest probability"),
-        ("repetition", float, "divide scores of recent tokens by this"),
+        ("temperature", float, "0 always takes the likeliest token"),
+        ("top-k", int, "sample from so many of the likeliest tokens (0: all)"),
+        ("top-p", float, "sample from the fewest tokens whose probabilities add up to this"),
+        ("min-p", float, "sample from tokens at least this likely, relative to the likeliest"),
+        ("repetition", float, "divide the scores of recent tokens by this"),
     ):
         default = getattr(plain, name.replace("-", "_"))
         command.add_argument(

@@ -37,7 +37,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser(
         "serve",
         help="serve a language model to programs, as OpenAI's API",
-        description="Serve a language model to programs, as OpenAI's API, and a page to talk.",
+        description="Serve a language model to programs by OpenAI's API, with a page to chat.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

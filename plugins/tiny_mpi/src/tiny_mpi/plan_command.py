@@ -18,20 +18,20 @@ example, of 1,024 cards in nodes of 8:
 """
 SIZES: Final = {
     "layers": "layers of the decoder",
-    "width": "features between layers",
-    "inner": "features inside of a layer's network",
-    "heads": "heads of attention",
-    "vocabulary": "tokens that there are",
-    "length": "tokens of a sequence",
-    "batch": "sequences of a step",
+    "width": "width of the residual stream",
+    "inner": "width inside the feed-forward network",
+    "heads": "attention heads",
+    "vocabulary": "size of the vocabulary",
+    "length": "tokens per sequence",
+    "batch": "sequences per step",
     "devices": "devices in all",
-    "node": "devices of a node",
+    "node": "devices per node",
 }
 RATES: Final = {
-    "flops": "operations a second of a device, as measured",
+    "flops": "operations per second of a device, as measured",
     "memory": "bytes of memory of a device",
-    "near": "bytes a second between devices of a node",
-    "far": "bytes a second of a device to other nodes",
+    "near": "bytes per second between devices of a node",
+    "far": "bytes per second from a device to other nodes",
 }
 
 
@@ -65,7 +65,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     for name, meaning in RATES.items():
         command.add_argument(f"--{name}", type=float, required=True, help=meaning)
     command.add_argument(
-        "--latency", type=float, default=0.0, help="seconds of a message beside its bytes"
+        "--latency", type=float, default=0.0, help="seconds per message, besides its bytes"
     )
     command.add_argument("--show", type=positive, default=5, help="number of ways to show")
     command.set_defaults(run=run)

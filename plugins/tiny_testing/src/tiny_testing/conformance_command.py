@@ -18,7 +18,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "conformance",
         help="prove what a device claims, level by level",
         description="Try everything that tinycore promises of a device. A capability that its "
-        "backend declares must be proven; one that works without being declared is told.",
+        "backend declares must be proven; one that works without being declared is reported.",
     )
     command.add_argument("device", nargs="?", help="as in DEV; the default device unless given")
     add_options(command)

@@ -119,7 +119,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         description="Write a complete package: a device that computes on this processor, its "
         "entry point, tests that prove it, and what is needed to build and release it.",
     )
-    command.add_argument("name", help="the word that users will write in DEV")
+    command.add_argument("name", help="name of the device, as users will write it in DEV")
     command.add_argument(
         "--into",
         type=Path,
@@ -131,7 +131,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--language",
         choices=("numpy", "c"),
         default="numpy",
-        help="what its programs are, numpy unless given",
+        help="language of its programs, numpy unless given",
     )
     command.add_argument(
         "--queues", action="store_true", help="drive it through command queues; for --language c"

@@ -47,7 +47,7 @@ LEVELS: Final = {
     Level.ORDER: "launches, copies and graphs happen in the order in which they were asked for",
     Level.EXCHANGE: "memory shared with other libraries, copies to other devices",
     Level.MODELS: "gradients, training steps, a transformer",
-    Level.PERFORMANCE: "how fast; told, not judged",
+    Level.PERFORMANCE: "speed; reported, not judged",
 }
 """Every level, in words."""
 

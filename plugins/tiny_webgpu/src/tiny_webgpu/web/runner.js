@@ -36,8 +36,9 @@ export function parseSafetensors(content) {
   return found;
 }
 
-// Loads a model. `read(name)` gives a file of the folder as an ArrayBuffer.
-export async function load(read, gpu = globalThis.navigator?.gpu) {
+// Loads a model. `read(name)` gives a file of the folder as an ArrayBuffer; `progress(done, count)` is
+// called for each kernel that is compiled.
+export async function load(read, gpu = globalThis.navigator?.gpu, progress = () => {}) {
   if (!gpu) throw new Error('this browser has no WebGPU');
   const text = async name => new TextDecoder().decode(await read(name));
   const manifest = JSON.parse(await text('model.json'));
@@ -46,7 +47,7 @@ export async function load(read, gpu = globalThis.navigator?.gpu) {
   const sources = await Promise.all(manifest.kernels.map(kernel => text(kernel.file)));
   const weights = parseSafetensors(await read('weights.safetensors'));
   const model = new Model(device, manifest);
-  await checked(device, () => model.build(sources, weights));
+  await checked(device, () => model.build(sources, weights, progress));
   return model;
 }
 
@@ -113,13 +114,18 @@ export class Model {
   }
 
   // Puts the weights into memory and makes a pipeline of each kernel, a bind group of each launch.
-  async build(sources, weights) {
+  async build(sources, weights, progress) {
     const { device, manifest } = this;
     const { STORAGE, COPY_SRC, COPY_DST, UNIFORM } = GPUBufferUsage;
     const usage = STORAGE | COPY_SRC | COPY_DST;
     this.buffers = manifest.buffers.map(size => device.createBuffer({ size, usage }));
     for (const { name, span } of manifest.weights) this.write(span, weights.get(name).bytes);
-    this.pipelines = manifest.kernels.map((kernel, i) => this.pipeline(kernel, sources[i]));
+    let done = 0;
+    this.pipelines = await Promise.all(manifest.kernels.map(async (kernel, i) => {
+      const pipeline = await this.pipeline(kernel, sources[i]);
+      progress(++done, manifest.kernels.length);
+      return pipeline;
+    }));
     this.steps = manifest.launches.map(launch => this.step(launch));
     const size = Math.max(this.steps.length, 1) * this.stride;
     this.uniform = device.createBuffer({ size, usage: UNIFORM | COPY_DST });
@@ -135,6 +141,7 @@ export class Model {
     return up((slots + 1) * WORD, UNIFORM_ALIGNMENT);
   }
 
+  // A promise: kernels are compiled side by side, and the page stays responsive.
   pipeline(kernel, code) {
     const { device, manifest } = this;
     const visibility = GPUShaderStage.COMPUTE;
@@ -144,7 +151,7 @@ export class Model {
       bindGroupLayouts: [device.createBindGroupLayout({ entries })],
     });
     const module = device.createShaderModule({ code, label: kernel.name });
-    return device.createComputePipeline({ layout, compute: { module, entryPoint: manifest.entry } });
+    return device.createComputePipelineAsync({ layout, compute: { module, entryPoint: manifest.entry } });
   }
 
   // What is bound for a launch: each buffer from an aligned byte on, and how far inside it starts.
