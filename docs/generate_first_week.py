@@ -32,7 +32,7 @@ PICTURES: Final = """
 
 A notebook, with `tiny-viz` installed:
 
-![Tensors, a summary, an error and a graph in a notebook](screens/notebook.png)
+![Tensors, a summary of layers and a graph in a notebook](screens/notebook.png)
 
 A long step in a terminal:
 
@@ -91,6 +91,7 @@ def environment(folder: Path) -> dict[str, str]:
         subprocess.run(pip, check=True, cwd=folder)
     path = f"{folder / 'venv/bin'}{os.pathsep}{os.environ['PATH']}"
     plain = {"NO_COLOR": "1", "LC_ALL": "C.UTF-8", "CHECKOUT": str(ROOT)}
+    plain["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
     return plain | {"PATH": path, "HOME": str(folder), "DEV": "CPU:LLVM"}
 
 
