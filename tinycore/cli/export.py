@@ -47,9 +47,8 @@ what to call and example inputs by name, whose shapes and dtypes are those of th
 The folder then holds the kernels, the weights, an example with the outputs computed here, and what
 runs them. An export replaces the files of an earlier one, and no others.
 
-examples:
-  tinycore export cpu digits.py:model -o digits && python digits/model.py    C, and a shared library
-  tinycore export webgpu digits.py:model -o page                             a page for browsers
+docs/export.md names the backends that export, what each writes, and what runs it. An unknown one
+is answered with those that are installed.
 """
 
 
