@@ -140,7 +140,10 @@ def run_and_publish(
         if written:
             held_values.end(written)
         held_values.hold(cached, form, changes + bool(written))
-        replace_nodes(replaced | renewed, {id(tensor) for tensor in owners})
+        changed = replaced | renewed
+        if read is not None:  # nobody shows the copy that was read
+            del changed[form.roots[0]]
+        replace_nodes(changed, {id(tensor) for tensor in owners})
         for node in cached if written and captured else ():
             graph.set_memory(node, None)  # unlike those in its place, it reads what was overwritten
         if written:  # others do not have the lock

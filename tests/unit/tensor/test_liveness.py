@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import pytest
 from call_counts import calls
 
 from tests.unit.tensor.helpers import live_tensors
 from tinycore import Context, Tensor, nn
-from tinycore.tensor import storage
-from tinycore.tensor.storage import is_waiting, waiting_tensors
+from tinycore.tensor import liveness, storage
+from tinycore.tensor.storage import Storage, is_waiting, waiting_tensors
 from tinycore.uop.node import UOp
 
 
@@ -132,3 +132,15 @@ def test_work_does_not_grow_with_the_number_of_living_tensors(
     work()  # the new ones are placed in groups once
 
     assert calls(work) < alone + len(others) / 4
+
+
+def test_a_read_looks_at_no_graphs_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    total = Tensor([1.0, 2.0]).realize()
+    others = [total * n for n in range(3)]
+    found: list[Collection[Storage]] = []
+    monkeypatch.setattr(liveness, "replace_in", lambda storages, *_: found.append(storages))
+
+    assert (total + 1).tolist() == [2.0, 3.0]
+
+    assert found == [[]]
+    assert others[2].tolist() == [2.0, 4.0]
