@@ -88,7 +88,7 @@ def test_windows_of_an_image_where_it_lies_are_numpys(
         found = image.conv2d(weight, padding=border, dilation=gap, dtype=dtypes.float32).numpy()
 
     assert numpy.array_equal(found, expected)
-    assert planned == [True]
+    assert set(planned) == {True}  # again, for memory that begins anywhere
 
 
 def test_a_tile_has_whole_rows_and_what_lies_between_them() -> None:
