@@ -41,8 +41,8 @@ from tinycore.engine.counters import profilers, report
 from tinycore.engine.counters import trace as trace_run
 from tinycore.engine.device_graph import Part, Single, graph_parts
 from tinycore.engine.run import ExecItem, Recording, Repeated, recordings
-from tinycore.engine.transactions import base_buffer, copies_of, restoring
-from tinycore.errors import DeviceError, OutOfMemory
+from tinycore.engine.transactions import all_or_none, base_buffer, copies_of
+from tinycore.errors import DeviceError
 from tinycore.schedule.memory_plan import Life, pack
 from tinycore.trace import Trace
 
@@ -248,17 +248,17 @@ class CapturedStep:
         """
         copied, early, late = self.pieces or self.divide(self.cheap_copies(), exchange, numbers)
         written = {base_buffer(exchange.get(b, b)) for b in copied}
-        try:
-            copies = copies_of(written)
-        except OutOfMemory:
-            copies = {}
+        if (copies := copies_of(written)) is None:
             _, early, late = self.divide((), exchange, numbers)
-        with restoring(copies, []):
+
+        def launch() -> None:
             for part in progress(early, "computing kernels", len(early)):
                 part.run(exchange, numbers)
             last.enter_context(deferred(handlers(everything=True)))
             for part in late:
                 part.run(exchange, numbers)
+
+        all_or_none(copies or {}, [], launch)
 
     def divide(
         self,

@@ -11,8 +11,7 @@ See docs/threads.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import islice
 from operator import call
@@ -26,7 +25,7 @@ from tinycore.device.buffer import Buffer
 from tinycore.engine.compile import CompiledRunner
 from tinycore.engine.counters import profilers, report, trace, update_stats
 from tinycore.engine.run import ExecItem, recordings
-from tinycore.errors import DeviceError
+from tinycore.errors import DeviceError, OutOfMemory
 from tinycore.schedule.device_memory import buffer_of
 from tinycore.schedule.retention import OnResult, Realized
 from tinycore.uop.node import UOp
@@ -76,9 +75,9 @@ class Transaction:
         """Execute the remaining launches."""
         began = perf_counter()
         with replaced(self, "is_running", True):
-            if self.is_native and (written := self.overwritten()) is not None:
-                with restoring(copies_of(written), self.done):
-                    self.launch(progress(self.calls, "computing kernels", len(self.calls)))
+            if self.is_native and (copies := self.copies()) is not None:
+                told = partial(progress, self.calls, "computing kernels", len(self.calls))
+                all_or_none(copies, self.done, lambda: self.launch(told()))
             elif self.is_native:
                 self.launch(self.calls)
             else:
@@ -89,19 +88,20 @@ class Transaction:
         self.count()
         self.on_result(self.computed)
 
-    def overwritten(self) -> set[Buffer] | None:
-        """Memory from before that the launches write to, if they take long and it is little."""
+    def copies(self) -> dict[Buffer, Buffer] | None:
+        """Copies of what the launches overwrite, if they take long and it is little."""
         if sum(item.runner.estimate.ops for item in self.items) < LONG_OPERATIONS or self.done:
             return None
         known = {base_buffer(buffer_of(node)) for node in self.existing}
         written = known.intersection(base_buffer(b) for i in self.items for b in i.results)
-        return written if sum(b.nbytes for b in written) <= MOST_COPIED_BYTES else None
+        return copies_of(written) if sum(b.nbytes for b in written) <= MOST_COPIED_BYTES else None
 
     def launch(self, calls: Iterable[Any]) -> None:
         """Make the remaining launches, in one call of C."""
         try:
             self.done.extend(map(call, islice(calls, len(self.done), None)))
         except Exception as error:
+            del calls  # or its progress would be told for as long as the traceback lives
             item = self.items[len(self.done)]
             report("failed", item.runner.name, item.runner.device, item.metadata, error)
             raise
@@ -130,18 +130,25 @@ class Transaction:
         self.on_result(Realized(given, {}))
 
 
-def copies_of(memory: Iterable[Buffer]) -> dict[Buffer, Buffer]:
-    """Copies of the content of buffers. Raises OutOfMemory."""
-    return {buffer: Buffer.allocated_like(buffer).copy_from(buffer) for buffer in memory}
+def copies_of(memory: Iterable[Buffer]) -> dict[Buffer, Buffer] | None:
+    """Copies of the content of buffers; None where there is no room for them."""
+    try:
+        return {buffer: Buffer.allocated_like(buffer).copy_from(buffer) for buffer in memory}
+    except OutOfMemory:
+        return None
 
 
-@contextmanager
-def restoring(copies: Mapping[Buffer, Buffer], log: list[Any]) -> Iterator[None]:
-    """Undo a block that an error or an interrupt ends: buffers have the content of their copies
-    again, and the log of its launches is empty.
+def all_or_none(
+    copies: Mapping[Buffer, Buffer], log: list[Any], launch: Callable[[], None]
+) -> None:
+    """Make some launches. If an error or an interrupt ends that, buffers have the content of their
+    copies again, and the log is empty.
+
+    No context manager: one that an interrupt ends before its block begins would restore what is
+    long since another content, when its traceback is freed.
     """
     try:
-        yield
+        launch()
     except BaseException:
         with deferred(handlers(everything=True)):
             for buffer, copy in copies.items():

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import random
 import signal
-from collections.abc import Iterable, Iterator
-from typing import Any
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
 
 import pytest
 
 from tinycore import Device, Tensor, TinyJit, nn
+from tinycore.device.buffer import Buffer
 from tinycore.engine import captured_step, transactions
+from tinycore.errors import OutOfMemory
 
 pytestmark = pytest.mark.skipif(
     Device.DEFAULT == "PYTHON", reason="launches of PYTHON are not native"
@@ -87,3 +93,82 @@ def test_an_interrupted_step_is_done_or_not_begun(
     if found == before:
         tried.step()
     assert tried.state() == after
+
+
+def interrupted_at_return(work: Callable[[], object], number: int) -> KeyboardInterrupt | None:
+    """The interrupt, with its traceback, that comes as a function below a transaction returns."""
+    returns = count()
+
+    def trace(frame: FrameType, event: str, _argument: object) -> Any:
+        code = frame.f_code  # what ends a generator that nobody iterates any more is ignored
+        is_near = Path(code.co_filename).name in ("transactions.py", "contextlib.py")
+        is_near = is_near and code.co_name != "<genexpr>"
+        if is_near and event == "return" and next(returns) == number:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    except KeyboardInterrupt as interrupt:
+        return interrupt
+    finally:
+        sys.settrace(before)
+    return None
+
+
+def test_an_interrupt_that_is_kept_restores_nothing_later() -> None:
+    """An interactive session keeps the last one, and what its traceback refers to."""
+    for number in count():
+        x = Tensor([1.0, 2.0]).realize()
+        x.assign(x + 1)
+        kept = interrupted_at_return(x.realize, number)
+        x.assign(Tensor([5.0, 6.0]).realize()).realize()
+        is_last = kept is None
+        del kept
+        assert x.tolist() == [5.0, 6.0], number
+        if is_last:
+            break
+    assert number > 5
+
+
+@pytest.mark.parametrize("is_captured", [False, True])
+def test_without_memory_for_copies_a_step_is_done_as_ever(
+    monkeypatch: pytest.MonkeyPatch, is_captured: bool
+) -> None:
+    def full(copy: Buffer, of: Buffer) -> NoReturn:
+        raise OutOfMemory("the device is full")
+
+    right, tried = Trainer(is_captured), Trainer(is_captured)
+    for _ in range(3):
+        right.step()
+        with monkeypatch.context() as patch:
+            patch.setattr(Buffer, "copy_from", full)
+            tried.step()
+    assert tried.state() == right.state()
+
+
+def test_progress_ends_with_a_launch_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    def progress(items: Iterable[Any], what: str, count: int) -> Iterator[Any]:
+        try:
+            yield from items
+        finally:
+            told.append("ended")
+
+    def fail(_launch: object) -> NoReturn:
+        raise RuntimeError("the card is lost")
+
+    x = Tensor([1.0, 2.0]).realize()
+    x.assign(x + 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(transactions, "progress", progress)
+        patch.setattr(transactions, "call", fail)
+        with pytest.raises(RuntimeError, match="lost") as kept:
+            x.realize()
+        assert told == ["ended"]
+        del kept
+    assert x.tolist() == [2.0, 3.0]
