@@ -16,8 +16,8 @@ import tempfile
 import time
 import urllib.request
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, ContextDecorator
 from dataclasses import dataclass
 from hashlib import blake2b, file_digest
 from http.client import HTTPException
@@ -178,32 +178,36 @@ class Timing:
             print(f"{self.prefix}{nanoseconds * 1e-6:6.2f} ms{more}")
 
 
-@contextmanager
-def Profiling(  # noqa: N802  as tinygrad spells it
-    enabled: bool = True,
-    sort: str = "cumtime",
-    frac: float = 0.2,
-    fn: str | os.PathLike[str] | None = None,
-) -> Iterator[None]:
+@dataclass(eq=False)
+class Profiling(ContextDecorator):
     """Prints where the Python of a `with` block took its time, by cProfile.
 
     Lines are sorted by `sort`, and `frac` of them printed. `fn` names a file for all of it, which
     `python -m pstats` reads. Kernels are in `DEBUG=2`.
     """
-    import cProfile  # noqa: PLC0415  see __getattr__
-    import pstats  # noqa: PLC0415
 
-    if not enabled:
-        yield
-        return
-    profile = cProfile.Profile()
-    try:
-        with profile:
-            yield
-    finally:
-        if fn is not None:
-            profile.dump_stats(fn)
-        pstats.Stats(profile).strip_dirs().sort_stats(sort).print_stats(frac)
+    enabled: bool = True
+    sort: str = "cumtime"
+    frac: float = 0.2
+    fn: str | os.PathLike[str] | None = None
+
+    def __enter__(self) -> Self:
+        import cProfile  # noqa: PLC0415  see __getattr__
+
+        self._profile = cProfile.Profile()
+        if self.enabled:
+            self._profile.enable()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        import pstats  # noqa: PLC0415
+
+        if self.enabled:
+            self._profile.disable()
+            if self.fn is not None:
+                self._profile.dump_stats(self.fn)
+            found = pstats.Stats(self._profile).strip_dirs()
+            found.sort_stats(self.sort).print_stats(self.frac)
 
 
 def profile_marker(name: str) -> None:

@@ -60,6 +60,17 @@ def test_a_profile_says_where_time_went(capsys: pytest.CaptureFixture[str], tmp_
     assert (tmp_path / "profile").stat().st_size > 0
 
 
+def test_a_profile_is_begun_again(capsys: pytest.CaptureFixture[str]) -> None:
+    profiling = helpers.Profiling()
+    square = profiling(lambda x: x * x)
+    for _ in range(2):
+        with profiling:
+            pass
+
+    assert square(square(3)) == 81
+    assert capsys.readouterr().out.count("function calls") == 4
+
+
 def test_a_marker_is_a_line_between_kernels(capsys: pytest.CaptureFixture[str]) -> None:
     helpers.profile_marker("quiet")
     with Context(DEBUG=2):

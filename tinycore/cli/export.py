@@ -110,13 +110,16 @@ def named_in_module(module: str, name: str) -> Any:
     what else importing it raises is its own.
     """
     try:
-        return getattr(module_named(module), name, None)
+        found = module_named(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
         raise ArgumentError(
             f"there is no module {error.name}. For a file, write FILE.py:NAME"
         ) from error
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
 
 
 def exporters() -> list[str]:

@@ -432,6 +432,19 @@ def test_a_reference_to_nothing_is_told(reference: str, message: str) -> None:
         made(reference)
 
 
+def test_a_reference_into_a_class_of_a_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "classed_models.py").write_text(
+        "class Net:\n    @staticmethod\n    def make():\n        return abs, {}\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    assert made("classed_models:Net.make") == (abs, {})
+    with pytest.raises(ArgumentError, match=r"Net\.absent\.make is no function"):
+        made("classed_models:Net.absent.make")
+
+
 def test_a_module_that_lacks_what_it_imports_raises_its_own_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
