@@ -244,6 +244,8 @@ def text(content: bytes) -> str:
 
 def versions(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
     """Versions of operator sets by domain, where ai.onnx is the empty name."""
+    if strange := [each.version for each in imports if not 0 <= each.version < 1 << 31]:
+        raise FileFormatError(f"there is no version {strange[0]} of operators.")
     return {"" if each.domain == "ai.onnx" else each.domain: each.version for each in imports}
 
 

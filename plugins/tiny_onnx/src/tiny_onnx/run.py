@@ -23,7 +23,7 @@ from tiny_onnx.reference import evaluated
 from tiny_onnx.registry import find
 from tiny_onnx.values import NOTHING, Data, Value, as_array
 from tinycore import Tensor
-from tinycore.errors import FileFormatError, TinycoreError, UnsupportedError
+from tinycore.errors import FileFormatError, OutOfMemory, TinycoreError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,6 +37,17 @@ NOT_FIXED: Final = frozenset(
      "Multinomial", "Dropout", "If", "Loop", "Scan", "SequenceMap")
 )  # fmt: skip
 """Operators with random results, or with graphs that may have them."""
+GROWING: Final[Mapping[str, Sequence[int]]] = {
+    "BlackmanWindow": (0,), "CenterCropPad": (1,), "Col2Im": (1,), "DFT": (1,), "Expand": (1,),
+    "HammingWindow": (0,), "HannWindow": (0,), "MelWeightMatrix": (0, 1), "OneHot": (1,),
+    "Pad": (1,), "Range": (0, 1, 2), "Resize": (2, 3), "RoiAlign": (), "Tile": (1,),
+    "Upsample": (1,),
+}  # fmt: skip
+"""Operators whose results are as large as numbers say, in these inputs or in attributes."""
+MOST_GROWN: Final = 1 << 26
+"""Product of such numbers up to which the host computes the result."""
+MOST_NODES: Final = 1_000_000
+"""Nodes that one run computes, where graphs and functions may repeat each other at will."""
 DEEPEST: Final = 200
 """Functions and graphs inside of each other, of which a hostile model may have any number."""
 
@@ -102,6 +113,7 @@ class Run:
         self.model = model
         self.device = device
         self.read: set[str] = set()
+        self.left = MOST_NODES
         self.folded = dict(folded)
 
     def reads(self, value: Value) -> None:
@@ -110,8 +122,15 @@ class Run:
 
     def execute(self, nodes: Sequence[Node], scope: Scope) -> None:
         """Compute nodes in order, their results into the scope."""
+        self.spend(1 + len(nodes))
         for node in nodes:
             scope.values.update(zip(node.outputs, self.node(node, scope), strict=False))
+
+    def spend(self, count: int) -> None:
+        """Take nodes, or steps of one, from those that a run may compute."""
+        self.left -= count
+        if self.left < 0:
+            raise UnsupportedError(f"the model computes more than {MOST_NODES} nodes in one call.")
 
     def branch(self, graph: Graph, scope: Scope) -> list[Value]:
         """The outputs of a branch of an `If` in `scope`."""
@@ -134,9 +153,17 @@ class Run:
         inputs = tuple(scope[name] for name in node.inputs)
         sources = frozenset[str]().union(*(each.sources for each in inputs))
         is_fixed = node.op not in NOT_FIXED and all(each.is_fixed for each in inputs)
-        outputs = self.on_host(node, inputs, scope)
-        if outputs is None:
-            outputs = self.computed(node, inputs, scope)
+        try:
+            outputs = self.on_host(node, inputs, scope)
+            if outputs is None:
+                outputs = self.computed(node, inputs, scope)
+        except TinycoreError:
+            raise
+        except MemoryError as error:
+            raise OutOfMemory(f"{node}: {error}") from error
+        except Exception as error:  # of operators that meet what the standard does not allow
+            text = f"{type(error).__name__}: {error}"
+            raise FileFormatError(f"{node} cannot be computed: {text}") from error
         found = [
             Value(each.data, each.sources, each.is_fixed and is_fixed)  # a branch may be fixed
             if isinstance(each, Value)
@@ -162,6 +189,8 @@ class Run:
             return None
         if any(isinstance(each, Graph | Reference) for each in node.attributes.values()):
             return None
+        if node.op in GROWING and grown(node, arrays) > MOST_GROWN:
+            return None
         return evaluated(node.proto, arrays, scope.version(node.domain))
 
     def computed(
@@ -183,8 +212,6 @@ class Run:
         except TinycoreError as error:
             error.add_note(f"in node {node}")
             raise
-        except (ValueError, TypeError, KeyError, IndexError, ZeroDivisionError) as error:
-            raise FileFormatError(f"{node} cannot be computed: {error}") from error
         return outputs if isinstance(outputs, tuple) else (outputs,)
 
     def function(
@@ -231,6 +258,16 @@ class Run:
         }
         function = Reader(f"the standard's {node.op}", None).function(proto)
         return self.function(function, {**attributes, **node.attributes}, inputs, scope)
+
+
+def grown(node: Node, arrays: Sequence[Data]) -> float:
+    """The product of the numbers that decide how large a node's result is."""
+    numbers = [arrays[place] for place in GROWING[node.op] if place < len(arrays)]
+    numbers += [numpy.asarray(each) for each in node.attributes.values()]
+    found = [e for e in numbers if isinstance(e, numpy.ndarray) and e.dtype.kind in "fiu"]
+    with numpy.errstate(all="ignore"):
+        sizes = [numpy.fmax(abs(each.astype(float)), 1).prod() for each in found]
+        return float(numpy.prod(sizes))
 
 
 def bound(node: Node, known: Mapping[str, Any]) -> Node:

@@ -7,6 +7,7 @@ shape is known, and a kernel needs its shape.
 from __future__ import annotations
 
 import math
+from typing import Final
 
 import numpy
 
@@ -108,6 +109,10 @@ def cubic_weight(distance: Tensor, a: float = -0.75) -> Tensor:
     return (d <= 1).where(near, (d < 2).where(far, 0))
 
 
+MOST_POINTS: Final = 1 << 26
+"""Points of a region at which an image is read."""
+
+
 @operator("RoiAlign")
 def region_align(call: Call) -> Data:
     """Regions of images at a fixed size: means or maxima of points between pixels (He, 2017)."""
@@ -126,6 +131,8 @@ def region_align(call: Call) -> Data:
         ratio = call.get("sampling_ratio", 0)
         down = ratio or math.ceil(tall / height)
         across = ratio or math.ceil(wide / width)
+        if height * max(down, 1) * width * max(across, 1) > MOST_POINTS:
+            raise MemoryError(f"{height * down} x {width * across} points of a region")
         rows = top + (numpy.arange(height * down) + 0.5) * tall / height / down
         columns = left + (numpy.arange(width * across) + 0.5) * wide / width / across
         read = points(x[int(image) : int(image) + 1], rows, columns, call.get("mode", "avg"))

@@ -122,6 +122,7 @@ def unrolled(call: Call, gates: int, default: Sequence[str], states: int, step: 
             bias[index, gates * hidden :], functions[index], begin, index,
         )  # fmt: skip
         is_reversed = kind == "reverse" or index == 1
+        call.run.spend(length)
         outputs.append(run(direction, x, lengths, is_reversed, step))
         last.append(direction.state)
     every = Tensor.stack(*[Tensor.stack(*each) for each in outputs], dim=1)

@@ -78,6 +78,7 @@ def split_to_sequence(call: Call) -> Data:
     x = call.tensor(0)
     axis = call.axis("axis", x.ndim, 0)
     side = int(x.shape[axis])
+    call.run.spend(side)
     if not call.has(1):
         parts = pieces(x, [1] * side, axis)
         return list(parts if call.get("keepdims", 1) else [each.squeeze(axis) for each in parts])
