@@ -7,6 +7,7 @@ import json
 import re
 import sqlite3
 import threading
+import tracemalloc
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator
@@ -432,6 +433,13 @@ def test_a_timeline_of_many_launches_is_sent_in_parts(tmp_path: Path) -> None:
     writer.put("meta", [("nanoseconds", str(count * 1000))])
     writer.close()
 
+    with closing(Queries(writer.path)) as queries:
+        tracemalloc.start()
+        for name in ("summary", "timeline", "memory", "graph", "holders", "schedules"):
+            queries.known[name]({"from": "0", "to": str(count * 1000), "at": "5000000"})
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert most < writer.path.stat().st_size / 3, "what is opened is read piece by piece"
     with served(writer.path) as server:
         whole = answer(server, f"timeline?from=0&to={count * 1000}&pixels=1000")
         (lane,) = whole["lanes"]

@@ -36,6 +36,7 @@ const where = origins => {
 };
 const fixed = (value, digits) => value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 const count = value => value.toLocaleString("en-US");
+const many = (value, one) => `${count(value)} ${one}${value === 1 ? "" : one.endsWith("ch") ? "es" : "s"}`;
 const took = seconds => seconds >= 1 ? `${fixed(seconds, 2)} s` : seconds >= 1e-3 ? `${fixed(seconds * 1e3, 2)} ms` : `${fixed(seconds * 1e6, 1)} us`;
 const bytes = value => value >= 1e9 ? `${fixed(value / 1e9, 2)} GB` : value >= 1e6 ? `${fixed(value / 1e6, 2)} MB` : value >= 1e3 ? `${fixed(value / 1e3, 1)} kB` : `${value} B`;
 /* Times on an axis, in nanoseconds, in one unit. */
@@ -159,7 +160,7 @@ async function kernelView(main, { id, tab = "Overview" }) {
   const graphs = make("dd", {}), scheduled = await ask("schedules");
   for (const graph of scheduled.filter(({ kernels }) => kernels.includes(number)).slice(0, 12)) graphs.append(make("a", { onclick: () => go("Schedule", { id: graph.id, tab: "Storages" }) }, `graph ${graph.id}`), " ");
   const facts = { device: `${found.device}, ${found.queue}`, operations: found.operations.join(" "), work: `${count(found.ops)} operations, ${bytes(found.bytes)}` };
-  if (known) Object.assign(facts, { time: `${took(known.seconds)}, ${percent(known.share)} of all; ${count(known.launches)} launches, mean ${took(known.seconds / known.launches)}`, limit: limit(known) });
+  if (known) Object.assign(facts, { time: `${took(known.seconds)}, ${percent(known.share)} of all; ${many(known.launches, "launch")}, mean ${took(known.seconds / known.launches)}`, limit: limit(known) });
   const list = make("dl", { class: "facts" }, ...Object.entries(facts).flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]), make("dt", {}, "lines"), places, make("dt", {}, "scheduled in"), graphs);
   const tabs = make("div", { class: "tabs" }, ...["Overview", "Graph", "Passes", "Plans", "Source", "Assembly"].map(name => make("button", { class: name === tab ? "on" : "", onclick: () => go("Kernel", { id, tab: name }) }, name)));
   head.append(list, tabs);
@@ -272,7 +273,7 @@ async function linesView(main, { path, line }) {
   const places = [...byLine].filter(([place]) => place.startsWith(chosen + ":")), most = Math.max(...places.map(([, known]) => known.seconds), 1e-12);
   let here = null;
   const rows = text ? text.split("\n") : [];
-  const kernels = make("div", {});
+  const kernels = make("div", { class: "kernels" });
   rows.forEach((content, n) => {
     const known = byLine.get(`${chosen}:${n + 1}`);
     const row = make("div", { class: `line${known ? " hot" : ""}${String(n + 1) === line ? " here" : ""}` }, make("span", { class: "count" }, String(n + 1)), make("span", { class: "time" }, known ? took(known.seconds) : ""), make("span", {}, content || " "));
@@ -290,7 +291,7 @@ async function linesView(main, { path, line }) {
 }
 
 function kernelRow(kernel) {
-  return make("div", {}, "        ", make("a", { onclick: () => go("Kernel", { id: kernel.id }) }, kernel.name), ` ${took(kernel.seconds)} in ${count(kernel.launches)} launches: ${kernel.operations.join(" ")}`);
+  return make("div", {}, make("a", { onclick: () => go("Kernel", { id: kernel.id }) }, kernel.name), ` ${took(kernel.seconds)} in ${many(kernel.launches, "launch")}: ${kernel.operations.join(" ")}`);
 }
 
 /* An origin in text, `softmax /home/me/train.py:31`, as a link to its line. */
@@ -323,7 +324,7 @@ async function scheduleView(main, { id, tab = "Graph" }) {
   const kernel = launch => launch === null || launch === undefined ? null : state.kernels.get(made.kernels[launch]);
   const link = launch => { const known = kernel(launch); return known ? make("a", { onclick: () => go("Kernel", { id: known.id }) }, `${launch} ${known.name}`) : launch === null || launch === undefined ? "" : String(launch); };
   const tabs = make("div", { class: "tabs" }, ...["Graph", "Storages", "Apart", "Launches", "Passes"].map(name => make("button", { class: name === tab ? "on" : "", onclick: () => go("Schedule", { id, tab: name }) }, name)));
-  const head = make("div", { class: "pad" }, make("h2", {}, `Graph ${id}: ${count(made.nodes)} nodes, ${count(made.storages.length)} values stored, ${count(made.kernels.length)} launches`), tabs);
+  const head = make("div", { class: "pad" }, make("h2", {}, `Graph ${id}: ${many(made.nodes, "node")}, ${many(made.storages.length, "value")} stored, ${many(made.kernels.length, "launch")}`), tabs);
   if (!made.same) head.append(make("p", { class: "error" }, "This graph was cut here into other kernels than those that ran: by another tinycore, or for other devices."));
   const body = make("div", {});
   main.append(head, body);
@@ -389,7 +390,7 @@ async function memoryView(main) {
   }, [times, ...columns], plot);
   const at = async time => {
     const found = await ask("holders", { at: Math.round(time) });
-    held.replaceChildren(make("h2", {}, `In use at ${fixed(time / 1e6, 3)} ms: ${bytes(found.reduce((sum, b) => sum + b.bytes, 0))} in ${count(found.length)} buffers`),
+    held.replaceChildren(make("h2", {}, `In use at ${fixed(time / 1e6, 3)} ms: ${bytes(found.reduce((sum, b) => sum + b.bytes, 0))} in ${many(found.length, "buffer")}`),
       make("table", {}, make("thead", {}, make("tr", {}, ...["bytes", "device", "dtype", "from", "to", "held for", "where"].map((name, n) => make("th", { class: [0, 3, 4].includes(n) ? "number" : "" }, name)))),
         make("tbody", {}, ...found.map(b => make("tr", { class: "link", onclick: () => b.kernel && go("Kernel", { id: b.kernel }) }, make("td", { class: "number" }, bytes(b.bytes)), make("td", {}, b.device), make("td", {}, b.dtype), make("td", { class: "number" }, `${fixed(b.born / 1e6, 3)} ms`), make("td", { class: "number" }, b.died === null ? "the end" : `${fixed(b.died / 1e6, 3)} ms`), make("td", {}, `${b.written ? "written" : "read"} by ${b.name}`), make("td", {}, where(b.origins)))))));
   };
@@ -409,13 +410,13 @@ async function failuresView(main) {
       make("p", {}, failure.device ? `on ${failure.device}, ` : "", `at ${fixed(failure.start / 1e6, 3)} ms`, ...failure.origins.flatMap(([method, file, line]) => [", ", make("a", { onclick: () => go("Lines", { path: file, line }) }, `${method} ${base(file)}:${line}`)])),
       make("pre", {}, failure.message), make("h3", {}, "Traceback"), make("pre", {}, failure.traceback)));
   }
-  status(`${count(found.length)} failures`);
+  status(many(found.length, "failure"));
 }
 
 async function start() {
   const summary = state.summary = await ask("summary");
   for (const kernel of summary.kernels) state.kernels.set(kernel.id, kernel);
-  element("program").textContent = `${summary.about.program || summary.file}, ${took(summary.nanoseconds / 1e9)}, ${count(summary.launches)} launches timed`;
+  element("program").textContent = `${summary.about.program || summary.file}, ${took(summary.nanoseconds / 1e9)}, ${many(summary.launches, "launch")} timed`;
   element("program").title = summary.about.folder || "";
   document.title = `${summary.about.program || "profile"} - tinycore viz`;
   for (const view of Object.keys(VIEWS)) element("views").append(make("button", { "data-view": view, onclick: () => go(view) }, view === "Failures" && summary.failures ? `Failures (${summary.failures})` : view));

@@ -19,7 +19,8 @@ class Graph extends Drawing {
   show({ boxes, edges, bends }, outlined = false) {
     this.context.font = "12px system-ui, sans-serif";
     for (const box of boxes) {
-      box.w = Math.min(this.context.measureText(box.label).width, 288) + 20; box.h = 26;
+      /* no wider than the room that layout.py has left for it */
+      box.w = Math.min(this.context.measureText(box.label).width, 7.2 * Math.min(box.label.length, 40)) + 20; box.h = 26;
       box.color = box.kernel ? color(box.kernel) : FILLS[box.kind];
       box.stroke = outlined && box.color;
       if (outlined && box.kind !== "memory") box.color = null;
