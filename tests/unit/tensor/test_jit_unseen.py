@@ -7,10 +7,12 @@ Each case is called until it is replayed, then changed; the next call has to see
 from __future__ import annotations
 
 import array
+import collections
 import ctypes
 import enum
 import io
 import operator
+import queue
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -293,6 +295,52 @@ def a_read_only_view_of_a_dict() -> Case:
     inner = {"factor": 2.0}
     value = types.MappingProxyType(inner)
     return lambda x: x * value["factor"], lambda: inner.update(factor=5.0)
+
+
+@case
+def a_factory_of_missing_keys() -> Case:
+    value = collections.defaultdict(lambda: 2.0)
+    return lambda x: x * (value["k"], value.pop("k"))[0], setting(
+        value, "default_factory", lambda: 5.0
+    )
+
+
+@case
+def a_factory_that_is_called() -> Case:
+    class Below(collections.defaultdict[str, float]):
+        pass
+
+    value = Below(lambda: 2.0)
+    return lambda x: x * value.default_factory(), setting(value, "default_factory", lambda: 5.0)
+
+
+@case
+def a_dict_written_in_python() -> Case:
+    value = collections.UserDict(factor=2.0)
+    return lambda x: x * value["factor"], lambda: value.update(factor=5.0)
+
+
+@case
+def a_subclass_of_a_list_written_in_python() -> Case:
+    class Below(collections.UserList[float]):
+        pass
+
+    value = Below([2.0])
+    return lambda x: x * value[0], lambda: value.__setitem__(0, 5.0)
+
+
+@case
+def a_chain_of_dicts() -> Case:
+    value = collections.ChainMap({"other": 3.0}, {"factor": 2.0})
+    return lambda x: x * value["factor"], lambda: value.maps.insert(0, {"factor": 5.0})
+
+
+@case
+def a_queue() -> Case:
+    value: queue.Queue[int] = queue.Queue()
+    value.put(1)
+    value.put(1)
+    return lambda x: x * value.qsize(), lambda: [value.put(1) for _ in range(3)]
 
 
 @pytest.mark.parametrize("name", cases)

@@ -16,7 +16,8 @@ from typing import Any, Final, NamedTuple
 
 from tinycore.tensor.guards.guard import GLOBAL, Table
 
-LIBRARIES: Final = sys.stdlib_module_names
+LIBRARIES: Final = sys.stdlib_module_names - {"collections", "queue"}
+"""Modules that are not looked into; containers written in Python are, as what they hold counts."""
 OWN: Final = ("llm", "cli", "testing")
 """Packages of tinycore that are looked into, as programs are."""
 LAYERS: Final = "tinycore.nn"
@@ -137,7 +138,7 @@ class Names:
         self.home = home.partition(".")[0]
         """The package of the function, which is searched wherever it lies."""
         self.codes: set[types.CodeType] = set()
-        self.attributes: set[str] = set()
+        self.attributes = {"default_factory"}  # which Python asks for missing keys
         self.stored: set[str] = set()
         self.modules: set[str] = set()
         self.scopes: dict[int, dict[str, None]] = {}
