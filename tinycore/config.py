@@ -222,22 +222,21 @@ class Context(ContextDecorator):
         self._overrides = {name: row(name).checked(value) for name, value in overrides.items()}
 
     def __enter__(self) -> None:
+        self._tell(True)  # first: if that fails, nothing of this holds
         current.set(self._inside(current.get()))
-        self._tell(True)
 
     def __exit__(self, *exception: object) -> None:
-        self._tell(False)
         layer, inner = current.get(), list[Overrides]()
         while isinstance(layer, Overrides) and layer.owner is not self:
             inner.append(layer)
             layer = layer.outer
-        if not isinstance(layer, Overrides):
-            return  # left elsewhere than it was entered, as by the end of an asynchronous generator
-        left = layer.outer
-        for above in reversed(inner):  # entered later and not left yet, as in a generator
-            assigned = [n for n, v in above.items() if above.inherited.get(n, above) is not v]
-            left = above.owner._inside(left, {name: above[name] for name in assigned})
-        current.set(left)
+        if isinstance(layer, Overrides):  # else left elsewhere, as an asynchronous generator is
+            left = layer.outer
+            for above in reversed(inner):  # entered later and not left yet, as in a generator
+                assigned = [n for n, v in above.items() if above.inherited.get(n, above) is not v]
+                left = above.owner._inside(left, {name: above[name] for name in assigned})
+            current.set(left)
+        self._tell(False)
 
     def _tell(self, is_entered: bool) -> None:
         for name in watchers.keys() & self._overrides.keys():

@@ -281,6 +281,18 @@ def test_context_ends_when_its_block_raises() -> None:
     assert settings.DEBUG == 0
 
 
+@pytest.mark.parametrize("failing", [True, False], ids=["entered", "left"])
+def test_context_ends_when_a_watcher_raises(monkeypatch: pytest.MonkeyPatch, failing: bool) -> None:
+    def watch(value: int, is_entered: bool) -> None:
+        if is_entered is failing:
+            raise OSError("the disk is full")
+
+    monkeypatch.setitem(config.watchers, "NOOPT", watch)
+    with pytest.raises(OSError, match="full"), Context(DEBUG=2, NOOPT=1):
+        pass
+    assert (settings.DEBUG, settings.NOOPT) == (0, False)
+
+
 def test_context_decorates_a_function_even_a_recursive_one() -> None:
     @Context(DEBUG=3)
     def depth(count: int) -> list[int]:

@@ -92,6 +92,34 @@ try:
 except ZeroDivisionError:
     pass
 """
+AROUND = """import os, tempfile, threading
+from tinycore import Context, Tensor
+entered, made, left = threading.Event(), threading.Event(), threading.Event()
+def wait():
+    with Context(VIZ=1):
+        entered.set()
+        made.wait()
+    left.set()
+threading.Thread(target=wait).start()
+entered.wait()
+with Context(VIZ=1):
+    with Context(VIZ=1), Context(VIZ=0):
+        (Tensor([1.0]) + 1).realize()  # imports this package
+    made.set()
+    left.wait()
+    (Tensor([1.0]) * 3).exp2().realize()
+place = os.getcwd()
+gone = tempfile.mkdtemp()
+os.chdir(gone)
+os.rmdir(gone)
+try:
+    with Context(VIZ=1):
+        pass
+except FileNotFoundError:
+    os.chdir(place)
+with Context(VIZ=1):
+    Tensor([1.0]).sin().realize()
+"""
 FAILING = """
 from tinycore import Tensor
 a = Tensor.rand(16, 16).realize()
@@ -502,6 +530,15 @@ def test_blocks_of_a_context_are_recorded_one_by_one(tmp_path: Path) -> None:
     ]
     assert methods == [{"add", "mul", "sub"}, {"exp2"}]
     assert last.failures == ("the program: ZeroDivisionError: ",)
+
+
+def test_blocks_around_the_first_kernel_are_recorded_to_their_end(tmp_path: Path) -> None:
+    done = run_program(AROUND, tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    told = re.findall("the profile of this block: tinycore viz (.*)", done.stderr)
+    launches = [sum(kernel.launches for kernel in summary_of(path).kernels) for path in told]
+    assert launches == [2, 1]
 
 
 def test_a_recorded_program_has_its_blocks_in_one_profile(tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ import atexit
 import os
 import sys
 import time
+from collections import Counter
 from pathlib import Path
+from threading import get_ident
 from types import TracebackType
 from typing import Final
 
@@ -66,7 +68,9 @@ class Blocks:
     """The blocks of `Context(VIZ=1)` that are open, in all threads, and their profile."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.open: Counter[int] = Counter()
+        """How many of a thread, by its number: those open in others when this is imported are not
+        known, and end nothing."""
         self.profile: profile | None = None
         self.changing = lock()
 
@@ -76,12 +80,19 @@ blocks = Blocks()
 
 def block(value: int, is_entered: bool) -> None:
     """Begin to record with the first block, and end with the last; a recorded program has all."""
+    thread = get_ident()
     with blocks.changing:
-        blocks.count += 1 if is_entered else -1
-        if is_entered and blocks.count == 1 and not current:
-            blocks.profile = profile(new_path())
-            blocks.profile.__enter__()
-        if blocks.count or (ended := blocks.profile) is None:
+        if is_entered:
+            if not blocks.open.total() and not current:
+                begun = profile(new_path())
+                begun.__enter__()
+                blocks.profile = begun
+            blocks.open[thread] += 1
+            return
+        if not blocks.open[thread]:
+            return
+        blocks.open[thread] -= 1
+        if blocks.open.total() or (ended := blocks.profile) is None:
             return
         blocks.profile = None
     try:
