@@ -6,13 +6,17 @@ Each case is called until it is replayed, then changed; the next call has to see
 
 from __future__ import annotations
 
+import argparse
 import array
 import collections
+import configparser
 import ctypes
 import enum
 import io
 import operator
 import queue
+import string
+import threading
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -333,6 +337,31 @@ def a_subclass_of_a_list_written_in_python() -> Case:
 def a_chain_of_dicts() -> Case:
     value = collections.ChainMap({"other": 3.0}, {"factor": 2.0})
     return lambda x: x * value["factor"], lambda: value.maps.insert(0, {"factor": 5.0})
+
+
+@case
+def parsed_arguments() -> Case:
+    value = argparse.Namespace(factor=2.0)
+    return lambda x: x * value.factor, setting(value, "factor", 5.0)
+
+
+@case
+def a_parsed_file() -> Case:
+    value = configparser.ConfigParser()
+    value.read_dict({"model": {"factor": "2"}})
+    return lambda x: x * float(value["model"]["factor"]), lambda: value.set("model", "factor", "5")
+
+
+@case
+def a_template() -> Case:
+    value = string.Template("2")
+    return lambda x: x * float(value.substitute()), setting(value, "template", "5")
+
+
+@case
+def an_event() -> Case:
+    value = threading.Event()
+    return lambda x: x * (5.0 if value.is_set() else 2.0), value.set
 
 
 @case

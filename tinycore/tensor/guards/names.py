@@ -16,8 +16,15 @@ from typing import Any, Final, NamedTuple
 
 from tinycore.tensor.guards.guard import GLOBAL, Table
 
-LIBRARIES: Final = sys.stdlib_module_names - {"collections", "queue"}
-"""Modules that are not looked into; containers written in Python are, as what they hold counts."""
+LIBRARIES: Final = sys.stdlib_module_names - {
+    "argparse",
+    "collections",
+    "configparser",
+    "queue",
+    "string",
+    "threading",
+}
+"""Modules that are not looked into; those whose objects hold what programs put there are."""
 OWN: Final = ("llm", "cli", "testing")
 """Packages of tinycore that are looked into, as programs are."""
 LAYERS: Final = "tinycore.nn"
