@@ -13,10 +13,10 @@ See docs/decisions/0063-chains-of-products.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from tinycore.dtype import DType
+from tinycore.dtype import DType, dtypes
 from tinycore.render.base import Limits
 from tinycore.render.chains import (
     MOST_COLUMN_PARTS,
@@ -28,7 +28,7 @@ from tinycore.render.chains import (
 )
 from tinycore.schedule.access import Launch
 from tinycore.schedule.inlining import Inlining
-from tinycore.schedule.limits import device_limits, loop_limits
+from tinycore.schedule.limits import device_limits
 from tinycore.uop.affine import digit_size
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
@@ -39,6 +39,8 @@ from tinycore.uop.shape import DeviceLike, is_group
 from tinycore.uop.sums import terms_of
 from tinycore.uop.symbolic import simplify
 
+MOST_KEPT: Final = 512 * 512
+"""Scores of a head up to which a processor stores them, and the gradient reads them."""
 MOST_CHAINED: Final = 12
 """Most kernels of a chain."""
 LEAST_LENGTH: Final = 256
@@ -99,22 +101,45 @@ def refusal_of_chain(
     sizes: tuple[Any, ...],
     is_few: bool = False,
     most_parts: int = MOST_COLUMN_PARTS,
+    is_masked: bool = False,
 ) -> str | None:
     """Why a device does not fuse a chain of products; None if it does.
 
     `sizes` are the fields of `Sizes`. After a refusal the frontend divides attention into blocks.
     Few rows (`is_few`), as in decoding, require asynchronous copies: without them a subgroup waits
     for each block of keys and values, and separate products read memory faster. The columns of
-    results are divided among at most `most_parts` groups.
+    results are divided among at most `most_parts` groups. If it `is_masked`, something in memory is
+    read for each score, such as a mask, which strips of rows would read again for every head.
     """
     if is_group(device):
         return "its tensors are on several devices"
     if (limits := device_limits(device)) is None:
         return "the device cannot be opened"
+    if limits.grid is None:
+        if is_masked or is_few:
+            return "strips would read a mask, or few rows"
+        return refusal_by_strips(limits, dtype, Sizes(*sizes))
     if is_few and not limits.copies:
         return "the device has no asynchronous copies"
     units = [unit for unit in units_of(limits) if unit.a is dtype]
     return refusal_by_units(limits, units, Sizes(*sizes), most_parts)
+
+
+def refusal_by_strips(limits: Limits, dtype: DType, sizes: Sizes) -> str | None:
+    """Why strips of rows do not keep the scores of a chain in a near cache, or need not; None if
+    they do, and leave out what a mask hides (`lower/tighten_strips.py`)."""
+    rows, between = sizes.rows, sizes.between
+    if any(unit.a is dtype for unit in limits.matrix):
+        return "the matrix unit computes products by whole tiles"
+    if rows * between <= MOST_KEPT:
+        return "its scores are so few that they are stored"
+    if any(n % limits.vector_bytes for n in (rows, between)):
+        return f"{rows} rows or {between} columns between are no whole strips"
+    width = max(sum(sizes.steps), sizes.steps[0] + sizes.columns[0])
+    reread = width * between * dtypes.float32.itemsize
+    if reread > limits.cache_bytes:
+        return f"{reread} bytes that every strip reads are more than {limits.cache_bytes}"
+    return None
 
 
 def refusal_by_units(
@@ -126,19 +151,6 @@ def refusal_by_units(
         return None
     reasons = [f"{name}: {why}" for name, why in found.items()]
     return "; ".join(reasons) or "no matrix unit of the device has sums that are operands"
-
-
-def skips_hidden(device: DeviceLike, dtype: DType, lengths: Collection[int], size: int) -> bool:
-    """True if strips of causal attention skip hidden keys (`lower/tighten_strips.py`).
-
-    `lengths` are those of pieces of keys and of queries, `size` is that of a key and its value in
-    bytes. With a matrix unit there are no strips.
-    """
-    limits = loop_limits(device)
-    if limits is None or any(unit.a is dtype for unit in limits.matrix):
-        return False
-    most = limits.cache_bytes // size
-    return all(n <= most and n % limits.vector_bytes == 0 for n in lengths)
 
 
 def with_digits_apart(launch: Launch) -> Launch:

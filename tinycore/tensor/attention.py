@@ -58,7 +58,6 @@ MOST_KEPT: Final = 512 * 512
 refusal_of_chain: Final[Callable[..., str | None]] = deferred(
     "tinycore.schedule.product_chains:refusal_of_chain"
 )
-skips_hidden: Final[Callable[..., bool]] = deferred("tinycore.schedule.product_chains:skips_hidden")
 multiplies: Final[Callable[..., bool]] = deferred("tinycore.schedule.product_chains:multiplies")
 
 trace = Trace("schedule")
@@ -117,13 +116,12 @@ class Attention(Composed):
             return query.scaled_dot_product_attention(key, value, attn_mask, p, is_causal)
         if not is_causal:
             return self._attended(key, value, attn_mask, p)
-        length, seen, width = self.shape[-2], key.shape[-2], key.shape[-1] + value.shape[-1]
+        length, seen = self.shape[-2], key.shape[-2]
         # Kernels go through the keys that their rows see, and no others (`lower/tighten.py`).
         if (
-            not is_fixed((length, seen, width))
+            not is_fixed((length, seen))
             or length < CAUSAL_ROWS
-            or self._refusal(key, value) is None
-            or (not p and self._skips_hidden(seen, width))
+            or self._refusal(key, value, is_masked=bool(p)) is None
         ):
             return self._attended(key, value, 0, p)
         rows = max(min(CAUSAL_ROWS, -(-length // 2)), -(-length // MOST_CAUSAL_BLOCKS))
@@ -194,7 +192,8 @@ class Attention(Composed):
         if seen == 0:  # a sum of nothing, where there is no greatest score
             scores = self.matmul(turned(key))
             return masked(scores, mask).cast(self.dtype).matmul(value)
-        parts = self._parts_of_keys(key, value, p)
+        is_masked = bool(p) or isinstance(mask, Attention)
+        parts = self._parts_of_keys(key, value, p, is_masked=is_masked)
         if not is_fixed((*self.shape, *key.shape, *value.shape)):
             if parts > 1:
                 return self._seen_in_parts(key, value, mask, parts).result(self, value)
@@ -220,7 +219,7 @@ class Attention(Composed):
         backward = Backward(mask if isinstance(mask, int) else None, p)
         return result._called(backward, *[t for t in given if isinstance(t, Attention)])
 
-    def _parts_of_keys(self, key: Self, value: Self, p: float = 0.0, is_few: bool = False) -> int:
+    def _parts_of_keys(self, key: Self, value: Self, p: float = 0.0, **facts: bool) -> int:
         """The parts of keys, of one length, that one kernel sees at once: more than one where rows
         are too few for the units of a device. 0 where no kernel goes through them.
 
@@ -232,7 +231,7 @@ class Attention(Composed):
         most = greatest(seen) // LEAST_PART if not p and self.shape[-2] <= MOST_TOGETHER else 1
         fixed = is_fixed((seen,))
         counts = (n for n in range(1, max(most, 1) + 1) if not fixed or seen % n == 0)
-        return next((n for n in counts if self._refusal(key, value, n, is_few) is None), 0)
+        return next((n for n in counts if self._refusal(key, value, n, **facts) is None), 0)
 
     def _seen_in_parts(
         self, key: Self, value: Self, mask: Self | int | None, parts: int
@@ -276,14 +275,7 @@ class Attention(Composed):
         sizes = (*key.shape[:-2], key.shape[-1], *value.shape[:-2], value.shape[-1])
         return is_fixed((*self.shape, *sizes))
 
-    def _skips_hidden(self, seen: int, width: int) -> bool:
-        """True if the device leaves out hidden keys, of scores that are not kept."""
-        size = width * least_upper_dtype(self.dtype, dtypes.float32).itemsize
-        both = self.shape[-2], seen
-        lengths = {piece.stop - piece.start for n in both for piece in pieces(n, width)}
-        return math.prod(both) > MOST_KEPT and skips_hidden(self.device, self.dtype, lengths, size)
-
-    def _refusal(self, key: Self, value: Self, parts: int = 1, is_few: bool = False) -> str | None:
+    def _refusal(self, key: Self, value: Self, parts: int = 1, **facts: bool) -> str | None:
         """Why no kernel goes through all keys, in so many parts at once; None if one does."""
         width, columns = key.shape[-1], value.shape[-1]
         length = length_of_part(key.shape[-2], parts)
@@ -291,7 +283,8 @@ class Attention(Composed):
         sizes = (others, self.shape[-2], length, (width,), (columns,))
         if not self.dtype is key.dtype is value.dtype:
             return "its operands are of several types"
-        return refusal_of_chain(self.device, self.dtype, sizes, is_few or parts > 1)
+        facts |= {"is_few": True} if parts > 1 else {}
+        return refusal_of_chain(self.device, self.dtype, sizes, **facts)
 
     def _seen(
         self,
@@ -356,7 +349,9 @@ class Backward:
             made = made.cast(query.dtype)
         (*outer, rows, width), (seen, columns) = query.shape, value.shape[-2:]
         kind = query.dtype if {key.dtype, value.dtype, g.dtype} == {query.dtype} else None
-        ways = ways_of(query.device, kind, math.prod(outer), (rows, seen, width, columns))
+        is_masked = bool(masks) or kept is not None
+        sizes = rows, seen, width, columns
+        ways = ways_of(query.device, kind, math.prod(outer), sizes, is_masked)
         q, k, v, a, w, p = (x.uop for x in (query, key, value, made, weights, first))
         # Weights are 0 where a mask hides scores: their slopes are those of P, and of the mask.
         given = tuple([n for n in call.src[4:] if n.shape == p.shape])

@@ -231,17 +231,22 @@ class Ways:
 
 
 def ways_of(
-    device: DeviceLike, dtype: DType | None, others: int, sizes: tuple[int, int, int, int]
+    device: DeviceLike,
+    dtype: DType | None,
+    others: int,
+    sizes: tuple[int, int, int, int],
+    is_masked: bool,
 ) -> Ways:
     """The ways for numbers of rows, keys, features and columns; `dtype` is None for several."""
     rows, seen, width, columns = sizes
     both = width, columns
-    is_query = are_chains(device, dtype, others, (rows, seen, both, (width,)))
+    chains = functools.partial(are_chains, device, dtype, others, is_masked=is_masked)
+    is_query = chains((rows, seen, both, (width,)))
     # In parts each group would compute both first products: more than the two kernels do.
     shared = (seen, rows, both, both)
-    are_one = width == columns and are_chains(device, dtype, others, shared, most_parts=1)
+    are_one = width == columns and chains(shared, most_parts=1)
     apart = (seen, rows, both, (width,)), (seen, rows, (width,), (columns,))
-    are_whole = is_query and (are_one or are_chains(device, dtype, others, *apart))
+    are_whole = is_query and (are_one or chains(*apart))
     return Ways(
         [slice(0, seen)] if is_query else pieces(seen, width + columns),
         [slice(0, rows)] if are_whole else pieces(rows, width + columns),
@@ -374,9 +379,9 @@ def weighed_at(
     if first.batch != last.batch or not inside.isdisjoint(targets) or has_choices(steps, first):
         return None
     (rows, seen, width), columns, others = first.sizes, last.sizes[1], math.prod(last.batch)
-    if not are_chains(node.device, node.dtype, others, (rows, seen, (width,), (columns,))):
-        return None
-    ways = ways_of(node.device, node.dtype, others, (rows, seen, width, columns))
+    read = ends_of(steps) - folded - {first.node}
+    is_masked = any(below_movement(n).op is not Op.CONST for n in read)
+    ways = ways_of(node.device, node.dtype, others, (rows, seen, width, columns), is_masked)
     query, key = matrix(first.rows, -2), matrix(first.columns, -3)
     value = turned(matrix(last.columns, -3))
     whole = Weighed(node, query, key, value, made, softmax.node, softmax.scores, first.node, ways)

@@ -16,7 +16,7 @@ from tests.unit.tensor.helpers import compare, numbers
 from tinycore.device.buffer import Buffer
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, ShapeError
-from tinycore.schedule import ScheduleItem
+from tinycore.schedule import ScheduleItem, product_chains
 from tinycore.tensor import Tensor, attention, softmax_products
 
 pytestmark = pytest.mark.sample(6)
@@ -125,6 +125,33 @@ def test_queries_that_see_nothing() -> None:
     assert out.numpy()[0, 1].tolist() == [0.0] * 4
     assert slopes[0].numpy()[0, 1].tolist() == [0.0] * 4
     assert all(numpy.isfinite(slope.numpy()).all() for slope in slopes)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("is_function", [False, True])
+def test_strips_of_rows_keep_scores(
+    monkeypatch: pytest.MonkeyPatch, target: str, is_function: bool, causal: bool
+) -> None:
+    """On a processor; the gradient computes scores again, also of what is written out."""
+    if target != FULL:
+        pytest.skip("strips are the same graphs on every device")
+    monkeypatch.setattr(product_chains, "MOST_KEPT", 0)
+    mask = Tensor.ones(64, 128, dtype=dtypes.bool).tril()
+
+    def by_hand(q: Any, k: Any, v: Any) -> Any:
+        scores = (q @ k.transpose(-2, -1)) * 0.25
+        return (mask.where(scores, -math.inf) if causal else scores).softmax(-1) @ v
+
+    compare(
+        (lambda q, k, v: q.scaled_dot_product_attention(k, v, is_causal=causal))
+        if is_function
+        else by_hand,
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal),
+        numbers(2, 64, 16),
+        numbers(2, 128, 16, seed=1),
+        numbers(2, 128, 16, seed=2),
+        dtypes_used=(dtypes.float32,),
+    )
 
 
 # --- in pieces
