@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from typing import Any
 
 import numpy
@@ -96,6 +97,67 @@ def test_threads_get_the_results_of_their_own_inputs() -> None:
         assert list(threads.map(wrong, range(6))) == [0] * 6
 
 
+def test_threads_that_call_a_new_model_get_their_own_results() -> None:
+    weight = numpy.random.default_rng(1).standard_normal((40, 40)).astype("float32")
+    nodes = [
+        helper.make_node("Transpose", ["w"], ["turned"]),
+        helper.make_node("MatMul", ["turned", "w"], ["product"]),
+        helper.make_node("Abs", ["product"], ["positive"]),
+        helper.make_node("MatMul", ["x", "positive"], ["y"]),
+    ]
+    made = model(nodes, [value("x", ["n", 40])], [value("y", ["n", 40])], {"w": weight})
+    positive = numpy.abs(weight.T @ weight)
+    for _ in range(4):
+        runner, begin = OnnxRunner(made), Barrier(4)
+
+        def same(number: int, runner: OnnxRunner = runner, begin: Barrier = begin) -> bool:
+            begin.wait()
+            x = numpy.full((number + 1, 40), number, "float32")
+            found = [result(runner, x=x) for _ in range(4)]
+            return all(numpy.allclose(each, x @ positive, rtol=1e-3) for each in found)
+
+        with ThreadPoolExecutor(4) as threads:
+            assert all(threads.map(same, range(4)))
+
+
+def test_results_may_be_written_to() -> None:
+    nodes = [
+        helper.make_node("Identity", ["x"], ["same"]),
+        helper.make_node("Identity", ["w"], ["weight"]),
+        helper.make_node("Exp", ["w"], ["fixed"]),
+        helper.make_node("Add", ["x", "fixed"], ["sum"]),
+    ]
+    wanted = {"same": 3, "weight": 0, "fixed": 1, "sum": 4}
+    weight = numpy.zeros(2000, "float32")
+    outputs = [value(name, [2000]) for name in wanted]
+    runner = OnnxRunner(model(nodes, [value("x", [2000])], outputs, {"w": weight}))
+    for _ in range(5):
+        x = Tensor(numpy.full(2000, 3, "float32"))
+        found = runner(x=x)
+        assert {name: each[0].item() for name, each in found.items()} == wanted
+        for each in found.values():
+            each.assign(each + 5).realize()
+        assert x[0].item() == 3
+        x.assign(x + 100).realize()
+        assert found["same"][0].item() == 8
+
+
+def test_a_sequence_is_not_taken_for_none() -> None:
+    tensors = helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [2])
+    kind = helper.make_optional_type_proto(helper.make_sequence_type_proto(tensors))
+    nodes = [
+        helper.make_node("OptionalHasElement", ["s"], ["has"]),
+        helper.make_node("Cast", ["has"], ["number"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Add", ["x", "number"], ["y"]),
+    ]
+    inputs = [helper.make_value_info("s", kind), value("x", [2])]
+    runner = OnnxRunner(model(nodes, inputs, [value("y", [2])]))
+    x = numpy.zeros(2, "float32")
+    for number in range(8):
+        given = [x] if number > 4 else None
+        assert result(runner, s=given, x=x).tolist() == [given is not None] * 2
+
+
 @pytest.mark.parametrize("exponent", [2.0, 0.5, -1.0, 3.7])
 def test_powers_of_a_constant_are_those_of_a_tensor(exponent: float) -> None:
     held = model(
@@ -124,6 +186,21 @@ def test_a_convolution_with_few_windows_sums_the_same(windows: int) -> None:
         seen = numpy.stack([padded[0, :, 2 * i : 2 * i + 3] for i in range(windows)])
         wanted = numpy.einsum("nck,ock->on", seen, weight)
         numpy.testing.assert_allclose(result(runner, x=x)[0], wanted, atol=1e-4)
+
+
+def test_a_normalization_in_float16_has_room_for_its_means() -> None:
+    names = ("scale", "bias", "mean", "variance")
+    weights = {
+        name: numpy.full(3, number, "float16")
+        for name, number in zip(names, (1, 0, 1000, 1e-4), strict=True)
+    }
+    node = helper.make_node("BatchNormalization", ["x", *names], ["y"])
+    half = onnx.TensorProto.FLOAT16
+    ends = [value("x", [1, 3, 2], half)], [value("y", [1, 3, 2], half)]
+    runner = OnnxRunner(model([node], *ends, weights))
+    x = numpy.array([[[1000, 1001]] * 3], "float16")
+    for _ in range(4):
+        assert result(runner, x=x)[0].tolist() == [pytest.approx([0, 95.4], abs=0.2)] * 3
 
 
 def test_what_depends_on_weights_alone_is_computed_once() -> None:
@@ -345,6 +422,15 @@ def test_inputs_that_the_model_does_not_take(
 ) -> None:
     with pytest.raises(error, match=text):
         OnnxRunner(linear())(inputs)
+
+
+@pytest.mark.parametrize("given", [[1.5], [2, 2.5], [float("inf"), 0]], ids=str)
+def test_numbers_are_not_rounded_to_those_of_the_model(given: Any) -> None:
+    node = helper.make_node("Neg", ["x"], ["y"])
+    runner = OnnxRunner(model([node], [value("x", ["n"], INT64)], [value("y", ["n"], INT64)]))
+    assert result(runner, x=[1, 2.0]).tolist() == [-1, -2]
+    with pytest.raises(ArgumentError, match="x"):
+        runner(x=given)
 
 
 def test_sides_of_one_name_are_alike() -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final, TypeAlias
 
 import numpy
@@ -21,6 +22,7 @@ from tinycore.dtype import DType
 from tinycore.errors import ArgumentError, DTypeError, JitError, ShapeError, TinycoreError
 from tinycore.plugin import lock
 from tinycore.uop.movement import below_movement
+from tinycore.uop.node import UOp
 
 __all__ = ["Description", "OnnxRunner"]
 
@@ -120,6 +122,7 @@ class OnnxRunner:
         self.by_content: set[str] = set()  # inputs that stay on the host
         self.is_captured = True
         self.captures: OrderedDict[Key, Steps] = OrderedDict()
+        self.lock = lock()
         for name, array in graph.weights.items():
             data: Data = array if array.size <= SMALL else as_tensor(array, device)
             is_fixed = name not in graph.inputs
@@ -135,6 +138,11 @@ class OnnxRunner:
         inputs that the model does not take.
         """
         given = self.converted_all({**(inputs or {}), **named})
+        with self.lock:  # what one call learns is read by all others
+            return self.computed(given)
+
+    def computed(self, given: Mapping[str, Data]) -> dict[str, Data]:
+        """The outputs, by name: of a capture, if there is one for such inputs."""
         key = self.key(given)
         steps = self.captures.get(key)
         if steps is None or not self.is_captured:
@@ -191,7 +199,10 @@ class OnnxRunner:
             return [self.converted(name, each, Description(None, wanted.element)) for each in given]
         dtype = wanted.element.array if wanted.element is not None else None
         try:
-            return numpy.asarray(given, dtype=dtype)
+            array = numpy.asarray(given, dtype=dtype)
+            if array.dtype.kind in "biu" and (array != numpy.asarray(given)).any():
+                raise ValueError(f"{given!r} would be rounded")
+            return array
         except (TypeError, ValueError, OverflowError) as error:
             raise ArgumentError(f"input {name!r} is {wanted}: {error}") from error
 
@@ -209,7 +220,7 @@ class OnnxRunner:
         parts: list[tuple[str, Any, Any]] = []
         for name, data in given.items():
             if not isinstance(data, Tensor | numpy.ndarray):
-                parts.append((name, None, None))
+                parts.append((name, type(data), None))  # None, or a sequence, which is no capture's
             elif self.stays(name, data):
                 array = as_array(data)
                 content = tuple(array.reshape(-1)) if array.dtype == object else array.tobytes()
@@ -242,11 +253,19 @@ class OnnxRunner:
         run.execute(self.nodes, scope)
         outputs = {name: scope[name].data for name in self.model.graph.outputs}
         self.keep(scope, run.folded)
-        computed = [each for each in outputs.values() if isinstance(each, Tensor)]
+        shared = self.shared(given.values())
+        results = {name: apart(self.declared(name, each), shared) for name, each in outputs.items()}
+        computed = [each for each in results.values() if isinstance(each, Tensor)]
         if computed:
             Tensor.realize(*computed)
         self.learn(run, given, key, outputs)
-        return {name: self.declared(name, each) for name, each in outputs.items()}
+        return results
+
+    def shared(self, inputs: Iterable[Data]) -> frozenset[UOp]:
+        """Memory of inputs, and of what later calls read: no output may lie in it."""
+        kept = [*self.fixed.values(), *self.defaults.values(), *chain(*self.folded.values())]
+        found = [*inputs, *(each.data for each in kept)]
+        return frozenset(below_movement(each.uop) for each in found if isinstance(each, Tensor))
 
     def keep(self, scope: Scope, folded: dict[Part, list[Value]]) -> None:
         """Keep what depends on no input, computed, in place of the nodes that computed it."""
@@ -296,12 +315,13 @@ class OnnxRunner:
 
     def to(self, device: str | None) -> OnnxRunner:
         """The same model on another device. Captures begin anew."""
-        for value in (*self.fixed.values(), *self.defaults.values()):
-            if isinstance(value.data, Tensor) and device is not None:
-                value.data = value.data.to(device)
-        self.folded.clear()
-        self.device = device
-        self.captures.clear()
+        with self.lock:
+            for value in (*self.fixed.values(), *self.defaults.values()):
+                if isinstance(value.data, Tensor) and device is not None:
+                    value.data = value.data.to(device)
+            self.folded.clear()
+            self.device = device
+            self.captures.clear()
         return self
 
     def get_empty_input_data(self, device: str | None = None) -> dict[str, Tensor]:
@@ -329,15 +349,13 @@ class Steps:
         self.names = names
         self.others: dict[str, Value] = {}
         self.staged: dict[str, tuple[Tensor, numpy.ndarray | None]] = {}
-        self.lock = lock()
         # weights of a model that is loaded do not change, and are all that it has around it
         self.call = TinyJit(self.graph, prune=True, guards=False)
 
     def __call__(self, given: Mapping[str, Data]) -> dict[str, Data]:
         others = {name: data for name, data in given.items() if name not in self.names}
-        with self.lock:
-            self.others = self.runner.values(others)
-            results = self.call(*[self.taken(name, given[name]) for name in self.names])
+        self.others = self.runner.values(others)
+        results = self.call(*[self.taken(name, given[name]) for name in self.names])
         return dict(zip(self.runner.graph_outputs, results, strict=True))
 
     def taken(self, name: str, data: Data) -> Tensor:
@@ -364,10 +382,19 @@ class Steps:
         outputs = [
             as_tensor(runner.declared(name, scope[name].data)) for name in runner.graph_outputs
         ]
-        bases = {below_movement(each.uop) for each in tensors}
-        outputs = [each.clone() if below_movement(each.uop) in bases else each for each in outputs]
+        shared = runner.shared(tensors)
+        outputs = [each.clone() if below_movement(each.uop) in shared else each for each in outputs]
         Tensor.realize(*outputs)
         return outputs
+
+
+def apart(data: Data, shared: frozenset[UOp]) -> Data:
+    """An output in memory of its own, which a caller may write to."""
+    if isinstance(data, list):
+        return [apart(each, shared) for each in data]
+    if isinstance(data, Tensor):
+        return data.clone() if below_movement(data.uop) in shared else data
+    return None if data is None else data.copy()
 
 
 def array_over(tensor: Tensor) -> numpy.ndarray | None:

@@ -18,8 +18,12 @@ def along(x: Tensor, rank: int, axis: int = 1) -> Tensor:
 @operator("BatchNormalization")
 def batch_normalization(call: Call) -> Data | tuple[Data, ...]:
     """Channels normalized by running statistics, or in training by those of the batch."""
-    x = call.tensor(0)
-    scale, bias, mean, variance = (along(call.tensor(index), x.ndim) for index in range(1, 5))
+    given, held = call.tensor(0).dtype, call.tensor(3).dtype
+    wide = dtypes.float64 if given == dtypes.float64 else dtypes.float32  # of float16, a mean by
+    x = call.tensor(0).cast(wide)  # its factor would be infinite
+    scale, bias, mean, variance = (
+        along(call.tensor(index).cast(wide), x.ndim) for index in range(1, 5)
+    )
     epsilon = call.real("epsilon", 1e-5)
     is_training = (
         call.get("training_mode", 0)
@@ -28,17 +32,16 @@ def batch_normalization(call: Call) -> Data | tuple[Data, ...]:
     )
     if not is_training:
         factor = call.kept("factor", (1, 4), lambda: scale / (variance + epsilon).sqrt())
-        return (x * factor + call.kept("added", (1, 2, 3, 4), lambda: bias - mean * factor)).cast(
-            x.dtype
-        )
+        added = call.kept("added", (1, 2, 3, 4), lambda: bias - mean * factor)
+        return (x * factor + added).cast(given)
     axes = tuple(axis for axis in range(x.ndim) if axis != 1)
     momentum = call.real("momentum", 0.9)
     now, spread = x.mean(axes, keepdim=True), x.var(axes, keepdim=True, correction=0)
-    result = (scale * (x - now) / (spread + epsilon).sqrt() + bias).cast(x.dtype)
+    result = (scale * (x - now) / (spread + epsilon).sqrt() + bias).cast(given)
     return (
         result,
-        (mean * momentum + now * (1 - momentum)).reshape(-1).cast(mean.dtype),
-        (variance * momentum + spread * (1 - momentum)).reshape(-1).cast(variance.dtype),
+        (mean * momentum + now * (1 - momentum)).reshape(-1).cast(held),
+        (variance * momentum + spread * (1 - momentum)).reshape(-1).cast(held),
     )
 
 
