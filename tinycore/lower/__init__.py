@@ -20,7 +20,6 @@ Floor 3'. The files, in the order in which a kernel passes them:
 - `online.py`: folds that take one pass although they depend on each other
 - `registers.py`: accumulators, `dims.py`: launch indices, `align.py`, `image_access.py`: accesses
 - `dtypes.py`, `math.py`, `elementary.py`, `scalars.py`: what the target lacks
-- `async_copies.py`: fills of shared memory that a device does by itself
 - `hints.py`: non-temporal stores and prefetching
 - `linearize.py`: the order in which everything happens
 """

@@ -1,4 +1,4 @@
-"""What plans of windows do, noted for tests."""
+"""Notes for tests of the plans of windows that are tried."""
 
 from __future__ import annotations
 

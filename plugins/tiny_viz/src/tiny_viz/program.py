@@ -69,8 +69,8 @@ class Blocks:
 
     def __init__(self) -> None:
         self.open: Counter[int] = Counter()
-        """How many of a thread, by its number: those open in others when this is imported are not
-        known, and end nothing."""
+        """Number of open blocks by the number of their thread. Those that were open in other
+        threads when this was imported are not known, and end nothing."""
         self.profile: profile | None = None
         self.changing = lock()
 
