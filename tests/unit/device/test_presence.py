@@ -159,6 +159,11 @@ def test_the_next_is_taken_where_software_is_found_and_nothing_ranks_between(
             working("BAD", 300, "driver=lambda: []"),
             "BAD states driver, which version 2.0 of the plugin API has not: leave it out",
         ),
+        (
+            "bad_version",
+            working("BAD", 300).replace("api=(2, 0)", "api=(1, 25)"),
+            "needs version 1.25 of the plugin API, this tinycore has 2.0: upgrade the plugin",
+        ),
     ],
 )
 def test_a_bad_plugin_is_a_line_and_the_rest_is_used(
