@@ -30,7 +30,10 @@ MOVED_FILES: Final = (
     "plugins/tiny_cpu/src/tiny_cpu/tiles.py",
     *(
         f"plugins/tiny_nv/src/tiny_nv/{name}.py"
-        for name in ("boxes", "copied_fills", "tensor_map", "window_plans", "windows")
+        for name in (
+            *("async_copies", "boxes", "copied_fills", "phases"),
+            *("tensor_map", "window_plans", "windows"),
+        )
     ),
 )
 """Files of packages that were in floors 0 to 5."""
