@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -46,7 +47,7 @@ WINDOW: Final = Window(2, 64, 14, 14, 32, (3, 3), (1, 1))
 
 
 @pytest.fixture
-def planned(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+def planned(monkeypatch: pytest.MonkeyPatch) -> Mapping[object, bool]:
     """For each plan of windows that is tried, whether it could be done."""
     return tried_windows(monkeypatch)
 
@@ -71,7 +72,7 @@ def test_windows_of_an_image_where_it_lies_are_numpys(
     gap: int,
     sides: tuple[int, int],
     copies: Deferred | None,
-    planned: list[bool],
+    planned: Mapping[object, bool],
 ) -> None:
     make = numpy.random.default_rng(channels)
     x = make.integers(-2, 3, (1, channels, *sides))
@@ -88,7 +89,7 @@ def test_windows_of_an_image_where_it_lies_are_numpys(
         found = image.conv2d(weight, padding=border, dilation=gap, dtype=dtypes.float32).numpy()
 
     assert numpy.array_equal(found, expected)
-    assert set(planned) == {True}  # again, for memory that begins anywhere
+    assert list(planned.values()) == [True]
 
 
 def test_a_tile_has_whole_rows_and_what_lies_between_them() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from random import Random
 from typing import Any
 
@@ -37,7 +37,7 @@ def card(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
-def planned(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+def planned(monkeypatch: pytest.MonkeyPatch) -> Mapping[object, bool]:
     """For each plan of windows that is tried, whether it could be done."""
     return tried_windows(monkeypatch)
 
@@ -107,7 +107,7 @@ def test_random_convolutions_are_numpys(seed: int) -> None:
     ],
 )
 def test_images_are_read_where_they_lie(
-    channels: int, side: int, size: int, gap: int, planned: list[bool]
+    channels: int, side: int, size: int, gap: int, planned: Mapping[object, bool]
 ) -> None:
     random = Random(channels + side)
     image, weight = (
@@ -117,18 +117,18 @@ def test_images_are_read_where_they_lie(
 
     check(random, image, weight, (gap, gap), gap)
 
-    assert planned == [True]
+    assert list(planned.values()) == [True]
 
 
 @pytest.mark.usefixtures("card")
-def test_windows_of_an_even_side_keep_their_copies(planned: list[bool]) -> None:
+def test_windows_of_an_even_side_keep_their_copies(planned: Mapping[object, bool]) -> None:
     """A limit of the plan, not of what is computed."""
     random = Random(28)
     image, weight = integers(random, 2, 16, 12, 12), integers(random, 64, 16, 2, 2)
 
     check(random, image, weight, (1, 1), 1)
 
-    assert planned == []
+    assert not planned
 
 
 @pytest.mark.slow
