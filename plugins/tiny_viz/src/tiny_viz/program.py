@@ -9,7 +9,7 @@ import atexit
 import os
 import sys
 import time
-from collections import Counter
+from collections import defaultdict
 from pathlib import Path
 from threading import get_ident
 from types import TracebackType
@@ -68,9 +68,9 @@ class Blocks:
     """The blocks of `Context(VIZ=1)` that are open, in all threads, and their profile."""
 
     def __init__(self) -> None:
-        self.open: Counter[int] = Counter()
-        """Number of open blocks by the number of their thread. Those that were open in other
-        threads when this was imported are not known, and end nothing."""
+        self.open: defaultdict[int, list[BaseException | None]] = defaultdict(list)
+        """By thread, the errors that were handled where its open blocks began. Blocks that were
+        open in other threads when this was imported are not known, and end nothing."""
         self.profile: profile | None = None
         self.changing = lock()
 
@@ -80,23 +80,26 @@ blocks = Blocks()
 
 def block(value: int, is_entered: bool) -> None:
     """Begin to record with the first block, and end with the last; a recorded program has all."""
-    thread = get_ident()
+    thread, error = get_ident(), sys.exc_info()
     with blocks.changing:
         if is_entered:
-            if not blocks.open.total() and not current:
+            if not blocks.open and not current:
                 begun = profile(new_path())
                 begun.__enter__()
                 blocks.profile = begun
-            blocks.open[thread] += 1
+            blocks.open[thread].append(error[1])
             return
+        if thread not in blocks.open:
+            return
+        if blocks.open[thread].pop() is error[1]:  # it is handled around the block
+            error = None, None, None
         if not blocks.open[thread]:
-            return
-        blocks.open[thread] -= 1
-        if blocks.open.total() or (ended := blocks.profile) is None:
+            del blocks.open[thread]
+        if blocks.open or (ended := blocks.profile) is None:
             return
         blocks.profile = None
     try:
-        ended.__exit__(*sys.exc_info())
+        ended.__exit__(*error)
     except OSError as error:
         print(f"tinycore: {error}", file=sys.stderr)
         return
