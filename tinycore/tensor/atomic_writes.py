@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from tinycore._signals import deferred, handlers
+from tinycore.tensor import graph
 from tinycore.tensor.change_tracking import open_log
 from tinycore.tensor.core import Core
-from tinycore.tensor.history import history
+from tinycore.tensor.gradient_sources import origin
+from tinycore.tensor.history import WRITTEN, history
 from tinycore.tensor.storage import exchange
 from tinycore.tensor.versions import versions
 from tinycore.uop.movement import base_of
@@ -59,8 +61,12 @@ class AtomicWrites:
 
 def present(value: UOp) -> UOp:
     """A former value, over memory in place of writes that were done since: they are not undone, and
-    not done again.
+    not done again. Of several in a row only the last is known to be done; memory that any has
+    overwritten is a former version.
     """
     shown = value.substitute(history.done(value.toposort()))
-    former = filter(versions.is_former, shown.toposort())
-    return shown.substitute({node: versions.in_latest(node) for node in former})
+    versioned = (n for n in shown.toposort() if n.op in WRITTEN)
+    former = [node for node in versioned if versions.is_former(origin(node))]
+    return shown.substitute(
+        {node: graph.reshape(versions.in_latest(origin(node)), node.shape) for node in former}
+    )

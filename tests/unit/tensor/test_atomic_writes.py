@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
+
+import numpy
+import pytest
 
 from tinycore import Tensor
 from tinycore.tensor.atomic_writes import AtomicWrites
@@ -78,3 +84,51 @@ def test_no_log_is_left_open() -> None:
         raise ZeroDivisionError
 
     assert not undo_logs
+
+
+def test_several_writes_in_a_row_that_were_done_inside_are_not_done_again() -> None:
+    x, y = memory(), memory()
+    x.assign(x + 1)
+    y.assign(x + y)
+    with suppress(ZeroDivisionError), AtomicWrites(lambda: [x, y]):
+        y.assign(x + y)
+        x.realize()
+        y.assign(x + y)
+        (x + y).realize()  # does all three
+        x.assign(x * 2)
+        raise ZeroDivisionError
+
+    assert (x.tolist(), y.tolist()) == ([2.0, 3.0], [7.0, 11.0])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_after_a_rollback_tensors_hold_what_they_once_held(seed: int) -> None:
+    """Writes that were done inside stay, the others are gone, and none is done twice."""
+    draw = random.Random(seed)
+    x, y = memory(), memory()
+    part = x[:1]
+    actions: list[tuple[Callable[[], object], Callable[[Any, Any], tuple[Any, Any]]]] = [
+        (lambda: x.assign(x * 2), lambda a, b: (a * 2, b)),
+        (lambda: y.assign(x + y), lambda a, b: (a, a + b)),
+        (lambda: part.assign(part + 1), lambda a, b: (a + numpy.eye(2)[0], b)),
+        (lambda: y.assign(y * 0 + 3), lambda a, b: (a, b * 0 + 3)),
+        (x.realize, lambda a, b: (a, b)),
+        (y.tolist, lambda a, b: (a, b)),
+        (lambda: Tensor.realize(x + y), lambda a, b: (a, b)),
+    ]
+    held = [(numpy.array([1.0, 2.0]), numpy.array([1.0, 2.0]))]
+
+    def act(count: int) -> None:
+        for _ in range(count):
+            ours, meaning = draw.choice(actions)
+            ours()
+            held.append(meaning(*held[-1]))
+
+    act(draw.randrange(4))
+    first = len(held) - 1
+    with suppress(ZeroDivisionError), AtomicWrites(lambda: [x, y]):
+        act(draw.randrange(1, 7))
+        raise ZeroDivisionError
+
+    assert x.tolist() in [a.tolist() for a, _ in held[first:]]
+    assert y.tolist() in [b.tolist() for _, b in held[first:]]
