@@ -8,7 +8,8 @@ from typing import Any, Final
 import numpy
 import pytest
 
-from tinycore import Device, GlobalCounters, Tensor, TinyJit, profile
+import tinycore
+from tinycore import Device, GlobalCounters, Tensor, TinyJit
 from tinycore.config import Context
 
 __all__ = ["profile_is_whole"]
@@ -28,7 +29,7 @@ def profile_is_whole(
     compiled = compiled_on(device, patch)
     path = folder / "one.tinyviz"
     before = GlobalCounters.kernel_count
-    with Context(CCACHE=0, BEAM=0), profile(path):
+    with Context(CCACHE=0, BEAM=0), tinycore.profile(path):
         computed(device)
         launched, sources = GlobalCounters.kernel_count - before, {*compiled}
 
