@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from typing import Any
@@ -170,6 +171,22 @@ def test_powers_of_a_constant_are_those_of_a_tensor(exponent: float) -> None:
     with numpy.errstate(all="ignore"):
         wanted = numpy.power(x, numpy.full(6, exponent, "float32"))
     numpy.testing.assert_allclose(result(OnnxRunner(held), x=x), wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [onnx.TensorProto.INT16, onnx.TensorProto.INT32, INT64])
+def test_integers_to_powers_of_floats_lose_no_one(kind: int) -> None:
+    nodes = [helper.make_node("Pow", ["x", "e"], ["y"])]
+    ends = [value("x", [99], kind), value("e", [99])], [value("y", [99], kind)]
+    runner = OnnxRunner(model(nodes, *ends))
+    dtype = helper.tensor_dtype_to_np_dtype(kind)
+    most = numpy.iinfo(dtype).max
+    for exponent in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 7.0):
+        x = (numpy.arange(99) % int(min(most ** (1 / max(exponent, 1)), 99))).astype(dtype)
+        wanted = [math.isqrt(int(each) ** int(2 * exponent)) for each in x]
+        found = result(runner, x=x, e=numpy.full(99, exponent, "float32"))
+        assert found.tolist() == wanted
+    held = model(nodes, [value("x", [2], kind)], ends[1], {"e": numpy.array(7, "float32")})
+    assert result(OnnxRunner(held), x=numpy.array([2, -3], dtype)).tolist() == [128, -2187]
 
 
 @pytest.mark.parametrize("windows", [1, 4, 8, 9])

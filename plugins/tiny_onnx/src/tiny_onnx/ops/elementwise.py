@@ -89,12 +89,24 @@ def power(call: Call) -> Data:
     if base.dtype == exponent.dtype or base.is_floating_point():
         return base.pow(exponent.cast(base.dtype)).cast(base.dtype)
     if exponent.is_floating_point():
-        return (
-            base.cast(dtypes.float64 if base.dtype.itemsize > 2 else dtypes.float32)
-            .pow(exponent.cast(dtypes.float64 if base.dtype.itemsize > 2 else dtypes.float32))
-            .cast(base.dtype)
-        )
+        return integer_power(base, exponent)
     return base.pow(exponent.cast(base.dtype))
+
+
+def integer_power(base: Tensor, exponent: Tensor) -> Tensor:
+    """Integers to powers of floats, without their fractions.
+
+    A power of floats that is off by a bit would lose 1 with its fraction: whole exponents multiply
+    integers, and others give the integer that is within the error of the power.
+    """
+    wide, error = (dtypes.float64, 1e-14) if base.dtype.itemsize > 2 else (dtypes.float32, 1e-6)
+    exponent = exponent.cast(wide)
+    power = base.cast(wide).pow(exponent)
+    nearest = power.round()
+    is_near = (power - nearest).abs() <= nearest.abs() * error
+    is_whole = (exponent >= 0) & (exponent < 64) & (exponent == exponent.trunc())
+    exact = base.pow(is_whole.where(exponent, 0).cast(base.dtype))
+    return is_whole.where(exact, is_near.where(nearest, power).cast(base.dtype))
 
 
 @operator("BitShift")
