@@ -50,6 +50,9 @@ trace = Trace("jit")
 
 LONG_SECONDS: Final = 0.25
 """Time of a replay from which Ctrl-C does not wait for its end."""
+PIECE_SECONDS: Final = 0.02
+"""Time of the launches between two points at which a long replay can be interrupted, on average:
+each of them alone takes some 5 us more than in one graph."""
 COPIED_BYTES_PER_SECOND: Final = 100 << 20
 """Memory that is copied before a long replay overwrites it, for each second that it takes: a copy
 takes about a fiftieth of the time then.
@@ -71,7 +74,7 @@ def capture(refuses: bool = True, varying: tuple[Buffer, ...] | None = None) -> 
 
 
 class Pieces(NamedTuple):
-    """Launches of a long step: those that can be interrupted, each alone, and the others."""
+    """Launches of a long step: those that can be interrupted, by piece, and the others."""
 
     copied: Sequence[Buffer]
     """Memory that they overwrite and an interrupt restores."""
@@ -241,7 +244,7 @@ class CapturedStep:
     def run_interruptibly(
         self, exchange: Mapping[Buffer, Buffer], numbers: Mapping[str, int], last: ExitStack
     ) -> None:
-        """Run the launches one by one. An interrupt between two restores what they wrote to.
+        """Run the launches in pieces. An interrupt between two restores what they wrote to.
 
         Where that is too much to be copied before, an interrupt waits from the first write to
         what is not copied on.
@@ -252,7 +255,7 @@ class CapturedStep:
             _, early, late = self.divide((), exchange, numbers)
 
         def launch() -> None:
-            for part in progress(early, "computing kernels", len(early)):
+            for part in progress(early, "computing parts of a step", len(early)):
                 part.run(exchange, numbers)
             last.enter_context(deferred(handlers(everything=True)))
             for part in late:
@@ -268,7 +271,9 @@ class CapturedStep:
     ) -> Pieces:
         """The step in pieces, of which it copies some of what it overwrites."""
         count = self.count_before_writes(self.overwritten.difference(copied))
-        early = [p for item in self.items[:count] for p in graph_parts([item], numbers, exchange)]
+        size = 1 + int(len(self.items) * PIECE_SECONDS / self.seconds)
+        pieces = [self.items[n : min(n + size, count)] for n in range(0, count, size)]
+        early = [part for piece in pieces for part in graph_parts(piece, numbers, exchange)]
         self.pieces = Pieces(copied, early, graph_parts(self.items[count:], numbers, exchange))
         return self.pieces
 

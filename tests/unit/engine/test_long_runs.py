@@ -25,9 +25,10 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every run and replay counts as a long one."""
+    """Every run and replay counts as a long one, and each launch as a part of it."""
     monkeypatch.setattr(transactions, "LONG_OPERATIONS", 0)
     monkeypatch.setattr(captured_step, "LONG_SECONDS", 0.0)
+    monkeypatch.setattr(captured_step, "PIECE_SECONDS", 0.0)
 
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, place: int) -> None:
@@ -148,6 +149,29 @@ def test_without_memory_for_copies_a_step_is_done_as_ever(
             patch.setattr(Buffer, "copy_from", full)
             tried.step()
     assert tried.state() == right.state()
+
+
+@pytest.mark.parametrize(("seconds", "most"), [(0.0, 20), (1e9, 1)])
+def test_launches_of_a_piece_are_a_graph(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, most: int
+) -> None:
+    counts: list[int] = []
+
+    def progress(items: Iterable[Any], what: str, count: int) -> Iterable[Any]:
+        counts.append(count)
+        return items
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        for _ in range(20):
+            x = (x + 1).realize()
+        return x
+
+    monkeypatch.setattr(captured_step, "PIECE_SECONDS", seconds)
+    monkeypatch.setattr(captured_step, "progress", progress)
+    x = Tensor([1.0]).realize()
+    assert [step(x).item() for _ in range(4)] == [21.0] * 4
+    assert {*counts} == {most}
 
 
 def test_progress_ends_with_a_launch_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:

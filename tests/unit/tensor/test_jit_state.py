@@ -168,6 +168,7 @@ def test_an_interrupted_replay_leaves_the_state_as_it_was_or_is_complete(
     cheap = captured_step.CapturedStep.cheap_copies
     monkeypatch.setattr(captured_step.CapturedStep, "cheap_copies", lambda step: cheap(step)[:most])
     monkeypatch.setattr(captured_step, "LONG_SECONDS", 0.0)
+    monkeypatch.setattr(captured_step, "PIECE_SECONDS", 0.0)
     monkeypatch.setattr(captured_step, "COPIED_BYTES_PER_SECOND", copied_bytes * 1e6)
     count, total, weight = host(0), host(0), host(2)
     weight.requires_grad = True
