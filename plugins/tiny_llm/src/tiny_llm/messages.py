@@ -21,7 +21,7 @@ MOST_WAITING: Final = 1000
 """Texts that wait for a reader; what comes then is lost, and counted."""
 LAST_SECONDS: Final = 0.5
 """Time for what still waits at the end."""
-AT_ONCE: Final = getattr(select, "PIPE_BUF", 512)
+PIECE_BYTES: Final = getattr(select, "PIPE_BUF", 512)
 """Bytes that a pipe takes without waiting if it says that it is ready."""
 
 
@@ -53,10 +53,10 @@ class Messages(io.TextIOBase):
         return len(text)
 
     def rest_of(self, content: bytes) -> bytes:
-        """What the descriptor does not take now; nothing if its reader is gone."""
+        """The bytes that the descriptor does not take now, none if its reader is gone."""
         try:
             while content and self.is_ready():
-                content = content[os.write(self.descriptor, content[:AT_ONCE]) :]
+                content = content[os.write(self.descriptor, content[:PIECE_BYTES]) :]
         except BlockingIOError:
             return content
         except OSError:
@@ -64,7 +64,7 @@ class Messages(io.TextIOBase):
         return content
 
     def is_ready(self, seconds: float | None = 0) -> bool:
-        """True if a write of `AT_ONCE` bytes does not wait, after so many seconds at most."""
+        """True if a write of `PIECE_BYTES` bytes does not wait, after so many seconds at most."""
         try:
             return bool(select.select((), (self.descriptor,), (), seconds)[1])
         except (OSError, ValueError):  # no such file can be asked
@@ -78,7 +78,7 @@ class Messages(io.TextIOBase):
                 while content:
                     with contextlib.suppress(BlockingIOError):
                         self.is_ready(None)
-                        content = content[os.write(self.descriptor, content[:AT_ONCE]) :]
+                        content = content[os.write(self.descriptor, content[:PIECE_BYTES]) :]
             with self.lock:
                 if self.lost:
                     told = f"\n(nobody read here: {self.lost} texts were lost)\n"
