@@ -62,7 +62,11 @@ def test_a_profile_says_where_time_went(capsys: pytest.CaptureFixture[str], tmp_
 
 def test_a_profile_is_begun_again(capsys: pytest.CaptureFixture[str]) -> None:
     profiling = helpers.Profiling()
-    square = profiling(lambda x: x * x)
+
+    @profiling
+    def square(x: int) -> int:
+        return x * x
+
     for _ in range(2):
         with profiling:
             pass
