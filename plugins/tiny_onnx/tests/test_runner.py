@@ -134,7 +134,7 @@ def test_results_may_be_written_to() -> None:
     runner = OnnxRunner(model(nodes, [value("x", [2000])], outputs, {"w": weight}))
     for _ in range(5):
         x = Tensor(numpy.full(2000, 3, "float32"))
-        found = runner(x=x)
+        found: Any = runner(x=x)
         assert {name: each[0].item() for name, each in found.items()} == wanted
         for each in found.values():
             each.assign(each + 5).realize()
@@ -218,6 +218,53 @@ def test_a_normalization_in_float16_has_room_for_its_means() -> None:
     x = numpy.array([[[1000, 1001]] * 3], "float16")
     for _ in range(4):
         assert result(runner, x=x)[0].tolist() == [pytest.approx([0, 95.4], abs=0.2)] * 3
+
+
+def deviation(x: Any) -> Any:
+    return x.std(2, keepdims=True)
+
+
+def length(x: Any) -> Any:
+    return numpy.sqrt((x * x).sum(2, keepdims=True))
+
+
+HALVES = [
+    ("InstanceNormalization", 2, {}, lambda x: (x - x.mean(2, keepdims=True)) / deviation(x)),
+    ("MeanVarianceNormalization", 0, {"axes": [2]},
+     lambda x: (x - x.mean(2, keepdims=True)) / deviation(x)),
+    ("LpNormalization", 0, {"axis": 2}, lambda x: x / length(x)),
+    ("ReduceL2", 0, {"axes": [2]}, length),
+    ("ReduceLogSum", 0, {"axes": [2]}, lambda x: numpy.log(x.sum(2, keepdims=True))),
+    ("LRN", 0, {"size": 1, "alpha": 1.0}, lambda x: x / (1 + x * x) ** 0.75),
+    ("com.microsoft:SkipLayerNormalization", 1, {},
+     lambda x: 2 * (x - x.mean(2, keepdims=True)) / deviation(2 * x)),
+    ("com.microsoft:SkipSimplifiedLayerNormalization", 1, {},
+     lambda x: 2 * x / numpy.sqrt((4 * x * x).mean(2, keepdims=True))),
+]  # fmt: skip
+"""Operators with sums of squares: scales, attributes, and what they compute."""
+
+
+@pytest.mark.parametrize(("name", "scales", "attributes", "wanted"), HALVES)
+def test_squares_of_float16_have_room(
+    name: str, scales: int, attributes: dict[str, Any], wanted: Any
+) -> None:
+    half = onnx.TensorProto.FLOAT16
+    domain, _, op = name.rpartition(":")
+    x = (numpy.random.default_rng(0).standard_normal((2, 3, 50)) * 600 + 2000).astype("float16")
+    names = ["x", *(["x"] if domain else []), *["scale", "bias"][:scales]]
+    side = 50 if domain else 3
+    weights = {"scale": numpy.ones(side, "float16"), "bias": numpy.zeros(side, "float16")}
+    node = helper.make_node(op, names, ["y"], domain=domain, **attributes)
+    ends = [value("x", [2, 3, 50], half)], [value("y", [2, 3, None], half)]
+    made = model([node], *ends, dict([*weights.items()][:scales]))
+    del made.opset_import[:]
+    opset = 13 if op == "MeanVarianceNormalization" else 17
+    made.opset_import.append(helper.make_opsetid("", opset))
+    if domain:
+        made.opset_import.append(helper.make_opsetid(domain, 1))
+    found = result(OnnxRunner(made), x=x)
+    assert found.dtype == numpy.float16
+    numpy.testing.assert_allclose(found, wanted(x.astype("float64")), rtol=4e-3, atol=4e-3)
 
 
 def test_what_depends_on_weights_alone_is_computed_once() -> None:

@@ -64,6 +64,12 @@ def as_tensor(data: Data, device: str | None = None, *, is_input: bool = False) 
     return Tensor(numpy.asarray(data, dtype=held, order="C"), device=device)
 
 
+def widened(tensor: Tensor) -> Tensor:
+    """A tensor in float32 if squares of its numbers may exceed its dtype, as those of float16."""
+    is_half = tensor.is_floating_point() and tensor.dtype.itemsize == 2
+    return tensor.cast(dtypes.float32) if is_half else tensor
+
+
 HELD: Final = {"int8": numpy.int8, "uint8": numpy.uint8, "float32": numpy.float32}
 """Arrays of the dtypes that also hold types which tinycore does not have."""
 

@@ -13,7 +13,7 @@ from tiny_onnx.ops.products import convolved, groups, shape_of_windows
 from tiny_onnx.ops.quantization import dequantize, dequantized, quantize, requantized
 from tiny_onnx.ops.recurrent import Activation
 from tiny_onnx.registry import operator
-from tiny_onnx.values import Data
+from tiny_onnx.values import Data, widened
 from tinycore import Tensor, dtypes
 
 MICROSOFT = "com.microsoft"
@@ -91,9 +91,10 @@ def quick_gelu(call: Call) -> Data:
 
 def normalized(call: Call, x: Tensor, scale: Tensor, bias: Tensor | None) -> list[Tensor]:
     """Layer normalization of the last axis, with its mean and inverse deviation."""
-    mean = x.mean(-1, keepdim=True)
-    inverse = ((x - mean).square().mean(-1, keepdim=True) + call.real("epsilon", 1e-12)).rsqrt()
-    y = (x - mean) * inverse * scale
+    wide = widened(x)
+    mean = wide.mean(-1, keepdim=True)
+    inverse = ((wide - mean).square().mean(-1, keepdim=True) + call.real("epsilon", 1e-12)).rsqrt()
+    y = ((wide - mean) * inverse).cast(x.dtype) * scale
     return [y if bias is None else y + bias, mean, inverse]
 
 
@@ -110,8 +111,9 @@ def skip_root_mean_square(call: Call) -> tuple[Data, ...]:
     """Root mean square normalization of a sum, which is the last output."""
     x = call.tensor(0) + call.tensor(1)
     x = x + call.tensor(3) if call.has(3) else x
-    inverse = (x.square().mean(-1, keepdim=True) + call.real("epsilon", 1e-12)).rsqrt()
-    return x * inverse * call.tensor(2), None, inverse, x
+    wide = widened(x)
+    inverse = (wide.square().mean(-1, keepdim=True) + call.real("epsilon", 1e-12)).rsqrt()
+    return (wide * inverse).cast(x.dtype) * call.tensor(2), None, inverse, x
 
 
 @operator("EmbedLayerNormalization", domain=MICROSOFT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tiny_onnx.call import Call
 from tiny_onnx.registry import operator
-from tiny_onnx.values import Data
+from tiny_onnx.values import Data, widened
 from tinycore import Tensor, dtypes
 
 
@@ -19,10 +19,9 @@ def along(x: Tensor, rank: int, axis: int = 1) -> Tensor:
 def batch_normalization(call: Call) -> Data | tuple[Data, ...]:
     """Channels normalized by running statistics, or in training by those of the batch."""
     given, held = call.tensor(0).dtype, call.tensor(3).dtype
-    wide = dtypes.float64 if given == dtypes.float64 else dtypes.float32  # of float16, a mean by
-    x = call.tensor(0).cast(wide)  # its factor would be infinite
+    x = widened(call.tensor(0))  # a mean of float16 by its factor may be infinite
     scale, bias, mean, variance = (
-        along(call.tensor(index).cast(wide), x.ndim) for index in range(1, 5)
+        along(widened(call.tensor(index)), x.ndim) for index in range(1, 5)
     )
     epsilon = call.real("epsilon", 1e-5)
     is_training = (
@@ -48,10 +47,10 @@ def batch_normalization(call: Call) -> Data | tuple[Data, ...]:
 @operator("InstanceNormalization")
 def instance_normalization(call: Call) -> Data:
     """Each channel of each image normalized by itself."""
-    x = call.tensor(0)
-    axes = tuple(range(2, x.ndim))
+    given = call.tensor(0)
+    x, axes = widened(given), tuple(range(2, given.ndim))
     mean, variance = x.mean(axes, keepdim=True), x.var(axes, keepdim=True, correction=0)
-    scaled = (x - mean) / (variance + call.real("epsilon", 1e-5)).sqrt()
+    scaled = ((x - mean) / (variance + call.real("epsilon", 1e-5)).sqrt()).cast(given.dtype)
     return along(call.tensor(1), x.ndim) * scaled + along(call.tensor(2), x.ndim)
 
 
@@ -83,7 +82,8 @@ def root_mean_square(call: Call) -> Data:
 @operator("LRN")
 def local_response(call: Call) -> Data:
     """Elements divided by a power of the squares of channels nearby (Krizhevsky et al., 2012)."""
-    x, size = call.tensor(0), int(call.get("size"))
+    given, size = call.tensor(0), int(call.get("size"))
+    x = widened(given)
     before, after = (size - 1) // 2, size // 2
     channels = int(x.shape[1])
     pairs = [(0, 0)] * x.ndim
@@ -95,19 +95,20 @@ def local_response(call: Call) -> Data:
         bounds[1] = (begin, begin + channels)
         total = total + squares.shrink(tuple(bounds))
     base = call.real("bias", 1.0) + call.real("alpha", 1e-4) / size * total
-    return x / base.pow(call.real("beta", 0.75))
+    return (x / base.pow(call.real("beta", 0.75))).cast(given.dtype)
 
 
 @operator("LpNormalization")
 def norm(call: Call) -> Data:
     """An axis divided by its 1-norm or 2-norm; zeros stay."""
-    x = call.tensor(0)
+    given = call.tensor(0)
+    x = widened(given)
     axis = call.axis("axis", x.ndim, -1)
     if call.get("p", 2) == 1:
         length = x.abs().sum(axis, keepdim=True)
     else:
         length = x.square().sum(axis, keepdim=True).sqrt()
-    return (length == 0).where(x.zeros_like(), x / length)
+    return (length == 0).where(x.zeros_like(), x / length).cast(given.dtype)
 
 
 @operator("GroupNormalization")
@@ -131,7 +132,8 @@ def group_normalization(call: Call) -> Data:
 @operator("MeanVarianceNormalization")
 def mean_variance(call: Call) -> Data:
     """Axes centered and divided by their deviation."""
-    x = call.tensor(0)
-    axes = tuple(call.get("axes", [0, 2, 3]))
+    given = call.tensor(0)
+    x, axes = widened(given), tuple(call.get("axes", [0, 2, 3]))
     centered = x - x.mean(axes, keepdim=True)
-    return centered / (centered.square().mean(axes, keepdim=True).sqrt() + 1e-9)
+    deviation = centered.square().mean(axes, keepdim=True).sqrt()
+    return (centered / (deviation + 1e-9)).cast(given.dtype)

@@ -8,12 +8,12 @@ import numpy
 
 from tiny_onnx.call import Call
 from tiny_onnx.registry import operator
-from tiny_onnx.values import Data
+from tiny_onnx.values import Data, widened
 from tinycore import Tensor, dtypes
 
 
 def _log_sum(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
-    return x.sum(axes, keepdim=keep).log()
+    return widened(x).sum(axes, keepdim=keep).log()
 
 
 def _largest(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
@@ -38,7 +38,7 @@ def _extreme(
 
 FOLDS: dict[str, Callable[[Tensor, tuple[int, ...], bool], Tensor]] = {
     "ReduceL1": lambda x, axes, keep: x.abs().sum(axes, keepdim=keep),
-    "ReduceL2": lambda x, axes, keep: x.square().sum(axes, keepdim=keep).sqrt(),
+    "ReduceL2": lambda x, axes, keep: widened(x).square().sum(axes, keepdim=keep).sqrt(),
     "ReduceLogSum": _log_sum,
     "ReduceLogSumExp": lambda x, axes, keep: x.logsumexp(axes, keepdim=keep),
     "ReduceMax": _largest,
