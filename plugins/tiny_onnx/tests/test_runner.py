@@ -234,6 +234,8 @@ HALVES = [
      lambda x: (x - x.mean(2, keepdims=True)) / deviation(x)),
     ("LpNormalization", 0, {"axis": 2}, lambda x: x / length(x)),
     ("ReduceL2", 0, {"axes": [2]}, length),
+    ("LpPool", 0, {"kernel_shape": [50]}, length),
+    ("GlobalLpPool", 0, {}, length),
     ("ReduceLogSum", 0, {"axes": [2]}, lambda x: numpy.log(x.sum(2, keepdims=True))),
     ("LRN", 0, {"size": 1, "alpha": 1.0}, lambda x: x / (1 + x * x) ** 0.75),
     ("com.microsoft:SkipLayerNormalization", 1, {},

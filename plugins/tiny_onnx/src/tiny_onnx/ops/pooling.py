@@ -8,7 +8,7 @@ import numpy
 
 from tiny_onnx.call import Call
 from tiny_onnx.registry import operator
-from tiny_onnx.values import Data
+from tiny_onnx.values import Data, widened
 from tiny_onnx.windows import Windows, windows
 from tinycore import Tensor, dtypes
 
@@ -93,11 +93,11 @@ def pooled_mean(x: Tensor, area: Windows) -> Tensor:
 @operator("LpPool")
 def power_pool(call: Call) -> Data:
     """p-norms of windows."""
-    x, p = call.tensor(0), call.get("p", 2)
+    x, p = widened(call.tensor(0)), call.get("p", 2)
     area = area_of(call, x)
     whole = extended(x.abs().pow(p), area, 0, bool(call.get("ceil_mode", 0)))
     total = pooled_mean(whole, area) * math.prod(area.kernel)
-    return total.pow(1 / p)
+    return total.pow(1 / p).cast(call.tensor(0).dtype)
 
 
 @operator("GlobalAveragePool")
@@ -117,8 +117,9 @@ def global_maximum(call: Call) -> Data:
 @operator("GlobalLpPool")
 def global_power(call: Call) -> Data:
     """The p-norm of each channel."""
-    x, p = call.tensor(0), call.get("p", 2)
-    return x.abs().pow(p).sum(tuple(range(2, x.ndim)), keepdim=True).pow(1 / p)
+    x, p = widened(call.tensor(0)), call.get("p", 2)
+    total = x.abs().pow(p).sum(tuple(range(2, x.ndim)), keepdim=True)
+    return total.pow(1 / p).cast(call.tensor(0).dtype)
 
 
 @operator("MaxUnpool")
