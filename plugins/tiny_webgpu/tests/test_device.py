@@ -193,9 +193,10 @@ def test_freed_memory_goes_back_to_the_system(device: WebGpuDevice) -> None:
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
-    device.allocator.free(filled(device, data))
+    for _ in range(8):  # until the driver keeps what it will
+        device.allocator.free(filled(device, data))
     before = resident()
-    for _ in range(8):
+    for _ in range(16):
         device.allocator.free(filled(device, data))
     assert resident() - before < 4 * size
 
