@@ -303,7 +303,7 @@ def a_read_only_view_of_a_dict() -> Case:
 
 @case
 def a_factory_of_missing_keys() -> Case:
-    value = collections.defaultdict(lambda: 2.0)
+    value = collections.defaultdict[str, float](lambda: 2.0)
     return lambda x: x * (value["k"], value.pop("k"))[0], setting(
         value, "default_factory", lambda: 5.0
     )
@@ -314,7 +314,7 @@ def a_factory_that_is_called() -> Case:
     class Below(collections.defaultdict[str, float]):
         pass
 
-    value = Below(lambda: 2.0)
+    value: Any = Below(lambda: 2.0)
     return lambda x: x * value.default_factory(), setting(value, "default_factory", lambda: 5.0)
 
 
@@ -369,7 +369,7 @@ def a_queue() -> Case:
     value: queue.Queue[int] = queue.Queue()
     value.put(1)
     value.put(1)
-    return lambda x: x * value.qsize(), lambda: [value.put(1) for _ in range(3)]
+    return lambda x: x * value.qsize(), lambda: [*map(value.put, [1] * 3)]
 
 
 @pytest.mark.parametrize("name", cases)
