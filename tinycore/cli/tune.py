@@ -113,9 +113,26 @@ def run(arguments: argparse.Namespace) -> int:
     return int(failed)
 
 
-def _watched(path: Path, arguments: Sequence[str]) -> tuple[LaunchProfiler, bool]:
+class LaunchTimes(LaunchProfiler):
+    """Launch counts and times, by program."""
+
+    def __init__(self) -> None:
+        self.seen: dict[int, tuple[object, int, float]] = {}
+
+    def record(self, runner: object, seconds: float | None, *about: object) -> None:
+        """Add a completed launch."""
+        launches, total = self.of(runner)
+        self.seen[id(runner)] = runner, launches + 1, total + (seconds or 0.0)
+
+    def of(self, runner: object) -> tuple[int, float]:
+        """Number of launches of a program, and their total time in seconds."""
+        _, launches, seconds = self.seen.get(id(runner), (runner, 0, 0.0))
+        return launches, seconds
+
+
+def _watched(path: Path, arguments: Sequence[str]) -> tuple[LaunchTimes, bool]:
     """The launches of a script, and True if it failed, which it says itself."""
-    profiler = LaunchProfiler()
+    profiler = LaunchTimes()
     profilers.append(profiler)
     failed = False
     try:
@@ -137,7 +154,7 @@ def _watched(path: Path, arguments: Sequence[str]) -> tuple[LaunchProfiler, bool
     return profiler, failed
 
 
-def _kernels(profiler: LaunchProfiler) -> list[Kernel]:
+def _kernels(profiler: LaunchTimes) -> list[Kernel]:
     """The kernels that ran, the costliest first."""
     found = []
     for (ast, *_), (runner, device, toolchain) in list(programs.items()):

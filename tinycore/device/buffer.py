@@ -410,8 +410,9 @@ class Lease(weakref.ref[Buffer]):
     would end the handle too, while the pool hands it out again.
     """
 
-    __slots__ = ("handle", "kind", "pool")
+    __slots__ = ("dtype", "handle", "kind", "pool")
 
+    dtype: DType
     handle: Handle
     pool: LRUAllocator
     kind: Kind
@@ -421,7 +422,7 @@ class Lease(weakref.ref[Buffer]):
         """Give a buffer memory. Raises OutOfMemory."""
         buffer._handle = pool.alloc(kind)
         lease = buffer.lease = Lease(buffer, Lease.end)
-        lease.handle, lease.pool, lease.kind = buffer._handle, pool, kind
+        lease.handle, lease.pool, lease.kind, lease.dtype = buffer._handle, pool, kind, buffer.dtype
         leases[id(lease)] = lease
 
     def end(self) -> None:

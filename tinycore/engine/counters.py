@@ -102,28 +102,26 @@ def stats_line(name: str, device: str, estimate: Estimate, seconds: float | None
 
 
 class LaunchProfiler:
-    """Launch counts and times, by program. While one is active, every launch is synchronous.
+    """Told of launches and captures. While one is active, every launch is synchronous.
 
     Runners and buffers are those of `ExecItem`, metadata that of `Kernel`.
     """
 
-    def __init__(self) -> None:
-        self.seen: dict[int, tuple[object, int, float]] = {}
-
-    def observes(self, step: Any) -> bool:
-        """True if the launches of a `CapturedStep` are made one by one in the replay that begins.
-
-        Else "replayed" is noted after it.
+    def unobserved(self, step: Any) -> Any:
+        """The callback for (seconds, begin) of the replay of a `CapturedStep` that begins; None to
+        have its launches made one by one.
         """
-        return True
+        return None
+
+    def scheduled(self, *facts: Any) -> None:
+        """Take a `Schedule` that is about to run, its graph, its policy and what varies."""
 
     def note(self, event: str, *facts: Any) -> None:
         """Take an event other than a launch.
 
-        "scheduled", with a `Schedule` that is about to run, its graph, its policy and what varies;
-        "replayed", with a step and the seconds of the replay; "compiled", with a runner, its
-        source, "" if it comes from the disk cache, and seconds; "failed", with the name of a kernel
-        that could not be compiled or launched, its device, its metadata, and the error.
+        "compiled", with a runner, its source, "" if it comes from the disk cache, and seconds;
+        "failed", with the name of a kernel that could not be compiled or launched, its device, its
+        metadata, and the error.
         """
 
     def record(
@@ -138,13 +136,6 @@ class LaunchProfiler:
 
         It has returned at `ended` (`perf_counter`), or just now.
         """
-        _, launches, total = self.seen.get(id(runner), (runner, 0, 0.0))
-        self.seen[id(runner)] = runner, launches + 1, total + (seconds or 0.0)
-
-    def of(self, runner: object) -> tuple[int, float]:
-        """Number of launches of a program, and their total time in seconds."""
-        _, launches, seconds = self.seen.get(id(runner), (runner, 0, 0.0))
-        return launches, seconds
 
 
 profilers: Final[list[LaunchProfiler]] = []

@@ -19,7 +19,7 @@ from tinycore.dtype import DType, ImageDType, dtypes, to_numpy_dtype
 from tinycore.engine import transactions
 from tinycore.engine.captured_step import VaryingMemory
 from tinycore.engine.compile import state_of_programs
-from tinycore.engine.counters import profilers, report
+from tinycore.engine.counters import profilers
 from tinycore.engine.run import (
     Runner,
     is_watched,
@@ -237,8 +237,8 @@ class Engine:
         """
         varying = varying_parameters(canonical.memory)
         schedule = schedule_for(canonical, policy, on_disk=True, varying=varying)
-        if profilers:
-            report("scheduled", schedule, canonical, policy, varying)
+        for profiler in profilers:
+            profiler.scheduled(schedule, canonical, policy, varying)
         layout = schedule.layout(others, canonical)
         state = state_of_programs()
         runners = None if recordings.open else layout.runners.get(state)

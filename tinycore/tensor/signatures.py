@@ -455,6 +455,7 @@ def at_once(function: Callable[..., Any]) -> Callable[..., Any]:
         with deferred(handlers()):
             return function(*given, **named)
 
+    call.__code__ = call.__code__.replace(co_qualname=function.__qualname__)  # type: ignore[attr-defined]
     return call
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from os.path import basename
 from typing import Any, Final
 
 from tinycore.config import in_force
 from tinycore.uop.node import UOp
 
+ORIGIN: Final = attrgetter("_origin")
 MOST_LINES: Final = 1 << 15
 """Lines that are remembered: code that is made again and again must not pile up."""
 lines: Final[dict[object, Any]] = {}
@@ -21,6 +23,8 @@ lines: Final[dict[object, Any]] = {}
 
 To find the line of an instruction takes 5 us in a long function.
 """
+files: Final[set[str]] = set()
+"""Files of tinycore. To ask for the name of a frame's module takes twice as long."""
 
 
 def are_recorded() -> bool:
@@ -33,23 +37,33 @@ def note_origin(node: UOp) -> None:
     """Record the innermost line outside of tinycore as the origin of a node, unless it has one."""
     if node._origin is not None:
         return
-    frame, method = sys._getframe(1), ""
-    while (caller := frame.f_back) and str(frame.f_globals.get("__name__")).startswith("tinycore."):
-        if "<" not in (name := frame.f_code.co_qualname):  # others are wrappers
-            method = name
-        frame = caller
-    code = frame.f_code
-    place = id(code), frame.f_lasti, method
-    if (found := lines.get(place)) is None:
-        if len(lines) >= MOST_LINES:
-            lines.clear()
-        found = lines[place] = code, (method, code.co_filename, frame.f_lineno)
-    node._origin = found[1]
+    own: Any = sys._getframe(2)
+    frame = own
+    while True:
+        try:
+            while frame.f_code.co_filename in files:
+                own, frame = frame, frame.f_back
+        except AttributeError:
+            return  # nobody calls tinycore, as at exit
+        code, method = frame.f_code, own.f_code.co_qualname
+        place = id(code), frame.f_lasti, method
+        if (found := lines.get(place)) is not None:
+            node._origin = found[1]
+            return
+        file = code.co_filename
+        if not str(frame.f_globals.get("__name__")).startswith("tinycore."):
+            if len(lines) >= MOST_LINES:
+                lines.clear()
+            lines[place] = code, (method, file, frame.f_lineno)
+        elif "<" in file:  # a method of a dataclass
+            own, frame = frame, frame.f_back
+        else:
+            files.add(file)
 
 
 def origins_of(nodes: Iterable[UOp]) -> tuple[object, ...]:
     """The origin of each node, None where none is known; () while none are recorded."""
-    return tuple([n._origin for n in nodes]) if are_recorded() else ()
+    return tuple(map(ORIGIN, nodes)) if are_recorded() else ()
 
 
 def texts(known: Mapping[UOp, UOp]) -> dict[UOp, str]:

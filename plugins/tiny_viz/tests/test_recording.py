@@ -13,8 +13,10 @@ import subprocess
 import sys
 import threading
 from collections import deque
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -212,6 +214,64 @@ def test_replays_of_a_step_that_is_gone_stay_its_own(tmp_path: Path) -> None:
     assert len({tuple(kernels) for kernels in steps}) == len(steps) == 4
 
 
+def test_replays_of_a_step_in_two_threads_are_those_of_one_step(tmp_path: Path) -> None:
+    x = Tensor.arange(8).float().realize()
+    step = TinyJit(lambda x: (x + 1).realize())
+
+    def replay() -> None:
+        with Context(DEV="PYTHON"):
+            for _ in range(9):
+                step(x)
+
+    with profile(tmp_path / "one.tinyviz") as found:
+        replay()
+        thread = threading.Thread(target=replay)
+        thread.start()
+        thread.join()
+
+    replays = query(found.path, "SELECT step, thread, count(*) FROM replays GROUP BY step, thread")
+    first, other = (thread for _, thread, _ in replays)
+    assert replays == [(1, first, 7), (1, other, 9)]
+
+
+def bytecodes(call: Callable[[], object]) -> int:
+    """Bytecodes of this thread in a call, the fewest of some."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        count += event == "opcode"
+        return trace
+
+    found, before = [], sys.gettrace()
+    for _ in range(6):
+        count = 0
+        sys.settrace(trace)
+        try:
+            call()
+        finally:
+            sys.settrace(before)
+        found.append(count)
+    return min(found)
+
+
+def test_recording_adds_few_bytecodes_to_a_launch_and_to_a_replay(tmp_path: Path) -> None:
+    x = Tensor.arange(8).float().realize()
+    step = TinyJit(lambda x: (x + 1).realize())
+    calls: list[Callable[[], object]] = [lambda: x.add(1).realize(), lambda: step(x)]
+    for call in calls * 3:
+        call()
+    plain = [bytecodes(call) for call in calls]
+    with profile(tmp_path / "one.tinyviz"):
+        for call in calls * 3:
+            call()
+        added = [bytecodes(call) - before for call, before in zip(calls, plain, strict=True)]
+
+    assert added[0] < 350, "280 of 3,800 that a launch takes on a CPU"
+    assert added[1] < 100, "70 of 1,100 that a replay takes on a CPU"
+
+
 class Meeting:
     """As the first event comes, another thread makes the same launch and hands over all."""
 
@@ -240,15 +300,15 @@ class MeetingEvents(deque[Any], Meeting):
         super().append(event)
 
 
-class MeetingBirths(list[bytes], Meeting):
-    """Events that are bytes."""
+class MeetingMemory(list[Any], Meeting):
+    """Events that are in a list."""
 
-    def append(self, event: bytes) -> None:
+    def append(self, event: Any) -> None:
         self.come()
         super().append(event)
 
 
-MEETINGS: dict[str, Any] = {"kernels": MeetingEvents, "births": MeetingBirths}
+MEETINGS: dict[str, Any] = {"kernels": MeetingEvents, "events": MeetingMemory}
 
 
 @pytest.mark.parametrize("kind", MEETINGS)

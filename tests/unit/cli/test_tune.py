@@ -9,7 +9,7 @@ import pytest
 
 from tinycore import Context
 from tinycore.cli.main import main
-from tinycore.engine.counters import LaunchProfiler
+from tinycore.cli.tune import LaunchTimes
 
 SCRIPT = """
 import sys
@@ -89,7 +89,7 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_watch_adds_up_launches() -> None:
-    profiler, runner = LaunchProfiler(), object()
+    profiler, runner = LaunchTimes(), object()
     profiler.record(runner, 0.5)
     profiler.record(runner, None)
 

@@ -166,3 +166,11 @@ def test_code_without_a_name_of_its_module_has_a_line() -> None:
         exec("y = x + 1", names)
 
     assert names["y"].uop._origin == ("Elementwise.__add__", "<string>", 1)
+
+
+def test_methods_that_defer_signals_are_told_by_their_names(collected: Collected) -> None:
+    x = Tensor([1.0, 2.0]).realize()
+    x.detach().exp2().realize()
+    here = line()
+
+    assert collected.found[-1] == f"exp2 test_origins.py:{here}"

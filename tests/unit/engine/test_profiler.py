@@ -7,27 +7,28 @@ from collections.abc import Iterator
 import pytest
 
 from tinycore import Context, Tensor, TinyJit
-from tinycore.engine.counters import LaunchProfiler, profilers
+from tinycore.cli.tune import LaunchTimes
+from tinycore.engine.counters import profilers
 
 
 @pytest.fixture
-def profiler() -> Iterator[LaunchProfiler]:
+def profiler() -> Iterator[LaunchTimes]:
     """Somebody who profilers, on PYTHON."""
-    found = LaunchProfiler()
+    found = LaunchTimes()
     profilers.append(found)
     with Context(DEV="PYTHON"):
         yield found
     profilers.remove(found)
 
 
-def launches(profiler: LaunchProfiler) -> list[int]:
+def launches(profiler: LaunchTimes) -> list[int]:
     """Number of launches of each program; all of them took time."""
     assert all(seconds > 0 for _, _, seconds in profiler.seen.values())
     return [count for _, count, _ in profiler.seen.values()]
 
 
 def test_launches_are_added_up() -> None:
-    profiler, runner = LaunchProfiler(), object()
+    profiler, runner = LaunchTimes(), object()
     for seconds in (0.5, None, 0.25):
         profiler.record(runner, seconds)
 
@@ -36,7 +37,7 @@ def test_launches_are_added_up() -> None:
     assert list(profiler.seen.values()) == [(runner, 3, 0.75)]
 
 
-def test_results_are_noted(profiler: LaunchProfiler) -> None:
+def test_results_are_noted(profiler: LaunchTimes) -> None:
     x = Tensor([1.0, 2.0]).realize()
     profiler.seen.clear()
     for _ in range(3):
@@ -45,7 +46,7 @@ def test_results_are_noted(profiler: LaunchProfiler) -> None:
     assert launches(profiler) == [3]
 
 
-def test_writes_in_place_are_noted(profiler: LaunchProfiler) -> None:
+def test_writes_in_place_are_noted(profiler: LaunchTimes) -> None:
     x = Tensor([1.0, 2.0]).realize()
     profiler.seen.clear()
     x.assign(x * 2).realize()
@@ -54,7 +55,7 @@ def test_writes_in_place_are_noted(profiler: LaunchProfiler) -> None:
     assert x.tolist() == [2.0, 4.0]
 
 
-def test_replays_are_noted(profiler: LaunchProfiler) -> None:
+def test_replays_are_noted(profiler: LaunchTimes) -> None:
     step = TinyJit(lambda x: (x * 3).realize())
     x = Tensor([1.0, 2.0]).realize()
     for _ in range(2):
@@ -65,7 +66,7 @@ def test_replays_are_noted(profiler: LaunchProfiler) -> None:
     assert launches(profiler) == [1]
 
 
-def test_nobody_is_told_who_does_not_watch_any_more(profiler: LaunchProfiler) -> None:
+def test_nobody_is_told_who_does_not_watch_any_more(profiler: LaunchTimes) -> None:
     x = Tensor([1.0, 2.0]).realize()
     profilers.remove(profiler)
     profiler.seen.clear()

@@ -1,15 +1,16 @@
 """The recorder: a launch profiler of the core that notes every event for the file of a profile.
 
-While it is active each launch is waited for, to be timed. What it notes of every launch are numbers
-in some bytes, of which `rows.py` makes rows in another thread. Replays of a captured step,
-which are one call for all launches, are observed launch by launch as often as that costs a few
-percent of their time; of the others the begin and the end are kept.
+While it is active each launch is waited for, to be timed. What it notes of every launch is a tuple
+with the leases of its memory: which memory is new, and all else, is found later, in another thread.
+Replays of a captured step, which are one call for all launches, are observed launch by launch as
+often as that costs a few percent of their time; of the others the step itself notes begin and end.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import sys
 import threading
@@ -17,28 +18,29 @@ import time
 import traceback
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
-from itertools import count
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count, repeat
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from threading import get_ident
 from time import perf_counter
 from typing import Any, Final
 
-from tiny_viz.rows import BIRTH, DEATH, REPLAY, Event, Noted, Rows, packing
+from tiny_viz.rows import Event, Noted, Rows, Shown
 from tiny_viz.sampler import Sampler
 from tiny_viz.store import Writer
 from tinycore import __version__
 from tinycore._stamp import decisive_values
 from tinycore.config import cpu_count, settings
-from tinycore.device.buffer import Buffer, at_end
+from tinycore.device.buffer import Lease, at_end
 from tinycore.engine.counters import LaunchProfiler, profilers
 from tinycore.plugin import in_child, lock
 from tinycore.uop.origins import texts
 
 __all__ = ["Recorder"]
 
-BATCH: Final = 1 << 19
-"""Launches, or replays, that are handed to the writer at once: some 40 MB.
+BATCH: Final = 1 << 18
+"""Events, or replays, that are handed to the writer at once: some 60 MB.
 
 To make rows takes time that the program would have: of most programs it is done at their end.
 """
@@ -46,24 +48,49 @@ COST: Final = 0.02
 """Part of the time of replays that observing some of them may cost."""
 UNOBSERVED: Final = 2
 """Replays of a step, after the first, that are timed as they are before it is observed again."""
+MOST_UNOBSERVED: Final = 4096
+"""Replays of a step that are timed as they are before the cost is reckoned again."""
+TIME_OF_REPLAY: Final = itemgetter(0)
+SAMPLE: Final = 64
+"""Replays of which the fastest is taken."""
+LEASE: Final = attrgetter("lease")
 
 
 class Replayed:
-    """Statistics of the replays of one captured step."""
+    """Statistics of the replays of one captured step in one thread."""
 
-    __slots__ = ("budget", "fastest", "number", "observed", "replays", "started", "step")
-
-    def __init__(self, number: int, step: Any) -> None:
-        self.number = number
-        self.step = weakref.ref(step)
-        """Tells it from a later one with the same id."""
-        self.replays = 0
+    def __init__(self, number: int, thread: int) -> None:
+        self.number, self.thread = number, thread
+        self.step: Any = None
+        """A weak reference, which tells when the step is gone."""
+        self.times: list[tuple[float, float]] = []
+        """Seconds and begin of replays that were not observed, not yet written."""
+        self.notes: Iterator[Callable[..., None]] = iter(())
+        """Callbacks that note the replays that will not be observed, one each."""
+        self.granted = 0
+        """Replays that were not observed since the last decision."""
         self.observed = 0.0
         """Seconds that the last observed replay took."""
-        self.fastest = float("inf")
+        self.fastest = math.inf
         self.budget = 0.0
         """Seconds that observing may cost now."""
         self.started = 0.0
+
+    def missing(self) -> float:
+        """The replays that must pass until one may be observed again."""
+        if not self.observed:
+            return 0.0
+        self.fastest = min([self.fastest, *map(TIME_OF_REPLAY, self.times[-SAMPLE:])])
+        if self.fastest == math.inf:
+            return UNOBSERVED - 1
+        earned = max(COST * self.fastest, 1e-9)
+        self.budget += earned * self.granted
+        self.granted = 0
+        extra = max(self.observed - self.fastest, 0.0)
+        if extra <= self.budget:
+            self.budget -= extra
+            return 0.0
+        return (extra - self.budget) / earned
 
 
 class Scheduled:
@@ -78,15 +105,6 @@ class Scheduled:
         """`next` of it counts a run, from any thread."""
 
 
-class Shown(weakref.ref[Buffer]):
-    """A buffer without a lease of its own, such as a view, by the id that it is found by."""
-
-    __slots__ = ("identity", "number")
-
-    identity: int
-    number: int
-
-
 class Recorder(LaunchProfiler):
     """Records what a program does from `start` to `stop`, into a file."""
 
@@ -97,20 +115,17 @@ class Recorder(LaunchProfiler):
         self.began = 0.0
         self.threads: dict[int, int] = {}
         self.kernels: dict[tuple[int, Sequence[str]], int] = {}
-        self.kinds: dict[tuple[str, int, int], int] = {}
-        """Numbers of kinds of memory: a device, the id of a dtype, and elements."""
+        self.heads: dict[tuple[int, Sequence[str], int], tuple[int, int]] = {}
+        """The numbers of a kernel and a thread, by the ids of both."""
         self.runners: list[Any] = []
-        self.dtypes: list[Any] = []
-        """Programs, and dtypes, that were seen, held so that their ids stay valid."""
+        """Programs that were seen, held so that their ids stay valid."""
         self.graphs: dict[int, Scheduled] = {}
         """By the ids of their schedules."""
-        self.steps: dict[int, Replayed] = {}
-        """By the ids of captured steps."""
-        self.memory: dict[int, int] = {}
-        """Numbers of living buffers, by the ids of their leases."""
+        self.steps: dict[tuple[int, int], Replayed] = {}
+        """By the ids of captured steps, and of threads."""
         self.views: dict[int, Shown] = {}
         """Buffers without leases, by their ids."""
-        self.next_kernel, self.next_buffer, self.next_step = count(1), count(1), count(1)
+        self.next_kernel, self.next_step = count(1), count(1)
         self.flushing = lock()
         self.noting = lock()
         """Held while a thread gives a number to a kernel, a graph or itself."""
@@ -165,6 +180,12 @@ class Recorder(LaunchProfiler):
         """True if there is something to write a file for."""
         return bool(self.last or self.failures)
 
+    @property
+    def is_full(self) -> bool:
+        """True if so many events were noted that the writer should have them."""
+        replays = sum(len(known.times) for known in list(self.steps.values()))
+        return len(self.noted.events) + len(self.noted.replays) + replays >= BATCH
+
     def write_meta(self, end: int) -> None:
         """Write what is known of the program as a whole."""
         about = {
@@ -188,13 +209,15 @@ class Recorder(LaunchProfiler):
     def flush(self, waits: bool = False) -> None:
         """Hand what was collected to the writer, unless somebody is at it (then wait, if asked).
 
-        Memory dies after its last launch was noted, and is noted before its first: so deaths are
-        taken first, and births after the launches.
+        What an event refers to is noted before it: so the events are taken first.
         """
         if not self.flushing.acquire(blocking=waits):  # another thread is at it, or a frame below
             return
         try:
-            noted = Noted(*map(taken, self.noted))
+            events = taken(self.noted.events)
+            for known in list(self.steps.values()):
+                self.noted.replays.append((known.number, known.thread, 0, taken(known.times)))
+            noted = Noted(events, *map(taken, self.noted[1:]))
             self.writer.put_made(lambda: self.made.made(noted))
             for table, rows in self.rows.items():
                 self.writer.put(table, taken(rows))
@@ -213,46 +236,57 @@ class Recorder(LaunchProfiler):
     ) -> None:
         """Add a launch."""
         self.last = ended = ended or perf_counter()
-        kernel = self.kernels.get((id(runner), metadata))
-        if kernel is None:
-            kernel = self.note_kernel(runner, metadata)
-        known = self.memory.get
-        memory: list[Any] = [known(id(buffer.lease)) for buffer in bufs]
-        if None in memory:
-            began = ended - (seconds or 0.0)
-            for slot, number in enumerate(memory):
-                if number is None:
-                    memory[slot] = self.note_buffer(bufs[slot], kernel, began, slot)
-        thread = self.threads.get(get_ident()) or self.thread()
-        launches = self.noted.launches
-        launches.append(packing(len(memory))(kernel, thread, seconds or 0.0, ended, *memory))
-        if len(launches) >= BATCH:
-            self.flush()
+        head = self.heads.get((id(runner), metadata, get_ident()))
+        if head is None:
+            head = self.note_head(runner, metadata)
+        leases: Any = (*map(LEASE, bufs),)
+        if None in leases:
+            leases = tuple([buffer.lease or self.view(buffer) for buffer in bufs])
+        self.noted.events.append((head, seconds, ended, leases))
 
-    def observes(self, step: Any) -> bool:
-        """True for the first replay of a step, and as often later as the cost allows."""
-        known = self.steps.get(id(step))
-        if known is None or known.step() is not step:
-            known = self.steps[id(step)] = Replayed(next(self.next_step), step)
-        if known.started:  # the replay before was observed: `replayed` was not called
+    def unobserved(self, step: Any) -> Callable[..., None] | None:
+        """The first replay of a step is observed, and as many later as the cost allows."""
+        known = self.steps.get((id(step), get_ident()))
+        if known is not None and (note := next(known.notes, None)):
+            return note
+        return self.observed(step, known)
+
+    def observed(self, step: Any, known: Replayed | None) -> Callable[..., None] | None:
+        """Decide on a replay, and on those after it where it is not observed."""
+        if known is None:
+            known = self.note_replays(step)
+        elif known.started:  # the replay before
             self.end_observed(known)
-        known.replays += 1
-        extra = known.observed - known.fastest
-        if known.replays == 1 or (known.replays > UNOBSERVED + 1 and known.budget > extra):
-            known.budget -= max(extra, 0.0) if known.replays > 1 else 0.0
-            known.started = perf_counter()
-            return True
-        return False
+            if known.fastest == math.inf:
+                self.note_step(known.number, step)
+        if (missing := known.missing()) > 0.0:
+            known.granted = int(min(missing, MOST_UNOBSERVED)) + 1
+            known.notes = repeat(known.times.append, known.granted - 1)
+            return known.times.append
+        known.started = perf_counter()
+        return None
+
+    def note_replays(self, step: Any) -> Replayed:
+        """Begin to note the replays of a step in this thread, as long as there is that step."""
+        same = (known.number for (id_, _), known in list(self.steps.items()) if id_ == id(step))
+        number = next(same, None) or next(self.next_step)
+        key = id(step), get_ident()
+        found = self.steps[key] = Replayed(number, self.thread())
+        found.step = weakref.ref(step, lambda _: self.forget_step(key))
+        return found
+
+    def forget_step(self, key: tuple[int, int]) -> None:
+        """Keep what was noted of a step that is gone, of which another may have the id."""
+        if (known := self.steps.pop(key, None)) is not None:
+            self.noted.replays.append((known.number, known.thread, 0, known.times))
+
+    def scheduled(self, schedule: Any, *about: Any) -> None:
+        """Add a run of a graph."""
+        next((self.graphs.get(id(schedule)) or self.note_graph(schedule, *about)).runs)
 
     def note(self, event: str, *facts: Any) -> None:
-        """Add a replay, a compilation, a graph or a failure."""
-        if event == "scheduled":
-            if (known := self.graphs.get(id(facts[0]))) is None:
-                known = self.note_graph(*facts)
-            next(known.runs)
-        elif event == "replayed":
-            self.replayed(*facts)
-        elif event == "compiled":
+        """Add a compilation or a failure."""
+        if event == "compiled":
             runner, source, seconds = facts
             self.runners.append(runner)
             made = runner, source, seconds, perf_counter(), self.thread(), settings_now()
@@ -264,18 +298,8 @@ class Recorder(LaunchProfiler):
         """Note the end of an observed replay, with its last launch."""
         began, known.started = known.started, 0.0
         known.observed = max(self.last - began, 0.0)
-        self.note_replay(known.number, began, known.observed, 1)
-
-    def replayed(self, step: Any, seconds: float) -> None:
-        """Add a replay as a whole."""
-        known = self.steps.get(id(step))
-        if known is None or known.step() is not step:
-            return
-        known.fastest = min(known.fastest, seconds)
-        known.budget += COST * seconds
-        if known.replays <= UNOBSERVED + 1:
-            self.note_step(known.number, step)
-        self.note_replay(known.number, perf_counter() - seconds, seconds, 0)
+        observed = known.observed, began
+        self.noted.replays.append((known.number, known.thread, 1, [observed]))
 
     def failed(self, kernel: str, device: str, metadata: Sequence[str], error: Exception) -> None:
         """Add the failure of a kernel, once for each error."""
@@ -298,6 +322,12 @@ class Recorder(LaunchProfiler):
             with self.noting:
                 found = self.threads[own] = len(self.threads) + 1
             self.rows["threads"].append((found, name))
+        return found
+
+    def note_head(self, runner: Any, metadata: Sequence[str]) -> tuple[int, int]:
+        """The numbers of a kernel and of this thread, which are noted."""
+        kernel = self.kernels.get((id(runner), metadata)) or self.note_kernel(runner, metadata)
+        found = self.heads[id(runner), metadata, get_ident()] = kernel, self.thread()
         return found
 
     def note_kernel(self, runner: Any, metadata: Sequence[str]) -> int:
@@ -326,64 +356,31 @@ class Recorder(LaunchProfiler):
                 known = self.graphs[id(schedule)] = Scheduled(number, schedule)
         return known
 
-    def note_buffer(self, buffer: Any, kernel: int, time: float, slot: int) -> int:
-        """The number of a buffer that was not seen before; it is noted, of a view its base, too."""
-        number, lease = next(self.next_buffer), buffer.lease
-        if lease is None:
-            found = self.note_view(buffer, number)
-        else:
-            found = self.memory.setdefault(id(lease), number)
-        if found != number:  # it is in two slots, or another thread was faster, or it is a view
-            return found
-        base, dtype = 0, buffer.dtype
-        if (of := buffer.base) is not None:
-            base = self.memory.get(id(of.lease)) or self.note_buffer(of, kernel, time, slot)
-        about = buffer.device, id(dtype), buffer.size
-        kind = self.kinds.get(about) or self.note_kind(about, dtype)
-        self.noted.births.append(BIRTH(number, base, buffer.offset, kind, kernel, slot, time))
-        return number
-
-    def note_view(self, buffer: Any, number: int) -> int:
-        """Enter a buffer without a lease, unless it is known; its number."""
-        identity = id(buffer)
+    def view(self, buffer: Any) -> Any:
+        """The stand-in for the lease of a buffer without one, such as a view."""
+        identity, base = id(buffer), buffer.base
         if (known := self.views.get(identity)) is None:
             made = Shown(buffer, self.forget_view)
-            made.identity, made.number = identity, number
+            made.identity = identity
+            made.base = None if base is None else base.lease or self.view(base)
+            made.about = buffer.device, buffer.dtype.name, buffer.nbytes, buffer.offset
             known = self.views.setdefault(identity, made)
-        return known.number
+        return known
 
-    def note_kind(self, about: tuple[str, int, int], dtype: Any) -> int:
-        """Note a device, a dtype and bytes, and return their number."""
-        with self.noting:
-            if (number := self.kinds.get(about)) is None:
-                number = len(self.kinds) + 1
-                device, _, size = about
-                self.dtypes.append(dtype)
-                self.noted.kinds.append((number, device, dtype.name, size * dtype.itemsize))
-                self.kinds[about] = number
-        return number
-
-    def forget(self, lease: object) -> None:
-        """Note when a lease has ended."""
-        if number := self.memory.pop(id(lease), 0):
-            self.noted.deaths.append(DEATH(number, perf_counter()))
+    def forget(self, lease: Lease) -> None:
+        """Note when a lease has ended. What it gave back is not held until that is written."""
+        lease.handle = None
+        self.noted.events.append((lease, perf_counter()))
 
     def forget_view(self, view: Shown) -> None:
         """Note when a buffer without a lease has died."""
         if self.views.pop(view.identity, None) is not None:
-            self.noted.deaths.append(DEATH(view.number, perf_counter()))
+            self.noted.events.append((view, perf_counter()))
 
     def note_step(self, number: int, step: Any) -> None:
         """Write the kernels of a captured step, which it has when it was replayed."""
         known = [self.kernels.get((id(item.runner), item.metadata), 0) for item in step.items]
         self.rows["steps"].append((number, json.dumps([k for k in known if k])))
-
-    def note_replay(self, step: int, began: float, seconds: float, observed: int) -> None:
-        """Note a replay."""
-        thread, replays = self.threads.get(get_ident()) or self.thread(), self.noted.replays
-        replays.append(REPLAY(step, thread, observed, began, seconds))
-        if len(replays) >= BATCH:
-            self.flush()
 
 
 def settings_now() -> tuple[Any, ...]:

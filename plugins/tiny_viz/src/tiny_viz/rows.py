@@ -7,10 +7,11 @@ JSON are made here, many events at a time.
 from __future__ import annotations
 
 import json
+import weakref
+from array import array
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
-from functools import cache
-from struct import Struct
+from collections.abc import Iterator, Mapping, MutableSequence, Sequence
+from itertools import count
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy as np
 from tiny_viz.store import Batch
 from tiny_viz.summary import printable
 from tinycore._stamp import DECISIVE_SETTINGS
+from tinycore.device.buffer import Buffer, Lease
 from tinycore.uop.text import to_text
 
 __all__ = ["Event", "Rows"]
@@ -25,44 +27,35 @@ __all__ = ["Event", "Rows"]
 MOST_POINTS: Final = 8192
 """Points of the bytes in use over time, for each device."""
 
-HEAD: Final = np.dtype("u4, u4, f8, f8")
-"""Layout of what is noted of a launch, before the numbers of its memory of 4 bytes each: kernel,
-thread, seconds, end."""
-BORN: Final = np.dtype("u4, u4, u8, u4, u4, u4, f8")
-"""Layout of memory that was seen first: its number, that of its base or 0, offset, kind, kernel,
-slot, time."""
-DIED: Final = np.dtype("u4, f8")
-"""Layout of the end of memory: its number, time."""
-REPLAYED: Final = np.dtype("u4, u4, u1, f8, f8")
-"""Layout of a replay: step, thread, whether it was observed, begin, seconds."""
-BIRTH: Final = Struct("=IIQIIId").pack
-DEATH: Final = Struct("=Id").pack
-REPLAY: Final = Struct("=IIBdd").pack
+DEATH: Final = 2
+"""Length of what is noted of the end of memory. That of a launch is longer."""
 LONGEST: Final = 1e9
 """Seconds that a recording may take: more would not go into the integers of a database."""
 
 Event = tuple[Any, ...]
 
 
-@cache
-def packing(slots: int) -> Callable[..., bytes]:
-    """Packing of a launch with so many slots, as `HEAD` says."""
-    return Struct(f"=IIdd{slots}I").pack
+class Shown(weakref.ref[Buffer]):
+    """The stand-in for the lease of a buffer without one, such as a view."""
+
+    __slots__ = ("about", "base", "identity")
+
+    about: tuple[str, str, int, int]
+    """Device, dtype, bytes, and offset in the base."""
+    base: Any
+    """The lease of its base, or what stands for that; None of memory that others own."""
+    identity: int
+    """The id of the buffer."""
 
 
 class Noted(NamedTuple):
     """Events of a part of the time, each kind in the order in which they came."""
 
-    deaths: MutableSequence[bytes]
-    """As in `DIED`."""
-    launches: MutableSequence[bytes]
-    """As in `HEAD`, with the numbers of the memory in the slots."""
-    births: MutableSequence[bytes]
-    """As in `BORN`."""
-    replays: MutableSequence[bytes]
-    """As in `REPLAYED`."""
-    kinds: MutableSequence[Event]
-    """(number, device, dtype, bytes) of memory."""
+    events: MutableSequence[Event]
+    """((kernel, thread), seconds, end, leases of its memory) of a launch, and (lease, time) of the
+    end of memory. A view has a `Shown` for a lease."""
+    replays: MutableSequence[Event]
+    """(step, thread, whether they were observed, seconds and begin of each)."""
     kernels: MutableSequence[Event]
     """(number, runner, metadata, settings)."""
     compilations: MutableSequence[Event]
@@ -74,8 +67,8 @@ class Noted(NamedTuple):
 
     @classmethod
     def none(cls) -> Noted:
-        """No events: what comes often are bytes, of which no tuple, or number, is an object."""
-        return cls([], [], [], [], *[deque() for _ in cls._fields[4:]])
+        """No events."""
+        return cls([], *[deque() for _ in cls._fields[1:]])
 
 
 class Usage:
@@ -125,8 +118,9 @@ class Rows:
         """By the id of a program, the number of the settings under which it was compiled."""
         self.written: dict[int, frozenset[int]] = {}
         """By kernel, the slots that it writes."""
-        self.kinds: dict[int, tuple[str, str, int]] = {}
-        """Device, dtype and bytes of memory, by the number of the kind."""
+        self.memory: dict[int, int] = {}
+        """Numbers of memory in use, by the ids of its leases."""
+        self.next_memory = count(1)
         self.living: dict[int, Event] = {}
         """Rows of allocations in use, without the time of their end."""
         self.usage: dict[str, Usage] = defaultdict(Usage)
@@ -139,13 +133,12 @@ class Rows:
         yield "kernels", [self.kernel(*event) for event in noted.kernels]
         yield "graphs", [self.graph(*event) for event in noted.graphs]
         yield "failures", [self.failure(*event) for event in noted.failures]
-        self.kinds.update((number, tuple(kind)) for number, *kind in noted.kinds)
-        yield "launches", self.launched(noted.launches)
+        launches, births, deaths = self.sorted_out(noted.events)
+        yield "launches", self.launched(*launches)
         yield "replays", self.replayed(noted.replays)
-        ends = self.ends(noted.deaths)
-        born, views = self.births(noted.births)
+        born, views = self.births(births)
         yield "views", views
-        died = [(*row[:5], ends[row[0]], *row[6:]) for row in self.ended(ends)]
+        died = self.ended(deaths)
         yield "buffers", died
         self.use(born, died)
         yield "texts", self.new_texts
@@ -178,15 +171,46 @@ class Rows:
         """Since the recording began."""
         return int((time - self.began) * 1e9)
 
-    def launched(self, launches: Sequence[bytes]) -> list[Event]:
+    def sorted_out(
+        self, events: Sequence[Event]
+    ) -> tuple[tuple[list[Event], list[bytes]], list[Event], list[Event]]:
+        """Launches and their memory, births, and deaths, with numbers instead of leases."""
+        heads, memory, births, deaths = [], [], list[Event](), []
+        known = self.memory
+        for event in events:
+            if len(event) == DEATH:
+                lease, time = event
+                if number := known.pop(id(lease), 0):
+                    deaths.append((number, time))
+                continue
+            head, seconds, end, leases = event
+            for slot, lease in enumerate(leases):
+                if id(lease) not in known:
+                    births += self.born(lease, head[0], slot, end - (seconds or 0.0))
+            heads.append((*head, seconds, end))
+            memory.append(array("I", [known[id(lease)] for lease in leases]).tobytes())
+        return (heads, memory), births, deaths
+
+    def born(self, lease: Any, kernel: int, slot: int, time: float) -> Iterator[Event]:
+        """Memory that a launch is the first to have, and its base: its number, that of its base or
+        0, device, dtype, bytes, offset, and the launch."""
+        if id(lease) in self.memory:
+            return
+        base, about = 0, None
+        if isinstance(lease, Shown):
+            about = lease.about
+            if lease.base is not None:
+                yield from self.born(lease.base, kernel, slot, time)
+                base = self.memory[id(lease.base)]
+        number = self.memory[id(lease)] = next(self.next_memory)
+        yield number, base, *(about or about_lease(lease)), kernel, slot, time
+
+    def launched(self, heads: Sequence[Event], memory: Sequence[bytes]) -> list[Event]:
         """Rows of launches."""
-        size = HEAD.itemsize
-        heads = np.frombuffer(b"".join([noted[:size] for noted in launches]), HEAD)
-        kernel, thread, seconds, end = columns(heads)
+        kernel, thread, seconds, end = columns(heads, 4)
         finish, duration = self.times(end, seconds)
-        memory = [noted[size:] for noted in launches]
-        numbers = range(self.launches + 1, self.launches + 1 + len(launches))
-        self.launches += len(launches)
+        numbers = range(self.launches + 1, self.launches + 1 + len(heads))
+        self.launches += len(heads)
         return rows(numbers, finish - duration, duration, kernel, thread, memory)
 
     def times(self, ends: Any, seconds: Any) -> tuple[Any, Any]:
@@ -194,42 +218,40 @@ class Rows:
 
         Nothing takes longer than since the recording began, or less than no time.
         """
-        since = np.clip(np.nan_to_num(ends - self.began), 0.0, LONGEST)
-        took = np.clip(np.nan_to_num(seconds), 0.0, since)
+        since = np.clip(np.nan_to_num(np.asarray(ends, float) - self.began), 0.0, LONGEST)
+        took = np.clip(np.nan_to_num(np.asarray(seconds, float)), 0.0, since)
         return (since * 1e9).astype(np.int64), (took * 1e9).astype(np.int64)
 
-    def replayed(self, replays: Sequence[bytes]) -> list[Event]:
+    def replayed(self, replays: Sequence[Event]) -> list[Event]:
         """Rows of replays."""
-        step, thread, observed, began, seconds = columns(np.frombuffer(b"".join(replays), REPLAYED))
-        finish, duration = self.times(began + seconds, seconds)
-        numbers = range(self.replays + 1, self.replays + 1 + len(replays))
-        self.replays += len(replays)
+        all_of = [(*about, *each) for *about, times in replays for each in times]
+        step, thread, observed, seconds, began = columns(all_of, 5)
+        finish, duration = self.times(np.array(began) + seconds, seconds)
+        numbers = range(self.replays + 1, self.replays + 1 + len(all_of))
+        self.replays += len(all_of)
         return rows(numbers, finish - duration, duration, step, thread, observed)
 
-    def births(self, births: Sequence[bytes]) -> tuple[list[Event], list[Event]]:
+    def births(self, births: Sequence[Event]) -> tuple[list[Event], list[Event]]:
         """Rows of allocations that were not seen before, and of views."""
-        born, views, written = [], [], self.written
-        *numbers, times = columns(np.frombuffer(b"".join(births), BORN))
-        start, _ = self.times(times, 0.0)
-        for number, base, offset, kind, kernel, slot, at in rows(*numbers, start):
-            device, dtype, size = self.kinds[kind]
+        born, views = [], []
+        start, _ = self.times([event[-1] for event in births], 0.0)
+        for event, at in zip(births, start.tolist(), strict=True):
+            number, base, device, dtype, size, offset, kernel, slot, _ = event
             if base:
                 views.append((number, base, offset, size))
             else:
-                row = number, device, dtype, size, at, None, kernel, slot in written[kernel]
+                is_written = slot in self.written[kernel]
+                row = number, device, dtype, size, at, None, kernel, is_written
                 self.living[number] = row
                 born.append(row)
         return born, views
 
-    def ends(self, deaths: Sequence[bytes]) -> dict[int, int]:
-        """Times at which memory has died, by its number."""
-        number, times = columns(np.frombuffer(b"".join(deaths), DIED))
-        at, _ = self.times(times, 0.0)
-        return dict(rows(number, at))
-
-    def ended(self, numbers: Iterable[int]) -> list[Event]:
+    def ended(self, deaths: Sequence[Event]) -> list[Event]:
         """Rows of the allocations among memory that has died: views have none."""
-        return [row for n in numbers if (row := self.living.pop(n, None)) is not None]
+        numbers, times = columns(deaths, DEATH)
+        ends, _ = self.times(times, 0.0)
+        found = [(self.living.pop(n, None), end) for n, end in rows(numbers, ends)]
+        return [(*row[:5], end, *row[6:]) for row, end in found if row is not None]
 
     def kernel(
         self, number: int, runner: Any, metadata: Sequence[str], settings: Sequence[Any]
@@ -315,14 +337,21 @@ class Rows:
         return json.dumps(operations), json.dumps(origins)
 
 
+def about_lease(lease: Lease) -> tuple[str, str, int, int]:
+    """Device, dtype, bytes and offset of memory."""
+    kind, dtype = lease.kind, lease.dtype
+    size = kind if isinstance(kind, int) else kind.size * dtype.itemsize
+    return lease.pool.device, dtype.name, size, 0
+
+
 def file_of(origin: str) -> str:
     """The file of an origin in text, `add /home/me/train.py:31`."""
     return origin.partition(" ")[2].rpartition(":")[0]
 
 
-def columns(table: Any) -> list[Any]:
-    """The columns of an array of rows."""
-    return [table[name] for name in table.dtype.names]
+def columns(table: Sequence[Event], count: int) -> Sequence[Sequence[Any]]:
+    """The columns of so many of some rows."""
+    return [*zip(*table, strict=True)] or [()] * count
 
 
 def rows(*given: Any) -> list[Event]:

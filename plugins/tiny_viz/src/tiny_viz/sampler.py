@@ -49,7 +49,7 @@ class Sampler:
     def _work(self) -> None:
         while not self._stopped.wait(SECONDS):
             self.sample()
-            if len(self.rows) >= SAMPLES and self.recorder.has_events:
+            if (len(self.rows) >= SAMPLES and self.recorder.has_events) or self.recorder.is_full:
                 self.recorder.flush()
 
     def sample(self) -> None:
