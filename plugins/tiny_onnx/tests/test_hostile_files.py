@@ -210,6 +210,7 @@ def check_damaged_messages(seeds: range) -> Counter[str]:
     found: Counter[str] = Counter()
     by_operator: dict[str, list[Any]] = {}
     for case in backend_cases.operators().values():
+        assert case.model is not None
         by_operator.setdefault(case.model.graph.node[-1].op_type, []).append(case)
     for seed in seeds:
         draw = random.Random(seed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -60,11 +59,9 @@ CELLS = {
 @pytest.fixture
 def shell() -> Any:
     """IPython, in which a tensor is defined and a profile recorded."""
-    interactive = pytest.importorskip("IPython", reason="pip install ipython")
-    from IPython.core.interactiveshell import InteractiveShell  # noqa: PLC0415
-
-    assert interactive is sys.modules["IPython"]
-    made: Any = InteractiveShell.instance()
+    name = "IPython.core.interactiveshell"
+    kind: Any = pytest.importorskip(name, reason="pip install ipython").InteractiveShell
+    made = kind.instance()
     show_tensors()
     made.run_cell(
         "import tinycore; from tinycore import Context, Tensor\n"
@@ -72,7 +69,7 @@ def shell() -> Any:
         "with tinycore.profile() as found:\n    (x * 2).realize()"
     ).raise_error()
     yield made
-    InteractiveShell.clear_instance()
+    kind.clear_instance()
 
 
 @pytest.mark.parametrize("cell", CELLS)
