@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +135,21 @@ def test_a_captured_function_is_exported_through_its_realize() -> None:
     double(draw(3)), double(draw(3)), double(draw(3))
 
     check(double, (draw(3),))
+
+
+def test_threads_export_beside_each_other() -> None:
+    second = threading.Event()
+
+    def double(x: Tensor) -> Tensor:
+        second.wait(0.2)
+        return (x * 2).realize()
+
+    with ThreadPoolExecutor(2) as pool:
+        models = [pool.submit(export, double, (draw(3),)) for _ in range(2)]
+        time.sleep(0.1)
+        second.set()
+    assert [operators(each.result()) for each in models] == [["Mul", "Identity"]] * 2
+    assert "realize" not in vars(Tensor)
 
 
 def test_a_gradient_ends_where_the_function_realizes() -> None:

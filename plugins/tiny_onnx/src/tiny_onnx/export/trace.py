@@ -9,12 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import get_ident
 from typing import Any, Final
+from unittest.mock import patch
 
 import numpy
 
 from tinycore import Context, Tensor, Variable
 from tinycore.dtype import DType, dtypes
 from tinycore.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from tinycore.plugin import recursive_lock
 from tinycore.uop.movement import below_movement
 from tinycore.uop.node import UOp, device_node, unique
 from tinycore.uop.op import Op
@@ -282,24 +284,26 @@ def leaf(node: UOp) -> UOp:
     return UOp(Op.OWN, node.dtype, (UOp(Op.DETACH, node.dtype, (node,)),), unique().arg)
 
 
+exporting: Final = recursive_lock()
+"""Held while a function is called for an export, one thread's at a time."""
+
+
 @contextmanager
 def postponing(arguments: Collection[UOp | None]) -> Iterator[None]:
     """Inside, `realize` of this thread computes nothing, as captured functions call it; but what it
     is called on becomes a leaf, at which gradients end.
     """
-    thread, real = get_ident(), Tensor.realize
+    with exporting:
+        thread, real = get_ident(), Tensor.realize
 
-    def realize(self: Tensor, *others: Tensor) -> Tensor:
-        if get_ident() != thread:
-            return real(self, *others)
-        for tensor in (self, *others):
-            node = below_movement(tensor.uop)
-            if node not in arguments and node.op not in MEMORY:
-                tensor.replace(Tensor(leaf(tensor.uop)))
-        return self
+        def realize(self: Tensor, *others: Tensor) -> Tensor:
+            if get_ident() != thread:
+                return real(self, *others)
+            for tensor in (self, *others):
+                node = below_movement(tensor.uop)
+                if node not in arguments and node.op not in MEMORY:
+                    tensor.replace(Tensor(leaf(tensor.uop)))
+            return self
 
-    Tensor.realize = realize  # type: ignore[method-assign, assignment]
-    try:
-        yield
-    finally:
-        Tensor.realize = real  # type: ignore[method-assign]
+        with patch.object(Tensor, "realize", realize):
+            yield
