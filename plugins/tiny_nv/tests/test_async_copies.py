@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy
 import pytest
-from interpreted import computed
+from interpreted import checked_product, computed
 
 from tiny_nv.async_copies import AsyncCopy, CommitGroup, WaitGroup
 from tiny_nv.matrix import INSTRUCTIONS
@@ -82,13 +82,7 @@ def with_copies(ast: UOp, copies: int) -> Plan:
 def check(
     unit: MatrixUnit, size: tuple[int, int, int], limits: Limits, plan: Plan | None = None
 ) -> LinearKernel:
-    rows, inner, columns = size
-    ast = product_for(unit, size)
-    chosen = plan_for(ast, limits) if plan is None else plan
-    linear, (found, left, right) = computed(ast, chosen, limits)
-    expected = left.reshape(rows, inner) @ right.reshape(inner, columns)
-    assert numpy.array_equal(found.reshape(rows, columns), expected)
-    return linear
+    return checked_product(product_for(unit, size), size, limits, plan)
 
 
 # --- what it computes

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import numpy
 import pytest
+from interpreted import computed
 
-from tests.unit.lower.test_fills_ahead import computed
 from tinycore import Tensor
 from tinycore.dtype import dtypes
 from tinycore.engine.compile import info_of

@@ -6,22 +6,15 @@ while others still read it, is a DeviceError.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
-import numpy
 import pytest
+from interpreted import Program, checked_product, computed
 
 from tests.unit.lower.matrices import COPIES, MMA, MMA_BFLOAT, MMA_INT8
 from tests.unit.lower.test_tensorize import CARD, INNER, ROWS, SIZES, product_for
-from tiny_testing.kernels import Array
-from tinycore import Context, Tensor
-from tinycore.builtin.interpreter import PythonCompiler, PythonRenderer
-from tinycore.device import Buffer, Device
-from tinycore.dtype import PointerDType
-from tinycore.engine.compile import info_of
+from tinycore import Tensor
 from tinycore.errors import ArgumentError, DeviceError
-from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
 from tinycore.lower.tile import (
     Bind,
@@ -34,39 +27,13 @@ from tinycore.lower.tile import (
     plan_to_text,
 )
 from tinycore.render.base import LATE, Limits, LinearKernel, pointer_of
-from tinycore.tensor.host_bytes import decode, encode
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op, Part
 
 ASYNC = replace(CARD, matrix=(MMA, MMA_BFLOAT, MMA_INT8), copies=COPIES)
-Program = tuple[UOp, ...]
 LONG = (64, 256, 64)
 """A product of 8 steps, more than there are copies."""
-
-
-def computed(
-    ast: UOp, plan: Plan, limits: Limits, change: Callable[[Program], Program] | None = None
-) -> tuple[LinearKernel, list[Array]]:
-    """A kernel for some limits, perhaps changed, and its buffers after it was interpreted."""
-    with Context(VERIFY=1):
-        linear = lower(ast, PythonRenderer(limits), "product", plan)
-    if change is not None:
-        linear = replace(linear, uops=change(linear.uops))
-    binary = PythonCompiler().compile(PythonRenderer(limits).render(linear))
-    program = Device["PYTHON"].runtime.load(binary, info_of(linear, len(linear.buffers)))
-    generator = numpy.random.default_rng(0)
-    buffers, held = [], []
-    for pointer in linear.buffers:
-        assert isinstance(pointer.dtype, PointerDType)
-        numbers = generator.integers(-3, 4, pointer.dtype.size)
-        held.append(numbers)
-        content = encode(numbers.astype(numpy.float32), pointer.dtype.base.scalar())
-        buffers.append(Buffer.from_cpu("PYTHON", content))
-    program([b.handle for b in buffers], [], wait=True)
-    out = linear.buffers[0].dtype
-    assert isinstance(out, PointerDType)
-    return linear, [decode(buffers[0].numpy(), out.base), *held[1:]]
 
 
 def with_copies(ast: UOp, copies: int) -> Plan:
@@ -81,13 +48,7 @@ def with_copies(ast: UOp, copies: int) -> Plan:
 def check(
     unit: MatrixUnit, size: tuple[int, int, int], limits: Limits, plan: Plan | None = None
 ) -> LinearKernel:
-    rows, inner, columns = size
-    ast = product_for(unit, size)
-    chosen = plan_for(ast, limits) if plan is None else plan
-    linear, (found, left, right) = computed(ast, chosen, limits)
-    expected = left.reshape(rows, inner) @ right.reshape(inner, columns)
-    assert numpy.array_equal(found.reshape(rows, columns), expected)
-    return linear
+    return checked_product(product_for(unit, size), size, limits, plan)
 
 
 def right_turned(size: tuple[int, int, int]) -> UOp:

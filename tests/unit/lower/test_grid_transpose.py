@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy
 import pytest
+from interpreted import computed
 
-from tests.unit.lower.test_fills_ahead import computed
 from tests.unit.lower.test_units import SUMMING
 from tinycore import Tensor
 from tinycore.builtin.interpreter import PythonRenderer

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy
 import pytest
+from interpreted import computed
 
 from tests.unit.lower.matrices import COPIES, LDMATRIX, MFMA, MMA, SIMDGROUP, WMMA
-from tests.unit.lower.test_fills_ahead import computed
 from tests.unit.lower.test_tensorize import CARD
 from tinycore import Tensor
 from tinycore.lower.plan import plan_for

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy
 import pytest
+from interpreted import computed
 
 from tests.unit.lower.matrices import COPIES, MMA
-from tests.unit.lower.test_fills_ahead import computed
 from tests.unit.lower.test_tensorize import CARD, product_for
 from tiny_testing.kernels import product_of_types
 from tinycore import Context, Tensor

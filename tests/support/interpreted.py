@@ -14,6 +14,7 @@ from tinycore.device import Buffer
 from tinycore.dtype import PointerDType
 from tinycore.engine.compile import info_of
 from tinycore.lower.pipeline import lower
+from tinycore.lower.plan import plan_for
 from tinycore.lower.tile import Plan
 from tinycore.render.base import Limits, LinearKernel
 from tinycore.tensor.host_bytes import decode, encode
@@ -44,3 +45,15 @@ def computed(
     out = linear.buffers[0].dtype
     assert isinstance(out, PointerDType)
     return linear, [decode(buffers[0].numpy(), out.base), *held[1:]]
+
+
+def checked_product(
+    ast: UOp, size: tuple[int, int, int], limits: Limits, plan: Plan | None = None
+) -> LinearKernel:
+    """The kernel of a product for some limits, whose result is that of NumPy."""
+    rows, inner, columns = size
+    chosen = plan_for(ast, limits) if plan is None else plan
+    linear, (found, left, right) = computed(ast, chosen, limits)
+    expected = left.reshape(rows, inner) @ right.reshape(inner, columns)
+    assert numpy.array_equal(found.reshape(rows, columns), expected)
+    return linear
