@@ -8,10 +8,10 @@ NVIDIA, "PTX ISA" 9.0, section 9.7.9.25.3, "cp.async".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
+from tiny_nv.phases import Access, Slots, Step
 from tinycore.dtype import PointerDType
 from tinycore.plugin import deferred
 from tinycore.render.base import pointer_of
@@ -24,10 +24,6 @@ __all__ = ["SIZES", "AsyncCopy", "CommitGroup", "WaitGroup"]
 
 SIZES: Final = (4, 8, 16)
 """Bytes that cp.async copies."""
-
-Access = Callable[..., Any]
-Slots = Mapping[UOp, int]
-Step = Callable[[Any], None]
 
 copy_step: Final = deferred("tiny_nv.copy_steps:copy_step")
 commit_step: Final = deferred("tiny_nv.copy_steps:commit_step")

@@ -6,12 +6,13 @@ meanwhile raises DeviceError.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy
 
+from tiny_nv.box_steps import MakeAccess, Step
 from tinycore.render.base import pointer_of
 from tinycore.uop.node import UOp
 
@@ -19,8 +20,6 @@ Array = numpy.ndarray[Any, Any]
 Frame = Any
 Memory = Any
 """The interpreter's: see `Effect.step`."""
-Step = Callable[[Frame], None]
-MakeAccess = Callable[[UOp, int, str], Any]
 
 
 @dataclass(frozen=True)
