@@ -496,23 +496,24 @@ def opened(path: Path) -> Iterator[Any]:
     assert [text for text in wrong if not text.startswith(("data:", "blob:"))] == []
 
 
-def pixels_drawn(page: Any) -> int:
-    """The number of colors on the canvas of a view."""
-    found = page.evaluate(
+def wait_for_a_drawing(page: Any) -> None:
+    """Wait until the canvas of a view has more than 20 colors: it is painted by a later frame."""
+    page.wait_for_function(
         """() => { const canvas = document.querySelector('#view canvas');
+        if (!canvas || !canvas.width || !canvas.height) return false;
         const {data} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
         const colors = new Set();
         for (let n = 0; n < data.length; n += 4)
             colors.add(data[n] << 16 | data[n+1] << 8 | data[n+2]);
-        return colors.size; }"""
+        return colors.size > 20; }""",
+        polling=100,
     )
-    return int(found)
 
 
 @pytest.mark.slow
 def test_a_training_step_is_shown_in_every_view(tmp_path: Path) -> None:
     with opened(recorded(TRAINING, tmp_path)) as page:
-        assert pixels_drawn(page) > 20
+        wait_for_a_drawing(page)
         for view in LOOKS:
             page.click(f"nav >> text={view}")
             page.wait_for_selector(f"#view[data-ready='{view}']")
@@ -536,7 +537,7 @@ def test_a_training_step_is_shown_in_every_view(tmp_path: Path) -> None:
         page.wait_for_function(f"document.querySelectorAll('tbody tr').length < {everything}")
         assert page.locator("tbody tr").count() > 0
         go(page, "Launches", count=60)
-        assert pixels_drawn(page) > 20
+        wait_for_a_drawing(page)
         go(page, "Memory")
         assert "In use at" in page.inner_text("#view")
 
@@ -550,7 +551,7 @@ def look_at_the_graph_of_a_step(page: Any) -> None:
     ]
     page.locator("tbody tr").nth(nodes.index(max(nodes))).click()
     page.wait_for_selector("#view[data-ready='Schedule']")
-    assert pixels_drawn(page) > 20
+    wait_for_a_drawing(page)
     for tab in DECISIONS:
         page.evaluate("() => { document.getElementById('view').dataset.ready = ''; }")
         page.click(f".tabs >> text={tab}")
@@ -594,7 +595,7 @@ def test_a_generation_of_twenty_tokens_is_shown(tmp_path: Path) -> None:
         assert page.locator(".line.here", has_text="softmax").count() == 1
         go(page, "Launches", count=300)
         assert page.evaluate("state.graph.nodes.length") > 300
-        assert pixels_drawn(page) > 20
+        wait_for_a_drawing(page)
         go(page, "Timeline")
         box = page.locator("#view canvas").bounding_box()
         page.mouse.move(box["x"] + 600, box["y"] + 45)

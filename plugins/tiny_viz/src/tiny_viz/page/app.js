@@ -73,10 +73,9 @@ async function show() {
   tip(null);
   const [detail, parent] = DETAILS[view] || [];
   for (const button of element("views").children) button.className = button.dataset.view === (parent || view) ? "on" : "";
-  const main = element("view");
-  main.replaceChildren();
-  main.className = "";
-  main.dataset.ready = "";
+  /* a new element each time: an earlier view that still waits for its answer writes into the old one */
+  const main = make("main", { id: "view" });
+  element("view").replaceWith(main);
   try {
     await (detail || VIEWS[view] || timelineView)(main, values);
     main.dataset.ready = view;
