@@ -3,7 +3,7 @@
     python benchmarks/rewriter.py
 
 Each figure is the best of several runs in this process, in microseconds per node of the input
-graph. The decisions taken from it are docs/decisions/0011 and 0012.
+graph. What was taken from it: docs/decisions/0011 and docs/floors/uop.md.
 """
 
 from __future__ import annotations

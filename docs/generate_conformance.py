@@ -42,7 +42,7 @@ class Page(NamedTuple):
 
 
 def _nvidia(name: str) -> str:
-    """What a stand-in for NVIDIA's kernel driver plays: Ada, branch 590."""
+    """Card and branch of the driver that a stand-in plays: Ada, branch 590."""
     card, branch, *options = name.partition("-")[2].split("-")
     return f"{card.capitalize()}, branch {branch}" + ", all options of NV on" * len(options)
 
@@ -105,7 +105,7 @@ PAGES: Final = {
 
 
 class Report(NamedTuple):
-    """What `tinycore conformance` found on one device."""
+    """Findings of `tinycore conformance` on one device."""
 
     api: str
     levels: list[tuple[str, str]]  # "L1", "41 of 45"
@@ -121,7 +121,7 @@ def rows_of(text: str, head: str) -> list[list[str]]:
 
 
 def report_of(text: str) -> Report:
-    """What a page written by `tinycore conformance` says."""
+    """The findings in a page written by `tinycore conformance`."""
     api = re.search(r"plugin API (\d+\.\d+)", text)
     levels = []
     for level, _, *counts in rows_of(text, "level"):

@@ -5,7 +5,7 @@ An entry is one file, written aside and then renamed into place, so a reader see
 none and any number of processes may share the folder without locks. Its first bytes hold a checksum
 over table, key and content: a truncated, damaged or misplaced file is discarded and made anew.
 A folder that cannot be used, or that other users may write to, costs one warning, and the work goes
-on without it. See docs/decisions/0002-disk-cache.md and docs/security.md.
+on without it. See docs/floors/foundation.md and docs/security.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Floor 0. Imports `errors`, and `_setting`, which says what one row is.
 setting is also understood with the prefix TINYCORE_ (TINYCORE_DEBUG=2), which wins, so that
 another program's DEBUG need not disturb us. A value is looked up in three layers: the innermost
 `Context` of this thread or task, what the program assigned (`settings.DEBUG = 2`), the environment.
-A plugin states its own by `PluginSettings`. See docs/decisions/0001-settings.md.
+A plugin states its own by `PluginSettings`. See docs/floors/foundation.md.
 """
 
 from __future__ import annotations

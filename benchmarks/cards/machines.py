@@ -253,7 +253,7 @@ Attention is four kernels. Keys are copied along their places. Scores go to memo
 and one kernel reads them for the maxima and totals of rows. The product with values reads scores
 again, and computes weights as it stages them. Both products in one kernel would need 256 sums of a
 thread, or tiles of 8 x 8, which are slower than memory
-(`docs/decisions/0066-attention-without-units.md`). The 32 groups of the second product take turns
+(`docs/floors/schedule.md`). The 32 groups of the second product take turns
 on twelve places, a third of which the last turn leaves empty. An exponential is an instruction,
 counted as 8 multiply-adds, an estimate.""",
         integer=408 / 188,  # additions, as Chips and Cheese measured both

@@ -7,7 +7,7 @@ time, or a few blocks more, the longest unused going first, before the device is
 one. So a loop that allocates the same sizes again asks the device for nothing, and a program holds
 hardly more than it needed. A block that nobody wanted for a minute goes back too, at a later call.
 When the device is out of memory, everything that waits is given back and the request tried once
-more. `LRU=0` keeps nothing. See docs/decisions/0005-device-memory.md.
+more. `LRU=0` keeps nothing. See docs/floors/device.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Floor 1. The top of the device floor: imports `presence`, `discovery`, `target`,
 takes the first that works of the devices whose declared presence is seen: the one that the hook
 `tinycore_select_device` selects, then the one of highest priority. It imports the plugin that it
 tries, no other, and starts no process; with DEBUG=1 it says what it took and why not the others.
-See docs/decisions/0004-device-choice.md.
+See docs/floors/device.md.
 """
 
 from __future__ import annotations

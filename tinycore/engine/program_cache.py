@@ -4,7 +4,7 @@ Floor 4. The key is the kernel's graph as text, the toolchain, every setting tha
 and stamps of the source files of this floor, those below, and those of renderer and compiler, so
 that editing them invalidates the cache. A program enters it after a device has loaded it, so what a
 compiler left unfinished does not.
-See docs/decisions/0025-schedule-cache.md.
+See docs/floors/schedule.md.
 """
 
 from __future__ import annotations

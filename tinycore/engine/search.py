@@ -5,7 +5,7 @@ further proposals and plain loops. Each round tries plans one step away from the
 so far (`lower/plan_neighbors.py`). Candidates run in worker processes on scratch memory
 (`candidate_runner.py`); one that crashes, hangs or computes something else is rejected.
 At the end the best and the default plan take turns, and the default stays unless it loses.
-See docs/decisions/0032-beam-search.md.
+See docs/tuning.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ start. The proof is by the divisors of the index (`affine.divisor`) and the alig
 that of a buffer's first byte is promised at the launch, or is that of an element
 (`Limits.buffers_aligned`); arrays in workgroup memory are laid out aligned. What cannot be proven
 becomes several accesses of the most lanes that can, each behind the gate of the whole. See
-docs/decisions/0049-aligned-accesses.md.
+docs/floors/lower.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Floor 3. Two steps of a training loop are the same graph over different buffers. Their canonical
 graph, in which buffers and whatever else only keeps nodes distinct are numbered in the order of a
 walk, is one interned node: the key of the schedule cache (`compiled.py`, `disk.py`). See
-docs/decisions/0025-schedule-cache.md, and docs/decisions/0042-held-values.md for held values.
+docs/floors/schedule.md, and docs/decisions/0042-held-values.md for held values.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Floor 3. Scheduling takes a thousand times as long as a lookup, so it is done once per canonical
 graph (`canonical.py`). A `Schedule` holds the launches, each with the numbers of the memory in its
 slots, the new memory, and what the graph's nodes are replaced by. A `BoundSchedule` is one use of
-it, over real buffers. See docs/decisions/0025-schedule-cache.md.
+it, over real buffers. See docs/floors/schedule.md.
 """
 
 from __future__ import annotations

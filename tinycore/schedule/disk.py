@@ -5,7 +5,7 @@ matter, and a stamp of the code. An entry is text as well, parsed and never eval
 kernels as graphs, and a line of JSON that says how they belong together. Nodes of the canonical
 graph are referred to by their position in a topological order of it, which its text determines: of
 the tensor graph behind it the key knows nothing.
-See docs/decisions/0037-recipes-on-disk.md.
+See docs/floors/schedule.md.
 """
 
 from __future__ import annotations

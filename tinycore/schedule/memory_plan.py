@@ -8,7 +8,7 @@ lifetimes overlap with its own (Pisarchyk & Lee, "Efficient Memory Management fo
 Inference", 2020). Then the value that ends highest is moved to the front of the order, again and
 again, and the best plan is kept. A step's operands and results never share bytes: kernels are
 promised that their buffers do not overlap. Values under in-place reuse are one value here. See
-docs/decisions/0026-memory-plan.md.
+docs/floors/schedule.md.
 """
 
 from __future__ import annotations

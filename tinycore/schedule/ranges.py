@@ -363,7 +363,7 @@ def gated_load(pointer: UOp, offset: UOp, gate: UOp | None) -> UOp:
 # Element t of a piece is the first that is left of two runs, of equal ones that of the first run.
 # How many the first run has given before the piece is found by bisection: O. Green, S. Odeh & Y.
 # Birk, "Merge path: a visually intuitive approach to parallel merging" (2014). From there on it is
-# a recurrence. See docs/decisions/0041-merges.md.
+# a recurrence. See docs/floors/schedule.md.
 
 Read = Callable[[UOp, Point], UOp]
 """The value of a node at a point."""

@@ -10,7 +10,7 @@ Legality is a question of addresses alone (`inlining.py`): each fold is one elem
 the loops over rows, and is read in the step in which it is computed. Profitability is a question of
 bytes: one kernel fewer is one pass over memory fewer, but a row is then folded by a single unit of
 the device.
-See docs/decisions/0061-rows-on-a-grid.md.
+See docs/floors/schedule.md.
 """
 
 from __future__ import annotations

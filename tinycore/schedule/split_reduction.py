@@ -4,7 +4,7 @@ Floor 3. There are three reasons to split. With few results, all threads can sha
 over n elements becomes a sum of c partial sums. Where operands are read many times (a contraction),
 the operands of one part of K stay in near memory until they are read again. And the sum of a sum of
 products, as gradients of a value that several layers read, is faster as one contraction per term.
-See docs/decisions/0043-long-sums.md and docs/decisions/0047-sums-of-products.md.
+See docs/decisions/0043-long-sums.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Floor 3. A value without memory is recomputed inside every kernel that uses it (
 recomputation, Halide's `compute_inline`; a stored value is `compute_root`). `Reason` lists why a
 value is stored, and DEBUG=3 prints it for each.
 
-See docs/decisions/0007-fusion-boundaries.md and docs/decisions/0066-attention-without-units.md.
+See docs/decisions/0007-fusion-boundaries.md and docs/floors/schedule.md.
 """
 
 from __future__ import annotations

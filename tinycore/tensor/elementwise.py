@@ -1,7 +1,7 @@
 """Elementwise arithmetic, comparison and selection.
 
 Floor 5. Integers wrap, and one divided by 0 gives 0; floats follow IEEE 754. See
-docs/decisions/0013.
+docs/numerics.md.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def encode(array: HostArray, dtype: DType) -> HostArray:
 
 
 def converted(array: HostArray, dtype: DType, target: numpy.dtype[numpy.generic]) -> HostArray:
-    """`array` as a NumPy dtype, as `cast` does it: see docs/decisions/0013."""
+    """`array` as a NumPy dtype, as `cast` does it: see docs/numerics.md."""
     with numpy.errstate(all="ignore"):
         if array.dtype.kind == "f" and dtypes.is_int(dtype):
             if dtype is dtypes.uint64 and (array >= 0).all():

@@ -220,7 +220,7 @@ def compute(op: Op, dtype: DType, operands: Sequence[Any], operand_dtype: DType)
     """The value of a scalar ALU node of `dtype`, its first operand being of `operand_dtype`.
 
     Integers of tensors divided by 0 give 0, and shifts take their amount modulo the width
-    (docs/decisions/0013-defined-arithmetic.md). Raises Undefined for an index divided by 0 and for
+    (docs/numerics.md). Raises Undefined for an index divided by 0 and for
     a float that does not fit the integer it is cast to, which is left to the device.
     """
     if op is Op.CAST:

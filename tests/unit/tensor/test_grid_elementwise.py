@@ -594,7 +594,7 @@ ODD_FLOATS = [numpy.nan, numpy.inf, -numpy.inf, 3e9, -3e9, 1e19, -1e19, 300.0, -
 
 @pytest.mark.parametrize("goal", dtypes.ints, ids=[d.name for d in dtypes.ints])
 def test_floats_that_fit_no_integer_are_cut_to_its_width(goal: DType) -> None:
-    """The rule is in docs/decisions/0013."""
+    """The rule is in docs/numerics.md."""
     narrow = goal.itemsize < 4 or goal is dtypes.int32
     least = -(2**31) if narrow else -(2**63)
     end = 2**64 if goal is dtypes.uint64 else -least

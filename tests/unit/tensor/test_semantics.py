@@ -358,7 +358,7 @@ def test_nan_goes_where_it_goes_in_torch(case: str) -> None:
 
 
 def truncated(x: Array, target: str) -> Array:
-    """docs/decisions/0013: what does not fit is the least int32 (int64 for wide types), cut."""
+    """docs/numerics.md: what does not fit is the least int32 (int64 for wide types), cut."""
     wide = numpy.dtype(target).itemsize == 8 or target == "uint32"
     host, bound = (numpy.int64, 2.0**63) if wide else (numpy.int32, 2.0**31)
     fits = (x >= -bound) & (x < bound)

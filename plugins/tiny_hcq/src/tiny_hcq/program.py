@@ -8,7 +8,7 @@ To encode a launch costs several times what it costs to write its arguments and 
 into commands that exist. So a program that is launched again keeps some launches with their memory,
 `EncodedLaunches`, and uses them in turn: one is used again when the device is through with its last
 use. While all of them are under way, launches are encoded anew.
-See docs/decisions/0054-encoded-launches.md.
+See docs/floors/device.md.
 """
 
 from __future__ import annotations
