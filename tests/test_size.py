@@ -20,24 +20,24 @@ sys.path.append(str(ROOT))  # last: what is installed comes first
 from benchmarks.size import folder_sizes, sums  # noqa: E402
 
 BUDGETS: Final = {
-    "tinycore": 19_702,
+    "tinycore": 19_732,
     "tinycore/array_api": 10_894,
-    "tinycore/builtin": 15_656,
+    "tinycore/builtin": 14_600,
     "tinycore/cli": 9_511,
     "tinycore/device": 20_225,
     "tinycore/engine": 21_117,
-    "tinycore/lower": 49_413,
+    "tinycore/lower": 48_430,
     "tinycore/lower/steps": 13_100,
     "tinycore/lower/strategies": 26_314,
     "tinycore/linalg": 7_464,
     "tinycore/nn": 16_382,
     "tinycore/nn/files": 14_695,
     "tinycore/nn/optim": 8_347,
-    "tinycore/render": 18_005,
+    "tinycore/render": 17_925,
     "tinycore/schedule": 55_237,
     "tinycore/tensor": 122_794,
     "tinycore/tensor/guards": 8_642,
-    "tinycore/uop": 43_958,
+    "tinycore/uop": 43_358,
     "plugins/tiny_amd": 42_480,
     "plugins/tiny_cl": 9_508,
     "plugins/tiny_cpu": 21_640,
@@ -45,19 +45,19 @@ BUDGETS: Final = {
     "plugins/tiny_llm": 30_790,
     "plugins/tiny_metal": 11_294,
     "plugins/tiny_mpi": 18_800,
-    "plugins/tiny_nv": 82_071,
+    "plugins/tiny_nv": 84_821,
     "plugins/tiny_onnx": 65_074,
     "plugins/tiny_qcom": 27_310,
     "plugins/tiny_ray": 656,
-    "plugins/tiny_testing": 59_507,
+    "plugins/tiny_testing": 60_207,
     "plugins/tiny_viz": 23_096,
     "plugins/tiny_webgpu": 14_201,
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 481_458
+SUM: Final = 478_773
 """The budgets of the core together."""
-FLOORS: Final = 442_714
+FLOORS: Final = 441_014
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

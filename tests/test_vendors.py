@@ -40,15 +40,10 @@ STATED_BY: Final = {
     Op.DOT: ("Limits", "pair_bytes"),
     Op.SHUFFLE: ("Limits", "shuffles"),
     Op.MATRIX: ("Limits", "matrix"),
-    Op.MATRIX_LOAD: ("MatrixUnit", "load"),
 }
 """Ops that kernels have on some devices: the class and the field by which a plugin asks for one."""
 SEAM_OPS: Final = frozenset({Op.INSTRUCTION})
 """Ops that stand for what a plugin alone knows."""
-LONE_OPS: Final = {
-    Op.MATRIX_LOAD: "tiny_nv",
-}
-"""Ops that one vendor asks for."""
 EVERYWHERE: Final = """
     DEVICE UNIQUE BUFFER BUFFER_VIEW COPY MULTI ASSIGN KERNEL CUSTOM BIND
     CONTIGUOUS DETACH OWN CONTIGUOUS_BACKWARD CALL VALUE RESHAPE EXPAND PERMUTE PAD SHRINK FLIP
@@ -114,7 +109,7 @@ def test_each_op_is_asked_for_by_two_vendors() -> None:
         if vendors(*origin) < 2
     }
 
-    assert few == LONE_OPS, "an op that no other vendor asks for belongs to a plugin"
+    assert not few, "an op that no other vendor asks for belongs to a plugin"
 
 
 def test_each_op_is_asked_for_or_everywhere() -> None:

@@ -14,6 +14,7 @@ from tinycore.lower.cooperative import Filling
 from tinycore.lower.cost import FILL_CYCLES, Cost, Proposal, cycles_of_loads, resident_groups
 from tinycore.lower.dims import first_of_grid
 from tinycore.lower.draft import Draft
+from tinycore.lower.fragments import row_at
 from tinycore.lower.kernel_facts import LEAST_REUSE, KernelFacts
 from tinycore.lower.loops import Number, arrays_of, counter_of, stores_of
 from tinycore.lower.packing import (
@@ -131,6 +132,7 @@ __all__ = [
     "plan_fill",
     "resident_groups",
     "rounded_operand",
+    "row_at",
     "sides_among",
     "sides_of",
     "stage_operands",

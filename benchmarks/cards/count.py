@@ -22,7 +22,7 @@ from benchmarks.cards.compiled import texture_loads
 from benchmarks.cards.machines import Card
 from tinycore.dtype import ImageDType, PointerDType, dtypes
 from tinycore.render.base import LATE, LinearKernel, pointer_of
-from tinycore.uop.matrix import MatrixDescriptor, MatrixUnit
+from tinycore.uop.matrix import MatrixUnit, OperandLoad
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, APPROXIMATE, COMPARISON, Op
 from tinycore.uop.sums import terms_of
@@ -69,7 +69,7 @@ Array = NDArray[Any]
 
 @dataclass
 class Access:
-    """A LOAD, STORE, MATRIX_LOAD, asynchronous copy or copy of a box, and the loops around it."""
+    """A LOAD, STORE, load of tiles, asynchronous copy or copy of a box, and the loops around it."""
 
     node: UOp
     index: UOp
@@ -155,11 +155,11 @@ def accesses_of(kernel: LinearKernel) -> list[Access]:
             kind = pointer_of(node.src[0]).dtype
             size = kind.pixel_bytes if isinstance(kind, ImageDType) else dtype.size_bytes
             found.append(Access(node, node.src[0], size, loops, node.op is Op.STORE))
-        elif node.op is Op.MATRIX_LOAD and isinstance(node.arg, MatrixDescriptor):
+        elif isinstance(node.arg, OperandLoad) and node.arg.is_described:
             continue  # the unit reads what it names, at the rate at which it multiplies
         elif copies_box(node):
             found.append(Access(node, box_of(node), node.arg.map.box_bytes, loops, False))
-        elif node.op is Op.MATRIX_LOAD:  # each lane names a row of a tile
+        elif isinstance(node.arg, OperandLoad):  # each lane names a row of a tile
             found.append(Access(node, node.src[0], node.arg.row_bytes, loops, False))
         elif is_copy(node):
             for index, stores in ((node.src[0], True), (node.src[1], False)):
@@ -408,8 +408,9 @@ def addressed(places: Places, access: Access) -> tuple[Array, Array]:
     active = numpy.ones(places.shape, bool)
     for gate in gates:
         active = active & places.spread(gate).astype(bool)
-    if access.node.op is Op.MATRIX_LOAD:  # of two tiles half of the lanes name a row
-        named = access.node.dtype.size_bytes // access.node.arg.word_bytes * access.node.arg.rows
+    if isinstance(access.node.arg, OperandLoad):  # of two tiles half of the lanes name a row
+        load: Any = access.node.arg
+        named = access.node.dtype.size_bytes // load.word_bytes * load.rows
         active = active & (numpy.arange(places.shape[2]) % SUBGROUP_OF_TILES < named)
     return address.astype(numpy.int64), active
 

@@ -34,7 +34,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from tinycore.uop.matrix import MatrixDescriptor, MatrixUnit
+from tinycore.uop.matrix import MatrixUnit
 
 __all__ = ["CARDS", "Card"]
 
@@ -112,7 +112,7 @@ class Card:
 
     def reached_by(self, unit: MatrixUnit) -> float:
         """Fraction of the peak that a matrix instruction reaches."""
-        return 1.0 if isinstance(unit.load, MatrixDescriptor) else self.reached
+        return 1.0 if unit.is_described else self.reached
 
     @property
     def vector_rate(self) -> float:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy
 
-from tinycore.builtin.arithmetic import Array
+from tinycore.builtin.arithmetic import Array, from_storage
 from tinycore.dtype import DType, PointerDType, to_numpy_dtype
 from tinycore.errors import DeviceError
 from tinycore.uop.node import UOp
@@ -82,6 +83,12 @@ class Memory:
         self.kept: Any = None
         """Notes of an Effect about what it does there."""
 
+    def read(self, frame: Frame, where: Array, wanted: Array | None = None) -> Array:
+        """The values at some places, which threads that are `wanted` read."""
+        if self.accesses is not None:
+            self.accesses.read(frame, where, wanted)
+        return from_storage(self.array.take(where), self.dtype)
+
     @staticmethod
     def of_buffer(node: UOp, handle: Array, kernel: str) -> Memory:
         """The memory behind a DEFINE_GLOBAL. Raises DeviceError when the buffer is too small."""
@@ -137,6 +144,39 @@ class Frame:
         self.most_values = most_values
         self.at_once = 1
         """Steps of loops to do at once, so that arrays stay within `most_values`."""
+
+    @cached_property
+    def block(self) -> tuple[int, ...]:
+        """Threads of a group along each axis that the program names."""
+        axes = self.axes
+        return tuple([axes.launch[name] for name in axes.threads if name.startswith("block")])
+
+    def by_subgroup(self, values: Array, threads: int, name: str) -> Array:
+        """Values as (..., subgroup, lane, element). Raises DeviceError where a group has a part of
+        a subgroup, or a part of it has left the loop that the others are in."""
+        if (group := math.prod(self.block)) % threads:
+            raise DeviceError(
+                f"kernel {self.kernel}: {name} is for subgroups of {threads} threads, a group of "
+                f"{group} has a part of one"
+            )
+        if self.mask is not None:
+            inside = self._split(self.mask, threads)
+            if (inside.any(axis=-2) != inside.all(axis=-2)).any():
+                raise DeviceError(
+                    f"kernel {self.kernel}: {name} is reached by a part of a subgroup of {threads} "
+                    "threads"
+                )
+        return self._split(values, threads)
+
+    def _split(self, values: Array, threads: int) -> Array:
+        """Threads as subgroups and lanes."""
+        around = values.shape[: values.ndim - 1 - len(self.block)]
+        wide = numpy.broadcast_to(values, (*around, *self.block, values.shape[-1]))
+        return wide.reshape(*around, -1, threads, values.shape[-1])
+
+    def by_thread(self, values: Array) -> Array:
+        """Values of (..., subgroup, lane, element) by threads again."""
+        return values.reshape(*values.shape[:-3], *self.block, values.shape[-1])
 
     def pieces(self) -> Iterator[dict[str, Span]]:
         """The launch cut into pieces of whole clusters: the part of each index in each piece."""

@@ -24,7 +24,7 @@ from tinycore.builtin.arithmetic import (
 )
 from tinycore.builtin.frame import Axes, Frame, Memory, boxes
 from tinycore.builtin.image import Pixel, load_pixel, store_pixel
-from tinycore.builtin.matrix import described_step, load_step, matrix_step, row_of, shuffle_step
+from tinycore.builtin.matrix import matrix_step, shuffle_step
 from tinycore.builtin.nest import (
     DEFINITIONS,
     Fold,
@@ -40,8 +40,7 @@ from tinycore.dtype import to_numpy_dtype
 from tinycore.errors import DeviceError, UnsupportedError
 from tinycore.render.base import LATE, SHARED_ALIGNMENT, LinearKernel, pointer_of
 from tinycore.uop.evaluate import round_to
-from tinycore.uop.instruction import Effect
-from tinycore.uop.matrix import MatrixDescriptor
+from tinycore.uop.instruction import Effect, reads_memory
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, COMPOUND, Op
 
@@ -50,7 +49,7 @@ __all__ = ["Plan"]
 SILENT: Final = COMPOUND | {Op.INDEX, Op.AFTER, Op.PIXEL}
 """Nodes without a step."""
 
-ACCESSES: Final = frozenset({Op.LOAD, Op.STORE, Op.MATRIX_LOAD})
+ACCESSES: Final = frozenset({Op.LOAD, Op.STORE})
 """Nodes whose first source is elements of memory that they access; an Effect says it itself."""
 Step = Callable[[Frame], None]
 
@@ -78,7 +77,8 @@ class Plan:
             if u.op in (Op.DEFINE_LOCAL, Op.DEFINE_REG) and not is_register(u)
         ]
         self.fills_ahead = any(
-            isinstance(u.arg, Effect) or (u.op is Op.STORE and u.arg == LATE) for u in self.slots
+            not reads_memory(u) if isinstance(u.arg, Effect) else u.op is Op.STORE and u.arg == LATE
+            for u in self.slots
         )
         """True if accesses to shared memory are watched: those of programs that fill ahead."""
         self._cluster = max([effect.groups for effect in linear.effects], default=1)
@@ -152,15 +152,10 @@ class Plan:
             case Op.EXTRACT:
                 return self._extract(u)
             case Op.MATRIX:
-                return matrix_step(u, self.slots, self.axes)
-            case Op.MATRIX_LOAD:
-                access = self._access(u.src[0], row_of(u), "reads")
-                if isinstance(u.arg, MatrixDescriptor):
-                    return described_step(u, access, self.slots, self.axes)
-                return load_step(u, access, self.slots, self.axes)
+                return matrix_step(u, self.slots)
             case Op.SHUFFLE:
                 lanes = 1 << int(u.arg).bit_length()
-                return shuffle_step(u, self.slots, self.axes, lanes)
+                return shuffle_step(u, self.slots, lanes)
             case Op.INSTRUCTION if isinstance(u.arg, Effect):
                 return u.arg.step(u, self._access, self.slots)
             case Op.BARRIER:
@@ -303,7 +298,6 @@ class Plan:
         access = self._access(index, u.dtype.count, "reads")
         other = self.slots[u.src[1]] if len(u.src) > 1 else None
         kind = computed_as(u.dtype)
-        decoded = kind != to_numpy_dtype(u.dtype)
 
         def load(frame: Frame) -> None:
             values = frame.values
@@ -312,13 +306,9 @@ class Plan:
             window = access.window(frame, memory)
             if window is None:
                 where = access.places(frame, memory, wanted)
-                found = memory.array.take(where)
-                if memory.accesses is not None:
-                    memory.accesses.read(frame, where, wanted)
+                found = memory.read(frame, where, wanted)
             else:
-                found = window.copy()
-            if decoded:
-                found = from_storage(found, memory.dtype)
+                found = from_storage(window.copy(), memory.dtype)
             if wanted is not None:
                 absent = values[other] if other is not None else kind.type(0)
                 found = numpy.where(wanted, found, absent)

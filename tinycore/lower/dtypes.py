@@ -20,6 +20,7 @@ from typing import Final
 from tinycore.dtype import DType, PointerDType, dtypes, float_layout
 from tinycore.render.base import Renderer, pointer_of
 from tinycore.uop.evaluate import round_to
+from tinycore.uop.instruction import reads_memory
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, COMPARISON, Op
 from tinycore.uop.pattern import RuleSet, node, var
@@ -33,8 +34,6 @@ ROUNDED: Final = "rounded"
 
 STORAGE: Final = {1: dtypes.uint8, 2: dtypes.uint16}
 """The integer with the size of a type, by bytes."""
-
-READS: Final = frozenset({Op.LOAD, Op.MATRIX_LOAD})
 
 CONVERSIONS: Final = frozenset({Op.CAST, Op.BITCAST})
 
@@ -296,8 +295,8 @@ def stage_bits(kernel: UOp, renderer: Renderer) -> UOp:
 def operands_staged(nodes: Iterable[UOp], types: frozenset[DType]) -> set[UOp]:
     """The arrays in shared memory that matrix units multiply from."""
     multiplied = UOp.sink(*(s for n in nodes if n.op is Op.MATRIX for s in n.src[:2]))
-    operands = multiplied.toposort(lambda n: n.op not in READS)
-    loads = [n for n in operands if n.op in READS and n.dtype.scalar() in types]
+    operands = multiplied.toposort(lambda n: not reads_memory(n))
+    loads = [n for n in operands if reads_memory(n) and n.dtype.scalar() in types]
     return {array for n in loads if (array := pointer_of(n.src[0])).op is Op.DEFINE_LOCAL}
 
 
@@ -324,7 +323,7 @@ def moved_arrays(nodes: Iterable[UOp], types: frozenset[DType]) -> set[UOp]:
         # Lanes that only a STORE takes are moved as they are.
         is_moved = n.op is Op.VECTORIZE and n not in other
         moved = n.src[1:2] if n.op is Op.STORE else n.src if is_moved else ()
-        read.update(pointer_of(s.src[0]) for s in n.src if s.op in READS and s not in moved)
+        read.update(pointer_of(s.src[0]) for s in n.src if reads_memory(s) and s not in moved)
     return arrays - read
 
 
@@ -341,14 +340,14 @@ def is_rounded(value: UOp, arrays: set[UOp]) -> bool:
 
 def is_access(u: UOp, arrays: set[UOp]) -> bool:
     """True if a node is one of some arrays, points into it, or reads or writes it."""
-    if u.op in READS or u.op is Op.STORE:
+    if reads_memory(u) or u.op is Op.STORE:
         return pointer_of(u.src[0]) in arrays
     return isinstance(u.dtype, PointerDType) and pointer_of(u) in arrays
 
 
 def in_bits(old: UOp, new: UOp) -> UOp:
     """An array of a type as one of its bits, a pointer into it, or an access to it."""
-    if new.op in READS:
+    if reads_memory(new):
         others = tuple([s.bitcast(storage(s.dtype)) for s in new.src[1:]])
         bits = UOp(new.op, storage(old.dtype), (new.src[0], *others), new.arg)
         return bits.bitcast(old.dtype)

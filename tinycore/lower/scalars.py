@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from tinycore.dtype import DType
+from tinycore.uop.instruction import Instruction
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, Op
 from tinycore.uop.pattern import RuleSet, node
@@ -24,7 +25,12 @@ def is_vector(u: UOp) -> bool:
     return u.dtype.count > 1
 
 
-@instructions.rule(node(Op.INSTRUCTION, name="root", when=is_vector))
+def is_arithmetic(u: UOp) -> bool:
+    """True if a value of several lanes is computed lane by lane."""
+    return is_vector(u) and isinstance(u.arg, Instruction)
+
+
+@instructions.rule(node(Op.INSTRUCTION, name="root", when=is_arithmetic))
 @scalars.rule(node(ALU, name="root", when=is_vector))
 def lane_by_lane(root: UOp) -> UOp:
     """op(a, b) == (op(a[0], b[0]), op(a[1], b[1]), ...)."""

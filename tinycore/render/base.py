@@ -17,7 +17,7 @@ from tinycore.dtype import DType, PointerDType, dtypes
 from tinycore.errors import PluginError, UnsupportedError
 from tinycore.render.lifetimes import arrays_apart
 from tinycore.uop.instruction import Effect, Instruction
-from tinycore.uop.matrix import MatrixDescriptor, MatrixUnit
+from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, AxisKind, Op
 from tinycore.uop.pattern import RuleSet
@@ -279,13 +279,13 @@ class LinearKernel:
 
     @cached_property
     def alignments(self) -> Mapping[UOp, int]:
-        """Alignment of the arrays that matrix units read, or an Effect writes, by themselves.
+        """Alignment of the arrays that an Effect reads or writes by itself.
 
         All others have SHARED_ALIGNMENT.
         """
         found: dict[UOp, int] = {}
         for u in self.uops:
-            if isinstance(u.arg, MatrixDescriptor | Effect) and u.arg.alignment:
+            if isinstance(u.arg, Effect) and u.arg.alignment:
                 array = pointer_of(u.src[0])
                 found[array] = max(u.arg.alignment, found.get(array, SHARED_ALIGNMENT))
         return found

@@ -102,9 +102,6 @@ class CStyle(Renderer):
 
     matrix: ClassVar[Mapping[str, MatrixCall]] = {}
     """The matrix instructions of the language, by the name of the unit in `Limits.matrix`."""
-    matrix_loads: ClassVar[Mapping[str, MatrixCall]] = {}
-    """The instructions that load operands of these, by the name of the `MatrixLoad`: {type} from
-    the row at {pointer}, {turned} being true or false."""
     shuffle: ClassVar[str] = ""
     """The {value} of the lane whose number is this one's XOR {mask}; for those languages whose
     devices state `Limits.shuffles`."""
@@ -251,7 +248,7 @@ class CStyle(Renderer):
                 writer.texts[u] = ""  # its LOAD or STORE names the image
             case Op.BARRIER:
                 self.write_barrier(u, writer)
-            case Op.INSTRUCTION if isinstance(u.arg, Effect):
+            case Op.INSTRUCTION if u.dtype is dtypes.void:
                 self.write_effect(u, writer)
             case Op.AFTER:
                 writer.texts[u] = writer.texts.get(u.src[0], "")
@@ -378,6 +375,10 @@ class CStyle(Renderer):
         """Write what an Effect does. Raises UnsupportedError for another dialect's."""
         raise UnsupportedError(f"{self.name} has no instruction {type(u.arg).__name__}")
 
+    def read_effect(self, u: UOp, writer: Writer) -> str:
+        """The expression of what an Effect reads. Raises UnsupportedError for another dialect's."""
+        raise UnsupportedError(f"{self.name} has no instruction {type(u.arg).__name__}")
+
     def load_template(self, u: UOp, writer: Writer) -> str:
         """The template of a LOAD of lanes."""
         return self.vector_load
@@ -410,12 +411,12 @@ class CStyle(Renderer):
                 return self.extract(u, writer)
             case Op.DOT:
                 return self.dot(u, writer)
+            case Op.INSTRUCTION if isinstance(u.arg, Effect):
+                return self.read_effect(u, writer)
             case Op.INSTRUCTION:
                 return self.instruction(u, [writer[s] for s in u.src])
             case Op.MATRIX:
                 return self.matrix_sum(u, writer)
-            case Op.MATRIX_LOAD:
-                return self.matrix_load(u, writer)
             case Op.SHUFFLE:
                 return self.exchanged(u, writer)
             case _:
@@ -514,16 +515,6 @@ class CStyle(Renderer):
         if not self.shuffle:
             raise self.refusal(u.op)
         return self.shuffle.format(value=unwrapped(writer[u.src[0]]), mask=u.arg)
-
-    def matrix_load(self, u: UOp, writer: Writer) -> str:
-        """An operand loaded by the lanes together, as `matrix_loads` has it for the instruction."""
-        if u.arg.name not in self.matrix_loads:
-            raise self.refusal(u.op)
-        call = self.matrix_loads[u.arg.name]
-        if call.definition:
-            writer.define(call.definition)
-        expression = call.expression.replace("{turned}", "true" if u.arg.is_turned else "false")
-        return self.lanes(expression, u.src[0], u.dtype, writer)
 
     def extract(self, u: UOp, writer: Writer) -> str:
         """Some lanes of one or more vectors."""

@@ -16,7 +16,7 @@ from typing import Final
 
 from tinycore.dtype import dtypes
 from tinycore.render.base import pointer_of
-from tinycore.uop.instruction import Effect, states_order
+from tinycore.uop.instruction import Effect, reads_memory, states_order
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, COMPOUND, Op
 
@@ -94,7 +94,7 @@ def writes_of(uops: Sequence[UOp]) -> dict[UOp | None, list[int]]:
     """The places of the stores to each pointer; under None those of the barriers."""
     writes: dict[UOp | None, list[int]] = defaultdict(list)
     for place, u in enumerate(uops):
-        if u.op in WRITERS or (isinstance(u.arg, Effect) and u.arg.places):
+        if u.op in WRITERS or (isinstance(u.arg, Effect) and u.arg.places and not reads_memory(u)):
             writes[None if u.op is Op.BARRIER else pointer_of(u.src[0])].append(place)
     return writes
 

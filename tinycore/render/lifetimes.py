@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tinycore.uop.matrix import MatrixDescriptor
+from tinycore.uop.instruction import reads_memory
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -53,8 +53,9 @@ def lives_of(uops: Iterable[UOp]) -> tuple[dict[UOp, Life], list[Path]]:
         for array in accessed(u):
             life = lives.setdefault(array, Life(is_written_first=u.op is Op.STORE))
             life.paths.append(path)
-            plain = u.op in (Op.LOAD, Op.STORE, Op.MATRIX_LOAD)
-            life.is_kept |= not plain or isinstance(u.arg, MatrixDescriptor)
+            # What has an alignment of its own is read by a unit, or written, meanwhile.
+            is_plain = u.op is Op.STORE or (reads_memory(u) and not getattr(u.arg, "alignment", 0))
+            life.is_kept |= not is_plain
         if u.op is Op.RANGE:
             around.append(number)
     return lives, barriers

@@ -24,7 +24,7 @@ from tinycore.schedule.limits import limits_of
 from tinycore.schedule.partial_writes import loops_over
 from tinycore.schedule.ranges import ZERO, Point, read_through
 from tinycore.schedule.storage import is_leaf
-from tinycore.uop.matrix import MatrixDescriptor, MatrixUnit
+from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import MOVEMENT, SAME_VALUE, Op
@@ -254,7 +254,7 @@ def reads_along_sum(unit: MatrixUnit, limits: Limits) -> bool:
     For a unit that rounds operands, only if the device's own fills can round them.
     """
     by = unit.load
-    is_ordered = isinstance(by, MatrixDescriptor) and by.turned_bytes != unit.a.itemsize
+    is_ordered = by is not None and by.is_described and by.turned_bytes != unit.a.itemsize
     return is_ordered and (limits.fills is not None or not unit.rounds)
 
 

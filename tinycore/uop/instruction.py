@@ -4,7 +4,7 @@ Floor 1. The core does not know what an INSTRUCTION does. It is told by the node
 `Instruction`, which computes a value, the verifier checks the types, the text form names it, the
 reference interpreter calls its meaning, and a renderer writes its template
 (`Renderer.instructions`) for each lane. A plugin puts it into kernels by a rule
-(`Renderer.rules`). An `Effect`, which has no result, is a class of the plugin's that says all this
+(`Renderer.rules`). An `Effect`, which acts on memory, is a class of the plugin's that says all this
 by its methods, and that the plugin's own renderer writes.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tinycore.dtype import DType
+from tinycore.dtype import DType, dtypes
 from tinycore.errors import PluginError
 from tinycore.uop.op import Op
 
@@ -51,10 +51,11 @@ class Instruction:
 
 
 class Effect:
-    """An instruction without a result, which acts on memory: the `arg` of an INSTRUCTION of void.
+    """An instruction that acts on memory: the `arg` of an INSTRUCTION of void, or of what it reads.
 
     Subclasses are frozen dataclasses that `register_argument` gives a text form. The first source
-    of their nodes is an INDEX of memory that they write or wait for; its gate, if any, is theirs.
+    of their nodes is an INDEX of memory that they write or wait for, or read if they have a result;
+    its gate, if any, is theirs.
     """
 
     places: ClassVar[int] = 1
@@ -97,3 +98,8 @@ class Effect:
 def states_order(node: UOp) -> bool:
     """True if sources of a node only state what comes before it: of a BARRIER, and some Effects."""
     return node.op is Op.BARRIER or (isinstance(node.arg, Effect) and not node.arg.places)
+
+
+def reads_memory(node: UOp) -> bool:
+    """True for a LOAD, and for an Effect whose result is what it reads."""
+    return node.op is Op.LOAD or (isinstance(node.arg, Effect) and node.dtype is not dtypes.void)

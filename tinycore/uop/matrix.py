@@ -15,15 +15,18 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
 
 from tinycore.dtype import DType
 from tinycore.errors import ArgumentError
+from tinycore.uop.instruction import Effect
+
+if TYPE_CHECKING:
+    from tinycore.uop.node import UOp
 
 Number = TypeVar("Number", bound=Any)
 """Type of positions: int, an array or an index expression."""
 
-ATOM_BYTES: Final = 16
 BANKS_BYTES: Final = 128
 """Bytes of a line of shared memory, which swizzled rows keep together."""
 BLOCKS_OF_CHAINS: Final = (64, 32, 16)
@@ -163,102 +166,31 @@ class Fragment:
 
 
 @dataclass(frozen=True)
-class MatrixLoad:
-    """An instruction by which a subgroup loads an operand from shared memory (PTX: ldmatrix).
+class OperandLoad(Effect):
+    """An instruction of a plugin by which a subgroup gets an operand from shared memory.
 
-    It moves tiles of `rows` rows that each lie together in memory. Lane l names the address of row
-    `l % rows` of tile `l // rows`; from every tile each lane gets the word of its number, row by
-    row. Where `is_turned`, rows of a tile in memory are columns of what lanes get.
+    Its node's result is what each lane holds of the operand. Plans know what is here; subclasses
+    bring the rest.
     """
 
     name: str
-    tiles: int = 4
-    """The most tiles at once."""
-    turned_bytes: int = 0
-    """The size of elements whose tiles it can transpose; 0 if none."""
-    rows: int = 8
     row_bytes: int = 16
-    word_bytes: int = 4
-    is_turned: bool = False
-
-    def tiles_of(self, held: Fragment, columns: str) -> tuple[Bit, ...] | None:
-        """The steps from tile to tile of an operand; None if lanes hold it in another order."""
-        rows = held.axes.replace(columns, "")
-        size = held.dtype.itemsize
-        along = [Bit(columns, 1 << place) for place in range(bits_below(self.row_bytes // size))]
-        word = bits_below(self.word_bytes // size)
-        down = [Bit(rows, 1 << place) for place in range(bits_below(self.rows))]
-        tiles = [bit for bit in held.map.elements[word:] if bit is not None]
-        is_ours = held.map.lanes == (*along[word:], *down)
-        if not is_ours or held.map.elements != (*along[:word], *tiles):
-            return None
-        return tuple(tiles) if 1 << len(tiles) <= self.tiles else None
-
-    def place(self, lane: Number, element: Number, size: int) -> tuple[Number, Number]:
-        """Row, counted through all tiles, and column of the element that a lane gets."""
-        word = self.word_bytes // size
-        words = self.row_bytes // self.word_bytes
-        tile, part = element // word, element % word
-        row, column = lane // words, lane % words * word + part
-        return (tile * self.rows + (column if self.is_turned else row)), (
-            row if self.is_turned else column
-        )
-
-
-@dataclass(frozen=True)
-class MatrixDescriptor:
-    """An operand that a unit reads in shared memory itself, where a lane says (PTX: wgmma).
-
-    Rows lie along k, `row_bytes` each and without gaps: as many as a unit knows, or half or a
-    quarter of it. Their pieces of 16 bytes are exchanged as a Stage with a swizzle of all of them
-    does it, counted from an address that `alignment` divides. Rows across k, of elements of
-    `turned_bytes`, lie in panels of `row_bytes`, `panel_bytes` from one to the next.
-    Rows of one piece, 16 bytes, exchange none: they are the parts along k of longer rows, each in a
-    panel of its own, so that an operand may begin at any row.
-    A lane holds no elements but where the operand begins, which the unit's lane maps do not say.
-    """
-
-    name: str
-    row_bytes: int = 128
+    """Bytes of a row of the operand that lie together in memory, at most."""
     turned_bytes: int = 0
     """The size of elements whose rows may lie across k; 0 if none."""
-    panel_bytes: int = 0
-    """Distance of panels where rows lie across k, or along it by pieces; 0 for whole rows."""
     operands: str = "ab"
-    """Operands that the unit reads in shared memory; lanes hold elements of the other."""
-    behind: ClassVar[int] = 1
+    """Operands that it is for; lanes load elements of the other."""
+
+    is_described: ClassVar[bool] = False
+    """True if the unit itself reads the operand, in whole rows whose pieces of 16 bytes are
+    exchanged as a Stage with a swizzle of all of them does it; a lane then holds no elements, but
+    where the operand begins (PTX: wgmma)."""
+    behind: ClassVar[int] = 0
     """Steps of a loop whose products may be under way while a step begins (see BARRIER)."""
 
-    @property
-    def is_turned(self) -> bool:
-        """True if rows lie across k."""
-        return self.panel_bytes > 0 and self.row_bytes > ATOM_BYTES
-
-    @property
-    def alignment(self) -> int:
-        """Bytes after which the exchange of pieces repeats: 8 rows."""
-        return 8 * self.row_bytes
-
-    def place(self, row: Number, column: Number, size: int) -> Number:
-        """Position, in elements of some size, of an element of the operand: its row and step."""
-        if self.row_bytes == ATOM_BYTES:
-            piece = ATOM_BYTES // size
-            first = column // piece * (self.panel_bytes // size)
-            place: Number = first + row * piece + column % piece
-            return place
-        if not self.is_turned:
-            return self._place(row, column, size)
-        panel, rest = divmod(row, self.row_bytes // size)
-        at: Number = panel * (self.panel_bytes // size) + self._place(column, rest, size)
-        return at
-
-    def _place(self, row: Number, column: Number, size: int) -> Number:
-        """Position in a panel of rows whose pieces are exchanged."""
-        piece = ATOM_BYTES // size
-        turn = row * self.row_bytes // BANKS_BYTES % (self.row_bytes // ATOM_BYTES)
-        first = row * (self.row_bytes // size)
-        at: Number = first + (column // piece ^ turn) * piece + column % piece
-        return at
+    def operand(self, value: UOp, held: Fragment, loops: dict[str, UOp], lane: UOp) -> UOp | None:
+        """The node of a value in loops over a tile, for a lane; None if it lies otherwise."""
+        raise NotImplementedError(f"{type(self).__name__}, a load of operands, lacks operand()")
 
 
 def as_operand(bit: Bit | None) -> Bit | None:
@@ -299,9 +231,9 @@ class MatrixUnit:
     out_map: str
     rounds: bool = False
     """True if it rounds operands to fewer bits than their type has, as ALLOW_TF32=1 permits."""
-    load: MatrixLoad | MatrixDescriptor | None = None
-    """Instruction that loads operands from shared memory in place of lanes; those of a
-    MatrixDescriptor must be there."""
+    load: OperandLoad | None = None
+    """Instruction that loads operands from shared memory in place of lanes; where the unit itself
+    reads them, they must be there."""
     is_turned: bool = False
     """True for `turned`, which plans have until fragments are written out."""
 
@@ -334,12 +266,11 @@ class MatrixUnit:
     @property
     def is_described(self) -> bool:
         """True if it reads operands in shared memory by itself."""
-        return isinstance(self.load, MatrixDescriptor)
+        return self.load is not None and self.load.is_described
 
-    def load_of(self, name: str) -> MatrixLoad | MatrixDescriptor | None:
+    def load_of(self, name: str) -> OperandLoad | None:
         """The instruction that loads an operand; None where lanes load their elements."""
-        is_held = isinstance(self.load, MatrixDescriptor) and name not in self.load.operands
-        return None if is_held else self.load
+        return self.load if self.load and name in self.load.operands else None
 
     def is_of(self, subgroup: int) -> bool:
         """True if its lanes are a subgroup of that size, or several if it reads operands itself."""

@@ -144,7 +144,6 @@ class Op(enum.Enum):
     DOT = 2, given, "neighboring lanes multiplied and added, wider: a[2i]*b[2i] + a[2i+1]*b[2i+1]"
     INSTRUCTION = ANY, given, "what the Instruction `arg` of a plugin makes of lanes; or its Effect"
     MATRIX = ANY, given, "a @ b + c by the MatrixUnit `arg`, each source what a lane holds of it"
-    MATRIX_LOAD = 1, given, "what a lane gets by the MatrixLoad `arg` of the rows that lanes name"
     SHUFFLE = 1, first, "the value of the lane of the subgroup whose number is this one's XOR `arg`"
 
     # --- the kernel: control

@@ -16,7 +16,7 @@ from tinycore.dtype import DType, ImageDType, PointerDType
 from tinycore.errors import FileFormatError
 from tinycore.uop import node as node_module
 from tinycore.uop.instruction import Instruction
-from tinycore.uop.matrix import MatrixDescriptor, MatrixLoad, MatrixUnit
+from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import Axis, Skew, UOp
 from tinycore.uop.op import Ahead, AxisKind, Merge, Op, Part, Scatter, Write
 
@@ -50,8 +50,6 @@ for kind in (
     Write,
     Ahead,
     MatrixUnit,
-    MatrixLoad,
-    MatrixDescriptor,
     Instruction,
 ):
     register_argument(kind)

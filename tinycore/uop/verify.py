@@ -16,7 +16,7 @@ from tinycore.dtype import DType, ImageDType, PointerDType, dtypes
 from tinycore.errors import ArgumentError
 from tinycore.uop import verify_tensor  # noqa: F401  it adds its checks
 from tinycore.uop.instruction import Effect, Instruction
-from tinycore.uop.matrix import MatrixDescriptor, MatrixLoad, MatrixUnit
+from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp, as_scalar
 from tinycore.uop.op import (
     ALU,
@@ -349,12 +349,12 @@ def folds_pairs(node: UOp) -> str | None:
 
 @check([Op.INSTRUCTION], ["lowered", "linear"])
 def suits_instruction(node: UOp) -> str | None:
-    """INSTRUCTION has the operands and the result that its Instruction states, scalars; without a
-    result it is as its Effect says."""
-    if isinstance(node.arg, Effect) and node.dtype is dtypes.void:
+    """INSTRUCTION has the operands and the result that its Instruction states, scalars; one that
+    acts on memory is as its Effect says."""
+    if isinstance(node.arg, Effect):
         return node.arg.problem(node)
     if not isinstance(node.arg, Instruction):
-        return f"INSTRUCTION takes an Instruction or, without a result, an Effect, not {node.arg!r}"
+        return f"INSTRUCTION takes an Instruction or an Effect, not {node.arg!r}"
     wanted = [*node.arg.operands, node.arg.result]
     found = [*(s.dtype for s in node.src), node.dtype]
     return None if found == wanted else f"{node.arg.name} is of {wanted}, not of {found}"
@@ -373,24 +373,6 @@ def multiplies_fragments(node: UOp) -> str | None:
     if all(map(holds, found, wanted)) and wanted[2:] == found[2:]:
         return None
     return f"{node.arg.name} makes {wanted[3]!r} of {wanted[:3]}, not {found[3]!r} of {found[:3]}"
-
-
-@check([Op.MATRIX_LOAD], ["lowered", "linear"])
-def loads_tiles(node: UOp) -> str | None:
-    """MATRIX_LOAD reads rows of shared memory, words of which a lane gets, or where these are."""
-    load, index = node.arg, node.src[0]
-    is_plain = index.op is Op.INDEX and len(index.src) == 2
-    if not is_plain or not isinstance(load, MatrixLoad | MatrixDescriptor):
-        return "MATRIX_LOAD takes a MatrixLoad, and an INDEX without a gate"
-    assert isinstance(index.dtype, PointerDType)
-    if index.dtype.space != "local" or index.dtype.base is not node.dtype.scalar():
-        return f"{node.dtype!r} is not loaded from {index.dtype!r}"
-    if isinstance(load, MatrixDescriptor):
-        return None
-    words, rest = divmod(node.dtype.size_bytes, load.word_bytes)
-    if rest or not 1 <= words <= load.tiles:
-        return f"{load.name} loads words of {load.word_bytes} bytes, and not {node.dtype!r}"
-    return None
 
 
 @check([Op.SHUFFLE], ["lowered", "linear"])

@@ -15,6 +15,7 @@ from pairs import PAIR
 from tiny_nv.async_copies import AsyncCopy, CommitGroup, WaitGroup
 from tiny_nv.boxes import Side, bound_of, coordinates_of, undivided
 from tiny_nv.matrix import INSTRUCTIONS
+from tiny_nv.operand_loads import MatrixDescriptor
 from tiny_nv.phases import Phases, TensorCopy, WaitPhase, cluster_of, maps_of
 from tiny_nv.tensor_map import TensorMap
 from tiny_testing.accelerator import CORRECT
@@ -35,7 +36,6 @@ from tinycore.lower.tile import Bind, Plan, Stage, apply_checked
 from tinycore.plugin import ProgramInfo, deferred
 from tinycore.render.base import Limits, LinearKernel, pointer_of
 from tinycore.render.cstyle import CStyle
-from tinycore.uop.matrix import MatrixDescriptor
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.parse import program_from_text

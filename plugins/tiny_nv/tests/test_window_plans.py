@@ -12,6 +12,7 @@ from described_cards import card_named
 from windowed import tried_windows
 
 from tiny_nv.matrix import INSTRUCTIONS
+from tiny_nv.operand_loads import MatrixDescriptor
 from tiny_nv.windows import Window, tiles_of_window
 from tiny_testing.accelerator.device import LIMITS
 from tinycore import Tensor, dtypes
@@ -19,7 +20,7 @@ from tinycore._deferred import Deferred
 from tinycore.plugin import deferred
 from tinycore.render.base import Limits
 from tinycore.schedule.limits import cut_for
-from tinycore.uop.matrix import MatrixDescriptor, MatrixUnit
+from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.op import Op
 
 UNIT: Final = MatrixUnit(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from tiny_testing.loads import TileLoad
 from tinycore.dtype import dtypes
 from tinycore.plugin import deferred
-from tinycore.uop.matrix import MatrixLoad, MatrixUnit
+from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
 
 
@@ -72,7 +73,7 @@ TILE_SHORTS: Final = MatrixUnit(
     *("| k1 k2 k4 k8 k16 m1 m2 m4 m8", "| k1 n1 n2 n4 n8 k2 k4 k8 k16", TILE_BYTES.out_map),
 )
 """The same of 16 bits, with pairs of rows side by side, as tdpbf16ps has them."""
-LDMATRIX: Final = MatrixLoad("ldmatrix", turned_bytes=2)
-"""PTX ISA, ldmatrix.m8n8.b16, with .trans for elements of 2 bytes."""
-LOADED: Final = tuple(replace(unit, load=LDMATRIX) for unit in (MMA, MMA_BFLOAT, MMA_INT8))
+LOAD: Final = TileLoad("load_tiles", turned_bytes=2)
+"""Loads of tiles, turned those of elements of 2 bytes."""
+LOADED: Final = tuple(replace(unit, load=LOAD) for unit in (MMA, MMA_BFLOAT, MMA_INT8))
 UNITS: Final = (MMA, MMA_BFLOAT, MMA_INT8, WMMA, WMMA_BLOCKS, MFMA, SIMDGROUP, DOT, OUTER)

@@ -17,18 +17,17 @@ import numpy
 import pytest
 from matrix_programs import Sources
 
-from tests.unit.lower.matrices import DOT, MMA, OUTER
+from tests.unit.lower.matrices import DOT, OUTER
 from tests.unit.lower.test_matrix_product import converted_product
 from tiny_testing.accelerator import CORRECT, backend_of
 from tiny_testing.accelerator.device import LIMITS, Rewriter
-from tiny_testing.grading import accelerator
 from tinycore import Context, Tensor, dtypes
 from tinycore.device import Device
 from tinycore.lower.pipeline import lower
 from tinycore.plugin import register_observer, unregister_observer
 from tinycore.render.base import Limits
 from tinycore.render.cstyle import CStyle, MatrixCall
-from tinycore.uop.matrix import MatrixDescriptor, MatrixUnit
+from tinycore.uop.matrix import MatrixUnit
 
 SINGLE: Final = (dtypes.float32,) * 3
 QUAD: Final = MatrixUnit(
@@ -105,20 +104,6 @@ def test_an_instruction_of_one_thread_is_one_of_each_in_a_subgroup(
 ) -> None:
     check_product(device_with(unit, 32), unit, (70, 33, 50))
     assert sum("MATRIX" in text for text in sources.texts) == 1
-
-
-@pytest.mark.parametrize(("row_bytes", "name"), [(128, "ROWSA"), (64, "ROWSB"), (32, "ROWSC")])
-@pytest.mark.parametrize("size", [(64, 64, 8), (64, 64, 64), (64, 32, 40)], ids=str)
-def test_a_side_that_fills_no_row_of_a_described_operand_is_staged_along_the_sum(
-    size: tuple[int, int, int], row_bytes: int, name: str, sources: Sources
-) -> None:
-    """Eight columns of halves are one piece of a row, which no swizzle exchanges."""
-    unit = replace(MMA, load=MatrixDescriptor("rows", row_bytes, turned_bytes=2))
-    limits = limits_with(unit, 32)
-    parts = replace(CORRECT, name=name, renderer=lambda: Rewriter(limits), limits=limits)
-    with accelerator(parts):
-        check_product(name, unit, size)
-    assert row_bytes < 128 or sum("MATRIX_LOAD" in text for text in sources.texts) == 1
 
 
 class Language(CStyle):

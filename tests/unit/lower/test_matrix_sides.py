@@ -8,7 +8,7 @@ import numpy
 import pytest
 from interpreted import computed
 
-from tests.unit.lower.matrices import COPIES, LDMATRIX, MFMA, MMA, SIMDGROUP, WMMA
+from tests.unit.lower.matrices import COPIES, LOAD, MFMA, MMA, SIMDGROUP, WMMA
 from tests.unit.lower.test_tensorize import CARD
 from tinycore import Tensor
 from tinycore.lower.plan import plan_for
@@ -70,7 +70,7 @@ def test_windows_that_lie_apart_are_found(window: int, stride: int, dilation: in
     assert assert_same(convolution((2, 7, 9), MMA, window, stride, dilation), COPYING)
 
 
-@pytest.mark.parametrize("unit", [WMMA, MFMA, SIMDGROUP, replace(MMA, load=LDMATRIX)], ids=name_of)
+@pytest.mark.parametrize("unit", [WMMA, MFMA, SIMDGROUP, replace(MMA, load=LOAD)], ids=name_of)
 def test_every_unit_has_such_tiles(unit: MatrixUnit) -> None:
     limits = replace(CARD, matrix=(unit,), subgroup=unit.threads)
 

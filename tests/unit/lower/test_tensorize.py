@@ -24,6 +24,7 @@ from tests.unit.lower.matrices import (
 )
 from tests.unit.lower.test_matrix_product import converted_product
 from tiny_testing.kernels import Array
+from tiny_testing.loads import TileLoad
 from tinycore import Context, Tensor, dtypes
 from tinycore.device import Buffer, Device
 from tinycore.dtype import DType, PointerDType
@@ -324,7 +325,7 @@ def test_a_subgroup_reads_every_bank_of_shared_memory_once(unit: MatrixUnit) -> 
 
 
 def tile_loads(linear: LinearKernel) -> list[UOp]:
-    return [n for n in linear.uops if n.op is Op.MATRIX_LOAD]
+    return [n for n in linear.uops if isinstance(n.arg, TileLoad)]
 
 
 @pytest.mark.parametrize("size", [(64, 64, 64), (100, 33, 129)], ids=str)
@@ -334,9 +335,9 @@ def test_operands_are_loaded_by_tiles(unit: MatrixUnit, size: tuple[int, int, in
     with Context(VERIFY=1):
         linear = check(ast, plan_for(ast, card_with(unit)), size)
 
-    assert {n.arg.name for n in tile_loads(linear)} == {"ldmatrix"}
+    assert {n.arg.name for n in tile_loads(linear)} == {"load_tiles"}
     operands = [s for n in linear.uops if n.op is Op.MATRIX for s in n.src[:2]]
-    assert {s.op for s in operands} == {Op.MATRIX_LOAD}
+    assert {*operands} == {*tile_loads(linear)}
 
 
 def test_an_operand_by_columns_is_staged_as_it_lies_and_turned() -> None:

@@ -17,7 +17,7 @@ from tinycore.plugin import deferred
 from tinycore.render.base import Limits
 from tinycore.schedule.limits import cut_for
 from tinycore.uop.affine import coefficient
-from tinycore.uop.matrix import MatrixDescriptor
+from tinycore.uop.matrix import OperandLoad
 from tinycore.uop.op import Op
 
 CARD = replace(UNIT, matrix=(MMA,))
@@ -112,7 +112,13 @@ def test_operands_in_vectors_are_not_copied(turned: bool) -> None:
     assert not copies(empty(4, 32, 8, 8).conv2d(empty(64, 32, 1, 1)))
 
 
-ALONG_SUM = replace(MMA, load=MatrixDescriptor("rows"))
+class Described(OperandLoad):
+    """Operands that a unit reads by itself."""
+
+    is_described = True
+
+
+ALONG_SUM = replace(MMA, load=Described("rows", 128))
 """A unit that reads operands in shared memory by itself, in rows along the sum alone."""
 
 

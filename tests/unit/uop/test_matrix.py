@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.lower.matrices import DOT, MFMA, MMA, MMA_INT8, SIMDGROUP, UNITS, WMMA
+from tests.unit.lower.matrices import DOT, MFMA, MMA, SIMDGROUP, UNITS, WMMA
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, VerifyError
-from tinycore.uop.matrix import MatrixLoad, MatrixUnit, lane_map
+from tinycore.uop.matrix import MatrixUnit, lane_map
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.parse import from_text
@@ -86,27 +86,3 @@ def test_fragments_of_other_types_are_found() -> None:
 
     with pytest.raises(VerifyError, match="mma_m16n8k16_f16 makes"):
         verify(UOp.sink(wrong), "lowered")
-
-
-def test_a_load_by_tiles_gives_each_lane_what_its_unit_wants() -> None:
-    load = MatrixLoad("ldmatrix", turned_bytes=2)
-    for unit in (MMA, MMA_INT8):
-        for name in ("a", "b"):
-            held = unit.fragment(name)
-            rows = held.axes.replace("k", "")
-            steps = load.tiles_of(held, "k")
-            assert steps is not None
-            for lane in range(32):
-                for element in range(held.count):
-                    row, column = load.place(lane, element, held.dtype.itemsize)
-                    moved = [s for i, s in enumerate(steps) if row // load.rows >> i & 1]
-                    down = row % load.rows + sum(s.power for s in moved if s.axis == rows)
-                    along = column + sum(s.power for s in moved if s.axis == "k")
-                    assert held.map.place(rows, lane, element) == down
-                    assert held.map.place("k", lane, element) == along
-
-
-def test_operands_in_another_order_are_not_loaded_by_tiles() -> None:
-    load = MatrixLoad("ldmatrix", turned_bytes=2)
-    assert load.tiles_of(WMMA.fragment("a"), "k") is None
-    assert MatrixLoad("one", tiles=1).tiles_of(MMA.fragment("a"), "k") is None

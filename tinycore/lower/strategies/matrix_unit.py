@@ -51,7 +51,7 @@ from tinycore.lower.strategies.matrix_sides import (
 from tinycore.lower.tile import Bind, Split, Tail
 from tinycore.render.base import Limits
 from tinycore.uop.affine import coefficient
-from tinycore.uop.matrix import Fragment, MatrixDescriptor, MatrixLoad, MatrixUnit
+from tinycore.uop.matrix import Fragment, MatrixUnit, OperandLoad
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 
@@ -348,7 +348,7 @@ def launch_tiles(draft: Draft, *own: Number | None) -> None:
 def steps_are_inner(facts: KernelFacts, side: UOp, unit: MatrixUnit, part: int) -> bool:
     """True if the rows of a staged operand are along the sum, not along its side of the result."""
     load = load_of_side(unit, part)
-    if isinstance(load, MatrixDescriptor) and load.turned_bytes == unit.a.itemsize:
+    if load and load.is_described and load.turned_bytes == unit.a.itemsize:
         return not lies_across(facts, side, unit)
     return unit.fragment("a" if part is ROWS else "b").map.neighbors[0] == "k"
 
@@ -368,7 +368,7 @@ def leaves_room(draft: Draft, unit: MatrixUnit, tile: Tile, turns: int, steps: i
     """
     room = draft.limits.shared_bytes // groups_beside(draft.limits, unit, tile)
     fits = scratch_bytes(draft.kernel) <= room
-    if isinstance(unit.load, MatrixDescriptor):
+    if unit.load and unit.is_described:
         return fits and turns >= min(LEAST_TURNS + unit.load.behind, steps)
     return fits or turns <= LEAST_TURNS
 
@@ -417,7 +417,7 @@ def summed_loops(facts: KernelFacts, unit: MatrixUnit) -> list[UOp]:
 
 def depth_of(unit: MatrixUnit) -> int:
     """Most steps of a sum that are staged at a time."""
-    row_bytes = unit.load.row_bytes if isinstance(unit.load, MatrixDescriptor) else DEPTH_BYTES
+    row_bytes = unit.load.row_bytes if unit.load and unit.is_described else DEPTH_BYTES
     return max(row_bytes // unit.a.itemsize, unit.k)
 
 
@@ -433,7 +433,7 @@ def dimension(draft: Draft, *axes: Number | None) -> Dimension:
 
 
 def stage_without_conflicts(
-    draft: Draft, step: Stage, held: Fragment, load: MatrixLoad | MatrixDescriptor | None
+    draft: Draft, step: Stage, held: Fragment, load: OperandLoad | None
 ) -> None:
     """Stage an operand that varies with the loops of the step, its rows in different banks."""
     first = len(arrays_of(draft.kernel))
@@ -441,7 +441,7 @@ def stage_without_conflicts(
     row = sum((counter_of(draft.kernel, a).extent - 1) * f for a, f in inner) + 1
     itemsize = held.dtype.itemsize
     piece = piece_of(held, draft.limits)
-    if isinstance(load, MatrixDescriptor):
+    if load and load.is_described:
         panel = min(row, load.row_bytes // itemsize)
         pieces = panel * itemsize // ACCESS_BYTES
         step = replace(step, swizzle=pieces, panel=panel if panel < row else 0)
@@ -457,9 +457,7 @@ def stage_without_conflicts(
         deal_out(draft, number, draft.limits.vector_bytes // itemsize)
 
 
-def stage_operand(
-    draft: Draft, step: Stage, held: Fragment, load: MatrixLoad | MatrixDescriptor | None
-) -> None:
+def stage_operand(draft: Draft, step: Stage, held: Fragment, load: OperandLoad | None) -> None:
     """Stage an operand, in the order of vectors in memory if the unit loads rows in both orders."""
     before = draft.copy()
     stage_without_conflicts(draft, step, held, load)
@@ -483,11 +481,11 @@ def is_turned(draft: Draft) -> bool:
     return any(coefficient(place, lane) != 1 for lane in lanes)
 
 
-def load_of_side(unit: MatrixUnit, part: int) -> MatrixLoad | MatrixDescriptor | None:
+def load_of_side(unit: MatrixUnit, part: int) -> OperandLoad | None:
     """The load of the operand of a side, by a descriptor along the sum alone unless the side fills
     rows: swizzled rows across the sum are read from their beginning on."""
     load, side = unit.load, unit.m if part is ROWS else unit.n
-    if isinstance(load, MatrixDescriptor) and side * unit.a.itemsize % load.row_bytes:
+    if load and load.is_described and side * unit.a.itemsize % load.row_bytes:
         return replace(load, turned_bytes=0)
     return load
 

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from tiny_nv.operand_loads import MatrixLoad
 from tinycore.dtype import DType, dtypes
-from tinycore.uop.matrix import MatrixLoad, MatrixUnit
+from tinycore.uop.matrix import MatrixUnit
 
 __all__ = ["FUNCTIONS", "INSTRUCTIONS", "LOAD", "Instruction"]
 

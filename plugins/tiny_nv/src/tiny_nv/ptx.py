@@ -20,6 +20,7 @@ from typing import ClassVar, Final
 
 from tiny_nv.async_copies import AsyncCopy, CommitGroup, WaitGroup
 from tiny_nv.matrix import INSTRUCTIONS
+from tiny_nv.operand_loads import MatrixDescriptor, MatrixLoad
 from tiny_nv.phases import Phases, TensorCopy, WaitPhase, cluster_of, maps_of
 from tiny_nv.product_groups import product_groups, products_in_flight, sum_registers, waits_before
 from tiny_nv.program import entry_name
@@ -56,7 +57,6 @@ from tiny_nv.warpgroup import (
 from tinycore.dtype import DType, PointerDType, dtypes
 from tinycore.render.base import LinearKernel, Renderer, pointer_of
 from tinycore.render.facts import is_register
-from tinycore.uop.matrix import MatrixDescriptor
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -172,9 +172,9 @@ class Ptx(Renderer):
                 self.write_warpgroup_matrix(u, text)
             case Op.MATRIX:
                 self.write_matrix(u, text)
-            case Op.MATRIX_LOAD if isinstance(u.arg, MatrixDescriptor):
+            case Op.INSTRUCTION if isinstance(u.arg, MatrixDescriptor):
                 self.write_descriptor(u, text)
-            case Op.MATRIX_LOAD:
+            case Op.INSTRUCTION if isinstance(u.arg, MatrixLoad):
                 self.write_matrix_load(u, text)
             case Op.SHUFFLE:
                 self.write_shuffle(u, text)

@@ -17,7 +17,8 @@ from typing import ClassVar, Final
 
 from tiny_nv._helpers import HELPERS, PRELUDE
 from tiny_nv.async_copies import AsyncCopy, CommitGroup, WaitGroup
-from tiny_nv.matrix import FUNCTIONS, LOAD
+from tiny_nv.matrix import FUNCTIONS
+from tiny_nv.operand_loads import MatrixDescriptor, MatrixLoad
 from tiny_nv.phases import Phases, WaitPhase, cluster_of, maps_of
 from tiny_nv.product_groups import product_groups, products_in_flight, waits_before
 from tiny_nv.program import entry_name
@@ -38,7 +39,6 @@ from tinycore.render.facts import is_safe_division
 from tinycore.render.guards import UNDEFINED_IN_C
 from tinycore.render.literals import as_stored
 from tinycore.render.writer import Writer, unwrapped
-from tinycore.uop.matrix import MatrixDescriptor
 from tinycore.uop.node import UOp
 from tinycore.uop.op import SHIFTS, Op
 
@@ -84,9 +84,6 @@ class CudaC(Cxx):
     matrix: ClassVar[Mapping[str, MatrixCall]] = {
         name: MatrixCall(f"{name}({{0}}, {{1}}, {{2}})", function)
         for name, function in FUNCTIONS.items()
-    }
-    matrix_loads: ClassVar[Mapping[str, MatrixCall]] = {
-        LOAD.name: MatrixCall("load_tiles<{type}, {turned}>({pointer})", HELPERS["tiles"]),
     }
     shuffle: ClassVar[str] = "__shfl_xor_sync(0xffffffffu, {value}, {mask})"
     shared_array: ClassVar[str] = "{type} *{name} = ({type} *)(shared + {offset});"
@@ -226,12 +223,16 @@ class CudaC(Cxx):
         writer.define(WARPGROUP[product.arg.name].ended(left))
         writer.line(f"{writer[held]} = {product.arg.name}_ended_{left}({writer[held]});")
 
-    def matrix_load(self, u: UOp, writer: Writer) -> str:
+    def read_effect(self, u: UOp, writer: Writer) -> str:
         """An operand loaded by lanes together; or its descriptor, with the bits of its layout."""
-        if not isinstance(u.arg, MatrixDescriptor):
-            return super().matrix_load(u, writer)
-        writer.define(DESCRIBED)
-        expression = f"described<{{type}}>({{pointer}}, {descriptor_bits(u.arg):#x}ull)"
+        if isinstance(u.arg, MatrixLoad):
+            writer.define(HELPERS["tiles"])
+            expression = f"load_tiles<{{type}}, {str(u.arg.is_turned).lower()}>({{pointer}})"
+        elif isinstance(u.arg, MatrixDescriptor):
+            writer.define(DESCRIBED)
+            expression = f"described<{{type}}>({{pointer}}, {descriptor_bits(u.arg):#x}ull)"
+        else:
+            return super().read_effect(u, writer)
         return self.lanes(expression, u.src[0], u.dtype, writer)
 
     # --- types and constants

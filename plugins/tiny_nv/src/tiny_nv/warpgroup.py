@@ -15,9 +15,10 @@ from typing import Final
 
 from tiny_nv.async_copies import AsyncCopy
 from tiny_nv.matrix import PTX_NAMES, REGISTER_BYTES
+from tiny_nv.operand_loads import MatrixDescriptor
 from tinycore.dtype import DType, dtypes
 from tinycore.render.base import LinearKernel, pointer_of
-from tinycore.uop.matrix import MatrixDescriptor, MatrixUnit
+from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -230,7 +231,7 @@ def is_new_sum(product: UOp) -> bool:
 
 def is_turned(operand: UOp) -> bool:
     """True if an operand in shared memory is transposed: its rows lie across k."""
-    return operand.op is Op.MATRIX_LOAD and bool(operand.arg.is_turned)
+    return isinstance(operand.arg, MatrixDescriptor) and operand.arg.is_turned
 
 
 WARPGROUP_STEPS: Final = {

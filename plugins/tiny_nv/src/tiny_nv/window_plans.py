@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final, NamedTuple
 
+from tiny_nv.operand_loads import ATOM_BYTES
 from tiny_nv.windows import Window, WindowTile, tiles_of_window
 from tinycore.errors import ArgumentError
 from tinycore.render.base import Limits
@@ -44,7 +45,6 @@ from tinycore.tiling import (
     sides_of,
 )
 from tinycore.uop.affine import stride_ratio
-from tinycore.uop.matrix import ATOM_BYTES
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind
 

@@ -13,10 +13,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from tiny_nv.operand_loads import ATOM_BYTES, MatrixDescriptor
 from tinycore.dtype import DType
 from tinycore.render.base import Limits
 from tinycore.tiling import GROUPS_BESIDE, Operand, ProductLoops, copies_for_units, moves_with
-from tinycore.uop.matrix import ATOM_BYTES, MatrixDescriptor, MatrixUnit
+from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.sums import terms_of
 

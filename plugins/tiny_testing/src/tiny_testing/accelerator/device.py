@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final
 
 import numpy
 
+from tiny_testing.loads import TileLoad
 from tinycore.device.backend import Backend
 from tinycore.device.protocols import (
     ALIGNMENT_BYTES,
@@ -30,7 +31,7 @@ from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory
 from tinycore.plugin import Interface, recursive_lock
 from tinycore.render.base import Limits, LinearKernel, Renderer
 from tinycore.uop.instruction import Instruction
-from tinycore.uop.matrix import MatrixLoad, MatrixUnit
+from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.parse import program_from_text
@@ -57,7 +58,7 @@ DEVICES: Final = 2
 UNIT: Final = MatrixUnit(
     *("multiply_16x8x16", 16, 8, 16, dtypes.float16, dtypes.float16, dtypes.float32, 32),
     *("k2 k4 m1 m2 m4 | k1 m8 k8", "k2 k4 n1 n2 n4 | k1 k8", "n2 n4 m1 m2 m4 | n1 m8"),
-    load=MatrixLoad("load_tiles", turned_bytes=2),
+    load=TileLoad("load_tiles", turned_bytes=2),
 )
 LIMITS: Final = Limits(
     grid=(65_535, 65_535, 65_535),

@@ -24,7 +24,7 @@ from tinycore.lower.steps.tensorize import Tensorize
 from tinycore.render.base import LinearKernel
 from tinycore.tensor.host_bytes import decode, encode
 from tinycore.uop.instruction import Instruction
-from tinycore.uop.matrix import MatrixDescriptor, MatrixUnit
+from tinycore.uop.matrix import MatrixUnit, OperandLoad
 from tinycore.uop.node import Axis, UOp
 from tinycore.uop.op import AxisKind, Op
 
@@ -53,7 +53,7 @@ def test_matrix_units_multiply(subject: Subject) -> None:
 
     But for those whose operands are read in shared memory alone, which the next trial proves.
     """
-    units = [u for u in subject.limits.matrix if not isinstance(u.load, MatrixDescriptor)]
+    units = [u for u in subject.limits.matrix if not u.is_described]
     if not units:
         raise NotApplicable("its limits state no matrix units")
     with Context(ALLOW_TF32=1):  # for units that round their operands
@@ -76,8 +76,8 @@ def test_matrix_units_load_operands(subject: Subject) -> None:
             right = integers(inner * columns, 1).reshape(inner, columns) % 3 - 1
             is_turned = lies_along_sum(unit)
             linear = staged(subject, unit, (rows, inner, columns), is_turned)
-            loads = [n.arg.is_turned for n in linear.uops if n.op is Op.MATRIX_LOAD]
-            assert loads, f"no plan loads operands of {unit.name} by {unit.load}"
+            is_loaded = any(isinstance(n.arg, OperandLoad) for n in linear.uops)
+            assert is_loaded, f"no plan loads operands of {unit.name} by {unit.load}"
             found = computed(subject, unit, linear, left, right, is_turned)
             wrong = numpy.argwhere(found != left @ right)
             assert not len(wrong), (
@@ -164,7 +164,7 @@ def tolerance(dtype: DType) -> float:
 def lies_along_sum(unit: MatrixUnit) -> bool:
     """True if a unit reads the second operand in shared memory along the sum alone."""
     by = unit.load
-    return isinstance(by, MatrixDescriptor) and by.turned_bytes != unit.b.itemsize
+    return by is not None and by.is_described and by.turned_bytes != unit.b.itemsize
 
 
 def staged(

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from tiny_testing.accelerator.device import LIMITS, VECTOR_BYTES, Rewriter
 from tiny_testing.accelerator.faults.fault import found_by
+from tiny_testing.loads import TileLoad
 from tinycore.dtype import DType, dtypes
 from tinycore.uop.node import UOp
 from tinycore.uop.op import SHIFTS, Op
@@ -36,7 +37,7 @@ class UnturnedTiles(Vectors):
 
     def changed(self, node: UOp) -> Sequence[UOp]:
         """Row by row."""
-        if node.op is not Op.MATRIX_LOAD:
+        if not isinstance(node.arg, TileLoad):
             return (node,)
         return (node.replace(arg=replace(node.arg, is_turned=False)),)
 
