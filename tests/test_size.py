@@ -35,7 +35,7 @@ BUDGETS: Final = {
     "tinycore/nn/optim": 8_347,
     "tinycore/render": 17_925,
     "tinycore/schedule": 55_237,
-    "tinycore/tensor": 122_794,
+    "tinycore/tensor": 121_402,
     "tinycore/tensor/guards": 8_642,
     "tinycore/uop": 43_358,
     "plugins/tiny_amd": 42_480,
@@ -55,9 +55,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 478_773
+SUM: Final = 477_381
 """The budgets of the core together."""
-FLOORS: Final = 441_014
+FLOORS: Final = 439_622
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

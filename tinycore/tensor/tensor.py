@@ -17,7 +17,7 @@ from tinycore._setting import process
 from tinycore.config import Context, Function, decorated, settings
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, ShapeError
-from tinycore.tensor.foreign_names import DEVICE_METHODS, OF_TENSOR, ON_DEVICES, ForeignName, public
+from tinycore.tensor.foreign_names import DEVICE_METHODS, OF_TENSOR, ForeignName, public
 from tinycore.tensor.multi import Multi
 from tinycore.uop.shape import DeviceLike
 
@@ -241,7 +241,7 @@ class Tensor(Multi, metaclass=TensorType):
 
 for foreign, equivalent in OF_TENSOR.items():
     setattr(Tensor, foreign, ForeignName(f"{foreign!r}; here it is {equivalent}"))
-for foreign in DEVICE_METHODS:
-    setattr(Tensor, foreign, ForeignName(f"{foreign!r}; {ON_DEVICES}"))
+for foreign, equivalent in DEVICE_METHODS.items():
+    setattr(Tensor, foreign, ForeignName(f"{foreign!r}; {equivalent}"))
 for older, name in OLDER_NAMES.items():
     setattr(Tensor, older, property(attrgetter(name)))
