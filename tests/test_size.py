@@ -36,7 +36,7 @@ BUDGETS: Final = {
     "tinycore/render": 17_925,
     "tinycore/schedule": 55_237,
     "tinycore/tensor": 121_402,
-    "tinycore/tensor/guards": 8_642,
+    "tinycore/tensor/guards": 7_896,
     "tinycore/uop": 43_358,
     "plugins/tiny_amd": 42_480,
     "plugins/tiny_cl": 9_508,
@@ -55,9 +55,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 477_381
+SUM: Final = 476_635
 """The budgets of the core together."""
-FLOORS: Final = 439_622
+FLOORS: Final = 438_876
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

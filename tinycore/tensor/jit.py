@@ -30,7 +30,7 @@ from tinycore.errors import JitError
 from tinycore.tensor.arguments import Arguments, differences
 from tinycore.tensor.captured import Capture
 from tinycore.tensor.guards.environment import Environment
-from tinycore.tensor.guards.guard import Reader
+from tinycore.tensor.guards.guard import attributes
 from tinycore.tensor.guards.readers import WRAPPERS
 
 Parameters = ParamSpec("Parameters")
@@ -261,4 +261,4 @@ def weak_method(
     return call
 
 
-WRAPPERS[TinyJit] = Reader(lambda jitted: (jitted.fxn,), ("",))
+WRAPPERS[TinyJit] = attributes("fxn", "")

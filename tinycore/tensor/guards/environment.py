@@ -21,36 +21,36 @@ from typing import Any, Final, NamedTuple
 from tinycore.tensor.guards.guard import (
     CELL,
     GLOBAL,
-    OTHERS,
+    ITS_CLASS,
     Box,
     Guard,
     Reader,
-    form_of_value,
     join_path,
 )
 from tinycore.tensor.guards.keys import (
-    ATOM,
     ATOMS,
-    CONTENT,
-    FORM,
-    OBJECT,
     Role,
     Values,
     alike,
+    form_of_value,
+    has_form,
+    is_a,
     is_plain,
+    never,
 )
 from tinycore.tensor.guards.names import Names
 from tinycore.tensor.guards.readers import (
-    class_reader,
-    content_reader,
-    global_reader,
+    class_readers,
+    content_readers,
+    globals_reader,
     is_unseen,
-    object_reader,
+    object_readers,
 )
 from tinycore.tensor.tensor import Tensor
 
-MOST_BOXES: Final = 4096
-"""Boxes that are looked into."""
+MOST_CONTAINERS: Final = 4096
+"""Containers that are looked into."""
+GETTERS: Final = (operator.attrgetter, operator.methodcaller)
 
 
 class Seen(NamedTuple):
@@ -70,47 +70,44 @@ class Walk:
         """Other places where looking begins: modules that code imports, the environment."""
         self.free: Mapping[str, Role] = {}
         """Roles of places to which the function puts tensors, by their paths."""
-        self.seen: list[Seen] = []
-        self.met: set[int] = set()
-        self.queue: deque[tuple[int, int, Any, str, Reader]] = deque()
-        self.referred: list[Any] = []
-        self.hidden: list[str] = []
 
     def go(self, left: Iterable[Change] = ()) -> Walk:
         """Walk, again wherever code has been met that names more; `left` may change again."""
         self.free = {
-            c.path: Role(ATOM, c.before)
+            c.path: Role(alike, c.before)
             if is_plain(c.before)
-            else Role(FORM, form_of_value(c.before))
+            else Role(has_form, form_of_value(c.before))
             for c in left
         }
         count = -1
         while count != self.names.count:
             count = self.names.count
-            self.seen, self.met, self.queue = [], set(), deque()
-            self.referred, self.hidden = [], []
+            self.seen: list[Seen] = []
+            self.met: set[int] = set()
+            self.queue: deque[tuple[int, int, Any, str, list[Reader]]] = deque()
+            self.referred: list[Any] = []
+            self.hidden: list[str] = []
             self.more = self.names.imported()
-            more = tuple([getattr(value, "__name__", "os.environ") for value in self.more])
+            more = [getattr(value, "__name__", "os.environ") for value in self.more]
             self.enter(0, (*self.roots, *self.more), (*self.labels, *more), "")
-            while self.queue and len(self.seen) < MOST_BOXES:
-                self.look(*self.queue.popleft())
+            for _ in range(MOST_CONTAINERS):
+                if self.queue:
+                    self.look(*self.queue.popleft())
         return self
 
-    def look(self, parent: int, place: int, value: Any, path: str, reader: Reader) -> None:
-        """Record a container, and its content for later."""
-        values = reader.read(value)
-        number = len(self.seen) + 1
-        roles = self.enter(number, values, reader.labels, path)
-        box = Box(
-            parent,
-            place,
-            type(value),
-            reader,
-            tuple(map(id, values)),
-            roles,
-            path,
-        )
-        self.seen.append(Seen(box, value, values))
+    def look(self, parent: int, place: int, value: Any, path: str, readers: list[Reader]) -> None:
+        """Record a container, its class, once, and its content for later."""
+        kind = type(value)
+        if self.is_new(kind):
+            self.met.add(id(kind))
+            where = f"class {kind.__name__}"
+            found = class_readers(kind, self.names)
+            self.queue.append((len(self.seen) + 1, ITS_CLASS, kind, where, found))
+        for reader in readers:
+            values = tuple(reader.read(value))
+            roles = self.enter(len(self.seen) + 1, values, reader.labels, path)
+            box = Box(parent, place, kind, reader, tuple(map(id, values)), roles, path)
+            self.seen.append(Seen(box, value, values))
 
     def enter(
         self, number: int, values: Values, labels: tuple[str, ...], path: str
@@ -118,24 +115,20 @@ class Walk:
         """Return the roles of a box's values, and queue the containers among them."""
         roles = []
         for place, (value, label) in enumerate(zip(values, labels, strict=True)):
-            where = path if label in ("", ".__wrapped__") else join_path(path, label)
+            kind, where = type(value), join_path(path, label)
             role, readers = self.role(value, where)
             roles.append(role)
-            self.queue.extend([(number, place, value, where, reader) for reader in readers])
-            if readers or type(value) not in ATOMS:
-                self.enter_class(number, place, value)
+            if not readers and kind not in ATOMS and self.is_new(kind):
+                readers = [Reader()]  # its class is looked at
+            if readers:
+                self.queue.append((number, place, value, where, readers))
             if isinstance(value, types.FunctionType):
                 self.follow(number, place, value, where)
         return tuple(roles)
 
-    def enter_class(self, number: int, place: int, value: Any) -> None:
-        """Queue an object's class, once, to be read through that object."""
-        kind = type(value)
-        if not self.names.opens(kind.__module__) or id(kind) in self.met:
-            return
-        self.met.add(id(kind))
-        reader = class_reader(kind, self.names, of_object=True)
-        self.queue.append((number, place, value, f"class {kind.__name__}", reader))
+    def is_new(self, kind: type) -> bool:
+        """True for a class that is looked into and was not met yet."""
+        return self.names.opens(kind.__module__) and id(kind) not in self.met
 
     def role(self, value: Any, path: str) -> tuple[Role, list[Reader]]:
         """Return the role of a value, and the readers of its content where that is guarded too."""
@@ -143,39 +136,33 @@ class Walk:
             return self.free[path], []
         kind = type(value)
         if kind in ATOMS and kind is not type:
-            return Role(ATOM, value), []
-        if isinstance(value, (operator.attrgetter, operator.methodcaller)):
+            return Role(alike, value), []
+        if isinstance(value, GETTERS):
             self.names.mention(value)
-        own = object_reader(value, self.names)
+        own = object_readers(value, self.names)
         if is_plain(value):
-            return Role(ATOM, value), [] if own is None else [own]
-        content = None if isinstance(value, Tensor) else content_reader(value)
-        if content is not None and is_unseen(value):
+            return Role(alike, value), own
+        content = [] if isinstance(value, Tensor) else content_readers(value)
+        if content and is_unseen(value):
             self.hidden.append(path)
-        if content is not None and own is None:
-            return Role(CONTENT, kind), [content]
-        is_known = id(value) in self.met
+        if content and not own:
+            return Role(is_a, kind), content
+        readers = [] if id(value) in self.met else content + own
         self.met.add(id(value))
-        readers = [] if is_known else [r for r in (content, own) if r is not None]
-        is_function = isinstance(value, types.FunctionType)
-        is_more = is_function and any(
-            (value.__closure__, value.__defaults__, value.__kwdefaults__, vars(value))
-        )
-        if is_function and path and not is_more:  # than its code and the globals that this names
-            return self.object(value), readers if self.opens(value) else []
         can_be_known = kind.__weakrefoffset__ != 0  # it must not be kept alive to be known again
-        if not is_known and (is_function or (readers and not can_be_known)):
-            return Role(CONTENT, kind), readers
-        return self.object(value), readers
+        if isinstance(value, types.FunctionType):
+            more = value.__closure__, value.__defaults__, value.__kwdefaults__, vars(value)
+            can_be_known = bool(path) and not any(more)  # its code and the globals that this names
+            if can_be_known and not self.opens(value):
+                readers = []
+        if readers and not can_be_known:
+            return Role(is_a, kind), readers
+        self.referred.append(value)
+        return Role(never), readers
 
     def opens(self, function: types.FunctionType) -> bool:
         """True if the code of a function is looked into."""
         return self.names.opens(function.__globals__.get("__name__", ""))
-
-    def object(self, value: Any) -> Role:
-        """Return the role of a value that must be the same object."""
-        self.referred.append(value)
-        return Role(OBJECT)
 
     def follow(self, number: int, place: int, function: Any, path: str) -> None:
         """Queue the globals that a function's code names."""
@@ -184,11 +171,11 @@ class Walk:
             return
         self.names.add(function)
         if id(scope) not in self.met:
-            guarded = self.names.globals_of(scope)
             self.met.add(id(scope))
             root = self.roots and getattr(self.roots[0], "__globals__", None)
             home = "" if not path or root is scope else f"module {scope.get('__name__')}"
-            self.queue.append((number, place, function, home, global_reader(guarded)))
+            readers = [globals_reader(function, self.names)]
+            self.queue.append((number, place, function, home, readers))
 
     # --- what came of it
 
@@ -199,14 +186,14 @@ class Walk:
 
     def guard(self) -> Guard:
         """Return the guard that a replay checks."""
-        return Guard(tuple([seen.box for seen in self.seen]), self.referred, self.more)
+        return Guard([seen.box for seen in self.seen], self.referred, self.more)
 
     def changes(self) -> list[Change]:
         """Return the values that changed in the containers that were read."""
         found: list[Change] = []
         for box, container, values in self.seen:
             try:
-                now = box.reader.read(container)
+                now = tuple(box.reader.read(container))
             except Exception:
                 now = ()
             if len(now) != len(values):
@@ -255,14 +242,12 @@ class Change(NamedTuple):
     """True if another value can be put there, too."""
 
 
-FIXED: Final = frozenset({"code", "default", "key", "[...]", "base", "length", OTHERS})
-"""Labels of values that are read of containers and cannot be stored there."""
-
-
 def can_be_put(container: Any, label: str) -> bool:
     """True if another value can be put into a place of a container."""
-    is_name = label.startswith((".", GLOBAL, CELL))
-    return label not in FIXED and (is_name or isinstance(container, (list, dict, deque)))
+    is_item = label.startswith("[") and label != "[...]"
+    return label.startswith((".", GLOBAL, CELL)) or (
+        is_item and isinstance(container, (list, dict, deque))
+    )
 
 
 def is_same_nest(one: Any, other: Any) -> bool:
@@ -294,7 +279,8 @@ class Environment:
         self.owner = owner if is_watched else None
         first = "" if isinstance(function, CALLED) else "self"
         self.labels = (first, "self")[: len(self.own) + (self.owner is not None)]
-        self.names = Names(getattr(unwrapped(function), "__module__", None) or "")
+        inner = function.func if isinstance(function, functools.partial) else function
+        self.names = Names(getattr(inner, "__module__", None) or "")
 
     def roots(self, objects: list[Any]) -> Values:
         """Return the roots of a walk: the function, its owner, and objects among the arguments."""
@@ -309,20 +295,6 @@ class Environment:
 
 CALLED: Final = (types.FunctionType, types.MethodType, functools.partial)
 """Callables without attributes of their own that matter."""
-
-
-def unwrapped(function: Any) -> Any:
-    """The innermost function of decorators, partials, methods and objects that are called."""
-    for _ in range(64):
-        if isinstance(function, functools.partial):
-            function = function.func
-        elif isinstance(function, types.MethodType):
-            function = function.__func__
-        elif (inner := getattr(function, "__wrapped__", None)) is not None:
-            function = inner
-        else:
-            break
-    return function
 
 
 OF_PYTHON: Final = ("builtins", "itertools")

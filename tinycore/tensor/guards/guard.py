@@ -1,202 +1,77 @@
-"""Guards: checks that the environment of a captured function is unchanged.
+"""Guards: a table of what a captured function found around it, compared before each replay.
 
-Floor 5. A guard is a list of boxes. Each box is found among the values of an earlier one, reads its
-own values (`readers.py`), and compares them by their roles.
-
-At the first replay the same reads are written down as Python, without a loop, calls of readers and
-tuples between them, and compiled: that takes a third of the time. This code compares identities,
-which decides most replays. It answers False where a value is another object than at the capture;
-`Guard.holds` knows if that one means the same. See docs/decisions/0028-captures.md.
+Floor 5. A row of the table is a box: a container among the values of an earlier row, the text that
+reads its values (`readers.py`), and what is expected of each (`Role`). At the first replay the text
+of all rows is joined and compiled: without a loop and calls between them, that takes a quarter of
+the time. Identities decide most replays; only a value that is another object is asked what it
+means. See docs/decisions/0028-captures.md.
 """
 
 from __future__ import annotations
 
 import types
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
-from typing import Any, Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import compress
+from operator import ne
+from typing import Any, Final, NamedTuple
 
-from tinycore.tensor.guards.keys import (
-    ATOM,
-    CONTENT,
-    FORM,
-    MISSING,
-    OBJECT,
-    Absence,
-    Role,
-    Values,
-    alike,
-    constant_key,
-    is_plain,
-)
-from tinycore.tensor.tensor import Tensor
+from tinycore.tensor.guards import keys
+from tinycore.tensor.guards.keys import Role, Values, alike, has_form, is_a, never
 
 CHANGED = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
 """Errors of reads that were possible at the capture."""
-
-
 BOX: Final = "\0"
 """The variable of a container in the text that reads it, which no `repr` contains."""
 OTHERS: Final = "absence of other names"
-"""Label of the last value of a Table."""
-NOTHING_NAMED: Final[Mapping[str, Any]] = types.MappingProxyType({})
-
-Place: TypeAlias = tuple[int, int]
-"""The number of a box, and the place of a value in it."""
-
-
-class Table(NamedTuple):
-    """Names of a dict of attributes or globals: those that are read, and those that must be absent.
-
-    Its values end with one that is True while no other name is there.
-    """
-
-    names: tuple[str, ...]
-    present: int
-    """Count of the names that are there; the others follow them."""
-    others: frozenset[str]
-    size: int | None = None
-    """Number of entries, where any other name matters."""
-    prefix: str = "."
-    """Beginning of the labels."""
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """Labels of the values."""
-        return (*[self.prefix + name for name in self.names], OTHERS)
-
-    @property
-    def values(self) -> list[str]:
-        """The expressions that read the dict BOX_table, with the names BOX_others."""
-        name = f"{BOX}_table"
-        found = [f"{name}[{key!r}]" for key in self.names[: self.present]]
-        found += [f"{name}.get({key!r}, missing)" for key in self.names[self.present :]]
-        last = f"{name}.keys().isdisjoint({BOX}_others)"
-        if self.size is not None:
-            last = f"len({name}) == {self.size}"
-        return [*found, last]
+"""Label of the last value of a table of names."""
+GLOBAL, CELL = "global ", "closure variable "
+"""Beginnings of labels of globals, and of the content of cells."""
+ITS_CLASS: Final = -1
+"""The place of the class of a container."""
 
 
 class Reader(NamedTuple):
-    """Access to a container: its values and their labels."""
+    """How a container is read."""
 
-    read: Callable[[Any], Values]
-    labels: tuple[str, ...]
-    source: Sequence[str] = ()
-    """The same reads as Python, where they give the same objects each time: statements, then an
-    expression for each label.
-    """
-    scope: Mapping[str, Any] = NOTHING_NAMED
-    """The objects that the source names."""
-    is_class: bool = False
-    """True if the class of an object is read, through that."""
+    labels: tuple[str, ...] = ()
+    read: Callable[[Any], Iterable[Any]] = lambda _: ()
+    """Its values: one for each label, unless it has grown or shrunk."""
+    lines: Sequence[str] = ()
+    """The same as Python where that is quicker: statements, then an expression for each label."""
+    scope: Mapping[str, Any] = types.MappingProxyType({})
+    """The objects that the lines name."""
 
     def text(self, box: str) -> tuple[list[str], list[str], dict[str, Any]]:
         """Statements, expressions, and what they name, for the container in a variable."""
-        source, scope = self.source, {**self.scope, f"{BOX}_read": self.read}
-        if not source:
-            source = items(f"{BOX}_read({BOX})", len(self.labels))
-        lines = "\n".join(source).replace(BOX, box).split("\n")
-        count = len(lines) - len(self.labels)
+        count, scope = len(self.labels), {f"{BOX}_read": self.read, **self.scope}
+        source = self.lines or unpacked(f"{BOX}_read({BOX})", count)
+        lines = [line.replace(BOX, box) for line in source]
+        count = len(lines) - count
         return lines[:count], lines[count:], {k.replace(BOX, box): v for k, v in scope.items()}
 
 
-def items(expression: str, count: int) -> list[str]:
-    """The source that reads the items of an iterable."""
+def unpacked(expression: str, count: int) -> list[str]:
+    """The lines that read the items of an iterable."""
     names = [f"{BOX}_{place}" for place in range(count)]
     return [f"[{', '.join(names)}] = {expression}", *names]
 
 
-def patient_reader(
-    source: Sequence[str],
-    labels: Sequence[str],
-    table: Table | None,
-    scope: Mapping[str, Any] = NOTHING_NAMED,
-    is_class: bool = False,
-) -> Reader:
-    """The reader by a source, and by a Table after it. It reads names that are gone, too."""
-    if table is not None:
-        source, labels = [*source, *table.values], (*labels, *table.labels)
-        scope = {**scope, f"{BOX}_others": table.others}
-    made = Reader(tuple, tuple(labels), source, scope, is_class)
-    before, values, named = made.text("box")
-    if table is not None:
-        before.append("box_table = Patient(box_table)")
-    named |= {"missing": MISSING, "Patient": Patient}
-    lines = ["def read(box):", *before, f"return ({', '.join([*values, ''])})"]
-    exec(code_of("\n ".join(lines)), named)
-    return made._replace(read=named["read"])
-
-
-class Patient(dict[str, Any]):
-    """A dict in which names that are gone have a value, too."""
-
-    def __missing__(self, name: str) -> Absence:
-        return MISSING
-
-
-@lru_cache(maxsize=4096)
-def code_of(text: str) -> types.CodeType:
-    """Compiled text; objects of a class share theirs."""
-    return compile(text, "reader", "exec")
-
-
-def compiled_guard(boxes: Sequence[Box]) -> Callable[[Any], bool]:
-    """A function of the values of box 0, true if all values below mean the same as they did.
-
-    Most are the same objects.
-    """
-    scope: dict[str, Any] = {"changed": CHANGED, "missing": MISSING, "fits": fits}
-    lines = ["def holds(roots):", "    try:"]
-    lines += [f"        {line}" for line in statements(boxes, scope)]
-    lines += ["    except changed:", "        return False"]
-    exec(compile("\n".join(lines), "guard", "exec"), scope)
-    found: Callable[[Any], bool] = scope["holds"]
-    return found
-
-
-def statements(boxes: Sequence[Box], scope: dict[str, Any]) -> Iterator[str]:
-    """The statements of that function. What they name is put into its scope."""
-    inner = {(box.parent, box.place) for box in boxes}
-    reads: dict[Place, str] = {}
-    rows: dict[str, list[tuple[Place, int, Role]]] = {"same": [], "other": []}
-    for number, box in enumerate(boxes, 1):
-        name, where = f"box{number}", (box.parent, box.place)
-        yield f"{name} = {reads.get(where, f'roots[{box.place}]')}"
-        yield f"if type({name}) is not kind{number}: return False"
-        before, values, named = box.reader.text(name)
-        scope |= {**named, f"kind{number}": box.kind}
-        yield from before
-        reads[where] = name
-        for place, (value, role, own) in enumerate(zip(values, box.roles, box.ids, strict=True)):
-            reads[number, place] = value
-            if role.means == FORM:  # as the function puts others there
-                rows["other"].append(((number, place), 0, role))
-            # The content of a box inside of this one is compared by its own statements.
-            elif role.means != CONTENT or (number, place) not in inner:
-                rows["same" if box.reader.source else "other"].append(((number, place), own, role))
-    for kind, found in rows.items():
-        if found:
-            places, ids, roles = map(list, zip(*found, strict=True))
-            scope |= {f"{kind}_ids": ids, f"{kind}_roles": roles}
-            yield f"{kind} = [{', '.join(map(reads.__getitem__, places))}]"
-            yield f"if [*map(id, {kind})] != {kind}_ids and not all(map("
-            yield f"    fits, {kind}_ids, {kind}_roles, {kind})): return False"
-    yield "return True"
-
-
-GLOBAL, CELL = "global ", "closure variable "
-"""Beginnings of labels of globals, and of the content of cells."""
-FIRST_CELL: Final = 3
-"""Place of the first cell among the values of a function."""
+def attributes(names: str, *labels: str) -> Reader:
+    """The reader of some attributes."""
+    found = names.split()
+    lines = [f"{BOX}.{name}" for name in found]
+    return Reader(labels, lambda box: [getattr(box, name) for name in found], lines)
 
 
 class Box(NamedTuple):
-    """A container: its path, its reader, and its values at the capture."""
+    """A container: where it is found, its reader, and its values at the capture."""
 
     parent: int
+    """The number of a box, from 1, or 0 for the roots."""
     place: int
+    """Its place among the values of that, or ITS_CLASS."""
     kind: type
     reader: Reader
     ids: tuple[int, ...]
@@ -207,55 +82,65 @@ class Box(NamedTuple):
         """Replace a value of a container by another one."""
         label = self.reader.labels[place]
         if label.startswith("."):
-            setattr(type(container) if self.reader.is_class else container, label[1:], value)
+            setattr(container, label[1:], value)
         elif label.startswith(GLOBAL):
             container.__globals__[label.removeprefix(GLOBAL)] = value
         elif label.startswith(CELL):
-            container.__closure__[place - FIRST_CELL].cell_contents = value
-        elif isinstance(container, dict):
-            container[[*container][place - len(container)]] = value
+            container.__closure__[place].cell_contents = value
         else:
-            container[place] = value
+            container[[*container][place] if isinstance(container, dict) else place] = value
 
     def where(self, place: int) -> str:
         """A value's place in words."""
-        label = self.reader.labels[place]
-        return self.path if label in ("", ".__wrapped__") else join_path(self.path, label)
-
-
-def fits(number: int, role: Role, value: Any) -> bool:
-    """True if a value is an object by its id, or satisfies its role."""
-    if id(value) == number:
-        return True
-    if role.means == ATOM:
-        return alike(role.of, value)
-    if role.means == CONTENT:
-        return type(value) is role.of
-    return role.means == FORM and form_of_value(value) == role.of
-
-
-def form_of_value(value: Any) -> Any:
-    """The form of a tensor, or of containers of tensors and plain values; None for others."""
-    if isinstance(value, Tensor):
-        return Tensor, value.shape, value.dtype, value.device
-    if isinstance(value, (list, tuple)):
-        return type(value), tuple([form_of_value(item) for item in value])
-    if isinstance(value, dict):
-        return dict, tuple(value), tuple([form_of_value(item) for item in value.values()])
-    return (constant_key(value),) if is_plain(value) else None
+        return join_path(self.path, self.reader.labels[place])
 
 
 def join_path(path: str, label: str) -> str:
     """A place in a place, in words."""
+    if label in ("", ".__wrapped__"):
+        return path
     if label[:1] in ".[":
         return path + label if path else f"the function{label}"
     return f"{label} of {path}" if path else label
 
 
+def statements(boxes: Sequence[Box], scope: dict[str, Any]) -> Iterator[str]:
+    """A function of the values of box 0, true if all values below mean the same as they did. What
+    it names is put into a scope."""
+    inner = {(box.parent, box.place) for box in boxes}
+    reads: dict[tuple[int, int], str] = {}
+    compared: list[tuple[str, int, Role]] = []
+    yield "def holds(roots):\n try:"
+    before = None
+    for number, (parent, place, kind, reader, ids, roles, _) in enumerate(boxes, 1):
+        name, where = f"box{number}", (parent, place)
+        yield f"  {name} = {reads.get(where, f'roots[{place}]')}"
+        if where != before:  # else another reader looks into it
+            yield f"  if type({name}) is not kind{number}: return False"
+        reads[where], reads[number, ITS_CLASS], before = name, f"kind{number}", where
+        lines, values, named = reader.text(name)
+        yield from [f"  {line}" for line in lines]
+        scope |= {**named, f"kind{number}": kind}
+        for at, (value, own, role) in enumerate(zip(values, ids, roles, strict=True)):
+            reads[number, at] = value
+            if role.fits is not is_a or (number, at) not in inner:  # compared by its own statements
+                compared.append((value, 0 if role.fits is has_form else own, role))
+    found, scope["ids"], scope["roles"] = zip(*compared, strict=True) if compared else ((), (), ())
+    yield f"  found = [{', '.join(found)}]"
+    yield "  now = (*map(id, found),)"
+    yield "  return now == ids or fit(compress(zip(roles, found), map(ne, now, ids)))"
+    yield " except changed:\n  return False"
+
+
+def fit(pairs: Iterable[tuple[Role, Any]]) -> bool:
+    """True if values satisfy their roles."""
+    return all(role.fits(role.of, value) for role, value in pairs)
+
+
 class Guard:
     """Check that a function's environment is as it was at the capture."""
 
-    def __init__(self, boxes: tuple[Box, ...], referred: list[Any], more: Values) -> None:
+    def __init__(self, boxes: Sequence[Box], referred: list[Any], more: Values) -> None:
         self.boxes, self.more = boxes, more
         self.is_possible = True
         """True if all objects that must be found again exist."""
@@ -276,7 +161,16 @@ class Guard:
     @cached_property
     def compiled(self) -> Callable[[Values], bool]:
         """The function that compares, compiled at the first call."""
-        return compiled_guard(self.boxes)
+        scope: dict[str, Any] = {
+            "changed": CHANGED,
+            "missing": keys.MISSING,
+            "fit": fit,
+            "compress": compress,
+            "ne": ne,
+        }
+        exec("\n".join(statements(self.boxes, scope)), scope)
+        found: Callable[[Values], bool] = scope["holds"]
+        return found
 
     def holds(self, roots: Values) -> bool:
         """True if nothing has changed."""
@@ -292,14 +186,15 @@ class Guard:
         if not parent:
             return (*roots, *self.more)[place]
         box = self.boxes[parent - 1]
-        return box.reader.read(self.value_at(roots, box.parent, box.place))[place]
+        found = self.value_at(roots, box.parent, box.place)
+        return type(found) if place == ITS_CLASS else [*box.reader.read(found)][place]
 
     def facts(self) -> Iterator[tuple[str, Any]]:
         """Yield the expected plain values and objects, with descriptions of their places."""
         for box in self.boxes:
             for place, (role, number) in enumerate(zip(box.roles, box.ids, strict=True)):
-                if role.means == ATOM:
+                if role.fits is alike:
                     is_code = isinstance(role.of, types.CodeType)
-                    yield box.where(place), None if is_code else constant_key(role.of)
-                elif role.means == OBJECT:
+                    yield box.where(place), None if is_code else keys.constant_key(role.of)
+                elif role.fits is never:
                     yield box.where(place), ("object", number)

@@ -14,22 +14,8 @@ from typing import Any, Final, NamedTuple
 from tinycore._deferred import NumpyScalar
 from tinycore.dtype import DType
 from tinycore.errors import JitError
+from tinycore.tensor.tensor import Tensor
 from tinycore.uop.size import Size, Variable
-
-PLAIN_TYPES: Final = (
-    types.NoneType,
-    bool,
-    int,
-    complex,
-    str,
-    bytes,
-    DType,
-    enum.Enum,
-    type,
-    Variable,
-)
-"""Types whose values are equal by content; floats by their bits, complex numbers by their text."""
-
 
 Values = tuple[Any, ...]
 
@@ -47,15 +33,37 @@ MISSING: Final = Absence.MISSING
 
 
 class Role(NamedTuple):
-    """Expectation of a value: to equal another one, to be a certain object, or to be of a kind."""
+    """What is expected of a value, if it is another object than at the capture."""
 
-    means: str
+    fits: Callable[[Any, Any], bool]
+    """A function of `of` and a value: `alike`, `never`, `is_a` or `has_form`."""
     of: Any = None
 
 
-ATOM, OBJECT, CONTENT, FORM = "atom", "object", "content", "form"
-"""An equal value; this very object; any container of this class, whose values are compared in a box
-of its own; any tensors of this form, as the function puts them there."""
+def never(_: Any, value: Any) -> bool:
+    """False: no other object will do."""
+    return False
+
+
+def is_a(kind: Any, value: Any) -> bool:
+    """True for a container of a class, whichever: its values are compared in a box of its own."""
+    return type(value) is kind
+
+
+def has_form(form: Any, value: Any) -> bool:
+    """True for any tensors of a form: the function puts them there."""
+    return bool(form_of_value(value) == form)
+
+
+def form_of_value(value: Any) -> Any:
+    """The form of a tensor, or of containers of tensors and plain values; None for others."""
+    if isinstance(value, Tensor):
+        return Tensor, value.shape, value.dtype, value.device
+    if isinstance(value, (list, tuple)):
+        return type(value), tuple(map(form_of_value, value))
+    if isinstance(value, dict):
+        return dict, tuple(value), tuple(map(form_of_value, value.values()))
+    return (constant_key(value),) if is_plain(value) else None
 
 
 class Same:
@@ -96,7 +104,9 @@ class Same:
 
 
 ATOMS: Final = frozenset((types.NoneType, bool, int, str, bytes, DType, Variable, type))
-"""Classes whose instances are PLAIN, looked up where looking has to be quick."""
+"""Classes whose instances are plain, looked up where looking has to be quick."""
+PLAIN_TYPES: Final = (*ATOMS, float, complex, enum.Enum, NumpyScalar, Size, types.CodeType)
+"""Types whose values are equal by content; floats by their bits, complex numbers by their text."""
 
 
 def constant_key(value: Any) -> Hashable:
@@ -111,9 +121,7 @@ def constant_key(value: Any) -> Hashable:
     if isinstance(value, NumpyScalar):
         return value.dtype.str, value.tobytes()
     if isinstance(value, PLAIN_TYPES):
-        return kind, value
-    if isinstance(value, Size):
-        return Size, value
+        return Size if isinstance(value, Size) else kind, value
     return Same(value) if (found := buffer_content(value)) is None else (kind, found)
 
 
@@ -128,21 +136,13 @@ def buffer_content(value: Any) -> tuple[str, tuple[int, ...], bytes] | None:
 
 def alike(one: Any, other: Any) -> bool:
     """True if two plain values are of one class and equal, floats bit by bit."""
-    if type(one) is not type(other) or not is_plain(one):
-        return False
-    if isinstance(one, types.CodeType):
-        return bool(one == other)
-    return bool(constant_key(one) == constant_key(other))
+    is_same = type(one) is type(other) and is_plain(one)
+    return is_same and bool(constant_key(one) == constant_key(other))
 
 
 def is_plain(value: Any) -> bool:
     """True if a value is guarded by equality."""
-    kind = type(value)
-    if kind in ATOMS:
-        return kind is not type
-    if isinstance(value, type):
-        return False
-    return isinstance(value, (*PLAIN_TYPES, float, NumpyScalar, Size, types.CodeType))
+    return isinstance(value, PLAIN_TYPES) and not isinstance(value, type)
 
 
 def shortened(value: Any) -> str:

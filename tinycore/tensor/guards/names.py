@@ -11,10 +11,13 @@ import functools
 import os
 import sys
 import types
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from itertools import repeat
+from typing import Any, Final
 
-from tinycore.tensor.guards.guard import GLOBAL, Table
+from tinycore.tensor.guards.guard import BOX, OTHERS, Reader
+from tinycore.tensor.guards.keys import MISSING, Values
 
 LIBRARIES: Final = sys.stdlib_module_names - {
     "argparse",
@@ -36,56 +39,39 @@ BY_NAME: Final = {"getattr": 1, "setattr": 1, "hasattr": 1, "delattr": 1} | dict
 """Functions that take the name of an attribute as text, and which argument that is."""
 ALL_NAMES: Final = frozenset({"vars", "dir", "__dict__", "asdict", "astuple", "getmembers"})
 """Functions and attributes that reach all attributes of an object."""
-ATTRIBUTES: Final = frozenset(
-    {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "STORE_ATTR", "DELETE_ATTR", "IMPORT_FROM"}
-)
-GLOBALS: Final = frozenset(
-    {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"}
-)
-
-
-class Named(NamedTuple):
-    """The names in one piece of code."""
-
-    globals: frozenset[str]
-    attributes: frozenset[str]
-    stored: frozenset[str]
-    """Attributes that it sets."""
-    modules: frozenset[str]
-    is_open: bool
-    """True if it may reach attributes by names that are computed at run time."""
+ATTRIBUTE, GLOBAL, STORED, MODULE = "attribute", "global", "stored", "module"
+NAMED: Final[Mapping[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"), (ATTRIBUTE,)),
+    **dict.fromkeys(("DELETE_ATTR", "IMPORT_FROM"), (ATTRIBUTE,)),
+    **dict.fromkeys(("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"), (GLOBAL,)),
+    "LOAD_FROM_DICT_OR_GLOBALS": (GLOBAL,),
+    "STORE_ATTR": (ATTRIBUTE, STORED),
+    "IMPORT_NAME": (MODULE,),
+}
+"""What the instructions of Python name."""
 
 
 @functools.lru_cache(maxsize=4096)
-def names_of(code: types.CodeType) -> Named:
-    """The names in a function and in the functions inside of it."""
-    scope, attributes, stored, modules = set(), set(), set(), set()
-    words: set[str] = set()
-    is_open = False
+def names_of(code: types.CodeType) -> Mapping[str, frozenset[str]]:
+    """The names in a function and in the functions inside of it, by what they are of.
+
+    A name of ALL_NAMES is an attribute, too, and one is among them where code may reach attributes
+    by names that are computed at run time.
+    """
+    found: defaultdict[str, set[str]] = defaultdict(set)
     for part in pieces(code):
         steps = list(dis.get_instructions(part))
-        for number, step in enumerate(steps):
-            if step.opname in GLOBALS:
-                scope.add(step.argval)
-            elif step.opname in ATTRIBUTES:
-                attributes.add(step.argval)
-            elif step.opname == "IMPORT_NAME":
-                modules.add(step.argval)
-            if step.opname == "STORE_ATTR":
-                stored.add(step.argval)
-            is_named = step.opname in GLOBALS or step.opname in ATTRIBUTES
-            if is_named and step.argval in BY_NAME:
-                words.update(words_in(part.co_consts))
-                is_open |= not names_literally(steps[number + 1 :], BY_NAME[step.argval])
-            is_open |= step.opname == "MATCH_CLASS"  # whose names are those of the class
-    is_open |= not ALL_NAMES.isdisjoint(scope | attributes)
-    return Named(
-        frozenset(scope),
-        frozenset(attributes | words),
-        frozenset(stored),
-        frozenset(modules),
-        is_open,
-    )
+        for number, step in enumerate(steps, 1):
+            for kind in NAMED.get(step.opname, ()):
+                found[kind].add(step.argval)
+            if step.opname in NAMED and (place := BY_NAME.get(step.argval)) is not None:
+                found[ATTRIBUTE].update(words_in(part.co_consts))
+                if not names_literally(steps[number:], place):
+                    found[ATTRIBUTE] |= ALL_NAMES
+            if step.opname == "MATCH_CLASS":  # whose names are those of the class
+                found[ATTRIBUTE] |= ALL_NAMES
+    found[ATTRIBUTE] |= ALL_NAMES & found[GLOBAL]
+    return {kind: frozenset(names) for kind, names in found.items()}
 
 
 def words_in(values: Iterable[Any]) -> Iterator[str]:
@@ -134,56 +120,46 @@ def is_library(module: str) -> bool:
     if root == "tinycore":
         return rest.partition(".")[0] not in OWN
     file = getattr(sys.modules.get(root), "__file__", None) or ""
-    installed = "site-packages" in file or "dist-packages" in file
-    return root in LIBRARIES or installed
+    return root in LIBRARIES or "site-packages" in file or "dist-packages" in file
 
 
 class Names:
     """All names in the functions met so far."""
 
     def __init__(self, home: str) -> None:
-        self.home = home.partition(".")[0]
+        root = home.partition(".")[0]
+        self.home = None if root in LIBRARIES or root == "tinycore" else root
         """The package of the function, which is searched wherever it lies."""
         self.codes: set[types.CodeType] = set()
-        self.attributes = {"default_factory"}  # which Python asks for missing keys
-        self.stored: set[str] = set()
-        self.modules: set[str] = set()
-        self.scopes: dict[int, dict[str, None]] = {}
+        self.known: defaultdict[str, set[str]] = defaultdict(set)
+        """Names by what they are of."""
+        self.known[ATTRIBUTE].add("default_factory")  # which Python asks for missing keys
+        self.scopes: defaultdict[int, set[str]] = defaultdict(set)
         """Globals by the number of the dict that they are in."""
-        self.is_open = False
         self.absent: dict[frozenset[str], frozenset[str]] = {}
         """Sets of names that must be absent, which many objects share."""
 
     def opens(self, module: str) -> bool:
         """True if the code and the objects of a module are looked into."""
-        if not is_library(module):
-            return True
-        root = module.partition(".")[0]
-        return root == self.home and root not in LIBRARIES and root != "tinycore"
+        return not is_library(module) or module.partition(".")[0] == self.home
 
     def add(self, function: types.FunctionType) -> None:
         """The names in a function."""
-        code, scope = function.__code__, function.__globals__
-        named = names_of(code)
-        known = self.scopes.setdefault(id(scope), {})
-        known |= dict.fromkeys(sorted(named.globals))
-        if code in self.codes:
-            return
-        self.codes.add(code)
-        self.attributes |= named.attributes
-        self.stored |= named.stored
-        self.modules |= named.modules
-        self.is_open |= named.is_open
+        named = names_of(function.__code__)
+        self.scopes[id(function.__globals__)] |= named.get(GLOBAL, frozenset())
+        self.codes.add(function.__code__)
+        for kind in (ATTRIBUTE, STORED, MODULE):
+            self.known[kind] |= named.get(kind, frozenset())
 
     @property
     def count(self) -> int:
         """Number of functions and names met."""
-        return len(self.codes) + len(self.attributes)
+        return len(self.codes) + len(self.known[ATTRIBUTE])
 
     def mention(self, getter: Any) -> None:
         """The names in an `attrgetter` or `methodcaller`."""
         made, given = getter.__reduce__()
-        self.attributes |= {*words_in((*getattr(made, "args", ()), *given))}
+        self.known[ATTRIBUTE].update(words_in((*getattr(made, "args", ()), *given)))
 
     def makes(self, name: str) -> bool:
         """True if some code names a global of this name, such as a class."""
@@ -191,35 +167,46 @@ class Names:
 
     def imported(self) -> tuple[Any, ...]:
         """Modules that code imports while it runs, and `os.environ` if it reads that."""
-        found = [sys.modules.get(name) for name in sorted(self.modules) if self.opens(name)]
-        environment = not self.attributes.isdisjoint(("environ", "getenv"))
+        found = [sys.modules.get(name) for name in sorted(self.known[MODULE]) if self.opens(name)]
+        environment = not self.known[ATTRIBUTE].isdisjoint(("environ", "getenv"))
         return (*filter(None, found), *((os.environ,) if environment else ()))
 
-    def table(
-        self, present: Mapping[str, Any], later: Iterable[str] = (), whole: bool = False
-    ) -> Table:
-        """The names to be read of a dict of attributes, of which those in `later` may be missing.
-
-        With `whole`, or where names are computed at run time, these are all.
-        """
-        names = [name for name in present if whole or self.has(name)]
-        if whole or self.is_open:
-            return Table(tuple(names), len(names), frozenset(), len(present))
-        more = [name for name in later if name not in present]
-        others = self.attributes.difference(present, more)
-        return Table((*names, *more), len(names), self.interned(others))
-
-    def interned(self, names: Iterable[str]) -> frozenset[str]:
-        """A set of names, the same object for equal ones."""
-        found = frozenset(names)
-        return self.absent.setdefault(found, found)
+    @property
+    def wanted(self) -> set[str] | None:
+        """The attributes that code names; None where it may reach any."""
+        found = self.known[ATTRIBUTE]
+        return found if found.isdisjoint(ALL_NAMES) else None
 
     def has(self, name: str) -> bool:
         """True if an attribute may be looked at."""
-        return self.is_open or name in self.attributes
+        return self.wanted is None or name in self.wanted
 
-    def globals_of(self, scope: dict[str, Any]) -> Table:
-        """The globals that functions of a module name; absent are builtins, or nothing yet."""
-        named = self.scopes.get(id(scope), {})
-        names = tuple([name for name in named if name in scope])
-        return Table(names, len(names), self.interned(named.keys() - names), None, GLOBAL)
+    def table(
+        self,
+        present: Mapping[str, Any],
+        wanted: set[str] | None,
+        later: Iterable[str] = (),
+        source: str = "__dict__",
+        prefix: str = ".",
+    ) -> Reader:
+        """The reader of a dict of attributes, which is that attribute of a container.
+
+        It reads the names that are wanted, and those in `later`, which may be missing, and whether
+        others are there; without `wanted`, all that are there.
+        """
+        names = [name for name in present if wanted is None or name in wanted]
+        later = [name for name in later if name not in present and wanted is not None]
+        found = frozenset(() if wanted is None else wanted.difference(names, later))
+        absent, all_names = self.absent.setdefault(found, found), (*names, *later)
+
+        def read(box: Any) -> Values:
+            table = getattr(box, source)
+            is_rest = len(table) == len(names) if wanted is None else absent.isdisjoint(table)
+            return (*map(table.get, all_names, repeat(MISSING)), is_rest)
+
+        lines = [f"{BOX}t = {BOX}.{source}", *[f"{BOX}t[{name!r}]" for name in names]]
+        lines += [f"{BOX}t.get({name!r}, missing)" for name in later]
+        rest = f"{BOX}t.keys().isdisjoint({BOX}others)"
+        lines.append(f"len({BOX}t) == {len(names)}" if wanted is None else rest)
+        labels = *[prefix + name for name in all_names], OTHERS
+        return Reader(labels, read, lines, {f"{BOX}others": absent})
