@@ -41,9 +41,10 @@ from tinycore.tensor.checks import number_dtype, resolve_axis
 from tinycore.tensor.data import Data, node_from_data
 from tinycore.tensor.foreign_names import NO_DEVICES
 from tinycore.tensor.grad import passes_gradient
-from tinycore.tensor.gradient_sources import ended_at
+from tinycore.tensor.gradient_sources import ended_at, still_there
 from tinycore.tensor.history import history
 from tinycore.tensor.liveness import (
+    buffers_of_parameters,
     may_be_former,
     tensors_among,
     tensors_shown_in,
@@ -349,8 +350,11 @@ class Core:
             return  # it asks anew
         is_whole = base_of(node) is base
         has_twins = bool(tensors) or graph.has_equal_value(node)
-        # a gradient that ended at realized values is told where it would flow on to them
-        if asking or (not graph.is_memory(base) and any(map(ended_at, below))):
+        ended = {m for n in below for m in still_there(ended_at(n))}
+        if graph.is_memory(base):  # which begins anew
+            ended.clear()
+        # a gradient that ended at realized values is told where it would flow on to what asks
+        if asking or (ended and ended.intersection(buffers_of_parameters(ended))):
             self._become(graph.own(node))
         elif has_twins or not (is_whole and is_shared(base)):
             self._become(graph.leaf(node))

@@ -12,12 +12,13 @@ from operator import call
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from tinycore.tensor import graph
-from tinycore.tensor.aliases import VIEW_OPS, base_of_view
+from tinycore.tensor.aliases import VIEW_OPS, base_of_view, buffers_below
 from tinycore.tensor.change_tracking import (
     change_sets,
     record_gradient,
     tensors_elsewhere,
 )
+from tinycore.tensor.gradient_sources import origin
 from tinycore.tensor.history import history
 from tinycore.tensor.storage import (
     Storage,
@@ -66,6 +67,17 @@ def tensors_over(nodes: Iterable[UOp]) -> list[Core]:
     return list(found.values())
 
 
+@while_walking
+def buffers_of_parameters(memory: Iterable[UOp]) -> list[UOp]:
+    """The BUFFERs of tensors over some memory that require a gradient."""
+    return buffers_shown(t for t in tensors_over(memory) if t.requires_grad)
+
+
+def buffers_shown(tensors: Iterable[Core]) -> list[UOp]:
+    """The BUFFERs that tensors are views of."""
+    return [n for t in tensors for n in buffers_below(t.uop)]
+
+
 def tensors_among(nodes: Collection[UOp]) -> list[Core]:
     """Living tensors that show some nodes."""
     values = set(nodes)
@@ -81,14 +93,16 @@ def tensors_among(nodes: Collection[UOp]) -> list[Core]:
 def tensors_shown_in(nodes: Collection[UOp]) -> list[Core]:
     """Living tensors that are among some nodes, or whose former content is."""
     equal, before = history.parts_in(nodes)
-    found = tensors_over(nodes)
+    found = tensors_over(map(origin, nodes))
     return [t for t in found if equal(t.uop) or before(t.uop)]
 
 
 def may_be_former(nodes: Iterable[UOp]) -> bool:
     """True if some nodes may be what a tensor showed before a write."""
-    pending = history.pending
-    return any(n.op is Op.OWN or pending.overwrites(n) or versions.is_former(n) for n in nodes)
+    return any(
+        n.op is Op.OWN or history.pending.overwrites(n) or versions.is_former(origin(n))
+        for n in nodes
+    )
 
 
 def give_gradients(

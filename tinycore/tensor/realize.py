@@ -15,18 +15,20 @@ from tinycore._signals import undisturbed
 from tinycore.dtype import Scalar, dtypes, to_numpy_dtype
 from tinycore.errors import DTypeError, GradientError, ShapeError, TinycoreError
 from tinycore.tensor import graph
-from tinycore.tensor.aliases import base_of_view, buffers_below
+from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.checks import repeats_to, same_device
 from tinycore.tensor.core import Core, canonical
 from tinycore.tensor.grad import gradients, passes_gradient
+from tinycore.tensor.gradient_sources import ended_at, still_there
 from tinycore.tensor.history import history, source_of
 from tinycore.tensor.host_bytes import decode
 from tinycore.tensor.layout import COPIES, moved_from, show_memory
 from tinycore.tensor.liveness import (
+    buffers_of_parameters,
+    buffers_shown,
     give_gradients,
     replace_nodes,
     tensors_among,
-    tensors_over,
     tensors_shown_in,
     while_walking,
 )
@@ -45,7 +47,7 @@ from tinycore.tensor.realization import (
 from tinycore.tensor.runtime import HostArray, runtime
 from tinycore.tensor.storage import view_of
 from tinycore.tensor.view_writes import overwrite, target_of
-from tinycore.uop.bindings import known, sizes_below
+from tinycore.uop.bindings import known
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, device_node, is_gradient_leaf
 from tinycore.uop.op import Op
@@ -114,23 +116,15 @@ class Realization(Random):
             return numpy.empty(self.shape, to_numpy_dtype(self.dtype))
         node = self.uop
         if not graph.is_memory(node):
-            if sizes_below([node]):
-                return self._symbolic_array()
             node = materialize(self)
         elif not graph.is_buffer(node):
             compute(lambda: unrealized([self]))
             node = self.uop
-        return content(base_of(node)).reshape(self.shape)
-
-    def _symbolic_array(self) -> HostArray:
-        """The elements of a graph with Sizes, for their present numbers."""
-        if graph.is_memory(base_of_view(self.uop)):
-            self.realize()  # a slice of memory, with what is still to be written there
-        found = numbers_shown(self.uop)
-        if found is None:
-            found = numbers_shown(materialize(self))
-        assert found is not None, "memory of its own is a slice of a buffer"
-        return found.reshape(known(self.uop).shape)
+        if graph.is_buffer(node):
+            return content(base_of(node)).reshape(self.shape)
+        found = numbers_shown(node)  # of a symbolic size: a slice of larger memory
+        assert found is not None
+        return found.reshape(known(node).shape)
 
     def numpy(self) -> HostArray:
         """The elements as a new NumPy array; bfloat16 and fp8 become float32.
@@ -417,17 +411,6 @@ def floats_shown_in(nodes: Collection[UOp]) -> list[Core]:
     return [t for t in tensors_shown_in(nodes) if dtypes.is_float(t.dtype)]
 
 
-@while_walking
-def buffers_of_parameters(memory: Iterable[UOp]) -> list[UOp]:
-    """The BUFFERs of tensors over some memory that require a gradient."""
-    return buffers_shown(t for t in tensors_over(memory) if t.requires_grad)
-
-
-def buffers_shown(tensors: Iterable[Core]) -> list[UOp]:
-    """The BUFFERs that tensors are views of."""
-    return [n for t in tensors for n in buffers_below(t.uop)]
-
-
 def derivatives(
     root: UOp, nodes: Collection[UOp], seed: UOp, targets: Sequence[Core]
 ) -> dict[Core, UOp]:
@@ -461,8 +444,9 @@ def check_leaves(nodes: Iterable[UOp], targets: Sequence[Core]) -> None:
     """Raises GradientError for a target from which a leaf among some nodes was computed."""
     for leaf in filter(is_gradient_leaf, nodes) if targets else ():
         below = ordered_through(graph.below_own(leaf), passes_gradient)
+        ended = {m for node in below for m in still_there(ended_at(node))}
         for target in targets:
-            if target.uop in below:
+            if target.uop in below or not ended.isdisjoint(buffers_below(target.uop)):
                 raise GradientError(
                     f"gradient: it ends at a tensor of shape {leaf.shape}, which asked for a "
                     f"gradient when the target of shape {target.shape} that it was computed from "

@@ -222,6 +222,44 @@ def test_realize_that_ended_a_gradient_is_told_below_what_asks(
     assert x.grad is None
 
 
+@pytest.mark.parametrize("on_several", [False, True])
+@pytest.mark.parametrize("computed", [False, True])
+def test_a_write_to_a_leaf_is_data_whatever_its_memory_came_from(
+    on_several: bool, computed: bool
+) -> None:
+    device = Tensor([0.0]).device
+    group = (f"{device}:0", f"{device}:1") if on_several else device
+    x = Tensor([3.0, -2.0]).shard(group, None)
+    x = (x * 1 if computed else x).realize()
+    value, leaf = x.clone().requires_grad_(), x.clone().requires_grad_()
+    leaf[0:1] = value[0:1] * 2
+
+    (value * value + leaf * 2).sum().backward()
+
+    assert value.grad is not None
+    assert value.grad.tolist() == [6.0, -4.0]
+    assert leaf.grad is not None
+    assert leaf.grad.tolist() == [2.0, 2.0]
+    realized = (x * 2).realize()
+    with pytest.raises(GradientError, match="ended the gradient|asked for a gradient when"):
+        realized.clone().requires_grad_().sum().gradient(x)
+
+
+@pytest.mark.parametrize("writes", [1, 2])
+def test_a_copy_that_asks_passes_on_to_what_a_leaf_was_between_two_writes(writes: int) -> None:
+    x, w = Tensor([-1.0, 2.0]).realize(), Tensor([2.0, -2.0], requires_grad=True)
+    w.assign(x * 2)
+    product = x * w
+    for _ in range(writes):
+        w.assign(w.detach() * 3)
+    w.realize()
+
+    (w + product.clone().requires_grad_()).sum().backward()
+
+    assert w.grad is not None
+    assert w.grad.tolist() == [0.0, 3.0]
+
+
 def test_kernelize_that_ends_a_gradient_is_told() -> None:
     w, memory = Tensor([1.0, 2.0], requires_grad=True).realize(), Tensor([0.0, 0.0]).realize()
     y = (w * 2).kernelize()
