@@ -18,11 +18,11 @@ Floor 3. The files, in the order in which a graph passes them:
 - `numbering.py`: memory gets numbers, and for `Tensor.kernelize` kernels are linked again;
   `retention.py`: which nodes are replaced by memory
 - `items.py`, `order.py`: launches, ordered so that memory is freed early
-- `access.py`, `row_fusion.py`: neighbors over the same rows become one kernel, which `strips.py`
-  emits where a device runs loops. The pass calls `invariants.py` (what is the same in each replay
-  of a capture stays apart), then `chain_search.py` (chains of products among the launches) and
-  `product_chains.py` (two products and the reductions between them), then, on a grid,
-  `row_inlining.py`; `inlining.py` makes the kernels of the last two
+- `access.py`, `candidates.py`, `fusion_search.py`: kernels that become one. The pass calls
+  `invariants.py` (what is the same in each replay of a capture stays apart), then one search for
+  three kinds of groups: `row_fusion.py` (neighbors over the same rows, which `strips.py` emits,
+  where a device runs loops), `row_inlining.py` (the same on a grid) and `product_chains.py` (two
+  products and the reductions between them); `inlining.py` makes the kernels of the last two
 - `memory_plan.py`: the memory plan, where temporary values lie
 - `device_memory.py`: the buffers behind BUFFER nodes
 

@@ -12,8 +12,8 @@ from enum import Enum
 from tinycore.dtype import ImageDType
 from tinycore.schedule.dependence import DependenceGraph, KernelGroup
 from tinycore.schedule.kernel import custom_of, image_of, new_buffer, numel
+from tinycore.schedule.limits import chained_types
 from tinycore.schedule.partial_writes import is_partial, values_of
-from tinycore.schedule.product_chains import chained_types
 from tinycore.schedule.split_reduction import StoredValue
 from tinycore.schedule.storage import Storage, is_leaf
 from tinycore.uop.node import UOp

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tinycore.render.base import Limits
 from tinycore.schedule.access import Launch
+from tinycore.schedule.candidates import Memory, Refusal
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 from tinycore.uop.rewrite import rewrite
@@ -22,8 +24,10 @@ from tinycore.uop.symbolic import simplify
 class Inlining:
     """Kernels as one graph over common loops, with all memory by its number."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+    def __init__(self, first: Launch, limits: Limits, memory: Memory) -> None:
+        """`first` is the first member, which is not added yet."""
+        self.members, self.limits, self.memory = [first], limits, memory
+        self.number = max((r.arg.number[0] for r in first.by_op[Op.RANGE]), default=0)
         """The greatest number of a loop."""
         self.stored: dict[int, tuple[UOp, UOp]] = {}
         """INDEX and value of each store, by memory number."""
@@ -34,6 +38,15 @@ class Inlining:
         """A new loop of the same length as another."""
         self.number += 1
         return UOp.range(loop.src[0], self.number, kind)
+
+    def refusal(self, launch: Launch, most: int) -> Refusal | None:
+        """Why a kernel is no member whatever its loops, where there are `most`; None if it may be
+        one."""
+        if len(self.members) >= most:
+            return Refusal.FULL
+        if not launch.read & self.stored.keys():
+            return Refusal.UNRELATED
+        return Refusal.OVERWRITTEN if launch.written & self.pointers.keys() else None
 
     def add(self, launch: Launch, loops: Mapping[UOp, UOp]) -> bool:
         """Add a kernel with `loops` in place of its own, and new ones for those that are not named.

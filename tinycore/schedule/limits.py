@@ -11,9 +11,10 @@ from contextvars import ContextVar
 from typing import Final
 
 from tinycore.device.registry import Device
-from tinycore.dtype import ImageDType
+from tinycore.dtype import DType, ImageDType
 from tinycore.errors import DeviceError
 from tinycore.render.base import Limits
+from tinycore.render.chains import units_of
 from tinycore.uop.shape import DeviceLike, is_group
 
 elsewhere: Final[ContextVar[Limits | None]] = ContextVar("elsewhere", default=None)
@@ -77,3 +78,9 @@ def loop_limits(device: DeviceLike) -> Limits | None:
     """The limits of a device that runs loops; None for one that launches grids."""
     limits = device_limits(device)
     return limits if limits is not None and limits.grid is None else None
+
+
+def chained_types(device: DeviceLike) -> frozenset[DType]:
+    """The operand types for which a device computes chains of products."""
+    limits = device_limits(device)
+    return frozenset() if limits is None else frozenset(unit.a for unit in units_of(limits))

@@ -15,7 +15,9 @@ from tinycore.config import settings
 from tinycore.schedule import checks, explain
 from tinycore.schedule.adjoint import with_windows
 from tinycore.schedule.buffer_limit import limit_buffers
+from tinycore.schedule.candidates import Memory
 from tinycore.schedule.emit import KernelEmitter
+from tinycore.schedule.fusion_search import fuse_rows
 from tinycore.schedule.group import group_values
 from tinycore.schedule.hazards import save_overwritten
 from tinycore.schedule.invariants import invariant_first
@@ -27,7 +29,6 @@ from tinycore.schedule.operand_layout import lay_out_operands
 from tinycore.schedule.order import order_for_liveness, overlap_copies
 from tinycore.schedule.partial_writes import place_partial_writes
 from tinycore.schedule.retention import Replacements, RetentionPolicy
-from tinycore.schedule.row_fusion import fuse_rows
 from tinycore.schedule.shard import ShardedGraph
 from tinycore.schedule.split_reduction import split_reductions
 from tinycore.schedule.state import State
@@ -133,7 +134,8 @@ def fuse(state: State) -> State:
     fused: list[tuple[Step, list[Step]]] = []
     for part in parts:
         read = {place for other in parts if other is not part for s in other for place in s.places}
-        fused += fuse_rows(part, state.memory, count, state.persistent | read, state.emitter)
+        kept = state.persistent | read
+        fused += fuse_rows(Memory(part, state.memory, count, kept, state.emitter))
     # What nobody reads any more, as x of `x - x`, may leave a kernel without memory.
     fused = [(step, run) for step, run in fused if step.places]
     steps = tuple([step for step, _ in fused])

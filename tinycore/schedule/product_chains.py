@@ -27,20 +27,20 @@ from tinycore.render.chains import (
     units_of,
 )
 from tinycore.schedule.access import Launch
+from tinycore.schedule.candidates import Memory, Refusal, Run
 from tinycore.schedule.inlining import Inlining
+from tinycore.schedule.items import Step
 from tinycore.schedule.limits import device_limits
 from tinycore.uop.affine import digit_size
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
-from tinycore.uop.proportional import with_divisors_last
+from tinycore.uop.proportional import MOST_KEPT, with_divisors_last
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.shape import DeviceLike, is_group
 from tinycore.uop.sums import terms_of
 from tinycore.uop.symbolic import simplify
 
-MOST_KEPT: Final = 512 * 512
-"""Scores of a head up to which a processor stores them, and the gradient reads them."""
 MOST_CHAINED: Final = 12
 """Most kernels of a chain."""
 LEAST_LENGTH: Final = 256
@@ -81,12 +81,6 @@ def is_long_product(launch: Launch, limits: Limits) -> bool:
         and all(factors_of(n, unit) and n.src[1].extent >= LEAST_LENGTH for n in sums)
         for unit in units
     )
-
-
-def chained_types(device: DeviceLike) -> frozenset[DType]:
-    """The operand types for which a device computes chains of products."""
-    limits = device_limits(device)
-    return frozenset() if limits is None else frozenset(unit.a for unit in units_of(limits))
 
 
 def multiplies(device: DeviceLike, dtype: DType) -> bool:
@@ -136,7 +130,7 @@ def refusal_by_strips(limits: Limits, dtype: DType, sizes: Sizes) -> str | None:
     if any(n % limits.vector_bytes for n in (rows, between)):
         return f"{rows} rows or {between} columns between are no whole strips"
     width = max(sum(sizes.steps), sizes.steps[0] + sizes.columns[0])
-    reread = width * between * dtypes.float32.itemsize
+    reread = width * between * max(dtype.itemsize, dtypes.float32.itemsize)
     if reread > limits.cache_bytes:
         return f"{reread} bytes that every strip reads are more than {limits.cache_bytes}"
     return None
@@ -184,27 +178,29 @@ def keeps_loops_apart(launch: Launch, names: dict[UOp, UOp]) -> bool:
 class ProductChain(Inlining):
     """A chain under construction: kernels from a first product to a second, over common loops."""
 
-    def __init__(self, first: Launch, limits: Limits, unit: MatrixUnit) -> None:
-        self.limits, self.unit, self.shared = limits, unit, first.shared
+    kind = "chain of products"
+
+    def __init__(self, first: Launch, limits: Limits, memory: Memory, unit: MatrixUnit) -> None:
+        super().__init__(first, limits, memory)
+        self.unit = unit
         *self.rows, column = first.loops
-        super().__init__(max(r.arg.number[0] for r in first.by_op[Op.RANGE]))
         self.between = self.fresh(column, AxisKind.REDUCE)
         self.column: UOp | None = None
         """The loop over columns of the second product."""
-        self.members = [first]
         self.add(first, dict(zip(first.loops, (*self.rows, self.between), strict=True)))
 
-    def admit(self, launch: Launch) -> bool:
-        """Add a kernel that reads what members store, at the same indices; False for others."""
-        if len(self.members) >= MOST_CHAINED or not is_nest_of(launch, self.limits):
-            return False
-        if not launch.read & self.stored.keys() or launch.written & self.pointers.keys():
-            return False
+    def admit(self, run: Run) -> Refusal | None:
+        """Add a kernel that reads what members store, at the same indices; else say why not."""
+        launch = run.launch
+        if not is_nest_of(launch, self.limits):
+            return Refusal.NEST
+        if (refusal := self.refusal(launch, MOST_CHAINED)) is not None:
+            return refusal
         number, apart = self.number, with_digits_apart(launch)
         if self.join(launch) or (apart is not launch and self.join(apart)):
-            return True
+            return None
         self.number = number
-        return False
+        return Refusal.ROWS
 
     def join(self, launch: Launch) -> bool:
         """Add a member, with stores in the chain's loops; False if it reads at other indices."""
@@ -254,9 +250,11 @@ class ProductChain(Inlining):
             elif self.column.src[0] is loop.src[0]:
                 yield self.column
 
-    def fused(self, kept: frozenset[int]) -> Launch | str:
-        """`fuse`, once there is a second product; as text, why the members form no chain if memory
-        in `kept` must be stored."""
+    def fused(self, steps: Sequence[Step]) -> Launch | str:
+        """`fuse`, once there is a second product; as text, why some steps form no chain."""
+        kept = self.memory.kept(steps)
+        if self.column is None:
+            return ""
         if (kept | self.members[-1].written) & self.scores:
             return "others read what has a number for each row and column"
         whole = self.fuse(kept)

@@ -16,26 +16,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Iterator, Sequence
-from enum import Enum
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
-from tinycore.dtype import dtypes
 from tinycore.render.base import Limits
 from tinycore.schedule.access import Launch, Spans, widen, written_by
-from tinycore.schedule.chain_search import Memory, Run, fuse_chain
-from tinycore.schedule.emit import KernelEmitter
+from tinycore.schedule.candidates import Memory, Refusal, Run
 from tinycore.schedule.items import Step
-from tinycore.schedule.kernel import Kernel, kernel_name, without_unread
-from tinycore.schedule.limits import device_limits
+from tinycore.schedule.kernel import without_unread
 from tinycore.schedule.product_chains import is_long_product
-from tinycore.schedule.row_inlining import RowKernel, RowRefusal
 from tinycore.schedule.strips import Strips
-from tinycore.trace import Trace
-from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
-
-trace = Trace("schedule")
 
 MOST_MEMBERS: Final = 8
 MOST_PRODUCTS: Final = 2
@@ -59,37 +50,30 @@ FEWEST_ROWS: Final = 8
 register tile of a matrix product share each load."""
 
 
-class Refusal(Enum):
-    """Why a kernel does not join the fusion group before it, as DEBUG=3 says it."""
-
-    NEST = "one of them is not a single nest of plain loops that writes new memory"
-    DEVICE = "they run on different devices"
-    CLOSED = "the device cannot be opened"
-    FULL = f"{MOST_MEMBERS} kernels are fused already"
-    UNRELATED = "the second reads too little of what the first touches"
-    PRODUCTS = f"{MOST_PRODUCTS} matrix products are fused already"
-    ROWS = "the second reads rows of the first other than the one being written"
-    CACHE = "no strip of rows fits the cache"
-    UNIT = "one of them is a product that the matrix unit computes by whole tiles"
-
-
 class FusionGroup:
     """Kernels that share one loop over strips of rows."""
 
-    def __init__(self, first: Launch, limits: Limits) -> None:
-        self.limits = limits
+    kind = "loop over strips of rows"
+    scores = None
+    """Members are neighbors."""
+
+    def __init__(self, first: Launch, limits: Limits, memory: Memory) -> None:
+        self.limits, self.memory = limits, memory
         self.members = [first]
         self.shape = tuple(r.extent for r in first.loops)
         """The extents of the loops over rows, common to all members."""
         self.cut: tuple[int, int] | None = None
         """(loops over rows, rows of a strip), once there is a second member."""
 
-    def admit(self, launch: Launch) -> Refusal | None:
+    def admit(self, run: Run) -> Refusal | None:
         """Add a kernel if it can share the loop over rows and gains by it; else return why not.
 
         The shared loops are the longest common prefix of loop extents for which every member stays
         in its row; a strip that fits the cache may need more loops outside, which is a shorter row.
         """
+        launch = run.launch
+        if not is_nest(run, self.memory):
+            return Refusal.NEST
         if len(self.members) >= MOST_MEMBERS:
             return Refusal.FULL
         if any(is_long_product(member, self.limits) for member in (*self.members, launch)):
@@ -120,103 +104,24 @@ class FusionGroup:
         shared = sum(size_of(span) for number, span in own.items() if number in read)
         return shared > 0 and shared >= LEAST_SHARED * sum(map(size_of, own.values()))
 
-
-# --- which neighbors form a group
-
-Group = FusionGroup | RowKernel
-
-
-def fuse_rows(
-    steps: Sequence[Step],
-    nodes: Sequence[UOp],
-    parameters: int,
-    persistent: frozenset[int],
-    emitter: KernelEmitter,
-) -> list[tuple[Step, list[Step]]]:
-    """The steps after row fusion, and the members of each.
-
-    `nodes` are memory by number. Memory beyond the first `parameters` that is not `persistent` is
-    temporary: it is dead when all steps are done. `emitter` has made the kernels.
-    """
-    memory = Memory(steps, nodes, parameters, persistent)
-    runs = [Run([step]) for step in steps]
-    place = 0
-    while place < len(runs):
-        place += not fuse_chain(runs, place, memory)
-    found: list[tuple[Step, list[Step]]] = []
-    for is_chain, some in itertools.groupby(runs, lambda run: run.fused is not None):
-        if not is_chain:
-            some = group_neighbors([run.steps[0] for run in some], memory, emitter)
-        for run, launch in some:
-            if launch is None:
-                found += [(step, [step]) for step in run]
-            else:
-                found.append((fused_step(run, launch, nodes), run))
-    return found
-
-
-def group_neighbors(steps: Sequence[Step], memory: Memory, emitter: KernelEmitter) -> Iterator[Run]:
-    """Runs of neighbors that fuse by strips of rows, or into rows on a grid."""
-    shared: dict[Hashable, Any] = {}
-    runs: list[tuple[list[Step], Group | None]] = []
-    last: Group | None = None
-    for step in steps:
-        launch, device = Launch(step.ast, step.places, shared), memory.device(step)
-        kind: type[Group]
-        limits = device_limits(device)
-        if limits is None or limits.grid is not None:  # there a single element is a row, too
-            is_nest, kind = launch.is_row, RowKernel
-        else:  # neither a kernel by hand, nor of an earlier call
-            is_nest, kind = launch.is_plain and step.kernel in emitter.groups_of, FusionGroup
-        is_nest = is_nest and memory.is_new(launch)
-        refusal: Refusal | RowRefusal | None = Refusal.NEST
-        if last is not None and is_nest:
-            is_near = memory.device(runs[-1][0][0]) == device
-            refusal = last.admit(launch) if is_near else Refusal.DEVICE
-        if refusal is None:
-            runs[-1][0].append(step)
-            continue
-        if runs and trace.on:
-            before = runs[-1][0][-1]
-            is_closed = device_limits(memory.device(before)) is None
-            explain(before, step, Refusal.CLOSED if is_closed else refusal)
-        last = kind(launch, limits) if is_nest and limits is not None else None
-        runs.append(([step], last))
-    for run, group in runs:
-        if group is None or len(run) == 1:
-            yield Run(run)
-        else:
-            yield Run(run, fused(run, group, memory, emitter))
-
-
-def fused(steps: Sequence[Step], group: Group, memory: Memory, emitter: KernelEmitter) -> Launch:
-    """The kernel of a group of steps."""
-    kept = memory.kept(steps)
-    if isinstance(group, RowKernel):
-        return group.fuse(kept)
-    assert group.cut is not None
-    strips = Strips(emitter, {memory.nodes[n] for n in kept}, group.shape, group.cut)
-    ast = strips.build([emitter.groups_of[step.kernel] for step in steps])
-    ast, used = without_unread(ast, [*strips.slots])
-    numbers = {memory.nodes[place]: place for step in steps for place in step.places}
-    return Launch(ast, tuple([numbers[node] for node in used]))
-
-
-def explain(first: Step, second: Step, refusal: Refusal | RowRefusal) -> None:
-    """A line of DEBUG=3 on why two neighbors are two kernels."""
-    names = f"{kernel_name(first.ast)} | {kernel_name(second.ast)}"
-    trace(f"{'row fusion':<16} two kernels: {names}: {refusal.value}")
-
-
-def fused_step(run: Sequence[Step], launch: Launch, memory: Sequence[UOp]) -> Step:
-    """The step of a fused kernel in place of its members'."""
-    sources = tuple(memory[place] for place in launch.places)
-    metadata = tuple(dict.fromkeys(name for step in reversed(run) for name in step.metadata))
-    kernel = UOp(Op.KERNEL, dtypes.void, sources, Kernel(launch.ast, metadata))
-    return Step(launch.ast, launch.places, metadata, kernel)
+    def fused(self, steps: Sequence[Step]) -> Launch:
+        """The kernel of some steps, which are the members."""
+        assert self.cut is not None
+        memory, emitter = self.memory, self.memory.emitter
+        kept = {memory.nodes[n] for n in memory.kept(steps)}
+        strips = Strips(emitter, kept, self.shape, self.cut)
+        ast = strips.build([emitter.groups_of[step.kernel] for step in steps])
+        ast, used = without_unread(ast, [*strips.slots])
+        numbers = {memory.nodes[place]: place for step in steps for place in step.places}
+        return Launch(ast, tuple([numbers[node] for node in used]))
 
 
 # --- what may be fused, and in which strips
+
+
+def is_nest(run: Run, memory: Memory) -> bool:
+    """True for a nest of plain loops, neither by hand nor of an earlier call."""
+    return run.launch.is_plain and run.steps[0].kernel in memory.emitter.groups_of
 
 
 def is_product(launch: Launch) -> bool:

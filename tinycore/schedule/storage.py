@@ -18,8 +18,7 @@ from tinycore.schedule.comparisons import compared_with_itself
 from tinycore.schedule.index_values import is_of_indices
 from tinycore.schedule.invariants import invariant_nodes
 from tinycore.schedule.kernel import custom_of, numel
-from tinycore.schedule.limits import limits_of, multiplies_by_lanes
-from tinycore.schedule.product_chains import chained_types
+from tinycore.schedule.limits import chained_types, limits_of, multiplies_by_lanes
 from tinycore.schedule.ranges import TRANSPARENT
 from tinycore.uop.movement import base_of, source_below
 from tinycore.uop.node import UOp

@@ -42,6 +42,7 @@ from tinycore.tensor.pixels import is_fixed
 from tinycore.tensor.softmax_products import Weighed, in_memory, pieces, ways_of
 from tinycore.trace import Trace
 from tinycore.uop.node import UOp
+from tinycore.uop.proportional import MOST_KEPT
 from tinycore.uop.size import greatest
 
 CAUSAL_ROWS: Final = 512
@@ -52,8 +53,6 @@ MOST_CAUSAL_BLOCKS: Final = 8
 MOST_TOGETHER: Final = 64
 """Queries of heads that share keys up to which they are rows of one product: as in decoding, where
 each key is read once for all of them."""
-MOST_KEPT: Final = 512 * 512
-"""Scores of a head up to which the gradient reads them; more are recomputed for it."""
 
 refusal_of_chain: Final[Callable[..., str | None]] = deferred(
     "tinycore.schedule.product_chains:refusal_of_chain"

@@ -19,6 +19,9 @@ from tinycore.uop.op import APPROXIMATE, Op
 from tinycore.uop.rewrite import rebuilt
 
 LOG2_E: Final = math.log2(math.e)
+MOST_KEPT: Final = 512 * 512
+"""Scores of a softmax that is a factor of products up to which they are stored, for each head, and
+the gradient reads them; more are never all in memory, and computed again for the gradient."""
 
 
 def is_proportional(value: UOp, greatest: UOp) -> bool:

@@ -6,6 +6,9 @@ import pytest
 
 from tests.unit.schedule.chains import operands
 from tinycore import Context, dtypes
+from tinycore.render.base import Limits
+from tinycore.render.chains import Sizes
+from tinycore.schedule.product_chains import refusal_by_strips
 from tinycore.uop.matrix import MatrixUnit
 
 pytestmark = pytest.mark.sample(3)
@@ -58,3 +61,14 @@ def test_one_kernel_is_told_no_reason(unit: MatrixUnit, capsys: pytest.CaptureFi
     assert "a chain of products" in text
     assert "schedule attention" not in text
     assert "no chain of products" not in text
+
+
+def test_operands_of_strips_are_as_large_as_their_type() -> None:
+    """Keys and values of float64, which every strip reads, take twice the room in a near cache."""
+    limits = Limits(vector_bytes=64, cache_bytes=2 << 20)
+    sizes = Sizes(1, 4096, 4096, (64,), (64,))
+
+    assert refusal_by_strips(limits, dtypes.float32, sizes) is None
+    told = refusal_by_strips(limits, dtypes.float64, sizes)
+    assert told is not None
+    assert "4194304 bytes" in told

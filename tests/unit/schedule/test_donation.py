@@ -17,8 +17,8 @@ from tinycore._lru import Lru
 from tinycore.engine import engine
 from tinycore.schedule import compiled, memory_plan, pipeline
 from tinycore.schedule.compiled import Schedule
+from tinycore.schedule.fusion_search import fuse_rows
 from tinycore.schedule.memory_plan import Block
-from tinycore.schedule.row_fusion import fuse_rows
 
 SIDE = 32
 on_loops = pytest.mark.device("CPU")
@@ -29,7 +29,9 @@ on_loops = pytest.mark.device("CPU")
 def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of any size are made smaller, no strips pass values on, nothing was laid out yet."""
     monkeypatch.setattr(memory_plan, "LEAST_LIVE_BYTES", 0)
-    monkeypatch.setattr(pipeline, "fuse_rows", lambda steps, *_: [(step, [step]) for step in steps])
+    monkeypatch.setattr(
+        pipeline, "fuse_rows", lambda memory: [(step, [step]) for step in memory.steps]
+    )
     monkeypatch.setattr(compiled, "schedules", Lru(1024))
 
 

@@ -14,8 +14,8 @@ from tiny_testing.grading import accelerator
 from tinycore import Context, Tensor, TinyJit, dtypes
 from tinycore.engine.counters import GlobalCounters
 from tinycore.render.base import Limits
+from tinycore.schedule.candidates import Refusal
 from tinycore.schedule.device_memory import buffer_of
-from tinycore.schedule.row_inlining import RowRefusal
 from tinycore.uop.movement import base_of
 from tinycore.uop.op import Op
 
@@ -140,7 +140,7 @@ def test_a_few_long_rows_are_spread_over_the_device(
     told = capsys.readouterr().err
 
     assert apart > one == 1
-    assert RowRefusal.COST.value in told
+    assert Refusal.COST.value in told
     assert "one kernel: reduce_2000_8000" in told
 
 

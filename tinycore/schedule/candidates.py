@@ -1,0 +1,82 @@
+"""Candidates of fusion: kernels of a schedule, the memory that they use, and why some stay apart.
+
+Floor 3. `fusion_search.py` searches, `row_fusion.py`, `row_inlining.py` and `product_chains.py`
+decide.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+
+from tinycore.schedule.access import Launch
+from tinycore.schedule.emit import KernelEmitter
+from tinycore.schedule.items import Step
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+
+
+class Refusal(Enum):
+    """Why a kernel does not join the group before it, as DEBUG=3 says it."""
+
+    NEST = "one of them is not a single nest of plain loops that writes new memory"
+    DEVICE = "they run on different devices"
+    CLOSED = "the device cannot be opened"
+    FULL = "as many kernels are fused already as may be"
+    UNRELATED = "the second reads too little of what the first touches"
+    OVERWRITTEN = "the second writes what the first reads or writes"
+    PRODUCTS = "as many matrix products are fused already as may be"
+    ROWS = "the second reads rows of the first other than the one being written"
+    COLUMNS = "what one of them folds does not lie side by side"
+    CACHE = "no strip of rows fits the cache"
+    UNIT = "one of them is a product that the matrix unit computes by whole tiles"
+    ALONE = "threads of the device's groups share no sums"
+    COST = "its rows are too few for the units of the device: apart they take fewer clocks"
+
+
+@dataclass(eq=False)
+class Run:
+    """Steps, and the kernel that computes all of them."""
+
+    steps: list[Step]
+    launch: Launch
+
+    @property
+    def is_fused(self) -> bool:
+        """True for several steps."""
+        return len(self.steps) > 1
+
+
+@dataclass
+class Memory:
+    """The memory of a schedule by its number, and who uses it."""
+
+    steps: Sequence[Step]
+    nodes: Sequence[UOp]
+    """Memory by number."""
+    parameters: int
+    persistent: frozenset[int]
+    """Memory beyond the first `parameters` that is read when all steps are done."""
+    emitter: KernelEmitter
+    """What has made the kernels."""
+
+    @cached_property
+    def uses(self) -> Counter[int]:
+        """How many steps use each memory."""
+        return Counter(place for step in self.steps for place in step.places)
+
+    def kept(self, steps: Sequence[Step]) -> frozenset[int]:
+        """The memory of fused steps that others use, or that is read when all are done."""
+        inside = Counter(place for step in steps for place in step.places)
+        return frozenset([p for p in inside if p in self.persistent or self.uses[p] > inside[p]])
+
+    def is_new(self, launch: Launch) -> bool:
+        """True if a kernel writes only memory that the schedule allocates."""
+        return all(p >= self.parameters and self.nodes[p].op is Op.BUFFER for p in launch.written)
+
+    def device(self, run: Run) -> str:
+        """The device of a run."""
+        return self.nodes[run.steps[0].places[0]].single_device
