@@ -34,7 +34,7 @@ BUDGETS: Final = {
     "tinycore/nn/files": 14_695,
     "tinycore/nn/optim": 8_347,
     "tinycore/render": 17_925,
-    "tinycore/schedule": 55_237,
+    "tinycore/schedule": 55_125,
     "tinycore/tensor": 121_402,
     "tinycore/tensor/guards": 7_896,
     "tinycore/uop": 43_358,
@@ -55,9 +55,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 476_635
+SUM: Final = 476_523
 """The budgets of the core together."""
-FLOORS: Final = 438_876
+FLOORS: Final = 438_764
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01
