@@ -17,7 +17,6 @@ from tinycore.tensor.gradient_sources import origin
 from tinycore.tensor.history import WRITTEN, history
 from tinycore.tensor.storage import exchange
 from tinycore.tensor.versions import versions
-from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp
 
 
@@ -51,12 +50,7 @@ class AtomicWrites:
         for tensor, view in log.views.items():
             if view.storage in storages:
                 tensor._move(view)
-        former = {storage: present(log.values[storage]) for storage in storages & log.values.keys()}
-        withdrawn = [storage.value for storage in former]
-        exchange(former)
-        for before, node in zip(former.values(), withdrawn, strict=True):
-            history.pending.forget(base_of(node))
-            history.mark_pending(before)
+        exchange({s: present(log.values[s]) for s in storages & log.values.keys()})
 
 
 def present(value: UOp) -> UOp:

@@ -13,9 +13,7 @@ from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Final
 
-from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp
-from tinycore.uop.op import Op
 
 if TYPE_CHECKING:
     from tinycore.tensor.change_sets import ChangeSet
@@ -69,36 +67,6 @@ def tensors_elsewhere() -> set[int]:
     """
     made = [{*list(s.made)} - s.changed for s in change_sets.get(get_ident(), ())]
     return changed_elsewhere().union(*made)
-
-
-class PendingWrites:
-    """Writes that are recorded and not done yet, by the id of the memory that they overwrite."""
-
-    def __init__(self) -> None:
-        self.writes: dict[int, weakref.ref[UOp]] = {}
-        """ASSIGNs, which have the number of the thread that recorded them."""
-
-    def __bool__(self) -> bool:
-        return bool(self.writes)
-
-    def note(self, node: UOp) -> None:
-        """Record an ASSIGN."""
-        key = id(base_of(node.src[0]))
-        self.writes[key] = weakref.ref(node, partial(self.writes.pop, key))
-
-    def forget(self, node: UOp) -> None:
-        """Remove an ASSIGN, unless another one overwrites the same memory now."""
-        if self.has(node):
-            self.writes.pop(id(base_of(node.src[0])), None)
-
-    def has(self, node: UOp) -> bool:
-        """True for an ASSIGN that is pending."""
-        found = self.writes.get(id(base_of(node.src[0]))) if node.op is Op.ASSIGN else None
-        return found is not None and found() is node
-
-    def overwrites(self, memory: UOp) -> bool:
-        """True if a write to memory, or to what an ASSIGN has written there, is pending."""
-        return id(memory) in self.writes
 
 
 class UndoLog:

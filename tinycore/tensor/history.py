@@ -17,8 +17,7 @@ from tinycore._locks import recursive_lock
 from tinycore.dtype import dtypes
 from tinycore.errors import GradientError
 from tinycore.tensor import graph
-from tinycore.tensor.aliases import VIEW_OPS, base_of_view, buffers_below
-from tinycore.tensor.change_tracking import PendingWrites
+from tinycore.tensor.aliases import base_of_view, buffers_below
 from tinycore.tensor.grad import is_data_written
 from tinycore.tensor.gradient_sources import (
     NOBODY,
@@ -36,7 +35,7 @@ from tinycore.tensor.held_values import read_by
 from tinycore.tensor.past import Made, made_of
 from tinycore.tensor.versions import versions
 from tinycore.uop.movement import base_of
-from tinycore.uop.node import UOp, is_gradient_leaf
+from tinycore.uop.node import UOp, is_gradient_leaf, ordered
 from tinycore.uop.op import Op
 
 if TYPE_CHECKING:
@@ -69,25 +68,14 @@ class GradientHistory:
         self.lock = recursive_lock()
         self.kept: weakref.WeakSet[UOp] = weakref.WeakSet()
         """Memory that knows its graph."""
-        self.pending = PendingWrites()
 
-    # --- pending and finished writes
-
-    def mark_pending(self, written: UOp) -> None:
-        """Record a write to memory that is not done yet."""
-        node = base_of(written)
-        if node.op is Op.ASSIGN:
-            node._memory = None  # it is to be done once more
-            self.pending.note(node)
+    # --- finished writes
 
     def mark_done(self, writes: Iterable[UOp], memory: Mapping[UOp, UOp]) -> None:
-        """Record that writes are done, and pending no more; tensors, and graphs that other threads
-        build, may still refer to their nodes.
-        """
+        """Record that writes are done; graphs that other threads build may refer to their nodes."""
         for node in writes:
             if (found := memory.get(node)) is not None:
                 node._memory = weakref.ref(graph.differentiable_base(found))
-            self.pending.forget(node)
 
     def done(self, writes: Iterable[UOp]) -> dict[UOp, UOp]:
         """Finished writes among some, with the memory that has their values."""
@@ -277,44 +265,26 @@ class GradientHistory:
         is_data = is_data_written(memory) or memory.arg == graph.EQUAL
         return node.op is not Op.OWN or is_plain or is_data or is_gradient_leaf(node)
 
-    def check(
-        self, node: UOp, lasting: Callable[[], set[UOp]], computed: Collection[UOp] = ()
-    ) -> None:
+    def check(self, node: UOp) -> None:
         """Raises GradientError for a derivative that needs content which was overwritten.
 
-        A copy, and the value of what is `lasting`, is computed before the write and stays. While
-        the write waits, so is what the derivative needs of the nodes that were `computed`.
+        While the write waits, it is computed before.
         """
-        if self.overwritten(node, frozenset()) is None:
-            return
-        if (found := self.overwritten(node, lasting(), computed)) is not None:
+        if (found := self.overwritten(node)) is not None:
             raise GradientError(
                 f"backward: a derivative needs the values that memory of shape {found.shape} "
                 "had before it was written to in place. Differentiate before the write, keep "
                 "what was computed from them in a tensor, or compute with a copy: clone()"
             )
 
-    def overwritten(
-        self, node: UOp, lasting: Collection[UOp], computed: Collection[UOp] = ()
-    ) -> UOp | None:
-        """Memory below a node whose content it needs and which was, or will be, overwritten."""
-        if not (versions.former or self.pending):
+    def overwritten(self, root: UOp) -> UOp | None:
+        """Memory below a node whose content it needs and which was overwritten."""
+        if not versions.former:
             return None
-        seen = {(node, False)}
-        stack = [*seen]
-        while stack:
-            node, is_value = stack.pop()
-            if node.op in WRITTEN:
-                is_waiting = not is_value and self.pending.overwrites(node)
-                if is_waiting or versions.is_former(origin(node)):
-                    return node
-            if node.op is Op.ASSIGN or node in lasting:
-                continue  # an ASSIGN has the value that was written last
-            is_value = is_value or graph.is_alone(node)
-            is_value = is_value or (node.op not in VIEW_OPS and node in computed)
-            below = {(s, is_value) for s in node.src} - seen
-            stack += below
-            seen |= below
+        # an ASSIGN has the value that was written last
+        for node in ordered(root, lambda node: node.op is not Op.ASSIGN):
+            if node.op in WRITTEN and versions.is_former(origin(node)):
+                return node
         return None
 
     def check_ended(

@@ -19,7 +19,7 @@ from tinycore.tensor.change_tracking import (
     tensors_elsewhere,
 )
 from tinycore.tensor.gradient_sources import origin
-from tinycore.tensor.history import history
+from tinycore.tensor.history import WRITTEN, history
 from tinycore.tensor.storage import (
     Storage,
     exchange,
@@ -99,10 +99,7 @@ def tensors_shown_in(nodes: Collection[UOp]) -> list[Core]:
 
 def may_be_former(nodes: Iterable[UOp]) -> bool:
     """True if some nodes may be what a tensor showed before a write."""
-    return any(
-        n.op is Op.OWN or history.pending.overwrites(n) or versions.is_former(origin(n))
-        for n in nodes
-    )
+    return any(n.op is Op.OWN or (n.op in WRITTEN and storage_at(n) is None) for n in nodes)
 
 
 def give_gradients(
@@ -172,8 +169,6 @@ def publish(found: dict[Storage, UOp], alone: Mapping[Storage, Core]) -> None:
         elif storage_at(base) not in (storage, None):  # of which its tensors are views now
             for tensor in storage.tensors():
                 tensor._move(view_of(tensor.uop))
-        if base.op is Op.ASSIGN:
-            history.mark_pending(base)
 
 
 def keep_apart(found: dict[Storage, UOp], owners: Container[int]) -> None:

@@ -396,12 +396,6 @@ def root_of(tensor: Core) -> UOp:
     return tensor.uop if graph.is_memory(base_of_view(storage.value)) else storage.root()
 
 
-@while_walking
-def values_of_tensors() -> set[UOp]:
-    """The roots of living tensors that must be computed before memory they read is overwritten."""
-    return {n for s in waiting_storages() if not shows_memory(n := s.root(), set())}
-
-
 def readers_of_overwritten(form: CanonicalGraph, waiting: Iterable[Storage]) -> list[UOp]:
     """Nodes that living tensors still have to compute from memory which some roots overwrite, and
     the latest writes on several devices: one is done as a whole, whatever parts of it are read.

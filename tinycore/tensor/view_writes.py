@@ -86,7 +86,6 @@ def target_of(tensor: Core, node: UOp) -> tuple[UOp, Storage]:
 
 def show(storage: Storage, new: UOp) -> None:
     """Replace the base of a storage by another node."""
-    history.mark_pending(new)
     value, base = storage.value, storage.base
     if base_of(value) is base or value is base:  # one RESHAPE at most, or each write would add some
         storage.write(graph.reshape(base_of(new), value.shape))
