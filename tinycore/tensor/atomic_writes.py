@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from tinycore._signals import deferred, handlers
-from tinycore.tensor import graph
+from tinycore.tensor import graph, history, versions
 from tinycore.tensor.change_tracking import open_log
 from tinycore.tensor.core import Core
 from tinycore.tensor.gradient_sources import origin
-from tinycore.tensor.history import WRITTEN, history
+from tinycore.tensor.history import WRITTEN
 from tinycore.tensor.storage import exchange
-from tinycore.tensor.versions import versions
 from tinycore.uop.node import UOp
 
 

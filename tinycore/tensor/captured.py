@@ -18,7 +18,7 @@ from tinycore.engine.captured_step import NOTHING, CapturedStep, capture
 from tinycore.engine.transactions import base_buffer
 from tinycore.errors import JitError
 from tinycore.schedule.device_memory import buffer_of
-from tinycore.tensor import held_values
+from tinycore.tensor import held_values, history, versions
 from tinycore.tensor.aliases import buffers_below, is_realized
 from tinycore.tensor.arguments import Arguments, CallPattern, rebuilt
 from tinycore.tensor.capturing_run import (
@@ -29,7 +29,6 @@ from tinycore.tensor.change_sets import ChangeSet, realized_buffers, tracking_ch
 from tinycore.tensor.graph import holding
 from tinycore.tensor.guards.environment import Environment, Walk
 from tinycore.tensor.guards.guard import Guard
-from tinycore.tensor.history import history
 from tinycore.tensor.liveness import replace_nodes
 from tinycore.tensor.proxies import (
     ArgumentProxies,
@@ -45,7 +44,6 @@ from tinycore.tensor.recorded_call import (
     node_of,
 )
 from tinycore.tensor.tensor import Tensor
-from tinycore.tensor.versions import versions
 from tinycore.uop.node import UOp
 from tinycore.uop.size import Conditions, noting, sealed
 

@@ -24,6 +24,7 @@ from tinycore.engine.run import Recording
 from tinycore.engine.transactions import base_buffer
 from tinycore.errors import JitError
 from tinycore.schedule.device_memory import buffer_of, buffers
+from tinycore.tensor import versions
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.arguments import Arguments, form_of, leaves, rebuilt
 from tinycore.tensor.change_sets import Before, ChangeSet, realized_buffers
@@ -34,7 +35,6 @@ from tinycore.tensor.liveness import while_walking
 from tinycore.tensor.proxies import ArgumentProxies
 from tinycore.tensor.recorded_call import Output, RecordedCall, Reference, SideOutput, State
 from tinycore.tensor.tensor import Tensor
-from tinycore.tensor.versions import versions
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.size import shown_name

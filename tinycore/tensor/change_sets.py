@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tinycore.device.buffer import Buffer
 from tinycore.schedule.device_memory import buffer_of
+from tinycore.tensor import versions
 from tinycore.tensor.aliases import buffers_below, is_realized
 from tinycore.tensor.change_tracking import change_sets
 from tinycore.tensor.storage import Storage, of_memory, storages_over
-from tinycore.tensor.versions import Home, versions
+from tinycore.tensor.versions import Home
 from tinycore.uop.node import UOp, unique
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from tinycore.errors import (
     ShapeError,
     UnknownDevice,
 )
-from tinycore.tensor import graph, pixels
+from tinycore.tensor import graph, history, pixels
 from tinycore.tensor.aliases import base_of_view
 from tinycore.tensor.change_tracking import (
     change_sets,
@@ -42,7 +42,6 @@ from tinycore.tensor.data import Data, node_from_data
 from tinycore.tensor.foreign_names import NO_DEVICES
 from tinycore.tensor.grad import passes_gradient
 from tinycore.tensor.gradient_sources import ended_at, still_there
-from tinycore.tensor.history import history
 from tinycore.tensor.liveness import (
     buffers_of_parameters,
     may_be_former,

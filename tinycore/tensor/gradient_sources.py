@@ -9,10 +9,11 @@ import weakref
 from collections.abc import Iterable
 from typing import Final
 
+from tinycore.tensor import versions
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.grad import is_data_written, passes_gradient
 from tinycore.tensor.past import made_of
-from tinycore.tensor.versions import Home, versions
+from tinycore.tensor.versions import Home
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, is_gradient_leaf
 from tinycore.uop.op import Op

@@ -1,4 +1,4 @@
-"""Gradient history: what memory was computed by, retained for `backward`, and writes in progress.
+"""Gradient history: what memory was computed by, retained for `backward`, and writes that are done.
 
 Floor 5. Which values of a run keep their graph (`tinycore.tensor.past`), where gradients end, and
 which derivatives are refused as they need content that was overwritten. See docs/aliasing.md.
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from tinycore._locks import recursive_lock
 from tinycore.dtype import dtypes
 from tinycore.errors import GradientError
-from tinycore.tensor import graph
+from tinycore.tensor import graph, versions
 from tinycore.tensor.aliases import base_of_view, buffers_below
 from tinycore.tensor.grad import is_data_written
 from tinycore.tensor.gradient_sources import (
@@ -33,7 +33,6 @@ from tinycore.tensor.gradient_sources import (
 )
 from tinycore.tensor.held_values import read_by
 from tinycore.tensor.past import Made, made_of
-from tinycore.tensor.versions import versions
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, is_gradient_leaf, ordered
 from tinycore.uop.op import Op
@@ -61,261 +60,267 @@ class GraphFacts(NamedTuple):
     """The number of nodes in all graphs."""
 
 
-class GradientHistory:
-    """Graphs of memory, and writes in progress. `history` is the one instance."""
+lock: Final = recursive_lock()
+kept: Final[weakref.WeakSet[UOp]] = weakref.WeakSet()
+"""Memory that knows its graph."""
 
-    def __init__(self) -> None:
-        self.lock = recursive_lock()
-        self.kept: weakref.WeakSet[UOp] = weakref.WeakSet()
-        """Memory that knows its graph."""
 
-    # --- finished writes
+# --- finished writes
 
-    def mark_done(self, writes: Iterable[UOp], memory: Mapping[UOp, UOp]) -> None:
-        """Record that writes are done; graphs that other threads build may refer to their nodes."""
-        for node in writes:
-            if (found := memory.get(node)) is not None:
-                node._memory = weakref.ref(graph.differentiable_base(found))
 
-    def done(self, writes: Iterable[UOp]) -> dict[UOp, UOp]:
-        """Finished writes among some, with the memory that has their values."""
-        found = {}
-        for node in writes:
-            if (known := done_in(node)) is not None:
-                if (memory := known()) is None:  # which no tensor shows
-                    memory = versions.in_latest(origin(node))
-                found[node] = graph.reshape(memory, node.shape)
-        return found
+def mark_done(writes: Iterable[UOp], memory: Mapping[UOp, UOp]) -> None:
+    """Record that writes are done; graphs that other threads build may refer to their nodes."""
+    for node in writes:
+        if (found := memory.get(node)) is not None:
+            node._memory = weakref.ref(graph.differentiable_base(found))
 
-    # --- recording
 
-    def record(
-        self, done: Mapping[UOp, UOp], kept: Mapping[UOp, UOp], form: CanonicalGraph
-    ) -> None:
-        """Keep the nodes of a run that stay differentiable, each by the memory with its value.
+def done(writes: Iterable[UOp]) -> dict[UOp, UOp]:
+    """Finished writes among some, with the memory that has their values."""
+    found = {}
+    for node in writes:
+        if type(known := node._memory) is weakref.ref:
+            if (memory := known()) is None:  # which no tensor shows
+                memory = versions.in_latest(origin(node))
+            found[node] = graph.reshape(memory, node.shape)
+    return found
 
-        `done` are writes. A write whose gradient goes to its own former content alone is left out,
-        unless that has a graph: else a counter that is read again and again would keep all its
-        former values.
-        """
-        if not any(dtypes.is_float(node.dtype) for node in kept):
-            return
-        with self.lock:
-            facts = facts_of_run([*kept], form)
-            nodes, memory = [*kept], [*kept.values()]
-            size = facts.size + longest_past(form, memory)
-            reads = read_by(form)
-            found = []
-            for place, (node, below) in enumerate(zip(nodes, facts.sources, strict=True)):
-                own = origin(node) if node in done else None
-                if facts.leads_to_leaf[place] or has_source(below, own):
-                    inner = {nodes[number]: memory[number] for number in facts.inner[place]}
-                    found.append((memory[place], Made(node, tuple(below), inner, reads, size)))
-            for each, made in found:
-                self.keep(each, made)
-                if size > MOST_HISTORY_NODES:
-                    self.end_at(each)
 
-    def keep(self, memory: UOp, made: Made) -> None:
-        """Let memory know what it was computed by; its parts on devices, what they come of."""
-        if memory.op is Op.MULTI:
-            end_at(memory, self.ended_below(made.sources))
-        memory._past = made
-        self.kept.add(memory)
+# --- recording
 
-    def end_at(self, memory: UOp) -> None:
-        """Forget what memory was computed by, and record the BUFFERs that its gradient went to."""
-        if (made := made_of(memory)) is not None:
-            ended = self.ended_below(made.sources)
-            memory._past = NOBODY
-            self.kept.discard(memory)
-            end_at(memory, ended)
 
-    def renewed(self, written: Iterable[UOp]) -> dict[UOp, UOp]:
-        """The next versions of BUFFERs that a replay has overwritten, where kept graphs read those
-        before; gradients end at them.
-        """
-        with self.lock:
-            kept = [(m, made) for m in list(self.kept) if (made := made_of(m)) is not None]
-            read = {id(buffer) for memory, _ in kept for buffer in buffers_below(memory)}
-            known = {made.reads for _, made in kept}
-            stack = [*known]
-            while stack:
-                reads = stack.pop()
-                read |= reads.buffers
-                stack += (more := {*reads.before} - known)
-                known |= more
-            new = versions.renewed([memory for memory in written if id(memory) in read])
-            for memory, made in kept:
-                if not new.keys().isdisjoint(buffers_below(memory)):
-                    end_at(memory.substitute(new), self.ended_below(made.sources))
-            return new
+def record(done: Mapping[UOp, UOp], values: Mapping[UOp, UOp], form: CanonicalGraph) -> None:
+    """Keep the nodes of a run that stay differentiable, each by the memory with its value.
 
-    # --- gradients that realize() ended
+    `done` are writes. A write whose gradient goes to its own former content alone is left out,
+    unless that has a graph: else a counter that is read again and again would keep all its
+    former values.
+    """
+    if not any(dtypes.is_float(node.dtype) for node in values):
+        return
+    with lock:
+        facts = facts_of_run([*values], form)
+        nodes, memory = [*values], [*values.values()]
+        size = facts.size + longest_past(form, memory)
+        reads = read_by(form)
+        found = []
+        for place, (node, below) in enumerate(zip(nodes, facts.sources, strict=True)):
+            own = origin(node) if node in done else None
+            if facts.leads_to_leaf[place] or has_source(below, own):
+                inner = {nodes[number]: memory[number] for number in facts.inner[place]}
+                found.append((memory[place], Made(node, tuple(below), inner, reads, size)))
+        for each, made in found:
+            keep(each, made)
+            if size > MOST_HISTORY_NODES:
+                forget(each)
 
-    def ended(self, node: UOp, form: CanonicalGraph | None = None) -> BufferSet:
-        """The memory that a gradient of a node goes to, or would if not ended.
 
-        That of a root of a canonical graph is known from other graphs of the same form.
-        """
-        if form is None or form.cached or form.calls:
-            return self.ended_below(sources_below([node])[0][node])
-        (numbers,) = canonical_facts((form.nodes[node],)).sources
-        return self.ended_below([form.memory[k] for k in numbers])
+def keep(memory: UOp, made: Made) -> None:
+    """Let memory know what it was computed by; its parts on devices, what they come of."""
+    if memory.op is Op.MULTI:
+        end_at(memory, ended_below(made.sources))
+    memory._past = made
+    kept.add(memory)
 
-    def end(self, replaced: Mapping[UOp, UOp]) -> None:
-        """Record that the gradients of nodes end at the memory that kernels write for them."""
-        with self.lock:
-            for node, new in replaced.items():
-                base = graph.differentiable_base(new)
-                if is_filled(base) and (found := self.ended(node)):
-                    end_at(origin(base), found)
 
-    def begin(self, memory: UOp) -> None:
-        """Record that memory is a leaf from now on, whatever it was computed from."""
-        for buffer in buffers_below(memory):
-            if ended_at(buffer):
-                buffer._past = NOBODY
+def forget(memory: UOp) -> None:
+    """Forget what memory was computed by, and record the BUFFERs that its gradient went to."""
+    if (made := made_of(memory)) is not None:
+        found = ended_below(made.sources)
+        memory._past = NOBODY
+        kept.discard(memory)
+        end_at(memory, found)
 
-    def ended_below(self, memory: Iterable[UOp]) -> BufferSet:
-        """The same for a node whose gradient goes to some BUFFERs first.
 
-        Nobody can want a gradient of memory that is gone. So now and then that is left out, or
-        each step of `x = f(x).realize()` would take longer than the one before.
-        """
-        ends = self.ends_below(memory) if self.kept else [*memory]
-        found = {*map(weakref.ref, map(versions.home, ends))}
-        most = 0
-        for node in ends:
-            if ended := ended_at(node):
-                most = max(most, len(ended))
-                found |= ended
-        if len(found) // FEWEST_DROPPED > most // FEWEST_DROPPED:
-            return frozenset([reference for reference in found if reference() is not None])
-        return frozenset(found)
-
-    def ends_below(self, memory: Iterable[UOp]) -> list[UOp]:
-        """The BUFFERs without a kept graph that a gradient of some BUFFERs goes to in the end."""
-        ends: list[UOp] = []
-        stack = [*memory]
-        seen = {*stack}
+def renewed(written: Iterable[UOp]) -> dict[UOp, UOp]:
+    """The next versions of BUFFERs that a replay has overwritten, where kept graphs read those
+    before; gradients end at them.
+    """
+    with lock:
+        graphs = [(m, made) for m in list(kept) if (made := made_of(m)) is not None]
+        read = {id(buffer) for memory, _ in graphs for buffer in buffers_below(memory)}
+        known = {made.reads for _, made in graphs}
+        stack = [*known]
         while stack:
-            node = stack.pop()
-            if (made := made_of(node)) is None:
-                ends.append(node)
-            else:
-                new = [n for n in made.sources if n not in seen]
-                seen.update(new)
-                stack += new
-        return ends
+            reads = stack.pop()
+            read |= reads.buffers
+            stack += (more := {*reads.before} - known)
+            known |= more
+        new = versions.renewed([memory for memory in written if id(memory) in read])
+        for memory, made in graphs:
+            if not new.keys().isdisjoint(buffers_below(memory)):
+                end_at(memory.substitute(new), ended_below(made.sources))
+        return new
 
-    # --- queries
 
-    def values_in(self, nodes: Iterable[UOp]) -> dict[UOp, UOp]:
-        """The memory of computed nodes in what memory among some was computed by, in their shape.
+# --- gradients that realize() ended
 
-        That which was overwritten is left out: equal values may be in memory that was not.
-        """
-        found: dict[UOp, UOp] = {}
-        for memory in nodes:
-            if (made := made_of(memory)) is not None:
-                found |= {**made.inner, made.node: memory}
-        known = {n: m for n, m in found.items() if not versions.is_former(origin(m))}
-        return {n: graph.reshape(m, n.shape) for n, m in known.items()}
 
-    def parts_in(
-        self, below: Collection[UOp]
-    ) -> tuple[Callable[[UOp], list[UOp]], Callable[[UOp], list[UOp]]]:
-        """For what a tensor shows, the nodes of a graph that have its value, and those that are its
-        former content; they may have another shape.
+def ended(node: UOp, form: CanonicalGraph | None = None) -> BufferSet:
+    """The memory that a gradient of a node goes to, or would if not ended.
 
-        What memory was computed by stands for it: gradients of both arrive there.
-        """
-        versions_at: defaultdict[object, list[UOp]] = defaultdict(list)
-        owned: defaultdict[int, list[UOp]] = defaultdict(list)
-        homes: dict[UOp, object] = {}
-        for node in below:
-            if node.op in WRITTEN:
-                made = made_of(node)
-                known = homes.get(base_of(node.src[0])) if node.op is Op.ASSIGN else None
-                homes[node] = home = known or homes_of(origin(node))
-                versions_at[home].append(node if made is None else base_of(made.node))
-            elif node.op is Op.OWN:
-                owned[node.arg].append(node)
+    That of a root of a canonical graph is known from other graphs of the same form.
+    """
+    if form is None or form.cached or form.calls:
+        return ended_below(sources_below([node])[0][node])
+    (numbers,) = canonical_facts((form.nodes[node],)).sources
+    return ended_below([form.memory[k] for k in numbers])
 
-        def equal(node: UOp) -> list[UOp]:
-            base = base_of(node)
-            if base.op is Op.OWN:
-                return owned[base.arg]
-            if (made := made_of(base)) is not None and made.node in below:
-                return [base_of(made.node)]  # whose uses those of a RESHAPE of it are, too
-            return [node] if node in below else []
 
-        def before(node: UOp) -> list[UOp]:
-            base = base_of(node)
-            found = versions_at[homes_of(origin(base))] if base.op in WRITTEN else ()
-            return [n for n in found if n is not base]
+def end(replaced: Mapping[UOp, UOp]) -> None:
+    """Record that the gradients of nodes end at the memory that kernels write for them."""
+    with lock:
+        for node, new in replaced.items():
+            base = graph.differentiable_base(new)
+            if is_filled(base) and (found := ended(node)):
+                end_at(origin(base), found)
 
-        return equal, before
 
-    def shows_data(self, node: UOp) -> bool:
-        """True if a tensor that asks shows data, or memory, whose earlier uses count."""
-        memory = base_of_view(node)
-        is_plain = graph.is_buffer(memory) and made_of(memory) is None
-        is_data = is_data_written(memory) or memory.arg == graph.EQUAL
-        return node.op is not Op.OWN or is_plain or is_data or is_gradient_leaf(node)
+def begin(memory: UOp) -> None:
+    """Record that memory is a leaf from now on, whatever it was computed from."""
+    for buffer in buffers_below(memory):
+        if ended_at(buffer):
+            buffer._past = NOBODY
 
-    def check(self, node: UOp) -> None:
-        """Raises GradientError for a derivative that needs content which was overwritten.
 
-        While the write waits, it is computed before.
-        """
-        if (found := self.overwritten(node)) is not None:
+def ended_below(memory: Iterable[UOp]) -> BufferSet:
+    """The same for a node whose gradient goes to some BUFFERs first.
+
+    Nobody can want a gradient of memory that is gone. So now and then that is left out, or
+    each step of `x = f(x).realize()` would take longer than the one before.
+    """
+    ends = ends_below(memory) if kept else [*memory]
+    found = {*map(weakref.ref, map(versions.home, ends))}
+    most = 0
+    for node in ends:
+        if ended := ended_at(node):
+            most = max(most, len(ended))
+            found |= ended
+    if len(found) // FEWEST_DROPPED > most // FEWEST_DROPPED:
+        return frozenset([reference for reference in found if reference() is not None])
+    return frozenset(found)
+
+
+def ends_below(memory: Iterable[UOp]) -> list[UOp]:
+    """The BUFFERs without a kept graph that a gradient of some BUFFERs goes to in the end."""
+    ends: list[UOp] = []
+    stack = [*memory]
+    seen = {*stack}
+    while stack:
+        node = stack.pop()
+        if (made := made_of(node)) is None:
+            ends.append(node)
+        else:
+            new = [n for n in made.sources if n not in seen]
+            seen.update(new)
+            stack += new
+    return ends
+
+
+# --- queries
+
+
+def values_in(nodes: Iterable[UOp]) -> dict[UOp, UOp]:
+    """The memory of computed nodes in what memory among some was computed by, in their shape.
+
+    That which was overwritten is left out: equal values may be in memory that was not.
+    """
+    found: dict[UOp, UOp] = {}
+    for memory in nodes:
+        if (made := made_of(memory)) is not None:
+            found |= {**made.inner, made.node: memory}
+    known = {n: m for n, m in found.items() if not versions.is_former(origin(m))}
+    return {n: graph.reshape(m, n.shape) for n, m in known.items()}
+
+
+def parts_in(
+    below: Collection[UOp],
+) -> tuple[Callable[[UOp], list[UOp]], Callable[[UOp], list[UOp]]]:
+    """For what a tensor shows, the nodes of a graph that have its value, and those that are its
+    former content; they may have another shape.
+
+    What memory was computed by stands for it: gradients of both arrive there.
+    """
+    versions_at: defaultdict[object, list[UOp]] = defaultdict(list)
+    owned: defaultdict[int, list[UOp]] = defaultdict(list)
+    homes: dict[UOp, object] = {}
+    for node in below:
+        if node.op in WRITTEN:
+            made = made_of(node)
+            known = homes.get(base_of(node.src[0])) if node.op is Op.ASSIGN else None
+            homes[node] = home = known or homes_of(origin(node))
+            versions_at[home].append(node if made is None else base_of(made.node))
+        elif node.op is Op.OWN:
+            owned[node.arg].append(node)
+
+    def equal(node: UOp) -> list[UOp]:
+        base = base_of(node)
+        if base.op is Op.OWN:
+            return owned[base.arg]
+        if (made := made_of(base)) is not None and made.node in below:
+            return [base_of(made.node)]  # whose uses those of a RESHAPE of it are, too
+        return [node] if node in below else []
+
+    def before(node: UOp) -> list[UOp]:
+        base = base_of(node)
+        found = versions_at[homes_of(origin(base))] if base.op in WRITTEN else ()
+        return [n for n in found if n is not base]
+
+    return equal, before
+
+
+def shows_data(node: UOp) -> bool:
+    """True if a tensor that asks shows data, or memory, whose earlier uses count."""
+    memory = base_of_view(node)
+    is_plain = graph.is_buffer(memory) and made_of(memory) is None
+    is_data = is_data_written(memory) or memory.arg == graph.EQUAL
+    return node.op is not Op.OWN or is_plain or is_data or is_gradient_leaf(node)
+
+
+def check(root: UOp) -> None:
+    """Raises GradientError for a derivative that needs content which was overwritten.
+
+    While the write waits, it is computed before.
+    """
+    # an ASSIGN has the value that was written last
+    below = ordered(root, lambda node: node.op is not Op.ASSIGN) if versions.former else ()
+    for node in below:
+        if node.op in WRITTEN and versions.is_former(origin(node)):
             raise GradientError(
-                f"backward: a derivative needs the values that memory of shape {found.shape} "
+                f"backward: a derivative needs the values that memory of shape {node.shape} "
                 "had before it was written to in place. Differentiate before the write, keep "
                 "what was computed from them in a tensor, or compute with a copy: clone()"
             )
 
-    def overwritten(self, root: UOp) -> UOp | None:
-        """Memory below a node whose content it needs and which was overwritten."""
-        if not versions.former:
-            return None
-        # an ASSIGN has the value that was written last
-        for node in ordered(root, lambda node: node.op is not Op.ASSIGN):
-            if node.op in WRITTEN and versions.is_former(origin(node)):
-                return node
-        return None
 
-    def check_ended(
-        self,
-        root: UOp,
-        nodes: Iterable[UOp],
-        wanted: Callable[[Sequence[UOp]], Iterable[UOp]],
-    ) -> None:
-        """Raises GradientError where `realize` cut the way to memory off that wants a gradient.
+def check_ended(
+    root: UOp,
+    nodes: Iterable[UOp],
+    wanted: Callable[[Sequence[UOp]], Iterable[UOp]],
+) -> None:
+    """Raises GradientError where `realize` cut the way to memory off that wants a gradient.
 
-        `nodes` are the root and those below it. `wanted` selects BUFFERs from some, and may give
-        others.
-        """
-        if not any(n.op is BUFFER and ended_at(n) for n in nodes):
-            return  # as mostly, without a look at which of them a gradient goes to
-        origins = {
-            memory: still_there(ended_at(memory))
-            for node in reached(root, through_memory=True)
-            if not is_gradient_leaf(node)
-            for memory in sources_at(node)
-        }
-        asked = set(wanted([*origins, *chain.from_iterable(origins.values())]))
-        for node, ended in origins.items():
-            if lost := [n for n in ended if n in asked]:
-                raise GradientError(
-                    f"backward: realize() ended the gradient at a tensor of {node.arg} elements, "
-                    f"which was computed from one of {lost[0].arg} that wants it. Differentiate "
-                    "before realize() and kernelize(), or read the value without them (item, "
-                    "tolist, numpy); where the gradient is to end there, realize what detach() "
-                    "gives"
-                )
+    `nodes` are the root and those below it. `wanted` selects BUFFERs from some, and may give
+    others.
+    """
+    if not any(n.op is BUFFER and ended_at(n) for n in nodes):
+        return  # as mostly, without a look at which of them a gradient goes to
+    origins = {
+        memory: still_there(ended_at(memory))
+        for node in reached(root, through_memory=True)
+        if not is_gradient_leaf(node)
+        for memory in sources_at(node)
+    }
+    asked = set(wanted([*origins, *chain.from_iterable(origins.values())]))
+    for node, ended in origins.items():
+        if lost := [n for n in ended if n in asked]:
+            raise GradientError(
+                f"backward: realize() ended the gradient at a tensor of {node.arg} elements, "
+                f"which was computed from one of {lost[0].arg} that wants it. Differentiate "
+                "before realize() and kernelize(), or read the value without them (item, "
+                "tolist, numpy); where the gradient is to end there, realize what detach() "
+                "gives"
+            )
 
 
 WRITTEN: Final = frozenset({Op.BUFFER, Op.MULTI, Op.ASSIGN})
@@ -328,12 +333,6 @@ def source_of(node: UOp) -> UOp:
     while (made := made_of(base)) is not None:
         base = base_of_view(made.node)
     return base
-
-
-def done_in(node: UOp) -> weakref.ref[UOp] | None:
-    """The memory that has the value of an ASSIGN that is done; None for other nodes."""
-    known = node._memory
-    return known if type(known) is weakref.ref else None
 
 
 def has_source(below: Collection[UOp], own: UOp | None) -> bool:
@@ -389,19 +388,13 @@ def facts_of(nodes: tuple[UOp, ...]) -> GraphFacts:
 
 @lru_cache(1024)
 def canonical_facts(nodes: tuple[UOp, ...]) -> GraphFacts:
-    """The facts of canonical nodes; the sources are numbers of parameters."""
+    """The facts of canonical nodes; the sources are numbers of parameters, by their UNIQUE."""
     found = facts_of(nodes)
-    return found._replace(sources=[[*map(number_of, below)] for below in found.sources])
-
-
-def number_of(parameter: UOp) -> int:
-    """The number of a parameter of a canonical graph, by its UNIQUE."""
-    return -1 - int(parameter.src[1].arg)
+    return found._replace(
+        sources=[[-1 - int(m.src[1].arg) for m in below] for below in found.sources]
+    )
 
 
 def homes_of(memory: UOp) -> object:
     """The homes of the BUFFERs that memory is made of, which all its versions have."""
     return tuple([versions.home(buffer) for buffer in buffers_below(memory)])
-
-
-history: Final = GradientHistory()

@@ -11,7 +11,7 @@ from functools import partial, wraps
 from operator import call
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from tinycore.tensor import graph
+from tinycore.tensor import graph, history, versions
 from tinycore.tensor.aliases import VIEW_OPS, base_of_view, buffers_below
 from tinycore.tensor.change_tracking import (
     change_sets,
@@ -19,7 +19,7 @@ from tinycore.tensor.change_tracking import (
     tensors_elsewhere,
 )
 from tinycore.tensor.gradient_sources import origin
-from tinycore.tensor.history import WRITTEN, history
+from tinycore.tensor.history import WRITTEN
 from tinycore.tensor.storage import (
     Storage,
     exchange,
@@ -29,7 +29,6 @@ from tinycore.tensor.storage import (
     waiting_tensors,
     walking,
 )
-from tinycore.tensor.versions import versions
 from tinycore.tensor.views import is_shared
 from tinycore.uop.node import UOp, candidates_above
 from tinycore.uop.op import Op

@@ -14,17 +14,15 @@ from tinycore._deferred import deferred
 from tinycore._locks import writing
 from tinycore._signals import undisturbed
 from tinycore.dtype import dtypes
-from tinycore.tensor import graph, held_values
+from tinycore.tensor import graph, held_values, history, versions
 from tinycore.tensor.aliases import VIEW_OPS, base_of_view, buffers_below, parts_of
 from tinycore.tensor.change_tracking import change_sets, record_bound
 from tinycore.tensor.core import Core
 from tinycore.tensor.grad import is_data_written, passes_gradient
 from tinycore.tensor.gradient_sources import end_at, ended_at
-from tinycore.tensor.history import history
 from tinycore.tensor.liveness import replace_nodes, while_walking
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.storage import Storage, waiting_storages
-from tinycore.tensor.versions import versions
 from tinycore.tensor.view_writes import show
 from tinycore.tensor.views import is_shared
 from tinycore.uop.bindings import sizes_below

@@ -14,13 +14,13 @@ from tinycore._deferred import deferred, numpy
 from tinycore._signals import undisturbed
 from tinycore.dtype import Scalar, dtypes, to_numpy_dtype
 from tinycore.errors import DTypeError, GradientError, ShapeError, TinycoreError
-from tinycore.tensor import graph
+from tinycore.tensor import graph, history
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.checks import repeats_to, same_device
 from tinycore.tensor.core import Core, canonical
 from tinycore.tensor.grad import gradients, passes_gradient
 from tinycore.tensor.gradient_sources import ended_at, still_there
-from tinycore.tensor.history import history, source_of
+from tinycore.tensor.history import source_of
 from tinycore.tensor.host_bytes import decode
 from tinycore.tensor.layout import COPIES, moved_from, show_memory
 from tinycore.tensor.liveness import (

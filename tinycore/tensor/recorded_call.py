@@ -20,11 +20,11 @@ from typing import Any, Final, NamedTuple
 from tinycore.device.buffer import Buffer
 from tinycore.engine.captured_step import NOTHING, CapturedStep
 from tinycore.schedule.device_memory import buffer_of, buffers
+from tinycore.tensor import versions
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.arguments import rebuilt
 from tinycore.tensor.gradient_sources import BufferSet
 from tinycore.tensor.tensor import Tensor
-from tinycore.tensor.versions import versions
 from tinycore.uop.bindings import Naming, exchanging, sizes_below
 from tinycore.uop.node import UOp, made_anew, new
 from tinycore.uop.op import Op

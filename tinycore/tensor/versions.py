@@ -29,57 +29,58 @@ class Home:
         self.current = weakref.ref(current)
 
 
-class Versions:
-    """The homes of versions. `versions` is the one instance; it keeps no node alive."""
+homes: Final[weakref.WeakKeyDictionary[UOp, Home]] = weakref.WeakKeyDictionary()
+"""The homes of versions of memory that was written to, or that something was computed from."""
+former: Final[weakref.WeakSet[UOp]] = weakref.WeakSet()
+"""Versions that were overwritten, as far as graphs read them."""
 
-    def __init__(self) -> None:
-        self.homes: weakref.WeakKeyDictionary[UOp, Home] = weakref.WeakKeyDictionary()
-        """Versions of memory that was written to, or that something was computed from."""
-        self.former: weakref.WeakSet[UOp] = weakref.WeakSet()
-        """Versions that were overwritten, as far as graphs read them."""
 
-    def home(self, version: UOp) -> Home:
-        """The home of a version."""
-        found = self.homes.get(version)
-        return self.homes.setdefault(version, Home(version)) if found is None else found
+def home(version: UOp) -> Home:
+    """The home of a version."""
+    found = homes.get(version)
+    return homes.setdefault(version, Home(version)) if found is None else found
 
-    def renewed(self, memory: Iterable[UOp]) -> dict[UOp, UOp]:
-        """The next version of each BUFFER; those given are former ones from now on."""
-        found = {}
-        for old in memory:
-            found[old] = new = runtime().version(old)
-            home = self.homes[new] = self.home(old)
-            if type(past := getattr(old, "_past", None)) is frozenset:
-                new._past = past
-            if old in escaped:
-                escaped.add(new)
-            home.current = weakref.ref(new)
-            self.former.add(old)
-        return found
 
-    def is_former(self, node: UOp) -> bool:
-        """True if a BUFFER is a former version, or a part of a MULTI is."""
-        if node.op is MULTI:
-            return any(map(self.is_former, node.src))
-        if node.op is RESHAPE:
-            return self.is_former(node.src[0])
-        return node.op is BUFFER and node in self.former
+def renewed(memory: Iterable[UOp]) -> dict[UOp, UOp]:
+    """The next version of each BUFFER; those given are former ones from now on."""
+    found = {}
+    for old in memory:
+        found[old] = new = runtime().version(old)
+        known = homes[new] = home(old)
+        if type(past := getattr(old, "_past", None)) is frozenset:
+            new._past = past
+        if old in escaped:
+            escaped.add(new)
+        known.current = weakref.ref(new)
+        former.add(old)
+    return found
 
-    def in_latest(self, memory: UOp) -> UOp:
-        """Memory with each BUFFER in its present version."""
-        return memory.substitute({b: self.latest(b) for b in buffers_below(memory)})
 
-    def latest(self, version: UOp) -> UOp:
-        """The present version of the memory of a BUFFER; a new one if that is gone."""
-        found = self.current(version)
-        return self.renewed([version])[version] if self.is_former(found) else found
+def is_former(node: UOp) -> bool:
+    """True if a BUFFER is a former version, or a part of a MULTI is."""
+    if node.op is MULTI:
+        return any(map(is_former, node.src))
+    if node.op is RESHAPE:
+        return is_former(node.src[0])
+    return node.op is BUFFER and node in former
 
-    def current(self, version: UOp) -> UOp:
-        """The present version of the memory of a BUFFER; itself if that is gone."""
-        home = self.homes.get(version)
-        found = None if home is None else home.current()
-        return version if found is None else found
+
+def in_latest(memory: UOp) -> UOp:
+    """Memory with each BUFFER in its present version."""
+    return memory.substitute({b: latest(b) for b in buffers_below(memory)})
+
+
+def latest(version: UOp) -> UOp:
+    """The present version of the memory of a BUFFER; a new one if that is gone."""
+    found = current(version)
+    return renewed([version])[version] if is_former(found) else found
+
+
+def current(version: UOp) -> UOp:
+    """The present version of the memory of a BUFFER; itself if that is gone."""
+    known = homes.get(version)
+    found = None if known is None else known.current()
+    return version if found is None else found
 
 
 BUFFER, MULTI, RESHAPE = Op.BUFFER, Op.MULTI, Op.RESHAPE
-versions: Final = Versions()

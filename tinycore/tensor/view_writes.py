@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tinycore.errors import AliasError, ShapeError
-from tinycore.tensor import graph
+from tinycore.tensor import graph, history
 from tinycore.tensor.grad import LEAF
-from tinycore.tensor.history import history
 from tinycore.tensor.storage import Storage, View
 from tinycore.tensor.views import is_detached, is_shared, place_in, shows_repeated
 from tinycore.uop.movement import base_of
