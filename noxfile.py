@@ -285,18 +285,21 @@ for entry in distribution(sys.argv[1]).entry_points:
         continue
     state, reason = found[entry.name]["state"], found[entry.name]["reason"]
     if entry.load().priority < 0:
-        print(f"{entry.name} is never chosen: there is nothing to prove", flush=True)
+        print(f"{entry.name} is used where it is named: its package's tests prove it", flush=True)
     elif state == "no-hardware":
         print(f"{entry.name} is not here: its conformance is not run", flush=True)
     elif state not in ("open", "ready"):
         sys.exit(f"{entry.name} is {state}: {reason}")
+    elif subprocess.run(["tinycore", "doctor", entry.name]).returncode:
+        sys.exit(f"{entry.name} does not compute")
     elif subprocess.run(["tinycore", "conformance", entry.name, "--level", sys.argv[2]]).returncode:
         sys.exit(f"{entry.name} does not conform up to level {sys.argv[2]}")
 """
 """A program that proves each device of a distribution which this machine has.
 
-A negative priority is that of NULL, which computes nothing. Any state but "there is no hardware" is
-a fault of the package, such as an API that this core does not have.
+A negative priority is that of NULL, which computes nothing, and of RANK, which needs processes. Any
+state but "there is no hardware" is a fault of the package, such as an API that this core lacks.
+`doctor` compiles and runs a kernel, which the lower levels of conformance do not.
 """
 
 

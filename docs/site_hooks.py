@@ -47,12 +47,17 @@ def content(path: Path) -> str:
     )
 
 
+def newest(path: Path) -> Path:
+    """The last page of a folder of pages that are named by their date; any other path itself."""
+    return max(path.glob("*.md"), default=path) if path.is_dir() else path
+
+
 def linked(path: Path) -> Iterator[Path]:
     """Pages and programs outside of docs/ that a page links to."""
     if path.suffix != ".md":
         return
     for _, target in LINK.findall(path.read_text("utf-8")):
-        found = Path(os.path.normpath(path.parent / target))
+        found = newest(Path(os.path.normpath(path.parent / target)))
         if found.suffix in {".md", ".py"} and found.is_file() and not found.is_relative_to(DOCS):
             yield found
 
@@ -114,9 +119,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     path = source(page.file.src_uri)
 
     def link(match: re.Match[str]) -> str:
-        found = Path(os.path.normpath(path.parent / match[2]))
-        if found.is_dir():  # of pages that are named by their date
-            found = max(found.glob("*.md"))
+        found = newest(Path(os.path.normpath(path.parent / match[2])))
         if not found.is_file():
             return match[0]
         is_page = found.suffix in {".md", ".py"}
