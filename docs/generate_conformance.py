@@ -108,7 +108,7 @@ class Report(NamedTuple):
     """Findings of `tinycore conformance` on one device."""
 
     api: str
-    levels: list[tuple[str, str]]  # "L1", "41 of 45"
+    levels: list[tuple[str, str]]  # "L1", "41/45"
     words: list[tuple[str, str, str]]  # word, standing, meaning
     trials: list[tuple[str, str, str]]  # trial, verdict, reason
 
@@ -126,7 +126,7 @@ def report_of(text: str) -> Report:
     levels = []
     for level, _, *counts in rows_of(text, "level"):
         passed, failed, unclaimed, beyond, _ = map(int, counts)
-        levels.append((level, f"{passed} of {passed + failed + unclaimed + beyond}"))
+        levels.append((level, f"{passed}/{passed + failed + unclaimed + beyond}"))
     words = [(row[0], row[1], row[-1]) for row in rows_of(text, "word")]
     trials = [(row[0], row[1], row[2]) for row in rows_of(text, "trial")]
     return Report(api[1] if api else "?", levels, words, trials)
