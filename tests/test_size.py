@@ -35,8 +35,8 @@ BUDGETS: Final = {
     "tinycore/nn/optim": 8_347,
     "tinycore/render": 17_925,
     "tinycore/schedule": 55_125,
-    "tinycore/tensor": 120_571,
-    "tinycore/tensor/guards": 7_896,
+    "tinycore/tensor": 120_535,
+    "tinycore/tensor/guards": 7_796,
     "tinycore/uop": 43_358,
     "plugins/tiny_amd": 42_480,
     "plugins/tiny_cl": 9_508,
@@ -55,9 +55,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 475_692
+SUM: Final = 475_556
 """The budgets of the core together."""
-FLOORS: Final = 437_933
+FLOORS: Final = 437_797
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

@@ -17,7 +17,6 @@ import copy
 import functools
 import pickle
 import types
-import weakref
 from collections.abc import Callable
 from typing import Any, Final, Generic, ParamSpec, TypeVar, cast
 
@@ -31,6 +30,7 @@ from tinycore.tensor.arguments import Arguments, differences
 from tinycore.tensor.captured import Capture
 from tinycore.tensor.guards.environment import Environment
 from tinycore.tensor.guards.guard import attributes
+from tinycore.tensor.guards.keys import reference_to
 from tinycore.tensor.guards.readers import WRAPPERS
 
 Parameters = ParamSpec("Parameters")
@@ -180,7 +180,7 @@ class TinyJit(Generic[Parameters, Result]):
             )
         function = self.function
         for key, captures in list(self.kinds.items()):
-            self.kinds[key] = [c for c in captures if c.guard is None or c.guard.is_possible]
+            self.kinds[key] = [c for c in captures if c.guard is None or not c.guard.gone]
         known = self.captures
         if len(known) >= MOST_CAPTURES:
             before = known[next(reversed(known))].facts
@@ -239,14 +239,6 @@ def loaded(name: str, kept: list[tuple[tuple[Any, int], Capture]]) -> TinyJit[..
     for (key, _), found in kept:
         result.kinds.setdefault(key, []).append(found)
     return result
-
-
-def reference_to(instance: Any, gone: Callable[[Any], object]) -> Callable[[], Any]:
-    """A reference to an object that does not keep it alive, if there can be one."""
-    try:
-        return weakref.ref(instance, gone)
-    except TypeError:  # a class with __slots__ and no __weakref__
-        return lambda: instance
 
 
 def weak_method(

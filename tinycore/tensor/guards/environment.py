@@ -14,7 +14,7 @@ import random
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
@@ -64,36 +64,28 @@ class Seen(NamedTuple):
 class Walk:
     """All boxes reachable from some roots."""
 
-    def __init__(self, roots: Values, labels: tuple[str, ...], names: Names) -> None:
-        self.roots, self.labels, self.names = roots, labels, names
-        self.more: Values = ()
-        """Other places where looking begins: modules that code imports, the environment."""
-        self.free: Mapping[str, Role] = {}
-        """Roles of places to which the function puts tensors, by their paths."""
-
-    def go(self, left: Iterable[Change] = ()) -> Walk:
-        """Walk, again wherever code has been met that names more; `left` may change again."""
+    def __init__(
+        self, roots: Values, labels: Iterable[str], names: Names, left: Iterable[Change]
+    ) -> None:
+        """Walk; `left` are places to which the function puts tensors, and may do so again."""
+        self.roots, self.names, self.more = roots, names, names.imported()
+        """`more` are other places to begin at: modules that code imports, the environment."""
         self.free = {
             c.path: Role(alike, c.before)
             if is_plain(c.before)
             else Role(has_form, form_of_value(c.before))
             for c in left
         }
-        count = -1
-        while count != self.names.count:
-            count = self.names.count
-            self.seen: list[Seen] = []
-            self.met: set[int] = set()
-            self.queue: deque[tuple[int, int, Any, str, list[Reader]]] = deque()
-            self.referred: list[Any] = []
-            self.hidden: list[str] = []
-            self.more = self.names.imported()
-            more = [getattr(value, "__name__", "os.environ") for value in self.more]
-            self.enter(0, (*self.roots, *self.more), (*self.labels, *more), "")
-            for _ in range(MOST_CONTAINERS):
-                if self.queue:
-                    self.look(*self.queue.popleft())
-        return self
+        self.seen: list[Seen] = []
+        self.met: set[int] = set()
+        self.queue: deque[tuple[int, int, Any, str, list[Reader]]] = deque()
+        self.referred: list[Any] = []
+        self.hidden: list[str] = []
+        more = [getattr(value, "__name__", "os.environ") for value in self.more]
+        self.enter(0, (*roots, *self.more), (*labels, *more), "")
+        for _ in range(MOST_CONTAINERS):
+            if self.queue:
+                self.look(*self.queue.popleft())
 
     def look(self, parent: int, place: int, value: Any, path: str, readers: list[Reader]) -> None:
         """Record a container, its class, once, and its content for later."""
@@ -110,7 +102,7 @@ class Walk:
             self.seen.append(Seen(box, value, values))
 
     def enter(
-        self, number: int, values: Values, labels: tuple[str, ...], path: str
+        self, number: int, values: Values, labels: Iterable[str], path: str
     ) -> tuple[Role, ...]:
         """Return the roles of a box's values, and queue the containers among them."""
         roles = []
@@ -288,9 +280,13 @@ class Environment:
         return (*own, *objects) if objects else own
 
     def walk(self, objects: list[Any], left: Iterable[Change] = ()) -> Walk:
-        """Walk the environment as it is now; `left` are places that may change again."""
+        """Walk the environment as it is now, again where code was met that names more."""
         labels = *self.labels, *[f"argument object {n}" for n in range(len(objects))]
-        return Walk(self.roots(objects), labels, self.names).go(left)
+        while True:
+            count = self.names.count
+            walk = Walk(self.roots(objects), labels, self.names, left)
+            if self.names.count == count:
+                return walk
 
 
 CALLED: Final = (types.FunctionType, types.MethodType, functools.partial)

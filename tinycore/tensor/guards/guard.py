@@ -10,7 +10,6 @@ means. See docs/decisions/0028-captures.md.
 from __future__ import annotations
 
 import types
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import compress
@@ -18,7 +17,7 @@ from operator import ne
 from typing import Any, Final, NamedTuple
 
 from tinycore.tensor.guards import keys
-from tinycore.tensor.guards.keys import Role, Values, alike, has_form, is_a, never
+from tinycore.tensor.guards.keys import Role, Values, alike, has_form, is_a, never, reference_to
 
 CHANGED = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
 """Errors of reads that were possible at the capture."""
@@ -142,21 +141,9 @@ class Guard:
 
     def __init__(self, boxes: Sequence[Box], referred: list[Any], more: Values) -> None:
         self.boxes, self.more = boxes, more
-        self.is_possible = True
-        """True if all objects that must be found again exist."""
-        self.kept: list[Any] = []
-        """References to these: weak where they can be."""
-        mine = weakref.ref(self)
-
-        def died(_: Any) -> None:
-            if (guard := mine()) is not None:
-                guard.is_possible = False
-
-        for value in referred:
-            try:
-                self.kept.append(weakref.ref(value, died))
-            except TypeError:
-                self.kept.append(value)
+        self.gone: list[Any] = []
+        """References to objects that must be found again and are gone."""
+        self.referred = [reference_to(value, self.gone.append) for value in referred]
 
     @cached_property
     def compiled(self) -> Callable[[Values], bool]:
@@ -174,7 +161,7 @@ class Guard:
 
     def holds(self, roots: Values) -> bool:
         """True if nothing has changed."""
-        return self.is_possible and self.compiled((*roots, *self.more) if self.more else roots)
+        return not self.gone and self.compiled((*roots, *self.more) if self.more else roots)
 
     def put(self, roots: Values, number: int, place: int, value: Any) -> None:
         """Replace a value of a box that is there."""

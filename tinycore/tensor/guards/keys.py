@@ -66,20 +66,23 @@ def form_of_value(value: Any) -> Any:
     return (constant_key(value),) if is_plain(value) else None
 
 
+def reference_to(value: Any, gone: Callable[[Any], object] | None = None) -> Callable[[], Any]:
+    """A reference to an object that does not keep it alive, if there can be one."""
+    kind: Any = weakref.WeakMethod if isinstance(value, types.MethodType) else weakref.ref
+    try:
+        found: Callable[[], Any] = kind(value, gone)
+    except TypeError:  # some objects take no weak references
+        return lambda: value
+    return found
+
+
 class Same:
     """An object's identity as part of a key, which does not keep it alive."""
 
     __slots__ = ("number", "reference")
 
     def __init__(self, value: Any) -> None:
-        self.number = id(value)
-        try:
-            bound = isinstance(value, types.MethodType)
-            self.reference: Callable[[], Any] = (weakref.WeakMethod if bound else weakref.ref)(
-                value
-            )
-        except TypeError:  # some objects take no weak references
-            self.reference = lambda: value
+        self.number, self.reference = id(value), reference_to(value)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Same) or self.number != other.number:

@@ -92,35 +92,27 @@ CONTENTS: Final = functools.partial(attempted, attrgetter("cell_contents"))
 def attribute_readers(value: Any, own: Mapping[str, Any] | None, names: Names) -> list[Reader]:
     """The readers of an object's slots and dict of attributes; none where it can have none.
 
-    Read are those that code names; of a layer of tinycore, all.
+    Read are those that code names, which mangles private ones; of a layer of tinycore, all.
     """
-    module = type(value).__module__
-    is_layer = module.startswith(LAYERS)
-    if not (is_layer or isinstance(value, NAMESPACES) or names.opens(module)):
+    kind = type(value)
+    is_layer = kind.__module__.startswith(LAYERS)
+    if not (is_layer or isinstance(value, NAMESPACES) or names.opens(kind.__module__)):
         return []
-    slots = {n: s for n, s in slots_of(value, names).items() if is_layer or names.has(n)}
+    # Not remembered: that would keep the class, and with its methods all that is around them.
+    slots = {
+        name: slot
+        for base in reversed(kind.__mro__)
+        if names.opens(base.__module__) or base.__module__.startswith(LAYERS)
+        for name, slot in vars(base).items()
+        if isinstance(slot, types.MemberDescriptorType) and (is_layer or names.has(name))
+    }
     found = []
     if slots:
         read = functools.partial(read_slots, tuple(slots.values()))
         found.append(Reader(tuple([f".{name}" for name in slots]), read))
     if own is not None:
         later = sorted(names.known[STORED].difference(slots))
-        wanted = None if is_layer else names.wanted
-        found.append(names.table(own, wanted, later))
-    return found
-
-
-def slots_of(value: Any, names: Names) -> dict[str, types.MemberDescriptorType]:
-    """The slots of an object by the names that code uses, which mangles private ones.
-
-    Not remembered: that would keep the class, and with its methods all that is around them.
-    """
-    found: dict[str, types.MemberDescriptorType] = {}
-    for base in type(value).__mro__:
-        if names.opens(base.__module__) or base.__module__.startswith(LAYERS):
-            for name, slot in vars(base).items():
-                if isinstance(slot, types.MemberDescriptorType):
-                    found.setdefault(name, slot)
+        found.append(names.table(own, None if is_layer else names.wanted, later))
     return found
 
 
@@ -172,34 +164,38 @@ def read_array(box: Any) -> Values:
     return box.shape, dtype, box.tobytes() if box.nbytes <= MOST_COMPARED_BYTES else None
 
 
-def read_buffer(box: Any) -> Values:
-    """Return the content of an object with the buffer protocol, or its size if that is large."""
-    with memoryview(box) as found:
-        size = found.nbytes
-    return (buffer_content(box) if size <= MOST_COMPARED_BYTES else size,)
+def size_of(value: Any) -> tuple[int, bool] | None:
+    """Bytes of an array or of another buffer, and whether they may change; None for other values.
+
+    An array of objects has no bytes: these are looked into.
+    """
+    if isinstance(value, NumpyArray):
+        is_memory = not value.dtype.hasobject
+        return (value.nbytes, bool(value.flags.writeable)) if is_memory else (0, False)
+    try:
+        with memoryview(value) as found:
+            return found.nbytes, not found.readonly
+    except (TypeError, ValueError, BufferError):
+        return None
 
 
 def is_unseen(value: Any) -> bool:
     """True for writable memory that is so large that only its size is compared."""
-    if isinstance(value, NumpyArray):
-        is_large = value.nbytes > MOST_COMPARED_BYTES and not value.dtype.hasobject
-        return is_large and bool(value.flags.writeable)
-    try:
-        with memoryview(value) as found:
-            return found.nbytes > MOST_COMPARED_BYTES and not found.readonly
-    except (TypeError, ValueError, BufferError):
-        return False
+    size, may_change = size_of(value) or (0, False)
+    return may_change and size > MOST_COMPARED_BYTES
+
+
+def read_buffer(box: Any) -> Values:
+    """Return the content of an object with the buffer protocol, or its size if that is large."""
+    found = size_of(box)
+    return (found if found and found[0] > MOST_COMPARED_BYTES else buffer_content(box),)
 
 
 def buffer_readers(value: Any) -> list[Reader]:
     """The readers of an array, or of another object with the buffer protocol."""
     if isinstance(value, NumpyArray):
         return [Reader(("shape", "dtype", "content"), read_array)]
-    try:
-        memoryview(value).release()
-    except (TypeError, ValueError, BufferError):
-        return []
-    return [Reader(("content",), read_buffer)]
+    return [] if size_of(value) is None else [Reader(("content",), read_buffer)]
 
 
 def container_readers(value: Any) -> list[Reader]:
