@@ -75,7 +75,7 @@ def test_a_longer_row_is_loaded_for_each_fold() -> None:
 
 
 def test_threads_that_share_no_sums_have_rows_of_their_own() -> None:
-    linear = lowered(softmax(256, 128), replace(CARD, sums_are_shared=False))
+    linear = lowered(softmax(256, 128), replace(CARD, shared_is_near=False, vector_bytes=0))
 
     assert linear.launch("block") == (64, 1, 1)
     assert linear.launch("grid") == (4, 1, 1)

@@ -268,7 +268,8 @@ def cost_of_plain_grid(ast: UOp, limits: Limits) -> float:
 
 
 def test_the_plain_grid_waits_for_units_with_more_groups_than_others_as_its_rivals_do() -> None:
-    limits = replace(SUMMING, units=9, threads=1 << 20, shuffles=(), sums_are_shared=False)
+    limits = replace(SUMMING, units=9, threads=1 << 20, shuffles=())
+    limits = replace(limits, shared_is_near=False, vector_bytes=0)
     even, uneven = (singles(64, 8, 9 * groups) for groups in (1, 10))
 
     assert cost_of_plain_grid(even, limits) == cost_of_plain_grid(even, replace(limits, units=0))

@@ -145,7 +145,7 @@ def test_a_few_long_rows_are_spread_over_the_device(
 
 
 def test_groups_that_share_no_sums_have_kernels_for_each_fold() -> None:
-    limits = replace(CARD, sums_are_shared=False)
+    limits = replace(CARD, shared_is_near=False, vector_bytes=0)
     parts = replace(CORRECT, name="CARD", renderer=lambda: Rewriter(limits), limits=limits)
     with accelerator(parts):
         assert launches(Tensor.empty(40, 301, device="CARD").softmax(-1)) == 3

@@ -46,7 +46,7 @@ class Arch:
     buffers: int = 8
     """Buffers that a kernel can take."""
     software: bool = False
-    """A driver in software: threads that share a sum only wait for each other there."""
+    """A driver in software: memory that threads share is no nearer there, and they wait in turn."""
     rounds: int = 0
     """Most rounds of a thread's loops; 0 for no limit."""
 
@@ -87,6 +87,6 @@ class Arch:
             block_threads=self.threads,
             block_wanted=min(self.threads, _THREADS_WANTED),
             shared_bytes=self.shared_bytes,
-            sums_are_shared=not self.software,
+            shared_is_near=not self.software,
             buffers=self.buffers,
         )
