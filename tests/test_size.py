@@ -26,14 +26,14 @@ BUDGETS: Final = {
     "tinycore/cli": 9_511,
     "tinycore/device": 20_225,
     "tinycore/engine": 21_117,
-    "tinycore/lower": 48_430,
+    "tinycore/lower": 48_530,
     "tinycore/lower/steps": 13_100,
-    "tinycore/lower/strategies": 26_314,
+    "tinycore/lower/strategies": 25_560,
     "tinycore/linalg": 7_464,
     "tinycore/nn": 16_382,
     "tinycore/nn/files": 14_695,
     "tinycore/nn/optim": 8_347,
-    "tinycore/render": 17_925,
+    "tinycore/render": 17_960,
     "tinycore/schedule": 55_125,
     "tinycore/tensor": 120_535,
     "tinycore/tensor/guards": 7_796,
@@ -55,9 +55,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 475_556
+SUM: Final = 474_937
 """The budgets of the core together."""
-FLOORS: Final = 437_797
+FLOORS: Final = 437_178
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

@@ -15,11 +15,20 @@ from tinycore.config import settings
 from tinycore.dtype import dtypes
 from tinycore.lower.kernel_facts import KernelFacts
 from tinycore.lower.loops import Number, stores_of
-from tinycore.lower.tile import Fuse, Reorder, Step, apply_plan, apply_verified
+from tinycore.lower.tile import (
+    Bind,
+    Fuse,
+    Reorder,
+    Split,
+    Step,
+    Tail,
+    apply_plan,
+    apply_verified,
+)
 from tinycore.render.base import Limits, pointer_of
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
-from tinycore.uop.op import CLOSERS, COMPOUND, Op
+from tinycore.uop.op import CLOSERS, COMPOUND, AxisKind, Op
 
 
 @dataclass(frozen=True)
@@ -88,6 +97,24 @@ class Draft:
         """Numbers of the loops that exist: a split leaves none where one step remains."""
         numbers = {n.arg.number for n in self.kernel.toposort() if n.op is Op.RANGE}
         return tuple([axis for axis in axes if axis in numbers])
+
+    def cut(
+        self,
+        number: Number,
+        by: int,
+        kind: AxisKind,
+        tail: Tail = Tail.AUTO,
+        around: AxisKind | None = None,
+    ) -> Number:
+        """Split a loop into blocks whose steps are of a kind (strip-mining); the loop over blocks,
+        which is of the kind `around`, or stays as it is."""
+        outer = () if around is None else (Bind((*number, 0), around),)
+        self.do(Split(number, by, tail), *outer, Bind((*number, 1), kind))
+        return (*number, 0)
+
+    def launch(self) -> None:
+        """A group for each step of what can be launched."""
+        self.do(*(Bind(counter.arg.number, AxisKind.GRID) for counter in self.facts.launchable))
 
     def copy(self) -> Draft:
         """A draft to try steps on."""

@@ -153,7 +153,7 @@ def plan_fill(draft: Draft, number: int) -> None:
     # Memory is contiguous across the rows of the array: vectors of as many rows are transposed.
     if across and not along and across[-1].extent >= lanes:
         square = across[-1].arg.number
-        draft.do(Split(square, lanes), Bind((*square, 1), AxisKind.UNROLL))
+        draft.cut(square, lanes, AxisKind.UNROLL)
         rest = [r.arg.number for r in outer if r is not across[-1]]
         draft.do(Reorder(draft.present(*rest, (*square, 0), *vectors)))
 

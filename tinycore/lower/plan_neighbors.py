@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -91,7 +91,9 @@ def starts(kernel: UOp, limits: Limits) -> tuple[Plan, ...]:
     """
     fused = Draft(kernel, limits)
     fuse_loops(fused)
-    other = replace(limits, shared_is_near=not limits.shared_is_near)
+    # One byte is no vector, and sums stay shared (`Limits.sums_are_shared`).
+    lanes = max(limits.vector_bytes, 1)
+    other = replace(limits, shared_is_near=not limits.shared_is_near, vector_bytes=lanes)
     plans = [tuple(drafted(kernel, limits, rank).steps) for rank in range(PROPOSALS)]
     return tuple(dict.fromkeys((*plans, plan_for(kernel, other), tuple(fused.steps))))
 
@@ -138,8 +140,7 @@ def grown_by(tiled: UOp, limits: Limits) -> Iterator[Plan]:
     loops = [r for r in facts.loops if r.arg.kind in PLAIN_KINDS]
     lanes = limits.vector_bytes // facts.itemsize
     for loop in loops:
-        yield from as_lanes(loop, lanes)
-        yield from written_out(loop)
+        yield from at_levels(loop, lanes)
         if limits.grid is not None:
             yield from among_threads(loop)
     for end in (n for n in tiled.toposort() if n.op is Op.END):
@@ -155,31 +156,25 @@ def grown_by(tiled: UOp, limits: Limits) -> Iterator[Plan]:
             yield (Peel(loop.arg.number, at),)
 
 
-def cut_and_bind(loop: UOp, size: int, kind: AxisKind) -> Plan:
-    """Candidates that bind the first `size` steps of every block, or a whole loop if it fits."""
-    number = loop.arg.number
-    if size == loop.extent:
-        return (Bind(number, kind),)
-    return Split(number, size), Bind((*number, 1), kind)
-
-
-def as_lanes(loop: UOp, lanes: int) -> Iterator[Plan]:
-    """Candidates with a loop as lanes: a register of them, half, and two."""
-    for width in dict.fromkeys((lanes, lanes // 2, lanes * 2)):
-        if 1 < width <= loop.extent:
-            yield cut_and_bind(loop, width, AxisKind.VECTOR)
-
-
-def written_out(loop: UOp) -> Iterator[Plan]:
-    """Candidates with a loop unrolled, into separate accumulators too if it is reduced."""
-    sizes = (*COPIES_TRIED, loop.extent) if loop.extent <= max(COPIES_TRIED) * 2 else COPIES_TRIED
-    for size in dict.fromkeys(sizes):
-        if 1 < size <= loop.extent:
-            yield cut_and_bind(loop, size, AxisKind.UNROLL)
+def levels_of(loop: UOp, lanes: int) -> Iterator[tuple[AxisKind, Iterable[int]]]:
+    """The kinds that some steps of a loop may be of, and how many steps: lanes of a register, of
+    half and of two; copies, of a short loop also all; and accumulators."""
+    yield AxisKind.VECTOR, (lanes, lanes // 2, lanes * 2)
+    is_short = loop.extent <= max(COPIES_TRIED) * 2
+    yield AxisKind.UNROLL, (*COPIES_TRIED, loop.extent) if is_short else COPIES_TRIED
     if loop.arg.kind is AxisKind.REDUCE:
-        for size in ACCUMULATORS:
-            if size <= loop.extent:
-                yield cut_and_bind(loop, size, AxisKind.PARTIAL)
+        yield AxisKind.PARTIAL, ACCUMULATORS
+
+
+def at_levels(loop: UOp, lanes: int) -> Iterator[Plan]:
+    """Candidates that bind the first steps of every block, or a whole loop if it fits."""
+    number = loop.arg.number
+    for kind, sizes in levels_of(loop, lanes):
+        for size in dict.fromkeys(sizes):
+            if size == loop.extent > 1:
+                yield (Bind(number, kind),)
+            elif 1 < size < loop.extent:
+                yield Split(number, size), Bind((*number, 1), kind)
 
 
 def among_threads(loop: UOp) -> Iterator[Plan]:

@@ -9,16 +9,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
-from functools import partial
 from typing import Final
 
 from tinycore.lower.cost import (
     NEAR_CACHE_BYTES,
     WAKE_OPERATIONS,
-    Cost,
-    Lanes,
-    Proposal,
     cycles_of_step,
     width_of,
 )
@@ -52,22 +47,12 @@ LEAST_AGAIN: Final = 8
 """Least number of reads of an operand for which holding sums pays."""
 
 
-def propose(facts: KernelFacts, limits: Limits, lanes: Lanes) -> Iterator[Proposal]:
-    """Lanes along each reduced loop that they suit, and scalars."""
-    for axis, cycles in lanes.items():
-        if axis.arg.kind is AxisKind.REDUCE:
-            yield Proposal("dot", axis, Cost(cycles), partial(reduce_with_lanes, axis=axis))
-    if facts.reductions:
-        yield Proposal("scalar sums", None, Cost(1.0), sum_in_parts)
-
-
 def sum_in_parts(draft: Draft) -> None:
     """Several scalar accumulators for one sum."""
     facts = draft.facts
     loops = [r for r in facts.reduced if r.extent >= 2 * PARTIAL_SUMS[0]]
     if loops and all(r.extent == 1 for r in facts.loops_of_kind(AxisKind.UNROLL)):
-        number = loops[-1].arg.number
-        draft.do(Split(number, PARTIAL_SUMS[0]), Bind((*number, 1), AxisKind.PARTIAL))
+        draft.cut(loops[-1].arg.number, PARTIAL_SUMS[0], AxisKind.PARTIAL)
 
 
 def reduce_with_lanes(draft: Draft, axis: UOp) -> None:
@@ -83,16 +68,16 @@ def reduce_with_lanes(draft: Draft, axis: UOp) -> None:
     stream = None if rows else row_of_streams(draft.facts, draft.limits, axis)
     cut_row(draft, number, size, width)
     for row, tall in rows:
-        draft.do(Split(row, tall), Bind((*row, 1), AxisKind.UNROLL))
+        draft.cut(row, tall, AxisKind.UNROLL)
     steps = size // width
     partial = next((p for p in PARTIAL_SUMS if steps >= 2 * p), 1)
     if stream is not None:
-        draft.do(Split(stream, STREAMS), Bind((*stream, 1), AxisKind.UNROLL))
+        draft.cut(stream, STREAMS, AxisKind.UNROLL)
         partial = min(partial, PARTIAL_SUMS[0] // STREAMS)
     if rows:
         unroll(draft, (*number, 0), steps, math.prod(tall for _, tall in rows))
     elif partial > 1:
-        draft.do(Split((*number, 0), partial), Bind((*number, 0, 1), AxisKind.PARTIAL))
+        draft.cut((*number, 0), partial, AxisKind.PARTIAL)
         unroll(draft, (*number, 0, REST), steps % partial, 1)
 
 
@@ -103,19 +88,16 @@ def cut_row(draft: Draft, number: Number, size: int, width: int) -> None:
     """
     left = size % width
     narrow = left >= LEAST_LEFT and left.bit_count() == 1
-    cut = Split(number, width) if narrow else Split(number, width, Tail.SHIFT)
-    draft.do(cut, Bind((*number, 1), AxisKind.VECTOR))
+    draft.cut(number, width, AxisKind.VECTOR, Tail.AUTO if narrow else Tail.SHIFT)
     if left:
         draft.do(Bind((*number, REST), AxisKind.VECTOR))
 
 
 def cut_varying_row(draft: Draft, axis: UOp, width: int) -> None:
     """Cut a reduced loop of symbolic length into lanes and accumulators; its rest is scalar."""
-    number = axis.arg.number
-    draft.do(Split(number, width), Bind((*number, 1), AxisKind.VECTOR))
-    steps = axis.extent // width
+    number, steps = draft.cut(axis.arg.number, width, AxisKind.VECTOR), axis.extent // width
     if partial := next((p for p in PARTIAL_SUMS[1:] if steps >= 2 * p), 0):
-        draft.do(Split((*number, 0), partial), Bind((*number, 0, 1), AxisKind.PARTIAL))
+        draft.cut(number, partial, AxisKind.PARTIAL)
 
 
 def unroll(draft: Draft, number: Number, steps: int, copies: int) -> None:

@@ -6,27 +6,14 @@ Floor 3'.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from functools import partial
 
-from tinycore.lower.cost import LEAST_LANES, Cost, Lanes, Proposal, width_of
+from tinycore.lower.cost import LEAST_LANES, width_of
 from tinycore.lower.draft import Draft
-from tinycore.lower.kernel_facts import KernelFacts
 from tinycore.lower.loops import Number
 from tinycore.lower.steps.stage import Dimension
 from tinycore.lower.tile import Bind, Split
-from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind
-
-
-def propose(facts: KernelFacts, limits: Limits, lanes: Lanes) -> Iterator[Proposal]:
-    """Lanes along each output loop that they suit."""
-    if facts.has_scan or (facts.reductions and facts.is_cuttable):
-        return
-    for axis, cycles in lanes.items():
-        if axis.arg.kind is not AxisKind.REDUCE:
-            yield Proposal("elementwise", axis, Cost(cycles), partial(vectorize, axis=axis))
 
 
 def vectorize(draft: Draft, axis: UOp, vectors: int = 1) -> None:
@@ -59,8 +46,7 @@ def cut_columns(draft: Draft, axis: UOp, width: int, wide: int) -> tuple[Number,
     if not axis.is_fixed:
         wide = min(wide, size // width)
     if wide == 1:
-        draft.do(Split(number, width), Bind((*number, 1), AxisKind.VECTOR))
-        return (*number, 0), (((*number, 1), 1),)
+        return draft.cut(number, width, AxisKind.VECTOR), (((*number, 1), 1),)
     if (size % width or not axis.is_fixed) and size >= width * wide:
         draft.do(Split(number, width * wide), Split((*number, 1), width))
         outer, inner, lane = (*number, 0), (*number, 1, 0), (*number, 1, 1)

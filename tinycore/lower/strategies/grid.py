@@ -33,6 +33,7 @@ from tinycore.lower.strategies import (
     matrix_chain,
     matrix_unit,
 )
+from tinycore.lower.strategies.grid_rows import UNROLLED, unroll_loop
 from tinycore.lower.strategies.group_fills import SECTOR_BYTES
 from tinycore.lower.tile import Bind, Split, Tail
 from tinycore.render.base import Limits
@@ -55,8 +56,6 @@ MOST_UNEVEN: Final = 1.25
 """Largest acceptable `Limits.unevenness`."""
 LONG_ROW: Final = 256
 """Fewest steps of a sum that lanes share through shared memory, for types without shuffles."""
-UNROLLED: Final = 4
-"""Steps of a sum that are unrolled."""
 
 
 def plan_grid(draft: Draft) -> None:
@@ -262,8 +261,7 @@ def give_line(draft: Draft, wanted: int) -> tuple[int, int]:
         beside //= 2
     if loop is None or beside < 2 or loop.extent % beside:
         return lanes, 1
-    outer = loop.arg.number
-    draft.do(Split(outer, beside), Bind((*outer, 1), AxisKind.LANE))
+    draft.cut(loop.arg.number, beside, AxisKind.LANE)
     return lanes, beside
 
 
@@ -279,8 +277,7 @@ def give_piece(draft: Draft) -> int:
     count = SECTOR_BYTES // (lanes * narrow)
     if loop is None or count < 2 or loop.extent % count:
         return lanes
-    outer = loop.arg.number
-    draft.do(Split(outer, count), Bind((*outer, 1), AxisKind.UNROLL))
+    draft.cut(loop.arg.number, count, AxisKind.UNROLL)
     return lanes * count
 
 
@@ -311,16 +308,15 @@ def share(draft: Draft, loop: UOp, threads: int, is_short: bool = False) -> None
     multiple = lanes if draft.limits.units else lanes * threads
     fits = loop.is_fixed and lanes > 1 and steps % multiple == 0
     if fits and suits_lanes(draft.facts, loop):
-        draft.do(Split(number, lanes), Bind((*number, 1), AxisKind.VECTOR))
-        number, steps = (*number, 0), steps // lanes
-    draft.do(Split(number, threads, Tail.GUARD), Bind((*number, 1), AxisKind.GROUP))
+        number, steps = draft.cut(number, lanes, AxisKind.VECTOR), steps // lanes
+    number = draft.cut(number, threads, AxisKind.GROUP, Tail.GUARD)
     rounds = steps // threads
     if is_short and loop.is_fixed and steps % threads == 0 and 1 < rounds <= UNROLLED_MORE:
-        draft.do(Bind((*number, 0), AxisKind.UNROLL))
+        draft.do(Bind(number, AxisKind.UNROLL))
         return
     for times in (UNROLLED_MORE, UNROLLED) if draft.limits.units else (UNROLLED,):
         if loop.is_fixed and steps % threads == 0 and rounds % times == 0 and rounds > times:
-            draft.do(Split((*number, 0), times), Bind((*number, 0, 1), AxisKind.UNROLL))
+            draft.cut(number, times, AxisKind.UNROLL)
             return
 
 
@@ -334,8 +330,8 @@ def give_lanes(draft: Draft, wanted: int | None = None) -> None:
     """
     loop = loop_of_lanes(draft.facts, draft.limits, wanted)
     if loop is not None:
-        number, lanes = loop.arg.number, lanes_of_thread(draft.facts, draft.limits, wanted)
-        draft.do(Split(number, lanes), Bind((*number, 1), AxisKind.VECTOR))
+        lanes = lanes_of_thread(draft.facts, draft.limits, wanted)
+        draft.cut(loop.arg.number, lanes, AxisKind.VECTOR)
 
 
 def lanes_of_thread(facts: KernelFacts, limits: Limits, wanted: int | None = None) -> int:
@@ -386,8 +382,7 @@ def tile_rows(draft: Draft, apart: tuple[UOp, int] | None) -> None:
     found = tile_of_rows(draft.facts, draft.limits, draft.facts.outputs_launched) or apart
     if found is not None:
         loop, tall = found
-        number = loop.arg.number
-        draft.do(Split(number, tall), Bind((*number, 1), AxisKind.UNROLL))
+        draft.cut(loop.arg.number, tall, AxisKind.UNROLL)
 
 
 def tile_of_rows(facts: KernelFacts, limits: Limits, outputs: int) -> tuple[UOp, int] | None:
@@ -418,8 +413,7 @@ def load_rows(draft: Draft) -> None:
         return
     lanes = limits.vector_bytes // min(n.dtype.itemsize for n in facts.loads)
     if lanes > 1 and loop.extent % lanes == 0 and suits_lanes(facts, loop):
-        number = loop.arg.number
-        draft.do(Split(number, lanes), Bind((*number, 1), AxisKind.VECTOR))
+        draft.cut(loop.arg.number, lanes, AxisKind.VECTOR)
 
 
 def with_unrolled_sums(draft: Draft, apply: grid_shared.Apply) -> bool | None:
@@ -434,13 +428,8 @@ def unroll_sums(draft: Draft) -> None:
     """Unroll a few steps of the innermost loop of a sum."""
     innermost = dict.fromkeys(n.src[-1] for n in draft.facts.reductions if n.src[-1].op is Op.RANGE)
     for loop in innermost:  # in the order of the kernel, which is the same in every process
-        number = loop.arg.number
-        if loop.arg.kind is not AxisKind.REDUCE or not loop.is_fixed:
-            continue
-        if loop.extent <= UNROLLED:
-            draft.do(Bind(number, AxisKind.UNROLL))
-        elif loop.extent % UNROLLED == 0:
-            draft.do(Split(number, UNROLLED), Bind((*number, 1), AxisKind.UNROLL))
+        if loop.arg.kind is AxisKind.REDUCE and loop.is_fixed:
+            unroll_loop(draft, loop, UNROLLED)
 
 
 # --- the launch
@@ -464,11 +453,7 @@ def launch_outputs(draft: Draft, wanted: int, loops: list[UOp] | None = None) ->
         elif threads == extent and loop.is_fixed:
             draft.do(Bind(number, AxisKind.BLOCK))
         else:
-            draft.do(
-                Split(number, threads, Tail.GUARD),
-                Bind((*number, 0), AxisKind.GRID),
-                Bind((*number, 1), AxisKind.BLOCK),
-            )
+            draft.cut(number, threads, AxisKind.BLOCK, Tail.GUARD, AxisKind.GRID)
 
 
 def is_filled_inside(draft: Draft, loop: UOp) -> bool:

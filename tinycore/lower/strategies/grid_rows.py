@@ -23,7 +23,7 @@ from tinycore.uop.op import AxisKind
 MOST_HELD: Final = 32
 """Elements of a row that a thread holds in registers."""
 UNROLLED: Final = 4
-"""Vectors of a longer row whose loads are under way at once."""
+"""Steps of a longer loop that are unrolled, whose loads are under way at once."""
 MOST_STORED: Final = 8
 """Elements that are stored for each that is folded, where rows are too few for the device."""
 LEAST_SHARERS: Final = 8
@@ -88,8 +88,7 @@ def with_lanes(draft: Draft, number: Number) -> Number:
     is_cut = lanes > 1 and loop.extent % lanes == 0 and loop.extent > lanes
     if not is_cut or not suits_lanes(draft.facts, loop):
         return number
-    draft.do(Split(number, lanes), Bind((*number, 1), AxisKind.VECTOR))
-    return (*number, 0)
+    return draft.cut(number, lanes, AxisKind.VECTOR)
 
 
 def threads_of_row(draft: Draft, rows: Rows, along: list[Number], wanted: int) -> int:
@@ -129,8 +128,12 @@ def unroll(draft: Draft, number: Number | None) -> None:
     loops = {r.arg.number: r for r in draft.facts.loops}
     if number is None or number not in loops:
         return
-    extent = loops[number].extent
-    if extent <= held_vectors(draft):
-        draft.do(Bind(number, AxisKind.UNROLL))
-    elif extent % UNROLLED == 0:
-        draft.do(Split(number, UNROLLED), Bind((*number, 1), AxisKind.UNROLL))
+    unroll_loop(draft, loops[number], held_vectors(draft))
+
+
+def unroll_loop(draft: Draft, loop: UOp, most: int) -> None:
+    """Unroll a loop of at most so many steps, or a few steps of a longer one."""
+    if loop.extent <= most:
+        draft.do(Bind(loop.arg.number, AxisKind.UNROLL))
+    elif loop.extent % UNROLLED == 0:
+        draft.cut(loop.arg.number, UNROLLED, AxisKind.UNROLL)

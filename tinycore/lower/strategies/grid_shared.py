@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple
@@ -42,7 +42,7 @@ from tinycore.lower.strategies.group_fills import (
     least_stride,
     threads_of_group,
 )
-from tinycore.lower.tile import Bind, Split, Step, Tail
+from tinycore.lower.tile import Bind, Split, Tail
 from tinycore.render.base import Limits
 from tinycore.uop.affine import stride_ratio
 from tinycore.uop.node import UOp
@@ -249,7 +249,7 @@ def tile_and_stage(
     rows = cut_side(draft, sides.rows, tiles.rows, AxisKind.UNROLL, along)
     if min(steps_in_tile(draft, columns), steps_in_tile(draft, rows)) < LEAST_REUSE:
         return False
-    draft.do(*(Bind(counter.arg.number, AxisKind.GRID) for counter in draft.facts.launchable))
+    draft.launch()
     at, inner = cut_depth(draft, depth, sharers)
     if sharers > 1 and not share_sums(draft, inner, sharers):
         return False
@@ -292,35 +292,26 @@ def cut_loop(
     """Split a loop into groups, threads, and the copies of a thread, `lanes` of them adjacent."""
     number, steps = loop.arg.number, threads * copies
     tail = Tail.AUTO if loop.is_fixed else Tail.GUARD
-    groups: list[Step] = []
     if steps < loop.extent or not loop.is_fixed:
-        groups.append(Split(number, steps, tail))
-    if groups:
+        draft.do(Split(number, steps, tail))
         number = (*number, 1)
-    if 1 < lanes < copies:
-        # Several vectors to a thread lie apart.
-        draft.do(*groups, Split(number, threads * lanes), Bind((*number, 0), AxisKind.UNROLL))
-        dimension = cut_lanes(draft, (*number, 1), threads, lanes, kind)
-        return ((*number, 0), threads * lanes), *dimension
-    if threads == 1 or copies == 1:
-        draft.do(*groups, Bind(number, AxisKind.BLOCK if copies == 1 else kind))
-        return ((number, 1),)
+    own, block = (copies, kind), (threads, AxisKind.BLOCK)
     # Lanes lie side by side. Copies lie apart, so that threads side by side store side by side.
-    inner = copies if lanes > 1 else threads
-    order = (AxisKind.BLOCK, kind) if lanes > 1 else (kind, AxisKind.BLOCK)
-    own = (Bind((*number, part), kind) for part, kind in enumerate(order))
-    draft.do(*groups, Split(number, inner), *own)
-    return ((*number, 0), inner), ((*number, 1), 1)
+    levels = [block, own] if lanes > 1 else [own, block]
+    if 1 < lanes < copies:  # several vectors to a thread
+        levels = [(copies // lanes, AxisKind.UNROLL), block, (lanes, kind)]
+    return cut_levels(draft, number, [level for level in levels if level[0] > 1])
 
 
-def cut_lanes(draft: Draft, number: Number, threads: int, lanes: int, kind: AxisKind) -> Dimension:
-    """Split a loop into threads, and the lanes of one vector per thread."""
-    if threads == 1:
+def cut_levels(draft: Draft, number: Number, levels: Sequence[tuple[int, AxisKind]]) -> Dimension:
+    """Split a loop into levels, the outermost first: the steps of each, and their kind."""
+    (_, kind), *inside = levels
+    if not inside:
         draft.do(Bind(number, kind))
         return ((number, 1),)
-    draft.do(Split(number, lanes))
-    draft.do(Bind((*number, 0), AxisKind.BLOCK), Bind((*number, 1), kind))
-    return ((*number, 0), lanes), ((*number, 1), 1)
+    size = math.prod(steps for steps, _ in inside)
+    draft.do(Split(number, size), Bind((*number, 0), kind))
+    return ((*number, 0), size), *cut_levels(draft, (*number, 1), inside)
 
 
 def steps_in_tile(draft: Draft, dimensions: list[Dimension]) -> int:
@@ -357,7 +348,7 @@ def share_sums(draft: Draft, inner: list[Dimension], sharers: int) -> bool:
     for place, ((axis, _),) in enumerate(inner):
         extent = counter_of(draft.kernel, axis).extent
         if extent % sharers == 0 and extent > sharers:
-            draft.do(Split(axis, sharers), Bind((*axis, 1), AxisKind.GROUP))
+            draft.cut(axis, sharers, AxisKind.GROUP)
             inner[place] = (((*axis, 0), sharers), ((*axis, 1), 1))
             return True
     return False

@@ -1,17 +1,20 @@
-"""The strategies for devices that run loops, and their order: prepare, choose, finish.
+"""The strategies for devices that run loops, as a table, and their order: prepare, choose, finish.
 
-Floor 3'. Each strategy proposes plans with their costs for the loops that lanes suit; the cheapest
-is applied. Fused kernels (`fused_rows.py`) plan each of their nests in this way.
+Floor 3'. Each strategy is proposed, with its cost, for the loops that lanes suit; the cheapest is
+applied. Fused kernels (`fused_rows.py`) plan each of their nests in this way.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Final
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final, NamedTuple
 
 from tinycore.lower.borders import peel_borders
 from tinycore.lower.cost import (
     LEAST_LANES,
+    Cost,
     Lanes,
     Proposal,
     apply_cheapest,
@@ -19,30 +22,95 @@ from tinycore.lower.cost import (
     own_proposals,
 )
 from tinycore.lower.draft import Draft, fuse_loops, order_reductions
-from tinycore.lower.kernel_facts import SMALL_LOOP
+from tinycore.lower.kernel_facts import SMALL_LOOP, KernelFacts
 from tinycore.lower.loops import Number, counter_of
-from tinycore.lower.strategies import (
-    dot,
-    elementwise,
-    matrix_product,
-    matrix_vector,
-    scan,
-    transpose,
-)
+from tinycore.lower.strategies.dot import MOST_UNROLLED, reduce_with_lanes, sum_in_parts
+from tinycore.lower.strategies.elementwise import vectorize
+from tinycore.lower.strategies.matrix_product import cut_tiles, wait_for_lines
+from tinycore.lower.strategies.matrix_vector import accumulate_rows, wait_for_updates
+from tinycore.lower.strategies.transpose import squares_of, transpose_blocks
 from tinycore.lower.tile import Bind
+from tinycore.render.base import Limits
+from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 
+SCANNED_ROWS: Final = 2
+"""Scalar scans beside each other: more would take lines of the same set from the first cache."""
+SCANNED_VECTORS: Final = 8
+"""Vectors of scans that go through rows far apart: whole lines, and several of them."""
+
+
+def no_wait(facts: KernelFacts, limits: Limits, axis: UOp) -> float | None:
+    """None at all: memory is read in its order."""
+    return 0.0
+
+
+class Strategy(NamedTuple):
+    """A way to tile loops, which proposes itself for each loop that lanes suit."""
+
+    name: str
+    suits: Callable[[KernelFacts, Limits], bool]
+    """True for the kernels that it is for."""
+    apply: Callable[..., None]
+    """Applies it to a draft, along a loop `axis`."""
+    is_along_sums: bool | None = False
+    """True if lanes run along reduced loops, False along outputs; None for scalars."""
+    waits: Callable[[KernelFacts, Limits, UOp], float | None] = no_wait
+    """Cycles per access of waiting for memory; None for loops that it is not for."""
+
+    def proposals(self, facts: KernelFacts, limits: Limits, lanes: Lanes) -> Iterator[Proposal]:
+        """One for each loop."""
+        if not self.suits(facts, limits):
+            return
+        if self.is_along_sums is None:
+            yield Proposal(self.name, None, Cost(1.0), self.apply)
+            return
+        for axis, cycles in lanes.items():
+            if (axis.arg.kind is AxisKind.REDUCE) is self.is_along_sums:
+                waits = self.waits(facts, limits, axis)
+                if waits is not None:
+                    apply = partial(self.apply, axis=axis)
+                    yield Proposal(self.name, axis, Cost(cycles, waits), apply)
+
+
+def scan_rows_together(draft: Draft) -> None:
+    """Several scalar scans at a time."""
+    rows = [r for r in draft.facts.outputs if r.extent >= SCANNED_ROWS]
+    if rows:
+        draft.cut(rows[-1].arg.number, SCANNED_ROWS, AxisKind.UNROLL)
+
+
+def has_sums(facts: KernelFacts) -> bool:
+    """True for a kernel whose reductions can be cut."""
+    return bool(facts.reductions) and facts.is_cuttable
+
+
 STRATEGIES: Final = (
-    elementwise.propose,
-    matrix_vector.propose,
-    matrix_product.propose,
-    dot.propose,
-    scan.propose,
-    transpose.propose,
+    Strategy("elementwise", lambda f, _: not (f.has_scan or has_sums(f)), vectorize),
+    Strategy(
+        "matrix-vector",
+        lambda f, _: bool(f.reductions and f.is_fixed and f.reduced),
+        accumulate_rows,
+        waits=wait_for_updates,
+    ),
+    Strategy("matrix product", lambda f, _: has_sums(f), cut_tiles, waits=wait_for_lines),
+    Strategy("dot", lambda f, _: True, reduce_with_lanes, is_along_sums=True),
+    Strategy("scalar sums", lambda f, _: bool(f.reductions), sum_in_parts, is_along_sums=None),
+    Strategy(
+        "scan",
+        lambda f, _: f.has_scan and not has_sums(f),
+        # Each step of a scan waits for the step before, so several go beside each other.
+        partial(vectorize, vectors=SCANNED_VECTORS),
+    ),
+    Strategy(
+        "scalar scan",
+        lambda f, _: f.has_scan and not f.reductions,
+        scan_rows_together,
+        is_along_sums=None,
+    ),
+    Strategy("transpose", lambda *f: bool(squares_of(*f)), transpose_blocks, is_along_sums=None),
 )
 """Every strategy; of proposals of equal cost the first is taken."""
-MOST_UNROLLED: Final = 128
-"""Copies of a body that unrolling a short loop may lead to."""
 
 
 def plan_loops(draft: Draft) -> None:
@@ -75,7 +143,7 @@ def take_cheapest(draft: Draft, parts: list[Number]) -> None:
 def proposals(draft: Draft, lanes: Lanes) -> list[Proposal]:
     """The proposals of each strategy for some loops."""
     facts, limits = draft.facts, draft.limits
-    return [found for propose in STRATEGIES for found in propose(facts, limits, lanes)]
+    return [found for row in STRATEGIES for found in row.proposals(facts, limits, lanes)]
 
 
 def unroll_short_reductions(draft: Draft) -> None:

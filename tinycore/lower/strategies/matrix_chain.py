@@ -18,12 +18,12 @@ from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import KernelFacts
 from tinycore.lower.loops import Number
 from tinycore.lower.steps.chain import COLUMNS_AFTER, STEPS_AFTER, Chain
-from tinycore.lower.steps.stage import Dimension, Stage
+from tinycore.lower.steps.stage import WORD_BYTES, Dimension, Stage
 from tinycore.lower.steps.tensorize import COLUMNS, STEPS
 from tinycore.lower.strategies.grid_shared import fits_group, innermost_group
 from tinycore.lower.strategies.matrix_unit import (
     GROUPS_OF_A_UNIT,
-    WORD_BYTES,
+    LEAST_TURNS,
     cut_tile,
     dimension,
     fills_ahead,
@@ -37,7 +37,6 @@ from tinycore.render.chains import ChainTile, Products, chain_tiles, products_of
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.op import Part
 
-LEAST_TURNS: Final = 2
 MOST_FILLED: Final = 32
 """Registers of a lane that a fill may use beside the counted ones: with twice as many, for 128
 features, LLVM spills 7 registers on gfx1201."""

@@ -9,17 +9,12 @@ not distinguished: rows are an output along which the operand of the columns is 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from functools import partial
 from typing import Final, NamedTuple
 
 from tinycore.lower.cost import (
     MOST_ROWS,
     NEAR_CACHE_BYTES,
     WAKE_OPERATIONS,
-    Cost,
-    Lanes,
-    Proposal,
     cycles_of_step,
 )
 from tinycore.lower.draft import Draft
@@ -31,7 +26,7 @@ from tinycore.lower.packing import LEAST_CHUNKS, pack_panel, pack_rows
 from tinycore.lower.steps.pair import Pair, is_paired
 from tinycore.lower.steps.stage import MOST_SCRATCH, Dimension
 from tinycore.lower.strategies.elementwise import cut_columns, output_lanes
-from tinycore.lower.tile import Bind, Reorder, Split
+from tinycore.lower.tile import Reorder, Split
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
@@ -72,16 +67,6 @@ class Tile(NamedTuple):
     lines: int = 1
 
 
-def propose(facts: KernelFacts, limits: Limits, lanes: Lanes) -> Iterator[Proposal]:
-    """A tile of registers along each output loop that lanes suit."""
-    if not facts.reductions or not facts.is_cuttable:
-        return
-    for axis, cycles in lanes.items():
-        if axis.arg.kind is not AxisKind.REDUCE:
-            cost = Cost(cycles, wait_for_lines(facts, limits, axis))
-            yield Proposal("matrix product", axis, cost, partial(cut_tiles, axis=axis))
-
-
 def wait_for_lines(facts: KernelFacts, limits: Limits, axis: UOp) -> float:
     """Cycles that a row waits for each vector that is read down the columns of a matrix."""
     row = row_loop(facts, axis)
@@ -99,8 +84,8 @@ def cut_tiles(draft: Draft, axis: UOp) -> None:
     tile = tile_of(draft.facts, draft.limits, axis, row, -(-axis.extent // width))
     column, panel = cut_columns(draft, axis, width, tile.wide)
     if row is not None and tile.below is not None:
-        draft.do(Split(tile.below, tile.lines), Bind((*tile.below, 1), AxisKind.UNROLL))
-        cut_rows(draft, row, tile.tall, [(*tile.below, 0), column], ())
+        lines = draft.cut(tile.below, tile.lines, AxisKind.UNROLL)
+        cut_rows(draft, row, tile.tall, [lines, column], ())
     elif row is not None and not cut_pairs(draft, row, tile.tall, [column], panel):
         cut_rows(draft, row, tile.tall, [column], panel)
 
@@ -248,7 +233,7 @@ def cut_rows(draft: Draft, row: UOp, tall: int, columns: list[Number], panel: Di
         draft.do(Split(number, block))
         front, number, between = [(*number, 0), *columns], (*number, 1), []
     if tall > 1:
-        draft.do(Split(number, tall), Bind((*number, 1), AxisKind.UNROLL))
+        draft.cut(number, tall, AxisKind.UNROLL)
     front = [*front, *between, (*number, 0) if tall > 1 else number]
     # The rows of a tile go outside of its columns: then one broadcast operand is live at a time.
     to_front(draft, place, [*front, (*number, 1)] if tall > 1 else front)

@@ -28,7 +28,7 @@ from tinycore.lower.cost import (
 from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import KernelFacts
 from tinycore.lower.loops import Number, arrays_of, counter_of, fills_of, stores_of
-from tinycore.lower.steps.stage import BANKS_BYTES, Dimension, Stage, scratch_bytes
+from tinycore.lower.steps.stage import BANKS_BYTES, WORD_BYTES, Dimension, Stage, scratch_bytes
 from tinycore.lower.steps.tensorize import COLUMNS, ROWS, STEPS, Tensorize
 from tinycore.lower.strategies.block_order import order_blocks
 from tinycore.lower.strategies.grid_shared import (
@@ -57,7 +57,6 @@ from tinycore.uop.op import AxisKind, Op
 
 DEPTH_BYTES: Final = 64
 """Depth of a stage: bytes per row of an operand that are staged at a time."""
-WORD_BYTES: Final = 4
 ACCESS_BYTES: Final = 16
 """Widest access of a thread to shared memory; 8 of them span all banks."""
 MOST_TURNS: Final = 4
@@ -342,7 +341,7 @@ def tensorize(
 def launch_tiles(draft: Draft, *own: Number | None) -> None:
     """Unroll the loops over the tiles of a subgroup, and launch a group for each step of others."""
     draft.do(*(Bind(n, AxisKind.UNROLL) for n in own if n is not None and draft.present(n)))
-    draft.do(*(Bind(counter.arg.number, AxisKind.GRID) for counter in draft.facts.launchable))
+    draft.launch()
 
 
 def steps_are_inner(facts: KernelFacts, side: UOp, unit: MatrixUnit, part: int) -> bool:

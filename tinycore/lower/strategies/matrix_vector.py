@@ -7,18 +7,16 @@ BLAS. This suits one row of sums, and a few, which would hardly reuse a packed p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
 from typing import Final
 
-from tinycore.lower.cost import NEAR_CACHE_BYTES, WAKE_OPERATIONS, Cost, Lanes, Proposal
+from tinycore.lower.cost import NEAR_CACHE_BYTES, WAKE_OPERATIONS
 from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import KernelFacts
 from tinycore.lower.loops import overwrites_what_it_reads
 from tinycore.lower.steps.accumulate import Accumulate
 from tinycore.lower.strategies.elementwise import output_lanes
 from tinycore.lower.strategies.matrix_product import row_loop
-from tinycore.lower.tile import Bind, Reorder, Split
+from tinycore.lower.tile import Reorder, Split
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Part
@@ -31,14 +29,10 @@ UPDATE_WAITS: Final = 2 / ROWS_AT_ONCE
 """Loading and storing a vector of sums, for each row that is added to it."""
 
 
-def propose(facts: KernelFacts, limits: Limits, lanes: Lanes) -> Iterator[Proposal]:
-    """Each output along which what is reduced are contiguous rows that lie far apart."""
-    if not facts.reductions or not facts.is_fixed or not facts.reduced:
-        return
-    for axis, cycles in lanes.items():
-        if axis.arg.kind is not AxisKind.REDUCE and reads_down(facts, axis, facts.reduced[-1]):
-            apply = partial(accumulate_rows, axis=axis, row=row_loop(facts, axis))
-            yield Proposal("matrix-vector", axis, Cost(cycles, UPDATE_WAITS), apply)
+def wait_for_updates(facts: KernelFacts, limits: Limits, axis: UOp) -> float | None:
+    """Cycles that a row waits for its sums; None for loops along which what is reduced are no
+    contiguous rows that lie far apart."""
+    return UPDATE_WAITS if reads_down(facts, axis, facts.reduced[-1]) else None
 
 
 def reads_down(facts: KernelFacts, axis: UOp, depth: UOp) -> bool:
@@ -57,9 +51,9 @@ def reads_down(facts: KernelFacts, axis: UOp, depth: UOp) -> bool:
     )
 
 
-def accumulate_rows(draft: Draft, axis: UOp, row: UOp | None) -> None:
+def accumulate_rows(draft: Draft, axis: UOp) -> None:
     """Add some rows at a time to a block of sums, and cut everything into lanes."""
-    width = output_lanes(draft, axis)
+    row, width = row_loop(draft.facts, axis), output_lanes(draft, axis)
     reduced, number = draft.facts.reduced, axis.arg.number
     block = sums_held(draft, axis.extent, 1 if row is None else row.extent, width)
     if block < axis.extent:
@@ -68,13 +62,12 @@ def accumulate_rows(draft: Draft, axis: UOp, row: UOp | None) -> None:
     depth = reduced[-1].arg.number
     around = [r.arg.number for r in reduced[:-1]]
     if reduced[-1].extent > ROWS_AT_ONCE:
-        draft.do(Split(depth, ROWS_AT_ONCE), Bind((*depth, 1), AxisKind.UNROLL))
-        around.append((*depth, 0))
+        around.append(draft.cut(depth, ROWS_AT_ONCE, AxisKind.UNROLL))
     held = (number,) if row is None else (row.arg.number, number)
     rest = [r.arg.number for r in draft.facts.outputs if r.arg.number not in held]
     draft.do(Reorder((*rest, *held)), Accumulate(held, tuple(around)))
     for part in ((*number, Part.HELD, 0), (*number, Part.HELD, 1), number):
-        draft.do(Split(part, width), Bind((*part, 1), AxisKind.VECTOR))
+        draft.cut(part, width, AxisKind.VECTOR)
 
 
 def sums_held(draft: Draft, columns: int, rows: int, width: int) -> int:

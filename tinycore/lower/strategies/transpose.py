@@ -5,11 +5,8 @@ Floor 3'. `lower/register_transpose.py` makes the loads of a square and the shuf
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
 from typing import Final
 
-from tinycore.lower.cost import Cost, Lanes, Proposal
 from tinycore.lower.draft import Draft
 from tinycore.lower.expand import LONGEST_STRIDE
 from tinycore.lower.kernel_facts import KernelFacts
@@ -24,13 +21,13 @@ MOST_AGAIN: Final = 8
 """Accept up to an eighth of redundant copying to read whole cache lines."""
 
 
-def propose(facts: KernelFacts, limits: Limits, lanes: Lanes) -> Iterator[Proposal]:
-    """Squares of the first loop contiguous in stores, and of a loop contiguous in loads.
+def squares_of(facts: KernelFacts, limits: Limits) -> tuple[UOp, UOp] | None:
+    """The first loop contiguous in stores, and a loop contiguous in loads; None without both.
 
     Each element is loaded, shuffled and stored in vectors; lanes that need no shuffle are cheaper.
     """
     if facts.reductions or facts.has_scan:
-        return
+        return None
     size = limits.vector_bytes // facts.itemsize
     stored = facts.stored
     loaded = [n for n in facts.accesses if n not in stored]
@@ -44,13 +41,15 @@ def propose(facts: KernelFacts, limits: Limits, lanes: Lanes) -> Iterator[Propos
         rows = [r for r in outputs if r is not column and r.extent >= size]
         row = next((r for r in rows for n in apart if facts.stride(n, r) == 1), None)
         if row is not None:
-            squares = partial(transpose_blocks, column=column, row=row, lanes=size)
-            yield Proposal("transpose", None, Cost(1.0), squares)
-            return
+            return column, row
+    return None
 
 
-def transpose_blocks(draft: Draft, column: UOp, row: UOp, lanes: int) -> None:
+def transpose_blocks(draft: Draft) -> None:
     """Cut both loops into squares, and put the loops over squares inside of all others."""
+    found, lanes = squares_of(draft.facts, draft.limits), draft.lanes()
+    assert found is not None, "the kernel has squares"  # or else there is no proposal
+    column, row = found
     inside, across = column.arg.number, row.arg.number
     draft.do(
         Split(inside, lanes),

@@ -296,7 +296,7 @@ def cut(draft: Draft, axis: Number) -> tuple[Number, Number]:
     """Cut a loop over tiles into blocks of some: the loops over blocks, and in one."""
     if not draft.present(axis):
         return (), ()  # a single tile
-    draft.do(Split(axis, SIDE_TILES), Bind((*axis, 1), AxisKind.UNROLL))
+    draft.cut(axis, SIDE_TILES, AxisKind.UNROLL)
     return (*axis, 0), (*axis, 1)
 
 

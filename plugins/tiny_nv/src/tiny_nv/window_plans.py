@@ -223,7 +223,7 @@ def stage_image(
     )
     draft.do(step)
     down, along, channels = (r.arg.number for r in fill_of(draft, number).src[1:])
-    draft.do(Split(channels, piece), Bind((*channels, 1), AxisKind.VECTOR))
+    draft.cut(channels, piece, AxisKind.VECTOR)
     deal(draft, [*draft.present((*channels, 0)), down, along])
 
 
@@ -250,7 +250,7 @@ def stage_weights(
     )
     draft.do(step)
     taps_at, rows, channels = (r.arg.number for r in fill_of(draft, number).src[1:])
-    draft.do(Split(channels, piece), Bind((*channels, 1), AxisKind.VECTOR))
+    draft.cut(channels, piece, AxisKind.VECTOR)
     draft.do(Split(rows, FILTERS_BESIDE))
     deal(draft, [*draft.present((*rows, 0), taps_at, (*channels, 0)), (*rows, 1)])
 

@@ -350,7 +350,7 @@ def tile_textured(draft: Draft, sides: Sides, block: Block, depth: int) -> bool 
     rows = cut_side(draft, sides.rows, block.tiles.rows, AxisKind.UNROLL, block.beside)
     if min(steps_in_tile(draft, columns), steps_in_tile(draft, rows)) < LEAST_REUSE:
         return False
-    draft.do(*(Bind(counter.arg.number, AxisKind.GRID) for counter in draft.facts.launchable))
+    draft.launch()
     at, inner = cut_depth(draft, depth)
     staged = stage_operands(draft, at, inner, tuple(sorted(rows)))
     for number in staged:
@@ -407,7 +407,7 @@ def unroll_textured(draft: Draft) -> None:
     (loop,) = dict.fromkeys(n.src[-1] for n in draft.facts.reductions)
     if loop.arg.kind is AxisKind.REDUCE and loop.extent % UNROLLED_TEXTURED == 0:
         number = loop.arg.number
-        draft.do(Split(number, UNROLLED_TEXTURED), Bind((*number, 1), AxisKind.UNROLL))
+        draft.cut(number, UNROLLED_TEXTURED, AxisKind.UNROLL)
 
 
 def tiles_along_sum(
@@ -443,7 +443,7 @@ def pixels_each(draft: Draft, sides: tuple[UOp, UOp], tile: tuple[int, int], wan
     """
     (row, column), (wide, tall) = (r.arg.number for r in sides), tile
     if tall > 1:
-        draft.do(Split(row, tall), Bind((*row, 1), AxisKind.UNROLL))
+        draft.cut(row, tall, AxisKind.UNROLL)
     if wide > 1:
         draft.do(Split(column, sides[1].extent // wide), Bind((*column, 0), AxisKind.UNROLL))
     load_rows(draft)
