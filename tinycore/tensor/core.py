@@ -44,8 +44,6 @@ from tinycore.tensor.grad import passes_gradient
 from tinycore.tensor.gradient_sources import ended_at, still_there
 from tinycore.tensor.liveness import (
     buffers_of_parameters,
-    may_be_former,
-    tensors_among,
     tensors_shown_in,
     while_walking,
 )
@@ -342,8 +340,7 @@ class Core:
         """
         node, base = self.uop, base_of_view(self.uop)
         below = ordered_through(node, passes_gradient)
-        find = tensors_shown_in if may_be_former(below) else tensors_among  # as mostly: it is quick
-        tensors = [t for t in find(below) if t is not self]
+        tensors = [t for t in tensors_shown_in(below) if t is not self]
         asking = [t for t in tensors if t.requires_grad]
         if node.op is Op.OWN and not any(t.uop is node for t in asking):
             return  # it asks anew

@@ -12,7 +12,7 @@ from operator import call
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from tinycore.tensor import graph, history, versions
-from tinycore.tensor.aliases import VIEW_OPS, base_of_view, buffers_below
+from tinycore.tensor.aliases import base_of_view, buffers_below
 from tinycore.tensor.change_tracking import (
     change_sets,
     record_gradient,
@@ -26,7 +26,6 @@ from tinycore.tensor.storage import (
     storage_at,
     view_of,
     waiting_storages,
-    waiting_tensors,
     walking,
 )
 from tinycore.tensor.views import is_shared
@@ -54,16 +53,18 @@ def while_walking(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def tensors_over(nodes: Iterable[UOp]) -> list[Core]:
+def tensors_over(
+    nodes: Iterable[UOp], is_asked: Callable[[Storage], bool] = lambda _: True
+) -> list[Core]:
     """Living tensors that are views of the BUFFERs among some nodes, in the version there or the
-    present one, or more than memory.
+    present one, or more than memory, and asked for then.
     """
-    found = {id(tensor): tensor for tensor in waiting_tensors()}
+    found = {s: None for s in waiting_storages() if is_asked(s)}
     for node in nodes:
         for version in (node, versions.current(node)) if node.op is Op.BUFFER else ():
             if (storage := storage_at(version)) is not None:
-                found |= {id(tensor): tensor for tensor in storage.tensors()}
-    return list(found.values())
+                found[storage] = None
+    return [tensor for storage in found for tensor in storage.tensors()]
 
 
 @while_walking
@@ -77,28 +78,17 @@ def buffers_shown(tensors: Iterable[Core]) -> list[UOp]:
     return [n for t in tensors for n in buffers_below(t.uop)]
 
 
-def tensors_among(nodes: Collection[UOp]) -> list[Core]:
-    """Living tensors that show some nodes."""
-    values = set(nodes)
-    for node in nodes:  # the value of a storage lies below all that is shown of it
-        while node.op in VIEW_OPS and node.src[0] not in values:
-            (node,) = node.src
-            values.add(node)
-    storages = {s: None for s in waiting_storages() if s.value in values}
-    storages |= {s: None for n in values if n.op is Op.BUFFER and (s := storage_at(n)) is not None}
-    return [tensor for s in storages for tensor in s.tensors() if tensor.uop in nodes]
-
-
 def tensors_shown_in(nodes: Collection[UOp]) -> list[Core]:
     """Living tensors that are among some nodes, or whose former content is."""
     equal, before = history.parts_in(nodes)
-    found = tensors_over(map(origin, nodes))
+    bases = {*map(base_of_view, nodes)}
+
+    def may_be(storage: Storage) -> bool:
+        base = base_of_view(storage.value)
+        return base in bases or base.op in WRITTEN or storage.is_owned
+
+    found = tensors_over(map(origin, nodes), may_be)
     return [t for t in found if equal(t.uop) or before(t.uop)]
-
-
-def may_be_former(nodes: Iterable[UOp]) -> bool:
-    """True if some nodes may be what a tensor showed before a write."""
-    return any(n.op is Op.OWN or (n.op in WRITTEN and storage_at(n) is None) for n in nodes)
 
 
 def give_gradients(

@@ -28,7 +28,6 @@ from tinycore.tensor.liveness import (
     buffers_shown,
     give_gradients,
     replace_nodes,
-    tensors_among,
     tensors_shown_in,
     while_walking,
 )
@@ -368,7 +367,7 @@ class Realization(Random):
     @while_walking
     def _shows_parameter(self) -> bool:
         """True if this tensor is, or is a view of, one that requires a gradient."""
-        return any(t.requires_grad for t in tensors_among(set(self.uop.toposort())))
+        return any(t.requires_grad for t in tensors_shown_in(set(self.uop.toposort())))
 
     def _seed_gradient(self, gradient: Self | None) -> UOp:
         """The gradient of this tensor itself: 1, or the given one. Raises GradientError."""
