@@ -36,7 +36,7 @@ BUDGETS: Final = {
     "tinycore/render": 17_960,
     "tinycore/schedule": 55_125,
     "tinycore/tensor": 120_535,
-    "tinycore/tensor/guards": 7_796,
+    "tinycore/tensor/guards": 7_743,
     "tinycore/uop": 43_358,
     "plugins/tiny_amd": 42_480,
     "plugins/tiny_cl": 9_508,
@@ -55,9 +55,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 474_937
+SUM: Final = 474_884
 """The budgets of the core together."""
-FLOORS: Final = 437_178
+FLOORS: Final = 437_125
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

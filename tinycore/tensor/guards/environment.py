@@ -42,7 +42,6 @@ from tinycore.tensor.guards.names import Names
 from tinycore.tensor.guards.readers import (
     class_readers,
     content_readers,
-    globals_reader,
     is_unseen,
     object_readers,
 )
@@ -166,8 +165,10 @@ class Walk:
             self.met.add(id(scope))
             root = self.roots and getattr(self.roots[0], "__globals__", None)
             home = "" if not path or root is scope else f"module {scope.get('__name__')}"
-            readers = [globals_reader(function, self.names)]
-            self.queue.append((number, place, function, home, readers))
+            # Names that are not there are builtins, or nothing yet.
+            wanted = self.names.scopes[id(scope)]
+            found = self.names.table(scope, wanted, (), "__globals__", GLOBAL)
+            self.queue.append((number, place, function, home, [found]))
 
     # --- what came of it
 

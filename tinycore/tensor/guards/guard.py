@@ -77,18 +77,6 @@ class Box(NamedTuple):
     roles: tuple[Role, ...]
     path: str
 
-    def put(self, container: Any, place: int, value: Any) -> None:
-        """Replace a value of a container by another one."""
-        label = self.reader.labels[place]
-        if label.startswith("."):
-            setattr(container, label[1:], value)
-        elif label.startswith(GLOBAL):
-            container.__globals__[label.removeprefix(GLOBAL)] = value
-        elif label.startswith(CELL):
-            container.__closure__[place].cell_contents = value
-        else:
-            container[[*container][place] if isinstance(container, dict) else place] = value
-
     def where(self, place: int) -> str:
         """A value's place in words."""
         return join_path(self.path, self.reader.labels[place])
@@ -166,7 +154,15 @@ class Guard:
     def put(self, roots: Values, number: int, place: int, value: Any) -> None:
         """Replace a value of a box that is there."""
         box = self.boxes[number]
-        box.put(self.value_at(roots, box.parent, box.place), place, value)
+        container, label = self.value_at(roots, box.parent, box.place), box.reader.labels[place]
+        if label.startswith("."):
+            setattr(container, label[1:], value)
+        elif label.startswith(GLOBAL):
+            container.__globals__[label.removeprefix(GLOBAL)] = value
+        elif label.startswith(CELL):
+            container.__closure__[place].cell_contents = value
+        else:
+            container[[*container][place] if isinstance(container, dict) else place] = value
 
     def value_at(self, roots: Values, parent: int, place: int) -> Any:
         """A value of the roots (0), or of a box by its number."""

@@ -19,7 +19,7 @@ from operator import attrgetter, methodcaller
 from typing import Any, Final
 
 from tinycore._deferred import NumpyArray
-from tinycore.tensor.guards.guard import BOX, CELL, GLOBAL, Reader, attributes, unpacked
+from tinycore.tensor.guards.guard import BOX, CELL, Reader, attributes, unpacked
 from tinycore.tensor.guards.keys import ATOMS, MISSING, Values, buffer_content, is_plain
 from tinycore.tensor.guards.names import LAYERS, STORED, Names
 
@@ -48,12 +48,6 @@ def object_readers(value: Any, names: Names) -> list[Reader]:
         return found
     # of functools.lru_cache, for example
     return [attributes("__wrapped__", ".__wrapped__")] if "__wrapped__" in (own or ()) else []
-
-
-def globals_reader(function: types.FunctionType, names: Names) -> Reader:
-    """The globals that functions of a module name; absent are builtins, or nothing yet."""
-    scope = function.__globals__
-    return names.table(scope, names.scopes[id(scope)], (), "__globals__", GLOBAL)
 
 
 def function_readers(function: types.FunctionType, names: Names) -> list[Reader]:
