@@ -33,6 +33,7 @@ FLOORS: dict[str, tuple[float, str]] = {
     "_progress": (0, "foundation"),
     "_signals": (0, "foundation"),
     "_stamp": (0, "foundation"),
+    "_tracebacks": (0, "foundation"),
     "_setting": (0, "foundation"),
     "cache": (0, "foundation"),
     "config": (0, "foundation"),

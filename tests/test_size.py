@@ -20,24 +20,24 @@ sys.path.append(str(ROOT))  # last: what is installed comes first
 from benchmarks.size import folder_sizes, sums  # noqa: E402
 
 BUDGETS: Final = {
-    "tinycore": 19_732,
-    "tinycore/array_api": 10_894,
-    "tinycore/builtin": 14_600,
+    "tinycore": 20_076,
+    "tinycore/array_api": 10_902,
+    "tinycore/builtin": 14_513,
     "tinycore/cli": 9_511,
-    "tinycore/device": 20_225,
-    "tinycore/engine": 21_117,
+    "tinycore/device": 20_223,
+    "tinycore/engine": 21_085,
     "tinycore/lower": 48_530,
     "tinycore/lower/steps": 13_100,
     "tinycore/lower/strategies": 25_560,
-    "tinycore/linalg": 7_464,
-    "tinycore/nn": 16_382,
+    "tinycore/linalg": 7_459,
+    "tinycore/nn": 16_376,
     "tinycore/nn/files": 14_695,
     "tinycore/nn/optim": 8_347,
     "tinycore/render": 17_960,
     "tinycore/schedule": 55_125,
-    "tinycore/tensor": 120_535,
+    "tinycore/tensor": 120_281,
     "tinycore/tensor/guards": 7_743,
-    "tinycore/uop": 43_358,
+    "tinycore/uop": 43_300,
     "plugins/tiny_amd": 42_480,
     "plugins/tiny_cl": 9_508,
     "plugins/tiny_cpu": 21_640,
@@ -55,7 +55,7 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 474_884
+SUM: Final = 474_786
 """The budgets of the core together."""
 FLOORS: Final = 437_125
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""

@@ -324,12 +324,9 @@ def nearest(name: str, known: Collection[str]) -> str | None:
 
 def one_edit_apart(a: str, b: str) -> bool:
     """True if one letter added, dropped, changed or swapped with the next makes `a` into `b`."""
-    if len(a) > len(b):
-        a, b = b, a
-    at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), len(a))
-    if len(a) < len(b):
-        return a[at:] == b[at + 1 :] and len(a) + 1 == len(b)
     if a == b:
         return False
-    swapped = a[at : at + 2] == b[at : at + 2][::-1] and a[at + 2 :] == b[at + 2 :]
-    return swapped or a[at + 1 :] == b[at + 1 :]
+    same = len(os.path.commonprefix((a, b)))  # noqa: RUF071  letters are meant
+    a, b = a[same:], b[same:]
+    swapped = a[1::-1] + a[2:] == b
+    return swapped or a[1:] in (b, b[1:]) or a == b[1:]

@@ -13,14 +13,10 @@ import threading
 from _thread import get_ident
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import wraps
 from types import FrameType
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final
 
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
-
-WORDS: Final = ("INT", "TERM", "HUP", "USR1", "USR2", "ALRM", "CHLD", "VTALRM", "PROF", "QUIT")
+WORDS: Final = "INT TERM HUP USR1 USR2 ALRM CHLD VTALRM PROF QUIT".split()
 SIGNALS: Final = tuple(
     int(getattr(signal, f"SIG{word}")) for word in WORDS if hasattr(signal, f"SIG{word}")
 )
@@ -114,16 +110,3 @@ def deliver(given: Mapping[int, Any], came: dict[int, FrameType | None]) -> None
         except BaseException:
             deliver(given, came)
             raise
-
-
-def undisturbed(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """The function, during which the program's own signal handlers are deferred."""
-
-    @wraps(function)
-    def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        if not (given := handlers()):
-            return function(*args, **kwargs)
-        with deferred(given):
-            return function(*args, **kwargs)
-
-    return run

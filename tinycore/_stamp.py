@@ -19,10 +19,9 @@ from tinycore.config import reader_of, settings
 HERE: Final = Path(__file__).parent
 
 INDECISIVE_SETTINGS: Final = frozenset(
-    {"DEBUG", "TRACE", "VIZ", "NO_COLOR", "VERIFY", "DEV", "LRU", "NULL_ALLOW_COPYOUT", "DATA_DIR"}
-    | {"TINYCORE_PLUGINS", "TINYCORE_PLUGINS_DENY", "TINYCORE_STRICT", "TRAINING", "JIT"}
-    | {"DEFAULT_FLOAT", "DEFAULT_INT", "CCACHE", "CACHE_DIR", "CACHE_SIZE", "WAIT_TIMEOUT_MS"}
-    | {"BEAM", "BEAM_SECONDS", "TUNED", "PARALLEL"}
+    "DEBUG TRACE VIZ NO_COLOR VERIFY DEV LRU NULL_ALLOW_COPYOUT DATA_DIR TINYCORE_PLUGINS "
+    "TINYCORE_PLUGINS_DENY TINYCORE_STRICT TRAINING JIT DEFAULT_FLOAT DEFAULT_INT CCACHE CACHE_DIR "
+    "CACHE_SIZE WAIT_TIMEOUT_MS BEAM BEAM_SECONDS TUNED PARALLEL".split()
 )
 """Settings that affect neither how a given graph is scheduled nor how a kernel is lowered; new
 settings are assumed to. BEAM and TUNED choose a plan, which has a place in keys of its own."""
@@ -32,15 +31,8 @@ DECISIVE_SETTINGS: Final = tuple(s.name for s in settings if s.name not in INDEC
 decisive_values: Final = reader_of(DECISIVE_SETTINGS)
 """Their values now, for keys of tables in memory."""
 
-ABOVE_TENSOR: Final = (
-    "__init__.py",
-    "__main__.py",
-    "array_api",
-    "cli",
-    "groups.py",
-    "helpers.py",
-    "linalg",
-    "nn",
+ABOVE_TENSOR: Final = tuple(
+    "__init__.py __main__.py array_api cli groups.py helpers.py linalg nn".split()
 )
 """The parts of this package on floors above that of tensors."""
 ABOVE_ENGINE: Final = ("tensor", *ABOVE_TENSOR)

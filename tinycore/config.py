@@ -41,6 +41,7 @@ from tinycore._setting import (
     text,
     words,
 )
+from tinycore._tracebacks import shown_at_caller
 from tinycore.errors import SettingError
 
 watchers: Final[dict[str, Callable[[Any, bool], None]]] = {}
@@ -171,6 +172,7 @@ class Settings:
     CACHE_DIR = text("", "Folder of the on-disk cache; empty takes the user's own", "a folder")
     CACHE_SIZE = number(1024, "MiB the on-disk cache may take; what is unused longest goes", 1)
 
+    @shown_at_caller
     def __setattr__(self, name: str, value: object) -> None:
         row(name)  # an unknown name is told with the nearest known one
         object.__setattr__(self, name, value)
@@ -218,6 +220,7 @@ class Context(ContextDecorator):
     Raises SettingError when it is made, for an unknown name or a value that is not allowed.
     """
 
+    @shown_at_caller
     def __init__(self, **overrides: object) -> None:
         self._overrides = {name: row(name).checked(value) for name, value in overrides.items()}
 

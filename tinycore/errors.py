@@ -226,13 +226,17 @@ def calling_frame() -> FrameType | None:
     frame: FrameType | None = sys._getframe(1)
     inside = False
     while frame is not None:
-        name = str(frame.f_globals.get("__name__"))
-        ours = name.partition(".")[0] == PACKAGE
+        ours = package(frame) == PACKAGE
         if inside and not ours:
             return frame
-        inside = inside or (ours and name != __name__)
+        inside = inside or (ours and frame.f_globals["__name__"] != __name__)
         frame = frame.f_back
     return None
+
+
+def package(frame: FrameType) -> str:
+    """The name of the package that a frame's module lies in."""
+    return str(frame.f_globals.get("__name__")).partition(".")[0]
 
 
 def shortened(file: str) -> str:

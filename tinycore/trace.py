@@ -19,7 +19,7 @@ from tinycore.errors import SettingError
 
 __all__ = ["CHANNELS", "PassTrace", "Trace", "ansilen", "ansistrip", "colored"]
 
-_COLORS: Final = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
+_COLORS: Final = "black red green yellow blue magenta cyan white".split()
 _ESCAPE: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 

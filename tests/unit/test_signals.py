@@ -15,7 +15,8 @@ import pytest
 from tests.fuzz.signals import Signals, sent
 from tinycore import Tensor, linalg
 from tinycore._locks import Busy, Turn
-from tinycore._signals import deferred, handlers, undisturbed
+from tinycore._signals import deferred, handlers
+from tinycore.tensor.signatures import at_once
 
 POSIX = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="timers are POSIX")
 
@@ -113,7 +114,7 @@ def test_a_handler_that_computes_beside_captured_steps_changes_nothing(tmp_path:
 def test_a_handler_is_called_after_what_it_must_not_see() -> None:
     order: list[str] = []
 
-    @undisturbed
+    @at_once
     def work() -> None:
         signal.raise_signal(signal.SIGUSR1)
         order.append("worked")

@@ -6,6 +6,9 @@ What is missing says why when it is asked for; docs/array-api.md lists everythin
 Python's own, so import the module, not its names.
 """
 
+import sys
+
+from tinycore._tracebacks import show_at_caller
 from tinycore.array_api import (
     _linear,
     constants,
@@ -39,6 +42,8 @@ __all__ += elementwise.__all__
 __all__ += manipulation.__all__
 __all__ += searching.__all__
 __all__ += statistical.__all__
+
+show_at_caller(sys.modules[__name__], __all__)
 
 
 def __getattr__(name: str) -> object:

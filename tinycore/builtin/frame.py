@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Axes", "Frame", "Memory", "Span", "both", "boxes"]
 
-LAUNCH_ORDER: Final = ("grid2", "grid1", "grid0", "block2", "block1", "block0")
+LAUNCH_ORDER: Final = tuple("grid2 grid1 grid0 block2 block1 block0".split())
 """The indices of a launch, slowest first."""
 
 Span = tuple[int, int]
@@ -67,7 +67,7 @@ class Memory:
     shared memory one per workgroup, and registers one per thread.
     """
 
-    __slots__ = ("accesses", "array", "base", "dtype", "kept", "label", "size")
+    __slots__ = tuple("accesses array base dtype kept label size".split())
 
     def __init__(
         self, array: Array, dtype: DType, size: int, label: str, base: Array | None = None

@@ -218,7 +218,7 @@ def reason_of(error: BaseException) -> str:
 
 
 RUNTIME: Final = ("load", "synchronize", "close")
-ALLOCATOR: Final = ("alloc", "free", "write", "read", "offset")
+ALLOCATOR: Final = tuple("alloc free write read offset".split())
 
 
 def verify_protocol(backend: Backend, runtime: object) -> None:

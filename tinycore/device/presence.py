@@ -36,8 +36,8 @@ LOADER_CACHE: Final = "/etc/ld.so.cache"
 """Paths of all libraries in the folders that ld.so.conf names (glibc's ldconfig)."""
 LIBRARY_VARIABLES: Final = ("PATH" if os.name == "nt" else "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 LIBRARY_FOLDERS: Final = (
-    *("/usr/lib", "/usr/lib64", "/usr/local/lib", "/lib", "/lib64", "/usr/lib/*-linux-gnu"),
-    *("/run/opengl-driver/lib", "/opt/homebrew/lib", "/system/lib64", "/vendor/lib64"),
+    "/usr/lib /usr/lib64 /usr/local/lib /lib /lib64 /usr/lib/*-linux-gnu "
+    "/run/opengl-driver/lib /opt/homebrew/lib /system/lib64 /vendor/lib64".split()
 )
 """Folders of libraries where no list of the loader says: musl, NixOS, macOS, Android."""
 

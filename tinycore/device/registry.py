@@ -19,6 +19,7 @@ from typing import Final, NoReturn
 
 from tinycore._locks import recursive_lock
 from tinycore._signals import silence
+from tinycore._tracebacks import shown_at_caller
 from tinycore.config import in_force, settings
 from tinycore.device.backend import Backend
 from tinycore.device.discovery import BROKEN, Candidate, DeviceState, Plugins, State, extras
@@ -152,7 +153,7 @@ class Registry:
         fix when it has one that cannot be used. Never another device instead.
         """
         found = self._open.get(name)
-        return found if found is not None else self._opened(self.canonicalize(name))
+        return found if found is not None else self._opened(name)
 
     def get_available_devices(self) -> list[str]:
         """The names of all backends that can be used, the preferred first. Opens nothing; imports
@@ -243,7 +244,9 @@ class Registry:
 
     # --- how
 
+    @shown_at_caller
     def _opened(self, name: str) -> OpenDevice:
+        name = self.canonicalize(name)
         with self._lock:
             if name in self._open:
                 return self._open[name]

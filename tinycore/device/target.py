@@ -13,6 +13,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Final, NoReturn
 
+from tinycore._tracebacks import shown_at_caller
 from tinycore.config import settings
 from tinycore.errors import SettingError
 
@@ -63,6 +64,7 @@ def default_of(text: str) -> str:
 
 
 @lru_cache(maxsize=256)
+@shown_at_caller
 def parse_targets(text: str) -> tuple[Target, ...]:
     """The devices that the text of DEV names, the default first; none for an empty text.
 
@@ -126,6 +128,7 @@ def _refuse(text: str, problem: str) -> NoReturn:
     )
 
 
+@shown_at_caller
 def device_and_index(name: str) -> tuple[str, int]:
     """The backend's name and the number in a device name such as CPU or cpu:1.
 

@@ -16,9 +16,8 @@ from tinycore.errors import PluginError
 from tinycore.uop.pattern import RuleSet
 
 HOOK: Final = "tinycore_rewrite_rules"
-HOOK_STAGES: Final = (
-    *("expand", "gates", "group", "registers", "launch", "align", "images", "lower", "scalars"),
-    *("tidy", "copies", "stream"),
+HOOK_STAGES: Final = tuple(
+    "expand gates group registers launch align images lower scalars tidy copies stream".split()
 )
 """The passes of lowering, before which rules can be added."""
 NO_RULES: Final[Mapping[str, RuleSet]] = {}

@@ -14,8 +14,10 @@ Floor 6. The files, in the order in which a training passes them:
 - `onnx.py`: the runner of ONNX models, which tiny-onnx brings
 """
 
+import sys
 from typing import TYPE_CHECKING
 
+from tinycore._tracebacks import show_at_caller
 from tinycore.nn import datasets, optim, state
 from tinycore.nn.attention import MultiHeadAttention
 from tinycore.nn.convolution import Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d
@@ -72,6 +74,7 @@ __all__ = [
 ]
 
 __dir__ = __all__.copy
+show_at_caller(sys.modules[__name__], __all__)
 
 
 def _names(layer: object) -> list[str]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, overload
 
+from tinycore._tracebacks import shown_at_caller
 from tinycore.errors import ArgumentError, ArgumentTypeError
 from tinycore.nn.state import get_state_dict
 from tinycore.tensor import Tensor
@@ -98,10 +99,9 @@ def wrapped(fxn: Function[Parameters, Result], options: Options) -> Function[Par
 
     @functools.wraps(fxn, updated=())
     def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        result: Result = applied(fxn, options, args, kwargs)
-        return result
+        return applied(fxn, options, args, kwargs)  # type: ignore[no-any-return]
 
-    return call
+    return shown_at_caller(call)
 
 
 def applied(fxn: Callable[..., Any], options: Options, args: Any, kwargs: Any) -> Any:

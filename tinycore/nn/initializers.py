@@ -11,7 +11,6 @@ from tinycore import Tensor
 from tinycore.errors import ArgumentError, ArgumentTypeError
 
 __all__ = [
-    "glorot_uniform",
     "inverse_root_uniform",
     "neutral_affine",
     "positive_sizes",
@@ -27,14 +26,6 @@ def inverse_root_uniform(shape: tuple[int, ...], inputs: int) -> Tensor:
     """
     bound = 1 / math.sqrt(inputs)
     return Tensor.uniform(*shape, low=-bound, high=bound)
-
-
-def glorot_uniform(outputs: int, inputs: int) -> Tensor:
-    """A matrix (outputs, inputs), uniform within sqrt(6/(inputs + outputs)).
-
-    The "normalized initialization", equation 16 of the same paper.
-    """
-    return Tensor.glorot_uniform(outputs, inputs)
 
 
 def neutral_affine(wanted: bool, *shape: int) -> tuple[Tensor | None, Tensor | None]:

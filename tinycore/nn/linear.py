@@ -8,7 +8,6 @@ from __future__ import annotations
 from tinycore import Tensor, dtypes
 from tinycore.errors import ArgumentError, DTypeError, ShapeError
 from tinycore.nn.initializers import (
-    glorot_uniform,
     inverse_root_uniform,
     positive_sizes,
     verify_input,
@@ -58,7 +57,7 @@ class Embedding:
 
     def __init__(self, vocab_size: int, embed_size: int, padding_idx: int | None = None) -> None:
         positive_sizes("Embedding", vocab_size=vocab_size, embed_size=embed_size)
-        self.weight = glorot_uniform(outputs=vocab_size, inputs=embed_size)
+        self.weight = Tensor.glorot_uniform(vocab_size, embed_size)
         self.padding_idx = padding_idx
         if padding_idx is not None:
             if not -vocab_size <= padding_idx < vocab_size:

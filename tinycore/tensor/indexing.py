@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, Self, TypeAlias
 from tinycore._deferred import NumpyArray, numpy
 from tinycore._lru import Lru
 from tinycore.dtype import Scalar, dtypes, from_numpy_dtype
-from tinycore.errors import ArgumentError, IndexRangeError, ShapeError
+from tinycore.errors import ArgumentError, ArgumentTypeError, IndexRangeError, ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.checks import (
     broadcast_shapes,
@@ -309,7 +309,7 @@ class Indexing(Creation):
     def __iter__(self) -> Iterator[Self]:
         """The parts along the first axis. Raises TypeError when there is no axis."""
         if not self.ndim:
-            raise TypeError("iteration over a tensor with no axes")
+            raise ArgumentTypeError("iteration over a tensor with no axes")
         return map(self.__getitem__, range(self.shape[0]))
 
     def __setitem__(

@@ -21,7 +21,6 @@ from collections.abc import Callable
 from typing import Any, Final, Generic, ParamSpec, TypeVar, cast
 
 from tinycore._locks import recursive_lock
-from tinycore._signals import undisturbed
 from tinycore.config import in_force
 from tinycore.engine.captured_step import CapturedStep, trace
 from tinycore.engine.run import recordings
@@ -32,6 +31,7 @@ from tinycore.tensor.guards.environment import Environment
 from tinycore.tensor.guards.guard import attributes
 from tinycore.tensor.guards.keys import reference_to
 from tinycore.tensor.guards.readers import WRAPPERS
+from tinycore.tensor.signatures import at_once
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -118,7 +118,7 @@ class TinyJit(Generic[Parameters, Result]):
         """The step that the last call captured or replayed; None before one was."""
         return None if self.last is None else self.last.step
 
-    @undisturbed
+    @at_once
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         """Run the function, capture it, or replay it, whichever is due."""
         values = in_force()

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 from tinycore._deferred import deferred
 from tinycore._locks import writing
-from tinycore._signals import undisturbed
 from tinycore.dtype import dtypes
 from tinycore.tensor import graph, held_values, history, versions
 from tinycore.tensor.aliases import VIEW_OPS, base_of_view, buffers_below, parts_of
@@ -53,7 +52,6 @@ class Writes:
     done = 0
 
 
-@undisturbed
 def compute(
     requested: Callable[[], list[UOp]], owners: Sequence[Core] = (), read: UOp | None = None
 ) -> dict[UOp, UOp]:

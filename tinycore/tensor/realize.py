@@ -11,7 +11,6 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from tinycore._deferred import deferred, numpy
-from tinycore._signals import undisturbed
 from tinycore.dtype import Scalar, dtypes, to_numpy_dtype
 from tinycore.errors import DTypeError, GradientError, ShapeError, TinycoreError
 from tinycore.tensor import graph, history
@@ -312,7 +311,6 @@ class Realization(Random):
 
     # --- differentiating
 
-    @undisturbed
     def gradient(self, *targets: Self, gradient: Self | None = None) -> list[Self]:
         """The derivatives of this number with respect to targets.
 
@@ -340,7 +338,6 @@ class Realization(Random):
         check_leaves(nodes, [t for t in targets if t not in found])
         return [self._from_node(found.get(t, graph.full_like(t.uop, 0))) for t in targets]
 
-    @undisturbed
     def backward(self, gradient: Self | None = None) -> Self:
         """Add derivatives of this scalar to `grad` of living float tensors it was computed from.
 

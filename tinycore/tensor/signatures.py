@@ -23,12 +23,11 @@ from inspect import Parameter, signature, unwrap
 from itertools import chain, cycle
 from numbers import Integral, Real
 from reprlib import Repr
-from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, NoReturn
 
 from tinycore._deferred import NumpyArray, NumpyBool, NumpyComplex
 from tinycore._signals import deferred, handlers, has_no_handler
-from tinycore.config import settings
+from tinycore._tracebacks import Function, hide_frames, with_name_of
 from tinycore.dtype import DType, dtypes, to_dtype
 from tinycore.errors import (
     ArgumentError,
@@ -41,23 +40,26 @@ from tinycore.errors import (
 from tinycore.uop.node import UOp
 from tinycore.uop.size import Variable
 
-SPELLINGS: Final = (
-    ("axis", "dim", "axes", "dims", "order"),
-    ("keepdim", "keepdims", "keep_dim", "keep_dims"),
-    ("shape", "size", "sizes"),
-    ("min_", "min", "a_min", "amin"),
-    ("max_", "max", "a_max", "amax"),
-    ("correction", "ddof"),
-    ("Y", "target", "labels"),
-    ("fill_value", "value"),
-    ("x", "other", "y"),
-    ("dim0", "axis1"),
-    ("dim1", "axis2"),
-    ("stop", "end"),
-    ("repeats", "reps"),
-    ("neg_slope", "negative_slope"),
-    ("eps", "epsilon"),
-    ("padding", "pad"),
+SPELLINGS: Final = tuple(
+    line.split()
+    for line in (
+        "axis dim axes dims order",
+        "keepdim keepdims keep_dim keep_dims",
+        "shape size sizes",
+        "min_ min a_min amin",
+        "max_ max a_max amax",
+        "correction ddof",
+        "Y target labels",
+        "fill_value value",
+        "x other y",
+        "dim0 axis1",
+        "dim1 axis2",
+        "stop end",
+        "repeats reps",
+        "neg_slope negative_slope",
+        "eps epsilon",
+        "padding pad",
+    )
 )
 """Names of one meaning."""
 
@@ -375,24 +377,16 @@ def is_complex(value: Any) -> bool:
     )
 
 
+WRITTEN_AS: Final = {
+    **{name: name for name in "add sub mul matmul mod pow lshift rshift".split()},
+    "truediv": "div",
+    "floordiv": "idiv",
+    "and": "bitwise_and",
+    "or": "bitwise_or",
+    "xor": "bitwise_xor",
+}
 TOLD_AS: Final = {
-    f"__{form}{written}__": name
-    for written, name in (
-        ("add", "add"),
-        ("sub", "sub"),
-        ("mul", "mul"),
-        ("matmul", "matmul"),
-        ("truediv", "div"),
-        ("floordiv", "idiv"),
-        ("mod", "mod"),
-        ("pow", "pow"),
-        ("and", "bitwise_and"),
-        ("or", "bitwise_or"),
-        ("xor", "bitwise_xor"),
-        ("lshift", "lshift"),
-        ("rshift", "rshift"),
-    )
-    for form in ("", "r", "i")
+    f"__{form}{written}__": name for written, name in WRITTEN_AS.items() for form in ("", "r", "i")
 } | {
     "__init__": "Tensor",
     "__lt__": "less",
@@ -433,30 +427,41 @@ def checked(name: str, function: Callable[..., Any], tensor: type, own: bool) ->
     own = own and name not in LONG
     if is_public and unwrap(function).__annotations__.keys() - {"return"}:
         return with_argument_checks(TOLD_AS.get(name, name), function, tensor, own)
-    return at_once(function) if own and (is_public or is_special(name)) else function
+    is_special = name.startswith("__") and name.endswith("__")  # as `__neg__`, called by Python
+    return at_once(function) if own and (is_public or is_special) else function
 
 
 LONG: Final = frozenset({"__init_subclass__", "__new__", "from_url"})
 """Methods during which signal handlers are called: a download takes its time."""
 
 
-def is_special(name: str) -> bool:
-    """True if Python calls a method of that name, such as `__neg__`."""
-    return name.startswith("__") and name.endswith("__")
+def at_once(
+    function: Function,
+    checked_call: Callable[[tuple[Any, ...], dict[str, Any]], Any] | None = None,
+    own: bool = True,
+    name: str = "",
+) -> Function:
+    """A method, of which programs call the checked one; its mistakes are shown at the caller.
 
-
-def at_once(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A method, during which the program's own signal handlers are deferred."""
+    During an `own` one the program's own signal handlers are deferred.
+    """
 
     @wraps(function)
     def call(*given: Any, **named: Any) -> Any:
-        if sys._getframe(1).f_globals.get("__package__") == __package__ or has_no_handler():
+        if sys._getframe(1).f_globals.get("__package__") == __package__:
             return function(*given, **named)
-        with deferred(handlers()):
-            return function(*given, **named)
+        try:
+            if not own or has_no_handler():
+                return checked_call(given, named) if checked_call else function(*given, **named)
+            with deferred(handlers()):
+                return checked_call(given, named) if checked_call else function(*given, **named)
+        except Exception as error:
+            if isinstance(error, MISTAKES) and not str(error).startswith(name):
+                error.args = (f"{name}: {error}", *error.args[1:])  # a step of it found it
+            hide_frames(error)
+            raise
 
-    call.__code__ = call.__code__.replace(co_qualname=function.__qualname__)  # type: ignore[attr-defined]
-    return call
+    return with_name_of(function, call)
 
 
 def at_once_where_changed(member: property) -> property:
@@ -488,42 +493,12 @@ def one_by_one(
     return tuple(chain.from_iterable(rows)), named
 
 
-def frames_of_others(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback if frames of a program are in it, as those of a function that it gave, else None.
-
-    A caller's mistake is in the caller's line: it is not shown below a dozen of ours, unless DEBUG
-    is on.
-    """
-    inner, names = trace, set()
-    while inner is not None:
-        names.add(str(inner.tb_frame.f_globals.get("__name__")).partition(".")[0])
-        inner = inner.tb_next
-    return trace if settings.DEBUG or names - {"tinycore"} else None
-
-
-def called_wrongly(name: str, error: TypeError) -> str:
-    """Python's message about missing or further arguments, with the name of the operation."""
-    _, _, what = str(error).partition("() ")
-    return f"{name}: {what or error}"
-
-
 def with_argument_checks(
     name: str, function: Callable[..., Any], tensor: type, own: bool
 ) -> Callable[..., Any]:
-    """A method that checks its arguments, except for calls from this folder; its `own` methods
-    defer signal handlers, too.
-    """
+    """A method that checks its arguments, except for calls from this folder."""
     contract = Contract(name, function, tensor)
     seen = contract.seen
-
-    @wraps(function)
-    def call(*given: Any, **named: Any) -> Any:
-        if sys._getframe(1).f_globals.get("__package__") == __package__:
-            return function(*given, **named)
-        if not own or has_no_handler():
-            return checked_call(given, named)
-        with deferred(handlers()):
-            return checked_call(given, named)
 
     def checked_call(given: tuple[Any, ...], named: dict[str, Any]) -> Any:
         try:
@@ -535,14 +510,10 @@ def with_argument_checks(
                 if contract.check(given, named):
                     given, named = contract.with_tensors(given, named)
             return function(*given, **named)
-        except MISTAKES as error:  # a step of this operation may have found it
-            if not str(error).startswith(name):
-                error.args = (f"{name}: {error}", *error.args[1:])
-            raise error.with_traceback(frames_of_others(error.__traceback__)) from error.__cause__
         except TypeError as error:
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                 raise
-            raise ArgumentTypeError(called_wrongly(name, error)) from None
+            told = str(error).partition("() ")[2] or error
+            raise ArgumentTypeError(f"{name}: {told}") from None
 
-    call.__code__ = call.__code__.replace(co_qualname=function.__qualname__)  # type: ignore[attr-defined]
-    return call
+    return at_once(function, checked_call, own, name)

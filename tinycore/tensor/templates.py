@@ -14,6 +14,7 @@ from operator import itemgetter
 from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
 from tinycore._lru import Lru
+from tinycore._tracebacks import with_name_of
 from tinycore.config import settings
 from tinycore.dtype import DType, dtypes
 from tinycore.tensor import graph
@@ -116,8 +117,7 @@ def templated(
             templates.keep(words, traced or REJECTED)
         return method(self, *given, **named)
 
-    call.__code__ = call.__code__.replace(co_qualname=method.__qualname__)  # type: ignore[attr-defined]
-    return call
+    return with_name_of(method, call)
 
 
 def call_key(

@@ -130,20 +130,9 @@ class UOp(Operators["UOp"]):
     Build nodes with `UOp(...)` or with the operators below. Never assign to the fields.
     """
 
-    __slots__ = (
-        *("__weakref__", "_below", "_bloom", "_bounds", "_device", "_memory", "_normal"),
-        *(
-            "_order",
-            "_origin",
-            "_past",
-            "_ranges",
-            "_shape",
-            "_terms",
-            "arg",
-            "dtype",
-            "op",
-            "src",
-        ),
+    __slots__ = tuple(
+        "__weakref__ _below _bloom _bounds _device _memory _normal _order _origin _past _ranges "
+        "_shape _terms arg dtype op src".split()
     )
 
     op: Op

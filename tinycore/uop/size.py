@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple, NoReturn, TypeGuard, cast
 
 from tinycore._deferred import deferred
 from tinycore._locks import replaced
+from tinycore._tracebacks import shown_at_caller
 from tinycore.dtype import DType, DTypeLike, dtypes, integer_for, to_dtype
 from tinycore.errors import ArgumentError, ArgumentTypeError, DTypeError, JitError, ShapeError
 from tinycore.uop.node import Launched, UOp
@@ -182,6 +183,7 @@ class Variable(Arithmetic):
     greatest: int
     dtype: DTypeLike | None = field(default=None, compare=False)
 
+    @shown_at_caller
     def __post_init__(self) -> None:
         if type(self.name) is not str or not self.name:
             raise ArgumentError(f"Variable: a name is a text, got {self.name!r}")

@@ -19,14 +19,9 @@ from typing import Any, Final
 from tinycore.tensor.guards.guard import BOX, OTHERS, Reader
 from tinycore.tensor.guards.keys import MISSING, Values
 
-LIBRARIES: Final = sys.stdlib_module_names - {
-    "argparse",
-    "collections",
-    "configparser",
-    "queue",
-    "string",
-    "threading",
-}
+LIBRARIES: Final = sys.stdlib_module_names - set(
+    "argparse collections configparser queue string threading".split()
+)
 """Modules that are not looked into; those whose objects hold what programs put there are."""
 OWN: Final = ("llm", "cli", "testing")
 """Packages of tinycore that are looked into, as programs are."""
@@ -37,7 +32,7 @@ BY_NAME: Final = {"getattr": 1, "setattr": 1, "hasattr": 1, "delattr": 1} | dict
     ("attrgetter", "methodcaller"), 0
 )
 """Functions that take the name of an attribute as text, and which argument that is."""
-ALL_NAMES: Final = frozenset({"vars", "dir", "__dict__", "asdict", "astuple", "getmembers"})
+ALL_NAMES: Final = frozenset("vars dir __dict__ asdict astuple getmembers".split())
 """Functions and attributes that reach all attributes of an object."""
 ATTRIBUTE, GLOBAL, STORED, MODULE = "attribute", "global", "stored", "module"
 NAMED: Final[Mapping[str, tuple[str, ...]]] = {
