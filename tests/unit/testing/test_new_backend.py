@@ -6,11 +6,10 @@ import json
 import os
 import subprocess
 import sys
-import venv
-import zipfile
 from pathlib import Path
 
 import pytest
+from built_wheels import empty_environment, wheel_of
 
 from tiny_testing.new_backend import FILES, PACKAGE_KINDS, write
 from tinycore.cli.main import main
@@ -18,33 +17,6 @@ from tinycore.errors import ArgumentError
 
 ROOT = Path(__file__).parents[3]
 SUPPORT = [ROOT / "plugins" / name for name in ("tiny_hcq", "tiny_testing")]
-BUILD = "import sys; from hatchling.build import build_wheel; print(build_wheel(sys.argv[1]))"
-
-
-def wheel_of(folder: Path, into: Path) -> Path:
-    """The wheel of a package, built without a network."""
-    done = subprocess.run(
-        [sys.executable, "-c", BUILD, str(into)],
-        cwd=folder, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return into / done.stdout.split()[-1]
-
-
-def empty_environment(folder: Path, *wheels: Path) -> Path:
-    """The Python of an environment with some wheels only, and what they depend on from here."""
-    venv.create(folder, with_pip=False, symlinks=True)
-    python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    site = subprocess.run(
-        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
-        capture_output=True, text=True, check=True,
-    ).stdout.strip()  # fmt: skip
-    for wheel in wheels:  # a wheel of pure Python is installed by unpacking it
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(site)
-    here = [path for path in sys.path if path.endswith("site-packages")]
-    (Path(site) / "dependencies.pth").write_text("\n".join(here) + "\n")
-    return python
 
 
 @pytest.mark.slow
