@@ -18,7 +18,7 @@ from tinycore.tensor.aliases import VIEW_OPS, base_of_view, buffers_below, parts
 from tinycore.tensor.change_tracking import change_sets, record_bound
 from tinycore.tensor.core import Core
 from tinycore.tensor.grad import is_data_written, passes_gradient
-from tinycore.tensor.gradient_sources import end_at, ended_at
+from tinycore.tensor.gradient_sources import end_at, ended_at, origin
 from tinycore.tensor.liveness import replace_nodes, while_walking
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.storage import Storage, waiting_storages
@@ -122,6 +122,10 @@ def run_and_publish(
         replaced, cached = computed
         captured = held_values.scope.ends_gradients
         if written:
+            # a kernel that ran for one of its results has written the others, though none is read
+            ran = {n.src[1] for n in replaced if n.op is Op.ASSIGN and n.src[1].op is Op.KERNEL}
+            beside = [n for n in form.assigned if n.src[1] in ran]
+            replaced = {n: graph.reshape(origin(n), n.shape) for n in beside} | replaced
             if not renewed:
                 of_run = history if captured else versions  # captures work on addresses
                 renewed.update(of_run.renewed(written))

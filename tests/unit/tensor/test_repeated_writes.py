@@ -55,6 +55,21 @@ def test_a_write_between_kernels_that_wait_is_done_each_time() -> None:
     assert count.item() == 0.5**6
 
 
+@pytest.mark.parametrize("first", ["difference", "written"])
+def test_a_write_by_a_kernel_that_another_result_has_made_run_is_not_done_again(first: str) -> None:
+    x = Tensor([7]).realize()
+    x += 2
+    difference = x - x
+    copy = difference.clone()
+    copy.kernelize()  # one kernel writes to both
+    read = {"difference": difference, "written": x}
+
+    assert read[first].tolist() == [0 if first == "difference" else 9]
+    assert (x.tolist(), difference.tolist(), copy.tolist()) == ([9], [0], [0])
+    x += 1
+    assert x.tolist() == [10]
+
+
 def test_a_kernel_by_hand_runs_as_often_as_it_is_called() -> None:
     def grow(x: Any) -> Any:
         return x.store(0, x[0] + 1)
