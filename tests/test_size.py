@@ -26,7 +26,7 @@ BUDGETS: Final = {
     "tinycore/cli": 9_511,
     "tinycore/device": 20_223,
     "tinycore/engine": 21_085,
-    "tinycore/lower": 48_530,
+    "tinycore/lower": 48_363,
     "tinycore/lower/steps": 13_100,
     "tinycore/lower/strategies": 25_560,
     "tinycore/linalg": 7_459,

@@ -11,8 +11,8 @@ Floor 3'. The files, in the order in which a kernel passes them:
     - `plan_neighbors.py`: plans near a plan, which BEAM measures
 - `tile.py`: the tile language, whose steps are a file each in `steps/`; `legality.py` is what they
   ask before they object, `loops.py` finds and exchanges loops
-- `tighten.py`: folds without the steps that a condition makes neutral; `tighten_strips.py`: fused
-  rows without the columns that no row of a strip sees
+- `tighten.py`: folds without the steps that a condition makes neutral, and fused rows without the
+  columns that no row of a strip sees
 - `fragments.py`: what each lane holds of the operands of a matrix unit
 - `expand.py`, `merge_reductions.py`, `register_transpose.py`: unrolled loops, lanes of vectors
 - `cooperative.py`: what the threads of a workgroup reduce and fill together

@@ -26,8 +26,7 @@ from tinycore.lower.plan import planned
 from tinycore.lower.predicate import gates
 from tinycore.lower.registers import reduce_to_registers
 from tinycore.lower.scalars import instructions, scalars
-from tinycore.lower.tighten import tighten_folds
-from tinycore.lower.tighten_strips import tighten_strips
+from tinycore.lower.tighten import tighten
 from tinycore.lower.tile import Plan, apply_plan
 from tinycore.render.base import Limits, LinearKernel, Renderer, value_names
 from tinycore.trace import PassTrace, Trace
@@ -57,7 +56,7 @@ def expand_loops(kernel: UOp, renderer: Renderer) -> UOp:
 
     Folds are over the steps that can change them.
     """
-    return expand(share_fills(tighten_strips(tighten_folds(kernel)), renderer.limits))
+    return expand(share_fills(tighten(kernel), renderer.limits))
 
 
 def by_limits(run: Callable[[UOp, Limits], UOp]) -> Callable[[UOp, Renderer], UOp]:

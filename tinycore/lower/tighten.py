@@ -1,9 +1,13 @@
-"""Tighter loop bounds of reductions: masked steps are skipped, as in causal attention.
+"""Tighter loops: steps that a mask hides are skipped, as in causal attention.
 
 Floor 3'. In causal attention, a block of keys that no row of a group sees adds nothing: its scores
 are all -inf, and their weights 0. The same holds for any fold whose value is its neutral element
 whenever a comparison of indices is true, or is false. The trip count of such a loop becomes an
 expression of the loops over groups, so that all threads of a group execute the same steps.
+
+In fused rows the comparison is in the nest that computes the scores. Later nests read these from an
+array of the strip, which holds one value in all columns from some column on (or up to some). Every
+nest of the strip skips these columns: they are neither computed nor read.
 
 Products with 0 are taken as 0, as if the other factor were finite: a hidden infinity or NaN has no
 effect in a step that is skipped.
@@ -13,15 +17,19 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from tinycore.dtype import dtypes
 from tinycore.lower.dims import is_known_at_launch
+from tinycore.lower.legality import PLAIN_KINDS
 from tinycore.lower.loops import closer_of
 from tinycore.lower.steps.split import MASKED
+from tinycore.lower.strategies.fused_rows import nests_of
+from tinycore.render.base import pointer_of
+from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind, Op, neutral_element
+from tinycore.uop.op import CLOSERS, AxisKind, Op, neutral_element
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.sums import terms_of
 from tinycore.uop.symbolic import simplify
@@ -37,44 +45,109 @@ class Excess(NamedTuple):
     stride: int
 
 
-def tighten_folds(kernel: UOp) -> UOp:
-    """The kernel with reductions over matrix products limited to the steps that can change them."""
+class Columns(NamedTuple):
+    """The columns that a loop visits: `width` at each step, `length` in a row."""
+
+    width: int
+    length: int
+    base: UOp
+    """The counter of `unit` columns: the loop, or the minimum of its step and a last position."""
+    unit: int
+
+
+class Cut(NamedTuple):
+    """A loop that may skip hidden columns."""
+
+    loop: UOp
+    columns: Columns
+    excesses: Sequence[Excess]
+    """The steps that comparisons hide; none if arrays that a nest reads have hidden columns."""
+
+
+Known = dict[UOp, Value]
+Reason = tuple[Excess | None, Known]
+"""The steps that a comparison hides, if one does, and the values of nodes in hidden ones."""
+
+
+def tighten(kernel: UOp) -> UOp:
+    """A kernel without steps that change nothing: of reductions over matrix products, and of nests
+    over the rows of a strip."""
     nodes = kernel.toposort()
-    if not any(n.op is Op.MATRIX for n in nodes):
+    if any(n.op is Op.MATRIX for n in nodes):
+        groups = [n for n in nodes if n.op is Op.RANGE and n.arg.kind is AxisKind.GRID]
+        for loop in (n for n in nodes if n.op is Op.RANGE and n.arg.kind is AxisKind.REDUCE):
+            kernel = without_hidden(kernel, [cut_of_fold(kernel, loop, groups)])
+    if len(nests_of(kernel)) < 2 or kernel.src[0].op is not Op.END:
         return kernel
-    loops = [n for n in nodes if n.op is Op.RANGE and n.arg.kind is AxisKind.REDUCE]
-    for loop in loops:
-        found = excesses_of_folds(kernel, loop)
-        # Skip steps at one end of the loop only; at its start, if there are some at both.
-        are_first = any(excess.stride < 0 for excess in found)
-        seen = [steps_seen(e, loop) for e in found if (e.stride < 0) is are_first]
-        if seen:
-            steps = functools.reduce(UOp.minimum, seen)
-            kernel = tightened(kernel, loop, steps, are_first)
+    body, *outside = kernel.src[0].src
+    written = [pointer_of(n.src[0]) for n in body.toposort() if n.op is Op.STORE]
+    hidden = Hidden(body.src, outside)
+    if not all(map(hidden.take, body.src)) or any(written.count(n) > 1 for n in hidden.arrays):
+        return kernel
+    return without_hidden(kernel, hidden.cuts)
+
+
+def cut_of_fold(kernel: UOp, loop: UOp, groups: Collection[UOp]) -> Cut:
+    """A loop of reductions, and the steps of it at one end that change none of them."""
+    folds = [n for n in closer_of(kernel, loop) if n.op is Op.REDUCE]
+    found = dict.fromkeys(e for e, _ in idle(folds, (), hiding(folds, loop, loop, groups)) if e)
+    # At its start, if there are some at both.
+    are_last = any(e.stride < 0 for e in found)
+    excesses = [e for e in found if (e.stride < 0) is are_last]
+    return Cut(loop, Columns(1, int(loop.src[0].vmax), loop, 1), excesses)
+
+
+def without_hidden(kernel: UOp, cuts: Sequence[Cut]) -> UOp:
+    """The kernel without the steps of some loops that visit hidden columns only.
+
+    At least one column is always visited: a softmax of hidden scores only is NaN.
+    """
+    signs = {e.stride < 0 for cut in cuts for e in cut.excesses}
+    if len(signs) != 1:
+        return kernel
+    are_last = signs.pop()
+    one, all_ = (UOp.minimum, UOp.maximum) if are_last else (UOp.maximum, UOp.minimum)
+    borders = [[border(e, cut.columns.unit) for e in cut.excesses] for cut in cuts if cut.excesses]
+    least = [functools.reduce(one, dict.fromkeys(found)) for found in borders]
+    bound = functools.reduce(all_, dict.fromkeys(least))
+    bound = bound.maximum(1) if are_last else bound.maximum(0).minimum(cuts[0].columns.length - 1)
+    for loop, (width, *_), _ in reversed(cuts):
+        # Whole tiles: earlier nests have computed all columns that a nest reads.
+        steps = (bound + (width - 1)) // width if are_last else bound // width
+        kernel = tightened(kernel, loop, steps if are_last else loop.src[0] - steps, are_last)
+        bound = steps * width
     return kernel
 
 
-def excesses_of_folds(kernel: UOp, loop: UOp) -> list[Excess]:
-    """The steps that change no fold of a loop, for each comparison that decides it."""
-    folds = [n for n in closer_of(kernel, loop) if n.op is Op.REDUCE]
-    groups = [n for n in kernel.toposort() if n.op is Op.RANGE and n.arg.kind is AxisKind.GRID]
-    found: dict[Excess, None] = {}
-    for condition, truth in conditions_of(folds, loop):
-        excess = excess_of(condition, truth, loop, groups)
-        known: dict[UOp, Value] = {condition: float(truth)}
-        if excess is not None and all(is_neutral(fold, known) for fold in folds):
-            found[excess] = None
-    return list(found)
+def border(excess: Excess, unit: int) -> UOp:
+    """The number of columns before the hidden ones, or of the hidden ones if these come first; the
+    counter is of `unit` columns."""
+    start, stride = excess
+    return (start // -stride + 1 if stride < 0 else start // stride * -1) * unit
 
 
-def conditions_of(folds: Sequence[UOp], loop: UOp) -> list[tuple[UOp, bool]]:
-    """The comparisons of indices that vary with a loop, each as true and as false."""
-    found = [
-        n
-        for n in UOp.sink(*folds).toposort()
+def hiding(
+    values: Iterable[UOp], loop: UOp, counter: UOp, outside: Collection[UOp]
+) -> list[Reason]:
+    """The comparisons below some values, true or false, that hide steps of a loop, which are
+    counted by `counter`."""
+    found: list[Reason] = [
+        (excess_of(n, truth, counter, outside), {n: float(truth)})
+        for n in UOp.sink(*values).toposort()
         if n.op is Op.CMPLT and loop in n.ranges and n.src[0].dtype is dtypes.index
+        for truth in (True, False)
     ]
-    return [(n, truth) for n in found for truth in (True, False)]
+    return [reason for reason in found if reason[0]]
+
+
+def idle(folds: Iterable[UOp], values: Iterable[UOp], reasons: Iterable[Reason]) -> list[Reason]:
+    """The reasons for which a step changes no fold, and all its values are known."""
+    return [
+        (excess, known)
+        for excess, known in reasons
+        if all(value_of(v, known) is not None for v in values)
+        and all(is_neutral(fold, known) for fold in folds)
+    ]
 
 
 def excess_of(condition: UOp, truth: bool, counter: UOp, outside: Collection[UOp]) -> Excess | None:
@@ -146,12 +219,6 @@ def decided(node: UOp, values: list[Value]) -> Value:
     return None
 
 
-def steps_seen(excess: Excess, loop: UOp) -> UOp:
-    """The steps of a loop without those of an excess, not clamped to the loop's bounds."""
-    start, stride = excess
-    return start // -stride + 1 if stride < 0 else loop.src[0] + start // stride
-
-
 def tightened(kernel: UOp, loop: UOp, steps: UOp, are_first: bool) -> UOp:
     """The kernel with a loop limited to its first steps, or to its last ones.
 
@@ -165,3 +232,99 @@ def tightened(kernel: UOp, loop: UOp, steps: UOp, are_first: bool) -> UOp:
             own = shorter if node.op in (Op.REDUCE, Op.END) else done[loop]
             done[node] = node.with_src(tuple([own if s is loop else done[s] for s in node.src]))
     return done[kernel]
+
+
+# --- fused rows
+
+
+class Hidden:
+    """The hidden columns of a strip's arrays, which hold a known value, and the loops over them."""
+
+    def __init__(self, nests: Collection[UOp], outside: Collection[UOp]) -> None:
+        self.nests = nests
+        self.outside = outside
+        """The loops over strips."""
+        self.arrays: dict[UOp, float] = {}
+        """Values of arrays in hidden columns."""
+        self.cuts: list[Cut] = []
+
+    def take(self, nest: UOp) -> bool:
+        """Find the loop of a nest over hidden columns; False if the nest reads them otherwise."""
+        inside = nest.toposort(lambda n: n.op is not Op.AFTER)
+        awaited = {s for n in inside if n.op is Op.AFTER for s in n.src[1:] if s not in self.nests}
+        if any(map(self.reads_hidden, awaited)):
+            return False
+        read = [n for n in inside if n.op is Op.LOAD and pointer_of(n.src[0]) in self.arrays]
+        stored = [n for n in inside if n.op is Op.STORE]
+        loops = [n for n in inside if n.op is Op.RANGE and n.is_fixed and n not in self.outside]
+        plain = [n for n in loops if n.arg.kind in PLAIN_KINDS]
+        found = [(columns_through([*read, *stored], loop), loop) for loop in plain]
+        through = [(columns, loop) for columns, loop in found if columns is not None]
+        if not through:
+            return not read
+        # A loop over rows visits more columns.
+        return self.cuts_loop(*min(through, key=lambda pair: pair[0].length), inside, read) or (
+            not read
+        )
+
+    def reads_hidden(self, fill: UOp) -> bool:
+        """True if the copy of an operand reads an array with hidden columns."""
+        inside = fill.toposort(lambda n: n.op is not Op.AFTER)
+        return any(n.op is Op.LOAD and pointer_of(n.src[0]) in self.arrays for n in inside)
+
+    def cuts_loop(
+        self, columns: Columns, loop: UOp, inside: Sequence[UOp], read: Sequence[UOp]
+    ) -> bool:
+        """Record that a loop can skip hidden steps; False if it cannot."""
+        closers = [n for n in inside if n.op in CLOSERS and loop in n.src[1:]]
+        folds = [n for n in closers if n.op is Op.REDUCE]
+        stores = [n for n in inside if n.op is Op.STORE and loop in n.ranges]
+        if not closers or any(pointer_of(n.src[0]).op is not Op.DEFINE_LOCAL for n in stores):
+            return False
+        if any(loop not in n.src[0].src[1].ranges for n in read):
+            return False
+        if any(cut.columns.length != columns.length for cut in self.cuts):
+            return False
+        values = [n.src[1] for n in stores]
+        reasons: list[Reason] = [(None, {n: self.arrays[pointer_of(n.src[0])] for n in read})]
+        if not read:
+            reasons = hiding((*folds, *values), loop, columns.base, self.outside)
+        for excess, held in idle(folds, values, reasons)[:1]:
+            for store in stores:
+                self.arrays[pointer_of(store.src[0])] = float(value_of(store.src[1], held) or 0.0)
+            self.cuts.append(Cut(loop, columns, [excess] if excess else []))
+            return True
+        return False
+
+
+def columns_through(accesses: Sequence[UOp], loop: UOp) -> Columns | None:
+    """The columns that a loop visits in all accesses that vary with it; None if unknown."""
+    places = [n.src[0].src[1] for n in accesses]
+    found = {columns_of(place, loop) for place in places if loop in place.ranges}
+    return found.pop() if len(found) == 1 else None
+
+
+def columns_of(place: UOp, loop: UOp) -> Columns | None:
+    """The columns of a row-major array that a loop goes through; None if it does not just that.
+
+    Where the last step begins early, its columns are counted from where it would begin.
+    """
+    bases, start = terms_of(place)
+    moving = {base: times for base, times in bases.items() if loop in base.ranges}
+    if len(moving) != 1:
+        return None
+    ((base, unit),) = moving.items()
+    width, length = unit, unit * loop.extent
+    if base is not loop:
+        if base.op is not Op.MIN or base.src[1].op is not Op.CONST:
+            return None
+        by, last = coefficient(base.src[0], loop), base.src[1].arg
+        if not by or terms_of(base.src[0]) != ({loop: by}, 0):
+            return None
+        width, length = unit * by, unit * (last + by)
+    least = most = start % length if length > 0 else -1
+    for other, times in bases.items():
+        if other is not base and times % length:
+            least += min(int(other.vmin) * times, int(other.vmax) * times)
+            most += max(int(other.vmin) * times, int(other.vmax) * times)
+    return Columns(width, length, base, unit) if 0 <= least <= most < width else None

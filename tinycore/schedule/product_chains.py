@@ -121,7 +121,7 @@ def refusal_of_chain(
 
 def refusal_by_strips(limits: Limits, dtype: DType, sizes: Sizes) -> str | None:
     """Why strips of rows do not keep the scores of a chain in a near cache, or need not; None if
-    they do, and leave out what a mask hides (`lower/tighten_strips.py`)."""
+    they do, and leave out what a mask hides (`lower/tighten.py`)."""
     rows, between = sizes.rows, sizes.between
     if any(unit.a is dtype for unit in limits.matrix):
         return "the matrix unit computes products by whole tiles"

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.lower.matrices import MMA
 from tinycore.dtype import dtypes
-from tinycore.lower.tighten import tighten_folds
+from tinycore.lower.tighten import tighten
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 from tinycore.uop.rewrite import rewrite
@@ -42,7 +42,7 @@ def steps_of(kernel: UOp) -> list[int]:
 
 
 def test_steps_that_no_row_of_a_group_sees_are_left_out() -> None:
-    kernel = tighten_folds(folded(ROW < COLUMN, -math.inf, Op.MAX))
+    kernel = tighten(folded(ROW < COLUMN, -math.inf, Op.MAX))
 
     expected = [
         sum(any(128 * group + lane >= 64 * step for lane in range(128)) for step in range(8))
@@ -52,7 +52,7 @@ def test_steps_that_no_row_of_a_group_sees_are_left_out() -> None:
 
 
 def test_a_fold_whose_first_steps_change_nothing_goes_backwards() -> None:
-    kernel = tighten_folds(folded(COLUMN + 63 < ROW, 0.0, Op.ADD))
+    kernel = tighten(folded(COLUMN + 63 < ROW, 0.0, Op.ADD))
 
     expected = [
         sum(any(64 * step + 63 >= 128 * group + lane for lane in range(128)) for step in range(8))
@@ -77,7 +77,7 @@ def test_a_fold_whose_first_steps_change_nothing_goes_backwards() -> None:
 def test_other_folds_have_all_steps(hidden: UOp, value: float, fold: Op) -> None:
     kernel = folded(hidden, value, fold)
 
-    assert steps_of(tighten_folds(kernel)) == [8] * 4
+    assert steps_of(tighten(kernel)) == [8] * 4
 
 
 def test_folds_without_a_unit_stay_as_they_are() -> None:
@@ -85,4 +85,4 @@ def test_folds_without_a_unit_stay_as_they_are() -> None:
     products = [n for n in kernel.toposort() if n.op is Op.MATRIX]
     plain = kernel.substitute({n: n.src[0] for n in products})
 
-    assert tighten_folds(plain) is plain
+    assert tighten(plain) is plain

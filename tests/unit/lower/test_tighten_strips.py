@@ -12,7 +12,7 @@ from tests.unit.lower.test_stage import AVX2
 from tinycore import Context, Tensor
 from tinycore.dtype import dtypes
 from tinycore.lower.plan import planned
-from tinycore.lower.tighten_strips import tighten_strips
+from tinycore.lower.tighten import tighten
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.rewrite import rewrite
@@ -69,7 +69,7 @@ def test_strips_of_attention_go_through_the_columns_that_they_see(
     ast = kernel_of(lambda: attention((1, 512, columns), backward))
     _, kernel = planned(ast, AVX2)
 
-    found = trips(tighten_strips(kernel))
+    found = trips(tighten(kernel))
     assert len(found) == (6 if columns == 512 else 0)  # one of each nest
     for loop, lengths in found:
         whole = int(loop.src[0].vmax)
@@ -114,7 +114,7 @@ def with_hidden_rest() -> Tensor:
 def test_what_counts_is_not_left_out() -> None:
     _, kernel = planned(kernel_of(with_hidden_rest), AVX2)
 
-    assert trips(tighten_strips(kernel)) == []
+    assert trips(tighten(kernel)) == []
 
 
 def visible_softmax() -> Tensor:
@@ -126,4 +126,4 @@ def visible_softmax() -> Tensor:
 def test_rows_that_are_kept_have_all_columns() -> None:
     _, kernel = planned(kernel_of(visible_softmax), AVX2)
 
-    assert trips(tighten_strips(kernel)) == []
+    assert trips(tighten(kernel)) == []
