@@ -340,9 +340,9 @@ def hoist_invariants(recording: Recording, fixed: Iterable[Buffer]) -> Recording
     )
 
 
-def view_of(buffer: Buffer, own: dict[Buffer, Buffer]) -> Buffer:
+def view_of(buffer: Buffer, own: Mapping[Any, Buffer]) -> Buffer:
     """A buffer, or the same view of the replacement of its base."""
-    base = None if buffer.base is None else own.get(buffer.base)
+    base = own.get(buffer.base)
     return buffer if base is None else base.view(buffer.size, buffer.dtype, buffer.offset)
 
 
@@ -413,5 +413,6 @@ def lifetimes(recording: Recording, kept: set[Buffer]) -> dict[Buffer, Life]:
                 temporary.discard(buffer)
             first.setdefault(buffer, number)
             last[buffer] = number
-    alone = temporary - {b for b in temporary if b.image is not None}
-    return {b: Life(b.nbytes, first[b], last[b]) for b in first if b in alone}
+    return {
+        b: Life(b.nbytes, first[b], last[b]) for b in first if b in temporary and b.image is None
+    }

@@ -98,7 +98,7 @@ class Engine:
         buffer = buffers[node] = Buffer(device, int(array.size), dtype)
         if array.size:
             buffer.copyin(array.data.cast("B"))
-        if recordings.open:
+        if recordings:
             if refresh is not None:
                 recordings.innermost.repeated.append((buffer, refresh))
             else:
@@ -107,7 +107,7 @@ class Engine:
 
     def repeat(self, action: Callable[[], None], fingerprint: Hashable) -> None:
         """A captured step does this again before each replay; runs must agree in `fingerprint`."""
-        if recordings.open:
+        if recordings:
             recordings.innermost.repeated.append((None, action))
             recordings.innermost.host.append(fingerprint)  # -1 and -2 have one hash
 
@@ -116,7 +116,7 @@ class Engine:
 
         Raises JitError inside a step being captured, which must not depend on what it computes.
         """
-        refuse_in_capture(buffer)
+        refuse_in_capture()
         found = buffer_of(buffer)
         result = numpy.empty(found.size, to_numpy_dtype(found.dtype))
         if found.size:
@@ -128,7 +128,7 @@ class Engine:
 
         None where the host cannot address it. Raises JitError inside a step being captured.
         """
-        refuse_in_capture(buffer)
+        refuse_in_capture()
         found = buffer_of(buffer)
         return found.to_cpu() if found.is_mapped else None
 
@@ -192,7 +192,7 @@ class Engine:
         """A realized BUFFER or BUFFER_VIEW as a flat array that keeps it and lies where others find
         it, which the host may not read; and the pointer to its allocation.
         """
-        refuse_in_capture(buffer)
+        refuse_in_capture()
         return buffer_of(buffer).lend()
 
     def _places(self) -> Iterator[str]:
@@ -241,12 +241,12 @@ class Engine:
             profiler.scheduled(schedule, canonical, policy, varying)
         layout = schedule.layout(others, canonical)
         state = state_of_programs()
-        runners = None if recordings.open else layout.runners.get(state)
+        runners = None if recordings else layout.runners.get(state)
         bound = BoundSchedule(schedule, canonical, layout, allocates=runners is not None)
-        if recordings.open:
-            recordings.innermost.temporary.update(bound.temporary)
-            recordings.innermost.persistent += bound.persistent
-            recordings.innermost.values |= canonical.bound
+        if recordings and (recording := recordings.innermost).holds:
+            recording.temporary.update(bound.temporary)
+            recording.persistent += bound.persistent
+            recording.values |= canonical.bound
         if not canonical.assigned:
             if runners is None or is_watched():
                 done = run_schedule(bound.items(runners), canonical.values)
@@ -307,7 +307,7 @@ def replace_none(roots: list[UOp], memory: Replacements) -> Realized:
 
 def varying_parameters(memory: Sequence[UOp]) -> frozenset[int] | None:
     """Numbers of the memory whose content differs between replays, in a capture that hoists."""
-    if not recordings.open or (inputs := recordings.innermost.varying) is None:
+    if not recordings or (inputs := recordings.innermost.varying) is None:
         return None
     known = VaryingMemory(recordings.innermost, inputs)
     return frozenset(n for n, node in enumerate(memory) if known.has(buffer_of(node)))
@@ -318,15 +318,10 @@ def fresh_buffer(size: int | ImageDType, dtype: DType, device: str) -> UOp:
     return UOp(Op.BUFFER, dtype, (UOp(Op.DEVICE, dtypes.void, (), device), unique()), size)
 
 
-def refuse_in_capture(buffer: UOp) -> None:
-    """Raises JitError inside a step being captured, which must not depend on what it computes; a
-    capture that does not refuse it notes what was read.
-    """
-    if not recordings.open:
-        return
-    if recordings.innermost.refuses:
+def refuse_in_capture() -> None:
+    """Raises JitError inside a step being captured, which must not depend on what it computes."""
+    if recordings and recordings.innermost.refuses:
         raise JitError(
             "a value was read back (item, numpy, tolist ...) inside a function being captured "
             "by TinyJit; a replay could not do that. Return the tensor and read it outside."
         )
-    recordings.innermost.read.add(buffer_of(buffer))

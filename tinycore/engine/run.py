@@ -158,8 +158,6 @@ class Recording:
 
     refuses: bool = True
     """True if reading values back is refused."""
-    read: set[Buffer] = field(default_factory=set)
-    """Memory that the host has read, where it may."""
     items: list[ExecItem] = field(default_factory=list)
     values: set[tuple[str, int]] = field(default_factory=set)
     """Numbers of bound variables in a computation, by the names of their nodes."""
@@ -177,8 +175,21 @@ class Recording:
     varying: tuple[Buffer, ...] | None = None
     """The inputs of a capture whose invariant launches are left out of replays; None of others."""
 
+    written: weakref.WeakSet[Buffer] = field(default_factory=weakref.WeakSet)
+    """Memory that launches wrote to."""
+
+    @property
+    def holds(self) -> bool:
+        """True if the memory of launches is held to the end, as a step is made of them; not so in
+        the first call of a function, whose intermediates would all be there at once.
+        """
+        return self.refuses or self.varying is not None
+
     def note(self, item: ExecItem) -> None:
         """A launch that is about to happen."""
+        self.written.update(b.base or b for b in item.results)
+        if not self.holds:
+            item = ExecItem(item.runner, ())
         self.items.append(item)
         self.made.update(b for b in item.bufs if not b.is_allocated)
 
@@ -207,7 +218,7 @@ def run_schedule(
     """Run schedule items in order; the program of each."""
     done = []
     for item in announce(items):
-        if recordings.open:
+        if recordings:
             recordings.innermost.note(item)
         item.run(values)
         done.append(item.runner)
@@ -216,7 +227,7 @@ def run_schedule(
 
 def is_watched() -> bool:
     """True if a capture, a hook or a trace looks at the items of schedules."""
-    return bool(recordings.open or trace_schedule.on or hooks.active("tinycore_schedule_created"))
+    return bool(recordings or trace_schedule.on or hooks.active("tinycore_schedule_created"))
 
 
 def announce(items: Iterable[ScheduleItem]) -> Iterator[ExecItem]:

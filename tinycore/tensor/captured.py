@@ -158,11 +158,9 @@ class Capture:
                 noting() as conditions,
                 tracking_changes(change_set),
             ):
+                recording.written = self.written
                 run = CapturingRun(self, walk, given, proxies, change_set)
-                try:
-                    result = run.run(function)
-                finally:
-                    self.written.update(base_buffer(b) for i in recording.items for b in i.results)
+                result = run.run(function)
             self.note(conditions)
             if is_first:
                 self.first = run.first(recording)

@@ -316,8 +316,6 @@ class CapturingRun:
     def survivors(self, recording: Recording) -> list[Tensor]:
         """Tensors made in this run, of its memory, that are neither results nor found again."""
         known = {id(tensor) for tensor in (*self.proxies.tensors, *self.tensors, *self.left)}
-        references = list(self.change_set.made.values())
-        made = [tensor for r in references if (tensor := r()) is not None]
         drawn = {buffer for buffer, _ in recording.repeated}
         ours = recording.made | drawn
 
@@ -326,9 +324,9 @@ class CapturingRun:
 
         return [
             tensor
-            for tensor in made
-            if id(tensor) not in known
-            and isinstance(tensor, Tensor)
+            for reference in list(self.change_set.made.values())
+            if isinstance(tensor := reference(), Tensor)
+            and id(tensor) not in known
             and any(map(is_ours, tensor.uop.toposort()))
         ]
 
@@ -430,10 +428,10 @@ class CapturingRun:
         around = {id(t): t for t in (*self.walk.values, *graded) if isinstance(t, Tensor)}
         found: dict[int, Any] = {**around}
         for bound in self.change_set.bound.values():
-            if base_buffer(bound.buffer) in used:
+            if (buffer := bound.buffer()) in used:
                 storages = bound.storages()
                 if bound.was_shown and not storages:
-                    raise replaced_error(self.name, (bound.buffer.size,))
+                    raise replaced_error(self.name, (buffer.size,))
                 found |= {id(t): t for storage in storages for t in storage.tensors()}
         owners = {id(t._grad): weakref.ref(t) for t in found.values() if t._grad is not None}
         passing = self.passing

@@ -13,6 +13,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tinycore.device.buffer import Buffer
+from tinycore.engine.transactions import base_buffer
 from tinycore.schedule.device_memory import buffer_of
 from tinycore.tensor import versions
 from tinycore.tensor.aliases import buffers_below, is_realized
@@ -61,11 +62,11 @@ class Before(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """Memory that a computation worked on."""
+    """Memory that a computation worked on. It keeps none alive."""
 
     home: Home
     """The home of the memory, which a run may give another version."""
-    buffer: Buffer
+    buffer: weakref.ref[Buffer]
     was_shown: bool
     """True if a storage showed it before."""
 
@@ -126,7 +127,8 @@ class ChangeSet:
         for node in memory:
             number: int = node.src[1].arg
             was_shown = number < self.start and id(node) in self.shown
-            self.bound[number] = Bound(versions.home(node), buffer_of(node), was_shown)
+            buffer = weakref.ref(base_buffer(buffer_of(node)))
+            self.bound[number] = Bound(versions.home(node), buffer, was_shown)
 
     def moved(self) -> list[tuple[Before, Any]]:
         """Tensors from before that have other nodes now."""

@@ -176,6 +176,23 @@ def test_the_peak_is_counted_until_it_is_reset() -> None:
     assert GlobalCounters.mem_peak == GlobalCounters.mem_used
 
 
+def test_the_first_call_of_a_captured_function_frees_what_it_computed_on_its_way() -> None:
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        for _ in range(10):
+            x = (x + 1).realize()
+        return x
+
+    x = Tensor.zeros(1024).contiguous().realize()
+    gc.collect()
+    GlobalCounters.reset()
+    before = GlobalCounters.mem_used
+
+    assert step(x)[0].item() == 10
+    assert GlobalCounters.mem_peak - before <= 3 * x.nbytes()
+    assert [step(x)[0].item() for _ in range(3)] == [10, 10, 10]
+
+
 def test_a_result_that_a_living_tensor_is_made_of_is_not_packed() -> None:
     for _ in range(2):
         x = Tensor([1.0, 2.0, 3.0]).realize()
