@@ -12,10 +12,10 @@ from tiny_llm.options import (
     add_sampling,
     add_speculation,
     check_device,
+    chosen_device,
     load,
     sampling_of,
 )
-from tinycore import Context
 from tinycore.errors import ArgumentError
 
 __all__ = ["add", "run"]
@@ -55,9 +55,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Load, then continue or talk."""
     sampling_of(arguments)  # a mistake is told before the model is loaded
-    if arguments.device is None:
-        return _run(arguments)
-    with Context(DEV=arguments.device):
+    with chosen_device(arguments):
         return _run(arguments)
 
 

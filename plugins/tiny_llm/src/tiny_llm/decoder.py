@@ -224,9 +224,7 @@ class Decoder:
         """
         about = self.about
         places = Places.of(tokens, cache, starts, first, reach)
-        x = self.embedding.taken(tokens.flatten())
-        if about.embedding_scale != 1:
-            x = x * about.embedding_scale
+        x = self.embedding.taken(tokens.flatten()) * about.embedding_scale
         for number, layer in enumerate(self.layers):
             device = layer.norm_attention.device  # layers may lie on several, as in a pipeline
             x, places = x.to(device), places.to(device)
@@ -258,10 +256,9 @@ class Decoder:
         if layer.norm_keys is not None:
             keys = normalized(keys, layer.norm_keys, self.about.epsilon)
         turns = places.turns(a.rotation_of(number))
-        kept = None if places.cache is None else places.cache.keys[number]
-        seen_keys = places.seen(kept, turned(keys, *turns))
-        kept = None if places.cache is None else places.cache.values[number]
-        seen_values = places.seen(kept, values)
+        cache = places.cache
+        seen_keys = places.seen(cache and cache.keys[number], turned(keys, *turns))
+        seen_values = places.seen(cache and cache.values[number], values)
         share = a.heads // a.kv_heads
         # (n, kv heads, share * m, head width): heads that share keys are rows of one product
         grouped = (turned(queries, *turns) * a.scale).reshape(lanes, count, a.heads, a.head_width)

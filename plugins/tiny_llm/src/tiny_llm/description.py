@@ -37,7 +37,7 @@ class Rotation:
 
     def frequencies(self) -> list[float]:
         """The angle by which each pair turns from one position to the next."""
-        steps = range(self.width // 2)
+        steps = range(min(self.width, LARGEST) // 2)
         plain = [self.base ** (-2 * i / self.width) / self.scale for i in steps]
         return [f / by for f, by in zip(plain, self.factors or [1.0] * len(plain), strict=True)]
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy
 
-from tiny_llm.description import Attention, Description, Experts, Rotation
+from tiny_llm.description import MOST_LAYERS, Attention, Description, Experts, Rotation
 from tiny_llm.quants import Groups
 from tiny_llm.tokenizer import read_json
 from tinycore import Tensor
@@ -142,7 +142,7 @@ class FolderModel:
         """A number of the configuration; `otherwise` where it is absent or null."""
         found = (self.config if of is None else of).get(key)
         found = otherwise if found is None else found
-        if isinstance(found, bool) or not isinstance(found, int | float):
+        if not is_number(found):
             raise FileFormatError(
                 f"{self.place}: {key} in config.json is {str(found)[:60]!r}, no number"
             )
@@ -214,7 +214,11 @@ class FolderModel:
             return frozenset()
         first = self.size("max_window_layers", 0) if self.type.startswith("qwen") else 0
         every = self.size("sliding_window_pattern", self.kind.windowed_every)
-        return frozenset(n for n in range(first, layers) if not (every and n % every == every - 1))
+        return frozenset(
+            n
+            for n in range(first, min(layers, MOST_LAYERS))
+            if not (every and n % every == every - 1)
+        )
 
     def _rotations(self, head_width: int, context: int) -> tuple[Rotation, Rotation | None]:
         """The rotation of layers, and that of windowed ones where it is another."""
@@ -275,7 +279,7 @@ class FolderModel:
         """LongRoPE of Phi 3: factors for contexts beyond the original one."""
         original = int(self.number("original_max_position_embeddings", context))
         factors = stated.get("long_factor" if context > original else "short_factor")
-        if not isinstance(factors, list) or not all(isinstance(f, int | float) for f in factors):
+        if not isinstance(factors, list) or not all(map(is_number, factors)):
             raise FileFormatError(f"{self.place}: rope_scaling has no factors")
         magnitude = 1.0
         if context > original > 1:
@@ -341,3 +345,8 @@ class FolderModel:
     def values(self, name: str, shape: tuple[int, int], part: tuple[int, int]) -> Tensor:
         """A dense matrix, as it is stored."""
         return self.tensor(name, shape).realize()
+
+
+def is_number(value: Any) -> bool:
+    """True for a number that can be computed with."""
+    return type(value) in (int, float) and bool(abs(value) < 2.0**63)

@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 
 import numpy
 
-from tiny_llm.description import Attention, Description, Experts, Rotation
+from tiny_llm.description import MOST_LAYERS, Attention, Description, Experts, Rotation
 from tiny_llm.quants import Groups, split
 from tinycore import Tensor
 from tinycore.errors import FileFormatError, UnsupportedError
@@ -136,13 +136,10 @@ class GgufModel:
         rows = embedding.tensors["token_embd.weight"].shape[0] if embedding else 0
         rotation = self._rotation(known, head_width, context)
         every = self.family.windowed_every
-        windowed = [n for n in range(layers) if window and not (every and n % every == every - 1)]
+        seen = range(min(layers, MOST_LAYERS) if window else 0)
+        windowed = [n for n in seen if not (every and n % every == every - 1)]
         local = Rotation(self.family.local_base, rotation.width) if self.family.local_base else None
-        scale = head_width**-0.5
-        if a == "gemma2" and layers == 46:
-            scale = (width / heads) ** -0.5  # the 27B model's own
-        if a == "gemma3" and layers == 62:
-            scale = (width / heads) ** -0.5
+        is_27b = (a, layers) in (("gemma2", 46), ("gemma3", 62))
         return Description(
             family=a,
             layers=layers,
@@ -155,7 +152,7 @@ class GgufModel:
                 kv_heads=known.one(f"{a}.attention.head_count_kv", heads),
                 head_width=head_width,
                 rotation=rotation,
-                scale=scale,
+                scale=max(width / max(heads, 1) if is_27b else head_width, 1) ** -0.5,
                 soft_cap=known.get(f"{a}.attn_logit_softcapping", float, 0.0),
                 window=window,
                 windowed=frozenset(windowed),

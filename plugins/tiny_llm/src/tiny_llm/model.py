@@ -204,11 +204,10 @@ class LanguageModel:
         """
         self.check(ids)
         with self._lane_for(ids) as lane:
-            found = None
-            while len(lane.held) < len(ids):
+            while True:  # its last token is always left to be computed
                 found = self.advance(lane, ids)
-            assert found is not None
-            return found
+                if len(lane.held) == len(ids):
+                    return found
 
     def all_scores(self, ids: Sequence[int]) -> Iterator[Array]:
         """The scores of the token after each of these, in parts (m, vocabulary), from the first.

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import fields
 from typing import Any
 
 from tiny_llm.sampling import Sampling
-from tinycore import Device
+from tinycore import Context, Device
 from tinycore.errors import ArgumentError
 
-__all__ = ["add_model", "add_sampling", "add_speculation", "check_device", "load", "sampling_of"]
+__all__ = [
+    "add_model",
+    "add_sampling",
+    "add_speculation",
+    "check_device",
+    "chosen_device",
+    "load",
+    "sampling_of",
+]
 
 
 def add_model(command: argparse.ArgumentParser) -> None:
@@ -53,14 +62,7 @@ def add_speculation(command: argparse.ArgumentParser) -> None:
 
 def sampling_of(arguments: argparse.Namespace) -> Sampling:
     """The sampling that options ask for. Raises ArgumentError."""
-    return Sampling(
-        temperature=arguments.temperature,
-        top_k=arguments.top_k,
-        top_p=arguments.top_p,
-        min_p=arguments.min_p,
-        repetition=arguments.repetition,
-        seed=arguments.seed,
-    )
+    return Sampling(**{f.name: getattr(arguments, f.name, f.default) for f in fields(Sampling)})
 
 
 def load(arguments: argparse.Namespace, lanes: int = 1) -> Any:
@@ -73,6 +75,11 @@ def load(arguments: argparse.Namespace, lanes: int = 1) -> Any:
         )
     except OSError as error:
         raise ArgumentError(f"the model cannot be read: {error}") from error
+
+
+def chosen_device(arguments: argparse.Namespace) -> Context:
+    """Settings to compute on the device that options name, if they do."""
+    return Context() if arguments.device is None else Context(DEV=arguments.device)
 
 
 def check_device() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tiny_llm.options import add_model, check_device, load
-from tinycore import Context
+from tiny_llm.options import add_model, check_device, chosen_device, load
 from tinycore.errors import ArgumentError
 
 __all__ = ["add", "run"]
@@ -32,9 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
         text = arguments.file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ArgumentError(f"the text cannot be read: {error}") from error
-    if arguments.device is None:
-        return _measure(arguments, text)
-    with Context(DEV=arguments.device):
+    with chosen_device(arguments):
         return _measure(arguments, text)
 
 

@@ -10,9 +10,8 @@ from pathlib import Path
 import uvicorn
 
 from tiny_llm.messages import unhurried
-from tiny_llm.options import add_model, add_speculation, check_device, load
+from tiny_llm.options import add_model, add_speculation, check_device, chosen_device, load
 from tiny_llm.server import Limits, application
-from tinycore import Context
 from tinycore.errors import ArgumentError
 
 __all__ = ["add", "run"]
@@ -70,11 +69,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Load the model, and serve until a signal comes."""
-    with unhurried():
-        if arguments.device is None:
-            return _serve(arguments)
-        with Context(DEV=arguments.device):
-            return _serve(arguments)
+    with unhurried(), chosen_device(arguments):
+        return _serve(arguments)
 
 
 def _serve(arguments: argparse.Namespace) -> int:
