@@ -110,9 +110,10 @@ def test_a_folder_without_files_is_explained(tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin.index.json").write_text('{"weight_map": {"a": "gone.bin"}}')
     with pytest.raises(FileFormatError, match=r"gone\.bin"):
         FolderModel(tmp_path)
-    (tmp_path / "config.json").write_text("[" * 100_000)
-    with pytest.raises(FileFormatError, match="no JSON"):
-        FolderModel(tmp_path)
+    for text in ("[" * 100_000, '{"model_type": "\\ud800"}'):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(FileFormatError, match="no JSON"):
+            FolderModel(tmp_path)
 
 
 @pytest.mark.slow

@@ -316,8 +316,8 @@ def from_json(folder: Path) -> Tokenizer:
     def named(key: str) -> int | None:
         text = options.get(key)
         text = text.get("content") if isinstance(text, dict) else text
-        found = full.token_to_id(text) if isinstance(text, str) else None
-        return found if isinstance(found, int) else None
+        found: int | None = full.token_to_id(text) if isinstance(text, str) else None
+        return found
 
     ends: set[int] = set()
     for stated_ends in (config.get("eos_token_id"), more.get("eos_token_id")):
@@ -338,6 +338,7 @@ def read_json(path: Path) -> dict[str, Any]:
         return {}
     try:
         found = json.loads(path.read_text("utf-8"))
+        json.dumps(found, ensure_ascii=False).encode()  # half of a character is no text
     except (ValueError, RecursionError) as error:
         raise FileFormatError(f"{path}: no JSON: {error}") from error
     if not isinstance(found, dict):
