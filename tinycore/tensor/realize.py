@@ -111,12 +111,10 @@ class Realization(Random):
         """The elements in the bytes of `to_numpy_dtype`, as a new array."""
         if not self.numel():
             return numpy.empty(self.shape, to_numpy_dtype(self.dtype))
-        node = self.uop
-        if not graph.is_memory(node):
+        while graph.is_memory(node := self.uop) and not graph.is_buffer(node):
+            compute(lambda: unrealized([self]))  # and what another thread writes meanwhile
+        if not graph.is_buffer(node):
             node = materialize(self)
-        elif not graph.is_buffer(node):
-            compute(lambda: unrealized([self]))
-            node = self.uop
         if graph.is_buffer(node):
             return content(base_of(node)).reshape(self.shape)
         found = numbers_shown(node)  # of a symbolic size: a slice of larger memory
@@ -441,7 +439,7 @@ def check_leaves(nodes: Iterable[UOp], targets: Sequence[Core]) -> None:
         below = ordered_through(graph.below_own(leaf), passes_gradient)
         ended = {m for node in below for m in still_there(ended_at(node))}
         for target in targets:
-            if target.uop in below or not ended.isdisjoint(buffers_below(target.uop)):
+            if target.uop in below or ended.intersection(buffers_below(target.uop)):
                 raise GradientError(
                     f"gradient: it ends at a tensor of shape {leaf.shape}, which asked for a "
                     f"gradient when the target of shape {target.shape} that it was computed from "

@@ -14,7 +14,7 @@ from tests.unit.tensor.helpers import live_tensors
 from tinycore.dtype import dtypes
 from tinycore.errors import DeviceError, DTypeError, ShapeError
 from tinycore.schedule.device_memory import buffer_of
-from tinycore.tensor import Tensor, liveness
+from tinycore.tensor import Tensor, liveness, realization, realize
 from tinycore.tensor.core import Core
 from tinycore.tensor.storage import Storage
 from tinycore.uop.node import UOp
@@ -57,6 +57,24 @@ def test_views_may_be_made_by_another_thread_while_a_tensor_becomes_memory(
     assert y.tolist() == [2, 3]
     assert [view.tolist() for view in views] == [[3]]
     assert other.tolist() == [3, 4]
+
+
+def test_a_tensor_may_be_read_while_another_thread_writes_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x, left = Tensor([0]).realize(), [1, 2]
+
+    def compute_and_be_late(*args: Any, **kwargs: Any) -> object:
+        found = compute(*args, **kwargs)
+        if left:
+            x.add_(left.pop())
+        return found
+
+    compute = realization.compute
+    monkeypatch.setattr(realize, "compute", compute_and_be_late)
+    x.add_(1)
+
+    assert x.tolist() == [4]
 
 
 def test_children_of_a_realized_tensor_load_it() -> None:
