@@ -11,15 +11,22 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Mapping
+from copy import copy
 from functools import partial
-from itertools import count, repeat
+from itertools import count
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
 from tinycore._locks import recursive_lock
 from tinycore.tensor import graph
 from tinycore.tensor.aliases import VIEW_OPS, base_of_view, buffers_below
-from tinycore.tensor.change_tracking import change_sets, log_write, record_changes, undo_logs
+from tinycore.tensor.change_tracking import (
+    change_sets,
+    log_move,
+    log_write,
+    record_changes,
+    undo_logs,
+)
 from tinycore.tensor.views import SHARED, is_shared, movement_above, shows_repeated
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp
@@ -91,17 +98,18 @@ class Storage:
         """The node that is computed for it."""
         return self.value if (tensor := self.alone()) is None else tensor.uop
 
-    def write(self, value: UOp) -> None:
-        """Take another value, which atomic writes undo if they fail."""
+    def write(self, value: UOp, views: Mapping[Core, Storage | View] = {}) -> None:
+        """Take another value, and let tensors be other views; failing atomic writes undo it."""
         if undo_logs:
             log_write(self)
-        exchange({self: value})
+            deque(map(log_move, views), maxlen=0)
+        exchange({self: value}, views)
 
     def enter(self, value: UOp, base: UOp) -> Storage:
         """Be found by what it shows, or is about to show; itself."""
         if base.op is BUFFER or is_shared(base):
             key = id(base)
-            if key not in of_memory:
+            if storage_at(base) is None:
                 of_memory[key] = weakref.ref(self, partial(of_memory.pop, key))
         if base.op is Op.MULTI:
             of_parts.update({id(part): self for part in buffers_below(base)})
@@ -114,6 +122,10 @@ class Storage:
         number = self.number
         if number not in waiting:
             waiting[number] = weakref.ref(self, partial(waiting.pop, number))
+
+    def renumbered(self, numbers: object) -> Storage:
+        """Itself: it shows no node of one tensor."""
+        return self
 
     def forget(self) -> None:
         """Nothing is derived here."""
@@ -146,21 +158,32 @@ class View:
         self.last = whole, node
         return node
 
+    def renumbered(self, numbers: Mapping[object, int]) -> View:
+        """The same view by nodes of one tensor that have other numbers."""
+        view = copy(self)
+        steps = [s._replace(argument=numbers.get(s.argument, s.argument)) for s in self.path]
+        view.path, view.last = tuple(steps), None
+        return view
+
     def forget(self) -> None:
         """Keep no former version alive."""
         self.last = None
 
 
-def exchange(values: Mapping[Storage, UOp]) -> None:
-    """Give storages other values, all or none: no interrupt comes between two of them."""
+def exchange(values: Mapping[Storage, UOp], views: Mapping[Core, Storage | View] = {}) -> None:
+    """Give storages other values, and tensors other views of them, all or none: no interrupt comes
+    between two of them.
+    """
     if change_sets:
         record_changes([tensor for storage in values for tensor in storage.tensors()])
-    former = [storage.value for storage in values]
+    changed, new = [*values, *views], [*values.values(), *views.values()]
+    names = ["value"] * len(values) + ["_view"] * len(views)
+    former = [*map(getattr, changed, names)]  # whose end may run Python
     with walking:  # else a query could forget one
         for storage, value in values.items():
             storage.enter(value, base_of_view(value))
-        deque(map(setattr, values, repeat("value"), values.values()), maxlen=0)  # all of it is C
-    for storage, old in zip(values, former, strict=True):
+        deque(map(setattr, changed, names, new), maxlen=0)  # all of it is C
+    for storage, old in zip(values, former, strict=False):
         if old.op in SHOWING:
             base = base_of_view(old)
             if base is not base_of_view(storage.value) and storage_at(base) is storage:
@@ -202,8 +225,9 @@ def view_of(node: UOp) -> Storage | View:
 
 def storage_at(base: UOp) -> Storage | None:
     """The storage of some memory, or copy that will have some."""
-    found = of_memory.get(id(base))
-    return None if found is None else found()
+    found = None if (reference := of_memory.get(id(base))) is None else reference()
+    # an interrupted write may have left what another node at the same place has
+    return None if found is None or base_of_view(found.value) is not base else found
 
 
 def storages_over(memory: UOp) -> list[Storage]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tinycore.errors import AliasError, ShapeError
 from tinycore.tensor import graph, history
 from tinycore.tensor.grad import LEAF
-from tinycore.tensor.storage import Storage, View
+from tinycore.tensor.storage import Storage
 from tinycore.tensor.views import is_detached, is_shared, place_in, shows_repeated
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, unique
@@ -45,28 +45,18 @@ def overwrite(tensor: Core, value: UOp, at: UOp | None = None) -> None:
         memory = node if graph.is_memory(node) else base
         change = value if memory is node else graph.insert(memory, place, value)
         asks = any(t.requires_grad and history.shows_data(t.uop) for t in storage.tensors())
-        show(storage, graph.assign(memory, change, LEAF if asks else None))
+        new = graph.assign(memory, change, LEAF if asks else None)
     elif graph.is_copy(base):  # not memory yet, but of this tensor and its views alone
         whole_fixed(base.shape)
         new = graph.copied(value) if place is base else graph.insert(base, place, value)
-        show(storage, new)
     elif place is base:
-        show(storage, value.alu(Op.VALUE))
+        new = value.alu(Op.VALUE)
     else:
         whole_fixed(base.shape)
         memory = in_own_memory(base)
         change = graph.insert(memory, place.substitute({base: memory}), value)
-        show(storage, graph.assign(memory, change))
-    renumber(storage, numbers)
-
-
-def renumber(storage: Storage, numbers: Mapping[object, int]) -> None:
-    """Give nodes of one tensor other numbers, in all that show them."""
-    for tensor in storage.tensors() if numbers else ():
-        if isinstance(view := tensor._view, View):
-            path = [s._replace(argument=numbers.get(s.argument, s.argument)) for s in view.path]
-            whole = graph.reshape(storage.value, view.shape)
-            tensor._become(graph.moved_along(whole, tuple(path)))
+        new = graph.assign(memory, change)
+    show(storage, new, numbers)
 
 
 def target_of(tensor: Core, node: UOp) -> tuple[UOp, Storage]:
@@ -83,13 +73,15 @@ def target_of(tensor: Core, node: UOp) -> tuple[UOp, Storage]:
     return place_in(node, storage.base), storage
 
 
-def show(storage: Storage, new: UOp) -> None:
-    """Replace the base of a storage by another node."""
+def show(storage: Storage, new: UOp, numbers: Mapping[object, int] | None = None) -> None:
+    """Replace the base of a storage by another node; nodes of one tensor get other numbers."""
     value, base = storage.value, storage.base
     if base_of(value) is base or value is base:  # one RESHAPE at most, or each write would add some
-        storage.write(graph.reshape(base_of(new), value.shape))
+        new = graph.reshape(base_of(new), value.shape)
     else:
-        storage.write(value.substitute({base: graph.reshape(new, base.shape)}))
+        new = value.substitute({base: graph.reshape(new, base.shape)})
+    views = {t: t._view.renumbered(numbers) for t in storage.tensors()} if numbers else {}
+    storage.write(new, views)
 
 
 def in_own_memory(node: UOp) -> UOp:

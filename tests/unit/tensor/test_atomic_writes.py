@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from contextlib import suppress
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import Any
 
 import numpy
@@ -132,3 +134,49 @@ def test_after_a_rollback_tensors_hold_what_they_once_held(seed: int) -> None:
 
     assert x.tolist() in [a.tolist() for a, _ in held[first:]]
     assert y.tolist() in [b.tolist() for _, b in held[first:]]
+
+
+class Interrupted(BaseException):
+    """What a signal handler raises."""
+
+
+@contextmanager
+def interrupt(step: int, files: tuple[str, ...]) -> Iterator[list[int]]:
+    """Raise at a step of Python in some files; the steps that were done."""
+    done = [0]
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        if not frame.f_code.co_filename.endswith(files):
+            return None
+        frame.f_trace_opcodes = True
+        done[0] += event == "opcode"
+        if done[0] == step:
+            sys.settrace(None)
+            raise Interrupted
+        return trace
+
+    sys.settrace(trace)
+    try:
+        with suppress(Interrupted):
+            yield done
+    finally:
+        sys.settrace(None)
+
+
+def test_an_interrupted_write_to_a_computed_tensor_that_asks_is_done_or_not_begun() -> None:
+    files = ("tensor/storage.py", "tensor/view_writes.py")
+
+    def written(step: int) -> tuple[int, Any]:
+        x = Tensor([1.0, 2.0], requires_grad=True).realize()
+        y = (x * 2).requires_grad_()
+        with interrupt(step, files) as done:
+            y.assign(y * 3)
+        (y * y).sum().backward()
+        found = [y.tolist(), *[None if t.grad is None else t.grad.tolist() for t in (y, x)]]
+        return done[0], found
+
+    steps, after = written(-1)
+    assert after == [[6.0, 12.0], [12.0, 24.0], [72.0, 144.0]]
+    before = [[2.0, 4.0], [4.0, 8.0], [8.0, 16.0]]
+    for step in range(1, steps, 3):
+        assert written(step)[1] in (before, after), step
