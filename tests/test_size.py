@@ -28,7 +28,7 @@ BUDGETS: Final = {
     "tinycore/engine": 21_085,
     "tinycore/lower": 48_363,
     "tinycore/lower/steps": 13_100,
-    "tinycore/lower/strategies": 25_560,
+    "tinycore/lower/strategies": 25_485,
     "tinycore/linalg": 7_459,
     "tinycore/nn": 16_376,
     "tinycore/nn/files": 14_695,
@@ -55,9 +55,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 474_786
+SUM: Final = 474_711
 """The budgets of the core together."""
-FLOORS: Final = 437_125
+FLOORS: Final = 437_050
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import count
 from typing import Final
 
@@ -130,30 +130,123 @@ def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
     has_described = any(unit.is_described for unit in runnable)
     for unit in units:
         for tile in tiles_for(unit, limits):
-            if suits(facts, limits, unit, tile, sides):
-                apply = partial(use_unit, unit=unit, tile=tile, sides=sides)
-                name = f"{unit.name} {tile.tall}x{tile.wide} of {tile.rows}x{tile.columns}"
-                loads = cost_of_product(facts, limits, unit, tile, sides)
+            product = Product(facts, limits, unit, tile, sides)
+            if product.suits():
+                cost = product.cost()
                 if limits.units and has_described:
-                    groups = groups_of_product(facts, unit, tile, sides)
-                    loads *= 1 + edges_of_group(facts, limits, unit, tile, groups)
-                yield Proposal(name, None, Cost(loads), apply)
+                    cost *= 1 + product.edges()
+                yield Proposal(str(product), None, Cost(cost), partial(use_unit, product=product))
 
 
-def cost_of_product(
-    facts: KernelFacts, limits: Limits, unit: MatrixUnit, tile: Tile, sides: Sides
-) -> float:
-    """Words loaded per multiply-add, weighted by where they come from and by idle units."""
-    loads = loads_of_product(unit, tile)
-    if unit.is_described:
-        loads *= DESCRIBED_CYCLES * waste_of_product(facts, unit, tile, sides)
-    if not limits.units:
-        return loads
-    groups = groups_of_product(facts, unit, tile, sides)
-    near = loads_of_product(unit, replace(tile, tall=1, wide=1))
-    loads = cycles_of_loads(limits, near, loads) * limits.unevenness(groups)
-    waits_for_fills = not limits.copies and not loads_ahead(limits, unit)
-    return loads * ALONE if groups <= limits.units and waits_for_fills else loads
+@dataclass(frozen=True, eq=False)
+class Product:
+    """A product on a unit, of which each group computes a block in tiles."""
+
+    facts: KernelFacts
+    limits: Limits
+    unit: MatrixUnit
+    tile: Tile
+    sides: Sides
+
+    def __str__(self) -> str:
+        tile = self.tile
+        return f"{self.unit.name} {tile.tall}x{tile.wide} of {tile.rows}x{tile.columns}"
+
+    @property
+    def threads(self) -> int:
+        """Threads of a group."""
+        return self.tile.tall * self.tile.wide * self.unit.threads
+
+    @cached_property
+    def lengths(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return length_of(self.facts, self.sides.rows), length_of(self.facts, self.sides.columns)
+
+    @cached_property
+    def steps(self) -> int:
+        """Steps of the sums."""
+        return math.prod(r.extent for r in summed_loops(self.facts, self.unit))
+
+    @cached_property
+    def groups(self) -> int:
+        """Number of groups."""
+        rows, columns = self.lengths
+        height, width = self.tile.block(self.unit)
+        own = self.facts.outputs_launched // (rows * columns)
+        return -(-rows // height) * -(-columns // width) * own
+
+    @cached_property
+    def waste(self) -> float:
+        """Work in tiles, padding included, relative to the product."""
+        lengths, sizes = (*self.lengths, self.steps), (*self.tile.block(self.unit), self.unit.k)
+        padded = [-(-n // by) * by for n, by in zip(lengths, sizes, strict=True)]
+        return math.prod(padded) / math.prod(lengths)
+
+    def cost(self) -> float:
+        """Words loaded per multiply-add, weighted by where they come from and by idle units."""
+        limits, loads = self.limits, loads_of_product(self.unit, self.tile)
+        if self.unit.is_described:
+            loads *= DESCRIBED_CYCLES * self.waste
+        if not limits.units:
+            return loads
+        near = loads_of_product(self.unit, replace(self.tile, tall=1, wide=1))
+        loads = cycles_of_loads(limits, near, loads) * limits.unevenness(self.groups)
+        waits_for_fills = not limits.copies and not loads_ahead(limits, self.unit)
+        return loads * ALONE if self.groups <= limits.units and waits_for_fills else loads
+
+    def resident(self, products: int = 1) -> int:
+        """Occupancy: groups that are resident on a unit, by the registers of so many products."""
+        registers = registers_of_tile(self.unit, self.tile, products)
+        return resident_groups(self.limits, self.threads, registers)
+
+    def edges(self) -> float:
+        """Time of a group's prologue and epilogue, relative to that of its products.
+
+        Groups that are resident on a unit together overlap theirs.
+        """
+        terms = math.prod(r.extent for r in self.facts.reduced)
+        cycles = 1.0 if self.unit.is_described else DESCRIBED_CYCLES
+        most = min(self.resident(), GROUPS_OF_A_UNIT, self.groups // self.limits.units)
+        return cycles * EDGE_BYTES / (terms * self.unit.a.itemsize) / max(most, 1)
+
+    def suits(self) -> bool:
+        """True if the tiles fit a group, keep the device busy and need little padding."""
+        limits, tile = self.limits, self.tile
+        if self.threads > max(limits.block_wanted, self.unit.threads):
+            return False
+        is_large = tile in LARGE_TILES or tile in WIDE_TILES
+        if is_large and not (limits.copies and self.resident(len(self.facts.reductions))):
+            return False
+        if self.waste > (MOST_WASTE_OF_ONE if tile == ONE_TILE else MOST_WASTE):
+            return False
+        least = limits.threads // (LEAST_FILLED if limits.units else 1)
+        return tile == ONE_TILE or self.groups * self.threads >= least
+
+    def sharers(self) -> int:
+        """Subgroups that share each sum (split-K in a group), if a unit would have only one.
+
+        Without asynchronous copies, only more threads bring more bytes in flight.
+        """
+        limits, unit, tile = self.limits, self.unit, self.tile
+        if fills_ahead(limits) or tile.tall * tile.wide > 1 or unit.threads == 1:
+            return 1
+        if self.groups > limits.units:
+            return 1
+        sums = copies(tile.rows, unit.m) * copies(tile.columns, unit.n) * unit.m * unit.n
+        parts = sums * unit.out.itemsize * len(self.facts.reductions)
+        room = int(limits.shared_bytes * ROOM_OF_PARTS) // parts
+        most = min(limits.threads // self.groups, limits.block_wanted) // unit.threads
+        return floor_power_of_two(min(most, room, self.steps // depth_of(unit) // LEAST_BLOCKS))
+
+    def beside(self) -> int:
+        """Groups whose shared memory should fit on a unit together.
+
+        Asynchronous products continue while threads wait, so one group is enough if the registers
+        do not hold a second one.
+        """
+        if not self.unit.is_described:
+            return GROUPS_OF_A_UNIT
+        return max(min(self.resident(), GROUPS_OF_A_UNIT), 1)
 
 
 def tiles_for(unit: MatrixUnit, limits: Limits) -> tuple[Tile, ...]:
@@ -173,40 +266,10 @@ def may_sum(facts: KernelFacts, unit: MatrixUnit) -> bool:
     )
 
 
-def edges_of_group(
-    facts: KernelFacts, limits: Limits, unit: MatrixUnit, tile: Tile, groups: int
-) -> float:
-    """Time of a group's prologue and epilogue, relative to that of its products.
-
-    Groups that are resident on a unit together overlap theirs.
-    """
-    terms = math.prod(r.extent for r in facts.reduced)
-    cycles = 1.0 if unit.is_described else DESCRIBED_CYCLES
-    threads = tile.tall * tile.wide * unit.threads
-    resident = resident_groups(limits, threads, registers_of_tile(unit, tile, 1))
-    beside = max(min(resident, GROUPS_OF_A_UNIT, groups // limits.units), 1)
-    return cycles * EDGE_BYTES / (terms * unit.a.itemsize) / beside
-
-
 def loads_of_product(unit: MatrixUnit, tile: Tile) -> float:
     """Words that a group loads per multiply-add, fewer than in any plan without the unit."""
     height, width = tile.block(unit)
     return unit.a.itemsize / WORD_BYTES / height + unit.a.itemsize / WORD_BYTES / width
-
-
-def groups_of_product(facts: KernelFacts, unit: MatrixUnit, tile: Tile, sides: Sides) -> int:
-    """Number of groups that compute a product in tiles of a size."""
-    rows, columns = length_of(facts, sides.rows), length_of(facts, sides.columns)
-    height, width = tile.block(unit)
-    return -(-rows // height) * -(-columns // width) * (facts.outputs_launched // (rows * columns))
-
-
-def waste_of_product(facts: KernelFacts, unit: MatrixUnit, tile: Tile, sides: Sides) -> float:
-    """Work of a product in tiles of a size, padding included, relative to the product."""
-    steps = math.prod(r.extent for r in summed_loops(facts, unit))
-    lengths = (length_of(facts, sides.rows), length_of(facts, sides.columns), steps)
-    padded = [-(-n // by) * by for n, by in zip(lengths, (*tile.block(unit), unit.k), strict=True)]
-    return math.prod(padded) / math.prod(lengths)
 
 
 def registers_of_tile(unit: MatrixUnit, tile: Tile, products: int) -> int:
@@ -218,33 +281,16 @@ def registers_of_tile(unit: MatrixUnit, tile: Tile, products: int) -> int:
     return sum(sizes) + REGISTERS_OF_ADDRESSES
 
 
-def suits(facts: KernelFacts, limits: Limits, unit: MatrixUnit, tile: Tile, sides: Sides) -> bool:
-    """True if tiles of a size fit a group, keep the device busy and need little padding."""
-    threads = tile.tall * tile.wide * unit.threads
-    if threads > max(limits.block_wanted, unit.threads):
-        return False
-    if tile in LARGE_TILES or tile in WIDE_TILES:
-        registers = registers_of_tile(unit, tile, len(facts.reductions))
-        if not limits.copies or not resident_groups(limits, threads, registers):
-            return False
-    most = MOST_WASTE_OF_ONE if tile == ONE_TILE else MOST_WASTE
-    if waste_of_product(facts, unit, tile, sides) > most:
-        return False
-    least = limits.threads // (LEAST_FILLED if limits.units else 1)
-    return tile == ONE_TILE or groups_of_product(facts, unit, tile, sides) * threads >= least
-
-
-def use_unit(draft: Draft, unit: MatrixUnit, tile: Tile, sides: Sides) -> bool:
+def use_unit(draft: Draft, product: Product) -> bool:
     """Compute a block of the result per group; False if that exceeds its resources, or if the sum
     is no product of these types."""
-    groups = groups_of_product(draft.facts, unit, tile, sides)
-    most = MOST_TURNS if fills_ahead(draft.limits) else 1
-    if groups <= draft.limits.units and loads_ahead(draft.limits, unit):
+    limits = draft.limits
+    most = MOST_TURNS if fills_ahead(limits) else 1
+    if product.groups <= limits.units and loads_ahead(limits, product.unit):
         most = LEAST_TURNS
-    sharers = {sharers_of_sum(draft, unit, tile, sides): None, 1: None}
     ways = (
-        partial(tensorize, unit=unit, tile=tile, sides=sides, turns=turns, sharers=shared)
-        for shared in sharers
+        partial(tensorize, product=product, turns=turns, sharers=shared)
+        for shared in dict.fromkeys((product.sharers(), 1))
         for turns in range(most, 0, -1)
     )
     return take_first(draft, ways)
@@ -273,36 +319,17 @@ def loads_ahead(limits: Limits, unit: MatrixUnit) -> bool:
     return not limits.copies and limits.unit_shared_bytes > 0 and unit.threads > 1
 
 
-def sharers_of_sum(draft: Draft, unit: MatrixUnit, tile: Tile, sides: Sides) -> int:
-    """Subgroups that share each sum (split-K in a group), if a unit would have only one subgroup.
-
-    Without asynchronous copies, only more threads bring more bytes in flight.
-    """
-    limits, facts = draft.limits, draft.facts
-    if fills_ahead(limits) or tile.tall * tile.wide > 1 or unit.threads == 1:
-        return 1
-    if (groups := groups_of_product(facts, unit, tile, sides)) > limits.units:
-        return 1
-    steps = math.prod(r.extent for r in summed_loops(facts, unit)) // depth_of(unit)
-    sums = copies(tile.rows, unit.m) * copies(tile.columns, unit.n) * unit.m * unit.n
-    parts = sums * unit.out.itemsize * len(facts.reductions)
-    room = int(limits.shared_bytes * ROOM_OF_PARTS) // parts
-    most = min(limits.threads // groups, limits.block_wanted) // unit.threads
-    return floor_power_of_two(min(most, room, steps // LEAST_BLOCKS))
-
-
 def fills_ahead(limits: Limits) -> bool:
     """True if groups fill one copy of a stage while they compute from another."""
     return limits.copies is not None and limits.shared_bytes > 0
 
 
-def tensorize(
-    draft: Draft, unit: MatrixUnit, tile: Tile, sides: Sides, turns: int, sharers: int
-) -> bool:
+def tensorize(draft: Draft, product: Product, turns: int, sharers: int) -> bool:
     """Apply the steps of `use_unit` with `turns` copies of each stage; True if they fit.
 
     Raises ArgumentError if the sum is no product for the unit.
     """
+    unit, tile, sides = product.unit, product.tile, product.sides
     steps = longest(tuple(draft.facts.reduced)).extent
     row, column = join_side(draft, sides.rows), join_side(draft, sides.columns)
     joined = draft.facts
@@ -332,7 +359,7 @@ def tensorize(
             return False
     if at == block and not is_rounded_apart(draft, unit):
         return False
-    if not leaves_room(draft, unit, tile, turns, blocks) or not fits_group(draft):
+    if not leaves_room(draft, product, turns, blocks) or not fits_group(draft):
         return False
     order_blocks(draft, row, column, steps, unit.a.itemsize)
     return True
@@ -360,12 +387,12 @@ def stage_side(draft: Draft, step: Stage, unit: MatrixUnit, part: int) -> bool:
     return not unit.is_described or is_described(draft, done)
 
 
-def leaves_room(draft: Draft, unit: MatrixUnit, tile: Tile, turns: int, steps: int) -> bool:
+def leaves_room(draft: Draft, product: Product, turns: int, steps: int) -> bool:
     """True if stages leave shared memory for the groups that should be resident together.
 
     A group that is resident alone, and fills only one step ahead, waits for memory.
     """
-    room = draft.limits.shared_bytes // groups_beside(draft.limits, unit, tile)
+    unit, room = product.unit, draft.limits.shared_bytes // product.beside()
     fits = scratch_bytes(draft.kernel) <= room
     if unit.load and unit.is_described:
         return fits and turns >= min(LEAST_TURNS + unit.load.behind, steps)
@@ -518,19 +545,6 @@ def is_described(draft: Draft, done: int) -> bool:
     """
     is_staged = any(isinstance(step, Stage) for step in draft.steps[done:])
     return is_staged and not is_turned(draft)
-
-
-def groups_beside(limits: Limits, unit: MatrixUnit, tile: Tile) -> int:
-    """Groups whose shared memory should fit on a unit together.
-
-    Asynchronous products continue while threads wait, so one group is enough if the registers do
-    not hold a second one.
-    """
-    if not unit.is_described:
-        return GROUPS_OF_A_UNIT
-    threads = tile.tall * tile.wide * unit.threads
-    resident = resident_groups(limits, threads, registers_of_tile(unit, tile, 1))
-    return max(min(resident, GROUPS_OF_A_UNIT), 1)
 
 
 def padding_of(row_bytes: int) -> int:
