@@ -8,6 +8,7 @@ import math
 import os
 import random
 import re
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from contextlib import closing
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -622,6 +624,41 @@ def test_a_forked_child_records_what_it_asks_for_alone(tmp_path: Path) -> None:
     assert " add program.py:9" in parent
     (path,) = tmp_path.glob("*.tinyviz")
     assert [kernel.launches for kernel in summary_of(path).kernels] == [1]
+
+
+SHOWN = """
+from tinycore import Context, Tensor
+
+for _ in range(2):
+    with Context(VIZ=2):
+        (Tensor([1.0]) + 1).realize()
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Ctrl-C is sent to a group of processes")
+@pytest.mark.slow
+def test_the_pages_of_all_blocks_are_served_until_ctrl_c(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(SHOWN)
+    variables = os.environ | {"DEV": "PYTHON", "BROWSER": "true"}
+    command = [sys.executable, "program.py"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=variables, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    ) as program:  # fmt: skip
+        assert program.stderr is not None
+        watch = threading.Timer(90, program.kill)  # a page that is not served ends the test
+        watch.start()
+        pages = []
+        for line in program.stderr:
+            pages += re.findall("is shown at (http.*)", line)
+            if len(pages) == 2:
+                break
+        for page in pages:
+            with urlopen(page, timeout=60) as answer:
+                assert b"<html" in answer.read()
+        os.killpg(program.pid, signal.SIGINT)
+        assert program.wait(60) == 0
+        watch.cancel()
 
 
 def test_without_viz_nothing_of_this_package_is_imported(tmp_path: Path) -> None:

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import atexit
 import os
+import subprocess
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import get_ident
 from types import TracebackType
@@ -58,10 +61,21 @@ def end() -> None:
         path = recorder.writer.path
         tell(path, "this program")
         if shown:
-            from tiny_viz.server import serve  # noqa: PLC0415  a program that only records needs none
-
-            serve(path)
+            show([path])
     current.clear()
+
+
+def show(paths: Sequence[Path]) -> None:
+    """Serve the pages of profiles at once, until Ctrl-C. Each has a process of its own: Python 3.12
+    starts no threads in one that ends.
+    """
+    command = sys.executable, "-m", "tinycore", "viz"
+    servers = [subprocess.Popen((*command, path)) for path in paths]
+    with suppress(KeyboardInterrupt):
+        for server in servers:
+            server.wait()
+    for server in servers:
+        server.terminate()
 
 
 class Blocks:
@@ -72,6 +86,8 @@ class Blocks:
         """By thread, the errors that were handled where its open blocks began. Blocks that were
         open in other threads when this was imported are not known, and end nothing."""
         self.profile: profile | None = None
+        self.shown: list[Path] = []
+        """Profiles whose pages are served when the program has ended."""
         self.changing = lock()
 
 
@@ -106,7 +122,9 @@ def block(value: int, is_entered: bool) -> None:
     if not ended.is_empty:
         tell(ended.path, "this block")
         if value == SHOWN_AT_END:
-            atexit.register(ended.serve)
+            if not blocks.shown:
+                atexit.register(show, blocks.shown)
+            blocks.shown.append(ended.path)
 
 
 def tell(path: Path, recorded: str) -> None:

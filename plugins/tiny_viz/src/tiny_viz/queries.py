@@ -340,7 +340,7 @@ class Queries:
             "WHERE born <= ? AND (died IS NULL OR died > ?) ORDER BY buffers.bytes DESC LIMIT ?",
             (at, at, MOST_HOLDERS),
         )
-        names = ("id", "device", "dtype", "bytes", "born", "died", "kernel", "written", "name")
+        names = "id device dtype bytes born died kernel written name".split()
         return [
             dict(zip(names, row, strict=False)) | {"origins": json.loads(row[-1] or "[]")}
             for row in rows

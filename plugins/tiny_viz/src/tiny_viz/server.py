@@ -43,16 +43,13 @@ TYPES: Final = {
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
 }
-PAGES: Final = {
-    "": "index.html",
-    **{
-        name: name
-        for name in (
-            "app.js", "drawing.js", "timeline.js", "graph.js", "style.css",
-            "vendor/uPlot.iife.min.js", "vendor/uPlot.min.css",
-        )
-    },
-}  # fmt: skip
+PAGES: Final = {"": "index.html"} | {
+    name: name
+    for name in (
+        "app.js drawing.js timeline.js graph.js style.css vendor/uPlot.iife.min.js "
+        "vendor/uPlot.min.css"
+    ).split()
+}
 """The files that are served, by their paths below the token."""
 
 

@@ -16,7 +16,7 @@ from tiny_viz.store import connect
 __all__ = ["KernelTotal", "Summary", "html_table", "summary_of", "text_table", "totals"]
 
 SHOWN: Final = 10
-HEADER: Final = ("share", "time", "launches", "mean", "limit", "device", "kernel", "where")
+HEADER: Final = tuple("share time launches mean limit device kernel where".split())
 Origin = tuple[str, str, int]
 """A method, and the file and line at which it was called."""
 
