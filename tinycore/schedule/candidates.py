@@ -61,11 +61,11 @@ class Memory:
     persistent: frozenset[int]
     """Memory beyond the first `parameters` that is read when all steps are done."""
     emitter: KernelEmitter
-    """What has made the kernels."""
+    """The maker of the kernels."""
 
     @cached_property
     def uses(self) -> Counter[int]:
-        """How many steps use each memory."""
+        """The number of steps that use each memory."""
         return Counter(place for step in self.steps for place in step.places)
 
     def kept(self, steps: Sequence[Step]) -> frozenset[int]:

@@ -32,7 +32,7 @@ ITS_CLASS: Final = -1
 
 
 class Reader(NamedTuple):
-    """How a container is read."""
+    """The way to read a container: its values, and their labels."""
 
     labels: tuple[str, ...] = ()
     read: Callable[[Any], Iterable[Any]] = lambda _: ()
@@ -45,13 +45,13 @@ class Reader(NamedTuple):
     def text(self, box: str) -> tuple[list[str], list[str], dict[str, Any]]:
         """Statements, expressions, and what they name, for the container in a variable."""
         count, scope = len(self.labels), {f"{BOX}_read": self.read, **self.scope}
-        source = self.lines or unpacked(f"{BOX}_read({BOX})", count)
+        source = self.lines or items_of(f"{BOX}_read({BOX})", count)
         lines = [line.replace(BOX, box) for line in source]
         count = len(lines) - count
         return lines[:count], lines[count:], {k.replace(BOX, box): v for k, v in scope.items()}
 
 
-def unpacked(expression: str, count: int) -> list[str]:
+def items_of(expression: str, count: int) -> list[str]:
     """The lines that read the items of an iterable."""
     names = [f"{BOX}_{place}" for place in range(count)]
     return [f"[{', '.join(names)}] = {expression}", *names]

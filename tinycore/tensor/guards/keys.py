@@ -33,7 +33,7 @@ MISSING: Final = Absence.MISSING
 
 
 class Role(NamedTuple):
-    """What is expected of a value, if it is another object than at the capture."""
+    """The condition on a value that is another object than at the capture."""
 
     fits: Callable[[Any, Any], bool]
     """A function of `of` and a value: `alike`, `never`, `is_a` or `has_form`."""

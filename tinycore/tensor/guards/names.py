@@ -43,7 +43,7 @@ NAMED: Final[Mapping[str, tuple[str, ...]]] = {
     "STORE_ATTR": (ATTRIBUTE, STORED),
     "IMPORT_NAME": (MODULE,),
 }
-"""What the instructions of Python name."""
+"""Kinds of names in the instructions of Python, by the instruction."""
 
 
 @functools.lru_cache(maxsize=4096)

@@ -19,7 +19,7 @@ from operator import attrgetter, methodcaller
 from typing import Any, Final
 
 from tinycore._deferred import NumpyArray
-from tinycore.tensor.guards.guard import BOX, CELL, Reader, attributes, unpacked
+from tinycore.tensor.guards.guard import BOX, CELL, Reader, attributes, items_of
 from tinycore.tensor.guards.keys import ATOMS, MISSING, Values, buffer_content, is_plain
 from tinycore.tensor.guards.names import LAYERS, STORED, Names
 
@@ -60,7 +60,7 @@ def function_readers(function: types.FunctionType, names: Names) -> list[Reader]
         labels = tuple([CELL + name for name in function.__code__.co_freevars])
         lines: list[str] = []
         if all(value is not MISSING for value in map(CONTENTS, cells)):
-            first, *held = unpacked(f"{BOX}.__closure__", len(labels))
+            first, *held = items_of(f"{BOX}.__closure__", len(labels))
             lines = [first, *[f"{name}.cell_contents" for name in held]]
         found.append(Reader(labels, read_cells, lines))
     return [*found, names.table(vars(function), names.wanted, ("__wrapped__",))]
@@ -72,7 +72,7 @@ def read_cells(function: Any) -> Iterable[Any]:
 
 
 def attempted(read: Callable[[Any], Any], box: Any) -> Any:
-    """What is read of a box; MISSING where there is nothing."""
+    """The value read of a box; MISSING where there is nothing."""
     try:
         return read(box)
     except (AttributeError, LookupError, ValueError):
@@ -158,7 +158,7 @@ def read_array(box: Any) -> Values:
     return box.shape, dtype, box.tobytes() if box.nbytes <= MOST_COMPARED_BYTES else None
 
 
-def size_of(value: Any) -> tuple[int, bool] | None:
+def buffer_size(value: Any) -> tuple[int, bool] | None:
     """Bytes of an array or of another buffer, and whether they may change; None for other values.
 
     An array of objects has no bytes: these are looked into.
@@ -175,13 +175,13 @@ def size_of(value: Any) -> tuple[int, bool] | None:
 
 def is_unseen(value: Any) -> bool:
     """True for writable memory that is so large that only its size is compared."""
-    size, may_change = size_of(value) or (0, False)
+    size, may_change = buffer_size(value) or (0, False)
     return may_change and size > MOST_COMPARED_BYTES
 
 
 def read_buffer(box: Any) -> Values:
     """Return the content of an object with the buffer protocol, or its size if that is large."""
-    found = size_of(box)
+    found = buffer_size(box)
     return (found if found and found[0] > MOST_COMPARED_BYTES else buffer_content(box),)
 
 
@@ -189,7 +189,7 @@ def buffer_readers(value: Any) -> list[Reader]:
     """The readers of an array, or of another object with the buffer protocol."""
     if isinstance(value, NumpyArray):
         return [Reader(("shape", "dtype", "content"), read_array)]
-    return [] if size_of(value) is None else [Reader(("content",), read_buffer)]
+    return [] if buffer_size(value) is None else [Reader(("content",), read_buffer)]
 
 
 def container_readers(value: Any) -> list[Reader]:
@@ -201,12 +201,12 @@ def container_readers(value: Any) -> list[Reader]:
         return [Reader(("length",), lambda box: (len(box),))]
     if isinstance(value, dict):
         labels = tuple([f"[{key!r}]" if is_plain(key) else "[...]" for key in value])
-        keys = Reader(("key",) * count, tuple, unpacked(BOX, count))
+        keys = Reader(("key",) * count, tuple, items_of(BOX, count))
         return [keys, Reader(labels, methodcaller("values"))]
     labels = tuple([f"[{place}]" for place in range(count)])
     if isinstance(value, (set, frozenset)):
         return [Reader(labels, read_set)]
-    return [Reader(labels, tuple, unpacked(BOX, count))]
+    return [Reader(labels, tuple, items_of(BOX, count))]
 
 
 def content_readers(value: Any) -> list[Reader]:
