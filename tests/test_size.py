@@ -55,9 +55,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 474_711
+SUM: Final = 474_544
 """The budgets of the core together."""
-FLOORS: Final = 437_050
+FLOORS: Final = 436_883
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01
