@@ -326,6 +326,7 @@ def test_an_index_reads_the_files_beside_it(tmp_path: Path) -> None:
         ({"x": "../a.safetensors"}, "tensor 'x' is in '../a.safetensors', no name of a file"),
         ({"x": "..\\a.safetensors"}, "no name of a file"),
         ({"x": ""}, "no name of a file"),
+        ({"x": "\ud800"}, "no name of a file"),
         ({"x": 3}, "tensor 'x' is in 3, no name of a file"),
         ({"x": "b.safetensors"}, "tensor 'x' is not in 'b.safetensors'"),
     ],

@@ -21,7 +21,7 @@ import numpy
 from tinycore.dtype import DType, dtypes, to_numpy_dtype
 from tinycore.errors import ArgumentError, DTypeError, FileFormatError
 from tinycore.nn.files.atomic import replacing_file
-from tinycore.nn.files.source import Budget, Source, shown, verify_shape
+from tinycore.nn.files.source import Budget, Source, reading, shown, verify_shape
 
 __all__ = [
     "MAX_HEADER_BYTES",
@@ -150,12 +150,8 @@ def _powers(stored: Array) -> Array:
 
 def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The object in a JSON file. Raises FileFormatError for anything else."""
-    with Source.open(path) as source:
-        text = source.bytes(0, source.size)
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise FileFormatError(f"{path}: no JSON: {error}") from error
+    with Source.open(path) as source, reading(source.place, "JSON"):
+        found = json.loads(source.bytes(0, source.size))
     if not isinstance(found, dict):
         raise FileFormatError(f"{path}: no JSON object")
     return found
@@ -172,7 +168,8 @@ def read_index(path: str | os.PathLike[str]) -> dict[str, str]:
     if not isinstance(places, dict):
         raise FileFormatError(f"{path}: an index of files of a model has a `weight_map`.")
     for name, place in places.items():
-        if not isinstance(place, str) or not place or {*place} & {"/", "\\", "\0"}:
+        is_name = isinstance(place, str) and place and place.isprintable()
+        if not is_name or {*place} & {"/", "\\"}:
             raise FileFormatError(
                 f"{path}: tensor {shown(name)} is in {shown(place)}, no name of a file beside it."
             )

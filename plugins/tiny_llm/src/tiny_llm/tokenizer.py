@@ -230,7 +230,7 @@ def byte_level(
     vocabulary: dict[str, int], merges: list[str], metadata: Mapping[str, Any], place: str
 ) -> Any:
     """A maker of tokenizers by merges of bytes, which share the vocabulary."""
-    name = metadata.get("tokenizer.ggml.pre", "gpt-2")
+    name = str(metadata.get("tokenizer.ggml.pre", "gpt-2"))
     if name not in PRETOKENIZERS:
         raise UnsupportedError(
             f"{place}: text is split as {name!r} says, which is not known; "
