@@ -137,7 +137,7 @@ def test_after_a_rollback_tensors_hold_what_they_once_held(seed: int) -> None:
 
 
 class Interrupted(BaseException):
-    """What a signal handler raises."""
+    """The exception of a signal handler."""
 
 
 @contextmanager
