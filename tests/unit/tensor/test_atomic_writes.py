@@ -15,6 +15,7 @@ import pytest
 from tinycore import Tensor
 from tinycore.tensor.atomic_writes import AtomicWrites
 from tinycore.tensor.change_tracking import undo_logs
+from tinycore.tensor.storage import walking
 
 
 def memory() -> Tensor:
@@ -161,6 +162,7 @@ def interrupt(step: int, files: tuple[str, ...]) -> Iterator[list[int]]:
             yield done
     finally:
         sys.settrace(None)
+        walking._at_fork_reinit()  # a trace raises between taking and guarding, too
 
 
 def test_an_interrupted_write_to_a_computed_tensor_that_asks_is_done_or_not_begun() -> None:
