@@ -57,13 +57,20 @@ def with_name_of(function: Function, call: Any) -> Function:
 
 
 def show_at_caller(owner: Any, names: Iterable[str]) -> None:
-    """Likewise the functions of these names in a module, with its modules and its classes."""
+    """Likewise the functions of these names in a module, with its modules and its classes.
+
+    A method is replaced in the class that defines it, so that a program's classes inherit as ever,
+    and a function is pickled by the name of the module that shows it.
+    """
     for name in names:
-        found = getattr(owner, name, None)
-        if isinstance(found, FunctionType) and found.__globals__ is not globals():
-            setattr(owner, name, shown_at_caller(found))
+        found = vars(owner).get(name)
+        if isinstance(found, FunctionType) and "hide_frames" not in found.__code__.co_names:
+            setattr(owner, name, shown := shown_at_caller(found))
+            if isinstance(owner, ModuleType):
+                shown.__module__ = owner.__name__
         elif isinstance(found, type):
-            show_at_caller(found, ENTRIES)
+            for base in found.__mro__:
+                show_at_caller(base, ENTRIES)
         elif isinstance(found, ModuleType):
             show_at_caller(found, found.__all__)
 
@@ -92,9 +99,9 @@ def is_mistake(error: BaseException) -> bool:
     if isinstance(error, OSError) and error.filename is not None:
         return True
     name, inner = [pair for pair in links(error.__traceback__) if pair[0] not in DEPENDENCIES][-1]
-    if str(error).startswith(f"{inner.tb_frame.f_code.co_qualname}()"):
-        return True  # of Python, about the arguments of the function below a wrapper
-    return not name.startswith("tiny")  # nor is it the fault of a package of ours
+    # of the program's function, or of Python, about the arguments of the one below a wrapper
+    called = f"{inner.tb_frame.f_code.co_qualname}()"
+    return not name.startswith("tiny") or str(error).startswith(called)
 
 
 def frames_of_others(trace: TracebackType | None) -> TracebackType | None:
@@ -105,6 +112,8 @@ def frames_of_others(trace: TracebackType | None) -> TracebackType | None:
         is_inside = name == PACKAGE or (is_inside and name in DEPENDENCIES)
         if not is_inside:
             kept.append(link)
+    if trace in kept[:1]:
+        return trace  # not as far as it was caught by the program
     for outer, inner in zip(kept, [*kept[1:], None], strict=False):
         outer.tb_next = inner
     return kept[0] if kept else None

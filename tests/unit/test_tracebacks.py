@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from tinycore import Context, Device, Tensor, TinyJit, Variable, linalg, nn
 from tinycore import array_api as xp
 from tinycore._tracebacks import FAULTS, shown_at_caller
 from tinycore.config import settings
-from tinycore.errors import ShapeError, TinycoreError, package
+from tinycore.errors import ShapeError, TinycoreError, VerifyError, package
 from tinycore.nn import optim, state
 from tinycore.tensor import graph
 
@@ -328,6 +329,59 @@ def test_an_error_that_the_program_was_handling_is_shown_with_the_new_one(things
     assert isinstance(context, LookupError)
     assert names(context) == ["handle", "failing_function"]
     assert "During handling" in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_fault_that_the_program_handles_keeps_its_frames(things: Things) -> None:
+    ours: dict[str, Any] = {"__name__": "tinycore.faulty", "error": VerifyError("a fault")}
+    exec("def fail():\n    raise error", ours)
+    with pytest.raises(VerifyError) as fault:
+        ours["fail"]()
+
+    def handle() -> None:
+        try:
+            raise fault.value
+        except VerifyError:
+            things.x.reshape(7)
+
+    with pytest.raises(ShapeError) as caught:
+        handle()
+
+    assert caught.value.__context__ is fault.value
+    assert names(fault.value)[-1] == "tinycore fail"
+
+
+def test_an_error_of_the_program_is_not_asked_for_its_text() -> None:
+    class Odd(Exception):
+        def __str__(self) -> str:
+            raise AttributeError("it has none")
+
+    def fail(x: Tensor) -> Tensor:
+        raise Odd
+
+    with pytest.raises(Odd):
+        TinyJit(fail)(Tensor.ones(2))
+
+
+# What else a program sees of functions and methods
+
+
+@pytest.mark.parametrize("module", [xp, xp.linalg, nn, optim, state, nn.datasets])
+def test_functions_are_pickled_by_the_module_that_shows_them(module: Any) -> None:
+    for name in module.__all__:
+        if callable(found := getattr(module, name)):
+            assert pickle.loads(pickle.dumps(found)) is found
+
+
+def test_a_method_is_found_by_the_order_of_the_classes_of_a_program() -> None:
+    class Counting(optim.Optimizer):
+        def step(self) -> Any:
+            return "counted"
+
+    class Both(optim.Adam, Counting):
+        pass
+
+    assert "step" not in vars(optim.Adam)
+    assert Both([Tensor.ones(2)]).step() == "counted"
 
 
 def test_what_led_to_a_mistake_shows_no_frames_of_ours(things: Things) -> None:

@@ -23,6 +23,7 @@ import numpy
 from tqdm import tqdm
 
 from tinycore import Tensor, dtypes
+from tinycore._tracebacks import hide_frames
 from tinycore.dtype import DType
 from tinycore.errors import (
     ArgumentError,
@@ -150,46 +151,49 @@ def load_state_dict(
     >>> layer.weight.tolist()
     [[3.0, 4.0]]
     """
-    if not isinstance(state_dict, Mapping):
-        raise ArgumentTypeError(
-            "load_state_dict: the state is a mapping from names to tensors, as `safe_load` gives; "
-            f"got {type(state_dict).__name__}"
-        )
-    targets = get_state_dict(model)
-    missing = [name for name in targets if name not in state_dict]
-    if strict and missing:
-        raise ArgumentError(
-            f"the state dict lacks {_enumerated(missing)} of the model's {len(targets)} tensors. "
-            "Load with strict=False to keep those as they are."
-        )
-    values = {
-        name: _fitted(name, state_dict[name], target)
-        for name, target in targets.items()
-        if name in state_dict
-    }
-    if verbose and (unused := [name for name in state_dict if name not in targets]):
-        warnings.warn(f"the model has no place for {_enumerated(unused)}", stacklevel=2)
-    entries = Counter(map(id, state_dict.values()))
     (holders,) = map(getrefcount, [state_dict])
     is_left = consume or (COUNTS_CALLERS and holders <= REFERENCES)
-    names = tqdm(
-        list(values), "loading weights", leave=False, delay=1.0, disable=None if verbose else True
-    )
-    batch = Batch(max([LEAST_BATCH, *(targets[name].nbytes() for name in values)]))
-    with nullcontext() if consume else AtomicWrites(targets.values):
-        for name in names:
-            target, value = targets[name], values.pop(name)
-            if value is not target:
-                (count,) = map(getrefcount, [value])
-                named = entries[id(value)]
-                is_alone = COUNTS and (is_left or not named) and count <= REFERENCES + named
-                target._take_over(value.shard_like(target), is_alone)
-            if consume:
-                del state_dict[name]
-            if realize:
-                batch.add(target, is_bounded=consume)
-        batch.compute()
-    return [targets[name] for name in targets if name not in missing]
+    try:  # a wrapper that hides frames would hold what is counted
+        if not isinstance(state_dict, Mapping):
+            raise ArgumentTypeError(
+                "load_state_dict: the state is a mapping from names to tensors, as `safe_load` "
+                f"gives; got {type(state_dict).__name__}"
+            )
+        targets = get_state_dict(model)
+        missing = [name for name in targets if name not in state_dict]
+        if strict and missing:
+            raise ArgumentError(
+                f"the state dict lacks {_enumerated(missing)} of the model's {len(targets)} "
+                "tensors. Load with strict=False to keep those as they are."
+            )
+        values = {
+            name: _fitted(name, state_dict[name], target)
+            for name, target in targets.items()
+            if name in state_dict
+        }
+        if verbose and (unused := [name for name in state_dict if name not in targets]):
+            warnings.warn(f"the model has no place for {_enumerated(unused)}", stacklevel=2)
+        entries = Counter(map(id, state_dict.values()))
+        batch = Batch(max([LEAST_BATCH, *(targets[name].nbytes() for name in values)]))
+        with nullcontext() if consume else AtomicWrites(targets.values):
+            for name in tqdm(
+                [*values], "loading weights", leave=False, delay=1.0, disable=not verbose or None
+            ):
+                target, value = targets[name], values.pop(name)
+                if value is not target:
+                    (count,) = map(getrefcount, [value])
+                    named = entries[id(value)]
+                    is_alone = COUNTS and (is_left or not named) and count <= REFERENCES + named
+                    target._take_over(value.shard_like(target), is_alone)
+                if consume:
+                    del state_dict[name]
+                if realize:
+                    batch.add(target, is_bounded=consume)
+            batch.compute()
+        return [targets[name] for name in targets if name not in missing]
+    except Exception as error:
+        hide_frames(error)
+        raise
 
 
 class Batch:

@@ -257,8 +257,9 @@ def test_a_single_number_may_have_an_axis() -> None:
 
 
 def test_what_has_no_place_is_told() -> None:
-    with pytest.warns(UserWarning, match="no place for 'extra'"):
+    with pytest.warns(UserWarning, match="no place for 'extra'") as told:
         load_state_dict(nn.Linear(2, 3), state(extra=Tensor([1.0])))
+    assert told[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         load_state_dict(nn.Linear(2, 3), state(extra=Tensor([1.0])), verbose=False)
