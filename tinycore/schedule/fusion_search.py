@@ -52,8 +52,9 @@ def fused_step(run: Run, memory: Memory) -> Step:
     return Step(launch.ast, launch.places, metadata, kernel)
 
 
-def begin(run: Run, memory: Memory) -> Group | Refusal:
-    """The group that a kernel begins: strips of rows, a chain of products or rows on a grid."""
+def begin(run: Run, memory: Memory, chains: bool) -> Group | Refusal:
+    """The group that a kernel begins: strips of rows, if wanted a chain of products, or rows on a
+    grid."""
     launch, limits = run.launch, device_limits(memory.device(run))
     if limits is None:
         return Refusal.CLOSED
@@ -62,18 +63,18 @@ def begin(run: Run, memory: Memory) -> Group | Refusal:
     if limits.grid is None:
         group = FusionGroup(launch, limits, memory)
         return group if is_nest(run, memory) else Refusal.NEST
-    if (unit := first_unit(launch, limits)) is not None:
+    if chains and (unit := first_unit(launch, limits)) is not None:
         return ProductChain(launch, limits, memory, unit)
     if not launch.is_row:  # a single element is a row, too
         return Refusal.NEST
     return RowKernel(launch, limits, memory) if folds_rows(launch) else Refusal.ROWS
 
 
-def fuse_at(runs: list[Run], place: int, memory: Memory) -> bool:
+def fuse_at(runs: list[Run], place: int, memory: Memory, chains: bool = True) -> bool:
     """Replace the longest group that begins at a place by one run, and move what is between its
     members before or after it. False if none begins there."""
     window = runs[place : place + MOST_LOOKED_AT]
-    while len((found := longest(window, memory))[0]) > 1:
+    while len((found := longest(window, memory, chains))[0]) > 1:
         members, after, group = found
         assert not isinstance(group, Refusal)
         steps = [step for run in members for step in run.steps]
@@ -87,7 +88,8 @@ def fuse_at(runs: list[Run], place: int, memory: Memory) -> bool:
         if whole:
             tell(f"no {group.kind}", steps, whole)
         window = window[: end if whole else 1]
-    return False
+    # a sum of squares of a row is a product, too
+    return isinstance(found[2], ProductChain) and fuse_at(runs, place, memory, False)
 
 
 def tell(what: str, steps: Iterable[Step], why: str) -> None:
@@ -97,11 +99,13 @@ def tell(what: str, steps: Iterable[Step], why: str) -> None:
         trace(f"{'row fusion':<16} {what}: {names}: {why}")
 
 
-def longest(window: Sequence[Run], memory: Memory) -> tuple[list[Run], list[Run], Group | Refusal]:
+def longest(
+    window: Sequence[Run], memory: Memory, chains: bool
+) -> tuple[list[Run], list[Run], Group | Refusal]:
     """The members of the longest group that the first of some runs begins, those between them that
     read what they write, and the group, which runs after all that it depends on."""
     first, *others = window
-    group = Refusal.NEST if first.is_fused else begin(first, memory)
+    group = Refusal.NEST if first.is_fused else begin(first, memory, chains)
     members, after, written, late = [first], list[Run](), first.launch.written, frozenset[int]()
     for run in others:
         launch, is_new = run.launch, memory.is_new(run.launch)

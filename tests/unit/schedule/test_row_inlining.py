@@ -103,6 +103,12 @@ def test_a_mask_of_the_row_reads_no_other(card: Limits) -> None:
     numpy.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-7)
 
 
+def test_squares_that_a_matrix_unit_could_sum_are_folds_of_rows() -> None:
+    x = Tensor.empty(4, 512, 512, device="NULL")
+
+    assert launches(x / x.square().mean(-1, keepdim=True).sqrt()) == 1
+
+
 # --- which ones stay apart
 
 

@@ -133,9 +133,11 @@ SPECIAL: Final = frozenset(
     for name in dir(kind)
     if name[:2] == "__" and callable(getattr(kind, name))
 ) | {
-    *("__bool__", "__call__", "__delattr__", "__delete__", "__enter__", "__exit__", "__get__"),
-    *("__getattr__", "__imatmul__", "__matmul__", "__missing__", "__next__", "__post_init__"),
-    *("__rmatmul__", "__set__", "__array__", "__class_getitem__", "__instancecheck__"),
+    *(
+        "__bool__ __call__ __delattr__ __delete__ __enter__ __exit__ __get__ __getattr__ "
+        "__imatmul__ __matmul__ __missing__ __next__ __post_init__ __rmatmul__ __set__ __array__ "
+        "__class_getitem__ __instancecheck__"
+    ).split(),
 } - {"__class__", "__init_subclass__", "__subclasshook__"}
 """Methods that Python calls without code that names them."""
 
