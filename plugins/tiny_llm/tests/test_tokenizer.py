@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,19 @@ def test_a_tokenizer_of_a_folder(tmp_path: Path) -> None:
     assert made.decode(made.encode("héllo<|im_end|>")) == "héllo"
     assert made.ends == {257}
     assert 257 not in made.encode("<|im_end|>", with_specials=False)
+
+
+def test_a_token_that_ends_texts_may_lie_behind_a_gap(tmp_path: Path) -> None:
+    """Vocabularies may number their last tokens higher than there are tokens."""
+    stated = json.loads(tiny_models.tokenizer().to_str())
+    stated["model"]["vocab"]["<stop>"] = 900
+    (tmp_path / "tokenizer.json").write_text(json.dumps(stated))
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": [900, -1, 1 << 64]}))
+
+    made = Tokenizer.of_folder(tmp_path)
+
+    assert made.size < 900
+    assert made.ends - set(made.specials.values()) == {900}
 
 
 @pytest.mark.parametrize("stops", [[], ["."], ["éz"], ["lo w", "zzz"]])

@@ -19,6 +19,7 @@ from contextlib import closing
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
@@ -637,7 +638,17 @@ for _ in range(2):
 
 @pytest.mark.skipif(os.name != "posix", reason="Ctrl-C is sent to a group of processes")
 @pytest.mark.slow
-def test_the_pages_of_all_blocks_are_served_until_ctrl_c(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda program: os.killpg(program.pid, signal.SIGINT),
+        lambda program: program.terminate(),
+    ],
+    ids=["ctrl-c", "terminated"],
+)
+def test_the_pages_of_all_blocks_are_served_until_the_program_is_ended(
+    end: Callable[[subprocess.Popen[str]], None], tmp_path: Path
+) -> None:
     (tmp_path / "program.py").write_text(SHOWN)
     variables = os.environ | {"DEV": "PYTHON", "BROWSER": "true"}
     command = [sys.executable, "program.py"]
@@ -656,9 +667,12 @@ def test_the_pages_of_all_blocks_are_served_until_ctrl_c(tmp_path: Path) -> None
         for page in pages:
             with urlopen(page, timeout=60) as answer:
                 assert b"<html" in answer.read()
-        os.killpg(program.pid, signal.SIGINT)
+        end(program)
         assert program.wait(60) == 0
         watch.cancel()
+        for page in pages:
+            with pytest.raises(URLError):
+                urlopen(page, timeout=60)
 
 
 def test_without_viz_nothing_of_this_package_is_imported(tmp_path: Path) -> None:

@@ -322,7 +322,7 @@ def from_json(folder: Path) -> Tokenizer:
     ends: set[int] = set()
     for stated_ends in (config.get("eos_token_id"), more.get("eos_token_id")):
         each = stated_ends if isinstance(stated_ends, list) else [stated_ends]
-        ends |= {n for n in each if isinstance(n, int) and n in range(full.get_vocab_size())}
+        ends |= {n for n in each if isinstance(n, int) and n in range(1 << 32)}
     if (end := named("eos_token")) is not None:
         ends.add(end)
     adds_bos = options.get("add_bos_token")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -28,6 +29,8 @@ from tinycore.plugin import lock
 __all__ = ["begin", "block", "new_path"]
 
 current: list[Recorder] = []
+shown: list[Path] = []
+"""Profiles of blocks whose pages are served when the program has ended."""
 SHOWN_AT_END: Final = 2
 """The value of VIZ that serves the page when the program has ended."""
 
@@ -50,7 +53,6 @@ def begin() -> None:
 
 def end() -> None:
     """End the recording of this program, and say where it is."""
-    shown = settings.VIZ == SHOWN_AT_END
     for recorder in current:
         try:
             if not recorder.stop():
@@ -58,24 +60,24 @@ def end() -> None:
         except OSError as error:
             print(f"tinycore: {error}", file=sys.stderr)
             continue
-        path = recorder.writer.path
-        tell(path, "this program")
-        if shown:
+        tell(path := recorder.writer.path, "this program")
+        if settings.VIZ == SHOWN_AT_END:
             show([path])
     current.clear()
 
 
 def show(paths: Sequence[Path]) -> None:
-    """Serve the pages of profiles at once, until Ctrl-C. Each has a process of its own: Python 3.12
-    starts no threads in one that ends.
+    """Serve the pages of profiles at once, until Ctrl-C, or the program is told to end. Each has a
+    process of its own: Python 3.12 starts no threads in one that ends.
     """
-    command = sys.executable, "-m", "tinycore", "viz"
-    servers = [subprocess.Popen((*command, path)) for path in paths]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # no server outlives the program
+    servers = [subprocess.Popen((sys.executable, "-m", "tinycore", "viz", p)) for p in paths]
     with suppress(KeyboardInterrupt):
         for server in servers:
             server.wait()
     for server in servers:
         server.terminate()
+        server.wait()
 
 
 class Blocks:
@@ -86,8 +88,6 @@ class Blocks:
         """By thread, the errors that were handled where its open blocks began. Blocks that were
         open in other threads when this was imported are not known, and end nothing."""
         self.profile: profile | None = None
-        self.shown: list[Path] = []
-        """Profiles whose pages are served when the program has ended."""
         self.changing = lock()
 
 
@@ -122,9 +122,9 @@ def block(value: int, is_entered: bool) -> None:
     if not ended.is_empty:
         tell(ended.path, "this block")
         if value == SHOWN_AT_END:
-            if not blocks.shown:
-                atexit.register(show, blocks.shown)
-            blocks.shown.append(ended.path)
+            if not shown:
+                atexit.register(show, shown)
+            shown.append(ended.path)
 
 
 def tell(path: Path, recorded: str) -> None:
@@ -134,10 +134,10 @@ def tell(path: Path, recorded: str) -> None:
 
 def new_path(folder: Path | None = None) -> Path:
     """A new file for the profile of this program, in the current folder."""
-    given = sys.argv[0] if sys.argv and sys.argv[0] != "-c" else ""
-    name = Path(given).stem or "python"
+    given = Path(sys.argv[0] if sys.argv and sys.argv[0] != "-c" else "")
+    name = given.stem or "python"
     if name == "__main__":
-        name = Path(given).parent.name
+        name = given.parent.name
     now = time.strftime("%Y%m%d-%H%M%S")
     base = (folder or Path.cwd()) / f"{name}-{now}-{os.getpid()}"
     number = 0
