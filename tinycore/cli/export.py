@@ -213,10 +213,10 @@ def results_of(function: Callable[..., Any], examples: Mapping[str, Tensor]) -> 
     Weights that a first call makes are there in a second one. Raises UnsupportedError where that
     draws random numbers, too, and for results of what was computed from the inputs in the call.
     """
-    given = {memory(x) for x in examples.values()}
+    given = tuple(map(memory, examples.values()))
     for _ in range(2):
         before, drawn = waiting_tensors(), stream.counter
-        with capture(refuses=False) as recording:
+        with capture(False, given) as recording:
             results = named(function(*examples.values()))
         if stream.counter == drawn:
             break

@@ -116,8 +116,7 @@ class Engine:
 
         Raises JitError inside a step being captured, which must not depend on what it computes.
         """
-        refuse_in_capture()
-        found = buffer_of(buffer)
+        found = memory_to_read(buffer)
         result = numpy.empty(found.size, to_numpy_dtype(found.dtype))
         if found.size:
             found.copyout(result.data.cast("B"))
@@ -128,8 +127,7 @@ class Engine:
 
         None where the host cannot address it. Raises JitError inside a step being captured.
         """
-        refuse_in_capture()
-        found = buffer_of(buffer)
+        found = memory_to_read(buffer)
         return found.to_cpu() if found.is_mapped else None
 
     def wrap(
@@ -165,10 +163,11 @@ class Engine:
 
     def takes(self, device: DeviceLike, kind: int, number: int) -> bool:
         """True if a device works on memory of a DLDevice."""
-        if not isinstance(device, str):
-            return False
-        kinds = Device.backend(device).dlpack_kinds
-        return kind in kinds and exchanged(kind, device) == (kind, number)
+        return (
+            isinstance(device, str)
+            and kind in Device.backend(device).dlpack_kinds
+            and exchanged(kind, device) == (kind, number)
+        )
 
     def device_for(self, kind: int, number: int) -> str | None:
         """A device that uses memory of a DLDevice, the default one if it does; else None."""
@@ -185,15 +184,13 @@ class Engine:
         """Ordered exchange of device memory with streams; None without capability `exchange`."""
         if not isinstance(device, str) or "exchange" not in Device[device].capabilities:
             return None
-        found: Any = Device[device].runtime
-        return found  # type: ignore[no-any-return]
+        return Device[device].runtime  # type: ignore[return-value]
 
     def lend(self, buffer: UOp) -> tuple[HostArray, int]:
         """A realized BUFFER or BUFFER_VIEW as a flat array that keeps it and lies where others find
         it, which the host may not read; and the pointer to its allocation.
         """
-        refuse_in_capture()
-        return buffer_of(buffer).lend()
+        return memory_to_read(buffer).lend()
 
     def _places(self) -> Iterator[str]:
         """The default device, then the others, which are searched only if it does not fit."""
@@ -318,10 +315,17 @@ def fresh_buffer(size: int | ImageDType, dtype: DType, device: str) -> UOp:
     return UOp(Op.BUFFER, dtype, (UOp(Op.DEVICE, dtypes.void, (), device), unique()), size)
 
 
-def refuse_in_capture() -> None:
-    """Raises JitError inside a step being captured, which must not depend on what it computes."""
-    if recordings and recordings.innermost.refuses:
-        raise JitError(
-            "a value was read back (item, numpy, tolist ...) inside a function being captured "
-            "by TinyJit; a replay could not do that. Return the tensor and read it outside."
-        )
+def memory_to_read(buffer: UOp) -> Buffer:
+    """The memory of a BUFFER or BUFFER_VIEW that is about to be read. Raises JitError inside a step
+    being captured, which must not depend on what it computes; a capture that does not refuse it
+    notes what was read.
+    """
+    found = buffer_of(buffer)
+    for recording in recordings.open[-1:]:
+        if recording.refuses:
+            raise JitError(
+                "a value was read back (item, numpy, tolist ...) inside a function being captured "
+                "by TinyJit; a replay could not do that. Return the tensor and read it outside."
+            )
+        recording.read.add(found)
+    return found

@@ -126,13 +126,11 @@ def lower_item(item: ScheduleItem, others: Iterable[tuple[UOp, str]] = ()) -> Ex
 
     If it was not compiled yet, compiling the `others` begins too.
     """
-    if item.runner is not None:
-        return ExecItem(item.runner, item.bufs, item.metadata)
-    device = item.bufs[0].device
-    if item.ast.op is Op.COPY:
-        return ExecItem(CopyRunner(device, estimate(item.ast)), item.bufs, item.metadata)
+    runner, device = item.runner, item.bufs[0].device
     try:
-        return ExecItem(runner_for(item.ast, device, others), item.bufs, item.metadata)
+        if runner is None and item.ast.op is Op.COPY:
+            runner = CopyRunner(device, estimate(item.ast))
+        return ExecItem(runner or runner_for(item.ast, device, others), item.bufs, item.metadata)
     except Exception as error:
         report("failed", kernel_name(item.ast), device, item.metadata, error)
         raise
@@ -158,6 +156,8 @@ class Recording:
 
     refuses: bool = True
     """True if reading values back is refused."""
+    read: set[Buffer] = field(default_factory=set)
+    """Memory that the host has read, where it may."""
     items: list[ExecItem] = field(default_factory=list)
     values: set[tuple[str, int]] = field(default_factory=set)
     """Numbers of bound variables in a computation, by the names of their nodes."""
