@@ -222,9 +222,9 @@ class Capture:
                 break
         if step.is_long:
             with ExitStack() as last:
-                nodes = self.launch(given, kept, last)
+                nodes = self.launch(recorded, given, kept, last)
         else:
-            nodes = self.launch(given, kept)
+            nodes = self.launch(recorded, given, kept)
         if recorded.keeps_results:
             kept = kept or recorded.keep(nodes)
             if kept.shown is not None:
@@ -234,13 +234,15 @@ class Capture:
         return rebuilt(result, Output, lambda output: output.shown(nodes, naming))
 
     def launch(
-        self, given: Arguments, kept: KeptResult | None, last: ExitStack | None = None
+        self,
+        recorded: RecordedCall,
+        given: Arguments,
+        kept: KeptResult | None,
+        last: ExitStack | None = None,
     ) -> Mapping[int, UOp]:
         """Run the launches, in the memory of a kept result if there is one, and leave tensors
         outside; the BUFFERs of the result by their places. For `last` see `CapturedStep.replay`.
         """
-        recorded = self.recorded
-        assert recorded is not None, "only what was captured is replayed"
         again = NOTHING if kept is None else kept.again
         is_left = False
         wanted: Iterable[int] = recorded.shown

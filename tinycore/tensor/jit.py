@@ -18,19 +18,20 @@ import functools
 import pickle
 import types
 from collections.abc import Callable
-from typing import Any, Final, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 from tinycore._locks import recursive_lock
 from tinycore.config import in_force
 from tinycore.engine.captured_step import CapturedStep, trace
 from tinycore.engine.run import recordings
-from tinycore.errors import JitError
+from tinycore.errors import ArgumentTypeError, JitError
 from tinycore.tensor.arguments import Arguments, differences
 from tinycore.tensor.captured import Capture
 from tinycore.tensor.guards.environment import Environment
 from tinycore.tensor.guards.guard import attributes
-from tinycore.tensor.guards.keys import reference_to
+from tinycore.tensor.guards.keys import METHODS, reference_to
 from tinycore.tensor.guards.readers import WRAPPERS
+from tinycore.tensor.recorded_call import Reference
 from tinycore.tensor.signatures import at_once
 
 Parameters = ParamSpec("Parameters")
@@ -63,6 +64,14 @@ class TinyJit(Generic[Parameters, Result]):
     [2, 4, 6, 8]
     """
 
+    __slots__ = "__dict__", "__self__", "__weakref__"
+
+    __self__: Any
+    """Of a method, the object that it was looked up in. As in Python, each lookup gives a method
+    that keeps the object alive; those of one object have all else in common, which does not."""
+    __func__: TinyJit[..., Result]
+    """Of a method, the one in the class."""
+
     def __init__(
         self, fxn: Callable[Parameters, Result] | None, prune: bool = False, guards: bool = True
     ) -> None:
@@ -72,29 +81,39 @@ class TinyJit(Generic[Parameters, Result]):
         self.kinds: dict[Key, list[Capture]] = {}
         """Captures by the key of the arguments; those in a list differ in their environment."""
         self.last: Capture | None = None
-        self.bound: dict[int, tuple[Callable[[], Any], TinyJit[..., Result]]] = {}
-        self.home: tuple[TinyJit[..., Result], Callable[[], Any]] | None = None
-        """The method in the class, and the object that this one is bound to."""
-        self.around = None if fxn is None else Environment(fxn, is_watched=guards)
-        self.name = "a function" if fxn is None else getattr(fxn, "__qualname__", repr(fxn))
+        self.bound: dict[int, tuple[Reference, TinyJit[..., Result]]] = {}
+        self.around: Environment | None = None
         self.lock = recursive_lock()
         if fxn is not None:
+            if not callable(fxn):
+                raise ArgumentTypeError(
+                    f"TinyJit: {fxn!r} is no function; pass one, or an object "
+                    "that can be called. A decorator such as @classmethod belongs above @TinyJit"
+                )
+            self.around = Environment(fxn, is_watched=guards)
+            self.name = getattr(fxn, "__qualname__", repr(fxn))
             functools.update_wrapper(self, fxn)
 
     def __get__(self, instance: Any, owner: type | None = None) -> TinyJit[..., Result]:
         if instance is None:
             return self
-        found = self.bound.get(id(instance))
+        key = id(instance)
+        found = self.bound.get(key)
         if found is None or found[0]() is not instance:
-            key = id(instance)
+            function = self.function
             reference = reference_to(instance, lambda _: self.bound.pop(key, None))
-            jitted: TinyJit[..., Result] = TinyJit(
-                weak_method(cast(Any, self.fxn), reference), self.prune, self.guards
-            )
-            jitted.around = Environment(cast(Any, self.fxn), reference, self.guards)
-            jitted.home = self, reference
+
+            @functools.wraps(function)
+            def call(*args: Any, **kwargs: Any) -> Result:
+                return function(reference(), *args, **kwargs)
+
+            jitted = TinyJit(call, self.prune, self.guards)
+            jitted.around = Environment(function, reference, self.guards)
+            jitted.__func__ = self
             found = self.bound[key] = reference, jitted
-        return found[1]
+        bound = object.__new__(TinyJit)
+        bound.__dict__, bound.__self__ = vars(found[1]), instance
+        return bound
 
     def __repr__(self) -> str:
         steps = [len(c.step.items) for c in self.captures.values() if c.step is not None]
@@ -210,17 +229,16 @@ class TinyJit(Generic[Parameters, Result]):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TinyJit[..., Result]:
         """The same function, or the method of the copy of its object; it has captured nothing."""
-        if self.home is not None:
-            method, reference = self.home
-            return method.__get__(copy.deepcopy(reference(), memo))
+        if hasattr(self, "__self__"):
+            return self.__func__.__get__(copy.deepcopy(self.__self__, memo))
         if self.fxn is None:
             found: TinyJit[..., Result] = pickle.loads(pickle.dumps(self))
             return found
         return TinyJit(copy.deepcopy(self.fxn, memo), self.prune, self.guards)
 
     def __reduce__(self) -> tuple[object, ...]:
-        if self.home is not None:
-            return getattr, (self.home[1](), self.name.rpartition(".")[2])
+        if hasattr(self, "__self__"):
+            return getattr, (self.__self__, self.name.rpartition(".")[2])
         if not isinstance(self.fxn, (types.FunctionType, types.NoneType)):
             # with the object that it is a method of
             return TinyJit, (self.fxn, self.prune, self.guards)
@@ -241,16 +259,5 @@ def loaded(name: str, kept: list[tuple[tuple[Any, int], Capture]]) -> TinyJit[..
     return result
 
 
-def weak_method(
-    function: Callable[..., Result], reference: Callable[[], Any]
-) -> Callable[..., Result]:
-    """A function bound to an object that it does not keep alive."""
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Result:
-        return function(reference(), *args, **kwargs)
-
-    return call
-
-
 WRAPPERS[TinyJit] = attributes("fxn", "")
+METHODS.add(TinyJit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from unittest.mock import Mock
 
@@ -87,6 +88,46 @@ def test_methods_are_captured_for_each_object() -> None:
     for i in range(4):
         assert two.run(host(i)).tolist() == [2.0 * i]
         assert three.run(host(i)).tolist() == [3.0 * i]
+
+
+class Doubling:
+    def __init__(self) -> None:
+        self.factor = host(2)
+
+    @TinyJit
+    def run(self, x: Tensor) -> Tensor:
+        return self.as_written(x)
+
+    def as_written(self, x: Tensor) -> Tensor:
+        return x * self.factor
+
+
+def test_a_method_keeps_its_object_alive_and_what_it_captured_does_not() -> None:
+    kept = Doubling().run
+    alive = weakref.ref(kept.__self__)
+
+    for i in range(4):
+        assert Doubling().run(host(i)).tolist() == [2.0 * i]
+        assert kept(host(i)).tolist() == [2.0 * i]
+
+    assert kept.captured is not None
+    del kept
+    assert alive() is None
+
+
+@pytest.mark.parametrize("name", ["run", "as_written"])
+def test_a_method_handed_to_a_captured_function_is_the_same_at_each_lookup(name: str) -> None:
+    called, doubling = Mock(), Doubling()
+
+    @TinyJit
+    def apply(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        called()
+        return function(x) + 1
+
+    for i in range(5):
+        assert apply(getattr(doubling, name), host(i)).tolist() == [2.0 * i + 1]
+
+    assert called.call_count == 2
 
 
 def test_random_numbers_advance_between_replays() -> None:

@@ -29,6 +29,7 @@ from tinycore.tensor.guards.guard import (
 )
 from tinycore.tensor.guards.keys import (
     ATOMS,
+    METHODS,
     Role,
     Values,
     alike,
@@ -136,7 +137,7 @@ class Walk:
         content = [] if isinstance(value, Tensor) else content_readers(value)
         if content and is_unseen(value):
             self.hidden.append(path)
-        if content and not own:
+        if content and (not own or kind in METHODS):
             return Role(is_a, kind), content
         readers = [] if id(value) in self.met else content + own
         self.met.add(id(value))

@@ -68,12 +68,10 @@ def form_of_value(value: Any) -> Any:
 
 def reference_to(value: Any, gone: Callable[[Any], object] | None = None) -> Callable[[], Any]:
     """A reference to an object that does not keep it alive, if there can be one."""
-    kind: Any = weakref.WeakMethod if isinstance(value, types.MethodType) else weakref.ref
     try:
-        found: Callable[[], Any] = kind(value, gone)
+        return weakref.ref(value, gone)
     except TypeError:  # some objects take no weak references
         return lambda: value
-    return found
 
 
 class Same:
@@ -87,10 +85,8 @@ class Same:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Same) or self.number != other.number:
             return False
-        mine, theirs = self.reference(), other.reference()
-        if isinstance(mine, types.MethodType):
-            return bool(mine == theirs)
-        return mine is not None and mine is theirs
+        mine = self.reference()
+        return mine is not None and mine is other.reference()
 
     def __hash__(self) -> int:
         return self.number
@@ -110,6 +106,8 @@ ATOMS: Final = frozenset((types.NoneType, bool, int, str, bytes, DType, Variable
 """Classes whose instances are plain, looked up where looking has to be quick."""
 PLAIN_TYPES: Final = (*ATOMS, float, complex, enum.Enum, NumpyScalar, Size, types.CodeType)
 """Types whose values are equal by content; floats by their bits, complex numbers by their text."""
+METHODS: Final[set[type]] = {types.MethodType}
+"""Classes of methods, which are known by their object and their function."""
 
 
 def constant_key(value: Any) -> Hashable:
@@ -125,6 +123,8 @@ def constant_key(value: Any) -> Hashable:
         return value.dtype.str, value.tobytes()
     if isinstance(value, PLAIN_TYPES):
         return Size if isinstance(value, Size) else kind, value
+    if kind in METHODS and hasattr(value, "__self__"):  # each lookup makes another
+        return constant_key(value.__self__), constant_key(value.__func__)
     return Same(value) if (found := buffer_content(value)) is None else (kind, found)
 
 
