@@ -13,7 +13,8 @@ import math
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Self
+from operator import attrgetter
+from typing import Any, Final, Self
 
 from tinycore.dtype import DType, DTypeLike, Scalar, dtypes, to_dtype
 from tinycore.errors import (
@@ -60,6 +61,9 @@ from tinycore.uop.op import Op
 from tinycore.uop.shape import DeviceLike, Shape, names_of
 from tinycore.uop.size import greatest_shape
 
+traits: Final = attrgetter("shape", "dtype", "device")
+"""The facts that a tensor and its gradient share."""
+
 
 class Core:
     """A tensor's identity: `uop`, its value as a node; `grad`, filled by `backward`."""
@@ -103,8 +107,7 @@ class Core:
             node = node if target is None else node.cast(target)
         else:
             node = node_from_data(data, canonical(device), target)
-        is_same = source is not None and node is source.uop
-        self._enter(source._view if source is not None and is_same else view_of(node))
+        self._enter(source._view if source is not None and node is source.uop else view_of(node))
         if requires_grad and source is not None and not graph.is_constant(node):
             self._become(graph.leaf(node))
         if requires_grad is not None:
@@ -269,6 +272,11 @@ class Core:
 
     @grad.setter
     def grad(self, value: Self | None) -> None:
+        if value is not None and traits(value) != traits(self):
+            raise GradientError(
+                "grad: a gradient has the shape, dtype and device of its tensor: "
+                f"{traits(self)}, got {traits(value)}; reshape, cast or move it"
+            )
         if change_sets:
             record_gradient(self)
         self._grad = value
@@ -313,20 +321,19 @@ class Core:
         >>> weight.grad.tolist(), mask.grad
         ([1.0], None)
         """
-        if requires_grad and not dtypes.is_float(self.dtype):
+        if not requires_grad:
+            if self._requires_grad:
+                self._asked = weakref.ref(self.uop)
+        elif not dtypes.is_float(self.dtype):
             raise GradientError(
                 f"requires_grad: only float tensors have gradients, got {self.dtype!r}"
             )
-        if requires_grad and graph.is_constant(self.uop):
+        elif graph.is_constant(self.uop):
             _, storage = target_of(self, self.uop)
             show(storage, in_own_memory(storage.base))
-        elif requires_grad and not self._requires_grad:
-            former = getattr(self, "_asked", None)
-            if former is None or former() is not self.uop:  # else its earlier uses count again
-                self._ask_alone()
-        elif self._requires_grad and not requires_grad:
-            self._asked = weakref.ref(self.uop)
-        self._requires_grad = requires_grad
+        elif not self._requires_grad and getattr(self, "_asked", object)() is not self.uop:
+            self._ask_alone()  # else its earlier uses count again
+        self._requires_grad = None if requires_grad is None else bool(requires_grad)
         return self
 
     @while_walking
@@ -384,8 +391,8 @@ class Core:
         """
         node = graph.below_own(self.uop)
         base = base_of(node)
-        in_order = base.op in (Op.CONTIGUOUS, Op.ASSIGN) or graph.is_copy(base)
-        if in_order or graph.is_buffer(base):
+        in_order = Op.CONTIGUOUS, Op.ASSIGN
+        if base.op in in_order or graph.is_copy(base) or graph.is_buffer(base):
             return self
         source = base_of_view(node)
         storage = self._view.storage if is_shared(source) else self._settle()

@@ -376,7 +376,7 @@ class Interop(InPlace):
     def __copy__(self) -> Self:
         """Another tensor of the same memory."""
         result = type(self)(self, requires_grad=self.requires_grad)
-        result.grad = self.grad
+        result._grad = self.grad
         return result
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
@@ -385,7 +385,7 @@ class Interop(InPlace):
         result = self._from_node(self.uop) if constant else self.detach().clone()
         memo[id(self)] = result
         result.requires_grad = self.requires_grad
-        result.grad = copying.deepcopy(self.grad, memo)
+        result._grad = copying.deepcopy(self.grad, memo)
         return result
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:

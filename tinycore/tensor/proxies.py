@@ -66,7 +66,7 @@ class ArgumentProxies:
             tensor._requires_grad = original._requires_grad
             self.made[id(original)] = tensor
             if original.grad is not None:
-                tensor.grad = self.tensor(original.grad)
+                tensor._grad = self.tensor(original.grad)
         return self.made[id(original)]
 
     def gradient_of(self, original: Tensor) -> Tensor | None:

@@ -155,7 +155,7 @@ ANYTHING = Accepted(("anything",), (object,))
 NUMBERS = (int, float, Real, NumpyBool)
 ACCEPTED_TYPES = {
     None: Accepted(("None",), (types.NoneType,)),
-    bool: Accepted(("a bool",), (bool, int, NumpyBool)),
+    bool: Accepted(("a bool",), (int, NumpyBool)),
     int: Accepted(("an int",), (int, Integral)),
     str: Accepted(("a string",), (str,)),
     DType: Accepted(("a dtype",), (DType,), (is_dtype_name,)),
@@ -418,7 +418,7 @@ def check_signatures(cls: type, tensor: type) -> None:
         elif isinstance(member, types.FunctionType):
             setattr(cls, name, checked(name, member, tensor, own))
         elif isinstance(member, property) and own:
-            setattr(cls, name, at_once_where_changed(member))
+            setattr(cls, name, with_checks_where_changed(member, tensor))
 
 
 def checked(name: str, function: Callable[..., Any], tensor: type, own: bool) -> Callable[..., Any]:
@@ -464,12 +464,13 @@ def at_once(
     return with_name_of(function, call)
 
 
-def at_once_where_changed(member: property) -> property:
-    """A property which makes tensors, or is assigned to, likewise."""
-    if member.fset is not None:
-        member = member.setter(at_once(member.fset))
-    makes_tensor = member.fget is not None and member.fget.__annotations__.get("return") == "Self"
-    return member.getter(at_once(member.fget)) if makes_tensor and member.fget else member
+def with_checks_where_changed(member: property, tensor: type) -> property:
+    """A property which makes tensors, or is assigned to, likewise, with a check of the value."""
+    if (put := member.fset) is not None:
+        member = member.setter(checked(put.__name__, put, tensor, own=True))
+    if (get := member.fget) is not None and get.__annotations__.get("return") == "Self":
+        member = member.getter(at_once(get))
+    return member
 
 
 OF_LISTS: Final = frozenset({"cat", "stack"})

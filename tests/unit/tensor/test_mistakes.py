@@ -29,6 +29,7 @@ from tinycore.errors import (
 )
 from tinycore.helpers import GlobalCounters
 from tinycore.tensor import Tensor
+from tinycore.tensor.jit import TinyJit
 from tinycore.tensor.signatures import ANYTHING, TOLD_AS, Contract
 from tinycore.uop.op import Op
 
@@ -51,6 +52,8 @@ class Operands:
 
 
 make: Any = Tensor
+jit: Any = TinyJit
+put = setattr
 """Type checkers know better than to make these mistakes."""
 
 VALUES: list[Mistake] = [
@@ -256,6 +259,14 @@ VALUES: list[Mistake] = [
     ("backward", lambda t: t.x.backward(), GradientError, r"\(2, 3\)"),
     ("gradient", lambda t: t.x.sum().gradient(t.ints), GradientError, "int32"),
     ("requires_grad", lambda t: t.ints.requires_grad_(), GradientError, "int32"),
+    ("requires_grad", lambda t: put(t.x, "requires_grad", "x"), ArgumentTypeError, "'x'.* a bool"),
+    ("is_param", lambda t: put(t.x, "is_param", None), ArgumentTypeError, "None.* a bool"),
+    ("grad", lambda t: put(t.x, "grad", t.vector), GradientError, r"\(2, 3\).*\(3,\)"),
+    ("grad", lambda t: put(t.x, "grad", t.x.half()), GradientError, r"float32.*float16.*cast"),
+    ("grad", lambda t: put(t.x, "grad", t.far), GradientError, ":1.*move"),
+    ("grad", lambda t: put(t.x, "grad", 3), ArgumentTypeError, "3 of type int.* Tensor or None"),
+    ("TinyJit", lambda t: jit(3), ArgumentTypeError, "3 is no function"),
+    ("TinyJit", lambda t: jit(classmethod(print)), ArgumentTypeError, "above @TinyJit"),
 ]
 
 
@@ -359,3 +370,12 @@ def test_what_a_method_finds_wrong_is_told_as_the_operation_that_was_called() ->
         Tensor.ones(2, 3).layernorm(7)
     with pytest.raises(ShapeError, match=r"^view: reshape: "):
         Tensor.ones(2, 3).view(5)
+
+
+@pytest.mark.parametrize("flag", [0, 1, numpy.False_, numpy.True_])
+def test_a_number_that_says_whether_a_gradient_is_wanted_is_kept_as_a_bool(flag: Any) -> None:
+    x = Tensor([1.0])
+    x.requires_grad = flag
+
+    assert x.requires_grad is bool(flag)
+    assert x.is_param is bool(flag)  # 0 was not False, and so an optimizer trained it
