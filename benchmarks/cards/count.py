@@ -42,7 +42,7 @@ __all__ = [
 SECTOR: Final = 32
 """Bytes of the smallest piece that a cache moves."""
 SUBGROUP_OF_TILES: Final = 32
-"""Lanes that name the rows of a MATRIX_LOAD."""
+"""Lanes that name the rows of a load of tiles."""
 WINDOW: Final = 8
 """Steps of a loop whose lines stay in the near cache."""
 WORD: Final = 4

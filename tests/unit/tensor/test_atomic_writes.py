@@ -162,7 +162,8 @@ def interrupt(step: int, files: tuple[str, ...]) -> Iterator[list[int]]:
             yield done
     finally:
         sys.settrace(None)
-        walking._at_fork_reinit()  # a trace raises between taking and guarding, too
+        # a trace raises between taking and guarding, too
+        walking._at_fork_reinit()  # type: ignore[attr-defined]
 
 
 def test_an_interrupted_write_to_a_computed_tensor_that_asks_is_done_or_not_begun() -> None:

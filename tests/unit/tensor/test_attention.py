@@ -18,6 +18,7 @@ from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.schedule import ScheduleItem, product_chains
 from tinycore.tensor import Tensor, attention, softmax_products
+from tinycore.uop.proportional import MOST_KEPT
 
 pytestmark = pytest.mark.sample(6)
 
@@ -103,7 +104,7 @@ def test_no_keys(is_causal: bool) -> None:
     assert out.sum().gradient(q)[0].tolist() == [[[0.0] * 4] * 3] * 2
 
 
-@pytest.mark.parametrize("kept", [0, attention.MOST_KEPT])
+@pytest.mark.parametrize("kept", [0, MOST_KEPT])
 def test_queries_without_numbers(monkeypatch: pytest.MonkeyPatch, kept: int) -> None:
     """All keys suit them alike."""
     monkeypatch.setattr(attention, "MOST_KEPT", kept)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, final
 
 import numpy
 
@@ -63,6 +63,7 @@ class Layer:
     shared: SharedExpert | None = None
 
 
+@final  # so true wherever there is one
 @dataclass
 class Cache:
     """Keys and values of each layer (lanes * places, kv heads, head width), and the rotations.

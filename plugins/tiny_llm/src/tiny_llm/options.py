@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import fields
 from typing import Any
 
 from tiny_llm.sampling import Sampling
@@ -62,7 +61,8 @@ def add_speculation(command: argparse.ArgumentParser) -> None:
 
 def sampling_of(arguments: argparse.Namespace) -> Sampling:
     """The sampling that options ask for. Raises ArgumentError."""
-    return Sampling(**{f.name: getattr(arguments, f.name, f.default) for f in fields(Sampling)})
+    known = Sampling.__dataclass_fields__
+    return Sampling(**{name: x for name, x in vars(arguments).items() if name in known})
 
 
 def load(arguments: argparse.Namespace, lanes: int = 1) -> Any:
