@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -51,6 +51,66 @@ SHARED_CONSTANTS: Final = {
 
 CLAUSE: Final = re.compile(r'^ *r?"""(?:What|Whether|That|How|Where|Which|Who|Of)\b', re.MULTILINE)
 """Beginning of a docstring that describes a thing by a clause in place of naming it."""
+
+GLOSSARY: Final = (ROOT / "docs/glossary.md").read_text("utf-8")
+
+ENDS_NOUN: Final = re.compile(
+    r"[:;,.]|\b(?:along|and|as|at|behind|between|by|for|from|in|inside|is|like|made|of|on|or|over|that|"
+    r"through|to|under|which|whose|with|without)\b"
+)
+"""End of the noun phrase that a line begins with."""
+NAME: Final = re.compile(r"`.+?`|[\w-]+[A-Z0-9][\w'-]*")
+"""A name: in backticks, or with capitals or digits inside, such as DLPack."""
+
+
+def singular(noun: str) -> str:
+    """A noun without the ending of the plural."""
+    for ending, other in (("ies", "y"), ("sses", "ss"), ("ches", "ch"), ("ss", "ss"), ("is", "is")):
+        if noun.endswith(ending):
+            return noun.removesuffix(ending) + other
+    return noun.removesuffix("s")
+
+
+def first_noun(line: str) -> list[str]:
+    """The words of the noun phrase that a line begins with, its head last and in the singular."""
+    line = re.sub(r"\([^)]*\) ?|^(?:An?|The|One) ", "", line)
+    if name := NAME.match(line):
+        return [name[0]]
+    *words, last = ENDS_NOUN.split(line, maxsplit=1)[0].split() or [""]
+    return [last] if NAME.fullmatch(last) else [*map(str.lower, words), singular(last.lower())]
+
+
+def glossary_terms() -> set[str]:
+    """The terms of the glossary in the singular: what is in bold there."""
+    found = [
+        term for bold in re.findall(r"\*\*(.+?)\.?\*\*", GLOSSARY) for term in bold.split(", ")
+    ]
+    return {" ".join(first_noun(term)) for term in found}
+
+
+def ordinary_words() -> list[str]:
+    """The nouns that the glossary lists as ordinary ones."""
+    return re.findall(r"[\w-]+", GLOSSARY.partition("## Ordinary words")[2].partition(":")[2])
+
+
+def first_lines() -> dict[str, str]:
+    """The first line of each module's docstring: that of its file, which nothing comes before."""
+    lines = {}
+    for path in files_of("core"):
+        with path.open(encoding="utf-8") as file:
+            lines[path.relative_to(ROOT).as_posix()] = file.readline().strip().replace('"""', "")
+    return lines
+
+
+def unknown_nouns(lines: dict[str, str], terms: set[str], words: Collection[str]) -> dict[str, str]:
+    """Lines whose first noun is neither a name nor a term, nor an ordinary word."""
+
+    def is_known(noun: list[str]) -> bool:
+        tails = {" ".join(noun[start:]) for start in range(len(noun))}
+        return bool(NAME.fullmatch(noun[-1])) or not tails.isdisjoint(terms.union(words))
+
+    return {path: line for path, line in lines.items() if not is_known(first_noun(line))}
+
 
 FOLDERS: Final = ("tinycore", "plugins", "tests", "docs", "benchmarks", "examples")
 """Folders of all sources."""
@@ -148,6 +208,31 @@ def test_a_clause_is_found_and_a_term_is_not() -> None:
     assert CLAUSE.search('"""Of both."""')
     assert not CLAUSE.search('"""True if it is so."""')
     assert not CLAUSE.search('"""Offsets of both."""')
+
+
+def test_docstrings_of_modules_begin_with_a_term_of_the_glossary() -> None:
+    lines, terms, words = first_lines(), glossary_terms(), ordinary_words()
+
+    assert unknown_nouns(lines, terms, words) == {}
+    assert words == sorted({*words} - terms), "each once, in order, and no term"
+    heads = {first_noun(line)[-1] for line in lines.values()}
+    assert {*words} <= heads, "an ordinary word that no module needs"
+
+
+def test_the_first_noun_is_the_head_of_the_first_noun_phrase() -> None:
+    terms, words = {"memory plan", "chain"}, ["copy"]
+    lines = {
+        "term": "The memory plan: offsets of temporary values.",
+        "head": "Product chains (GEMM): two products in one kernel.",
+        "word": "Transposed copies of operands.",
+        "name": "`Buffer`: a span of memory.",
+        "other": "Sooner steps of memory.",
+        "plan": "Plans of memory.",
+        "verb": "Copying of memory.",
+        "none": "",
+    }
+
+    assert unknown_nouns(lines, terms, words).keys() == {"other", "plan", "verb", "none"}
 
 
 def test_every_exception_is_needed() -> None:

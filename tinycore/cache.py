@@ -1,4 +1,4 @@
-"""The on-disk cache: bytes kept between runs under a key that says everything they depend on.
+"""The disk cache: bytes kept between runs under a key that says everything they depend on.
 
 Floor 0. Imports `_folders`, `config`, `errors` and `trace`.
 An entry is one file, written aside and then renamed into place, so a reader sees a whole entry or

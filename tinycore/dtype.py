@@ -1,4 +1,4 @@
-"""The types there are, what they promote to, and how each is stored on the host.
+"""Dtypes: those there are, what they promote to, and how each is stored on the host.
 
 Floor 0. What a type is is told in `_dtype.py`; users import everything from here.
 """

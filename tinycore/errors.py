@@ -1,4 +1,4 @@
-"""Every exception tinycore raises on purpose.
+"""Exceptions: all that tinycore raises on purpose.
 
 Floor 0. Imports nothing of tinycore.
 One family, so `except TinycoreError` catches what a user or a device did wrong and nothing else. A

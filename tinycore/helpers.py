@@ -1,4 +1,4 @@
-"""Small conveniences that programs import by this name: settings, counters, timing, progress bars.
+"""Functions and classes to be imported by this name: settings, counters, timing, progress bars.
 
 Floor 6, on the public API only. tinycore's own floors import what they need from where it lives.
 """

@@ -1,4 +1,4 @@
-"""The stable face of tinycore for backend authors: all that a plugin needs, and what is versioned.
+"""The stable API for authors of backends: all that a plugin needs, and what is versioned.
 
 Floor 1, of the device side. A backend imports this module, `tinycore.render`, `tinycore.uop`,
 `tinycore.dtype`, `tinycore.errors`, `tinycore.config` and `tinycore.trace`, and nothing else.

@@ -1,4 +1,4 @@
-"""The face of scheduling and lowering for what a plugin plans itself, for its hardware alone.
+"""The API of scheduling and lowering for what a plugin plans itself, for its hardware alone.
 
 Floor 3, above `schedule` and `lower`. `Limits.strategies` names functions of a `KernelFacts` and
 the `Limits` of a device. Each yields `Proposal`s: a name, a `Cost`, and a function that applies

@@ -1,4 +1,4 @@
-"""Questions about dtypes, and casts.
+"""Dtypes: promotion, limits and kinds, and casts.
 
 Floor 6. float16, bfloat16 and the fp8 types count as "real floating".
 """

@@ -1,4 +1,4 @@
-"""Run a module in an isolated subprocess, so that a driver can neither hang nor kill this one.
+"""Isolated processes for modules, so that a driver can neither hang nor kill this one.
 
 Floor 6. Imports the settings and `worker_process`. The module prints JSON, an object a line.
 """

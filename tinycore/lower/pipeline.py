@@ -1,4 +1,4 @@
-"""From a kernel's graph to its linear form: the list of passes.
+"""Passes from a kernel's graph to its linear form.
 
 Floor 3'. In: the SINK of a kernel (stage "kernel" of `uop.verify`), a renderer, a plan. Out: a
 `LinearKernel`, which the renderer turns into source. The names of the passes are those of DEBUG

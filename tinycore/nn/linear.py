@@ -1,4 +1,4 @@
-"""Linear and embedding layers.
+"""Linear layers, and embeddings.
 
 Floor 6. Imports the public API and the errors.
 """

@@ -1,4 +1,4 @@
-"""The family of C-like languages: renderers from tables that dialects override.
+"""Renderers of C-like languages, from tables that dialects override.
 
 Floor 2. A dialect states differences: type names, an expression template per op, the words for
 memory spaces and barriers, the signature. A method is overridden only where no template can say it.

@@ -1,4 +1,4 @@
-"""The family of C++ for graphics cards, such as CUDA C and HIP: a dialect of C by templates.
+"""Renderers of C++ for graphics cards, such as CUDA C and HIP: a dialect of C by templates.
 
 Floor 2. A kernel takes the addresses of its buffers by slot, then the variables by name as
 `long long`. Vectors are only moved: `vec<float, 4>` is a struct of aligned lanes, which one

@@ -1,4 +1,4 @@
-"""The family of LLVM IR dialects: textual IR with opaque pointers (LLVM 15 and newer).
+"""Renderers of LLVM IR dialects: textual IR with opaque pointers (LLVM 15 and newer).
 
 Floor 2. Registers become allocas, which LLVM's `sroa` turns into values; loops become blocks with a
 phi; a gate becomes a branch. A dialect states the function's frame and what differs in its tables.

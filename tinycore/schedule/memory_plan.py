@@ -1,4 +1,4 @@
-"""Memory planning: which new memory is persistent, and where temporary values lie in one block.
+"""Memory plan: which new memory is persistent, and where temporary values lie in one block.
 
 Floor 3. Values that a living tensor may read later get memory of their own. The others of each
 device share one block, so that values with disjoint lifetimes share bytes, with in-place reuse

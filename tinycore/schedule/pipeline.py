@@ -1,4 +1,4 @@
-"""From a tensor graph to launches over numbered memory: the list of passes.
+"""Passes from a tensor graph to launches over numbered memory.
 
 Floor 3. In: roots of a tensor graph (stage "tensor" of `uop.verify`). Out: a `State` with kernels,
 steps and a memory layout. The order of the passes is stated here and nowhere else. `VERIFY=1`

@@ -1,4 +1,4 @@
-"""Indexing `t[...]` and `t[...] = v`: slices, integers, None, ellipsis, tensors and masks.
+"""Indexing, `t[...]` and `t[...] = v`: slices, integers, None, ellipsis, tensors and masks.
 
 Floor 5. The rules are torch's: those of NumPy, but ints are taken first. Slices and integers only
 move elements; tensors of indices gather rows, negative ones counting from the end. An index that a

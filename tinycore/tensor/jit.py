@@ -29,7 +29,7 @@ from tinycore.tensor.arguments import Arguments, differences
 from tinycore.tensor.captured import Capture
 from tinycore.tensor.guards.environment import Environment
 from tinycore.tensor.guards.guard import attributes
-from tinycore.tensor.guards.keys import METHODS, reference_to
+from tinycore.tensor.guards.keys import METHOD_TYPES, reference_to
 from tinycore.tensor.guards.readers import WRAPPERS
 from tinycore.tensor.recorded_call import Reference
 from tinycore.tensor.signatures import at_once
@@ -67,10 +67,10 @@ class TinyJit(Generic[Parameters, Result]):
     __slots__ = "__dict__", "__self__", "__weakref__"
 
     __self__: Any
-    """Of a method, the object that it was looked up in. As in Python, each lookup gives a method
-    that keeps the object alive; those of one object have all else in common, which does not."""
+    """The object that a method was looked up in. As in Python, each lookup gives a method that
+    keeps the object alive; those of one object have all else in common, which does not."""
     __func__: TinyJit[..., Result]
-    """Of a method, the one in the class."""
+    """The method in the class."""
 
     def __init__(
         self, fxn: Callable[Parameters, Result] | None, prune: bool = False, guards: bool = True
@@ -260,4 +260,4 @@ def loaded(name: str, kept: list[tuple[tuple[Any, int], Capture]]) -> TinyJit[..
 
 
 WRAPPERS[TinyJit] = attributes("fxn", "")
-METHODS.add(TinyJit)
+METHOD_TYPES.add(TinyJit)

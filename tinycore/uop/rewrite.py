@@ -1,4 +1,4 @@
-"""Rewriting a graph by a rule set to a fixpoint.
+"""Rewrites of a graph by a rule set, to a fixpoint.
 
 Floor 1. `rewrite` visits sources before users, without recursion, and each node once. Where a rule
 fires, its result is visited in turn, until nothing changes any more: what comes out is a normal

@@ -1,4 +1,4 @@
-"""Matrix times vector, and sums down columns: rows are added to a row of sums in a near cache.
+"""Matrix-vector products, and sums down columns: rows are added to a row of sums in a near cache.
 
 Floor 3'. Sums in a tile of registers would read down the columns of the matrix, one cache line per
 vector. With the sums in a buffer (`Accumulate`) whole rows are read, as in the AXPY form of level-2

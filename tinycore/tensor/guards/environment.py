@@ -29,7 +29,7 @@ from tinycore.tensor.guards.guard import (
 )
 from tinycore.tensor.guards.keys import (
     ATOMS,
-    METHODS,
+    METHOD_TYPES,
     Role,
     Values,
     alike,
@@ -137,7 +137,7 @@ class Walk:
         content = [] if isinstance(value, Tensor) else content_readers(value)
         if content and is_unseen(value):
             self.hidden.append(path)
-        if content and (not own or kind in METHODS):
+        if content and (not own or kind in METHOD_TYPES):
             return Role(is_a, kind), content
         readers = [] if id(value) in self.met else content + own
         self.met.add(id(value))

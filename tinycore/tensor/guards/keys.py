@@ -106,7 +106,7 @@ ATOMS: Final = frozenset((types.NoneType, bool, int, str, bytes, DType, Variable
 """Classes whose instances are plain, looked up where looking has to be quick."""
 PLAIN_TYPES: Final = (*ATOMS, float, complex, enum.Enum, NumpyScalar, Size, types.CodeType)
 """Types whose values are equal by content; floats by their bits, complex numbers by their text."""
-METHODS: Final[set[type]] = {types.MethodType}
+METHOD_TYPES: Final[set[type]] = {types.MethodType}
 """Classes of methods, which are known by their object and their function."""
 
 
@@ -123,7 +123,7 @@ def constant_key(value: Any) -> Hashable:
         return value.dtype.str, value.tobytes()
     if isinstance(value, PLAIN_TYPES):
         return Size if isinstance(value, Size) else kind, value
-    if kind in METHODS and hasattr(value, "__self__"):  # each lookup makes another
+    if kind in METHOD_TYPES and hasattr(value, "__self__"):  # each lookup makes another
         return constant_key(value.__self__), constant_key(value.__func__)
     return Same(value) if (found := buffer_content(value)) is None else (kind, found)
 
