@@ -96,7 +96,7 @@ class DType:
     types exist inside kernels only; a tensor's dtype is always scalar.
     """
 
-    __slots__ = ("__weakref__", "count", "itemsize", "kind", "layout", "name", "priority")
+    __slots__ = tuple("__weakref__ count itemsize kind layout name priority".split())
 
     def __init__(
         self,

@@ -84,7 +84,7 @@ class Setting(Generic[T]):
     (`Settings.DEBUG`) has `.value` and compares like its value, so `if DEBUG >= 2:` works.
     """
 
-    __slots__ = ("allowed", "convert", "default", "doc", "name", "owner")
+    __slots__ = tuple("allowed convert default doc name owner".split())
 
     def __init__(self, default: T, doc: str, convert: Callable[[object], T], allowed: str) -> None:
         self.name = self.owner = ""

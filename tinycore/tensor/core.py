@@ -68,7 +68,7 @@ traits: Final = attrgetter("shape", "dtype", "device")
 class Core:
     """A tensor's identity: `uop`, its value as a node; `grad`, filled by `backward`."""
 
-    __slots__ = ("__weakref__", "_asked", "_grad", "_is_seen", "_requires_grad", "_view")
+    __slots__ = tuple("__weakref__ _asked _grad _is_seen _requires_grad _view".split())
 
     _asked: weakref.ref[UOp]
     """The node of a tensor that asked for a gradient and does not any more."""

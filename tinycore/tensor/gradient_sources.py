@@ -63,8 +63,10 @@ def sources_below(nodes: Iterable[UOp]) -> tuple[dict[UOp, frozenset[UOp]], set[
             found[node] = frozenset(memory)
         elif node not in passing:
             found[node] = NO_SOURCES
-        elif len(node.src) == 1 or node.op is ASSIGN:
-            found[node] = found[node.src[-1]]
+        elif node.op is ASSIGN:  # of numbers alone, into memory that may ask
+            found[node] = found[node.src[1]] or frozenset(buffers_below(node))
+        elif len(node.src) == 1:
+            found[node] = found[node.src[0]]
         else:
             found[node] = union([found[s] for s in node.src])
     return found, leading

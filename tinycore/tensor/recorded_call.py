@@ -179,7 +179,7 @@ class KeptResult:
     program drops a node: so their references are counted.
     """
 
-    __slots__ = ("again", "count", "held", "nodes", "shown")
+    __slots__ = tuple("again count held nodes shown".split())
 
     count: list[int]
     """The number of references to them while nobody else has any."""

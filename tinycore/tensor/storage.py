@@ -51,7 +51,7 @@ numbers: Final = count()
 class Storage:
     """A group of aliases. It is the view of itself that shows all."""
 
-    __slots__ = ("__weakref__", "is_owned", "is_viewed", "number", "refusal", "value", "views")
+    __slots__ = tuple("__weakref__ is_owned is_viewed number refusal value views".split())
 
     def __init__(self, value: UOp) -> None:
         self.value = value

@@ -1090,3 +1090,15 @@ def test_the_facts_of_many_values_take_one_walk(monkeypatch: pytest.MonkeyPatch)
         return len(asked)
 
     assert questions(40) <= 5 * questions(10)
+
+
+@pytest.mark.parametrize("made", [Tensor.ones, lambda n: Tensor.full((n,), 1.0).contiguous()])
+def test_a_parameter_that_waits_to_be_filled_gets_its_gradient(made: Any) -> None:
+    x = Tensor([0.0, -2.0, 4.0]).realize()
+    before = x[:1] + 1
+    x[:1].add_(2)
+    parameter = made(1).requires_grad_()
+    product = parameter * before.detach()
+    x.numpy()  # computes what reads x before the write
+
+    assert product.sum().gradient(parameter)[0].tolist() == [1.0]
