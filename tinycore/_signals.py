@@ -46,9 +46,7 @@ def handlers(*, everything: bool = False) -> dict[int, Any]:
     Python's own handler of Ctrl-C only raises, which every run bears, and ends long replays early:
     it is deferred with `everything` alone.
     """
-    if get_ident() != threading.main_thread().ident:
-        return {}
-    if not everything and has_no_handler():
+    if get_ident() != threading.main_thread().ident or (not everything and has_no_handler()):
         return {}
     return {
         number: handler
@@ -68,12 +66,13 @@ def has_no_handler() -> bool:
 
 
 @contextmanager
-def deferred(given: Mapping[int, Any]) -> Iterator[None]:
-    """Call the handlers of signals that come inside the block at its end, however it ends.
+def deferred(*, everything: bool = True) -> Iterator[None]:
+    """Call the handlers of signals that come inside the block at its end, however it ends: see
+    `handlers`.
 
     A handler that the block itself sets stays.
     """
-    keeper = Deferred()
+    given, keeper = handlers(everything=everything), Deferred()
     try:
         for number in given:
             set_handler(number, keeper)
@@ -88,9 +87,8 @@ def deferred(given: Mapping[int, Any]) -> Iterator[None]:
 
 def silence() -> None:
     """Call none of the program's own handlers any more, as the process ends."""
-    keeper = Deferred()
     for number in handlers():
-        set_handler(number, keeper)
+        set_handler(number, Deferred())
 
 
 def restore(given: Mapping[int, Any], keeper: Deferred) -> None:

@@ -17,13 +17,7 @@ from tinycore.lower.draft import Draft
 from tinycore.lower.fragments import row_at
 from tinycore.lower.kernel_facts import LEAST_REUSE, KernelFacts
 from tinycore.lower.loops import Number, arrays_of, counter_of, stores_of
-from tinycore.lower.packing import (
-    LEAST_CHUNKS,
-    fill_of,
-    loads_of,
-    loads_of_elements,
-    plan_fill,
-)
+from tinycore.lower.packing import LEAST_CHUNKS, fill_of, loads_of, loads_of_elements, plan_fill
 from tinycore.lower.predicate import copied_from, with_gate
 from tinycore.lower.steps.split import MASKED
 from tinycore.lower.steps.stage import MOST_SCRATCH, Dimension, Stage

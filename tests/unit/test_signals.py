@@ -131,7 +131,7 @@ def test_a_handler_is_called_after_what_it_must_not_see() -> None:
 
 
 def raise_inside(order: list[str]) -> None:
-    with deferred(handlers(everything=True)):
+    with deferred():
         signal.raise_signal(signal.SIGINT)
         order.append("after")
 
@@ -147,7 +147,7 @@ def test_a_handler_that_raises_keeps_no_other_from_being_called() -> None:
     numbers = [signal.SIGUSR1, signal.SIGUSR2]
     before = [signal.signal(number, fail) for number in numbers]
     try:
-        with pytest.raises(ZeroDivisionError), deferred(handlers()):
+        with pytest.raises(ZeroDivisionError), deferred(everything=False):
             deque(map(signal.raise_signal, numbers))
     finally:
         [signal.signal(n, handler) for n, handler in zip(numbers, before, strict=True)]
@@ -161,7 +161,7 @@ def test_a_handler_that_is_set_meanwhile_stays() -> None:
 
     before = signal.signal(signal.SIGUSR1, lambda *_: None)
     try:
-        with deferred(handlers()):
+        with deferred(everything=False):
             signal.signal(signal.SIGUSR1, later)
         found = signal.getsignal(signal.SIGUSR1)
     finally:
@@ -282,7 +282,7 @@ def test_ctrl_c_is_not_deferred_beside_a_handler_of_the_program() -> None:
 
 
 def fail_after_a_signal(came: list[int]) -> None:
-    with deferred(handlers()):
+    with deferred(everything=False):
         signal.raise_signal(signal.SIGUSR1)
         assert not came
         raise MemoryError

@@ -12,12 +12,7 @@ from tinycore.array_api._promotion import Operand, array, as_operand, common_dty
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import Tensor
-from tinycore.tensor.checks import (
-    broadcast_shapes,
-    counter_dtype,
-    integer_dtype,
-    resolve_axis,
-)
+from tinycore.tensor.checks import broadcast_shapes, counter_dtype, integer_dtype, resolve_axis
 
 __all__ = [
     "argmax", "argmin", "argsort", "count_nonzero", "nonzero", "searchsorted", "sort", "take",

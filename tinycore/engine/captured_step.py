@@ -30,7 +30,7 @@ from typing import Any, Final, NamedTuple
 from tinycore._locks import lock as new_lock
 from tinycore._locks import replaced
 from tinycore._progress import progress
-from tinycore._signals import deferred, handlers
+from tinycore._signals import deferred
 from tinycore.config import in_force
 from tinycore.device.buffer import Buffer
 from tinycore.device.hooks import hooks
@@ -221,6 +221,8 @@ class CapturedStep:
             if self.repeated:
                 self.repeat()
             if is_observed:
+                if last is not None:
+                    last.enter_context(deferred())
                 for item in self.items:
                     Single(item).run(exchange, numbers)
             else:
@@ -259,7 +261,7 @@ class CapturedStep:
         def launch() -> None:
             for part in progress(early, "computing parts of a step", len(early)):
                 part.run(exchange, numbers)
-            last.enter_context(deferred(handlers(everything=True)))
+            last.enter_context(deferred())
             for part in late:
                 part.run(exchange, numbers)
 

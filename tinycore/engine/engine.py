@@ -20,14 +20,7 @@ from tinycore.engine import transactions
 from tinycore.engine.captured_step import VaryingMemory
 from tinycore.engine.compile import state_of_programs
 from tinycore.engine.counters import profilers
-from tinycore.engine.run import (
-    Runner,
-    is_watched,
-    launch,
-    lower_all,
-    recordings,
-    run_schedule,
-)
+from tinycore.engine.run import Runner, is_watched, launch, lower_all, recordings, run_schedule
 from tinycore.engine.transactions import Transaction
 from tinycore.errors import DeviceError, JitError, ShapeError
 from tinycore.schedule.canonical import CanonicalGraph

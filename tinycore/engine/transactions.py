@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from tinycore._locks import in_child, replaced, writing
 from tinycore._progress import progress
-from tinycore._signals import deferred, handlers
+from tinycore._signals import deferred
 from tinycore.device.buffer import Buffer
 from tinycore.engine.compile import CompiledRunner
 from tinycore.engine.counters import profilers, report, trace, update_stats
@@ -81,7 +81,7 @@ class Transaction:
             elif self.is_native:
                 self.launch(self.calls)
             else:
-                with deferred(handlers(everything=True)):
+                with deferred():
                     self.launch(self.calls)
         if recordings:
             recordings.innermost.seconds += perf_counter() - began
@@ -150,7 +150,7 @@ def all_or_none(
     try:
         launch()
     except BaseException:
-        with deferred(handlers(everything=True)):
+        with deferred():
             for buffer, copy in copies.items():
                 buffer.copy_from(copy)
             log.clear()

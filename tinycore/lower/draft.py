@@ -15,16 +15,7 @@ from tinycore.config import settings
 from tinycore.dtype import dtypes
 from tinycore.lower.kernel_facts import KernelFacts
 from tinycore.lower.loops import Number, stores_of
-from tinycore.lower.tile import (
-    Bind,
-    Fuse,
-    Reorder,
-    Split,
-    Step,
-    Tail,
-    apply_plan,
-    apply_verified,
-)
+from tinycore.lower.tile import Bind, Fuse, Reorder, Split, Step, Tail, apply_plan, apply_verified
 from tinycore.render.base import Limits, pointer_of
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp

@@ -11,10 +11,7 @@ from tinycore.lower.strategies.fused_rows import nests_of, plan_nests
 from tinycore.lower.strategies.grid import plan_grid
 from tinycore.lower.strategies.loops import plan_loops
 from tinycore.lower.threads import share_among_threads
-from tinycore.lower.tile import (
-    Plan,
-    apply_plan,
-)
+from tinycore.lower.tile import Plan, apply_plan
 from tinycore.render.base import Limits
 from tinycore.trace import Trace
 from tinycore.uop.node import UOp

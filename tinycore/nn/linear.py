@@ -7,11 +7,7 @@ from __future__ import annotations
 
 from tinycore import Tensor, dtypes
 from tinycore.errors import ArgumentError, DTypeError, ShapeError
-from tinycore.nn.initializers import (
-    inverse_root_uniform,
-    positive_sizes,
-    verify_input,
-)
+from tinycore.nn.initializers import inverse_root_uniform, positive_sizes, verify_input
 
 __all__ = ["Embedding", "Linear"]
 

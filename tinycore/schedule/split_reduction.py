@@ -21,12 +21,7 @@ from tinycore.dtype import DType
 from tinycore.render.base import Limits
 from tinycore.render.chains import Sizes, refusal_by_unit, units_of
 from tinycore.schedule.kernel import numel
-from tinycore.schedule.limits import (
-    LAUNCH_CLOCKS,
-    limits_of,
-    multiplies_by_lanes,
-    rate_of_unit,
-)
+from tinycore.schedule.limits import LAUNCH_CLOCKS, limits_of, multiplies_by_lanes, rate_of_unit
 from tinycore.schedule.storage import Storage, is_leaf
 from tinycore.uop.movement import axis_along
 from tinycore.uop.node import UOp

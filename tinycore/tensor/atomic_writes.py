@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from tinycore._signals import deferred, handlers
+from tinycore._signals import deferred
 from tinycore.tensor import graph, history, versions
 from tinycore.tensor.change_tracking import open_log
 from tinycore.tensor.core import Core
@@ -30,7 +30,7 @@ class AtomicWrites:
         self.tensors = tensors
 
     def __enter__(self) -> None:
-        self.signals = deferred(handlers())
+        self.signals = deferred(everything=False)
         self.signals.__enter__()
         self.log = open_log()
 

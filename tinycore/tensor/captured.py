@@ -13,6 +13,7 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tinycore._signals import deferred
 from tinycore.device.buffer import Buffer
 from tinycore.engine.captured_step import NOTHING, CapturedStep, capture
 from tinycore.engine.transactions import base_buffer
@@ -21,28 +22,14 @@ from tinycore.schedule.device_memory import buffer_of
 from tinycore.tensor import held_values, history, versions
 from tinycore.tensor.aliases import buffers_below, is_realized
 from tinycore.tensor.arguments import Arguments, CallPattern, rebuilt
-from tinycore.tensor.capturing_run import (
-    CapturingRun,
-    Run,
-)
+from tinycore.tensor.capturing_run import CapturingRun, Run
 from tinycore.tensor.change_sets import ChangeSet, realized_buffers, tracking_changes
 from tinycore.tensor.graph import holding
 from tinycore.tensor.guards.environment import Environment, Walk
 from tinycore.tensor.guards.guard import Guard
 from tinycore.tensor.liveness import replace_nodes
-from tinycore.tensor.proxies import (
-    ArgumentProxies,
-    finish_reads,
-    finish_writes,
-    naming_variables,
-)
-from tinycore.tensor.recorded_call import (
-    KeptResult,
-    LeftGradients,
-    Output,
-    RecordedCall,
-    node_of,
-)
+from tinycore.tensor.proxies import ArgumentProxies, finish_reads, finish_writes, naming_variables
+from tinycore.tensor.recorded_call import KeptResult, LeftGradients, Output, RecordedCall, node_of
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.node import UOp
 from tinycore.uop.size import Conditions, noting, sealed
@@ -223,6 +210,9 @@ class Capture:
         if step.is_long:
             with ExitStack() as last:
                 nodes = self.launch(recorded, given, kept, last)
+        elif step.overwritten or recorded.side_outputs:
+            with deferred():  # all is written and left outside, or nothing
+                nodes = self.launch(recorded, given, kept)
         else:
             nodes = self.launch(recorded, given, kept)
         if recorded.keeps_results:

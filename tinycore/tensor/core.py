@@ -43,11 +43,7 @@ from tinycore.tensor.data import Data, node_from_data
 from tinycore.tensor.foreign_names import NO_DEVICES
 from tinycore.tensor.grad import passes_gradient
 from tinycore.tensor.gradient_sources import ended_at, still_there
-from tinycore.tensor.liveness import (
-    buffers_of_parameters,
-    tensors_shown_in,
-    while_walking,
-)
+from tinycore.tensor.liveness import buffers_of_parameters, tensors_shown_in, while_walking
 from tinycore.tensor.past import ordered_through
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.signatures import check_signatures, is_dtype_name

@@ -12,15 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from tinycore._deferred import NumpyScalar
-from tinycore.dtype import (
-    DType,
-    DTypeLike,
-    ImageDType,
-    Scalar,
-    dtypes,
-    from_numpy_dtype,
-    to_dtype,
-)
+from tinycore.dtype import DType, DTypeLike, ImageDType, Scalar, dtypes, from_numpy_dtype, to_dtype
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.checks import int_arguments, number_dtype, spread

@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from tinycore._deferred import deferred
 from tinycore.dtype import dtypes
-from tinycore.errors import (
-    ArgumentError,
-    DTypeError,
-    GradientError,
-    ShapeError,
-)
+from tinycore.errors import ArgumentError, DTypeError, GradientError, ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.checks import same_device
 from tinycore.tensor.core import Core

@@ -13,11 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from tinycore.tensor import graph, history, versions
 from tinycore.tensor.aliases import base_of_view, buffers_below
-from tinycore.tensor.change_tracking import (
-    change_sets,
-    record_gradient,
-    tensors_elsewhere,
-)
+from tinycore.tensor.change_tracking import change_sets, record_gradient, tensors_elsewhere
 from tinycore.tensor.gradient_sources import origin
 from tinycore.tensor.history import WRITTEN
 from tinycore.tensor.storage import (

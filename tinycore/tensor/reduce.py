@@ -11,15 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Self
 
-from tinycore.dtype import (
-    DType,
-    DTypeLike,
-    Scalar,
-    dtypes,
-    float_layout,
-    sum_acc_dtype,
-    to_dtype,
-)
+from tinycore.dtype import DType, DTypeLike, Scalar, dtypes, float_layout, sum_acc_dtype, to_dtype
 from tinycore.errors import ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.activations import Activations

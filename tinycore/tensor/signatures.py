@@ -26,7 +26,7 @@ from reprlib import Repr
 from typing import Any, Final, Literal, NamedTuple, NoReturn
 
 from tinycore._deferred import NumpyArray, NumpyBool, NumpyComplex
-from tinycore._signals import deferred, handlers, has_no_handler
+from tinycore._signals import deferred, has_no_handler
 from tinycore._tracebacks import Function, hide_frames, with_name_of
 from tinycore.dtype import DType, dtypes, to_dtype
 from tinycore.errors import (
@@ -453,7 +453,7 @@ def at_once(
         try:
             if not own or has_no_handler():
                 return checked_call(given, named) if checked_call else function(*given, **named)
-            with deferred(handlers()):
+            with deferred(everything=False):
                 return checked_call(given, named) if checked_call else function(*given, **named)
         except Exception as error:
             if isinstance(error, MISTAKES) and not str(error).startswith(name):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
 import sys
@@ -13,9 +14,9 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tinycore import Device, Tensor, TinyJit, nn
+from tinycore import Context, Device, Tensor, TinyJit, nn
 from tinycore.device.buffer import Buffer
-from tinycore.engine import captured_step, transactions
+from tinycore.engine import captured_step, device_graph, transactions
 from tinycore.errors import OutOfMemory
 
 pytestmark = pytest.mark.skipif(
@@ -196,3 +197,50 @@ def test_progress_ends_with_a_launch_that_fails(monkeypatch: pytest.MonkeyPatch)
         assert told == ["ended"]
         del kept
     assert x.tolist() == [2.0, 3.0]
+
+
+@pytest.mark.parametrize("setting", [{}, {"JIT": 2}], ids=str)
+@pytest.mark.parametrize("is_long", [False, True])
+def test_a_replay_by_several_calls_is_done_or_not_begun(
+    monkeypatch: pytest.MonkeyPatch, setting: dict[str, int], is_long: bool
+) -> None:
+    """What it writes to memory, and what it leaves in attributes."""
+
+    class Counter:
+        def __init__(self) -> None:
+            self.seen = Tensor([0.0]).realize()
+            self.sums = [Tensor.zeros(n).contiguous().realize() for n in (3, 4)]
+
+        @TinyJit
+        def add(self, x: Tensor) -> None:
+            Tensor.realize(*[total.assign(total + x) for total in self.sums])
+            self.seen = self.sums[0].mean().realize()
+
+        def state(self) -> list[float]:
+            return [self.seen.item(), *[total.mean().item() for total in self.sums]]
+
+    if not is_long:
+        monkeypatch.setattr(captured_step, "LONG_SECONDS", 1e9)
+    monkeypatch.setattr(device_graph, "SHORTEST", 99)  # each launch is a call by itself
+    counter, x = Counter(), Tensor([1.0]).realize()
+    for place in range(6):
+        for _ in range(3):
+            counter.add(x)
+        begun = count()
+
+        def interrupted(run: Callable[..., Any], place: int, begun: Iterator[int]) -> Any:
+            def call(*given: Any, **named: Any) -> Any:
+                if next(begun) == place:
+                    signal.raise_signal(signal.SIGINT)
+                return run(*given, **named)
+
+            return call
+
+        before = counter.state()
+        with monkeypatch.context() as patch, Context(**setting):
+            for kind in (device_graph.Alone, device_graph.Single):
+                patch.setattr(kind, "run", interrupted(kind.run, place, begun))
+            with contextlib.suppress(KeyboardInterrupt):
+                counter.add(x)
+        assert counter.state() in (before, [n + 1 for n in before])
+        assert place >= 3 or next(begun) > place, "the interrupt came"

@@ -33,11 +33,7 @@ from tinycore.render.base import Limits
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import Axis, UOp
 from tinycore.uop.op import AxisKind, Op, Part
-from tinycore.uop.proportional import (
-    approximate_powers,
-    are_one_pass,
-    with_common_factors,
-)
+from tinycore.uop.proportional import approximate_powers, are_one_pass, with_common_factors
 from tinycore.uop.rewrite import rebuilt
 
 COLUMNS_AFTER: Final = 5

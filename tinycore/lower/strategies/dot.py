@@ -11,12 +11,7 @@ import itertools
 import math
 from typing import Final
 
-from tinycore.lower.cost import (
-    NEAR_CACHE_BYTES,
-    WAKE_OPERATIONS,
-    cycles_of_step,
-    width_of,
-)
+from tinycore.lower.cost import NEAR_CACHE_BYTES, WAKE_OPERATIONS, cycles_of_step, width_of
 from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import KernelFacts
 from tinycore.lower.legality import PLAIN_KINDS

@@ -16,25 +16,14 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from tinycore.errors import ArgumentError
-from tinycore.lower.cost import (
-    Cost,
-    Proposal,
-    cycles_of_shared_tile,
-    resident_groups,
-)
+from tinycore.lower.cost import Cost, Proposal, cycles_of_shared_tile, resident_groups
 from tinycore.lower.dims import launches
 from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import LEAST_REUSE, KernelFacts
 from tinycore.lower.loops import Number, arrays_of, counter_of, fills_of, stores_of, threads_of
 from tinycore.lower.packing import fill_of, loads_of_elements
 from tinycore.lower.predicate import copied_from, stores_to_buffers
-from tinycore.lower.steps.stage import (
-    WORD_BYTES,
-    Dimension,
-    Stage,
-    scratch_bytes,
-    staged_values,
-)
+from tinycore.lower.steps.stage import WORD_BYTES, Dimension, Stage, scratch_bytes, staged_values
 from tinycore.lower.strategies.block_order import order_blocks
 from tinycore.lower.strategies.group_fills import (
     deal_out,

@@ -16,10 +16,7 @@ from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import KernelFacts
 from tinycore.lower.loops import Number, arrays_of
 from tinycore.lower.steps.stage import WORD_BYTES, Dimension, Stage, staged_values
-from tinycore.lower.strategies.grid_shared import (
-    fits_group,
-    innermost_group,
-)
+from tinycore.lower.strategies.grid_shared import fits_group, innermost_group
 from tinycore.lower.strategies.group_fills import deal_out
 from tinycore.lower.tile import Bind, Split, Tail
 from tinycore.render.base import Limits

@@ -11,12 +11,7 @@ from __future__ import annotations
 import math
 from typing import Final, NamedTuple
 
-from tinycore.lower.cost import (
-    MOST_ROWS,
-    NEAR_CACHE_BYTES,
-    WAKE_OPERATIONS,
-    cycles_of_step,
-)
+from tinycore.lower.cost import MOST_ROWS, NEAR_CACHE_BYTES, WAKE_OPERATIONS, cycles_of_step
 from tinycore.lower.draft import Draft
 from tinycore.lower.expand import LONGEST_STRIDE
 from tinycore.lower.kernel_facts import LEAST_REUSE, KernelFacts

@@ -18,15 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
-from tinycore.tensor.guards.guard import (
-    CELL,
-    GLOBAL,
-    ITS_CLASS,
-    Box,
-    Guard,
-    Reader,
-    join_path,
-)
+from tinycore.tensor.guards.guard import CELL, GLOBAL, ITS_CLASS, Box, Guard, Reader, join_path
 from tinycore.tensor.guards.keys import (
     ATOMS,
     METHOD_TYPES,
@@ -40,12 +32,7 @@ from tinycore.tensor.guards.keys import (
     never,
 )
 from tinycore.tensor.guards.names import Names
-from tinycore.tensor.guards.readers import (
-    class_readers,
-    content_readers,
-    is_unseen,
-    object_readers,
-)
+from tinycore.tensor.guards.readers import class_readers, content_readers, is_unseen, object_readers
 from tinycore.tensor.tensor import Tensor
 
 MOST_CONTAINERS: Final = 4096
