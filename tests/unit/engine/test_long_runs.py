@@ -204,7 +204,7 @@ def test_progress_ends_with_a_launch_that_fails(monkeypatch: pytest.MonkeyPatch)
 def test_a_replay_by_several_calls_is_done_or_not_begun(
     monkeypatch: pytest.MonkeyPatch, setting: dict[str, int], is_long: bool
 ) -> None:
-    """What it writes to memory, and what it leaves in attributes."""
+    """Memory that it writes to, and values that it leaves in attributes."""
 
     class Counter:
         def __init__(self) -> None:
