@@ -76,7 +76,8 @@ class Transaction:
         began = perf_counter()
         with replaced(self, "is_running", True):
             if self.is_native and (copies := self.copies()) is not None:
-                told = partial(progress, self.calls, "computing kernels", len(self.calls))
+                calls = [launch_of(item, self.values, True) for item in self.items]  # in slices
+                told = partial(progress, calls, "computing kernels", len(calls))
                 all_or_none(copies, self.done, lambda: self.launch(told()))
             elif self.is_native:
                 self.launch(self.calls)

@@ -15,12 +15,14 @@ from pathlib import Path
 import pytest
 
 from tiny_cpu import pool as pools
-from tiny_cpu.clang import candidates, is_clang_installed
+from tiny_cpu.arch import Arch
+from tiny_cpu.clang import ClangCompiler, candidates, is_clang_installed
 from tiny_cpu.code import Code
 from tiny_cpu.memory import CpuAllocator, HostMemory
 from tiny_cpu.program import CpuProgram, Replay
 from tinycore.config import Context
 from tinycore.errors import FileFormatError
+from tinycore.plugin import ProgramInfo
 
 Load = Callable[..., CpuProgram]
 
@@ -70,6 +72,44 @@ def test_work_is_shared_in_about_eight_chunks_a_thread(load: Load, several_threa
     program = load("add", parallel=1_000_000)
 
     assert 6 * several_threads <= 1_000_000 / program.chunk <= 8 * several_threads
+
+
+SLOW = """
+int usleep(unsigned microseconds);
+void slow(void *const *buffers, const long long *values, long long begin, long long end) {
+  for (long long i = begin; i < end; i++) usleep(60000), ((float *)buffers[0])[i] += 1;
+}
+"""
+
+
+class Alarm(BaseException):
+    """As of a signal handler, in the middle of a kernel."""
+
+
+@pytest.mark.skipif(not is_clang_installed(), reason="no clang 15 or newer, and no ziglang")
+def test_a_signal_handler_ends_a_long_kernel(several_threads: int) -> None:
+    """Between two slices; what is done then is done once, and the pool goes on with the next."""
+
+    def ring(number: int, _frame: object) -> None:
+        raise Alarm(number)
+
+    binary = ClangCompiler(Arch.parse("native")).compile(SLOW)
+    program = CpuProgram(binary, ProgramInfo("slow", buffers=1, parallel=64))
+    data, numbers = zeros(64)
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02)  # in the first slice
+        with pytest.raises(Alarm):
+            program([data], [])
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    done = numbers.tolist()
+    assert {0.0, 1.0} == {*done}
+
+    short = CpuProgram(binary, ProgramInfo("slow", buffers=1, parallel=5))
+    short([data], [])
+    assert numbers.tolist() == [n + (place < 5) for place, n in enumerate(done)]
 
 
 def test_one_thread_starts_no_pool(load: Load) -> None:
@@ -231,9 +271,9 @@ def test_an_interrupt_leaves_the_pool_usable(load: Load, several_threads: int) -
         until_interrupted()
     timer.join()
 
-    before = numbers[0]
+    before = numbers[0], numbers[49_999_999]  # of a run that was ended between two slices
     program([data], [1])
-    assert numbers[0] == numbers[49_999_999] == before + 1
+    assert (numbers[0], numbers[49_999_999]) == (before[0] + 1, before[1] + 1)
 
 
 SCRIPT = """
@@ -246,6 +286,7 @@ from tiny_cpu.memory import CpuAllocator
 from tiny_cpu.program import CpuProgram
 from tinycore.config import settings
 from tinycore.errors import FileFormatError
+from tinycore.plugin import ProgramInfo
 from tinycore.plugin import ProgramInfo
 settings.CPU_COUNT = 4
 binary = LlvmCompiler(Arch.parse("")).compile(SOURCE)

@@ -27,6 +27,8 @@ DECLARATIONS: Final = """
     typedef int64_t (*pool_start)(void *pool, int64_t workers, int64_t spins, int64_t darwin);
     typedef void (*pool_run)(void *pool, uintptr_t entry, const char *buffers, const char *values,
         int64_t extent, int64_t chunk);
+    typedef int64_t (*pool_run_slice)(void *pool, uintptr_t entry, const char *buffers,
+        const char *values, int64_t begin, int64_t extent, int64_t chunk);
     typedef void (*pool_run_many)(void *pool, void *records, int64_t count);
 
     /* Queues; see queue.c. Commands travel as bytes. */

@@ -32,6 +32,7 @@ int pthread_cond_init(system_object *condition, const void *attributes);
 int pthread_cond_wait(system_object *condition, system_object *mutex);
 int pthread_cond_signal(system_object *condition);
 int pthread_cond_broadcast(system_object *condition);
+int clock_gettime(int clock, i64 *seconds_and_nanoseconds);
 
 /* One launch. `extent` at or below `chunk` means: in the calling thread, without the others. */
 struct record {
@@ -50,6 +51,7 @@ struct pool {
   LINE i32 sleepers;
   i32 waiting;   /* the caller sleeps until the last worker has left */
   i64 spins;
+  i32 clock;
   LINE system_object turn; /* held by the thread whose run it is */
   system_object lock;      /* guards going to sleep */
   system_object wake, left;
@@ -60,6 +62,10 @@ struct pool {
 #define STACK_BYTES (8ull << 20)
 #define DETACHED_LINUX 1
 #define DETACHED_DARWIN 2
+#define CLOCK_MONOTONIC_LINUX 1
+#define CLOCK_MONOTONIC_DARWIN 6
+#define NANOSECONDS 1000000000ll
+#define SLICE_NANOSECONDS 50000000ll /* how long a signal of Python waits for a slice of a kernel */
 
 /* Tell the processor that this thread only waits. pool.ll serves every machine, so there it is a call. */
 #if defined(FOR_EVERY_MACHINE)
@@ -73,14 +79,25 @@ static void relax(void) { __builtin_arm_isb(15); }
 #define load(place, order) __atomic_load_n(&(place), __ATOMIC_##order)
 #define store(place, value, order) __atomic_store_n(&(place), value, __ATOMIC_##order)
 
-/* Take chunks until none is left. */
-static void work(struct pool *pool) {
+static i64 now(struct pool *pool) {
+  i64 time[2];
+  clock_gettime(pool->clock, time);
+  return time[0] * NANOSECONDS + time[1];
+}
+
+/* Take chunks until none is left or, if `until` is not 0, that time is over: then nobody takes any more.
+   Returns the first iteration that nobody has taken. */
+static i64 work(struct pool *pool, i64 until) {
   struct record run = pool->run;
   for (;;) {
     i64 begin = __atomic_fetch_add(&pool->next, run.chunk, __ATOMIC_RELAXED);
-    if (begin >= run.extent) return;
+    if (begin >= run.extent) return run.extent;
     i64 rest = run.extent - begin;
     run.entry(run.buffers, run.values, begin, begin + (rest < run.chunk ? rest : run.chunk));
+    if (until && now(pool) >= until) {
+      i64 left = __atomic_exchange_n(&pool->next, run.extent, __ATOMIC_RELAXED);
+      return left < run.extent ? left : run.extent;
+    }
   }
 }
 
@@ -127,7 +144,7 @@ static void *worker(void *argument) {
     }
     seen = state >> 32;
     idle = 0;
-    if (enter(pool, state)) work(pool), leave(pool);
+    if (enter(pool, state)) work(pool, 0), leave(pool);
   }
   return 0;
 }
@@ -155,20 +172,23 @@ static void wait_until_left(struct pool *pool) {
 
 static int is_shared(const struct record *run) { return run->extent > run->chunk; }
 
-/* One run, by the thread whose turn it is. */
-static void run_one(struct pool *pool, const struct record *run) {
-  if (!is_shared(run)) {
-    run->entry(run->buffers, run->values, 0, run->extent);
-    return;
-  }
+/* One run from an iteration on, by the thread whose turn it is; see `work`. */
+static i64 run_from(struct pool *pool, const struct record *run, i64 begin, i64 until) {
   pool->run = *run;
-  store(pool->next, 0, RELAXED);
+  store(pool->next, begin, RELAXED);
   u64 number = (load(pool->state, RELAXED) >> 32) + 1;
   store(pool->state, number << 32 | OPEN, SEQ_CST);
   wake_sleepers(pool);
-  work(pool);
+  i64 left = work(pool, until);
   __atomic_fetch_and(&pool->state, ~OPEN, __ATOMIC_SEQ_CST);
   wait_until_left(pool);
+  return left;
+}
+
+/* One whole run. */
+static void run_one(struct pool *pool, const struct record *run) {
+  if (is_shared(run)) run_from(pool, run, 0, 0);
+  else run->entry(run->buffers, run->values, 0, run->extent);
 }
 
 /* How much memory `tc_pool_start` wants, zeroed and aligned to 128 bytes, for as long as the process lives. */
@@ -180,6 +200,7 @@ i64 tc_pool_start(struct pool *pool, i64 workers, i64 spins, i64 darwin) {
   void *thread;
   i64 started = 0;
   pool->spins = spins;
+  pool->clock = darwin ? CLOCK_MONOTONIC_DARWIN : CLOCK_MONOTONIC_LINUX;
   pthread_mutex_init(&pool->turn, 0);
   pthread_mutex_init(&pool->lock, 0);
   pthread_cond_init(&pool->wake, 0);
@@ -197,6 +218,17 @@ void tc_pool_run(struct pool *pool, kernel *entry, void *const *buffers, const i
   pthread_mutex_lock(&pool->turn);
   run_one(pool, &run);
   pthread_mutex_unlock(&pool->turn);
+}
+
+/* Run one kernel from iteration `begin` on, until it ends or a slice of time is over; returns the iteration to go
+   on with. Between two calls others may run kernels. */
+i64 tc_pool_run_slice(
+    struct pool *pool, kernel *entry, void *const *buffers, const i64 *values, i64 begin, i64 extent, i64 chunk) {
+  struct record run = {entry, buffers, values, extent, chunk};
+  pthread_mutex_lock(&pool->turn);
+  i64 left = run_from(pool, &run, begin, now(pool) + SLICE_NANOSECONDS);
+  pthread_mutex_unlock(&pool->turn);
+  return left;
 }
 
 /* Run `count` kernels in order: a whole captured step in one call. Workers sleep here, too, when no run comes:

@@ -13,36 +13,39 @@ define i64 @tc_pool_start(ptr %0, i64 %1, i64 %2, i64 %3) {
   %6 = alloca ptr, align 8
   %7 = getelementptr inbounds i8, ptr %0, i64 392
   store i64 %2, ptr %7, align 8
-  %8 = getelementptr inbounds i8, ptr %0, i64 512
-  %9 = tail call i32 @pthread_mutex_init(ptr %8, ptr null)
-  %10 = getelementptr inbounds i8, ptr %0, i64 640
-  %11 = tail call i32 @pthread_mutex_init(ptr %10, ptr null)
-  %12 = getelementptr inbounds i8, ptr %0, i64 768
-  %13 = tail call i32 @pthread_cond_init(ptr %12, ptr null)
-  %14 = getelementptr inbounds i8, ptr %0, i64 896
-  %15 = tail call i32 @pthread_cond_init(ptr %14, ptr null)
-  %16 = call i32 @pthread_attr_init(ptr %5)
-  %17 = call i32 @pthread_attr_setstacksize(ptr %5, i64 8388608)
-  %18 = icmp eq i64 %3, 0
-  %19 = select i1 %18, i32 1, i32 2
-  %20 = call i32 @pthread_attr_setdetachstate(ptr %5, i32 %19)
-  %21 = icmp sgt i64 %1, 0
-  br i1 %21, label %22, label %29
+  %8 = icmp eq i64 %3, 0
+  %9 = select i1 %8, i32 1, i32 6
+  %10 = getelementptr inbounds i8, ptr %0, i64 400
+  store i32 %9, ptr %10, align 16
+  %11 = getelementptr inbounds i8, ptr %0, i64 512
+  %12 = tail call i32 @pthread_mutex_init(ptr %11, ptr null)
+  %13 = getelementptr inbounds i8, ptr %0, i64 640
+  %14 = tail call i32 @pthread_mutex_init(ptr %13, ptr null)
+  %15 = getelementptr inbounds i8, ptr %0, i64 768
+  %16 = tail call i32 @pthread_cond_init(ptr %15, ptr null)
+  %17 = getelementptr inbounds i8, ptr %0, i64 896
+  %18 = tail call i32 @pthread_cond_init(ptr %17, ptr null)
+  %19 = call i32 @pthread_attr_init(ptr %5)
+  %20 = call i32 @pthread_attr_setstacksize(ptr %5, i64 8388608)
+  %21 = select i1 %8, i32 1, i32 2
+  %22 = call i32 @pthread_attr_setdetachstate(ptr %5, i32 %21)
+  %23 = icmp sgt i64 %1, 0
+  br i1 %23, label %24, label %31
 
-22:
-  %23 = phi i64 [ %27, %26 ], [ 0, %4 ]
-  %24 = call i32 @pthread_create(ptr %6, ptr %5, ptr @worker, ptr %0)
-  %25 = icmp eq i32 %24, 0
-  br i1 %25, label %26, label %29
+24:
+  %25 = phi i64 [ %29, %28 ], [ 0, %4 ]
+  %26 = call i32 @pthread_create(ptr %6, ptr %5, ptr @worker, ptr %0)
+  %27 = icmp eq i32 %26, 0
+  br i1 %27, label %28, label %31
 
-26:
-  %27 = add nuw nsw i64 %23, 1
-  %28 = icmp eq i64 %27, %1
-  br i1 %28, label %29, label %22
+28:
+  %29 = add nuw nsw i64 %25, 1
+  %30 = icmp eq i64 %29, %1
+  br i1 %30, label %31, label %24
 
-29:
-  %30 = phi i64 [ 0, %4 ], [ %23, %22 ], [ %1, %26 ]
-  ret i64 %30
+31:
+  %32 = phi i64 [ 0, %4 ], [ %25, %24 ], [ %1, %28 ]
+  ret i64 %32
 }
 
 declare i32 @pthread_mutex_init(ptr, ptr)
@@ -198,128 +201,175 @@ define void @tc_pool_run(ptr %0, ptr %1, ptr %2, ptr %3, i64 %4, i64 %5) {
   store i64 %5, ptr %11, align 8
   %12 = getelementptr inbounds i8, ptr %0, i64 512
   %13 = tail call i32 @pthread_mutex_lock(ptr %12)
-  call fastcc void @run_one(ptr %0, ptr %7)
-  %14 = tail call i32 @pthread_mutex_unlock(ptr %12)
+  %14 = icmp sgt i64 %4, %5
+  br i1 %14, label %15, label %17
+
+15:
+  %16 = call fastcc i64 @run_from(ptr %0, ptr %7, i64 0, i64 0)
+  br label %18
+
+17:
+  tail call void %1(ptr %2, ptr %3, i64 0, i64 %4)
+  br label %18
+
+18:
+  %19 = tail call i32 @pthread_mutex_unlock(ptr %12)
   ret void
 }
 
 declare i32 @pthread_mutex_lock(ptr)
 
-define internal fastcc void @run_one(ptr %0, ptr %1) {
-  %3 = getelementptr inbounds i8, ptr %1, i64 24
-  %4 = load i64, ptr %3, align 8
-  %5 = getelementptr inbounds i8, ptr %1, i64 32
-  %6 = load i64, ptr %5, align 8
-  %7 = icmp sgt i64 %4, %6
-  br i1 %7, label %14, label %8
+declare i32 @pthread_mutex_unlock(ptr)
 
-8:
-  %9 = load ptr, ptr %1, align 8
-  %10 = getelementptr inbounds i8, ptr %1, i64 8
-  %11 = load ptr, ptr %10, align 8
-  %12 = getelementptr inbounds i8, ptr %1, i64 16
-  %13 = load ptr, ptr %12, align 8
-  tail call void %9(ptr %11, ptr %13, i64 0, i64 %4)
-  br label %78
+define i64 @tc_pool_run_slice(ptr %0, ptr %1, ptr %2, ptr %3, i64 %4, i64 %5, i64 %6) {
+  %8 = alloca [2 x i64], align 16
+  %9 = alloca %struct.record, align 8
+  store ptr %1, ptr %9, align 8
+  %10 = getelementptr inbounds i8, ptr %9, i64 8
+  store ptr %2, ptr %10, align 8
+  %11 = getelementptr inbounds i8, ptr %9, i64 16
+  store ptr %3, ptr %11, align 8
+  %12 = getelementptr inbounds i8, ptr %9, i64 24
+  store i64 %5, ptr %12, align 8
+  %13 = getelementptr inbounds i8, ptr %9, i64 32
+  store i64 %6, ptr %13, align 8
+  %14 = getelementptr inbounds i8, ptr %0, i64 512
+  %15 = tail call i32 @pthread_mutex_lock(ptr %14)
+  %16 = getelementptr inbounds i8, ptr %0, i64 400
+  %17 = load i32, ptr %16, align 16
+  %18 = call i32 @clock_gettime(i32 %17, ptr %8)
+  %19 = load i64, ptr %8, align 16
+  %20 = mul nsw i64 %19, 1000000000
+  %21 = getelementptr inbounds i8, ptr %8, i64 8
+  %22 = load i64, ptr %21, align 8
+  %23 = add i64 %22, 50000000
+  %24 = add i64 %23, %20
+  %25 = call fastcc i64 @run_from(ptr %0, ptr %9, i64 %4, i64 %24)
+  %26 = call i32 @pthread_mutex_unlock(ptr %14)
+  ret i64 %25
+}
+
+define internal fastcc i64 @run_from(ptr %0, ptr %1, i64 %2, i64 range(i64 -9223372036804775808, -9223372036854775808) %3) {
+  %5 = alloca [2 x i64], align 16
+  %6 = getelementptr inbounds i8, ptr %0, i64 256
+  tail call void @llvm.memcpy.p0.p0.i64(ptr align 128 %6, ptr align 8 %1, i64 40, i1 false)
+  %7 = getelementptr inbounds i8, ptr %0, i64 128
+  store atomic i64 %2, ptr %7 monotonic, align 128
+  %8 = load atomic i64, ptr %0 monotonic, align 128
+  %9 = and i64 %8, -4294967296
+  %10 = add i64 %9, 6442450944
+  store atomic i64 %10, ptr %0 seq_cst, align 128
+  %11 = getelementptr inbounds i8, ptr %0, i64 384
+  %12 = load atomic i32, ptr %11 seq_cst, align 128
+  %13 = icmp eq i32 %12, 0
+  br i1 %13, label %20, label %14
 
 14:
-  %15 = getelementptr inbounds i8, ptr %0, i64 256
-  tail call void @llvm.memcpy.p0.p0.i64(ptr align 128 %15, ptr align 8 %1, i64 40, i1 false)
-  %16 = getelementptr inbounds i8, ptr %0, i64 128
-  store atomic i64 0, ptr %16 monotonic, align 128
-  %17 = load atomic i64, ptr %0 monotonic, align 128
-  %18 = and i64 %17, -4294967296
-  %19 = add i64 %18, 6442450944
-  store atomic i64 %19, ptr %0 seq_cst, align 128
-  %20 = getelementptr inbounds i8, ptr %0, i64 384
-  %21 = load atomic i32, ptr %20 seq_cst, align 128
-  %22 = icmp eq i32 %21, 0
-  br i1 %22, label %29, label %23
+  %15 = getelementptr inbounds i8, ptr %0, i64 640
+  %16 = tail call i32 @pthread_mutex_lock(ptr %15)
+  %17 = getelementptr inbounds i8, ptr %0, i64 768
+  %18 = tail call i32 @pthread_cond_broadcast(ptr %17)
+  %19 = tail call i32 @pthread_mutex_unlock(ptr %15)
+  br label %20
 
-23:
-  %24 = getelementptr inbounds i8, ptr %0, i64 640
-  %25 = tail call i32 @pthread_mutex_lock(ptr %24)
-  %26 = getelementptr inbounds i8, ptr %0, i64 768
-  %27 = tail call i32 @pthread_cond_broadcast(ptr %26)
-  %28 = tail call i32 @pthread_mutex_unlock(ptr %24)
-  br label %29
+20:
+  %21 = load ptr, ptr %6, align 128
+  %22 = getelementptr inbounds i8, ptr %0, i64 264
+  %23 = load ptr, ptr %22, align 8
+  %24 = getelementptr inbounds i8, ptr %0, i64 272
+  %25 = load ptr, ptr %24, align 16
+  %26 = getelementptr inbounds i8, ptr %0, i64 280
+  %27 = load i64, ptr %26, align 8
+  %28 = getelementptr inbounds i8, ptr %0, i64 288
+  %29 = load i64, ptr %28, align 32
+  %30 = icmp eq i64 %3, 0
+  %31 = getelementptr inbounds i8, ptr %0, i64 400
+  %32 = getelementptr inbounds i8, ptr %5, i64 8
+  br label %33
 
-29:
-  %30 = load ptr, ptr %15, align 128
-  %31 = getelementptr inbounds i8, ptr %0, i64 264
-  %32 = load ptr, ptr %31, align 8
-  %33 = getelementptr inbounds i8, ptr %0, i64 272
-  %34 = load ptr, ptr %33, align 16
-  %35 = getelementptr inbounds i8, ptr %0, i64 280
-  %36 = load i64, ptr %35, align 8
-  %37 = getelementptr inbounds i8, ptr %0, i64 288
-  %38 = load i64, ptr %37, align 32
-  %39 = atomicrmw add ptr %16, i64 %38 monotonic, align 128
-  %40 = icmp slt i64 %39, %36
-  br i1 %40, label %41, label %48
+33:
+  %34 = phi i64 [ undef, %20 ], [ %54, %52 ]
+  %35 = atomicrmw add ptr %7, i64 %29 monotonic, align 128
+  %36 = icmp slt i64 %35, %27
+  br i1 %36, label %37, label %52
+
+37:
+  %38 = sub nsw i64 %27, %35
+  %39 = call i64 @llvm.smin.i64(i64 %38, i64 %29)
+  %40 = add nsw i64 %39, %35
+  call void %21(ptr %23, ptr %25, i64 %35, i64 %40)
+  br i1 %30, label %52, label %41
 
 41:
-  %42 = phi i64 [ %46, %41 ], [ %39, %29 ]
-  %43 = sub nsw i64 %36, %42
-  %44 = tail call i64 @llvm.smin.i64(i64 %43, i64 %38)
-  %45 = add nsw i64 %44, %42
-  tail call void %30(ptr %32, ptr %34, i64 %42, i64 %45)
-  %46 = atomicrmw add ptr %16, i64 %38 monotonic, align 128
-  %47 = icmp slt i64 %46, %36
-  br i1 %47, label %41, label %48
+  %42 = load i32, ptr %31, align 16
+  %43 = call i32 @clock_gettime(i32 %42, ptr %5)
+  %44 = load i64, ptr %5, align 16
+  %45 = mul nsw i64 %44, 1000000000
+  %46 = load i64, ptr %32, align 8
+  %47 = add nsw i64 %45, %46
+  %48 = icmp slt i64 %47, %3
+  br i1 %48, label %52, label %49
 
-48:
-  %49 = atomicrmw and ptr %0, i64 -2147483649 seq_cst, align 128
-  %50 = getelementptr inbounds i8, ptr %0, i64 392
-  %51 = load i64, ptr %50, align 8
-  %52 = icmp sgt i64 %51, 0
-  br i1 %52, label %53, label %62
+49:
+  %50 = atomicrmw xchg ptr %7, i64 %27 monotonic, align 128
+  %51 = call i64 @llvm.smin.i64(i64 %50, i64 %27)
+  br label %52
 
-53:
-  %54 = phi i64 [ %59, %58 ], [ 0, %48 ]
-  %55 = load atomic i64, ptr %0 acquire, align 128
-  %56 = and i64 %55, 2147483647
-  %57 = icmp eq i64 %56, 0
-  br i1 %57, label %78, label %58
+52:
+  %53 = phi i1 [ false, %33 ], [ false, %49 ], [ true, %41 ], [ true, %37 ]
+  %54 = phi i64 [ %27, %33 ], [ %51, %49 ], [ %34, %41 ], [ %34, %37 ]
+  br i1 %53, label %33, label %55
 
-58:
-  tail call void @relax()
-  %59 = add nuw nsw i64 %54, 1
-  %60 = load i64, ptr %50, align 8
-  %61 = icmp slt i64 %59, %60
-  br i1 %61, label %53, label %62
+55:
+  %56 = atomicrmw and ptr %0, i64 -2147483649 seq_cst, align 128
+  %57 = getelementptr inbounds i8, ptr %0, i64 392
+  %58 = load i64, ptr %57, align 8
+  %59 = icmp sgt i64 %58, 0
+  br i1 %59, label %60, label %69
 
-62:
-  %63 = getelementptr inbounds i8, ptr %0, i64 640
-  %64 = tail call i32 @pthread_mutex_lock(ptr %63)
-  %65 = getelementptr inbounds i8, ptr %0, i64 388
-  store atomic i32 1, ptr %65 seq_cst, align 4
-  %66 = load atomic i64, ptr %0 seq_cst, align 128
-  %67 = and i64 %66, 2147483647
-  %68 = icmp eq i64 %67, 0
-  br i1 %68, label %76, label %69
+60:
+  %61 = phi i64 [ %66, %65 ], [ 0, %55 ]
+  %62 = load atomic i64, ptr %0 acquire, align 128
+  %63 = and i64 %62, 2147483647
+  %64 = icmp eq i64 %63, 0
+  br i1 %64, label %85, label %65
+
+65:
+  call void @relax()
+  %66 = add nuw nsw i64 %61, 1
+  %67 = load i64, ptr %57, align 8
+  %68 = icmp slt i64 %66, %67
+  br i1 %68, label %60, label %69
 
 69:
-  %70 = getelementptr inbounds i8, ptr %0, i64 896
-  br label %71
-
-71:
-  %72 = tail call i32 @pthread_cond_wait(ptr %70, ptr %63)
+  %70 = getelementptr inbounds i8, ptr %0, i64 640
+  %71 = call i32 @pthread_mutex_lock(ptr %70)
+  %72 = getelementptr inbounds i8, ptr %0, i64 388
+  store atomic i32 1, ptr %72 seq_cst, align 4
   %73 = load atomic i64, ptr %0 seq_cst, align 128
   %74 = and i64 %73, 2147483647
   %75 = icmp eq i64 %74, 0
-  br i1 %75, label %76, label %71
+  br i1 %75, label %83, label %76
 
 76:
-  store atomic i32 0, ptr %65 monotonic, align 4
-  %77 = tail call i32 @pthread_mutex_unlock(ptr %63)
+  %77 = getelementptr inbounds i8, ptr %0, i64 896
   br label %78
 
 78:
-  ret void
-}
+  %79 = call i32 @pthread_cond_wait(ptr %77, ptr %70)
+  %80 = load atomic i64, ptr %0 seq_cst, align 128
+  %81 = and i64 %80, 2147483647
+  %82 = icmp eq i64 %81, 0
+  br i1 %82, label %83, label %78
 
-declare i32 @pthread_mutex_unlock(ptr)
+83:
+  store atomic i32 0, ptr %72 monotonic, align 4
+  %84 = call i32 @pthread_mutex_unlock(ptr %70)
+  br label %85
+
+85:
+  ret i64 %54
+}
 
 define void @tc_pool_run_many(ptr %0, ptr %1, i64 %2) {
   %4 = getelementptr inbounds i8, ptr %0, i64 512
@@ -332,12 +382,32 @@ define void @tc_pool_run_many(ptr %0, ptr %1, i64 %2) {
   ret void
 
 9:
-  %10 = phi i64 [ %12, %9 ], [ 0, %3 ]
+  %10 = phi i64 [ %26, %25 ], [ 0, %3 ]
   %11 = getelementptr inbounds %struct.record, ptr %1, i64 %10
-  tail call fastcc void @run_one(ptr %0, ptr %11)
-  %12 = add nuw nsw i64 %10, 1
-  %13 = icmp eq i64 %12, %2
-  br i1 %13, label %7, label %9
+  %12 = getelementptr inbounds i8, ptr %11, i64 24
+  %13 = load i64, ptr %12, align 8
+  %14 = getelementptr inbounds i8, ptr %11, i64 32
+  %15 = load i64, ptr %14, align 8
+  %16 = icmp sgt i64 %13, %15
+  br i1 %16, label %17, label %19
+
+17:
+  %18 = tail call fastcc i64 @run_from(ptr %0, ptr %11, i64 0, i64 0)
+  br label %25
+
+19:
+  %20 = load ptr, ptr %11, align 8
+  %21 = getelementptr inbounds i8, ptr %11, i64 8
+  %22 = load ptr, ptr %21, align 8
+  %23 = getelementptr inbounds i8, ptr %11, i64 16
+  %24 = load ptr, ptr %23, align 8
+  tail call void %20(ptr %22, ptr %24, i64 0, i64 %13)
+  br label %25
+
+25:
+  %26 = add nuw nsw i64 %10, 1
+  %27 = icmp eq i64 %26, %2
+  br i1 %27, label %7, label %9
 }
 
 define i64 @tc_queue_bytes(i64 %0) {
@@ -582,19 +652,21 @@ declare i32 @pthread_cond_signal(ptr)
 
 declare i32 @pthread_cond_broadcast(ptr)
 
+declare i32 @clock_gettime(i32, ptr)
+
 define internal fastcc void @execute(ptr %0, ptr %1) {
   %3 = alloca %struct.record, align 8
   %4 = alloca [2 x i64], align 16
   %5 = getelementptr inbounds i8, ptr %1, i64 8
   %6 = load i64, ptr %1, align 8
-  switch i64 %6, label %104 [
+  switch i64 %6, label %105 [
     i64 1, label %7
     i64 2, label %33
     i64 3, label %38
     i64 4, label %51
     i64 5, label %52
-    i64 6, label %79
-    i64 7, label %88
+    i64 6, label %80
+    i64 7, label %89
   ]
 
 7:
@@ -611,7 +683,7 @@ define internal fastcc void @execute(ptr %0, ptr %1) {
   %16 = phi i64 [ %20, %19 ], [ 0, %7 ]
   %17 = load atomic i64, ptr %9 acquire, align 8
   %18 = icmp ult i64 %17, %11
-  br i1 %18, label %19, label %104
+  br i1 %18, label %19, label %105
 
 19:
   tail call void @relax()
@@ -623,18 +695,18 @@ define internal fastcc void @execute(ptr %0, ptr %1) {
   %23 = getelementptr inbounds i8, ptr %0, i64 296
   %24 = load atomic i64, ptr %9 acquire, align 8
   %25 = icmp ult i64 %24, %11
-  br i1 %25, label %26, label %104
+  br i1 %25, label %26, label %105
 
 26:
   %27 = load atomic i32, ptr %23 acquire, align 8
   %28 = icmp eq i32 %27, 0
-  br i1 %28, label %29, label %104
+  br i1 %28, label %29, label %105
 
 29:
   %30 = tail call i32 @usleep(i32 20)
   %31 = load atomic i64, ptr %9 acquire, align 8
   %32 = icmp ult i64 %31, %11
-  br i1 %32, label %26, label %104
+  br i1 %32, label %26, label %105
 
 33:
   %34 = load i64, ptr %5, align 8
@@ -642,7 +714,7 @@ define internal fastcc void @execute(ptr %0, ptr %1) {
   %36 = getelementptr inbounds i8, ptr %1, i64 16
   %37 = load i64, ptr %36, align 8
   store atomic i64 %37, ptr %35 seq_cst, align 8
-  br label %104
+  br label %105
 
 38:
   %39 = load i64, ptr %5, align 8
@@ -658,11 +730,11 @@ define internal fastcc void @execute(ptr %0, ptr %1) {
   %49 = add i64 %46, %48
   %50 = getelementptr inbounds i8, ptr %40, i64 8
   store i64 %49, ptr %50, align 8
-  br label %104
+  br label %105
 
 51:
   fence seq_cst
-  br label %104
+  br label %105
 
 52:
   %53 = getelementptr inbounds i8, ptr %1, i64 32
@@ -679,7 +751,7 @@ define internal fastcc void @execute(ptr %0, ptr %1) {
   %62 = getelementptr inbounds i8, ptr %1, i64 24
   %63 = load ptr, ptr %62, align 8
   tail call void %59(ptr %61, ptr %63, i64 0, i64 %54)
-  br label %104
+  br label %105
 
 64:
   %65 = getelementptr inbounds i8, ptr %0, i64 256
@@ -700,49 +772,47 @@ define internal fastcc void @execute(ptr %0, ptr %1) {
   store i64 %56, ptr %75, align 8
   %76 = getelementptr inbounds i8, ptr %66, i64 512
   %77 = tail call i32 @pthread_mutex_lock(ptr %76)
-  call fastcc void @run_one(ptr %66, ptr %3)
-  %78 = tail call i32 @pthread_mutex_unlock(ptr %76)
-  br label %104
+  %78 = call fastcc i64 @run_from(ptr %66, ptr %3, i64 0, i64 0)
+  %79 = tail call i32 @pthread_mutex_unlock(ptr %76)
+  br label %105
 
-79:
-  %80 = load i64, ptr %5, align 8
-  %81 = inttoptr i64 %80 to ptr
-  %82 = getelementptr inbounds i8, ptr %1, i64 16
-  %83 = load i64, ptr %82, align 8
-  %84 = inttoptr i64 %83 to ptr
-  %85 = getelementptr inbounds i8, ptr %1, i64 24
-  %86 = load i64, ptr %85, align 8
-  %87 = tail call ptr @memmove(ptr %81, ptr %84, i64 %86)
-  br label %104
+80:
+  %81 = load i64, ptr %5, align 8
+  %82 = inttoptr i64 %81 to ptr
+  %83 = getelementptr inbounds i8, ptr %1, i64 16
+  %84 = load i64, ptr %83, align 8
+  %85 = inttoptr i64 %84 to ptr
+  %86 = getelementptr inbounds i8, ptr %1, i64 24
+  %87 = load i64, ptr %86, align 8
+  %88 = tail call ptr @memmove(ptr %82, ptr %85, i64 %87)
+  br label %105
 
-88:
-  %89 = load i64, ptr %5, align 8
-  %90 = inttoptr i64 %89 to ptr
-  %91 = getelementptr inbounds i8, ptr %0, i64 296
-  %92 = getelementptr inbounds i8, ptr %1, i64 16
-  %93 = load i64, ptr %92, align 8
-  %94 = icmp eq i64 %93, 0
-  br i1 %94, label %104, label %95
+89:
+  %90 = load i64, ptr %5, align 8
+  %91 = inttoptr i64 %90 to ptr
+  %92 = getelementptr inbounds i8, ptr %0, i64 296
+  %93 = getelementptr inbounds i8, ptr %1, i64 16
+  %94 = load i64, ptr %93, align 8
+  %95 = icmp eq i64 %94, 0
+  br i1 %95, label %105, label %96
 
-95:
-  %96 = phi i64 [ %101, %99 ], [ 0, %88 ]
-  %97 = load atomic i32, ptr %91 acquire, align 8
-  %98 = icmp eq i32 %97, 0
-  br i1 %98, label %99, label %104
+96:
+  %97 = phi i64 [ %102, %100 ], [ 0, %89 ]
+  %98 = load atomic i32, ptr %92 acquire, align 8
+  %99 = icmp eq i32 %98, 0
+  br i1 %99, label %100, label %105
 
-99:
-  %100 = getelementptr inbounds %struct.command, ptr %90, i64 %96
-  tail call fastcc void @execute(ptr %0, ptr %100)
-  %101 = add nuw i64 %96, 1
-  %102 = load i64, ptr %92, align 8
-  %103 = icmp ult i64 %101, %102
-  br i1 %103, label %95, label %104
+100:
+  %101 = getelementptr inbounds %struct.command, ptr %91, i64 %97
+  tail call fastcc void @execute(ptr %0, ptr %101)
+  %102 = add nuw i64 %97, 1
+  %103 = load i64, ptr %93, align 8
+  %104 = icmp ult i64 %102, %103
+  br i1 %104, label %96, label %105
 
-104:
+105:
   ret void
 }
-
-declare i32 @clock_gettime(i32, ptr)
 
 declare i64 @llvm.smin.i64(i64, i64)
 

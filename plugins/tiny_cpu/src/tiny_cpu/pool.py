@@ -51,6 +51,7 @@ class Pool:
         code = code_of_pool()
         self._bytes = as_function("pool_bytes", code.symbols["tc_pool_bytes"])()
         self._run = as_function("pool_run", code.symbols["tc_pool_run"])
+        self._run_slice = as_function("pool_run_slice", code.symbols["tc_pool_run_slice"])
         self._run_many = as_function("pool_run_many", code.symbols["tc_pool_run_many"])
         self.state = aligned_memory(self._bytes, _ALIGNMENT_BYTES)
         keep_forever(self.state)
@@ -65,14 +66,22 @@ class Pool:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, inherited)
 
-    def run(self, entry: int, buffers: bytes, values: bytes, extent: int, chunk: int) -> None:
-        """Run iterations 0 to `extent` of a kernel, `chunk` at a time."""
-        self._run(self.state, entry, buffers, values, extent, chunk)
+    def run(self, entry: int, buffers: bytes, values: bytes, extent: int, chunk: int) -> bool:
+        """Run iterations 0 to `extent` of a kernel, `chunk` at a time. True if it was quick.
+
+        Another kernel runs in slices of 50 ms: a signal handler of Python waits for one, and may
+        end the run.
+        """
+        at = slices = 0
+        while at < extent:
+            at = self._run_slice(self.state, entry, buffers, values, at, extent, chunk)
+            slices += 1
+        return slices == 1
 
     def bound(
         self, entry: int, buffers: bytes, values: bytes, extent: int, chunk: int
     ) -> Callable[[], None]:
-        """`run` as one native call without arguments."""
+        """A whole run as one native call without arguments."""
         return partial(self._run, self.state, entry, buffers, values, extent, chunk)
 
     def run_many(self, records: Pointer, count: int) -> None:

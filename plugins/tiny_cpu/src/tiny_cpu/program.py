@@ -25,6 +25,8 @@ __all__ = ["CpuCopy", "CpuProgram", "Replay", "chunk_of"]
 
 _CHUNKS_PER_THREAD: Final = 8
 """Enough that a thread which is held up delays nobody for long; few enough to cost nothing."""
+_FINER: Final = 16
+"""Divisor of the chunks of a kernel that may take long, since it is interrupted between them."""
 _WORD_BYTES: Final = 8
 ADDRESS: Final = attrgetter("address")
 NO_VALUES: Final = b""
@@ -48,6 +50,8 @@ class CpuProgram:
         self.extent = max(info.parallel, 1)
         self.chunk = chunk_of(self.extent)
         self._varies = info.parallel_extent is not None
+        self._is_quick = False
+        """True once a launch took less than a slice of the pool."""
         self._call = as_function("kernel_entry", self.entry)
         self._pack_buffers = Struct(f"={info.buffers}Q").pack
         self._pack_values = Struct(f"={len(info.values)}q").pack
@@ -55,7 +59,8 @@ class CpuProgram:
     def __call__(
         self, buffers: Sequence[HostMemory], values: Sequence[int], *, wait: bool = False
     ) -> float | None:
-        """Run the kernel to its end. Returns the seconds it took when `wait`."""
+        """Run the kernel to its end, unless a signal handler raises. Returns the seconds it took
+        when `wait`."""
         addresses = self._pack_buffers(*map(ADDRESS, buffers))
         numbers = self._pack_values(*values) if values else NO_VALUES
         start = perf_counter() if wait else 0.0
@@ -63,7 +68,8 @@ class CpuProgram:
         if chunk == extent:
             self._call(addresses, numbers, 0, extent)
         else:
-            pool().run(self.entry, addresses, numbers, extent, chunk)
+            chunk = chunk if self._is_quick else -(-chunk // _FINER)
+            self._is_quick = pool().run(self.entry, addresses, numbers, extent, chunk)
         return perf_counter() - start if wait else None
 
     def bound(self, buffers: Sequence[HostMemory], values: Sequence[int]) -> Callable[[], None]:

@@ -6,7 +6,6 @@
    See docs/decisions/0031-queues-and-timelines.md. */
 
 void *memmove(void *target, const void *source, u64 size);
-int clock_gettime(int clock, i64 *seconds_and_nanoseconds);
 int usleep(unsigned microseconds);
 int pthread_join(void *thread, void **result);
 
@@ -30,10 +29,7 @@ struct queue {
   struct command ring[];
 };
 
-#define CLOCK_MONOTONIC_LINUX 1
-#define CLOCK_MONOTONIC_DARWIN 6
 #define NAP_MICROSECONDS 20
-#define NANOSECONDS 1000000000ull
 
 /* Wait until a value is reached, `spins` turns at full speed; 0 when that was not enough. */
 static int spin_until(const u64 *place, u64 value, i64 spins) {
