@@ -13,7 +13,7 @@ import tiny_models
 from tiny_llm.folder import FolderModel
 from tiny_llm.gguf import GgufModel
 from tiny_llm.tokenizer import Tokenizer
-from tinycore.cli.main import main
+from tinycore.cli.main import main, parser
 from tinycore.errors import FileFormatError, UnsupportedError
 
 
@@ -154,6 +154,22 @@ def test_a_mistaken_path_is_explained(
     for name, said in (("gone.gguf", "cannot be read"), ("model.safetensors", "give its folder")):
         assert main([command, str(tmp_path / name), *rest]) == 1
         assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("model", None),
+        ("model text", "text"),
+        ("model --temperature 0 text", "text"),
+        ("--seed 1 model --temperature 0 text --limit 3", "text"),
+        ("model --seed 1 -- --text", "--text"),
+    ],
+)
+def test_the_text_of_a_chat_may_follow_options(words: str, text: str | None) -> None:
+    found = parser("chat").parse_args(["chat", *words.split()])
+
+    assert (found.model, found.text) == ("model", text)
 
 
 def test_a_type_of_blocks_that_is_not_known_is_named(gguf_file: Path, tmp_path: Path) -> None:

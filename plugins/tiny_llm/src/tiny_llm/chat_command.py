@@ -40,7 +40,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_model(command)
-    command.add_argument("text", nargs="?", help="a text to continue, in place of a talk")
+    command.add_argument(
+        "text", metavar="[text]", help="a text to continue, in place of a talk"
+    ).required = False  # with nargs="?", Python 3.11 takes none behind an option
     command.add_argument("--message", help="one message of a talk, in place of many")
     command.add_argument("--system", help="what the model is told before the talk")
     command.add_argument("--limit", type=int, help="most tokens of an answer")

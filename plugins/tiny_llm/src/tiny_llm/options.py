@@ -61,8 +61,9 @@ def add_speculation(command: argparse.ArgumentParser) -> None:
 
 def sampling_of(arguments: argparse.Namespace) -> Sampling:
     """The sampling that options ask for. Raises ArgumentError."""
-    known = Sampling.__dataclass_fields__
-    return Sampling(**{name: x for name, x in vars(arguments).items() if name in known})
+    return Sampling(
+        **{n: x for n, x in vars(arguments).items() if n in Sampling.__dataclass_fields__}
+    )
 
 
 def load(arguments: argparse.Namespace, lanes: int = 1) -> Any:
