@@ -9,7 +9,7 @@ group `tinycore.commands`, such as `chat = "tiny_llm.chat_command:add"`: the fun
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -69,7 +69,7 @@ class Command:
                 f"`pip install --upgrade --force-reinstall {self.origin.split()[0]}` may mend it"
             ) from error
         add(commands)
-        if commands.choices.get(self.word, None) is None:
+        if self.word not in commands.choices:
             raise PluginError(f"{self.reference} of {self.origin} adds no command {self.word}")
 
     def announce(self, commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -92,7 +92,7 @@ def add_commands(
         Command(word, CORE_COMMANDS[word]).add(commands)
         return
     others = _of_packages()
-    if word is not None and word in others:
+    if word in others:
         _the_one(word, others[word]).add(commands)
         return
     for name, reference in CORE_COMMANDS.items():
@@ -113,9 +113,8 @@ def _of_packages() -> dict[str, list[Command]]:
     return dict(sorted(found.items()))
 
 
-def _the_one(word: str, claims: Iterable[Command]) -> Command:
-    first, *more = claims
-    if more:
-        owners = " and ".join(claim.origin for claim in (first, *more))
+def _the_one(word: str, claims: Sequence[Command]) -> Command:
+    if len(claims) > 1:
+        owners = " and ".join(claim.origin for claim in claims)
         raise PluginError(f"the command {word} is claimed by {owners}; uninstall one of them")
-    return first
+    return claims[0]

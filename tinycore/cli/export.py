@@ -7,6 +7,7 @@ run through once without launching anything, and its weights are saved.
 from __future__ import annotations
 
 import argparse
+import inspect
 import runpy
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -89,20 +90,23 @@ def made(reference: str) -> tuple[Callable[..., Any], Mapping[str, Tensor]]:
         if not Path(place).is_file():
             raise ArgumentError(f"there is no file {place}")
         try:
-            maker = runpy.run_path(place).get(name)
+            maker: Any = runpy.run_path(place).get(name)
         except SystemExit as error:
             raise ArgumentError(f"{place} ended by exit({error.code!r}) before {name}") from error
     else:
         maker = named_in_module(place, name)
-    if not callable(maker):
+    try:
+        inspect.signature(maker).bind()
+    except (TypeError, ValueError) as error:
+        kind = "missing" if maker is None else f"of type {type(maker).__name__}"
         raise ArgumentError(
-            f"{reference} is no function; give FILE.py:NAME of one that returns "
-            "(model, {name: example tensor})"
-        )
-    found = maker()
-    if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping)):
-        raise ArgumentError(f"{reference}() must return (model, {{name: example tensor}})")
-    return found
+            f"{reference} is {kind}; give FILE.py:NAME of a function without arguments that "
+            "returns (model, {name: example tensor}). `tinycore export --help` shows one"
+        ) from error
+    match maker():
+        case (function, Mapping() as inputs) if callable(function):
+            return function, inputs
+    raise ArgumentError(f"{reference}() must return (model, {{name: example tensor}})")
 
 
 def named_in_module(module: str, name: str) -> Any:
@@ -112,7 +116,7 @@ def named_in_module(module: str, name: str) -> Any:
     try:
         found = module_named(module)
     except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+        if not f"{module}.".startswith(f"{error.name}."):
             raise
         raise ArgumentError(
             f"there is no module {error.name}. For a file, write FILE.py:NAME"

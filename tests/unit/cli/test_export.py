@@ -421,8 +421,8 @@ def test_a_file_that_ends_the_program_is_told(
         ("absent.py:model", "there is no file absent.py"),
         ("absent.models:model", "there is no module absent. For a file, write FILE.py:NAME"),
         ("json.absent:model", "there is no module json.absent"),
-        ("json:absent", "json:absent is no function"),
-        ("tinycore.nn:Absent", "tinycore.nn:Absent is no function"),
+        ("json:absent", "json:absent is missing; give FILE.py:NAME of a function without"),
+        ("tinycore.nn:Absent", "tinycore.nn:Absent is missing"),
         ("model", "model names no function; give FILE.py:NAME or MODULE:NAME"),
         ("model.py:", "model.py: names no function"),
     ],
@@ -441,7 +441,7 @@ def test_a_reference_into_a_class_of_a_module(
     monkeypatch.syspath_prepend(tmp_path)
 
     assert made("classed_models:Net.make") == (abs, {})
-    with pytest.raises(ArgumentError, match=r"Net\.absent\.make is no function"):
+    with pytest.raises(ArgumentError, match=r"Net\.absent\.make is missing"):
         made("classed_models:Net.absent.make")
 
 
@@ -455,14 +455,58 @@ def test_a_module_that_lacks_what_it_imports_raises_its_own_error(
         made("lacking_models:model")
 
 
-def test_a_reference_that_is_no_maker_is_told(tmp_path: Path) -> None:
-    file = tmp_path / "model.py"
-    file.write_text("number = 3\ndef model():\n    return 4\n")
+NO_MAKERS = """
+from tinycore import nn
 
-    with pytest.raises(ArgumentError, match=r"model.py:number is no function; give FILE.py:NAME"):
-        made(f"{file}:number")
-    with pytest.raises(ArgumentError, match=r"model\(\) must return \(model, \{name: example"):
-        made(f"{file}:model")
+number = 3
+net = nn.Linear(2, 2)
+
+def needs(net): ...
+
+class Needs:
+    def __init__(self, net): ...
+
+def four():
+    return 4
+
+def swapped():
+    return {}, net
+
+def uncalled():
+    return 3, {}
+
+def broken():
+    return needs()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("number", r"is of type int; give FILE\.py:NAME of a function without arguments that"),
+        ("net", r"is of type Linear; give .* that returns \(model, \{name: example tensor\}\)"),
+        ("needs", "is of type function; give"),
+        ("Needs", "is of type type; give"),
+        ("four", r"\(\) must return \(model, \{name: example tensor\}\)"),
+        ("swapped", r"\(\) must return"),
+        ("uncalled", r"\(\) must return"),
+        ("absent", r"is missing; give"),
+    ],
+)
+def test_a_reference_that_is_no_maker_is_told(name: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "model.py"
+    file.write_text(NO_MAKERS)
+
+    with pytest.raises(ArgumentError, match=rf"model\.py:{name} ?{message}"):
+        made(f"{file}:{name}")
+
+
+def test_an_error_of_a_maker_is_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "model.py"
+    file.write_text(NO_MAKERS)
+
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'net'"):
+        made(f"{file}:broken")
 
 
 def test_the_command_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
