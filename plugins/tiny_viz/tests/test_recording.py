@@ -639,15 +639,16 @@ for _ in range(2):
 @pytest.mark.skipif(os.name != "posix", reason="Ctrl-C is sent to a group of processes")
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "end",
+    ("end", "status"),
     [
-        lambda program: os.killpg(program.pid, signal.SIGINT),
-        lambda program: program.terminate(),
+        (lambda program: os.killpg(program.pid, signal.SIGINT), 0),
+        (lambda program: program.terminate(), 0),
+        (lambda program: program.kill(), -9),
     ],
-    ids=["ctrl-c", "terminated"],
+    ids=["ctrl-c", "terminated", "killed"],
 )
 def test_the_pages_of_all_blocks_are_served_until_the_program_is_ended(
-    end: Callable[[subprocess.Popen[str]], None], tmp_path: Path
+    end: Callable[[subprocess.Popen[str]], None], status: int, tmp_path: Path
 ) -> None:
     (tmp_path / "program.py").write_text(SHOWN)
     variables = os.environ | {"DEV": "PYTHON", "BROWSER": "true"}
@@ -657,7 +658,8 @@ def test_the_pages_of_all_blocks_are_served_until_the_program_is_ended(
         start_new_session=True,
     ) as program:  # fmt: skip
         assert program.stderr is not None
-        watch = threading.Timer(90, program.kill)  # a page that is not served ends the test
+        # a page that is not served ends the test, as does a server that stays
+        watch = threading.Timer(90, os.killpg, (program.pid, signal.SIGKILL))
         watch.start()
         pages = []
         for line in program.stderr:
@@ -668,7 +670,9 @@ def test_the_pages_of_all_blocks_are_served_until_the_program_is_ended(
             with urlopen(page, timeout=60) as answer:
                 assert b"<html" in answer.read()
         end(program)
-        assert program.wait(60) == 0
+        assert program.wait(60) == status
+        program.stderr.read()  # a program that is killed waits for no server
+        assert watch.is_alive(), "a server has outlived the program"
         watch.cancel()
         for page in pages:
             with pytest.raises(URLError):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
+from threading import Thread
 
 from tiny_viz.export import write_trace
 from tiny_viz.summary import summary_of, text_table
@@ -39,6 +41,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--no-browser", action="store_true", help="print the address, open nothing"
     )
+    command.add_argument(
+        "--until-input-ends", action="store_true", help="end when standard input does"
+    )
     command.set_defaults(run=run)
 
 
@@ -47,16 +52,26 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         if arguments.text:
             print(text_table(summary_of(arguments.profile)))
-        if arguments.trace is not None:
+        if arguments.trace:
             print(f"{write_trace(arguments.profile, arguments.trace)} events in {arguments.trace}")
     except (TinycoreError, OSError):
         raise
     except Exception as error:
-        about = f"{arguments.profile} is damaged: {type(error).__name__}: {error}"
-        raise FileFormatError(about) from error
-    if arguments.text or arguments.trace is not None:
+        raise FileFormatError(
+            f"{arguments.profile} is damaged: {type(error).__name__}: {error}"
+        ) from error
+    if arguments.text or arguments.trace:
         return 0
     from tiny_viz.server import serve  # noqa: PLC0415  text needs no server
 
+    if arguments.until_input_ends:
+        Thread(target=end_with_input, daemon=True).start()
     serve(arguments.profile, port=arguments.port, opens=not arguments.no_browser)
     return 0
+
+
+def end_with_input() -> None:
+    """End this process when its standard input does: when whoever holds the other end is gone."""
+    while os.read(0, 1):
+        pass
+    os._exit(0)

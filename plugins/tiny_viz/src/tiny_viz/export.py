@@ -26,15 +26,15 @@ def write_trace(profile: str | Path, path: str | Path) -> int:
     with closing(connect(profile)) as connection, replacing_file(path) as file:
         file.write(b'{"displayTimeUnit": "ns", "traceEvents": [\n')
         for count, event in enumerate(events(connection), 1):
-            file.write((",\n" if count > 1 else "").encode() + json.dumps(event).encode())
+            file.write((b",\n" if count > 1 else b"") + json.dumps(event).encode())
         file.write(b"\n]}\n")
     return count
 
 
 def events(connection: sqlite3.Connection) -> Iterator[dict[str, Any]]:
     """Every event of a profile: a process for each device, one for Python, a thread per queue."""
-    devices = [d for (d,) in connection.execute("SELECT DISTINCT device FROM kernels ORDER BY 1")]
-    numbers = {device: number for number, device in enumerate(devices, 2)}
+    devices = connection.execute("SELECT DISTINCT device FROM kernels ORDER BY 1")
+    numbers = {device: number for number, (device,) in enumerate(devices, 2)}
     yield named("process_name", 1, 0, "Python")
     for device, number in numbers.items():
         yield named("process_name", number, 0, device)

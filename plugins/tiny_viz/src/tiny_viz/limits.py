@@ -44,7 +44,7 @@ def measured(device: str) -> tuple[float, float]:
     try:
         toolchain = Device[device].toolchain
         key = f"{device} {toolchain.name} {toolchain.arch} {cpu_count()}"
-        if (found := cache.get(TABLE, key)) is not None:
+        if found := cache.get(TABLE, key):
             flops, moved = json.loads(found)
             return float(flops), float(moved)
         with Context(DEBUG=0, TRACE="", VIZ=0, BEAM=0, JIT=1, NOOPT=0, DEV=device):

@@ -77,8 +77,8 @@ class profile:  # noqa: N801  it is used like a function, as in other profilers
         where: TracebackType | None,
     ) -> None:
         assert self._recorder is not None
-        before = active.pop()  # that of another one, if they overlap: the first is left at the end
-        process["VIZ"] = before
+        # that of another one, if they overlap: the first is left at the end
+        process["VIZ"] = active.pop()
         if isinstance(error, Exception):
             self._recorder.failed("", "", (), error)
         self.is_empty = not self._recorder.stop()

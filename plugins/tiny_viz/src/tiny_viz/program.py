@@ -70,14 +70,14 @@ def show(paths: Sequence[Path]) -> None:
     """Serve the pages of profiles at once, until Ctrl-C, or the program is told to end. Each has a
     process of its own: Python 3.12 starts no threads in one that ends.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # no server outlives the program
-    servers = [subprocess.Popen((sys.executable, "-m", "tinycore", "viz", p)) for p in paths]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    words = (sys.executable, "-m", "tinycore", "viz", "--until-input-ends")
+    servers = [subprocess.Popen((*words, path), stdin=subprocess.PIPE) for path in paths]
     with suppress(KeyboardInterrupt):
         for server in servers:
             server.wait()
     for server in servers:
-        server.terminate()
-        server.wait()
+        server.communicate()  # closes its input, as the end of this process does, even by SIGKILL
 
 
 class Blocks:

@@ -12,7 +12,7 @@ import json
 import secrets
 import sys
 import webbrowser
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
@@ -91,13 +91,12 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Send a file of the page, or what a query found."""
         port = self.server.server_address[1]
-        if self.headers.get("Host") not in (f"{ADDRESS}:{port}", f"localhost:{port}"):
-            self.answer(HTTPStatus.FORBIDDEN, "text/plain", b"")
-            return
+        is_local = self.headers.get("Host") in (f"{ADDRESS}:{port}", f"localhost:{port}")
         place, _, asked = self.path.partition("?")
         token, _, path = place.removeprefix("/").partition("/")
-        if not secrets.compare_digest(token.encode(), self.server.token.encode()):
-            self.answer(HTTPStatus.FORBIDDEN, "text/plain", b"")
+        knows = secrets.compare_digest(token.encode(), self.server.token.encode())
+        if not (is_local and knows):
+            self.answer(HTTPStatus.FORBIDDEN)
         elif path in PAGES:
             name = PAGES[path]
             content = files("tiny_viz").joinpath("page", name).read_bytes()
@@ -108,9 +107,9 @@ class Handler(BaseHTTPRequestHandler):
     def query(self, path: str, given: Mapping[str, str]) -> None:
         """Send the result of a query as JSON."""
         name = path.removeprefix("api/")
-        found: Callable[[Mapping[str, str]], Any] | None = self.server.queries.known.get(name)
+        found = self.server.queries.known.get(name)
         if path == name or found is None:
-            self.answer(HTTPStatus.NOT_FOUND, "text/plain", b"")
+            self.answer(HTTPStatus.NOT_FOUND)
             return
         try:
             status, result = HTTPStatus.OK, as_json(found(given))
@@ -119,7 +118,7 @@ class Handler(BaseHTTPRequestHandler):
             status, result = HTTPStatus.BAD_REQUEST, as_json({"error": about})
         self.answer(status, "application/json", result)
 
-    def answer(self, status: HTTPStatus, kind: str, content: bytes) -> None:
+    def answer(self, status: HTTPStatus, kind: str = "text/plain", content: bytes = b"") -> None:
         """Send a response."""
         self.send_response(status)
         self.send_header("Content-Type", kind)
@@ -138,18 +137,12 @@ def as_json(result: Any) -> bytes:
     return json.dumps(result, separators=(",", ":"), allow_nan=False).encode()
 
 
-def print_at_once(line: str) -> None:
+def tell(line: str) -> None:
     """Print a line where messages go."""
     print(line, file=sys.stderr, flush=True)
 
 
-def serve(
-    path: str | Path,
-    *,
-    port: int = 0,
-    opens: bool = True,
-    tell: Callable[[str], None] = print_at_once,
-) -> None:
+def serve(path: str | Path, *, port: int = 0, opens: bool = True) -> None:
     """Serve the page of a profile until Ctrl-C. Raises FileFormatError for another file."""
     with Server(path, port) as server:
         tell(f"tinycore: {path} is shown at {server.address}")

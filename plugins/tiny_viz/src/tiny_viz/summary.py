@@ -151,7 +151,7 @@ def duration(seconds: float) -> str:
 def cells(kernel: KernelTotal) -> tuple[str, ...]:
     """The columns of a kernel."""
     limit = "?" if kernel.limit is None else f"{kernel.limit:.0%} {kernel.bound}"
-    if kernel.limit is not None and kernel.limit > 1 and kernel.bound == "memory":
+    if (kernel.limit or 0) > 1 and kernel.bound == "memory":
         limit = "in cache"  # faster than what the limit was measured with
     times = duration(kernel.seconds), f"{kernel.launches:,}", duration(kernel.mean)
     return f"{kernel.share:.1%}", *times, limit, kernel.device, kernel.name, where(kernel.origins)
