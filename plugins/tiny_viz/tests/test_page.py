@@ -6,6 +6,7 @@ import http.client
 import json
 import re
 import sqlite3
+import sys
 import threading
 import tracemalloc
 from argparse import Namespace
@@ -29,7 +30,7 @@ from tiny_viz.profile import profile
 from tiny_viz.queries import Queries
 from tiny_viz.recorder import Recorder
 from tiny_viz.schedules import scheduled
-from tiny_viz.server import Server
+from tiny_viz.server import Server, tell
 from tiny_viz.store import LEVELS, Writer, connect
 from tinycore import Context, Device, Tensor, TinyJit, nn
 from tinycore.engine import plan_cache
@@ -61,6 +62,15 @@ def small(tmp_path: Path) -> Path:
             a.pad((1, 1, 1, 1)).max_pool2d((2, 2)).realize()
             (a * 2).realize()
     return found.path
+
+
+def test_lines_of_two_servers_do_not_mix(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    monkeypatch.setattr(sys, "stderr", Namespace(write=written.append, flush=lambda: None))
+
+    tell("shown at http://127.0.0.1:1/")
+
+    assert written == ["shown at http://127.0.0.1:1/\n"]
 
 
 def ask(server: Server, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:

@@ -138,8 +138,8 @@ def as_json(result: Any) -> bytes:
 
 
 def tell(line: str) -> None:
-    """Print a line where messages go."""
-    print(line, file=sys.stderr, flush=True)
+    """Print a line where messages go, at once: other servers print there, too."""
+    sys.stderr.write(f"{line}\n")
 
 
 def serve(path: str | Path, *, port: int = 0, opens: bool = True) -> None:
