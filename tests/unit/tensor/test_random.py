@@ -16,7 +16,7 @@ import pytest
 from tests.unit.tensor.helpers import Array
 from tinycore import TinyJit, Variable
 from tinycore.dtype import DType, dtypes
-from tinycore.errors import ArgumentError, DTypeError, ShapeError
+from tinycore.errors import ArgumentError, DTypeError, SettingError, ShapeError
 from tinycore.nn.state import safe_load, safe_save
 from tinycore.tensor import Tensor, graph, random, stream
 from tinycore.uop.evaluate import threefry
@@ -339,6 +339,10 @@ def test_training_mode() -> None:
     assert training()
     Tensor.training = False
     assert Tensor.train()(training)()
+    for wrong in ("x", 2, None):
+        with pytest.raises(SettingError, match=f"TRAINING={wrong!r} is not understood"):
+            Tensor.training = wrong  # type: ignore[assignment]
+        assert not training()
 
 
 def test_mistakes_are_told_at_the_call() -> None:
