@@ -28,7 +28,7 @@ from tinycore.tensor import versions
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.arguments import Arguments, form_of, leaves, rebuilt
 from tinycore.tensor.change_sets import Before, ChangeSet, realized_buffers
-from tinycore.tensor.gradient_sources import BufferSet, ended_at, still_there
+from tinycore.tensor.gradient_sources import BufferSet, still_there
 from tinycore.tensor.guards.environment import Change, Walk, is_same_nest
 from tinycore.tensor.guards.keys import shortened
 from tinycore.tensor.liveness import while_walking
@@ -490,10 +490,9 @@ def tensors_in(value: Any) -> list[Tensor]:
 
 def origins_of(node: UOp, number: Mapping[UOp, int]) -> tuple[BufferSet, tuple[int, ...]]:
     """The memory that a result was computed from: BUFFERs, and numbers of those of arguments."""
-    found = still_there(ended_at(node))
-    homes = [versions.home(memory) for memory in found if memory not in number]
-    fixed = frozenset(map(weakref.ref, homes))
-    return fixed, tuple([number[memory] for memory in found if memory in number])
+    found = still_there(node)
+    fixed = versions.references(m for m in found if m not in number)
+    return fixed, tuple(sorted(number[m] for m in found if m in number))
 
 
 def clears_gradients(changed: Iterable[tuple[Tensor, Before | None]]) -> bool:

@@ -42,7 +42,7 @@ from tinycore.tensor.checks import number_dtype, resolve_axis
 from tinycore.tensor.data import Data, node_from_data
 from tinycore.tensor.foreign_names import NO_DEVICES
 from tinycore.tensor.grad import passes_gradient
-from tinycore.tensor.gradient_sources import ended_at, still_there
+from tinycore.tensor.gradient_sources import still_there
 from tinycore.tensor.liveness import buffers_of_parameters, tensors_shown_in, while_walking
 from tinycore.tensor.past import ordered_through
 from tinycore.tensor.runtime import runtime
@@ -350,14 +350,14 @@ class Core:
         is_whole = base_of(node) is base
         has_twins = bool(tensors) or graph.has_equal_value(node)
         begins = graph.is_memory(base)
-        ended = {m for n in below for m in still_there(ended_at(n)) if not begins}
+        ended = {m for n in below for m in still_there(n) if not begins}
         # a gradient that ended at realized values is told where it would flow on to what asks
         if asking or (ended and ended.intersection(buffers_of_parameters(ended))):
             self._become(graph.own(node))
         elif has_twins or not (is_whole and is_shared(base)):
             self._become(graph.leaf(node))
         elif graph.is_copy(base):
-            show(self._view.storage, in_own_memory(base))
+            show(self._view.storage, in_own_memory(base.alu(Op.DETACH)))
         else:
             history.begin(base)
 

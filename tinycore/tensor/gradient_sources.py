@@ -1,4 +1,4 @@
-"""Gradient sources: the BUFFERs of floats that the gradient of a node goes to.
+"""Gradient sources: the BUFFERs of floats, and the tensors, that the gradient of a node goes to.
 
 Floor 5. Memory may know the node that it was computed by (`Made`), through which gradients flow on.
 """
@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Iterable
 from typing import Final
 
-from tinycore.tensor import versions
+from tinycore.tensor import graph, versions
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.grad import is_data_written, passes_gradient
 from tinycore.tensor.past import made_of
@@ -20,7 +20,7 @@ from tinycore.uop.op import Op
 
 NO_SOURCES: Final[frozenset[UOp]] = frozenset()
 BufferSet = frozenset[weakref.ref[Home]]
-"""Memory that is not kept alive by it."""
+"""Memory, and identities of tensors, that are not kept alive by it."""
 NOBODY: Final[BufferSet] = frozenset()
 
 
@@ -43,13 +43,12 @@ def reached(root: UOp, through_memory: bool = False) -> list[UOp]:
     return list(found)
 
 
-def sources_below(nodes: Iterable[UOp]) -> tuple[dict[UOp, frozenset[UOp]], set[UOp]]:
-    """For each node, the BUFFERs of floats that a gradient goes to; the nodes from which one goes
-    to a node of one tensor alone. One walk for all, as the writes of a run share their graphs.
+def sources_below(nodes: Iterable[UOp]) -> dict[UOp, frozenset[UOp]]:
+    """For each node, the BUFFERs of floats that a gradient goes to, and the identities of tensors
+    with nodes of their own. One walk for all, as the writes of a run share their graphs.
     """
     found: dict[UOp, frozenset[UOp]] = {}
     passing: set[UOp] = set()
-    leading: set[UOp] = set()
 
     def enter(node: UOp) -> bool:
         if node.op is SINK or passes_gradient(node):
@@ -57,19 +56,17 @@ def sources_below(nodes: Iterable[UOp]) -> tuple[dict[UOp, frozenset[UOp]], set[
         return node in passing
 
     for node in UOp.sink(*nodes).toposort(enter):
-        if node.op is OWN or (node in passing and not leading.isdisjoint(node.src)):
-            leading.add(node)
         if memory := sources_at(node):
             found[node] = frozenset(memory)
         elif node not in passing:
             found[node] = NO_SOURCES
         elif node.op is ASSIGN:  # of numbers alone, into memory that may ask
             found[node] = found[node.src[1]] or frozenset(buffers_below(node))
-        elif len(node.src) == 1:
-            found[node] = found[node.src[0]]
         else:
             found[node] = union([found[s] for s in node.src])
-    return found, leading
+        if node.op is OWN:  # whose tensor may get other memory than what is below
+            found[node] |= {graph.identity(node.arg)}
+    return found
 
 
 def union(sets: Iterable[frozenset[UOp]]) -> frozenset[UOp]:
@@ -81,11 +78,10 @@ def union(sets: Iterable[frozenset[UOp]]) -> frozenset[UOp]:
     return whole
 
 
-def still_there(buffers: BufferSet) -> list[UOp]:
-    """The present versions of memory that is still there, the oldest first."""
-    homes = [home for reference in buffers if (home := reference()) is not None]
-    found = [node for home in homes if (node := home.current()) is not None]
-    return sorted(found, key=lambda node: node.src[1].arg)
+def still_there(memory: UOp) -> list[UOp]:
+    """The memory, in its present versions, and identities where gradients of memory ended."""
+    homes = [home for reference in ended_at(memory) if (home := reference()) is not None]
+    return [node for home in homes if (node := home.current()) is not None]
 
 
 def ended_at(memory: UOp) -> BufferSet:
@@ -94,10 +90,12 @@ def ended_at(memory: UOp) -> BufferSet:
     return past if type(past) is frozenset else NOBODY
 
 
-def end_at(memory: UOp, origins: BufferSet) -> None:
-    """Record what memory was computed from, at which gradients end: its former content is none."""
+def end_at(memory: UOp, origins: BufferSet, shown: Iterable[UOp] = ()) -> None:
+    """Record what memory was computed from, at which gradients end: that is neither its former
+    content, nor the tensor itself, by the identities `shown`.
+    """
     buffers = buffers_below(memory)
-    own = {weakref.ref(home) for b in buffers if (home := versions.homes.get(b)) is not None}
+    own = versions.references((*buffers, *shown))
     for buffer in buffers:
         buffer._past = origins - own
 

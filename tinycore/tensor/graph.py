@@ -512,6 +512,11 @@ def own(x: UOp) -> UOp:
     return UOp(Op.OWN, x.dtype, (x,), unique().arg)
 
 
+def identity(number: int) -> UOp:
+    """The node that stands for the one tensor whose nodes made by `own` have a number."""
+    return UOp(Op.UNIQUE, dtypes.void, (), number)
+
+
 def leaf(x: UOp) -> UOp:
     """A node made by `own` at which gradients end."""
     return own(x.alu(Op.DETACH))

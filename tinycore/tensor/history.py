@@ -51,9 +51,7 @@ class GraphFacts(NamedTuple):
     """Facts of some graphs. Those of canonical graphs are the same for all runs of that form."""
 
     sources: Sequence[Collection[Any]]
-    """For each graph, the BUFFERs that a gradient goes to."""
-    leads_to_leaf: Sequence[bool]
-    """For each graph, whether a gradient goes to a node of one tensor alone."""
+    """For each graph, the BUFFERs, and identities of tensors, that a gradient goes to."""
     inner: Sequence[Sequence[int]]
     """For each graph, the places of the others that are parts of it."""
     size: int
@@ -106,7 +104,7 @@ def record(done: Mapping[UOp, UOp], values: Mapping[UOp, UOp], form: CanonicalGr
         found = []
         for place, (node, below) in enumerate(zip(nodes, facts.sources, strict=True)):
             own = origin(node) if node in done else None
-            if facts.leads_to_leaf[place] or has_source(below, own):
+            if has_source(below, own):
                 inner = {nodes[number]: memory[number] for number in facts.inner[place]}
                 found.append((memory[place], Made(node, tuple(below), inner, reads, size)))
         for each, made in found:
@@ -161,10 +159,9 @@ def ended(node: UOp, form: CanonicalGraph | None = None) -> BufferSet:
 
     That of a root of a canonical graph is known from other graphs of the same form.
     """
-    if form is None or form.cached or form.calls:
-        return ended_below(sources_below([node])[0][node])
-    (numbers,) = canonical_facts((form.nodes[node],)).sources
-    return ended_below([form.memory[k] for k in numbers])
+    if form is None:
+        return ended_below(sources_below([node])[node])
+    return ended_below(facts_of_run([node], form).sources[0])
 
 
 def end(replaced: Mapping[UOp, UOp]) -> None:
@@ -190,7 +187,7 @@ def ended_below(memory: Iterable[UOp]) -> BufferSet:
     each step of `x = f(x).realize()` would take longer than the one before.
     """
     ends = ends_below(memory) if kept else [*memory]
-    found = {*map(weakref.ref, map(versions.home, ends))}
+    found = {*versions.references(ends)}
     most = 0
     for node in ends:
         if ended := ended_at(node):
@@ -306,17 +303,17 @@ def check_ended(
     if not any(n.op is BUFFER and ended_at(n) for n in nodes):
         return  # as mostly, without a look at which of them a gradient goes to
     origins = {
-        memory: still_there(ended_at(memory))
+        memory: still_there(memory)
         for node in reached(root, through_memory=True)
         if not is_gradient_leaf(node)
         for memory in sources_at(node)
     }
     asked = set(wanted([*origins, *chain.from_iterable(origins.values())]))
     for node, ended in origins.items():
-        if lost := [n for n in ended if n in asked]:
+        if asked.intersection(ended):
             raise GradientError(
                 f"backward: realize() ended the gradient at a tensor of {node.arg} elements, "
-                f"which was computed from one of {lost[0].arg} that wants it. Differentiate "
+                "which was computed from one that wants it. Differentiate "
                 "before realize() and kernelize(), or read the value without them (item, "
                 "tolist, numpy); where the gradient is to end there, realize what detach() "
                 "gives"
@@ -359,15 +356,14 @@ def facts_of_run(nodes: Sequence[UOp], form: CanonicalGraph) -> GraphFacts:
     """
     if form.cached or form.calls:
         return facts_of(tuple(nodes))
-    memory = form.memory
     known = canonical_facts(tuple([form.nodes[n] for n in nodes]))
-    return known._replace(sources=[tuple([memory[k] for k in found]) for found in known.sources])
+    return known._replace(sources=[sources_bound(found, form) for found in known.sources])
 
 
 def facts_of(nodes: tuple[UOp, ...]) -> GraphFacts:
     """The facts of some nodes."""
     order = UOp.sink(*nodes).toposort()[:-1]
-    sources, leading = sources_below(nodes)
+    sources = sources_below(nodes)
     places = {node: place for place, node in enumerate(nodes)}
     masks: dict[UOp, int] = {}
     for node in order:
@@ -378,21 +374,22 @@ def facts_of(nodes: tuple[UOp, ...]) -> GraphFacts:
                 mask |= 1 << places[source]
         masks[node] = mask
     inner = [[p for p in places.values() if masks[node] >> p & 1] for node in nodes]
-    return GraphFacts(
-        [tuple(sources[node]) for node in nodes],
-        [node in leading for node in nodes],
-        inner,
-        len(order),
-    )
+    return GraphFacts([sources[node] for node in nodes], inner, len(order))
 
 
 @lru_cache(1024)
 def canonical_facts(nodes: tuple[UOp, ...]) -> GraphFacts:
-    """The facts of canonical nodes; the sources are numbers of parameters, by their UNIQUE."""
+    """The facts of canonical nodes; the sources are the numbers of their UNIQUEs."""
     found = facts_of(nodes)
     return found._replace(
-        sources=[[-1 - int(m.src[1].arg) for m in below] for below in found.sources]
+        sources=[[(m.src or (m,))[-1].arg for m in below] for below in found.sources]
     )
+
+
+def sources_bound(numbers: Iterable[int], form: CanonicalGraph) -> tuple[UOp, ...]:
+    """The memory, or the identities, behind numbers of canonical UNIQUEs."""
+    memory, apart = form.memory, form.apart
+    return tuple([memory[-1 - n] if n < 0 else graph.identity(apart[n]) for n in numbers])
 
 
 def homes_of(memory: UOp) -> object:

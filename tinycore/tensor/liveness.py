@@ -65,13 +65,13 @@ def tensors_over(
 
 @while_walking
 def buffers_of_parameters(memory: Iterable[UOp]) -> list[UOp]:
-    """The BUFFERs of tensors over some memory that require a gradient."""
+    """The BUFFERs and identities of tensors over some memory that require a gradient."""
     return buffers_shown(t for t in tensors_over(memory) if t.requires_grad)
 
 
 def buffers_shown(tensors: Iterable[Core]) -> list[UOp]:
-    """The BUFFERs that tensors are views of."""
-    return [n for t in tensors for n in buffers_below(t.uop)]
+    """The BUFFERs that tensors are views of, and the identities of those with OWNs."""
+    return [n for t in tensors for n in (*buffers_below(t.uop), *t._view.owned[-1:])]
 
 
 def tensors_shown_in(nodes: Collection[UOp]) -> list[Core]:

@@ -171,7 +171,7 @@ def note_history(
         if not is_data and node in asked and node in replaced:
             memory = graph.differentiable_base(replaced[node])
             if graph.is_buffer(memory) and (origins := history.ended(node, form)):
-                end_at(memory, origins)
+                end_at(memory, origins, tensor._view.owned)
     done, kept = differentiable(form, replaced, asked, read)
     if captured:
         for node, memory in kept.items():

@@ -14,11 +14,10 @@ from tinycore._deferred import deferred, numpy
 from tinycore.dtype import Scalar, dtypes, to_numpy_dtype
 from tinycore.errors import DTypeError, GradientError, ShapeError, TinycoreError
 from tinycore.tensor import graph, history
-from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.checks import repeats_to, same_device
 from tinycore.tensor.core import Core, canonical
 from tinycore.tensor.grad import gradients, passes_gradient
-from tinycore.tensor.gradient_sources import ended_at, still_there
+from tinycore.tensor.gradient_sources import still_there
 from tinycore.tensor.history import source_of
 from tinycore.tensor.host_bytes import decode
 from tinycore.tensor.layout import COPIES, moved_from, show_memory
@@ -437,9 +436,9 @@ def check_leaves(nodes: Iterable[UOp], targets: Sequence[Core]) -> None:
     """Raises GradientError for a target from which a leaf among some nodes was computed."""
     for leaf in filter(is_gradient_leaf, nodes) if targets else ():
         below = ordered_through(graph.below_own(leaf), passes_gradient)
-        ended = {m for node in below for m in still_there(ended_at(node))}
+        ended = {m for node in below for m in still_there(node)}
         for target in targets:
-            if target.uop in below or ended.intersection(buffers_below(target.uop)):
+            if target.uop in below or ended.intersection(buffers_shown([target])):
                 raise GradientError(
                     f"gradient: it ends at a tensor of shape {leaf.shape}, which asked for a "
                     f"gradient when the target of shape {target.shape} that it was computed from "

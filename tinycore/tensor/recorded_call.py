@@ -7,7 +7,6 @@ nothing else; see `captured.py`.
 from __future__ import annotations
 
 import sys
-import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -245,8 +244,7 @@ class RecordedCall:
         """
         for place, (fixed, arguments) in self.origins.items():
             if (node := nodes.get(place)) is not None:
-                own = map(versions.home, map(given.__getitem__, arguments))
-                node._past = fixed.union(map(weakref.ref, own))
+                node._past = fixed | versions.references(map(given.__getitem__, arguments))
 
     @cached_property
     def shown(self) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import partial
 from itertools import count
@@ -51,6 +51,7 @@ numbers: Final = count()
 class Storage:
     """A group of aliases. It is the view of itself that shows all."""
 
+    owned: Sequence[UOp] = ()
     __slots__ = tuple("__weakref__ is_owned is_viewed number refusal value views".split())
 
     def __init__(self, value: UOp) -> None:
@@ -134,7 +135,7 @@ class Storage:
 class View:
     """The elements that a tensor shows of a storage: a path of movement ops, DETACHs and OWNs."""
 
-    __slots__ = ("last", "path", "shape", "storage")
+    __slots__ = ("last", "owned", "path", "shape", "storage")
 
     def __init__(self, storage: Storage, node: UOp, steps: list[UOp]) -> None:
         self.storage = storage
@@ -142,7 +143,9 @@ class View:
         self.path = tuple([graph.Movement(n.op, n.arg, n.shape) for n in reversed(steps)])
         self.last: tuple[UOp, UOp] | None = storage.value, node
         storage.is_viewed = True
-        if any(step.op is OWN for step in steps):
+        self.owned = [graph.identity(n.argument) for n in self.path if n.op is OWN]
+        """The identities by which ended gradients know tensors."""
+        if self.owned:
             with walking:
                 storage.is_owned = True
                 storage.wait()
@@ -163,6 +166,7 @@ class View:
         view = copy(self)
         steps = [s._replace(argument=numbers.get(s.argument, s.argument)) for s in self.path]
         view.path, view.last = tuple(steps), None
+        view.owned = [graph.identity(numbers.get(n.arg, n.arg)) for n in self.owned]
         return view
 
     def forget(self) -> None:

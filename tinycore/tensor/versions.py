@@ -30,7 +30,9 @@ class Home:
 
 
 homes: Final[weakref.WeakKeyDictionary[UOp, Home]] = weakref.WeakKeyDictionary()
-"""The homes of versions of memory that was written to, or that something was computed from."""
+"""The homes of versions of memory that was written to, or that something was computed from, and of
+the identities of tensors with nodes of their own, whatever memory these get.
+"""
 former: Final[weakref.WeakSet[UOp]] = weakref.WeakSet()
 """Versions that were overwritten, as far as graphs read them."""
 
@@ -39,6 +41,11 @@ def home(version: UOp) -> Home:
     """The home of a version."""
     found = homes.get(version)
     return homes.setdefault(version, Home(version)) if found is None else found
+
+
+def references(memory: Iterable[UOp]) -> frozenset[weakref.ref[Home]]:
+    """The homes of memory, which is not kept alive by them."""
+    return frozenset(map(weakref.ref, map(home, memory)))
 
 
 def renewed(memory: Iterable[UOp]) -> dict[UOp, UOp]:

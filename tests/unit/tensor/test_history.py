@@ -1047,6 +1047,77 @@ def test_what_was_overwritten_in_part_ends_a_gradient(realize: bool) -> None:
         (q * w).sum().backward()
 
 
+def squares() -> Tensor:
+    return Tensor([1.0, 2.0]).realize() ** 2
+
+
+LATE: dict[str, Callable[[], Tensor]] = {
+    "computed": squares,
+    "of no floats": lambda: Tensor([1, 2]).realize().float() * 2,
+    "of nothing": lambda: Tensor.rand(2),
+    "a copy": lambda: Tensor([1.0, 2.0]).realize().clone(),
+    "a part": lambda: squares()[:1],
+    "on devices": lambda: squares().shard(("PYTHON:1", "PYTHON:2"), 0),
+    "of what asks": lambda: Tensor([1.0, 2.0], requires_grad=True) * 3,
+}
+
+
+@pytest.mark.parametrize("made", LATE.values(), ids=LATE)
+@pytest.mark.parametrize("way", ["later", "in one run", "first", "by a write", "through a value"])
+def test_realize_that_ended_a_gradient_is_told_when_what_asks_has_memory_of_its_own(
+    made: Callable[[], Tensor], way: str
+) -> None:
+    a = made().requires_grad_()
+    b = (a * 2).requires_grad_()
+    if way == "in one run":
+        Tensor.realize(b, a)
+    elif way == "by a write":
+        b.realize()
+        a[0] = 5
+        a.realize()
+    elif way == "through a value":
+        value = a * 3
+        value.tolist()  # whose memory knows its graph
+        b = (value * 2).requires_grad_().realize()
+        a.realize()
+    else:
+        Tensor.realize(*[a, b][:: 1 if way == "first" else -1][:1])
+        Tensor.realize(a, b)
+
+    with pytest.raises(GradientError, match=r"realize\(\) ended"):
+        b.sum().backward()
+    with pytest.raises(GradientError, match=r"realize\(\) ended"):
+        b.sum().gradient(a)
+    assert a.grad is None
+
+
+def test_realize_that_ended_a_gradient_in_a_capture_is_told_whoever_got_memory_first() -> None:
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        a = (x * x).requires_grad_()
+        b = (a * 2).requires_grad_().realize()
+        a.realize()
+        with pytest.raises(GradientError, match=r"realize\(\) ended"):
+            b.sum().backward()
+        return b
+
+    for number in range(3):
+        assert step(Tensor([1.0, number]).realize()).tolist() == [2.0, 2.0 * number**2]
+
+
+def test_realize_that_ended_a_gradient_of_other_tensors_is_told_to_none_beside() -> None:
+    a = squares().requires_grad_()
+    part = a[:1].requires_grad_()
+    b = (a * 2).requires_grad_().realize()
+    c = a.detach() * part
+    Tensor.realize(a, part)
+    a.requires_grad_(False)
+    (b.sum() + c.sum()).backward()
+
+    assert part.grad is not None
+    assert part.grad.tolist() == [5.0]
+
+
 @pytest.mark.parametrize("is_viewed", [False, True])
 def test_a_tensor_that_asks_again_has_the_gradient_of_its_earlier_uses(is_viewed: bool) -> None:
     x = Tensor([1.0, 2.0], requires_grad=True)
