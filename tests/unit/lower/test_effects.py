@@ -212,7 +212,7 @@ def test_what_an_effect_says_is_asked() -> None:
     verify(node, "lowered")
     with pytest.raises(VerifyError, match="Fetch has 3 sources, not 2"):
         verify(node.with_src(node.src[:2]), "lowered")
-    with pytest.raises(VerifyError, match="or, without a result, an Effect, not None"):
+    with pytest.raises(VerifyError, match="takes an Instruction or an Effect, not None"):
         verify(node.replace(arg=None), "lowered")
 
 
