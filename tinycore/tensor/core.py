@@ -349,8 +349,7 @@ class Core:
             return  # it asks anew
         is_whole = base_of(node) is base
         has_twins = bool(tensors) or graph.has_equal_value(node)
-        begins = graph.is_memory(base)
-        ended = {m for n in below for m in still_there(n) if not begins}
+        ended = {m for n in below if not graph.is_memory(base) for m in still_there(n)}
         # a gradient that ended at realized values is told where it would flow on to what asks
         if asking or (ended and ended.intersection(buffers_of_parameters(ended))):
             self._become(graph.own(node))

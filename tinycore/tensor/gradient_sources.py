@@ -95,7 +95,8 @@ def end_at(memory: UOp, origins: BufferSet, shown: Iterable[UOp] = ()) -> None:
     content, nor the tensor itself, by the identities `shown`.
     """
     buffers = buffers_below(memory)
-    own = versions.references((*buffers, *shown))
+    known = map(versions.homes.get, (*buffers, *shown))  # nothing ended at what has no home
+    own = {weakref.ref(home) for home in known if home is not None}
     for buffer in buffers:
         buffer._past = origins - own
 

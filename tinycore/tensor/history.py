@@ -357,7 +357,8 @@ def facts_of_run(nodes: Sequence[UOp], form: CanonicalGraph) -> GraphFacts:
     if form.cached or form.calls:
         return facts_of(tuple(nodes))
     known = canonical_facts(tuple([form.nodes[n] for n in nodes]))
-    return known._replace(sources=[sources_bound(found, form) for found in known.sources])
+    sources = [sources_bound(found, form) for found in known.sources]
+    return GraphFacts(sources, known.inner, known.size)
 
 
 def facts_of(nodes: tuple[UOp, ...]) -> GraphFacts:
