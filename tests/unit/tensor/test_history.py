@@ -18,7 +18,7 @@ from tests.fuzz.programs.draw import Draw
 from tinycore import Context, Tensor, TinyJit
 from tinycore.errors import GradientError
 from tinycore.nn.optim import SGD
-from tinycore.tensor import gradient_sources, history
+from tinycore.tensor import gradient_sources, graph, history
 from tinycore.tensor.grad import passes_gradient
 from tinycore.tensor.gradient_sources import ended_at, reached, sources_at
 from tinycore.tensor.history import facts_of
@@ -51,8 +51,11 @@ def refused_after(read: str, match: str = "written to in place") -> AbstractCont
 
 
 def walked(node: UOp) -> set[UOp]:
-    """The BUFFERs of floats that a gradient of a node goes to, by a walk of its own."""
-    return {memory for below in reached(node) for memory in sources_at(below)}
+    """The BUFFERs of floats, and the identities of tensors, that a gradient of a node goes to, by a
+    walk of its own."""
+    below = reached(node)
+    owned = {graph.identity(n.arg) for n in below if n.op is Op.OWN}
+    return {memory for n in below for memory in sources_at(n)} | owned
 
 
 @pytest.mark.parametrize("read", READS)
@@ -652,9 +655,10 @@ def test_sources_that_graphs_carry_are_those_below_them() -> None:
 def test_sources_known_from_a_run_of_the_same_form_are_those_of_a_walk() -> None:
     first, second = (Tensor.zeros(4).contiguous().realize() for _ in range(2))
     weight = Tensor([2.0], requires_grad=True)
+    asking = (weight * 3).requires_grad_()
 
     for _ in range(4):
-        first.assign(first * 0.5 + weight)
+        first.assign(first * 0.5 + asking)
         second.assign(second * 0.25 + first.detach() * weight)
         (second + first).sum().item()
 
