@@ -76,9 +76,13 @@ class Transaction:
         began = perf_counter()
         with replaced(self, "is_running", True):
             if self.is_native and (copies := self.copies()) is not None:
-                calls = [launch_of(item, self.values, True) for item in self.items]  # in slices
-                told = partial(progress, calls, "computing kernels", len(calls))
-                all_or_none(copies, self.done, lambda: self.launch(told()))
+                # no bound calls: an interrupt may end one that takes long, too
+                calls = [partial(i.runner.launch, i.bufs, self.values, False) for i in self.items]
+                all_or_none(
+                    copies,
+                    self.done,
+                    lambda: self.launch(progress(calls, "computing kernels", len(calls))),
+                )
             elif self.is_native:
                 self.launch(self.calls)
             else:
@@ -93,8 +97,9 @@ class Transaction:
         """Copies of what the launches overwrite, if they take long and it is little."""
         if sum(item.runner.estimate.ops for item in self.items) < LONG_OPERATIONS or self.done:
             return None
-        known = {base_buffer(buffer_of(node)) for node in self.existing}
-        written = known.intersection(base_buffer(b) for i in self.items for b in i.results)
+        written = {base_buffer(buffer_of(node)) for node in self.existing} & {
+            base_buffer(b) for item in self.items for b in item.results
+        }
         return copies_of(written) if sum(b.nbytes for b in written) <= MOST_COPIED_BYTES else None
 
     def launch(self, calls: Iterable[Any]) -> None:
