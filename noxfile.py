@@ -327,6 +327,13 @@ def extras_of(package: str) -> list[str]:
     ]
 
 
+def compilers() -> list[str]:
+    """Requirements of the build of a release: the clang that generates the CPU's thread pool."""
+    stated = tomllib.loads((PACKAGES["tiny-cpu"] / "pyproject.toml").read_text())
+    found: list[str] = stated["dependency-groups"]["release"]
+    return found
+
+
 def built(session: nox.Session) -> Path:
     """The folder dist/ with wheel and source archive of each package.
 
@@ -334,10 +341,10 @@ def built(session: nox.Session) -> Path:
     """
     folder = ROOT / "dist"
     shutil.rmtree(folder, ignore_errors=True)
-    session.install(tool("build"), tool("hatchling"))
+    session.install(tool("build"), tool("hatchling"), *compilers())
     build = ("python", "-m", "build", "--no-isolation", "--outdir", str(folder))
     for package in PACKAGES.values():
-        session.run(*build, str(package), silent=True)
+        session.run(*build, str(package), silent=True, env={"GENERATE_POOL": "1"})
     lines = [f"{name}=={project(place)['version']}\n" for name, place in PACKAGES.items()]
     (folder / "constraints.txt").write_text("".join(lines))
     return folder

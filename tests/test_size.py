@@ -40,7 +40,7 @@ BUDGETS: Final = {
     "tinycore/uop": 43_300,
     "plugins/tiny_amd": 42_480,
     "plugins/tiny_cl": 9_508,
-    "plugins/tiny_cpu": 21_660,
+    "plugins/tiny_cpu": 21_450,
     "plugins/tiny_hcq": 22_508,
     "plugins/tiny_llm": 30_790,
     "plugins/tiny_metal": 11_294,

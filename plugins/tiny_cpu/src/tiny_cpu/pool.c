@@ -11,7 +11,7 @@
 
    No header is included, so that every clang compiles this for every target without a system's files. The
    types of pthread are opaque and larger here than on any system. queue.c continues this file. pool.ll is
-   generated from both for machines without clang: run `python -m tiny_cpu.pool` after a change.
+   generated from both for machines without clang: see hatch_build.py.
    See docs/decisions/0020-cpu-thread-pool.md. */
 
 typedef int i32;

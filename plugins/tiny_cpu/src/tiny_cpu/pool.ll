@@ -1,4 +1,4 @@
-; Generated from pool.c and queue.c by `python -m tiny_cpu.pool`: change those, not this.
+; Generated from pool.c and queue.c by hatch_build.py: change those, not this.
 
 %struct.system_object = type { [16 x i64] }
 %struct.record = type { ptr, ptr, ptr, i64, i64 }

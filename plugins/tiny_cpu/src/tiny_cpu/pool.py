@@ -2,14 +2,13 @@
 
 `pool.c` is the pool, and `queue.c` the queues that stand on it. Clang compiles them as they are;
 llvmlite compiles `pool.ll`, which is both as LLVM IR, in words that every LLVM since 20 reads.
-After a change of one run `python -m tiny_cpu.pool`; a test compares. A forked child starts threads
-of its own.
+It is generated where the wheel is built (`hatch_build.py`). A forked child starts threads of its
+own.
 See docs/decisions/0020-cpu-thread-pool.md.
 """
 
 from __future__ import annotations
 
-import re
 import signal
 import struct
 import sys
@@ -20,14 +19,14 @@ from typing import Final
 
 from tiny_cpu._lib import Pointer, aligned_memory, as_function, keep_forever, view
 from tiny_cpu.arch import Arch, host_machine
-from tiny_cpu.clang import Clang, ClangCompiler, candidates, is_clang_installed
+from tiny_cpu.clang import ClangCompiler, is_clang_installed
 from tiny_cpu.code import Code
 from tiny_cpu.llvm import LlvmCompiler
 from tinycore import cache as disk
 from tinycore.config import cpu_count
 from tinycore.plugin import file_identity, in_child, lock
 
-__all__ = ["RECORD", "Pool", "code_of_pool", "generate", "pool", "pool_in_c"]
+__all__ = ["RECORD", "Pool", "code_of_pool", "pool", "pool_in_c"]
 
 _HERE: Final = Path(__file__).parent
 _RELAX: Final = {"x86_64": "@llvm.x86.sse2.pause()", "aarch64": "@llvm.aarch64.isb(i32 15)"}
@@ -160,51 +159,3 @@ def pool_in_c() -> str:
 
 def _source(name: str) -> str:
     return (_HERE / name).read_text(encoding="utf-8")
-
-
-# pool.ll, made from pool.c and queue.c
-
-_HEADER: Final = (
-    "; Generated from pool.c and queue.c by `python -m tiny_cpu.pool`: change those, not this.\n\n"
-)
-
-GENERATED_BY: Final = 22
-"""The clang that made the committed pool.ll; others word the same code differently."""
-
-_NOISE: Final = (
-    r"(?m)^(;|source_filename|target|attributes|!|.*llvm\.lifetime).*\n",
-    r" *; preds.*",
-    r",? !(tbaa|tbaa\.struct|llvm\.loop|srcloc) !\d+",
-    r" #\d+",
-    r" (noundef|nonnull|noalias|readonly|writeonly|immarg|dso_local|(local_)?unnamed_addr)\b",
-    r" (captures|initializes|dereferenceable)\((?:[^()]|\([^()]*\))*\)",
-    r"(?<=inbounds) nuw",
-    r"(?<=trunc) n[us]w",
-    r" (samesign|nneg|disjoint)\b",
-)
-"""Attributes that newer versions of LLVM add and older ones cannot parse; the code is the same."""
-
-
-def generate(clang: Clang) -> str:
-    """pool.ll for the present pool.c and queue.c."""
-    command = (
-        *clang.command, "--target=x86_64-none-elf", "-DFOR_EVERY_MACHINE",
-        "-x", "c", "-std=gnu11", "-S", "-emit-llvm", "-O1", "-w", "-ffreestanding", "-fPIC",
-        "-fno-stack-protector", "-fno-unwind-tables", "-fno-asynchronous-unwind-tables",
-        "-o", "-", "-",
-    )  # fmt: skip
-    text = ClangCompiler.run(command, source_in_c()).decode()
-    for noise in _NOISE:
-        text = re.sub(noise, "", text)
-    return _HEADER + re.sub(r"\n{3,}", "\n\n", text.strip()) + "\n"
-
-
-def _main() -> None:
-    fitting = [clang for clang in candidates() if clang.major == GENERATED_BY]
-    if not fitting:
-        raise SystemExit(f"pool.ll is made by clang {GENERATED_BY}: run `pip install ziglang`")
-    (_HERE / "pool.ll").write_text(generate(fitting[0]), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    _main()
