@@ -74,10 +74,10 @@ MODEL_PACKAGES = frozenset({"tiny_llm", "tiny_mpi", "tiny_onnx", "tiny_ray"})
 
 USER_FACE = {"__init__", "nn", "dtype", "errors", "config", "plugin", "groups", "uop", "cli"}
 """Modules of the core that users, and so packages of models, import; `plugin` for its locks, `uop`
-for the graph of a tensor, `cli` for the arguments that commands share."""
+for the graph of a tensor, `cli` for the arguments and tables that commands share."""
 
 OBSERVERS = {
-    "tiny_viz": FACE | {"__init__", "_stamp", "device", "engine", "lower", "nn", "schedule"},
+    "tiny_viz": FACE | {"__init__", "_stamp", "cli", "device", "engine", "lower", "nn", "schedule"},
     "tiny_mpi": USER_FACE | {"engine"},
 }
 """Packages that look at programs: they may import what they show, what they tell profilers, which

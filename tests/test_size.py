@@ -20,17 +20,17 @@ sys.path.append(str(ROOT))  # last: what is installed comes first
 from benchmarks.size import folder_sizes, sums  # noqa: E402
 
 BUDGETS: Final = {
-    "tinycore": 20_103,
+    "tinycore": 19_949,
     "tinycore/array_api": 10_902,
     "tinycore/builtin": 14_513,
-    "tinycore/cli": 9_511,
+    "tinycore/cli": 9_697,
     "tinycore/device": 20_223,
     "tinycore/engine": 21_097,
     "tinycore/lower": 48_324,
     "tinycore/lower/steps": 13_093,
     "tinycore/lower/strategies": 25_458,
     "tinycore/linalg": 7_459,
-    "tinycore/nn": 16_388,
+    "tinycore/nn": 16_348,
     "tinycore/nn/files": 14_692,
     "tinycore/nn/optim": 8_333,
     "tinycore/render": 17_938,
@@ -42,20 +42,20 @@ BUDGETS: Final = {
     "plugins/tiny_cl": 9_508,
     "plugins/tiny_cpu": 21_450,
     "plugins/tiny_hcq": 22_508,
-    "plugins/tiny_llm": 30_790,
+    "plugins/tiny_llm": 30_752,
     "plugins/tiny_metal": 11_294,
-    "plugins/tiny_mpi": 18_733,
+    "plugins/tiny_mpi": 18_875,
     "plugins/tiny_nv": 84_821,
     "plugins/tiny_onnx": 65_074,
     "plugins/tiny_qcom": 27_290,
     "plugins/tiny_ray": 656,
-    "plugins/tiny_testing": 60_207,
-    "plugins/tiny_viz": 23_163,
+    "plugins/tiny_testing": 60_172,
+    "plugins/tiny_viz": 23_077,
     "plugins/tiny_webgpu": 14_201,
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 474_544
+SUM: Final = 474_536
 """The budgets of the core together."""
 FLOORS: Final = 436_883
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""

@@ -8,7 +8,6 @@ counts. It takes a quarter of the time of scheduling.
 from __future__ import annotations
 
 import gc
-from typing import Final
 
 from tinycore._locks import in_child
 
@@ -37,7 +36,7 @@ class Pause:
             gc.enable()
 
 
-without_collecting: Final = Pause()
+without_collecting = Pause()
 
 
 def begin_anew() -> None:

@@ -8,39 +8,40 @@ group `tinycore.commands`, such as `chat = "tiny_llm.chat_command:add"`: the fun
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from tinycore._deferred import Deferred
+from tinycore.cli.options import Commands
 from tinycore.device.discovery import entry_points
 from tinycore.errors import PluginError
 
 __all__ = ["COMMAND_GROUP", "Command", "add_commands"]
 
-COMMAND_GROUP: Final = "tinycore.commands"
+COMMAND_GROUP = "tinycore.commands"
 
-CORE_COMMANDS: Final = {
-    "demo": "tinycore.cli.demo:add",
-    "devices": "tinycore.cli.devices:add",
-    "settings": "tinycore.cli.settings_list:add",
-    "doctor": "tinycore.cli.doctor:add",
-    "export": "tinycore.cli.export:add",
-    "tune": "tinycore.cli.tune:add",
+CORE_COMMANDS = {
+    word: f"tinycore.cli.{word}:add"
+    for word in ("demo", "devices", "settings", "doctor", "export", "tune")
 }
 """The core's own, as help lists them: known without looking at what is installed (20 ms)."""
 
-PACKAGE_COMMANDS: Final = {
-    "conformance": ("testing", "prove what a device claims, level by level"),
-    "new-backend": ("testing", "write a package that drives a device, to start from"),
-    "chat": ("llm", "talk with a language model"),
-    "serve": ("llm", "serve a language model to programs, as OpenAI's API"),
-    "perplexity": ("llm", "measure how well a language model predicts a text"),
-    "plan": ("mpi", "estimate a training step of a decoder on many devices"),
-    "run": ("onnx", "run an ONNX model on files"),
-    "export-onnx": ("onnx", "write a model as a file of the ONNX standard"),
-    "viz": ("viz", "show the profile of a program: timeline, kernels, memory"),
+PACKAGE_COMMANDS = {
+    word: (extra, purpose)
+    for word, extra, purpose in (
+        line.split(maxsplit=2)
+        for line in """\
+conformance testing prove what a device claims, level by level
+new-backend testing write a package that drives a device, to start from
+chat        llm     talk with a language model
+serve       llm     serve a language model to programs, as OpenAI's API
+perplexity  llm     measure how well a language model predicts a text
+plan        mpi     estimate a training step of a decoder on many devices
+run         onnx    run an ONNX model on files
+export-onnx onnx    write a model as a file of the ONNX standard
+viz         viz     show the profile of a program: timeline, kernels, memory
+""".splitlines()
+    )
 }
 """Commands of our other packages: the extra that brings each, and what it is for."""
 
@@ -53,7 +54,7 @@ class Command:
     reference: str = ""
     origin: str = "tinycore"
 
-    def add(self, commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    def add(self, commands: Commands) -> None:
         """Import it, and add its parser. Raises PluginError where that fails, with the fix."""
         if not self.reference:
             raise PluginError(
@@ -72,7 +73,7 @@ class Command:
         if self.word not in commands.choices:
             raise PluginError(f"{self.reference} of {self.origin} adds no command {self.word}")
 
-    def announce(self, commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    def announce(self, commands: Commands) -> None:
         """Add its name to the help, without importing it."""
         extra, purpose = PACKAGE_COMMANDS.get(self.word, ("", "a command"))
         if self.reference:
@@ -81,9 +82,7 @@ class Command:
             commands.add_parser(self.word, help=f'{purpose} (pip install "tinycore[{extra}]")')
 
 
-def add_commands(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], word: str | None
-) -> None:
+def add_commands(commands: Commands, word: str | None) -> None:
     """Add the subcommand that `word` names, or else all of them, for help and mistakes.
 
     Raises PluginError for one that is not installed, cannot be imported, or is two packages'.

@@ -10,17 +10,16 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy
 from tqdm import tqdm
 
 from tinycore import Context, Device, Tensor, TinyJit, nn
-from tinycore.cli.devices import computing_on, conclusion, survey_here, table
+from tinycore.cli.devices import computing_on
 from tinycore.cli.draw import beside, picture, ramp_for, shrunk
-from tinycore.cli.options import count
+from tinycore.cli.options import Commands, count, subcommand
 from tinycore.errors import ArgumentError
-from tinycore.nn.datasets import Split, digits, mnist
+from tinycore.nn.datasets import digits, mnist
 
 __all__ = ["DigitNet", "add", "run"]
 
@@ -43,9 +42,13 @@ examples:
 
 
 class DigitNet:
-    """Two convolutions and a linear layer: images (N, 1, side, side) -> scores (N, 10)."""
+    """Two convolutions and a linear layer: images (N, 1, side, side) -> scores (N, 10).
 
-    def __init__(self, side: int) -> None:
+    `ink` is the value of the darkest pixel.
+    """
+
+    def __init__(self, side: int, ink: float) -> None:
+        self.ink = ink
         self.layers: list[Callable[[Tensor], Tensor]] = [
             nn.Conv2d(1, 16, 3, padding=1, bias=False),
             nn.BatchNorm(16),
@@ -61,29 +64,19 @@ class DigitNet:
 
     def __call__(self, images: Tensor) -> Tensor:
         """The score of each digit."""
-        return images.sequential(self.layers)
+        return (images.float() / self.ink).sequential(self.layers)
 
 
-@dataclass(frozen=True)
-class Task:
-    """Digits to learn from, digits held out, and the value of the darkest pixel."""
-
-    images: Tensor
-    labels: Tensor
-    held_out: Tensor
-    truth: Tensor
-    ink: float
-
-
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add(commands: Commands) -> None:
     """Add this command to the command line."""
-    command = commands.add_parser(
+    command = subcommand(
+        commands,
+        run,
         "demo",
-        help="train a small network on handwritten digits",
-        description="Train a small convolutional network on real handwritten digits, "
+        "train a small network on handwritten digits",
+        "Train a small convolutional network on real handwritten digits, "
         "test it on digits it has not seen, and draw a few.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EPILOG,
     )
     command.add_argument("--data", metavar="PATH", help="a folder with the four idx files of MNIST")
     command.add_argument(
@@ -93,49 +86,43 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--seed", type=int, default=0, help="seed of the weights and batches, 0 unless given"
     )
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, test, draw."""
-    where = computing_on(Device.DEFAULT)
-    found = survey_here()
-    print("\n".join([*table(found), conclusion(found)]))
-    print(f"\ncomputing on {where}")
-    task = _task(digits() if arguments.data is None else mnist(path=arguments.data))
-    print(f"{len(task.images)} digits to learn from, {len(task.held_out)} held out")
-    Tensor.manual_seed(arguments.seed)
-    model = DigitNet(task.images.shape[-1])
-    start = time.perf_counter()
-    first, last = _train(model, task, arguments.steps, arguments.batch)
-    seconds = time.perf_counter() - start
-    print(f"{arguments.steps} steps in {seconds:.1f} s, loss {first:.3f} -> {last:.3f}")
-    said, truth = _classify(model, task), task.truth.numpy()
-    right = int((said == truth).sum())
-    print(f"held-out accuracy {right / len(truth):.2%}: {right} of {len(truth)} right\n")
-    _show(task.held_out.numpy()[:, 0], said, truth)
-    print("\nits timeline: VIZ=2 tinycore demo")
-    return 0
-
-
-def _task(split: Split) -> Task:
+    print(f"computing on {computing_on(Device.DEFAULT)}; `tinycore devices` lists the others")
+    split = digits() if arguments.data is None else mnist(path=arguments.data)
     images, labels, held_out, truth = split
     side = images.shape[-1]
     if images.shape[-2] != side or side < 4:
         raise ArgumentError(f"the demo takes square images of 4 pixels or more, not {images.shape}")
-    return Task(images, labels.int(), held_out, truth, float(images.max().item()))
+    print(f"{len(images)} digits to learn from, {len(held_out)} held out")
+    Tensor.manual_seed(arguments.seed)
+    model = DigitNet(side, float(images.max().item()))
+    start = time.perf_counter()
+    first, last = _train(model, images, labels.int(), arguments.steps, arguments.batch)
+    seconds = time.perf_counter() - start
+    print(f"{arguments.steps} steps in {seconds:.1f} s, loss {first:.3f} -> {last:.3f}")
+    said, true = _classify(model, held_out), truth.numpy()
+    right = int((said == true).sum())
+    print(f"held-out accuracy {right / len(true):.2%}: {right} of {len(true)} right\n")
+    _show(held_out.numpy()[:, 0], said, true)
+    print("\nits timeline: VIZ=2 tinycore demo")
+    return 0
 
 
-def _train(model: DigitNet, task: Task, steps: int, batch: int) -> tuple[float, float]:
+def _train(
+    model: DigitNet, images: Tensor, labels: Tensor, steps: int, batch: int
+) -> tuple[float, float]:
     """Train, showing progress; the losses of the first step and the last."""
     optimizer = nn.optim.Adam(nn.state.get_parameters(model), lr=LEARNING_RATE)
 
     @TinyJit
     def step() -> Tensor:
-        chosen = Tensor.randint(batch, high=len(task.images))
-        scores = model(task.images[chosen].float() / task.ink)
+        chosen = Tensor.randint(batch, high=len(images))
+        scores = model(images[chosen])
         optimizer.zero_grad()
-        loss = scores.sparse_categorical_crossentropy(task.labels[chosen]).backward()
+        loss = scores.sparse_categorical_crossentropy(labels[chosen]).backward()
         return loss.realize(*optimizer.schedule_step())
 
     losses = []
@@ -149,10 +136,12 @@ def _train(model: DigitNet, task: Task, steps: int, batch: int) -> tuple[float, 
     return losses[0], losses[-1]
 
 
-def _classify(model: DigitNet, task: Task) -> numpy.ndarray[tuple[int], numpy.dtype[numpy.int64]]:
+def _classify(
+    model: DigitNet, held_out: Tensor
+) -> numpy.ndarray[tuple[int], numpy.dtype[numpy.int64]]:
     """The digit the network sees in each held-out image."""
-    parts = task.held_out.split(EVALUATED_AT_ONCE)
-    said = [model(images.float() / task.ink).argmax(1).numpy() for images in parts]
+    parts = held_out.split(EVALUATED_AT_ONCE)
+    said = [model(images).argmax(1).numpy() for images in parts]
     return numpy.concatenate(said).astype(numpy.int64)
 
 

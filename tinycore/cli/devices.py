@@ -9,23 +9,21 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import textwrap
 import warnings
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final
 
 from tinycore import Device
 from tinycore.cli.isolated import Ended, Row, run_isolated
-from tinycore.cli.options import seconds
+from tinycore.cli.options import Commands, seconds, subcommand
+from tinycore.cli.tables import Table
 from tinycore.config import settings
 from tinycore.device.discovery import BUILT_IN, DENIED
 from tinycore.errors import CompilerUnavailable, DeviceUnavailable, TinycoreError
 
 __all__ = ["Survey", "add", "computing_on", "conclusion", "run", "survey", "survey_here", "table"]
 
-INDENT: Final = " " * 11
-SURVEY_SECONDS: Final = 10.0
+SURVEY_SECONDS = 10.0
 """Seconds in which a driver must answer."""
 
 EPILOG = """\
@@ -35,14 +33,15 @@ runs nothing. Others come with plugins: `pip install "tinycore[cpu]"`.
 """
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add(commands: Commands) -> None:
     """Add this command to the command line."""
-    command = commands.add_parser(
+    command = subcommand(
+        commands,
+        run,
         "devices",
-        help="list the devices, and why some cannot be used",
-        description="List every installed backend, its state and the reason for it.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "list the devices, and why some cannot be used",
+        "List every installed backend, its state and the reason for it.",
+        EPILOG,
     )
     command.add_argument("--json", action="store_true", help="print JSON for programs")
     command.add_argument(
@@ -53,7 +52,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="how long each driver may take to answer (default: %(default)g)",
     )
     command.add_argument("--stream", action="store_true", help=argparse.SUPPRESS)
-    command.set_defaults(run=run)
 
 
 @dataclass(frozen=True)
@@ -73,30 +71,23 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(vars(found), indent=2))
     else:
-        print("\n".join([*table(found), conclusion(found)]))
+        table(found).show()
+        print(conclusion(found))
     return 0 if found.default else 1
 
 
-def table(found: Survey) -> list[str]:
-    """One line per backend, the default marked by a star, and its reason below it."""
-    lines = []
+def table(found: Survey) -> Table:
+    """One row per backend, the default marked by a star, and its reason below it."""
+    rows = []
     default = (found.default or "").partition(":")[0]
     for row in found.devices:
-        mark = "*" if row["name"] == default else " "
+        name, interfaces = row["name"], row["interfaces"]
+        notes = [interface_line(name, one) for one in interfaces if len(interfaces) > 1]
+        if not (notes and repeats_interfaces(row)):  # one alone is what the reason speaks of
+            notes.insert(0, row["reason"])
         origin = f"{row['distribution']} {row['version']}".strip()
-        lines.append(f"{mark} {row['name']:<8} {row['state']:<14} {origin}")
-        several = len(row["interfaces"]) > 1  # one alone is what the reason speaks of
-        if not (several and repeats_interfaces(row)):
-            lines += wrapped(row["reason"])
-        if several:
-            for one in row["interfaces"]:
-                lines += wrapped(interface_line(row["name"], one), "  ")
-    return lines
-
-
-def wrapped(text: str, hanging: str = "") -> list[str]:
-    """The lines of a text below a name."""
-    return textwrap.wrap(text, 90, initial_indent=INDENT, subsequent_indent=INDENT + hanging)
+        rows.append((f"{'*' if name == default else ' '} {name}", row["state"], origin, *notes))
+    return Table("<device  <state  <package", rows)
 
 
 def repeats_interfaces(row: Row) -> bool:

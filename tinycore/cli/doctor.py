@@ -19,7 +19,7 @@ import numpy
 from tinycore import Tensor
 from tinycore.cli.devices import Survey, computing_on, survey, survey_here, table
 from tinycore.cli.isolated import Ended, Row, run_isolated
-from tinycore.cli.options import seconds
+from tinycore.cli.options import Commands, seconds, subcommand
 from tinycore.config import misspellings, misspelt_variables
 from tinycore.device.hooks import hooks
 from tinycore.errors import DeviceUnavailable, TinycoreError
@@ -27,16 +27,18 @@ from tinycore.errors import DeviceUnavailable, TinycoreError
 __all__ = ["CHECKS", "add", "run"]
 
 Check = Callable[[str], str]
-CHECK_SECONDS: Final = 60.0
+CHECK_SECONDS = 60.0
 """Most seconds of a check."""
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add(commands: Commands) -> None:
     """Add this command to the command line."""
-    command = commands.add_parser(
+    command = subcommand(
+        commands,
+        run,
         "doctor",
-        help="try a device end to end and explain what is wrong",
-        description="Open a device, compile and run on it, and compare with NumPy. "
+        "try a device end to end and explain what is wrong",
+        "Open a device, compile and run on it, and compare with NumPy. "
         "What is printed can be pasted into a report.",
     )
     command.add_argument(
@@ -53,7 +55,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         metavar="SECONDS",
         help="how long a check may take in a process of its own (default: %(default)g)",
     )
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -66,7 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise DeviceUnavailable(found.objection)
     report = facts(name, found)
     if not arguments.json:
-        print("\n".join([*heading(report), *table(found)]), flush=True)
+        print("\n".join(heading(report)))
+        table(found).show()
     report["checks"] = []
     rows = run_checks(name) if arguments.in_process else checked_apart(name, arguments.timeout)
     for row in rows:

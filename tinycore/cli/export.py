@@ -15,6 +15,7 @@ from typing import Any
 
 from tinycore import Context, Device, Tensor, nn
 from tinycore._deferred import module_named
+from tinycore.cli.options import Commands, subcommand
 from tinycore.cli.owned_folder import replacing_folder
 from tinycore.device.buffer import Buffer
 from tinycore.device.exported import ExportedModel
@@ -53,20 +54,20 @@ is answered with those that are installed.
 """
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add(commands: Commands) -> None:
     """Add this command to the command line."""
-    command = commands.add_parser(
+    command = subcommand(
+        commands,
+        run,
         "export",
-        help="write a model to files that compute without Python",
-        description="Compile a model for a backend, and write it with its weights to a folder.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "write a model to files that compute without Python",
+        "Compile a model for a backend, and write it with its weights to a folder.",
+        EPILOG,
     )
     command.add_argument("backend", help="the backend to export for, as in DEV")
     command.add_argument("model", metavar="MODEL", help="FILE.py:NAME or PACKAGE.MODULE:NAME")
     command.add_argument("-o", "--output", metavar="FOLDER", required=True, help="where to write")
     command.add_argument("--arch", default="", help="what the kernels may use, as in DEV")
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

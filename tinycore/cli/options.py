@@ -1,4 +1,4 @@
-"""Types of options for argparse: numbers within bounds.
+"""Types of options for argparse, numbers within bounds, and parsers of subcommands.
 
 Floor 6. argparse says which option was wrong, and calls the type by the name of its function.
 """
@@ -6,11 +6,16 @@ Floor 6. argparse says which option was wrong, and calls the type by the name of
 from __future__ import annotations
 
 import argparse
-from typing import Final
+from collections.abc import Callable
+from textwrap import fill
+from typing import TypeAlias
 
-__all__ = ["count", "seconds"]
+__all__ = ["Commands", "count", "seconds", "subcommand"]
 
-DAY: Final = 86400.0
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+"""The command line, as a subcommand is given it."""
+
+DAY = 86400.0
 """Most seconds that an option may give: waits of the system have bounds, too."""
 
 
@@ -28,3 +33,23 @@ def seconds(text: str) -> float:
     if not 0 < number <= DAY:
         raise argparse.ArgumentTypeError(f"{text} is not more than 0, and {DAY:g} at most")
     return number
+
+
+def subcommand(
+    commands: Commands,
+    run: Callable[[argparse.Namespace], int],
+    word: str,
+    purpose: str,
+    description: str,
+    epilog: str = "",
+) -> argparse.ArgumentParser:
+    """A parser for a subcommand, whose epilog is printed as it is, with its examples."""
+    command = commands.add_parser(
+        word,
+        help=purpose,
+        description=fill(description, 79),
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.set_defaults(run=run)
+    return command

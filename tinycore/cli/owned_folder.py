@@ -15,13 +15,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
 
 from tinycore.errors import ArgumentError
 
 __all__ = ["LIST", "replacing_folder"]
 
-LIST: Final = ".tinycore-export.json"
+LIST = ".tinycore-export.json"
 """The name of the list of files."""
 
 

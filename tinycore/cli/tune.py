@@ -16,7 +16,8 @@ from pathlib import Path
 from tqdm import tqdm
 
 from tinycore._locks import replaced
-from tinycore.cli.options import seconds
+from tinycore.cli.options import Commands, seconds, subcommand
+from tinycore.cli.tables import Table
 from tinycore.config import Context, settings
 from tinycore.device.protocols import Toolchain
 from tinycore.device.registry import OpenDevice
@@ -71,14 +72,15 @@ class Kernel:
     seconds: float
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add(commands: Commands) -> None:
     """Add this command to the command line."""
-    command = commands.add_parser(
+    command = subcommand(
+        commands,
+        run,
         "tune",
-        help="search for better plans for the kernels of a script",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "search for better plans for the kernels of a script",
+        DESCRIPTION,
+        EPILOG,
     )
     command.add_argument(
         "--seconds", type=seconds, default=SEARCH_SECONDS,
@@ -93,7 +95,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "arguments", nargs=argparse.REMAINDER, help="what the script finds in sys.argv"
     )
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -109,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 1
     width = arguments.beam or settings.BEAM or WIDTH
     rows = list(_tuned(kernels, width, arguments.seconds))
-    print("\n".join(_table(rows, sum(kernel.seconds for kernel in kernels))))
+    _show(rows, sum(kernel.seconds for kernel in kernels))
     return int(failed)
 
 
@@ -117,17 +118,16 @@ class LaunchTimes(LaunchProfiler):
     """Launch counts and times, by program."""
 
     def __init__(self) -> None:
-        self.seen: dict[int, tuple[object, int, float]] = {}
+        self.seen: dict[object, tuple[int, float]] = {}
 
     def record(self, runner: object, seconds: float | None, *about: object) -> None:
         """Add a completed launch."""
         launches, total = self.of(runner)
-        self.seen[id(runner)] = runner, launches + 1, total + (seconds or 0.0)
+        self.seen[runner] = launches + 1, total + (seconds or 0.0)
 
     def of(self, runner: object) -> tuple[int, float]:
         """Number of launches of a program, and their total time in seconds."""
-        _, launches, seconds = self.seen.get(id(runner), (runner, 0, 0.0))
-        return launches, seconds
+        return self.seen.get(runner, (0, 0.0))
 
 
 def _watched(path: Path, arguments: Sequence[str]) -> tuple[LaunchTimes, bool]:
@@ -183,24 +183,26 @@ def _tuned(
         yield kernel, known
 
 
-def _table(rows: list[tuple[Kernel, TunedPlan | None]], total: float) -> Iterator[str]:
-    """Kernels, before and after."""
-    yield f"{'kernel':<40}{'device':<8}{'runs':>7}{'share':>7}{'before':>12}{'after':>12}{'':>7}"
+def _show(rows: list[tuple[Kernel, TunedPlan | None]], total: float) -> None:
+    """Print the kernels, before and after."""
+    shown = []
     after = 0.0
     for kernel, found in rows:
-        speedup = 1.0 if found is None else found.speedup
+        once = kernel.seconds / kernel.launches
+        times = (f"{once * 1e6:.1f} us", "not tuned", "")
+        speedup = 1.0
+        if found is not None:
+            speedup = found.speedup
+            times = (
+                f"{found.before * 1e6:.1f} us", f"{found.seconds * 1e6:.1f} us", f"{speedup:.2f}x",
+            )  # fmt: skip
         after += kernel.seconds / speedup
-        head = f"{kernel.name[:39]:<40}{kernel.device.name:<8}{kernel.launches:>7}"
-        share = f"{kernel.seconds / total if total else 0:>7.1%}"
-        if found is None:
-            once = kernel.seconds / kernel.launches
-            yield f"{head}{share}{once * 1e6:>9.1f} us{'not tuned':>12}"
-        else:
-            times = f"{found.before * 1e6:>9.1f} us{found.seconds * 1e6:>9.1f} us"
-            yield f"{head}{share}{times}{speedup:>6.2f}x"
+        share = f"{kernel.seconds / total if total else 0:.1%}"
+        shown.append((kernel.name, kernel.device.name, str(kernel.launches), share, *times))
+    Table("<kernel  <device  >runs  >share  >before  >after  >gain", shown).show()
     gain = total / after if after else 1.0
-    yield f"all kernels: {total * 1e3:.2f} ms -> about {after * 1e3:.2f} ms ({gain:.2f}x)"
-    yield "TUNED=1 uses what was found"
+    print(f"all kernels: {total * 1e3:.2f} ms -> about {after * 1e3:.2f} ms ({gain:.2f}x)")
+    print("TUNED=1 uses what was found")
 
 
 def plans(text: str) -> int:

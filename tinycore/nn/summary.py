@@ -6,6 +6,7 @@ Floor 6. Imports the public API and this package's paths. Nothing is computed.
 from __future__ import annotations
 
 from tinycore import Tensor
+from tinycore.cli.tables import Table
 from tinycore.nn.paths import attributes_of, tensors_by_path
 
 __all__ = ["described", "summary"]
@@ -44,9 +45,10 @@ def summary(model: object) -> Summary:
     Layers have the paths of `nn.state.get_state_dict`. A tensor with two paths counts once.
 
     >>> print(nn.summary({"first": nn.Linear(2, 3), "second": nn.Linear(3, 1, bias=False)}))
-    first          9  weight (3, 2), bias (3,)
-    second         3  weight (1, 3)
-    in all        12  48 bytes
+    layer   numbers  tensors
+    first         9  weight (3, 2), bias (3,)
+    second        3  weight (1, 3)
+    in all       12  48 bytes
     """
     layers: dict[str, dict[str, Tensor]] = {}
     for path, tensor in tensors_by_path(model, "", Tensor).items():
@@ -58,10 +60,8 @@ def summary(model: object) -> Summary:
         new = {id(x): x for x in tensors.values() if id(x) not in counted}
         counted |= new
         shapes = ", ".join(f"{name} {x.shape}" for name, x in tensors.items())
-        rows.append((layer, sum(x.numel() for x in new.values()), shapes))
+        rows.append((layer, f"{sum(x.numel() for x in new.values()):,}", shapes))
     every = counted.values()
-    rows.append(
-        ("in all", sum(x.numel() for x in every), f"{sum(x.nbytes() for x in every):,} bytes")
-    )
-    wide = max(len(layer) for layer, *_ in rows)
-    return Summary("\n".join(f"{layer:<{wide}} {n:>9,}  {text}" for layer, n, text in rows))
+    size = f"{sum(x.nbytes() for x in every):,} bytes"
+    rows.append(("in all", f"{sum(x.numel() for x in every):,}", size))
+    return Summary(Table("<layer  >numbers  <tensors", rows))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 import pytest
 
-from tiny_mpi.backend import RankRuntime
+from tiny_mpi.runtime import RankRuntime
 from tinycore.errors import GroupError
 from tinycore.groups import Array
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -18,6 +20,20 @@ from tiny_mpi.settings import settings
 from tinycore import Device, Tensor, nn
 from tinycore.config import settings as core_settings
 from tinycore.errors import SettingError
+
+
+def test_importing_the_declaration_loads_nothing() -> None:
+    script = (
+        "import sys, threading, tiny_mpi.backend; "
+        "heavy = {'mpi4py', 'numpy', 'subprocess', 'tinycore.tensor', 'tiny_mpi.runtime'}; "
+        "print(sorted(heavy & set(sys.modules)), threading.active_count(), "
+        "tiny_mpi.backend.BACKEND.count())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout == "[] 1 1\n"
 
 
 @pytest.mark.parametrize(

@@ -88,5 +88,6 @@ def test_sounds_are_samples_between_minus_one_and_one(
 
 
 def test_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "nowhere.onnx"]) == 1
-    assert "there is no file nowhere.onnx" in capsys.readouterr().err
+    for name in ("nowhere.onnx", "."):
+        assert main(["run", name]) == 1
+        assert f"{name!r} is no file; give one of" in capsys.readouterr().err

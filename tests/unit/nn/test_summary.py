@@ -44,7 +44,7 @@ def test_a_summary_counts_each_tensor_once() -> None:
 
     lines = [line.split() for line in shown.splitlines()]
     assert [line[:2] for line in lines] == [
-        ["first", "8"], ["others.0", "9"], ["tied", "0"], ["in", "all"],
+        ["layer", "numbers"], ["first", "8"], ["others.0", "9"], ["tied", "0"], ["in", "all"],
     ]  # fmt: skip
     assert lines[-1][2:] == ["17", "72", "bytes"]
     assert repr(shown) == str(shown)

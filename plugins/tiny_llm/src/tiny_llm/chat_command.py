@@ -16,6 +16,7 @@ from tiny_llm.options import (
     load,
     sampling_of,
 )
+from tinycore.cli.options import Commands, subcommand
 from tinycore.errors import ArgumentError
 
 __all__ = ["add", "run"]
@@ -29,15 +30,16 @@ examples:
 """
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add(commands: Commands) -> None:
     """Add this command to the command line."""
-    command = commands.add_parser(
+    command = subcommand(
+        commands,
+        run,
         "chat",
-        help="talk with a language model",
-        description="Chat with a language model, or let it continue a text. "
+        "talk with a language model",
+        "Chat with a language model, or let it continue a text. "
         "The answer goes to standard output, all else to standard error.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EPILOG,
     )
     add_model(command)
     command.add_argument(
@@ -51,7 +53,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     add_sampling(command)
     add_speculation(command)
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

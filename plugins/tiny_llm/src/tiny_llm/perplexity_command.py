@@ -6,23 +6,25 @@ import argparse
 from pathlib import Path
 
 from tiny_llm.options import add_model, check_device, chosen_device, load
+from tinycore.cli.options import Commands, subcommand
 from tinycore.errors import ArgumentError
 
 __all__ = ["add", "run"]
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add(commands: Commands) -> None:
     """Add this command to the command line."""
-    command = commands.add_parser(
+    command = subcommand(
+        commands,
+        run,
         "perplexity",
-        help="measure how well a language model foresees a text",
-        description="Measure the perplexity of a text: of the second half of each window, by the "
+        "measure how well a language model foresees a text",
+        "Measure the perplexity of a text: of the second half of each window, by the "
         "first, as llama.cpp does.",
     )
     add_model(command)
     command.add_argument("file", type=Path, help="a text in UTF-8")
     command.add_argument("--window", type=int, default=512, help="tokens, 512 unless given")
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ import uvicorn
 from tiny_llm.messages import unhurried
 from tiny_llm.options import add_model, add_speculation, check_device, chosen_device, load
 from tiny_llm.server import Limits, application
+from tinycore.cli.options import Commands, subcommand
 from tinycore.errors import ArgumentError
 
 __all__ = ["add", "run"]
@@ -30,15 +31,16 @@ MOST_OPEN = 512
 """Connections at once; a waiting request holds one."""
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add(commands: Commands) -> None:
     """Add this command to the command line."""
     usual = Limits()
-    command = commands.add_parser(
+    command = subcommand(
+        commands,
+        run,
         "serve",
-        help="serve a language model to programs, as OpenAI's API",
-        description="Serve a language model to programs by OpenAI's API, with a page to chat.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "serve a language model to programs, as OpenAI's API",
+        "Serve a language model to programs by OpenAI's API, with a page to chat.",
+        EPILOG,
     )
     add_model(command)
     add_speculation(command)
@@ -64,7 +66,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help=f"texts that are written at the same time, {AT_ONCE} unless given; each has memory "
         "for a whole context",
     )  # fmt: skip
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

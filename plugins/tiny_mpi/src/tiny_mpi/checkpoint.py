@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import numpy
 
-from tiny_mpi.backend import reading_alone
+from tiny_mpi.runtime import reading_alone
 from tinycore import Tensor, nn
 from tinycore.errors import ArgumentError, DTypeError, FileFormatError, ShapeError
 from tinycore.groups import Group, group

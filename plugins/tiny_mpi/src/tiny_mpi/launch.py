@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy
 
-from tiny_mpi.settings import settings
+from tiny_mpi.settings import device_name, settings
 from tiny_mpi.threads import Board, ThreadGroup
-from tinycore.config import settings as core_settings
 from tinycore.groups import Group
 from tinycore.plugin import deferred
 
 if TYPE_CHECKING:
     from tiny_mpi.cards import Control
 
-__all__ = ["COLLECTIVES", "Place", "device_name", "on_cards", "place", "started"]
+__all__ = ["COLLECTIVES", "Place", "on_cards", "place", "started"]
 
 COLLECTIVES: Final = "tinycore.collectives"
 """The group of entry points by which packages of devices offer collectives of their cards."""
@@ -61,12 +60,6 @@ def place() -> Place:
 def started() -> Group:
     """The processes that `mpiexec` started, or this one alone."""
     return on_cards(world()) if place().size > 1 else ThreadGroup(0, Board(1))
-
-
-def device_name() -> tuple[str, ...]:
-    """The device that RANK_DEVICE names, or else DEV, and words on it: ("CUDA", "PTX")."""
-    wanted = settings.RANK_DEVICE or core_settings.DEV.partition(";")[0].rpartition("+")[2]
-    return tuple(wanted.upper().split(":"))
 
 
 def on_cards(control: Control) -> Group:

@@ -7,6 +7,8 @@ from dataclasses import fields
 from typing import Final
 
 from tiny_mpi.plan import Decoder, Estimate, Machine, Way, estimate, ways
+from tinycore.cli.options import Commands, subcommand
+from tinycore.cli.tables import Table
 
 __all__ = ["add", "run"]
 
@@ -37,6 +39,10 @@ RATES: Final = {
 
 MACHINE: Final = ("devices", "flops", "memory", "node", "near", "far", "latency")
 """Arguments in the order of the fields of `Machine`."""
+COLUMNS: Final = (
+    ">data  >tensor  >stages  >zero  >micro  >seconds  >memory GB  >sent GB: data  >tensor  >stages"
+)
+"""Columns of the table: how each way divides the work, and what it costs."""
 
 
 def positive(text: str) -> int:
@@ -47,18 +53,19 @@ def positive(text: str) -> int:
     return number
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add(commands: Commands) -> None:
     """Add this command to the command line."""
-    command = commands.add_parser(
+    command = subcommand(
+        commands,
+        run,
         "plan",
-        help="estimate a training step of a decoder on many devices",
-        description="Estimate time, memory and bytes sent of a training step of a decoder, in "
+        "estimate a training step of a decoder on many devices",
+        "Estimate time, memory and bytes sent of a training step of a decoder, in "
         "float32 with Adam, for each way to divide it. Bytes are those that tinycore's schedules "
         "send; times follow from the given rates; nothing is overlapped but the stages of a "
         "pipeline and their links. They were compared with processes behind slowed links, not with "
         "a cluster.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EPILOG,
     )
     for name, meaning in SIZES.items():
         command.add_argument(f"--{name}", type=positive, required=True, help=meaning)
@@ -68,7 +75,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--latency", type=float, default=0.0, help="seconds per message, besides its bytes"
     )
     command.add_argument("--show", type=positive, default=5, help="number of ways to show")
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -83,17 +89,13 @@ def run(arguments: argparse.Namespace) -> int:
         least = min((cost.memory_bytes for _, cost in found), default=float("inf"))
         print(f"no way fits into {machine.memory_bytes:.3g} bytes; the least is {least:.3g}")
         return 1
-    print("data tensor stages zero micro   seconds  memory GB  GB sent: data  tensor  stages")
-    for way, cost in sorted(fitting, key=lambda one: one[1].seconds)[: arguments.show]:
-        print(row(way, cost))
+    best = sorted(fitting, key=lambda one: one[1].seconds)[: arguments.show]
+    Table(COLUMNS, [cells(way, cost) for way, cost in best]).show()
     return 0
 
 
-def row(way: Way, cost: Estimate) -> str:
-    """A line of the table."""
-    sent = (cost.data_bytes, cost.tensor_bytes, cost.stage_bytes)
-    return (
-        f"{way.data:4} {way.tensor:6} {way.stages:6} {way.zero:4} {way.microbatches:5} "
-        f"{cost.seconds:9.3f} {cost.memory_bytes / 1e9:10.2f} "
-        f"{sent[0] / 1e9:14.3f} {sent[1] / 1e9:7.3f} {sent[2] / 1e9:7.3f}"
-    )
+def cells(way: Way, cost: Estimate) -> list[str]:
+    """A row of the table."""
+    numbers = (way.data, way.tensor, way.stages, way.zero, way.microbatches)
+    sent = (cost.memory_bytes, cost.data_bytes, cost.tensor_bytes, cost.stage_bytes)
+    return [*map(str, numbers), f"{cost.seconds:.3f}", *(f"{size / 1e9:.3f}" for size in sent)]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tinycore.config import PluginSettings, number, switch, text
+from tinycore.config import settings as core_settings
 
-__all__ = ["RankSettings", "settings"]
+__all__ = ["RankSettings", "device_name", "settings"]
 
 
 class RankSettings(PluginSettings):
@@ -20,3 +21,9 @@ class RankSettings(PluginSettings):
 
 
 settings = RankSettings()
+
+
+def device_name() -> tuple[str, ...]:
+    """The device that RANK_DEVICE names, or else DEV, and words on it: ("CUDA", "PTX")."""
+    wanted = settings.RANK_DEVICE or core_settings.DEV.partition(";")[0].rpartition("+")[2]
+    return tuple(wanted.upper().split(":"))

@@ -14,6 +14,8 @@ from tiny_onnx.files import PICTURES, loaded
 from tiny_onnx.runner import OnnxRunner
 from tiny_onnx.values import Data
 from tinycore import Device, Tensor
+from tinycore.cli.options import Commands, subcommand
+from tinycore.cli.tables import Table
 from tinycore.errors import ArgumentError
 
 __all__ = ["add", "run"]
@@ -24,18 +26,19 @@ LEAST_CLASSES = 10
 """Elements from which on an output of rows is taken for scores of classes."""
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add(commands: Commands) -> None:
     """Add this command to the command line."""
-    command = commands.add_parser(
+    command = subcommand(
+        commands,
+        run,
         "run",
-        help="run an ONNX model on files",
-        description="Run an ONNX model on files, and show its inputs, its outputs and the time.",
-        epilog="""examples:
+        "run an ONNX model on files",
+        "Run an ONNX model on files, and show its inputs, its outputs and the time.",
+        """examples:
   tinycore run mobilenet.onnx                               what it takes and gives
   tinycore run mobilenet.onnx --input photo.png --labels imagenet.txt
   tinycore run vad.onnx --input x=speech.wav --input sr=16000 --input state=zeros
   tinycore run model.onnx --input x=array.npy --output y=result.npy --repeat 20""",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_argument("model", type=Path, help="a file of the ONNX standard")
     command.add_argument(
@@ -58,13 +61,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument("--labels", type=Path, help="a text file: the name of a class per line")
     command.add_argument("--repeat", type=int, default=3, help="runs that are timed (3)")
     command.add_argument("--device", help="the device, instead of DEV or the automatic choice")
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the model that the command line names, and print what comes out."""
     if not arguments.model.is_file():
-        raise ArgumentError(f"there is no file {arguments.model}.")
+        raise ArgumentError(f"{str(arguments.model)!r} is no file; give one of the ONNX standard")
     begun = perf_counter()
     model = OnnxRunner(arguments.model, arguments.device)
     print(f"{arguments.model.name}, loaded in {perf_counter() - begun:.2f} s")
@@ -157,9 +159,11 @@ def classes(row: numpy.ndarray, labels: list[str]) -> None:
     if not is_probability:
         scores = numpy.exp(scores - scores.max())
         scores /= scores.sum()
+    rows = []
     for place in numpy.argsort(-scores, kind="stable")[:5]:
         label = labels[place] if place < len(labels) else f"class {place}"
-        print(f"  {scores[place]:6.1%} {'█' * round(scores[place] * 30):30} {label}")
+        rows.append((f"{scores[place]:.1%}", "█" * round(scores[place] * 30), label))
+    Table(">share  <  <class", rows).show()
 
 
 def save(results: dict[str, Data], words: list[str]) -> None:

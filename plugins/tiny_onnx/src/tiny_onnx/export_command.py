@@ -7,18 +7,21 @@ import argparse
 from tiny_onnx.export import export
 from tinycore import Variable
 from tinycore.cli.export import made
+from tinycore.cli.options import Commands, subcommand
 from tinycore.errors import ArgumentError
 
 __all__ = ["add", "run"]
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add(commands: Commands) -> None:
     """Add this command to the command line."""
-    command = commands.add_parser(
+    command = subcommand(
+        commands,
+        run,
         "export-onnx",
-        help="write a model as a file of the ONNX standard",
-        description="Write a model of tinycore as a file of the ONNX standard.",
-        epilog="""MODEL names a function without arguments that returns what to call and example
+        "write a model as a file of the ONNX standard",
+        "Write a model of tinycore as a file of the ONNX standard.",
+        """MODEL names a function without arguments that returns what to call and example
 inputs by name, as for `tinycore export`:
 
   def model():
@@ -27,7 +30,6 @@ inputs by name, as for `tinycore export`:
       return net, {"image": Tensor.zeros(1, 1, 28, 28)}
 
   tinycore export-onnx net.py:model -o net.onnx --dynamic image:0=batch""",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_argument("model", metavar="MODEL", help="FILE.py:NAME or PACKAGE.MODULE:NAME")
     command.add_argument("-o", "--output", metavar="FILE", required=True, help="where to write")
@@ -38,7 +40,6 @@ inputs by name, as for `tinycore export`:
         metavar="INPUT:AXIS=NAME[..MOST]",
         help="an axis whose length varies, up to MOST (65536)",
     )
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -5,21 +5,21 @@ Found by the entry point group `tinycore.commands`. The suite is `tiny_testing.s
 
 from __future__ import annotations
 
-import argparse
-
 from tiny_testing.suite.command import add_options, run
+from tinycore.cli.options import Commands, subcommand
 
 __all__ = ["add"]
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add(commands: Commands) -> None:
     """Add this command to the command line."""
-    command = commands.add_parser(
+    command = subcommand(
+        commands,
+        run,
         "conformance",
-        help="prove what a device claims, level by level",
-        description="Try everything that tinycore promises of a device. A capability that its "
+        "prove what a device claims, level by level",
+        "Try everything that tinycore promises of a device. A capability that its "
         "backend declares must be proven; one that works without being declared is reported.",
     )
     command.add_argument("device", nargs="?", help="as in DEV; the default device unless given")
     add_options(command)
-    command.set_defaults(run=run)

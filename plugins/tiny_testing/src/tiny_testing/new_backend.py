@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from tinycore import Device
+from tinycore.cli.options import Commands, subcommand
 from tinycore.errors import ArgumentError
 
 __all__ = ["FILES", "PACKAGE_KINDS", "add", "run", "write"]
@@ -111,12 +112,14 @@ tinycore.plugin; what a device owes is in tinycore.device.protocols.
 """
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add(commands: Commands) -> None:
     """Add this command to the command line."""
-    command = commands.add_parser(
+    command = subcommand(
+        commands,
+        run,
         "new-backend",
-        help="write a package that drives a device, to start from",
-        description="Write a complete package: a device that computes on this processor, its "
+        "write a package that drives a device, to start from",
+        "Write a complete package: a device that computes on this processor, its "
         "entry point, tests that prove it, and what is needed to build and release it.",
     )
     command.add_argument("name", help="name of the device, as users will write it in DEV")
@@ -136,7 +139,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--queues", action="store_true", help="drive it through command queues; for --language c"
     )
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

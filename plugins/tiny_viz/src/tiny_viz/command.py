@@ -8,7 +8,8 @@ from pathlib import Path
 from threading import Thread
 
 from tiny_viz.export import write_trace
-from tiny_viz.summary import summary_of, text_table
+from tiny_viz.summary import closing_lines, summary_of, table_of
+from tinycore.cli.options import Commands, subcommand
 from tinycore.errors import FileFormatError, TinycoreError
 
 __all__ = ["add", "run"]
@@ -22,15 +23,16 @@ examples:
 """
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add(commands: Commands) -> None:
     """Add this command to the command line."""
-    command = commands.add_parser(
+    command = subcommand(
+        commands,
+        run,
         "viz",
-        help="show the profile of a program",
-        description="Show a profile that VIZ=1 or tinycore.profile() has recorded: in a page that "
+        "show the profile of a program",
+        "Show a profile that VIZ=1 or tinycore.profile() has recorded: in a page that "
         "this machine alone can open, or as text.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EPILOG,
     )
     command.add_argument("profile", metavar="PROFILE", type=Path, help="the file of a profile")
     command.add_argument("--text", action="store_true", help="print the ten costliest kernels")
@@ -44,14 +46,15 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--until-input-ends", action="store_true", help="end when standard input does"
     )
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Show a profile. Raises FileFormatError for a damaged one."""
     try:
         if arguments.text:
-            print(text_table(summary_of(arguments.profile)))
+            found = summary_of(arguments.profile)
+            table_of(found).show()
+            print("", *closing_lines(found), sep="\n")
         if arguments.trace:
             print(f"{write_trace(arguments.profile, arguments.trace)} events in {arguments.trace}")
     except (TinycoreError, OSError):

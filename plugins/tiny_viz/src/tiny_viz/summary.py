@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from html import escape
@@ -12,11 +12,21 @@ from pathlib import Path
 from typing import Any, Final
 
 from tiny_viz.store import connect
+from tinycore.cli.tables import Table
 
-__all__ = ["KernelTotal", "Summary", "html_table", "summary_of", "text_table", "totals"]
+__all__ = [
+    "KernelTotal",
+    "Summary",
+    "closing_lines",
+    "html_table",
+    "summary_of",
+    "table_of",
+    "text_table",
+    "totals",
+]
 
 SHOWN: Final = 10
-HEADER: Final = tuple("share time launches mean limit device kernel where".split())
+HEADER: Final = ">share  >time  >launches  >mean  <limit  <device  <kernel  <where"
 Origin = tuple[str, str, int]
 """A method, and the file and line at which it was called."""
 
@@ -174,24 +184,19 @@ def closing_lines(summary: Summary) -> list[str]:
     return [*lines, *(f"failed: {printable(text)}" for text in summary.failures)]
 
 
+def table_of(summary: Summary) -> Table:
+    """The ten costliest kernels."""
+    return Table(HEADER, [*map(cells, summary.kernels[:SHOWN])])
+
+
 def text_table(summary: Summary) -> str:
-    """The ten costliest kernels, for a terminal."""
-    rows: list[Sequence[str]] = [HEADER, *map(cells, summary.kernels[:SHOWN])]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADER))]
-    right = {"share", "time", "launches", "mean"}
-    lines = []
-    for row in rows:
-        shown = [
-            cell.rjust(width) if head in right else cell.ljust(width)
-            for cell, width, head in zip(row, widths, HEADER, strict=True)
-        ]
-        lines.append("  ".join(shown).rstrip())
-    return "\n".join([*lines, "", *closing_lines(summary)])
+    """The ten costliest kernels as text, with what there is to say below them."""
+    return "\n".join([str(table_of(summary)), "", *closing_lines(summary)])
 
 
 def html_table(summary: Summary) -> str:
     """The same table for a notebook."""
-    head = "".join(f"<th>{name}</th>" for name in HEADER)
+    head = "".join(f"<th>{name[1:]}</th>" for name in HEADER.split())
     body = "".join(
         "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells(kernel)) + "</tr>"
         for kernel in summary.kernels[:SHOWN]

@@ -7,23 +7,25 @@ from __future__ import annotations
 
 import argparse
 
+from tinycore.cli.options import Commands, subcommand
 from tinycore.config import misspellings, settings_table
 from tinycore.device.registry import Device
 
 __all__ = ["add", "run"]
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add(commands: Commands) -> None:
     """Add this command to the command line."""
-    command = commands.add_parser(
+    subcommand(
+        commands,
+        run,
         "settings",
-        help="list the settings with their values",
-        description="List every setting, its value, where that came from, and what it does; "
+        "list the settings with their values",
+        "List every setting, its value, where that came from, and what it does; "
         "those of tinycore first, then those of each installed backend.",
-        epilog="Set one for a command (DEBUG=2 tinycore demo), or for a block of a program "
+        "Set one for a command (DEBUG=2 tinycore demo), or for a block of a program\n"
         "(with Context(DEBUG=2): ...). TINYCORE_DEBUG is the same as DEBUG, and wins.",
     )
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
