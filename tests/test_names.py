@@ -9,14 +9,21 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-ROOT: Final = Path(__file__).resolve().parent.parent
+from tests.first_nouns import (
+    ROOT,
+    docstrings,
+    first_noun_phrase,
+    glossary_terms,
+    is_known,
+    word_lists,
+)
 
 PARTS: Final = (
     "core",
@@ -51,66 +58,6 @@ SHARED_CONSTANTS: Final = {
 
 CLAUSE: Final = re.compile(r'^ *r?"""(?:What|Whether|That|How|Where|Which|Who|Of)\b', re.MULTILINE)
 """Beginning of a docstring that describes a thing by a clause in place of naming it."""
-
-GLOSSARY: Final = (ROOT / "docs/glossary.md").read_text("utf-8")
-
-ENDS_NOUN: Final = re.compile(
-    r"[:;,.]|\b(?:along|and|as|at|behind|between|by|for|from|in|inside|is|like|made|of|on|or|over|that|"
-    r"through|to|under|which|whose|with|without)\b"
-)
-"""End of the noun phrase that a line begins with."""
-NAME: Final = re.compile(r"`.+?`|[\w-]+[A-Z0-9][\w'-]*")
-"""A name: in backticks, or with capitals or digits inside, such as DLPack."""
-
-
-def singular(noun: str) -> str:
-    """A noun without the ending of the plural."""
-    for ending, other in (("ies", "y"), ("sses", "ss"), ("ches", "ch"), ("ss", "ss"), ("is", "is")):
-        if noun.endswith(ending):
-            return noun.removesuffix(ending) + other
-    return noun.removesuffix("s")
-
-
-def first_noun(line: str) -> list[str]:
-    """The words of the noun phrase that a line begins with, its head last and in the singular."""
-    line = re.sub(r"\([^)]*\) ?|^(?:An?|The|One) ", "", line)
-    if name := NAME.match(line):
-        return [name[0]]
-    *words, last = ENDS_NOUN.split(line, maxsplit=1)[0].split() or [""]
-    return [last] if NAME.fullmatch(last) else [*map(str.lower, words), singular(last.lower())]
-
-
-def glossary_terms() -> set[str]:
-    """The terms of the glossary in the singular: what is in bold there."""
-    found = [
-        term for bold in re.findall(r"\*\*(.+?)\.?\*\*", GLOSSARY) for term in bold.split(", ")
-    ]
-    return {" ".join(first_noun(term)) for term in found}
-
-
-def ordinary_words() -> list[str]:
-    """The nouns that the glossary lists as ordinary ones."""
-    return re.findall(r"[\w-]+", GLOSSARY.partition("## Ordinary words")[2].partition(":")[2])
-
-
-def first_lines() -> dict[str, str]:
-    """The first line of each module's docstring: that of its file, which nothing comes before."""
-    lines = {}
-    for path in files_of("core"):
-        with path.open(encoding="utf-8") as file:
-            lines[path.relative_to(ROOT).as_posix()] = file.readline().strip().replace('"""', "")
-    return lines
-
-
-def unknown_nouns(lines: dict[str, str], terms: set[str], words: Collection[str]) -> dict[str, str]:
-    """Lines whose first noun is neither a name nor a term, nor an ordinary word."""
-
-    def is_known(noun: list[str]) -> bool:
-        tails = {" ".join(noun[start:]) for start in range(len(noun))}
-        return bool(NAME.fullmatch(noun[-1])) or not tails.isdisjoint(terms.union(words))
-
-    return {path: line for path, line in lines.items() if not is_known(first_noun(line))}
-
 
 FOLDERS: Final = ("tinycore", "plugins", "tests", "docs", "benchmarks", "examples")
 """Folders of all sources."""
@@ -210,29 +157,55 @@ def test_a_clause_is_found_and_a_term_is_not() -> None:
     assert not CLAUSE.search('"""Offsets of both."""')
 
 
-def test_docstrings_of_modules_begin_with_a_term_of_the_glossary() -> None:
-    lines, terms, words = first_lines(), glossary_terms(), ordinary_words()
+@pytest.mark.parametrize("part", [part for part in PARTS if part != "fuzz"])
+def test_docstrings_begin_with_a_term_of_the_glossary_or_an_ordinary_word(part: str) -> None:
+    found = docstrings("tinycore" if part == "core" else f"plugins/{part}/src")
 
-    assert unknown_nouns(lines, terms, words) == {}
-    assert words == sorted({*words} - terms), "each once, in order, and no term"
-    heads = {first_noun(line)[-1] for line in lines.values()}
-    assert {*words} <= heads, "an ordinary word that no module needs"
-
-
-def test_the_first_noun_is_the_head_of_the_first_noun_phrase() -> None:
-    terms, words = {"memory plan", "chain"}, ["copy"]
-    lines = {
-        "term": "The memory plan: offsets of temporary values.",
-        "head": "Product chains (GEMM): two products in one kernel.",
-        "word": "Transposed copies of operands.",
-        "name": "`Buffer`: a span of memory.",
-        "other": "Sooner steps of memory.",
-        "plan": "Plans of memory.",
-        "verb": "Copying of memory.",
-        "none": "",
+    unknown = {
+        f"{phrase[-1]}: {doc.path}": doc.text
+        for doc in found
+        if (phrase := first_noun_phrase(doc.text, doc.is_function)) and not is_known(phrase)
     }
 
-    assert unknown_nouns(lines, terms, words).keys() == {"other", "plan", "verb", "none"}
+    assert unknown == {}, "say it by a term of docs/glossary.md, or a word of tests/words.toml"
+
+
+def test_ordinary_words_are_sorted_and_no_terms() -> None:
+    text = (ROOT / "tests/words.toml").read_text("utf-8")
+
+    for name, words in word_lists().items():
+        listed = text.partition(f'{name} = """')[2].partition('"""')[0].split()
+        assert listed == sorted(words), name
+    assert word_lists()["nouns"].isdisjoint(glossary_terms())
+
+
+@pytest.mark.parametrize(
+    ("text", "is_function", "noun"),
+    [
+        ("The memory plan: offsets of temporary values.", False, "plan"),
+        ("Product chains (GEMM): two products in one kernel.", False, "chain"),
+        ("Return the largest stride of an access.", True, "stride"),
+        ("Loads, stores and arithmetic of a kernel.", True, "load"),
+        ("True if the threads of a group may differ.", True, "thread"),
+        ("Prints how long a block took.", False, ""),
+        ("Wait until all of it is done.", True, ""),
+        ("The weights packed for a tile.", True, "weight"),
+        ("`Buffer`: a span of memory.", False, ""),
+        ("x (N, C, H, W) -> (N, O, H', W').", True, ""),
+        ("A CUDA stream.", True, ""),
+        ("All matrices of a batch.", True, "matrix"),
+        ("Frobnications of a kernel.", False, "frobnication"),
+        ("Do the frobnication.", True, "frobnication"),
+        ("True if a frobnication is over.", True, "frobnication"),
+    ],
+)
+def test_the_first_noun_is_the_head_of_the_first_noun_phrase(
+    text: str, is_function: bool, noun: str
+) -> None:
+    phrase = first_noun_phrase(text, is_function)
+
+    assert (phrase or [""])[-1] == noun
+    assert is_known(phrase or ["kernel"]) == (noun != "frobnication")
 
 
 def test_every_exception_is_needed() -> None:

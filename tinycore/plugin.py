@@ -183,7 +183,7 @@ def register_observer(observer: object, name: str | None = None) -> None:
 
 
 def unregister_observer(observer: object) -> None:
-    """Stop calling an object's functions."""
+    """Remove an observer: its functions are called no more."""
     hooks.unregister(observer)
 
 

@@ -56,7 +56,7 @@ def astype(
 
 
 def can_cast(from_: DType | Tensor, to: DType, /) -> bool:
-    """True if promotion leads from one dtype to the other."""
+    """True if one dtype is promoted to the other."""
     try:
         return common_dtype("can_cast", [dtype_of("can_cast", from_), to]) is to
     except DTypeError:

@@ -163,7 +163,7 @@ def same_for_all(end: UOp) -> bool:
 
 
 def keeps_to_registers(u: UOp) -> bool:
-    """True unless a node stores elsewhere than to a register of each thread, without a gate."""
+    """True unless a node stores to memory other than a register of each thread, without a gate."""
     return u.op is not Op.STORE or (is_register(pointer_of(u.src[0])) and len(u.src[0].src) == 2)
 
 

@@ -308,7 +308,7 @@ class LRUAllocator:
         return max(self.peak - used, 0) + spare
 
     def _count_again(self) -> None:
-        """Recount cached and used bytes after a change that was interrupted."""
+        """Count cached and used bytes again after a change that was interrupted."""
         self._waiting = OrderedDict((k, b) for k, b in self._waiting.items() if b)
         cached = sum(size_bytes(kind) * len(blocks) for kind, blocks in self._waiting.items())
         self._used += self._cached - cached

@@ -71,8 +71,8 @@ def answer_of(worker: WorkerProcess, word: str, seconds: float, *given: object) 
 
 
 class CandidateRunner:
-    """Compiles, runs and compares candidates of one kernel: in worker processes, or in this one,
-    without isolation, if there are none.
+    """Runner of candidates of one kernel, which it compiles, times and compares: in worker
+    processes, or in this one, without isolation, if there are none.
     """
 
     def __init__(

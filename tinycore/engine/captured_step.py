@@ -242,7 +242,7 @@ class CapturedStep:
 
     @property
     def is_long(self) -> bool:
-        """True if the last replay took so long that the next one can be interrupted."""
+        """True if replays are so long that Ctrl-C can end one midway."""
         return self.seconds > LONG_SECONDS
 
     def run_interruptibly(

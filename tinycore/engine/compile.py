@@ -239,8 +239,8 @@ lowering = lock()
 def compile_kernel(
     ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None = None
 ) -> CompiledKernel:
-    """Lower, render and compile a kernel; the binary comes from the disk cache if possible, and
-    does not enter it here: no device has loaded it yet.
+    """The program of a kernel, lowered, rendered and compiled; the binary comes from the disk cache
+    if possible, and does not enter it here: no device has loaded it yet.
 
     Without a plan, the cheapest proposal of the strategies is applied.
     Raises CompileError with the compiler's log.

@@ -102,7 +102,7 @@ def stats_line(name: str, device: str, estimate: Estimate, seconds: float | None
 
 
 class LaunchProfiler:
-    """Told of launches and captures. While one is active, every launch is synchronous.
+    """Observer of launches and captures. While one is active, every launch is synchronous.
 
     Runners and buffers are those of `ExecItem`, metadata that of `Kernel`.
     """

@@ -30,7 +30,7 @@ EDITION: Final = 1
 
 @dataclass(frozen=True)
 class TunedPlan:
-    """The best plan found by a search of some beam width, with its time and the default plan's."""
+    """The best plan of a search of some beam width, with its time and the default plan's."""
 
     plan: Plan
     width: int

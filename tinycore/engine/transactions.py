@@ -197,7 +197,8 @@ def settle(launches: Transaction) -> None:
 
 
 def finish_interrupted() -> None:
-    """Roll interrupted transactions forward. Waits for one that another thread executes."""
+    """Complete interrupted transactions (roll forward). Waits for one that another thread executes.
+    """
     if not unfinished:
         return
     with writing:

@@ -192,7 +192,7 @@ class Turn(NamedTuple):
 
 
 class Filling(NamedTuple):
-    """Fills that are done ahead of the steps of a loop which read them, for `Limits.fills`.
+    """Fills ahead of the steps of a loop which read them, for `Limits.fills`.
 
     Each fill is an AFTER of its array and of an END of a STORE. What takes its place comes after
     the array and what has filled it for the present step.
@@ -345,7 +345,7 @@ def filled_together(
 def filled_ahead(
     fills: list[UOp], turn: Turn, threads: list[UOp], behind: int = 0
 ) -> dict[UOp, UOp]:
-    """Multi-buffered fills: each step begins the fill for `copies` - 1 steps ahead.
+    """Fills into several buffers: each step begins the fill for `copies` - 1 steps ahead.
 
     The prologue begins the first fills before the loop. Each step waits for its own fill, then at a
     barrier: behind it all threads have read the copy of the previous step, which is filled next.

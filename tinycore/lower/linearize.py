@@ -48,7 +48,7 @@ class Nest:
                     self.depth[counter] = depth + level
 
     def innermost(self, ranges: frozenset[UOp]) -> Block:
-        """The deepest of some loops that are all open at one place."""
+        """The innermost of some loops that are all open at one place."""
         if (found := self.known.get(ranges)) is None and ranges:
             found = self.known[ranges] = max(ranges, key=self.depth.__getitem__)
         return found

@@ -59,7 +59,7 @@ class Packed(NamedTuple):
 
 
 def pack(lives: Sequence[Life]) -> Packed:
-    """The smallest block found for some values."""
+    """The smallest block that was found for some values."""
     least = peak_bytes(lives)
     beside = overlaps(lives)
     order = sorted(range(len(lives)), key=lambda n: (-lives[n].size_bytes, lives[n].first))
@@ -111,7 +111,7 @@ def smallest_gap(taken: Sequence[tuple[int, int]], room: int) -> int:
 
 
 def live_bytes(lives: Collection[Life], steps: int) -> list[int]:
-    """The bytes live at each step."""
+    """The live bytes at each step."""
     change = [0] * (steps + 1)
     for life in lives:
         change[life.first] += life.room
@@ -120,7 +120,7 @@ def live_bytes(lives: Collection[Life], steps: int) -> list[int]:
 
 
 def peak_bytes(lives: Collection[Life]) -> int:
-    """The most bytes live at one step: the lower bound of every block."""
+    """The most live bytes at one step: the lower bound of every block."""
     steps = max((life.last for life in lives), default=-1) + 1
     return max(live_bytes(lives, steps), default=0)
 

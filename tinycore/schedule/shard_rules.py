@@ -73,7 +73,7 @@ def of_multi(node: UOp, sources: Sources) -> UOp:
 
 @rule(Op.CONST, Op.ARANGE)
 def of_constant(node: UOp, sources: Sources) -> UOp:
-    """Replicated: slicing a shard of a constant needs no copy."""
+    """Copies on all devices: slicing one of a constant needs no transfer."""
     return multi([node.with_src((device_node(d),)) for d in members_of(node.device)], None)
 
 

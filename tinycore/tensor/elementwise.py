@@ -293,21 +293,21 @@ class Elementwise(Operands):
     # --- rounding
 
     def trunc(self) -> Self:
-        """Rounded toward zero."""
+        """Elements rounded toward zero."""
         return self.alu(Op.TRUNC) if dtypes.is_float(self.dtype) else self
 
     def floor(self) -> Self:
-        """Rounded down."""
+        """Elements rounded down."""
         whole = self.trunc()
         return self if whole is self else (self < whole).where(whole - 1, whole)
 
     def ceil(self) -> Self:
-        """Rounded up."""
+        """Elements rounded up."""
         whole = self.trunc()
         return self if whole is self else (self > whole).where(whole + 1, whole)
 
     def round(self) -> Self:
-        """Rounded to the nearest integer, halves to the even one.
+        """Elements rounded to the nearest integer, halves to the even one.
 
         >>> x = Tensor([-2.5, 0.5, 1.5])
         >>> x.round().tolist(), x.trunc().tolist(), x.floor().tolist(), x.ceil().tolist()

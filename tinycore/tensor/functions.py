@@ -142,7 +142,8 @@ class Functions(Elementwise):
         return negative(right).where(-left.abs(), left.abs())
 
     def clamp(self, min_: Self | Scalar | None = None, max_: Self | Scalar | None = None) -> Self:
-        """Clamped to [`min_`, `max_`]; NaN where a limit is. Raises ArgumentError without limits.
+        """Elements clamped to [`min_`, `max_`]; NaN where a limit is. Raises ArgumentError without
+        limits.
 
         >>> Tensor([-3, 1, 9]).clamp(0, 5).tolist(), Tensor([-3, 1, 9]).clamp(max_=5).tolist()
         ([0, 1, 5], [-3, 1, 5])

@@ -157,7 +157,7 @@ def condition_by_result(node: UOp) -> UOp:
 
 @rule(Op.CAST)
 def of_cast(node: UOp, g: UOp) -> Gradients:
-    """Converted back, between floats."""
+    """The gradient, converted back, between floats."""
     source = node.src[0].dtype
     return (g.cast(source) if dtypes.is_float(source) else None,)
 
@@ -167,19 +167,19 @@ def of_cast(node: UOp, g: UOp) -> Gradients:
 
 @rule(Op.CONTIGUOUS, Op.VALUE, Op.OWN)
 def of_contiguous(node: UOp, g: UOp) -> Gradients:
-    """Passed on."""
+    """The gradient, unchanged."""
     return (g,)
 
 
 @rule(Op.CONTIGUOUS_BACKWARD)
 def of_contiguous_backward(node: UOp, g: UOp) -> Gradients:
-    """Passed on as a contiguous copy."""
+    """The gradient, as a contiguous copy."""
     return (g.alu(Op.CONTIGUOUS),)
 
 
 @rule(Op.COPY)
 def of_copy(node: UOp, g: UOp) -> Gradients:
-    """Copied back to the device of the source."""
+    """The gradient, copied back to the device of the source."""
     return g.alu(Op.COPY, device_node(node.src[0].device)), None
 
 
@@ -197,7 +197,7 @@ def of_assign(node: UOp, g: UOp) -> Gradients:
 
 @rule(Op.RESHAPE)
 def of_reshape(node: UOp, g: UOp) -> Gradients:
-    """Reshaped back."""
+    """The gradient, reshaped back."""
     return (graph.reshape(g, node.src[0].shape),)
 
 
@@ -235,7 +235,7 @@ def of_shrink(node: UOp, g: UOp) -> Gradients:
 
 @rule(Op.FLIP)
 def of_flip(node: UOp, g: UOp) -> Gradients:
-    """Reversed again."""
+    """The gradient, flipped back."""
     return (graph.flip(g, [axis for axis, reverse in enumerate(node.arg) if reverse]),)
 
 
@@ -262,7 +262,8 @@ def of_unskew(node: UOp, g: UOp) -> Gradients:
 
 @rule(Op.REDUCE_AXIS)
 def of_reduce(node: UOp, g: UOp) -> Gradients:
-    """Repeated for a sum, shared by equals for an extreme, times other factors for a product.
+    """The gradient: repeated for a sum, shared by equals for an extreme, times other factors for a
+    product.
 
     No element equals an extreme that is NaN: NaN is then the gradient of all.
     """

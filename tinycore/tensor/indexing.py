@@ -249,7 +249,7 @@ def distance(start: int, stop: int) -> int:
 
 
 def bound(place: Any, entry: slice, step: int, axis: int, shape: Shape) -> int:
-    """Start or stop of a slice on an axis, clamped to it."""
+    """Position where a slice of an axis starts or stops, clamped to it."""
     size = shape[axis]
     (found,) = from_front([place], size)
     least, most = (0, size) if step > 0 else (-1, size - 1)

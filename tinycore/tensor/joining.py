@@ -24,7 +24,7 @@ PadMode = Literal["constant", "reflect", "replicate", "circular"]
 
 
 class Joining(Movement):
-    """Making tensors larger, and cutting them up."""
+    """Concatenation and splitting of tensors, padding and repetition."""
 
     __slots__ = ()
 

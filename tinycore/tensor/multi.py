@@ -34,7 +34,7 @@ from tinycore.uop.size import are_ints
 
 
 class Multi(Images):
-    """Spreading a tensor over devices."""
+    """Sharding of a tensor over devices, and copies of it on all."""
 
     __slots__ = ()
 

@@ -27,7 +27,7 @@ BOOL_ARITHMETIC = {Op.ADD: Op.OR, Op.MUL: Op.AND, Op.MAX: Op.OR, Op.MIN: Op.AND}
 
 
 class Operands(Joining):
-    """Broadcasting and promotion of operands."""
+    """Operands: their broadcasting and promotion."""
 
     __slots__ = ()
 

@@ -172,5 +172,7 @@ def finite(top: T) -> T:
 
 
 def turned(x: T) -> T:
-    """Transposed: `mT`, which a later file of Tensor adds, for the shapes checked here."""
+    """The transposed matrices: `mT`, which a later file of Tensor adds, for the shapes checked
+    here.
+    """
     return x.transpose(-2, -1)

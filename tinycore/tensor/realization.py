@@ -288,7 +288,7 @@ def memory_written(assigned: Iterable[UOp]) -> set[UOp]:
 
 
 def unshare(tensors: Iterable[Core]) -> None:
-    """De-alias: of different tensors over one uncomputed node, all but the first get a copy."""
+    """Copies that de-alias: of tensors over one uncomputed node, all but the first get one."""
     owners: dict[UOp, Core] = {}
     for tensor in tensors:
         owner = owners.setdefault(tensor.uop, tensor)

@@ -154,7 +154,7 @@ class LeftGradients(NamedTuple):
     """For buffers of the captured step, those to be used again."""
 
     def taken_back(self) -> LeftGradients:
-        """These, given to their owners again, if nobody has seen one, so that all may be
+        """The tensors, given to their owners again, if nobody has seen one, so that all may be
         overwritten; else none.
         """
         is_unseen = not any(map(IS_SEEN, self.tensors))

@@ -224,7 +224,7 @@ class Reduce(Activations):
 
     @in_wide_float
     def normalize(self, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Self:
-        """Divided by the p-norm along an axis, which counts as at least `eps`.
+        """Vectors divided by their p-norm along an axis, which counts as at least `eps`.
 
         >>> Tensor([[3.0, 4.0]]).normalize().numpy().round(4)
         array([[0.6, 0.8]], dtype=float32)

@@ -121,7 +121,7 @@ QUARTER: Final = {
 
 
 class Special(Powers):
-    """Hyperbolic, inverse and error functions."""
+    """Special functions: hyperbolic ones, inverses, and the error function."""
 
     __slots__ = ()
 

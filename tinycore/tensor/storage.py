@@ -107,7 +107,7 @@ class Storage:
         exchange({self: value}, views)
 
     def enter(self, value: UOp, base: UOp) -> Storage:
-        """Be found by what it shows, or is about to show; itself."""
+        """Enter the tensor under the memory that it shows, or is about to show; returns itself."""
         if base.op is BUFFER or is_shared(base):
             key = id(base)
             if storage_at(base) is None:

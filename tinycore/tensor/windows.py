@@ -387,7 +387,8 @@ class Windows(Linalg):
 
     @templated
     def layernorm(self, axis: Ints = -1, eps: float = 1e-5) -> Self:
-        """Shifted and scaled to mean 0 and variance 1 along axes; at least float32 inside."""
+        """Elements shifted and scaled to mean 0 and variance 1 along axes; at least float32 inside.
+        """
         x = self._as_float()
         wide = x.cast(least_upper_dtype(x.dtype, dtypes.float32))
         centered = wide - wide.mean(axis, keepdim=True)

@@ -64,7 +64,7 @@ def pair(kernel: UOp, number: Number) -> UOp:
 
 
 def is_paired(closer: UOp) -> bool:
-    """True if a closer of loops is a sum of products of two numbers that fit int16."""
+    """True if a REDUCE is a sum of products of two numbers that fit int16."""
     value = closer.src[0]
     return (
         closer.op is Op.REDUCE

@@ -32,7 +32,7 @@ def longest(loops: tuple[UOp, ...]) -> UOp:
 
 
 def is_joined(facts: KernelFacts, side: tuple[UOp, ...]) -> bool:
-    """True if joining the loops of a side pays: tiles along the longest would exceed it by far.
+    """True if the loops of a side should be fused: tiles along the longest would exceed it by far.
 
     Not if an operand is contiguous along one of them, since vectors along it would be cut.
     """

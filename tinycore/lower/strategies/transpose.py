@@ -22,7 +22,8 @@ MOST_AGAIN: Final = 8
 
 
 def squares_of(facts: KernelFacts, limits: Limits) -> tuple[UOp, UOp] | None:
-    """The first loop contiguous in stores, and a loop contiguous in loads; None without both.
+    """The first loop along which stores are contiguous, and one along which loads are; None without
+    both.
 
     Each element is loaded, shuffled and stored in vectors; lanes that need no shuffle are cheaper.
     """

@@ -17,7 +17,7 @@ __all__ = ["LAMB", "Adam", "AdamW"]
 
 
 class AdamW(Optimizer):
-    """Adam with decoupled weight decay (https://arxiv.org/abs/1711.05101).
+    """The Adam method with decoupled weight decay (https://arxiv.org/abs/1711.05101).
 
     Running means m of the gradient and v of its square, with weights b1 and b2, are corrected for
     their start at zero; the parameter changes by -lr * (m / (sqrt(v) + eps) + weight_decay * p).
@@ -77,7 +77,7 @@ class AdamW(Optimizer):
 
 
 class Adam(AdamW):
-    """Adam (https://arxiv.org/abs/1412.6980): AdamW without weight decay."""
+    """The Adam method (https://arxiv.org/abs/1412.6980): AdamW without weight decay."""
 
     def __init__(
         self,

@@ -101,7 +101,7 @@ def mapped_memory(size: int) -> Pointer:
 
 
 def keep_forever(pointer: Pointer) -> None:
-    """Never give back what `pointer` owns."""
+    """Keep the memory of a pointer until the process ends."""
     ffi.gc(pointer, None)
 
 

@@ -37,5 +37,6 @@ class Code:
         self.symbols = {symbol: base + offset for symbol, offset in image.symbols.items()}
 
     def keep_forever(self) -> None:
-        """Never unmap: threads may be inside when the interpreter takes its objects apart."""
+        """Keep the code mapped: threads may be inside when the interpreter takes its objects apart.
+        """
         _lib.keep_forever(self._pages)

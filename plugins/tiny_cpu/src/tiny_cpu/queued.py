@@ -82,7 +82,7 @@ class QueuedCpu(HCQCompiled):
         return QueuedProgram(self, binary, info)
 
     def sleep(self, signal: HCQSignal, value: int, waited_seconds: float) -> None:
-        """Wait a little in native code."""
+        """Wait in native code, for a short time."""
         wait_a_little(signal.address, value, waited_seconds > 1e-4)
 
     def hold(self, memory: object) -> None:

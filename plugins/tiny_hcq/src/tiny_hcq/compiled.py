@@ -67,7 +67,7 @@ in_child(forks.add)
 
 
 class HCQCompiled(ABC):
-    """An open device driven through queues."""
+    """A device, opened, that is driven through queues."""
 
     TIMELINE_LIMIT: ClassVar[int] = 1 << 31
     """Timeline values past which the other signal takes over, from 1."""

@@ -1,4 +1,5 @@
-"""Continuous batching: texts that are written side by side, a token of each in one step.
+"""Batches that texts enter and leave at any step (continuous batching): texts that are written side
+by side, a token of each in one step.
 
 A text joins when a lane of the cache is free, and leaves when it ends. Its prompt is computed in
 parts between the steps of the others, which so wait for one part at most. Weights are read once for

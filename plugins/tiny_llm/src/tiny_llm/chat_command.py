@@ -56,7 +56,7 @@ def add(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Load, then continue or talk."""
+    """Load a model, then continue a text or talk."""
     sampling_of(arguments)  # a mistake is told before the model is loaded
     with chosen_device(arguments):
         return _run(arguments)

@@ -28,7 +28,7 @@ def add(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Load, measure, print."""
+    """Print the perplexity of a text."""
     try:
         text = arguments.file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -1,4 +1,5 @@
-"""Metal and the runtime of Objective-C, through cffi: opened once, every message by its type.
+"""Bindings of Metal and of the runtime of Objective-C, through cffi: opened once, every message by
+its type.
 
 `system()` is all that the plugin knows of macOS: `System` has the functions of `_cdef.py`. `use`
 puts another object with the same functions in its place: a mock, in tests. What `objc_msgSend` is
@@ -41,10 +42,10 @@ class System(Protocol):
         """The selector of a name."""
 
     def objc_autoreleasePoolPush(self) -> Object:  # noqa: N802
-        """Begin to collect what is released later, in this thread."""
+        """Open an autorelease pool in this thread."""
 
     def objc_autoreleasePoolPop(self, pool: Object) -> None:  # noqa: N802
-        """Release what was collected since."""
+        """Release the objects of an autorelease pool."""
 
     def MTLCreateSystemDefaultDevice(self) -> Object:  # noqa: N802
         """The default GPU, to be released; nil where there is none."""

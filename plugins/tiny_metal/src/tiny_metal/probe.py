@@ -32,7 +32,9 @@ class GpuInfo:
 
     @property
     def is_virtual(self) -> bool:
-        """Paravirtual, in a virtual machine: such a GPU has no indirect command buffers."""
+        """True for a GPU in a virtual machine (paravirtual): such a GPU has no indirect command
+        buffers.
+        """
         return _VIRTUAL in self.name.lower()
 
 

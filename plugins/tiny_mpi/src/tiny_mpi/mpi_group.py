@@ -205,7 +205,8 @@ class MpiGroup:
         self.has_come(source)
 
     def poll_all(self) -> None:
-        """Go on receiving while this process waits: others may wait to be rid of what they send."""
+        """Receive messages while this process waits: others may wait to be rid of what they send.
+        """
         self.buckets.empty()
         for source in self.expected:
             self.has_come(source)
@@ -246,7 +247,9 @@ class MpiGroup:
     # --- the end
 
     def end(self) -> None:
-        """See that all was received that this process sent, and tell the others that it ends."""
+        """Wait until all messages that this process sent were received, and tell the others that it
+        ends.
+        """
         try:
             self.buckets.empty()
             self.forget_sent(0)
@@ -288,7 +291,7 @@ def raw(x: Array) -> Array:
 
 
 def headers_of(arrays: list[Array]) -> bytes:
-    """The begin of the message that announces arrays: a line for each, and an empty one."""
+    """The first part of the message that announces arrays: a line for each, and an empty one."""
     lines = [f"{x.dtype.str} {' '.join(map(str, x.shape))}\n" for x in arrays]
     return "".join([*lines, "\n"]).encode()
 

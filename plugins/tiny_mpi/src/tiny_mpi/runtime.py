@@ -109,7 +109,7 @@ class AbsentAllocator:
         """Leave it to the other."""
 
     def read(self, dst: memoryview, src: Absent) -> None:
-        """Never called: `RankAllocator` asks the process that has it."""
+        """Raise GroupError: `RankAllocator` reads by the process that has the memory."""
         raise GroupError("memory of another process was read without it")
 
     def offset(self, handle: Absent, size: int, start: int) -> Absent:

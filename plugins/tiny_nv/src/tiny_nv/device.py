@@ -97,7 +97,7 @@ class CudaDevice:
     # --- calls
 
     def enter(self) -> None:
-        """Make the context current in this thread: others in this process choose theirs as well."""
+        """Select the context for this thread: others in this process choose theirs as well."""
         self.driver.cuCtxSetCurrent(self.context)
 
     def call(self, name: str, *arguments: Any, what: str = "") -> None:

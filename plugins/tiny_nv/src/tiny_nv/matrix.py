@@ -51,7 +51,7 @@ FIRST_WITH_FP8: Final = 89
 
 @dataclass(frozen=True)
 class Instruction:
-    """One mma.sync."""
+    """An instruction `mma.sync`."""
 
     unit: MatrixUnit
     since: int = 80

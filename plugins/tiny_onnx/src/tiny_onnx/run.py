@@ -57,7 +57,7 @@ Part: TypeAlias = tuple[int, str]
 
 
 class Scope:
-    """Names visible to the nodes of a graph: its own, then those of the graph around it.
+    """Names in the scope of a graph: its own, then those of the graph around it.
 
     `is_once` holds for a graph that runs at most once in a run: that of the model, and branches of
     its `If`s; not for bodies of loops and functions.

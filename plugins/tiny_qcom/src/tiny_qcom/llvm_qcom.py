@@ -1,4 +1,4 @@
-"""Qualcomm's own OpenCL compiler, libllvm-qcom.so, which comes with the drivers of Adrenos.
+"""The OpenCL compiler of Qualcomm, libllvm-qcom.so, which comes with the drivers of Adrenos.
 
 An instance compiles one source at a time. After an error it is thrown away: what it does then is
 not known.

@@ -51,7 +51,7 @@ class QcomQueue(HWQueue):
         return self.operation(pm4.Op.WAIT_FOR_IDLE)
 
     def flush(self, address: Number, value: Number) -> Self:
-        """Write the caches back; then a word to memory."""
+        """Write caches back, then a word to memory."""
         place = (pm4.Event.CACHE_FLUSH_TS, *halves(address), low(value))
         return self.operation(pm4.Op.EVENT_WRITE, *place)
 

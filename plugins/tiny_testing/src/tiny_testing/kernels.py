@@ -136,7 +136,9 @@ class Bench:
 
 
 def bench(backend: Backend, renderer: str, arch: str = "") -> Bench:
-    """A bench for a renderer of a backend. Raises what opening and finding a compiler raise."""
+    """A device and a compiler to try kernels of a renderer on. Raises what opening and finding a
+    compiler raise.
+    """
     return Bench(backend.open(0, ""), backend.renderers[renderer](arch))
 
 

@@ -121,7 +121,7 @@ LEAVES: Final[dict[Op, Callable[[UOp, Memory], HostArray]]] = {
 
 
 def cast(node: UOp, x: HostArray) -> HostArray:
-    """Converted; a float truncates into an integer."""
+    """Values converted; a float truncates into an integer."""
     if node.dtype is dtypes.bool:
         return numpy.asarray(x != 0)
     if dtypes.is_int(node.dtype) and x.dtype.kind == "f":

@@ -189,7 +189,7 @@ class Queries:
             yield {"name": f"Python {names.get(thread, thread)}", "spans": spans}
 
     def kernel(self, given: Given) -> Any:
-        """All that is known of a kernel."""
+        """The facts of a kernel that a profile has."""
         number = int(given["id"])
         found = self.rows(
             "SELECT name, device, queue, ops, bytes, operations, origins, graph, source "

@@ -218,7 +218,7 @@ class Found:
         return diagram
 
     def told(self, node: UOp, launch: int | None) -> str:
-        """All that is known of a node."""
+        """The facts of a node."""
         lines = [f"{node.op.name} {node.dtype.name} {node.shape_or_none or ''}"]
         if node in self.reasons:
             lines += [f"stored: {self.reasons[node]}", self.level(node)]

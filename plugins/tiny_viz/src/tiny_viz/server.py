@@ -74,7 +74,7 @@ class Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
     def server_close(self) -> None:
-        """Stop listening, and close the profile."""
+        """Stop the server, and close the profile."""
         super().server_close()
         self.queries.close()
 

@@ -313,7 +313,7 @@ class KernelBus:
         self.machine.unmap(memory.address, memory.size)
 
     def close(self) -> None:
-        """Close all that is open."""
+        """Close the files and mappings of the card."""
         while self._windows:
             self._windows.popitem()[1].close()
         if config := vars(self).pop("_config", None):

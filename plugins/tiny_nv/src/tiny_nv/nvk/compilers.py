@@ -25,7 +25,7 @@ class CubinCompiler(NvrtcCompiler):
 
 
 class CubinOfPtxCompiler(PtxCompiler):
-    """A toolkit's ptxas. Raises CompilerUnavailable."""
+    """The program `ptxas` of a toolkit. Raises CompilerUnavailable."""
 
     def __init__(self, arch: str) -> None:
         super().__init__(arch)

@@ -169,7 +169,7 @@ class NvDevice(HCQCompiled):
     # --- waiting
 
     def sleep(self, signal: HCQSignal, value: int, waited_seconds: float) -> None:
-        """Wait a little for a signal: by the card's interrupt, where waits sleep."""
+        """Wait for a signal, for a short time: by the card's interrupt, where waits sleep."""
         if self.event is None or waited_seconds < _EAGER_SECONDS:
             super().sleep(signal, value, waited_seconds)
         else:

@@ -34,7 +34,7 @@ class Unmanaged(Refused):
 
 
 class UvmMapping:
-    """By nvidia-uvm."""
+    """Map by the driver `nvidia-uvm`."""
 
     space_flags: Final = _OWNED_BY_UVM
     has_peers: Final = True
@@ -174,7 +174,7 @@ Mapping: TypeAlias = UvmMapping | DmaMapping
 
 
 def mapping_of(rm: ResourceManager) -> Mapping:
-    """By nvidia-uvm where there is one that this process may use."""
+    """Mapping by the driver `nvidia-uvm` where there is one that this process may use."""
     try:
         return UvmMapping(UnifiedMemory(rm))
     except (OSError, Refused):

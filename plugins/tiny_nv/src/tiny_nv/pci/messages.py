@@ -170,7 +170,7 @@ class MessageQueues:
 
 
 def checksum(data: bytes | bytearray) -> int:
-    """Exclusive or of all words of 64 bits, folded: 0 for data that has its checksum in it."""
+    """The XOR of all words of 64 bits, folded: 0 for data that has its checksum in it."""
     found = 0
     for (word,) in struct.iter_unpack("<Q", data):
         found ^= word

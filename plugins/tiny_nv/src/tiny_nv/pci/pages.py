@@ -117,7 +117,7 @@ class SystemMemory:
             self.access.release(chunk.host, chunk.size, chunk.bus)
 
     def close(self) -> None:
-        """Unpin all that is left. The card addresses none of it any more."""
+        """Unpin all pages. The card addresses none of it any more."""
         with self._lock:
             for chunk in (*self._shared, *self._own):
                 self.access.release(chunk.host, chunk.size, chunk.bus)

@@ -169,7 +169,7 @@ def expand(call: Call) -> Data:
 
 @operator("Tile")
 def tile(call: Call) -> Data:
-    """The whole repeated along each axis."""
+    """The input repeated along each axis."""
     x = call.tensor(0)
     if call.version < 6:
         repeats = [1] * x.ndim

@@ -9,7 +9,7 @@ from tinycore import Tensor
 
 
 def picked(call: Call, log_probability: Tensor) -> Data:
-    """Minus the log probability of each label, weighted, and reduced as the node says."""
+    """The negative log likelihood of each label, weighted, and reduced as the node says."""
     target = call.tensor(1)
     ignored = call.get("ignore_index", None)
     counts = None if ignored is None else (target != ignored)

@@ -150,7 +150,7 @@ def sizes(call: Call, sides: Sequence[int], axes: Sequence[int]) -> dict[int, tu
 
 @operator("Resize", "Upsample")
 def resize(call: Call) -> Data:
-    """Axes made longer or shorter by interpolation."""
+    """Resized axes: elements are interpolated."""
     x = call.tensor(0)
     sides = [int(side) for side in x.shape]
     axes = [axis % x.ndim for axis in call.get("axes", list(range(x.ndim)))]

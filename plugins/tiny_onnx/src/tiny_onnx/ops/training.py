@@ -39,7 +39,7 @@ def adagrad(call: Call) -> tuple[Data, ...]:
 
 @operator("Adam", domain=TRAINING)
 def adam(call: Call) -> tuple[Data, ...]:
-    """Kingma and Ba, 2015, with decoupled decay after the step."""
+    """The method of Kingma and Ba, 2015 (Adam), with decoupled decay after the step."""
 
     def update(call: Call, x: Tensor, g: Tensor, states: list[Tensor]) -> list[Tensor]:
         alpha, beta = call.real("alpha", 0.9), call.real("beta", 0.999)

@@ -438,7 +438,7 @@ class Accelerator:
         return self.parts.graph(self, launches)
 
     def synchronize(self) -> None:
-        """Wait until all is done."""
+        """Wait for all commands."""
         self.queue.wait(self.queue.asked)
 
     def close(self) -> None:

@@ -206,6 +206,6 @@ def test_a_captured_training_step(subject: Subject) -> None:
 
 @case(Level.MODELS)
 def test_training_learns(subject: Subject) -> None:
-    """Sixty steps halve the loss."""
+    """The loss halves within sixty steps."""
     losses = losses_of(subject.name, 60, captured=True)
     assert losses[-1] < losses[0] / 2, f"the loss went from {losses[0]:.3f} to {losses[-1]:.3f}"

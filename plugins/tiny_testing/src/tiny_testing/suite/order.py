@@ -200,7 +200,7 @@ def graph_of(subject: Subject, launches: Sequence[tuple[Program, Sequence[Handle
 
 @case(Level.ORDER, "graph")
 def test_a_graph_computes_what_launches_do(subject: Subject) -> None:
-    """Replayed again and again, a graph does what its launches do one by one."""
+    """A graph that is replayed again and again does what its launches do one by one."""
     first, second = step(subject, lambda x: x * 3 + 1), step(subject, lambda x: x - 4)
     x = integers(SIZE)
     with subject.memory(x.tobytes()) as a, subject.memory(SIZE * 4) as b:

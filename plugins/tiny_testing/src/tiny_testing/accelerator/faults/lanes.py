@@ -250,7 +250,7 @@ class HalvedVector(Vectors):
     """The upper half of lanes that become float16 repeats the lower one."""
 
     def changed(self, node: UOp) -> Sequence[UOp]:
-        """The lower half, twice."""
+        """The lower half of the lanes, twice."""
         count = node.dtype.count
         if count == 1 or not is_cast(node, dtypes.float32, dtypes.float16):
             return (node,)

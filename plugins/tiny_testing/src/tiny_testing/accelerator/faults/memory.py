@@ -95,7 +95,7 @@ class UnstagedCopy(Memory):
     """A write copies later from the host's memory, which has changed by then."""
 
     def write(self, dst: Span, src: memoryview) -> None:
-        """Not staged, and late."""
+        """Copy without staging, after the caller goes on."""
 
         def late() -> None:
             time.sleep(0.02)
@@ -119,7 +119,7 @@ class AlignedOffset(Memory):
     """A view begins at a multiple of 64 bytes, whatever was asked."""
 
     def offset(self, handle: Span, size: int, start: int) -> Span:
-        """Rounded down."""
+        """The start, rounded down."""
         return super().offset(handle, size, start // 64 * 64)
 
 

@@ -32,7 +32,7 @@ class UnsortedValues(Accelerator):
     """Values are passed in the opposite order."""
 
     def run(self, kept: Kept, buffers: Sequence[Span], values: Sequence[int]) -> None:
-        """Turned around."""
+        """Reverse the values."""
         super().run(kept, buffers, values[::-1])
 
 
@@ -167,7 +167,7 @@ class SwappedLaunches(Accelerator):
     def launch(
         self, kept: Kept, buffers: list[Span], values: list[int], wait: bool
     ) -> float | None:
-        """Kept back until the next one was asked for."""
+        """Delay the launch until the next one is submitted."""
         before, self.waiting = self.waiting, None
         if before is None and not wait:
             self.waiting = lambda: self.run(kept, buffers, values)
@@ -178,12 +178,12 @@ class SwappedLaunches(Accelerator):
         return seconds
 
     def synchronize(self) -> None:
-        """With the one kept back."""
+        """Submit the delayed launch, and wait for all."""
         self.launch_waiting()
         super().synchronize()
 
     def launch_waiting(self) -> None:
-        """Ask for the one kept back."""
+        """Submit the delayed launch."""
         before, self.waiting = self.waiting, None
         if before is not None:
             self.queue.ask(before)

@@ -83,7 +83,7 @@ class RoundingCast(Rewriter):
     """Floats become the nearest integer, and are not cut."""
 
     def changed(self, node: UOp) -> Sequence[UOp]:
-        """Half is added first."""
+        """Add 0.5 before the conversion."""
         if node.op is not Op.CAST or node.dtype is not dtypes.int32:
             return (node,)
         if node.src[0].dtype is not dtypes.float32:
@@ -163,7 +163,7 @@ class LostWrite(Rewriter):
     """The last group of a large grid is not run."""
 
     def changed(self, node: UOp) -> Sequence[UOp]:
-        """One group fewer."""
+        """A grid of one group less."""
         if node.op is not Op.SPECIAL or node.arg != "grid0" or int(node.src[0].arg) < 50_000:
             return (node,)
         fewer = UOp.index(int(node.src[0].arg) - 1)
