@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
+from tinycore.cli.tables import Table
 from tinycore.dtype import dtypes
 from tinycore.uop.matcher import ANY_ARGUMENT, Matcher, compile_matcher, orders
 from tinycore.uop.node import UOp
@@ -175,6 +176,11 @@ FORMS: dict[str, Callable[[RuleSet, Op], Matcher | None] | None] = {
 }
 
 
+def head(what: str, columns: Iterable[str]) -> str:
+    """The head of a table of numbers."""
+    return "  ".join([f"<{what}", *(f">{column}" for column in columns)])
+
+
 def matcher_forms(rounds: int = 12) -> Iterator[str]:
     """Lines that compare the forms; their runs alternate, so that noise hits all alike."""
     sets = {
@@ -188,14 +194,12 @@ def matcher_forms(rounds: int = 12) -> Iterator[str]:
                 forget(rules)
                 took = best(partial(rewrite, graph, rules), 1) / len(graph.toposort())
                 best_of[name, title] = min(took, best_of.get((name, title), took))
-    yield f"{'microseconds per node, from nothing':<36}" + "".join(f"{n:>20}" for n in INPUTS)
-    for name in sets:
-        yield f"{name:<36}" + "".join(f"{best_of[name, t] * 1e6:>20.2f}" for t in INPUTS)
+    rows = [(name, *(f"{best_of[name, t] * 1e6:.2f}" for t in INPUTS)) for name in sets]
+    yield str(Table(head("microseconds per node, from nothing", INPUTS), rows))
 
 
 def remembering() -> Iterator[str]:
     """Lines on what the memory of normal forms saves."""
-    yield f"{'milliseconds per graph':<36}" + "".join(f"{n:>20}" for n in INPUTS)
     rows: dict[str, list[float]] = {"first time": [], "input again": [], "result again": []}
     rows["result again, nothing remembered"] = []
     for graph in INPUTS.values():
@@ -212,8 +216,8 @@ def remembering() -> Iterator[str]:
             return rewrite(result, rules)
 
         rows["result again, nothing remembered"].append(best(cold))
-    for name, cells in rows.items():
-        yield f"{name:<36}" + "".join(f"{cell * 1e3:>20.3f}" for cell in cells)
+    shown = [(name, *(f"{cell * 1e3:.3f}" for cell in cells)) for name, cells in rows.items()]
+    yield str(Table(head("milliseconds per graph", INPUTS), shown))
 
 
 def compilation() -> Iterator[str]:
@@ -286,7 +290,7 @@ def op_identity() -> Iterator[str]:
         "IntEnum": NumberEnum,
         "plain objects": Rows,
     }
-    yield f"{'nanoseconds':<36}" + "".join(f"{kind:>20}" for kind in kinds)
+    rows = []
     for title, text in tests.items():
         cells = []
         for namespace in kinds.values():
@@ -301,7 +305,8 @@ def op_identity() -> Iterator[str]:
                 "namespace": namespace,
             }
             cells.append(nanoseconds(text, values))
-        yield f"{title:<36}" + "".join(f"{cell:>20.1f}" for cell in cells)
+        rows.append((title, *(f"{cell:.1f}" for cell in cells)))
+    yield str(Table(head("nanoseconds", kinds), rows))
 
 
 def nanoseconds(expression: str, values: dict[str, object], count: int = 200_000) -> float:

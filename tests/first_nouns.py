@@ -44,7 +44,8 @@ ADJECTIVES: Final = frozenset(
 PRONOUNS: Final = frozenset(
     """
     anybody anyone anything everybody everyone everything everywhere how it its itself nobody
-    nothing something somebody them themselves there they us we what whatever whichever who whoever you your
+    nothing something somebody them themselves there they
+    us we what whatever whichever who whoever you your
     """.split()
 )
 """Words that stand for a noun, or begin a clause."""

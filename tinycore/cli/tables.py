@@ -25,20 +25,21 @@ class Table:
         every = [[name[1:] for name in columns], *rows]
         self.widths = [max(map(len, cells)) for cells in zip(*every, strict=False)]
         shapes = [f"{{:{name[0]}{n}}}" for name, n in zip(columns, self.widths, strict=True)]
-        self.rows = [[*map(str.format, shapes, row), *row[len(columns) :]] for row in every]
+        count = len(columns)
+        self.rows = [([*map(str.format, shapes, row)], row[count:]) for row in every]
 
     def __str__(self) -> str:
-        margin, count = " " * (self.widths[0] + 2), len(self.widths)
+        margin = " " * (self.widths[0] + 2)
         lines = []
-        for row in self.rows:
-            lines.append("  ".join(row[:count]).rstrip())
-            lines += (margin + line for note in row[count:] for line in wrap(note, 80))
+        for cells, notes in self.rows:
+            lines.append("  ".join(cells).rstrip())
+            lines += (margin + line for note in notes for line in wrap(note, 80))
         return "\n".join(lines)
 
     def show(self) -> None:
         """Print it; on a terminal, where `rich` is installed, fitted to the width of that.
 
-        Nothing is cut there: cells of columns that do not fit beside the others become notes.
+        Nothing is cut there: columns that do not fit beside the others stand below them.
         """
         if not (sys.stdout.isatty() and find_spec("rich")):
             print(self)
@@ -50,8 +51,8 @@ class Table:
         ends = accumulate(width + 2 for width in self.widths)
         count = sum(end <= console.width + 2 for end in ends)
         style = "bold"
-        for row in self.rows:
-            console.print("  ".join(row[:count]).rstrip(), style=style)
-            for note in filter(str.strip, row[count:]):
-                console.print(Padding.indent(note.strip(), self.widths[0] + 2), style=style)
+        for cells, notes in self.rows:
+            console.print("  ".join(cells[:count]).rstrip(), style=style)
+            for note in filter(str.strip, ["  ".join(cells[count:]), *notes]):
+                console.print(Padding.indent(note.rstrip(), self.widths[0] + 2), style=style)
             style = ""

@@ -197,8 +197,7 @@ def settle(launches: Transaction) -> None:
 
 
 def finish_interrupted() -> None:
-    """Complete interrupted transactions (roll forward). Waits for one that another thread executes.
-    """
+    """Complete interrupted transactions. Waits for one that another thread executes."""
     if not unfinished:
         return
     with writing:

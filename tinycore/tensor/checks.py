@@ -91,8 +91,7 @@ def resolve_axis(name: str, axis: int, rank: int, extra: int = 0) -> int:
 
 
 def resolve_axes(name: str, axis: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
-    """Axes, nonnegative, distinct and in ascending order; None means all. Raises on a repeated one.
-    """
+    """Axes, nonnegative and in ascending order; None means all. Raises on a repeated one."""
     if axis is None:
         return tuple(range(rank))
     given = tuple(axis) if isinstance(axis, Iterable) else (axis,)

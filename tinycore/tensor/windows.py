@@ -387,8 +387,7 @@ class Windows(Linalg):
 
     @templated
     def layernorm(self, axis: Ints = -1, eps: float = 1e-5) -> Self:
-        """Elements shifted and scaled to mean 0 and variance 1 along axes; at least float32 inside.
-        """
+        """Elements with mean 0 and variance 1 along axes; computed in float32 at least."""
         x = self._as_float()
         wide = x.cast(least_upper_dtype(x.dtype, dtypes.float32))
         centered = wide - wide.mean(axis, keepdim=True)

@@ -95,9 +95,8 @@ def test_no_cell_is_cut_on_a_narrow_terminal(
 
     assert max(map(len, lines)) <= columns
     text = " ".join(" ".join(lines).split())
-    for row in PROFILE.rows[1:]:
-        assert all(" ".join(cell.split()) in text for cell in row[:2])
-        assert all(cell.strip().replace(" ", "") in text.replace(" ", "") for cell in row)
+    for cells, _ in PROFILE.rows:
+        assert all(cell.strip().replace(" ", "") in text.replace(" ", "") for cell in cells)
 
 
 def test_notes_take_the_width_of_the_terminal(shown: Callable[[Table, int], list[str]]) -> None:

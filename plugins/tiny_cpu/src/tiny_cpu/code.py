@@ -37,6 +37,5 @@ class Code:
         self.symbols = {symbol: base + offset for symbol, offset in image.symbols.items()}
 
     def keep_forever(self) -> None:
-        """Keep the code mapped: threads may be inside when the interpreter takes its objects apart.
-        """
+        """Keep the code mapped: threads may be inside when the interpreter ends."""
         _lib.keep_forever(self._pages)

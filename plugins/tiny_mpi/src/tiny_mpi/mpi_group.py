@@ -205,8 +205,7 @@ class MpiGroup:
         self.has_come(source)
 
     def poll_all(self) -> None:
-        """Receive messages while this process waits: others may wait to be rid of what they send.
-        """
+        """Receive messages while this process waits: others may wait until they are taken."""
         self.buckets.empty()
         for source in self.expected:
             self.has_come(source)

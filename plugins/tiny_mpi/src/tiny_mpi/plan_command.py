@@ -40,7 +40,7 @@ RATES: Final = {
 MACHINE: Final = ("devices", "flops", "memory", "node", "near", "far", "latency")
 """Arguments in the order of the fields of `Machine`."""
 COLUMNS: Final = (
-    ">data  >tensor  >stages  >zero  >micro  >seconds  >memory GB  >sent GB: data  >tensor  >stages"
+    ">data  >tensor  >stages  >zero  >micro  >seconds  >GB held  >sent: data  >tensor  >stages"
 )
 """Columns of the table: how each way divides the work, and what it costs."""
 
