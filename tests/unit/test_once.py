@@ -26,8 +26,9 @@ from tinycore.engine.compile import CompiledRunner
 from tinycore.engine.run import recordings
 from tinycore.errors import OutOfMemory
 from tinycore.tensor import held_values
+from tinycore.tensor.atomic_writes import atomic_writes
 from tinycore.tensor.change_sets import ChangeSet, tracking_changes
-from tinycore.tensor.change_tracking import change_sets
+from tinycore.tensor.change_tracking import change_sets, undo
 from tinycore.uop.size import notes, noting, sealed, seals
 
 SEED = random.SystemRandom().getrandbits(32)
@@ -73,6 +74,7 @@ OPENED: dict[str, Opened] = {
     "conditions on variables": (noting, lambda: notes.open),
     "a scope of computed values": (held_values.isolated, lambda: held_values.scope.open),
     "changes of tensors": (partial(tracking_changes, ChangeSet()), lambda: dict(change_sets)),
+    "former values": (partial(atomic_writes, list), lambda: undo.logs),
 }
 """State that a capture opens, with a test whether it is open."""
 

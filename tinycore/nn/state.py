@@ -47,7 +47,7 @@ from tinycore.nn.files.safetensors import (
 )
 from tinycore.nn.files.torch_archive import SavedTensor, read_archive
 from tinycore.nn.paths import tensors_by_path
-from tinycore.tensor.atomic_writes import AtomicWrites
+from tinycore.tensor.atomic_writes import atomic_writes
 from tinycore.uop.shape import DeviceLike
 
 __all__ = [
@@ -175,7 +175,7 @@ def load_state_dict(
             warnings.warn(f"the model has no place for {_enumerated(unused)}", stacklevel=2)
         entries = Counter(map(id, state_dict.values()))
         batch = Batch(max([LEAST_BATCH, *(targets[name].nbytes() for name in values)]))
-        with nullcontext() if consume else AtomicWrites(targets.values):
+        with nullcontext() if consume else atomic_writes(targets.values):
             for name in tqdm(
                 [*values], "loading weights", leave=False, delay=1.0, disable=not verbose or None
             ):

@@ -7,11 +7,13 @@ were recorded before it, by an undo log. See docs/threads.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
+from tinycore._locks import replaced
 from tinycore._signals import deferred
 from tinycore.tensor import graph, history, versions
-from tinycore.tensor.change_tracking import open_log
+from tinycore.tensor.change_tracking import UndoLog, undo
 from tinycore.tensor.core import Core
 from tinycore.tensor.gradient_sources import origin
 from tinycore.tensor.history import WRITTEN
@@ -19,37 +21,27 @@ from tinycore.tensor.storage import exchange
 from tinycore.uop.node import UOp
 
 
-class AtomicWrites:
-    """Context manager that rolls back the writes to `tensors()`, and to all their views, when it is
-    left by an exception. The program's own signal handlers see none of the writes, or all.
+@contextmanager
+def atomic_writes(tensors: Callable[[], Iterable[Core]]) -> Iterator[None]:
+    """Roll back the writes of the block to `tensors()`, and to all their views, if an exception
+    leaves it. The program's own signal handlers see none of the writes, or all.
     """
-
-    __slots__ = ("log", "signals", "tensors")
-
-    def __init__(self, tensors: Callable[[], Iterable[Core]]) -> None:
-        self.tensors = tensors
-
-    def __enter__(self) -> None:
-        self.signals = deferred(everything=False)
-        self.signals.__enter__()
-        self.log = open_log()
-
-    def __exit__(self, kind: object, *_: object) -> None:
+    log = UndoLog()
+    with deferred(everything=False), replaced(undo, "logs", (*undo.logs, log)):
         try:
-            if kind is not None:
-                self.roll_back()
-            del self.log
-        finally:
-            self.signals.__exit__(None, None, None)
+            yield
+        except BaseException:
+            roll_back(log, tensors())
+            raise
 
-    def roll_back(self) -> None:
-        """Give the tensors, and all tensors that alias them, their former values."""
-        log = self.log
-        storages = {log.views.get(t, t._view).storage for t in self.tensors()}
-        for tensor, view in log.views.items():
-            if view.storage in storages:
-                tensor._move(view)
-        exchange({s: present(log.values[s]) for s in storages & log.values.keys()})
+
+def roll_back(log: UndoLog, tensors: Iterable[Core]) -> None:
+    """Give tensors, and all tensors that alias them, their former values."""
+    storages = {log.views.get(t, t._view).storage for t in tensors}
+    for tensor, view in log.views.items():
+        if view.storage in storages:
+            tensor._move(view)
+    exchange({s: present(log.values[s]) for s in storages & log.values.keys()})
 
 
 def present(value: UOp) -> UOp:
@@ -58,8 +50,10 @@ def present(value: UOp) -> UOp:
     overwritten is a former version.
     """
     shown = value.substitute(history.done(value.toposort()))
-    versioned = (n for n in shown.toposort() if n.op in WRITTEN)
-    former = [node for node in versioned if versions.is_former(origin(node))]
     return shown.substitute(
-        {node: graph.reshape(versions.in_latest(origin(node)), node.shape) for node in former}
+        {
+            node: graph.reshape(versions.in_latest(origin(node)), node.shape)
+            for node in shown.toposort()
+            if node.op in WRITTEN and versions.is_former(node)
+        }
     )

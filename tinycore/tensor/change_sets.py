@@ -80,6 +80,7 @@ class ChangeSet:
     """Log of the tensors that a captured function makes and changes, by id."""
 
     def __init__(self) -> None:
+        self.thread = get_ident()
         self.changed: set[int] = set()
         """Tensors that this thread has made or changed."""
         self.made: dict[int, weakref.ref[Core]] = {}
@@ -95,22 +96,27 @@ class ChangeSet:
         self.shown = frozenset(of_memory)
         """Ids of memory that storages showed before."""
 
+    @property
+    def is_own(self) -> bool:
+        """True if it is of this thread."""
+        return self.thread == get_ident()
+
     def is_old(self, tensor: object) -> bool:
         """True if a tensor was there before it began."""
         found = self.made.get(id(tensor))
         return found is None or found() is not tensor
 
-    def note_made(self, tensor: Core, is_own: bool) -> None:
+    def note_made(self, tensor: Core) -> None:
         """Record a new tensor, which may have the id of one that is gone."""
         number = id(tensor)
         self.made[number] = weakref.ref(tensor)
         self.graded.pop(number, None)
         self.before.pop(number, None)
-        (self.changed.add if is_own else self.changed.discard)(number)
+        (self.changed.add if self.is_own else self.changed.discard)(number)
 
-    def note_change(self, tensor: Core, is_own: bool) -> None:
+    def note_change(self, tensor: Core) -> None:
         """Record a tensor that is about to change."""
-        if is_own:
+        if self.is_own:
             self.changed.add(id(tensor))
         if id(tensor) not in self.before and self.is_old(tensor):
             self.before[id(tensor)] = Before.of(tensor)
@@ -156,21 +162,12 @@ class ChangeSet:
 @contextmanager
 def tracking_changes(change_set: ChangeSet) -> Iterator[None]:
     """Record what happens inside the block."""
-    thread = get_ident()
-    before = change_sets.get(thread, [])
+    number = id(change_set)
     try:
         try:  # an interrupt may come right after it is opened, or right before it is closed
-            change_sets[thread] = [*before, change_set]
+            change_sets[number] = change_set
             yield
         finally:
-            close(thread, before)
+            change_sets.pop(number, None)
     finally:
-        close(thread, before)
-
-
-def close(thread: int, before: list[ChangeSet]) -> None:
-    """Leave a thread the change sets that it had before."""
-    if before:
-        change_sets[thread] = before
-    else:
-        change_sets.pop(thread, None)
+        change_sets.pop(number, None)

@@ -32,11 +32,10 @@ from tinycore.tensor import graph, history, pixels
 from tinycore.tensor.aliases import base_of_view
 from tinycore.tensor.change_tracking import (
     change_sets,
-    log_move,
     record_changes,
     record_gradient,
     record_made,
-    undo_logs,
+    undo,
 )
 from tinycore.tensor.checks import number_dtype, resolve_axis
 from tinycore.tensor.data import Data, node_from_data
@@ -128,8 +127,8 @@ class Core:
 
     def _move(self, view: Storage | View) -> None:
         """Show something else, of this or another storage."""
-        if undo_logs:
-            log_move(self)
+        for log in undo.logs:
+            log.views.setdefault(self, self._view)
         if change_sets:
             record_changes([self])
         key, former, views = id(self), self._view.storage.views, view.storage.views

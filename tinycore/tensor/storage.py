@@ -20,13 +20,7 @@ from weakref import WeakValueDictionary
 from tinycore._locks import recursive_lock
 from tinycore.tensor import graph
 from tinycore.tensor.aliases import VIEW_OPS, base_of_view, buffers_below
-from tinycore.tensor.change_tracking import (
-    change_sets,
-    log_move,
-    log_write,
-    record_changes,
-    undo_logs,
-)
+from tinycore.tensor.change_tracking import change_sets, record_changes, undo
 from tinycore.tensor.views import SHARED, is_shared, movement_above, shows_repeated
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp
@@ -101,9 +95,10 @@ class Storage:
 
     def write(self, value: UOp, views: Mapping[Core, Storage | View] = {}) -> None:
         """Take another value, and let tensors be other views; failing atomic writes undo it."""
-        if undo_logs:
-            log_write(self)
-            deque(map(log_move, views), maxlen=0)
+        for log in undo.logs:
+            log.values.setdefault(self, self.value)
+            for tensor in views:
+                log.views.setdefault(tensor, tensor._view)
         exchange({self: value}, views)
 
     def enter(self, value: UOp, base: UOp) -> Storage:

@@ -13,8 +13,8 @@ import numpy
 import pytest
 
 from tinycore import Tensor
-from tinycore.tensor.atomic_writes import AtomicWrites
-from tinycore.tensor.change_tracking import undo_logs
+from tinycore.tensor.atomic_writes import atomic_writes
+from tinycore.tensor.change_tracking import undo
 from tinycore.tensor.storage import walking
 
 
@@ -25,7 +25,7 @@ def memory() -> Tensor:
 def test_writes_and_what_shows_them_are_rolled_back() -> None:
     x, y = memory(), memory()
     part = x[1:]
-    with suppress(ZeroDivisionError), AtomicWrites(lambda: [x, y]):
+    with suppress(ZeroDivisionError), atomic_writes(lambda: [x, y]):
         x.assign(x * 10)
         part.assign(Tensor([7.0]))
         raise ZeroDivisionError
@@ -37,7 +37,7 @@ def test_writes_and_what_shows_them_are_rolled_back() -> None:
 
 def test_writes_to_other_tensors_stay() -> None:
     x, other = memory(), memory()
-    with suppress(ZeroDivisionError), AtomicWrites(lambda: [x]):
+    with suppress(ZeroDivisionError), atomic_writes(lambda: [x]):
         other.assign(other + 1)
         x.assign(x + 1)
         raise ZeroDivisionError
@@ -48,7 +48,7 @@ def test_writes_to_other_tensors_stay() -> None:
 def test_a_view_that_waits_is_one_again() -> None:
     x = memory() * 1
     view = x[1:]
-    with suppress(ZeroDivisionError), AtomicWrites(lambda: [x, view]):
+    with suppress(ZeroDivisionError), atomic_writes(lambda: [x, view]):
         x.replace(Tensor([5.0, 6.0]))
         raise ZeroDivisionError
 
@@ -59,7 +59,7 @@ def test_a_view_that_waits_is_one_again() -> None:
 def test_a_write_that_was_done_inside_is_not_done_again() -> None:
     x = memory()
     x.assign(x + 1)
-    with suppress(ZeroDivisionError), AtomicWrites(lambda: [x]):
+    with suppress(ZeroDivisionError), atomic_writes(lambda: [x]):
         x.assign(x * 10)
         (x + 0).realize()  # does both
         x.assign(x * 10)
@@ -71,7 +71,7 @@ def test_a_write_that_was_done_inside_is_not_done_again() -> None:
 def test_a_write_that_waited_and_was_done_inside_is_not_done_again() -> None:
     x = memory()
     x.assign(x + 1)
-    with suppress(ZeroDivisionError), AtomicWrites(lambda: [x]):
+    with suppress(ZeroDivisionError), atomic_writes(lambda: [x]):
         x.realize()
         x.assign(x * 10)
         raise ZeroDivisionError
@@ -81,19 +81,19 @@ def test_a_write_that_waited_and_was_done_inside_is_not_done_again() -> None:
 
 def test_no_log_is_left_open() -> None:
     x = memory()
-    with AtomicWrites(lambda: [x]):
-        assert len(undo_logs) == 1
-    with suppress(ZeroDivisionError), AtomicWrites(lambda: [x]):
+    with atomic_writes(lambda: [x]):
+        assert len(undo.logs) == 1
+    with suppress(ZeroDivisionError), atomic_writes(lambda: [x]):
         raise ZeroDivisionError
 
-    assert not undo_logs
+    assert not undo.logs
 
 
 def test_several_writes_in_a_row_that_were_done_inside_are_not_done_again() -> None:
     x, y = memory(), memory()
     x.assign(x + 1)
     y.assign(x + y)
-    with suppress(ZeroDivisionError), AtomicWrites(lambda: [x, y]):
+    with suppress(ZeroDivisionError), atomic_writes(lambda: [x, y]):
         y.assign(x + y)
         x.realize()
         y.assign(x + y)
@@ -129,7 +129,7 @@ def test_after_a_rollback_tensors_hold_what_they_once_held(seed: int) -> None:
 
     act(draw.randrange(4))
     first = len(held) - 1
-    with suppress(ZeroDivisionError), AtomicWrites(lambda: [x, y]):
+    with suppress(ZeroDivisionError), atomic_writes(lambda: [x, y]):
         act(draw.randrange(1, 7))
         raise ZeroDivisionError
 

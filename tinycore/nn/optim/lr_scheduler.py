@@ -19,7 +19,7 @@ from tinycore.dtype import DType
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.nn.initializers import positive_sizes
 from tinycore.nn.optim.optimizer import Optimizer, nonnegative
-from tinycore.tensor.atomic_writes import AtomicWrites
+from tinycore.tensor.atomic_writes import atomic_writes
 from tinycore.tensor.foreign_names import OF_LAYER, OF_SCHEDULERS, ForeignName, unknown_name
 
 __all__ = [
@@ -55,7 +55,7 @@ class LRScheduler:
 
     def schedule_step(self) -> list[Tensor]:
         """Assign the next rates, and return what must be realized."""
-        with AtomicWrites(lambda: [self.count, *self.rates]):
+        with atomic_writes(lambda: [self.count, *self.rates]):
             self.count.assign(self.count + 1)
             return self._assigned()
 
@@ -352,7 +352,7 @@ class ReduceLROnPlateau:
         bad = (better | rests).where(0, self.bad + 1)
         due = bad > self.patience
         state = [self.best, self.bad, self.resting, *self.rates]
-        with AtomicWrites(lambda: state):
+        with atomic_writes(lambda: state):
             for rate in self.rates:
                 lower = (rate * self.factor).maximum(self.min_lr)
                 change = due.to(rate.device) & (rate - lower > self.eps)

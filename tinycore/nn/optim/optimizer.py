@@ -20,7 +20,7 @@ from tinycore.dtype import least_upper_dtype
 from tinycore.errors import ArgumentError, ArgumentTypeError, GradientError
 from tinycore.nn.state import get_parameters
 from tinycore.nn.summary import described
-from tinycore.tensor.atomic_writes import AtomicWrites
+from tinycore.tensor.atomic_writes import atomic_writes
 from tinycore.tensor.foreign_names import unknown_name
 from tinycore.uop.shape import DeviceLike
 
@@ -137,7 +137,7 @@ class Optimizer:
         value; see `GradScaler`. Raises GradientError outside training, which is entered by
         `Context(TRAINING=1)`, and when no parameter has a gradient, or with `fused` one has none.
         """
-        with AtomicWrites(lambda: [*self.params, *get_parameters(self)]):
+        with atomic_writes(lambda: [*self.params, *get_parameters(self)]):
             return self._assigned(proceed)
 
     def _assigned(self, proceed: Tensor | None) -> list[Tensor]:

@@ -20,7 +20,7 @@ from tinycore.dtype import DTypeLike, least_upper_dtype, to_dtype
 from tinycore.errors import ArgumentError, DTypeError, GradientError
 from tinycore.nn.optim.optimizer import Optimizer
 from tinycore.nn.state import get_parameters
-from tinycore.tensor.atomic_writes import AtomicWrites
+from tinycore.tensor.atomic_writes import atomic_writes
 from tinycore.tensor.liveness import give_gradients
 from tinycore.uop.shape import DeviceLike
 
@@ -167,7 +167,7 @@ class GradScaler:
         due = counted >= self.growth_interval
         grown = self.factor * self.growth_factor
         grown = (due & grown.isfinite()).where(grown, self.factor)
-        with AtomicWrites(lambda: [self.factor, self.successes]):
+        with atomic_writes(lambda: [self.factor, self.successes]):
             self.factor.assign(finite.where(grown, self.factor * self.backoff_factor))
             self.successes.assign((finite & ~due).where(counted, 0))
             self._finite.clear()
