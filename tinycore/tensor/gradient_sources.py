@@ -12,7 +12,7 @@ from typing import Final
 from tinycore.tensor import graph, versions
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.grad import is_data_written, passes_gradient
-from tinycore.tensor.past import made_of
+from tinycore.tensor.past import made_of, sources_of
 from tinycore.tensor.versions import Home
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, is_gradient_leaf
@@ -24,7 +24,7 @@ BufferSet = frozenset[weakref.ref[Home]]
 NOBODY: Final[BufferSet] = frozenset()
 
 
-def reached(root: UOp, through_memory: bool = False) -> list[UOp]:
+def reached(root: UOp) -> list[UOp]:
     """The nodes that a gradient of a node reaches, among which is no memory that is only written:
     what it held before has no part in the value.
     """
@@ -32,11 +32,8 @@ def reached(root: UOp, through_memory: bool = False) -> list[UOp]:
     stack = [root]
     while stack:
         node = stack.pop()
-        made = made_of(node) if through_memory else None
-        if made is not None or passes_gradient(node):
-            below = node.src[1:] if node.op is ASSIGN else node.src
-            if made is not None:
-                below = (made.node,)
+        if made_of(node) is not None or passes_gradient(node):
+            below = node.src[1:] if node.op is ASSIGN else sources_of(node)
             new = [n for n in below if n not in found]
             found.update(dict.fromkeys(new))
             stack += new

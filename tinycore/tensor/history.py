@@ -87,10 +87,10 @@ def done(writes: Iterable[UOp]) -> dict[UOp, UOp]:
 # --- recording
 
 
-def record(done: Mapping[UOp, UOp], values: Mapping[UOp, UOp], form: CanonicalGraph) -> None:
+def record(values: Mapping[UOp, UOp], form: CanonicalGraph) -> None:
     """Keep the nodes of a run that stay differentiable, each by the memory with its value.
 
-    `done` are writes. A write whose gradient goes to its own former content alone is left out,
+    A write whose gradient goes to its own former content alone is left out,
     unless that has a graph: else a counter that is read again and again would keep all its
     former values.
     """
@@ -103,31 +103,16 @@ def record(done: Mapping[UOp, UOp], values: Mapping[UOp, UOp], form: CanonicalGr
         reads = read_by(form)
         found = []
         for place, (node, below) in enumerate(zip(nodes, facts.sources, strict=True)):
-            own = origin(node) if node in done else None
+            own = origin(node) if node.op is Op.ASSIGN else None
             if has_source(below, own):
                 inner = {nodes[number]: memory[number] for number in facts.inner[place]}
                 found.append((memory[place], Made(node, tuple(below), inner, reads, size)))
         for each, made in found:
-            keep(each, made)
-            if size > MOST_HISTORY_NODES:
-                forget(each)
-
-
-def keep(memory: UOp, made: Made) -> None:
-    """Let memory know what it was computed by; its parts on devices, what they come of."""
-    if memory.op is Op.MULTI:
-        end_at(memory, ended_below(made.sources))
-    memory._past = made
-    kept.add(memory)
-
-
-def forget(memory: UOp) -> None:
-    """Forget what memory was computed by, and record the BUFFERs that its gradient went to."""
-    if (made := made_of(memory)) is not None:
-        found = ended_below(made.sources)
-        memory._past = NOBODY
-        kept.discard(memory)
-        end_at(memory, found)
+            if size > MOST_HISTORY_NODES or each.op is Op.MULTI:  # then its parts know the ends
+                end_at(each, ended_below(made.sources))
+            if size <= MOST_HISTORY_NODES:
+                each._past = made
+                kept.add(each)
 
 
 def renewed(written: Iterable[UOp]) -> dict[UOp, UOp]:
@@ -226,8 +211,11 @@ def values_in(nodes: Iterable[UOp]) -> dict[UOp, UOp]:
     for memory in nodes:
         if (made := made_of(memory)) is not None:
             found |= {**made.inner, made.node: memory}
-    known = {n: m for n, m in found.items() if not versions.is_former(origin(m))}
-    return {n: graph.reshape(m, n.shape) for n, m in known.items()}
+    return {
+        node: graph.reshape(memory, node.shape)
+        for node, memory in found.items()
+        if not versions.is_former(memory)
+    }
 
 
 def parts_in(
@@ -238,29 +226,28 @@ def parts_in(
 
     What memory was computed by stands for it: gradients of both arrive there.
     """
-    versions_at: defaultdict[object, list[UOp]] = defaultdict(list)
-    owned: defaultdict[int, list[UOp]] = defaultdict(list)
+    versions_at: defaultdict[object, list[UOp]] = defaultdict(list)  # and nodes of one tensor
     homes: dict[UOp, object] = {}
     for node in below:
         if node.op in WRITTEN:
             made = made_of(node)
             known = homes.get(base_of(node.src[0])) if node.op is Op.ASSIGN else None
-            homes[node] = home = known or homes_of(origin(node))
+            homes[node] = home = known or homes_of(node)
             versions_at[home].append(node if made is None else base_of(made.node))
         elif node.op is Op.OWN:
-            owned[node.arg].append(node)
+            versions_at[node.arg].append(node)
 
     def equal(node: UOp) -> list[UOp]:
         base = base_of(node)
         if base.op is Op.OWN:
-            return owned[base.arg]
+            return versions_at[base.arg]
         if (made := made_of(base)) is not None and made.node in below:
             return [base_of(made.node)]  # whose uses those of a RESHAPE of it are, too
         return [node] if node in below else []
 
     def before(node: UOp) -> list[UOp]:
         base = base_of(node)
-        found = versions_at[homes_of(origin(base))] if base.op in WRITTEN else ()
+        found = versions_at[homes_of(base)] if base.op in WRITTEN else ()
         return [n for n in found if n is not base]
 
     return equal, before
@@ -282,7 +269,7 @@ def check(root: UOp) -> None:
     # an ASSIGN has the value that was written last
     below = ordered(root, lambda node: node.op is not Op.ASSIGN) if versions.former else ()
     for node in below:
-        if node.op in WRITTEN and versions.is_former(origin(node)):
+        if node.op in WRITTEN and versions.is_former(node):
             raise GradientError(
                 f"backward: a derivative needs the values that memory of shape {node.shape} "
                 "had before it was written to in place. Differentiate before the write, keep "
@@ -304,7 +291,7 @@ def check_ended(
         return  # as mostly, without a look at which of them a gradient goes to
     origins = {
         memory: still_there(memory)
-        for node in reached(root, through_memory=True)
+        for node in reached(root)
         if not is_gradient_leaf(node)
         for memory in sources_at(node)
     }

@@ -21,7 +21,7 @@ from tinycore.tensor.grad import is_data_written, passes_gradient
 from tinycore.tensor.gradient_sources import end_at, ended_at, origin
 from tinycore.tensor.liveness import replace_nodes, while_walking
 from tinycore.tensor.runtime import runtime
-from tinycore.tensor.storage import Storage, waiting_storages
+from tinycore.tensor.storage import waiting_storages
 from tinycore.tensor.view_writes import show
 from tinycore.tensor.views import is_shared
 from tinycore.uop.bindings import sizes_below
@@ -44,6 +44,8 @@ stale_choices: Final[Callable[..., set[UOp]]] = deferred(
 
 SOURCES: Final = frozenset({Op.BUFFER, Op.BUFFER_VIEW, Op.ASSIGN, Op.CALL, Op.OWN})
 """Ops at which a gradient may arrive."""
+SHOWING: Final = MOVEMENT | {Op.OWN}
+"""Ops by which a tensor that is realized by name shows what is computed."""
 
 
 class Writes:
@@ -68,7 +70,7 @@ def compute(
             return {}
         changes = held_values.Changes.count
         form, others = with_waiting(roots, read)
-        asked = set(roots) if owners else set()
+        asked = set(roots) if owners or read is not None else set()
         if not form.assigned:
             return run_and_publish(changes, form, owners, read, asked, others)
         with writing:
@@ -86,12 +88,11 @@ def with_waiting(roots: list[UOp], read: UOp | None = None) -> tuple[CanonicalGr
     they overwrite; and the nodes of the other waiting tensors.
     """
     form = graph_read(roots)
-    waiting = waiting_storages()
-    while form.assigned and (more := readers_of_overwritten(form, waiting)):
+    others = [storage.root() for storage in waiting_storages()]
+    while form.assigned and (more := readers_of_overwritten(form, others)):
         form = graph_read([*form.roots, *more], form)
     ours = set(form.roots)
-    roots = [s.root() for s in waiting]
-    return form, [n for n in roots if not (n in ours or base_of(n) is read or graph.is_buffer(n))]
+    return form, [n for n in others if not (n in ours or base_of(n) is read or graph.is_buffer(n))]
 
 
 def run_and_publish(
@@ -136,7 +137,7 @@ def run_and_publish(
             replaced |= {base: form.cached[base] for base in bases if base in form.cached}
         if read is not None and not written:
             cached |= readable_again(read, replaced[form.roots[0]], form)
-        note_history(form, replaced, asked, owners, read)
+        note_history(form, replaced, asked, owners)
         if written:
             held_values.end(written)
         held_values.hold(cached, form, changes + bool(written))
@@ -157,7 +158,6 @@ def note_history(
     replaced: dict[UOp, UOp],
     asked: set[UOp],
     owners: Sequence[Core],
-    read: UOp | None,
 ) -> None:
     """Keep the graphs, for `backward`, of values that were computed but not realized by name."""
     if form.assigned:
@@ -172,13 +172,13 @@ def note_history(
             memory = graph.differentiable_base(replaced[node])
             if graph.is_buffer(memory) and (origins := history.ended(node, form)):
                 end_at(memory, origins, tensor._view.owned)
-    done, kept = differentiable(form, replaced, asked, read)
+    kept = differentiable(form, replaced, asked)
     if captured:
         for node, memory in kept.items():
-            if node not in done and (origins := history.ended(node, form)):
+            if node.op is not Op.ASSIGN and (origins := history.ended(node, form)):
                 end_at(memory, origins)
     elif kept:
-        history.record(done, kept, form)
+        history.record(kept, form)
 
 
 def end_anew(form: CanonicalGraph, replaced: Mapping[UOp, UOp]) -> set[UOp]:
@@ -187,7 +187,7 @@ def end_anew(form: CanonicalGraph, replaced: Mapping[UOp, UOp]) -> set[UOp]:
     """
     found = set()
     for node in form.assigned:
-        memory = graph.differentiable_base(replaced[node]) if node in replaced else node
+        memory = graph.differentiable_base(replaced.get(node, node))
         if graph.is_buffer(memory) and any(map(ended_at, buffers_below(memory))):
             end_at(memory, history.ended(node, form))
             found.add(node)
@@ -195,27 +195,25 @@ def end_anew(form: CanonicalGraph, replaced: Mapping[UOp, UOp]) -> set[UOp]:
 
 
 def differentiable(
-    form: CanonicalGraph, replaced: dict[UOp, UOp], asked: set[UOp], read: UOp | None
-) -> tuple[dict[UOp, UOp], dict[UOp, UOp]]:
-    """The writes of a run, and what stays differentiable, each with its memory."""
-    others = form.roots[read is not None :]
-    if asked.issuperset(others) and not form.assigned:
-        return {}, {}
-    named = {source_below(root, MOVEMENT | {Op.OWN}) for root in asked}
-    if asked.issuperset(others) and named.issuperset(form.assigned):
-        return {}, {}
+    form: CanonicalGraph, replaced: dict[UOp, UOp], asked: set[UOp]
+) -> dict[UOp, UOp]:
+    """What stays differentiable of a run, each with its memory: the writes come first."""
+    is_asked = asked.issuperset(form.roots)
+    if is_asked and not form.assigned:
+        return {}
+    named = {source_below(root, SHOWING) for root in asked}
+    if is_asked and named.issuperset(form.assigned):
+        return {}
+    named |= asked
+    former = {base_of(n.src[0]) for n in form.assigned}
+    nodes = [n for n in form.assigned if n not in former]
+    nodes += [graph.equally_shared(n) for n in form.roots if n not in asked]
     memory = {
         graph.equally_shared(n): base
         for n, m in replaced.items()
         if graph.is_buffer(base := graph.differentiable_base(m))
     }
-    computed = {n: graph.equally_shared(n) for n in others if n not in asked}
-    kept = {n: memory[n] for n in computed.values() if n in memory and n not in asked}
-    if not form.assigned:
-        return {}, kept
-    latest = set(form.assigned) - {base_of(n.src[0]) for n in form.assigned}
-    done = {node: memory[node] for node in form.assigned if node in latest and node in memory}
-    return done, {n: b for n, b in (done | kept).items() if n not in named}
+    return {n: memory[n] for n in nodes if n in memory and n not in named}
 
 
 def graph_read(roots: list[UOp], begun: CanonicalGraph | None = None) -> CanonicalGraph:
@@ -231,7 +229,7 @@ def graph_read(roots: list[UOp], begun: CanonicalGraph | None = None) -> Canonic
             return form
         viewed = stale_choices(roots, form.cached, graph.is_memory)
         for root in roots:
-            *_, base = movement_chain(root)
+            base = source_below(root, MOVEMENT)
             if base is not base_of(root):
                 viewed.add(base)
         if not (viewed := viewed & form.cached.keys()):
@@ -273,17 +271,10 @@ def readable_again(node: UOp, memory: UOp, form: CanonicalGraph) -> dict[UOp, UO
 
 def memory_written(assigned: Iterable[UOp]) -> set[UOp]:
     """The BUFFERs that ASSIGNs write to."""
-    found = set()
-    seen = {node.src[0] for node in assigned}
-    stack = [*seen]
-    while stack:
-        node = stack.pop()
-        if node.op is Op.BUFFER:
-            found.add(node)
-        else:
-            below = node.src if node.op is Op.MULTI else node.src[:1]
-            stack += [s for s in below if s not in seen]
-            seen.update(below)
+    found = set[UOp]()
+    for node in assigned:
+        if (base := base_of_view(node.src[0])).op is not Op.ASSIGN:
+            found.update(buffers_below(base))
     return found
 
 
@@ -310,12 +301,12 @@ def choose_retention(roots: list[UOp], memory: dict[UOp, UOp]) -> Realized:
     """
     memory = {n: m for n, m in memory.items() if not shows_stored(n, memory)}
     asked = {below for root in roots for below in movement_chain(root)}
-    comes = {node: source for node, source in gradient_sources(memory).items() if source}
+    comes = gradient_sources(memory)
     values = {n: m for n, m in memory.items() if n in asked or not is_view(n)}
     replaced = {
         n: m
         for n, m in values.items()
-        if n in asked or n.op is Op.ASSIGN or not (n in comes or graph.is_alone(n))
+        if n in asked or n.op is Op.ASSIGN or not (comes[n] or graph.is_alone(n))
     }
     shown = UOp.sink(*roots).substitute(memory).src
     replaced |= {
@@ -396,7 +387,7 @@ def root_of(tensor: Core) -> UOp:
     return tensor.uop if graph.is_memory(base_of_view(storage.value)) else storage.root()
 
 
-def readers_of_overwritten(form: CanonicalGraph, waiting: Iterable[Storage]) -> list[UOp]:
+def readers_of_overwritten(form: CanonicalGraph, roots: Iterable[UOp]) -> list[UOp]:
     """Nodes that living tensors still have to compute from memory which some roots overwrite, and
     the latest writes on several devices: one is done as a whole, whatever parts of it are read.
     """
@@ -405,8 +396,7 @@ def readers_of_overwritten(form: CanonicalGraph, waiting: Iterable[Storage]) -> 
     latest = set(form.assigned) - replaced
     parted = latest.difference(map(base_of, form.roots))
     whole = [n for n in form.assigned if n in parted and is_group(n.device)]
-    roots = dict.fromkeys(s.root() for s in waiting)
-    return [*whole, *readers(roots, replaced.__contains__, done, latest)]
+    return [*whole, *readers(dict.fromkeys(roots), replaced.__contains__, done, latest)]
 
 
 def readers(

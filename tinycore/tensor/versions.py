@@ -17,7 +17,6 @@ from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.held_values import escaped
 from tinycore.tensor.runtime import runtime
 from tinycore.uop.node import UOp
-from tinycore.uop.op import Op
 
 
 class Home:
@@ -63,13 +62,9 @@ def renewed(memory: Iterable[UOp]) -> dict[UOp, UOp]:
     return found
 
 
-def is_former(node: UOp) -> bool:
-    """True if a BUFFER is a former version, or a part of a MULTI is."""
-    if node.op is MULTI:
-        return any(map(is_former, node.src))
-    if node.op is RESHAPE:
-        return is_former(node.src[0])
-    return node.op is BUFFER and node in former
+def is_former(memory: UOp) -> bool:
+    """True if a BUFFER that memory shows, or that was written to in place, is a former version."""
+    return any(map(former.__contains__, buffers_below(memory)))
 
 
 def in_latest(memory: UOp) -> UOp:
@@ -88,6 +83,3 @@ def current(version: UOp) -> UOp:
     known = homes.get(version)
     found = None if known is None else known.current()
     return version if found is None else found
-
-
-BUFFER, MULTI, RESHAPE = Op.BUFFER, Op.MULTI, Op.RESHAPE

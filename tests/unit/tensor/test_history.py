@@ -20,7 +20,7 @@ from tinycore.errors import GradientError
 from tinycore.nn.optim import SGD
 from tinycore.tensor import gradient_sources, graph, history
 from tinycore.tensor.grad import passes_gradient
-from tinycore.tensor.gradient_sources import ended_at, reached, sources_at
+from tinycore.tensor.gradient_sources import ended_at, sources_at
 from tinycore.tensor.history import facts_of
 from tinycore.tensor.past import made_of
 from tinycore.uop.movement import base_of
@@ -53,7 +53,12 @@ def refused_after(read: str, match: str = "written to in place") -> AbstractCont
 def walked(node: UOp) -> set[UOp]:
     """The BUFFERs of floats, and the identities of tensors, that a gradient of a node goes to, by a
     walk of its own."""
-    below = reached(node)
+    below, stack = {node}, [node]
+    while stack:
+        above = stack.pop()
+        sources = above.src[above.op is Op.ASSIGN :] if passes_gradient(above) else ()
+        stack += {*sources} - below
+        below.update(sources)
     owned = {graph.identity(n.arg) for n in below if n.op is Op.OWN}
     return {memory for n in below for memory in sources_at(n)} | owned
 
