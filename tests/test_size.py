@@ -35,7 +35,7 @@ BUDGETS: Final = {
     "tinycore/nn/optim": 8_333,
     "tinycore/render": 17_938,
     "tinycore/schedule": 55_150,
-    "tinycore/tensor": 120_371,
+    "tinycore/tensor": 119_471,
     "tinycore/tensor/guards": 7_689,
     "tinycore/uop": 43_300,
     "plugins/tiny_amd": 42_480,
@@ -55,9 +55,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 474_536
+SUM: Final = 473_636
 """The budgets of the core together."""
-FLOORS: Final = 436_883
+FLOORS: Final = 435_983
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from functools import cached_property
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from tinycore._deferred import NumpyArray
 from tinycore.config import in_force, reader_of
 from tinycore.device.buffer import Buffer
-from tinycore.dtype import DType, dtypes
+from tinycore.dtype import dtypes
 from tinycore.errors import JitError
 from tinycore.schedule.device_memory import buffers_of
 from tinycore.tensor.aliases import buffers_below, is_realized
@@ -226,7 +225,7 @@ class Arguments:
             while base.op is Op.RESHAPE:
                 base = base.src[0]
             if base.op is not Op.BUFFER and waiting:
-                self.realize(self.tensors)
+                self.realize()
                 waiting = False
                 node = tensor.uop
                 base = base_of(node)
@@ -238,13 +237,12 @@ class Arguments:
                 nodes += buffers_below(node)
         return nodes
 
-    def realize(self, tensors: list[Tensor]) -> None:
+    def realize(self) -> None:
         """Compute unrealized tensors, and give memory to constants."""
-        tensors = [t for t in tensors if base_of(t.uop).op is not Op.BUFFER]
-        for tensor in tensors:
+        for tensor in self.tensors:
             if is_constant(tensor.uop):
                 tensor.replace(tensor.clone())  # other calls may give another number
-        if waiting := [t for t in tensors if not is_realized(t.uop)]:
+        if waiting := [t for t in self.tensors if not is_realized(t.uop)]:
             Tensor.realize(*waiting)
 
     @property
@@ -291,23 +289,19 @@ class Arguments:
         return facts
 
 
-Row: TypeAlias = tuple[bool | None, Op, Any, Op, UOp, DType, Any]
-"""A tensor that shows a whole buffer: if it requires a gradient, op and argument of its node, and
-op, device, dtype and size of the BUFFER, which may be that node."""
-
-
 class CallPattern:
     """The form of calls with one key whose arguments are all different whole buffers.
 
     A replayed function is mostly called as it was before, and to compare its arguments with those
-    takes a fraction of the time of making their key: one expression, compiled at the first call.
-    It keeps no tensor or memory alive.
+    takes a fraction of the time of making their key: one expression. It keeps no tensor or memory
+    alive.
     """
 
     def __init__(self, given: Arguments) -> None:
         """Raises AttributeError or IndexError for what is not a tensor, or shows no memory."""
         args, _ = given.given
-        self.rows = [compared_row(value) for value in args]
+        self.count = len(args)
+        self.buffers = expression_of(args)
         self.key = given.key
         self.settings = pattern_settings(in_force())
         self.device = runtime().default_device()
@@ -324,7 +318,7 @@ class CallPattern:
 
     def match(self, args: tuple[Any, ...], values: Mapping[str, Any]) -> Arguments | None:
         """The arguments of another such call. None says nothing: their key has to be made."""
-        if len(args) != len(self.rows) or pattern_settings(values) != self.settings:
+        if len(args) != self.count or pattern_settings(values) != self.settings:
             return None
         if not values["DEV"] and runtime().default_device() != self.device:
             return None
@@ -333,39 +327,34 @@ class CallPattern:
             return None
         return Arguments.matched(args, nodes, self.key)
 
-    @cached_property
-    def buffers(self) -> Callable[..., list[UOp] | None]:
-        """A function of the arguments: their BUFFERs; None if one is another than in the rows."""
-        scope: dict[str, Any] = {"Tensor": Tensor}
-        terms = []
-        for i, (flag, op, argument, base, device, dtype, size) in enumerate(self.rows):
-            found = {"op": op, "argument": argument, "base": base} | {
-                "device": device, "dtype": dtype, "size": size,
-            }  # fmt: skip
-            scope |= {f"{name}{i}": value for name, value in found.items()}
-            below = f"node{i}" if op is base else f"node{i}.src[0]"
-            terms += [
-                f"type(t{i}) is Tensor", f"t{i}._grad is None", f"t{i}._requires_grad is {flag}",
-                f"(node{i} := t{i}._view.value).op is op{i}", f"node{i}.arg == argument{i}",
-                f"(b{i} := {below}).op is base{i}", f"b{i}.src[0] is device{i}",
-                f"b{i}.dtype is dtype{i}", f"b{i}.arg == size{i}",
-            ]  # fmt: skip
-        given, shown = ([f"{x}{i}" for i in range(len(self.rows))] for x in "tb")
-        test, result = " and ".join(terms) or "True", ", ".join(shown)
-        lines = [f"def buffers({', '.join(given)}):", f"    return [{result}] if {test} else None"]
-        exec(compile("\n".join(lines), "pattern", "exec"), scope)
-        made: Callable[..., list[UOp] | None] = scope["buffers"]
-        return made
 
-
-def compared_row(tensor: Any) -> Row:
-    """The row of a tensor. Raises AttributeError or IndexError for what has none."""
-    node = base = tensor.uop
-    if node.op is not Op.BUFFER:
-        base = node.src[0]
-    return (
-        tensor._requires_grad, node.op, node.arg, base.op, base.src[0], base.dtype, base.arg
-    )  # fmt: skip
+def expression_of(tensors: Sequence[Any]) -> Callable[..., list[UOp] | None]:
+    """A function of as many arguments: their BUFFERs; None if one is shown otherwise, or of another
+    kind, than those of some tensors.
+    """
+    scope: dict[str, Any] = {"Tensor": Tensor}
+    terms = []
+    for i, tensor in enumerate(tensors):
+        node = base = tensor.uop
+        below = f"node{i}"
+        if node.op is not Op.BUFFER:
+            base, below = node.src[0], f"{below}.src[0]"
+        found = {"op": node.op, "argument": node.arg, "base": base.op} | {
+            "device": base.src[0], "dtype": base.dtype, "size": base.arg,
+        }  # fmt: skip
+        scope |= {f"{name}{i}": value for name, value in found.items()}
+        terms += [
+            f"type(t{i}) is Tensor", f"t{i}._grad is None",
+            f"t{i}._requires_grad is {tensor._requires_grad}",
+            f"(node{i} := t{i}._view.value).op is op{i}", f"node{i}.arg == argument{i}",
+            f"(b{i} := {below}).op is base{i}", f"b{i}.src[0] is device{i}",
+            f"b{i}.dtype is dtype{i}", f"b{i}.arg == size{i}",
+        ]  # fmt: skip
+    given, shown = ([f"{x}{i}" for i in range(len(tensors))] for x in "tb")
+    test, result = " and ".join(terms) or "True", ", ".join(shown)
+    text = f"lambda {', '.join(given)}: [{result}] if {test} else None"
+    made: Callable[..., list[UOp] | None] = eval(text, scope)
+    return made
 
 
 def first_occurrences(nodes: list[UOp]) -> tuple[int, ...]:

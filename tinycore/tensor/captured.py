@@ -81,11 +81,6 @@ class Capture:
             return True
         return guard.holds(around.roots(given.objects))
 
-    def guard_facts(self, given: Arguments) -> list[tuple[str, Hashable]]:
-        """The guarded facts of a call: its arguments, and the environment of the function."""
-        around = [] if self.around is None else self.around.walk(given.objects).guard().facts()
-        return [*given.facts, *around]
-
     def forget(self) -> None:
         """Drop the capture: the next two calls run the function again."""
         self.first = self.recorded = None
@@ -265,14 +260,14 @@ class Capture:
         assert recorded is not None and guard is not None and around is not None, "as captured"  # noqa: PT018
         roots, done, rows = around.roots(given.objects), recorded.gradients.places, []
         for number, side in enumerate(recorded.side_outputs):
-            if done and number in recorded.unshared:
+            if done and number in recorded.overwritable:
                 continue
             new = rebuilt(side.value, Output, lambda output: output.shown(nodes, given.naming))
             if side.tensor is None:
                 guard.put(roots, side.box, side.place, new)
             elif (owner := side.tensor()) is not None:
                 owner.grad = new
-                if number in recorded.unshared:
+                if number in recorded.overwritable:
                     new._is_seen = False
                     rows.append((side.tensor, new, new.uop, side.value.places[0]))
         if rows:

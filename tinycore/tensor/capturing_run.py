@@ -177,8 +177,7 @@ class CapturingRun:
         tensors = [tensor for change in self.kept for tensor in tensors_in(change.before)]
         known = self.change_set.before
         found = [known.get(id(tensor)) or Before.of(tensor) for tensor in tensors]
-        kept = [b for t, b in self.gradients if t.grad is not None]
-        return found + [grad for grad in kept if grad is not None]
+        return found + [b for t, b in self.gradients if b is not None and t.grad is not None]
 
     @property
     def passing(self) -> set[int]:
@@ -215,8 +214,7 @@ class CapturingRun:
         self.proxies.check(self.name, recording)
         self.check_replaced(recording)
         self.check_moved()
-        is_first = clears_gradients(self.gradients) or self.fills_others()
-        if self.known.first is not None and not is_first:
+        if self.known.first is not None and not self.does_once():
             compare(self.name, self.known.first, Run.of(recording))
         self.check_changes()
         self.check_arrays(recording)
@@ -224,9 +222,9 @@ class CapturingRun:
         self.check_survivors(recording)
         if not self.is_settled():
             return None
-        if not recording.items and self.known.conditions:  # these numbers leave nothing to be done
-            return None
         if not recording.items:
+            if self.known.conditions:  # these numbers leave nothing to be done
+                return None
             raise JitError(
                 f"{self.name} launched nothing, so there is nothing to replay. Remove TinyJit."
             )
@@ -336,12 +334,13 @@ class CapturingRun:
         return [(b, tensor) for b, tensor in self.change_set.moved() if id(tensor) not in passing]
 
     @while_walking
-    def fills_others(self) -> bool:
-        """True if tensors that waited before this run were computed by it, of whatever thread, or
-        by another thread where the function reads them: it may have computed them as well.
+    def does_once(self) -> bool:
+        """True if this run did what need not be done again: a gradient, perhaps of a call that
+        failed, was taken away, or tensors that waited before were computed by it, of whatever
+        thread, or by another thread where the function reads them: it may have computed them, too.
         """
         reached = self.reached
-        return any(
+        return clears_gradients(self.gradients) or any(
             b.waits and (self.is_own(tensor) or id(tensor) in reached)
             for b, tensor in self.changed_from_before()
         )
@@ -353,7 +352,7 @@ class CapturingRun:
         Values computed for such a tensor need not be computed again. Raises JitError where memory
         was replaced, or each call finds something new to do.
         """
-        settled = not (self.other or self.fills_others() or clears_gradients(self.gradients))
+        settled = not (self.other or self.does_once())
         for b, tensor in self.changed_from_before():
             if b.waits or not self.is_own(tensor):
                 continue

@@ -203,7 +203,8 @@ class TinyJit(Generic[Parameters, Result]):
         known = self.captures
         if len(known) >= MOST_CAPTURES:
             before = known[next(reversed(known))].facts
-            now = Capture(self.name, self.around).guard_facts(given)
+            assert self.around is not None, "there is a function to run"
+            now = [*given.facts, *self.around.walk(given.objects).guard().facts()]
             what = "; ".join([*differences(before, now), *self.broken(given)[-1:]])
             raise JitError(
                 f"{self.name} was called in {MOST_CAPTURES} ways, each of which needs a "

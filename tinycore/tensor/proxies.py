@@ -54,10 +54,11 @@ class ArgumentProxies:
         return list(self.made.values())
 
     def substitute_in(self, arguments: Any) -> Any:
-        """The same arguments with a proxy for each tensor."""
+        """The same arguments with proxies of the tensors, and Sizes by the names of the capture."""
         if self.are_used:
             arguments = rebuilt(arguments, Tensor, self.tensor)
-        return rename_sizes(self.given, arguments)
+        naming = self.given.naming
+        return arguments if naming is None else rebuilt(arguments, Size, naming.held)
 
     def tensor(self, original: Tensor) -> Tensor:
         """The proxy of a tensor."""
@@ -161,12 +162,6 @@ def name_back(naming: Naming, change_set: ChangeSet) -> None:
             continue
         if (new := exchanging(node, naming.back)) is not node and tensor.uop is node:
             tensor._become(new)
-
-
-def rename_sizes(given: Arguments, arguments: Any) -> Any:
-    """Arguments with Sizes over the names that a captured function sees."""
-    naming = given.naming
-    return arguments if naming is None else rebuilt(arguments, Size, naming.held)
 
 
 def finish_writes(reached: Iterable[Any]) -> None:

@@ -44,7 +44,7 @@ stale_choices: Final[Callable[..., set[UOp]]] = deferred(
 
 SOURCES: Final = frozenset({Op.BUFFER, Op.BUFFER_VIEW, Op.ASSIGN, Op.CALL, Op.OWN})
 """Ops at which a gradient may arrive."""
-SHOWING: Final = MOVEMENT | {Op.OWN}
+NAMED_BY: Final = MOVEMENT | {Op.OWN}
 """Ops by which a tensor that is realized by name shows what is computed."""
 
 
@@ -197,11 +197,11 @@ def end_anew(form: CanonicalGraph, replaced: Mapping[UOp, UOp]) -> set[UOp]:
 def differentiable(
     form: CanonicalGraph, replaced: dict[UOp, UOp], asked: set[UOp]
 ) -> dict[UOp, UOp]:
-    """What stays differentiable of a run, each with its memory: the writes come first."""
+    """Nodes of a run that stay differentiable, each with its memory: the writes come first."""
     is_asked = asked.issuperset(form.roots)
     if is_asked and not form.assigned:
         return {}
-    named = {source_below(root, SHOWING) for root in asked}
+    named = {source_below(root, NAMED_BY) for root in asked}
     if is_asked and named.issuperset(form.assigned):
         return {}
     named |= asked

@@ -39,7 +39,7 @@ class Output:
     @cached_property
     def parameters(self) -> list[UOp]:
         """The BUFFERs in the form, in the order of `places`."""
-        return sorted(buffers_below(self.form), key=lambda n: int(n.src[1].arg), reverse=True)
+        return buffers_below(self.form)
 
     @cached_property
     def is_sized(self) -> bool:
@@ -252,20 +252,19 @@ class RecordedCall:
         return tuple(dict.fromkeys(p for leaf in leaves_of(self.result) for p in leaf.places))
 
     @cached_property
+    def unshared(self) -> frozenset[Buffer]:
+        """New memory that the result alone shows, or one tensor left outside."""
+        left = leaves_of([side.value for side in self.side_outputs])
+        places = [*self.shown, *[place for output in left for place in output.places]]
+        used = Counter([self.step.outputs[place] for place in places])
+        return frozenset([buffer for buffer in self.step.fresh_outputs if used[buffer] == 1])
+
+    @cached_property
     def keeps_results(self) -> bool:
         """True if results have their memory alone, and it is little."""
-        outputs = self.step.outputs
-        left = {
-            outputs[p] for leaf in self.outputs[len(leaves_of(self.result)) :] for p in leaf.places
-        }
-        found = [outputs[place] for place in self.shown if type(self.bindings[place]) is not int]
-        return (
-            COUNTS
-            and len({*found}) == len(self.shown) > 0
-            and left.isdisjoint(found)
-            and {*self.step.fresh_outputs}.issuperset(found)
-            and sum(buffer.nbytes for buffer in found) <= MOST_KEPT_BYTES
-        )
+        found = [self.step.outputs[place] for place in self.shown]
+        is_little = 0 < sum(buffer.nbytes for buffer in found) <= MOST_KEPT_BYTES
+        return COUNTS and is_little and self.unshared.issuperset(found)
 
     def keep(self, nodes: Mapping[int, UOp]) -> KeptResult:
         """Keep a new result, of which nobody else knows yet."""
@@ -289,20 +288,17 @@ class RecordedCall:
         return found
 
     @cached_property
-    def unshared(self) -> frozenset[int]:
-        """Numbers of side outputs in memory of their own, which later replays may overwrite."""
-        used = Counter(place for output in self.outputs for place in output.places)
-        new = set(self.step.fresh_outputs)
-
-        def is_alone(value: Any) -> bool:
-            if type(value) is not Output or len(value.places) != 1:
-                return False
-            (place,) = value.places
-            is_whole = value.form.op is Op.BUFFER or value.form.src[0].op is Op.BUFFER
-            return is_whole and used[place] == 1 and self.step.outputs[place] in new
-
-        sides = enumerate(self.side_outputs)
-        return frozenset([n for n, side in sides if side.tensor and is_alone(side.value)])
+    def overwritable(self) -> frozenset[int]:
+        """Numbers of gradients in memory of their own, which later replays may overwrite."""
+        return frozenset(
+            [
+                number
+                for number, side in enumerate(self.side_outputs)
+                if side.tensor and type(side.value) is Output
+                if side.value.form.op is Op.BUFFER or side.value.form.src[0].op is Op.BUFFER
+                if self.step.outputs[side.value.places[0]] in self.unshared
+            ]
+        )
 
     def __reduce__(self) -> tuple[object, ...]:
         return RecordedCall, (
