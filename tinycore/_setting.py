@@ -220,7 +220,7 @@ _ON = frozenset({"1", "true", "yes", "on"})
 
 
 def switch(default: bool, doc: str) -> Setting[bool]:
-    """On or off."""
+    """A switch: on or off."""
 
     def convert(value: object) -> bool:
         word = str(value).strip().lower()

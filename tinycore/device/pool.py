@@ -132,7 +132,7 @@ class LRUAllocator:
         memory.add(self)
 
     def alloc(self, kind: Kind) -> Handle:
-        """So many bytes, aligned, or an image; not cleared.
+        """Memory of a size, aligned, or an image; not cleared.
 
         Raises ArgumentError for a size below 1, OutOfMemory when the device has no more.
         """

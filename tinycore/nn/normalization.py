@@ -105,7 +105,7 @@ def _standard_moments(size: int) -> tuple[Tensor, Tensor]:
 
 
 def _precise(x: Tensor) -> Tensor:
-    """In float32 at least."""
+    """The input in float32 at least."""
     return x.cast(least_upper_dtype(x.dtype, dtypes.float32))
 
 

@@ -79,7 +79,7 @@ def of_constant(node: UOp, sources: Sources) -> UOp:
 
 @rule(Op.CONTIGUOUS, Op.DETACH, Op.OWN, Op.CONTIGUOUS_BACKWARD, Op.CALL, Op.VALUE)
 def of_identity(node: UOp, sources: Sources) -> UOp:
-    """Part by part."""
+    """Shard by shard."""
     return each(node, sources, sources[0].arg)
 
 

@@ -206,7 +206,7 @@ class CosineAnnealingLR(LRScheduler):
 
 
 class OneCycleLR(LRScheduler):
-    """Up to `max_lr` and down again, once (https://arxiv.org/abs/1708.07120).
+    """A rate that goes up to `max_lr` and down again, once (https://arxiv.org/abs/1708.07120).
 
     From max_lr / div_factor up in the first `pct_start` of `total_steps`, then down to the first
     rate / final_div_factor; with `three_phase`, down to the first rate as fast as it came, then to
@@ -382,12 +382,12 @@ class ReduceLROnPlateau:
 
 
 def eased(remaining: Tensor) -> Tensor:
-    """From 1 to 0 along half a cosine: (1 - cos(pi * remaining)) / 2, exact near 0."""
+    """The factor from 1 to 0 along half a cosine: (1 - cos(pi * remaining)) / 2, exact near 0."""
     return (remaining * (math.pi / 2)).sin().square()
 
 
 def straight(remaining: Tensor) -> Tensor:
-    """From 1 to 0 along a line."""
+    """The factor from 1 to 0 along a line."""
     return remaining
 
 

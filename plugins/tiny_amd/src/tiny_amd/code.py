@@ -64,7 +64,7 @@ class Descriptor:
 
     @classmethod
     def read(cls, data: bytes) -> Descriptor:
-        """From memory."""
+        """Parse a descriptor from its bytes."""
         shared, private, kernarg = struct.unpack_from("<III", data)
         (entry,) = struct.unpack_from("<q", data, 16)
         rsrc3, rsrc1, rsrc2, properties = struct.unpack_from("<IIIH", data, 44)

@@ -72,7 +72,7 @@ class AmdQueue(HWQueue):
         raise NotImplementedError
 
     def sleep(self) -> None:
-        """While there is no room."""
+        """Wait while the ring has no room."""
         self.device.wait_for_events()
 
 

@@ -58,7 +58,7 @@ class Forks:
     count = 0
 
     def add(self) -> None:
-        """In a forked child."""
+        """Increase the count of forks, in the child."""
         self.count += 1
 
 

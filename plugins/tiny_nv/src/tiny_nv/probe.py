@@ -44,7 +44,7 @@ class CardInfo:
 
     @property
     def arch(self) -> str:
-        """As compilers call it: sm_90."""
+        """The name that compilers have for it: sm_90."""
         major, minor = self.capability
         return f"sm_{major}{minor}"
 

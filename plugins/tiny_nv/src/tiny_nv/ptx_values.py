@@ -160,7 +160,7 @@ def integer_value(u: UOp, operands: list[str], text: Text) -> str:
 
 
 def shift(u: UOp, amount: str, text: Text) -> str:
-    """By how much to shift, as the 32 bits that PTX wants, modulo the width."""
+    """The amount of a shift, as the 32 bits that PTX wants, modulo the width."""
     if text.kind(u.src[1].dtype).bits == "b64" and amount.startswith("%"):
         amount = text.new(UINT, "cvt.u32.u64", amount)
     if is_safe_shift(u):

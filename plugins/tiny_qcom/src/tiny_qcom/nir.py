@@ -480,7 +480,7 @@ class Nir(Renderer):
         return self.cut(u.dtype, found, out) if u.op in WRAPPING else found
 
     def amount(self, u: UOp, amount: str, out: Listing) -> str:
-        """By how much to shift, as 32 bits, modulo the width."""
+        """The amount of a shift, as 32 bits, modulo the width."""
         if self.bits(u.src[1].dtype, out) == 64:
             amount = out.new("u2u32", amount)
         if is_safe_shift(u):

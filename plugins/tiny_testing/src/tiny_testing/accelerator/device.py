@@ -237,7 +237,7 @@ def external_memory(content: bytes) -> tuple[int, object]:
 
 
 def excess(a: numpy.ndarray[Any, Any], b: numpy.ndarray[Any, Any]) -> object:
-    """By how much one number exceeds another; 0 if it does not."""
+    """The excess of one number over another; 0 if there is none."""
     return numpy.maximum(a - b, 0)
 
 

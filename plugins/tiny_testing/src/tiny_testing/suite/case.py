@@ -100,7 +100,7 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """As pytest writes it: `test_operation[ADD-int32]`."""
+        """The name as pytest writes it: `test_operation[ADD-int32]`."""
         return self.case.name + (f"[{self.variant.name}]" if self.variant else "")
 
     @property

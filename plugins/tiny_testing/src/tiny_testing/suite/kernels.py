@@ -118,7 +118,7 @@ def run(
 
 
 def integers(size: int, seed: int = 0) -> Array:
-    """Numbers without a pattern."""
+    """Random numbers."""
     return numpy.random.default_rng(seed + size).integers(-999, 999, size).astype(numpy.int32)
 
 

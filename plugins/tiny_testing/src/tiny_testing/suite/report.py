@@ -48,7 +48,7 @@ class Word:
 
     @property
     def verdict(self) -> str:
-        """In a few words: proven, disproven, not claimed, works without being claimed."""
+        """Verdict in a few words: proven, disproven, not claimed, works without being claimed."""
         if not self.trials:
             return "claimed, not tried" if self.claimed else "not claimed"
         if self.claimed:

@@ -57,7 +57,7 @@ class Subject:
 
     @property
     def name(self) -> str:
-        """As tensors name it: "CPU", "CPU:1"."""
+        """The device as tensors name it: "CPU", "CPU:1"."""
         return self.target.name
 
     @contextmanager

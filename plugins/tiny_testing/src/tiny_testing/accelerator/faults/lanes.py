@@ -68,7 +68,7 @@ class JoinedBits(Rewriter):
     """Bits of addresses that should be exchanged are joined, so pieces of rows coincide."""
 
     def changed(self, node: UOp) -> Sequence[UOp]:
-        """OR for XOR."""
+        """Replace an XOR by an OR."""
         is_place = node.op is Op.XOR and node.dtype is dtypes.index
         return (node.replace(op=Op.OR),) if is_place else (node,)
 
@@ -109,7 +109,7 @@ class WidenedShift(Rewriter):
     """Numbers of 8 bits are shifted as those of 32, so amounts are taken modulo 32."""
 
     def changed(self, node: UOp) -> Sequence[UOp]:
-        """Through uint32."""
+        """Shift in uint32."""
         if node.op not in SHIFTS or node.dtype.scalar() is not dtypes.uint8:
             return (node,)
         a, b = (cast_lanes(s, dtypes.uint32) for s in node.src)
@@ -183,7 +183,7 @@ class SignedLanes(Vectors):
     """Lanes of floats become uint32 through int32, as where there is no instruction for them."""
 
     def changed(self, node: UOp) -> Sequence[UOp]:
-        """Through int32."""
+        """Convert by way of int32."""
         if node.dtype.count == 1 or not is_cast(node, dtypes.float32, dtypes.uint32):
             return (node,)
         signed = cast_lanes(node.src[0], dtypes.int32)
@@ -211,7 +211,7 @@ class TruncatedTruth(Vectors):
     """Lanes of floats become bools through integers, so a half is false."""
 
     def changed(self, node: UOp) -> Sequence[UOp]:
-        """Through int32."""
+        """Convert by way of int32."""
         if node.dtype.count == 1 or not is_cast(node, dtypes.float32, dtypes.bool):
             return (node,)
         cut = cast_lanes(node.src[0], dtypes.int32)
@@ -223,7 +223,7 @@ class UnsignedWidening(Vectors):
     """Lanes of int8 are widened without their sign."""
 
     def changed(self, node: UOp) -> Sequence[UOp]:
-        """Through uint8."""
+        """Widen from uint8."""
         if node.dtype.count == 1 or not is_cast(node, dtypes.int8, dtypes.int32):
             return (node,)
         unsigned = bits_as(node.src[0], dtypes.uint8)

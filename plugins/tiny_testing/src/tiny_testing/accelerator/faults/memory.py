@@ -85,7 +85,7 @@ class PaddedCopy(Memory):
     """A write is rounded up to words, and changes what lies behind."""
 
     def write(self, dst: Span, src: memoryview) -> None:
-        """Up to three more."""
+        """Write up to three bytes more."""
         more = min(-src.nbytes % 4, dst.size - src.nbytes)
         super().write(dst, memoryview(bytes(src) + bytes(more)))
 
@@ -109,7 +109,7 @@ class ChunkedCopy(Memory):
     """A write in chunks of 4 MiB forgets the last one."""
 
     def write(self, dst: Span, src: memoryview) -> None:
-        """Whole chunks only, where there are several."""
+        """Write whole chunks alone, if there are several."""
         chunk = 4 << 20
         super().write(dst, src[: src.nbytes // chunk * chunk] if src.nbytes > chunk else src)
 
@@ -170,7 +170,7 @@ class WrongError(Memory):
     """An error that the core does not take for lack of memory is raised where there is no room."""
 
     def alloc(self, size: int) -> Span:
-        """As it should be but for the class."""
+        """Raise an error of another class."""
         try:
             return super().alloc(size)
         except OutOfMemory as error:
@@ -184,7 +184,7 @@ class LostContext(Memory):
     is_lost = False
 
     def alloc(self, size: int) -> Span:
-        """Notes when memory was short."""
+        """Allocate, and note when memory is short."""
         try:
             return super().alloc(size)
         except OutOfMemory:
@@ -192,7 +192,7 @@ class LostContext(Memory):
             raise
 
     def write(self, dst: Span, src: memoryview) -> None:
-        """Only while all is well."""
+        """Write, unless memory was short before."""
         if not self.is_lost:
             super().write(dst, src)
 
@@ -204,7 +204,7 @@ class SharedStaging(Memory):
     staged = b""
 
     def write(self, dst: Span, src: memoryview) -> None:
-        """From whatever the last thread staged."""
+        """Write what the last thread has staged."""
         self.staged = bytes(src)
         time.sleep(0.001)
         super().write(dst, memoryview(self.staged)[: src.nbytes])
@@ -218,7 +218,7 @@ class ShortPeerCopy(Memory):
     """A copy between devices moves whole pages only."""
 
     def copy_from(self, dst: Span, src: Span, size: int, source: Any) -> None:
-        """Without the rest."""
+        """Copy whole pages, without the rest."""
         super().copy_from(dst, src, (size - 1) // 4096 * 4096, source)
 
 
@@ -236,7 +236,7 @@ class LateStranger(Memory):
         self.made: dict[Block, int] = {}
 
     def alloc(self, size: int) -> Span:
-        """With its number."""
+        """Allocate, and number the block."""
         span = super().alloc(size)
         self.made[span.block] = next(numbers)
         return span
@@ -267,7 +267,7 @@ class WrongRefusal(Unreached):
     """An error that the core does not take for it says that another device is not reached."""
 
     def refuse(self, size: int) -> NoReturn:
-        """As it should be but for the class."""
+        """Raise an error of another class."""
         raise DeviceError(f"{size} bytes of another device cannot be mapped here")
 
 
@@ -288,7 +288,7 @@ class WholeLent(Accelerator):
     """A part is said to begin where its allocation does."""
 
     def address(self, handle: Span) -> tuple[int, int]:
-        """Without the start."""
+        """The address of the allocation, without the start of the part."""
         return super().address(handle)[0], 0
 
 

@@ -41,7 +41,7 @@ class LargestGrid(Accelerator):
     """A launch has the most groups that there can be, whatever its values."""
 
     def load(self, binary: bytes, info: ProgramInfo) -> Kept:
-        """With a grid of a fixed size."""
+        """Load a program with a grid of fixed size."""
         return super().load(binary, replace(info, grid_extents=()))
 
 
@@ -64,7 +64,7 @@ class PackedSlots(Accelerator):
     """Slots are numbered without those that a program does not write."""
 
     def run(self, kept: Kept, buffers: Sequence[Span], values: Sequence[int]) -> None:
-        """Written ones first, whatever their numbers."""
+        """Pass written buffers first, whatever their slots."""
         written = [b for n, b in enumerate(buffers) if n in kept.info.written]
         others = [b for n, b in enumerate(buffers) if n not in kept.info.written]
         super().run(kept, [*written, *others], values)
@@ -88,7 +88,7 @@ class ViewIsWhole(Accelerator):
     """Programs get the block, not the part of it that a view is."""
 
     def argument(self, span: Span) -> Any:
-        """From its beginning."""
+        """The block from its beginning."""
         return self.allocator.place(Span(span.block, 0, span.block.size))
 
 
@@ -112,11 +112,11 @@ class StaleSignal(Queue):
     """Waiting compares with the signal's value before the last command."""
 
     def wait(self, value: int) -> None:
-        """One too few."""
+        """Wait for a value that is one too small."""
         super().wait(value - 1)
 
     def ask(self, command: Callable[[], None]) -> int:
-        """Slowly, so that what is not waited for is not done."""
+        """Delay a command, so that what is not waited for is not done."""
 
         def slow() -> None:
             time.sleep(0.005)
@@ -130,7 +130,7 @@ class WriteOvertakes(Memory):
     """A write goes to memory at once, past the queue."""
 
     def write(self, dst: Span, src: memoryview) -> None:
-        """Now."""
+        """Do it at once, past the queue."""
         self.inner.write(self.place(dst), src)
 
 
@@ -143,7 +143,7 @@ class LateWrite(Memory):
         self.copies = Queue()
 
     def write(self, dst: Span, src: memoryview) -> None:
-        """Later."""
+        """Write from another queue."""
         staged = bytes(src)
 
         def late() -> None:
@@ -214,7 +214,7 @@ class SharedArguments(Accelerator):
     def launch(
         self, kept: Kept, buffers: list[Span], values: list[int], wait: bool
     ) -> float | None:
-        """From the one place."""
+        """Launch with arguments that all launches share."""
         self.arguments = buffers, values
         self.queue.ask(lambda: time.sleep(0.0005))
         self.queue.ask(lambda: self.run(kept, *self.arguments))
@@ -271,7 +271,7 @@ class StaleScratch(KeptGraph):
         self.scratch = device.scratch
 
     def __call__(self, *, wait: bool = False) -> float | None:
-        """With the scratch of then, once all before is done."""
+        """Launch with the scratch memory of the time when the graph was made."""
         self.device.synchronize()
         now, self.device.scratch = self.device.scratch, self.scratch
         super().__call__(wait=True)
@@ -286,7 +286,7 @@ class GraphOnce(KeptGraph):
     is_done = False
 
     def __call__(self, *, wait: bool = False) -> float | None:
-        """Once."""
+        """Run the first time alone."""
         if self.is_done:
             return 0.0 if wait else None
         self.is_done = True
@@ -342,7 +342,7 @@ class EarlyGraph(KeptGraph):
         device.queue.ask(self.hold)  # until then, nothing asked is done
 
     def __call__(self, *, wait: bool = False) -> float | None:
-        """Now."""
+        """Do it at once, past the queue."""
         for program, handles, values in self.launches:
             self.past_the_queue(program, handles, values)
         self.has_run.set()
@@ -363,7 +363,7 @@ class OverlappedGraph(KeptGraph):
     """Launches begin as soon as none that they must wait for is left."""
 
     def __call__(self, *, wait: bool = False) -> float | None:
-        """In rounds: those that wait for none, those that wait for these, and so on."""
+        """Launch in rounds: those that wait for none, those that wait for these, and so on."""
         held, rounds = self.launches, [0] * len(self.launches)
         for later, (_, theirs, _) in enumerate(held):
             for earlier, (_, ours, _) in enumerate(held[:later]):
@@ -392,6 +392,6 @@ class PartsApart(OverlappedGraph):
     """Parts of one memory that begin elsewhere are taken for memory of their own."""
 
     def must_wait(self, later: list[Span], earlier: list[Span]) -> bool:
-        """Conflict only where both begin at one place."""
+        """True only if two spans begin at one byte."""
         written = [(later[0], span) for span in earlier] + [(earlier[0], span) for span in later]
         return any(overlap(a, b) and a.start == b.start for a, b in written)

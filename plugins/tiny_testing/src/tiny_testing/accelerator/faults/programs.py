@@ -18,7 +18,7 @@ class FlippedComparison(Rewriter):
     """a < b is written as b < a."""
 
     def changed(self, node: UOp) -> Sequence[UOp]:
-        """With its operands exchanged."""
+        """Exchange the operands."""
         if node.op is Op.CMPLT and node.src[0].dtype.scalar() is dtypes.int32:
             return (node.with_src(node.src[::-1]),)
         return (node,)
@@ -98,7 +98,7 @@ class ForgottenGate(Rewriter):
     """A gated load whose gate is closed gives 1, not its alternative."""
 
     def changed(self, node: UOp) -> Sequence[UOp]:
-        """Another alternative."""
+        """Replace the alternative of a gated load."""
         if node.op is not Op.LOAD or len(node.src) < 2 or node.dtype is not dtypes.float32:
             return (node,)
         one = node.src[1].const_like(1.0)
@@ -132,7 +132,7 @@ class PartialBarrier(Rewriter):
     """A barrier stands in a branch that only some threads of a group take."""
 
     def ordered(self, line: list[UOp]) -> Sequence[UOp]:
-        """In a loop that the first thread leaves before it begins."""
+        """Put the barrier into a loop that the first thread skips."""
         threads = [u for u in line if u.op is Op.SPECIAL and u.arg.startswith("block")]
         order: list[UOp] = []
         for node in line:
@@ -175,7 +175,7 @@ class ShortLoops(Rewriter):
     """Loops end after 65,535 rounds, as if they had no end, and the program goes on."""
 
     def changed(self, node: UOp) -> Sequence[UOp]:
-        """No more rounds."""
+        """Limit the steps of loops."""
         if node.op is not Op.RANGE or int(node.src[0].bounds[1]) <= 0xFFFF:
             return (node,)
         fewer = UOp.index(0xFFFF)
@@ -213,7 +213,7 @@ class FirstOfWord(Rewriter):
     """The first of two numbers of 16 bits in one word of shared memory is read for both."""
 
     def changed(self, node: UOp) -> Sequence[UOp]:
-        """The even place."""
+        """The index, rounded down to an even one."""
         if node.op is not Op.LOAD or not is_shared(node) or node.dtype.itemsize != 2:
             return (node,)
         index = node.src[0]
@@ -229,7 +229,7 @@ class WidenedByZeros(Rewriter):
     """A byte that is read from memory is widened by zeros, whatever its sign."""
 
     def changed(self, node: UOp) -> Sequence[UOp]:
-        """As if it had no sign."""
+        """Load the byte as unsigned."""
         if node.op is not Op.CAST or node.src[0].op is not Op.LOAD:
             return (node,)
         if node.src[0].dtype is not dtypes.int8:
@@ -243,7 +243,7 @@ class TurnedFragment(Rewriter):
     """A lane gives its elements of the left matrix to the matrix unit in the opposite order."""
 
     def changed(self, node: UOp) -> Sequence[UOp]:
-        """From the last to the first."""
+        """Reverse the elements of a lane."""
         if node.op is not Op.MATRIX:
             return (node,)
         left, *others = node.src
