@@ -37,7 +37,6 @@ SHARED_FUNCTIONS: Final = {
     "add": "protocol of commands: add the command to the command line",
     "run": "protocol of commands: run the command",
     "main": "protocol of programs: what `python -m` calls",
-    "propose": "protocol of strategies: the plans proposed for a kernel",
     "program": "protocol of fuzzers: the program of a seed",
     "check": "protocol of fuzzers: run a random program and return what is wrong",
     "smaller": "protocol of fuzzers: the programs that a failing one shrinks to",

@@ -20,15 +20,15 @@ sys.path.append(str(ROOT))  # last: what is installed comes first
 from benchmarks.size import folder_sizes, sums  # noqa: E402
 
 BUDGETS: Final = {
-    "tinycore": 19_949,
+    "tinycore": 19_954,
     "tinycore/array_api": 10_902,
     "tinycore/builtin": 14_513,
     "tinycore/cli": 9_697,
     "tinycore/device": 20_223,
-    "tinycore/engine": 21_097,
-    "tinycore/lower": 48_324,
+    "tinycore/engine": 21_069,
+    "tinycore/lower": 47_116,
     "tinycore/lower/steps": 13_093,
-    "tinycore/lower/strategies": 25_458,
+    "tinycore/lower/strategies": 25_893,
     "tinycore/linalg": 7_459,
     "tinycore/nn": 16_348,
     "tinycore/nn/files": 14_692,
@@ -55,9 +55,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 473_636
+SUM: Final = 472_845
 """The budgets of the core together."""
-FLOORS: Final = 435_983
+FLOORS: Final = 435_253
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

@@ -29,33 +29,42 @@ from tinycore.lower.steps.tensorize import (
     factors_of,
     rounded_operand,
 )
-from tinycore.lower.strategies.block_order import order_blocks
 from tinycore.lower.strategies.grid import launch_outputs, load_rows
-from tinycore.lower.strategies.grid_shared import (
-    ADDRESSES,
-    DEPTHS,
-    GROUPS_BESIDE,
-    GroupTile,
-    LoopTile,
-    RegisterTile,
+from tinycore.lower.strategies.grid_sides import (
     Sides,
-    cut_depth,
-    cut_side,
-    fits_group,
     groups_of,
-    innermost_group,
+    longest,
     operand_accesses,
     sides_among,
     sides_of,
-    stage_operands,
-    steps_in_tile,
-    threads_in,
-    tiles_of,
     tiles_of_sides,
 )
-from tinycore.lower.strategies.group_fills import SECTOR_BYTES, deal_out, least_stride
-from tinycore.lower.strategies.matrix_sides import longest
-from tinycore.lower.strategies.matrix_unit import dimension
+from tinycore.lower.strategies.grid_stages import (
+    GROUPS_BESIDE,
+    SECTOR_BYTES,
+    deal_out,
+    fits_group,
+    least_stride,
+    stage_operands,
+    stages_of,
+)
+from tinycore.lower.strategies.grid_tiling import (
+    cut_depth,
+    cut_side,
+    dimension,
+    innermost_group,
+    order_blocks,
+    steps_in_tile,
+)
+from tinycore.lower.strategies.levels import (
+    ADDRESSES,
+    DEPTHS,
+    GroupTile,
+    LoopTile,
+    Tile,
+    threads_in,
+    tiles_of,
+)
 from tinycore.lower.tile import Bind, Fuse, Reorder, Split, Tail
 from tinycore.schedule.operand_layout import (
     Operand,
@@ -91,13 +100,13 @@ __all__ = [
     "Operand",
     "ProductLoops",
     "Proposal",
-    "RegisterTile",
     "Reorder",
     "Sides",
     "Split",
     "Stage",
     "Tail",
     "Tensorize",
+    "Tile",
     "arrays_of",
     "copied_from",
     "copies_for_units",
@@ -130,6 +139,7 @@ __all__ = [
     "sides_among",
     "sides_of",
     "stage_operands",
+    "stages_of",
     "steps_in_tile",
     "stores_of",
     "threads_in",

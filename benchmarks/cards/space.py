@@ -17,7 +17,8 @@ from tiny_qcom.textures import Block, cost_of, suits_textures, tile_textured
 from tinycore.lower.cost import Cost, Proposal
 from tinycore.lower.draft import Draft, fuse_loops
 from tinycore.lower.kernel_facts import KernelFacts
-from tinycore.lower.strategies.grid_shared import DEPTHS, GroupTile, LoopTile, Sides, sides_of
+from tinycore.lower.strategies.grid_sides import Sides, sides_of
+from tinycore.lower.strategies.levels import DEPTHS, GroupTile, LoopTile
 from tinycore.lower.tile import Plan
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp

@@ -22,7 +22,7 @@ from tinycore import Context, Tensor
 from tinycore.device.buffer import Buffer
 from tinycore.engine import engine
 from tinycore.lower.plan import plan_for
-from tinycore.lower.plan_neighbors import candidate_of, finished, neighbors, starts
+from tinycore.lower.plan_neighbors import default, neighbors, starts
 from tinycore.lower.tile import Plan, Step
 from tinycore.render import Limits
 from tinycore.schedule.items import ScheduleItem
@@ -284,12 +284,11 @@ def test_candidates_of_a_search(
     with cut_for(limits):
         SEARCHED[name](Tensor).realize()
     item, lines = scheduled[-1], []
-    for seed, plan in enumerate(starts(item.ast, limits)):
-        lines.append(f"start {plan_line(plan)}")
-        if (start := candidate_of(item.ast, plan, limits)) is None:
-            lines.append("  refused")
+    for seed, start in enumerate((default(item.ast, limits), *starts(item.ast, limits))):
+        if start is None:
+            lines.append("start refused")
             continue
-        lines.append(f"  finished {plan_line(finished(start, limits).plan)}")
+        lines.append(f"start {plan_line(start.plan)}")
         near = islice(neighbors(item.ast, start, limits, seed), NEIGHBORS)
         lines += [f"  neighbor {plan_line(candidate.plan)}" for candidate in near]
 

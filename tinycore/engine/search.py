@@ -1,8 +1,8 @@
 """BEAM search: the fastest plan of a kernel by measurement, cached on disk.
 
 Floor 4. A search begins with the default plan, the cheapest proposal of the strategies, and with
-further proposals and plain loops. Each round tries plans one step away from the best `width` found
-so far (`lower/plan_neighbors.py`). Candidates run in worker processes on scratch memory
+further proposals. Each round tries plans one size away from the best `width` found so far
+(`lower/plan_neighbors.py`). Candidates run in worker processes on scratch memory
 (`candidate_runner.py`); one that crashes, hangs or computes something else is rejected.
 At the end the best and the default plan take turns, and the default stays unless it loses.
 See docs/tuning.md.
@@ -28,7 +28,7 @@ from tinycore.engine.candidate_runner import CandidateLost, CandidateRunner, can
 from tinycore.engine.compile import Binary
 from tinycore.engine.plan_cache import TunedPlan
 from tinycore.engine.trial import Outcome
-from tinycore.lower.plan_neighbors import Candidate, candidate_of, finished, neighbors, starts
+from tinycore.lower.plan_neighbors import Candidate, candidate_of, default, neighbors, starts
 from tinycore.lower.tile import Plan
 from tinycore.render.base import Renderer
 from tinycore.schedule.kernel import kernel_name
@@ -54,10 +54,9 @@ TOO_SHORT: Final = 2e-6
 
 @dataclass(frozen=True)
 class Entrant:
-    """A measured candidate: its plan, its parent, and its time."""
+    """A measured candidate, and its time."""
 
-    start: Candidate
-    plan: Plan
+    candidate: Candidate
     binary: Binary
     seconds: float
 
@@ -103,29 +102,24 @@ class Search:
         Raises CandidateLost when not even the heuristic's plan can be run.
         """
         began = time.monotonic()
-        first, *others = [*starts(self.ast, self.limits), *more]
-        base = self.enter_reference(first)
-        self.enter([c for c in map(self.candidate, others) if c is not None])
+        known = (candidate_of(self.ast, plan, self.limits) for plan in more)
+        others = [c for c in (*starts(self.ast, self.limits), *known) if c is not None]
+        base = self.enter_reference()
+        self.enter([c for c in others if c.plan != base.candidate.plan])
         end = began + seconds if seconds else float("inf")
         if base.seconds >= TOO_SHORT:
             self.rounds(end)
         self.report.seconds = time.monotonic() - began
         return self.decide(base)
 
-    def candidate(self, plan: Plan) -> Candidate | None:
-        """Apply a plan to the kernel; None if it is illegal."""
-        return candidate_of(self.ast, plan, self.limits)
-
-    def enter_reference(self, plan: Plan) -> Entrant:
+    def enter_reference(self) -> Entrant:
         """Measure the default plan, the reference for all others. Raises CandidateLost."""
-        start = Candidate(plan, self.ast)
-        (binary,) = self.runner.build_all([plan])
+        candidate = default(self.ast, self.limits)
+        (binary,) = self.runner.build_all([candidate.plan])
         if isinstance(binary, CandidateLost):
             raise binary
-        entrant = Entrant(
-            self.candidate(plan) or start, plan, binary, self.runner.set_reference(binary)
-        )
-        self.seen.add(entrant.start.tiled)
+        entrant = Entrant(candidate, binary, self.runner.set_reference(binary))
+        self.seen.add(candidate.tiled)
         self.beam = [entrant]
         return entrant
 
@@ -150,7 +144,7 @@ class Search:
         """New neighbors of the beam, those of the best first."""
         found: list[Candidate] = []
         for entrant in list(self.beam):
-            near = neighbors(self.ast, entrant.start, self.limits, seed=number)
+            near = neighbors(self.ast, entrant.candidate, self.limits, seed=number)
             new = list(islice((c for c in near if c.tiled not in self.seen), PER_ROUND))
             self.seen.update(c.tiled for c in new)
             found += new
@@ -163,13 +157,12 @@ class Search:
             if time.monotonic() > end:
                 return
             group = candidates[place : place + at_once]
-            plans = [finished(c, self.limits).plan for c in group]
-            binaries = self.runner.build_all(plans)
-            for start, plan, binary in zip(group, plans, binaries, strict=True):
+            binaries = self.runner.build_all([c.plan for c in group])
+            for candidate, binary in zip(group, binaries, strict=True):
                 outcome = self.outcome(binary)
-                self.report.note(plan, outcome)
+                self.report.note(candidate.plan, outcome)
                 if outcome.verdict == "right" and isinstance(binary, Binary):
-                    self.beam.append(Entrant(start, plan, binary, outcome.seconds))
+                    self.beam.append(Entrant(candidate, binary, outcome.seconds))
             self.beam = sorted(self.beam, key=lambda entrant: entrant.seconds)[: self.width]
 
     def outcome(self, binary: Binary | CandidateLost) -> Outcome:
@@ -191,7 +184,8 @@ class Search:
     def decide(self, base: Entrant) -> TunedPlan:
         """Return the best plan of the beam if it beats the default plan in turns, else that."""
         finalists = [e for e in self.beam if e.binary != base.binary][:FINALISTS]
-        unchanged = TunedPlan(base.plan, self.width, base.seconds, base.seconds)
+        default_plan = base.candidate.plan
+        unchanged = TunedPlan(default_plan, self.width, base.seconds, base.seconds)
         if not finalists:
             return unchanged
         try:
@@ -201,8 +195,8 @@ class Search:
             return unchanged
         best = min(range(len(seconds)), key=seconds.__getitem__)
         if seconds[best] > before * (1 - LEAST_WIN):
-            return TunedPlan(base.plan, self.width, before, before)
-        return TunedPlan(finalists[best].plan, self.width, before, seconds[best])
+            return TunedPlan(default_plan, self.width, before, before)
+        return TunedPlan(finalists[best].candidate.plan, self.width, before, seconds[best])
 
 
 def search(

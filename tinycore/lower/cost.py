@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from tinycore.lower.draft import Draft
+from tinycore.lower.draft import PROPOSAL, Draft
 from tinycore.lower.expand import LONGEST_STRIDE
 from tinycore.lower.kernel_facts import LEAST_REUSE, KernelFacts
 from tinycore.render.base import Limits
@@ -98,12 +98,13 @@ def ranked(proposals: Iterable[Proposal]) -> list[Proposal]:
 
 
 def apply_cheapest(draft: Draft, *choices: Iterable[Proposal]) -> None:
-    """Apply the cheapest possible proposal to a draft, or the one of the draft's rank.
+    """Apply the cheapest possible proposal to a draft, or one of another rank for a search.
 
     Those of an earlier choice go before those of a later one, whatever they cost.
     """
     found = [proposal for proposals in choices for proposal in ranked(proposals)]
-    for proposal in found[min(draft.rank, len(found) - 1) :]:
+    rank = draft.size(PROPOSAL, 0, len(found) - 1, least=-1)
+    for proposal in found[rank:]:
         before = draft.copy()
         if proposal.apply(draft) is not False:
             return

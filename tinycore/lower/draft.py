@@ -7,15 +7,26 @@ of plans for loops: ordering the reduced loops, and fusing loops that access mem
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Final
 
 from tinycore.config import settings
 from tinycore.dtype import dtypes
 from tinycore.lower.kernel_facts import KernelFacts
-from tinycore.lower.loops import Number, stores_of
-from tinycore.lower.tile import Bind, Fuse, Reorder, Split, Step, Tail, apply_plan, apply_verified
+from tinycore.lower.loops import Number, arrays_of, stores_of
+from tinycore.lower.tile import (
+    Bind,
+    Fuse,
+    Reorder,
+    Split,
+    Step,
+    Tail,
+    apply_checked,
+    apply_plan,
+    apply_verified,
+)
 from tinycore.render.base import Limits, pointer_of
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
@@ -54,8 +65,10 @@ class Draft:
     steps: list[Step] = field(default_factory=list)
     nest: Nest | None = None
     """The part of the kernel to plan; None: all of it."""
-    rank: int = 0
-    """Rank by cost of the proposal to take; the search tries the cheapest, 0, first."""
+    asked: Mapping[str, int] = field(default_factory=dict)
+    """Sizes that a search has chosen, by name."""
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Sizes that the steps so far depend on."""
     known: KernelFacts | None = None
     """The facts of the present kernel, once computed."""
 
@@ -77,12 +90,27 @@ class Draft:
         return () if self.nest is None else self.nest.around
 
     def do(self, *steps: Step) -> None:
-        """Add steps to the plan. Raises VerifyError for an illegal one, where VERIFY=1."""
-        if settings.VERIFY:
+        """Add steps to the plan.
+
+        With sizes that a search asks for, raises ArgumentError for an illegal step; with the
+        planner's own, VerifyError, and where VERIFY=1 only.
+        """
+        if self.asked:
+            self.kernel = apply_checked(self.kernel, steps, self.limits)
+        elif settings.VERIFY:
             self.kernel = apply_verified(self.kernel, steps, self.limits)
         else:
             self.kernel = apply_plan(self.kernel, steps)
         self.steps += steps
+
+    def size(self, name: str, own: int, most: int = 1 << 30, least: int = 1) -> int:
+        """A size that a plan depends on: the planner's own, or what a search has chosen.
+
+        A search varies each of them: whatever is worth trying is asked for here.
+        """
+        name = f"{name} {sum(known.startswith(name) for known in self.sizes)}"
+        self.sizes[name] = found = max(min(self.asked.get(name, own), most), least)
+        return found
 
     def present(self, *axes: Number) -> tuple[Number, ...]:
         """Numbers of the loops that exist: a split leaves none where one step remains."""
@@ -103,17 +131,24 @@ class Draft:
         self.do(Split(number, by, tail), *outer, Bind((*number, 1), kind))
         return (*number, 0)
 
+    def stage(self, step: Step) -> range:
+        """Stage operands; the numbers of their arrays. Raises ArgumentError if there are none."""
+        first = len(arrays_of(self.kernel))
+        self.do(step)
+        return range(first, len(arrays_of(self.kernel)))
+
     def launch(self) -> None:
         """A group for each step of what can be launched."""
         self.do(*(Bind(counter.arg.number, AxisKind.GRID) for counter in self.facts.launchable))
 
     def copy(self) -> Draft:
         """A draft to try steps on."""
-        return replace(self, steps=list(self.steps))
+        return replace(self, steps=list(self.steps), sizes=dict(self.sizes))
 
     def become(self, other: Draft) -> None:
         """Adopt the steps of a copy."""
         self.kernel, self.steps, self.known = other.kernel, other.steps, other.known
+        self.sizes = other.sizes
 
     @cached_property
     def work(self) -> int:
@@ -123,6 +158,12 @@ class Draft:
     def lanes(self) -> int:
         """Lanes of a vector register for the widest values loaded or computed."""
         return self.limits.vector_bytes // self.facts.itemsize
+
+
+PROPOSAL: Final = "proposal"
+"""The name of the size that is the rank by cost of a proposal; the cheapest is 0."""
+UNROLLED: Final = 4
+"""Steps of a longer loop that are unrolled, whose loads are under way at once."""
 
 
 def order_reductions(draft: Draft) -> None:
@@ -182,3 +223,19 @@ def are_one_loop(nodes: list[UOp], outer: UOp, inner: UOp) -> bool:
             if node.op is not Op.INDEX or position != 1 or a is None or b is None or a != b * size:
                 return False
     return True
+
+
+def unroll_loop(draft: Draft, loop: UOp, most: int) -> None:
+    """Unroll a loop of at most so many steps, or a few steps of a longer one."""
+    if loop.extent <= most:
+        draft.do(Bind(loop.arg.number, AxisKind.UNROLL))
+    elif loop.extent % (times := draft.size("unrolled", UNROLLED)) == 0 and times > 1:
+        draft.cut(loop.arg.number, times, AxisKind.UNROLL)
+
+
+def unroll_sums(draft: Draft) -> None:
+    """Unroll a few steps of the innermost loop of a sum."""
+    innermost = dict.fromkeys(n.src[-1] for n in draft.facts.reductions if n.src[-1].op is Op.RANGE)
+    for loop in innermost:  # in the order of the kernel, which is the same in every process
+        if loop.arg.kind is AxisKind.REDUCE and loop.is_fixed:
+            unroll_loop(draft, loop, UNROLLED)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tinycore.dtype import DType, PointerDType
+from tinycore.errors import ArgumentError
 from tinycore.render.base import pointer_of
 from tinycore.uop.node import Axis, UOp
 from tinycore.uop.op import CLOSERS, COMPOUND, AxisKind, Op
@@ -34,8 +35,11 @@ def counters(kernel: UOp) -> list[UOp]:
 
 
 def counter_of(kernel: UOp, axis: Number) -> UOp:
-    """The RANGE with an axis number."""
-    return next(n for n in kernel.toposort() if n.op is Op.RANGE and n.arg.number == axis)
+    """The RANGE with an axis number. Raises ArgumentError if there is none."""
+    for node in kernel.toposort():
+        if node.op is Op.RANGE and node.arg.number == axis:
+            return node
+    raise ArgumentError(f"the kernel has no loop {text_of(axis)}")
 
 
 def closer_of(kernel: UOp, counter: UOp) -> list[UOp]:

@@ -6,6 +6,9 @@ on how many nests of loops the kernel has.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 from tinycore.lower.draft import Draft
 from tinycore.lower.strategies.fused_rows import nests_of, plan_nests
 from tinycore.lower.strategies.grid import plan_grid
@@ -17,6 +20,8 @@ from tinycore.trace import Trace
 from tinycore.uop.node import UOp
 
 trace = Trace("plan")
+
+NO_SIZES: Final[Mapping[str, int]] = {}
 
 
 def plan_for(kernel: UOp, limits: Limits) -> Plan:
@@ -32,12 +37,12 @@ def planned(kernel: UOp, limits: Limits) -> tuple[Plan, UOp]:
     return tuple(draft.steps), draft.kernel if draft.steps else apply_plan(kernel, ())
 
 
-def drafted(kernel: UOp, limits: Limits, rank: int = 0) -> Draft:
+def drafted(kernel: UOp, limits: Limits, asked: Mapping[str, int] = NO_SIZES) -> Draft:
     """The plan of the cheapest proposals for the kernel, with the kernel after it.
 
-    With `rank` n the plan of the n-th cheapest proposals, for a search.
+    With `asked` the plan that depends on these sizes (`Draft.size`), for a search.
     """
-    draft = Draft(kernel, limits, rank=rank)
+    draft = Draft(kernel, limits, asked=asked)
     if limits.grid is not None:
         plan_grid(draft)
         return draft

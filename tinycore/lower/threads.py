@@ -36,7 +36,8 @@ def share_among_threads(draft: Draft) -> None:
         return
     loops = [r for r in root.src[1:] if r.arg.kind is AxisKind.LOOP and r.is_fixed]
     repeats = bool(fills_outside(draft))
-    wanted = limits.threads * (CHUNKS_OF_FILLS if repeats else CHUNKS_PER_THREAD)
+    wanted = draft.size("chunks of a thread", CHUNKS_OF_FILLS if repeats else CHUNKS_PER_THREAD)
+    wanted *= limits.threads
     if share_varying(draft, root.src[1], wanted) or not loops:
         return
     # Threads share the outermost loop. Fixed loops are moved outside of one of varying length, and

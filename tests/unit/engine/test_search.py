@@ -258,7 +258,7 @@ def test_equal_code_in_other_groups_is_another_candidate() -> None:
     runner: Any = Judge()
     found = Search(product(), runner, Device["PYTHON"].toolchain.renderer, 1)
     one, many = (Binary(b"code", ProgramInfo("code", 1, grid=(groups, 1, 1))) for groups in (1, 4))
-    found.beam = [Entrant(Candidate((), product()), (), one, 1e-3)]
+    found.beam = [Entrant(Candidate((), product(), {}, {}), one, 1e-3)]
 
     assert found.outcome(one).verdict == "right"
     assert found.outcome(many).verdict == "wrong"

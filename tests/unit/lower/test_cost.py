@@ -39,7 +39,7 @@ def kernel_of(case: str) -> UOp:
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_dearer_proposals_are_legal_and_compute_the_same(case: str, rank: int) -> None:
     ast = kernel_of(case)
-    plan = tuple(drafted(ast, AVX2, rank).steps)
+    plan = tuple(drafted(ast, AVX2, {"proposal 0": rank}).steps)
 
     apply_checked(ast, plan, AVX2)
     numpy.testing.assert_allclose(run(ast, plan), run(ast, ()), rtol=1e-4, atol=1e-4)

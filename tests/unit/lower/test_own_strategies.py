@@ -98,7 +98,7 @@ def test_a_search_tries_them_too() -> None:
     kernel = product(8, 8, 8)
     limits = replace(LIMITS, strategies=(OWN,))
 
-    assert drafted(kernel, limits, rank=1).steps == drafted(kernel, LIMITS, rank=0).steps
+    assert drafted(kernel, limits, {"proposal 0": 1}).steps == drafted(kernel, LIMITS).steps
 
 
 def test_a_layout_is_the_plugins() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import islice
 
 import numpy
@@ -13,14 +14,16 @@ from tests.unit.schedule.graphs import buffer, kernels, matmul, total
 from tinycore.config import Context
 from tinycore.errors import ArgumentError, FileFormatError
 from tinycore.lower.legality import Loops
+from tinycore.lower.plan import plan_for
 from tinycore.lower.plan_neighbors import (
+    SIZES,
     Candidate,
-    at_levels,
+    candidate_by,
     candidate_of,
-    finished,
-    interchanged,
+    default,
     neighbors,
     starts,
+    ways,
 )
 from tinycore.lower.steps.stage import Stage
 from tinycore.lower.tile import (
@@ -68,20 +71,18 @@ def near(ast: UOp, start: Candidate, limits: Limits, seed: int) -> list[Candidat
 def test_every_candidate_computes_the_same(name: str, limits: Limits) -> None:
     ast = ast_of(name)
     expected = run(ast, ())
-    for seed, plan in enumerate(starts(ast, limits)):
-        start = candidate_of(ast, plan, limits)
+    for seed, start in enumerate((default(ast, limits), *starts(ast, limits))):
         assert start is not None
         for candidate in (start, *near(ast, start, limits, seed)):
-            done = finished(candidate, limits).plan
-            print(done)
-            numpy.testing.assert_allclose(run(ast, done), expected, rtol=1e-5, atol=1e-5)
+            print(candidate.plan)
+            found = run(ast, candidate.plan)
+            numpy.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_plan_is_read_back_from_its_text(name: str) -> None:
     ast = ast_of(name)
-    for plan in starts(ast, CPU):
-        start = candidate_of(ast, plan, CPU)
+    for start in starts(ast, CPU):
         assert start is not None
         for candidate in near(ast, start, CPU, 0):
             assert plan_from_text(plan_to_text(candidate.plan)) == candidate.plan
@@ -93,33 +94,39 @@ def test_text_that_is_no_plan_is_refused(text: str) -> None:
         plan_from_text(text)
 
 
-def test_neighbors_are_found_without_names() -> None:
-    ast = kernels(matmul(buffer(14, 24), buffer(24, 37)))[-1].arg.ast
-    found = {type(step) for c in neighbors(ast, Candidate((), ast), CPU) for step in c.plan}
+@pytest.mark.parametrize(("limits", "name"), [(CPU, "lanes 0"), (GRID, "threads 0")])
+def test_neighbors_are_plans_of_other_sizes(limits: Limits, name: str) -> None:
+    """A search varies each size that a strategy asks for, a few notches up and down."""
+    ast = ast_of("matmul")
+    start = default(ast, limits)
+    tried = list(ways(start))
+    size = start.sizes[name]
 
-    assert found == {Split, Bind, Reorder, Fuse}
-
-
-def test_lanes_are_a_register_or_half_of_one_or_two() -> None:
-    ast = kernels(buffer(64) + 1)[-1].arg.ast
-    (loop,) = (n for n in ast.toposort() if n.op is Op.RANGE)
-    number = loop.arg.number
-    parts = Bind((*number, 1), AxisKind.VECTOR)
-
-    def lanes(register: int) -> list[Plan]:
-        plans = at_levels(loop, register)
-        return [plan for plan in plans if plan[-1].kind is AxisKind.VECTOR]  # type: ignore[union-attr]
-
-    assert lanes(8) == [(Split(number, size), parts) for size in (8, 4, 16)]
-    assert lanes(64) == [(Bind(number, AxisKind.VECTOR),), (Split(number, 32), parts)]
+    place = SIZES.index(size)
+    near = {*SIZES[place - 2 : place], *SIZES[place + 1 : place + 3]}
+    assert {other[name] for other in tried if name in other} == near
+    assert {other for sizes in tried for other in sizes} == start.sizes.keys()
+    assert len(list(neighbors(ast, start, limits))) > 2
 
 
-def test_plan_for_threads_is_finished_by_sharing() -> None:
-    ast = kernels(matmul(buffer(140, 240), buffer(240, 370)))[-1].arg.ast
+@pytest.mark.parametrize("limits", [CPU, GRID], ids=["loops", "grid"])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_sizes_of_a_plan_give_the_same_plan_again(name: str, limits: Limits) -> None:
+    ast = ast_of(name)
+    plain = default(ast, limits)
+    again = candidate_by(ast, plain.sizes, limits)
 
-    done = finished(Candidate((), ast), CPU).plan
+    assert plain.plan == plan_for(ast, limits)
+    assert again is not None
+    assert (again.plan, again.tiled, again.sizes) == (plain.plan, plain.tiled, plain.sizes)
 
-    assert Bind((0,), AxisKind.PARALLEL) in done
+
+def test_another_proposal_keeps_no_sizes_of_the_last() -> None:
+    ast = ast_of("matmul")
+    start = replace(default(ast, GRID), asked={"threads 0": 8})
+
+    assert {"proposal 0": 1} in list(ways(start))
+    assert {"threads 0": 8, "depth 0": 6} not in list(ways(start))
 
 
 VECTOR, UNROLL, PARTIAL, PARALLEL = (
@@ -189,15 +196,3 @@ def test_shared_sum_needs_threads_that_meet() -> None:
 
     assert candidate_of(ast, (Split(loop.arg.number, 32), share), GRID) is not None
     assert candidate_of(ast, (Split(loop.arg.number, 12), share), GRID) is None
-
-
-def test_each_loop_is_moved_to_either_end() -> None:
-    loops = [UOp.range(4, number) for number in range(3)]
-    a, b, c = (loop.arg.number for loop in loops)
-
-    assert {step.axes for (step,) in interchanged(loops) if isinstance(step, Reorder)} == {
-        (b, c, a),
-        (b, a, c),
-        (a, c, b),
-        (c, a, b),
-    }

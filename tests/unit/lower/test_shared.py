@@ -18,9 +18,9 @@ from tinycore.dtype import DType
 from tinycore.engine.compile import info_of
 from tinycore.errors import ArgumentError
 from tinycore.lower.plan import plan_for
-from tinycore.lower.plan_neighbors import starts
+from tinycore.lower.plan_neighbors import default, starts
 from tinycore.lower.steps.stage import Stage
-from tinycore.lower.strategies.grid_shared import block_of, loop_tile
+from tinycore.lower.strategies.levels import block_of, loop_tile
 from tinycore.lower.tile import Bind, Plan, Split, Tail, apply_checked
 from tinycore.render.base import Limits, LinearKernel, pointer_of
 from tinycore.tensor.placeholder import Placeholder
@@ -264,8 +264,11 @@ def test_what_nothing_is_shared_of_stays_as_it_was() -> None:
 def test_a_search_begins_with_both_plans() -> None:
     ast = product(64, 64, 64)
     for limits in (SMALL, FAR):
-        assert {stages_of(plan) > 0 for plan in starts(ast, limits)} == {True, False}
-        assert all(apply_checked(ast, plan, limits).op is Op.SINK for plan in starts(ast, limits))
+        found = [default(ast, limits), *starts(ast, limits)]
+        plans = [candidate.plan for candidate in found if candidate is not None]
+        assert len(plans) == len(found)
+        assert {stages_of(plan) > 0 for plan in plans} == {True, False}
+        assert all(apply_checked(ast, plan, limits).op is Op.SINK for plan in plans)
 
 
 def test_the_plan_says_what_is_shared() -> None:

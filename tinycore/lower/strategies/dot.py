@@ -47,13 +47,14 @@ def sum_in_parts(draft: Draft) -> None:
     facts = draft.facts
     loops = [r for r in facts.reduced if r.extent >= 2 * PARTIAL_SUMS[0]]
     if loops and all(r.extent == 1 for r in facts.loops_of_kind(AxisKind.UNROLL)):
-        draft.cut(loops[-1].arg.number, PARTIAL_SUMS[0], AxisKind.PARTIAL)
+        parts = draft.size("accumulators", PARTIAL_SUMS[0], loops[-1].extent // 2, least=2)
+        draft.cut(loops[-1].arg.number, parts, AxisKind.PARTIAL)
 
 
 def reduce_with_lanes(draft: Draft, axis: UOp) -> None:
     """Lanes along a reduced loop, several accumulators, summed across at the end."""
     size, number = axis.extent, axis.arg.number
-    width = width_of(size, draft.lanes())
+    width = width_of(size, draft.size("lanes", draft.lanes(), 2 * draft.lanes(), least=2))
     if not axis.is_fixed:
         cut_varying_row(draft, axis, width)
         return
@@ -62,10 +63,12 @@ def reduce_with_lanes(draft: Draft, axis: UOp) -> None:
     rows = reused_rows(draft.facts, draft.limits, loops)
     stream = None if rows else row_of_streams(draft.facts, draft.limits, axis)
     cut_row(draft, number, size, width)
+    rows = [(row, draft.size("rows", tall, least=2)) for row, tall in rows]
     for row, tall in rows:
         draft.cut(row, tall, AxisKind.UNROLL)
     steps = size // width
     partial = next((p for p in PARTIAL_SUMS if steps >= 2 * p), 1)
+    partial = draft.size("accumulators", partial, max(steps // 2, 1))
     if stream is not None:
         draft.cut(stream, STREAMS, AxisKind.UNROLL)
         partial = min(partial, PARTIAL_SUMS[0] // STREAMS)

@@ -19,7 +19,8 @@ from tinycore.uop.op import AxisKind
 def vectorize(draft: Draft, axis: UOp, vectors: int = 1) -> None:
     """Lanes along an output loop, several vectors at a time."""
     if width := output_lanes(draft, axis):
-        cut_columns(draft, axis, width, min(vectors, -(-axis.extent // width)))
+        most = -(-axis.extent // width)
+        cut_columns(draft, axis, width, draft.size("vectors", min(vectors, most), most))
 
 
 def output_lanes(draft: Draft, axis: UOp) -> int:
@@ -31,7 +32,7 @@ def output_lanes(draft: Draft, axis: UOp) -> int:
     loops = [facts.interleaved(n, axis) for n in facts.stored if axis in n.ranges]
     if loops and loops[0] and all(found == loops[0] for found in loops):
         draft.do(Bind(loops[0][0].arg.number, AxisKind.UNROLL))
-    width = width_of(axis.extent, draft.lanes())
+    width = width_of(axis.extent, draft.size("lanes", draft.lanes(), 2 * draft.lanes()))
     if draft.facts.overwrites:
         width = math.gcd(width, axis.extent)
     return width if width >= LEAST_LANES else 0

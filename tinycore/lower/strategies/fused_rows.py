@@ -36,6 +36,6 @@ def plan_nests(draft: Draft, nests: list[frozenset[UOp]]) -> None:
     for written in nests:
         nest = Nest(written, every - written, around, limits.threads)
         alone = replace(limits, threads=1)
-        inner = Draft(draft.kernel, alone, draft.steps, nest, draft.rank)
+        inner = replace(draft, limits=alone, nest=nest, known=None)
         plan_loops(inner)
-        draft.kernel, draft.steps = inner.kernel, inner.steps
+        draft.kernel, draft.steps, draft.sizes = inner.kernel, inner.steps, inner.sizes

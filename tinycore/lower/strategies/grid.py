@@ -2,12 +2,13 @@
 
 Floor 3'. Every output is computed by a thread. If there are few outputs and long sums, the threads
 of a group share each sum. If an operand is invariant along an output loop, a thread computes a tile
-of outputs, and loads the operand once for all of them. `grid_shared.py` stages operands for a
+of outputs, and loads the operand once for all of them. `vector_product.py` stages operands for a
 group.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import partial
 from typing import Final
@@ -22,22 +23,20 @@ from tinycore.lower.cost import (
     own_proposals,
     suits_lanes,
 )
-from tinycore.lower.draft import Draft, fuse_loops
+from tinycore.lower.draft import UNROLLED, Draft, fuse_loops, unroll_sums
 from tinycore.lower.kernel_facts import LEAST_REUSE, KernelFacts
-from tinycore.lower.loops import fills_of
+from tinycore.lower.loops import Number, fills_of
 from tinycore.lower.steps.split import may_be_empty
-from tinycore.lower.strategies import (
-    grid_rows,
-    grid_shared,
-    grid_transpose,
-    matrix_chain,
-    matrix_unit,
-)
-from tinycore.lower.strategies.grid_rows import UNROLLED, unroll_loop
-from tinycore.lower.strategies.group_fills import SECTOR_BYTES
+from tinycore.lower.strategies import grid_rows, grid_transpose, matrix_chain
+from tinycore.lower.strategies.grid_sides import sides_of
+from tinycore.lower.strategies.grid_stages import GROUPS_BESIDE
+from tinycore.lower.strategies.levels import levels_of
+from tinycore.lower.strategies.unit_product import UnitProduct, units_for
+from tinycore.lower.strategies.vector_product import VectorProduct
 from tinycore.lower.tile import Bind, Split, Tail
 from tinycore.render.base import Limits
 from tinycore.uop.affine import digit_size
+from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 
@@ -63,8 +62,9 @@ def plan_grid(draft: Draft) -> None:
     fuse_loops(draft)
     if draft.limits.units:
         split_digits(draft)
-    wanted = min(draft.limits.block_wanted, draft.limits.block_threads)
     facts, limits = draft.facts, draft.limits
+    wanted = min(limits.block_wanted, limits.block_threads)
+    wanted = draft.size("threads", wanted, limits.block_threads)
     apply_cheapest(draft, own_proposals(facts, limits), propose_grid(facts, limits, wanted))
 
 
@@ -81,17 +81,19 @@ def split_digits(draft: Draft) -> None:
 
 def propose_grid(facts: KernelFacts, limits: Limits, wanted: int) -> Iterator[Proposal]:
     """The proposals of each strategy for workgroups of `wanted` threads."""
-    if limits.matrix:
-        yield from matrix_unit.propose(facts, limits)
-        yield from matrix_chain.propose(facts, limits)
-    if (rows := grid_rows.rows_of(facts, limits)) is not None:
+    rows = grid_rows.rows_of(facts, limits)
+    shared = shared_sum(facts, limits) if wanted > 1 and rows is None else None
+    sharers = 1 if shared is None else sharers_of(facts, limits, wanted)
+    is_staged = rows is None and wanted > 1 and (shared is None or sharers > 1)
+    yield from propose_products(facts, limits, wanted, sharers if is_staged else 0)
+    yield from matrix_chain.propose(facts, limits)
+    if rows is not None:
         steps = partial(rows_each, rows=rows, wanted=wanted)
         yield Proposal("grid rows", None, Cost(cycles_of_thread(wanted)), steps)
         return
     yield from grid_transpose.propose(facts, limits)
-    shared = shared_sum(facts, limits) if wanted > 1 else None
     if shared is None:
-        outputs = outputs_of_thread(facts, limits, wanted)
+        outputs = math.prod(by for _, by, _ in tiles_of_thread(facts, limits, wanted))
         groups = -(-facts.outputs_launched // (outputs * wanted))
         cost = Cost(cycles_of_thread() * limits.unevenness(groups))
         yield Proposal("grid", None, cost, partial(thread_each, wanted=wanted))
@@ -102,28 +104,53 @@ def propose_grid(facts: KernelFacts, limits: Limits, wanted: int) -> Iterator[Pr
         cost = Cost(cycles_of_thread(wanted) * limits.unevenness(groups))
         steps = partial(group_each, loop=shared, wanted=wanted, threads=threads)
         yield Proposal("grid of groups", shared, cost, steps)
-    sharers = 1 if shared is None else sharers_of(facts, limits, wanted)
-    if wanted > 1 and (shared is None or sharers > 1):
-        for proposal in grid_shared.propose(facts, limits, grid_shared.Group(wanted, sharers)):
-            yield proposal._replace(apply=partial(with_unrolled_sums, apply=proposal.apply))
 
 
-def outputs_of_thread(facts: KernelFacts, limits: Limits, wanted: int) -> int:
-    """The number of outputs that a thread computes, more than one where there are many."""
+def propose_products(
+    facts: KernelFacts, limits: Limits, threads: int, sharers: int
+) -> Iterator[Proposal]:
+    """A product on each unit of the device, in the tiles that suit its size; and on vectors.
+
+    There by groups of so many threads, of which `sharers` share each sum; 0 if it has other plans.
+    """
+    units: list[MatrixUnit | None] = [*units_for(facts, limits)]
+    if sharers and limits.shared_bytes:
+        units.append(None)
+    sides = sides_of(facts) if units else None
+    if sides is None:
+        return
+    for unit in units:
+        for level, tile in levels_of(limits, unit):
+            if unit is None:
+                found = VectorProduct(facts, limits, sides, level, tile, threads, sharers)
+                yield from (tiling.proposal() for tiling in found.tilings())
+            elif (product := UnitProduct(facts, limits, sides, unit, level, tile)).suits():
+                yield product.proposal()
+
+
+def tiles_of_thread(
+    facts: KernelFacts, limits: Limits, wanted: int
+) -> list[tuple[Number, int, AxisKind]]:
+    """The loops of which a thread takes several steps where outputs are many: how many, and how."""
     if wanted == 1 or facts.outputs_launched < limits.threads:
-        return 1
-    lanes = 1 if loop_of_lanes(facts, limits) is None else lanes_of_thread(facts, limits)
-    tile = tile_of_rows(facts, limits, facts.outputs_launched // lanes)
-    apart = loop_apart(facts, limits) if tile is None else None
-    return lanes * next((found[1] for found in (tile, apart) if found is not None), 1)
+        return []
+    column = loop_of_lanes(facts, limits)
+    lanes = 1 if column is None else lanes_of_thread(facts, limits)
+    found = [] if column is None else [(column.arg.number, lanes, AxisKind.VECTOR)]
+    tile = tile_of_rows(facts, limits, facts.outputs_launched // lanes) or loop_apart(facts, limits)
+    if tile is not None:
+        row, tall = tile
+        number = (*row.arg.number, 0) if row is column else row.arg.number
+        found.append((number, tall, AxisKind.UNROLL))
+    return found
 
 
 def thread_each(draft: Draft, wanted: int) -> None:
     """A thread for each output, or for a tile of them where there are many."""
-    if wanted > 1 and draft.facts.outputs_launched >= draft.limits.threads:
-        apart = loop_apart(draft.facts, draft.limits)
-        give_lanes(draft)
-        tile_rows(draft, apart)
+    is_many = wanted > 1 and draft.facts.outputs_launched >= draft.limits.threads
+    for number, by, kind in tiles_of_thread(draft.facts, draft.limits, wanted):
+        draft.cut(number, draft.size("of a thread", by, least=2), kind)
+    if is_many:
         load_rows(draft)
         unroll_sums(draft)
     launch_outputs(draft, wanted)
@@ -176,7 +203,7 @@ def sum_of_lanes(facts: KernelFacts, limits: Limits) -> UOp | None:
     fits = loop.extent >= least or (is_short and folds)
     if not (fits and suits_lanes(facts, loop)):
         return None
-    return loop if grid_shared.sides_of(facts) is None else None
+    return loop if sides_of(facts) is None else None
 
 
 def sharers_of(facts: KernelFacts, limits: Limits, wanted: int) -> int:
@@ -197,16 +224,15 @@ def group_each(draft: Draft, loop: UOp, wanted: int, threads: int) -> None:
         copies = 1
         if draft.limits.units and not draft.facts.has_recurrence:
             longest = max(longest // draft.lanes(), 1)
-    elif draft.limits.units:
+    else:
         copies, beside = give_line(draft, wanted)
         wanted //= beside
-    else:
-        copies = give_piece(draft)
     members = [n for n in draft.facts.reductions if loop in n.src[1:]]
     # Each thread stores one partial result in shared memory, and some threads another.
     part = sum(2 * max(n.dtype.itemsize, 4) for n in members) * copies
     most = draft.limits.shared_bytes // (part * beside)
-    threads = floor_power_of_two(min(threads, wanted, most, longest, draft.limits.block[0]))
+    most = min(wanted, most, longest, draft.limits.block[0])
+    threads = floor_power_of_two(draft.size("sharers", min(threads, most), most))
     outputs = wanted // threads
     if beside > 1:
         threads, outputs = shared_by_few(draft, longest, threads, beside)
@@ -231,9 +257,7 @@ def shared_by_few(draft: Draft, steps: int, threads: int, beside: int) -> tuple[
     ):
         threads //= 2
     own = max(limits.block_wanted // (beside * threads), 1)
-    while (
-        threads < most and own > 1 and -(-outputs // own) < grid_shared.GROUPS_BESIDE * limits.units
-    ):
+    while threads < most and own > 1 and -(-outputs // own) < GROUPS_BESIDE * limits.units:
         own //= 2
     return threads, own
 
@@ -247,10 +271,13 @@ def give_line(draft: Draft, wanted: int) -> tuple[int, int]:
     of the rate of float32.
     """
     widest = max((n.dtype.itemsize for n in draft.facts.loads), default=1)
-    given = given_lanes(draft, draft.limits.vector_bytes // widest)
-    if given is None:
+    lanes, vectors_of = give_lanes(draft, draft.limits.vector_bytes // widest)
+    if lanes == 1:
         return 1, 1
-    lanes, loop, narrow = given
+    vector = (*vectors_of[:-1], 1)
+    moving = (n for n in draft.facts.loads if any(r.arg.number == vector for r in n.ranges))
+    narrow = min(n.dtype.itemsize for n in moving)
+    loop = next((r for r in draft.facts.launchable if r.arg.number == vectors_of), None)
     vectors = draft.facts.outputs_launched
     beside = CARD_LINE_BYTES // (lanes * narrow)
     while beside > 1 and draft.limits.unevenness(-(-vectors // beside)) > MOST_UNEVEN:
@@ -263,38 +290,6 @@ def give_line(draft: Draft, wanted: int) -> tuple[int, int]:
         return lanes, 1
     draft.cut(loop.arg.number, beside, AxisKind.LANE)
     return lanes, beside
-
-
-def give_piece(draft: Draft) -> int:
-    """Give a thread that reads rows adjacent outputs, as many as fill a sector; returns how many.
-
-    A cache reads whole sectors: what one group does not use of a sector, another reads again.
-    """
-    given = given_lanes(draft)
-    if given is None:
-        return 1
-    lanes, loop, narrow = given
-    count = SECTOR_BYTES // (lanes * narrow)
-    if loop is None or count < 2 or loop.extent % count:
-        return lanes
-    draft.cut(loop.arg.number, count, AxisKind.UNROLL)
-    return lanes * count
-
-
-def given_lanes(draft: Draft, wanted: int | None = None) -> tuple[int, UOp | None, int] | None:
-    """Vectorize by `give_lanes`; the lanes, the loop around them, and the least bytes of a lane.
-
-    None if nothing was vectorized.
-    """
-    before = {r.arg.number for r in draft.facts.loops_of_kind(AxisKind.VECTOR)}
-    give_lanes(draft, wanted)
-    given = [r for r in draft.facts.loops_of_kind(AxisKind.VECTOR) if r.arg.number not in before]
-    if not given:
-        return None
-    outer = (*given[0].arg.number[:-1], 0)
-    loop = next((r for r in draft.facts.launchable if r.arg.number == outer), None)
-    narrow = min(n.dtype.itemsize for n in draft.facts.loads if given[0] in n.ranges)
-    return given[0].extent, loop, narrow
 
 
 def share(draft: Draft, loop: UOp, threads: int, is_short: bool = False) -> None:
@@ -323,15 +318,16 @@ def share(draft: Draft, loop: UOp, threads: int, is_short: bool = False) -> None
 # --- several outputs to a thread
 
 
-def give_lanes(draft: Draft, wanted: int | None = None) -> None:
+def give_lanes(draft: Draft, wanted: int | None = None) -> tuple[int, Number]:
     """Vectorize an output loop along which all accesses are contiguous or invariant.
 
-    By `wanted` lanes; None for as many as suit the types.
+    By `wanted` lanes; None for as many as suit the types. Returns them, and the loop over vectors.
     """
     loop = loop_of_lanes(draft.facts, draft.limits, wanted)
-    if loop is not None:
-        lanes = lanes_of_thread(draft.facts, draft.limits, wanted)
-        draft.cut(loop.arg.number, lanes, AxisKind.VECTOR)
+    if loop is None:
+        return 1, ()
+    lanes = lanes_of_thread(draft.facts, draft.limits, wanted)
+    return lanes, draft.cut(loop.arg.number, lanes, AxisKind.VECTOR)
 
 
 def lanes_of_thread(facts: KernelFacts, limits: Limits, wanted: int | None = None) -> int:
@@ -377,14 +373,6 @@ def loop_apart(facts: KernelFacts, limits: Limits) -> tuple[UOp, int] | None:
     return None
 
 
-def tile_rows(draft: Draft, apart: tuple[UOp, int] | None) -> None:
-    """Give a thread several outputs along a loop along which a load is invariant, or `apart`."""
-    found = tile_of_rows(draft.facts, draft.limits, draft.facts.outputs_launched) or apart
-    if found is not None:
-        loop, tall = found
-        draft.cut(loop.arg.number, tall, AxisKind.UNROLL)
-
-
 def tile_of_rows(facts: KernelFacts, limits: Limits, outputs: int) -> tuple[UOp, int] | None:
     """The loop along which a thread computes several outputs, and how many; None without one."""
     fixed = [r for r in facts.launchable if r.is_fixed]
@@ -414,22 +402,6 @@ def load_rows(draft: Draft) -> None:
     lanes = limits.vector_bytes // min(n.dtype.itemsize for n in facts.loads)
     if lanes > 1 and loop.extent % lanes == 0 and suits_lanes(facts, loop):
         draft.cut(loop.arg.number, lanes, AxisKind.VECTOR)
-
-
-def with_unrolled_sums(draft: Draft, apply: grid_shared.Apply) -> bool | None:
-    """Apply a proposal, then unroll its sums; False if the proposal is impossible."""
-    if apply(draft) is False:
-        return False
-    unroll_sums(draft)
-    return None
-
-
-def unroll_sums(draft: Draft) -> None:
-    """Unroll a few steps of the innermost loop of a sum."""
-    innermost = dict.fromkeys(n.src[-1] for n in draft.facts.reductions if n.src[-1].op is Op.RANGE)
-    for loop in innermost:  # in the order of the kernel, which is the same in every process
-        if loop.arg.kind is AxisKind.REDUCE and loop.is_fixed:
-            unroll_loop(draft, loop, UNROLLED)
 
 
 # --- the launch

@@ -12,18 +12,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from tinycore.lower.cost import ceil_power_of_two, floor_power_of_two, suits_lanes
-from tinycore.lower.draft import Draft
+from tinycore.lower.draft import Draft, unroll_loop
 from tinycore.lower.kernel_facts import KernelFacts
 from tinycore.lower.loops import Number, counter_of
-from tinycore.lower.tile import Bind, Split, Tail, Unite
+from tinycore.lower.tile import Split, Tail, Unite
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind
 
 MOST_HELD: Final = 32
 """Elements of a row that a thread holds in registers."""
-UNROLLED: Final = 4
-"""Steps of a longer loop that are unrolled, whose loads are under way at once."""
 MOST_STORED: Final = 8
 """Elements that are stored for each that is folded, where rows are too few for the device."""
 LEAST_SHARERS: Final = 8
@@ -73,7 +71,7 @@ def rows_of(facts: KernelFacts, limits: Limits) -> Rows | None:
 def share_row(draft: Draft, rows: Rows, wanted: int) -> int:
     """Give each row to threads, and to each of these its part of every fold; how many threads."""
     along = [with_lanes(draft, number) for number in rows.along]
-    threads = threads_of_row(draft, rows, along, wanted)
+    threads = draft.size("threads of a row", threads_of_row(draft, rows, along, wanted))
     parts = [with_thread(draft, number, threads) for number in along]
     if threads > 1:
         draft.do(Unite(tuple(parts)))
@@ -129,11 +127,3 @@ def unroll(draft: Draft, number: Number | None) -> None:
     if number is None or number not in loops:
         return
     unroll_loop(draft, loops[number], held_vectors(draft))
-
-
-def unroll_loop(draft: Draft, loop: UOp, most: int) -> None:
-    """Unroll a loop of at most so many steps, or a few steps of a longer one."""
-    if loop.extent <= most:
-        draft.do(Bind(loop.arg.number, AxisKind.UNROLL))
-    elif loop.extent % UNROLLED == 0:
-        draft.cut(loop.arg.number, UNROLLED, AxisKind.UNROLL)

@@ -8,16 +8,17 @@ padded, so that a column is in different banks.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
+from dataclasses import dataclass
 from typing import Final
 
-from tinycore.lower.cost import Cost, Proposal
+from tinycore.lower.cost import Proposal
 from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import KernelFacts
-from tinycore.lower.loops import Number, arrays_of
+from tinycore.lower.loops import Number
 from tinycore.lower.steps.stage import WORD_BYTES, Dimension, Stage, staged_values
-from tinycore.lower.strategies.grid_shared import fits_group, innermost_group
-from tinycore.lower.strategies.group_fills import deal_out
+from tinycore.lower.steps.tensorize import COLUMNS
+from tinycore.lower.strategies.grid_stages import SECTOR_BYTES, deal_out
+from tinycore.lower.strategies.grid_tiling import Cut, Tiling, innermost_group
 from tinycore.lower.tile import Bind, Split, Tail
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
@@ -29,8 +30,6 @@ ROWS: Final = 4
 """Rows of a tile that a thread copies."""
 LEAST_EXTENT: Final = 16
 """Least extent of both loops from which tiles pay."""
-FAR_BYTES: Final = 32
-"""Distance from which elements are in different sectors."""
 
 
 def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
@@ -48,51 +47,64 @@ def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
         far = [n for n in loaded if is_far(facts, n, column)]
         row = next((r for r in long for n in far if facts.stride(n, r) == 1), None)
         if row is not None and row is not column:
-            apply = partial(copy_squares, row=row, column=column)
-            yield Proposal("grid transpose", None, Cost(1.0), apply)
+            yield Squares(row, column).proposal()
         return
 
 
 def is_far(facts: KernelFacts, load: UOp, column: UOp) -> bool:
     """True if the stride of a load along a loop is a sector or more."""
     stride = facts.stride(load, column)
-    return stride is not None and abs(stride) * facts.itemsize >= FAR_BYTES
+    return stride is not None and abs(stride) * facts.itemsize >= SECTOR_BYTES
 
 
-def copy_squares(draft: Draft, row: UOp, column: UOp) -> bool:
-    """A tile for each group, whose threads store along columns; False if nothing can be staged.
+@dataclass(frozen=True, eq=False)
+class Squares(Tiling):
+    """A tile for each group, whose threads store along columns and load along rows."""
 
-    Values of bool cannot, nor those of more outputs than shared memory has room for.
-    """
-    lanes = max(WORD_BYTES // draft.facts.moved_itemsize, 1)
-    lanes = 1 if column.extent % lanes or column.extent < SIDE * lanes else lanes
-    across: Number = (*column.arg.number, 1)
-    along: Number = (*row.arg.number, 1)
-    draft.do(
-        Split(column.arg.number, SIDE * lanes, Tail.GUARD),
-        Split(row.arg.number, SIDE, Tail.GUARD),
-        Split(along, SIDE // ROWS),
-    )
-    columns: Dimension = ((across, 1),)
-    if lanes > 1:
-        draft.do(Split(across, lanes))
-        columns = (((*across, 0), lanes), ((*across, 1), 1))
-    rows: Dimension = (((*along, 0), SIDE // ROWS), ((*along, 1), 1))
-    inside = {number for number, _ in (*columns, *rows)}
-    outer = [r.arg.number for r in draft.facts.launchable if r.arg.number not in inside]
-    draft.do(*(Bind(number, AxisKind.GRID) for number in outer))
-    # Rows of an odd number of elements: those of lanes side by side start in different banks.
-    stage = Stage(innermost_group(draft), (columns, rows), padding=1)
-    draft.do(
-        Bind((*along, 0), AxisKind.UNROLL),
-        Bind((*along, 1), AxisKind.BLOCK),
-        Bind(columns[0][0], AxisKind.BLOCK),
-    )
-    if lanes > 1:
-        draft.do(Bind((*across, 1), AxisKind.VECTOR))
-    if not staged_values(draft.kernel, stage):
-        return False
-    draft.do(stage)
-    for number in range(len(arrays_of(draft.kernel))):
-        deal_out(draft, number, 1)
-    return fits_group(draft)
+    row: UOp
+    column: UOp
+
+    def __str__(self) -> str:
+        return "grid transpose"
+
+    def cycles(self) -> float:
+        """A cost below that of any plan that loads with strides."""
+        return 1.0
+
+    def cut(self, draft: Draft, sharers: int) -> Cut | None:
+        """Squares of words; None if nothing can be staged, such as values of bool."""
+        row, column = self.row, self.column
+        lanes = max(WORD_BYTES // draft.facts.moved_itemsize, 1)
+        lanes = 1 if column.extent % lanes or column.extent < SIDE * lanes else lanes
+        across: Number = (*column.arg.number, 1)
+        along: Number = (*row.arg.number, 1)
+        draft.do(
+            Split(column.arg.number, SIDE * lanes, Tail.GUARD),
+            Split(row.arg.number, SIDE, Tail.GUARD),
+            Split(along, SIDE // ROWS),
+        )
+        columns: Dimension = ((across, 1),)
+        if lanes > 1:
+            draft.do(Split(across, lanes))
+            columns = (((*across, 0), lanes), ((*across, 1), 1))
+        rows: Dimension = (((*along, 0), SIDE // ROWS), ((*along, 1), 1))
+        inside = {number for number, _ in (*columns, *rows)}
+        outer = [r.arg.number for r in draft.facts.launchable if r.arg.number not in inside]
+        draft.do(*(Bind(number, AxisKind.GRID) for number in outer))
+        # Rows of an odd number of elements: those of lanes side by side start in different banks.
+        stage = Stage(innermost_group(draft), (columns, rows), padding=1)
+        draft.do(
+            Bind((*along, 0), AxisKind.UNROLL),
+            Bind((*along, 1), AxisKind.BLOCK),
+            Bind(columns[0][0], AxisKind.BLOCK),
+        )
+        if lanes > 1:
+            draft.do(Bind((*across, 1), AxisKind.VECTOR))
+        return Cut([(stage, COLUMNS)]) if staged_values(draft.kernel, stage) else None
+
+    def stage(self, draft: Draft, cut: Cut, copies: int) -> bool:
+        """Stage what is loaded, which threads fill element by element."""
+        for step, _ in cut.stages:
+            for number in draft.stage(step):
+                deal_out(draft, number, 1)
+        return True

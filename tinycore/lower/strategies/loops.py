@@ -21,7 +21,7 @@ from tinycore.lower.cost import (
     costs_of_lanes,
     own_proposals,
 )
-from tinycore.lower.draft import Draft, fuse_loops, order_reductions
+from tinycore.lower.draft import PROPOSAL, Draft, fuse_loops, order_reductions
 from tinycore.lower.kernel_facts import SMALL_LOOP, KernelFacts
 from tinycore.lower.loops import Number, counter_of
 from tinycore.lower.strategies.dot import MOST_UNROLLED, reduce_with_lanes, sum_in_parts
@@ -132,8 +132,9 @@ def take_cheapest(draft: Draft, parts: list[Number]) -> None:
     lanes = costs_of_lanes(draft.facts, draft.limits)
     found, own = proposals(draft, lanes), own_proposals(draft.facts, draft.limits)
     best = min(found, key=lambda proposal: proposal.cost, default=None)
-    axis = None if best is None or own or draft.rank else best.axis
-    if axis is None or axis.arg.number not in parts:
+    axis = None if best is None or own else best.axis
+    is_whole = axis is None or axis.arg.number not in parts
+    if is_whole or draft.copy().size(PROPOSAL, 0, least=-1):
         apply_cheapest(draft, own, found)
         return
     for axis in [r for r in draft.facts.loops if r.arg.number in parts and r in lanes]:

@@ -9,27 +9,25 @@ kernels, and `render/chains.py` decides which tiles they may have.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Final
 
-from tinycore.lower.cost import Cost, Proposal, resident_groups
+from tinycore.lower.cost import Proposal, resident_groups
 from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import KernelFacts
-from tinycore.lower.loops import Number
+from tinycore.lower.loops import counter_of
 from tinycore.lower.steps.chain import COLUMNS_AFTER, STEPS_AFTER, Chain
-from tinycore.lower.steps.stage import WORD_BYTES, Dimension, Stage
+from tinycore.lower.steps.stage import WORD_BYTES, Stage
 from tinycore.lower.steps.tensorize import COLUMNS, STEPS
-from tinycore.lower.strategies.grid_shared import fits_group, innermost_group
-from tinycore.lower.strategies.matrix_unit import (
-    GROUPS_OF_A_UNIT,
-    LEAST_TURNS,
+from tinycore.lower.strategies.grid_stages import GROUPS_BESIDE, fills_ahead, stage_side
+from tinycore.lower.strategies.grid_tiling import (
+    Cut,
+    Tiling,
     cut_tile,
     dimension,
-    fills_ahead,
+    innermost_group,
     launch_tiles,
-    stage_side,
-    take_first,
 )
 from tinycore.lower.tile import Split, Tail
 from tinycore.render.base import Limits
@@ -37,6 +35,8 @@ from tinycore.render.chains import ChainTile, Products, chain_tiles, products_of
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.op import Part
 
+CHAIN_COPIES: Final = 2
+"""Copies of a stage where a block of scores is computed while the next is filled."""
 MOST_FILLED: Final = 32
 """Registers of a lane that a fill may use beside the counted ones: with twice as many, for 128
 features, LLVM spills 7 registers on gfx1201."""
@@ -59,131 +59,125 @@ def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
             continue
         masks = sum({found.m, found.between} <= n.ranges for n in facts.loads)
         for place, tile in enumerate(chain_tiles(limits, unit, found.sizes)):
-            apply = partial(use_unit, unit=unit, found=found, tile=tile)
-            name = f"chain of {unit.name} {tile.rows.subgroups} x {tile.rows.tiles}"
-            cycles = CYCLES * (place + 1)
-            if unit.is_described:
-                if not resident(limits, unit, found, tile, masks * REGISTERS_OF_MASK):
-                    continue
-                cycles = CYCLES / (1 + resident(limits, unit, found, tile))
-                cycles += 0 if is_enough(limits, unit, found) else CYCLES_OF_FEW
-            yield Proposal(name, None, Cost(cycles), apply)
+            tiling = ChainTiling(limits, unit, found, tile, place)
+            if not unit.is_described or tiling.resident(masks * REGISTERS_OF_MASK):
+                yield tiling.proposal()
 
 
-def resident(
-    limits: Limits, unit: MatrixUnit, found: Products, tile: ChainTile, more: int = 0
-) -> int:
-    """Occupancy: subgroups that are resident on a unit, whose lanes need `more` registers beside
-    those of the products.
-    """
-    subgroups, registers = tile.rows.subgroups, registers_of_tile(unit, found, tile)
-    return subgroups * resident_groups(limits, subgroups * unit.threads, registers + more)
+@dataclass(frozen=True, eq=False)
+class ChainTiling(Tiling):
+    """A chain of products on a unit, of which each subgroup computes some rows."""
 
+    limits: Limits
+    unit: MatrixUnit
+    found: Products
+    tile: ChainTile
+    place: int
+    """Place of the tile among those of the unit, the best first."""
 
-def registers_of_tile(unit: MatrixUnit, found: Products, tile: ChainTile) -> int:
-    """Registers of a lane for the products of a tile."""
-    columns = [n // tile.parts for n in found.sizes.columns]
-    return unit.registers_of_chain(columns, found.sizes.steps, tile.block, tile.rows.tiles)
+    def __str__(self) -> str:
+        rows = self.tile.rows
+        return f"chain of {self.unit.name} {rows.subgroups} x {rows.tiles}"
 
+    def cycles(self) -> float:
+        """Words loaded per multiply-add; less for a described unit with more subgroups resident."""
+        if not self.unit.is_described:
+            return CYCLES * (self.place + 1)
+        others, rows = self.found.sizes[:2]
+        tiles = -(-rows // self.unit.m) * others
+        is_enough = rows >= self.unit.m and tiles >= self.limits.units
+        return CYCLES / (1 + self.resident()) + (0 if is_enough else CYCLES_OF_FEW)
 
-def waits_alone(
-    limits: Limits, unit: MatrixUnit, found: Products, tile: ChainTile, subgroups: int
-) -> bool:
-    """True if only one group of `subgroups` is resident, so that it waits for its own fills."""
-    if fills_ahead(limits):
-        return False
-    registers = registers_of_tile(unit, found, tile)
-    return resident_groups(limits, subgroups * unit.threads, registers) < GROUPS_OF_A_UNIT
+    @property
+    def registers(self) -> int:
+        """Registers of a lane for the products."""
+        tile, sizes = self.tile, self.found.sizes
+        columns = [n // tile.parts for n in sizes.columns]
+        return self.unit.registers_of_chain(columns, sizes.steps, tile.block, tile.rows.tiles)
 
+    def resident(self, more: int = 0) -> int:
+        """Occupancy: subgroups that are resident on a unit, whose lanes need `more` registers
+        beside those of the products."""
+        subgroups = self.tile.rows.subgroups
+        return subgroups * self.groups_resident(subgroups, more)
 
-def registers_of_fill(unit: MatrixUnit, found: Products, block: int, subgroups: int) -> int:
-    """Registers of a lane through which it copies a block of columns to shared memory."""
-    staged = block * (sum(found.sizes.steps) + sum(found.sizes.columns)) * unit.b.itemsize
-    return staged // (WORD_BYTES * subgroups * unit.threads) if block > unit.k else 0
+    def groups_resident(self, subgroups: int, more: int = 0) -> int:
+        """Groups of so many subgroups that are resident on a unit."""
+        threads = subgroups * self.unit.threads
+        return resident_groups(self.limits, threads, self.registers + more)
 
+    def subgroups(self) -> int:
+        """Subgroups of a group: as many as possible without leaving a unit idle.
 
-def is_enough(limits: Limits, unit: MatrixUnit, found: Products) -> bool:
-    """True if a chain has at least one tile of rows for each unit of the device."""
-    others, rows = found.sizes[:2]
-    return rows >= unit.m and -(-rows // unit.m) * others >= limits.units
-
-
-def use_unit(draft: Draft, unit: MatrixUnit, found: Products, tile: ChainTile) -> bool:
-    """Compute some rows per subgroup; False if the unit cannot compute the products."""
-    most = LEAST_TURNS if fills_ahead(draft.limits) else 1
-    plan = partial(chain, unit=unit, found=found, tile=tile)
-    return take_first(draft, (partial(plan, turns=turns) for turns in range(most, -1, -1)))
-
-
-def chain(draft: Draft, unit: MatrixUnit, found: Products, tile: ChainTile, turns: int) -> bool:
-    """Apply the steps of `use_unit` with `turns` copies of each stage; True if they fit.
-
-    With 0 copies operands are read from memory. Raises ArgumentError if the unit cannot compute the
-    products.
-    """
-    (most, tiles, _), block, parts = tile
-    rows = tiles * unit.m
-    if not unit.is_described:
-        most = min(most, draft.limits.block_wanted // unit.threads)
-        while most > 1 and waits_alone(draft.limits, unit, found, tile, most):
+        A group that is resident alone waits for its own fills, if threads do them.
+        """
+        limits, unit, (others, rows, *_) = self.limits, self.unit, self.found.sizes
+        most, own = self.tile.rows.subgroups, self.tile.rows.tiles * unit.m
+        if not unit.is_described:
+            most = min(most, limits.block_wanted // unit.threads)
+            while (
+                most > 1 and not fills_ahead(limits) and self.groups_resident(most) < GROUPS_BESIDE
+            ):
+                most //= 2
+        while most > 1 and (
+            most * own >= 2 * rows or -(-rows // (most * own)) * others < max(limits.units, 1)
+        ):
             most //= 2
-    subgroups = subgroups_of(draft, found, most, rows)
-    while (
-        not fills_ahead(draft.limits)
-        and registers_of_fill(unit, found, block, subgroups) > MOST_FILLED
-    ):
-        block //= 2
-    _, down = cut_tile(draft, found.m, subgroups, rows)
-    assert down is not None, f"{unit.name} has rows"  # or else its sums are no operand
-    n, between = found.n.arg.number, found.between.arg.number
-    k = tuple(loop.arg.number for loop in found.k)
-    if parts > 1:
-        draft.do(Split(n, found.n.extent // parts))
-        n = (*n, 1)
-    is_split = block < found.between.extent or not found.between.is_fixed
-    if is_split:
-        is_whole = found.between.is_fixed and found.between.extent % block == 0
-        draft.do(Split(between, block, Tail.AUTO if is_whole else Tail.GUARD))
-        between = (*between, 1)
-    step = Chain(down, n, between, k, unit)
-    draft.do(step)
-    launch_tiles(draft, *((*axis, 0) for axis in (down, n, *k, between)))
-    names = [(*found.between.arg.number, 0, *marks) for marks in ((), (Part.ONLINE,))]
-    at = next((name for name in names if is_split and draft.present(name)), None)
-    copies = turns if at is not None else min(turns, 1)
-    columns = dimension(draft, (*between, 0), step.tiles, step.number(COLUMNS))
-    after = dimension(draft, (*n, 0), step.number(COLUMNS_AFTER))
-    further = dimension(draft, (*between, 0), step.number(STEPS_AFTER))
-    sides = [
-        (columns, dimension(draft, (*axis, 0), step.number(STEPS, product)))
-        for product, axis in enumerate(k)
-    ]
-    is_staged = bool(copies) or not unit.is_described
-    for side in (*sides, (after, further)) if copies else ():
-        is_staged &= stage(draft, unit, at or innermost_group(draft), side, copies)
-    return is_staged and fits_group(draft)
+        return max(most, 1)
 
+    def block_for(self, subgroups: int) -> int:
+        """Columns of a block of scores: fewer where threads copy them through too many registers
+        of a lane."""
+        sizes, unit, block = self.found.sizes, self.unit, self.tile.block
+        each = (sum(sizes.steps) + sum(sizes.columns)) * unit.b.itemsize
+        room = WORD_BYTES * subgroups * unit.threads * (MOST_FILLED + 1)
+        while not fills_ahead(self.limits) and block > unit.k and block * each >= room:
+            block //= 2
+        return block
 
-def subgroups_of(draft: Draft, found: Products, most: int, own: int) -> int:
-    """Subgroups of a group: as many as possible without leaving a unit idle."""
-    limits, (others, rows, *_) = draft.limits, found.sizes
-    while most > 1 and (
-        most * own >= 2 * rows or -(-rows // (most * own)) * others < max(limits.units, 1)
-    ):
-        most //= 2
-    return max(most, 1)
+    def cut(self, draft: Draft, sharers: int) -> Cut | None:
+        """Subgroups of rows, and blocks of scores. Raises ArgumentError if the unit cannot compute
+        the products."""
+        unit, found, parts = self.unit, self.found, self.tile.parts
+        subgroups = self.subgroups()
+        block = self.block_for(subgroups)
+        _, down = cut_tile(draft, found.m, subgroups, self.tile.rows.tiles * unit.m)
+        assert down is not None, f"{unit.name} has rows"  # or else its sums are no operand
+        n, between = found.n.arg.number, found.between.arg.number
+        k = tuple(loop.arg.number for loop in found.k)
+        if parts > 1:
+            draft.do(Split(n, found.n.extent // parts))
+            n = (*n, 1)
+        is_split = block < found.between.extent or not found.between.is_fixed
+        if is_split:
+            is_whole = found.between.is_fixed and found.between.extent % block == 0
+            draft.do(Split(between, block, Tail.AUTO if is_whole else Tail.GUARD))
+            between = (*between, 1)
+        step = Chain(down, n, between, k, unit)
+        draft.do(step)
+        launch_tiles(draft, *((*axis, 0) for axis in (down, n, *k, between)))
+        names = [(*found.between.arg.number, 0, *marks) for marks in ((), (Part.ONLINE,))]
+        at = next((name for name in names if is_split and draft.present(name)), None)
+        columns = dimension(draft, (*between, 0), step.tiles, step.number(COLUMNS))
+        sides = [
+            (columns, dimension(draft, (*axis, 0), step.number(STEPS, product)))
+            for product, axis in enumerate(k)
+        ]
+        after = dimension(draft, (*n, 0), step.number(COLUMNS_AFTER))
+        sides.append((after, dimension(draft, (*between, 0), step.number(STEPS_AFTER))))
+        # Columns and steps in the order in which lanes load vectors.
+        turn = 1 if unit.fragment("b").map.neighbors[0] == "k" else -1
+        place = at or innermost_group(draft)
+        stages = [(Stage(place, side[::turn]), COLUMNS) for side in sides]
+        return Cut(stages, None if at is None else counter_of(draft.kernel, at).extent)
 
+    def copies(self, cut: Cut) -> Iterable[int]:
+        """Most first; without any, lanes read operands from memory."""
+        is_ahead = fills_ahead(self.limits) and cut.blocks is not None
+        most = CHAIN_COPIES if is_ahead else 1
+        return range(most, 0 if self.unit.is_described else -1, -1)
 
-def stage(
-    draft: Draft,
-    unit: MatrixUnit,
-    at: Number | None,
-    sides: tuple[Dimension, Dimension],
-    copies: int,
-) -> bool:
-    """Stage a second operand, with columns and steps in the order in which lanes load vectors.
-
-    False if the unit reads shared memory by itself, and cannot read that layout.
-    """
-    dimensions = sides if unit.fragment("b").map.neighbors[0] == "k" else sides[::-1]
-    return stage_side(draft, Stage(at, dimensions, copies=copies), unit, COLUMNS)
+    def stage(self, draft: Draft, cut: Cut, copies: int) -> bool:
+        """Stage the second operands of all products; False if the unit cannot read their layout."""
+        steps = [replace(step, copies=copies) for step, _ in cut.stages] if copies else []
+        return all(stage_side(draft, step, self.unit, COLUMNS) for step in steps)

@@ -76,7 +76,12 @@ def cut_tiles(draft: Draft, axis: UOp) -> None:
     if not width:
         return
     row = row_loop(draft.facts, axis)
-    tile = tile_of(draft.facts, draft.limits, axis, row, -(-axis.extent // width))
+    most = -(-axis.extent // width)
+    tile = tile_of(draft.facts, draft.limits, axis, row, most)
+    rows = 1 if row is None else row.extent
+    tile = tile._replace(
+        tall=draft.size("rows", tile.tall, rows), wide=draft.size("vectors", tile.wide, most)
+    )
     column, panel = cut_columns(draft, axis, width, tile.wide)
     if row is not None and tile.below is not None:
         lines = draft.cut(tile.below, tile.lines, AxisKind.UNROLL)

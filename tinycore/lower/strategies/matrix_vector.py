@@ -56,13 +56,15 @@ def accumulate_rows(draft: Draft, axis: UOp) -> None:
     row, width = row_loop(draft.facts, axis), output_lanes(draft, axis)
     reduced, number = draft.facts.reduced, axis.arg.number
     block = sums_held(draft, axis.extent, 1 if row is None else row.extent, width)
+    block = width * draft.size("held", block // width) if block % width == 0 else block
+    times = draft.size("rows", ROWS_AT_ONCE, reduced[-1].extent, least=2)
     if block < axis.extent:
         draft.do(Split(number, block))
         number = (*number, 1)
     depth = reduced[-1].arg.number
     around = [r.arg.number for r in reduced[:-1]]
-    if reduced[-1].extent > ROWS_AT_ONCE:
-        around.append(draft.cut(depth, ROWS_AT_ONCE, AxisKind.UNROLL))
+    if reduced[-1].extent > times:
+        around.append(draft.cut(depth, times, AxisKind.UNROLL))
     held = (number,) if row is None else (row.arg.number, number)
     rest = [r.arg.number for r in draft.facts.outputs if r.arg.number not in held]
     draft.do(Reorder((*rest, *held)), Accumulate(held, tuple(around)))

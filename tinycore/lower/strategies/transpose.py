@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tinycore.lower.cost import floor_power_of_two
 from tinycore.lower.draft import Draft
 from tinycore.lower.expand import LONGEST_STRIDE
 from tinycore.lower.kernel_facts import KernelFacts
@@ -48,13 +49,15 @@ def squares_of(facts: KernelFacts, limits: Limits) -> tuple[UOp, UOp] | None:
 
 def transpose_blocks(draft: Draft) -> None:
     """Cut both loops into squares, and put the loops over squares inside of all others."""
-    found, lanes = squares_of(draft.facts, draft.limits), draft.lanes()
+    found, own = squares_of(draft.facts, draft.limits), draft.lanes()
+    lanes = floor_power_of_two(draft.size("lanes", own, 2 * own, least=2))
     assert found is not None, "the kernel has squares"  # or else there is no proposal
     column, row = found
     inside, across = column.arg.number, row.arg.number
+    tall = squares_of_line(draft.facts, draft.limits, row, lanes)
     draft.do(
         Split(inside, lanes),
-        Split(across, squares_of_line(draft.facts, draft.limits, row, lanes)),
+        Split(across, draft.size("rows", tall, row.extent, least=2)),
         Bind((*inside, 1), AxisKind.VECTOR),
         Bind((*across, 1), AxisKind.UNROLL),
     )
