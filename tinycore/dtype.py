@@ -172,7 +172,7 @@ class dtypes:  # noqa: N801  the name tinygrad's users know
         many = type(value).__name__ == "Tensor"
         raise DTypeError(
             f"no dtype for a Python value of type {type(value).__name__!r}: {value!r}. "
-            "Use bool, int, float, a nested list of them, or a NumPy array."
+            "Use bool, int, float, lists of them, or NumPy arrays; of complex z: z.real, z.imag."
             + (" `stack` makes one tensor of several." if many else "")
         )
 
@@ -377,6 +377,6 @@ def from_numpy_dtype(dtype: numpy.dtype[numpy.generic]) -> DType:
     if found not in dtypes.all:
         raise DTypeError(
             f"NumPy dtype {dtype.name!r} has no counterpart. "
-            f"Known: {', '.join(d.name for d in dtypes.all)}."
+            f"Known: {', '.join(d.name for d in dtypes.all)}; of complex z: z.real, z.imag."
         )
     return found
