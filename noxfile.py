@@ -52,8 +52,6 @@ TYPED_TESTS = [
     "tiny_viz",
 ]
 """Plugins whose tests are checked with their folder as the path of modules."""
-FRONTEND = ["--device", "CPU:LLVM"]
-"""Random programs of the frontend: a clang per kernel takes 3.5 times the processor time."""
 DEVICES = ["PYTHON", "CPU:CLANG", "CPU:LLVM", "CL", "CUDA", "CUDA:PTX", "WEBGPU"]
 """Devices that docs/generate_conformance.py writes tables of; CUDA here means a card."""
 PLAYED = ["AMD", "AMD-GFX1030", "AMD-GFX1201", "AMD-GFX942", "AMD:HIP", "METAL", "QCOM:IR3"]
@@ -132,14 +130,14 @@ def property(session: nox.Session) -> None:  # noqa: A001  the session's name is
 def captures(session: nox.Session) -> None:
     """Run random functions with and without TinyJit (`-- --count 5000 --seed 0`)."""
     install(session)
-    session.run("python", "-m", "tests.fuzz.captures", *FRONTEND, *session.posargs)
+    session.run("python", "-m", "tests.fuzz.captures", *session.posargs)
 
 
 @nox.session
 def threads(session: nox.Session) -> None:
     """Let threads capture random functions at the same time (`-- --count 500 --seed 0`)."""
     install(session)
-    session.run("python", "-m", "tests.fuzz.threads", *FRONTEND, *session.posargs)
+    session.run("python", "-m", "tests.fuzz.threads", *session.posargs)
 
 
 @nox.session
@@ -153,28 +151,28 @@ def files(session: nox.Session) -> None:
 def writes(session: nox.Session) -> None:
     """Run random programs of views and writes against a model (`-- --count 20000 --seed 0`)."""
     install(session)
-    session.run("python", "-m", "tests.fuzz.writes", *FRONTEND, *session.posargs)
+    session.run("python", "-m", "tests.fuzz.writes", *session.posargs)
 
 
 @nox.session
 def caches(session: nox.Session) -> None:
     """Run random pairs of related programs over one cache (`-- --count 5000 --seed 0`)."""
     install(session)
-    session.run("python", "-m", "tests.fuzz.caches", *FRONTEND, *session.posargs)
+    session.run("python", "-m", "tests.fuzz.caches", *session.posargs)
 
 
 @nox.session
 def signals(session: nox.Session) -> None:
     """Run random programs whose signal handlers read tensors (`-- --count 500 --seed 0`)."""
     install(session)
-    session.run("python", "-m", "tests.fuzz.signals", *FRONTEND, *session.posargs)
+    session.run("python", "-m", "tests.fuzz.signals", *session.posargs)
 
 
 @nox.session
 def slopes(session: nox.Session) -> None:
     """Take random gradients through writes, and torch's (`-- --count 2000 --seed 0`)."""
     install(session)
-    session.run("python", "-m", "tests.fuzz.slopes", *FRONTEND, *session.posargs)
+    session.run("python", "-m", "tests.fuzz.slopes", *session.posargs)
 
 
 @nox.session
@@ -188,7 +186,7 @@ def extremes(session: nox.Session) -> None:
 def symbolic(session: nox.Session) -> None:
     """Run random functions with symbolic sizes against NumPy (`-- --count 500 --seed 0`)."""
     install(session)
-    session.run("python", "-m", "tests.fuzz.symbolic", *FRONTEND, *session.posargs)
+    session.run("python", "-m", "tests.fuzz.symbolic", *session.posargs)
 
 
 @nox.session

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 import numpy
 
 from tests.fuzz.programs.draw import Draw
-from tests.fuzz.runner import Fuzzer, Verdict, run
+from tests.fuzz.runner import FRONTEND, Fuzzer, Verdict, run
 from tests.fuzz.writes import compiled
 from tinycore import Context, Device, Tensor, TinyJit, Variable
 from tinycore._locks import replaced
@@ -422,7 +422,9 @@ def escaped(line: str) -> str:
     return line.replace("{", "{{").replace("}", "}}")
 
 
-FUZZER: Final = Fuzzer("tests.fuzz.caches", __doc__, pair_of, check, shown, smaller)
+FUZZER: Final = Fuzzer(
+    "tests.fuzz.caches", __doc__, pair_of, check, shown, smaller, devices=FRONTEND
+)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy
 
-from tests.fuzz.runner import Fuzzer, Verdict, run
+from tests.fuzz.runner import FRONTEND, Fuzzer, Verdict, run
 from tinycore import Tensor, TinyJit
 from tinycore.errors import GradientError, JitError
 from tinycore.tensor.stream import stream
@@ -571,6 +571,7 @@ FUZZER: Final = Fuzzer(
     shown,
     accepted=frozenset({"refused", "odd"}),
     printed=frozenset({"odd"}),
+    devices=FRONTEND,
 )
 
 

@@ -7,6 +7,8 @@ inputs, or sorts, is refused by name.
 from __future__ import annotations
 
 import sys
+import traceback
+from functools import partial
 from typing import Any
 
 import numpy
@@ -16,8 +18,8 @@ import onnxruntime
 from tests.fuzz.programs import Program, random_program, script, smaller
 from tests.fuzz.programs.compare import Array, Found, check
 from tests.fuzz.programs.form import Value, ours_of
-from tests.fuzz.programs.mirror import compiled
-from tests.fuzz.runner import Fuzzer, Verdict, run
+from tests.fuzz.programs.mirror import as_arrays, compiled
+from tests.fuzz.runner import FRONTEND, Fuzzer, Verdict, run
 from tiny_onnx import OnnxRunner, export
 from tinycore import Tensor, TinyJit, dtypes
 from tinycore.errors import ArgumentError, GradientError, UnsupportedError
@@ -61,9 +63,9 @@ def tensors_of(program: Program, data: dict[str, Array]) -> dict[str, Tensor]:
     return {i.name: Tensor(data[i.name], dtype=i.dtype) for i in program.inputs}
 
 
-def by_runner(program: Program, data: dict[str, Array]) -> Found:
+def by_runner(model: onnx.ModelProto, program: Program, data: dict[str, Array]) -> Found:
     """The compared values, computed by OnnxRunner from the exported model."""
-    results = OnnxRunner(exported(program, data))(tensors_of(program, data))
+    results = OnnxRunner(model)(tensors_of(program, data))
     found = [results[f"result {value.name}"] for value in program.compared]
     return {
         v.name: (t.numpy(), dtype_of(t, v))
@@ -78,9 +80,8 @@ def dtype_of(result: Tensor, value: Value) -> Any:
     return value.dtype if is_wider else result.dtype
 
 
-def by_runtime(program: Program, data: dict[str, Array]) -> Found:
+def by_runtime(model: onnx.ModelProto, program: Program, data: dict[str, Array]) -> Found:
     """The compared values, computed by onnxruntime."""
-    model = exported(program, data)
     onnx.checker.check_model(model, full_check=True)
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), providers=["CPUExecutionProvider"]
@@ -106,10 +107,14 @@ def bits_of(tensor: Tensor) -> tuple[Array, int]:
 
 def verdict(program: Program) -> Verdict:
     """The first difference, by either runtime."""
+    try:
+        model = exported(program, as_arrays(program))
+    except Refused as error:
+        return Verdict("refused", str(error))
+    except Exception:
+        return Verdict("raised", traceback.format_exc(limit=-6))
     for compute in (by_runtime, by_runner):
-        found = check(program, compute)
-        if found.kind == "raised" and "Refused: " in found.message:
-            return Verdict("refused", found.message)
+        found = check(program, partial(compute, model))
         if found.kind:
             return found._replace(message=f"{compute.__name__}: {found.message}")
     return Verdict("")
@@ -123,6 +128,7 @@ FUZZER = Fuzzer(
     script,
     smaller,
     accepted=frozenset({"refused"}),
+    devices=FRONTEND,
 )
 
 if __name__ == "__main__":

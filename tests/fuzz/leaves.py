@@ -13,13 +13,14 @@ import copy
 import pickle
 import traceback
 from ast import literal_eval
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import numpy
 
 from tests.fuzz.programs.draw import Draw
-from tests.fuzz.runner import Fuzzer, Verdict, run, without_a_line
+from tests.fuzz.runner import FRONTEND, Fuzzer, Verdict, run, without_a_line
 from tests.fuzz.writes import Program, compiled
 from tinycore import Context, Tensor, TinyJit
 from tinycore.errors import GradientError, JitError
@@ -191,6 +192,8 @@ class Theirs(Ours):
         """Tensors that detached results show, and no name of the program holds."""
         self.realized: list[Any] = []
         """Computed tensors that are memory here, into which data is written from then on."""
+        self.steps: Counter[int] = Counter()
+        """The count of steps of each optimizer, by id."""
 
     def _tensors(self) -> list[Any]:
         return [x for x in self.globals.values() if isinstance(x, self.torch.Tensor)]
@@ -325,7 +328,12 @@ class Theirs(Ours):
         for x in self._tensors():
             if x.untyped_storage().data_ptr() in places and (x.retains_grad or cut_off(x)):
                 raise Skipped("torch makes the gradients of such views anew")
+        taken = self.steps[id(optimizer)]
+        counts = [optimizer.state[p].get("step", 0) for p in params if p.grad is not None]
+        if not isinstance(optimizer, self.torch.optim.SGD) and any(n != taken for n in counts):
+            raise Skipped("torch counts the steps of each parameter, and has a late one catch up")
         optimizer.step()
+        self.steps[id(optimizer)] += 1
 
     def capture(self, function: Callable[..., Any]) -> Any:
         return lambda a: function(a.detach())
@@ -562,10 +570,20 @@ def results_in(names: Ours, scope: dict[str, Any]) -> dict[str, Any]:
 
 def check(found: Program) -> Verdict:
     """The first value or gradient that is another one in torch, if there is any."""
+    return compared(found)[0]
+
+
+def compared(found: Program) -> tuple[Verdict, dict[str, Any]]:
+    """The same, and what torch has."""
     try:
         expected = results_of(Theirs(), found)
     except (RuntimeError, Skipped) as error:
-        return Verdict("cut", str(error))
+        return Verdict("cut", str(error)), {}
+    return compare_here(found, expected), expected
+
+
+def compare_here(found: Program, expected: Mapping[str, Any]) -> Verdict:
+    """The first value or gradient that is another one than expected."""
     try:
         results = results_of(Ours(), found)
     except JitError as error:
@@ -604,13 +622,7 @@ REFUSED: Final = frozenset({"refused", "cut", "uncaptured"})
 """Kinds of outcomes that are no failure: refused here, left out, or by a capture."""
 
 FUZZER: Final = Fuzzer(
-    "tests.fuzz.leaves",
-    __doc__,
-    program_of,
-    check,
-    shown,
-    smaller,
-    REFUSED,
+    "tests.fuzz.leaves", __doc__, program_of, check, shown, smaller, REFUSED, devices=FRONTEND
 )
 
 

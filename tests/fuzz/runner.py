@@ -21,15 +21,21 @@ from tqdm import tqdm
 
 from tinycore.config import Context
 
-__all__ = ["RIGHT", "Fuzzer", "Outcome", "Verdict", "run", "smallest", "without_a_line"]
+__all__ = ["FRONTEND", "RIGHT", "Fuzzer", "Outcome", "Verdict", "run", "smallest", "without_a_line"]
 
 P = TypeVar("P")
 
 RIGHT: Final = "right"
-IN_PROCESS: Final = "CPU:LLVM"
+COMPILED: Final = ("CPU:LLVM",)
 """A device with its compiler in this process: starting a clang for each kernel takes 20 times as
 long as most kernels, and two thirds of the time of a program.
 """
+FRONTEND: Final = ("PYTHON", "PYTHON", "PYTHON", *COMPILED)
+"""Devices of one seed after the other where kernels are not the subject: programs of tensors this
+small take half as long where nothing is compiled.
+"""
+SAME_DEVICE: Final = 8
+"""Seeds in a row with one device, as other properties of programs depend on the seed as well."""
 
 
 class Verdict(NamedTuple):
@@ -66,6 +72,8 @@ class Fuzzer(Generic[P]):
     """Kinds that are no failure, in addition to ""."""
     printed: frozenset[str] = frozenset()
     """Kinds that are accepted and printed nevertheless."""
+    devices: tuple[str, ...] = COMPILED
+    """Devices for one seed after the other, unless the command names one."""
 
     def outcome(self, seed: int, shrink: bool = True) -> Outcome:
         """Check the program of one seed, and reduce it if it fails."""
@@ -133,7 +141,7 @@ def parser_of(fuzzer: Fuzzer[Any]) -> argparse.ArgumentParser:
     parser.add_argument("--count", type=int, default=200, help="how many programs")
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--device", default=IN_PROCESS, help="as in DEV (default: %(default)s)")
+    parser.add_argument("--device", help="as in DEV (default: one of several for each seed)")
     parser.add_argument("--seconds", type=float, default=0, help="stop after that long")
     parser.add_argument("--no-shrink", action="store_true", help="report programs as they are")
     parser.add_argument("--report", type=Path, help="folder for the texts of failures")
@@ -151,18 +159,19 @@ def outcomes(fuzzer: Fuzzer[Any], options: argparse.Namespace) -> Iterator[Outco
         yield from pool.imap_unordered(check, seeds, chunksize=4)
 
 
-def outcome_on(fuzzer: Fuzzer[Any], device: str, shrink: bool, seed: int) -> Outcome:
+def outcome_on(fuzzer: Fuzzer[Any], device: str | None, shrink: bool, seed: int) -> Outcome:
     """Check the program of one seed on a device, whose kernels are compiled one at a time.
 
     Afterwards memory is collected: functions and globals of a program are cycles that hold tensors.
     What remains, modules and caches, is left out of later collections, which cost more than most
     programs otherwise.
     """
-    with Context(PARALLEL=1, **({"DEV": device} if device else {})):
+    device = device or fuzzer.devices[seed // SAME_DEVICE % len(fuzzer.devices)]
+    with Context(PARALLEL=1, DEV=device):
         try:
             outcome = fuzzer.outcome(seed, shrink)
         except Exception as error:
-            error.add_note(f"{fuzzer.name}, seed {seed}")
+            error.add_note(f"{fuzzer.name}, seed {seed} on {device}")
             raise
     gc.collect()
     gc.freeze()

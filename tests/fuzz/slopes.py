@@ -17,7 +17,7 @@ import numpy
 
 from tests.fuzz.peers import numpy_api, torch_api
 from tests.fuzz.programs.draw import Draw
-from tests.fuzz.runner import Fuzzer, Verdict, run, without_a_line
+from tests.fuzz.runner import FRONTEND, Fuzzer, Verdict, run, without_a_line
 from tests.fuzz.writes import Program, compiled
 from tinycore import Tensor
 from tinycore.errors import GradientError
@@ -223,7 +223,14 @@ RIGHT_OUTCOMES: Final = ("", "both", "refused", "alone")
 """Kinds of outcomes; "alone" where torch refuses, and nobody else can say, as at a kink."""
 
 FUZZER: Final = Fuzzer(
-    "tests.fuzz.slopes", __doc__, program, check, shown, smaller, frozenset(RIGHT_OUTCOMES)
+    "tests.fuzz.slopes",
+    __doc__,
+    program,
+    check,
+    shown,
+    smaller,
+    frozenset(RIGHT_OUTCOMES),
+    devices=FRONTEND,
 )
 
 

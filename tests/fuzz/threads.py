@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy
 
-from tests.fuzz.runner import Fuzzer, Verdict, run
+from tests.fuzz.runner import FRONTEND, Fuzzer, Verdict, run
 from tinycore import Tensor, TinyJit, Variable, nn
 
 THREADS: Final = 6
@@ -223,7 +223,9 @@ def shown(found: Program, verdict: Verdict) -> str:
     return f"seed {found.seed}: {verdict.kind}\n{verdict.message}\n{names}"
 
 
-FUZZER: Final = Fuzzer("tests.fuzz.threads", __doc__, program_of_threads, check, shown)
+FUZZER: Final = Fuzzer(
+    "tests.fuzz.threads", __doc__, program_of_threads, check, shown, devices=FRONTEND
+)
 
 
 if __name__ == "__main__":

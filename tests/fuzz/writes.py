@@ -20,7 +20,7 @@ import numpy
 from tests.fuzz.peers import Unlike, numpy_api, torch_api
 from tests.fuzz.places import Places, api
 from tests.fuzz.programs.draw import Draw
-from tests.fuzz.runner import Fuzzer, Verdict, run, without_a_line
+from tests.fuzz.runner import FRONTEND, Fuzzer, Verdict, run, without_a_line
 from tinycore import Tensor
 from tinycore.errors import AliasError
 
@@ -594,7 +594,9 @@ def script(found: Program, failure: Verdict) -> str:
     )
 
 
-FUZZER: Final = Fuzzer("tests.fuzz.writes", __doc__, program, check, script, smaller)
+FUZZER: Final = Fuzzer(
+    "tests.fuzz.writes", __doc__, program, check, script, smaller, devices=FRONTEND
+)
 
 
 if __name__ == "__main__":
