@@ -130,6 +130,10 @@ def test_the_number_of_a_variable_is_an_input() -> None:
     assert runtime(model)(given)[0].tolist() == [27.0, 30.0, 33.0]
 
 
+def test_the_only_window_is_cut_out_where_it_has_one_element() -> None:
+    check(lambda x: x.max_pool2d((1, 1), stride=3, return_indices=True)[1], (draw(1, 2, 3, 3),))
+
+
 def test_a_captured_function_is_exported_through_its_realize() -> None:
     double = TinyJit(lambda x: (x * 2).realize())
     double(draw(3)), double(draw(3)), double(draw(3))

@@ -293,7 +293,8 @@ class Views:
         axis, along = view.axes[how.axis], view.axes[how.window_axis]
         if axis is None and along is None:
             return view
-        if along is None and axis is not None and not is_size(offsets):
+        is_one = (offsets, how.size) == (1, 1)  # whose axes a reshape drops, and what it cuts off
+        if along is None and axis is not None and not (is_size(offsets) or is_one):
             if axis.role != Role.WHOLE:
                 view = self.without_windows(view)
                 axis = view.axes[how.axis]
