@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tinycore.dtype import dtypes
-from tinycore.schedule.storage import is_leaf
+from tinycore.schedule.storage import rebuilt_above_leaves
 from tinycore.uop.movement import below_movement, source_axis
 from tinycore.uop.node import Skew, UOp
 from tinycore.uop.op import ALU, Op
@@ -36,15 +36,15 @@ def with_windows(nodes: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
     """
     if all(node.op is not Op.UNSKEW for node in nodes.values()):
         return dict(nodes)
-    done: dict[UOp, UOp] = {}
-    for node in UOp.sink(*nodes.values()).toposort(lambda n: not is_leaf(n))[:-1]:
-        new = node if is_leaf(node) else node.with_src(tuple([done[s] for s in node.src]))
-        if node.op is Op.UNSKEW:
-            new = unskewed(new.src[0], node.arg)
-        elif node.op is Op.REDUCE_AXIS and node.arg[0] is Op.ADD:
-            new = summed(node, new, done)
-        done[node] = new
-    return {old: done[new] for old, new in nodes.items()}
+    return rebuilt_above_leaves(nodes, with_window)
+
+
+def with_window(node: UOp, new: UOp, done: Mapping[UOp, UOp]) -> UOp:
+    """A node over new sources: windows in place of an UNSKEW, or in a sum over one."""
+    if node.op is Op.UNSKEW:
+        return unskewed(new.src[0], node.arg)
+    is_sum = node.op is Op.REDUCE_AXIS and node.arg[0] is Op.ADD
+    return summed(node, new, done) if is_sum else new
 
 
 def is_fixed(x: UOp, how: Skew) -> bool:

@@ -57,6 +57,8 @@ class CanonicalGraph(NamedTuple):
     """The number of CALLs."""
     scope: object
     """The scope whose values are read."""
+    shown: Collection[UOp] = ()
+    """Values below the roots that tensors show, which may get memory of their own."""
 
     @property
     def values(self) -> dict[str, int]:
@@ -105,7 +107,7 @@ def canonicalize(
     if begun is None:
         naming = Naming()
     else:
-        _, _, known, canonical, naming, assigned, read, apart, calls, _ = begun
+        _, _, known, canonical, naming, assigned, read, apart, calls, *_ = begun
         memory += known
         cached |= read
     get = canonical.__getitem__

@@ -23,7 +23,7 @@ from tinycore.render.base import Limits
 from tinycore.schedule.limits import limits_of
 from tinycore.schedule.partial_writes import loops_over
 from tinycore.schedule.ranges import ZERO, Point, read_through
-from tinycore.schedule.storage import is_leaf
+from tinycore.schedule.storage import is_leaf, rebuilt_above_leaves
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp
@@ -49,11 +49,9 @@ def lay_out_operands(nodes: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
     devices = {n.device_or_none for n in nodes.values() if n.op is Op.REDUCE_AXIS}
     if not any(d is not None and may_copy(limits_of(d)) for d in devices):
         return dict(nodes)
-    done: dict[UOp, UOp] = {}
-    for node in UOp.sink(*nodes.values()).toposort(lambda n: not is_leaf(n))[:-1]:
-        new = node if is_leaf(node) else node.with_src(tuple([done[s] for s in node.src]))
-        done[node] = laid_out(new) if node.op is Op.REDUCE_AXIS else new
-    return {old: done[new] for old, new in nodes.items()}
+    return rebuilt_above_leaves(
+        nodes, lambda _, new, __: laid_out(new) if new.op is Op.REDUCE_AXIS else new
+    )
 
 
 def may_copy(limits: Limits) -> bool:

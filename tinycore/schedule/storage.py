@@ -10,7 +10,7 @@ See docs/decisions/0007-fusion-boundaries.md and docs/floors/schedule.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import cached_property
 
@@ -122,6 +122,19 @@ def is_read_by_groups(node: UOp) -> bool:
 def is_leaf(node: UOp) -> bool:
     """True if scheduling stops at a node."""
     return node.op in NEVER_STORED or (node.op is Op.ASSIGN and is_stored(node))
+
+
+def rebuilt_above_leaves(
+    nodes: Mapping[UOp, UOp], change: Callable[[UOp, UOp, Mapping[UOp, UOp]], UOp]
+) -> dict[UOp, UOp]:
+    """Nodes by those of another graph, with what `change` makes of each, above leaves, given the
+    one over new sources, and those that are done.
+    """
+    done: dict[UOp, UOp] = {}
+    for node in UOp.sink(*nodes.values()).toposort(lambda n: not is_leaf(n))[:-1]:
+        new = node if is_leaf(node) else node.with_src(tuple([done[s] for s in node.src]))
+        done[node] = change(node, new, done)
+    return {old: done[new] for old, new in nodes.items()}
 
 
 def users_of(graph: Sequence[UOp]) -> dict[UOp, list[UOp]]:

@@ -28,12 +28,19 @@ from tinycore.tensor import versions
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.arguments import Arguments, form_of, leaves, rebuilt
 from tinycore.tensor.change_sets import Before, ChangeSet, realized_buffers
-from tinycore.tensor.gradient_sources import BufferSet, still_there
+from tinycore.tensor.gradient_sources import still_there
 from tinycore.tensor.guards.environment import Change, Walk, is_same_nest
 from tinycore.tensor.guards.keys import shortened
 from tinycore.tensor.liveness import while_walking
 from tinycore.tensor.proxies import ArgumentProxies
-from tinycore.tensor.recorded_call import Output, RecordedCall, Reference, SideOutput, State
+from tinycore.tensor.recorded_call import (
+    Origins,
+    Output,
+    RecordedCall,
+    Reference,
+    SideOutput,
+    State,
+)
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
@@ -385,11 +392,16 @@ class CapturingRun:
 
         def output(tensor: Tensor) -> Output:
             places = tuple([nodes.index(b) for b in buffers_below(tensor.uop)])
-            return Output(form_of(tensor.uop), places)
+            asks = None if self.is_old(tensor) else tensor.requires_grad
+            return Output(form_of(tensor.uop), places, asks)
 
         def left(tensor: Tensor) -> Output | Tensor:
             return tensor if self.is_old(tensor) else output(tensor)
 
+        made = {n: p for p, n in enumerate(nodes) if outputs[p] in recording.made}
+        for tensor in tensors:
+            for buffer in made.keys() & buffers_below(tensor.uop):
+                made |= dict.fromkeys(tensor._view.owned, made[buffer])
         self.values = rebuilt(tuple([now for _, _, now in self.placed]), Tensor, left)
         recorded = RecordedCall(
             step,
@@ -398,9 +410,7 @@ class CapturingRun:
             self.found_state(recording),
             graded=self.found_graded(),
             origins={
-                place: origins_of(node, self.proxies.number)
-                for place, node in enumerate(nodes)
-                if outputs[place] in recording.made
+                p: origins_of(n, self.proxies.number, made) for n, p in made.items() if n in nodes
             },
         )
         recorded.end_gradients(dict(enumerate(nodes)), self.given.nodes)
@@ -487,11 +497,14 @@ def tensors_in(value: Any) -> list[Tensor]:
     return [found for _, found in leaves(value, "") if isinstance(found, Tensor)]
 
 
-def origins_of(node: UOp, number: Mapping[UOp, int]) -> tuple[BufferSet, tuple[int, ...]]:
-    """The memory that a result was computed from: BUFFERs, and numbers of those of arguments."""
-    found = still_there(node)
-    fixed = versions.references(m for m in found if m not in number)
-    return fixed, tuple(sorted(number[m] for m in found if m in number))
+def origins_of(node: UOp, number: Mapping[UOp, int], made: Mapping[UOp, int]) -> Origins:
+    """The memory that a result was computed from: BUFFERs, numbers of those of arguments, and
+    places of other results, by their BUFFERs and the identities of their tensors.
+    """
+    found = {*still_there(node)}
+    fixed = versions.references(found - number.keys() - made.keys())
+    given, results = [{known[m] for m in found & known.keys()} for known in (number, made)]
+    return fixed, tuple(sorted(given)), tuple(sorted(results))
 
 
 def clears_gradients(changed: Iterable[tuple[Tensor, Before | None]]) -> bool:

@@ -114,14 +114,12 @@ class Creation(Scan):
             kind = integer_of(fill_value) if dtype is None else to_dtype(dtype)
             sizes, place = sizes_from("full", (shape,)), canonical(device)
             node = graph.broadcast_to(graph.bound(fill_value, kind, place), sizes)
-            return cls._from_node(constant_in_memory(node) if buffer else node)._marked(
-                requires_grad
-            )
-        if isinstance(fill_value, NumpyScalar):
-            dtype = dtype or from_numpy_dtype(fill_value.dtype)
-            fill_value = fill_value.item()
-        target = number_dtype("full", fill_value, None if dtype is None else to_dtype(dtype))
-        node = graph.full(sizes_from("full", (shape,)), target, fill_value, canonical(device))
+        else:
+            if isinstance(fill_value, NumpyScalar):
+                dtype = dtype or from_numpy_dtype(fill_value.dtype)
+                fill_value = fill_value.item()
+            target = number_dtype("full", fill_value, None if dtype is None else to_dtype(dtype))
+            node = graph.full(sizes_from("full", (shape,)), target, fill_value, canonical(device))
         return cls._from_node(constant_in_memory(node) if buffer else node)._marked(requires_grad)
 
     @classmethod

@@ -7,7 +7,7 @@ which derivatives are refused as they need content that was overwritten. See doc
 from __future__ import annotations
 
 import weakref
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
@@ -97,6 +97,7 @@ def record(values: Mapping[UOp, UOp], form: CanonicalGraph) -> None:
     if not any(dtypes.is_float(node.dtype) for node in values):
         return
     with lock:
+        deque(map(versions.home, form.shown), maxlen=0)  # which tell what they have memory for
         facts = facts_of_run([*values], form)
         nodes, memory = [*values], [*values.values()]
         size = facts.size + longest_past(form, memory)
@@ -139,22 +140,21 @@ def renewed(written: Iterable[UOp]) -> dict[UOp, UOp]:
 # --- gradients that realize() ended
 
 
-def ended(node: UOp, form: CanonicalGraph | None = None) -> BufferSet:
-    """The memory that a gradient of a node goes to, or would if not ended.
-
-    That of a root of a canonical graph is known from other graphs of the same form.
+def ended(node: UOp, form: CanonicalGraph) -> BufferSet:
+    """The memory that a gradient of a node of a run goes to, or would if not ended, and the values
+    that tensors show and that it goes through.
     """
-    if form is None:
-        return ended_below(sources_below([node])[node])
-    return ended_below(facts_of_run([node], form).sources[0])
+    shown = form.shown
+    through = [n for n in reached(node) if n in shown and n is not node] if shown else ()
+    return ended_below([*facts_of_run([node], form).sources[0], *through])
 
 
-def end(replaced: Mapping[UOp, UOp]) -> None:
+def end(replaced: Mapping[UOp, UOp], form: CanonicalGraph) -> None:
     """Record that the gradients of nodes end at the memory that kernels write for them."""
     with lock:
         for node, new in replaced.items():
             base = graph.differentiable_base(new)
-            if is_filled(base) and (found := ended(node)):
+            if is_filled(base) and (found := ended(node, form)):
                 end_at(origin(base), found)
 
 
@@ -243,7 +243,10 @@ def parts_in(
             return versions_at[base.arg]
         if (made := made_of(base)) is not None and made.node in below:
             return [base_of(made.node)]  # whose uses those of a RESHAPE of it are, too
-        return [node] if node in below else []
+        if node in below:
+            return [node]
+        value = getattr(versions.homes.get(base), "first", lambda: base)()
+        return [value] if value in below and value.op not in WRITTEN else []
 
     def before(node: UOp) -> list[UOp]:
         base = base_of(node)
@@ -295,9 +298,10 @@ def check_ended(
         if not is_gradient_leaf(node)
         for memory in sources_at(node)
     }
-    asked = set(wanted([*origins, *chain.from_iterable(origins.values())]))
+    asked = wanted([*origins, *chain.from_iterable(origins.values())])
+    homes = {*map(versions.homes.get, asked)}
     for node, ended in origins.items():
-        if asked.intersection(ended):
+        if not homes.isdisjoint(map(versions.homes.get, ended)):
             raise GradientError(
                 f"backward: realize() ended the gradient at a tensor of {node.arg} elements, "
                 "which was computed from one that wants it. Differentiate "

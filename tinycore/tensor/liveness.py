@@ -25,6 +25,7 @@ from tinycore.tensor.storage import (
     walking,
 )
 from tinycore.tensor.views import is_shared
+from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, candidates_above
 from tinycore.uop.op import Op
 
@@ -70,8 +71,12 @@ def buffers_of_parameters(memory: Iterable[UOp]) -> list[UOp]:
 
 
 def buffers_shown(tensors: Iterable[Core]) -> list[UOp]:
-    """The BUFFERs that tensors are views of, and the identities of those with OWNs."""
-    return [n for t in tensors for n in (*buffers_below(t.uop), *t._view.owned[-1:])]
+    """The bases that tensors show, with their BUFFERs, and the identities of those with OWNs."""
+    return [
+        n
+        for t in tensors
+        for n in (base_of_view(t.uop), *buffers_below(t.uop), *t._view.owned[-1:])
+    ]
 
 
 def tensors_shown_in(nodes: Collection[UOp]) -> list[Core]:
@@ -141,6 +146,9 @@ def replace_in(
         after = dict(zip(whole.src, graph.replace_nodes(whole, changed).src, strict=True))
         found |= {s: new for s, n in roots.items() if (new := after.get(n, n)) is not n}
     keep_apart(found, owners)
+    for storage, node in found.items():
+        shown = alone[storage].uop if storage in alone else before[storage]
+        versions.move(base_of(shown), origin(base_of_view(node)))
     publish({s: n for s, n in found.items() if s.value is before[s]}, alone)  # or it has moved on
 
 

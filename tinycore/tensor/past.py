@@ -8,7 +8,7 @@ versions (`tinycore.tensor.versions`). See docs/aliasing.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from tinycore.uop.node import Reads, UOp
@@ -43,21 +43,14 @@ def sources_of(node: UOp) -> tuple[UOp, ...]:
 def ordered_through(root: UOp, enter: Callable[[UOp], bool] | None = None) -> dict[UOp, None]:
     """A node and all below it, also below memory, sources first; not below what fails `enter`."""
     order: dict[UOp, None] = {}
-    stack: list[tuple[UOp, Iterator[UOp]]] = []
-
-    def below(node: UOp) -> Iterator[UOp]:
-        is_entered = enter is None or enter(node) or made_of(node) is not None
-        return iter(sources_of(node) if is_entered else ())
-
-    node, sources = root, below(root)
-    while True:
-        for source in sources:
-            if source not in order:
-                stack.append((node, sources))
-                node, sources = source, below(source)
-                break
-        else:
-            order[node] = None
-            if not stack:
-                return order
-            node, sources = stack.pop()
+    stack: list[UOp | None] = [root]
+    open_nodes: list[UOp] = []
+    while stack:
+        if (node := stack.pop()) is None:  # all below the last one that is open are done
+            order[open_nodes.pop()] = None
+        elif node not in order:
+            open_nodes.append(node)
+            stack.append(None)
+            if enter is None or enter(node) or made_of(node) is not None:
+                stack += sources_of(node)[::-1]
+    return order

@@ -26,7 +26,7 @@ from tinycore.tensor.view_writes import show
 from tinycore.tensor.views import is_shared
 from tinycore.uop.bindings import sizes_below
 from tinycore.uop.movement import base_of, source_below
-from tinycore.uop.node import UOp, ordered
+from tinycore.uop.node import UOp, is_gradient_leaf, ordered
 from tinycore.uop.op import MOVEMENT, Op
 from tinycore.uop.shape import is_group
 
@@ -92,7 +92,10 @@ def with_waiting(roots: list[UOp], read: UOp | None = None) -> tuple[CanonicalGr
     while form.assigned and (more := readers_of_overwritten(form, others)):
         form = graph_read([*form.roots, *more], form)
     ours = set(form.roots)
-    return form, [n for n in others if not (n in ours or base_of(n) is read or graph.is_buffer(n))]
+    others = [n for n in others if not (n in ours or base_of(n) is read or graph.is_buffer(n))]
+    bases = map(base_of, (*ours, *others))
+    shown = {n for n in bases if n in form.nodes and not graph.is_memory(n)}
+    return form._replace(shown=shown), others
 
 
 def run_and_publish(
@@ -169,7 +172,8 @@ def note_history(
         base = base_of(node)
         is_data = tensor._requires_grad is False or is_data_written(base) or base in begun
         if not is_data and node in asked and node in replaced:
-            memory = graph.differentiable_base(replaced[node])
+            memory = graph.differentiable_base(graph.below_own(replaced[node]))
+            node = graph.below_own(node) if is_gradient_leaf(node) else node
             if graph.is_buffer(memory) and (origins := history.ended(node, form)):
                 end_at(memory, origins, tensor._view.owned)
     kept = differentiable(form, replaced, asked)

@@ -91,7 +91,7 @@ class Realization(Random):
         form, _ = with_waiting(unrealized([self, *lst]))
         if roots := form.roots:
             replaced = with_identities(runtime().kernelize(roots, choose_retention))
-            history.end(replaced)
+            history.end(replaced, form)
             replace_nodes(replaced)
         return self
 

@@ -35,6 +35,8 @@ class Output:
 
     form: UOp
     places: tuple[int, ...]
+    asks: bool | None = None
+    """True if a new tensor asks for a gradient, False if it refuses one, None if neither."""
 
     @cached_property
     def parameters(self) -> list[UOp]:
@@ -61,12 +63,15 @@ class Output:
 
     def shown(self, nodes: Mapping[int, UOp], naming: Naming | None) -> Tensor:
         """The tensor over BUFFERs, with the numbers that Variables hold in this call."""
-        return Tensor._from_node(self.node(nodes, naming))
+        tensor = Tensor._from_node(self.node(nodes, naming))
+        tensor._requires_grad = self.asks  # which ends no gradient that is refused at its memory
+        return tensor
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Output, (self.form, self.places)
+        return Output, (self.form, self.places, self.asks)
 
 
+Origins = tuple[BufferSet, tuple[int, ...], tuple[int, ...]]
 Reference = Callable[[], Any]
 """A weak reference to a tensor. That one may be gone is seen when an attribute of it is read."""
 
@@ -187,9 +192,9 @@ class KeptResult:
         result, outputs = recorded.result, recorded.step.outputs
         self.nodes = nodes
         self.again = {outputs[place]: buffer_of(node) for place, node in self.nodes.items()}
-        is_one = type(result) is Output and not result.is_sized
+        is_one = type(result) is Output and not result.is_sized and result.asks is None
         self.shown = result.node(self.nodes, None) if is_one else None
-        """The node of the only tensor, if there is one whose shape is the same in all calls."""
+        """The node of the only tensor, if it asks for nothing and has one shape in all calls."""
         self.held = [*nodes.values(), *self.again.values()]
         self.held += [] if self.shown is None else [self.shown]
 
@@ -225,9 +230,9 @@ class RecordedCall:
     """Places outside of the function where it stores tensors that outlive the call."""
     graded: list[tuple[Reference, bool]] = field(default_factory=list)
     """Tensors that it gives gradients, perhaps for a while, and whether they had one before."""
-    origins: Mapping[int, tuple[BufferSet, tuple[int, ...]]] = field(default_factory=dict)
-    """For new outputs: memory that they were computed from and gradients would go to, and the
-    numbers of buffers of arguments.
+    origins: Mapping[int, Origins] = field(default_factory=dict)
+    """For new outputs: memory that they were computed from and gradients would go to, the numbers
+    of buffers of arguments, and the places of other outputs.
     """
     expected: Expected | None = field(init=False)
     """The comparison of `state`, `flags` and `side_outputs`; None where nothing is expected."""
@@ -242,9 +247,10 @@ class RecordedCall:
         """Record of new outputs what they were computed from: a gradient that should go there, and
         ends at a result, is refused. Gradients that are used again keep what was recorded before.
         """
-        for place, (fixed, arguments) in self.origins.items():
+        for place, (fixed, arguments, others) in self.origins.items():
             if (node := nodes.get(place)) is not None:
-                node._past = fixed | versions.references(map(given.__getitem__, arguments))
+                found = [*map(given.__getitem__, arguments), *[nodes[p] for p in others]]
+                node._past = fixed | versions.references(found)
 
     @cached_property
     def shown(self) -> tuple[int, ...]:
@@ -308,7 +314,7 @@ class RecordedCall:
             [],
             (),
             [],
-            {place: (frozenset(), arguments) for place, (_, arguments) in self.origins.items()},
+            {place: (frozenset(), *found) for place, (_, *found) in self.origins.items()},
         )
 
 

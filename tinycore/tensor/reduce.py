@@ -54,10 +54,7 @@ class Reduce(Activations):
         >>> x.sum().item(), x.sum(0).tolist(), x.sum(1, keepdim=True).tolist()
         (10, [4, 6], [[3], [7]])
         """
-        if dtype is not None:
-            return self.cast(dtype)._fold("sum", Op.ADD, axis, keepdim)
-        result = self.cast(sum_acc_dtype(self.dtype))._fold("sum", Op.ADD, axis, keepdim)
-        return result.cast(self.dtype) if dtypes.is_float(self.dtype) else result
+        return self._accumulated("sum", Op.ADD, axis, keepdim, dtype)
 
     def prod(
         self, axis: Axes = None, keepdim: bool = False, dtype: DTypeLike | None = None
@@ -67,10 +64,15 @@ class Reduce(Activations):
         >>> Tensor([[1, 2], [3, 4]]).prod(1).tolist()
         [2, 12]
         """
-        if dtype is not None:
-            return self.cast(dtype)._fold("prod", Op.MUL, axis, keepdim)
-        result = self.cast(sum_acc_dtype(self.dtype))._fold("prod", Op.MUL, axis, keepdim)
-        return result.cast(self.dtype) if dtypes.is_float(self.dtype) else result
+        return self._accumulated("prod", Op.MUL, axis, keepdim, dtype)
+
+    def _accumulated(
+        self, name: str, op: Op, axis: Axes, keepdim: bool, dtype: DTypeLike | None
+    ) -> Self:
+        """A fold in a dtype, or in a wide one and rounded to the own one if that is of floats."""
+        result = self.cast(dtype or sum_acc_dtype(self.dtype))._fold(name, op, axis, keepdim)
+        is_own = dtype is None and dtypes.is_float(self.dtype)
+        return result.cast(self.dtype) if is_own else result
 
     def max(self, axis: Axes = None, keepdim: bool = False) -> Self:
         """The greatest element; equal ones share the gradient. Raises ShapeError of no elements.
@@ -162,19 +164,21 @@ class Reduce(Activations):
 
     def _moments(self, axis: Axes, keepdim: bool, correction: Scalar) -> tuple[Self, Self]:
         """The variance and the mean in at least float32."""
-        x = self._as_float()
-        wide = x.cast(sum_acc_dtype(x.dtype))
         axes = resolve_axes("var", axis, self.ndim)
-        mean = wide.mean(axes, keepdim=True)
-        degrees = wide._degrees(self._count(axes), correction)
-        variance = (wide - mean).square().sum(axes, keepdim) / degrees
+        apart, mean, degrees = self._from_mean(axes, correction)
+        variance = apart.square().sum(axes, keepdim) / degrees
         return variance, mean if keepdim else mean._without(axes)
 
-    def _degrees(self, count: int, correction: Scalar) -> Self | float:
-        """max(0, count - correction), where a launch gives the count as a number of this dtype."""
-        if is_size(count):
-            return (self.ufix(count) - correction).maximum(0)
-        return max(0.0, float(count - correction))
+    def _from_mean(
+        self, axes: Sequence[int], correction: Scalar
+    ) -> tuple[Self, Self, Self | float]:
+        """Distances from the mean in at least float32, the mean, and max(0, count - correction)."""
+        x = self._as_float()
+        wide = x.cast(sum_acc_dtype(x.dtype))
+        mean, count = wide.mean(axes, keepdim=True), self._count(axes)
+        if is_size(count):  # a launch gives it, as a number of this dtype
+            return wide - mean, mean, (wide.ufix(count) - correction).maximum(0)
+        return wide - mean, mean, max(0.0, float(count - correction))
 
     def std(self, axis: Axes = None, keepdim: bool = False, correction: Scalar = 1) -> Self:
         """The standard deviation, the root of `var`.
@@ -193,16 +197,12 @@ class Reduce(Activations):
         >>> deviation.item(), mean.item()
         (2.0, 3.0)
         """
-        x = self._as_float()
-        wide = x.cast(sum_acc_dtype(x.dtype))
         axes = resolve_axes("std", axis, self.ndim)
-        mean = wide.mean(axes, keepdim=True)
-        degrees = wide._degrees(self._count(axes), correction)
+        apart, mean, degrees = self._from_mean(axes, correction)
         root = math.sqrt(degrees) if isinstance(degrees, float) else degrees.sqrt()
-        deviation = (wide - mean)._length(axes) / root
-        if not keepdim:
-            deviation, mean = deviation._without(axes), mean._without(axes)
-        return deviation.cast(x.dtype), mean.cast(x.dtype)
+        found, dtype = (apart._length(axes) / root, mean), self._as_float().dtype
+        deviation, mean = found if keepdim else [x._without(axes) for x in found]
+        return deviation.cast(dtype), mean.cast(dtype)
 
     def _without(self, axes: Sequence[int]) -> Self:
         """Without axes of size 1."""

@@ -251,9 +251,7 @@ def waiting_storages() -> list[Storage]:
 
 def is_waiting(node: UOp) -> bool:
     """True if a node is more than one buffer under some shape."""
-    while node.op is RESHAPE:
-        node = node.src[0]
-    return node.op is not BUFFER
+    return base_of(node).op is not BUFFER
 
 
 def waiting_tensors() -> list[Core]:
@@ -261,6 +259,6 @@ def waiting_tensors() -> list[Core]:
     return [tensor for storage in waiting_storages() for tensor in storage.tensors()]
 
 
-BUFFER, OWN, RESHAPE = Op.BUFFER, Op.OWN, Op.RESHAPE
+BUFFER, OWN = Op.BUFFER, Op.OWN
 SHOWING: Final = VIEW_OPS | SHARED
 """Ops of nodes that may show memory."""

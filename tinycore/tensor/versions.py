@@ -20,12 +20,14 @@ from tinycore.uop.node import UOp
 
 
 class Home:
-    """Identity of memory, whatever is written there; `current` is its present version."""
+    """Identity of memory, whatever is written there, and of a value that may get some; `current` is
+    its present version, `first` the one in graphs of others that know it.
+    """
 
-    __slots__ = ("__weakref__", "current")
+    __slots__ = ("__weakref__", "current", "first")
 
     def __init__(self, current: UOp) -> None:
-        self.current = weakref.ref(current)
+        self.current = self.first = weakref.ref(current)
 
 
 homes: Final[weakref.WeakKeyDictionary[UOp, Home]] = weakref.WeakKeyDictionary()
@@ -40,6 +42,13 @@ def home(version: UOp) -> Home:
     """The home of a version."""
     found = homes.get(version)
     return homes.setdefault(version, Home(version)) if found is None else found
+
+
+def move(value: UOp, other: UOp) -> None:
+    """Let another node, such as memory, be what a value with a home is from now on."""
+    if (known := homes.get(value)) is not None:
+        homes.setdefault(other, known)
+        known.current = weakref.ref(other)
 
 
 def references(memory: Iterable[UOp]) -> frozenset[weakref.ref[Home]]:

@@ -260,42 +260,37 @@ class Ahead(NamedTuple):
     copies: int
 
 
-MOVEMENT: Final = frozenset(
-    {Op.RESHAPE, Op.EXPAND, Op.PERMUTE, Op.PAD, Op.SHRINK, Op.FLIP, Op.SKEW, Op.UNSKEW}
-)
-SAME_VALUE: Final = frozenset({Op.DETACH, Op.OWN, Op.CONTIGUOUS_BACKWARD, Op.CALL})
+def ops_named(names: str) -> frozenset[Op]:
+    """The ops of some names."""
+    return frozenset(map(Op.__getitem__, names.split()))
+
+
+MOVEMENT: Final = ops_named("RESHAPE EXPAND PERMUTE PAD SHRINK FLIP SKEW UNSKEW")
+SAME_VALUE: Final = ops_named("DETACH OWN CONTIGUOUS_BACKWARD CALL")
 """Ops that concern gradients and change neither a value nor its place."""
-PARTIAL_WRITES: Final = frozenset({Op.SCATTER, Op.INSERT})
+PARTIAL_WRITES: Final = ops_named("SCATTER INSERT")
 """Ops that change some elements of their first source, in its memory or in a copy."""
-UNARY: Final = frozenset(
-    {Op.CAST, Op.BITCAST, Op.NEG, Op.RECIPROCAL, Op.SQRT, Op.EXP2, Op.LOG2, Op.EXP, Op.LOG, Op.SIN}
-    | {Op.TRUNC}
-)
-COMPARISON: Final = frozenset({Op.CMPLT, Op.CMPNE, Op.CMPEQ})
-DIVISIONS: Final = frozenset({Op.IDIV, Op.MOD, Op.FLOORDIV, Op.FLOORMOD})
+UNARY: Final = ops_named("CAST BITCAST NEG RECIPROCAL SQRT EXP2 LOG2 EXP LOG SIN TRUNC")
+COMPARISON: Final = ops_named("CMPLT CMPNE CMPEQ")
+DIVISIONS: Final = ops_named("IDIV MOD FLOORDIV FLOORMOD")
 """Division ops of integers."""
-SHIFTS: Final = frozenset({Op.SHL, Op.SHR})
-BINARY: Final = frozenset(
-    {Op.ADD, Op.SUB, Op.MUL, Op.FDIV, Op.MAX, Op.MIN, Op.AND, Op.OR, Op.XOR, Op.THREEFRY}
-    | DIVISIONS
-    | SHIFTS
-    | COMPARISON
+SHIFTS: Final = ops_named("SHL SHR")
+BINARY: Final = (
+    DIVISIONS | SHIFTS | COMPARISON | ops_named("ADD SUB MUL FDIV MAX MIN AND OR XOR THREEFRY")
 )
-TERNARY: Final = frozenset({Op.WHERE, Op.MULACC})
+TERNARY: Final = ops_named("WHERE MULACC")
 ALU: Final = UNARY | BINARY | TERNARY
-COMMUTATIVE: Final = frozenset(
-    {Op.ADD, Op.MUL, Op.MAX, Op.MIN, Op.CMPNE, Op.CMPEQ, Op.AND, Op.OR, Op.XOR}
-)
-TRANSCENDENTAL: Final = frozenset({Op.EXP2, Op.LOG2, Op.EXP, Op.LOG, Op.SIN})
-CLOSERS: Final = frozenset({Op.END, Op.REDUCE})
+COMMUTATIVE: Final = ops_named("ADD MUL MAX MIN CMPNE CMPEQ AND OR XOR")
+TRANSCENDENTAL: Final = ops_named("EXP2 LOG2 EXP LOG SIN")
+CLOSERS: Final = ops_named("END REDUCE")
 """Ops that close the loops among their sources after the first."""
-COMPOUND: Final = frozenset({Op.END, Op.GROUP, Op.SINK})
+COMPOUND: Final = ops_named("END GROUP SINK")
 """Statements made of statements: a walk through them finds STOREs, but not stored values."""
 APPROXIMATE: Final = "approximate"
 """The `arg` of an EXP or EXP2 of float32 whose result may be wrong in its last bits, and 0 where it
 is smaller than normal numbers: what is computed from it is rounded to a half type."""
-RECURRENCES: Final = frozenset({Op.RECUR, Op.ITERATE})
-REDUCTIONS: Final = frozenset({Op.ADD, Op.MUL, Op.MAX, Op.MIN})
+RECURRENCES: Final = ops_named("RECUR ITERATE")
+REDUCTIONS: Final = ops_named("ADD MUL MAX MIN")
 
 
 def registers(table: dict[Op, Handler]) -> Callable[..., Callable[[Handler], Handler]]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal, get_args
 
 from tinycore.uop.node import UOp
-from tinycore.uop.op import ALU, MOVEMENT, PARTIAL_WRITES, RECURRENCES, AxisKind, Op
+from tinycore.uop.op import ALU, MOVEMENT, PARTIAL_WRITES, RECURRENCES, AxisKind, Op, ops_named
 
 Stage = Literal["tensor", "kernel", "lowered", "linear"]
 Check = Callable[[UOp], str | None]
@@ -18,44 +18,27 @@ STAGES: Final[tuple[Stage, ...]] = get_args(Stage)
 IN_KERNELS: Final[tuple[Stage, ...]] = ("kernel", "lowered", "linear")
 
 TENSOR_OPS: Final = (
-    frozenset({Op.DEVICE, Op.UNIQUE, Op.BUFFER, Op.BUFFER_VIEW, Op.COPY, Op.ASSIGN, Op.KERNEL})
-    | {
-        Op.CUSTOM,
-        Op.BIND,
-        Op.CONTIGUOUS,
-        Op.DETACH,
-        Op.OWN,
-        Op.CONTIGUOUS_BACKWARD,
-        Op.CALL,
-        Op.VALUE,
-        Op.REDUCE_AXIS,
-        Op.SCAN_AXIS,
-        Op.MERGE_AXIS,
-        Op.GATHER,
-    }
-    | {Op.CONST, Op.ARANGE, Op.DEFINE_VAR, Op.SINK}
+    ops_named(
+        "DEVICE UNIQUE BUFFER BUFFER_VIEW COPY ASSIGN KERNEL CUSTOM BIND CONTIGUOUS DETACH OWN"
+    )
+    | ops_named("CONTIGUOUS_BACKWARD CALL VALUE REDUCE_AXIS SCAN_AXIS MERGE_AXIS GATHER")
+    | ops_named("CONST ARANGE DEFINE_VAR SINK")
     | PARTIAL_WRITES
     | MOVEMENT
     | ALU
 )
-SHARED_OPS: Final = (
-    frozenset({Op.CONST, Op.DEFINE_VAR, Op.DEFINE_GLOBAL, Op.INDEX, Op.LOAD, Op.STORE, Op.RANGE})
-    | {Op.END, Op.GROUP}
-    | ALU
+SHARED_OPS: Final = ALU | ops_named(
+    "CONST DEFINE_VAR DEFINE_GLOBAL INDEX LOAD STORE RANGE END GROUP"
 )
-LOWERED_OPS: Final = (
-    frozenset({Op.DEFINE_LOCAL, Op.DEFINE_REG, Op.SPECIAL, Op.VECTORIZE, Op.EXTRACT, Op.BARRIER})
-    | {Op.PIXEL, Op.DOT, Op.MATRIX, Op.SHUFFLE}
-    | {Op.INSTRUCTION}
-    | SHARED_OPS
+LOWERED_OPS: Final = SHARED_OPS | ops_named(
+    "DEFINE_LOCAL DEFINE_REG SPECIAL VECTORIZE EXTRACT BARRIER PIXEL DOT MATRIX SHUFFLE INSTRUCTION"
 )
 LEGAL: Final[dict[Stage, frozenset[Op]]] = {
     "tensor": TENSOR_OPS,
     "kernel": SHARED_OPS
-    | {Op.REDUCE, Op.SCAN, Op.STATE, Op.AFTER, Op.SINK, Op.VECTORIZE, Op.EXTRACT}
-    | {Op.DEFINE_LOCAL}
+    | ops_named("REDUCE SCAN STATE AFTER SINK VECTORIZE EXTRACT DEFINE_LOCAL")
     | RECURRENCES,
-    "lowered": LOWERED_OPS | {Op.AFTER, Op.SINK},
+    "lowered": LOWERED_OPS | ops_named("AFTER SINK"),
     "linear": LOWERED_OPS,
 }
 """The ops that may occur at each stage."""

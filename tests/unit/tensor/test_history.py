@@ -1127,6 +1127,70 @@ def test_realize_that_ended_a_gradient_of_other_tensors_is_told_to_none_beside()
     assert part.grad.tolist() == [5.0]
 
 
+PLAIN: dict[str, Callable[[], Tensor]] = {
+    "of memory": lambda: Tensor([1.0, 2.0]).realize() * 3,
+    "of random numbers": lambda: Tensor.rand(2),
+    "of what waits": lambda: Tensor([1.0, 2.0]) * 3,
+    "a shape": lambda: (Tensor([1.0, 2.0]).realize() * 3).reshape(2, 1),
+    "a part": lambda: (Tensor([1.0, 2.0, 3.0]).realize() * 3)[1:],
+}
+REALIZED: dict[str, Callable[[Tensor], Tensor]] = {
+    "itself": lambda y: (y * 2).realize(),
+    "a part": lambda y: (y[:1] * 2).realize(),
+    "kernels": lambda y: (y * 2).kernelize(),
+    "a write": lambda y: Tensor.zeros(*y.shape).contiguous().realize().assign(y * 2).realize(),
+    "a later value": lambda y: ((y * 2).realize() * 3).realize(),
+    "read later": lambda y: (y * 2).realize() * 3,
+}
+
+
+@pytest.mark.parametrize("use", REALIZED)
+@pytest.mark.parametrize("made", PLAIN)
+def test_realize_that_ended_a_gradient_is_told_for_a_plain_value_that_gets_memory_later(
+    made: str, use: str
+) -> None:
+    y = PLAIN[made]()
+    c = REALIZED[use](y)
+    beside = (y.detach() * 2).realize()
+    y.realize()
+
+    with pytest.raises(GradientError, match="realize"):
+        c.sum().gradient(y)
+    assert not beside.sum().gradient(y)[0].numpy().any()
+
+
+def test_realize_of_a_value_and_what_it_was_computed_from_is_told() -> None:
+    y = Tensor([1.0, 2.0]).realize() * 3
+    c, other = y * 2, Tensor([1.0, 2.0]).realize() * 4
+    Tensor.realize(c, y, other)
+
+    with pytest.raises(GradientError, match="realize"):
+        c.sum().gradient(y)
+    assert other.sum().gradient(y)[0].tolist() == [0, 0]
+
+
+def test_a_gradient_through_a_write_that_was_read_reaches_a_value_with_memory_of_its_own() -> None:
+    memory, y = Tensor.zeros(2).contiguous().realize(), Tensor([1.0, 2.0]).realize() * 3
+    memory.assign(y * 2)
+    memory.tolist()
+    y.realize()
+
+    assert memory.sum().gradient(y)[0].tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("realizes", [False, True])
+def test_a_gradient_that_ends_at_a_leaf_is_told_whether_that_is_memory(realizes: bool) -> None:
+    x = Tensor([3.0, 4.0]).realize()
+    y = (x * 2).requires_grad_()
+    if realizes:
+        y.realize()
+
+    with pytest.raises(GradientError, match="ends at a tensor"):
+        (y * 2).sum().gradient(x)
+    (y * 2).sum().backward()
+    assert [g if g is None else g.tolist() for g in (x.grad, y.grad)] == [None, [2, 2]]
+
+
 @pytest.mark.parametrize("is_viewed", [False, True])
 def test_a_tensor_that_asks_again_has_the_gradient_of_its_earlier_uses(is_viewed: bool) -> None:
     x = Tensor([1.0, 2.0], requires_grad=True)

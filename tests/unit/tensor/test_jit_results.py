@@ -13,6 +13,7 @@ import pytest
 
 from tinycore import Context, GlobalCounters, Tensor, TinyJit
 from tinycore.device.buffer import Buffer
+from tinycore.errors import GradientError
 from tinycore.schedule.device_memory import buffer_of
 from tinycore.tensor import recorded_call
 from tinycore.tensor.aliases import buffers_below
@@ -320,3 +321,41 @@ def test_calls_of_another_kind_are_told_from_the_last(change: str) -> None:
 
     assert len(step.captures) == captures + 1
     assert step(host(1, 2), weight).tolist() == [3.0, 5.0]
+
+
+@pytest.mark.parametrize("asks", [True, False])
+@pytest.mark.parametrize("is_left", [False, True])
+def test_a_result_asks_for_a_gradient_in_each_call(asks: bool, is_left: bool) -> None:
+    class Kept:
+        value: Tensor | None = None
+
+    @TinyJit
+    def step(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = (x * 3).requires_grad_(asks)
+        if is_left:
+            Kept.value = y
+        return x * 2, x if is_left else y
+
+    for _ in range(4):
+        c, y = step(host(1, 2))
+        tensor = y if Kept.value is None else Kept.value
+        assert tensor.requires_grad is asks
+        (tensor * c).sum().backward()
+        assert (None if tensor.grad is None else tensor.grad.tolist()) == ([2, 4] if asks else None)
+
+
+def test_a_result_tells_of_others_that_it_was_computed_from_in_each_call() -> None:
+    @TinyJit
+    def step(x: Tensor) -> list[Tensor]:
+        plain, asking = x * 3, (x * 4).requires_grad_()
+        return [plain, (plain * 2).realize(), asking, asking * 2, x * 5]
+
+    for _ in range(4):
+        plain, of_plain, asking, of_asking, beside = step(host(1, 2))
+        with pytest.raises(GradientError, match="realize"):
+            of_plain.sum().gradient(plain)
+        with pytest.raises(GradientError, match="realize"):
+            of_asking.sum().backward()
+        assert beside.sum().gradient(plain)[0].tolist() == [0, 0]
+        (beside * asking).sum().backward()
+        assert (None if asking.grad is None else asking.grad.tolist()) == [5, 10]

@@ -11,13 +11,12 @@ over the blocks (`online.py`), so that only one block of scores exists at a time
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Final
 
 from tinycore.errors import ArgumentError
 from tinycore.lower.legality import Loops
-from tinycore.lower.loops import THREADS, Number, closer_of, counter_of, numbered, text_of
+from tinycore.lower.loops import Number, closer_of, counter_of, numbered, text_of
 from tinycore.lower.steps.split import INNER, OUTER, Split, Tail
 from tinycore.lower.steps.tensorize import (
     COLUMNS,
@@ -28,6 +27,7 @@ from tinycore.lower.steps.tensorize import (
     factors_of,
     narrowed,
     outputs_by_lane,
+    too_many,
 )
 from tinycore.render.base import Limits
 from tinycore.uop.matrix import MatrixUnit
@@ -115,10 +115,7 @@ class Chain:
             return "the kernel has a matrix unit already"
         if loops.fills:
             return "scratch memory is filled already, which lanes would not share"
-        threads = [r.extent for r in loops.by_number.values() if r.arg.kind in THREADS]
-        if math.prod(threads) * unit.threads > limits.block_threads:
-            return f"{math.prod(threads)} subgroups are too many for a group"
-        return None
+        return too_many(loops, unit, limits)
 
 
 class Tiles:

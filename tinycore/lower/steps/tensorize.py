@@ -85,10 +85,15 @@ class Tensorize:
         lanes = (r for r in loops.by_number.values() if r.arg.kind is AxisKind.LANE)
         if any(max(r.extent, unit.threads) > 1 for r in lanes):
             return "the kernel has a matrix unit already"
-        threads = [r.extent for r in loops.by_number.values() if r.arg.kind in THREADS]
-        if math.prod(threads) * unit.threads > limits.block_threads:
-            return f"{math.prod(threads)} subgroups are too many for a group"
+        return too_many(loops, unit, limits)
+
+
+def too_many(loops: Loops, unit: MatrixUnit, limits: Limits) -> str | None:
+    """Why a group cannot have as many subgroups as there are threads; None if it can."""
+    subgroups = math.prod(r.extent for r in loops.by_number.values() if r.arg.kind in THREADS)
+    if subgroups * unit.threads <= limits.block_threads:
         return None
+    return f"{subgroups} subgroups are too many for a group"
 
 
 def tensorize(kernel: UOp, step: Tensorize) -> UOp:
