@@ -260,9 +260,7 @@ class Foreign:
 
 @case(Level.EXCHANGE, "exchange")
 def test_device_memory_is_passed_to_other_libraries_and_back(subject: Subject) -> None:
-    """Memory that was lent and taken back is the same and stays on the device, in order with
-    streams.
-    """
+    """Memory lent to others comes back the same, and stays on the device, in order with streams."""
     numbers = integers(1000)
     x = (Tensor(numbers, device=subject.name) + 1).realize()
     foreign = Foreign(x)
