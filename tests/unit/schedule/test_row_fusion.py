@@ -389,3 +389,16 @@ def test_why_two_kernels_are_not_one_is_told(
 
     assert count > 1
     assert f": {reason.value}" in text, text
+
+
+def test_memory_that_is_copied_and_then_written_in_a_strip_is_written_last() -> None:
+    start = numpy.arange(8, dtype=numpy.int32).reshape(2, 2, 2)
+    copy = Tensor(start).realize().clone()
+    view = copy.transpose(2, 1)
+    view += 1
+    view += 1
+
+    read = (view + 0).realize()
+
+    numpy.testing.assert_array_equal(copy.numpy(), start + 2)
+    numpy.testing.assert_array_equal(read.numpy(), (start + 2).transpose(0, 2, 1))
