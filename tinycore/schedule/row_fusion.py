@@ -72,7 +72,10 @@ class FusionGroup:
         in its row; a strip that fits the cache may need more loops outside, which is a shorter row.
         """
         launch = run.launch
-        if not is_nest(run, self.memory) or self.uses(launch.written):
+        # nothing orders the nests of a strip but what they read
+        if not is_nest(run, self.memory) or any(
+            launch.written & (member.read | member.written) for member in self.members
+        ):
             return Refusal.NEST
         if len(self.members) >= MOST_MEMBERS:
             return Refusal.FULL
@@ -94,10 +97,6 @@ class FusionGroup:
                     return None
             shape = shape[:-1]
         return refusal
-
-    def uses(self, memory: frozenset[int]) -> bool:
-        """True if a member reads or writes some memory: no later nest of a strip may write it."""
-        return any(memory & (member.read | member.written) for member in self.members)
 
     def is_related(self, launch: Launch) -> bool:
         """True if a kernel reads what members write, or much of what they read."""

@@ -61,10 +61,8 @@ class Run(NamedTuple):
     host: tuple[Hashable, ...]
 
     @classmethod
-    def of(cls, recording: Recording, is_whole: bool = True) -> Run:
-        """The run that was recorded; of one that computed other things as well, nothing."""
-        if not is_whole:
-            return cls((), ())
+    def of(cls, recording: Recording) -> Run:
+        """The run that was recorded."""
         items = [(i.runner.name, getattr(i.runner, "ast", None)) for i in recording.items]
         return cls(tuple(items), tuple(recording.host))
 
@@ -152,7 +150,8 @@ class CapturingRun:
         self.known.changed = frozenset([change.path for change in self.other])
         if clears_gradients(self.gradients):
             return None
-        return Run.of(recording, not any(b.waits for b, _ in self.change_set.moved()))
+        is_whole = not any(b.waits for b, _ in self.change_set.moved())
+        return Run.of(recording) if is_whole else Run((), ())  # it computed other things as well
 
     def is_own(self, tensor: Tensor) -> bool:
         """True if this run has changed the value of a tensor."""

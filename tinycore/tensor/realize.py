@@ -114,8 +114,8 @@ class Realization(Random):
             compute(lambda: unrealized([self]))  # and what another thread writes meanwhile
         if not graph.is_buffer(node):
             node = materialize(self)
-        if graph.is_buffer(node):
-            return content(base_of(node)).reshape(self.shape)
+        if (base := base_of(node)).op is Op.BUFFER:
+            return runtime().to_host(base).reshape(self.shape)
         found = numbers_shown(node)  # of a symbolic size: a slice of larger memory
         assert found is not None
         return found.reshape(known(node).shape)
@@ -449,14 +449,16 @@ def check_leaves(nodes: Iterable[UOp], targets: Sequence[Core]) -> None:
 def numbers_shown(node: UOp) -> HostArray | None:
     """The elements of a view of realized memory, with present sizes; None for anything else."""
     base = moved_from(node)
-    if graph.is_buffer(base):
-        whole = content(base)
+    if base.op is Op.BUFFER:
+        whole = runtime().to_host(base)
     elif base.op is Op.MULTI and (parts := parts_shown(base)):
         whole = parts[0] if base.arg is None else numpy.concatenate(parts, base.arg)
     else:
         return None
     found = show_memory(known(node), whole.reshape(known(base).shape), COPIES)
-    return None if found is None else numpy.array(found)
+    if found is None or (found.size == whole.size and found.flags.c_contiguous):
+        return found
+    return numpy.array(found)
 
 
 def parts_shown(node: UOp) -> list[HostArray]:
@@ -464,12 +466,3 @@ def parts_shown(node: UOp) -> list[HostArray]:
     parts = node.src if node.arg is not None else node.src[:1]
     found = [numbers for part in parts if (numbers := numbers_shown(part)) is not None]
     return found if len(found) == len(parts) else []
-
-
-def content(memory: UOp) -> HostArray:
-    """The elements of a buffer, or of buffers on several devices put together."""
-    if memory.op is not Op.MULTI:
-        return runtime().to_host(memory)
-    parts = memory.src if memory.arg is not None else memory.src[:1]
-    found = [content(base_of(part)).reshape(part.shape) for part in parts]
-    return found[0] if memory.arg is None else numpy.concatenate(found, memory.arg)
