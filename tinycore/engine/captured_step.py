@@ -382,8 +382,7 @@ class VaryingMemory:
 
     def is_new(self, buffer: Buffer) -> bool:
         """True if memory was allocated during the capture and is no view of other such memory."""
-        made = buffer in self.recording.made
-        return made and (buffer.base is None or buffer in self.recording.temporary)
+        return buffer in self.recording.made and self.whole(buffer) is buffer
 
 
 def pack_temporaries(recording: Recording, kept: Collection[Buffer]) -> tuple[ExecItem, ...]:

@@ -21,7 +21,7 @@ from tinycore.engine.captured_step import VaryingMemory
 from tinycore.engine.compile import state_of_programs
 from tinycore.engine.counters import profilers
 from tinycore.engine.run import Runner, is_watched, launch, lower_all, recordings, run_schedule
-from tinycore.engine.transactions import Transaction
+from tinycore.engine.transactions import Transaction, base_buffer
 from tinycore.errors import DeviceError, JitError, ShapeError
 from tinycore.schedule.canonical import CanonicalGraph
 from tinycore.schedule.compiled import BoundSchedule, schedule_for, schedules
@@ -237,26 +237,24 @@ class Engine:
             recording.temporary.update(bound.temporary)
             recording.persistent += bound.persistent
             recording.values |= canonical.bound
-        if not canonical.assigned:
+        computed = Realized(bound.results(), bound.cached_values())
+        values, then = canonical.values, on_result or ignore_result
+        if canonical.assigned:
+            items = lower_all(bound.items(runners))
+            if runners is None:
+                keep_runners(layout, state, [item.runner for item in items])
+            transactions.commit(Transaction(items, values, computed, then, canonical.memory))
+        else:
             if runners is None or is_watched():
-                done = run_schedule(bound.items(runners), canonical.values)
-                keep_runners(layout, state, done)
+                keep_runners(layout, state, run_schedule(bound.items(runners), values))
             else:
-                values = canonical.values
                 for runner, bufs, step in zip(runners, bound.buffers(), bound.steps, strict=True):
                     launch(runner, bufs, values, step.metadata)
-            computed = Realized(bound.results(), bound.cached_values())
-            (on_result or ignore_result)(computed)
-            return computed
-        items = lower_all(bound.items(runners))
-        if runners is None:
-            keep_runners(layout, state, [item.runner for item in items])
-        computed = Realized(bound.results(), bound.cached_values())
-        transactions.commit(
-            Transaction(
-                items, canonical.values, computed, on_result or ignore_result, canonical.memory
-            )
-        )
+            then(computed)
+        if recordings and varying is None and not bound.cached:
+            for view in bound.temporary:  # replays have other memory: held, these would add up
+                view.deallocate()
+                base_buffer(view).deallocate()
         return computed
 
     def finish(self) -> None:

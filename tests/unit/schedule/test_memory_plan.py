@@ -193,6 +193,26 @@ def test_the_first_call_of_a_captured_function_frees_what_it_computed_on_its_way
     assert [step(x)[0].item() for _ in range(3)] == [10, 10, 10]
 
 
+def test_a_call_that_is_captured_holds_no_intermediates_of_its_runs() -> None:
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        for _ in range(10):
+            x = (x.cumsum(0).flip(0).cumsum(0) / 2**21 - x).realize()
+        return x
+
+    x = Tensor.zeros(2048).contiguous().realize()
+    step(x)
+    gc.collect()
+    GlobalCounters.reset()
+    before = GlobalCounters.mem_used
+
+    assert step(x)[0].item() == 0
+    assert GlobalCounters.mem_peak - before < 16 * x.nbytes()  # 31 if all were held
+    y = Tensor.arange(2048).contiguous().realize() % 2
+    assert step(y).tolist() == (plain := step.fxn(y)).tolist()
+    assert 0 < abs(plain[0].item()) < 1000
+
+
 def test_a_result_that_a_living_tensor_is_made_of_is_not_packed() -> None:
     for _ in range(2):
         x = Tensor([1.0, 2.0, 3.0]).realize()
