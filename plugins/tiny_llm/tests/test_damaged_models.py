@@ -193,6 +193,6 @@ def test_damaged_folders_end_in_errors_of_ours(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_damaged_metadata_ends_in_errors_of_ours(tmp_path: Path) -> None:
-    found = check([*range(100), 1864], lambda draw: damaged_gguf(tmp_path, draw))
+    found = check([*range(100), 1864, 8006754], lambda draw: damaged_gguf(tmp_path, draw))
     assert found["FileFormatError"] > 20
     assert found["ran"] > 20

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import threading
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
@@ -91,6 +92,23 @@ def test_the_cache_grows_with_its_texts(tmp_path: Path) -> None:
     for text, scores in zip(texts, found, strict=True):
         expected = model.decoder(Tensor([[*text, 98]])).numpy()[-1]
         assert numpy.abs(scores - expected).max() < 1e-4
+
+
+def test_captures_see_weights_that_are_written_to(model: LanguageModel) -> None:
+    def scores() -> Any:
+        model.lanes[0].shorten(0)
+        return model.scores(model.prompt("abc"))
+
+    before = [scores() for _ in range(3)][-1]
+    norm = model.decoder.norm
+    for factor in (2, 0.5):
+        norm.assign(norm * factor)
+        found = [scores() for _ in range(3)]
+        wanted = before if factor < 1 else before * factor
+        assert all(numpy.abs(each - wanted).max() < 1e-4 for each in found)
+
+    with pytest.raises(FrozenInstanceError, match="cannot assign to field 'norm'"):
+        model.decoder.norm = norm  # type: ignore[misc]
 
 
 def test_threads_take_turns(model: LanguageModel) -> None:

@@ -56,12 +56,13 @@ class Assembly:
         numbers = tqdm(
             range(about.layers), "loading", unit=" layers", disable=None, leave=False, delay=1
         )
+        embedding = self.matrix("token_embd", scores)
         return Decoder(
             about,
-            self.matrix("token_embd", scores),
-            [self.layer(number) for number in numbers],
+            embedding,
+            tuple([self.layer(number) for number in numbers]),
             self.vector("output_norm.weight", about.width),
-            self.matrix("output", scores) if self.weights.has("output.weight") else None,
+            self.matrix("output", scores) if self.weights.has("output.weight") else embedding,
         )
 
     def layer(self, number: int) -> Layer:
@@ -79,7 +80,7 @@ class Assembly:
             found = f"{at}{name}.weight"
             return self.vector(found, size) if self.weights.has(found) else None
 
-        layer = Layer(
+        return Layer(
             into_attention=attention,
             out_of_attention=self.matrix(f"{at}attn_output", (about.width, wide)),
             norm_attention=self.vector(f"{at}attn_norm.weight", about.width),
@@ -89,13 +90,8 @@ class Assembly:
             norm_keys=optional("attn_k_norm", a.head_width),
             norm_after_attention=optional("post_attention_norm", about.width),
             norm_after_network=optional("post_ffw_norm", about.width),
+            **self.network(at),
         )
-        if about.experts is not None:
-            self.add_experts(layer, at)
-        else:
-            layer.into_network = self.into_network(at, "", about.feed_forward)
-            layer.out_of_network = self.matrix(f"{at}ffn_down", (about.width, about.feed_forward))
-        return layer
 
     def into_network(self, at: str, end: str, inner: int) -> tuple[Matrix, ...]:
         """Gate and up; one tensor may hold both."""
@@ -118,25 +114,27 @@ class Assembly:
         ]
         return Tensor(numpy.concatenate(parts), device=self.device).realize()
 
-    def add_experts(self, layer: Layer, at: str) -> None:
-        """The router, the experts, and one that all tokens share."""
-        about = self.about
-        assert about.experts is not None
-        count, inner = about.experts.count, about.feed_forward
-        layer.router = self.matrix(f"{at}ffn_gate_inp", (count, about.width))
-        sizes = {"ffn_gate": (inner, about.width), "ffn_up": (inner, about.width)}
-        sizes["ffn_down"] = (about.width, inner)
-        layer.experts = tuple(
-            self.matrices(f"{at}{name}", size, count) for name, size in sizes.items()
-        )
-        if about.experts.shared:
-            shared = about.experts.shared
+    def network(self, at: str) -> dict[str, Any]:
+        """The parts of a network: of one, or a router, experts and one that all tokens share."""
+        about, experts, inner = self.about, self.about.experts, self.about.feed_forward
+        back = (about.width, inner)
+        if experts is None:
+            into = self.into_network(at, "", inner)
+            return {"into_network": into, "out_of_network": self.matrix(f"{at}ffn_down", back)}
+        sizes = {"ffn_gate": back[::-1], "ffn_up": back[::-1], "ffn_down": back}
+        count = experts.count
+        found: dict[str, Any] = {
+            "router": self.matrix(f"{at}ffn_gate_inp", (count, about.width)),
+            "experts": tuple(self.matrices(f"{at}{n}", size, count) for n, size in sizes.items()),
+        }
+        if shared := experts.shared:
             gate_name = f"{at}ffn_gate_inp_shexp.weight"
-            layer.shared = SharedExpert(
+            found["shared"] = SharedExpert(
                 self.into_network(at, "_shexp", shared),
                 self.matrix(f"{at}ffn_down_shexp", (about.width, shared)),
                 self.vector(gate_name, about.width) if self.weights.has(gate_name) else None,
             )
+        return found
 
     def vector(self, name: str, size: int) -> Tensor:
         """The weights of a norm."""

@@ -38,7 +38,7 @@ class SharedExpert:
     gate: Tensor | None
 
 
-@dataclass
+@dataclass(frozen=True)
 class Layer:
     """The weights of one layer; None for parts that a family has not.
 
@@ -189,24 +189,21 @@ class Places:
         return seen.cast("float32").transpose(1, 2)
 
 
+@dataclass(frozen=True)
 class Decoder:
-    """The network: description and weights."""
+    """The network: description and weights. Neither is exchanged, as captures are made of them."""
 
-    def __init__(
-        self,
-        about: Description,
-        embedding: Matrix,
-        layers: list[Layer],
-        norm: Tensor,
-        output: Matrix | None,
-    ) -> None:
-        if about.activation not in ACTIVATIONS:
+    about: Description
+    embedding: Matrix
+    layers: tuple[Layer, ...]
+    norm: Tensor
+    output: Matrix
+
+    def __post_init__(self) -> None:
+        if self.about.activation not in ACTIVATIONS:
             raise UnsupportedError(
-                f"the activation {about.activation!r} is none of {', '.join(ACTIVATIONS)}"
+                f"the activation {self.about.activation!r} is none of {', '.join(ACTIVATIONS)}"
             )
-        self.about = about
-        self.embedding, self.layers, self.norm = embedding, layers, norm
-        self.output = embedding if output is None else output
 
     def __call__(
         self,

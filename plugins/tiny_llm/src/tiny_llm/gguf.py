@@ -160,7 +160,7 @@ class GgufModel:
             ),
             epsilon=known.get(f"{a}.attention.layer_norm_rms_epsilon", float),
             activation=self.family.activation,
-            embedding_scale=math.sqrt(width) if self.family.scales_embedding else 1.0,
+            embedding_scale=max(width, 0) ** 0.5 if self.family.scales_embedding else 1.0,
             soft_cap=known.get(f"{a}.final_logit_softcapping", float, 0.0),
             experts=Experts(
                 experts,

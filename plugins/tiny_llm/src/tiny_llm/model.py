@@ -19,6 +19,7 @@ from tiny_llm.text import Options, Piece, Speed, Text, never
 from tiny_llm.tokenizer import Tokenizer
 from tinycore import Tensor, TinyJit, Variable
 from tinycore.errors import ArgumentError
+from tinycore.nn.state import get_parameters
 from tinycore.plugin import lock
 
 __all__ = ["Lane", "LanguageModel", "Piece", "Speed"]
@@ -49,20 +50,6 @@ class Lane:
         """Forget all but the first `count` tokens."""
         del self.held[count:]
         self.exact = min(self.exact, whole_parts(count))
-
-
-@dataclass(frozen=True)
-class Scores:
-    """Captured function: apart from the model, whose lanes change from call to call."""
-
-    decoder: Decoder
-    cache: Cache
-
-    def __call__(
-        self, tokens: Tensor, starts: Tensor, last: Tensor | None, first: Any, reach: int
-    ) -> Tensor:
-        """The scores of a call of the decoder."""
-        return self.decoder(tokens, self.cache, starts, last, reach, first)
 
 
 class LanguageModel:
@@ -103,6 +90,7 @@ class LanguageModel:
         self._lane = Variable("lane", 0, max(1, lanes - 1))
         self._steps: dict[tuple[int, int, bool], TinyJit[Any, Tensor]] = {}
         """Captures by lanes, tokens of each, and whether one score is wanted; each by reach."""
+        self._weights, self._values = get_parameters(decoder), list[Any]()
 
     @classmethod
     def load(
@@ -185,10 +173,16 @@ class LanguageModel:
         reach = reach_for(end, self.cache.places)
         which = None if last is None else tensor([last])
         kind = (*rows.shape, last is not None)
+        if (values := [weight.uop for weight in self._weights]) != self._values:
+            self._steps.clear()  # captures are of the values that weights had
+            self._values = values
         if kind not in self._steps:
-            self._steps[kind] = TinyJit(Scores(self.decoder, self.cache))
+            decoder, cache = self.decoder, self.cache
+            self._steps[kind] = TinyJit(  # the decoder is frozen: there is nothing else to guard
+                lambda tokens, *others: decoder(tokens, cache, *others), guards=False
+            )
         step = self._steps[kind]
-        found: Array = step(tensor(rows), tensor(starts), which, lane, reach).numpy()
+        found: Array = step(tensor(rows), tensor(starts), which, reach, lane).numpy()
         return found
 
     def _make_room(self, end: int) -> None:

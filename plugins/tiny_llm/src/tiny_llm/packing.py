@@ -9,7 +9,7 @@ and then scaled; so a product costs one multiplication for each number, as a flo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy
@@ -33,6 +33,8 @@ Array = numpy.ndarray[Any, Any]
 
 PANEL: Final = 64
 """Rows in a panel: of 16 to 192, the fastest or next to it on AVX-512 for one row and for 128."""
+ARRAYS: Final = ("integers", "scale", "least", "outer", "outer_least")
+"""The arrays of a quantized matrix."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +81,9 @@ class PackedMatrix:
     zero: int
     integers: Tensor
     scale: Tensor
-    least: Tensor | None
-    outer: Tensor | None
-    outer_least: Tensor | None
+    least: Tensor | None = None
+    outer: Tensor | None = None
+    outer_least: Tensor | None = None
 
     @property
     def size(self) -> int:
@@ -114,7 +116,7 @@ class PackedMatrix:
 
     @property
     def _fields(self) -> tuple[Tensor | None, ...]:
-        return self.integers, self.scale, self.least, self.outer, self.outer_least
+        return tuple([getattr(self, name) for name in ARRAYS])
 
     def _product(
         self,
@@ -128,14 +130,12 @@ class PackedMatrix:
         """Rows x (..., k) times panels (..., c, g, lines, PANEL): (..., n)."""
         assert integers is not None and scale is not None  # noqa: PT018
         groups, size, lead = int(integers.shape[-3]), self.size, x.shape[:-1]
-        if self.bits == 4:
+        if self.bits == 4:  # a sum for each half, as products are then fused with additions
             halves = x.reshape(*lead, 1, groups, 2, size // 2, 1)
-            low, high = integers & 15, integers >> 4
-            terms = halves[..., 0, :, :] * low.cast("float32")
-            terms = terms + halves[..., 1, :, :] * high.cast("float32")
+            low, high = (integers & 15).cast("float32"), (integers >> 4).cast("float32")
+            total = (halves[..., 0, :, :] * low).sum(-2) + (halves[..., 1, :, :] * high).sum(-2)
         else:
-            terms = x.reshape(*lead, 1, groups, size, 1) * integers.cast("float32")
-        total = terms.sum(-2)
+            total = (x.reshape(*lead, 1, groups, size, 1) * integers.cast("float32")).sum(-2)
         sums = x.reshape(*lead, 1, groups, size, 1).sum(-2)
         if self.zero:
             total = total - sums * self.zero
@@ -197,30 +197,26 @@ def packed_experts(parts: list[Groups], device: str | None = None) -> PackedMatr
 
     Raises ArgumentError for others.
     """
-    first = parts[0]
+    first = alike(parts)
     rows, count = first.scale.shape
-    if any(form(part) != form(first) or len(part.scale) != rows for part in parts):
-        raise ArgumentError("matrices of different types cannot be joined")
-
-    def laid_out(name: str) -> Tensor | None:
-        if getattr(first, name) is None:
-            return None
-        panels = numpy.concatenate([_panels(getattr(part, name)) for part in parts])
-        return Tensor(panels, device=device).realize()
-
-    integers, scale = laid_out("integers"), laid_out("scale")
-    assert integers is not None and scale is not None  # noqa: PT018
+    if any(len(part.scale) != rows for part in parts):
+        raise ArgumentError("matrices of different sizes cannot be packed one after another")
+    tensors: dict[str, Any] = {}
+    for name in ARRAYS:
+        if getattr(first, name) is not None:
+            panels = numpy.concatenate([_panels(getattr(part, name)) for part in parts])
+            tensors[name] = Tensor(panels, device=device).realize()
+    integers = tensors.pop("integers")
     inside = first.integers.shape[1] // count
-    return PackedMatrix(
-        rows,
-        first.bits,
-        first.zero,
-        integers.reshape(integers.shape[0], count, inside, PANEL),
-        scale,
-        laid_out("least"),
-        laid_out("outer"),
-        laid_out("outer_least"),
-    )
+    held = integers.reshape(integers.shape[0], count, inside, PANEL)
+    return PackedMatrix(rows, first.bits, first.zero, held, **tensors)
+
+
+def alike(parts: list[Groups]) -> Groups:
+    """The first of matrices that have one type. Raises ArgumentError for others."""
+    if len({form(part) for part in parts}) > 1:
+        raise ArgumentError("matrices of different types cannot be joined")
+    return parts[0]
 
 
 def form(groups: Groups) -> tuple[object, ...]:
@@ -241,13 +237,10 @@ def _panels(numbers: Array) -> Array:
 
 def joined(parts: list[Groups]) -> Groups:
     """The rows of several matrices of one type, one after another. Raises ArgumentError."""
-    first = parts[0]
-    if any(form(part) != form(first) for part in parts):
-        raise ArgumentError("matrices of different types cannot be joined")
-
-    def stacked(name: str) -> Array | None:
-        arrays = [getattr(part, name) for part in parts]
-        return None if arrays[0] is None else numpy.concatenate(arrays)
-
-    names = ("integers", "scale", "least", "outer", "outer_least")
-    return Groups(first.size, first.bits, zero=first.zero, **{n: stacked(n) for n in names})  # type: ignore[arg-type]
+    first = alike(parts)
+    stacked: dict[str, Any] = {
+        name: numpy.concatenate([getattr(part, name) for part in parts])
+        for name in ARRAYS
+        if getattr(first, name) is not None
+    }
+    return replace(first, **stacked)
