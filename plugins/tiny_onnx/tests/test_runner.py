@@ -312,6 +312,13 @@ def test_a_flag_chooses_between_captures() -> None:
     assert runner.by_content == {"flag"}
     assert runner.is_captured
 
+    runner, written, other = OnnxRunner(branching()), numpy.array(True), numpy.array(True)
+    x = numpy.array([1, 2], "float32")
+    for _ in range(3):  # captures are made of a content that the array had once
+        for flag in (other, written):
+            assert result(runner, x=x, flag=flag).tolist() == (x * 2 if flag else -x).tolist()
+        written[...] = False
+
 
 def folding(body_of: str) -> tuple[onnx.ModelProto, numpy.ndarray]:
     """x times weights whose halves are swapped in a branch, alone or in a loop of three steps."""

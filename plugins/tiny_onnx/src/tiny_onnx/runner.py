@@ -298,9 +298,7 @@ class OnnxRunner:
             return
         if any(isinstance(each, list) for each in given.values()):
             return
-        self.captures[key] = Steps(
-            self, [name for name in given if not self.stays(name, given[name])]
-        )
+        self.captures[key] = Steps(self, given)
         if len(self.captures) > MOST_CAPTURES:
             self.captures.popitem(last=False)
 
@@ -344,17 +342,17 @@ class OnnxRunner:
 class Steps:
     """The captured form of a model for one key."""
 
-    def __init__(self, runner: OnnxRunner, names: list[str]) -> None:
+    def __init__(self, runner: OnnxRunner, given: Mapping[str, Data]) -> None:
         self.runner = runner
-        self.names = names
-        self.others: dict[str, Value] = {}
+        self.names = [name for name, data in given.items() if not runner.stays(name, data)]
+        kept = {n: apart(data, frozenset()) for n, data in given.items() if n not in self.names}
+        self.others = runner.values(kept)
+        """Inputs on the host, the same in all calls, as the key has their contents."""
         self.staged: dict[str, tuple[Tensor, numpy.ndarray | None]] = {}
         # weights of a model that is loaded do not change, and are all that it has around it
         self.call = TinyJit(self.graph, prune=True, guards=False)
 
     def __call__(self, given: Mapping[str, Data]) -> dict[str, Data]:
-        others = {name: data for name, data in given.items() if name not in self.names}
-        self.others = self.runner.values(others)
         results = self.call(*[self.taken(name, given[name]) for name in self.names])
         return dict(zip(self.runner.graph_outputs, results, strict=True))
 
