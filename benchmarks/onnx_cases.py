@@ -1,22 +1,27 @@
-"""Cases of the `onnx` package that tiny_onnx and onnxruntime pass, as a table.
+"""Cases of the `onnx` package that tiny_onnx, onnxruntime and tinygrad pass, as a table.
 
     python -m benchmarks.onnx_cases [KIND ...]
 
 Operators with inputs and outputs, the same spelled out by functions of the standard, and models of
 several frameworks. A runtime refuses a case where it cannot load or call the model, and fails it
 where the outputs differ. tiny_onnx is called four times, so that it is built, captured, replayed.
+tinygrad is left out where it or its compiler is not installed.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
+import os
 import sys
+import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import numpy
 import onnx
 import onnxruntime
 from onnx.backend.test.case.test_case import TestCase
@@ -25,6 +30,8 @@ from tqdm import tqdm
 sys.path.append(str(Path(__file__).parents[1] / "plugins/tiny_onnx/tests"))
 import backend_cases
 from backend_cases import EXCLUDED, Run, check
+
+from benchmarks.peers import find_clang, why_absent
 
 __all__ = ["main"]
 
@@ -45,6 +52,29 @@ def session(model: onnx.ModelProto) -> Run:
     return run
 
 
+def in_tinygrad(model: onnx.ModelProto) -> Run:
+    """A model as the ONNX runner of tinygrad runs it on the processor."""
+    runner = importlib.import_module("tinygrad.nn.onnx").OnnxRunner
+    with tempfile.NamedTemporaryFile(suffix=".onnx") as file:
+        file.write(model.SerializeToString())
+        file.flush()
+        found = runner(file.name)
+
+    def on_host(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return [on_host(each) for each in value]
+        return value.numpy() if hasattr(value, "numpy") else value
+
+    def run(given: Mapping[str, Any]) -> list[Any]:
+        arrays = {  # a scalar of NumPy is refused where it is no array
+            name: numpy.asarray(each) if isinstance(each, numpy.generic) else each
+            for name, each in given.items()
+        }
+        return [on_host(each) for each in found(arrays).values()]
+
+    return run
+
+
 class Runtime(NamedTuple):
     """A runtime, and how often it is called."""
 
@@ -56,6 +86,7 @@ class Runtime(NamedTuple):
 RUNTIMES: Final = (
     Runtime("tiny-onnx", backend_cases.runner, 4),
     Runtime("onnxruntime", session, 1),
+    *([] if why_absent("tinygrad") else [Runtime("tinygrad", in_tinygrad, 1)]),
 )
 
 
@@ -106,11 +137,13 @@ def rows(kinds: Iterable[str]) -> Iterable[tuple[str, ...]]:
 
 def main(kinds: Iterable[str]) -> None:
     """Print the table."""
+    os.environ |= {"DEV": "CPU", "CC": find_clang()}  # which tinygrad reads
     warnings.simplefilter("ignore")
     titles = [
         f"{each.name} {found}" for each in RUNTIMES for found in ("passed", "failed", "refused")
     ]
-    versions = {name: importlib.metadata.version(name) for name in ("onnx", "onnxruntime")}
+    names = ["onnx", *(each.name for each in RUNTIMES[1:])]
+    versions = {name: importlib.metadata.version(name) for name in names}
     print(f"{versions}, excluded as they draw random numbers: {len(EXCLUDED)}")
     print("| " + " | ".join(["kind", "cases", *titles]) + " |")
     print("|---|" + "--:|" * (1 + len(titles)))
