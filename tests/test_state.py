@@ -197,6 +197,30 @@ def bounded_tables() -> Iterator[str]:
                 yield f"{file} {name}"
 
 
+def memoized_by_arguments(tree: ast.Module) -> Iterator[str]:
+    """The functions of a module whose results are kept by their arguments."""
+    for node in ast.walk(tree):
+        decorators = getattr(node, "decorator_list", ())
+        if MEMOIZERS.intersection(map(last_name, decorators)) and isinstance(node, ast.FunctionDef):
+            yield from [node.name] if node.args.args else ()
+
+
+@pytest.mark.slow
+def test_the_page_lists_every_memoized_function_of_packages_with_its_key() -> None:
+    found = {
+        f"{path.relative_to(top).as_posix()} {name}"
+        for top in (ROOT / "plugins").glob("*/src")
+        for path in top.rglob("*.py")
+        for name in memoized_by_arguments(ast.parse(path.read_text("utf-8")))
+    }
+    assert found - listed("Keys") == set()
+
+
+def test_a_memoized_function_without_arguments_has_no_key() -> None:
+    source = "@cache\ndef f(): ...\n@lru_cache(4)\ndef g(a): ...\ndef h(a): ..."
+    assert list(memoized_by_arguments(ast.parse(source))) == ["g"]
+
+
 @pytest.mark.slow
 def test_the_page_lists_every_table_with_its_key() -> None:
     """By the module that defines a table's name, where another one looks into it, too."""
