@@ -11,7 +11,7 @@ from typing import Final
 
 from tinycore.lower.draft import Draft, joined_pairs
 from tinycore.lower.kernel_facts import LEAST_REUSE
-from tinycore.lower.loops import Number, arrays_of, counter_of
+from tinycore.lower.loops import Number, counter_of
 from tinycore.lower.steps.stage import (
     MOST_SCRATCH,
     WITHIN,
@@ -78,9 +78,7 @@ def pack(draft: Draft, step: Stage, most_bytes: int) -> bool:
     values = staged_values(draft.kernel, step)
     if not values or not all(pays(draft, value, step, most_bytes) for value in values):
         return False
-    first = len(arrays_of(draft.kernel))
-    draft.do(step)
-    for number in range(first, first + len(values)):
+    for number in draft.stage(step):
         plan_fill(draft, number)
     return True
 

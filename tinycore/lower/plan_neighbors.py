@@ -26,7 +26,7 @@ is most different."""
 SIZES: Final = (0, 1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512, 1024)
 """Sizes to try, if close to the planner's."""
 NEAR: Final = 2
-"""Number of sizes up and down that are near."""
+"""Number of sizes up and down that are near, beside the half, the double, and 1."""
 MOST_CANDIDATE_NODES: Final = 4000
 """Nodes times copies that a candidate may come to: what larger ones win, compiling them costs."""
 
@@ -106,7 +106,6 @@ def ways(start: Candidate) -> Iterator[Sizes]:
     """The sizes of a candidate, one of them changed. Another proposal has sizes of its own."""
     for name, size in start.sizes.items():
         place = sum(other < size for other in SIZES)
-        for other in SIZES[max(place - NEAR, 0) : place + NEAR + 1]:
-            if other != size:
-                kept = {} if name.startswith(PROPOSAL) else start.asked
-                yield {**kept, name: other}
+        near = {*SIZES[max(place - NEAR, 0) : place + NEAR + 1], size // 2, 2 * size, 1}
+        kept = {} if name.startswith(PROPOSAL) else start.asked
+        yield from ({**kept, name: other} for other in sorted(near - {size}))

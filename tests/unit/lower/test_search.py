@@ -13,6 +13,7 @@ from tests.unit.lower.test_tile import CPU, GRAPHS, run
 from tests.unit.schedule.graphs import buffer, kernels, matmul, total
 from tinycore.config import Context
 from tinycore.errors import ArgumentError, FileFormatError
+from tinycore.lower.draft import PROPOSAL
 from tinycore.lower.legality import Loops
 from tinycore.lower.plan import plan_for
 from tinycore.lower.plan_neighbors import (
@@ -103,7 +104,7 @@ def test_neighbors_are_plans_of_other_sizes(limits: Limits, name: str) -> None:
     size = start.sizes[name]
 
     place = SIZES.index(size)
-    near = {*SIZES[place - 2 : place], *SIZES[place + 1 : place + 3]}
+    near = {*SIZES[place - 2 : place], *SIZES[place + 1 : place + 3], size // 2, 2 * size, 1}
     assert {other[name] for other in tried if name in other} == near
     assert {other for sizes in tried for other in sizes} == start.sizes.keys()
     assert len(list(neighbors(ast, start, limits))) > 2
@@ -119,6 +120,18 @@ def test_sizes_of_a_plan_give_the_same_plan_again(name: str, limits: Limits) -> 
     assert plain.plan == plan_for(ast, limits)
     assert again is not None
     assert (again.plan, again.tiled, again.sizes) == (plain.plan, plain.tiled, plain.sizes)
+
+
+@pytest.mark.parametrize("limits", [CPU, GRID], ids=["loops", "grid"])
+def test_every_size_may_be_one(limits: Limits) -> None:
+    """Sizes far below a strategy's own give a plan, or are refused; none breaks the strategy."""
+    sums = kernels(total(buffer(100, 300), 0))[-1].arg.ast
+    for ast in (sums, ast_of("matmul"), ast_of("transpose")):
+        for start in (default(ast, limits), *starts(ast, limits)):
+            assert start is not None
+            kept = {name: size for name, size in start.sizes.items() if name.startswith(PROPOSAL)}
+            found = [candidate_by(ast, {**kept, name: 1}, limits) for name in start.sizes]
+            assert any(found)
 
 
 def test_another_proposal_keeps_no_sizes_of_the_last() -> None:

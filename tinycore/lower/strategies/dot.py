@@ -54,7 +54,7 @@ def sum_in_parts(draft: Draft) -> None:
 def reduce_with_lanes(draft: Draft, axis: UOp) -> None:
     """Lanes along a reduced loop, several accumulators, summed across at the end."""
     size, number = axis.extent, axis.arg.number
-    width = width_of(size, draft.size("lanes", draft.lanes(), 2 * draft.lanes(), least=2))
+    width = width_of(size, draft.size("lanes", draft.lanes(), least=2))
     if not axis.is_fixed:
         cut_varying_row(draft, axis, width)
         return

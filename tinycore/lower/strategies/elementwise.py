@@ -32,7 +32,7 @@ def output_lanes(draft: Draft, axis: UOp) -> int:
     loops = [facts.interleaved(n, axis) for n in facts.stored if axis in n.ranges]
     if loops and loops[0] and all(found == loops[0] for found in loops):
         draft.do(Bind(loops[0][0].arg.number, AxisKind.UNROLL))
-    width = width_of(axis.extent, draft.size("lanes", draft.lanes(), 2 * draft.lanes()))
+    width = width_of(axis.extent, draft.size("lanes", draft.lanes(), least=LEAST_LANES))
     if draft.facts.overwrites:
         width = math.gcd(width, axis.extent)
     return width if width >= LEAST_LANES else 0

@@ -49,8 +49,8 @@ def squares_of(facts: KernelFacts, limits: Limits) -> tuple[UOp, UOp] | None:
 
 def transpose_blocks(draft: Draft) -> None:
     """Cut both loops into squares, and put the loops over squares inside of all others."""
-    found, own = squares_of(draft.facts, draft.limits), draft.lanes()
-    lanes = floor_power_of_two(draft.size("lanes", own, 2 * own, least=2))
+    found = squares_of(draft.facts, draft.limits)
+    lanes = floor_power_of_two(draft.size("lanes", draft.lanes(), least=2))
     assert found is not None, "the kernel has squares"  # or else there is no proposal
     column, row = found
     inside, across = column.arg.number, row.arg.number
