@@ -148,6 +148,13 @@ class Core:
             self._move(view_of(self.uop))
         return self._view.storage
 
+    @property
+    def _shown(self) -> UOp:
+        """The node whose former content is this tensor at earlier times: if it asks for a gradient
+        anew, whatever it shows, as its uses count that were there when it asked before.
+        """
+        return graph.below_own(self.uop) if hasattr(self, "_asked") else self.uop
+
     @classmethod
     def from_uop(cls, node: UOp) -> Self:
         """The tensor of a graph node.

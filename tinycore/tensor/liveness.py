@@ -89,7 +89,7 @@ def tensors_shown_in(nodes: Collection[UOp]) -> list[Core]:
         return base in bases or base.op in WRITTEN or storage.is_owned
 
     found = tensors_over(map(origin, nodes), may_be)
-    return [t for t in found if equal(t.uop) or before(t.uop)]
+    return [t for t in found if equal(t.uop) or before(t._shown)]
 
 
 def give_gradients(

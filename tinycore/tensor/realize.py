@@ -416,7 +416,7 @@ def derivatives(
     wanted: dict[Core, list[UOp]] = {}
     for target in targets:
         found = equal(target.uop)
-        earlier = before(target.uop) if target.requires_grad or not found else ()
+        earlier = before(target._shown) if target.requires_grad or not found else ()
         wanted[target] = list(dict.fromkeys([*found, *earlier]))
     found_at = gradients(root, seed, [node for parts in wanted.values() for node in parts])
     totals: dict[Core, UOp] = {}

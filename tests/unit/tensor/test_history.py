@@ -1246,3 +1246,19 @@ def test_a_parameter_that_waits_to_be_filled_gets_its_gradient(made: Any) -> Non
     x.numpy()  # computes what reads x before the write
 
     assert product.sum().gradient(parameter)[0].tolist() == [1.0]
+
+
+@pytest.mark.parametrize("has_view", [False, True])
+def test_uses_before_a_write_count_when_a_tensor_asks_anew(has_view: bool) -> None:
+    x = Tensor([1.0, -2.0]).realize().requires_grad_()
+    used = x * x
+    view = x[:] if has_view else None
+
+    x.requires_grad = False
+    x.assign(x * 2)
+    x.requires_grad = True
+    ((used * 3).sum() + x.sum()).backward()
+
+    assert x.grad is not None
+    assert x.grad.tolist() == [7.0, -11.0]
+    assert view is None or view.tolist() == [2.0, -4.0]
