@@ -322,7 +322,6 @@ NAMED_LATER = frozenset(
         ("device.discovery", "builtin.python"),
         ("engine.compile", "lower.pipeline"),
         ("schedule.disk", "uop.parse"),
-        ("tensor.attention", "schedule.product_chains"),
         ("tensor.custom", "schedule.kernel"),
         ("tensor.graph", "schedule.shard"),
         ("tensor.interop", "helpers"),
@@ -331,7 +330,6 @@ NAMED_LATER = frozenset(
         ("tensor.realization", "schedule.retention"),
         ("tensor.realize", "device.discovery"),  # of a lower floor: tensors import no devices
         ("tensor.runtime", "engine.engine"),
-        ("tensor.softmax_products", "schedule.product_chains"),
         ("tensor.tensor", "array_api"),
     }
 )

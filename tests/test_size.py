@@ -34,10 +34,10 @@ BUDGETS: Final = {
     "tinycore/nn/files": 14_692,
     "tinycore/nn/optim": 8_333,
     "tinycore/render": 17_938,
-    "tinycore/schedule": 55_190,
-    "tinycore/tensor": 119_780,
+    "tinycore/schedule": 62_660,
+    "tinycore/tensor": 113_525,
     "tinycore/tensor/guards": 7_689,
-    "tinycore/uop": 42_843,
+    "tinycore/uop": 44_730,
     "plugins/tiny_amd": 42_480,
     "plugins/tiny_cl": 9_508,
     "plugins/tiny_cpu": 21_450,
@@ -55,9 +55,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 472_732
+SUM: Final = 475_840
 """The budgets of the core together."""
-FLOORS: Final = 435_253
+FLOORS: Final = 438_010
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

@@ -8,6 +8,7 @@ Floor 3. The files, in the order in which a graph passes them:
   after each, `explain.py` prints why
 - `shard.py`, `shard_rules.py`, `collectives.py`: graphs over several devices become one per device
 - `partial_writes.py`: writes to a part of memory; `index_values.py`: masks that indices alone make
+- `attention.py`, `weighing.py`: attention in one kernel, in parts or in pieces
 - `adjoint.py`: adjoints of windows become windows
 - `operand_layout.py`: operands of matrix units are copied along what is summed
 - `storage.py`, `comparisons.py`, `buffer_limit.py`: which values are stored, and why; all others

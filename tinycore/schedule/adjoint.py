@@ -18,11 +18,10 @@ The frontend writes a derivative with UNSKEW, so that its graph has each node th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
 
 from tinycore.dtype import dtypes
 from tinycore.schedule.storage import rebuilt_above_leaves
-from tinycore.uop.movement import below_movement, source_axis
+from tinycore.uop.movement import below_movement, moved, source_axis
 from tinycore.uop.node import Skew, UOp
 from tinycore.uop.op import ALU, Op
 
@@ -200,13 +199,3 @@ def unrounded(x: UOp, wide: UOp) -> UOp:
     if not is_sum or not dtypes.is_float(x.dtype):
         return x.cast(wide.dtype)
     return total if x is base else moved(x.op, unrounded(x.src[0], wide), x.arg)
-
-
-def moved(op: Op, x: UOp, argument: Any) -> UOp:
-    """An op on axes; `x` itself where the shape says that nothing would change."""
-    node = UOp(op, x.dtype, (x,), tuple(argument) if type(argument) is list else argument)
-    return x if node.shape == x.shape and op not in REORDERING else node
-
-
-REORDERING: Final = frozenset({Op.PERMUTE, Op.FLIP, Op.SKEW, Op.UNSKEW})
-"""Ops that may change a value without its shape."""

@@ -47,6 +47,11 @@ def no_lines(state: State) -> Iterator[str]:
     yield from ()
 
 
+def attention(state: State) -> Iterator[str]:
+    """Attention that is several kernels, and why."""
+    yield from state.refusals
+
+
 def storage(state: State) -> Iterator[str]:
     """The stored values, each with its reason."""
     reasons = state.storage.reasons

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from tinycore.config import settings
 from tinycore.schedule import checks, explain
 from tinycore.schedule.adjoint import with_windows
+from tinycore.schedule.attention import choose_attention
 from tinycore.schedule.buffer_limit import limit_buffers
 from tinycore.schedule.candidates import Memory
 from tinycore.schedule.emit import KernelEmitter
@@ -61,6 +62,12 @@ def shard(state: State) -> State:
 def place_writes(state: State) -> State:
     """Each partial write is assigned to the memory that it changes."""
     return replace(state, rewritten=place_partial_writes(state.sharded.parts, new_memory))
+
+
+def attend(state: State) -> State:
+    """Attention and its gradients are computed over all scores at once, in parts or in pieces."""
+    rewritten, refusals = choose_attention(state.rewritten)
+    return replace(state, rewritten=rewritten, refusals=refusals)
 
 
 def use_windows(state: State) -> State:
@@ -162,6 +169,7 @@ def place_memory(state: State) -> State:
 SCHEDULE_PIPELINE: Final = (
     Pass("shard", shard, checks.sharded, explain.no_lines),
     Pass("partial writes", place_writes, checks.writes, explain.no_lines),
+    Pass("attention", attend, checks.writes, explain.attention),
     Pass("windows", use_windows, checks.writes, explain.no_lines),
     Pass("operand layout", lay_out, checks.writes, explain.no_lines),
     Pass("choose storage", choose_storage, checks.stored, explain.storage),

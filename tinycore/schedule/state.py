@@ -39,6 +39,8 @@ class State:
     sharded: ShardedGraph = field(default_factory=lambda: ShardedGraph(()))
     rewritten: Replacements = field(default_factory=dict)
     """Every node below the roots on single devices, with partial writes assigned to memory."""
+    refusals: tuple[str, ...] = ()
+    """Why attention is no single kernel, where it is not."""
     storage: Storage = field(default_factory=Storage)
     values: tuple[StoredValue, ...] = ()
     groups: KernelGroups = field(default_factory=lambda: KernelGroups(Storage()))

@@ -10,7 +10,7 @@ order in which a program passes them:
   `powers.py`, `activations.py`, `templates.py` (nodes of methods by shapes)
 - shapes: `movement.py`, `joining.py`, `indexing.py`, `selection.py`
 - folds: `reduce.py`, `scan.py`, `prefix_scan.py`, `sorting.py`
-- products: `linalg.py`, `windows.py`, `attention.py`, `partial_attention.py`, `losses.py`,
+- products: `linalg.py`, `windows.py`, `attention.py`, `losses.py`,
   `composed.py`
 - images, many devices, kernels by hand: `image_products.py`, `pixels.py`, `multi.py`, `custom.py`,
   `placeholder.py`

@@ -9,13 +9,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container
-from typing import Final
+from typing import Any, Final
 
 from tinycore.uop.node import UOp
 from tinycore.uop.op import MOVEMENT, Op
 from tinycore.uop.shape import Shape
 
 RESHAPE: Final = Op.RESHAPE
+REORDERING: Final = frozenset({Op.PERMUTE, Op.FLIP, Op.SKEW, Op.UNSKEW})
+"""Ops that may change a value without its shape."""
+
+
+def moved(op: Op, x: UOp, argument: Any) -> UOp:
+    """An op on axes; `x` itself where the shape says that nothing would change."""
+    node = UOp(op, x.dtype, (x,), tuple(argument) if type(argument) is list else argument)
+    return x if node.shape == x.shape and op not in REORDERING else node
 
 
 def source_below(node: UOp, ops: Container[Op]) -> UOp:

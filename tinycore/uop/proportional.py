@@ -42,6 +42,9 @@ def is_proportional(value: UOp, greatest: UOp) -> bool:
             if value.op is Op.MUL and greatest in other.toposort():
                 one, other = other, one
             return greatest not in other.toposort() and is_proportional(one, greatest)
+        case Op.FDIV:
+            one, other = value.src
+            return greatest not in other.toposort() and is_proportional(one, greatest)
         case Op.REDUCE if value.arg is Op.ADD:
             return is_proportional(value.src[0], greatest)
         case Op.WHERE:

@@ -13,17 +13,25 @@ import torch
 
 from tests.unit.tensor.grid import FULL
 from tests.unit.tensor.helpers import compare, numbers
+from tinycore._lru import Lru
 from tinycore.device.buffer import Buffer
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, ShapeError
-from tinycore.schedule import ScheduleItem, product_chains
-from tinycore.tensor import Tensor, attention, softmax_products
+from tinycore.schedule import ScheduleItem, attention, compiled, disk, product_chains
+from tinycore.tensor import Tensor
 from tinycore.uop.proportional import MOST_KEPT
 
 pytestmark = pytest.mark.sample(6)
 
 F = torch.nn.functional
 Function = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def new_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Schedules of these tests are their own: sizes that decide are not part of the key."""
+    monkeypatch.setattr(compiled, "schedules", Lru(64))
+    monkeypatch.setattr(disk, "schedule_key", lambda *_: None)
 
 
 @pytest.fixture
@@ -35,8 +43,8 @@ def in_pieces(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, t
     if target != FULL and "groups" not in request.node.name:
         pytest.skip("pieces are the same graphs on every device")
     monkeypatch.setattr(attention, "MOST_KEPT", 0)
-    monkeypatch.setattr(softmax_products, "PIECE_BYTES", 1)
-    monkeypatch.setattr(softmax_products, "LEAST_PIECE", 3)
+    monkeypatch.setattr(attention, "PIECE_BYTES", 1)
+    monkeypatch.setattr(attention, "LEAST_PIECE", 3)
 
 
 def test_attention() -> None:
@@ -83,8 +91,8 @@ def test_dropout_is_a_probability(p: float, is_training: bool) -> None:
 @pytest.mark.parametrize("seen", [1, 3, 5, 7])
 @pytest.mark.slow
 def test_causal_attention_in_blocks(monkeypatch: pytest.MonkeyPatch, seen: int) -> None:
-    monkeypatch.setattr(attention, "CAUSAL_ROWS", 2)
-    monkeypatch.setattr(attention, "MOST_CAUSAL_BLOCKS", 3)
+    monkeypatch.setattr(attention, "HIDING_ROWS", 2)
+    monkeypatch.setattr(attention, "MOST_GROUPS", 3)
 
     compare(
         lambda q, k, v: q.scaled_dot_product_attention(k, v, is_causal=True),
@@ -159,10 +167,10 @@ def test_strips_of_rows_keep_scores(
 
 
 def test_lengths_are_cut_evenly() -> None:
-    assert softmax_products.pieces(2048, 128) == [slice(0, 1024), slice(1024, 2048)]
-    assert softmax_products.pieces(1100, 128) == [slice(0, 550), slice(550, 1100)]
-    assert softmax_products.pieces(5, 1 << 20) == [slice(0, 5)]
-    assert [s.stop - s.start for s in softmax_products.pieces(400, 1 << 20)] == [100] * 4
+    assert attention.pieces(slice(0, 2048), 128) == [slice(0, 1024), slice(1024, 2048)]
+    assert attention.pieces(slice(0, 1100), 128) == [slice(0, 550), slice(550, 1100)]
+    assert attention.pieces(slice(0, 5), 1 << 20) == [slice(0, 5)]
+    assert [s.stop - s.start for s in attention.pieces(slice(0, 400), 1 << 20)] == [100] * 4
 
 
 @pytest.mark.usefixtures("in_pieces")
@@ -184,7 +192,7 @@ def test_attention_in_pieces(length: int, seen: int) -> None:
 def test_causal_attention_in_pieces(
     monkeypatch: pytest.MonkeyPatch, length: int, seen: int, rows: int
 ) -> None:
-    monkeypatch.setattr(attention, "CAUSAL_ROWS", rows)
+    monkeypatch.setattr(attention, "HIDING_ROWS", rows)
 
     compare(
         lambda q, k, v: q.scaled_dot_product_attention(k, v, is_causal=True),
@@ -350,9 +358,9 @@ def test_no_scores_are_kept(
     """
     length, heads, piece = 512, 2, 64
     monkeypatch.setattr(attention, "MOST_KEPT", piece * piece)
-    monkeypatch.setattr(softmax_products, "PIECE_BYTES", piece * 4 * 4)
-    monkeypatch.setattr(softmax_products, "LEAST_PIECE", piece)
-    monkeypatch.setattr(attention, "CAUSAL_ROWS", piece)
+    monkeypatch.setattr(attention, "PIECE_BYTES", piece * 4 * 4)
+    monkeypatch.setattr(attention, "LEAST_PIECE", piece)
+    monkeypatch.setattr(attention, "HIDING_ROWS", piece)
     q, k, v, g = (Tensor.empty(heads, length, 2) for _ in range(4))
     out = q.scaled_dot_product_attention(k, v, dropout_p=dropout_p, is_causal=is_causal)
     slopes = (out * g).sum().gradient(q, k, v)

@@ -1,0 +1,435 @@
+"""Values weighed by a softmax of products, and their gradients, over a region of the scores.
+
+Floor 3. A product that reads weights is R = A @ V, where A is made of W = softmax(S) by elementwise
+steps, and S of P = Q @ K.T. Over some rows and keys it is computed from parts of Q, K and V, and
+results are with_more by their maxima and totals (M. Milakov & N. Gimelshein, "Online normalizer
+calculation for softmax", 2018). Gradients are such products as well: of queries, A = dS and V = K;
+of keys and values, A has keys in rows. Which regions are computed is up to `attention.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import cached_property
+from typing import Final, NamedTuple
+
+from tinycore.dtype import DType, Scalar, dtypes
+from tinycore.schedule.collectives import concatenate, expanded_constant, narrow, pad
+from tinycore.uop.movement import moved, source_below
+from tinycore.uop.node import UOp
+from tinycore.uop.op import APPROXIMATE, Op
+from tinycore.uop.product import (
+    Product,
+    again,
+    elementwise_below,
+    ends_of,
+    is_turned,
+    matrix,
+    product_at,
+    product_of,
+    row_fold,
+    turned,
+)
+from tinycore.uop.softmax import Softmax, softmax_at, softmax_below
+
+SCALED: Final = frozenset({Op.MUL, Op.FDIV, Op.NEG, Op.CAST})
+"""Steps between products and scores that hide none."""
+ROW_AXIS: Final = -2
+COLUMN_AXIS: Final = -1
+
+
+class Again(Enum):
+    """Scores of a gradient as other nodes than those of the forward pass, whose numbers would be
+    kept until then. One operand is negated, that which stays with the rows of a kernel."""
+
+    ROWS = auto()
+    APART = auto()
+    """Other nodes once more, for a kernel of its own, whose registers the weights fit."""
+
+
+class Seen(NamedTuple):
+    """Attention to some keys: total of exp(score - top), and the values so weighed."""
+
+    top: UOp
+    """The greatest score of each row; -inf where all are hidden, and nothing is seen."""
+    total: UOp
+    weighed: UOp
+    power: UOp
+    """exp(score - top)."""
+
+
+class Region:
+    """The part of all scores that is computed at a time, and what it is computed from: here all."""
+
+    is_padded = False
+    """True if there may be scores of no key."""
+
+    def queries(self, x: UOp) -> UOp:
+        """Those of (.., rows, features)."""
+        return x
+
+    def keys(self, x: UOp) -> UOp:
+        """Those of (.., seen, features)."""
+        return x
+
+    def scores(self, x: UOp) -> UOp:
+        """Those of (.., rows, seen)."""
+        return x
+
+
+@dataclass(frozen=True)
+class Block(Region):
+    """Some rows, and some keys."""
+
+    rows: slice
+    seen: slice
+
+    def queries(self, x: UOp) -> UOp:
+        """Some rows of a matrix."""
+        return cut(x, ROW_AXIS, self.rows)
+
+    def keys(self, x: UOp) -> UOp:
+        """Some rows of a matrix."""
+        return cut(x, ROW_AXIS, self.seen)
+
+    def scores(self, x: UOp) -> UOp:
+        """Some rows and columns of a matrix."""
+        return cut(self.queries(x), COLUMN_AXIS, self.seen)
+
+
+@dataclass(frozen=True)
+class Parts(Region):
+    """All keys in parts of one length, along an axis before rows; the rows of `shared` heads, which
+    have keys in common, as one."""
+
+    count: int
+    length: int
+    shared: int = 1
+    is_padded: bool = False
+
+    def queries(self, x: UOp) -> UOp:
+        """The rows of heads one after another, seen by each part."""
+        *outer, rows, width = self.together(x).shape
+        return moved(Op.RESHAPE, x, (*outer, *(() if self.count == 1 else (1,)), rows, width))
+
+    def keys(self, x: UOp) -> UOp:
+        """The rows of a matrix, for each part."""
+        x = x if self.shared == 1 else once(x, self.shared)
+        if self.count == 1:
+            return x
+        *outer, _, width = x.shape
+        return moved(Op.RESHAPE, self.whole(x, ROW_AXIS), (*outer, self.count, self.length, width))
+
+    def scores(self, x: UOp) -> UOp:
+        """The columns of a matrix, for each part."""
+        x = self.together(x)
+        if self.count == 1:
+            return x
+        x = moved(Op.RESHAPE, self.whole(x, COLUMN_AXIS), (*x.shape[:-1], self.count, self.length))
+        *outer, rows, count, length = range(len(x.shape))
+        return moved(Op.PERMUTE, x, (*outer, count, rows, length))
+
+    def together(self, x: UOp) -> UOp:
+        """The rows of heads that share keys as one."""
+        if self.shared == 1:
+            return x
+        *outer, heads, rows, last = x.shape
+        return moved(Op.RESHAPE, x, (*outer, heads // self.shared, self.shared * rows, last))
+
+    def whole(self, x: UOp, axis: int) -> UOp:
+        """Zeros behind keys of which there are fewer than parts hold: they are not read."""
+        place = len(x.shape) + axis
+        return pad(x, place, 0, self.count * self.length - x.shape[place])
+
+
+@dataclass(frozen=True)
+class Weighing:
+    """A product that reads the weights of a softmax of products."""
+
+    softmax: Softmax
+    first: Product
+    """P."""
+    made: UOp
+    """A (.., rows, seen), in the type in which it is multiplied."""
+    last: Product
+    is_turned: bool
+    """True if the product sums over rows."""
+
+    @property
+    def is_mean(self) -> bool:
+        """True if values are weighed in proportion to weights; else it is a gradient."""
+        return not self.is_turned and softmax_below(self.made) is not None
+
+    @property
+    def is_thinned(self) -> bool:
+        """True if weights are more than a softmax in another type, as after dropout."""
+        return source_below(self.made, {Op.CAST}) is not self.softmax.node
+
+    @property
+    def dtype(self) -> DType | None:
+        """The type of all operands; None for several."""
+        found = {p.dtype for p in (*self.products, self.last)}
+        return found.pop() if len(found) == 1 else None
+
+    @cached_property
+    def may_hide(self) -> bool:
+        """True if all scores of a row may be -inf in a region, as by a mask."""
+        steps = elementwise_below(self.softmax.scores)
+        return self.softmax.has_empty_rows or any(n.op not in SCALED for n in steps)
+
+    @cached_property
+    def products(self) -> list[Product]:
+        """The products that A is made of, P first."""
+        steps = elementwise_below(self.made)
+        found = [product_at(n) for n in ends_of(steps) if n is not self.first.node]
+        return [self.first, *(p for p in found if p is not None and p.batch == self.first.batch)]
+
+    @cached_property
+    def query(self) -> UOp:
+        """Q (.., rows, features)."""
+        return matrix(self.first.rows, -2)
+
+    @cached_property
+    def key(self) -> UOp:
+        """K (.., seen, features)."""
+        return matrix(self.first.columns, -3)
+
+    @cached_property
+    def value(self) -> UOp:
+        """V, in whose rows the product sums."""
+        return turned(matrix(self.last.columns, -3))
+
+    @property
+    def logarithm(self) -> UOp:
+        """log of the sum of exp(score) of each row; inf where nothing is seen, so weights are 0."""
+        softmax = self.softmax
+        return logarithm_of(
+            Seen(softmax.top, softmax.total, softmax.node, softmax.power), softmax.has_empty_rows
+        )
+
+    def seen(self, region: Region, is_rounded: bool) -> Seen:
+        """The values weighed over a region; with exact weights where these are not rounded."""
+        product = product_of(
+            region.queries(self.query), region.keys(self.key), self.first.node.dtype
+        )
+        known = {self.first.node: product}
+        scores = again(self.softmax.scores, region.scores, known)
+        if region.is_padded:
+            there = region.scores(number_like(self.softmax.scores, True, dtypes.bool))
+            scores = there.where(scores, number_like(scores, -math.inf))
+        top = row_fold(scores, Op.MAX)
+        shift = finite(top) if region.is_padded or self.may_hide else top
+        power = self.power(scores - repeated(shift, scores), is_rounded)
+        weighed = self.weighed(power, region, known, is_rounded)
+        return Seen(top, row_fold(power, Op.ADD), weighed, power)
+
+    def weights(self, region: Block) -> UOp:
+        """The softmax of the scores of a region, in which rows see all keys."""
+        seen, softmax = self.seen(region, is_rounded=True), self.softmax
+        total = nonzero(seen.total) if softmax.has_empty_rows else seen.total
+        return seen.power / repeated(total, seen.power)
+
+    def mean(self, region: Block) -> UOp:
+        """The values of a region, in which rows see all keys, weighed by stored weights."""
+        weights = again(self.made, region.scores, {self.softmax.node: self.weights(region)})
+        return product_of(weights, turned(region.keys(self.value)), self.last.node.dtype)
+
+    def power(self, difference: UOp, is_rounded: bool) -> UOp:
+        """exp of scores less their shift."""
+        exact = self.softmax.power.arg
+        return UOp(Op.EXP, difference.dtype, (difference,), exact if is_rounded else APPROXIMATE)
+
+    def weighed(self, power: UOp, region: Region, known: dict[UOp, UOp], is_rounded: bool) -> UOp:
+        """The values weighed by powers, which are not divided by their total."""
+        made = self.made if is_rounded else self.made.src[0]
+        weights = again(made, region.scores, known | {self.softmax.node: power})
+        return product_of(weights, turned(region.keys(self.value)), self.last.node.dtype)
+
+    def slopes(
+        self,
+        region: Block,
+        logarithm: UOp,
+        is_rounded: bool,
+        anew: Again | None,
+        weights: UOp | None,
+    ) -> UOp:
+        """A over a region, of whose rows logarithms are given; turned if the product is."""
+        turn = turned if self.is_turned else same
+        products = {p.node: p for p in self.products[1:]}
+
+        def product(p: Product, anew: Again | None = None) -> UOp:
+            a, b = region.queries(matrix(p.rows, -2)), region.keys(matrix(p.columns, -3))
+            if anew is not None:
+                a, b = (a, -b) if self.is_turned else (-a, b)
+            if self.is_turned and anew is not Again.APART:
+                found = product_of(b, a, p.node.dtype)
+            else:
+                found = turn(product_of(a, b, p.node.dtype))
+            return found if anew is None else -found
+
+        def end(node: UOp) -> UOp:
+            return product(products[node]) if node in products else turn(region.scores(node))
+
+        known = {self.first.node: product(self.first, anew)}
+        scores = again(self.softmax.scores, end, known)
+        shift = turn(moved(Op.EXPAND, logarithm, (*logarithm.shape[:-1], length_of(region.seen))))
+        power = (scores - shift).alu(Op.EXP)
+        known[self.softmax.node] = power if weights is None else turn(weights)
+        return again(self.made if is_rounded else self.made.src[0], end, known)
+
+    def gradient(
+        self,
+        region: Block,
+        logarithm: UOp,
+        is_rounded: bool,
+        anew: Again | None,
+        weights: UOp | None = None,
+    ) -> UOp:
+        """The product over a region, of whose rows logarithms are given."""
+        value = region.queries(self.value) if self.is_turned else region.keys(self.value)
+        slopes = self.slopes(region, logarithm, is_rounded, anew, weights)
+        return product_of(slopes, turned(value), self.last.node.dtype)
+
+
+def weighing_at(node: UOp) -> Weighing | None:
+    """The product that a node is, if it reads weights of a softmax of products; None for others."""
+    if (last := product_at(node)) is None or last.rows.op is not Op.RESHAPE:
+        return None
+    made = last.rows.src[0]
+    transposed = is_turned(made)
+    sizes = last.sizes[::2]
+    if made.shape != (*last.batch, *sizes):
+        return None
+    made = made.src[0] if transposed else made
+    found = {n for n in elementwise_below(made) if n.op is Op.FDIV and softmax_at(n) is not None}
+    softmax = softmax_at(found.pop()) if len(found) == 1 else None
+    if softmax is None:
+        return None
+    ends = ends_of(elementwise_below(softmax.scores)) or [softmax.scores]
+    first = next((p for n in ends if (p := product_at(n)) is not None), None)
+    if first is None or first.node.shape != made.shape:
+        return None
+    return Weighing(softmax, first, made, last, transposed)
+
+
+def divided(seen: Seen, has_empty_rows: bool) -> UOp:
+    """The mean of the values; 0 where nothing is seen."""
+    # Dividing the weighed values is less work than dividing every weight. The total comes first
+    # in the product, and so do the kernels that it needs: it ties each factor to its piece.
+    total = nonzero(seen.total) if has_empty_rows else seen.total
+    return repeated(total.alu(Op.RECIPROCAL), seen.weighed) * seen.weighed
+
+
+def logarithm_of(seen: Seen, has_empty_rows: bool) -> UOp:
+    """log of the sum of exp(score); inf where nothing is seen, which makes every weight 0."""
+    # The maximum second, as kernels come in the order of sources: it needs no weights, and
+    # the scores of all pieces would wait for these.
+    found = seen.total.alu(Op.LOG) + seen.top
+    if not has_empty_rows:
+        return found
+    return seen.total.eq(number_like(found, 0)).where(number_like(found, math.inf), found)
+
+
+def in_memory(seen: Seen) -> Seen:
+    """The same in memory: weights that are not added up before they are needed are stored."""
+    top, total, weighed = [n.alu(Op.CONTIGUOUS) for n in seen[:3]]
+    return Seen(top, total, weighed, seen.power)
+
+
+def with_more(seen: Seen, more: Seen) -> Seen:
+    """Attention to some keys and more of them, as in online softmax.
+
+    Not to all pieces at once: kernels run in the order of sources, and the maximum of all pieces
+    would be a source of every factor. The scores of all pieces would then be alive at the same
+    time.
+    """
+    top = seen.top.maximum(more.top)
+    before, now = [(n.top - finite(top)).alu(Op.EXP) for n in (seen, more)]
+    total = seen.total * before + more.total * now
+    before, now = (repeated(n, seen.weighed) for n in (before, now))
+    return in_memory(Seen(top, total, seen.weighed * before + more.weighed * now, seen.power))
+
+
+def mean_of(parts: Seen, has_empty_rows: bool, has_empty_parts: bool) -> Seen:
+    """Attention to all parts of the keys, along the axis before rows: the mean of their results by
+    their totals, as by a softmax, whose rows lie side by side in a kernel of its own."""
+    *outer, count, rows, _ = parts.total.shape
+    logarithm = moved(Op.RESHAPE, parts.total.alu(Op.LOG) + parts.top, (*outer, count, rows))
+    logarithm = turned(logarithm).alu(Op.CONTIGUOUS)
+    top = finite(row_fold(logarithm, Op.MAX))
+    powers = (logarithm - repeated(top, logarithm)).alu(Op.EXP)
+    total = row_fold(powers, Op.ADD)
+    divisor = nonzero(total) if has_empty_rows else total
+    weights = powers * repeated(divisor.alu(Op.RECIPROCAL), powers)
+    weights = moved(Op.RESHAPE, turned(weights.alu(Op.CONTIGUOUS)), parts.total.shape)
+    means = divided(parts, has_empty_parts).alu(Op.CONTIGUOUS)
+    weighed = moved(Op.REDUCE_AXIS, repeated(weights, means) * means, (Op.ADD, (len(outer),)))
+    weighed = moved(Op.RESHAPE, weighed, (*outer, rows, weighed.shape[-1]))
+    seen = total.ne(number_like(total, 0)).cast(total.dtype)
+    total = seen if has_empty_rows else number_like(total, 1)
+    return Seen(divisor.alu(Op.LOG) + top, total, weighed, powers)
+
+
+def length_of(some: slice) -> int:
+    """The number of rows or keys."""
+    return int(some.stop - some.start)
+
+
+def same(x: UOp) -> UOp:
+    """A value as it is."""
+    return x
+
+
+def cut(x: UOp, axis: int, some: slice) -> UOp:
+    """Some rows or columns of matrices; all if there is one, which stands for each."""
+    place = len(x.shape) + axis
+    return narrow(x, place, some.start, some.stop)
+
+
+def beside(parts: Sequence[UOp]) -> UOp:
+    """Matrices one below another."""
+    return parts[0] if len(parts) == 1 else concatenate(parts, len(parts[0].shape) + ROW_AXIS)
+
+
+def repeated(x: UOp, like: UOp) -> UOp:
+    """A value for each row, in the shape of matrices."""
+    return moved(Op.EXPAND, x, like.shape)
+
+
+def number_like(x: UOp, value: Scalar, dtype: DType | None = None) -> UOp:
+    """A number in the shape of a value."""
+    return expanded_constant(x.shape, dtype or x.dtype, value, x.device)
+
+
+def finite(top: UOp) -> UOp:
+    """A maximum that can be subtracted: 0 in place of -inf, where all is hidden."""
+    return top.eq(number_like(top, -math.inf)).where(number_like(top, 0), top)
+
+
+def nonzero(total: UOp) -> UOp:
+    """A total that can be a divisor: 1 in place of 0, where nothing is seen."""
+    return total.eq(number_like(total, 0)).where(number_like(total, 1), total)
+
+
+def repetition_of(x: UOp) -> UOp:
+    """The node that repeats matrices along the last axis before them, or another one."""
+    return source_below(x, {Op.VALUE, Op.RESHAPE})
+
+
+def times_repeated(x: UOp) -> int:
+    """The number of times that each matrix of (.., heads, rows, columns) follows itself."""
+    node = repetition_of(x)
+    if node.op is not Op.EXPAND or len(node.shape) < 4:
+        return 1
+    *outer, groups, times, rows, columns = node.shape
+    is_one = node.src[0].shape == (*outer, groups, 1, rows, columns)
+    return times if is_one and x.shape == (*outer, groups * times, rows, columns) else 1
+
+
+def once(x: UOp, times: int) -> UOp:
+    """Matrices that are repeated, without repetitions."""
+    *outer, heads, rows, columns = x.shape
+    return moved(Op.RESHAPE, repetition_of(x).src[0], (*outer, heads // times, rows, columns))
