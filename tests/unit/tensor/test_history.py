@@ -1127,6 +1127,12 @@ def test_realize_that_ended_a_gradient_of_other_tensors_is_told_to_none_beside()
     assert part.grad.tolist() == [5.0]
 
 
+def was_read(x: Tensor) -> Tensor:
+    """A tensor whose value was read, and is held by its node."""
+    x.tolist()
+    return x
+
+
 PLAIN: dict[str, Callable[[], Tensor]] = {
     "of memory": lambda: Tensor([1.0, 2.0]).realize() * 3,
     "of random numbers": lambda: Tensor.rand(2),
@@ -1141,6 +1147,7 @@ REALIZED: dict[str, Callable[[Tensor], Tensor]] = {
     "a write": lambda y: Tensor.zeros(*y.shape).contiguous().realize().assign(y * 2).realize(),
     "a later value": lambda y: ((y * 2).realize() * 3).realize(),
     "read later": lambda y: (y * 2).realize() * 3,
+    "below what was read": lambda y: (was_read(y + 1) * 2).realize(),
 }
 
 
