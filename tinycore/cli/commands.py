@@ -76,10 +76,8 @@ class Command:
     def announce(self, commands: Commands) -> None:
         """Add its name to the help, without importing it."""
         extra, purpose = PACKAGE_COMMANDS.get(self.word, ("", "a command"))
-        if self.reference:
-            commands.add_parser(self.word, help=f"{purpose} (of {self.origin})")
-        else:
-            commands.add_parser(self.word, help=f'{purpose} (pip install "tinycore[{extra}]")')
+        origin = f"of {self.origin}" if self.reference else f'pip install "tinycore[{extra}]"'
+        commands.add_parser(self.word, help=f"{purpose} ({origin})")
 
 
 def add_commands(commands: Commands, word: str | None) -> None:

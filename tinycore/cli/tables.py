@@ -49,10 +49,10 @@ class Table:
 
         console = Console(markup=False, emoji=False, highlight=False)
         ends = accumulate(width + 2 for width in self.widths)
-        count = sum(end <= console.width + 2 for end in ends)
-        style = "bold"
+        count = max(1, sum(end <= console.width + 2 for end in ends))
+        indent, style = min(self.widths[0] + 2, console.width // 2), "bold"
         for cells, notes in self.rows:
             console.print("  ".join(cells[:count]).rstrip(), style=style)
             for note in filter(str.strip, ["  ".join(cells[count:]), *notes]):
-                console.print(Padding.indent(note.rstrip(), self.widths[0] + 2), style=style)
+                console.print(Padding.indent(note.rstrip(), indent), style=style)
             style = ""

@@ -188,8 +188,7 @@ def _show(rows: list[tuple[Kernel, TunedPlan | None]], total: float) -> None:
     shown = []
     after = 0.0
     for kernel, found in rows:
-        once = kernel.seconds / kernel.launches
-        times = (f"{once * 1e6:.1f} us", "not tuned", "")
+        times = (f"{kernel.seconds / kernel.launches * 1e6:.1f} us", "not tuned", "")
         speedup = 1.0
         if found is not None:
             speedup = found.speedup

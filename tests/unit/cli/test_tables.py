@@ -99,6 +99,18 @@ def test_no_cell_is_cut_on_a_narrow_terminal(
         assert all(cell.strip().replace(" ", "") in text.replace(" ", "") for cell in cells)
 
 
+def test_a_first_column_as_wide_as_the_terminal_leaves_room_for_the_others(
+    shown: Callable[[Table, int], list[str]],
+) -> None:
+    pytest.importorskip("rich")
+    table = Table("<kernel  <device  >runs", [("a" * 40, "CPU", "12", "a note of some words")])
+
+    for columns in (43, 40, 20):
+        lines = "\n".join(shown(table, columns)).split()
+        assert "".join(lines) == "kerneldeviceruns" + "a" * 40 + "CPU12anoteofsomewords"
+        assert len(lines) < 14  # words are whole
+
+
 def test_notes_take_the_width_of_the_terminal(shown: Callable[[Table, int], list[str]]) -> None:
     pytest.importorskip("rich")
 
