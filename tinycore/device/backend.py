@@ -51,7 +51,7 @@ class InterfaceState:
         return not self.reason
 
 
-API_VERSION: Final = (2, 0)
+API_VERSION: Final = (2, 1)
 """(major, minor) of the contract. A plugin names the lowest it needs; its major must be this one.
 """
 GUIDE: Final = "docs/write-a-backend.md"

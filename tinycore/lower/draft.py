@@ -65,12 +65,14 @@ class Draft:
     steps: list[Step] = field(default_factory=list)
     nest: Nest | None = None
     """The part of the kernel to plan; None: all of it."""
+    rank: int = 0
+    """Rank by cost of the proposal to take where a search has chosen none; 0 is the cheapest."""
+    known: KernelFacts | None = None
+    """The facts of the present kernel, once computed."""
     asked: Mapping[str, int] = field(default_factory=dict)
     """Sizes that a search has chosen, by name."""
     sizes: dict[str, int] = field(default_factory=dict)
     """Sizes that the steps so far depend on."""
-    known: KernelFacts | None = None
-    """The facts of the present kernel, once computed."""
 
     @property
     def facts(self) -> KernelFacts:
@@ -95,10 +97,9 @@ class Draft:
         With sizes that a search asks for, raises ArgumentError for an illegal step; with the
         planner's own, VerifyError, and where VERIFY=1 only.
         """
-        if self.asked:
-            self.kernel = apply_checked(self.kernel, steps, self.limits)
-        elif settings.VERIFY:
-            self.kernel = apply_verified(self.kernel, steps, self.limits)
+        if self.asked or settings.VERIFY:
+            apply = apply_checked if self.asked else apply_verified
+            self.kernel = apply(self.kernel, steps, self.limits)
         else:
             self.kernel = apply_plan(self.kernel, steps)
         self.steps += steps

@@ -16,7 +16,7 @@ from tiny_testing.suite.contract import verify_presence
 from tinycore import Tensor
 from tinycore.config import Context
 from tinycore.device import presence
-from tinycore.device.backend import Backend
+from tinycore.device.backend import API_VERSION, Backend
 from tinycore.device.discovery import Candidate, EntryPoint, Plugins, _groups
 from tinycore.device.presence import Sight, sight_of
 from tinycore.device.registry import Device, Registry
@@ -26,6 +26,7 @@ Install = Callable[..., EntryPoint]
 Make = Callable[..., Registry]
 Toy = Callable[..., Backend]
 
+OURS = ".".join(map(str, API_VERSION))
 WORKING = """
 from tinycore.plugin import Backend
 from tinycore.builtin.null import NullRuntime
@@ -157,12 +158,12 @@ def test_the_next_is_taken_where_software_is_found_and_nothing_ranks_between(
         (
             "bad_field",
             working("BAD", 300, "driver=lambda: []"),
-            "BAD states driver, which version 2.0 of the plugin API has not: leave it out",
+            f"BAD states driver, which version {OURS} of the plugin API has not: leave it out",
         ),
         (
             "bad_version",
             working("BAD", 300).replace("api=(2, 0)", "api=(1, 25)"),
-            "needs version 1.25 of the plugin API, this tinycore has 2.0: upgrade the plugin",
+            f"needs version 1.25 of the plugin API, this tinycore has {OURS}: upgrade the plugin",
         ),
     ],
 )

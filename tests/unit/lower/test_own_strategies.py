@@ -21,6 +21,7 @@ from tinycore.builtin.interpreter import PythonRenderer
 from tinycore.dtype import dtypes
 from tinycore.engine.program_cache import program_key
 from tinycore.errors import PluginError
+from tinycore.lower.cost import apply_cheapest
 from tinycore.lower.plan import drafted, plan_for
 from tinycore.plugin import Toolchain, deferred
 from tinycore.render.base import Limits
@@ -99,6 +100,20 @@ def test_a_search_tries_them_too() -> None:
     limits = replace(LIMITS, strategies=(OWN,))
 
     assert drafted(kernel, limits, {"proposal 0": 1}).steps == drafted(kernel, LIMITS).steps
+
+
+def test_a_draft_may_state_the_rank_of_its_proposal() -> None:
+    kernel, taken = product(8, 8, 8), list[str]()
+
+    def proposal(name: str) -> Proposal:
+        return Proposal(name, None, Cost(0.0), lambda _: taken.append(name))
+
+    found = [proposal("a"), proposal("b")]
+
+    apply_cheapest(Draft(kernel, LIMITS, rank=1), found)
+    apply_cheapest(Draft(kernel, LIMITS), found)
+
+    assert taken == ["b", "a"]
 
 
 def test_a_layout_is_the_plugins() -> None:

@@ -23,7 +23,7 @@ from tinycore.lower.plan import plan_for
 from tinycore.lower.strategies.grid import propose_grid
 from tinycore.lower.strategies.grid_sides import sides_of
 from tinycore.lower.strategies.grid_tiling import band_of
-from tinycore.lower.strategies.levels import LEVELS, Tile
+from tinycore.lower.strategies.levels import LEVELS, RegisterTile, Tile
 from tinycore.lower.strategies.vector_product import VectorProduct
 from tinycore.lower.tile import Bind, Plan, Reorder, Split, Stage, Tail, apply_checked
 from tinycore.render.base import LATE, Limits, LinearKernel
@@ -150,10 +150,12 @@ def test_blocks_are_in_bands_where_operands_do_not_fit_the_cache() -> None:
 def test_a_band_reads_as_much_of_both_operands() -> None:
     square = (128.0, 128.0)
 
-    assert band_of(32, 32, 64, square) == 8
-    assert band_of(32, 32, 64, (128.0, 512.0)) == 16
-    assert band_of(32, 8, 64, square) is None  # a wave has whole rows of blocks, and enough of them
-    assert band_of(31, 32, 64, square) is None
+    assert band_of(32, 32, 64, *square) == 8
+    assert band_of(32, 32, 64, 128.0, 512.0) == 16
+    assert (
+        band_of(32, 8, 64, *square) is None
+    )  # a wave has whole rows of blocks, and enough of them
+    assert band_of(31, 32, 64, *square) is None
 
 
 def test_units_with_more_groups_than_others_are_waited_for() -> None:
@@ -359,7 +361,7 @@ def test_groups_of_a_tile_are_counted_as_they_are_launched(sides: tuple[int, int
     assert found is not None
     (level,) = (level for level in LEVELS if Tile(8, 8) in level.tiles)
     threads = limits.block_wanted
-    product = VectorProduct(draft.facts, limits, found, level, Tile(8, 8), threads, 1, 16)
+    product = VectorProduct(draft.facts, limits, found, level, RegisterTile(8, 8), threads, 1, 16)
     assert product.apply(draft)
     linear = lower(ast, PythonRenderer(limits), "windows", tuple(draft.steps))
 

@@ -30,7 +30,7 @@ from tinycore.lower.steps.split import may_be_empty
 from tinycore.lower.strategies import grid_rows, grid_transpose, matrix_chain
 from tinycore.lower.strategies.grid_sides import sides_of
 from tinycore.lower.strategies.grid_stages import GROUPS_BESIDE
-from tinycore.lower.strategies.levels import levels_of
+from tinycore.lower.strategies.levels import RegisterTile, levels_of
 from tinycore.lower.strategies.unit_product import UnitProduct, units_for
 from tinycore.lower.strategies.vector_product import VectorProduct
 from tinycore.lower.tile import Bind, Split, Tail
@@ -122,7 +122,8 @@ def propose_products(
     for unit in units:
         for level, tile in levels_of(limits, unit):
             if unit is None:
-                found = VectorProduct(facts, limits, sides, level, tile, threads, sharers)
+                own = RegisterTile(tile.columns, tile.rows)
+                found = VectorProduct(facts, limits, sides, level, own, threads, sharers)
                 yield from (tiling.proposal() for tiling in found.tilings())
             elif (product := UnitProduct(facts, limits, sides, unit, level, tile)).suits():
                 yield product.proposal()

@@ -19,7 +19,7 @@ from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import KernelFacts
 from tinycore.lower.loops import Number, counter_of
 from tinycore.lower.predicate import stores_to_buffers
-from tinycore.lower.strategies.levels import GroupTile, Tile, threads_in, tiles_of
+from tinycore.lower.strategies.levels import GroupTile, RegisterTile, threads_in, tiles_of
 from tinycore.lower.tile import Fuse, Reorder
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
@@ -80,12 +80,13 @@ def groups_of(facts: KernelFacts, sides: Sides, tiles: GroupTile) -> int:
     return groups * (facts.outputs_launched // inside)
 
 
-def tiles_of_sides(sides: Sides, wanted: int, tile: Tile, exact: bool) -> GroupTile:
+def tiles_of_sides(sides: Sides, wanted: int, registers: RegisterTile, exact: bool) -> GroupTile:
     """The tile of a group of up to `wanted` threads; a short side leaves more to the other side."""
+    wide, tall = registers
     across = 1 << (wanted.bit_length() // 2)
-    high = tiles_of(sides.rows, wanted // across, tile.rows, exact)
-    broad = tiles_of(sides.columns, wanted // threads_in(high), tile.columns, exact)
-    return GroupTile(tiles_of(sides.rows, wanted // threads_in(broad), tile.rows, exact), broad)
+    high = tiles_of(sides.rows, wanted // across, tall, exact)
+    broad = tiles_of(sides.columns, wanted // threads_in(high), wide, exact)
+    return GroupTile(tiles_of(sides.rows, wanted // threads_in(broad), tall, exact), broad)
 
 
 # --- loops joined to one

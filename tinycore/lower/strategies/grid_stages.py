@@ -74,12 +74,25 @@ def are_copies(draft: Draft) -> bool:
 # --- operands by the loops that they vary with
 
 
-def stage_operands(draft: Draft, stages: Sequence[Stage]) -> range:
-    """Stage the operands that vary with the loops of each stage; the numbers of their arrays."""
+def stage_operands(
+    draft: Draft,
+    at: Number | None,
+    inner: list[Dimension],
+    outer: tuple[Dimension, ...],
+    turns: int = 1,
+) -> range:
+    """Stage the operands of a block of steps and a tile in `turns` copies; the numbers of their
+    arrays."""
+    return stage_each(draft, stages_of(draft, at, inner, outer), turns)
+
+
+def stage_each(draft: Draft, stages: Sequence[Stage], copies: int) -> range:
+    """Stage the operands that vary with the loops of each stage, in so many copies; the numbers of
+    their arrays."""
     first = len(arrays_of(draft.kernel))
     for step in stages:
         if staged_values(draft.kernel, step):
-            stage_windows(draft, step)
+            stage_windows(draft, replace(step, copies=copies))
     return range(first, len(arrays_of(draft.kernel)))
 
 

@@ -237,22 +237,23 @@ def dimension(draft: Draft, *axes: Number | None) -> Dimension:
 # The order matters if the operands do not fit in L2 together.
 
 
-def order_blocks(draft: Draft, sides: Sequence[UOp], depth: int, itemsize: int) -> None:
+def order_blocks(draft: Draft, row: UOp, column: UOp, depth: int, itemsize: int) -> None:
     """Order the groups of a product of `depth` steps in bands, if that saves reads from memory."""
-    row, column = sides
     operands = (row.extent + column.extent) * depth * itemsize
     limits = draft.limits
     # In any order, operands that fit L2 are read from memory once.
-    if not limits.units or not limits.l2_bytes or operands <= limits.l2_bytes:
+    if not (limits.units and 0 < limits.l2_bytes < operands):
         return
     grid = [r for r in draft.facts.outputs if r.arg.kind is AxisKind.GRID]
     below = [r for r in grid if is_part(r, row.arg.number)]
     beside = [r for r in grid if is_part(r, column.arg.number)]
-    if len(below) != 1 or len(beside) != 1 or not (below[0].is_fixed and beside[0].is_fixed):
+    if not len(below) == len(beside) == 1:
         return
     (down,), (across,) = below, beside
-    sizes = (row.extent / down.extent, column.extent / across.extent)
-    band = band_of(down.extent, across.extent, limits.units, sizes)
+    if not (down.is_fixed and across.is_fixed):
+        return
+    tall, wide = row.extent / down.extent, column.extent / across.extent
+    band = band_of(down.extent, across.extent, limits.units, tall, wide)
     if band is None:
         return
     number, beside_it = down.arg.number, across.arg.number
@@ -260,18 +261,15 @@ def order_blocks(draft: Draft, sides: Sequence[UOp], depth: int, itemsize: int) 
     draft.do(Split(number, band), Reorder((*others, (*number, 0), beside_it, (*number, 1))))
 
 
-def band_of(down: int, across: int, wave: int, sizes: tuple[float, float]) -> int | None:
+def band_of(down: int, across: int, wave: int, tall: float, wide: float) -> int | None:
     """The height of a band in blocks; None if row-major order is as good.
 
-    `sizes` are the rows and columns of a block.
+    A block has `tall` rows and `wide` columns.
     """
-    tall, wide = sizes
-
-    def read(rows: float, columns: float) -> float:
-        return min(rows, down) * tall + min(columns, across) * wide
 
     def read_in(band: int) -> float:
-        return read(band * math.ceil(wave / (band * across)), wave / band)
+        rows, columns = band * math.ceil(wave / (band * across)), wave / band
+        return min(rows, down) * tall + min(columns, across) * wide
 
     heights = [n for n in range(1, down) if down % n == 0]
     best = min(heights, key=read_in, default=1)

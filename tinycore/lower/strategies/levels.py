@@ -29,6 +29,15 @@ class Tile(NamedTuple):
     """The same along columns."""
 
 
+class RegisterTile(NamedTuple):
+    """The outputs of one thread, whose sums stay in its registers."""
+
+    wide: int
+    """Columns."""
+    tall: int
+    """Rows."""
+
+
 class LoopTile(NamedTuple):
     """The part of an output loop that one group computes."""
 
@@ -72,8 +81,14 @@ LEVELS: Final = (
     Level(
         "subgroup",
         (
-            *(Tile(64, 32, 2, 4), Tile(32, 64, 4, 2), Tile(64, 32, 2, 2), Tile(32, 32, 2, 2)),
-            *(Tile(32, 16, 2, 2), Tile(32, 16, 2, 1), Tile(16, 16, 1, 1), ONE_TILE),
+            Tile(64, 32, 2, 4),
+            Tile(32, 64, 4, 2),
+            Tile(64, 32, 2, 2),
+            Tile(32, 32, 2, 2),
+            Tile(32, 16, 2, 2),
+            Tile(32, 16, 2, 1),
+            Tile(16, 16, 1, 1),
+            ONE_TILE,
         ),
     ),
     # Of products with few rows.

@@ -173,8 +173,7 @@ class ChainTiling(Tiling):
 
     def copies(self, cut: Cut) -> Iterable[int]:
         """Most first; without any, lanes read operands from memory."""
-        is_ahead = fills_ahead(self.limits) and cut.blocks is not None
-        most = CHAIN_COPIES if is_ahead else 1
+        most = CHAIN_COPIES if fills_ahead(self.limits) and cut.blocks is not None else 1
         return range(most, 0 if self.unit.is_described else -1, -1)
 
     def stage(self, draft: Draft, cut: Cut, copies: int) -> bool:

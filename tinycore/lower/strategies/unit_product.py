@@ -196,8 +196,9 @@ class UnitProduct(Tiling):
         limits, is_one = self.limits, self.tile == ONE_TILE
         if self.threads > max(limits.block_wanted, self.unit.threads):
             return False
-        is_large = self.level.is_large
-        if is_large and not (limits.copies and self.resident(len(self.facts.reductions))):
+        if self.level.is_large and not (
+            limits.copies and self.resident(len(self.facts.reductions))
+        ):
             return False
         if self.waste > (MOST_WASTE_OF_ONE if is_one else MOST_WASTE):
             return False
@@ -209,9 +210,8 @@ class UnitProduct(Tiling):
         Without asynchronous copies, only more threads bring more bytes in flight.
         """
         limits, unit, tile = self.limits, self.unit, self.tile
-        if fills_ahead(limits) or tile.tall * tile.wide > 1 or unit.threads == 1:
-            return (1,)
-        if self.groups > limits.units:
+        is_one = tile.tall * tile.wide == 1 < unit.threads and self.groups <= limits.units
+        if fills_ahead(limits) or not is_one:
             return (1,)
         parts = math.prod(self.block) * unit.out.itemsize * len(self.facts.reductions)
         room = int(limits.shared_bytes * ROOM_OF_PARTS) // parts
@@ -261,8 +261,7 @@ class UnitProduct(Tiling):
             (row, below, down, ROWS),
             (column, beside, right, COLUMNS),
         ):
-            across = dimension(draft, subgroups, axis, step.number(part))
-            if across:
+            if across := dimension(draft, subgroups, axis, step.number(part)):
                 inner = steps_are_inner(joined, side, unit, part)
                 stage = Stage(at, (across, along) if inner else (along, across))
                 stages.append((stage, part))
@@ -316,7 +315,8 @@ class UnitProduct(Tiling):
     def finish(self, draft: Draft, cut: Cut) -> None:
         """Order the groups."""
         depth = longest(tuple(self.facts.reduced)).extent
-        order_blocks(draft, cut.sides, depth, self.unit.a.itemsize)
+        row, column = cut.sides
+        order_blocks(draft, row, column, depth, self.unit.a.itemsize)
 
 
 def units_for(facts: KernelFacts, limits: Limits) -> Iterator[MatrixUnit]:

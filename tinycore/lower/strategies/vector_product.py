@@ -25,7 +25,7 @@ from tinycore.lower.strategies.grid_stages import (
     are_copies,
     deal_out,
     is_turned_by,
-    stage_operands,
+    stage_each,
     stages_of,
     threads_of_group,
 )
@@ -39,7 +39,7 @@ from tinycore.lower.strategies.grid_tiling import (
     share_sums,
     steps_in_tile,
 )
-from tinycore.lower.strategies.levels import ADDRESSES, GroupTile, Level, Tile
+from tinycore.lower.strategies.levels import ADDRESSES, GroupTile, Level, RegisterTile
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind
@@ -58,7 +58,7 @@ class VectorProduct(Tiling):
     limits: Limits
     sides: Sides
     level: Level
-    tile: Tile
+    tile: RegisterTile
     threads: int
     """Threads of a group."""
     sharers: int
@@ -81,7 +81,7 @@ class VectorProduct(Tiling):
 
     def __str__(self) -> str:
         by = f" by {self.sharers} of {self.threads}" if self.by_lanes else ""
-        return f"grid shared {self.tile.columns}x{self.tile.rows}x{self.depth}{by}"
+        return f"grid shared {self.tile.wide}x{self.tile.tall}x{self.depth}{by}"
 
     @property
     def by_lanes(self) -> bool:
@@ -91,7 +91,7 @@ class VectorProduct(Tiling):
     @property
     def outputs(self) -> int:
         """Outputs of a thread."""
-        return self.tile.rows * self.tile.columns
+        return math.prod(self.tile)
 
     @cached_property
     def tiles(self) -> GroupTile:
@@ -106,13 +106,13 @@ class VectorProduct(Tiling):
 
     def resident(self) -> int:
         """Occupancy: groups that are resident on a unit."""
-        operands = 2 * (self.tile.rows + self.tile.columns)
+        operands = 2 * sum(self.tile)
         return resident_groups(self.limits, self.threads, self.outputs + operands + ADDRESSES)
 
     def shared_by_lanes(self) -> Iterator[VectorProduct]:
         """The same with sums shared by lanes, where large tiles leave units idle."""
         by_lanes = all(n.dtype in self.limits.shuffles for n in self.facts.reductions)
-        if self.sharers > 1 or not by_lanes or not self.level.sharers:
+        if self.sharers > 1 or not by_lanes:
             return
         for lanes in self.level.sharers if self.groups < self.limits.units else ():
             for threads in (self.threads, self.threads // 2, self.threads // 4):
@@ -127,7 +127,7 @@ class VectorProduct(Tiling):
     def cycles(self) -> float:
         """Cycles per multiply-add, weighted by idle units."""
         steps = self.depth // self.sharers if self.by_lanes else self.depth
-        cycles = cycles_of_shared_tile(self.tile.columns, self.tile.rows, steps)
+        cycles = cycles_of_shared_tile(*self.tile, steps)
         if not self.limits.shared_is_near:
             cycles += cycles_of_thread()  # it is loaded from the same caches again
         if self.by_lanes:
@@ -141,14 +141,14 @@ class VectorProduct(Tiling):
 
     def cut(self, draft: Draft, sharers: int) -> Cut | None:
         """A tile of a thread along both sides, and blocks of the sum."""
-        wide, limits = self.tile.columns, draft.limits
+        (wide, tall), limits = self.tile, draft.limits
         lanes = 1
         if suits_vectors(draft.facts, self.sides.columns[-1]):
             lanes = min(draft.lanes(), wide)
             lanes = lanes if lanes == wide or limits.units else 1
         kind = AxisKind.VECTOR if lanes > 1 else AxisKind.UNROLL
         columns = cut_side(draft, self.sides.columns, self.tiles.columns, kind, lanes)
-        along = min(VECTOR_ROWS, self.tile.rows) if limits.copies else 1
+        along = min(VECTOR_ROWS, tall) if limits.copies else 1
         rows = cut_side(draft, self.sides.rows, self.tiles.rows, AxisKind.UNROLL, along)
         if min(steps_in_tile(draft, columns), steps_in_tile(draft, rows)) < LEAST_REUSE:
             return None
@@ -158,15 +158,14 @@ class VectorProduct(Tiling):
             return None
         if self.by_lanes and threads_of_group(draft) % limits.subgroup:
             return None  # lanes of a part of a subgroup exchange nothing
-        loop = next((r for r in draft.facts.reduced if r.arg.number == at), None)
-        is_inside = loop is not None and loop.arg.kind is AxisKind.REDUCE
         stages = [(step, COLUMNS) for step in stages_of(draft, at, inner, (*rows, *columns))]
-        blocks = loop.extent if loop is not None and is_inside else None
+        own = draft.facts.loops_of_kind(AxisKind.REDUCE)
+        blocks = next((r.extent for r in own if r.arg.number == at), None)
         return Cut(stages, blocks, (self.sides.rows[-1], self.sides.columns[-1]))
 
     def copies(self, cut: Cut) -> Iterable[int]:
         """Most first, if the device has asynchronous copies and there are steps to fill ahead."""
-        ahead = self.level.copies if self.limits.copies and cut.blocks is not None else 1
+        ahead = self.level.copies if self.limits.copies else 1
         return range(min(ahead, cut.blocks or 1), 0, -1)
 
     def stage(self, draft: Draft, cut: Cut, copies: int) -> bool:
@@ -174,8 +173,7 @@ class VectorProduct(Tiling):
 
         Those must leave shared memory for a group beside this one.
         """
-        stages = [replace(step, copies=copies) for step, _ in cut.stages]
-        made = stage_operands(draft, stages)
+        made = stage_each(draft, [step for step, _ in cut.stages], copies)
         for number in made:
             is_apart = copies > 1 and is_turned_by(fill_of(draft, number), draft.limits)
             deal_out(draft, number, 1 if is_apart else None)
@@ -187,7 +185,8 @@ class VectorProduct(Tiling):
         """Order the groups, and unroll a few steps of the sums."""
         steps = math.prod(r.extent for r in self.facts.reduced)
         widest = max(n.dtype.itemsize for n in self.facts.loads)
-        order_blocks(draft, cut.sides, steps, widest)
+        row, column = cut.sides
+        order_blocks(draft, row, column, steps, widest)
         unroll_sums(draft)
 
 

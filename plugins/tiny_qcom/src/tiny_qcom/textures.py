@@ -36,9 +36,9 @@ from tinycore.tiling import (
     KernelFacts,
     LoopTile,
     Proposal,
+    RegisterTile,
     Sides,
     Split,
-    Tile,
     cut_depth,
     cut_side,
     deal_out,
@@ -52,7 +52,6 @@ from tinycore.tiling import (
     resident_groups,
     sides_of,
     stage_operands,
-    stages_of,
     steps_in_tile,
     threads_in,
     tiles_of,
@@ -74,7 +73,7 @@ OUTPUTS: Final = 4
 """Outputs of a thread that reads their operands from buffers."""
 
 TEXTURED_TILES: Final = tuple(
-    itertools.starmap(Tile, ((8, 16), (8, 12), (6, 16), (8, 8), (4, 8), (4, 4), (2, 4)))
+    itertools.starmap(RegisterTile, ((16, 8), (12, 8), (16, 6), (8, 8), (8, 4), (4, 4), (4, 2)))
 )
 """Register tiles, the best first."""
 WIDE_OF_WINDOWS: Final = (16, 8)
@@ -269,25 +268,25 @@ def blocks_of(
         ]
         if not facts.overwrites:
             shapes += even_tiles(sides, wanted, limits.subgroup, tile)
-        blocks = [Block(tile.columns, tiles) for tiles in shapes]
+        blocks = [Block(tile.wide, tiles) for tiles in shapes]
         yield sides, min(blocks, key=lambda block: price_of(facts, limits, sides, block))
     for row in () if facts.overwrites else sides.rows:
         yield from blocks_of_windows(facts, limits, sides, row, wanted)
 
 
-def even_tiles(sides: Sides, most: int, subgroup: int, tile: Tile) -> Iterator[GroupTile]:
+def even_tiles(sides: Sides, most: int, subgroup: int, tile: RegisterTile) -> Iterator[GroupTile]:
     """Tiles of groups of at most `most` threads that divide the innermost loops equally.
 
     Or with more threads along columns, as fill the last subgroup, whose lanes are idle otherwise.
     """
     (*above, row), (*beside, column) = sides.rows, sides.columns
-    for high in equal_parts(row.extent, tile.rows, most):
-        for least in equal_parts(column.extent, tile.columns, most // high)[:2]:
+    for high in equal_parts(row.extent, tile.tall, most):
+        for least in equal_parts(column.extent, tile.wide, most // high)[:2]:
             whole = -(-high * least // subgroup) * subgroup // high
             for broad in dict.fromkeys((least, whole) if high * whole <= most else (least,)):
                 yield GroupTile(
-                    [LoopTile(1, 1)] * len(above) + [LoopTile(high, tile.rows)],
-                    [LoopTile(1, 1)] * len(beside) + [LoopTile(broad, tile.columns)],
+                    [LoopTile(1, 1)] * len(above) + [LoopTile(high, tile.tall)],
+                    [LoopTile(1, 1)] * len(beside) + [LoopTile(broad, tile.wide)],
                 )
 
 
@@ -353,12 +352,12 @@ def tile_textured(draft: Draft, sides: Sides, block: Block, depth: int) -> bool 
         return False
     draft.launch()
     at, inner = cut_depth(draft, depth)
-    staged = stage_operands(draft, stages_of(draft, at, inner, sorted(rows)))
+    staged = stage_operands(draft, at, inner, tuple(sorted(rows)))
     for number in staged:
         deal_out(draft, number, is_across=is_filled_across(draft, fill_of(draft, number)))
     if not staged or not fits_group(draft):
         return False
-    order_blocks(draft, (sides.rows[-1], sides.columns[-1]), steps, widest)
+    order_blocks(draft, sides.rows[-1], sides.columns[-1], steps, widest)
     if block.window is not None:
         draft.do(Bind(block.window.tap.arg.number, AxisKind.UNROLL))
     unroll_textured(draft)
