@@ -84,7 +84,7 @@ def leave_alone_what_lives() -> None:
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     """Random numbers of a test are the same in each run."""
-    if (loaded := sys.modules.get("tinycore.tensor.stream")) is not None:
+    if (loaded := sys.modules.get("tinycore.tensor.methods.stream")) is not None:
         loaded.stream.seed(0)
 
 

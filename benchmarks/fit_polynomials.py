@@ -1,4 +1,4 @@
-"""Fit the polynomials of `lower/elementary.py` and `tensor/special.py`, and print them.
+"""Fit the polynomials of `lower/elementary.py` and `tensor/methods/special.py`, and print them.
 
     python benchmarks/fit_polynomials.py        # needs mpmath
 
@@ -148,7 +148,7 @@ def fits(name: str, terms: tuple[int, int, int, int, int]) -> list[Fit]:
 
 
 def fits_of_special(terms: tuple[int, int, int]) -> list[Fit]:
-    """Polynomials of `tensor/special.py` for one float type."""
+    """Polynomials of `tensor/methods/special.py` for one float type."""
     erf_terms, asin_terms, atan_terms = terms
     return [
         Fit("ERF", erf_ratio, (mpf(0), mpf(1)), erf_terms, erf_ratio, lambda z, r: r),

@@ -48,15 +48,30 @@ def first_sentence(path: Path) -> str:
 def listed_files(floor: str) -> list[str]:
     """The files that the docstring of a floor lists, once each, relative to the floor.
 
-    A file of a listed folder may be named again below the folder's line; a package's face is none.
+    Those of a listed folder come in the order of its own docstring. A file of such a folder may be
+    named again below the folder's line; a package's face is none.
     """
     folder = CORE / floor
     found: dict[str, None] = {}
     for name in LISTED.findall(docstring(folder / "__init__.py")):
-        inside = sorted((folder / name).rglob("*.py")) if name.endswith("/") else [folder / name]
+        inside = files_in(folder / name) if name.endswith("/") else [folder / name]
         found |= dict.fromkeys(path.relative_to(folder).as_posix() for path in inside)
     nested = {path.name for path in folder.rglob("*/*.py")} | {"__init__.py"}
     return [name for name in found if is_file(folder / name) or Path(name).name not in nested]
+
+
+def files_in(folder: Path) -> list[Path]:
+    """The files of a folder: those that its docstring lists, then all others."""
+    face = folder / "__init__.py"
+    listed = LISTED.findall(docstring(face)) if face.exists() else []
+
+    def place(path: Path) -> tuple[int, Path]:
+        """The place of a file in the list, and among those that are not in it."""
+        name = path.relative_to(folder).as_posix()
+        found = (number for number, start in enumerate(listed) if name.startswith(start))
+        return next(found, len(listed)), path
+
+    return sorted(folder.rglob("*.py"), key=place)
 
 
 def is_file(path: Path) -> bool:

@@ -110,7 +110,7 @@ HOST_NAMES = frozenset(
 LANGUAGES = {"tinycore.render.llvm", "tinycore.render.llvm_types", "tinycore.render.llvm_writer"}
 """The modules that write LLVM IR, whose names may be said."""
 
-NAMES_OF_TORCH = "tinycore.tensor.foreign_names"
+NAMES_OF_TORCH = "tinycore.tensor.interop.foreign_names"
 """The module that lists names of other libraries, such as torch's `is_cpu`."""
 
 DEVICES = frozenset({"AMD", "CL", "CPU", "CUDA", "METAL", "NV", "QCOM", "WEBGPU"})
@@ -144,7 +144,7 @@ BY_NAME = frozenset({"deferred", "Deferred", "module_named"})
 
 UPWARD = frozenset(
     {
-        ("tinycore.tensor.interop", "tinycore.helpers"),  # downloads for `Tensor.from_url`
+        ("tinycore.tensor.interop.interop", "tinycore.helpers"),  # downloads for `Tensor.from_url`
         ("tinycore.tensor.tensor", "tinycore.array_api"),  # `Tensor.__array_namespace__`
     }
 )
@@ -322,13 +322,13 @@ NAMED_LATER = frozenset(
         ("device.discovery", "builtin.python"),
         ("engine.compile", "lower.pipeline"),
         ("schedule.disk", "uop.parse"),
-        ("tensor.custom", "schedule.kernel"),
+        ("tensor.methods.custom", "schedule.kernel"),
         ("tensor.graph", "schedule.shard"),
-        ("tensor.interop", "helpers"),
-        ("tensor.pixels", "schedule.limits"),
-        ("tensor.realization", "schedule.canonical"),
-        ("tensor.realization", "schedule.retention"),
-        ("tensor.realize", "device.discovery"),  # of a lower floor: tensors import no devices
+        ("tensor.interop.interop", "helpers"),
+        ("tensor.methods.pixels", "schedule.limits"),
+        ("tensor.storage.realization", "schedule.canonical"),
+        ("tensor.storage.realization", "schedule.retention"),
+        ("tensor.storage.realize", "device.discovery"),  # tensors import no devices
         ("tensor.runtime", "engine.engine"),
         ("tensor.tensor", "array_api"),
     }
@@ -342,8 +342,8 @@ FILLED_FROM_ABOVE = frozenset(
         ("engine.compile", "device.registry:at_close"),
         ("engine.engine", "device.registry:at_close"),
         ("engine.engine", "schedule.device_memory:buffers"),
-        ("tensor.proxies", "schedule.device_memory:buffers"),
-        ("tensor.recorded_call", "schedule.device_memory:buffers"),
+        ("tensor.capture.proxies", "schedule.device_memory:buffers"),
+        ("tensor.capture.recorded_call", "schedule.device_memory:buffers"),
         ("tensor.tensor", "_setting:process"),
     }
 )
@@ -521,7 +521,7 @@ def test_the_core_names_no_backend(path: Path) -> None:
         ("tinycore.engine.run", "def f():\n  from tinycore.uop import UOp", "inside a function"),
         ("tinycore.engine.run", "import tinycore.builtin.null", "found by their entry points"),
         ("tinycore.builtin.null", "import tinycore.engine", "a backend imports only"),
-        ("tinycore.uop.node", "f = deferred('tinycore.tensor.grad:f')", "tensor lies above uop"),
+        ("tinycore.uop.node", "f = deferred('tinycore.tensor.core:f')", "tensor lies above uop"),
         ("tinycore.lower.tile", "f = deferred('tinycore.schedule.kernel:f')", "lies beside lower"),
         ("tinycore.engine.run", "f = deferred('tinycore.lower.pipeline:lower')", None),
         ("tinycore.uop.node", "from tinycore.dtype import DType", None),

@@ -23,20 +23,25 @@ BUDGETS: Final = {
     "tinycore": 19_954,
     "tinycore/array_api": 10_902,
     "tinycore/builtin": 14_513,
-    "tinycore/cli": 9_697,
+    "tinycore/cli": 9_700,
     "tinycore/device": 20_223,
     "tinycore/engine": 21_069,
     "tinycore/lower": 47_116,
     "tinycore/lower/steps": 13_093,
     "tinycore/lower/strategies": 25_893,
-    "tinycore/linalg": 7_459,
-    "tinycore/nn": 16_348,
+    "tinycore/linalg": 7_467,
+    "tinycore/nn": 16_356,
     "tinycore/nn/files": 14_692,
-    "tinycore/nn/optim": 8_333,
+    "tinycore/nn/optim": 8_351,
     "tinycore/render": 17_938,
     "tinycore/schedule": 62_660,
-    "tinycore/tensor": 113_525,
+    "tinycore/tensor": 13_600,
+    "tinycore/tensor/autograd": 8_370,
+    "tinycore/tensor/capture": 15_344,
     "tinycore/tensor/guards": 7_689,
+    "tinycore/tensor/interop": 7_456,
+    "tinycore/tensor/methods": 57_457,
+    "tinycore/tensor/storage": 11_677,
     "tinycore/uop": 44_730,
     "plugins/tiny_amd": 42_480,
     "plugins/tiny_cl": 9_508,
@@ -49,15 +54,15 @@ BUDGETS: Final = {
     "plugins/tiny_onnx": 65_074,
     "plugins/tiny_qcom": 27_290,
     "plugins/tiny_ray": 656,
-    "plugins/tiny_testing": 60_172,
+    "plugins/tiny_testing": 60_192,
     "plugins/tiny_viz": 23_077,
     "plugins/tiny_webgpu": 14_201,
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 475_840
+SUM: Final = 476_253
 """The budgets of the core together."""
-FLOORS: Final = 438_010
+FLOORS: Final = 438_394
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tinycore.helpers import getenv as getenv
     from tinycore.nn.function import function
     from tinycore.tensor import Tensor
-    from tinycore.tensor.jit import TinyJit
+    from tinycore.tensor.capture.jit import TinyJit
     from tinycore.uop.node import UOp as UOp
     from tinycore.uop.size import Variable
 
@@ -33,7 +33,7 @@ _WHERE = {
     "Device": "tinycore.device.registry:Device",
     "GlobalCounters": "tinycore.engine.counters:GlobalCounters",
     "Tensor": "tinycore.tensor:Tensor",
-    "TinyJit": "tinycore.tensor.jit:TinyJit",
+    "TinyJit": "tinycore.tensor.capture.jit:TinyJit",
     "Variable": "tinycore.uop.size:Variable",
     "dtypes": "tinycore.dtype:dtypes",
     "from_dlpack": "tinycore.tensor:Tensor.from_dlpack",
@@ -72,7 +72,7 @@ def __getattr__(name: str) -> object:
         return _deferred("tinycore.device.discovery:offered")("tinycore.viz", name, "viz")
     if name.startswith("_"):
         raise AttributeError(f"module 'tinycore' has no attribute {name!r}")
-    foreign_names = _module_named("tinycore.tensor.foreign_names")
+    foreign_names = _module_named("tinycore.tensor.interop.foreign_names")
     functions, types = [_deferred(_WHERE[owner]).resolve() for owner in ("Tensor", "dtypes")]
     known = foreign_names.of_package(name, functions, types)
     raise foreign_names.unknown_name("tinycore", name, known, __all__)

@@ -41,7 +41,7 @@ from tinycore.config import (
 )
 from tinycore.engine.counters import GlobalCounters
 from tinycore.errors import ArgumentError, SettingError
-from tinycore.tensor.data import LEAST_UNPACKED, UNPACKED_EACH
+from tinycore.tensor.methods.data import LEAST_UNPACKED, UNPACKED_EACH
 from tinycore.trace import Trace, ansilen, ansistrip, colored
 
 if TYPE_CHECKING:

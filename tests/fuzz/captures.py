@@ -26,7 +26,7 @@ import numpy
 from tests.fuzz.runner import FRONTEND, Fuzzer, Verdict, run
 from tinycore import Tensor, TinyJit
 from tinycore.errors import GradientError, JitError
-from tinycore.tensor.stream import stream
+from tinycore.tensor.methods.stream import stream
 
 MOST_CALLS: Final = 6
 

@@ -12,7 +12,7 @@ from tests.fuzz.captures import Position, Seen, World, check, world
 from tinycore import Context, TinyJit
 from tinycore.errors import JitError
 from tinycore.tensor.guards.guard import Guard
-from tinycore.tensor.stream import stream
+from tinycore.tensor.methods.stream import stream
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from tests.fuzz.surroundings import check, program, shown
 from tinycore import Context
-from tinycore.tensor import captured
+from tinycore.tensor.capture import captured
 from tinycore.tensor.guards.guard import Guard
 
 

@@ -13,7 +13,7 @@ from tinycore.device.registry import Device
 from tinycore.dtype import DType, dtypes
 from tinycore.schedule.device_memory import buffer_of
 from tinycore.tensor import Tensor
-from tinycore.tensor.dlpack import CAPSULE_TYPES, DataType, Deleter, Described
+from tinycore.tensor.interop.dlpack import CAPSULE_TYPES, DataType, Deleter, Described
 from tinycore.uop.op import Op
 
 new_capsule = ctypes.PYFUNCTYPE(

@@ -15,7 +15,7 @@ from tinycore.device import Device
 from tinycore.dtype import DType, Scalar, dtypes, from_numpy_dtype
 from tinycore.errors import ArgumentError, ArgumentTypeError
 from tinycore.tensor import Tensor
-from tinycore.tensor.data import SupportsArray
+from tinycore.tensor.methods.data import SupportsArray
 from tinycore.uop.shape import DeviceLike, Shape
 
 __all__ = [

@@ -26,8 +26,8 @@ from tinycore.errors import ArgumentError, UnsupportedError
 from tinycore.schedule.device_memory import buffer_of
 from tinycore.schedule.limits import cut_for
 from tinycore.tensor import graph
-from tinycore.tensor.storage import waiting_tensors
-from tinycore.tensor.stream import stream
+from tinycore.tensor.methods.stream import stream
+from tinycore.tensor.storage.storage import waiting_tensors
 from tinycore.uop.movement import base_of, below_movement
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op

@@ -1,6 +1,6 @@
 """A captured step: the recorded launches of one call, replayable on other inputs.
 
-Floor 4. The frontend maps tensors and arguments to buffers (`tensor/captured.py`); here a step is a
+Floor 4. The frontend maps tensors and arguments to buffers (`tensor/capture/`); here a step is a
 list of launches over buffers. Each of its schedules has a memory plan of its own; here temporaries
 of all schedules are packed by their lifetimes into one block per device, and with them the results
 of one schedule that only later ones read: buffers whose node died during the capture, so that no
@@ -101,7 +101,7 @@ class CapturedStep:
     graphs: list[Part] | None = None
     """The launches as they are submitted, from the first replay on."""
     kept_results: list[Any] = field(default_factory=list)
-    """Results of earlier replays whose memory may be used again (`tensor/recorded_call.py`)."""
+    """Results of earlier replays whose memory may be used again (`tensor/capture/`)."""
     seconds: float = 0.0
     """The time that the last replay took, or the launches of the capture."""
     pieces: Pieces | None = None

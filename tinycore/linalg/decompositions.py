@@ -13,7 +13,7 @@ from typing import Final, Literal, Self, TypeVar
 from tinycore._deferred import numpy
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, ShapeError
-from tinycore.tensor.linalg import Linalg
+from tinycore.tensor.methods.linalg import Linalg
 
 SWEEPS: Final = {dtypes.float32: 3, dtypes.float64: 6}
 """Sweeps of rotations until columns are orthogonal, besides log2 of how many there are.

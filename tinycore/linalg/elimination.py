@@ -18,7 +18,7 @@ from tinycore.dtype import dtypes, least_upper_dtype
 from tinycore.errors import ArgumentTypeError, ShapeError
 from tinycore.linalg.decompositions import AnyTensor, Decompositions, identity, wide_matrix
 from tinycore.tensor.checks import broadcast_shapes, same_device
-from tinycore.tensor.linalg import Linalg
+from tinycore.tensor.methods.linalg import Linalg
 from tinycore.uop.node import UOp
 
 

@@ -13,8 +13,8 @@ from tinycore.dtype import dtypes, float_layout
 from tinycore.errors import ArgumentError, ArgumentTypeError, ShapeError
 from tinycore.linalg.decompositions import AnyTensor, identity
 from tinycore.linalg.elimination import Elimination, square_matrix
-from tinycore.tensor.functions import in_wide_float
-from tinycore.tensor.linalg import Linalg
+from tinycore.tensor.methods.functions import in_wide_float
+from tinycore.tensor.methods.linalg import Linalg
 
 Axes = int | Sequence[int] | None
 MatrixNorm = float | Literal["fro", "nuc"] | None

@@ -35,7 +35,7 @@ from tinycore.nn.normalization import (
 )
 from tinycore.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from tinycore.nn.summary import described, summary
-from tinycore.tensor.foreign_names import (
+from tinycore.tensor.interop.foreign_names import (
     DEVICE_METHODS,
     OF_LAYER,
     OF_NN,

@@ -15,8 +15,8 @@ from tinycore._tracebacks import shown_at_caller
 from tinycore.errors import ArgumentError, ArgumentTypeError
 from tinycore.nn.state import get_state_dict
 from tinycore.tensor import Tensor
-from tinycore.tensor.custom import GradientFunction
 from tinycore.tensor.graph import called, full_like
+from tinycore.tensor.methods.custom import GradientFunction
 from tinycore.uop.node import UOp, unique
 from tinycore.uop.op import Op
 

@@ -15,7 +15,7 @@ from tinycore import Tensor
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.nn.dropout import probability
 from tinycore.nn.initializers import inverse_root_uniform, positive_sizes, verify_input
-from tinycore.tensor.templates import templated
+from tinycore.tensor.methods.templates import templated
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
 

@@ -1,27 +1,16 @@
 """The frontend: `Tensor`, its graph, its gradients, and captured functions.
 
-Floor 5. Tensors ask for all they need of the floors below through `runtime.py`. The files, in the
-order in which a program passes them:
+Floor 5. Tensors ask for all they need of the floors below through `runtime.py`. The class is in
+`tensor.py`, its base in `core.py`; `graph.py` builds nodes, `aliases.py` finds what they show;
+`signatures.py` and `checks.py` check arguments. The rest is in folders by subject, each of which
+says how it works, in the order in which a program passes them:
 
-- making: `tensor.py` (the class), `core.py`, `graph.py` (builders of nodes), `data.py`,
-  `creation.py`, `random.py`, `stream.py`, `host_bytes.py`, `layout.py`, `signatures.py`,
-  `checks.py`, `foreign_names.py`
-- elements: `operands.py`, `elementwise.py`, `remainder.py`, `functions.py`, `special.py`,
-  `powers.py`, `activations.py`, `templates.py` (nodes of methods by shapes)
-- shapes: `movement.py`, `joining.py`, `indexing.py`, `selection.py`
-- folds: `reduce.py`, `scan.py`, `prefix_scan.py`, `sorting.py`
-- products: `linalg.py`, `windows.py`, `attention.py`, `losses.py`,
-  `composed.py`
-- images, many devices, kernels by hand: `image_products.py`, `pixels.py`, `multi.py`, `custom.py`,
-  `placeholder.py`
-- gradients: `grad.py`, `softmax_products.py`, `gradient_sources.py`,
-  `versions.py`, `past.py`, `history.py`
-- computing: `realize.py`, `realization.py`, `held_values.py`, `runtime.py`
-- writing: `storage.py` (a group of aliases), `inplace.py`, `view_writes.py` (where a write lands),
-  `views.py`, `aliases.py`, `liveness.py`, `atomic_writes.py`, `change_tracking.py`
-- captures: `jit.py`, `arguments.py`, `guards/` (what a function finds around it), `proxies.py`,
-  `change_sets.py` (what a function touches), `capturing_run.py`, `recorded_call.py`, `captured.py`
-- other libraries: `interop.py`, `dlpack.py`, `ufuncs.py`
+- `methods/`: the methods, which build nodes
+- `storage/`: memory and pending values of tensors, writes, and what computes them
+- `autograd/`: gradients
+- `capture/`: functions whose launches are recorded once and replayed, and what such a function
+  finds around it, in `guards/`
+- `interop/`: exchange with other libraries
 
 This file is the door by which programs come in, above all floors: behind it the methods of the
 library `tinycore.linalg` are on the class.

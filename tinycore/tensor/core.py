@@ -28,27 +28,29 @@ from tinycore.errors import (
     ShapeError,
     UnknownDevice,
 )
-from tinycore.tensor import graph, history, pixels
+from tinycore.tensor import graph
 from tinycore.tensor.aliases import base_of_view
-from tinycore.tensor.change_tracking import (
+from tinycore.tensor.autograd import history
+from tinycore.tensor.autograd.grad import passes_gradient
+from tinycore.tensor.autograd.gradient_sources import still_there
+from tinycore.tensor.autograd.past import ordered_through
+from tinycore.tensor.checks import number_dtype, resolve_axis
+from tinycore.tensor.interop.foreign_names import NO_DEVICES
+from tinycore.tensor.methods import pixels
+from tinycore.tensor.methods.data import Data, node_from_data
+from tinycore.tensor.runtime import runtime
+from tinycore.tensor.signatures import check_signatures, is_dtype_name
+from tinycore.tensor.storage.change_tracking import (
     change_sets,
     record_changes,
     record_gradient,
     record_made,
     undo,
 )
-from tinycore.tensor.checks import number_dtype, resolve_axis
-from tinycore.tensor.data import Data, node_from_data
-from tinycore.tensor.foreign_names import NO_DEVICES
-from tinycore.tensor.grad import passes_gradient
-from tinycore.tensor.gradient_sources import still_there
-from tinycore.tensor.liveness import buffers_of_parameters, tensors_shown_in, while_walking
-from tinycore.tensor.past import ordered_through
-from tinycore.tensor.runtime import runtime
-from tinycore.tensor.signatures import check_signatures, is_dtype_name
-from tinycore.tensor.storage import Storage, View, view_in, view_of
-from tinycore.tensor.view_writes import in_own_memory, show, target_of
-from tinycore.tensor.views import is_shared
+from tinycore.tensor.storage.liveness import buffers_of_parameters, tensors_shown_in, while_walking
+from tinycore.tensor.storage.storage import Storage, View, view_in, view_of
+from tinycore.tensor.storage.view_writes import in_own_memory, show, target_of
+from tinycore.tensor.storage.views import is_shared
 from tinycore.uop import origins
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, device_node

@@ -17,8 +17,8 @@ from tinycore._setting import process
 from tinycore.config import Context, Function, decorated, settings
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, ShapeError
-from tinycore.tensor.foreign_names import DEVICE_METHODS, OF_TENSOR, ForeignName, public
-from tinycore.tensor.multi import Multi
+from tinycore.tensor.interop.foreign_names import DEVICE_METHODS, OF_TENSOR, ForeignName, public
+from tinycore.tensor.methods.multi import Multi
 from tinycore.uop.shape import DeviceLike
 
 OLDER_NAMES: Final = {"lazydata": "uop"}

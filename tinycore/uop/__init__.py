@@ -13,6 +13,7 @@ Floor 1. The files, in the order in which a graph is made, changed and checked:
 - `identities.py`, `logic.py`, `casts.py`, `sums.py`, `divmod.py`, `compare.py`: rules by subject;
   `symbolic.py`: their union, and simplification under a predicate
 - `proportional.py`: sums that may be scaled to another maximum
+- `product.py`, `softmax.py`: products of matrices and softmaxes, as nodes of a tensor graph
 - `bounds.py`, `affine.py`, `evaluate.py`, `threefry.py`: ranges of values, strides, and values
 - `stages.py`, `verify.py`, `verify_tensor.py`, `verify_linear.py`: legality at each stage
 - `text.py`, `parse.py`: graphs as text, and back

@@ -147,7 +147,7 @@ class UOp(Operators["UOp"]):
     _normal: int  # one bit per rule set that leaves this node as it is (rewrite.py)
     _order: tuple[Any, ...]  # where it goes among the terms of a sum (sums.py)
     _origin: tuple[str, str, int] | None  # where a user made it (origins.py)
-    _past: object  # what memory was computed by (tensor/past.py)
+    _past: object  # what memory was computed by (tensor/autograd/past.py)
     _ranges: frozenset[UOp]
     _shape: Shape | None
     _terms: tuple[dict[UOp, int], int]  # this index expression as a sum (sums.py)

@@ -18,7 +18,7 @@ import pytest
 
 from tinycore import Device, Tensor, dtypes
 from tinycore.errors import SharingError
-from tinycore.tensor.dlpack import Deleter, ManagedVersioned, contents
+from tinycore.tensor.interop.dlpack import Deleter, ManagedVersioned, contents
 
 if TYPE_CHECKING:
     from mock_metal.metal import Mac

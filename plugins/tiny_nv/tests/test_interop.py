@@ -22,7 +22,7 @@ from tiny_nv.device import CudaDevice
 from tinycore import Device, Tensor
 from tinycore.dtype import _from_torch_dtype
 from tinycore.errors import DeviceError, SharingError
-from tinycore.tensor.dlpack import contents
+from tinycore.tensor.interop.dlpack import contents
 
 torch = pytest.importorskip("torch")
 

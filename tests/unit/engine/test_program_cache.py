@@ -36,7 +36,7 @@ from tinycore.render.base import Limits, LinearKernel, Renderer
 from tinycore.schedule import ScheduleItem
 from tinycore.schedule.canonical import canonicalize
 from tinycore.schedule.compiled import schedule_for
-from tinycore.tensor.realization import choose_retention
+from tinycore.tensor.storage.realization import choose_retention
 
 
 @pytest.fixture(autouse=True)

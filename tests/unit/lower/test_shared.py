@@ -23,7 +23,7 @@ from tinycore.lower.steps.stage import Stage
 from tinycore.lower.strategies.levels import block_of, loop_tile
 from tinycore.lower.tile import Bind, Plan, Split, Tail, apply_checked
 from tinycore.render.base import Limits, LinearKernel, pointer_of
-from tinycore.tensor.placeholder import Placeholder
+from tinycore.tensor.methods.placeholder import Placeholder
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op, Part
 

@@ -16,7 +16,7 @@ from tinycore._lru import Lru
 from tinycore.nn.optim import Adam, AdamW
 from tinycore.schedule import compiled, disk
 from tinycore.schedule.canonical import canonicalize
-from tinycore.tensor.realization import choose_retention
+from tinycore.tensor.storage.realization import choose_retention
 
 DEVICE = "PYTHON"
 

@@ -12,7 +12,8 @@ from tinycore import Context, Tensor, Variable
 from tinycore.errors import GradientError, VerifyError
 from tinycore.lower.plan import plan_for
 from tinycore.render.base import Limits
-from tinycore.tensor import graph, prefix_scan
+from tinycore.tensor import graph
+from tinycore.tensor.methods import prefix_scan
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 from tinycore.uop.verify import verify

@@ -17,7 +17,7 @@ import torch
 from tinycore import Device
 from tinycore.dtype import DType, dtypes
 from tinycore.tensor import Tensor
-from tinycore.tensor.storage import of_memory, waiting
+from tinycore.tensor.storage.storage import of_memory, waiting
 
 TOLERANCES = {
     dtypes.float64: (1e-9, 1e-10),

@@ -9,7 +9,7 @@ from tests.unit.tensor.helpers import live_tensors
 from tinycore import Tensor
 from tinycore.tensor import core
 from tinycore.tensor.aliases import base_of_view
-from tinycore.tensor.storage import of_memory, view_of
+from tinycore.tensor.storage.storage import of_memory, view_of
 
 
 def views_of(tensor: Tensor) -> set[int]:

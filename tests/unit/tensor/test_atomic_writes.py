@@ -13,9 +13,9 @@ import numpy
 import pytest
 
 from tinycore import Tensor
-from tinycore.tensor.atomic_writes import atomic_writes
-from tinycore.tensor.change_tracking import undo
-from tinycore.tensor.storage import walking
+from tinycore.tensor.storage.atomic_writes import atomic_writes
+from tinycore.tensor.storage.change_tracking import undo
+from tinycore.tensor.storage.storage import walking
 
 
 def memory() -> Tensor:
@@ -167,7 +167,7 @@ def interrupt(step: int, files: tuple[str, ...]) -> Iterator[list[int]]:
 
 
 def test_an_interrupted_write_to_a_computed_tensor_that_asks_is_done_or_not_begun() -> None:
-    files = ("tensor/storage.py", "tensor/view_writes.py")
+    files = ("tensor/storage/storage.py", "tensor/storage/view_writes.py")
 
     def written(step: int) -> tuple[int, Any]:
         x = Tensor([1.0, 2.0], requires_grad=True).realize()

@@ -20,7 +20,7 @@ from tinycore.errors import (
     ShapeError,
 )
 from tinycore.tensor import Tensor
-from tinycore.tensor.placeholder import Placeholder
+from tinycore.tensor.methods.placeholder import Placeholder
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 

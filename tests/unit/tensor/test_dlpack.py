@@ -13,7 +13,7 @@ from torch.utils.dlpack import from_dlpack
 from tinycore.dtype import DType, dtypes
 from tinycore.errors import SharingError
 from tinycore.tensor import Tensor
-from tinycore.tensor.dlpack import DLPACK_DTYPES, IS_COPIED, contents
+from tinycore.tensor.interop.dlpack import DLPACK_DTYPES, IS_COPIED, contents
 
 TORCH = {
     dtypes.bool: torch.bool,

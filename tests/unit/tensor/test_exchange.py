@@ -24,7 +24,7 @@ from tinycore import Device, Tensor
 from tinycore.device.backend import Backend
 from tinycore.errors import PluginError, SharingError
 from tinycore.plugin import register, unregister
-from tinycore.tensor.dlpack import contents
+from tinycore.tensor.interop.dlpack import contents
 
 NAME = "ACCELERATOR"
 Events = list[tuple[str, int | None]]

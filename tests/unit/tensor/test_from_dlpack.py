@@ -16,7 +16,7 @@ from torch.utils.dlpack import from_dlpack
 import tinycore
 from tinycore.errors import ArgumentTypeError, SharingError
 from tinycore.tensor import Tensor
-from tinycore.tensor.dlpack import CAPSULE_TYPES, READ_ONLY, Described
+from tinycore.tensor.interop.dlpack import CAPSULE_TYPES, READ_ONLY, Described
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from tinycore.config import Context
 from tinycore.dtype import dtypes
 from tinycore.errors import GradientError
 from tinycore.tensor import Tensor
-from tinycore.tensor.grad import GRADIENT_RULES, STOPS
+from tinycore.tensor.autograd.grad import GRADIENT_RULES, STOPS
 from tinycore.uop.op import ALU, COMPARISON, MOVEMENT, Op
 
 

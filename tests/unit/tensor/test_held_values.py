@@ -17,8 +17,8 @@ from tinycore import Tensor, TinyJit
 from tinycore.engine.captured_step import CapturedStep
 from tinycore.engine.counters import GlobalCounters
 from tinycore.nn.optim import SGD
-from tinycore.tensor import held_values
 from tinycore.tensor.runtime import runtime
+from tinycore.tensor.storage import held_values
 
 pytestmark = pytest.mark.sample(2)
 

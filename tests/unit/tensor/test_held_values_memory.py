@@ -17,7 +17,7 @@ from tinycore import Tensor, TinyJit, Variable
 from tinycore.engine.counters import GlobalCounters
 from tinycore.errors import SharingError
 from tinycore.nn.optim import SGD
-from tinycore.tensor import held_values
+from tinycore.tensor.storage import held_values
 from tinycore.uop.node import Reads, UOp, held_by
 
 

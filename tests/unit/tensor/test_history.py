@@ -18,11 +18,12 @@ from tests.fuzz.programs.draw import Draw
 from tinycore import Context, Tensor, TinyJit
 from tinycore.errors import GradientError
 from tinycore.nn.optim import SGD
-from tinycore.tensor import gradient_sources, graph, history
-from tinycore.tensor.grad import passes_gradient
-from tinycore.tensor.gradient_sources import ended_at, sources_at
-from tinycore.tensor.history import facts_of
-from tinycore.tensor.past import made_of
+from tinycore.tensor import graph
+from tinycore.tensor.autograd import gradient_sources, history
+from tinycore.tensor.autograd.grad import passes_gradient
+from tinycore.tensor.autograd.gradient_sources import ended_at, sources_at
+from tinycore.tensor.autograd.history import facts_of
+from tinycore.tensor.autograd.past import made_of
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
@@ -406,7 +407,7 @@ def test_what_is_kept_goes_with_its_memory() -> None:
 
 
 def test_what_is_kept_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tinycore.tensor.history.MOST_HISTORY_NODES", 60)
+    monkeypatch.setattr("tinycore.tensor.autograd.history.MOST_HISTORY_NODES", 60)
     x = Tensor([1.0, 2.0], requires_grad=True).realize()
     out = Tensor.zeros(2).contiguous().realize()
     for number in range(20):

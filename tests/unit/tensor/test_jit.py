@@ -11,7 +11,7 @@ import pytest
 
 from tinycore import Context, GlobalCounters, Tensor, TinyJit
 from tinycore.errors import JitError
-from tinycore.tensor.jit import MOST_CAPTURES
+from tinycore.tensor.capture.jit import MOST_CAPTURES
 
 
 def host(*values: float) -> Tensor:

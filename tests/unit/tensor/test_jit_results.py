@@ -15,8 +15,8 @@ from tinycore import Context, GlobalCounters, Tensor, TinyJit
 from tinycore.device.buffer import Buffer
 from tinycore.errors import GradientError
 from tinycore.schedule.device_memory import buffer_of
-from tinycore.tensor import recorded_call
 from tinycore.tensor.aliases import buffers_below
+from tinycore.tensor.capture import recorded_call
 
 
 def memory(tensor: Tensor) -> Buffer:

@@ -15,13 +15,15 @@ import pytest
 from tests.fuzz import threads
 from tests.unit.tensor.helpers import live_tensors
 from tinycore import Tensor, TinyJit, Variable, nn
-from tinycore.tensor import captured as capture
-from tinycore.tensor import change_tracking, core, liveness, proxies, realization, storage
-from tinycore.tensor.capturing_run import CapturingRun
-from tinycore.tensor.change_sets import ChangeSet
-from tinycore.tensor.liveness import while_walking
-from tinycore.tensor.proxies import ArgumentProxies
-from tinycore.tensor.storage import walking
+from tinycore.tensor import core
+from tinycore.tensor.capture import captured as capture
+from tinycore.tensor.capture import proxies
+from tinycore.tensor.capture.capturing_run import CapturingRun
+from tinycore.tensor.capture.change_sets import ChangeSet
+from tinycore.tensor.capture.proxies import ArgumentProxies
+from tinycore.tensor.storage import change_tracking, liveness, realization, storage
+from tinycore.tensor.storage.liveness import while_walking
+from tinycore.tensor.storage.storage import walking
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.size import Size

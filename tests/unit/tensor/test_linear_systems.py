@@ -231,7 +231,7 @@ def test_the_library_has_its_methods_as_functions() -> None:
         "import tinycore.linalg",
         "import tinycore.tensor.core",
         "from tinycore import TinyJit",
-        "import pickle, tinycore.tensor.grad",
+        "import pickle, tinycore.tensor.autograd.grad",
     ],
 )
 def test_tensors_have_the_librarys_methods_by_whatever_door_a_program_comes_in(door: str) -> None:

@@ -9,8 +9,8 @@ from call_counts import calls
 
 from tests.unit.tensor.helpers import live_tensors
 from tinycore import Context, Tensor, nn
-from tinycore.tensor import liveness, storage
-from tinycore.tensor.storage import Storage, is_waiting, waiting_tensors
+from tinycore.tensor.storage import liveness, storage
+from tinycore.tensor.storage.storage import Storage, is_waiting, waiting_tensors
 from tinycore.uop.node import UOp
 
 

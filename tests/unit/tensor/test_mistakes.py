@@ -29,7 +29,7 @@ from tinycore.errors import (
 )
 from tinycore.helpers import GlobalCounters
 from tinycore.tensor import Tensor
-from tinycore.tensor.jit import TinyJit
+from tinycore.tensor.capture.jit import TinyJit
 from tinycore.tensor.signatures import ANYTHING, TOLD_AS, Contract
 from tinycore.uop.op import Op
 

@@ -13,7 +13,7 @@ import torch
 from tinycore.dtype import dtypes
 from tinycore.engine.counters import GlobalCounters
 from tinycore.tensor import Tensor
-from tinycore.tensor.jit import TinyJit
+from tinycore.tensor.capture.jit import TinyJit
 
 ROWS = [[0.25, 2.0], [3.0, 4.5]]
 

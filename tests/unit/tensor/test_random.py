@@ -18,7 +18,8 @@ from tinycore import TinyJit, Variable
 from tinycore.dtype import DType, dtypes
 from tinycore.errors import ArgumentError, DTypeError, SettingError, ShapeError
 from tinycore.nn.state import safe_load, safe_save
-from tinycore.tensor import Tensor, graph, random, stream
+from tinycore.tensor import Tensor, graph
+from tinycore.tensor.methods import random, stream
 from tinycore.uop.evaluate import threefry
 from tinycore.uop.node import UOp
 

@@ -14,9 +14,10 @@ from tests.unit.tensor.helpers import live_tensors
 from tinycore.dtype import dtypes
 from tinycore.errors import DeviceError, DTypeError, ShapeError
 from tinycore.schedule.device_memory import buffer_of
-from tinycore.tensor import Tensor, liveness, realization, realize
+from tinycore.tensor import Tensor
 from tinycore.tensor.core import Core
-from tinycore.tensor.storage import Storage
+from tinycore.tensor.storage import liveness, realization, realize
+from tinycore.tensor.storage.storage import Storage
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 

@@ -27,7 +27,7 @@ from tinycore.errors import (
     UnknownNameError,
 )
 from tinycore.tensor import Tensor
-from tinycore.tensor.foreign_names import OF_NN, OF_OPTIM, OF_PACKAGE, OF_TENSOR
+from tinycore.tensor.interop.foreign_names import OF_NN, OF_OPTIM, OF_PACKAGE, OF_TENSOR
 
 ROWS = [[1.0, 2.0], [3.0, 4.0]]
 

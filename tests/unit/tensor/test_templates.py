@@ -12,8 +12,8 @@ import pytest
 from tinycore import Context, Tensor, Variable
 from tinycore.dtype import dtypes
 from tinycore.errors import IndexRangeError, ShapeError
-from tinycore.tensor.indexing import paths
-from tinycore.tensor.templates import Template, templated, templates
+from tinycore.tensor.methods.indexing import paths
+from tinycore.tensor.methods.templates import Template, templated, templates
 from tinycore.uop.shape import device_of, shape_of
 
 CALLS: dict[str, tuple[Callable[[Tensor, Tensor], tuple[Any, ...]], dict[str, Any]]] = {

@@ -14,7 +14,7 @@ from tinycore.nn.optim.descent import LARS, SGD, Muon
 from tinycore.nn.optim.moments import LAMB, Adam, AdamW
 from tinycore.nn.optim.optimizer import Optimizer, OptimizerGroup
 from tinycore.nn.optim.precision import GradScaler, compute_in
-from tinycore.tensor.foreign_names import OF_OPTIM, unknown_name
+from tinycore.tensor.interop.foreign_names import OF_OPTIM, unknown_name
 
 __all__ = [
     "LAMB",

@@ -12,7 +12,7 @@ from tinycore import Tensor, dtypes
 from tinycore.dtype import least_upper_dtype
 from tinycore.errors import ArgumentError
 from tinycore.nn.optim.optimizer import nonnegative
-from tinycore.tensor.liveness import give_gradients
+from tinycore.tensor.storage.liveness import give_gradients
 
 __all__ = ["clip_grad_norm_", "clip_grad_value_"]
 

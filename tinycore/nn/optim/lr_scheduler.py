@@ -19,8 +19,8 @@ from tinycore.dtype import DType
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.nn.initializers import positive_sizes
 from tinycore.nn.optim.optimizer import Optimizer, nonnegative
-from tinycore.tensor.atomic_writes import atomic_writes
-from tinycore.tensor.foreign_names import OF_LAYER, OF_SCHEDULERS, ForeignName, unknown_name
+from tinycore.tensor.interop.foreign_names import OF_LAYER, OF_SCHEDULERS, ForeignName, unknown_name
+from tinycore.tensor.storage.atomic_writes import atomic_writes
 
 __all__ = [
     "CosineAnnealingLR",

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from tinycore import Tensor
 from tinycore.errors import ArgumentError, ArgumentTypeError
 from tinycore.nn.optim.optimizer import Keep, Optimizer, nonnegative, norm
-from tinycore.tensor.templates import templated
+from tinycore.tensor.methods.templates import templated
 from tinycore.uop.shape import DeviceLike
 
 __all__ = ["LAMB", "Adam", "AdamW"]

@@ -20,8 +20,8 @@ from tinycore.dtype import least_upper_dtype
 from tinycore.errors import ArgumentError, ArgumentTypeError, GradientError
 from tinycore.nn.state import get_parameters
 from tinycore.nn.summary import described
-from tinycore.tensor.atomic_writes import atomic_writes
-from tinycore.tensor.foreign_names import unknown_name
+from tinycore.tensor.interop.foreign_names import unknown_name
+from tinycore.tensor.storage.atomic_writes import atomic_writes
 from tinycore.uop.shape import DeviceLike
 
 __all__ = ["Keep", "Optimizer", "OptimizerGroup", "nonnegative", "norm"]

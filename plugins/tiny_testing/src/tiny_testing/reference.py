@@ -22,8 +22,9 @@ from tinycore.errors import UnsupportedError
 from tinycore.schedule.canonical import CanonicalGraph, canonicalize
 from tinycore.schedule.kernel import memory_of
 from tinycore.schedule.retention import OnResult, Realized, RetentionPolicy
-from tinycore.tensor import graph, pixels
-from tinycore.tensor.host_bytes import FOREIGN, decode, encode
+from tinycore.tensor import graph
+from tinycore.tensor.interop.host_bytes import FOREIGN, decode, encode
+from tinycore.tensor.methods import pixels
 from tinycore.tensor.runtime import HostArray
 from tinycore.uop.bindings import sizes_below, with_sizes
 from tinycore.uop.movement import base_of

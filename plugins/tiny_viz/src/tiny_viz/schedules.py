@@ -37,7 +37,7 @@ __all__ = ["scheduled"]
 WITHOUT_BOX: Final = frozenset({Op.DEVICE, Op.UNIQUE, Op.SINK})
 """Ops without a box: they say where memory is, which its own label does."""
 POLICIES: Final = frozenset(
-    {"tinycore.tensor.realization:choose_retention", "tinycore.schedule.state:replace_all"}
+    {"tinycore.tensor.storage.realization:choose_retention", "tinycore.schedule.state:replace_all"}
 )
 """The functions that choose what is kept; no other that a profile names is imported."""
 STRETCHING: Final = frozenset({Op.RESHAPE, Op.EXPAND})

@@ -19,7 +19,7 @@ from tinycore import Device, Tensor, TinyJit
 from tinycore.device.buffer import Buffer
 from tinycore.dtype import DType, dtypes, to_numpy_dtype
 from tinycore.errors import DeviceUnavailable
-from tinycore.tensor.dlpack import HANDLE_KINDS
+from tinycore.tensor.interop.dlpack import HANDLE_KINDS
 
 __all__ = [
     "test_a_device_that_is_opened_later_is_reached",

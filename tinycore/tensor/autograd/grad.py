@@ -1,0 +1,469 @@
+"""Reverse-mode differentiation of the tensor graph.
+
+Floor 5. A rule gets a node and the gradient of its value, and gives that of each source: nodes
+again, so derivatives can be differentiated. None stands for no gradient, as of integers and bools.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
+
+from tinycore.dtype import Scalar, dtypes
+from tinycore.errors import GradientError
+from tinycore.tensor import graph
+from tinycore.tensor.autograd.past import made_of, ordered_through, sources_of
+from tinycore.tensor.autograd.softmax_products import RESULTS, weighed_at
+from tinycore.tensor.methods.prefix_scan import running_fold, shifted
+from tinycore.uop.node import Skew, UOp, device_node
+from tinycore.uop.op import Op, Write, registers
+
+Gradients = tuple[UOp | None, ...]
+Rule = Callable[[UOp, UOp], Gradients]
+
+GRADIENT_RULES: Final[dict[Op, Rule]] = {}
+"""The derivative of every op that has one."""
+rule: Final = registers(GRADIENT_RULES)
+"""Register a function as the derivative of some ops."""
+
+
+def scale(x: UOp, number: Scalar) -> UOp:
+    """x * number."""
+    return x.alu(Op.MUL, graph.full_like(x, number))
+
+
+def zero(x: UOp) -> UOp:
+    """0 in the shape of `x`."""
+    return graph.full_like(x, 0)
+
+
+# --- arithmetic
+
+
+@rule(Op.ADD)
+def of_add(node: UOp, g: UOp) -> Gradients:
+    """d(a + b) = da + db."""
+    return g, g
+
+
+@rule(Op.SUB)
+def of_sub(node: UOp, g: UOp) -> Gradients:
+    """d(a - b) = da - db."""
+    return g, -g
+
+
+@rule(Op.MUL)
+def of_mul(node: UOp, g: UOp) -> Gradients:
+    """d(a b) = b da + a db."""
+    a, b = node.src
+    return g * b, g * a
+
+
+@rule(Op.MULACC)
+def of_mulacc(node: UOp, g: UOp) -> Gradients:
+    """d(a b + c) = b da + a db + dc."""
+    a, b, _ = node.src
+    return g * b, g * a, g
+
+
+@rule(Op.FDIV)
+def of_fdiv(node: UOp, g: UOp) -> Gradients:
+    """d(a / b) = da / b - (a / b) db / b."""
+    share = g / node.src[1]
+    return share, -(share * node)
+
+
+@rule(Op.NEG)
+def of_neg(node: UOp, g: UOp) -> Gradients:
+    """d(-a) = -da."""
+    return (-g,)
+
+
+@rule(Op.RECIPROCAL)
+def of_reciprocal(node: UOp, g: UOp) -> Gradients:
+    """d(1/a) = -da / a**2."""
+    return (-(g * node * node),)
+
+
+@rule(Op.SQRT)
+def of_sqrt(node: UOp, g: UOp) -> Gradients:
+    """d sqrt(a) = da / (2 sqrt(a))."""
+    return (g / scale(node, 2),)
+
+
+@rule(Op.EXP)
+def of_exp(node: UOp, g: UOp) -> Gradients:
+    """d e**a = e**a da."""
+    return (g * node,)
+
+
+@rule(Op.EXP2)
+def of_exp2(node: UOp, g: UOp) -> Gradients:
+    """d 2**a = 2**a ln(2) da."""
+    return (scale(g * node, math.log(2)),)
+
+
+@rule(Op.LOG)
+def of_log(node: UOp, g: UOp) -> Gradients:
+    """d ln(a) = da / a."""
+    return (g / node.src[0],)
+
+
+@rule(Op.LOG2)
+def of_log2(node: UOp, g: UOp) -> Gradients:
+    """d log2(a) = da / (a ln(2))."""
+    return (g / scale(node.src[0], math.log(2)),)
+
+
+@rule(Op.SIN)
+def of_sin(node: UOp, g: UOp) -> Gradients:
+    """d sin(a) = cos(a) da, with cos(a) = 1 - 2 sin(a/2)**2."""
+    half = scale(node.src[0], 0.5).alu(Op.SIN)
+    return (g * (graph.full_like(g, 1) - scale(half * half, 2)),)
+
+
+@rule(Op.MAX, Op.MIN)
+def of_extreme(node: UOp, g: UOp) -> Gradients:
+    """The gradient goes to the selected operand, half to each of equals, to both beside NaN."""
+    a, b = node.src
+    first_loses = (a < b) if node.op is Op.MAX else (b < a)
+    second_loses = (b < a) if node.op is Op.MAX else (a < b)
+    shared = a.eq(b).where(scale(g, 0.5), g)
+    return first_loses.where(zero(g), shared), second_loses.where(zero(g), shared)
+
+
+@rule(Op.WHERE)
+def of_where(node: UOp, g: UOp) -> Gradients:
+    """The gradient goes to the selected side."""
+    condition = condition_by_result(node)
+    return None, condition.where(g, zero(g)), condition.where(zero(g), g)
+
+
+def condition_by_result(node: UOp) -> UOp:
+    """The condition of a WHERE; of a relu the same condition on its result.
+
+    With b = where(a <= c, c, a), b <= c is a <= c, for NaN as well. Then `a` need not be stored
+    beside `b`, which is stored in any case for what reads it.
+    """
+    condition, bound, value = node.src
+    if condition.op is not Op.OR or [s.op for s in condition.src] != [Op.CMPLT, Op.CMPEQ]:
+        return condition
+    if any(compared.src != (value, bound) for compared in condition.src):
+        return condition
+    below, equal = [compared.replace(src=(node, bound)) for compared in condition.src]
+    return condition.replace(src=(below, equal))
+
+
+@rule(Op.CAST)
+def of_cast(node: UOp, g: UOp) -> Gradients:
+    """The gradient, converted back, between floats."""
+    source = node.src[0].dtype
+    return (g.cast(source) if dtypes.is_float(source) else None,)
+
+
+# --- identity
+
+
+@rule(Op.CONTIGUOUS, Op.VALUE, Op.OWN)
+def of_contiguous(node: UOp, g: UOp) -> Gradients:
+    """The gradient, unchanged."""
+    return (g,)
+
+
+@rule(Op.CONTIGUOUS_BACKWARD)
+def of_contiguous_backward(node: UOp, g: UOp) -> Gradients:
+    """The gradient, as a contiguous copy."""
+    return (g.alu(Op.CONTIGUOUS),)
+
+
+@rule(Op.COPY)
+def of_copy(node: UOp, g: UOp) -> Gradients:
+    """The gradient, copied back to the device of the source."""
+    return g.alu(Op.COPY, device_node(node.src[0].device)), None
+
+
+@rule(Op.ASSIGN)
+def of_assign(node: UOp, g: UOp) -> Gradients:
+    """Gradient of the written value; the previous content has none.
+
+    A CUSTOM has several results, and is told which one a gradient is of.
+    """
+    return None, UOp.sink(node, g) if node.src[1].op is Op.CUSTOM else g
+
+
+# --- movement: each op's adjoint is a movement op or a sum
+
+
+@rule(Op.RESHAPE)
+def of_reshape(node: UOp, g: UOp) -> Gradients:
+    """The gradient, reshaped back."""
+    return (graph.reshape(g, node.src[0].shape),)
+
+
+@rule(Op.EXPAND)
+def of_expand(node: UOp, g: UOp) -> Gradients:
+    """Repetitions are added up."""
+    return (graph.sum_to(g, node.src[0].shape),)
+
+
+@rule(Op.PERMUTE)
+def of_permute(node: UOp, g: UOp) -> Gradients:
+    """Axes put back."""
+    return (graph.permute(g, [node.arg.index(axis) for axis in range(len(node.arg))]),)
+
+
+@rule(Op.PAD)
+def of_pad(node: UOp, g: UOp) -> Gradients:
+    """The gradient without the padding."""
+    sizes = node.src[0].shape
+    return (
+        graph.shrink(
+            g, [(before, before + n) for (before, _), n in zip(node.arg, sizes, strict=True)]
+        ),
+    )
+
+
+@rule(Op.SHRINK)
+def of_shrink(node: UOp, g: UOp) -> Gradients:
+    """The gradient padded by zeros where the source was cut."""
+    sizes = node.src[0].shape
+    return (
+        graph.pad(g, [(start, n - stop) for (start, stop), n in zip(node.arg, sizes, strict=True)]),
+    )
+
+
+@rule(Op.FLIP)
+def of_flip(node: UOp, g: UOp) -> Gradients:
+    """The gradient, flipped back."""
+    return (graph.flip(g, [axis for axis, reverse in enumerate(node.arg) if reverse]),)
+
+
+@rule(Op.SKEW)
+def of_skew(node: UOp, g: UOp) -> Gradients:
+    """UNSKEW is the adjoint of SKEW."""
+    how: Skew = node.arg
+    return (graph.unskew(g, how._replace(size=node.src[0].shape[how.axis])),)
+
+
+@rule(Op.UNSKEW)
+def of_unskew(node: UOp, g: UOp) -> Gradients:
+    """SKEW is the adjoint of UNSKEW; what it would read beyond the end is zero."""
+    how: Skew = node.arg
+    count = node.src[0].shape[how.axis]
+    reach = (count - 1) * how.stride + (g.shape[how.window_axis] - 1) * how.dilation + 1
+    pairs = [(0, 0)] * len(g.shape)
+    pairs[how.axis] = (0, max(0, reach - g.shape[how.axis]))
+    return (graph.skew(graph.pad(g, pairs), how._replace(size=count)),)
+
+
+# --- reductions and rows
+
+
+@rule(Op.REDUCE_AXIS)
+def of_reduce(node: UOp, g: UOp) -> Gradients:
+    """The gradient: repeated for a sum, shared by equals for an extreme, times other factors for a
+    product.
+
+    No element equals an extreme that is NaN: NaN is then the gradient of all.
+    """
+    x = node.src[0]
+    op, axes = node.arg
+    if op is Op.ADD:
+        return (graph.expand(g, x.shape),)
+    if op is Op.MUL:
+        return (graph.expand(g, x.shape) * other_factors(x, axes),)
+    best = graph.expand(node, x.shape)
+    count = graph.wide_sum(x.eq(best).cast(dtypes.float32).cast(g.dtype), axes)
+    share = count.eq(zero(count)).where(graph.full_like(g, math.nan), g / count)
+    loses = (x < best) if op is Op.MAX else (best < x)
+    return (loses.where(zero(x), graph.expand(share, x.shape)),)
+
+
+@rule(Op.SCAN_AXIS)
+def of_scan(node: UOp, g: UOp) -> Gradients:
+    """An element is in its own sum and in all after it. Raises GradientError for other folds."""
+    op, axis = node.arg
+    if op is not Op.ADD:
+        raise GradientError(f"a scan by {op.name} has no derivative; take the elements it chose")
+    return (graph.flip(graph.scan(graph.flip(g, [axis]), op, axis), [axis]),)
+
+
+def other_factors(x: UOp, axes: Iterable[int]) -> UOp:
+    """For each element the product of all others along `axes`: those before times those after."""
+    folded = list(axes)
+    order = [a for a in range(len(x.shape)) if a not in folded] + folded
+    moved = graph.permute(x, order)
+    outer = moved.shape[: len(order) - len(folded)]
+    flat = graph.reshape(moved, (*outer, math.prod(x.shape[a] for a in folded)))
+    last = len(outer)
+    after = graph.flip(product_before(graph.flip(flat, [last])), [last])
+    others = graph.reshape(product_before(flat) * after, moved.shape)
+    return graph.permute(others, [order.index(a) for a in range(len(order))])
+
+
+def product_before(x: UOp) -> UOp:
+    """Along the last axis, the product of all elements before each."""
+    return running_fold(shifted(x, 1, 1), Op.MUL)
+
+
+@rule(Op.GATHER)
+def of_gather(node: UOp, g: UOp) -> Gradients:
+    """Each row of the table gets the sum of the gradients of its copies."""
+    table, index = node.src
+    count, rest = math.prod(index.shape), math.prod(table.shape[1:])
+    places = graph.expand(graph.reshape(index, (count, 1)), (count, rest))
+    start = graph.reshape(zero(table), (table.shape[0], rest))
+    total = graph.scatter(start, places, graph.reshape(g, (count, rest)), Op.ADD, 0)
+    return graph.reshape(total, table.shape), None
+
+
+@rule(Op.SCATTER)
+def of_scatter(node: UOp, g: UOp) -> Gradients:
+    """Each row gets the gradient of its place, as far as the place depends on the row.
+
+    Of several elements written to one place, each gets that gradient.
+    """
+    x, index, rows = node.src
+    op, axis = node.arg
+    there = graph.take(g, index, axis)
+    if op is None:
+        return graph.scatter(g, index, zero(rows), None, axis), None, there
+    if op is Op.ADD:
+        return g, None, there
+    if op is Op.MUL:
+        return of_product(node, g)
+    chosen = x.eq(node)
+    hits = rows.eq(graph.take(node, index, axis))
+    one, ones = graph.full_like(x, 1), graph.full_like(rows, 1)
+    count = graph.scatter(
+        chosen.where(one, zero(x)), index, hits.where(ones, zero(rows)), Op.ADD, axis
+    )
+    share = g / count
+    part = graph.take(share, index, axis)
+    return chosen.where(share, zero(x)), None, hits.where(part, zero(rows))
+
+
+def of_product(node: UOp, g: UOp) -> Gradients:
+    """Each factor gets the product of the others at its place; a zero is left out, not divided."""
+    (x, index, rows), (op, axis) = node.src, node.arg
+    empty, vacant = x.eq(zero(x)), rows.eq(zero(rows))
+    one, ones = graph.full_like(x, 1), graph.full_like(rows, 1)
+    others = graph.scatter(empty.where(one, x), index, vacant.where(ones, rows), op, axis)
+    zeros = graph.scatter(
+        empty.where(one, zero(x)), index, vacant.where(ones, zero(rows)), Op.ADD, axis
+    )
+
+    def share(factor: UOp, is_zero: UOp, others: UOp, zeros: UOp, g: UOp) -> UOp:
+        alone = zeros.eq(is_zero.where(graph.full_like(zeros, 1), zero(zeros)))
+        without = others / is_zero.where(graph.full_like(factor, 1), factor)
+        return alone.where(g * without, zero(g))
+
+    beside = [graph.take(n, index, axis) for n in (others, zeros, g)]
+    return share(x, empty, others, zeros, g), None, share(rows, vacant, *beside)
+
+
+@rule(Op.INSERT)
+def of_insert(node: UOp, g: UOp) -> Gradients:
+    """The value written gets the gradient of its place; the content that it replaced gets none."""
+    x, view, value = node.src
+    shown = view.substitute({x: g})
+    return graph.insert(g, shown, zero(value)), None, shown
+
+
+STOPS: Final = frozenset(
+    {Op.BUFFER, Op.BUFFER_VIEW, Op.BIND, Op.CONST, Op.ARANGE, Op.DETACH, Op.BITCAST, Op.TRUNC}
+)
+"""Ops of floats whose sources get no gradient: leaves, and functions constant almost everywhere."""
+
+LEAF: Final = "leaf"
+"""The argument of an ASSIGN to a leaf that requires a gradient: the content written is data."""
+
+
+def is_data_written(node: UOp) -> bool:
+    """True for an ASSIGN, in a canonical graph or not, of data to a leaf."""
+    mark = node.arg
+    return (mark.mark if type(mark) is Write else mark) == LEAF
+
+
+def gradients(
+    root: UOp, seed: UOp, targets: Iterable[UOp], ends: Collection[UOp] = ()
+) -> dict[UOp, UOp]:
+    """The gradient of every target that `root` depends on, given that of `root`.
+
+    None flows on from `ends`.
+    """
+    wanted = set(targets)
+    passing: set[UOp] = set()
+
+    def enter(node: UOp) -> bool:
+        if passes := node not in ends and passes_gradient(node):
+            passing.add(node)
+        return passes
+
+    below = ordered_through(root, enter)
+    order = [n for n in below if n.shape_or_none is not None or n.op is CUSTOM]
+    useful: set[UOp] = set()
+    for node in order:
+        is_passed = node in passing or made_of(node) is not None
+        if node in wanted or (is_passed and not useful.isdisjoint(sources_of(node))):
+            useful.add(node)
+    found, shown = {root: seed}, {seed}
+    for node in reversed(order):
+        if node not in useful or node not in found:
+            continue
+        if node in wanted:
+            shown.add(found[node])
+        if (made := made_of(node)) is not None:
+            parts: Iterable[tuple[UOp, UOp | None]] = [
+                (made.node, graph.reshape(found[node], made.node.shape))
+            ]
+        elif node in passing:
+            parts = parts_of(node, found[node], useful, wanted, shown)
+        else:
+            continue
+        for source, part in parts:
+            if part is not None and source in useful:
+                found[source] = add_gradients(found[source], part) if source in found else part
+    return {target: found[target] for target in wanted if target in found}
+
+
+def parts_of(
+    node: UOp, g: UOp, useful: Collection[UOp], targets: Collection[UOp], shown: Collection[UOp]
+) -> Iterable[tuple[UOp, UOp | None]]:
+    """Nodes that a node was computed from, and their gradients as far as they come from it.
+
+    The gradient of a copy stays where it came from, unless it is one of those that are `shown`.
+    """
+    if node.op is g.op is Op.COPY and g.src[0].device == node.src[0].device and g not in shown:
+        return [(node.src[0], g.src[0])]
+    if node.op in RESULTS:
+        found = weighed_at(node, g, useful, targets, gradients)
+        if found is not None:
+            return found
+    return zip(node.src, GRADIENT_RULES[node.op](node, g), strict=True)
+
+
+def add_gradients(a: UOp, b: UOp) -> UOp:
+    """The sum of two gradients; a CUSTOM keeps those of its results separate."""
+    return UOp.sink(*a.src, *b.src) if a.op is Op.SINK else a + b
+
+
+def passes_gradient(node: UOp) -> bool:
+    """True if a gradient of this node reaches its sources."""
+    op = node.op
+    if op is CUSTOM:
+        return True
+    if node.dtype.kind != "float" or op in STOPS:
+        return False
+    if op is ASSIGN and is_data_written(node):
+        return False
+    if op not in GRADIENT_RULES:
+        raise GradientError(f"{op.name} of floats has no derivative here; detach() its result")
+    for source in node.src:  # noqa: SIM110  a generator costs twice as much
+        if source.op is KERNEL:
+            return False
+    return True
+
+
+ASSIGN, CUSTOM, KERNEL = Op.ASSIGN, Op.CUSTOM, Op.KERNEL

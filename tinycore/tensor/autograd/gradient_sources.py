@@ -1,0 +1,126 @@
+"""Gradient sources: the BUFFERs of floats, and the tensors, that the gradient of a node goes to.
+
+Floor 5. Memory may know the node that it was computed by (`Made`), through which gradients flow on.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Final
+
+from tinycore.tensor import graph
+from tinycore.tensor.aliases import buffers_below
+from tinycore.tensor.autograd import versions
+from tinycore.tensor.autograd.grad import is_data_written, passes_gradient
+from tinycore.tensor.autograd.past import made_of, sources_of
+from tinycore.tensor.autograd.versions import Home
+from tinycore.uop.movement import base_of
+from tinycore.uop.node import UOp, is_gradient_leaf
+from tinycore.uop.op import Op
+
+NO_SOURCES: Final[frozenset[UOp]] = frozenset()
+BufferSet = frozenset[weakref.ref[Home]]
+"""Memory, and identities of tensors, that are not kept alive by it."""
+NOBODY: Final[BufferSet] = frozenset()
+
+
+def reached(root: UOp) -> list[UOp]:
+    """The nodes that a gradient of a node reaches, among which is no memory that is only written:
+    what it held before has no part in the value.
+    """
+    found = {root: None}
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        if made_of(node) is not None or passes_gradient(node):
+            below = node.src[1:] if node.op is ASSIGN else sources_of(node)
+            new = [n for n in below if n not in found]
+            found.update(dict.fromkeys(new))
+            stack += new
+    return list(found)
+
+
+def sources_below(nodes: Iterable[UOp]) -> dict[UOp, frozenset[UOp]]:
+    """For each node, the BUFFERs of floats that a gradient goes to, and the identities of tensors
+    with nodes of their own. One walk for all, as the writes of a run share their graphs.
+    """
+    found: dict[UOp, frozenset[UOp]] = {}
+    passing: set[UOp] = set()
+
+    def enter(node: UOp) -> bool:
+        if node.op is SINK or passes_gradient(node):
+            passing.add(node)
+        return node in passing
+
+    for node in UOp.sink(*nodes).toposort(enter):
+        if memory := sources_at(node):
+            found[node] = frozenset(memory)
+        elif node not in passing:
+            found[node] = NO_SOURCES
+        elif node.op is ASSIGN:  # of numbers alone, into memory that may ask
+            found[node] = found[node.src[1]] or frozenset(buffers_below(node))
+        else:
+            found[node] = union([found[s] for s in node.src])
+        if node.op is OWN:  # whose tensor may get other memory than what is below
+            found[node] |= {graph.identity(node.arg)}
+    return found
+
+
+def union(sets: Iterable[frozenset[UOp]]) -> frozenset[UOp]:
+    """The union of some sets: one of them, if that has all."""
+    whole = NO_SOURCES
+    for each in sets:
+        if each is not whole and not each <= whole:
+            whole = each if whole <= each else whole | each
+    return whole
+
+
+def still_there(memory: UOp) -> list[UOp]:
+    """The memory, in its present versions, and identities where gradients of memory ended."""
+    homes = [home for reference in ended_at(memory) if (home := reference()) is not None]
+    return [node for home in homes if (node := home.current()) is not None]
+
+
+def ended_at(memory: UOp) -> BufferSet:
+    """The BUFFERs that a realized one was computed from, where gradients end."""
+    past = getattr(memory, "_past", NOBODY)
+    return past if type(past) is frozenset else NOBODY
+
+
+def end_at(memory: UOp, origins: BufferSet, shown: Iterable[UOp] = ()) -> None:
+    """Record what memory was computed from, at which gradients end: that is neither its former
+    content, nor the tensor itself, by the identities `shown`.
+    """
+    buffers = buffers_below(memory)
+    known = map(versions.homes.get, (*buffers, *shown))  # nothing ended at what has no home
+    own = {weakref.ref(home) for home in known if home is not None}
+    for buffer in buffers:
+        buffer._past = origins - own
+
+
+def origin(node: UOp) -> UOp:
+    """The memory that a node is, or has written to in place."""
+    while node.op is Op.ASSIGN:
+        node = base_of(node.src[0])
+    return node
+
+
+def is_filled(node: UOp) -> bool:
+    """True if a node is memory that a kernel is to write, through which no gradient flows."""
+    return node.op is Op.ASSIGN and node.src[1].op is Op.KERNEL
+
+
+def sources_at(node: UOp) -> list[UOp]:
+    """The BUFFERs that a gradient goes to at a node: it is one, or a leaf that is written to, or is
+    filled by a kernel, or is the first one below a detached leaf.
+    """
+    op, found = node.op, [node]
+    if op is ASSIGN and (is_data_written(node) or is_filled(node)):
+        found = buffers_below(node)
+    elif op is OWN and is_gradient_leaf(node):
+        found = buffers_below(node)[:1]
+    return [n for n in found if n.op is BUFFER and n.dtype.kind == "float"]
+
+
+ASSIGN, BUFFER, OWN, SINK = Op.ASSIGN, Op.BUFFER, Op.OWN, Op.SINK

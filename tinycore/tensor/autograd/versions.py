@@ -1,0 +1,94 @@
+"""Versions of memory: each BUFFER is one, and a run that writes in place ends with the next.
+
+Floor 5. So a graph over a BUFFER means the same whatever is written later: its leaf is a version,
+and not an address. A version that was overwritten is a leaf whose content is gone. A derivative
+that needs its value is refused; one that only passes through it is not. The former versions of the
+memory that a tensor shows are that tensor at earlier times, to which gradients go, too.
+See docs/aliasing.md.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Final
+
+from tinycore.tensor.aliases import buffers_below
+from tinycore.tensor.runtime import runtime
+from tinycore.tensor.storage.held_values import escaped
+from tinycore.uop.node import UOp
+
+
+class Home:
+    """Identity of memory, whatever is written there, and of a value that may get some; `current` is
+    its present version, `first` the one in graphs of others that know it.
+    """
+
+    __slots__ = ("__weakref__", "current", "first")
+
+    def __init__(self, current: UOp) -> None:
+        self.current = self.first = weakref.ref(current)
+
+
+homes: Final[weakref.WeakKeyDictionary[UOp, Home]] = weakref.WeakKeyDictionary()
+"""The homes of versions of memory that was written to, or that something was computed from, and of
+the identities of tensors with nodes of their own, whatever memory these get.
+"""
+former: Final[weakref.WeakSet[UOp]] = weakref.WeakSet()
+"""Versions that were overwritten, as far as graphs read them."""
+
+
+def home(version: UOp) -> Home:
+    """The home of a version."""
+    found = homes.get(version)
+    return homes.setdefault(version, Home(version)) if found is None else found
+
+
+def move(value: UOp, other: UOp) -> None:
+    """Let another node, such as memory, be what a value with a home is from now on."""
+    if (known := homes.get(value)) is not None:
+        homes.setdefault(other, known)
+        known.current = weakref.ref(other)
+
+
+def references(memory: Iterable[UOp]) -> frozenset[weakref.ref[Home]]:
+    """The homes of memory, which is not kept alive by them."""
+    return frozenset(map(weakref.ref, map(home, memory)))
+
+
+def renewed(memory: Iterable[UOp]) -> dict[UOp, UOp]:
+    """The next version of each BUFFER; those given are former ones from now on."""
+    found = {}
+    for old in memory:
+        found[old] = new = runtime().version(old)
+        known = homes[new] = home(old)
+        if type(past := getattr(old, "_past", None)) is frozenset:
+            new._past = past
+        if old in escaped:
+            escaped.add(new)
+        known.current = weakref.ref(new)
+        former.add(old)
+    return found
+
+
+def is_former(memory: UOp) -> bool:
+    """True if a BUFFER that memory shows, or that was written to in place, is a former version."""
+    return any(map(former.__contains__, buffers_below(memory)))
+
+
+def in_latest(memory: UOp) -> UOp:
+    """Memory with each BUFFER in its present version."""
+    return memory.substitute({b: latest(b) for b in buffers_below(memory)})
+
+
+def latest(version: UOp) -> UOp:
+    """The present version of the memory of a BUFFER; a new one if that is gone."""
+    found = current(version)
+    return renewed([version])[version] if is_former(found) else found
+
+
+def current(version: UOp) -> UOp:
+    """The present version of the memory of a BUFFER; itself if that is gone."""
+    known = homes.get(version)
+    found = None if known is None else known.current()
+    return version if found is None else found

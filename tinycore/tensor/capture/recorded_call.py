@@ -1,0 +1,341 @@
+"""The record of a captured call, and the tensors that a replay requires unchanged.
+
+Floor 5. It holds the launches, the form of results, state and side outputs. A replay needs
+nothing else; see `captured.py`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import repeat
+from operator import attrgetter, call, is_
+from sys import getrefcount
+from typing import Any, Final, NamedTuple
+
+from tinycore.device.buffer import Buffer
+from tinycore.engine.captured_step import NOTHING, CapturedStep
+from tinycore.schedule.device_memory import buffer_of, buffers
+from tinycore.tensor.aliases import buffers_below
+from tinycore.tensor.autograd import versions
+from tinycore.tensor.autograd.gradient_sources import BufferSet
+from tinycore.tensor.capture.arguments import rebuilt
+from tinycore.tensor.tensor import Tensor
+from tinycore.uop.bindings import Naming, exchanging, sizes_below
+from tinycore.uop.node import UOp, made_anew, new
+from tinycore.uop.op import Op
+
+
+@dataclass(frozen=True)
+class Output:
+    """A tensor of a result: its graph over buffers, and their numbers among the step's outputs."""
+
+    form: UOp
+    places: tuple[int, ...]
+    asks: bool | None = None
+    """True if a new tensor asks for a gradient, False if it refuses one, None if neither."""
+
+    @cached_property
+    def parameters(self) -> list[UOp]:
+        """The BUFFERs in the form, in the order of `places`."""
+        return buffers_below(self.form)
+
+    @cached_property
+    def is_sized(self) -> bool:
+        """True if the shapes depend on Variables."""
+        return bool(sizes_below([self.form]))
+
+    def node(self, nodes: Mapping[int, UOp], naming: Naming | None) -> UOp:
+        """The node over BUFFERs, with the numbers that Variables hold in this call."""
+        form = self.form
+        if form.op is Op.BUFFER:
+            return nodes[self.places[0]]
+        is_plain = naming is None or not self.is_sized
+        if is_plain and form.op is Op.RESHAPE and form.src[0].op is Op.BUFFER:
+            key = Op.RESHAPE, form.dtype, (nodes[self.places[0]],), form.arg
+            return new(key, form.arg)
+        exchange = {p: nodes[k] for p, k in zip(self.parameters, self.places, strict=True)}
+        node = self.form.substitute(exchange)
+        return node if is_plain or naming is None else exchanging(node, naming.back)
+
+    def shown(self, nodes: Mapping[int, UOp], naming: Naming | None) -> Tensor:
+        """The tensor over BUFFERs, with the numbers that Variables hold in this call."""
+        tensor = Tensor._from_node(self.node(nodes, naming))
+        tensor._requires_grad = self.asks  # which ends no gradient that is refused at its memory
+        return tensor
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Output, (self.form, self.places, self.asks)
+
+
+Origins = tuple[BufferSet, tuple[int, ...], tuple[int, ...]]
+Reference = Callable[[], Any]
+"""A weak reference to a tensor. That one may be gone is seen when an attribute of it is read."""
+
+
+class State(NamedTuple):
+    """A tensor that a replay requires to be as it was at the capture."""
+
+    tensor: Reference
+    node: UOp | None
+    """Its node, if the launches work on its memory; None of others around the function."""
+    requires_grad: bool | None
+    owner: Reference | None = None
+    """The tensor whose gradient it is."""
+
+
+class SideOutput(NamedTuple):
+    """A place outside where the function puts tensors: a box of its guard, or a gradient."""
+
+    value: Any
+    """The value that is put there, with an Output for each tensor."""
+    tensor: Reference | None
+    box: int = 0
+    place: int = 0
+
+
+class Expected:
+    """The tensors that a replay requires unchanged: nodes, flags and gradients at the capture."""
+
+    def __init__(self, recorded: RecordedCall) -> None:
+        self.scope: dict[str, Any] = {}
+        """The names in the code of `holds`."""
+        self.terms: list[str] = []
+        for place, entry in enumerate(recorded.state):
+            if entry.node is not None:
+                self.exchange(place, entry.node)
+                self.require(entry.tensor, f"_view.value is node{place}")
+            self.require(entry.tensor, f"_requires_grad is {entry.requires_grad}")
+            if entry.owner is not None:
+                self.require(entry.owner, f"_grad is {self.read(entry.tensor)}")
+        for reference, had_one in recorded.graded:
+            self.require(reference, f"_grad is {'not ' * had_one}None")
+
+    def read(self, reference: Reference) -> str:
+        """The text that reads a tensor, once."""
+        name, place = f"t{id(reference)}", f"at_{id(reference)}"
+        if place in self.scope:
+            return name
+        self.scope[place] = reference
+        return f"({name} := {place}())"
+
+    def require(self, reference: Reference, term: str) -> None:
+        """Add a term on an attribute of a tensor."""
+        self.terms.append(f"{self.read(reference)}.{term}")
+
+    @cached_property
+    def holds(self) -> Callable[[], bool]:
+        """A function, true if all tensors are alive, with the same nodes, flags and gradients.
+
+        It is one expression, compiled at the first replay: to read slots so takes less time than
+        by functions of C.
+        """
+        lines = ["def holds():", "    try:", f"        return {' and '.join(self.terms)}"]
+        lines += ["    except AttributeError:", "        return False"]  # one is gone
+        exec(compile("\n".join(lines), "expected", "exec"), self.scope)
+        found: Callable[[], bool] = self.scope["holds"]
+        return found
+
+    def exchange(self, place: int, node: UOp) -> None:
+        """From now on a tensor is expected to have another node."""
+        self.scope[f"node{place}"] = node
+
+
+class LeftGradients(NamedTuple):
+    """Gradients that a replay has left alone in their memory, one in each row of these columns. The
+    next one overwrites them, unless somebody saw one.
+    """
+
+    owners: Sequence[Reference] = ()
+    tensors: Sequence[Tensor] = ()
+    nodes: Sequence[UOp] = ()
+    """The nodes of the tensors."""
+    places: frozenset[int] = frozenset()
+    """Their indices among the outputs of the step."""
+    again: Mapping[Buffer, Buffer] = NOTHING
+    """For buffers of the captured step, those to be used again."""
+
+    def taken_back(self) -> LeftGradients:
+        """The tensors, given to their owners again, if nobody has seen one, so that all may be
+        overwritten; else none.
+        """
+        is_unseen = not any(map(IS_SEEN, self.tensors))
+        if is_unseen and all(map(is_, map(NODE, self.tensors), self.nodes)):
+            try:
+                deque(map(setattr, map(call, self.owners), GRADIENTS, self.tensors), maxlen=0)
+                return self
+            except AttributeError:  # an owner is gone
+                pass
+        return LeftGradients()
+
+
+IS_SEEN, NODE = map(attrgetter, ("_is_seen", "_view.value"))
+GRADIENTS: Final = repeat("_grad")
+
+
+class KeptResult:
+    """Memory and nodes of a result, in which a replay computes again if nobody else has them.
+
+    To make them anew takes as long as all else in a replay, and no explicit state tells when a
+    program drops a node: so their references are counted.
+    """
+
+    __slots__ = tuple("again count held nodes shown".split())
+
+    count: list[int]
+    """The number of references to them while nobody else has any."""
+
+    def __init__(self, recorded: RecordedCall, nodes: Mapping[int, UOp]) -> None:
+        result, outputs = recorded.result, recorded.step.outputs
+        self.nodes = nodes
+        self.again = {outputs[place]: buffer_of(node) for place, node in self.nodes.items()}
+        is_one = type(result) is Output and not result.is_sized and result.asks is None
+        self.shown = result.node(self.nodes, None) if is_one else None
+        """The node of the only tensor, if it asks for nothing and has one shape in all calls."""
+        self.held = [*nodes.values(), *self.again.values()]
+        self.held += [] if self.shown is None else [self.shown]
+
+    def is_free(self) -> bool:
+        """True if nobody else has them, and no write has ended their version."""
+        if [*map(getrefcount, self.held)] != self.count:
+            return False
+        return not any(map(versions.former.__contains__, self.nodes.values()))
+
+
+MOST_KEPT_BYTES: Final = 8 << 20
+"""Most memory of a result that is kept: the work on more takes longer than to make its nodes."""
+MOST_KEPT_RESULTS: Final = 2
+"""Results that are kept: while one is looked at, the next is computed."""
+COUNTS: Final = getattr(sys, "_is_gil_enabled", lambda: True)()
+"""True if reference counts tell whether others hold an object."""
+
+
+@dataclass(eq=False)
+class RecordedCall:
+    """A captured call: all that a replay needs."""
+
+    step: CapturedStep
+    result: Any
+    """The result, with an Output for each tensor."""
+    bindings: list[int | UOp | None]
+    """Bindings of the buffers of the step's outputs: each the number of an argument's buffer, the
+    BUFFER node of state, or None for new memory.
+    """
+    state: list[State] = field(default_factory=list)
+    """Tensors whose memory the launches work on, then others around the function."""
+    side_outputs: tuple[SideOutput, ...] = ()
+    """Places outside of the function where it stores tensors that outlive the call."""
+    graded: list[tuple[Reference, bool]] = field(default_factory=list)
+    """Tensors that it gives gradients, perhaps for a while, and whether they had one before."""
+    origins: Mapping[int, Origins] = field(default_factory=dict)
+    """For new outputs: memory that they were computed from and gradients would go to, the numbers
+    of buffers of arguments, and the places of other outputs.
+    """
+    expected: Expected | None = field(init=False)
+    """The comparison of `state`, `flags` and `side_outputs`; None where nothing is expected."""
+    gradients: LeftGradients = field(init=False, default=LeftGradients())
+    """Gradients that the last replay left in separate memory."""
+
+    def __post_init__(self) -> None:
+        expected = Expected(self)
+        self.expected = expected if expected.terms else None
+
+    def end_gradients(self, nodes: Mapping[int, UOp], given: Sequence[UOp]) -> None:
+        """Record of new outputs what they were computed from: a gradient that should go there, and
+        ends at a result, is refused. Gradients that are used again keep what was recorded before.
+        """
+        for place, (fixed, arguments, others) in self.origins.items():
+            if (node := nodes.get(place)) is not None:
+                found = [*map(given.__getitem__, arguments), *[nodes[p] for p in others]]
+                node._past = fixed | versions.references(found)
+
+    @cached_property
+    def shown(self) -> tuple[int, ...]:
+        """The places among the step's outputs that the result shows."""
+        return tuple(dict.fromkeys(p for leaf in leaves_of(self.result) for p in leaf.places))
+
+    @cached_property
+    def unshared(self) -> frozenset[Buffer]:
+        """New memory that the result alone shows, or one tensor left outside."""
+        left = leaves_of([side.value for side in self.side_outputs])
+        places = [*self.shown, *[place for output in left for place in output.places]]
+        used = Counter([self.step.outputs[place] for place in places])
+        return frozenset([buffer for buffer in self.step.fresh_outputs if used[buffer] == 1])
+
+    @cached_property
+    def keeps_results(self) -> bool:
+        """True if results have their memory alone, and it is little."""
+        found = [self.step.outputs[place] for place in self.shown]
+        is_little = 0 < sum(buffer.nbytes for buffer in found) <= MOST_KEPT_BYTES
+        return COUNTS and is_little and self.unshared.issuperset(found)
+
+    def keep(self, nodes: Mapping[int, UOp]) -> KeptResult:
+        """Keep a new result, of which nobody else knows yet."""
+        made = KeptResult(self, nodes)
+        made.count = [*map(getrefcount, made.held)]
+        kept = self.step.kept_results
+        kept[:] = [*kept, made][-MOST_KEPT_RESULTS:]
+        return made
+
+    @cached_property
+    def outputs(self) -> list[Output]:
+        """The Outputs of the result, then those left outside."""
+        return leaves_of((self.result, *[side.value for side in self.side_outputs]))
+
+    @cached_property
+    def kinds(self) -> dict[int, UOp]:
+        """For each output of the step, a BUFFER node of its kind."""
+        found: dict[int, UOp] = {}
+        for output in self.outputs:
+            found |= dict(zip(output.places, output.parameters, strict=True))
+        return found
+
+    @cached_property
+    def overwritable(self) -> frozenset[int]:
+        """Numbers of gradients in memory of their own, which later replays may overwrite."""
+        return frozenset(
+            [
+                number
+                for number, side in enumerate(self.side_outputs)
+                if side.tensor and type(side.value) is Output
+                if side.value.form.op is Op.BUFFER or side.value.form.src[0].op is Op.BUFFER
+                if self.step.outputs[side.value.places[0]] in self.unshared
+            ]
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return RecordedCall, (
+            self.step,
+            self.result,
+            [b if type(b) is int else None for b in self.bindings],
+            [],
+            (),
+            [],
+            {place: (frozenset(), *found) for place, (_, *found) in self.origins.items()},
+        )
+
+
+def node_of(recorded: RecordedCall, place: int, buffer: Buffer, given: Sequence[UOp]) -> UOp:
+    """The BUFFER node of an output: that of an argument, of state, or a new one."""
+    bound = recorded.bindings[place]
+    if bound is None:
+        node = made_anew(recorded.kinds[place])
+        buffers[node] = buffer
+        if buffer in recorded.step.used:
+            recorded.bindings[place] = node
+        return node
+    if not isinstance(bound, UOp):
+        return versions.current(given[bound])
+    if versions.is_former(bound):
+        bound = recorded.bindings[place] = versions.latest(bound)
+    return bound
+
+
+def leaves_of(result: Any) -> list[Output]:
+    """The Outputs in a recorded result."""
+    found: list[Output] = []
+    rebuilt(result, Output, found.append)
+    return found

@@ -1,0 +1,84 @@
+"""Change tracking: which tensors a thread changes during a capture or a group of atomic writes.
+
+Floor 5. A capture has a change set (`change_sets.py`), to which threads report here. A write that
+the function has written down is computed in its capture, not by another thread. Atomic writes are
+rolled back by an undo log. See docs/threads.md.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from tinycore.uop.node import UOp
+
+if TYPE_CHECKING:
+    from tinycore.tensor.capture.change_sets import ChangeSet
+    from tinycore.tensor.core import Core
+    from tinycore.tensor.storage.storage import Storage, View
+
+
+change_sets: Final[dict[int, ChangeSet]] = {}
+"""The change sets of captures in progress in all threads, by id."""
+
+
+def own_sets() -> list[ChangeSet]:
+    """The change sets of this thread."""
+    return [s for s in list(change_sets.values()) if s.is_own]
+
+
+def record_changes(tensors: Iterable[Core]) -> None:
+    """Record that this thread is about to change the nodes of tensors."""
+    for change_set in list(change_sets.values()):
+        for tensor in tensors:
+            change_set.note_change(tensor)
+
+
+def record_made(tensor: Core) -> None:
+    """Record that this thread has made a tensor."""
+    for change_set in list(change_sets.values()):
+        change_set.note_made(tensor)
+
+
+def record_gradient(tensor: Core) -> None:
+    """Record that this thread is about to give a tensor a gradient, or to take it away."""
+    for change_set in own_sets():
+        change_set.note_gradient(tensor)
+
+
+def record_bound(memory: Iterable[UOp]) -> None:
+    """Record the BUFFERs that a computation of this thread works on."""
+    for change_set in own_sets():
+        change_set.note_bound(memory)
+
+
+def changed_elsewhere() -> set[int]:
+    """The ids of tensors that captures of other threads have made or changed."""
+    others = [s.changed for s in list(change_sets.values()) if not s.is_own]
+    return set().union(*others)  # at once, in C
+
+
+def tensors_elsewhere() -> set[int]:
+    """The ids of tensors that no value computed by this thread may enter: those of captures of
+    other threads, and in a capture those that others have made since it began.
+    """
+    return changed_elsewhere().union(*[{*list(s.made)} - s.changed for s in own_sets()])
+
+
+class UndoLog:
+    """The former values of what a thread has written to since the log was opened."""
+
+    def __init__(self) -> None:
+        self.values: dict[Storage, UOp] = {}
+        self.views: dict[Core, Storage | View] = {}
+        """Tensors that show something else since."""
+
+
+class Undo(threading.local):
+    """The undo logs of the atomic writes that this thread is in. `undo` is the one instance."""
+
+    logs: tuple[UndoLog, ...] = ()
+
+
+undo: Final = Undo()

@@ -1,0 +1,181 @@
+"""Living tensors: which show some nodes, and replacement of nodes in all their graphs.
+
+Floor 5. A realization changes the graphs of all storages that have what was computed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from functools import partial, wraps
+from operator import call
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from tinycore.tensor import graph
+from tinycore.tensor.aliases import base_of_view, buffers_below
+from tinycore.tensor.autograd import history, versions
+from tinycore.tensor.autograd.gradient_sources import origin
+from tinycore.tensor.autograd.history import WRITTEN
+from tinycore.tensor.storage.change_tracking import change_sets, record_gradient, tensors_elsewhere
+from tinycore.tensor.storage.storage import (
+    Storage,
+    exchange,
+    storage_at,
+    view_of,
+    waiting_storages,
+    walking,
+)
+from tinycore.tensor.storage.views import is_shared
+from tinycore.uop.movement import base_of
+from tinycore.uop.node import UOp, candidates_above
+from tinycore.uop.op import Op
+
+if TYPE_CHECKING:
+    from tinycore.tensor.core import Core
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def while_walking(function: Callable[P, R]) -> Callable[P, R]:
+    """A function that looks at living tensors, whose references are gone before `walking` is free.
+
+    Its result must hold no tensor of another thread.
+    """
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        with walking:
+            return function(*args, **kwargs)
+
+    return call
+
+
+def tensors_over(
+    nodes: Iterable[UOp], is_asked: Callable[[Storage], bool] = lambda _: True
+) -> list[Core]:
+    """Living tensors that are views of the BUFFERs among some nodes, in the version there or the
+    present one, or more than memory, and asked for then.
+    """
+    found = {s: None for s in waiting_storages() if is_asked(s)}
+    for node in nodes:
+        for version in (node, versions.current(node)) if node.op is Op.BUFFER else ():
+            if (storage := storage_at(version)) is not None:
+                found[storage] = None
+    return [tensor for storage in found for tensor in storage.tensors()]
+
+
+@while_walking
+def buffers_of_parameters(memory: Iterable[UOp]) -> list[UOp]:
+    """The BUFFERs and identities of tensors over some memory that require a gradient."""
+    return buffers_shown(t for t in tensors_over(memory) if t.requires_grad)
+
+
+def buffers_shown(tensors: Iterable[Core]) -> list[UOp]:
+    """The bases that tensors show, with their BUFFERs, and the identities of those with OWNs."""
+    return [
+        n
+        for t in tensors
+        for n in (base_of_view(t.uop), *buffers_below(t.uop), *t._view.owned[-1:])
+    ]
+
+
+def tensors_shown_in(nodes: Collection[UOp]) -> list[Core]:
+    """Living tensors that are among some nodes, or whose former content is."""
+    equal, before = history.parts_in(nodes)
+    bases = {*map(base_of_view, nodes)}
+
+    def may_be(storage: Storage) -> bool:
+        base = base_of_view(storage.value)
+        return base in bases or base.op in WRITTEN or storage.is_owned
+
+    found = tensors_over(map(origin, nodes), may_be)
+    return [t for t in found if equal(t.uop) or before(t._shown)]
+
+
+def give_gradients(
+    tensors: Sequence[Core], gradients: Sequence[Core], *others: Callable[[], object]
+) -> None:
+    """Give tensors other gradients, and call `others`, which are functions of C: no interrupt comes
+    between two of them.
+    """
+    if change_sets:
+        for tensor in tensors:
+            record_gradient(tensor)
+    former = [tensor._grad for tensor in tensors]  # whose end may run Python
+    pairs = zip(tensors, gradients, strict=True)
+    steps: list[Callable[[], Any]] = [partial(setattr, t, "_grad", g) for t, g in pairs]
+    deque(map(call, steps + list(others)), maxlen=0)
+    del former
+
+
+@while_walking
+def replace_nodes(replacements: dict[UOp, UOp], owners: Container[int] = frozenset()) -> None:
+    """Replace nodes by their values in the graphs of all living tensors.
+
+    Where tensors that are no views of each other come to show the same memory by that, it belongs
+    to those among `owners`, which are ids; the others keep the value. Captures compute their values
+    themselves, and share memory with no other thread but for writes that are done; a storage that
+    no tensor shows yet may be of one of them.
+    """
+    changed = {old: new for old, new in replacements.items() if old is not new}
+    storages = waiting_storages() if changed else []
+    if change_sets:
+        shown = [(s, list(s.views)) for s in storages]  # before a capture is asked what it has made
+        elsewhere = tensors_elsewhere()
+        theirs = {s for s, views in shown if not views or not elsewhere.isdisjoint(views)}
+        done = {old: new for old, new in changed.items() if old.op is Op.ASSIGN}
+        replace_in([s for s in storages if s in theirs], done, owners)
+        storages = [s for s in storages if s not in theirs]
+    replace_in(storages, changed, owners)
+
+
+def replace_in(
+    storages: list[Storage], changed: dict[UOp, UOp], owners: Container[int] = frozenset()
+) -> None:
+    """Replace nodes in the values of some storages; `owners` are as for `replace_nodes`."""
+    if not storages or not changed:
+        return
+    before = {s: s.value for s in storages}
+    found = {s: changed[old] for s, old in before.items() if old in changed}
+    alone: dict[Storage, Core] = {}
+    if len(found) < len(storages):
+        rest = [s for s in storages if s not in found]
+        alone = {s: tensor for s in rest if (tensor := s.alone()) is not None}
+        roots = {s: alone[s].uop if s in alone else before[s] for s in rest}
+        whole = UOp.sink(*candidates_above([*roots.values()], changed))
+        after = dict(zip(whole.src, graph.replace_nodes(whole, changed).src, strict=True))
+        found |= {s: new for s, n in roots.items() if (new := after.get(n, n)) is not n}
+    keep_apart(found, owners)
+    for storage, node in found.items():
+        shown = alone[storage].uop if storage in alone else before[storage]
+        versions.move(base_of(shown), origin(base_of_view(node)))
+    publish({s: n for s, n in found.items() if s.value is before[s]}, alone)  # or it has moved on
+
+
+def publish(found: dict[Storage, UOp], alone: Mapping[Storage, Core]) -> None:
+    """Give storages their values with nodes replaced, or tensors that showed a part `alone`."""
+    exchange({s: node for s, node in found.items() if s not in alone} if alone else found)
+    for storage, node in found.items():
+        base = base_of_view(node)
+        if storage in alone:
+            alone[storage]._move(view_of(node))
+        elif storage_at(base) not in (storage, None):  # of which its tensors are views now
+            for tensor in storage.tensors():
+                tensor._move(view_of(tensor.uop))
+
+
+def keep_apart(found: dict[Storage, UOp], owners: Container[int]) -> None:
+    """Leave memory to one of the storages that get it, an owner's; others keep the value alone."""
+    if len(found) == 1 and storage_at(base_of_view(*found.values())) is None:
+        return  # as mostly
+    arrived: dict[UOp, list[Storage]] = {}
+    for storage, node in found.items():
+        if is_shared(base := base_of_view(node)) and not is_shared(storage.base):
+            arrived.setdefault(base, []).append(storage)
+    for base, storages in arrived.items():
+        owned = [s for s in storages if any(key in owners for key in s.views)]
+        owner = storage_at(base) or (owned or storages)[0]  # a run that is published again has one
+        for storage in storages:
+            if storage is not owner:
+                found[storage] = graph.equal_value(found[storage])

@@ -1,0 +1,264 @@
+"""Storages: what tensors show, and the only thing that a write changes.
+
+Floor 5. A storage is a group of aliases: its value is a node, and all its views derive theirs from
+it, so that one attribute store is a write that each of them sees. Two tensors over the same memory
+have the same storage, however they were made; equal values that are still to be computed do not.
+See docs/aliasing.md.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Mapping, Sequence
+from copy import copy
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Final
+from weakref import WeakValueDictionary
+
+from tinycore._locks import recursive_lock
+from tinycore.tensor import graph
+from tinycore.tensor.aliases import VIEW_OPS, base_of_view, buffers_below
+from tinycore.tensor.storage.change_tracking import change_sets, record_changes, undo
+from tinycore.tensor.storage.views import SHARED, is_shared, movement_above, shows_repeated
+from tinycore.uop.movement import base_of
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+
+if TYPE_CHECKING:
+    from tinycore.tensor.core import Core
+
+walking: Final = recursive_lock()
+"""Held while a thread refers to tensors of others, which live no longer than their own wants it to
+one that looks for them: what would read memory, or outlives a captured function.
+"""
+waiting: Final[dict[int, weakref.ref[Storage]]] = {}
+"""Storages that are more than memory, and some that were, by number."""
+of_memory: Final[dict[int, weakref.ref[Storage]]] = {}
+"""Storages of memory, and of copies that will have some, by the id of their base."""
+of_parts: Final[WeakValueDictionary[int, Storage]] = WeakValueDictionary()
+"""Storages of memory on several devices, by the ids of its BUFFERs, and some that were."""
+numbers: Final = count()
+
+
+class Storage:
+    """A group of aliases. It is the view of itself that shows all."""
+
+    owned: Sequence[UOp] = ()
+    __slots__ = tuple("__weakref__ is_owned is_viewed number refusal value views".split())
+
+    def __init__(self, value: UOp) -> None:
+        self.value = value
+        """The present version: an immutable node."""
+        self.views: dict[int, weakref.ref[Core]] = {}
+        """The living tensors that show it, by id."""
+        self.refusal: str | None = None
+        """The message of a write to what is no memory and shows other elements."""
+        self.is_viewed = False
+        """True if tensors may show a part of it."""
+        self.is_owned = False
+        """True if tensors may show it as nodes of their own, which graphs of former memory have."""
+        self.number = next(numbers)
+
+    @property
+    def storage(self) -> Storage:
+        """Itself."""
+        return self
+
+    @property
+    def base(self) -> UOp:
+        """The memory or copy that it shows; of any other value the value itself."""
+        base = base_of_view(self.value)
+        return base if base.op in graph.MEMORY or is_shared(base) else self.value
+
+    def tensors(self) -> list[Core]:
+        """The living tensors that show it."""
+        views = list(self.views.values())
+        return [t for r in views if (t := r()) is not None and t._view.storage is self]
+
+    def alone(self) -> Core | None:
+        """The one tensor that shows it, if that shows a part of what is no memory, each element
+        once at most.
+        """
+        if not self.is_viewed:
+            return None
+        views = list(self.views.values())
+        tensor = views[0]() if len(views) == 1 else None
+        if tensor is None or tensor._view is self or graph.is_memory(base_of_view(self.value)):
+            return None
+        return None if shows_repeated(tensor.uop, self.value) else tensor
+
+    def root(self) -> UOp:
+        """The node that is computed for it."""
+        return self.value if (tensor := self.alone()) is None else tensor.uop
+
+    def write(self, value: UOp, views: Mapping[Core, Storage | View] = {}) -> None:
+        """Take another value, and let tensors be other views; failing atomic writes undo it."""
+        for log in undo.logs:
+            log.values.setdefault(self, self.value)
+            for tensor in views:
+                log.views.setdefault(tensor, tensor._view)
+        exchange({self: value}, views)
+
+    def enter(self, value: UOp, base: UOp) -> Storage:
+        """Enter the tensor under the memory that it shows, or is about to show; returns itself."""
+        if base.op is BUFFER or is_shared(base):
+            key = id(base)
+            if storage_at(base) is None:
+                of_memory[key] = weakref.ref(self, partial(of_memory.pop, key))
+        if base.op is Op.MULTI:
+            of_parts.update({id(part): self for part in buffers_below(base)})
+        if value is not base or base.op is not BUFFER:
+            self.wait()
+        return self
+
+    def wait(self) -> None:
+        """Be among those that the next query looks at."""
+        number = self.number
+        if number not in waiting:
+            waiting[number] = weakref.ref(self, partial(waiting.pop, number))
+
+    def renumbered(self, numbers: object) -> Storage:
+        """Itself: it shows no node of one tensor."""
+        return self
+
+    def forget(self) -> None:
+        """Nothing is derived here."""
+
+
+class View:
+    """The elements that a tensor shows of a storage: a path of movement ops, DETACHs and OWNs."""
+
+    __slots__ = ("last", "owned", "path", "shape", "storage")
+
+    def __init__(self, storage: Storage, node: UOp, steps: list[UOp]) -> None:
+        self.storage = storage
+        self.shape = (steps[-1].src[0] if steps else node).shape
+        self.path = tuple([graph.Movement(n.op, n.arg, n.shape) for n in reversed(steps)])
+        self.last: tuple[UOp, UOp] | None = storage.value, node
+        storage.is_viewed = True
+        self.owned = [graph.identity(n.argument) for n in self.path if n.op is OWN]
+        """The identities by which ended gradients know tensors."""
+        if self.owned:
+            with walking:
+                storage.is_owned = True
+                storage.wait()
+
+    @property
+    def value(self) -> UOp:
+        """Its node, derived from the present version."""
+        whole = self.storage.value
+        last = self.last
+        if last is not None and last[0] is whole:
+            return last[1]
+        node = graph.moved_along(graph.reshape(whole, self.shape), self.path)
+        self.last = whole, node
+        return node
+
+    def renumbered(self, numbers: Mapping[object, int]) -> View:
+        """The same view by nodes of one tensor that have other numbers."""
+        view = copy(self)
+        steps = [s._replace(argument=numbers.get(s.argument, s.argument)) for s in self.path]
+        view.path, view.last = tuple(steps), None
+        view.owned = [graph.identity(numbers.get(n.arg, n.arg)) for n in self.owned]
+        return view
+
+    def forget(self) -> None:
+        """Keep no former version alive."""
+        self.last = None
+
+
+def exchange(values: Mapping[Storage, UOp], views: Mapping[Core, Storage | View] = {}) -> None:
+    """Give storages other values, and tensors other views of them, all or none: no interrupt comes
+    between two of them.
+    """
+    if change_sets:
+        record_changes([tensor for storage in values for tensor in storage.tensors()])
+    changed, new = [*values, *views], [*values.values(), *views.values()]
+    names = ["value"] * len(values) + ["_view"] * len(views)
+    former = [*map(getattr, changed, names)]  # whose end may run Python
+    with walking:  # else a query could forget one
+        for storage, value in values.items():
+            storage.enter(value, base_of_view(value))
+        deque(map(setattr, changed, names, new), maxlen=0)  # all of it is C
+    for storage, old in zip(values, former, strict=False):
+        if old.op in SHOWING:
+            base = base_of_view(old)
+            if base is not base_of_view(storage.value) and storage_at(base) is storage:
+                of_memory.pop(id(base), None)
+        for reference in list(storage.views.values()) if storage.is_viewed else ():
+            if (tensor := reference()) is not None:
+                tensor._view.forget()
+
+
+def view_in(storage: Storage, node: UOp) -> Storage | View | None:
+    """The view of a storage that a node is; None if it is none."""
+    value = storage.value
+    if node is value:
+        return storage
+    steps = movement_above(node, value)
+    return None if steps is None else View(storage, node, steps)
+
+
+def view_of(node: UOp) -> Storage | View:
+    """The storage of the memory that a node shows, or the view of one; else a new storage."""
+    op, key = node.op, id(node)
+    if op is BUFFER and key not in of_memory:  # as `enter`, without its calls: results of replays
+        new = Storage(node)
+        of_memory[key] = weakref.ref(new, partial(of_memory.pop, key))
+        return new
+    if op not in SHOWING:
+        new = Storage(node)
+        waiting[new.number] = weakref.ref(new, partial(waiting.pop, new.number))
+        return new
+    base = base_of_view(node)
+    if (storage := storage_at(base)) is None:
+        if base.op is BUFFER or is_shared(base):
+            value = node if base_of(node) is base else base
+        else:
+            value = graph.below_own(node)
+        storage = Storage(value).enter(value, base)
+    return view_in(storage, node) or Storage(node).enter(node, base)
+
+
+def storage_at(base: UOp) -> Storage | None:
+    """The storage of some memory, or copy that will have some."""
+    found = None if (reference := of_memory.get(id(base))) is None else reference()
+    # an interrupted write may have left what another node at the same place has
+    return None if found is None or base_of_view(found.value) is not base else found
+
+
+def storages_over(memory: UOp) -> list[Storage]:
+    """The storages of a BUFFER, and of memory that it is a part of."""
+    found = [storage_at(memory), of_parts.get(id(memory))]
+    return [s for s in found if s is not None and memory in buffers_below(s.base)]
+
+
+def waiting_storages() -> list[Storage]:
+    """The storages that are more than memory for all that show them, in order of creation."""
+    found = []
+    with walking:
+        for number in sorted(waiting):  # a list of these makes no object that ends storages
+            reference = waiting.get(number)
+            storage = None if reference is None else reference()
+            if storage is not None and (storage.is_owned or is_waiting(storage.value)):
+                found.append(storage)
+            else:
+                waiting.pop(number, None)
+    return found
+
+
+def is_waiting(node: UOp) -> bool:
+    """True if a node is more than one buffer under some shape."""
+    return base_of(node).op is not BUFFER
+
+
+def waiting_tensors() -> list[Core]:
+    """Living tensors that show more than one buffer under some shape."""
+    return [tensor for storage in waiting_storages() for tensor in storage.tensors()]
+
+
+BUFFER, OWN = Op.BUFFER, Op.OWN
+SHOWING: Final = VIEW_OPS | SHARED
+"""Ops of nodes that may show memory."""
