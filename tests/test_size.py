@@ -20,10 +20,10 @@ sys.path.append(str(ROOT))  # last: what is installed comes first
 from benchmarks.size import folder_sizes, sums  # noqa: E402
 
 BUDGETS: Final = {
-    "tinycore": 19_954,
+    "tinycore": 20_120,
     "tinycore/array_api": 10_902,
     "tinycore/builtin": 14_513,
-    "tinycore/cli": 9_700,
+    "tinycore/cli": 9_788,
     "tinycore/device": 20_223,
     "tinycore/engine": 21_069,
     "tinycore/lower": 47_116,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 476_253
+SUM: Final = 476_507
 """The budgets of the core together."""
-FLOORS: Final = 438_394
+FLOORS: Final = 438_538
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

@@ -17,7 +17,7 @@ from typing import Final
 
 from tinycore._locks import in_child
 
-EXIT_SECONDS = 60.0
+EXIT_SECONDS: Final = 60.0
 """Time that the end of the process waits for a thread that is in the middle of a job."""
 
 at_work: Final[list[SimpleQueue[None]]] = []

@@ -40,14 +40,14 @@ __all__ = [
     "numpy",
 ]
 
-_REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_REFERENCE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
-FORK_SECONDS = 10.0
+FORK_SECONDS: Final = 10.0
 """Longest time that a fork waits for the imports of other threads."""
 importing: Final[list[int]] = []
 """The threads that import a module, once for each: in a forked child such a module stays locked."""
-gate = lock()
+gate: Final = lock()
 """Held from before a fork until after it: no thread begins to import in between."""
 
 

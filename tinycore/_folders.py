@@ -19,21 +19,21 @@ import stat
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import BinaryIO, Final, Self
 
-EXAMINED = os.name == "posix"
+EXAMINED: Final = os.name == "posix"
 """True where owners and modes say who may write, and folders have descriptors."""
 
-FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
-PASSING = FOLDER | getattr(os, "O_PATH", 0)
+FOLDER: Final = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
+PASSING: Final = FOLDER | getattr(os, "O_PATH", 0)
 """Flags for a folder on the way; by O_PATH it need not be readable, as /home often is not."""
-NO_LINK = getattr(os, "O_NOFOLLOW", 0)
-FILE = NO_LINK | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0)
+FILE: Final = NO_LINK | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 """A named pipe in the place of a file is opened without waiting for its writer."""
-MOST_LINKS = 40
+MOST_LINKS: Final = 40
 """Links on the way to a folder, as many as Linux follows."""
-OWNER_ONLY = 0o700
-BLOCK_BYTES = 512
+OWNER_ONLY: Final = 0o700
+BLOCK_BYTES: Final = 512
 """Unit of `st_blocks`."""
 
 

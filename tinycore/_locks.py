@@ -18,14 +18,14 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
-Busy = Empty
+Busy: Final = Empty
 """Raised on entering `Turn.at_once` or `Turn.soon` while another frame has the turn."""
-TURN_SECONDS = 0.1
+TURN_SECONDS: Final = 0.1
 """Time to wait for a turn, which is held for microseconds, or while a device is waited for."""
 
 locks: Final[dict[int, weakref.ref[Any]]] = {}
 """Every living lock and Turn that was made here, by id; a WeakSet would run more Python."""
-writing = threading.RLock()
+writing: Final = threading.RLock()
 """Held by the one thread that writes to memory of tensors, until these show the change."""
 renewals: Final[list[Callable[[], None]]] = []
 """Further actions to take in a forked child."""
@@ -51,7 +51,7 @@ def lock() -> threading.RLock:
     return made
 
 
-recursive_lock = lock
+recursive_lock: Final = lock
 """The name by which plugins ask for a lock that its owner may acquire again."""
 
 

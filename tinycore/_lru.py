@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
-versions = itertools.count()
+versions: Final = itertools.count()
 """Numbers of tables and of their states, of which no two are the same."""
 
 Key = TypeVar("Key", bound=Hashable)

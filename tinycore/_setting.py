@@ -14,9 +14,9 @@ from typing import Any, Final, Generic, TypeVar, overload
 
 from tinycore.errors import SettingError
 
-PREFIX = "TINYCORE_"
+PREFIX: Final = "TINYCORE_"
 
-OF_ANY_PROGRAM = frozenset({"DEBUG", "TRACE"})
+OF_ANY_PROGRAM: Final = frozenset({"DEBUG", "TRACE"})
 """Variables that many programs read: a value that we do not know is reported and ignored."""
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class Overrides(dict[str, Any]):
         return process[name]
 
 
-process = Process()
+process: Final = Process()
 current: Final[ContextVar[dict[str, Any]]] = ContextVar("tinycore settings", default=process)
 
 in_force: Final[Callable[[], dict[str, Any]]] = current.get
@@ -215,8 +215,8 @@ class PluginSettings:
 
 # The kinds of setting
 
-_OFF = frozenset({"0", "false", "no", "off"})
-_ON = frozenset({"1", "true", "yes", "on"})
+_OFF: Final = frozenset({"0", "false", "no", "off"})
+_ON: Final = frozenset({"1", "true", "yes", "on"})
 
 
 def switch(default: bool, doc: str) -> Setting[bool]:

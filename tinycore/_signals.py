@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final
 
-WORDS = "INT TERM HUP USR1 USR2 ALRM CHLD VTALRM PROF QUIT".split()
-SIGNALS = tuple(
+WORDS: Final = "INT TERM HUP USR1 USR2 ALRM CHLD VTALRM PROF QUIT".split()
+SIGNALS: Final = tuple(
     int(getattr(signal, f"SIG{word}")) for word in WORDS if hasattr(signal, f"SIG{word}")
 )
 """Signals that programs handle; to ask for all there are takes 7 us."""
@@ -26,7 +26,7 @@ handler_of: Final[Callable[[int], Any]] = native.getsignal
 """`signal.getsignal` without the enumerations that it makes of numbers, ten times as fast."""
 set_handler: Final[Callable[[int, Any], Any]] = native.signal
 """`signal.signal` likewise."""
-NOT_DEFERRED = frozenset((0, 1, None, signal.default_int_handler))
+NOT_DEFERRED: Final = frozenset((0, 1, None, signal.default_int_handler))
 """Handlers that are not a program's own: the system's, of nobody, and Python's of Ctrl-C."""
 
 

@@ -12,27 +12,31 @@ from collections.abc import Iterable
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
+from typing import Final
 
 from tinycore.config import reader_of, settings
 
-HERE = Path(__file__).parent
+HERE: Final = Path(__file__).parent
 
-INDECISIVE_SETTINGS = frozenset(
+INDECISIVE_SETTINGS: Final = frozenset(
     "DEBUG TRACE VIZ NO_COLOR VERIFY DEV LRU NULL_ALLOW_COPYOUT DATA_DIR TINYCORE_PLUGINS "
     "TINYCORE_PLUGINS_DENY TINYCORE_STRICT TRAINING JIT DEFAULT_FLOAT DEFAULT_INT CCACHE CACHE_DIR "
     "CACHE_SIZE WAIT_TIMEOUT_MS BEAM BEAM_SECONDS TUNED PARALLEL".split()
 )
 """Settings that affect neither how a given graph is scheduled nor how a kernel is lowered; new
 settings are assumed to. BEAM and TUNED choose a plan, which has a place in keys of its own."""
-DECISIVE_SETTINGS = tuple(s.name for s in settings if s.name not in INDECISIVE_SETTINGS)
+DECISIVE_SETTINGS: Final = tuple(s.name for s in settings if s.name not in INDECISIVE_SETTINGS)
 """The names of all other settings of the core."""
 
-decisive_values = reader_of(DECISIVE_SETTINGS)
+decisive_values: Final = reader_of(DECISIVE_SETTINGS)
 """Their values now, for keys of tables in memory."""
 
-ABOVE_TENSOR = tuple("__init__.py __main__.py array_api cli groups.py helpers.py linalg nn".split())
+ABOVE_TENSOR: Final = (
+    *("__init__.py", "__main__.py", "groups.py", "helpers.py"),
+    *("array_api", "cli", "linalg", "nn"),
+)
 """The parts of this package on floors above that of tensors."""
-ABOVE_ENGINE = ("tensor", *ABOVE_TENSOR)
+ABOVE_ENGINE: Final = ("tensor", *ABOVE_TENSOR)
 """The parts of this package on floors above the engine's."""
 
 

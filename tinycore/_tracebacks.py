@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from types import FunctionType, ModuleType, TracebackType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from tinycore._setting import in_force
 from tinycore.errors import (
@@ -28,11 +28,11 @@ from tinycore.errors import (
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-FAULTS = (CacheError, CompileError, ScheduleError, VerifyError)
+FAULTS: Final = (CacheError, CompileError, ScheduleError, VerifyError)
 """Errors of this family whose every frame belongs into a report."""
-ENTRIES = ("__init__", "__call__", "__setattr__", "step")
+ENTRIES: Final = ("__init__", "__call__", "__setattr__", "step")
 """Methods of layers and optimizers that a program calls."""
-DEPENDENCIES = sys.stdlib_module_names | {"numpy"}
+DEPENDENCIES: Final = sys.stdlib_module_names | {"numpy"}
 """Packages whose functions this one calls."""
 
 

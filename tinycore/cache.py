@@ -27,25 +27,25 @@ from tinycore.config import settings
 from tinycore.errors import CacheError, SettingError
 from tinycore.trace import Trace
 
-FORMAT = 1
+FORMAT: Final = 1
 """Version of the files' layout, in the folder's name: another version never reads these files."""
 
-_MAGIC = b"tinycore"
-_DIGEST_BYTES = 20
-_HEADER_BYTES = len(_MAGIC) + _DIGEST_BYTES
-_GROUP = re.compile("[0-9a-f]{2}")
+_MAGIC: Final = b"tinycore"
+_DIGEST_BYTES: Final = 20
+_HEADER_BYTES: Final = len(_MAGIC) + _DIGEST_BYTES
+_GROUP: Final = re.compile("[0-9a-f]{2}")
 """Name of a folder of entries: the first digits of their keys' hashes."""
-_ENTRY = re.compile("[0-9a-f]{38}")
+_ENTRY: Final = re.compile("[0-9a-f]{38}")
 """Name of an entry: the rest of the digits."""
-_TEMPORARY = ".writing-"
-_SWEPT = ".swept"
+_TEMPORARY: Final = ".writing-"
+_SWEPT: Final = ".swept"
 """A file whose modification time is that of the last sweep by any process."""
-_ABANDONED_SECONDS = 3600.0
-_TOUCH_SECONDS = 3600.0
-_SWEEP_SECONDS = 3600.0
-_KEEP_SHARE = 0.8
-_SWEEP_SHARE = 1 / 16
-_BLOCK_BYTES = 4096
+_ABANDONED_SECONDS: Final = 3600.0
+_TOUCH_SECONDS: Final = 3600.0
+_SWEEP_SECONDS: Final = 3600.0
+_KEEP_SHARE: Final = 0.8
+_SWEEP_SHARE: Final = 1 / 16
+_BLOCK_BYTES: Final = 4096
 """Least bytes that a file takes on most disks."""
 
 trace = Trace("cache")

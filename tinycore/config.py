@@ -94,10 +94,10 @@ CHANNELS: Final[dict[str, tuple[int, str]]] = {
 }
 """Trace channels: the DEBUG level that turns each on (0: only TRACE=name does), what it prints."""
 
-_FLOATS = {"float16": "float16", "half": "float16", "bfloat16": "bfloat16"} | {
+_FLOATS: Final = {"float16": "float16", "half": "float16", "bfloat16": "bfloat16"} | {
     "float32": "float32", "float": "float32", "float64": "float64", "double": "float64",
 }  # fmt: skip
-_INTS = {"int8": "int8", "char": "int8", "int16": "int16", "short": "int16"} | {
+_INTS: Final = {"int8": "int8", "char": "int8", "int16": "int16", "short": "int16"} | {
     "int32": "int32", "int": "int32", "int64": "int64", "long": "int64",
 }  # fmt: skip
 
@@ -181,7 +181,7 @@ class Settings:
         return iter(rows.values())
 
 
-settings = Settings()
+settings: Final = Settings()
 """Settings as attributes: `settings.DEBUG`. Assigning changes the innermost Context, or, outside
 one, the whole process."""
 
@@ -297,13 +297,13 @@ def cpu_count() -> int:
     return settings.CPU_COUNT or usable_processors()
 
 
-_SHORT = 5
+_SHORT: Final = 5
 """Names with fewer letters are one edit from anything, so no guess is made: DEV, LRU, JIT."""
-_OF_OTHERS = frozenset({"CCACHE_DIR"})
+_OF_OTHERS: Final = frozenset({"CCACHE_DIR"})
 """Variables of other programs that happen to be one edit from ours."""
 
 
-OF_TINYGRAD = {
+OF_TINYGRAD: Final = {
     "CACHEDB": "CACHE_DIR",
     "CACHELEVEL": "CCACHE=0 for no cache",
     "FUSE_OPTIM": "the argument fused=True of an optimizer",
@@ -316,7 +316,7 @@ OF_TINYGRAD = {
     "WINO": "nothing: plans of convolutions are chosen by what they cost",
 }
 """Settings of tinygrad, and what has their effect here."""
-_OF_MANY_PROGRAMS = frozenset({"PROFILE", "SPEC", "TC"})
+_OF_MANY_PROGRAMS: Final = frozenset({"PROFILE", "SPEC", "TC"})
 """Variables of tinygrad that other programs read, too: NAME=1 alone is told."""
 
 

@@ -23,7 +23,7 @@ from hashlib import blake2b, file_digest
 from http.client import HTTPException
 from pathlib import Path
 from types import SimpleNamespace
-from typing import IO, TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import IO, TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 from tinycore._folders import Folder, UntrustedFolder
 from tinycore.cache import cache_folder
@@ -89,19 +89,19 @@ __all__ = [
 T = TypeVar("T")
 Default = TypeVar("Default", bool, int, float, str)
 
-BEAM = Settings.BEAM
-DEBUG = Settings.DEBUG
-DEV = Settings.DEV
-IMAGE = Settings.IMAGE
-JIT = Settings.JIT
-NOOPT = Settings.NOOPT
-TRAINING = Settings.TRAINING
+BEAM: Final = Settings.BEAM
+DEBUG: Final = Settings.DEBUG
+DEV: Final = Settings.DEV
+IMAGE: Final = Settings.IMAGE
+JIT: Final = Settings.JIT
+NOOPT: Final = Settings.NOOPT
+TRAINING: Final = Settings.TRAINING
 
-OSX = sys.platform == "darwin"
+OSX: Final = sys.platform == "darwin"
 
-prod = math.prod
+prod: Final = math.prod
 
-_run = Trace("run")
+_run: Final = Trace("run")
 
 
 def __getattr__(name: str) -> Any:

@@ -12,15 +12,15 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 from tinycore.config import CHANNELS, environment, in_force, settings
 from tinycore.errors import SettingError
 
 __all__ = ["CHANNELS", "PassTrace", "Trace", "ansilen", "ansistrip", "colored"]
 
-_COLORS = "black red green yellow blue magenta cyan white".split()
-_ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+_COLORS: Final = "black red green yellow blue magenta cyan white".split()
+_ESCAPE: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Trace:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from tinycore._deferred import Deferred
 from tinycore.cli.options import Commands
@@ -18,30 +19,24 @@ from tinycore.errors import PluginError
 
 __all__ = ["COMMAND_GROUP", "Command", "add_commands"]
 
-COMMAND_GROUP = "tinycore.commands"
+COMMAND_GROUP: Final = "tinycore.commands"
 
-CORE_COMMANDS = {
+CORE_COMMANDS: Final = {
     word: f"tinycore.cli.{word}:add"
     for word in ("demo", "devices", "settings", "doctor", "export", "tune")
 }
 """The core's own, as help lists them: known without looking at what is installed (20 ms)."""
 
-PACKAGE_COMMANDS = {
-    word: (extra, purpose)
-    for word, extra, purpose in (
-        line.split(maxsplit=2)
-        for line in """\
-conformance testing prove what a device claims, level by level
-new-backend testing write a package that drives a device, to start from
-chat        llm     talk with a language model
-serve       llm     serve a language model to programs, as OpenAI's API
-perplexity  llm     measure how well a language model predicts a text
-plan        mpi     estimate a training step of a decoder on many devices
-run         onnx    run an ONNX model on files
-export-onnx onnx    write a model as a file of the ONNX standard
-viz         viz     show the profile of a program: timeline, kernels, memory
-""".splitlines()
-    )
+PACKAGE_COMMANDS: Final = {
+    "conformance": ("testing", "prove what a device claims, level by level"),
+    "new-backend": ("testing", "write a package that drives a device, to start from"),
+    "chat": ("llm", "talk with a language model"),
+    "serve": ("llm", "serve a language model to programs, as OpenAI's API"),
+    "perplexity": ("llm", "measure how well a language model predicts a text"),
+    "plan": ("mpi", "estimate a training step of a decoder on many devices"),
+    "run": ("onnx", "run an ONNX model on files"),
+    "export-onnx": ("onnx", "write a model as a file of the ONNX standard"),
+    "viz": ("viz", "show the profile of a program: timeline, kernels, memory"),
 }
 """Commands of our other packages: the extra that brings each, and what it is for."""
 

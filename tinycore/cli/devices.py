@@ -12,6 +12,7 @@ import sys
 import warnings
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Final
 
 from tinycore import Device
 from tinycore.cli.isolated import Ended, Row, run_isolated
@@ -23,7 +24,7 @@ from tinycore.errors import CompilerUnavailable, DeviceUnavailable, TinycoreErro
 
 __all__ = ["Survey", "add", "computing_on", "conclusion", "run", "survey", "survey_here", "table"]
 
-SURVEY_SECONDS = 10.0
+SURVEY_SECONDS: Final = 10.0
 """Seconds in which a driver must answer."""
 
 EPILOG = """\

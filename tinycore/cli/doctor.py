@@ -27,7 +27,7 @@ from tinycore.errors import DeviceUnavailable, TinycoreError
 __all__ = ["CHECKS", "add", "run"]
 
 Check = Callable[[str], str]
-CHECK_SECONDS = 60.0
+CHECK_SECONDS: Final = 60.0
 """Most seconds of a check."""
 
 

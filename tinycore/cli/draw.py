@@ -6,7 +6,7 @@ Floor 6. Imports NumPy.
 from __future__ import annotations
 
 from itertools import zip_longest
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 import numpy
 
@@ -14,8 +14,8 @@ __all__ = ["beside", "picture", "ramp_for", "shrunk"]
 
 Image = numpy.ndarray[tuple[int, ...], numpy.dtype[Any]]
 
-SHADES = " ░▒▓█"
-ASCII_SHADES = " .+*#"
+SHADES: Final = " ░▒▓█"
+ASCII_SHADES: Final = " .+*#"
 """From paper to ink, in five steps."""
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, Queue
 from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import IO, Any, Final
 
 from tinycore.config import settings
 from tinycore.device.worker_process import signal_name
@@ -23,10 +23,10 @@ from tinycore.device.worker_process import signal_name
 Row = dict[str, Any]
 """An object that the command printed."""
 
-PACKAGE_ROOT = Path(__file__).parents[2]
+PACKAGE_ROOT: Final = Path(__file__).parents[2]
 """Folder of this package, so that the subprocess finds it in any working directory."""
 
-FIXES = {
+FIXES: Final = {
     "SIGSEGV": "the driver or its compiler touched memory that is not its own: update it",
     "SIGILL": "code was made for another processor: name one in DEV=DEVICE:RENDERER:ARCH",
     "SIGKILL": "the system ended it, mostly because memory ran out",

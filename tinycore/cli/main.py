@@ -10,6 +10,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import Final
 
 from tinycore import __version__
 from tinycore.cli.commands import add_commands
@@ -18,8 +19,8 @@ from tinycore.errors import TinycoreError
 
 __all__ = ["main", "parser"]
 
-DESCRIPTION = "A tensor framework for any accelerator, whose core knows no accelerator."
-EPILOG = """\
+DESCRIPTION: Final = "A tensor framework for any accelerator, whose core knows no accelerator."
+EPILOG: Final = """\
 start here:
   tinycore demo             train a small network on handwritten digits, and watch
   tinycore devices          what was found to compute on, and why not the rest

@@ -8,14 +8,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from textwrap import fill
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 __all__ = ["Commands", "count", "seconds", "subcommand"]
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 """The command line, as a subcommand is given it."""
 
-DAY = 86400.0
+DAY: Final = 86400.0
 """Most seconds that an option may give: waits of the system have bounds, too."""
 
 

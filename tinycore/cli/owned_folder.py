@@ -15,12 +15,13 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from tinycore.errors import ArgumentError
 
 __all__ = ["LIST", "replacing_folder"]
 
-LIST = ".tinycore-export.json"
+LIST: Final = ".tinycore-export.json"
 """The name of the list of files."""
 
 
