@@ -24,7 +24,7 @@ from tinycore.errors import SettingError
 
 def test_importing_the_declaration_loads_nothing() -> None:
     script = (
-        "import sys, threading, tiny_mpi.backend; "
+        "import sys, threading, tiny_mpi.backend; assert dir(tiny_mpi) == tiny_mpi.__all__; "
         "heavy = {'mpi4py', 'numpy', 'subprocess', 'tinycore.tensor', 'tiny_mpi.runtime'}; "
         "print(sorted(heavy & set(sys.modules)), threading.active_count(), "
         "tiny_mpi.backend.BACKEND.count())"

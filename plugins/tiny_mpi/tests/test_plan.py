@@ -120,4 +120,6 @@ def test_the_command(memory: str, status: int, capsys: pytest.CaptureFixture[str
     chosen = parser.parse_args(f"plan {sizes} {rates} --near 4.5e11 --far 5e10".split())
 
     assert chosen.run(chosen) == status
-    assert "6,738,415,616 parameters" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "6,738,415,616 parameters" in told
+    assert ("  GB held  GB sent: data  tensor  stages\n" in told) == (status == 0)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tiny_mpi.parts import from_parts, gathered, mesh, ranks
 
 __all__ = ["from_parts", "gathered", "mesh", "ranks"]
+__dir__ = __all__.copy
 
 
 def __getattr__(name: str) -> Any:

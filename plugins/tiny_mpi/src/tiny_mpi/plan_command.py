@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import fields
+from dataclasses import astuple, fields
 from typing import Final
 
 from tiny_mpi.plan import Decoder, Estimate, Machine, Way, estimate, ways
@@ -40,7 +40,7 @@ RATES: Final = {
 MACHINE: Final = ("devices", "flops", "memory", "node", "near", "far", "latency")
 """Arguments in the order of the fields of `Machine`."""
 COLUMNS: Final = (
-    ">data  >tensor  >stages  >zero  >micro  >seconds  >GB held  >sent: data  >tensor  >stages"
+    ">data  >tensor  >stages  >zero  >micro  >seconds  >GB held  >GB sent: data  >tensor  >stages"
 )
 """Columns of the table: how each way divides the work, and what it costs."""
 
@@ -96,6 +96,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def cells(way: Way, cost: Estimate) -> list[str]:
     """A row of the table."""
-    numbers = (way.data, way.tensor, way.stages, way.zero, way.microbatches)
     sent = (cost.memory_bytes, cost.data_bytes, cost.tensor_bytes, cost.stage_bytes)
-    return [*map(str, numbers), f"{cost.seconds:.3f}", *(f"{size / 1e9:.3f}" for size in sent)]
+    sizes = [f"{size / 1e9:.3f}" for size in sent]
+    return [*map(str, astuple(way)), f"{cost.seconds:.3f}", *sizes]
