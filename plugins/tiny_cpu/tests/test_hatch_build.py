@@ -28,9 +28,9 @@ def hooks(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     return module
 
 
-def build(hooks: ModuleType, version: str = "standard") -> dict[str, str]:
+def build(hooks: ModuleType, version: str = "standard", root: Path = ROOT) -> dict[str, str]:
     """Generated files, as text, by their names in the wheel."""
-    hook = hooks.PoolHook(str(ROOT), {}, None, None, "", "wheel")
+    hook = hooks.PoolHook(str(root), {}, None, None, "", "wheel")
     data: dict[str, Any] = {"force_include": {}}
     hook.initialize(version, data)
     made = {name: Path(file).read_text("utf-8") for file, name in data["force_include"].items()}
@@ -64,6 +64,20 @@ def test_a_stale_pool_fails_the_build(hooks: ModuleType, monkeypatch: pytest.Mon
 
     with pytest.raises(RuntimeError, match=r"not what clang makes of pool\.c"):
         build(hooks)
+
+
+def test_no_compiler_of_a_user_fails_a_source_archive(
+    hooks: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "src").symlink_to(ROOT / "src")
+    (tmp_path / "PKG-INFO").touch()
+    monkeypatch.setattr(hooks, "find_clang", lambda: ("clang",))
+    monkeypatch.setattr(hooks, "generate", lambda *_: COMMITTED + "; another patch of clang\n")
+
+    assert build(hooks, root=tmp_path) == {}
+    monkeypatch.setenv("GENERATE_POOL", "1")
+    with pytest.raises(RuntimeError, match=r"not what clang makes of pool\.c"):
+        build(hooks, root=tmp_path)
 
 
 def test_only_a_release_needs_the_compiler(
