@@ -25,8 +25,7 @@ class Table:
         every = [[name[1:] for name in columns], *rows]
         self.widths = [max(map(len, cells)) for cells in zip(*every, strict=False)]
         shapes = [f"{{:{name[0]}{n}}}" for name, n in zip(columns, self.widths, strict=True)]
-        count = len(columns)
-        self.rows = [([*map(str.format, shapes, row)], row[count:]) for row in every]
+        self.rows = [([*map(str.format, shapes, row)], row[len(columns) :]) for row in every]
 
     def __str__(self) -> str:
         margin = " " * (self.widths[0] + 2)
@@ -42,14 +41,14 @@ class Table:
         Nothing is cut there: columns that do not fit beside the others stand below them.
         """
         if not (sys.stdout.isatty() and find_spec("rich")):
-            print(self)
+            print(self, flush=True)
             return
         from rich.console import Console  # noqa: PLC0415  .1 s, which `import tinycore` spares
         from rich.padding import Padding  # noqa: PLC0415
 
         console = Console(markup=False, emoji=False, highlight=False)
         ends = accumulate(width + 2 for width in self.widths)
-        count = max(1, sum(end <= console.width + 2 for end in ends))
+        count = sum(end <= console.width + 2 for end in ends) or 1
         indent, style = min(self.widths[0] + 2, console.width // 2), "bold"
         for cells, notes in self.rows:
             console.print("  ".join(cells[:count]).rstrip(), style=style)

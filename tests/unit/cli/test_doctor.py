@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -165,6 +167,21 @@ def test_observers_add_checks_and_lines(capsys: pytest.CaptureFixture[str]) -> N
     out = capsys.readouterr().out
     assert "rack 7, shelf 2\n" in out
     assert "ok    cable: PYTHON is plugged in" in out
+
+
+def test_what_is_known_is_written_before_a_device_kills_the_process() -> None:
+    script = (
+        "import os; from tinycore.cli import doctor, main; "
+        "doctor.CHECKS['open'] = lambda name: os._exit(3); "
+        "main.main(['doctor', 'PYTHON', '--in-process'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 3
+    assert done.stdout.startswith("python ")
+    assert "\ndevice " in done.stdout
 
 
 def test_how_a_process_died() -> None:
