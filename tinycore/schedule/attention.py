@@ -215,11 +215,14 @@ class Choice:
         whole = [Group(slice(0, rows), slice(0, seen))]
         if rows < HIDING_ROWS or self.parts is not None or (self.is_stored and self.is_thinned):
             return whole
-        if not all(vanishes_with(w.made, self.softmax.node) for w in self.slopes_read):
+        softmax = self.softmax
+        # Weights of a row that sees nothing are NaN at hidden keys, too, unless they are made 0.
+        is_open = self.slopes_read and not softmax.has_empty_rows
+        if is_open or not all(vanishes_with(w.made, softmax.node) for w in self.slopes_read):
             return whole
         size = max(min(HIDING_ROWS, -(-rows // 2)), -(-rows // MOST_GROUPS))
         some = [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
-        groups = [Group(rows, slice(0, keys_seen(self.softmax.scores, rows))) for rows in some]
+        groups = [Group(rows, slice(0, keys_seen(softmax.scores, rows))) for rows in some]
         return whole if all(group.seen == whole[0].seen for group in groups) else groups
 
     @property
@@ -352,23 +355,21 @@ class Choice:
         """A gradient over a group of rows, whose logarithms are given."""
         is_stored = self.stores(group)
         if is_stored:
-            blocks, again = [Block(*group)], None
+            blocks = [Block(*group)]
         elif weighing.is_turned:
-            blocks, again = (
-                [Block(rows, group.seen) for rows in pieces(group.rows, self.width)],
-                how,
-            )
+            blocks = [Block(rows, group.seen) for rows in pieces(group.rows, self.width)]
         else:
-            blocks, again = (
-                [Block(group.rows, keys) for keys in pieces(group.seen, self.width)],
-                how,
-            )
+            blocks = [Block(group.rows, keys) for keys in pieces(group.seen, self.width)]
         start, rounded = group.rows.start, self.is_rounded(weighing)
         found = []
         for block in blocks:
             own = Block(slice(block.rows.start - start, block.rows.stop - start), block.seen)
             known = weighing.weights(block) if is_stored else None
-            found.append(weighing.gradient(block, own.queries(logarithm), rounded, again, known))
+            found.append(
+                weighing.gradient(
+                    block, own.queries(logarithm), rounded, None if is_stored else how, known
+                )
+            )
         return found[0] if is_stored else added(found)
 
 

@@ -107,6 +107,17 @@ def test_a_row_of_a_softmax_without_keys_has_no_numbers() -> None:
     numpy.testing.assert_allclose(result[0, 5], value.numpy()[0, 6], rtol=1e-5)
 
 
+def test_gradients_of_a_row_of_a_softmax_without_keys_are_no_numbers_either() -> None:
+    """At keys that others hide as well: weights of such a row are NaN there, too."""
+    query, key, value = (Tensor(numbers(7, 4, seed=n), requires_grad=True) for n in range(3))
+    mask = Tensor.arange(7) < Tensor.arange(7).unsqueeze(1)
+    result = mask.where(query @ key.T, -math.inf).softmax(-1) @ value
+    slopes = result.square().sum().gradient(query, key, value)
+
+    assert numpy.isnan(result.numpy()).sum() == 4
+    assert numpy.isnan(slopes[2].numpy()).all()
+
+
 def test_weights_that_are_asked_for_beside_pieces() -> None:
     query, key, value = (Tensor(numbers(2, 7, 4, seed=seed)) for seed in range(3))
     weights = causal(query @ key.transpose(-2, -1)).softmax(-1)
