@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -175,8 +176,9 @@ def test_what_is_known_is_written_before_a_device_kills_the_process() -> None:
         "doctor.CHECKS['open'] = lambda name: os._exit(3); "
         "main.main(['doctor', 'PYTHON', '--in-process'])"
     )
+    buffered = {name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"}
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, env=buffered
     )
 
     assert done.returncode == 3
