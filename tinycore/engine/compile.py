@@ -144,7 +144,7 @@ def info_of(linear: LinearKernel, buffers: int) -> ProgramInfo:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # a program may have no hash
 class CompiledRunner:
     """A program loaded on one device. Pickled as its kernel, which is compiled again on loading."""
 
@@ -167,14 +167,11 @@ class CompiledRunner:
 
     def accepts(self, bufs: Iterable[Buffer]) -> bool:
         """True if every buffer has the required alignment."""
-        need = self.alignment
-        if need == 1:
-            return True
-        for buffer in bufs:
-            is_part = buffer.origin or buffer.base is not None
-            if is_part and buffer.alignment < need:  # others are aligned to what any program needs
-                return False
-        return True
+        return self.alignment == 1 or all(
+            buffer.alignment >= self.alignment
+            for buffer in bufs  # others are aligned to what any program needs
+            if buffer.origin or buffer.base is not None
+        )
 
     def for_buffers(self, bufs: Iterable[Buffer]) -> CompiledRunner:
         """This program, or a variant for unaligned buffers where these are."""
