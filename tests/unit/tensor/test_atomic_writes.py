@@ -166,6 +166,17 @@ def interrupt(step: int, files: tuple[str, ...]) -> Iterator[list[int]]:
         walking._at_fork_reinit()  # type: ignore[attr-defined]
 
 
+def test_a_block_that_an_interrupt_kept_from_beginning_undoes_no_later_write() -> None:
+    """Ctrl-C in the function that enters it; the block ends with the traceback of that."""
+    x = Tensor([1.0, 2.0]).realize()
+    block = atomic_writes(lambda: [x])
+    block.__enter__()
+    x.assign(Tensor([7.0, 8.0]))
+    del block
+
+    assert x.tolist() == [7.0, 8.0]
+
+
 def test_an_interrupted_write_to_a_computed_tensor_that_asks_is_done_or_not_begun() -> None:
     files = ("tensor/storage/storage.py", "tensor/storage/view_writes.py")
 

@@ -11,7 +11,7 @@ import weakref
 import numpy
 import pytest
 
-from tinycore import Context, GlobalCounters, Tensor, TinyJit
+from tinycore import Context, Device, GlobalCounters, Tensor, TinyJit
 from tinycore.device.buffer import Buffer
 from tinycore.errors import GradientError
 from tinycore.schedule.device_memory import buffer_of
@@ -359,3 +359,24 @@ def test_a_result_tells_of_others_that_it_was_computed_from_in_each_call() -> No
         assert beside.sum().gradient(plain)[0].tolist() == [0, 0]
         (beside * asking).sum().backward()
         assert (None if asking.grad is None else asking.grad.tolist()) == [5, 10]
+
+
+def test_a_gradient_that_was_left_on_several_devices_is_that_of_its_call() -> None:
+    """Of one axis, each part is a whole buffer: none is written to by later replays alone."""
+    devices = tuple(f"{Device.DEFAULT}:{n}" for n in range(2))
+    bias = Tensor([1.0, 2.0, 3.0, 4.0]).shard(devices, 0).realize().requires_grad_()
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        for leaf in (bias,):
+            leaf.grad = None
+        loss = (bias * x).sum()
+        loss.backward()
+        Tensor.realize(loss, *[] if bias.grad is None else [bias.grad])
+        return loss
+
+    for call in range(6):
+        step(Tensor.full((4,), float(call), buffer=True).shard(devices, 0).realize())
+
+    assert bias.grad is not None
+    assert bias.grad.tolist() == [5.0] * 4

@@ -25,6 +25,7 @@ from tinycore.tensor.autograd.gradient_sources import BufferSet
 from tinycore.tensor.capture.arguments import rebuilt
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.bindings import Naming, exchanging, sizes_below
+from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, made_anew, new
 from tinycore.uop.op import Op
 
@@ -263,7 +264,7 @@ class RecordedCall:
         left = leaves_of([side.value for side in self.side_outputs])
         places = [*self.shown, *[place for output in left for place in output.places]]
         used = Counter([self.step.outputs[place] for place in places])
-        return frozenset([buffer for buffer in self.step.fresh_outputs if used[buffer] == 1])
+        return frozenset(buffer for buffer in self.step.fresh_outputs if used[buffer] == 1)
 
     @cached_property
     def keeps_results(self) -> bool:
@@ -297,13 +298,11 @@ class RecordedCall:
     def overwritable(self) -> frozenset[int]:
         """Numbers of gradients in memory of their own, which later replays may overwrite."""
         return frozenset(
-            [
-                number
-                for number, side in enumerate(self.side_outputs)
-                if side.tensor and type(side.value) is Output
-                if side.value.form.op is Op.BUFFER or side.value.form.src[0].op is Op.BUFFER
-                if self.step.outputs[side.value.places[0]] in self.unshared
-            ]
+            number
+            for number, side in enumerate(self.side_outputs)
+            if side.tensor and type(side.value) is Output
+            if base_of(side.value.form).op is Op.BUFFER
+            if self.step.outputs[side.value.places[0]] in self.unshared
         )
 
     def __reduce__(self) -> tuple[object, ...]:

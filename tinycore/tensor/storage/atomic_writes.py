@@ -31,6 +31,8 @@ def atomic_writes(tensors: Callable[[], Iterable[Core]]) -> Iterator[None]:
     with deferred(everything=False), replaced(undo, "logs", (*undo.logs, log)):
         try:
             yield
+        except GeneratorExit:  # it was interrupted before the block began, and is dropped now
+            raise
         except BaseException:
             roll_back(log, tensors())
             raise
