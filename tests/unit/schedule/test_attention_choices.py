@@ -108,7 +108,7 @@ def test_a_row_of_a_softmax_without_keys_has_no_numbers() -> None:
 
 
 def test_gradients_of_a_row_of_a_softmax_without_keys_are_no_numbers_either() -> None:
-    """At keys that others hide as well: weights of such a row are NaN there, too."""
+    """Weights of such a row are NaN at keys that others hide, too."""
     query, key, value = (Tensor(numbers(7, 4, seed=n), requires_grad=True) for n in range(3))
     mask = Tensor.arange(7) < Tensor.arange(7).unsqueeze(1)
     result = mask.where(query @ key.T, -math.inf).softmax(-1) @ value

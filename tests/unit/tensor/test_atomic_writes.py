@@ -167,7 +167,7 @@ def interrupt(step: int, files: tuple[str, ...]) -> Iterator[list[int]]:
 
 
 def test_a_block_that_an_interrupt_kept_from_beginning_undoes_no_later_write() -> None:
-    """Ctrl-C in the function that enters it; the block ends with the traceback of that."""
+    """A block ends with the traceback of a Ctrl-C in the function that enters it."""
     x = Tensor([1.0, 2.0]).realize()
     block = atomic_writes(lambda: [x])
     block.__enter__()

@@ -362,7 +362,7 @@ def test_a_result_tells_of_others_that_it_was_computed_from_in_each_call() -> No
 
 
 def test_a_gradient_that_was_left_on_several_devices_is_that_of_its_call() -> None:
-    """Of one axis, each part is a whole buffer: none is written to by later replays alone."""
+    """Each part is a whole buffer: none is written to by later replays alone."""
     devices = tuple(f"{Device.DEFAULT}:{n}" for n in range(2))
     bias = Tensor([1.0, 2.0, 3.0, 4.0]).shard(devices, 0).realize().requires_grad_()
 
