@@ -134,7 +134,7 @@ def main() -> None:
         return model(states).argmax(1)
 
     start, lengths = time.perf_counter(), []
-    for step in (progress := trange(options.steps)):
+    for step in (progress := trange(options.steps, disable=None)):
         explored = max(1 - step / (options.explore * options.steps), 0.02)
         random = carts.numbers.random(options.carts) < explored
         any_action = carts.numbers.integers(0, 2, options.carts)

@@ -131,7 +131,7 @@ def main() -> None:
     times = [Tensor([(move + 0.5) / options.moves]).realize() for move in range(options.moves)]
     every = max(options.steps // options.pictures, 1)
     start, losses = time.perf_counter(), []
-    for step in (progress := trange(1, options.steps + 1)):
+    for step in (progress := trange(1, options.steps + 1, disable=None)):
         losses.append(train_step().item())
         progress.set_description(f"loss {losses[-1]:5.3f}")
         if step % every == 0 or step == options.steps:

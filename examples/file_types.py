@@ -50,7 +50,7 @@ def main() -> None:
     about = json.loads(file_of(PACKAGE, f"{FOLDER}/config.min.json", ABOUT).read_text())
     files = [path for path in options.files if path.is_file()]
     start, lines = time.perf_counter(), []
-    for first in trange(0, len(files), BATCH):
+    for first in trange(0, len(files), BATCH, disable=None):
         rows = [features(path, about) for path in files[first : first + BATCH]]
         rows += [rows[0]] * (BATCH - len(rows))  # all batches of one size need one capture
         (chances,) = model(bytes=numpy.stack(rows)).values()

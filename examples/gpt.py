@@ -114,7 +114,7 @@ def main() -> None:
         return Tensor.cat(window[:, 1:], weights.multinomial().cast(window.dtype), dim=1)
 
     start = time.perf_counter()
-    for _ in (progress := trange(options.steps)):
+    for _ in (progress := trange(options.steps, disable=None)):
         progress.set_description(f"loss {train_step().item():5.3f}")
     seconds = time.perf_counter() - start
 
@@ -125,7 +125,7 @@ def main() -> None:
 
     window = test[: options.context].unsqueeze(0).contiguous()
     written = window[0].tolist()
-    for _ in trange(options.sample, desc="writing", leave=False):
+    for _ in trange(options.sample, desc="writing", leave=False, disable=None):
         window = shifted(window)
         written.append(window[0, -1].item())
     print("".join(characters[number] for number in written))

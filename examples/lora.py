@@ -84,7 +84,7 @@ def train(network: Network, turned: float, options: argparse.Namespace) -> int:
         loss = network(points).sparse_categorical_crossentropy(arms).backward()
         return loss.realize(*optimizer.schedule_step())
 
-    for _ in (progress := trange(options.steps)):
+    for _ in (progress := trange(options.steps, disable=None)):
         progress.set_description(f"loss {step().item():5.3f}")
     return sum(weight.numel() for weight in optimizer.params)
 

@@ -75,7 +75,7 @@ def main() -> None:
         return (model(images).argmax(axis=1) == labels).sum()
 
     start = time.perf_counter()
-    for step in (progress := trange(options.steps)):
+    for step in (progress := trange(options.steps, disable=None)):
         if step == int(options.steps * SLOWER_FROM):
             optimizer.lr.assign(optimizer.lr * 0.1).realize()
         GlobalCounters.reset()

@@ -117,7 +117,9 @@ def main() -> None:
     boxes = lines_of(finder, page)
     lines = [resized(page.crop(box)) for box in boxes]
     width = -(-max((line.width for line in lines), default=1) // STEP) * STEP  # one capture for all
-    texts = [text_of(reader, characters, line, width) for line in tqdm(lines, unit="line")]
+    texts = [
+        text_of(reader, characters, line, width) for line in tqdm(lines, unit="line", disable=None)
+    ]
     seconds = time.perf_counter() - start
     print(*texts, sep="\n")
     print(f"{len(texts)} lines in {seconds:.1f} s")

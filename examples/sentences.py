@@ -93,7 +93,7 @@ def main() -> None:
 
     every = [options.question, *lines]
     batches, start = [], time.perf_counter()
-    for first in trange(0, len(every), BATCH):
+    for first in trange(0, len(every), BATCH, disable=None):
         part = every[first : first + BATCH]
         found = tokenizer.encode_batch(part + [""] * (BATCH - len(part)))
         ids = Tensor([each.ids for each in found], dtype="int32")

@@ -215,7 +215,7 @@ def main() -> None:
     tokenizer = Tokenizer.from_file(str(file_of(package, f"{folder}/tokenizer.json", TOKENIZER)))
     samples, start, texts = samples_of(options.recording), time.perf_counter(), []
     parts = range(0, len(samples), RATE * SECONDS)
-    for first in (progress := tqdm(parts, unit="part")):
+    for first in (progress := tqdm(parts, unit="part", disable=None)):
         tokens = []
         for token in writer.tokens(samples[first : first + RATE * SECONDS]):
             tokens.append(token)

@@ -94,7 +94,7 @@ def main() -> None:
         return loss.realize(*optimizer.schedule_step())
 
     start, losses = time.perf_counter(), []
-    for _ in (progress := trange(options.steps)):
+    for _ in (progress := trange(options.steps, disable=None)):
         losses.append(train_step().item())
         progress.set_description(f"loss {losses[-1]:5.3f}")
     seconds = time.perf_counter() - start

@@ -42,7 +42,7 @@ def chances_of(model: OnnxRunner, samples: numpy.ndarray) -> numpy.ndarray:
     state, rate = Tensor.zeros(2, 1, 128), numpy.array(RATE)
     frames = samples[: len(samples) // FRAME * FRAME].reshape(-1, FRAME)
     before, found = numpy.zeros(BEFORE, numpy.float32), []
-    for frame in tqdm(frames):
+    for frame in tqdm(frames, disable=None):
         given = numpy.concatenate([before, frame])[None]
         results = model(input=given, state=state, sr=rate)
         state, before = results["stateN"], frame[-BEFORE:]
