@@ -34,7 +34,7 @@ BUDGETS: Final = {
     "tinycore/nn/files": 14_692,
     "tinycore/nn/optim": 8_351,
     "tinycore/render": 17_938,
-    "tinycore/schedule": 62_660,
+    "tinycore/schedule": 62_713,
     "tinycore/tensor": 13_600,
     "tinycore/tensor/autograd": 8_370,
     "tinycore/tensor/capture": 15_340,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 476_507
+SUM: Final = 476_560
 """The budgets of the core together."""
-FLOORS: Final = 438_538
+FLOORS: Final = 438_588
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

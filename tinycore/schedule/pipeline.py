@@ -35,6 +35,7 @@ from tinycore.schedule.split_reduction import split_reductions
 from tinycore.schedule.state import State
 from tinycore.schedule.storage import Storage
 from tinycore.trace import PassTrace, Trace
+from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.origins import texts
@@ -120,6 +121,11 @@ def emit(state: State) -> State:
         for old, new in state.rewritten.items()
         if new in built and new in stored
     }
+    # Attention may be computed in another shape than that of its node.
+    for root in state.sharded.parts:
+        value = base_of(state.rewritten[root])
+        if value in built and value in stored and base_of(root) not in cut:
+            cut.setdefault(root, with_shape(built[value], root.shape))
     return replace(state, cut=cut, emitter=emitter)
 
 

@@ -62,20 +62,20 @@ def trips(kernel: UOp) -> list[tuple[UOp, list[int]]]:
 
 
 @pytest.mark.parametrize("backward", [False, True])
-@pytest.mark.parametrize("columns", [512, 520])
+@pytest.mark.parametrize("columns", [384, 392])
 def test_strips_of_attention_go_through_the_columns_that_they_see(
     columns: int, backward: bool
 ) -> None:
-    ast = kernel_of(lambda: attention((1, 512, columns), backward))
+    ast = kernel_of(lambda: attention((1, 384, columns), backward))
     _, kernel = planned(ast, AVX2)
 
     found = trips(tighten(kernel))
-    assert len(found) == (6 if columns == 512 else 0)  # one of each nest
+    assert len(found) == (5 if columns == 384 else 0)  # one of each nest
     for loop, lengths in found:
         whole = int(loop.src[0].vmax)
         assert lengths == sorted(lengths, reverse=backward)
         assert max(lengths) == whole
-        assert sum(lengths) < 0.6 * whole * len(lengths)
+        assert sum(lengths) < 0.62 * whole * len(lengths)  # of 16 strips, cut at whole tiles
 
 
 @pytest.mark.sample(4)

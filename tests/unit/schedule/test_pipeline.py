@@ -38,7 +38,7 @@ def check(name: str, state: State) -> None:
 
 def test_the_order_of_passes() -> None:
     assert PASS_NAMES == (
-        "shard", "partial writes", "windows", "operand layout", "choose storage",
+        "shard", "partial writes", "attention", "windows", "operand layout", "choose storage",
         "limit buffers", "split reductions", "group", "hazards", "emit kernels",
         "number memory", "order", "row fusion", "overlap", "memory plan",
     )  # fmt: skip

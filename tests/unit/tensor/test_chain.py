@@ -10,7 +10,7 @@ from tinycore.tensor import Tensor, core
 LINKS = Tensor.__mro__[-2::-1]
 """From `Core` to `Tensor`, without `object`."""
 
-DECLARED_EARLIER = {"_host_array", "_dropped", "_kept"}
+DECLARED_EARLIER = {"_host_array", "_dropped"}
 """Methods that an earlier link calls and a later one provides."""
 
 
