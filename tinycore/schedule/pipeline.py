@@ -116,16 +116,13 @@ def emit(state: State) -> State:
     emitter = KernelEmitter(state.groups, state.sharded.parts, origins)
     built = emitter.run()
     stored = state.storage.reasons
-    cut = {
-        old: with_shape(built[new], old.shape)
-        for old, new in state.rewritten.items()
-        if new in built and new in stored
-    }
-    # Attention may be computed in another shape than that of its node.
-    for root in state.sharded.parts:
-        value = base_of(state.rewritten[root])
-        if value in built and value in stored and base_of(root) not in cut:
-            cut.setdefault(root, with_shape(built[value], root.shape))
+    cut = {}
+    for old, new in state.rewritten.items():
+        # A pass may compute a node in another shape; a RESHAPE of what is stored is no value.
+        value = base_of(new)
+        is_view = old.op is Op.RESHAPE and value is base_of(state.rewritten[old.src[0]])
+        if value in built and value in stored and not is_view:
+            cut[old] = with_shape(built[value], old.shape)
     return replace(state, cut=cut, emitter=emitter)
 
 

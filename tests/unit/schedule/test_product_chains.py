@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy
@@ -33,11 +34,12 @@ from tests.unit.schedule.chains import (
 from tiny_testing.accelerator import CORRECT
 from tiny_testing.accelerator.device import Rewriter
 from tiny_testing.grading import accelerator
-from tinycore import Context, Tensor, TinyJit, dtypes
+from tinycore import Context, GlobalCounters, Tensor, TinyJit, dtypes
 from tinycore.builtin.interpreter import PythonRenderer
 from tinycore.dtype import PointerDType
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
+from tinycore.render.base import Limits
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.op import Op
 
@@ -450,19 +452,29 @@ def test_a_captured_step_replays_it(unit: MatrixUnit) -> None:
         numpy.testing.assert_allclose(plain(step(*given)), expected, rtol=tolerance, atol=tolerance)
 
 
+@contextmanager
+def card_of_few(unit: MatrixUnit) -> Iterator[Limits]:
+    """A card of 16 units under the name FEW, which few queries do not keep busy."""
+    limits = replace(card_with(unit), units=16)
+    parts = replace(CORRECT, name="FEW", renderer=lambda: Rewriter(limits), limits=limits)
+    with accelerator(parts), Context(VERIFY=1):
+        yield limits
+
+
+def operands_of_few(unit: MatrixUnit, length: int, seen: int, groups: int) -> list[Tensor]:
+    """Queries, keys and values on FEW."""
+    sizes = (2, 4, length, 16), *[(2, groups, seen, 16)] * 2
+    return [x.to(HOST).to("FEW").realize() for x in operands(unit, *sizes)]
+
+
 def of_few(
     unit: MatrixUnit, shape: tuple[int, int, int], mask: Array | None = None, causal: bool = False
 ) -> tuple[int, Array, Array]:
     """Attention of few queries, whose four heads share keys, on a card of 16 units: its kernels,
     and what it is beside what it should be."""
     length, seen, groups = shape
-    limits = replace(card_with(unit), units=16)
-    parts = replace(CORRECT, name="FEW", renderer=lambda: Rewriter(limits), limits=limits)
-    with accelerator(parts), Context(VERIFY=1):
-        query, key, value = (
-            x.to(HOST).to("FEW").realize()
-            for x in operands(unit, (2, 4, length, 16), *[(2, groups, seen, 16)] * 2)
-        )
+    with card_of_few(unit) as limits:
+        query, key, value = operands_of_few(unit, length, seen, groups)
         given = None if mask is None else Tensor(mask, device="FEW").realize()
         options = {"is_causal": causal, "enable_gqa": groups < 4}
         result = query.scaled_dot_product_attention(key, value, given, **options)
@@ -486,6 +498,36 @@ def test_few_queries_see_parts_of_keys_at_once(unit: MatrixUnit, shape: tuple[in
     assert count <= 4  # the parts, and means of their results by their totals
     tolerance = TOLERANCES[unit.a]
     numpy.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+
+
+FORMS: dict[str, Callable[[Tensor], Tensor]] = {
+    "itself": lambda x: x,
+    "detached": lambda x: x.detach(),
+    "asking": lambda x: x.requires_grad_(),
+    "repeated": lambda x: x.unsqueeze(0).expand(2, *x.shape),
+    "permuted": lambda x: x.permute(0, 2, 1, 3),
+    "flat": lambda x: x.flatten(),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_few_queries_are_computed_in_the_form_that_is_asked_for(
+    unit: MatrixUnit, form: str
+) -> None:
+    with card_of_few(unit):
+        query, key, value = operands_of_few(unit, 2, 256, 2)
+        asked = FORMS[form](query.scaled_dot_product_attention(key, value, enable_gqa=True))
+
+        assert launches(asked) > 1
+        GlobalCounters.reset()
+        asked.realize()
+        assert GlobalCounters.kernel_count > 1
+        result = plain(asked)
+        shared = [numpy.repeat(plain(x), 2, axis=1) for x in (key, value)]
+        expected = FORMS[form](Tensor(attention(plain(query), *shared))).numpy()
+
+    tolerance = TOLERANCES[unit.a]
+    numpy.testing.assert_allclose(result, expected, rtol=tolerance, atol=tolerance)
 
 
 def test_parts_of_which_a_query_sees_nothing_have_no_weight(unit: MatrixUnit) -> None:
