@@ -2,7 +2,7 @@
 
 Floor 3. A product that reads weights is R = A @ V, where A is made of W = softmax(S) by elementwise
 steps, and S of P = Q @ K.T. Over some rows and keys it is computed from parts of Q, K and V, and
-results are with_more by their maxima and totals (M. Milakov & N. Gimelshein, "Online normalizer
+results are combined by their maxima and totals (M. Milakov & N. Gimelshein, "Online normalizer
 calculation for softmax", 2018). Gradients are such products as well: of queries, A = dS and V = K;
 of keys and values, A has keys in rows. Which regions are computed is up to `attention.py`.
 """
@@ -68,15 +68,15 @@ class Region:
     """True if there may be scores of no key."""
 
     def queries(self, x: UOp) -> UOp:
-        """Those of (.., rows, features)."""
+        """Queries of the region, or other rows of (.., rows, features) that go with them."""
         return x
 
     def keys(self, x: UOp) -> UOp:
-        """Those of (.., seen, features)."""
+        """Keys of the region, or other rows of (.., seen, features) that go with them."""
         return x
 
     def scores(self, x: UOp) -> UOp:
-        """Those of (.., rows, seen)."""
+        """Scores of the region, of a matrix (.., rows, seen) of all."""
         return x
 
 
@@ -229,8 +229,7 @@ class Weighing:
     def weights(self, region: Block) -> UOp:
         """The softmax of the scores of a region, in which rows see all keys."""
         seen, softmax = self.seen(region, is_rounded=True), self.softmax
-        total = nonzero(seen.total) if softmax.has_empty_rows else seen.total
-        return seen.power / repeated(total, seen.power)
+        return seen.power / repeated(divisor_of(seen.total, softmax.has_empty_rows), seen.power)
 
     def mean(self, region: Block) -> UOp:
         """The values of a region, in which rows see all keys, weighed by stored weights."""
@@ -319,7 +318,7 @@ def divided(seen: Seen, has_empty_rows: bool) -> UOp:
     """The mean of the values; 0 where nothing is seen."""
     # Dividing the weighed values is less work than dividing every weight. The total comes first
     # in the product, and so do the kernels that it needs: it ties each factor to its piece.
-    total = nonzero(seen.total) if has_empty_rows else seen.total
+    total = divisor_of(seen.total, has_empty_rows)
     return repeated(total.alu(Op.RECIPROCAL), seen.weighed) * seen.weighed
 
 
@@ -362,7 +361,7 @@ def mean_of(parts: Seen, has_empty_rows: bool, has_empty_parts: bool) -> Seen:
     top = finite(row_fold(logarithm, Op.MAX))
     powers = (logarithm - repeated(top, logarithm)).alu(Op.EXP)
     total = row_fold(powers, Op.ADD)
-    divisor = nonzero(total) if has_empty_rows else total
+    divisor = divisor_of(total, has_empty_rows)
     weights = powers * repeated(divisor.alu(Op.RECIPROCAL), powers)
     weights = moved(Op.RESHAPE, turned(weights.alu(Op.CONTIGUOUS)), parts.total.shape)
     means = divided(parts, has_empty_parts).alu(Op.CONTIGUOUS)
@@ -409,8 +408,10 @@ def finite(top: UOp) -> UOp:
     return top.eq(number_like(top, -math.inf)).where(number_like(top, 0), top)
 
 
-def nonzero(total: UOp) -> UOp:
-    """A total that can be a divisor: 1 in place of 0, where nothing is seen."""
+def divisor_of(total: UOp, may_be_zero: bool) -> UOp:
+    """A total that can be a divisor: 1 in place of 0, if there may be rows that see nothing."""
+    if not may_be_zero:
+        return total
     return total.eq(number_like(total, 0)).where(number_like(total, 1), total)
 
 

@@ -80,7 +80,7 @@ def product_of(rows: UOp, columns: UOp, wide: DType) -> UOp:
 
 
 def row_fold(x: UOp, op: Op) -> UOp:
-    """The last axis row_fold to size 1."""
+    """The fold of each row: the last axis has size 1."""
     return moved(Op.REDUCE_AXIS, x, (op, (len(x.shape) - 1,)))
 
 

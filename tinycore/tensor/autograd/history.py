@@ -246,8 +246,11 @@ def parts_in(
             return [base_of(made.node)]  # whose uses those of a RESHAPE of it are, too
         if node in below:
             return [node]
-        value = getattr(versions.homes.get(base), "first", lambda: base)()
-        return [value] if value in below and value.op not in WRITTEN else []
+        home = versions.homes.get(base)
+        value = base if home is None else home.first()
+        if value is None or value not in below or value.op in WRITTEN:
+            return []
+        return [value]
 
     def before(node: UOp) -> list[UOp]:
         base = base_of(node)
