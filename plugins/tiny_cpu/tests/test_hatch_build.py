@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -83,7 +84,8 @@ def test_no_compiler_of_a_user_fails_a_source_archive(
 def test_only_a_release_needs_the_compiler(
     hooks: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hooks, "clangs", lambda: iter([("echo", "clang version 21.1.0")]))
+    older = sys.executable, "-c", "print('clang version 21.1.0')"
+    monkeypatch.setattr(hooks, "clangs", lambda: iter([older]))
 
     assert build(hooks) == {}
     monkeypatch.setenv("GENERATE_POOL", "1")
