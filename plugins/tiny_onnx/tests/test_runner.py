@@ -315,8 +315,8 @@ def test_a_flag_chooses_between_captures() -> None:
     runner, written, other = OnnxRunner(branching()), numpy.array(True), numpy.array(True)
     x = numpy.array([1, 2], "float32")
     for _ in range(3):  # captures are made of a content that the array had once
-        for flag in (other, written):
-            assert result(runner, x=x, flag=flag).tolist() == (x * 2 if flag else -x).tolist()
+        for given in (other, written):
+            assert result(runner, x=x, flag=given).tolist() == (x * 2 if given else -x).tolist()
         written[...] = False
 
 

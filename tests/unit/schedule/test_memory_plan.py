@@ -209,6 +209,7 @@ def test_a_call_that_is_captured_holds_no_intermediates_of_its_runs() -> None:
     assert step(x)[0].item() == 0
     assert GlobalCounters.mem_peak - before < 16 * x.nbytes()  # 31 if all were held
     y = Tensor.arange(2048).contiguous().realize() % 2
+    assert step.fxn is not None
     assert step(y).tolist() == (plain := step.fxn(y)).tolist()
     assert 0 < abs(plain[0].item()) < 1000
 
