@@ -194,7 +194,7 @@ def scheduled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ScheduleItem]]:
         return []
 
     monkeypatch.setattr(engine, "run_schedule", note)
-    monkeypatch.setattr(engine, "lower_all", note)  # of runs that write to memory from before
+    monkeypatch.setattr(engine, "announce", note)  # of runs that write to memory from before
     with Context(DEV="NULL", VERIFY=0):
         yield items
 

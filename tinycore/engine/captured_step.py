@@ -299,7 +299,7 @@ class CapturedStep:
         for buffer, action in self.repeated:
             content = action()
             if buffer is not None:
-                buffer.copyin(content.data.cast("B"))
+                buffer.copyin(content.data)
 
     def __reduce__(self) -> tuple[object, ...]:
         self.free_intermediates()  # whose content nobody needs

@@ -20,7 +20,7 @@ from tinycore.engine import transactions
 from tinycore.engine.captured_step import VaryingMemory
 from tinycore.engine.compile import state_of_programs
 from tinycore.engine.counters import profilers
-from tinycore.engine.run import Runner, is_watched, launch, lower_all, recordings, run_schedule
+from tinycore.engine.run import Runner, announce, is_watched, launch, recordings, run_schedule
 from tinycore.engine.transactions import Transaction, base_buffer
 from tinycore.errors import DeviceError, JitError, ShapeError
 from tinycore.schedule.canonical import CanonicalGraph
@@ -90,7 +90,7 @@ class Engine:
         node = fresh_buffer(int(array.size), dtype, device)
         buffer = buffers[node] = Buffer(device, int(array.size), dtype)
         if array.size:
-            buffer.copyin(array.data.cast("B"))
+            buffer.copyin(array.data)
         if recordings:
             if refresh is not None:
                 recordings.innermost.repeated.append((buffer, refresh))
@@ -112,7 +112,7 @@ class Engine:
         found = memory_to_read(buffer)
         result = numpy.empty(found.size, to_numpy_dtype(found.dtype))
         if found.size:
-            found.copyout(result.data.cast("B"))
+            found.copyout(result.data)
         return result
 
     def shared(self, buffer: UOp) -> HostArray | None:
@@ -240,7 +240,7 @@ class Engine:
         computed = Realized(bound.results(), bound.cached_values())
         values, then = canonical.values, on_result or ignore_result
         if canonical.assigned:
-            items = lower_all(bound.items(runners))
+            items = list(announce(bound.items(runners)))  # all compiled before one runs
             if runners is None:
                 keep_runners(layout, state, [item.runner for item in items])
             transactions.commit(Transaction(items, values, computed, then, canonical.memory))

@@ -245,8 +245,3 @@ def traced(items: Iterable[ExecItem]) -> Iterator[ExecItem]:
         fused = ", ".join(item.metadata)
         trace_schedule(f"{number:4d} {item.runner.name} ({fused}) {list(item.bufs)}")
         yield item
-
-
-def lower_all(items: Iterable[ScheduleItem]) -> list[ExecItem]:
-    """ExecItems for schedule items, all compiled before one of them runs."""
-    return list(announce(items))

@@ -204,6 +204,50 @@ def test_each_thread_sees_its_own_results() -> None:
     assert not wrong
 
 
+def test_a_tensor_is_given_again_only_as_it_was_made() -> None:
+    step = doubled()
+
+    def ask(x: Tensor) -> None:
+        x.requires_grad_().requires_grad_(None)
+
+    def differentiate(x: Tensor) -> None:
+        x.grad = host(1, 1)
+
+    def look(x: Tensor) -> None:
+        known[x] = "a result"
+
+    def refuse(x: Tensor) -> None:
+        x.requires_grad_(False)
+
+    def move(x: Tensor) -> None:
+        x.replace(host(8, 8))
+
+    known = weakref.WeakKeyDictionary[Tensor, str]()
+    for change in (ask, differentiate, look, refuse, move, lambda x: x.assign(host(5, 5))) * 2:
+        change(step(host(1, 2)))
+        again = step(host(3, 4))
+        assert again.tolist() == [6.0, 8.0]
+        assert (again.grad, again.requires_grad) == (None, None)
+        assert again not in known
+        assert not hasattr(again, "_asked")
+        del again
+
+    first = id(step(host(1, 2)))
+    assert id(step(host(1, 2))) == first
+
+
+def test_gradients_that_end_at_a_result_are_refused_for_the_arguments_of_each_call() -> None:
+    step, given = doubled(), [host(1, 2).requires_grad_(), host(3, 4).requires_grad_()]
+    other = host(5, 6)
+    for x in given:
+        step(other)
+        step(x)
+    for x in (given[0], given[0], given[1]):
+        step(other)
+        with pytest.raises(GradientError):
+            step(x).sum().gradient(x)
+
+
 def test_a_failure_leaves_results_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     step = doubled()
     kept = step(host(1, 2))

@@ -284,9 +284,8 @@ class Arguments:
         ]
         guarded = zip(GUARDED, guarded_values(), strict=True)
         facts += [(f"setting {name}", value) for name, value in guarded]
-        facts.append(("the default device", self.key[-2]))
-        facts.append(("which arguments share memory", self.key[-1]))
-        return facts
+        last = ("the default device", "which arguments share memory")
+        return [*facts, *zip(last, self.key[-2:], strict=True)]
 
 
 class CallPattern:

@@ -42,7 +42,6 @@ from tinycore.tensor.guards.environment import Environment, Walk
 from tinycore.tensor.guards.guard import Guard
 from tinycore.tensor.storage import held_values
 from tinycore.tensor.storage.liveness import replace_nodes
-from tinycore.tensor.tensor import Tensor
 from tinycore.uop.node import UOp
 from tinycore.uop.size import Conditions, noting, sealed
 
@@ -182,10 +181,8 @@ class Capture:
         Pending writes to them are done. For use where `Expected.holds` says no.
         """
         recorded = self.recorded
-        assert recorded is not None, "only what was captured is replayed"
-        if (expected := recorded.expected) is None:
-            return True
-        state = recorded.state
+        assert recorded and recorded.expected, "only what was captured is replayed"  # noqa: PT018
+        expected, state = recorded.expected, recorded.state
         for place, entry in enumerate(state):
             tensor = entry.tensor()
             if tensor is None:
@@ -209,25 +206,13 @@ class Capture:
             self.refuse_shared(step, given)
         if step.overwritten:
             finish_reads(step.overwritten.union(step.exchanged(given.buffers)))
-        kept = None
-        for found in step.kept_results:
-            if found.is_free():
-                kept = found
-                break
-        if step.is_long:
-            with ExitStack() as last:
-                nodes = self.launch(recorded, given, kept, last)
-        elif step.overwritten or recorded.side_outputs:
-            with deferred():  # all is written and left outside, or nothing
-                nodes = self.launch(recorded, given, kept)
-        else:
-            nodes = self.launch(recorded, given, kept)
+        kept = next(filter(KeptResult.is_free, step.kept_results), None)
+        is_all = step.overwritten or recorded.side_outputs  # written and left outside, or nothing
+        with ExitStack() if step.is_long else deferred() if is_all else nullcontext() as last:
+            nodes = self.launch(recorded, given, kept, last)
         if recorded.keeps_results:
             kept = kept or recorded.keep(nodes)
-            if kept.shown is not None:
-                return Tensor._from_node(kept.shown)
-        if type(result) is Output:
-            return result.shown(nodes, naming)
+            return rebuilt(result, Output, kept.shown())
         return rebuilt(result, Output, lambda output: output.shown(nodes, naming))
 
     def launch(
@@ -235,7 +220,7 @@ class Capture:
         recorded: RecordedCall,
         given: Arguments,
         kept: KeptResult | None,
-        last: ExitStack | None = None,
+        last: ExitStack | None,
     ) -> Mapping[int, UOp]:
         """Run the launches, in the memory of a kept result if there is one, and leave tensors
         outside; the BUFFERs of the result by their places. For `last` see `CapturedStep.replay`.
@@ -254,13 +239,12 @@ class Capture:
         finally:
             if recorded.step.overwritten:
                 self.renew(given)
-        nodes = {} if kept is None else kept.nodes
-        if is_left or kept is None:
-            nodes = {**nodes}
-            for place in wanted:
-                if place not in nodes:
-                    nodes[place] = node_of(recorded, place, written[place], given.nodes)
-        recorded.end_gradients(nodes, given.nodes)
+        nodes = {} if kept is None else {**kept.nodes}
+        for place in wanted:
+            if place not in nodes:
+                nodes[place] = node_of(recorded, place, written[place], given.nodes)
+        if sides or kept is None or not kept.is_of(given.nodes):
+            recorded.end_gradients(nodes, given.nodes)
         if is_left:
             self.leave(nodes, written, given)
             nodes = {place: nodes[place] for place in recorded.shown}

@@ -111,7 +111,7 @@ class CapturingRun:
         """Tensors from before that have another gradient now, and their former ones."""
         self.values: tuple[Any, ...] = ()
         """The value that is `placed`, with an Output for each new tensor."""
-        self.change_set = change_set
+        self.change_set, self.is_old = change_set, change_set.is_old
         self.positions = walk.positions()
 
     def run(self, function: Callable[..., Any]) -> Any:
@@ -156,10 +156,6 @@ class CapturingRun:
     def is_own(self, tensor: Tensor) -> bool:
         """True if this run has changed the value of a tensor."""
         return id(tensor) in self.change_set.changed
-
-    def is_old(self, tensor: Tensor) -> bool:
-        """True if a tensor was there before the call."""
-        return self.change_set.is_old(tensor)
 
     @property
     def placed(self) -> list[tuple[str, Any, Any]]:

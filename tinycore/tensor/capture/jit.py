@@ -143,12 +143,11 @@ class TinyJit(Generic[Parameters, Result]):
         values = in_force()
         if not values["JIT"] or recordings.open:  # inside another capture it is a part of that
             return self.function(*args, **kwargs)
-        last, matched = self.last, None
-        if last is not None and not kwargs and (pattern := last.pattern) is not None:
+        capture, matched = self.last, None
+        if capture is not None and not kwargs and (pattern := capture.pattern) is not None:
             matched = pattern.match(args, values)
         given = matched or Arguments(args, kwargs)
         with self.lock:
-            capture = last
             if capture is None or matched is None or not capture.holds(given):
                 for capture in self.kinds.get(given.key, ()):
                     if capture.holds(given):

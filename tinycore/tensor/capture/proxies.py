@@ -158,10 +158,10 @@ def name_back(naming: Naming, change_set: ChangeSet) -> None:
     """
     for tensor in change_set.touched():
         node = tensor.uop
-        if id(tensor) not in change_set.changed:
-            continue
-        if (new := exchanging(node, naming.back)) is not node and tensor.uop is node:
-            tensor._become(new)
+        if id(tensor) in change_set.changed:
+            new = exchanging(node, naming.back)
+            if new is not node and tensor.uop is node:
+                tensor._become(new)
 
 
 def finish_writes(reached: Iterable[Any]) -> None:

@@ -7,14 +7,16 @@ nothing else; see `captured.py`.
 from __future__ import annotations
 
 import sys
+import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import repeat
+from functools import cached_property, partial
+from itertools import chain, repeat
 from operator import attrgetter, call, is_
 from sys import getrefcount
 from typing import Any, Final, NamedTuple
+from weakref import getweakrefcount
 
 from tinycore.device.buffer import Buffer
 from tinycore.engine.captured_step import NOTHING, CapturedStep
@@ -23,10 +25,11 @@ from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.autograd import versions
 from tinycore.tensor.autograd.gradient_sources import BufferSet
 from tinycore.tensor.capture.arguments import rebuilt
+from tinycore.tensor.storage.change_tracking import change_sets, record_made
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.bindings import Naming, exchanging, sizes_below
 from tinycore.uop.movement import base_of
-from tinycore.uop.node import UOp, made_anew, new
+from tinycore.uop.node import UOp, made_anew
 from tinycore.uop.op import Op
 
 
@@ -54,13 +57,9 @@ class Output:
         form = self.form
         if form.op is Op.BUFFER:
             return nodes[self.places[0]]
-        is_plain = naming is None or not self.is_sized
-        if is_plain and form.op is Op.RESHAPE and form.src[0].op is Op.BUFFER:
-            key = Op.RESHAPE, form.dtype, (nodes[self.places[0]],), form.arg
-            return new(key, form.arg)
         exchange = {p: nodes[k] for p, k in zip(self.parameters, self.places, strict=True)}
-        node = self.form.substitute(exchange)
-        return node if is_plain or naming is None else exchanging(node, naming.back)
+        node = form.substitute(exchange)
+        return exchanging(node, naming.back) if naming and self.is_sized else node
 
     def shown(self, nodes: Mapping[int, UOp], naming: Naming | None) -> Tensor:
         """The tensor over BUFFERs, with the numbers that Variables hold in this call."""
@@ -173,37 +172,56 @@ class LeftGradients(NamedTuple):
         return LeftGradients()
 
 
-IS_SEEN, NODE = map(attrgetter, ("_is_seen", "_view.value"))
-GRADIENTS: Final = repeat("_grad")
+IS_SEEN, NODE, VIEW = map(attrgetter, ("_is_seen", "_view.value", "_view"))
+TRAITS: Final = attrgetter("_view.value", "_grad", "_requires_grad")
+GRADIENTS, ASKED = map(repeat, ("_grad", "_asked"))
 
 
 class KeptResult:
-    """Memory and nodes of a result, in which a replay computes again if nobody else has them.
+    """Tensors of a result and their memory, in which a replay computes again if nobody else has
+    them.
 
     To make them anew takes as long as all else in a replay, and no explicit state tells when a
-    program drops a node: so their references are counted.
+    program drops a tensor: so references are counted.
     """
 
-    __slots__ = tuple("again count held nodes shown".split())
+    __slots__ = tuple("again given held made nodes tensors".split())
 
-    count: list[int]
-    """The number of references to them while nobody else has any."""
+    given: list[Reference]
+    """The BUFFERs of the arguments that they were computed from last."""
 
     def __init__(self, recorded: RecordedCall, nodes: Mapping[int, UOp]) -> None:
-        result, outputs = recorded.result, recorded.step.outputs
-        self.nodes = nodes
-        self.again = {outputs[place]: buffer_of(node) for place, node in self.nodes.items()}
-        is_one = type(result) is Output and not result.is_sized and result.asks is None
-        self.shown = result.node(self.nodes, None) if is_one else None
-        """The node of the only tensor, if it asks for nothing and has one shape in all calls."""
-        self.held = [*nodes.values(), *self.again.values()]
-        self.held += [] if self.shown is None else [self.shown]
+        """Nobody else has any of them yet."""
+        self.nodes, self.given, outputs = nodes, [], recorded.step.outputs
+        self.again = {outputs[place]: buffer_of(node) for place, node in nodes.items()}
+        self.tensors = found = [leaf.shown(nodes, None) for leaf in recorded.leaves]
+        parts = nodes.values(), self.again.values(), found, map(NODE, found), map(VIEW, found)
+        self.held = [*chain(*parts)]
+        self.made = self.state()
+
+    def state(self) -> list[int]:
+        """The number of references to each, and what else a program can change about tensors."""
+        found = self.tensors
+        traits = map(id, chain.from_iterable(map(TRAITS, found)))
+        weak = map(getweakrefcount, found)
+        return [*map(getrefcount, self.held), *weak, *traits, *map(hasattr, found, ASKED)]
 
     def is_free(self) -> bool:
-        """True if nobody else has them, and no write has ended their version."""
-        if [*map(getrefcount, self.held)] != self.count:
-            return False
-        return not any(map(versions.former.__contains__, self.nodes.values()))
+        """True if nobody else has them, and they are as they were made."""
+        has_ended = versions.former.__contains__
+        return self.state() == self.made and not any(map(has_ended, self.nodes.values()))
+
+    def is_of(self, given: Sequence[UOp]) -> bool:
+        """True if they were computed from these BUFFERs last; from now on they are."""
+        before, self.given = self.given, [*map(weakref.ref, given)]
+        return before == self.given
+
+    def shown(self) -> Callable[[Output], Tensor]:
+        """The tensor of each output of the result, which are asked for in order."""
+        if change_sets:
+            for tensor in self.tensors:
+                record_made(tensor)
+        return partial(next, iter(self.tensors))
 
 
 MOST_KEPT_BYTES: Final = 8 << 20
@@ -254,29 +272,34 @@ class RecordedCall:
                 node._past = fixed | versions.references(found)
 
     @cached_property
+    def leaves(self) -> list[Output]:
+        """The Outputs of the result."""
+        return leaves_of(self.result)
+
+    @cached_property
     def shown(self) -> tuple[int, ...]:
         """The places among the step's outputs that the result shows."""
-        return tuple(dict.fromkeys(p for leaf in leaves_of(self.result) for p in leaf.places))
+        return tuple(dict.fromkeys(p for leaf in self.leaves for p in leaf.places))
 
     @cached_property
     def unshared(self) -> frozenset[Buffer]:
         """New memory that the result alone shows, or one tensor left outside."""
-        left = leaves_of([side.value for side in self.side_outputs])
+        left = self.outputs[len(self.leaves) :]
         places = [*self.shown, *[place for output in left for place in output.places]]
         used = Counter([self.step.outputs[place] for place in places])
         return frozenset(buffer for buffer in self.step.fresh_outputs if used[buffer] == 1)
 
     @cached_property
     def keeps_results(self) -> bool:
-        """True if results have their memory alone, and it is little."""
+        """True if results have their memory alone, which is little, and one shape in all calls."""
         found = [self.step.outputs[place] for place in self.shown]
         is_little = 0 < sum(buffer.nbytes for buffer in found) <= MOST_KEPT_BYTES
-        return COUNTS and is_little and self.unshared.issuperset(found)
+        is_sized = any(leaf.is_sized for leaf in self.leaves)
+        return COUNTS and is_little and not is_sized and self.unshared.issuperset(found)
 
     def keep(self, nodes: Mapping[int, UOp]) -> KeptResult:
         """Keep a new result, of which nobody else knows yet."""
         made = KeptResult(self, nodes)
-        made.count = [*map(getrefcount, made.held)]
         kept = self.step.kept_results
         kept[:] = [*kept, made][-MOST_KEPT_RESULTS:]
         return made
@@ -284,7 +307,7 @@ class RecordedCall:
     @cached_property
     def outputs(self) -> list[Output]:
         """The Outputs of the result, then those left outside."""
-        return leaves_of((self.result, *[side.value for side in self.side_outputs]))
+        return [*self.leaves, *leaves_of([side.value for side in self.side_outputs])]
 
     @cached_property
     def kinds(self) -> dict[int, UOp]:
@@ -328,8 +351,7 @@ def node_of(recorded: RecordedCall, place: int, buffer: Buffer, given: Sequence[
         return node
     if not isinstance(bound, UOp):
         return versions.current(given[bound])
-    if versions.is_former(bound):
-        bound = recorded.bindings[place] = versions.latest(bound)
+    bound = recorded.bindings[place] = versions.latest(bound)
     return bound
 
 

@@ -109,13 +109,15 @@ class Realization(Random):
 
     def _host_array(self) -> HostArray:
         """The elements in the bytes of `to_numpy_dtype`, as a new array."""
-        if not self.numel():
-            return numpy.empty(self.shape, to_numpy_dtype(self.dtype))
-        while graph.is_memory(node := self.uop) and not graph.is_buffer(node):
-            compute(lambda: unrealized([self]))  # and what another thread writes meanwhile
-        if not graph.is_buffer(node):
-            node = materialize(self)
-        if (base := base_of(node)).op is Op.BUFFER:
+        if (base := base_of(self.uop)).op is not Op.BUFFER:
+            if not self.numel():
+                return numpy.empty(self.shape, to_numpy_dtype(self.dtype))
+            while graph.is_memory(node := self.uop) and not graph.is_buffer(node):
+                compute(lambda: unrealized([self]))  # and what another thread writes meanwhile
+            if not graph.is_buffer(node):
+                node = materialize(self)
+            base = base_of(node)
+        if base.op is Op.BUFFER:
             return runtime().to_host(base).reshape(self.shape)
         found = numbers_shown(node)  # of a symbolic size: a slice of larger memory
         assert found is not None

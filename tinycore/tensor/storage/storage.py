@@ -203,12 +203,7 @@ def view_in(storage: Storage, node: UOp) -> Storage | View | None:
 
 def view_of(node: UOp) -> Storage | View:
     """The storage of the memory that a node shows, or the view of one; else a new storage."""
-    op, key = node.op, id(node)
-    if op is BUFFER and key not in of_memory:  # as `enter`, without its calls: results of replays
-        new = Storage(node)
-        of_memory[key] = weakref.ref(new, partial(of_memory.pop, key))
-        return new
-    if op not in SHOWING:
+    if node.op not in SHOWING:
         new = Storage(node)
         waiting[new.number] = weakref.ref(new, partial(waiting.pop, new.number))
         return new

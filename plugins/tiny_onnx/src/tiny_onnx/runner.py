@@ -157,10 +157,13 @@ class OnnxRunner:
 
     def converted_all(self, given: Mapping[str, Any]) -> dict[str, Data]:
         """Inputs as values, each as the model wants it."""
-        types = self.model.graph.types
         return {
-            name: self.converted(
-                name, each, self.graph_inputs.get(name) or described(types.get(name))
+            name: each
+            if type(each) is numpy.ndarray
+            else self.converted(
+                name,
+                each,
+                self.graph_inputs.get(name) or described(self.model.graph.types.get(name)),
             )
             for name, each in given.items()
         }
@@ -219,14 +222,14 @@ class OnnxRunner:
         """Key of a capture: shapes and dtypes, and contents of inputs on the host."""
         parts: list[tuple[str, Any, Any]] = []
         for name, data in given.items():
-            if not isinstance(data, Tensor | numpy.ndarray):
+            if data is None or isinstance(data, list):
                 parts.append((name, type(data), None))  # None, or a sequence, which is no capture's
             elif self.stays(name, data):
                 array = as_array(data)
                 content = tuple(array.reshape(-1)) if array.dtype == object else array.tobytes()
                 parts.append((name, array.shape, (array.dtype, content)))
             else:
-                parts.append((name, tuple(data.shape), data.dtype))
+                parts.append((name, data.shape, data.dtype))
         return tuple(parts)
 
     def values(self, given: Mapping[str, Data]) -> dict[str, Value]:
