@@ -26,9 +26,9 @@ BUDGETS: Final = {
     "tinycore/cli": 9_788,
     "tinycore/device": 20_223,
     "tinycore/engine": 21_069,
-    "tinycore/lower": 47_116,
-    "tinycore/lower/steps": 13_093,
-    "tinycore/lower/strategies": 25_893,
+    "tinycore/lower": 46_609,
+    "tinycore/lower/steps": 13_069,
+    "tinycore/lower/strategies": 25_873,
     "tinycore/linalg": 7_467,
     "tinycore/nn": 16_356,
     "tinycore/nn/files": 14_692,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 476_560
+SUM: Final = 476_009
 """The budgets of the core together."""
-FLOORS: Final = 438_588
+FLOORS: Final = 438_037
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

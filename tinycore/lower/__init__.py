@@ -14,7 +14,7 @@ Floor 3'. The files, in the order in which a kernel passes them:
 - `tighten.py`: folds without the steps that a condition makes neutral, and fused rows without the
   columns that no row of a strip sees
 - `fragments.py`: what each lane holds of the operands of a matrix unit
-- `expand.py`, `merge_reductions.py`, `register_transpose.py`: unrolled loops, lanes of vectors
+- `expand.py`, `merge_reductions.py`, `register_transpose.py`, `lanes.py`: unrolled loops, lanes
 - `cooperative.py`: what the threads of a workgroup reduce and fill together
 - `predicate.py`: gates of loads and stores
 - `online.py`: folds that take one pass although they depend on each other

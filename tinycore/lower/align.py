@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from tinycore.dtype import ImageDType
-from tinycore.lower.expand import lanes_of
+from tinycore.lower.lanes import joined, lanes_of
 from tinycore.render.base import Limits, pointer_of
 from tinycore.render.facts import is_register
 from tinycore.uop.affine import divisor
@@ -68,8 +68,4 @@ def in_parts(access: UOp, lanes: int) -> UOp:
         place = index.with_src((index.src[0], index.src[1] + start, *index.src[2:]))
         values = (lanes_of(each, range(start, start + lanes)) for each in rest)
         parts.append(UOp(access.op, kind, (place, *values), access.arg))
-    if access.op is Op.STORE:
-        return UOp.group(*parts)
-    if lanes == 1:
-        return UOp(Op.VECTORIZE, value, tuple(parts))
-    return UOp(Op.EXTRACT, value, tuple(parts), tuple(range(value.count)))
+    return UOp.group(*parts) if access.op is Op.STORE else joined(parts)

@@ -16,8 +16,7 @@ from tinycore.lower.tile import Peel
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
-from tinycore.uop.rewrite import rewrite
-from tinycore.uop.symbolic import simplify
+from tinycore.uop.symbolic import simplified
 
 MOST_BORDERS: Final = 4
 
@@ -65,5 +64,5 @@ def steps_reaching(value: UOp, loop: UOp, bound: int) -> set[int]:
     others = [r for r in value.ranges if r is not loop]
     if move < 1 or any(not r.is_fixed or r.extent > SMALL_LOOP for r in others):
         return set()
-    rest = rewrite(value - loop * move, simplify, name="simplify borders")
+    rest = simplified(value - loop * move, "borders")
     return {-((least - bound) // move) for least in (int(rest.vmin), int(rest.vmax))}

@@ -24,7 +24,8 @@ from typing import Final, NamedTuple
 
 from tinycore.dtype import DType, dtypes
 from tinycore.lower.dims import taken_apart
-from tinycore.lower.expand import counters_of, lane, without
+from tinycore.lower.expand import counters_of, without
+from tinycore.lower.lanes import folded_lanes
 from tinycore.lower.loops import (
     THREADS,
     arrays_of,
@@ -101,22 +102,12 @@ def folded_by_lanes(
     lanes end with the result.
     """
     lanes = min(mine.extent, subgroup)
-    for bit in range(lanes.bit_length() - 1):
-        own = own.alu(op, from_lane(own, 1 << bit))
+    own = folded_lanes(own, op, lanes - 1)
     if lanes == mine.extent:
         return own
     subgroups = mine.extent // lanes
     parts = left(own, mine // lanes, others, subgroups, numbers, (mine % lanes).eq(0))
     return parts.fold(op, UOp.index(0), 1, subgroups)
-
-
-def from_lane(value: UOp, distance: int) -> UOp:
-    """The value, or each element of a vector, of the lane at a distance (see SHUFFLE)."""
-    if value.dtype.count == 1:
-        return UOp(Op.SHUFFLE, value.dtype, (value,), distance)
-    elements = (lane(value, number) for number in range(value.dtype.count))
-    parts = tuple(UOp(Op.SHUFFLE, part.dtype, (part,), distance) for part in elements)
-    return UOp(Op.VECTORIZE, value.dtype, parts)
 
 
 class Parts:

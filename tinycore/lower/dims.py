@@ -21,8 +21,8 @@ from tinycore.lower.predicate import gate_stores
 from tinycore.render.base import Dims, Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
-from tinycore.uop.rewrite import rebuilt, rewrite
-from tinycore.uop.symbolic import simplify
+from tinycore.uop.rewrite import rebuilt
+from tinycore.uop.symbolic import simplified
 
 AXES: Final = 3
 MOST_TRIED: Final = 1 << 16
@@ -86,9 +86,7 @@ def varying_sizes(kernel: UOp, limits: Limits) -> dict[str, UOp]:
         if loop.arg.kind is AxisKind.PARALLEL:
             sizes["parallel"] = loop.src[0]
     return {
-        name: rewrite(size, simplify, name="simplify sizes")
-        for name, size in sizes.items()
-        if size.op is not Op.CONST
+        name: simplified(size, "sizes") for name, size in sizes.items() if size.op is not Op.CONST
     }
 
 

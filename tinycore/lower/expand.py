@@ -25,6 +25,7 @@ from tinycore.lower.fragments import (
     operands_of_sums,
     unit_of,
 )
+from tinycore.lower.lanes import lane_of, lanes_of, vector_of
 from tinycore.lower.loops import numbered
 from tinycore.lower.merge_reductions import drop_loops, fold_balanced, merge_reductions
 from tinycore.lower.predicate import with_gate
@@ -36,7 +37,7 @@ from tinycore.uop.op import ALU, AxisKind, Op, Part
 from tinycore.uop.pattern import RuleSet, node, var
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.sums import sum_of, terms_of
-from tinycore.uop.symbolic import simplify
+from tinycore.uop.symbolic import simplified
 
 LONGEST_STRIDE = 4
 """Stride up to which lanes are selected from whole vectors; beyond, each is a separate load."""
@@ -264,26 +265,10 @@ def fold_lanes(vector: UOp, op: Op) -> UOp:
     """All lanes of a vector combined by `op`: halves with halves."""
     while (count := vector.dtype.count) > 1:
         if count % 2:
-            return fold_balanced([lane(vector, i) for i in range(count)], op)
+            return fold_balanced([lane_of(vector, i) for i in range(count)], op)
         half = count // 2
         vector = lanes_of(vector, range(half)).alu(op, lanes_of(vector, range(half, count)))
     return vector
-
-
-def lane(vector: UOp, number: int) -> UOp:
-    """One lane."""
-    return lanes_of(vector, (number,))
-
-
-def lanes_of(vector: UOp, numbers: Iterable[int]) -> UOp:
-    """Some lanes, in the order given."""
-    chosen = tuple(numbers)
-    if vector.op is Op.VECTORIZE:
-        parts = tuple(vector.src[n] for n in chosen)
-        return (
-            parts[0] if len(parts) == 1 else UOp(Op.VECTORIZE, vector.dtype.vec(len(parts)), parts)
-        )
-    return UOp(Op.EXTRACT, vector.dtype.vec(len(chosen)), (vector,), chosen)
 
 
 def shift_index(index: UOp, offset: int) -> UOp:
@@ -324,7 +309,7 @@ class Lanes:
         """A scalar repeated in every lane; a vector as it is."""
         if value.dtype.count == self.count or value.dtype is dtypes.void:
             return value
-        return UOp(Op.VECTORIZE, value.dtype.vec(self.count), (value,) * self.count)
+        return lanes_of(value, range(self.count))
 
     def at(self, node: UOp, step: int) -> UOp:
         """A scalar node for one value of the counter."""
@@ -334,11 +319,7 @@ class Lanes:
         """One node that depends on the counter, its sources being done."""
         match node.op:
             case Op.RANGE:
-                return UOp(
-                    Op.VECTORIZE,
-                    dtypes.index.vec(self.count),
-                    tuple(map(UOp.index, range(self.count))),
-                )
+                return vector_of(map(UOp.index, range(self.count)))
             case Op.INDEX:
                 return node  # its LOAD or STORE looks at the scalar form
             case Op.LOAD:
@@ -393,8 +374,7 @@ class Lanes:
         if move is None and (steps := self.steps_of_repeated(index)):
             return self.load_repeated(node, steps)
         if move not in (1, -1):
-            scalars = tuple(instances(node, (self.counter,)))
-            return UOp(Op.VECTORIZE, node.dtype.vec(self.count), scalars)
+            return vector_of(instances(node, (self.counter,)))
         first = self.at(index, 0 if move == 1 else self.count - 1)
         alternative = tuple(self.widened(self.done[s]) for s in node.src[1:])
         whole = first.load(node.dtype.vec(self.count), *alternative)
@@ -405,7 +385,7 @@ class Lanes:
         if len(index.src) > 2 or repetition(index.src[1], self.counter) is None:
             return []
         places = instances(index.src[1], (self.counter,))
-        apart = [rewrite(p - places[0], simplify, name="simplify lanes") for p in places]
+        apart = [simplified(p - places[0], "lanes") for p in places]
         steps = [n.arg for n in apart if n.op is Op.CONST]
         size = len(set(steps))
         whole = len(steps) == self.count and set(steps) == set(range(size))
@@ -428,8 +408,8 @@ class Lanes:
         lanes = []
         for place in range(0, end, stride):
             part = min(place // self.count, stride - 1)
-            lanes.append(lane(vectors[part], place - starts[part]))
-        return UOp(Op.VECTORIZE, wide, tuple(lanes))
+            lanes.append(lane_of(vectors[part], place - starts[part]))
+        return vector_of(lanes)
 
     def pairs(self, value: UOp, steps: UOp) -> UOp:
         """A value with all steps of a PAIR loop side by side in each lane: as many times the lanes.
@@ -446,7 +426,7 @@ class Lanes:
             number = (*self.counter.arg.number, Part.PAIRED)
             lane = UOp.range(len(every), number, AxisKind.VECTOR)
             whole = value.substitute({self.counter: lane // size, steps: lane % size})
-            return Lanes(lane).full(rewrite(whole, simplify, name="simplify pairs"))
+            return Lanes(lane).full(simplified(whole, "pairs"))
         parts = [Lanes(self.counter).full(placed(value, steps, step)) for step in range(size)]
         return interleaved(parts)
 
@@ -499,7 +479,7 @@ class Lanes:
         parts = [node.with_src((with_gate(places[0], whole), value))]
         for step, place in enumerate(places):
             partly = with_gate(place, whole.logical_not())
-            parts.append(node.with_src((partly, lane(value, step))))
+            parts.append(node.with_src((partly, lane_of(value, step))))
         return UOp.group(*parts)
 
     def distance_across(self, index: UOp) -> int:
@@ -531,8 +511,7 @@ class Lanes:
         inner = UOp.range(run, (*number, Part.TURN, 1), AxisKind.VECTOR)
         lanes = inner * (self.count // run) + outer if across else outer * run + inner
         place, *gates = (
-            rewrite(s.substitute({self.counter: lanes}), simplify, name="simplify lanes")
-            for s in index.src[1:]
+            simplified(s.substitute({self.counter: lanes}), "lanes") for s in index.src[1:]
         )
         return coefficient(place, inner) == 1 and all(inner not in gate.ranges for gate in gates)
 
@@ -541,9 +520,9 @@ def expand(kernel: UOp) -> UOp:
     """The kernel without UNROLL, PARTIAL and VECTOR loops."""
     kinds = {n.arg.kind for n in kernel.toposort() if n.op is Op.RANGE}
     kernel = rewrite(kernel, unroll + merge_reductions, name="unroll")
-    kernel = rewrite(kernel, simplify, name="simplify unrolled")
+    kernel = simplified(kernel, "unrolled")
     if AxisKind.VECTOR in kinds:
         kernel = rewrite(kernel, vectorize, name="vectorize")
     if not kinds.isdisjoint((AxisKind.PAIR, AxisKind.FRAGMENT)):
         kernel = rewrite(kernel, pair_rest, name="pair rest")
-    return transpose_loads(rewrite(kernel, simplify, name="simplify vectors"))
+    return transpose_loads(simplified(kernel, "vectors"))

@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from tinycore.dtype import DType, PointerDType, dtypes
+from tinycore.lower.lanes import folded_lanes, joined, lane_of, lanes_of, vector_of
 from tinycore.lower.merge_reductions import fold_balanced
 from tinycore.uop.affine import coefficient, divisor
 from tinycore.uop.matrix import Fragment, MatrixUnit, OperandLoad, powers
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op, Part
-from tinycore.uop.rewrite import rewrite
-from tinycore.uop.symbolic import simplify
+from tinycore.uop.symbolic import simplified
 
 UNSIGNED_BY_SIZE: Final = {
     d.itemsize: d for d in (dtypes.uint8, dtypes.uint16, dtypes.uint32, dtypes.uint64)
@@ -89,7 +89,7 @@ def exchange_lanes(held: Sequence[UOp], word: DType, mask: int, is_first: UOp) -
     """
     kind, together = held[0].dtype.scalar(), word.itemsize // held[0].dtype.scalar().itemsize
     count = held[0].dtype.count
-    values = [element_of(vector, [e]) for vector in held for e in range(count)]
+    values = [lane_of(vector, e) for vector in held for e in range(count)]
     bits = UNSIGNED_BY_SIZE[word.itemsize]
     firsts, seconds = [], []
     for start in range(0, len(values), together):
@@ -98,10 +98,7 @@ def exchange_lanes(held: Sequence[UOp], word: DType, mask: int, is_first: UOp) -
         firsts += unpacked(is_first.where(own, other), kind, together)
         seconds += unpacked(is_first.where(other, own), kind, together)
     lanes = [*firsts, *seconds]
-    return [
-        UOp(Op.VECTORIZE, held[0].dtype, tuple(lanes[start : start + count]))
-        for start in range(0, len(lanes), count)
-    ]
+    return [vector_of(lanes[start : start + count]) for start in range(0, len(lanes), count)]
 
 
 def packed(values: Sequence[UOp], bits: DType) -> UOp:
@@ -138,9 +135,9 @@ def folded_rows(values: list[UOp], loops: tuple[UOp, ...], op: Op, unit: MatrixU
     values, factor = without_factor(values) if op is Op.MAX else (values, None)
     rows, total = held.rows, fold_balanced(values, op)
     columns = [[e for e, at in enumerate(rows) if at == row] for row in sorted(set(rows))]
-    parts = [element_of(total, [found[e] for found in columns]) for e in range(len(columns[0]))]
+    parts = [lanes_of(total, [found[e] for found in columns]) for e in range(len(columns[0]))]
     own = fold_balanced(parts, op)
-    others = [1 << at for at, bit in enumerate(held.lanes) if bit and bit.axis == "n"]
+    others = sum(1 << at for at, bit in enumerate(held.lanes) if bit and bit.axis == "n")
     if op is not Op.ADD:
         own = folded_lanes(own, op, others)
     if factor is not None:
@@ -149,7 +146,7 @@ def folded_rows(values: list[UOp], loops: tuple[UOp, ...], op: Op, unit: MatrixU
         own = UOp(Op.REDUCE, own.dtype, (own, *loops), op)
     if op is Op.ADD:
         own = folded_lanes(own, op, others)
-    return by_element(own, rows)
+    return lanes_of(own, rows)  # for each element the value of its row
 
 
 def without_factor(values: list[UOp]) -> tuple[list[UOp], float | None]:
@@ -169,28 +166,6 @@ def constant_of(value: UOp) -> float | None:
     lanes = set(value.src) if value.op is Op.VECTORIZE else {value}
     lane = lanes.pop()
     return None if lanes or lane.op is not Op.CONST else float(lane.arg)
-
-
-def element_of(vector: UOp, numbers: list[int]) -> UOp:
-    """The elements of a vector at some positions."""
-    return UOp(Op.EXTRACT, vector.dtype.vec(len(numbers)), (vector,), tuple(numbers))
-
-
-def folded_lanes(value: UOp, op: Op, masks: list[int]) -> UOp:
-    """Butterfly reduction of elements, over lanes whose numbers differ in some bits."""
-    count = value.dtype.count
-    lanes = [value] if count == 1 else [element_of(value, [place]) for place in range(count)]
-    for mask in masks:
-        lanes = [x.alu(op, UOp(Op.SHUFFLE, x.dtype, (x,), mask)) for x in lanes]
-    return lanes[0] if count == 1 else UOp(Op.VECTORIZE, value.dtype, tuple(lanes))
-
-
-def by_element(rows: UOp, places: tuple[int, ...]) -> UOp:
-    """Row values broadcast to elements: for each element the value of its row."""
-    kind = rows.dtype.scalar().vec(len(places))
-    if rows.dtype.count == 1:
-        return UOp(Op.VECTORIZE, kind, (rows,) * len(places))
-    return UOp(Op.EXTRACT, kind, (rows,), places)
 
 
 def fragment(
@@ -216,7 +191,7 @@ def fragment(
         }
         if turn is not None:
             places[loops[along]] += turn
-        return rewrite(value.substitute(places), simplify, name="simplify a fragment")
+        return simplified(value.substitute(places), "a fragment")
 
     turn, start = None, None
     for lanes in (most >> times for times in range(most.bit_length() - 1)):
@@ -230,12 +205,7 @@ def fragment(
     start = held_from(0, None) if start is None else start
     together = most if turn is None else turn.extent
     values = [start, *(held_from(first, turn) for first in range(together, held.count, together))]
-    parts = [part if turn is None else vector(turn, part) for part in values]
-    if len(parts) == 1:
-        return parts[0]
-    if together == 1:
-        return UOp(Op.VECTORIZE, held.vector, tuple(parts))
-    return UOp(Op.EXTRACT, held.vector, tuple(parts), tuple(range(held.count)))
+    return joined([part if turn is None else vector(turn, part) for part in values])
 
 
 def whole_tile(value: UOp, held: Fragment, loops: dict[str, UOp]) -> UOp | None:
@@ -247,12 +217,12 @@ def whole_tile(value: UOp, held: Fragment, loops: dict[str, UOp]) -> UOp | None:
 
     def place(element: int) -> UOp:
         at = {loops[a]: UOp.index(int(held.map.place(a, 0, element))) for a in held.axes}
-        return rewrite(index.src[1].substitute(at), simplify, name="simplify a fragment")
+        return simplified(index.src[1].substitute(at), "a fragment")
 
     first = place(0)
     # A place is a sum of what each bit adds, as long as all bits together add up, too.
     for element in (*powers(1, held.count), held.count - 1):
-        apart = rewrite(place(element) - first, simplify, name="simplify a fragment")
+        apart = simplified(place(element) - first, "a fragment")
         if apart is not UOp.index(element):
             return None
     return index.with_src((index.src[0], first)).load(held.vector)
@@ -270,8 +240,8 @@ def row_at(index: UOp, places: dict[UOp, UOp], across: UOp, row_bytes: int) -> U
     size = row_bytes // index.dtype.base.itemsize
     step = UOp.range(size, (*across.arg.number, Part.TURN), AxisKind.VECTOR)
     inside = {**places, across: places[across] + step}
-    whole = rewrite(index.src[1].substitute(inside), simplify, name="simplify a row")
-    first = rewrite(whole.substitute({step: UOp.index(0)}), simplify, name="simplify a row")
+    whole = simplified(index.src[1].substitute(inside), "a row")
+    first = simplified(whole.substitute({step: UOp.index(0)}), "a row")
     if coefficient(whole, step) != 1 or divisor(first, size) % size:
         return None
     return index.with_src((index.src[0], first))

@@ -11,12 +11,13 @@ from __future__ import annotations
 from tinycore.dtype import ImageDType, dtypes
 from tinycore.errors import UnsupportedError
 from tinycore.lower.dtypes import ROUNDED
+from tinycore.lower.lanes import lane_of, lanes_of, vector_of
 from tinycore.render.base import Renderer, pointer_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.pattern import RuleSet, node, var
 from tinycore.uop.rewrite import rewrite
-from tinycore.uop.symbolic import simplify
+from tinycore.uop.symbolic import simplified, simplify
 
 PIXEL_CHANNELS = ImageDType.CHANNELS
 PIXEL = dtypes.float32.vec(PIXEL_CHANNELS)
@@ -49,12 +50,11 @@ def load_pixels(root: UOp) -> UOp:
     """image[i] == channel i % 4 of pixel i // 4."""
     index = root.src[0]
     place, count = index.src[1], root.dtype.count
-    channel = rewrite(place % PIXEL_CHANNELS, simplify, name="channel")
+    channel = simplified(place % PIXEL_CHANNELS, "a channel")
     if channel.op is Op.CONST:
         value = elements(index, place - channel, channel.arg, count)
     else:
-        parts = tuple([element(index, place + lane) for lane in range(count)])
-        value = parts[0] if count == 1 else UOp(Op.VECTORIZE, dtypes.float32.vec(count), parts)
+        value = vector_of(element(index, place + lane) for lane in range(count))
     value = value.cast(root.dtype)
     return value if len(root.src) == 1 else index.src[2].where(value, root.src[1])
 
@@ -63,7 +63,7 @@ def load_pixels(root: UOp) -> UOp:
 def store_pixels(index: UOp, value: UOp) -> UOp:
     """A store of four elements from a multiple of four on == the store of a pixel."""
     place, count = index.src[1], value.dtype.count
-    channel = rewrite(place % PIXEL_CHANNELS, simplify, name="channel")
+    channel = simplified(place % PIXEL_CHANNELS, "a channel")
     if count % PIXEL_CHANNELS or not (channel.op is Op.CONST and channel.arg == 0):
         raise UnsupportedError(
             f"an image is written by whole pixels, not {count} of its elements at a time. Write "
@@ -73,8 +73,8 @@ def store_pixels(index: UOp, value: UOp) -> UOp:
     wide = value if value.dtype.scalar() is dtypes.float32 else exact
     stores = []
     for first in range(0, count, PIXEL_CHANNELS):
-        lanes = tuple(range(first, first + PIXEL_CHANNELS))
-        part = wide if count == PIXEL_CHANNELS else UOp(Op.EXTRACT, PIXEL, (wide,), lanes)
+        lanes = range(first, first + PIXEL_CHANNELS)
+        part = wide if count == PIXEL_CHANNELS else lanes_of(wide, lanes)
         stores.append(pixel(index, place + first, *index.src[2:]).store(part))
     return UOp.group(*stores)
 
@@ -103,9 +103,7 @@ def element(index: UOp, place: UOp) -> UOp:
     """The element at a place whose channel is known when the kernel runs."""
     whole = pixel(index, place).load(PIXEL)
     channel = place % PIXEL_CHANNELS
-    *others, found = (
-        UOp(Op.EXTRACT, dtypes.float32, (whole,), (n,)) for n in range(PIXEL_CHANNELS)
-    )
+    *others, found = (lane_of(whole, n) for n in range(PIXEL_CHANNELS))
     for number, value in enumerate(others):
         found = channel.eq(number).where(value, found)
     return found

@@ -13,6 +13,7 @@ from typing import Final
 
 from tinycore.dtype import DType, dtypes, float_layout
 from tinycore.lower.elementary import exp, exp2, float_bits, log, log2, sin, sin_without_double
+from tinycore.lower.lanes import lanes_of
 from tinycore.render.base import Renderer
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, APPROXIMATE, Op
@@ -102,16 +103,11 @@ def lower_pairs(widest: int) -> RuleSet:
             return None
         products = []
         for first in range(2):
-            a, b = (every_other(s, range(first, lanes, 2)).cast(root.dtype) for s in root.src)
+            a, b = (lanes_of(s, range(first, lanes, 2)).cast(root.dtype) for s in root.src)
             products.append(a * b)
         return products[0] + products[1]
 
     return rules
-
-
-def every_other(vector: UOp, lanes: range) -> UOp:
-    """Some lanes of a vector."""
-    return UOp(Op.EXTRACT, vector.dtype.vec(len(lanes)), (vector,), tuple(lanes))
 
 
 # --- functions of one float

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from itertools import count
 
-from tinycore.lower.fragments import added, by_element
+from tinycore.lower.fragments import added
+from tinycore.lower.lanes import lanes_of
 from tinycore.lower.loops import initialized, new_register, value_after
 from tinycore.lower.merge_reductions import values_of
 from tinycore.uop.node import UOp
@@ -93,4 +94,4 @@ def spread(scale: UOp, fold: UOp) -> UOp:
     if scale.dtype is fold.dtype:
         return scale
     unit = next(n.arg for n in values_of(fold) if n.op is Op.MATRIX)
-    return by_element(scale, unit.fragment("out").map.rows)
+    return lanes_of(scale, unit.fragment("out").map.rows)

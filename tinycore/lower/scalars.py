@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from tinycore.dtype import DType
+from tinycore.lower.lanes import lane_of, vector_of
 from tinycore.uop.instruction import Instruction
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, Op
@@ -35,11 +36,10 @@ def is_arithmetic(u: UOp) -> bool:
 def lane_by_lane(root: UOp) -> UOp:
     """op(a, b) == (op(a[0], b[0]), op(a[1], b[1]), ...)."""
     scalar: DType = root.dtype.scalar()
-    lanes = [
+    return vector_of(
         UOp(root.op, scalar, tuple([lane_of(s, lane) for s in root.src]), root.arg)
         for lane in range(root.dtype.count)
-    ]
-    return UOp(Op.VECTORIZE, root.dtype, tuple(lanes))
+    )
 
 
 @scalars.rule(node(Op.EXTRACT, name="root"))
@@ -48,14 +48,4 @@ def extracted_lanes(root: UOp) -> UOp | None:
     count = root.src[0].dtype.count
     if root.dtype.count == 1 and root.src[0].op is not Op.VECTORIZE:
         return None
-    lanes = [lane_of(root.src[lane // count], lane % count) for lane in root.arg]
-    return lanes[0] if len(lanes) == 1 else UOp(Op.VECTORIZE, root.dtype, tuple(lanes))
-
-
-def lane_of(value: UOp, lane: int) -> UOp:
-    """One lane of a vector; a scalar is the same in all."""
-    if value.dtype.count == 1:
-        return value
-    if value.op is Op.VECTORIZE:
-        return value.src[lane]
-    return UOp(Op.EXTRACT, value.dtype.scalar(), (value,), (lane,))
+    return vector_of(lane_of(root.src[lane // count], lane % count) for lane in root.arg)

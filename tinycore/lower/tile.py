@@ -28,8 +28,7 @@ from tinycore.lower.steps.unite import Unite
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.parse import Reader
-from tinycore.uop.rewrite import rewrite
-from tinycore.uop.symbolic import simplify
+from tinycore.uop.symbolic import simplified
 from tinycore.uop.text import argument_text, register_argument
 
 __all__ = [
@@ -63,7 +62,7 @@ def apply_plan(kernel: UOp, plan: Iterable[Step]) -> UOp:
     """The kernel with every step of the plan done."""
     for step in plan:
         kernel = step.apply(kernel)
-    return rewrite(kernel, simplify, name="simplify tiles")
+    return simplified(kernel, "tiles")
 
 
 def apply_verified(kernel: UOp, plan: Iterable[Step], limits: Limits) -> UOp:
@@ -77,7 +76,7 @@ def apply_verified(kernel: UOp, plan: Iterable[Step], limits: Limits) -> UOp:
         if problem is not None:
             raise VerifyError(f"a strategy proposes {step!r}, which cannot be done: {problem}")
         kernel = step.apply(kernel)
-    return rewrite(kernel, simplify, name="simplify tiles")
+    return simplified(kernel, "tiles")
 
 
 def apply_checked(kernel: UOp, plan: Iterable[Step], limits: Limits) -> UOp:

@@ -112,6 +112,6 @@ simplify: Final = algebra + gated
 """All algebra that holds for every value of the variables."""
 
 
-def simplified(root: UOp) -> UOp:
-    """The graph in normal form under `simplify`."""
-    return rewrite(root, simplify, name="simplify")
+def simplified(root: UOp, what: str = "all") -> UOp:
+    """The graph in normal form under `simplify`; a trace calls the pass by what is simplified."""
+    return rewrite(root, simplify, name=f"simplify {what}")

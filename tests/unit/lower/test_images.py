@@ -9,6 +9,7 @@ from tinycore.dtype import dtypes
 from tinycore.errors import UnsupportedError
 from tinycore.lower.dtypes import lower_dtypes
 from tinycore.lower.image_access import PIXEL, lower_images
+from tinycore.lower.lanes import vector_of
 from tinycore.lower.legality import Loops
 from tinycore.lower.tile import Bind
 from tinycore.render.base import Limits, Renderer
@@ -30,7 +31,7 @@ def load(place: UOp, lanes: int = 1, *gate: UOp) -> UOp:
 
 
 def store(place: UOp, lanes: int) -> UOp:
-    value = UOp(Op.VECTORIZE, F32.vec(lanes), (UOp.const(F32, 1.0),) * lanes)
+    value = vector_of(UOp.const(F32, float(lane)) for lane in range(lanes))
     index = UOp(Op.INDEX, KIND, (IMAGE, place))
     return UOp(Op.STORE, dtypes.void, (index, value))
 
@@ -89,7 +90,8 @@ def test_a_pixel_is_stored_whole() -> None:
 def test_two_pixels_are_stored_one_by_one() -> None:
     found = lowered(store(UOp.range(17, 0) * 8, 8))
 
-    assert [s.src[1].arg for s in found.src] == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    stored = [[lane.arg for lane in s.src[1].src] for s in found.src]
+    assert stored == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
 @pytest.mark.parametrize(("place", "lanes"), [(I, 1), (I * 4, 2), (I * 2, 4), (I * 4 + 1, 4)])

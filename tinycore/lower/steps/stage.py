@@ -20,8 +20,7 @@ from tinycore.lower.loops import THREADS, Number, arrays_of, text_of
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Ahead, AxisKind, Op, Part
-from tinycore.uop.rewrite import rewrite
-from tinycore.uop.symbolic import simplify
+from tinycore.uop.symbolic import simplified
 
 WITHIN: Final = (AxisKind.UNROLL, AxisKind.PARTIAL, AxisKind.VECTOR, AxisKind.PAIR)
 """Kinds of loops that are innermost in generated code."""
@@ -98,7 +97,7 @@ class Stage:
 
     def apply(self, kernel: UOp) -> UOp:
         """The kernel with this step done. Raises ArgumentError where no value fits."""
-        return stage(rewrite(kernel, simplify, name="simplify before a stage"), self)
+        return stage(simplified(kernel, "before a stage"), self)
 
     def objection(self, loops: Loops, limits: Limits) -> str | None:
         """Why the step is illegal; a step that fits no value is refused when it is applied."""
@@ -195,7 +194,7 @@ def stage(kernel: UOp, step: Stage) -> UOp:
     copied = list(dict.fromkeys(narrow.values()))
     arrays = {v: staged(v, step, number) for number, v in enumerate(copied, first)}
     arrays = {v: arrays[narrow[v]].cast(v.dtype) for v in values}
-    return rewrite(kernel.substitute(arrays), simplify, name="simplify stages")
+    return simplified(kernel.substitute(arrays), "stages")
 
 
 def shared_form(value: UOp, types: tuple[DType, ...]) -> UOp:
@@ -371,13 +370,13 @@ def by_place(
             raise ArgumentError(f"no loop of the dimension {dimension} has the factor 1")
         others = (loops[axis] * -factor for axis, factor in dimension if axis != leader)
         replacements[loops[leader]] = total((place, *others))
-    content = rewrite(value.substitute(replacements), simplify, name="simplify a stage")
+    content = simplified(value.substitute(replacements), "a stage")
     axes = {loops[axis] for axis, _ in itertools.chain.from_iterable(dimensions)}
     if content.ranges & axes:  # a bound may depend on an outer loop of a dimension alone
         digits = {
             r: d for n, p in zip(dimensions, fill, strict=True) for r, d in digits_of(n, p, loops)
         }
-        content = rewrite(value.substitute(digits), simplify, name="simplify a stage")
+        content = simplified(value.substitute(digits), "a stage")
     if left := content.ranges & axes:
         numbers = ", ".join(str(r.arg.number) for r in left)
         raise ArgumentError(f"a value is no function of its place: it depends on loops {numbers}")

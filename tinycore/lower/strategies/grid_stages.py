@@ -37,8 +37,7 @@ from tinycore.uop.affine import coefficient, stride_ratio
 from tinycore.uop.matrix import Fragment, MatrixUnit, OperandLoad
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
-from tinycore.uop.rewrite import rewrite
-from tinycore.uop.symbolic import simplify
+from tinycore.uop.symbolic import simplified
 
 SECTOR_BYTES: Final = 32
 """Bytes of a sector, the smallest unit that a cache moves."""
@@ -297,7 +296,7 @@ def ends_by_vectors(gate: UOp, loop: UOp, lanes: int) -> bool:
     if loop not in gate.ranges or lanes < 2:
         return False
     _, lane, place = parts(loop, loop.extent // lanes, lanes)
-    cut = rewrite(gate.substitute({loop: place}), simplify, name="simplify a gate")
+    cut = simplified(gate.substitute({loop: place}), "a gate")
     return lane not in cut.ranges
 
 
@@ -305,7 +304,7 @@ def is_stored_apart(fill: UOp, loop: UOp) -> bool:
     """True if neighboring steps of a loop are not stored to adjacent elements."""
     (store,) = stores_of(fill)
     first, second = (store.src[0].src[1].substitute({loop: UOp.index(n)}) for n in (0, 1))
-    return rewrite(second - first, simplify, name="simplify a distance") is not UOp.index(1)
+    return simplified(second - first, "a distance") is not UOp.index(1)
 
 
 def least_stride(loads: list[UOp], counter: UOp, limits: Limits) -> int:
@@ -323,4 +322,4 @@ def least_stride(loads: list[UOp], counter: UOp, limits: Limits) -> int:
 def without_ends(place: UOp) -> UOp:
     """An index as if no step passed the end of a loop."""
     cuts = {n: n.src[0] for n in place.toposort() if n.op is Op.MIN and n.arg == MASKED}
-    return rewrite(place.substitute(cuts), simplify, name="simplify a place") if cuts else place
+    return simplified(place.substitute(cuts), "a place") if cuts else place
